@@ -1,0 +1,132 @@
+//! Offsets: buffers that are never live at the same time may share memory.
+
+use super::{ALIGN, align};
+use forebay_plan as plan;
+
+/// Something that needs `bytes` of memory from time `start` to time `end`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// First moment.
+    pub start: u32,
+    /// Last moment.
+    pub end: u32,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Where intervals were placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// For each interval its offset in bytes, a multiple of [`ALIGN`].
+    pub offsets: Vec<u64>,
+    /// Bytes taken.
+    pub bytes: u64,
+    /// Maximum over time of the live bytes: the least any packing takes.
+    pub live: u64,
+}
+
+/// Places intervals so that two that are live at the same time do not overlap.
+///
+/// Best of three greedy orders (by size, by length of life, by start), each first-fit; the problem is NP-hard (dynamic storage allocation), and on the
+/// nested lifetimes of a forward and a backward pass the first order that reaches the bound is taken. O(n²) in the worst case.
+pub fn pack(intervals: &[Interval]) -> Packing {
+    let live = max_live(intervals);
+    let mut best: Option<Packing> = None;
+    let orders: [fn(&Interval) -> (u64, u64); 3] = [
+        |i| (u64::MAX - i.bytes, u64::from(i.start)),
+        |i| (u64::MAX - u64::from(i.end - i.start), u64::MAX - i.bytes),
+        |i| (u64::from(i.start), u64::MAX - i.bytes),
+    ];
+    for key in orders {
+        let mut order: Vec<usize> = (0..intervals.len()).collect();
+        order.sort_by_key(|&i| (key(&intervals[i]), i));
+        let offsets = first_fit(intervals, &order);
+        let bytes = intervals.iter().zip(&offsets).map(|(i, o)| o + align(i.bytes)).max().unwrap_or(0);
+        if best.as_ref().is_none_or(|b| bytes < b.bytes) {
+            best = Some(Packing { offsets, bytes, live });
+        }
+        if bytes == live {
+            break;
+        }
+    }
+    best.expect("there is an order")
+}
+
+fn max_live(intervals: &[Interval]) -> u64 {
+    let mut changes: Vec<(u32, bool, u64)> = vec![];
+    for i in intervals {
+        changes.push((i.start, true, align(i.bytes)));
+        changes.push((i.end + 1, false, align(i.bytes)));
+    }
+    // At one moment what ends goes before what starts: `false < true`.
+    changes.sort_unstable();
+    let (mut now, mut most) = (0, 0);
+    for (_, starts, bytes) in changes {
+        if starts {
+            now += bytes;
+            most = most.max(now);
+        } else {
+            now -= bytes;
+        }
+    }
+    most
+}
+
+/// Each interval in turn at the lowest offset where nothing placed before is in its way.
+fn first_fit(intervals: &[Interval], order: &[usize]) -> Vec<u64> {
+    let mut offsets = vec![0; intervals.len()];
+    // Placed intervals by offset.
+    let mut placed: Vec<usize> = Vec::with_capacity(intervals.len());
+    for &i in order {
+        let this = intervals[i];
+        let mut offset = 0;
+        for &p in &placed {
+            let other = intervals[p];
+            if other.start > this.end || this.start > other.end {
+                continue;
+            }
+            if offsets[p] >= offset + align(this.bytes) {
+                break;
+            }
+            offset = offset.max(offsets[p] + align(other.bytes));
+        }
+        offsets[i] = offset;
+        let at = placed.partition_point(|&p| offsets[p] <= offset);
+        placed.insert(at, i);
+    }
+    offsets
+}
+
+/// What placing the frame's buffers gave.
+pub struct FrameLayout {
+    /// Bytes of the frame.
+    pub bytes: u64,
+    /// Maximum live bytes.
+    pub live: u64,
+}
+
+/// Gives the buffers in slot `frame` their offsets, from their first to their last use.
+pub fn place(buffers: &mut [plan::Buffer], instructions: &[plan::Instruction], frame: u32) -> FrameLayout {
+    let mut life: Vec<Option<(u32, u32)>> = vec![None; buffers.len()];
+    for (time, instruction) in instructions.iter().enumerate() {
+        for buffer in instruction.kernel.reads().into_iter().chain(instruction.kernel.writes()) {
+            let time = time as u32;
+            let (_, end) = life[buffer as usize].get_or_insert((time, time));
+            *end = time;
+        }
+    }
+    let here: Vec<usize> = (0..buffers.len()).filter(|&b| buffers[b].slot == frame && life[b].is_some()).collect();
+    let intervals: Vec<Interval> = here
+        .iter()
+        .map(|&b| {
+            let (start, end) = life[b].expect("filtered");
+            Interval { start, end, bytes: buffers[b].elements * buffers[b].dtype.bytes() }
+        })
+        .collect();
+    let packing = pack(&intervals);
+    for (&b, &offset) in here.iter().zip(&packing.offsets) {
+        buffers[b].offset = offset;
+    }
+    debug_assert!(packing.offsets.iter().all(|o| o % ALIGN == 0));
+    FrameLayout { bytes: packing.bytes, live: packing.live }
+}

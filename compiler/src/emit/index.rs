@@ -1,0 +1,236 @@
+//! Kernels that move or search data: reductions that are no row's, scans, gathers and scatters, sorting, and joining.
+
+use super::Emitter;
+use super::places::Place;
+use super::dtype;
+use forebay_ir::{AxisId, Direction, ReduceKind, Type, ValueId};
+use forebay_plan::{self as plan, Kernel};
+
+/// A contiguous array seen as `[before, axis, after]`.
+struct Sandwich {
+    outer: u64,
+    n: u64,
+    inner: u64,
+}
+
+impl Emitter<'_> {
+    fn sandwich(&self, ty: &Type, axis: AxisId) -> Sandwich {
+        let dims = self.graph.dims(&ty.axes);
+        let at = dims.iter().position(|(a, _)| *a == axis).expect("verified: the operand has the axis");
+        let product = |dims: &[(AxisId, u64)]| dims.iter().map(|(_, n)| n).product();
+        Sandwich { outer: product(&dims[..at]), n: dims[at].1, inner: product(&dims[at + 1..]) }
+    }
+
+    fn axes_of(&self, ty: &Type) -> Vec<AxisId> {
+        self.graph.dims(&ty.axes).into_iter().map(|(a, _)| a).collect()
+    }
+
+    fn sizes(&self, axes: &[AxisId]) -> Vec<u64> {
+        axes.iter().map(|&a| self.graph.size(a)).collect()
+    }
+
+    fn view(&self, place: &Place, axes: &[AxisId]) -> plan::View {
+        plan::View { buffer: place.buffer, offset: place.offset, strides: place.along(axes) }
+    }
+
+    /// The buffer of a result that must be contiguous.
+    fn result(&mut self, value: ValueId) -> u32 {
+        let place = self.places.dest(value);
+        debug_assert!(self.places.is_contiguous(self.graph.ty(value), &place), "only regions and products write parts");
+        place.buffer
+    }
+
+    pub(super) fn reduce(&mut self, value: ValueId, kind: ReduceKind, over: &[AxisId], accumulate: Option<ValueId>) {
+        let operand = self.graph.node(value).operands[0];
+        let input = self.place(operand);
+        let ty = self.graph.ty(operand).clone();
+        let ragged_axis = self.graph.ragged_axis(&ty.axes);
+        let ragged_parent = ragged_axis.and_then(|r| self.graph.ragged_parent(r));
+        let summed_ragged = ragged_axis.filter(|r| over.contains(r));
+        let per_group = summed_ragged.is_some() && ragged_parent.is_some_and(|p| !over.contains(&p));
+        // The result's own axes in order; with one result for each group, the parent stands first.
+        let mut kept = self.axes_of(self.graph.ty(value));
+        if let Some(parent) = ragged_parent.filter(|_| per_group) {
+            kept.retain(|a| *a != parent);
+            kept.insert(0, parent);
+        }
+        let mut reduced: Vec<AxisId> = self.axes_of(&ty).into_iter().filter(|a| over.contains(a)).collect();
+        if let Some(ragged) = summed_ragged {
+            reduced.retain(|a| *a != ragged);
+            reduced.insert(0, ragged);
+        }
+        let ragged = summed_ragged.map(|axis| {
+            let (offsets, groups) = self.group_starts(axis);
+            plan::RaggedReduce { offsets, groups, per_group }
+        });
+        let out = self.places.dest(accumulate.unwrap_or(value));
+        let axes: Vec<AxisId> = kept.iter().chain(&reduced).copied().collect();
+        let op = match kind {
+            ReduceKind::Sum => plan::ReduceOp::Sum,
+            ReduceKind::Max => plan::ReduceOp::Max,
+            ReduceKind::Min => plan::ReduceOp::Min,
+        };
+        let kernel = plan::Reduce {
+            op,
+            dtype: dtype(ty.dtype),
+            dims: self.sizes(&axes),
+            kept: kept.len() as u32,
+            input: self.view(&input, &axes),
+            out: self.view(&out, &kept),
+            ragged,
+            accumulate: accumulate.is_some(),
+        };
+        self.push(&self.name(value), Kernel::Reduce(kernel));
+    }
+
+    pub(super) fn scan(&mut self, value: ValueId, axis: AxisId, direction: Direction) {
+        let operand = self.graph.node(value).operands[0];
+        let ty = self.graph.ty(operand).clone();
+        let Sandwich { outer, n, inner } = self.sandwich(&ty, axis);
+        let backward = direction == Direction::Backward;
+        let (input, out) = (self.packed(operand), self.result(value));
+        let kernel = plan::Scan { dtype: dtype(ty.dtype), outer, n, inner, backward, input, out };
+        self.push(&self.name(value), Kernel::Scan(kernel));
+    }
+
+    pub(super) fn gather(&mut self, value: ValueId, axis: AxisId) {
+        let [x, index] = self.graph.node(value).operands[..] else { unreachable!("verified") };
+        let ty = self.graph.ty(value).clone();
+        let out = self.result(value);
+        let (x_place, index_place) = (self.place(x), self.place(index));
+        self.push_gather(&self.name(value), &ty, (&x_place, axis), &index_place, out);
+    }
+
+    fn push_gather(&mut self, name: &str, ty: &Type, (x, axis): (&Place, AxisId), index: &Place, out: u32) {
+        let axes = self.axes_of(ty);
+        let kernel = plan::Gather {
+            dtype: dtype(ty.dtype),
+            dims: self.sizes(&axes),
+            x: self.view(x, &axes),
+            index: self.view(index, &axes),
+            axis_stride: x.stride(axis),
+            axis_size: self.graph.size(axis),
+            out,
+            ragged: self.ragged_limit(&axes),
+        };
+        self.push(name, Kernel::Gather(kernel));
+    }
+
+    pub(super) fn scatter_add(&mut self, value: ValueId, axis: AxisId, over: &[AxisId], accumulate: Option<ValueId>) {
+        let [v, index] = self.graph.node(value).operands[..] else { unreachable!("verified") };
+        let ty = self.graph.ty(v).clone();
+        // Summed axes first, so that the order of the sum is theirs alone.
+        let axes = self.axes_of(&ty);
+        let (v_place, index_place) = (self.place(v), self.place(index));
+        let out = self.places.dest(accumulate.unwrap_or(value));
+        let mut kept = out.clone();
+        kept.strides.retain(|(a, _)| !over.contains(a) && *a != axis);
+        let kernel = plan::ScatterAdd {
+            dtype: dtype(ty.dtype),
+            dims: self.sizes(&axes),
+            v: self.view(&v_place, &axes),
+            index: self.view(&index_place, &axes),
+            out: self.view(&kept, &axes),
+            axis_stride: out.stride(axis),
+            axis_size: self.graph.size(axis),
+            out_elements: self.graph.numel(self.graph.ty(value)),
+            ragged: self.ragged_limit(&axes),
+            accumulate: accumulate.is_some(),
+        };
+        self.push(&self.name(value), Kernel::ScatterAdd(kernel));
+    }
+
+    pub(super) fn top_k(&mut self, value: ValueId, axis: AxisId, into: AxisId) {
+        let operand = self.graph.node(value).operands[0];
+        let ty = self.graph.ty(operand).clone();
+        let Sandwich { outer, n, inner } = self.sandwich(&ty, axis);
+        let k = self.graph.size(into);
+        let (input, out) = (self.packed(operand), self.result(value));
+        self.push(&self.name(value), Kernel::TopK(plan::TopK { dtype: dtype(ty.dtype), outer, n, inner, k, input, out }));
+    }
+
+    pub(super) fn group(&mut self, value: ValueId, ragged: AxisId) {
+        let operand = self.graph.node(value).operands[0];
+        let elements = self.graph.numel(self.graph.ty(operand));
+        let groups = self.graph.size(self.graph.ragged_parent(ragged).expect("ragged axes have parents"));
+        let (chosen, rows) = (self.packed(operand), self.result(value));
+        self.push(&self.name(value), Kernel::Group(plan::Group { chosen, elements, groups, rows }));
+    }
+
+    pub(super) fn offsets(&mut self, value: ValueId, parent: AxisId) {
+        let operand = self.graph.node(value).operands[0];
+        let elements = self.graph.numel(self.graph.ty(operand));
+        let groups = self.graph.size(parent);
+        let (chosen, out) = (self.packed(operand), self.result(value));
+        self.push(&self.name(value), Kernel::Offsets(plan::Offsets { chosen, elements, groups, out }));
+    }
+
+    pub(super) fn invert(&mut self, value: ValueId) {
+        let operand = self.graph.node(value).operands[0];
+        let elements = self.graph.numel(self.graph.ty(value));
+        let (rows, out) = (self.packed(operand), self.result(value));
+        self.push(&self.name(value), Kernel::Invert(plan::Invert { rows, elements, out }));
+    }
+
+    pub(super) fn random(&mut self, value: ValueId, site: u32, batch: Option<AxisId>) {
+        let key = self.packed(self.graph.node(value).operands[0]);
+        let axes = self.axes_of(self.graph.ty(value));
+        let out = self.places.dest(value);
+        let kernel =
+            plan::Random { key, site, dims: self.sizes(&axes), batched: batch.is_some(), out: self.view(&out, &axes) };
+        self.push(&self.name(value), Kernel::Random(kernel));
+    }
+
+    /// Copies the operands that were not written in place.
+    pub(super) fn join(&mut self, value: ValueId) {
+        let into = self.places.dest(value);
+        let operands = self.graph.node(value).operands.clone();
+        for (number, operand) in operands.into_iter().enumerate() {
+            if !self.places.is_part(operand) {
+                let part = self.places.part_at(&into, value, number);
+                self.copy(operand, part, &self.name(value));
+            }
+        }
+    }
+
+    pub(super) fn pad(&mut self, value: ValueId, from: AxisId, into: AxisId, start: u64) {
+        let operand = self.graph.node(value).operands[0];
+        let name = self.name(value);
+        let to = self.places.dest(value);
+        self.fill_zero(&self.graph.ty(value).clone(), &to, &name);
+        let mut window = to.clone();
+        window.offset += start * to.stride(into);
+        window.strides.iter_mut().filter(|(a, _)| *a == into).for_each(|(a, _)| *a = from);
+        self.copy(operand, window, &name);
+    }
+
+    /// For each row of a ragged axis its group: made once a program.
+    pub(super) fn row_groups(&mut self, ragged: AxisId) -> u32 {
+        if let Some((_, buffer)) = self.row_groups.iter().find(|(a, _)| *a == ragged) {
+            return *buffer;
+        }
+        let (offsets, groups) = self.group_starts(ragged);
+        let rows = self.graph.size(ragged);
+        let name = format!("{}.group", self.graph.axis(ragged).name);
+        let out = self.places.scratch(&name, plan::DType::I32, rows);
+        self.push(&name, Kernel::RowGroups(plan::RowGroups { offsets, groups, rows, out }));
+        self.row_groups.push((ragged, out));
+        out
+    }
+
+    /// A value that each group has, copied to each of the group's rows.
+    pub(super) fn spread(&mut self, value: ValueId, place: &Place, ragged: AxisId) -> Place {
+        let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
+        let groups = self.row_groups(ragged);
+        let ty = self.graph.ty(value);
+        let mut axes = ty.axes.clone();
+        axes.retain(|a| *a != parent);
+        axes.splice(0..0, [parent, ragged]);
+        let spread = Type::new(ty.dtype, axes);
+        let name = format!("{}.rows", self.name(value));
+        let to = self.places.scratch_place(&name, &spread);
+        let index = Place { buffer: groups, offset: 0, strides: vec![(ragged, 1)] };
+        self.push_gather(&name, &spread, (place, parent), &index, to.buffer);
+        to
+    }
+}

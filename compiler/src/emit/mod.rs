@@ -1,0 +1,177 @@
+//! Graph → program: which nodes run together as one kernel, where each value lives, and the instructions.
+//!
+//!     %n = mul %x, %x                          region  load x · mul · row_sum · … · store y
+//!     %s = sum %n over {d}            ==>      matmul  attention.q  [2048×256]·[256×256]
+//!     %y = mul %x, %r                          …
+//!     %q = contract %y, %wq over {d}
+//!
+//! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
+//! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
+//! * [`region`], [`matmul`] and [`index`] write the kernels.
+//! * [`frame`] gives the buffers that live within the program their offsets.
+//!
+//! Requires: a verified graph. Keeps: values bit for bit (regions round where the graph rounds). One stream.
+
+mod frame;
+mod index;
+mod matmul;
+mod places;
+mod region;
+mod units;
+
+pub use frame::{Interval, pack};
+
+use forebay_ir::{Graph, Op, ValueId};
+use forebay_plan as plan;
+use places::Places;
+use units::{UnitKind, Units};
+
+/// Buffers start at multiples of this, in bytes: a cache line.
+pub const ALIGN: u64 = 64;
+
+/// Where an input or output of the graph lives: in a slot of the program, this many bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// Index into [`Interface::slots`].
+    pub slot: usize,
+    /// Bytes; a multiple of [`ALIGN`].
+    pub offset: u64,
+}
+
+/// How a graph's inputs and outputs are laid out in the program's slots. The emitter adds the slot `frame`.
+///
+/// An output may have the home of an input of the same type (in place): then every other read of that input happens before.
+#[derive(Clone, Debug, Default)]
+pub struct Interface {
+    /// The slots, without the frame.
+    pub slots: Vec<plan::Slot>,
+    /// One for each of the graph's inputs; `None` for the random key, which the program makes itself.
+    pub inputs: Vec<Option<Home>>,
+    /// One for each of the graph's outputs.
+    pub outputs: Vec<Home>,
+    /// Rows of a micro-batch, for random keys.
+    pub rows: u64,
+}
+
+/// A program and what its memory needs.
+#[derive(Clone, Debug)]
+pub struct Emitted {
+    /// The program; its last slot is the frame.
+    pub program: plan::Program,
+    /// Maximum over the instructions of the frame bytes that are live: the least that any placement needs.
+    pub frame_live: u64,
+}
+
+/// Emits a graph as a program.
+pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
+    let units = Units::new(graph, interface);
+    let places = Places::new(graph, interface, &units);
+    let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
+    emitter.random_keys(interface);
+    for unit in units.order() {
+        emitter.unit(&units, unit);
+    }
+    emitter.copy_outputs(interface);
+    emitter.finish(interface)
+}
+
+/// The state of an emission.
+struct Emitter<'a> {
+    graph: &'a Graph,
+    places: Places<'a>,
+    instructions: Vec<plan::Instruction>,
+    /// For ragged axes: the buffer that holds each row's group.
+    row_groups: Vec<(forebay_ir::AxisId, u32)>,
+}
+
+impl Emitter<'_> {
+    fn push(&mut self, name: &str, kernel: plan::Kernel) {
+        self.instructions.push(plan::Instruction { name: name.to_string(), stream: 0, waits: vec![], records: None, kernel });
+    }
+
+    fn random_keys(&mut self, interface: &Interface) {
+        for (input, home) in self.graph.inputs.iter().zip(&interface.inputs) {
+            if home.is_none() {
+                let place = self.places.dest(input.value);
+                self.push(&self.name(input.value), plan::Kernel::RandomKey { out: place.buffer, rows: interface.rows });
+            }
+        }
+    }
+
+    fn name(&self, value: ValueId) -> String {
+        self.graph.node(value).name.clone()
+    }
+
+    fn unit(&mut self, units: &Units, unit: usize) {
+        match &units.list[unit].kind {
+            UnitKind::Region(cluster) => self.region(units, cluster),
+            UnitKind::Kernel { value, accumulate } => self.kernel(*value, *accumulate),
+        }
+    }
+
+    fn kernel(&mut self, value: ValueId, accumulate: Option<ValueId>) {
+        match &self.graph.node(value).op {
+            Op::Contract { over } => self.contract(value, over, accumulate),
+            Op::Reduce { kind, over } => self.reduce(value, *kind, over, accumulate),
+            Op::Scan { axis, direction } => self.scan(value, *axis, *direction),
+            Op::Gather { axis } => self.gather(value, *axis),
+            Op::ScatterAdd { axis, over } => self.scatter_add(value, *axis, over, accumulate),
+            Op::TopK { axis, into } => self.top_k(value, *axis, *into),
+            Op::Group { ragged } => self.group(value, *ragged),
+            Op::Offsets { parent, .. } => self.offsets(value, *parent),
+            Op::Invert => self.invert(value),
+            Op::Random { site, batch } => self.random(value, *site, *batch),
+            Op::Stack(_) | Op::Concat { .. } => self.join(value),
+            Op::Pad { from, into, start } => self.pad(value, *from, *into, *start),
+            op => unreachable!("`{}` is never a kernel of its own", op.row().name),
+        }
+    }
+
+    /// Values that are outputs but live somewhere else (inputs passed on, views, values with two homes) are copied at the end.
+    fn copy_outputs(&mut self, interface: &Interface) {
+        for (output, home) in self.graph.outputs.iter().zip(&interface.outputs) {
+            if !self.places.is_home(output.value, *home) {
+                let to = self.places.home_place(output.value, *home);
+                self.copy(output.value, to, &format!("{}.copy", self.name(output.value)));
+            }
+        }
+    }
+
+    fn finish(self, interface: &Interface) -> Emitted {
+        let mut slots = interface.slots.clone();
+        let frame = slots.len() as u32;
+        let mut buffers = self.places.buffers;
+        let layout = frame::place(&mut buffers, &self.instructions, frame);
+        slots.push(plan::Slot {
+            name: "frame".into(),
+            access: plan::Access::Scratch,
+            space: plan::Space::Device,
+            bytes: layout.bytes,
+        });
+        let program = plan::Program {
+            name: self.graph.name.clone(),
+            slots,
+            buffers,
+            streams: vec![plan::StreamKind::Cube],
+            events: 0,
+            instructions: self.instructions,
+        };
+        Emitted { program, frame_live: layout.live }
+    }
+}
+
+/// The plan's name for a dtype.
+pub fn dtype(dtype: forebay_ir::DType) -> plan::DType {
+    match dtype {
+        forebay_ir::DType::F64 => plan::DType::F64,
+        forebay_ir::DType::F32 => plan::DType::F32,
+        forebay_ir::DType::BF16 => plan::DType::Bf16,
+        forebay_ir::DType::I32 => plan::DType::I32,
+        forebay_ir::DType::Bool => plan::DType::Bool,
+    }
+}
+
+/// `bytes` rounded up to a multiple of [`ALIGN`].
+pub fn align(bytes: u64) -> u64 {
+    bytes.div_ceil(ALIGN) * ALIGN
+}

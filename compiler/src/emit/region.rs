@@ -1,0 +1,249 @@
+//! Regions: a cluster of nodes as one kernel over an iteration space.
+
+use super::places::Place;
+use super::units::{Cluster, Units};
+use super::{Emitter, dtype};
+use forebay_ir::{AxisId, BinaryOp, Op, ReduceKind, Type, UnaryOp, ValueId};
+use forebay_plan::{self as plan, Arg, Kernel, StepOp};
+use rustc_hash::FxHashMap;
+
+/// A region that is being written.
+struct Builder {
+    /// Axes of the iteration space in order, without parents of ragged axes.
+    axes: Vec<AxisId>,
+    region: plan::Region,
+    args: FxHashMap<ValueId, Arg>,
+    /// How many of the last axes are the row.
+    row: usize,
+}
+
+impl Emitter<'_> {
+    pub(super) fn region(&mut self, units: &Units, cluster: &Cluster) {
+        let axes = self.iteration_order(cluster);
+        let mut builder = self.builder(axes, cluster.row.len());
+        for &value in &cluster.members {
+            self.member(units, &mut builder, value);
+        }
+        let stored: Vec<ValueId> = cluster.members.iter().copied().filter(|&v| self.places.is_needed(v)).collect();
+        for &value in &stored {
+            let place = self.places.dest(value);
+            builder.store(builder.args[&value], &place);
+        }
+        let name = stored.last().or(cluster.members.last()).map(|&v| self.name(v)).expect("a region has members");
+        if !builder.region.stores.is_empty() {
+            self.push(&name, Kernel::Region(builder.region));
+        }
+    }
+
+    /// A region that copies a value to a place.
+    pub(super) fn copy(&mut self, value: ValueId, to: Place, name: &str) {
+        let ty = self.graph.ty(value).clone();
+        let axes = self.graph.dims(&ty.axes).into_iter().map(|(a, _)| a).collect();
+        let mut builder = self.builder(axes, 0);
+        let from = self.place(value);
+        let load = builder.load(&from);
+        builder.store(load, &to);
+        self.push(name, Kernel::Region(builder.region));
+    }
+
+    /// A region that fills the whole of a value with zeros.
+    pub(super) fn fill_zero(&mut self, ty: &Type, to: &Place, name: &str) {
+        let axes = self.graph.dims(&ty.axes).into_iter().map(|(a, _)| a).collect();
+        let mut builder = self.builder(axes, 0);
+        let zero = builder.step(StepOp::Cast, dtype(ty.dtype), vec![Arg::Const(0.0)]);
+        builder.store(zero, to);
+        self.push(name, Kernel::Region(builder.region));
+    }
+
+    /// Where a value is; what cannot be seen through strides is copied first.
+    pub(super) fn place(&mut self, value: ValueId) -> Place {
+        loop {
+            match self.places.find(value) {
+                Ok(place) => return place,
+                Err(scattered) => {
+                    let ty = self.graph.ty(scattered).clone();
+                    let name = format!("{}.pack", self.name(scattered));
+                    let to = self.places.scratch_place(&name, &ty);
+                    self.copy(scattered, to.clone(), &name);
+                    self.places.move_to(scattered, to);
+                }
+            }
+        }
+    }
+
+    /// A value as a contiguous buffer in the order of its type.
+    pub(super) fn packed(&mut self, value: ValueId) -> u32 {
+        let place = self.place(value);
+        let ty = self.graph.ty(value).clone();
+        if self.places.is_contiguous(&ty, &place) {
+            return place.buffer;
+        }
+        let name = format!("{}.pack", self.name(value));
+        let to = self.places.scratch_place(&name, &ty);
+        self.copy(value, to.clone(), &name);
+        to.buffer
+    }
+
+    /// The order of the first member that has all axes, with the row innermost.
+    fn iteration_order(&self, cluster: &Cluster) -> Vec<AxisId> {
+        let ty = |v: ValueId| match self.graph.node(v).op {
+            Op::Reduce { .. } => self.graph.ty(self.graph.node(v).operands[0]),
+            _ => self.graph.ty(v),
+        };
+        let full = |v: &ValueId| ty(*v).axes.len() == cluster.space.len();
+        let leader = cluster.members.iter().copied().find(full).expect("the member that began the region has its axes");
+        let dims: Vec<AxisId> = self.graph.dims(&ty(leader).axes).into_iter().map(|(a, _)| a).collect();
+        let (row, mut outer): (Vec<AxisId>, Vec<AxisId>) = dims.into_iter().partition(|a| cluster.row.contains(a));
+        outer.extend(row);
+        outer
+    }
+
+    fn builder(&mut self, axes: Vec<AxisId>, row: usize) -> Builder {
+        let dims = axes.iter().map(|&a| self.graph.size(a)).collect();
+        let ragged = self.ragged_limit(&axes);
+        let row_dims = row.max(1).min(axes.len()) as u32;
+        let region = plan::Region { dims, row_dims, ragged, loads: vec![], steps: vec![], stores: vec![] };
+        Builder { axes, region, args: FxHashMap::default(), row }
+    }
+
+    /// The run-time limit of a ragged dimension among these.
+    pub(super) fn ragged_limit(&mut self, axes: &[AxisId]) -> Option<plan::RaggedLimit> {
+        let ragged = self.graph.ragged_axis(axes)?;
+        let dim = axes.iter().position(|&a| a == ragged)? as u32;
+        let (offsets, groups) = self.group_starts(ragged);
+        Some(plan::RaggedLimit { dim, offsets, groups })
+    }
+
+    /// The buffer of the group starts of a ragged axis, and how many groups there are.
+    pub(super) fn group_starts(&mut self, ragged: AxisId) -> (u32, u64) {
+        let value = self.graph.offsets_of(ragged).expect("verified: a ragged axis has group starts");
+        let groups = self.graph.size(self.graph.ragged_parent(ragged).expect("ragged axes have parents"));
+        (self.packed(value), groups)
+    }
+
+    fn member(&mut self, units: &Units, builder: &mut Builder, value: ValueId) {
+        let node = self.graph.node(value).clone();
+        let args: Vec<Arg> = node.operands.iter().map(|&o| self.operand(units, builder, o)).collect();
+        let to = dtype(node.ty.dtype);
+        let same_type = |o: ValueId| self.graph.ty(o).dtype == node.ty.dtype;
+        let arg = match &node.op {
+            Op::Const(c) => Arg::Const(*c),
+            Op::Iota(axis) => match builder.axes.iter().position(|a| a == axis) {
+                Some(dim) => builder.step(StepOp::Index(dim as u32), to, vec![]),
+                None => self.group_of_row(builder, *axis),
+            },
+            Op::Unary(op) => builder.step(unary(*op), to, args),
+            Op::Binary(op) => builder.step(binary(*op), to, args),
+            Op::Select => builder.step(StepOp::Select, to, args),
+            Op::Cast(_) if same_type(node.operands[0]) => args[0],
+            Op::Cast(_) => builder.step(StepOp::Cast, to, args),
+            Op::Detach | Op::Broadcast(_) | Op::Reorder => args[0],
+            Op::Reduce { kind, .. } => builder.step(row_reduction(*kind), to, args),
+            op => unreachable!("`{}` does not join regions", op.row().name),
+        };
+        builder.args.insert(value, arg);
+    }
+
+    /// An operand of a member: computed here, a generator that is computed again, or a load.
+    fn operand(&mut self, units: &Units, builder: &mut Builder, value: ValueId) -> Arg {
+        if let Some(arg) = builder.args.get(&value) {
+            return *arg;
+        }
+        if units.generator[value.index()] {
+            self.member(units, builder, value);
+            return builder.args[&value];
+        }
+        let mut place = self.place(value);
+        // A value of the groups, needed for each row: spread it over the rows.
+        let spread = self.graph.ragged_axis(&builder.axes).filter(|&ragged| {
+            let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
+            self.graph.ty(value).has(parent) && !self.graph.ty(value).has(ragged)
+        });
+        if let Some(ragged) = spread {
+            place = self.spread(value, &place, ragged);
+        }
+        let arg = builder.load(&place);
+        builder.args.insert(value, arg);
+        arg
+    }
+
+    /// The position along the parent of a ragged axis, for each row.
+    fn group_of_row(&mut self, builder: &mut Builder, parent: AxisId) -> Arg {
+        let ragged = self.graph.ragged_axis(&builder.axes).expect("only the parent of a ragged axis has no dimension");
+        debug_assert_eq!(self.graph.ragged_parent(ragged), Some(parent));
+        let buffer = self.row_groups(ragged);
+        builder.load(&Place { buffer, offset: 0, strides: vec![(ragged, 1)] })
+    }
+}
+
+impl Builder {
+    fn view(&self, place: &Place) -> plan::View {
+        plan::View { buffer: place.buffer, offset: place.offset, strides: place.along(&self.axes) }
+    }
+
+    fn load(&mut self, place: &Place) -> Arg {
+        let view = self.view(place);
+        let at = self.region.loads.iter().position(|l| *l == view).unwrap_or_else(|| {
+            self.region.loads.push(view);
+            self.region.loads.len() - 1
+        });
+        Arg::Load(at as u32)
+    }
+
+    fn step(&mut self, op: StepOp, dtype: plan::DType, args: Vec<Arg>) -> Arg {
+        self.region.steps.push(plan::Step { op, dtype, args });
+        Arg::Step(self.region.steps.len() as u32 - 1)
+    }
+
+    fn store(&mut self, value: Arg, place: &Place) {
+        debug_assert!(self.row <= self.axes.len());
+        let view = self.view(place);
+        self.region.stores.push(plan::Store { value, view });
+    }
+}
+
+fn unary(op: UnaryOp) -> StepOp {
+    match op {
+        UnaryOp::Neg => StepOp::Neg,
+        UnaryOp::Exp => StepOp::Exp,
+        UnaryOp::Log => StepOp::Log,
+        UnaryOp::Sqrt => StepOp::Sqrt,
+        UnaryOp::Rsqrt => StepOp::Rsqrt,
+        UnaryOp::Tanh => StepOp::Tanh,
+        UnaryOp::Sin => StepOp::Sin,
+        UnaryOp::Cos => StepOp::Cos,
+        UnaryOp::Abs => StepOp::Abs,
+        UnaryOp::Sign => StepOp::Sign,
+        UnaryOp::Floor => StepOp::Floor,
+        UnaryOp::Not => StepOp::Not,
+    }
+}
+
+fn binary(op: BinaryOp) -> StepOp {
+    match op {
+        BinaryOp::Add => StepOp::Add,
+        BinaryOp::Sub => StepOp::Sub,
+        BinaryOp::Mul => StepOp::Mul,
+        BinaryOp::Div => StepOp::Div,
+        BinaryOp::Rem => StepOp::Rem,
+        BinaryOp::Pow => StepOp::Pow,
+        BinaryOp::Min => StepOp::Min,
+        BinaryOp::Max => StepOp::Max,
+        BinaryOp::Eq => StepOp::Eq,
+        BinaryOp::Ne => StepOp::Ne,
+        BinaryOp::Lt => StepOp::Lt,
+        BinaryOp::Le => StepOp::Le,
+        BinaryOp::Gt => StepOp::Gt,
+        BinaryOp::Ge => StepOp::Ge,
+        BinaryOp::And => StepOp::And,
+        BinaryOp::Or => StepOp::Or,
+    }
+}
+
+fn row_reduction(kind: ReduceKind) -> StepOp {
+    match kind {
+        ReduceKind::Sum => StepOp::RowSum,
+        ReduceKind::Max => StepOp::RowMax,
+        ReduceKind::Min => StepOp::RowMin,
+    }
+}

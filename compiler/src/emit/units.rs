@@ -1,0 +1,357 @@
+//! Units: which nodes run together as one kernel, and in which order.
+//!
+//! Elementwise nodes join a region whose iteration space is theirs; a reduction over the innermost axes makes them the region's *row*, and
+//! then values without these axes (one for each row) may join as well. Joining never makes a cycle among units.
+
+use super::Interface;
+use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, UnaryOp, ValueId};
+use rustc_hash::FxHashSet;
+use std::collections::{BTreeSet, BinaryHeap};
+
+/// Nodes in one region; more would not fit the first-level cache as tiles.
+const MAX_MEMBERS: usize = 48;
+/// A reduction to a single row is split up by its own kernel when it is longer than this.
+const MAX_SINGLE_ROW: u64 = 1 << 16;
+/// Rows longer than this are reduced by their own kernel.
+const MAX_ROW: u64 = 1 << 20;
+
+/// All units of a program.
+pub struct Units {
+    /// The units in the order of their first node.
+    pub list: Vec<Unit>,
+    /// For each node its unit; views and generators have none.
+    pub of: Vec<Option<usize>>,
+    /// For each node: is it computed anew wherever it is needed (masks and the like)?
+    pub generator: Vec<bool>,
+    /// `add` nodes that a kernel does by accumulating, and that kernel's node.
+    pub absorbed: Vec<(ValueId, ValueId)>,
+    /// Outputs in the home of an input that something reads after they are made: they are copied there at the end.
+    pub read_after_write: Vec<ValueId>,
+    /// Units that must come before.
+    deps: Vec<BTreeSet<usize>>,
+}
+
+/// One kernel.
+pub struct Unit {
+    /// What it does.
+    pub kind: UnitKind,
+    first: u32,
+    last: u32,
+}
+
+/// What a unit does.
+pub enum UnitKind {
+    /// Elementwise and row work.
+    Region(Cluster),
+    /// One node with a kernel of its own.
+    Kernel {
+        /// The node.
+        value: ValueId,
+        /// The node `accumulator + value` that it computes in place.
+        accumulate: Option<ValueId>,
+    },
+}
+
+/// The nodes of a region.
+pub struct Cluster {
+    /// Axes of the iteration space, sorted.
+    pub space: Vec<AxisId>,
+    /// Reduced axes, sorted; empty when nothing is reduced.
+    pub row: Vec<AxisId>,
+    /// In topological order.
+    pub members: Vec<ValueId>,
+}
+
+/// Is the op another way to look at its operand's data?
+pub fn is_view(op: &Op) -> bool {
+    matches!(op, Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Take { .. } | Op::Slice { .. } | Op::Detach)
+}
+
+fn sorted(axes: &[AxisId]) -> Vec<AxisId> {
+    let mut axes = axes.to_vec();
+    axes.sort_unstable();
+    axes
+}
+
+impl Units {
+    /// Forms the units of a graph.
+    pub fn new(graph: &Graph, interface: &Interface) -> Units {
+        let generator = generators(graph);
+        let absorbed = accumulations(graph);
+        let n = graph.nodes.len();
+        let mut builder = Builder {
+            graph,
+            units: Units { list: vec![], of: vec![None; n], generator, absorbed, read_after_write: vec![], deps: vec![] },
+            readers: vec![vec![]; n],
+        };
+        for value in graph.values() {
+            builder.node(value);
+        }
+        builder.in_place_order(interface);
+        builder.units
+    }
+
+    /// The unit, if any, that makes a value's data; looks through views.
+    pub fn producer(&self, graph: &Graph, value: ValueId) -> Option<usize> {
+        match self.of[value.index()] {
+            Some(unit) => Some(unit),
+            None if is_view(&graph.node(value).op) => self.producer(graph, graph.node(value).operands[0]),
+            None => None,
+        }
+    }
+
+    /// The units in an order in which each comes after those it depends on; close to the order of the graph.
+    pub fn order(&self) -> Vec<usize> {
+        let mut waiting: Vec<usize> = self.deps.iter().map(|d| d.len()).collect();
+        let mut users = vec![vec![]; self.list.len()];
+        for (unit, deps) in self.deps.iter().enumerate() {
+            deps.iter().for_each(|&d| users[d].push(unit));
+        }
+        let key = |u: usize| std::cmp::Reverse((self.list[u].last, u));
+        let mut ready: BinaryHeap<_> = (0..self.list.len()).filter(|&u| waiting[u] == 0).map(key).collect();
+        let mut order = Vec::with_capacity(self.list.len());
+        while let Some(std::cmp::Reverse((_, unit))) = ready.pop() {
+            order.push(unit);
+            for &user in &users[unit] {
+                waiting[user] -= 1;
+                if waiting[user] == 0 {
+                    ready.push(key(user));
+                }
+            }
+        }
+        assert_eq!(order.len(), self.list.len(), "units must not depend on each other in a circle");
+        order
+    }
+}
+
+struct Builder<'a> {
+    graph: &'a Graph,
+    units: Units,
+    /// For each value whose data is read: the units that read it.
+    readers: Vec<Vec<usize>>,
+}
+
+impl Builder<'_> {
+    fn node(&mut self, value: ValueId) {
+        let node = self.graph.node(value);
+        if matches!(node.op, Op::Input) || is_view(&node.op) || self.units.generator[value.index()] {
+            return;
+        }
+        if let Some((_, kernel)) = self.units.absorbed.iter().find(|(add, _)| *add == value) {
+            // The kernel already stands; the sum is its result.
+            let unit = self.units.of[kernel.index()].expect("the operand of a sum comes before it");
+            self.units.of[value.index()] = Some(unit);
+            return;
+        }
+        let row = match &node.op {
+            Op::Reduce { over, .. } => match self.row_of(node.operands[0], over) {
+                Some(row) => row,
+                None => return self.kernel(value),
+            },
+            op if op.is_elementwise() => vec![],
+            _ => return self.kernel(value),
+        };
+        let space = sorted(match node.op {
+            Op::Reduce { .. } => &self.graph.ty(node.operands[0]).axes,
+            _ => &node.ty.axes,
+        });
+        let unit = self.candidates(value).into_iter().find(|&u| self.can_join(value, u, &space, &row)).unwrap_or_else(|| {
+            let cluster = Cluster { space: space.clone(), row: vec![], members: vec![] };
+            self.new_unit(UnitKind::Region(cluster), value)
+        });
+        self.join(value, unit, row);
+    }
+
+    /// The axes of a reduction that a region can do: the innermost ones, not ragged, of bearable length.
+    fn row_of(&self, operand: ValueId, over: &[AxisId]) -> Option<Vec<AxisId>> {
+        let axes = &self.graph.ty(operand).axes;
+        let innermost = sorted(&axes[axes.len() - over.len()..]) == over;
+        let length: u64 = over.iter().map(|&a| self.graph.size(a)).product();
+        let rows = self.graph.numel(self.graph.ty(operand)) / length.max(1);
+        let fits = innermost && self.graph.ragged_axis(over).is_none() && length <= MAX_ROW && length > 0;
+        (fits && !(rows <= 1 && length > MAX_SINGLE_ROW)).then(|| over.to_vec())
+    }
+
+    /// Regions worth joining: those that make an operand, then those that read one; the latest first.
+    fn candidates(&self, value: ValueId) -> Vec<usize> {
+        let operands = &self.graph.node(value).operands;
+        let mut makers: Vec<usize> = operands.iter().filter_map(|&o| self.units.of[o.index()]).collect();
+        makers.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sharers: Vec<usize> =
+            operands.iter().filter(|o| !self.graph.ty(**o).axes.is_empty()).flat_map(|o| self.readers[o.index()].clone()).collect();
+        sharers.sort_unstable_by(|a, b| b.cmp(a));
+        let mut seen = FxHashSet::default();
+        makers.into_iter().chain(sharers).filter(|u| seen.insert(*u)).collect()
+    }
+
+    fn can_join(&self, value: ValueId, unit: usize, space: &[AxisId], row: &[AxisId]) -> bool {
+        let UnitKind::Region(cluster) = &self.units.list[unit].kind else { return false };
+        if cluster.members.len() >= MAX_MEMBERS {
+            return false;
+        }
+        let is_reduce = !row.is_empty();
+        let rows_only: Vec<AxisId> = cluster.space.iter().copied().filter(|a| !cluster.row.contains(a)).collect();
+        let fits = if is_reduce {
+            cluster.space == space && (cluster.row.is_empty() || cluster.row == row)
+        } else {
+            cluster.space == space || (!cluster.row.is_empty() && rows_only == space)
+        };
+        fits && !self.would_cycle(value, unit)
+    }
+
+    /// Does an operand from outside the unit depend on the unit?
+    fn would_cycle(&self, value: ValueId, unit: usize) -> bool {
+        let mut stack: Vec<usize> = self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
+        let mut seen: FxHashSet<usize> = stack.iter().copied().collect();
+        let first = self.units.list[unit].first;
+        while let Some(u) = stack.pop() {
+            if u == unit {
+                return true;
+            }
+            // Units that end before this one begins cannot depend on it.
+            if self.units.list[u].last >= first {
+                stack.extend(self.units.deps[u].iter().copied().filter(|d| seen.insert(*d)));
+            }
+        }
+        false
+    }
+
+    /// Does one unit depend on another?
+    fn depends(&self, unit: usize, on: usize) -> bool {
+        let mut stack = vec![unit];
+        let mut seen: FxHashSet<usize> = stack.iter().copied().collect();
+        while let Some(u) = stack.pop() {
+            if u == on {
+                return true;
+            }
+            stack.extend(self.units.deps[u].iter().copied().filter(|d| seen.insert(*d)));
+        }
+        false
+    }
+
+    /// The units that make what a value's data consists of.
+    fn makers(&self, value: ValueId) -> Vec<usize> {
+        let mut reads = vec![value];
+        reads.extend(self.graph.ragged_axis(&self.graph.ty(value).axes).and_then(|a| self.graph.offsets_of(a)));
+        reads.iter().filter_map(|&v| self.units.producer(self.graph, v)).collect()
+    }
+
+    fn new_unit(&mut self, kind: UnitKind, value: ValueId) -> usize {
+        self.units.list.push(Unit { kind, first: value.0, last: value.0 });
+        self.units.deps.push(BTreeSet::new());
+        self.units.list.len() - 1
+    }
+
+    fn join(&mut self, value: ValueId, unit: usize, row: Vec<AxisId>) {
+        self.units.of[value.index()] = Some(unit);
+        let record = &mut self.units.list[unit];
+        record.last = value.0;
+        if let UnitKind::Region(cluster) = &mut record.kind {
+            cluster.members.push(value);
+            if !row.is_empty() {
+                cluster.row = row;
+            }
+        }
+        self.depend(value, unit);
+    }
+
+    fn depend(&mut self, value: ValueId, unit: usize) {
+        for read in self.graph.reads(value) {
+            let makers = self.makers(read);
+            self.units.deps[unit].extend(makers.into_iter().filter(|&m| m != unit));
+            self.readers[read.index()].push(unit);
+            let source = source(self.graph, read);
+            if source != read {
+                self.readers[source.index()].push(unit);
+            }
+        }
+    }
+
+    fn kernel(&mut self, value: ValueId) {
+        let accumulate = self.units.absorbed.iter().find(|(_, k)| *k == value).map(|(add, _)| *add);
+        let unit = self.new_unit(UnitKind::Kernel { value, accumulate }, value);
+        self.units.of[value.index()] = Some(unit);
+        self.depend(value, unit);
+    }
+
+    /// An output in the home of an input: every other reader of the input comes before its writer.
+    fn in_place_order(&mut self, interface: &Interface) {
+        for (output, home) in self.graph.outputs.iter().zip(&interface.outputs) {
+            let shared = self.graph.inputs.iter().zip(&interface.inputs).find(|(_, h)| h.as_ref() == Some(home)).map(|(i, _)| i.value);
+            let (Some(input), Some(writer)) = (shared, self.units.of[output.value.index()]) else { continue };
+            let readers: Vec<usize> = self.readers[input.index()].iter().copied().filter(|&r| r != writer).collect();
+            if readers.iter().any(|&r| self.depends(r, writer)) {
+                self.units.read_after_write.push(output.value);
+            } else {
+                self.units.deps[writer].extend(readers);
+            }
+        }
+    }
+}
+
+/// The value whose data a view shows.
+pub fn source(graph: &Graph, mut value: ValueId) -> ValueId {
+    while is_view(&graph.node(value).op) {
+        value = graph.node(value).operands[0];
+    }
+    value
+}
+
+/// Nodes that depend on constants and positions only and cost next to nothing: computed wherever they are needed.
+fn generators(graph: &Graph) -> Vec<bool> {
+    let mut generator = vec![false; graph.nodes.len()];
+    for value in graph.values() {
+        let node = graph.node(value);
+        let cheap = match &node.op {
+            Op::Const(_) | Op::Iota(_) => true,
+            Op::Unary(op) => matches!(op, UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs | UnaryOp::Sign),
+            Op::Binary(op) => !matches!(op, BinaryOp::Pow | BinaryOp::Div | BinaryOp::Rem),
+            Op::Select | Op::Cast(_) | Op::Broadcast(_) | Op::Reorder => true,
+            _ => false,
+        };
+        generator[value.index()] = cheap
+            && !graph.outputs.iter().any(|o| o.value == value)
+            && node.operands.iter().all(|o| generator[o.index()])
+            && (node.ty.axes.is_empty() && matches!(node.op, Op::Const(_)) || matches!(node.ty.dtype, DType::I32 | DType::Bool));
+    }
+    // A generator that a kernel other than a region reads must have a buffer.
+    for value in graph.values() {
+        let node = graph.node(value);
+        let region = node.op.is_elementwise();
+        for operand in &node.operands {
+            if !region && generator[operand.index()] {
+                generator[operand.index()] = false;
+            }
+        }
+    }
+    generator
+}
+
+/// `add(accumulator, kernel)` where the kernel can add to memory: (the add, the kernel's node).
+fn accumulations(graph: &Graph) -> Vec<(ValueId, ValueId)> {
+    let users = graph.users();
+    let is_accumulator = |v: ValueId| graph.inputs.iter().any(|i| i.value == v && i.role == InputRole::Accumulator);
+    let accumulates = |v: ValueId| {
+        let kernel = match &graph.node(v).op {
+            Op::Contract { .. } | Op::ScatterAdd { .. } => true,
+            Op::Reduce { over, .. } => {
+                let axes = &graph.ty(graph.node(v).operands[0]).axes;
+                sorted(&axes[axes.len() - over.len()..]) != *over
+            }
+            _ => false,
+        };
+        kernel && users[v.index()].len() == 1 && !graph.outputs.iter().any(|o| o.value == v)
+    };
+    let mut found = vec![];
+    for value in graph.values().filter(|&v| graph.node(v).op == Op::Binary(BinaryOp::Add)) {
+        let [a, b] = graph.node(value).operands[..] else { continue };
+        let output = graph.outputs.iter().any(|o| o.value == value);
+        let pair = [(a, b), (b, a)].into_iter().find(|&(acc, v)| is_accumulator(acc) && accumulates(v));
+        if let Some((acc, kernel)) = pair.filter(|(acc, v)| output && graph.ty(*acc) == graph.ty(*v)) {
+            if users[acc.index()].len() == 1 {
+                found.push((value, kernel));
+            }
+        }
+    }
+    found
+}

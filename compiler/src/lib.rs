@@ -1,0 +1,12 @@
+//! The Forebay compiler: from a checked model to an executable plan.
+//!
+//! [`pipeline`] is the way through: [`autodiff`] makes backward graphs, [`simplify`] cleans up, [`emit`] turns graphs into programs, [`schedule`] lays out
+//! memory and calls. Pure: no files, no environment, no clock; the same input gives the same bytes.
+
+pub mod autodiff;
+pub mod emit;
+pub mod optimizer;
+pub mod pipeline;
+pub mod schedule;
+pub mod simplify;
+pub mod summary;

@@ -1,0 +1,130 @@
+//! The pipeline: model text → plan.
+
+use crate::autodiff::{Differentiated, Options, differentiate};
+use crate::optimizer::Optimizer;
+use crate::schedule::{ForwardKind, Layout, Scheduler};
+use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
+use forebay_ir::{DType, Graph};
+use forebay_plan as plan;
+
+/// What the user decides about a compilation.
+#[derive(Clone, Debug)]
+pub struct CompileOptions {
+    /// `--set name=value`, and `batch` and `seq` when they are given. `batch` is that of a whole step.
+    pub overrides: Vec<(String, Const)>,
+    /// The compute type.
+    pub compute: DType,
+    /// Micro-batches of a step; they divide the batch.
+    pub micro_batches: u32,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions { overrides: vec![], compute: DType::F32, micro_batches: 1, optimizer: Optimizer::default() }
+    }
+}
+
+impl CompileOptions {
+    /// The type of `wide` floats, parameters and moments.
+    pub fn wide(&self) -> DType {
+        if self.compute == DType::F64 { DType::F64 } else { DType::F32 }
+    }
+
+    /// How a phase's model is checked. `rows` are those of a micro-batch.
+    pub fn check_options(&self, training: bool, rows: Option<u64>, micro_batches: u32) -> CheckOptions {
+        let mut overrides = self.overrides.clone();
+        overrides.extend(rows.map(|rows| ("batch".to_string(), Const::Int(rows as i64))));
+        CheckOptions {
+            overrides,
+            narrow: self.compute,
+            wide: self.wide(),
+            training,
+            micro_batches,
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The three forms of a model that a plan is made of.
+pub struct Models {
+    /// With `training`, rows of a micro-batch.
+    pub train: CheckedModel,
+    /// Without, the same rows.
+    pub eval: CheckedModel,
+    /// Without, one row.
+    pub generate: CheckedModel,
+}
+
+/// Compiles checked models to a verified plan for one rank.
+pub fn compile(models: &Models, options: &CompileOptions) -> plan::Plan {
+    let (wide, narrow) = (options.wide(), options.compute);
+    let train = &models.train;
+    let layout = Layout::new(train, &options.optimizer, wide, narrow);
+    let mut scheduler = Scheduler::new(train, &layout, wide, narrow);
+    let mut phases = vec![
+        scheduler.train(train, options.micro_batches, &options.optimizer),
+        scheduler.forward(&models.eval, ForwardKind::Eval, options.micro_batches),
+    ];
+    let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
+    if generates {
+        phases.push(scheduler.forward(&models.generate, ForwardKind::Generate, 1));
+    }
+    let programs = scheduler.into_programs();
+    let mut layers: Vec<String> = train.layers.iter().map(|l| layer_name(train, l)).collect();
+    layers.push("step".into());
+    let device_bytes = phases.iter().map(|p| p.memory.placed).max().unwrap_or(0);
+    let role = plan::Role {
+        name: "rank".into(),
+        coordinates: vec![],
+        device_bytes,
+        host_bytes: 0,
+        persistent_bytes: layout.bytes,
+        layers,
+        phases,
+    };
+    plan::Plan {
+        format: "forebay-plan".into(),
+        version: plan::VERSION,
+        model: train.name.clone(),
+        settings: settings(train, options),
+        mesh: vec![],
+        tensors: layout.tensors.clone(),
+        programs,
+        roles: vec![role],
+    }
+}
+
+fn has_output(graph: &Graph) -> bool {
+    graph.outputs.iter().any(|o| o.role == forebay_ir::OutputRole::Output)
+}
+
+fn layer_name(model: &CheckedModel, layer: &forebay_dsl::model::Layer) -> String {
+    if layer.name.is_empty() { model.segments[layer.segment].name.clone() } else { layer.name.clone() }
+}
+
+fn settings(model: &CheckedModel, options: &CompileOptions) -> plan::Settings {
+    let int = |name: &str| match model.constants.get(name) {
+        Some(Const::Int(n)) => Some(*n as u64),
+        _ => None,
+    };
+    let summary = crate::summary::Summary::new(model);
+    plan::Settings {
+        compute: crate::emit::dtype(options.compute),
+        batch: model.batch * u64::from(options.micro_batches),
+        micro_batches: options.micro_batches,
+        seq: model.seq,
+        vocab: int("vocab").unwrap_or(256),
+        packed: model.inputs.iter().any(|i| i == "documents" || i == "positions"),
+        steps: options.optimizer.steps,
+        params: summary.params,
+        active_params: summary.active_params,
+        flops_per_step: 3.0 * summary.forward_flops * f64::from(options.micro_batches),
+    }
+}
+
+/// The graphs of each segment after differentiation, for `--emit grad` and tests: all carries that can have gradients have them.
+pub fn differentiated_segments(model: &CheckedModel) -> Vec<Differentiated> {
+    model.segments.iter().map(|s| differentiate(&s.forward, &Options::all_floats(&s.forward))).collect()
+}

@@ -1,0 +1,224 @@
+//! Slots: what each input and output of a segment's graph stands for in a call.
+
+use crate::emit::{Home, Interface, align};
+use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ValueId};
+use forebay_plan::{Access, Slot, Space};
+
+/// What a slot must be bound to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Want {
+    /// A data input.
+    Data(String),
+    /// A carry input.
+    CarryIn(String),
+    /// A parameter in the compute type.
+    Param(String),
+    /// A state, read or updated in place.
+    State(String),
+    /// A statistic of the whole step.
+    Stat(String),
+    /// The count of a loss.
+    Count(String),
+    /// All saved tensors of the layer.
+    Saved,
+    /// The gradient of a carry output.
+    GradIn(String),
+    /// A scalar.
+    Scalar(String),
+    /// A carry output.
+    CarryOut(String),
+    /// A loss's contribution.
+    Loss(String),
+    /// A loss's value without its weight.
+    Metric(String),
+    /// The gradient of a carry input.
+    CarryGrad(String),
+    /// The gradient of a parameter.
+    ParamGrad(String),
+    /// Something for the host.
+    Output(String),
+}
+
+/// A graph with its slots.
+pub struct Bound {
+    /// For the emitter.
+    pub interface: Interface,
+    /// For each slot of the interface what it stands for.
+    pub wants: Vec<Want>,
+}
+
+/// The layout of a layer's saved tensors within one slot.
+#[derive(Clone, Debug, Default)]
+pub struct SavedLayout {
+    names: Vec<(String, u64)>,
+    /// Bytes of the slot.
+    pub bytes: u64,
+}
+
+impl SavedLayout {
+    /// The saved outputs of a forward graph, in order.
+    pub fn new(forward: &Graph) -> SavedLayout {
+        let mut layout = SavedLayout::default();
+        for output in forward.outputs.iter().filter(|o| o.role == OutputRole::Saved) {
+            layout.names.push((output.name.clone(), layout.bytes));
+            layout.bytes += align(forward.bytes(output.value));
+        }
+        layout
+    }
+
+    fn offset(&self, name: &str) -> u64 {
+        let found = self.names.iter().find(|(n, _)| n == name);
+        found.map(|(_, o)| *o).expect("a backward graph reads what the forward graph saved")
+    }
+}
+
+/// Lays out a graph's inputs and outputs in slots. `rows` are the rows of a micro-batch.
+pub fn bind(graph: &Graph, saved: &SavedLayout, rows: u64) -> Bound {
+    let mut binder = Binder { slots: vec![], wants: vec![] };
+    let outputs: Vec<Home> = graph.outputs.iter().map(|o| binder.output(graph, o, saved)).collect();
+    let inputs = graph.inputs.iter().map(|i| binder.input(graph, i.value, i.role, saved)).collect();
+    let interface = Interface { slots: binder.slots, inputs, outputs, rows };
+    Bound { interface, wants: binder.wants }
+}
+
+struct Binder {
+    slots: Vec<Slot>,
+    wants: Vec<Want>,
+}
+
+impl Binder {
+    fn slot(&mut self, want: Want, access: Access, bytes: u64) -> Home {
+        if let Some(slot) = self.wants.iter().position(|w| *w == want) {
+            if self.slots[slot].access != access {
+                self.slots[slot].access = Access::Update;
+            }
+            return Home { slot, offset: 0 };
+        }
+        let name = want.name();
+        self.slots.push(Slot { name, access, space: Space::Device, bytes });
+        self.wants.push(want);
+        Home { slot: self.slots.len() - 1, offset: 0 }
+    }
+
+    fn output(&mut self, graph: &Graph, output: &forebay_ir::Output, saved: &SavedLayout) -> Home {
+        let name = output.name.clone();
+        let bytes = align(graph.bytes(output.value));
+        let want = match output.role {
+            OutputRole::Saved => {
+                let home = self.slot(Want::Saved, Access::Write, saved.bytes);
+                return Home { offset: saved.offset(&name), ..home };
+            }
+            OutputRole::Carry => Want::CarryOut(name),
+            OutputRole::Loss => Want::Loss(name),
+            OutputRole::Metric => Want::Metric(name),
+            OutputRole::Stat => Want::Stat(name),
+            OutputRole::Count => Want::Count(name),
+            OutputRole::State => Want::State(name),
+            OutputRole::Output => Want::Output(name),
+            OutputRole::Grad => match name.split_once('.') {
+                Some(("carry", carry)) => Want::CarryGrad(carry.to_string()),
+                Some(("param", param)) => Want::ParamGrad(param.to_string()),
+                _ => unreachable!("gradients are of carries and parameters"),
+            },
+        };
+        self.slot(want, Access::Write, bytes)
+    }
+
+    fn input(&mut self, graph: &Graph, value: ValueId, role: InputRole, saved: &SavedLayout) -> Option<Home> {
+        let name = graph.node(value).name.clone();
+        let bytes = align(graph.bytes(value));
+        let want = match role {
+            InputRole::Runtime if name == "rng" => return None,
+            InputRole::Saved => {
+                let home = self.slot(Want::Saved, Access::Read, saved.bytes);
+                return Some(Home { offset: saved.offset(&name), ..home });
+            }
+            InputRole::Accumulator => {
+                // The accumulator is the output of the same name, in place.
+                let slot = graph.outputs.iter().find(|o| accumulator_name(o.role, &o.name) == name);
+                let output = slot.expect("an accumulator belongs to an output");
+                let home = self.output(graph, output, saved);
+                self.slots[home.slot].access = Access::Update;
+                return Some(home);
+            }
+            InputRole::Data => Want::Data(name),
+            InputRole::Carry => Want::CarryIn(name),
+            InputRole::Param => Want::Param(name),
+            InputRole::State => Want::State(name),
+            InputRole::Stat => Want::Stat(name),
+            InputRole::Count => Want::Count(name),
+            InputRole::Grad => Want::GradIn(name.strip_prefix("grad.").unwrap_or(&name).to_string()),
+            InputRole::Runtime => Want::Scalar(name),
+        };
+        Some(self.slot(want, Access::Read, bytes))
+    }
+}
+
+impl Want {
+    fn name(&self) -> String {
+        match self {
+            Want::Data(n) => format!("data.{n}"),
+            Want::CarryIn(n) => format!("in.{n}"),
+            Want::Param(n) => format!("param.{n}"),
+            Want::State(n) => format!("state.{n}"),
+            Want::Stat(n) => format!("stat.{n}"),
+            Want::Count(n) => format!("count.{n}"),
+            Want::Saved => "saved".into(),
+            Want::GradIn(n) => format!("grad_in.{n}"),
+            Want::Scalar(n) => format!("scalar.{n}"),
+            Want::CarryOut(n) => format!("out.{n}"),
+            Want::Loss(n) => format!("loss.{n}"),
+            Want::Metric(n) => format!("metric.{n}"),
+            Want::CarryGrad(n) => format!("grad.in.{n}"),
+            Want::ParamGrad(n) => format!("grad.param.{n}"),
+            Want::Output(n) => format!("output.{n}"),
+        }
+    }
+}
+
+fn accumulator_name(role: OutputRole, name: &str) -> String {
+    let role = match role {
+        OutputRole::Stat => "stat",
+        OutputRole::Count => "count",
+        _ => "grad",
+    };
+    format!("acc.{role}.{name}")
+}
+
+/// The graph with the named outputs added to what is there already.
+pub fn accumulating(graph: &Graph, outputs: &[(OutputRole, String)]) -> Graph {
+    let mut graph = graph.clone();
+    for i in 0..graph.outputs.len() {
+        let output = graph.outputs[i].clone();
+        if !outputs.contains(&(output.role, output.name.clone())) {
+            continue;
+        }
+        let ty = graph.ty(output.value).clone();
+        let axes = ty.axes.clone();
+        let so_far = graph.add_input(&accumulator_name(output.role, &output.name), ty, InputRole::Accumulator);
+        let name = format!("{}.sum", output.name);
+        let sum = graph.add_ordered(Op::Binary(BinaryOp::Add), &[so_far, output.value], &axes, &name);
+        graph.outputs[i].value = sum.expect("both have the output's type");
+    }
+    graph
+}
+
+/// Parameter gradients and statistics are kept in the wide type.
+pub fn widen(graph: &mut Graph, wide: DType) {
+    for i in 0..graph.outputs.len() {
+        let output = graph.outputs[i].clone();
+        let kept = output.role == OutputRole::Grad && output.name.starts_with("param.");
+        if kept && graph.ty(output.value).dtype != wide {
+            let name = format!("{}.wide", output.name);
+            graph.outputs[i].value = graph.add(Op::Cast(wide), &[output.value], &name).expect("floats can be cast");
+        }
+    }
+}
+
+/// The graph with the outputs of these roles only, and without the inputs that they do not need.
+pub fn restrict(graph: &Graph, roles: &[OutputRole]) -> Graph {
+    let mut graph = graph.clone();
+    graph.outputs.retain(|o| roles.contains(&o.role));
+    graph.drop_unused_inputs();
+    graph
+}

@@ -1,0 +1,127 @@
+//! A phase in the making: calls in order, and the memory items they use, each alive from its first to its last call.
+
+use crate::emit::{Interval, align, pack};
+use forebay_plan as plan;
+
+/// Memory that lives within the phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Item(usize);
+
+/// What a slot of a call is bound to.
+#[derive(Clone, Copy, Debug)]
+pub enum Bind {
+    /// A fixed place in the arena.
+    Fixed(u64),
+    /// An item, this many bytes from its start.
+    Item(Item, u64),
+}
+
+struct ItemLife {
+    bytes: u64,
+    life: Option<(u32, u32)>,
+}
+
+/// The calls and items of a phase.
+#[derive(Default)]
+pub struct Timeline {
+    items: Vec<ItemLife>,
+    calls: Vec<(u32, u32, u32, Vec<Bind>)>,
+    /// Of each call: its frame's bytes and its frame's live bytes.
+    frames: Vec<(u64, u64)>,
+}
+
+/// A finished phase.
+pub struct Placed {
+    /// The calls.
+    pub calls: Vec<plan::Call>,
+    /// Bytes above the persistent ones.
+    pub bytes: u64,
+    /// Maximum live bytes above the persistent ones.
+    pub live: u64,
+    offsets: Vec<u64>,
+}
+
+impl Placed {
+    /// Where something was placed, from the start of the arena.
+    pub fn offset(&self, bind: Bind) -> u64 {
+        match bind {
+            Bind::Fixed(offset) => offset,
+            Bind::Item(item, offset) => self.offsets[item.0] + offset,
+        }
+    }
+}
+
+impl Timeline {
+    /// A new item; it is alive from the first to the last call that binds it.
+    pub fn item(&mut self, bytes: u64) -> Item {
+        self.items.push(ItemLife { bytes: align(bytes), life: None });
+        Item(self.items.len() - 1)
+    }
+
+    /// An item that is alive from before the first call to after the last.
+    pub fn permanent(&mut self, bytes: u64) -> Item {
+        let item = self.item(bytes);
+        self.items[item.0].life = Some((0, u32::MAX - 1));
+        item
+    }
+
+    /// How many calls there are.
+    pub fn len(&self) -> u32 {
+        self.calls.len() as u32
+    }
+
+    /// Appends a call. `slots` are all slots but the frame, which is the last.
+    pub fn call(&mut self, program: &super::Compiled, layer: u32, micro_batch: u32, mut slots: Vec<Bind>) {
+        debug_assert_eq!(slots.len() + 1, program.slots, "every slot but the frame is bound");
+        let frame = self.item(program.frame_bytes);
+        slots.push(Bind::Item(frame, 0));
+        let time = self.calls.len() as u32;
+        for slot in &slots {
+            if let Bind::Item(item, _) = slot {
+                let (_, end) = self.items[item.0].life.get_or_insert((time, time));
+                *end = (*end).max(time);
+            }
+        }
+        self.frames.push((align(program.frame_bytes), align(program.frame_live)));
+        self.calls.push((program.id, layer, micro_batch, slots));
+    }
+
+    /// Places all items above the persistent bytes.
+    pub fn place(self, persistent: u64) -> Placed {
+        let intervals: Vec<Interval> = self
+            .items
+            .iter()
+            .map(|i| {
+                let (start, end) = i.life.unwrap_or((0, 0));
+                Interval { start, end, bytes: if i.life.is_some() { i.bytes } else { 0 } }
+            })
+            .collect();
+        let packing = pack(&intervals);
+        let offsets: Vec<u64> = packing.offsets.iter().map(|o| persistent + o).collect();
+        let live = self.live(&intervals);
+        let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, offsets };
+        for (program, layer, micro_batch, slots) in self.calls {
+            let slots = slots.into_iter().map(|s| placed.offset(s)).collect();
+            placed.calls.push(plan::Call { program, layer, micro_batch, slots, waits: vec![] });
+        }
+        placed
+    }
+
+    /// Maximum over the calls of the bytes of live items, frames counted at what is live within them.
+    fn live(&self, intervals: &[Interval]) -> u64 {
+        let mut change = vec![0i64; self.calls.len() + 2];
+        let last = self.calls.len();
+        for i in intervals {
+            change[(i.start as usize).min(last)] += i.bytes as i64;
+            change[(i.end as usize + 1).min(last + 1)] -= i.bytes as i64;
+        }
+        let mut now = 0i64;
+        let mut most = 0i64;
+        for (time, c) in change.iter().enumerate() {
+            now += c;
+            let slack = self.frames.get(time).map_or(0, |(bytes, live)| *bytes as i64 - *live as i64);
+            most = most.max(now - slack);
+        }
+        most as u64
+    }
+}

@@ -1,0 +1,44 @@
+//! What a model is made of: parameters, FLOPs and activation bytes, by block.
+
+use forebay_dsl::model::CheckedModel;
+use forebay_ir::cost;
+use indexmap::IndexMap;
+
+/// Totals of a model at its batch and sequence length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// Parameters, elements.
+    pub params: u64,
+    /// Parameters that take part in one token, elements.
+    pub active_params: u64,
+    /// Matrix-product FLOPs of the forward pass of one micro-batch (causal attention at half).
+    pub forward_flops: f64,
+    /// Tokens of a micro-batch.
+    pub tokens: u64,
+}
+
+impl Summary {
+    /// Sums over a model's layers.
+    pub fn new(model: &CheckedModel) -> Summary {
+        let tokens = model.batch * model.seq;
+        // Each segment is looked at once, however many layers it has.
+        let flops: Vec<f64> = model.segments.iter().map(|s| cost::model_flops(&s.forward)).collect();
+        let active: Vec<Vec<u64>> = model.segments.iter().map(|s| active(&s.forward, tokens)).collect();
+        let mut of_param: IndexMap<usize, u64> = IndexMap::new();
+        let mut summary = Summary { tokens, ..Summary::default() };
+        for layer in &model.layers {
+            summary.forward_flops += flops[layer.segment];
+            for (param, active) in layer.params.iter().zip(&active[layer.segment]) {
+                let most = of_param.entry(*param).or_default();
+                *most = (*most).max(*active);
+            }
+        }
+        summary.params = model.params.iter().map(|p| p.numel()).sum();
+        summary.active_params = of_param.values().sum();
+        summary
+    }
+}
+
+fn active(graph: &forebay_ir::Graph, tokens: u64) -> Vec<u64> {
+    cost::active_params(graph, tokens)
+}

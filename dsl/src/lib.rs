@@ -1,0 +1,10 @@
+//! The Forebay model language: text to checked model. `docs/language.md` is its reference.
+//!
+//! `lex` → `parse` → [`ast`] → `check` → checked model, whose segments are [`forebay_ir::Graph`]s; `format` prints an [`ast`] with its comments.
+//! This crate knows nothing of devices, reads no file and no environment.
+
+pub mod ast;
+pub mod model;
+pub mod diagnostics;
+pub mod lex;
+pub mod parse;

@@ -1,0 +1,202 @@
+//! Operands and attributes of each op as text: what stands between `=` and `:`. Printing and parsing side by side.
+
+use super::lex::{Cursor, Fault, Result, shown};
+use super::names;
+use super::scope::Scope;
+use crate::graph::{Graph, Node, ValueId};
+use crate::op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp};
+use crate::types::{AxisId, DType};
+
+/// `contract %x, %w over {d}`.
+pub(super) fn print(graph: &Graph, node: &Node) -> String {
+    let axis = |a: &AxisId| names::axis(graph, *a);
+    let axes = |a: &[AxisId]| names::axes(graph, a);
+    let values = |v: &[ValueId]| v.iter().map(|&v| names::value(graph, v)).collect::<Vec<_>>();
+    let attributes = match &node.op {
+        Op::Input
+        | Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Select
+        | Op::Cast(_)
+        | Op::Detach
+        | Op::Reorder
+        | Op::Invert => String::new(),
+        Op::Const(value) => names::float(*value),
+        Op::Iota(of) => axis(of),
+        Op::Random { site, batch: None } => format!("{{site {site}}}"),
+        Op::Random { site, batch: Some(batch) } => format!("{{site {site}, offset {}}}", axis(batch)),
+        Op::Broadcast(along) => format!("along {{{}}}", axes(along)),
+        Op::Contract { over } | Op::Reduce { kind: _, over } => format!("over {{{}}}", axes(over)),
+        Op::Scan { axis: along, direction } => format!("{{{} {}}}", axis(along), direction_name(*direction)),
+        Op::Rename { from, to } => format!("{{{} -> {}}}", axis(from), axis(to)),
+        Op::Split { from, into } => format!("{{{} -> {}}}", axis(from), axes(into)),
+        Op::Merge { from, into } | Op::Concat { from, into } => format!("{{{} -> {}}}", axes(from), axis(into)),
+        Op::Take { axis: of, index } => format!("{{{}: {index}}}", axis(of)),
+        Op::Slice { from, into, start } | Op::Pad { from, into, start } => {
+            format!("{{{} -> {}: {start}}}", axis(from), axis(into))
+        }
+        Op::Stack(new) => format!("{{{}}}", axis(new)),
+        Op::Gather { axis: of } => format!("{{{}}}", axis(of)),
+        Op::ScatterAdd { axis: new, over } => format!("{{{}}} over {{{}}}", axis(new), axes(over)),
+        Op::TopK { axis: of, into } => format!("{{{} -> {}}}", axis(of), axis(into)),
+        Op::Group { ragged } => format!("{{{}}}", axis(ragged)),
+        Op::Offsets { parent, into } => format!("{{{} -> {}}}", axis(parent), axis(into)),
+    };
+    // An index stands after `at`: the two operands of a look-up are not interchangeable.
+    let operands = match (&node.op, node.operands.as_slice()) {
+        (Op::Gather { .. } | Op::ScatterAdd { .. }, [x, index]) => values(&[*x, *index]).join(" at "),
+        (_, operands) => values(operands).join(", "),
+    };
+    let parts = [node.op.row().name.to_string(), operands, attributes];
+    parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Forward => "forward",
+        Direction::Backward => "backward",
+    }
+}
+
+/// Op and operands. The dtype of a cast is not among the attributes: it stands in the result's type, which the caller reads.
+pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<ValueId>)> {
+    let word = cursor.peek_word();
+    let name = cursor.name("an op")?;
+    let operands = match word {
+        "gather" | "scatter_add" => {
+            let x = scope.value(cursor)?;
+            keyword(cursor, "at")?;
+            vec![x, scope.value(cursor)?]
+        }
+        _ => scope.values(cursor)?,
+    };
+    let one = |cursor: &mut Cursor<'_>| scope.axis(cursor);
+    let many = |cursor: &mut Cursor<'_>| scope.axes(cursor);
+    let numbered = |cursor: &mut Cursor<'_>| {
+        let axis = scope.axis(cursor)?;
+        cursor.expect(":")?;
+        Ok((axis, cursor.number("the number of an element")?))
+    };
+    let op = match word {
+        "const" => Op::Const(cursor.float()?),
+        "iota" => Op::Iota(scope.axis(cursor)?),
+        "random" => braced(cursor, |cursor| parse_random(scope, cursor))?,
+        "select" => Op::Select,
+        "cast" => Op::Cast(DType::F32),
+        "detach" => Op::Detach,
+        "reorder" => Op::Reorder,
+        "invert" => Op::Invert,
+        "broadcast" => {
+            keyword(cursor, "along")?;
+            Op::Broadcast(braced(cursor, many)?)
+        }
+        "contract" => Op::Contract { over: parse_over(scope, cursor)? },
+        "sum" => Op::Reduce { kind: ReduceKind::Sum, over: parse_over(scope, cursor)? },
+        "reduce_max" => Op::Reduce { kind: ReduceKind::Max, over: parse_over(scope, cursor)? },
+        "reduce_min" => Op::Reduce { kind: ReduceKind::Min, over: parse_over(scope, cursor)? },
+        "scan" => braced(cursor, |cursor| {
+            Ok(Op::Scan { axis: scope.axis(cursor)?, direction: parse_direction(cursor)? })
+        })?,
+        "rename" => {
+            let (from, to) = mapped(cursor, one, one)?;
+            Op::Rename { from, to }
+        }
+        "split" => {
+            let (from, into) = mapped(cursor, one, many)?;
+            Op::Split { from, into }
+        }
+        "merge" => {
+            let (from, into) = mapped(cursor, many, one)?;
+            Op::Merge { from, into }
+        }
+        "take" => {
+            let (axis, index) = braced(cursor, numbered)?;
+            Op::Take { axis, index }
+        }
+        "slice" => {
+            let (from, (into, start)) = mapped(cursor, one, numbered)?;
+            Op::Slice { from, into, start }
+        }
+        "pad" => {
+            let (from, (into, start)) = mapped(cursor, one, numbered)?;
+            Op::Pad { from, into, start }
+        }
+        "stack" => Op::Stack(braced(cursor, one)?),
+        "concat" => {
+            let (from, into) = mapped(cursor, many, one)?;
+            Op::Concat { from, into }
+        }
+        "gather" => Op::Gather { axis: braced(cursor, one)? },
+        "scatter_add" => Op::ScatterAdd { axis: braced(cursor, one)?, over: parse_over(scope, cursor)? },
+        "top_k" => {
+            let (axis, into) = mapped(cursor, one, one)?;
+            Op::TopK { axis, into }
+        }
+        "group" => Op::Group { ragged: braced(cursor, one)? },
+        "offsets" => {
+            let (parent, into) = mapped(cursor, one, one)?;
+            Op::Offsets { parent, into }
+        }
+        _ => elementwise(word)
+            .ok_or_else(|| Fault::new(name.range, format!("there is no op `{}`", shown(&name.text))))?,
+    };
+    Ok((op, operands))
+}
+
+fn elementwise(word: &str) -> Option<Op> {
+    let unary = UnaryOp::ALL.into_iter().find(|o| o.name() == word).map(Op::Unary);
+    unary.or_else(|| BinaryOp::ALL.into_iter().find(|o| o.name() == word).map(Op::Binary))
+}
+
+fn keyword(cursor: &mut Cursor<'_>, word: &str) -> Result<()> {
+    if cursor.eat_word(word) { Ok(()) } else { Err(cursor.unexpected(&format!("`{word}`"))) }
+}
+
+fn braced<T>(cursor: &mut Cursor<'_>, inside: impl FnOnce(&mut Cursor<'_>) -> Result<T>) -> Result<T> {
+    cursor.expect("{")?;
+    let inside = inside(cursor)?;
+    cursor.expect("}")?;
+    Ok(inside)
+}
+
+/// `{from -> into}`.
+fn mapped<A, B>(
+    cursor: &mut Cursor<'_>,
+    from: impl FnOnce(&mut Cursor<'_>) -> Result<A>,
+    into: impl FnOnce(&mut Cursor<'_>) -> Result<B>,
+) -> Result<(A, B)> {
+    braced(cursor, |cursor| {
+        let from = from(cursor)?;
+        cursor.expect("->")?;
+        Ok((from, into(cursor)?))
+    })
+}
+
+/// `over {d}`.
+fn parse_over(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Vec<AxisId>> {
+    keyword(cursor, "over")?;
+    scope.axis_set(cursor)
+}
+
+/// `site 3, offset batch`.
+fn parse_random(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Op> {
+    keyword(cursor, "site")?;
+    let start = cursor.start();
+    let site = u32::try_from(cursor.number("a number")?)
+        .map_err(|_| Fault::new(start..cursor.end(), "the number of a site must fit into 32 bits"))?;
+    let batch = if cursor.eat(",") {
+        keyword(cursor, "offset")?;
+        Some(scope.axis(cursor)?)
+    } else {
+        None
+    };
+    Ok(Op::Random { site, batch })
+}
+
+fn parse_direction(cursor: &mut Cursor<'_>) -> Result<Direction> {
+    let all = [Direction::Forward, Direction::Backward];
+    match all.into_iter().find(|d| cursor.eat_word(direction_name(*d))) {
+        Some(direction) => Ok(direction),
+        None => Err(cursor.unexpected("`forward` or `backward`")),
+    }
+}

@@ -1,0 +1,469 @@
+//! The kernels that instructions run. All indices are element strides over buffers of the program; all loops are explicit, so
+//! that a runtime needs to know neither axes nor the graph.
+
+use crate::schema::DType;
+use serde::{Deserialize, Serialize};
+
+/// A buffer of the program.
+pub type BufferId = u32;
+
+/// A kernel with its operands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Kernel {
+    /// Matrix products.
+    Matmul(Matmul),
+    /// Elementwise and row-reduction work.
+    Region(Region),
+    /// A reduction over any dimensions.
+    Reduce(Reduce),
+    /// A running sum.
+    Scan(Scan),
+    /// `out[o] = x[… index[o] …]`.
+    Gather(Gather),
+    /// `out[… index[v] …] += v`, in the order of v's elements.
+    ScatterAdd(ScatterAdd),
+    /// Positions of the largest elements.
+    TopK(TopK),
+    /// Stable counting sort of element numbers by value.
+    Group(Group),
+    /// Group starts.
+    Offsets(Offsets),
+    /// The inverse permutation.
+    Invert(Invert),
+    /// For each row of a ragged dimension the group it belongs to.
+    RowGroups(RowGroups),
+    /// Uniform random values.
+    Random(Random),
+    /// `[seed, step, layer, first row of the micro-batch]` as i32, from the call and the phase's scalars.
+    RandomKey {
+        /// i32[4]
+        out: BufferId,
+        /// Rows of a micro-batch.
+        rows: u64,
+    },
+}
+
+/// An array seen through strides: element (i₀, i₁, …) is at `offset + Σ iⱼ·strides[j]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct View {
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// Elements from its start.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub offset: u64,
+    /// One stride, in elements, for each dimension of the iteration space. 0 repeats.
+    pub strides: Vec<u64>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// `C[batch, m, n] (+)= Σₖ A[batch, m, k] · B[batch, k, n]`; f32 accumulation for f32 and bf16, f64 for f64; all three of one dtype.
+///
+/// Every element is summed in an order that depends on k alone, never on m, n, batch, groups or threads. An element is rounded to
+/// the dtype once, after the addition of what was there (for `accumulate`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Matmul {
+    /// Element type of A, B and C.
+    pub dtype: DType,
+    /// The left matrix.
+    pub a: BufferId,
+    /// The right matrix.
+    pub b: BufferId,
+    /// The result.
+    pub c: BufferId,
+    /// Elements from the start of (A, B, C).
+    pub offsets: [u64; 3],
+    /// Independent products: size and strides in A, B, C (0 where it lacks the dimension).
+    pub batch: Vec<BatchDim>,
+    /// Rows: size, stride in A, stride in C.
+    pub m: MatDim,
+    /// Columns: size, stride in B, stride in C.
+    pub n: MatDim,
+    /// Summed, innermost: size, stride in A, stride in B.
+    pub k: MatDim,
+    /// Further summed dimensions, outermost first: size, stride in A, stride in B.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub k_outer: Vec<MatDim>,
+    /// Ragged groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<Groups>,
+    /// Add to what is in C instead of replacing it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accumulate: bool,
+}
+
+/// Size and two strides.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MatDim(pub u64, pub u64, pub u64);
+
+/// Size and strides in A, B and C.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchDim(pub u64, pub u64, pub u64, pub u64);
+
+/// Ragged groups of a matrix product: group g has the rows `offsets[g] .. offsets[g + 1]` of the ragged dimension.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Groups {
+    /// i32[count + 1], from 0, not decreasing.
+    pub offsets: BufferId,
+    /// Number of groups.
+    pub count: u64,
+    /// Which dimension is ragged. Its size is the bound of the total.
+    pub ragged: RaggedDim,
+    /// Strides of the group index in A, B and C.
+    pub strides: [u64; 3],
+}
+
+/// The ragged dimension of a grouped product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RaggedDim {
+    /// Rows of A and C belong to groups; each group has its own B.
+    M,
+    /// The summed dimension belongs to groups; each group has its own C. Empty groups give zeros.
+    K,
+    /// Columns of B and C belong to groups; each group has its own A.
+    N,
+}
+
+/// Elementwise and row-wise work over an iteration space, in one pass over memory.
+///
+/// The last `row_dims` dimensions form a *row* of `n` elements. Every step gives one value for each element (or, after a reduction, for each row). The
+/// steps run in order over a block of rows at a time; a step sees the results of the steps before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Region {
+    /// The iteration space, outermost first.
+    pub dims: Vec<u64>,
+    /// How many of the last dimensions form a row; at least 1 when there are dimensions. Without reductions it has no meaning for the result.
+    pub row_dims: u32,
+    /// When a dimension is ragged: only its first `offsets[last]` elements are computed; the rest of the outputs is left as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragged: Option<RaggedLimit>,
+    /// What is read.
+    pub loads: Vec<View>,
+    /// What is computed.
+    pub steps: Vec<Step>,
+    /// What is written. A row value (after a reduction) is stored through strides that are 0 along the row's dimensions.
+    pub stores: Vec<Store>,
+}
+
+/// A dimension of which only a run-time part is there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RaggedLimit {
+    /// Which dimension of the iteration space; never one of the row's.
+    pub dim: u32,
+    /// i32[groups + 1]
+    pub offsets: BufferId,
+    /// Number of groups.
+    pub groups: u64,
+}
+
+/// A value within a region.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arg {
+    /// The element of `loads[i]`.
+    #[serde(rename = "l")]
+    Load(u32),
+    /// The result of `steps[i]`.
+    #[serde(rename = "s")]
+    Step(u32),
+    /// A constant of the type the step needs.
+    #[serde(rename = "c")]
+    Const(#[serde(with = "crate::float")] f64),
+}
+
+/// A store of a region.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Store {
+    /// What.
+    pub value: Arg,
+    /// Where; no two elements of the iteration space (rows, for row values) land in one place. Its buffer may be the buffer of a load only if both
+    /// have the same offset and strides (in place).
+    pub view: View,
+}
+
+/// One operation of a region. The result is rounded to `dtype`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// What.
+    pub op: StepOp,
+    /// Type of the result.
+    pub dtype: DType,
+    /// To what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<Arg>,
+}
+
+/// Operations of a region. Arithmetic on bf16 is done in f32 and rounded to bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the functions; semantics are those of the graph's ops")]
+pub enum StepOp {
+    Neg,
+    Exp,
+    Log,
+    Sqrt,
+    Rsqrt,
+    Tanh,
+    Sin,
+    Cos,
+    Abs,
+    Sign,
+    Floor,
+    Not,
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Rem,
+    Pow,
+    Min,
+    Max,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    And,
+    Or,
+    /// (condition, a, b)
+    Select,
+    /// Conversion to the step's dtype.
+    Cast,
+    /// The index along a dimension of the iteration space, i32.
+    Index(u32),
+    /// Sum over the row, in an order that depends on the row's length alone.
+    RowSum,
+    /// Maximum over the row.
+    RowMax,
+    /// Minimum over the row.
+    RowMin,
+}
+
+impl StepOp {
+    /// Does it make one value of a row?
+    pub fn is_row_reduction(self) -> bool {
+        matches!(self, StepOp::RowSum | StepOp::RowMax | StepOp::RowMin)
+    }
+}
+
+/// What a reduction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReduceOp {
+    /// Sum.
+    Sum,
+    /// Maximum.
+    Max,
+    /// Minimum.
+    Min,
+}
+
+/// `out[kept] = reduce over the others of input`. The order of the sum depends on the reduced sizes alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reduce {
+    /// What.
+    pub op: ReduceOp,
+    /// Type of input and output; bf16 is summed in f32 and rounded once.
+    pub dtype: DType,
+    /// Kept dimensions, then reduced dimensions, each outermost first.
+    pub dims: Vec<u64>,
+    /// How many are kept.
+    pub kept: u32,
+    /// Strides over all dimensions.
+    pub input: View,
+    /// Strides over the kept dimensions.
+    pub out: View,
+    /// When the *first* reduced dimension is ragged: either the whole of it (`per_group: false`) or a result for each group (`true`; then the first
+    /// kept dimension counts groups and its input stride is 0).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragged: Option<RaggedReduce>,
+    /// Add to what is there (sums only).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accumulate: bool,
+}
+
+/// A reduction over a ragged dimension.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RaggedReduce {
+    /// i32[groups + 1]
+    pub offsets: BufferId,
+    /// Number of groups.
+    pub groups: u64,
+    /// One result for each group?
+    pub per_group: bool,
+}
+
+/// Running sums over contiguous arrays `[outer, n, inner]`, along n.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scan {
+    /// Type of input and output; the running sum is kept in f32 for bf16.
+    pub dtype: DType,
+    /// Product of the dimensions before.
+    pub outer: u64,
+    /// Length of the scanned dimension.
+    pub n: u64,
+    /// Product of the dimensions after.
+    pub inner: u64,
+    /// From the last element to the first?
+    pub backward: bool,
+    /// Contiguous.
+    pub input: BufferId,
+    /// Contiguous.
+    pub out: BufferId,
+}
+
+/// `out[o] = x[Σ o·x.strides + index[Σ o·index.strides] · axis_stride]` for all o in dims; out is contiguous.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gather {
+    /// Type of x and out.
+    pub dtype: DType,
+    /// Dimensions of out.
+    pub dims: Vec<u64>,
+    /// Strides in x; 0 for dimensions that come from the index alone.
+    pub x: View,
+    /// Strides in the index; 0 for dimensions of x alone.
+    pub index: View,
+    /// Stride in x of the looked-up axis.
+    pub axis_stride: u64,
+    /// Its size. An index outside is a run-time error that names the instruction.
+    pub axis_size: u64,
+    /// The result.
+    pub out: BufferId,
+    /// When a dimension of out is ragged: only its first `offsets[last]` elements are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragged: Option<RaggedLimit>,
+}
+
+/// `out = 0 (unless accumulate); out[Σ v·out.strides + index[v] · axis_stride] += v` for all v in dims, in row-major order for each element of out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScatterAdd {
+    /// Type of v and out; bf16 is summed in f32 and rounded once.
+    pub dtype: DType,
+    /// Dimensions of v.
+    pub dims: Vec<u64>,
+    /// Strides in v.
+    pub v: View,
+    /// Strides in the index; 0 for dimensions it lacks.
+    pub index: View,
+    /// Strides in out; 0 for summed dimensions.
+    pub out: View,
+    /// Stride in out of the axis that is written by index.
+    pub axis_stride: u64,
+    /// Its size. An index outside is a run-time error.
+    pub axis_size: u64,
+    /// Elements of out, contiguous from the start of its buffer: what is zeroed.
+    pub out_elements: u64,
+    /// When a dimension of v is ragged: only its first `offsets[last]` elements are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragged: Option<RaggedLimit>,
+    /// Add to what is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub accumulate: bool,
+}
+
+/// Positions of the k largest along n of a contiguous array `[outer, n, inner]` → i32 `[outer, k, inner]`, largest first, ties to the lowest position, NaN last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopK {
+    /// Type of the input.
+    pub dtype: DType,
+    /// Product of the dimensions before.
+    pub outer: u64,
+    /// Length of the searched dimension.
+    pub n: u64,
+    /// Product of the dimensions after.
+    pub inner: u64,
+    /// How many.
+    pub k: u64,
+    /// Contiguous.
+    pub input: BufferId,
+    /// Contiguous, i32.
+    pub out: BufferId,
+}
+
+/// Element numbers `0..elements` of a contiguous i32 array, sorted stably by value (`0..groups`; a value outside is a run-time error).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// i32, contiguous.
+    pub chosen: BufferId,
+    /// How many.
+    pub elements: u64,
+    /// Values are below this.
+    pub groups: u64,
+    /// i32[elements]
+    pub rows: BufferId,
+}
+
+/// Where each value's run starts in the sorted order: i32[groups + 1].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Offsets {
+    /// i32, contiguous.
+    pub chosen: BufferId,
+    /// How many.
+    pub elements: u64,
+    /// Values are below this.
+    pub groups: u64,
+    /// i32[groups + 1]
+    pub out: BufferId,
+}
+
+/// `out[rows[i]] = i`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Invert {
+    /// i32: a permutation of `0..elements`.
+    pub rows: BufferId,
+    /// How many.
+    pub elements: u64,
+    /// i32[elements]
+    pub out: BufferId,
+}
+
+/// `out[i] = g` for `offsets[g] <= i < offsets[g + 1]`; 0 for rows past the last offset.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowGroups {
+    /// i32[groups + 1]
+    pub offsets: BufferId,
+    /// Number of groups.
+    pub groups: u64,
+    /// Bound of the number of rows.
+    pub rows: u64,
+    /// i32[rows]
+    pub out: BufferId,
+}
+
+/// Uniform f32 values in [0, 1) from the counter hash of (key, site, element).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Random {
+    /// i32[4]: seed, step, instance, batch offset.
+    pub key: BufferId,
+    /// Which random op of the layer.
+    pub site: u32,
+    /// Logical dimensions, outermost first: element numbers are mixed-radix over them.
+    pub dims: Vec<u64>,
+    /// Is the first dimension's index offset by the batch offset?
+    pub batched: bool,
+    /// f32, with one stride for each dimension.
+    pub out: View,
+}

@@ -1,0 +1,17 @@
+//! The executable plan: what the compiler makes and the runtime runs. Plain data, versioned; see `docs/plan-format.md`.
+//!
+//! * [`schema`]: programs, roles, calls. * [`kernel`]: what instructions do. * [`operands`]: what kernels touch and cost.
+//! * [`file`]: reading and writing. * [`mod@verify`]: is a plan safe to run?
+
+pub mod file;
+mod float;
+pub mod kernel;
+pub mod operands;
+pub mod schema;
+pub mod verify;
+
+pub use file::{FORMAT, MAX_FILE_BYTES, ReadError};
+pub use kernel::*;
+pub use operands::{Extent, Operand, Usage};
+pub use schema::*;
+pub use verify::{Violation, verify};

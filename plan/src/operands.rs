@@ -1,0 +1,315 @@
+//! What kernels touch: each operand's buffer, type and reach, and what a kernel costs. Profiles, placement and the verifier all read kernels through
+//! this one list, so a new kernel answers here once.
+
+use crate::kernel::*;
+use crate::schema::{Buffer, DType};
+
+/// What a kernel does with an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Usage {
+    /// Reads it.
+    Read,
+    /// Writes it, without reading what was there.
+    Write,
+    /// Reads and writes it.
+    Update,
+}
+
+impl Usage {
+    /// Does the kernel need what was there?
+    pub fn reads(self) -> bool {
+        self != Usage::Write
+    }
+
+    /// Does the kernel change it?
+    pub fn writes(self) -> bool {
+        self != Usage::Read
+    }
+}
+
+/// One array that a kernel touches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand {
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// Its part in the kernel, for messages: `the left matrix`.
+    pub what: &'static str,
+    /// What the kernel does with it.
+    pub usage: Usage,
+    /// The type the kernel needs; `None` when any will do.
+    pub dtype: Option<DType>,
+    /// Elements from the start of the buffer.
+    pub offset: u64,
+    /// (size, stride) of each dimension it is walked along; ragged ones at their bound.
+    pub dims: Vec<(u64, u64)>,
+}
+
+impl Operand {
+    /// One past the last element it may touch; `None` when that overflows, 0 when it touches nothing.
+    pub fn end(&self) -> Option<u64> {
+        reach(self.offset, &self.dims)
+    }
+
+    /// How many elements it visits, each counted once however often it is repeated (stride 0). Saturates.
+    pub fn elements(&self) -> u64 {
+        let dims = self.dims.iter().filter(|(size, stride)| *stride != 0 || *size == 0);
+        dims.fold(1, |n, (size, _)| n.saturating_mul(*size))
+    }
+}
+
+/// One past the last element of (size, stride) dimensions from an offset on; `None` when that overflows, 0 when there is none.
+pub(crate) fn reach(offset: u64, dims: &[(u64, u64)]) -> Option<u64> {
+    if dims.iter().any(|(size, _)| *size == 0) {
+        return Some(0);
+    }
+    let step = |at: u64, (size, stride): &(u64, u64)| at.checked_add((size - 1).checked_mul(*stride)?);
+    dims.iter().try_fold(offset, step)?.checked_add(1)
+}
+
+/// How often a region has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extent {
+    /// The same everywhere: constants.
+    Constant,
+    /// Once for each row: reductions and what is computed from them and constants alone.
+    Row,
+    /// For each element, but the same along a row: loads that do not move along it, and what is computed from such.
+    Repeated,
+    /// For each element.
+    Element,
+}
+
+impl Region {
+    /// Elements of a row; 1 without dimensions. Saturates.
+    pub fn row_elements(&self) -> u64 {
+        self.dims.iter().skip(self.outer_dims()).fold(1, |n, d| n.saturating_mul(*d))
+    }
+
+    /// How many dimensions are outside of the row.
+    pub fn outer_dims(&self) -> usize {
+        self.dims.len().saturating_sub(self.row_dims as usize)
+    }
+
+    /// How often the result of each step is there.
+    pub fn extents(&self) -> Vec<Extent> {
+        let mut extents = Vec::with_capacity(self.steps.len());
+        for step in &self.steps {
+            let extent = match step.op {
+                op if op.is_row_reduction() => Extent::Row,
+                StepOp::Index(dim) if (dim as usize) < self.outer_dims() => Extent::Repeated,
+                StepOp::Index(_) => Extent::Element,
+                _ => step.args.iter().map(|a| self.extent(*a, &extents)).max().unwrap_or(Extent::Element),
+            };
+            extents.push(extent);
+        }
+        extents
+    }
+
+    /// How often a value is there, given [`Region::extents`].
+    pub fn extent(&self, value: Arg, steps: &[Extent]) -> Extent {
+        let along_row = |view: &View| view.strides.iter().skip(self.outer_dims()).any(|s| *s != 0);
+        match value {
+            Arg::Const(_) => Extent::Constant,
+            Arg::Step(i) => steps.get(i as usize).copied().unwrap_or(Extent::Element),
+            Arg::Load(i) if self.loads.get(i as usize).is_some_and(|view| !along_row(view)) => Extent::Repeated,
+            Arg::Load(_) => Extent::Element,
+        }
+    }
+
+    fn flops(&self) -> f64 {
+        let elements = product(&self.dims);
+        let rows = elements / (self.row_elements() as f64).max(1.0);
+        let extents = self.extents();
+        let free = |op: StepOp| matches!(op, StepOp::Cast | StepOp::Select | StepOp::Index(_));
+        let steps = self.steps.iter().zip(&extents).filter(|(step, _)| !free(step.op));
+        steps.map(|(step, e)| if *e == Extent::Row && !step.op.is_row_reduction() { rows } else { elements }).sum()
+    }
+}
+
+impl Kernel {
+    /// Its name in plans: `matmul`, `region`, …
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kernel::Matmul(_) => "matmul",
+            Kernel::Region(_) => "region",
+            Kernel::Reduce(_) => "reduce",
+            Kernel::Scan(_) => "scan",
+            Kernel::Gather(_) => "gather",
+            Kernel::ScatterAdd(_) => "scatter_add",
+            Kernel::TopK(_) => "top_k",
+            Kernel::Group(_) => "group",
+            Kernel::Offsets(_) => "offsets",
+            Kernel::Invert(_) => "invert",
+            Kernel::RowGroups(_) => "row_groups",
+            Kernel::Random(_) => "random",
+            Kernel::RandomKey { .. } => "random_key",
+        }
+    }
+
+    /// Buffers whose contents it needs, as often as it names them.
+    pub fn reads(&self) -> impl Iterator<Item = BufferId> + use<> {
+        self.operands().into_iter().filter(|o| o.usage.reads()).map(|o| o.buffer)
+    }
+
+    /// Buffers that it changes, as often as it names them.
+    pub fn writes(&self) -> impl Iterator<Item = BufferId> + use<> {
+        self.operands().into_iter().filter(|o| o.usage.writes()).map(|o| o.buffer)
+    }
+
+    /// Floating-point operations, ragged dimensions at their bound: 2 for each product of a matrix product, 1 for each arithmetic step and element.
+    pub fn flops(&self) -> f64 {
+        match self {
+            Kernel::Matmul(k) => {
+                let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
+                let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
+                2.0 * batch * outer * k.m.0 as f64 * k.n.0 as f64 * k.k.0 as f64
+            }
+            Kernel::Region(k) => k.flops(),
+            Kernel::Reduce(k) => product(&k.dims),
+            Kernel::Scan(k) => product(&[k.outer, k.n, k.inner]),
+            Kernel::ScatterAdd(k) => product(&k.dims),
+            Kernel::Gather(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Offsets(_) => 0.0,
+            Kernel::Invert(_) | Kernel::RowGroups(_) | Kernel::Random(_) | Kernel::RandomKey { .. } => 0.0,
+        }
+    }
+
+    /// Bytes read and written when every element is touched once, ragged dimensions at their bound; `buffers` are those of the program. Saturates.
+    pub fn bytes(&self, buffers: &[Buffer]) -> u64 {
+        let one = |operand: Operand| {
+            let buffer = buffers.get(operand.buffer as usize)?;
+            let times = if operand.usage == Usage::Update { 2 } else { 1 };
+            Some(operand.elements().min(buffer.elements).saturating_mul(buffer.dtype.bytes() * times))
+        };
+        self.operands().into_iter().filter_map(one).fold(0, u64::saturating_add)
+    }
+
+    /// Everything it touches: what it reads, then what it writes.
+    pub fn operands(&self) -> Vec<Operand> {
+        match self {
+            Kernel::Matmul(k) => matmul(k),
+            Kernel::Region(k) => region(k),
+            Kernel::Reduce(k) => reduce(k),
+            Kernel::Scan(k) => {
+                let dims = [k.outer, k.n, k.inner];
+                let input = Operand::contiguous(k.input, "the input", Usage::Read, k.dtype, &dims);
+                vec![input, Operand::contiguous(k.out, "the result", Usage::Write, k.dtype, &dims)]
+            }
+            Kernel::Gather(k) => gather(k),
+            Kernel::ScatterAdd(k) => scatter_add(k),
+            Kernel::TopK(k) => {
+                let dims = [k.outer, k.n, k.inner];
+                let input = Operand::contiguous(k.input, "the input", Usage::Read, k.dtype, &dims);
+                vec![input, integers(k.out, "the result", Usage::Write, &[k.outer, k.k, k.inner])]
+            }
+            Kernel::Group(k) => vec![
+                integers(k.chosen, "the values", Usage::Read, &[k.elements]),
+                integers(k.rows, "the result", Usage::Write, &[k.elements]),
+            ],
+            Kernel::Offsets(k) => vec![
+                integers(k.chosen, "the values", Usage::Read, &[k.elements]),
+                integers(k.out, "the result", Usage::Write, &[k.groups.saturating_add(1)]),
+            ],
+            Kernel::Invert(k) => vec![
+                integers(k.rows, "the permutation", Usage::Read, &[k.elements]),
+                integers(k.out, "the result", Usage::Write, &[k.elements]),
+            ],
+            Kernel::RowGroups(k) => {
+                vec![group_starts(k.offsets, k.groups), integers(k.out, "the result", Usage::Write, &[k.rows])]
+            }
+            Kernel::Random(k) => vec![
+                integers(k.key, "the key", Usage::Read, &[4]),
+                Operand::view(&k.out, "the result", Usage::Write, Some(DType::F32), &k.dims),
+            ],
+            Kernel::RandomKey { out, .. } => vec![integers(*out, "the result", Usage::Write, &[4])],
+        }
+    }
+}
+
+impl Operand {
+    fn view(view: &View, what: &'static str, usage: Usage, dtype: Option<DType>, dims: &[u64]) -> Operand {
+        let dims = dims.iter().copied().zip(view.strides.iter().copied()).collect();
+        Operand { buffer: view.buffer, what, usage, dtype, offset: view.offset, dims }
+    }
+
+    fn contiguous(buffer: BufferId, what: &'static str, usage: Usage, dtype: DType, dims: &[u64]) -> Operand {
+        let mut stride = 1u64;
+        let mut walked: Vec<(u64, u64)> = Vec::with_capacity(dims.len());
+        for &size in dims.iter().rev() {
+            walked.push((size, stride));
+            stride = stride.saturating_mul(size);
+        }
+        walked.reverse();
+        Operand { buffer, what, usage, dtype: Some(dtype), offset: 0, dims: walked }
+    }
+}
+
+fn integers(buffer: BufferId, what: &'static str, usage: Usage, dims: &[u64]) -> Operand {
+    Operand::contiguous(buffer, what, usage, DType::I32, dims)
+}
+
+fn group_starts(buffer: BufferId, groups: u64) -> Operand {
+    integers(buffer, "the group starts", Usage::Read, &[groups.saturating_add(1)])
+}
+
+fn result_usage(accumulate: bool) -> Usage {
+    if accumulate { Usage::Update } else { Usage::Write }
+}
+
+fn matmul(k: &Matmul) -> Vec<Operand> {
+    let mut operands = Vec::with_capacity(4);
+    let group = |matrix: usize| k.groups.as_ref().map(|g| (g.count, g.strides[matrix]));
+    let mut push = |buffer, what, usage, matrix: usize, dims: Vec<(u64, u64)>| {
+        let dims = dims.into_iter().chain(group(matrix)).collect();
+        operands.push(Operand { buffer, what, usage, dtype: Some(k.dtype), offset: k.offsets[matrix], dims });
+    };
+    let batch = |f: fn(&BatchDim) -> u64| k.batch.iter().map(move |d| (d.0, f(d)));
+    let outer = |f: fn(&MatDim) -> u64| k.k_outer.iter().map(move |d| (d.0, f(d)));
+    let a = batch(|d| d.1).chain(outer(|d| d.1)).chain([(k.m.0, k.m.1), (k.k.0, k.k.1)]).collect();
+    let b = batch(|d| d.2).chain(outer(|d| d.2)).chain([(k.k.0, k.k.2), (k.n.0, k.n.1)]).collect();
+    let c = batch(|d| d.3).chain([(k.m.0, k.m.2), (k.n.0, k.n.2)]).collect();
+    push(k.a, "the left matrix", Usage::Read, 0, a);
+    push(k.b, "the right matrix", Usage::Read, 1, b);
+    push(k.c, "the result", result_usage(k.accumulate), 2, c);
+    if let Some(groups) = &k.groups {
+        operands.insert(2, group_starts(groups.offsets, groups.count));
+    }
+    operands
+}
+
+fn region(k: &Region) -> Vec<Operand> {
+    let load = |view| Operand::view(view, "a load", Usage::Read, None, &k.dims);
+    let store = |store: &Store| Operand::view(&store.view, "a store", Usage::Write, None, &k.dims);
+    let starts = k.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
+    k.loads.iter().map(load).chain(starts).chain(k.stores.iter().map(store)).collect()
+}
+
+fn reduce(k: &Reduce) -> Vec<Operand> {
+    let kept = &k.dims[..k.dims.len().min(k.kept as usize)];
+    let input = Operand::view(&k.input, "the input", Usage::Read, Some(k.dtype), &k.dims);
+    let out = Operand::view(&k.out, "the result", result_usage(k.accumulate), Some(k.dtype), kept);
+    let starts = k.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
+    [input].into_iter().chain(starts).chain([out]).collect()
+}
+
+fn gather(k: &Gather) -> Vec<Operand> {
+    let mut x = Operand::view(&k.x, "the table", Usage::Read, Some(k.dtype), &k.dims);
+    x.dims.push((k.axis_size, k.axis_stride));
+    let index = Operand::view(&k.index, "the index", Usage::Read, Some(DType::I32), &k.dims);
+    let starts = k.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
+    let out = Operand::contiguous(k.out, "the result", Usage::Write, k.dtype, &k.dims);
+    [x, index].into_iter().chain(starts).chain([out]).collect()
+}
+
+fn scatter_add(k: &ScatterAdd) -> Vec<Operand> {
+    let v = Operand::view(&k.v, "the values", Usage::Read, Some(k.dtype), &k.dims);
+    let index = Operand::view(&k.index, "the index", Usage::Read, Some(DType::I32), &k.dims);
+    let starts = k.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
+    // The whole result: it is zeroed or added to, wherever the index points.
+    let usage = result_usage(k.accumulate);
+    let out = Operand::contiguous(k.out.buffer, "the result", usage, k.dtype, &[k.out_elements]);
+    [v, index].into_iter().chain(starts).chain([out]).collect()
+}
+
+fn product(dims: &[u64]) -> f64 {
+    dims.iter().map(|d| *d as f64).product()
+}

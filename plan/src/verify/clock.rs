@@ -1,0 +1,51 @@
+//! Vector clocks over the units of a rank: how many instructions of each unit are known to have ended.
+
+use crate::schema::StreamKind;
+
+/// How many kinds of streams there are.
+pub(super) const UNITS: usize = 7;
+
+/// The number of a kind of stream.
+pub(super) fn unit(kind: StreamKind) -> usize {
+    match kind {
+        StreamKind::Cube => 0,
+        StreamKind::Vector => 1,
+        StreamKind::IntraNode => 2,
+        StreamKind::InterNode => 3,
+        StreamKind::CopyIn => 4,
+        StreamKind::CopyOut => 5,
+        StreamKind::Host => 6,
+    }
+}
+
+/// For each unit how many of its instructions have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Clock(pub [u64; UNITS]);
+
+impl Clock {
+    /// What either knows.
+    pub fn join(&mut self, other: &Clock) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    /// Does it know everything that the other does?
+    pub fn covers(&self, other: &Clock) -> bool {
+        self.0.iter().zip(&other.0).all(|(mine, theirs)| mine >= theirs)
+    }
+
+    /// The same, counted from the start of the phase instead of the start of a call: units that are not known to have done anything stay so.
+    pub fn after(&self, base: &Clock) -> Clock {
+        let mut shifted = *self;
+        for (mine, base) in shifted.0.iter_mut().zip(&base.0) {
+            *mine += if *mine > 0 { *base } else { 0 };
+        }
+        shifted
+    }
+
+    /// The units of which it knows at least one instruction, as bits.
+    pub fn known(&self) -> u8 {
+        self.0.iter().enumerate().fold(0, |mask, (unit, n)| mask | u8::from(*n > 0) << unit)
+    }
+}

@@ -1,0 +1,289 @@
+//! One instruction: its operands, and what its kind of kernel demands.
+
+use super::footprint::{Footprint, distinct};
+use super::globals::is_float;
+use super::place::{Place, quoted};
+use super::rules::{Findings, Rule};
+use super::{MAX_GROUPS, MAX_RANK, region};
+use crate::kernel::*;
+use crate::operands::{Operand, reach};
+use crate::schema::*;
+
+/// The instruction that is being checked.
+pub(super) struct Cx<'a> {
+    pub program: &'a Program,
+    pub at: usize,
+    pub findings: &'a mut Findings,
+}
+
+impl<'a> Cx<'a> {
+    pub fn ensure(&mut self, holds: bool, rule: Rule, message: impl FnOnce() -> String) -> bool {
+        self.findings.ensure(holds, rule, Place::Instruction(self.program, self.at), message)
+    }
+
+    pub fn buffer(&self, id: BufferId) -> &'a Buffer {
+        &self.program.buffers[id as usize]
+    }
+
+    fn slot(&self, id: BufferId) -> &'a Slot {
+        &self.program.slots[self.buffer(id).slot as usize]
+    }
+}
+
+pub(super) fn check(program: &Program, at: usize, findings: &mut Findings) {
+    let before = findings.count();
+    let mut cx = Cx { program, at, findings };
+    let kernel = &program.instructions[at].kernel;
+    sizes(&mut cx, kernel);
+    let operands = kernel.operands();
+    for operand in &operands {
+        exists(&mut cx, operand);
+    }
+    // Everything from here on looks into buffers and multiplies sizes.
+    if cx.findings.count() > before {
+        return;
+    }
+    for operand in &operands {
+        inside(&mut cx, operand);
+        access(&mut cx, operand);
+        space(&mut cx, operand);
+    }
+    form(&mut cx, kernel);
+    if cx.findings.count() == before {
+        alias(&mut cx, kernel, &operands);
+    }
+}
+
+/// Sizes of the kernel's loops, and one stride for each in every view.
+fn sizes(cx: &mut Cx, kernel: &Kernel) {
+    match kernel {
+        Kernel::Matmul(k) => {
+            let batch = k.batch.iter().map(|d| d.0);
+            let sums = k.k_outer.iter().map(|d| d.0);
+            rank(cx, k.batch.len());
+            rank(cx, k.k_outer.len());
+            let groups = k.groups.iter().map(|g| g.count);
+            loops(cx, batch.chain(sums).chain([k.m.0, k.n.0, k.k.0]).chain(groups));
+        }
+        Kernel::Region(k) => {
+            space_of(cx, &k.dims, k.loads.iter().chain(k.stores.iter().map(|s| &s.view)));
+            region::limits(cx, k);
+            loops(cx, k.ragged.iter().map(|r| r.groups));
+        }
+        Kernel::Reduce(k) => {
+            space_of(cx, &k.dims, [&k.input]);
+            let kept = k.out.strides.len();
+            cx.ensure(kept == k.kept as usize, Rule::Sizes, || format!("{kept} strides for {} kept dimensions", k.kept));
+            loops(cx, k.ragged.iter().map(|r| r.groups));
+        }
+        Kernel::Scan(k) => loops(cx, [k.outer, k.n, k.inner]),
+        Kernel::Gather(k) => {
+            space_of(cx, &k.dims, [&k.x, &k.index]);
+            loops(cx, [k.axis_size]);
+            loops(cx, k.ragged.iter().map(|r| r.groups));
+        }
+        Kernel::ScatterAdd(k) => {
+            space_of(cx, &k.dims, [&k.v, &k.index, &k.out]);
+            loops(cx, [k.axis_size, k.out_elements]);
+            loops(cx, k.ragged.iter().map(|r| r.groups));
+        }
+        Kernel::TopK(k) => loops(cx, [k.outer, k.n, k.inner, k.k]),
+        Kernel::Group(Group { elements, .. })
+        | Kernel::Offsets(Offsets { elements, .. })
+        | Kernel::Invert(Invert { elements, .. }) => loops(cx, [*elements]),
+        Kernel::RowGroups(k) => loops(cx, [k.groups, k.rows]),
+        Kernel::Random(k) => space_of(cx, &k.dims, [&k.out]),
+        Kernel::RandomKey { rows, .. } => loops(cx, [*rows]),
+    }
+}
+
+fn space_of<'v>(cx: &mut Cx, dims: &[u64], views: impl IntoIterator<Item = &'v View>) {
+    rank(cx, dims.len());
+    loops(cx, dims.iter().copied());
+    for view in views {
+        let n = view.strides.len();
+        cx.ensure(n == dims.len(), Rule::Sizes, || format!("{n} strides for {} dimensions", dims.len()));
+    }
+}
+
+fn rank(cx: &mut Cx, dims: usize) {
+    cx.ensure(dims <= MAX_RANK, Rule::Sizes, || format!("{dims} dimensions; the most is {MAX_RANK}"));
+}
+
+fn loops(cx: &mut Cx, sizes: impl IntoIterator<Item = u64>) {
+    let mut total = Some(1u64);
+    let mut least = u64::MAX;
+    for size in sizes {
+        total = total.and_then(|n| n.checked_mul(size));
+        least = least.min(size);
+    }
+    cx.ensure(least > 0, Rule::Sizes, || "a size is 0".into());
+    cx.ensure(total.is_some(), Rule::Sizes, || "the sizes multiply to more than a u64 holds".into());
+}
+
+fn exists(cx: &mut Cx, operand: &Operand) {
+    let exists = (operand.buffer as usize) < cx.program.buffers.len();
+    cx.ensure(exists, Rule::BufferExists, || format!("{} is buffer {}, which does not exist", operand.what, operand.buffer));
+}
+
+fn inside(cx: &mut Cx, operand: &Operand) {
+    let &Buffer { ref name, elements, dtype, .. } = cx.buffer(operand.buffer);
+    let end = operand.end();
+    cx.ensure(end.is_some_and(|end| end <= elements), Rule::ViewInside, || {
+        let end = end.map_or("more than a u64 holds".into(), |end| end.to_string());
+        format!("{} reaches the end of element {end} of buffer {}, which has {elements}", operand.what, quoted(name))
+    });
+    cx.ensure(operand.dtype.is_none_or(|d| d == dtype), Rule::ViewType, || {
+        format!("{} is of type {:?}, buffer {} of {dtype:?}", operand.what, operand.dtype.unwrap_or(dtype), quoted(name))
+    });
+}
+
+fn access(cx: &mut Cx, operand: &Operand) {
+    let slot = cx.slot(operand.buffer);
+    let allowed = !operand.usage.writes() || slot.access != Access::Read;
+    cx.ensure(allowed, Rule::Access, || {
+        format!("{} is written, but slot {} is only read", operand.what, quoted(&slot.name))
+    });
+}
+
+fn space(cx: &mut Cx, operand: &Operand) {
+    let stream = cx.program.streams[cx.program.instructions[cx.at].stream as usize];
+    let space = cx.slot(operand.buffer).space;
+    let reachable = match stream {
+        StreamKind::Cube | StreamKind::Vector => space == Space::Device,
+        StreamKind::Host => space == Space::Host,
+        StreamKind::IntraNode | StreamKind::InterNode | StreamKind::CopyIn | StreamKind::CopyOut => true,
+    };
+    cx.ensure(reachable, Rule::Spaces, || format!("{} is in {space:?} memory, the stream is {stream:?}", operand.what));
+}
+
+/// What the kind of kernel demands.
+fn form(cx: &mut Cx, kernel: &Kernel) {
+    match kernel {
+        Kernel::Matmul(k) => matmul(cx, k),
+        Kernel::Region(k) => region::check(cx, k),
+        Kernel::Reduce(k) => reduce(cx, k),
+        Kernel::Scan(k) => numbers(cx, k.dtype, Rule::Reduce),
+        Kernel::Gather(k) => ragged_dim(cx, &k.ragged, k.dims.len()),
+        Kernel::ScatterAdd(k) => scatter_add(cx, k),
+        Kernel::TopK(k) => {
+            cx.ensure(k.k <= k.n, Rule::Sorting, || format!("the {} largest of {} elements", k.k, k.n));
+            positions(cx, k.n);
+            numbers(cx, k.dtype, Rule::Sorting);
+        }
+        Kernel::Group(Group { elements, groups, .. }) | Kernel::Offsets(Offsets { elements, groups, .. }) => {
+            positions(cx, *elements);
+            group_count(cx, *groups);
+        }
+        Kernel::Invert(k) => positions(cx, k.elements),
+        Kernel::RowGroups(k) => {
+            positions(cx, k.rows);
+            group_count(cx, k.groups);
+        }
+        Kernel::Random(k) => apart(cx, &pairs(&k.dims, &k.out)),
+        Kernel::RandomKey { .. } => {}
+    }
+}
+
+fn pairs(dims: &[u64], view: &View) -> Vec<(u64, u64)> {
+    dims.iter().copied().zip(view.strides.iter().copied()).collect()
+}
+
+fn apart(cx: &mut Cx, dims: &[(u64, u64)]) {
+    cx.ensure(distinct(dims), Rule::Distinct, || "two elements of the result may land in one place".into());
+}
+
+fn positions(cx: &mut Cx, elements: u64) {
+    let fit = elements <= i32::MAX as u64;
+    cx.ensure(fit, Rule::Sorting, || format!("the positions of {elements} elements do not fit an i32"));
+}
+
+fn group_count(cx: &mut Cx, groups: u64) {
+    let fits = (1..=MAX_GROUPS).contains(&groups);
+    cx.ensure(fits, Rule::Sorting, || format!("{groups} groups; between 1 and {MAX_GROUPS} are possible"));
+}
+
+fn numbers(cx: &mut Cx, dtype: DType, rule: Rule) {
+    cx.ensure(dtype != DType::Bool, rule, || "truth values are no numbers".into());
+}
+
+fn ragged_dim(cx: &mut Cx, ragged: &Option<RaggedLimit>, dims: usize) {
+    let exists = ragged.as_ref().is_none_or(|r| (r.dim as usize) < dims);
+    cx.ensure(exists, Rule::Indexed, || format!("the ragged dimension is not one of {dims}"));
+}
+
+fn matmul(cx: &mut Cx, k: &Matmul) {
+    cx.ensure(is_float(k.dtype), Rule::Matmul, || format!("a matrix product of {:?}", k.dtype));
+    let mut result: Vec<(u64, u64)> = k.batch.iter().map(|d| (d.0, d.3)).collect();
+    result.extend([(k.m.0, k.m.2), (k.n.0, k.n.2)]);
+    if let Some(groups) = &k.groups {
+        group_count(cx, groups.count);
+        match groups.ragged {
+            RaggedDim::K => result.push((groups.count, groups.strides[2])),
+            RaggedDim::M | RaggedDim::N => {
+                let shared = groups.strides[2] == 0;
+                cx.ensure(shared, Rule::Matmul, || "groups of rows or columns have no place of their own in the result".into());
+            }
+        }
+    }
+    apart(cx, &result);
+}
+
+fn reduce(cx: &mut Cx, k: &Reduce) {
+    numbers(cx, k.dtype, Rule::Reduce);
+    let kept = k.kept as usize;
+    if !cx.ensure(kept <= k.dims.len(), Rule::Reduce, || format!("{kept} of {} dimensions are kept", k.dims.len())) {
+        return;
+    }
+    let sums = !k.accumulate || k.op == ReduceOp::Sum;
+    cx.ensure(sums, Rule::Reduce, || "only sums can add to what is there".into());
+    if let Some(ragged) = &k.ragged {
+        group_count(cx, ragged.groups);
+        cx.ensure(kept < k.dims.len(), Rule::Reduce, || "no dimension is reduced that could be ragged".into());
+        let by_group = k.dims.first() == Some(&ragged.groups) && kept > 0 && k.input.strides[0] == 0;
+        cx.ensure(!ragged.per_group || by_group, Rule::Reduce, || {
+            format!("one result for each of {} groups needs them as first dimension, without a stride in the input", ragged.groups)
+        });
+    }
+    apart(cx, &pairs(&k.dims[..kept], &k.out));
+}
+
+fn scatter_add(cx: &mut Cx, k: &ScatterAdd) {
+    numbers(cx, k.dtype, Rule::Indexed);
+    ragged_dim(cx, &k.ragged, k.dims.len());
+    let mut dims = pairs(&k.dims, &k.out);
+    dims.push((k.axis_size, k.axis_stride));
+    let end = reach(k.out.offset, &dims);
+    cx.ensure(end.is_some_and(|end| end <= k.out_elements), Rule::Indexed, || {
+        format!("an index may lead outside of the {} elements of the result", k.out_elements)
+    });
+}
+
+/// Writes against everything else that the kernel touches.
+fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
+    let in_place = matches!(kernel, Kernel::Region(_));
+    let places: Vec<(u32, Footprint)> = operands.iter().map(|o| footprint(cx.program, o)).collect();
+    for (w, write) in operands.iter().enumerate().filter(|(_, o)| o.usage.writes()) {
+        for (o, other) in operands.iter().enumerate() {
+            // Pairs of writes once.
+            if o == w || (other.usage.writes() && o < w) || places[w].0 != places[o].0 {
+                continue;
+            }
+            let (here, there) = (&places[w].1, &places[o].1);
+            let fine = here.disjoint(there) || (in_place && !other.usage.writes() && here.same(there));
+            let [first, second] = [write, other].map(|o| &cx.buffer(o.buffer).name);
+            cx.ensure(fine, Rule::Alias, || {
+                let (first, second) = (quoted(first), quoted(second));
+                format!("{} in buffer {first} may overlap {} in buffer {second}", write.what, other.what)
+            });
+        }
+    }
+}
+
+/// The slot, and the bytes of it.
+fn footprint(program: &Program, operand: &Operand) -> (u32, Footprint) {
+    let buffer = &program.buffers[operand.buffer as usize];
+    let width = buffer.dtype.bytes();
+    let start = buffer.offset + operand.offset * width;
+    (buffer.slot, Footprint::new(start, &operand.dims, width))
+}

@@ -1,0 +1,157 @@
+//! The invariants, and the list of those that a plan breaks.
+
+use super::MAX_VIOLATIONS;
+use std::fmt;
+
+macro_rules! rules {
+    ($($name:ident $text:literal $meaning:literal)*) => {
+        /// An invariant of plans.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Rule {
+            $(#[doc = $meaning] $name,)*
+        }
+
+        impl Rule {
+            /// All of them.
+            pub const ALL: &[Rule] = &[$(Rule::$name),*];
+
+            /// Its name in messages.
+            pub fn name(self) -> &'static str {
+                match self { $(Rule::$name => $text),* }
+            }
+
+            /// What holds.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Rule::$name => $meaning),* }
+            }
+        }
+    };
+}
+
+rules! {
+    // The plan as a whole.
+    Header "header" "The format and the version are those of this crate."
+    Settings "settings" "Sizes of a step are at least 1 and their products representable; micro-batches divide the batch; the compute type is a float type."
+    Mesh "mesh" "Mesh dimensions have distinct names and sizes of at least 1; the number of ranks is representable."
+    // Tensors.
+    TensorShape "tensor-shape" "A tensor's sizes are at least 1, its bytes representable, its place a multiple of 64."
+    TensorUnique "tensor-unique" "No two tensors have one name and kind."
+    TensorPlace "tensor-place" "Tensors lie in the persistent region of every role and do not overlap."
+    TensorKind "tensor-kind" "Copies, gradients and moments belong to a parameter of the same sizes and are of float type; copies and only copies are made from parameters."
+    TensorInit "tensor-init" "Initial values are meaningful: finite deviations that are not negative, ranges that are not empty."
+    // Programs.
+    BufferPlace "buffer-place" "A buffer's slot exists, its place is a multiple of 64, and it lies inside of the slot."
+    Streams "streams" "A program has at most one stream of each kind, and instructions are on its streams."
+    EventRecorded "event-recorded" "Every event is recorded by exactly one instruction."
+    EventWait "event-wait" "Instructions wait for events that earlier instructions record."
+    Spaces "spaces" "The matrix and vector units touch device memory only, the host's stream host memory only."
+    Access "access" "Instructions change slots with access `write`, `update` or `scratch` only."
+    // Kernels.
+    BufferExists "buffer-exists" "Operands name buffers of the program."
+    Sizes "sizes" "Sizes are at least 1 and their products representable; dimensions, loads, stores and steps are not too many; every view has a stride for each dimension."
+    ViewInside "view-inside" "Every element that an operand may touch lies inside of its buffer."
+    ViewType "view-type" "An operand's buffer has the type that the kernel needs."
+    Distinct "distinct" "No two elements are written to one place (the strides must show it: each at least as large as the reach of all smaller ones)."
+    Alias "alias" "What a kernel writes does not overlap what it reads or else writes, except that a region may store exactly where it loads."
+    Matmul "matmul" "A matrix product is of float type; with ragged rows or columns the groups share one result."
+    RegionForm "region-form" "A region has a row of its last dimensions; a ragged dimension is not part of it; it stores something."
+    StepArgs "step-args" "A step has as many arguments as its operation takes; they name loads and earlier steps."
+    StepTypes "step-types" "A step's arguments and result have the types that its operation takes; constants are representable."
+    StoreType "store-type" "A stored value exists and has the type of its buffer."
+    RowStore "row-store" "A value that a row has once is stored once: strides are 0 along the row."
+    Reduce "reduce" "A reduction keeps at most all dimensions, sums numbers, and when ragged reduces that dimension first, with one result a group if it says so."
+    Indexed "indexed" "A gather's or scatter's ragged dimension exists, an index can be written into the result, and what is summed are numbers."
+    Sorting "sorting" "A top-k takes at most all; positions and element numbers fit an i32; groups are at least one and not too many."
+    // Programs, as a whole.
+    Defined "defined" "A buffer of a `write` or `scratch` slot is written before it is read."
+    Overwritten "overwritten" "What is read was not overwritten through another buffer in the same place."
+    Ordered "ordered" "Two instructions of which one changes what the other touches are ordered by streams and events."
+    SlotWritten "slot-written" "A program writes all buffers of its `write` slots, and something in its `update` slots."
+    // Roles.
+    RoleRanks "role-ranks" "Every rank of the mesh has exactly one role."
+    Arena "arena" "The persistent region lies in the device arena, and the memory table does not contradict itself."
+    PhaseName "phase-name" "Phases are called `train`, `eval` or `generate`, each at most once; their rows and tokens are at least 1, those of `train` the settings'."
+    HostPlace "host-place" "Feeds, scalars, reports and outputs lie in the device arena at aligned places; what the host writes overlaps no tensor and nothing else it writes."
+    FeedRows "feed-rows" "A feed is a known input, and its rows are rows of the phase on every rank."
+    HostNames "host-names" "Reports and outputs have distinct names; reports are of float type."
+    CallIndex "call-index" "A call's program, layer and micro-batch exist."
+    Binding "binding" "A call binds every slot of its program to a multiple of 64 inside of the slot's space."
+    CallOverlap "call-overlap" "Slots of one call do not overlap, unless both are only read."
+    CallWait "call-wait" "A call waits for events of earlier calls."
+    // Phases, as a whole.
+    TensorKept "tensor-kept" "No scratch slot lies over a tensor, and all tensors but gradients are whole after a phase."
+    Commit "commit" "The commit is the first call that changes a saved tensor; only `train` has such calls."
+    CallDefined "call-defined" "What a call or the host reads was written before: by an earlier call, by the host, or in an earlier phase for tensors."
+    CallOverwritten "call-overwritten" "What a call or the host reads was not partly overwritten by another value since."
+    CallWhole "call-whole" "A slot that is read covers whole values or lies within one."
+    CallOrdered "call-ordered" "Two calls of which one changes what the other touches are ordered by streams and events."
+    Fragmented "fragmented" "Memory is not cut into so many pieces that following it would take too long."
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One thing that is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The invariant.
+    pub rule: Rule,
+    /// Where it is broken: "program `layers.forward`, instruction 12 `attention.q`".
+    pub place: String,
+    /// How.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: {} [{}]", self.place, self.message, self.rule)
+    }
+}
+
+/// The violations so far. Stops collecting when there are enough.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    list: Vec<Violation>,
+    /// Those found, also when the list is full.
+    count: usize,
+}
+
+impl Findings {
+    pub fn push(&mut self, rule: Rule, place: impl fmt::Display, message: impl Into<String>) {
+        self.count += 1;
+        if !self.is_full() {
+            self.list.push(Violation { rule, place: place.to_string(), message: message.into() });
+        }
+    }
+
+    /// Notes a violation unless the condition holds; returns the condition.
+    pub fn ensure(&mut self, holds: bool, rule: Rule, place: impl fmt::Display, message: impl FnOnce() -> String) -> bool {
+        if !holds {
+            self.push(rule, place, message());
+        }
+        holds
+    }
+
+    /// Runs a check; did it find nothing?
+    pub fn none_since(&mut self, check: impl FnOnce(&mut Findings)) -> bool {
+        let before = self.count;
+        check(self);
+        self.count == before
+    }
+
+    /// How many were found so far.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.list.len() >= MAX_VIOLATIONS
+    }
+
+    pub fn result(self) -> Result<(), Vec<Violation>> {
+        if self.list.is_empty() { Ok(()) } else { Err(self.list) }
+    }
+}

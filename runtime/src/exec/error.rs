@@ -1,0 +1,121 @@
+//! Why a plan cannot be run, or stopped.
+
+use crate::kernels::{KernelError, PrepareError};
+use forebay_plan::{MemoryUse, Violation};
+use std::fmt;
+
+/// Where in a plan something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What kind of kernel, or the operation of a region: `matmul`, `div`.
+    pub op: String,
+    /// The graph's name of what it computes.
+    pub instruction: String,
+    /// The layer of the call; empty when layers have no name.
+    pub layer: String,
+    /// The program.
+    pub program: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "`{}` {}", self.op, self.instruction)?;
+        if !self.layer.is_empty() {
+            write!(f, " in {}", self.layer)?;
+        }
+        write!(f, " (program {})", self.program)
+    }
+}
+
+/// Why a plan cannot be run, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// The plan's verifier says no.
+    #[error("the plan is invalid:\n{}", list(.0))]
+    Invalid(Vec<Violation>),
+    /// It is for more than one rank.
+    #[error("the plan is for {0} ranks, and this machine runs plans for one")]
+    Ranks(u64),
+    /// It has no phase of this name.
+    #[error("the plan cannot `{phase}`; it can: {}", .known.join(", "))]
+    Phase {
+        /// What was asked for.
+        phase: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// There is not enough memory.
+    #[error("{}", memory(*needed, *available, by_kind))]
+    Memory {
+        /// Bytes.
+        needed: u64,
+        /// Bytes, where the system says.
+        available: Option<u64>,
+        /// Where they go.
+        by_kind: MemoryUse,
+    },
+    /// A kernel has no meaning.
+    #[error("{place} cannot be run: {error}")]
+    Prepare {
+        /// Which instruction.
+        place: Place,
+        /// Why.
+        error: PrepareError,
+    },
+    /// A kernel stopped.
+    #[error("at step {step}, {place} stopped: {error}")]
+    Kernel {
+        /// The step.
+        step: u64,
+        /// Which instruction.
+        place: Place,
+        /// Why.
+        error: KernelError,
+    },
+    /// The data are not what the phase takes.
+    #[error("the plan reads `{0}`, which the data do not have")]
+    Input(String),
+}
+
+fn list(violations: &[Violation]) -> String {
+    violations.iter().map(|v| format!("  {v}")).collect::<Vec<_>>().join("\n")
+}
+
+fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse) -> String {
+    let available = available.map_or(String::new(), |bytes| format!(", and {} are available", human_bytes(bytes)));
+    let MemoryUse { weights, gradients, optimizer, other, activations, .. } = *by_kind;
+    let kinds =
+        [("weights", weights), ("gradients", gradients), ("optimizer", optimizer), ("activations", activations), ("other", other)];
+    let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
+    format!("this plan needs {} of memory{available} ({})", human_bytes(needed), kinds.join(", "))
+}
+
+/// Bytes for people: `1.5 GiB`.
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages() {
+        assert_eq!(human_bytes(0), "0 B");
+        assert_eq!(human_bytes(1536), "1.5 KiB");
+        assert_eq!(human_bytes(150 << 20), "150 MiB");
+        let by_kind = MemoryUse { weights: 1 << 30, activations: 3 << 30, ..MemoryUse::default() };
+        let error = ExecError::Memory { needed: 4 << 30, available: Some(1 << 30), by_kind };
+        let want = "this plan needs 4.0 GiB of memory, and 1.0 GiB are available \
+            (weights 1.0 GiB, gradients 0 B, optimizer 0 B, activations 3.0 GiB, other 0 B)";
+        assert_eq!(error.to_string(), want);
+    }
+}

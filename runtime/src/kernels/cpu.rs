@@ -1,0 +1,105 @@
+//! Which instructions the kernels may use.
+
+/// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
+///
+/// Matrix products may differ in their last bits between `portable` and the others (which have fused multiply-add); everything
+/// else gives equal bits at every level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cpu(Level);
+
+/// The levels, lowest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Whatever the target has at least.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Cpu {
+    /// The best level of this machine.
+    pub fn detect() -> Cpu {
+        Cpu(detected())
+    }
+
+    /// The level of this name (`avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
+    pub fn named(name: &str) -> Option<Cpu> {
+        let level = match name {
+            "portable" => Level::Portable,
+            "avx2" => Level::Avx2,
+            "avx512" => Level::Avx512,
+            _ => return None,
+        };
+        Some(Cpu(level.min(detected())))
+    }
+
+    /// The name that [`Cpu::named`] takes.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Portable => "portable",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    pub(crate) fn level(self) -> Level {
+        self.0
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detected() -> Level {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl");
+    match (avx2, avx512) {
+        (true, true) => Level::Avx512,
+        (true, false) => Level::Avx2,
+        _ => Level::Portable,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detected() -> Level {
+    Level::Portable
+}
+
+/// Runs an `#[inline(always)]` function compiled for each CPU level: `by_cpu!(cpu, body(a: A, b: B) -> R)` makes the calls, the macro the wrappers.
+macro_rules! by_cpu {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident / $body:ident $(<$($generic:ident: $bound:path),*>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments)]
+        $vis unsafe fn $name $(<$($generic: $bound),*>)? (cpu: $crate::kernels::cpu::Cpu, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn avx512 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: the caller's contract.
+                    unsafe { $body($($arg),*) }
+                }
+                #[target_feature(enable = "avx2")]
+                #[allow(clippy::too_many_arguments)]
+                unsafe fn avx2 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: the caller's contract.
+                    unsafe { $body($($arg),*) }
+                }
+                match cpu.level() {
+                    // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
+                    $crate::kernels::cpu::Level::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::kernels::cpu::Level::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::kernels::cpu::Level::Portable => {}
+                }
+            }
+            let _ = cpu;
+            // SAFETY: the caller's contract.
+            unsafe { $body($($arg),*) }
+        }
+    };
+}
+pub(crate) use by_cpu;

@@ -1,0 +1,142 @@
+//! Matrix products: batched, grouped over ragged dimensions, accumulating.
+//!
+//! **Order of sums.** The summed dimensions are taken as one list of K products, cut into blocks of [`BLOCK_K`]. Within a block an element is one chain of
+//! fused multiply-adds from zero; block sums are added in order; what was in C is added last. Nothing else enters: not the tile, the position, the other
+//! rows or columns, the batch, the workers.
+//!
+//! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs its rows of A. B is packed by the task as well (*local*)
+//! where few row blocks would pack the same columns, and otherwise once for all tasks (*shared*), in waves that fit the workspace:
+//!
+//! ```text
+//! local    for each block of k: pack A;  for each panel of columns: pack B panel (L1/L2);  tiles
+//! shared   wave: pack all of B's panels in parallel;  then tasks: for each block of k: pack A;  for each panel: tiles
+//! ```
+
+mod pack;
+mod portable;
+mod problem;
+mod tile;
+mod work;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+#[cfg(test)]
+mod tests;
+
+use super::cpu::{Cpu, Level};
+use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
+use forebay_plan as plan;
+use forebay_plan::DType;
+use problem::Problem;
+use tile::{Real, Simd, Source};
+
+/// Products that are summed in one chain. Part of the definition of the result's bits.
+const BLOCK_K: usize = 256;
+/// Rows of a task at most.
+const MOST_ROWS: usize = 256;
+/// Columns of a task at most; a multiple of every tile's columns.
+const MOST_COLUMNS: usize = 1008;
+/// Elements of a block of sums that cannot go to C before they are complete; a third of the second-level cache.
+const SUMS: usize = 128 * 480;
+/// Elements of the shared part of the workspace: 8 MiB of f32, to stay in the last-level cache.
+const SHARED: usize = 2 << 20;
+/// Products below this many multiply-adds run on the calling thread: waking another costs as much.
+const SERIAL: usize = 1 << 18;
+
+/// A prepared product.
+#[derive(Debug)]
+pub(super) struct Matmul {
+    problem: Problem,
+    dtype: DType,
+    cpu: Cpu,
+    /// Is B packed once for all tasks?
+    shared: bool,
+}
+
+impl Matmul {
+    pub(super) fn prepare(matmul: &plan::Matmul, cx: &PrepareCx) -> Result<Matmul, PrepareError> {
+        let dtype = matmul.dtype;
+        let float = matches!(dtype, DType::F32 | DType::F64 | DType::Bf16);
+        ensure(float, || format!("a matrix product of {dtype:?}"))?;
+        let problem = Problem::new(matmul, cx)?;
+        let columns = flavour_columns(dtype, cx.cpu);
+        let shared = problem.wants_shared(columns);
+        Ok(Matmul { problem, dtype, cpu: cx.cpu, shared })
+    }
+
+    pub(super) fn scratch_bytes(&self) -> ScratchBytes {
+        let bytes = if self.dtype == DType::F64 { 8 } else { 4 };
+        let columns = flavour_columns(self.dtype, self.cpu);
+        let shared = if self.shared { self.problem.packed_elements(columns).min(SHARED) } else { 0 };
+        ScratchBytes { shared: shared * bytes, worker: work::WORKER_ELEMENTS * bytes }
+    }
+
+    pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
+        // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
+        unsafe {
+            match (self.dtype, self.cpu.level()) {
+                #[cfg(target_arch = "x86_64")]
+                (DType::F64, Level::Avx512) => self.run_as::<avx512::F64x8, f64>(cx),
+                #[cfg(target_arch = "x86_64")]
+                (DType::F64, Level::Avx2) => self.run_as::<avx2::F64x4, f64>(cx),
+                (DType::F64, _) => self.run_as::<portable::PortableF64, f64>(cx),
+                #[cfg(target_arch = "x86_64")]
+                (DType::Bf16, Level::Avx512) => self.run_as::<avx512::F32x16, half::bf16>(cx),
+                #[cfg(target_arch = "x86_64")]
+                (DType::Bf16, Level::Avx2) => self.run_as::<avx2::F32x8, half::bf16>(cx),
+                (DType::Bf16, _) => self.run_as::<portable::PortableF32, half::bf16>(cx),
+                #[cfg(target_arch = "x86_64")]
+                (_, Level::Avx512) => self.run_as::<avx512::F32x16, f32>(cx),
+                #[cfg(target_arch = "x86_64")]
+                (_, Level::Avx2) => self.run_as::<avx2::F32x8, f32>(cx),
+                (_, _) => self.run_as::<portable::PortableF32, f32>(cx),
+            }
+        }
+    }
+
+    unsafe fn run_as<S: Simd, X: Source<S::T>>(&self, cx: &KernelCx) -> Result<(), KernelError> {
+        let offsets = match &self.problem.groups {
+            // SAFETY: the buffer holds the offsets (the caller's contract).
+            Some(groups) => Some(unsafe { super::checked_offsets(cx, groups.buffer, groups.count, groups.bound)? }),
+            None => None,
+        };
+        let [a, b, c] = self.problem.buffers.map(|buffer| cx.buffers[buffer].ptr.cast::<X>());
+        let job = work::Job::<S, X> {
+            problem: &self.problem,
+            offsets,
+            a,
+            b,
+            c,
+            scratch: cx.scratch,
+            direct: X::PLAIN && self.problem.n.strides[2] == 1,
+        };
+        // SAFETY: the caller's contract, and the offsets were checked.
+        unsafe {
+            if self.shared {
+                job.run_shared(cx.pool, self.problem.packed_elements(S::COLUMNS).min(SHARED));
+            } else {
+                job.run_local(cx.pool);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Columns of a tile.
+fn flavour_columns(dtype: DType, cpu: Cpu) -> usize {
+    match (dtype, cpu.level()) {
+        #[cfg(target_arch = "x86_64")]
+        (DType::F64, Level::Avx512) => avx512::F64x8::COLUMNS,
+        #[cfg(target_arch = "x86_64")]
+        (_, Level::Avx512) => avx512::F32x16::COLUMNS,
+        #[cfg(target_arch = "x86_64")]
+        (DType::F64, Level::Avx2) => avx2::F64x4::COLUMNS,
+        #[cfg(target_arch = "x86_64")]
+        (_, Level::Avx2) => avx2::F32x8::COLUMNS,
+        (DType::F64, _) => portable::PortableF64::COLUMNS,
+        (_, _) => portable::PortableF32::COLUMNS,
+    }
+}

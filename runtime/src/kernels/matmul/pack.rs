@@ -1,0 +1,180 @@
+//! Copies of A and B in the order in which tiles read them, and the way of sums to C when a tile cannot write there itself.
+
+use super::tile::{Simd, Source};
+
+/// What is packed: element `(i, p)` of the source is at `src + i·across + p·along`, and goes to `dst[p·panel + i]`.
+pub(super) struct PackArgs<X, T> {
+    pub src: *const X,
+    /// Elements of a panel's row that exist; the others become zero.
+    pub width: usize,
+    /// Rows of the panel: along the summed dimension.
+    pub depth: usize,
+    pub across: usize,
+    pub along: usize,
+    pub dst: *mut T,
+    /// Elements of a panel's row: a multiple of the flavour's `TRANSPOSE`.
+    pub panel: usize,
+}
+
+impl<X, T> Clone for PackArgs<X, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<X, T> Copy for PackArgs<X, T> {}
+
+/// Packs one panel.
+///
+/// # Safety
+/// The source has the elements, the destination `depth · panel`; the machine has the flavour's features.
+#[inline(always)]
+pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if args.across == 1 {
+            rows_of_panel::<S, X>(args);
+        } else if args.along == 1 {
+            squares::<S, X>(args);
+        } else {
+            one_by_one::<S, X>(args);
+        }
+    }
+}
+
+/// The source is contiguous across the panel: copy row by row.
+#[inline(always)]
+unsafe fn rows_of_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if args.width == args.panel && args.panel == S::COLUMNS {
+            // The common case has a constant length.
+            for p in 0..args.depth {
+                widen_run::<S, X>(args.src.add(p * args.along), args.dst.add(p * args.panel), S::COLUMNS);
+            }
+            return;
+        }
+        for p in 0..args.depth {
+            let dst = args.dst.add(p * args.panel);
+            widen_run::<S, X>(args.src.add(p * args.along), dst, args.width);
+            zero(dst.add(args.width), args.panel - args.width);
+        }
+    }
+}
+
+/// The source is contiguous along the panel: transpose squares.
+#[inline(always)]
+unsafe fn squares<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
+    let side = S::TRANSPOSE;
+    let whole = args.depth / side * side;
+    let mut first = 0;
+    while first < args.panel {
+        let rows = args.width.saturating_sub(first).min(side);
+        // SAFETY: `first + side ≤ panel`, since the side divides it; sources are read for `rows` rows and `depth` columns only.
+        unsafe {
+            let (src, dst) = (args.src.wrapping_add(first * args.across), args.dst.add(first));
+            for p in (0..whole).step_by(side) {
+                square::<S, X>(src.wrapping_add(p), args.across, rows, dst.add(p * args.panel), args.panel);
+            }
+            for p in whole..args.depth {
+                for i in 0..side {
+                    let value = if i < rows { (*src.add(i * args.across + p)).widen() } else { S::T::default() };
+                    *dst.add(p * args.panel + i) = value;
+                }
+            }
+        }
+        first += side;
+    }
+}
+
+#[inline(always)]
+unsafe fn square<S: Simd, X: Source<S::T>>(src: *const X, stride: usize, rows: usize, dst: *mut S::T, width: usize) {
+    // SAFETY: the caller's contract: `rows` rows of `TRANSPOSE` values.
+    unsafe {
+        if X::PLAIN {
+            S::transpose(src.cast::<S::T>(), stride, rows, dst, width);
+        } else {
+            let mut wide = [S::T::default(); 256];
+            for i in 0..rows {
+                widen_run::<S, X>(src.add(i * stride), wide.as_mut_ptr().add(i * S::TRANSPOSE), S::TRANSPOSE);
+            }
+            S::transpose(wide.as_ptr(), S::TRANSPOSE, rows, dst, width);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_by_one<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
+    for p in 0..args.depth {
+        for i in 0..args.panel {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let value = if i < args.width {
+                    (*args.src.add(i * args.across + p * args.along)).widen()
+                } else {
+                    S::T::default()
+                };
+                *args.dst.add(p * args.panel + i) = value;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_run<S: Simd, X: Source<S::T>>(src: *const X, dst: *mut S::T, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's contract.
+        unsafe { *dst.add(i) = (*src.add(i)).widen() };
+    }
+}
+
+#[inline(always)]
+unsafe fn zero<T: Default>(dst: *mut T, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's contract.
+        unsafe { *dst.add(i) = T::default() };
+    }
+}
+
+/// A block of sums and where it goes.
+pub(super) struct FinishArgs<X, T> {
+    pub sums: *const T,
+    /// From one row of sums to the next.
+    pub stride: usize,
+    pub rows: usize,
+    pub columns: usize,
+    pub c: *mut X,
+    /// Strides of C.
+    pub row_stride: usize,
+    pub column_stride: usize,
+    /// Add to C instead of replacing it.
+    pub add: bool,
+}
+
+/// Stores or adds a block of sums, each rounded once.
+///
+/// # Safety
+/// The arrays have the elements; the machine has the flavour's features.
+#[inline(always)]
+pub(super) unsafe fn finish_block<S: Simd, X: Source<S::T>>(args: FinishArgs<X, S::T>) {
+    for i in 0..args.rows {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (sums, c) = (args.sums.add(i * args.stride), args.c.add(i * args.row_stride));
+            if args.column_stride != 1 {
+                for j in 0..args.columns {
+                    let (sum, c) = (*sums.add(j), c.add(j * args.column_stride));
+                    *c = X::narrow(if args.add { (*c).widen() + sum } else { sum });
+                }
+            } else if args.add {
+                for j in 0..args.columns {
+                    *c.add(j) = X::narrow((*c.add(j)).widen() + *sums.add(j));
+                }
+            } else {
+                for j in 0..args.columns {
+                    *c.add(j) = X::narrow(*sums.add(j));
+                }
+            }
+        }
+    }
+}

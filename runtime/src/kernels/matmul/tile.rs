@@ -1,0 +1,259 @@
+//! The register tile, written once for all vector flavours.
+//!
+//! ```text
+//!           B panel [depth][columns]                 acc[i][j] = fma(a[p][i], b[p][j], acc[i][j])     for p in 0..depth, in order
+//!  A panel  ┌──────────────┐
+//!  [depth]  │ ROWS ×       │  C (+)= acc
+//!  [A_WIDTH]│ VECTORS·LANES│
+//!           └──────────────┘
+//! ```
+//!
+//! An element of C is one chain of fused multiply-adds over a block of the summed dimension, whatever tile it falls into and however wide the vectors are: that is
+//! what makes products batch-invariant.
+
+/// Values in a packed row of A, for all flavours: no tile has more rows.
+pub(super) const A_WIDTH: usize = 8;
+
+/// What a product is summed in.
+pub(super) trait Real: Copy + Default + Send + Sync + std::ops::Add<Output = Self> + 'static {}
+impl Real for f32 {}
+impl Real for f64 {}
+
+/// What A and B are stored in.
+pub(super) trait Source<T>: Copy + 'static {
+    /// The value at full precision.
+    fn widen(self) -> T;
+    /// The value rounded to this type.
+    fn narrow(wide: T) -> Self;
+    /// Can a tile read it as it is?
+    const PLAIN: bool;
+}
+
+impl Source<f32> for f32 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn narrow(wide: f32) -> f32 {
+        wide
+    }
+    const PLAIN: bool = true;
+}
+
+impl Source<f64> for f64 {
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn narrow(wide: f64) -> f64 {
+        wide
+    }
+    const PLAIN: bool = true;
+}
+
+impl Source<f32> for half::bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+    #[inline(always)]
+    fn narrow(wide: f32) -> half::bf16 {
+        half::bf16::from_bits((crate::kernels::math::round_to_bf16(wide).to_bits() >> 16) as u16)
+    }
+    const PLAIN: bool = false;
+}
+
+/// Where a tile's B and C are.
+#[derive(Clone, Copy)]
+pub(super) struct TileArgs<T> {
+    /// Rows of the tile, `1..=ROWS`.
+    pub rows: usize,
+    /// Columns, `1..=COLUMNS`.
+    pub columns: usize,
+    /// How many products are summed.
+    pub depth: usize,
+    /// `[depth][A_WIDTH]`
+    pub a: *const T,
+    /// Rows of B.
+    pub b: *const T,
+    /// From one row of B to the next.
+    pub b_stride: usize,
+    /// Do rows of B have all `COLUMNS` of a full tile, as packed ones do?
+    pub padded: bool,
+    /// The first element of C; columns are contiguous.
+    pub c: *mut T,
+    /// From one row of C to the next.
+    pub c_stride: usize,
+    /// Add to C instead of replacing it.
+    pub add: bool,
+}
+
+/// One vector flavour. The methods but `tile` and `pack_*` are for code that is compiled for the flavour's CPU features.
+///
+/// # Safety
+/// All methods: the machine has the flavour's features, and pointers are good for what is read or written.
+pub(super) trait Simd: Copy + 'static {
+    type T: Real;
+    type R: Copy;
+    const LANES: usize;
+    /// Rows of a full tile, at most [`A_WIDTH`].
+    const ROWS: usize;
+    /// Vectors in a row of a full tile.
+    const VECTORS: usize;
+    /// Columns of a full tile.
+    const COLUMNS: usize = Self::LANES * Self::VECTORS;
+    unsafe fn zero() -> Self::R;
+    unsafe fn splat(p: *const Self::T) -> Self::R;
+    unsafe fn load(p: *const Self::T) -> Self::R;
+    unsafe fn store(p: *mut Self::T, v: Self::R);
+    /// The first `n` lanes; the others are zero.
+    unsafe fn load_part(p: *const Self::T, n: usize) -> Self::R;
+    /// The first `n` lanes; nothing else is touched.
+    unsafe fn store_part(p: *mut Self::T, v: Self::R, n: usize);
+    /// `a·b + c`
+    unsafe fn fma(a: Self::R, b: Self::R, c: Self::R) -> Self::R;
+    unsafe fn add(a: Self::R, b: Self::R) -> Self::R;
+    /// `dst[p·width + i] = src[i·stride + p]` for `i < rows` and `p < TRANSPOSE`; lanes `rows..TRANSPOSE` become zero.
+    unsafe fn transpose(src: *const Self::T, stride: usize, rows: usize, dst: *mut Self::T, width: usize);
+    /// Side of the squares that `transpose` takes; divides `A_WIDTH` and `COLUMNS`.
+    const TRANSPOSE: usize;
+
+    unsafe fn tile(args: TileArgs<Self::T>);
+    /// Packs `width ≤ 8` rows of A, or columns of B, as `dst[p·panel + i]`; see [`super::pack`].
+    unsafe fn pack<X: Source<Self::T>>(args: super::pack::PackArgs<X, Self::T>);
+    /// Rounds a block of sums and stores it, or adds it to C.
+    unsafe fn finish<X: Source<Self::T>>(args: super::pack::FinishArgs<X, Self::T>);
+}
+
+/// The tile of a constant size.
+#[inline(always)]
+pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize>(args: TileArgs<S::T>) {
+    let last = args.columns - (VECTORS - 1) * S::LANES;
+    // SAFETY: `args` describe live arrays of these sizes (the caller's contract): B has `columns` values in each row, `COLUMNS` when padded; loads and
+    // stores of the last vector of a row are cut to `last` lanes where the row may end there.
+    unsafe {
+        let mut acc = [[S::zero(); VECTORS]; ROWS];
+        let (mut a, mut b) = (args.a, args.b);
+        prefetch_c::<S, ROWS, VECTORS>(&args);
+        if last == S::LANES || args.padded {
+            for _ in 0..args.depth {
+                let row = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
+                step::<S, ROWS, VECTORS>(&mut acc, a, row);
+                a = a.add(A_WIDTH);
+                b = b.add(args.b_stride);
+            }
+        } else {
+            for _ in 0..args.depth {
+                let row = std::array::from_fn(|j| {
+                    let p = b.add(j * S::LANES);
+                    if j + 1 < VECTORS { S::load(p) } else { S::load_part(p, last) }
+                });
+                step::<S, ROWS, VECTORS>(&mut acc, a, row);
+                a = a.add(A_WIDTH);
+                b = b.add(args.b_stride);
+            }
+        }
+        for (i, acc) in acc.iter().enumerate() {
+            for (j, &sum) in acc.iter().enumerate() {
+                let p = args.c.add(i * args.c_stride + j * S::LANES);
+                if j + 1 < VECTORS || last == S::LANES {
+                    S::store(p, if args.add { S::add(S::load(p), sum) } else { sum });
+                } else {
+                    S::store_part(p, if args.add { S::add(S::load_part(p, last), sum) } else { sum }, last);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    acc: &mut [[S::R; VECTORS]; ROWS],
+    a: *const S::T,
+    row: [S::R; VECTORS],
+) {
+    for (i, acc) in acc.iter_mut().enumerate() {
+        // SAFETY: a packed row of A has `A_WIDTH ≥ ROWS` values.
+        unsafe {
+            let x = S::splat(a.add(i));
+            for (acc, &y) in acc.iter_mut().zip(&row) {
+                *acc = S::fma(x, y, *acc);
+            }
+        }
+    }
+}
+
+/// C is needed in a few thousand cycles: long enough to fetch it meanwhile.
+#[inline(always)]
+unsafe fn prefetch_c<S: Simd, const ROWS: usize, const VECTORS: usize>(args: &TileArgs<S::T>) {
+    #[cfg(target_arch = "x86_64")]
+    for i in 0..ROWS {
+        for j in 0..VECTORS {
+            let p = args.c.wrapping_add(i * args.c_stride + j * S::LANES);
+            // SAFETY: a prefetch of any address is harmless.
+            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast::<i8>()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = args;
+}
+
+/// The methods `tile` and `pack` of a flavour, compiled for its CPU features.
+macro_rules! entry_points {
+    ($(features $features:literal,)? rows $($rows:literal)*, vectors $($vectors:literal)*) => {
+        unsafe fn tile(args: crate::kernels::matmul::tile::TileArgs<Self::T>) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn sized<const ROWS: usize, const VECTORS: usize>(
+                args: crate::kernels::matmul::tile::TileArgs<<Flavour as Simd>::T>,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { crate::kernels::matmul::tile::tile_of::<Flavour, ROWS, VECTORS>(args) }
+            }
+            entry_points!(@rows args, args.columns.div_ceil(Self::LANES), [$($rows)*], [$($vectors)*])
+        }
+
+        unsafe fn pack<X: crate::kernels::matmul::tile::Source<Self::T>>(
+            args: crate::kernels::matmul::pack::PackArgs<X, Self::T>,
+        ) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn featured<X: crate::kernels::matmul::tile::Source<<Flavour as Simd>::T>>(
+                args: crate::kernels::matmul::pack::PackArgs<X, <Flavour as Simd>::T>,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { crate::kernels::matmul::pack::pack_panel::<Flavour, X>(args) }
+            }
+            // SAFETY: the machine has the features (the trait's contract).
+            unsafe { featured::<X>(args) }
+        }
+
+        unsafe fn finish<X: crate::kernels::matmul::tile::Source<Self::T>>(
+            args: crate::kernels::matmul::pack::FinishArgs<X, Self::T>,
+        ) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn featured<X: crate::kernels::matmul::tile::Source<<Flavour as Simd>::T>>(
+                args: crate::kernels::matmul::pack::FinishArgs<X, <Flavour as Simd>::T>,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { crate::kernels::matmul::pack::finish_block::<Flavour, X>(args) }
+            }
+            // SAFETY: the machine has the features (the trait's contract).
+            unsafe { featured::<X>(args) }
+        }
+    };
+    (@rows $args:expr, $n:expr, [$($rows:literal)*], $vectors:tt) => {
+        match $args.rows {
+            $($rows => entry_points!(@vectors $args, $n, $rows, $vectors),)*
+            _ => unreachable!("a tile of {} rows", $args.rows),
+        }
+    };
+    (@vectors $args:expr, $n:expr, $rows:literal, [$($vectors:literal)*]) => {
+        match $n {
+            // SAFETY: the machine has the features (the trait's contract).
+            $($vectors => unsafe { sized::<$rows, $vectors>($args) },)*
+            _ => unreachable!("a tile of {} vectors", $n),
+        }
+    };
+}
+pub(super) use entry_points;

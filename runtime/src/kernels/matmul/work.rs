@@ -1,0 +1,402 @@
+//! How a product is cut into tasks, and what a task does.
+
+use super::pack::{FinishArgs, PackArgs};
+use super::problem::{Piece, Problem};
+use super::tile::{A_WIDTH, Simd, Source, TileArgs};
+use super::{BLOCK_K, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
+use crate::kernels::Scratch;
+use crate::pool::Pool;
+use std::ops::Range;
+
+/// Rows of A in panels: with the fewest rows in a tile, 4, a panel for each four rows.
+const PACKED_A: usize = MOST_ROWS / 4 * A_WIDTH * BLOCK_K;
+/// One panel of B, of at most 48 columns.
+const PACKED_B: usize = 48 * BLOCK_K;
+/// What a worker needs: rows of A, a panel of B, a block of sums.
+pub(super) const WORKER_ELEMENTS: usize = PACKED_A + PACKED_B + SUMS;
+/// A product of so few rows reads B where it is: packing would cost more than it saves.
+const FEW_ROWS: usize = 24;
+/// Sections of a wave at most.
+const SECTIONS: usize = 32;
+/// Panels that one packing task takes.
+const PACK_PANELS: usize = 4;
+
+/// A product that is running.
+pub(super) struct Job<'a, S: Simd, X> {
+    pub problem: &'a Problem,
+    pub offsets: Option<*const i32>,
+    pub a: *mut X,
+    pub b: *mut X,
+    pub c: *mut X,
+    pub scratch: &'a Scratch,
+    /// May tiles write to C?
+    pub direct: bool,
+}
+
+// SAFETY: tasks read A and B, and write blocks of C that do not overlap.
+unsafe impl<S: Simd, X> Sync for Job<'_, S, X> {}
+
+/// Largest sizes of a task's block.
+#[derive(Clone, Copy)]
+struct Cut {
+    rows: usize,
+    columns: usize,
+}
+
+/// Columns of one piece, whose panels of B lie in the workspace.
+#[derive(Clone, Copy, Default)]
+struct Section {
+    piece: Piece,
+    first_column: usize,
+    columns: usize,
+    /// Elements from the start of the workspace.
+    base: usize,
+    /// Has an earlier section of the wave the same panels?
+    packed: bool,
+}
+
+impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
+    /// B packed by each task for itself.
+    ///
+    /// # Safety
+    /// The buffers hold the problem, the offsets are in range, the scratch is ours and as large as asked for.
+    pub unsafe fn run_local(&self, pool: &Pool) {
+        let per_batch = self.problem.groups.as_ref().map_or(1, |g| g.count);
+        let pieces = self.problem.pieces();
+        if pieces == 0 {
+            return;
+        }
+        let serial = self.problem.work() <= SERIAL;
+        let tasks_of = |piece: &Piece, cut: Cut| blocks::<S>(piece.m, piece.n, cut);
+        let total = |cut| {
+            let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
+            pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
+        };
+        let cut = self.choose_cut(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
+        let tasks = total(cut);
+        let in_batch = tasks / (pieces / per_batch);
+        each(pool, tasks, serial, &|task, worker| {
+            let (batch, mut rest) = (task / in_batch, task % in_batch);
+            for group in 0..per_batch {
+                let piece = self.problem.piece(batch * per_batch + group, self.offsets);
+                let tasks = tasks_of(&piece, cut);
+                if rest < tasks {
+                    let (rows, columns) = block_of::<S>(rest, piece.m, 0..piece.n, cut);
+                    // SAFETY: the caller's contract; blocks of different tasks do not overlap.
+                    unsafe { self.block(&piece, rows, columns, None, worker) };
+                    return;
+                }
+                rest -= tasks;
+            }
+        });
+    }
+
+    /// B packed once, in waves of at most `capacity` elements.
+    ///
+    /// # Safety
+    /// As [`Job::run_local`].
+    pub unsafe fn run_shared(&self, pool: &Pool, capacity: usize) {
+        let packed = self.scratch.shared().cast::<S::T>();
+        let (mut piece, mut column) = (0, 0);
+        while piece < self.problem.pieces() {
+            let mut sections = [Section::default(); SECTIONS];
+            let count = self.next_wave(&mut sections, capacity, &mut piece, &mut column);
+            let sections = &sections[..count];
+            let packed = Shared(packed);
+            // SAFETY: the caller's contract; sections lie side by side within the capacity.
+            unsafe {
+                self.pack_wave(pool, sections, packed);
+                self.compute_wave(pool, sections, packed);
+            }
+        }
+    }
+
+    /// Fills a wave; moves on to the first columns that are not in it.
+    fn next_wave(&self, sections: &mut [Section], capacity: usize, piece: &mut usize, column: &mut usize) -> usize {
+        let (mut count, mut used) = (0, 0);
+        while *piece < self.problem.pieces() && count < sections.len() {
+            let this = self.problem.piece(*piece, self.offsets);
+            let left = this.n - *column;
+            let panels = (capacity - used).checked_div(this.depth() * S::COLUMNS).unwrap_or(usize::MAX);
+            let columns = left.min(panels.saturating_mul(S::COLUMNS));
+            // A narrow rest would make tiles of A for little work: leave it to the next wave.
+            if columns < left && columns < 4 * S::COLUMNS && count > 0 {
+                break;
+            }
+            if this.m > 0 && columns > 0 {
+                let mut section = Section { piece: this, first_column: *column, columns, base: used, packed: false };
+                match sections[..count].last() {
+                    Some(last) if last.same_panels(&section) => {
+                        section.base = last.base;
+                        section.packed = true;
+                    }
+                    _ => used += columns.next_multiple_of(S::COLUMNS) * this.depth(),
+                }
+                sections[count] = section;
+                count += 1;
+            }
+            *column += columns;
+            if *column == this.n {
+                *piece += 1;
+                *column = 0;
+            }
+        }
+        count
+    }
+
+    unsafe fn pack_wave(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>) {
+        let chunks = |s: &Section| s.columns.div_ceil(S::COLUMNS * PACK_PANELS);
+        let tasks_of =
+            |s: &Section| if s.packed { 0 } else { s.piece.depth().div_ceil(BLOCK_K) * chunks(s) };
+        let tasks = sections.iter().map(tasks_of).sum();
+        pool.run(tasks, &|task, _| {
+            let mut rest = task;
+            for section in sections {
+                let tasks = tasks_of(section);
+                if rest < tasks {
+                    let (block, chunk) = (rest / chunks(section), rest % chunks(section));
+                    for panel in chunk * PACK_PANELS..(chunk + 1) * PACK_PANELS {
+                        let columns = section.columns.saturating_sub(panel * S::COLUMNS).min(S::COLUMNS);
+                        if columns > 0 {
+                            let column = section.first_column + panel * S::COLUMNS;
+                            // SAFETY: the panel's place lies within the section's part.
+                            unsafe {
+                                let dst = packed.get().add(section.panel_at::<S>(block * BLOCK_K, panel));
+                                self.pack_b(&section.piece, block * BLOCK_K, column, columns, dst);
+                            }
+                        }
+                    }
+                    return;
+                }
+                rest -= tasks;
+            }
+        });
+    }
+
+    unsafe fn compute_wave(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>) {
+        let tasks_of = |s: &Section, cut| blocks::<S>(s.piece.m, s.columns, cut);
+        let total = |cut| sections.iter().map(|s| tasks_of(s, cut)).sum();
+        let cut = self.choose_cut(&[(128, 1008), (64, 1008), (64, 480), (64, 192)], pool, false, total);
+        pool.run(total(cut), &|task, worker| {
+            let mut rest = task;
+            for section in sections {
+                let tasks = tasks_of(section, cut);
+                if rest < tasks {
+                    let first = section.first_column;
+                    let (rows, columns) = block_of::<S>(rest, section.piece.m, first..first + section.columns, cut);
+                    let source = Some((section, packed.get().cast_const()));
+                    // SAFETY: the caller's contract; blocks of different tasks do not overlap.
+                    unsafe { self.block(&section.piece, rows, columns, source, worker) };
+                    return;
+                }
+                rest -= tasks;
+            }
+        });
+    }
+
+    /// The coarsest cut that gives each worker a few tasks. Cuts do not change bits.
+    fn choose_cut(&self, cuts: &[(usize, usize)], pool: &Pool, serial: bool, total: impl Fn(Cut) -> usize) -> Cut {
+        let limited = |&(rows, columns): &(usize, usize)| {
+            let columns = if self.direct && !self.problem.accumulate { columns } else { columns.min(SUMS / rows) };
+            Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
+        };
+        let enough = if serial || pool.workers() == 1 { 1 } else { 4 * pool.workers() };
+        let mut cuts = cuts.iter().map(limited);
+        let last = cuts.next_back().expect("there are cuts");
+        cuts.find(|&cut| total(cut) >= enough).unwrap_or(last)
+    }
+
+    /// One task: a block of C.
+    unsafe fn block(
+        &self,
+        piece: &Piece,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        packed: Option<(&Section, *const S::T)>,
+        worker: usize,
+    ) {
+        let problem = self.problem;
+        let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
+        let depth = piece.depth();
+        let workspace = self.scratch.worker(worker).cast::<S::T>();
+        // SAFETY: C has the block; the workspace has room for the parts below (`WORKER_ELEMENTS`, and cuts within `SUMS`).
+        unsafe {
+            let c = self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride);
+            let (packed_a, packed_b) = (workspace, workspace.add(PACKED_A));
+            let sums = packed_b.add(PACKED_B);
+            let straight = self.direct && (!problem.accumulate || depth <= BLOCK_K);
+            let sums_stride = columns.len().next_multiple_of(S::COLUMNS);
+            let finish = |first: usize, length: usize, sums: *const S::T, stride: usize| {
+                S::finish(FinishArgs {
+                    sums,
+                    stride,
+                    rows: rows.len(),
+                    columns: length,
+                    c: c.add(first * column_stride),
+                    row_stride,
+                    column_stride,
+                    add: problem.accumulate,
+                });
+            };
+            if depth == 0 {
+                if !problem.accumulate {
+                    let zeros = sums;
+                    std::slice::from_raw_parts_mut(zeros, sums_stride).fill(S::T::default());
+                    finish(0, columns.len(), zeros, 0);
+                }
+                return;
+            }
+            let in_place = X::PLAIN && packed.is_none() && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS;
+            for block in (0..depth).step_by(BLOCK_K) {
+                let length = (depth - block).min(BLOCK_K);
+                let tile_rows = self.pack_a(piece, block, rows.clone(), packed_a);
+                for first in (0..columns.len()).step_by(S::COLUMNS) {
+                    let width = (columns.len() - first).min(S::COLUMNS);
+                    let (target, stride) = if straight {
+                        (c.add(first * column_stride).cast::<S::T>(), row_stride)
+                    } else {
+                        (sums.add(first), sums_stride)
+                    };
+                    let add = block > 0 || (straight && problem.accumulate);
+                    let tiles = |b: *const S::T, b_stride: usize, padded: bool| {
+                        for (panel, row) in (0..rows.len()).step_by(tile_rows).enumerate() {
+                            S::tile(TileArgs {
+                                rows: (rows.len() - row).min(tile_rows),
+                                columns: width,
+                                depth: length,
+                                a: packed_a.cast_const().add(panel * length * A_WIDTH),
+                                b,
+                                b_stride,
+                                padded,
+                                c: target.add(row * stride),
+                                c_stride: stride,
+                                add,
+                            });
+                        }
+                    };
+                    let column = columns.start + first;
+                    if let Some((section, packed)) = packed {
+                        let panel = (column - section.first_column) / S::COLUMNS;
+                        tiles(packed.add(section.panel_at::<S>(block, panel)), S::COLUMNS, true);
+                    } else if let (true, Some(b)) = (in_place, self.whole_block(piece, block, length)) {
+                        let b = self.b.cast::<S::T>().add(b + column);
+                        tiles(b, problem.k.strides[1], false);
+                    } else {
+                        self.pack_b(piece, block, column, width, packed_b);
+                        tiles(packed_b, S::COLUMNS, true);
+                    }
+                    if !straight && block + BLOCK_K >= depth {
+                        finish(first, width, sums.add(first), sums_stride);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a block of the summed dimension is in B, when it is one run there.
+    fn whole_block(&self, piece: &Piece, block: usize, length: usize) -> Option<usize> {
+        let mut at = None;
+        self.problem.runs(piece, block, |_, run, _, b| {
+            if run == length {
+                at = Some(piece.at[1] + b);
+            }
+        });
+        at
+    }
+
+    /// Packs rows of A for a block of the summed dimension; gives the rows of a tile. Tiles of even size beat full ones and a rest.
+    unsafe fn pack_a(&self, piece: &Piece, block: usize, rows: Range<usize>, dst: *mut S::T) -> usize {
+        let length = (piece.depth() - block).min(BLOCK_K);
+        let across = self.problem.m.strides[0];
+        let tile_rows = rows.len().div_ceil(rows.len().div_ceil(S::ROWS));
+        self.problem.runs(piece, block, |p, depth, a, _| {
+            for (panel, row) in (0..rows.len()).step_by(tile_rows).enumerate() {
+                // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
+                unsafe {
+                    S::pack(PackArgs {
+                        src: self.a.cast_const().add(piece.at[0] + (rows.start + row) * across + a),
+                        width: (rows.len() - row).min(tile_rows),
+                        depth,
+                        across,
+                        along: self.problem.k.strides[0],
+                        dst: dst.add((panel * length + p) * A_WIDTH),
+                        panel: A_WIDTH,
+                    });
+                }
+            }
+        });
+        tile_rows
+    }
+
+    /// Packs a panel of B for a block of the summed dimension.
+    unsafe fn pack_b(&self, piece: &Piece, block: usize, column: usize, width: usize, dst: *mut S::T) {
+        let across = self.problem.n.strides[1];
+        self.problem.runs(piece, block, |p, depth, _, b| {
+            // SAFETY: B has the columns, the destination the panel.
+            unsafe {
+                S::pack(PackArgs {
+                    src: self.b.cast_const().add(piece.at[1] + column * across + b),
+                    width,
+                    depth,
+                    across,
+                    along: self.problem.k.strides[1],
+                    dst: dst.add(p * S::COLUMNS),
+                    panel: S::COLUMNS,
+                });
+            }
+        });
+    }
+}
+
+impl Section {
+    fn same_panels(&self, other: &Section) -> bool {
+        self.piece.at[1] == other.piece.at[1]
+            && self.piece.depth() == other.piece.depth()
+            && (self.first_column, self.columns) == (other.first_column, other.columns)
+    }
+
+    /// Where a panel is: all panels of a block of the summed dimension lie side by side.
+    fn panel_at<S: Simd>(&self, block: usize, panel: usize) -> usize {
+        let length = (self.piece.depth() - block).min(BLOCK_K);
+        self.base + block * self.columns.next_multiple_of(S::COLUMNS) + panel * S::COLUMNS * length
+    }
+}
+
+/// The shared workspace, for closures that run on several threads.
+#[derive(Clone, Copy)]
+struct Shared<T>(*mut T);
+
+impl<T> Shared<T> {
+    fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+// SAFETY: tasks write places that do not overlap, and read only after all have written.
+unsafe impl<T> Sync for Shared<T> {}
+
+fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + Sync)) {
+    if serial {
+        (0..tasks).for_each(|task| call(task, 0));
+    } else {
+        pool.run(tasks, call);
+    }
+}
+
+/// How many blocks.
+fn blocks<S: Simd>(m: usize, n: usize, cut: Cut) -> usize {
+    m.div_ceil(cut.rows) * n.div_ceil(cut.columns)
+}
+
+/// A block by number: of even sizes, columns cut at panels. Blocks of the same columns follow each other, so that their panels stay in the cache.
+fn block_of<S: Simd>(number: usize, m: usize, columns: Range<usize>, cut: Cut) -> (Range<usize>, Range<usize>) {
+    let (down, across) = (m.div_ceil(cut.rows), columns.len().div_ceil(cut.columns));
+    let (row, column) = (number % down, number / down);
+    let panels = columns.len().div_ceil(S::COLUMNS);
+    let edge = |i: usize| columns.end.min(columns.start + panels * i / across * S::COLUMNS);
+    // Rows are cut at tiles.
+    let tiles = m.div_ceil(S::ROWS);
+    let row_edge = |i: usize| m.min(tiles * i / down * S::ROWS);
+    debug_assert!(cut.columns <= MOST_COLUMNS && cut.rows <= MOST_ROWS);
+    (row_edge(row)..row_edge(row + 1), edge(column)..edge(column + 1))
+}

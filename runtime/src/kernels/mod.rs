@@ -1,0 +1,248 @@
+//! The CPU kernels that execute a plan's instructions.
+//!
+//! A kernel is [prepared](prepare) once, when a plan is loaded: strides are collapsed, tile sizes chosen, regions compiled to programs over blocks. Running a
+//! prepared kernel allocates nothing: workspace comes from a [`Scratch`] that is large enough for every kernel of the plan.
+//!
+//! ```text
+//! load:  cpu = Cpu::detect()                         or Cpu::named("avx2")
+//!        prepared = prepare(&kernel, &program.buffers, cpu)?         for each instruction
+//!        need = need.max(scratch_bytes(&prepared))
+//!        pool = Pool::new(threads);  scratch = Scratch::new(need, pool.workers())
+//! step:  buffers[i] = Buf { ptr, dtype, elements }                   as the call's slots say
+//!        unsafe { run(&prepared, &KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key }) }?
+//! ```
+//!
+//! **Bits.** A result depends on the operands, the sizes and the CPU level, never on the number of workers: either the work is cut at fixed places, or
+//! the cut does not change how any element is computed. Region arithmetic uses no fused multiply-add, so that all CPU levels agree.
+//!
+//! **Errors.** The plan's verifier proves that views lie within buffers. What depends on data (indices, ragged offsets) is checked here and gives a
+//! [`KernelError`]; outputs are then unspecified, but nothing outside of them was touched.
+
+pub(crate) mod cpu;
+mod index;
+mod math;
+mod matmul;
+mod random;
+mod reduce;
+mod region;
+mod scan;
+mod scratch;
+mod sort;
+
+pub use cpu::Cpu;
+pub use scratch::{Scratch, ScratchBytes};
+
+use crate::pool::Pool;
+use forebay_plan::{Buffer, DType, Kernel};
+
+/// A buffer as the executor resolved it.
+#[derive(Clone, Copy, Debug)]
+pub struct Buf {
+    /// Its first element; aligned to 64 bytes.
+    pub ptr: *mut u8,
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements.
+    pub elements: usize,
+}
+
+/// What the host knows when an instruction runs: what random keys are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RandomKeyArgs {
+    /// The run's seed (its low 32 bits).
+    pub seed: i32,
+    /// The step, counted from 1.
+    pub step: i32,
+    /// The call's layer.
+    pub layer: u32,
+    /// The call's micro-batch.
+    pub micro_batch: u32,
+}
+
+/// What a kernel runs with.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelCx<'a> {
+    /// Who works.
+    pub pool: &'a Pool,
+    /// Workspace: at least [`scratch_bytes`] for as many workers as the pool has; used by no other kernel meanwhile.
+    pub scratch: &'a Scratch,
+    /// The program's buffers, by id.
+    pub buffers: &'a [Buf],
+    /// For random keys.
+    pub key: RandomKeyArgs,
+}
+
+/// Why a kernel cannot be prepared: the plan asks for something that has no meaning, which its verifier should have found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PrepareError(pub String);
+
+/// Why a kernel stopped: its data do not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// An index is not within its axis.
+    #[error("index {value} (element {element} of the index) is outside 0..{limit}")]
+    Index {
+        /// The index.
+        value: i64,
+        /// It must be below this, and not negative.
+        limit: u64,
+        /// Which element of the index array holds it (the lowest, when there are several).
+        element: u64,
+    },
+    /// Group offsets fall, or leave the ragged dimension.
+    #[error("group offset {value} (number {element}) is not within {least}..={limit}")]
+    Offsets {
+        /// The offset.
+        value: i64,
+        /// Which.
+        element: u64,
+        /// The one before it.
+        least: i64,
+        /// The bound of the ragged dimension.
+        limit: u64,
+    },
+}
+
+/// A kernel that is ready to run.
+#[derive(Debug)]
+pub struct Prepared(Inner);
+
+#[derive(Debug)]
+enum Inner {
+    Matmul(Box<matmul::Matmul>),
+    Region(Box<region::Region>),
+    Reduce(Box<reduce::Reduce>),
+    Scan(scan::Scan),
+    Gather(Box<index::Gather>),
+    ScatterAdd(Box<index::ScatterAdd>),
+    TopK(sort::TopK),
+    Group(sort::Group),
+    Offsets(sort::Offsets),
+    Invert(sort::Invert),
+    Random(Box<random::Random>),
+    RandomKey { out: usize, rows: u64 },
+}
+
+/// Prepares a kernel for the CPU level. `buffers` are those of its program.
+///
+/// # Errors
+/// When the kernel has no meaning: a buffer that does not exist, operands of the wrong type or number. (Sizes and ranges of views are the plan verifier's.)
+pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared, PrepareError> {
+    let cx = PrepareCx { buffers, cpu };
+    Ok(Prepared(match kernel {
+        Kernel::Matmul(k) => Inner::Matmul(Box::new(matmul::Matmul::prepare(k, &cx)?)),
+        Kernel::Region(k) => Inner::Region(Box::new(region::Region::prepare(k, &cx)?)),
+        Kernel::Reduce(k) => Inner::Reduce(Box::new(reduce::Reduce::prepare(k, &cx)?)),
+        Kernel::Scan(k) => Inner::Scan(scan::Scan::prepare(k, &cx)?),
+        Kernel::Gather(k) => Inner::Gather(Box::new(index::Gather::prepare(k, &cx)?)),
+        Kernel::ScatterAdd(k) => Inner::ScatterAdd(Box::new(index::ScatterAdd::prepare(k, &cx)?)),
+        Kernel::TopK(k) => Inner::TopK(sort::TopK::prepare(k, &cx)?),
+        Kernel::Group(k) => Inner::Group(sort::Group::prepare(k, &cx)?),
+        Kernel::Offsets(k) => Inner::Offsets(sort::Offsets::prepare(k, &cx)?),
+        Kernel::Invert(k) => Inner::Invert(sort::Invert::prepare(k, &cx)?),
+        Kernel::Random(k) => Inner::Random(Box::new(random::Random::prepare(k, &cx)?)),
+        Kernel::RandomKey { out, rows } => {
+            Inner::RandomKey { out: cx.buffer_of(*out, DType::I32, "the random key")?, rows: *rows }
+        }
+    }))
+}
+
+/// Runs a prepared kernel; returns when all of its work is done.
+///
+/// # Errors
+/// When data do not fit: an index outside its axis, offsets that are not offsets.
+///
+/// # Safety
+/// `cx.buffers` are as the kernel was prepared for (ids, dtypes, sizes), point to live memory aligned to 64 bytes, and every view of the
+/// kernel lies within its buffer. Two of the kernel's buffers overlap only where both are read, or where they are the same place
+/// (one buffer, or one slot and offset) and the kernel's documentation allows that. Nobody else writes what is read or touches what is
+/// written meanwhile, or uses the scratch, which has at least [`scratch_bytes`] for as many workers as the pool.
+pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError> {
+    debug_assert!(cx.scratch.workers() >= cx.pool.workers());
+    // SAFETY: the caller's contract is each kernel's.
+    unsafe {
+        match &prepared.0 {
+            Inner::Matmul(k) => k.run(cx),
+            Inner::Region(k) => k.run(cx),
+            Inner::Reduce(k) => k.run(cx),
+            Inner::Scan(k) => k.run(cx),
+            Inner::Gather(k) => k.run(cx),
+            Inner::ScatterAdd(k) => k.run(cx),
+            Inner::TopK(k) => k.run(cx),
+            Inner::Group(k) => k.run(cx),
+            Inner::Offsets(k) => k.run(cx),
+            Inner::Invert(k) => k.run(cx),
+            Inner::Random(k) => k.run(cx),
+            Inner::RandomKey { out, rows } => random::key(cx, *out, *rows),
+        }
+    }
+}
+
+/// The workspace that running a prepared kernel takes.
+pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
+    match &prepared.0 {
+        Inner::Matmul(k) => k.scratch_bytes(),
+        Inner::Region(k) => k.scratch_bytes(),
+        Inner::Reduce(k) => k.scratch_bytes(),
+        Inner::ScatterAdd(k) => k.scratch_bytes(),
+        Inner::TopK(k) => k.scratch_bytes(),
+        Inner::Group(k) => k.scratch_bytes(),
+        Inner::Offsets(k) => k.scratch_bytes(),
+        Inner::Scan(_) | Inner::Gather(_) | Inner::Invert(_) | Inner::Random(_) | Inner::RandomKey { .. } => {
+            ScratchBytes::default()
+        }
+    }
+}
+
+/// What preparing takes.
+struct PrepareCx<'a> {
+    buffers: &'a [Buffer],
+    cpu: Cpu,
+}
+
+impl PrepareCx<'_> {
+    /// A buffer's index and type.
+    fn buffer(&self, id: u32) -> Result<(usize, DType), PrepareError> {
+        match self.buffers.get(id as usize) {
+            Some(buffer) => Ok((id as usize, buffer.dtype)),
+            None => Err(PrepareError(format!("there is no buffer {id}"))),
+        }
+    }
+
+    /// A buffer's index, when it has the type.
+    fn buffer_of(&self, id: u32, want: DType, what: &str) -> Result<usize, PrepareError> {
+        let (index, dtype) = self.buffer(id)?;
+        ensure(dtype == want, || format!("{what} is {dtype:?}, not {want:?}"))?;
+        Ok(index)
+    }
+
+    /// Do the buffers begin at one place?
+    fn same_place(&self, a: usize, b: usize) -> bool {
+        let (x, y) = (&self.buffers[a], &self.buffers[b]);
+        a == b || (x.slot == y.slot && x.offset == y.offset)
+    }
+}
+
+fn ensure(condition: bool, message: impl FnOnce() -> String) -> Result<(), PrepareError> {
+    if condition { Ok(()) } else { Err(PrepareError(message())) }
+}
+
+/// Reads group offsets: `offsets[0] ≥ 0`, not falling, at most `bound`.
+///
+/// # Safety
+/// The buffer holds `count + 1` i32.
+unsafe fn checked_offsets(cx: &KernelCx, buffer: usize, count: usize, bound: u64) -> Result<*const i32, KernelError> {
+    let offsets = cx.buffers[buffer].ptr.cast::<i32>().cast_const();
+    let mut least = 0;
+    for element in 0..=count {
+        // SAFETY: `element ≤ count`.
+        let value = unsafe { *offsets.add(element) };
+        if value < least || value as u64 > bound {
+            let (value, least) = (value.into(), least.into());
+            return Err(KernelError::Offsets { value, element: element as u64, least, limit: bound });
+        }
+        least = value;
+    }
+    Ok(offsets)
+}

@@ -1,0 +1,82 @@
+//! Workspace of kernels: allocated once, when a plan is loaded.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+
+/// How much workspace a kernel needs, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScratchBytes {
+    /// Once, for all workers.
+    pub shared: usize,
+    /// For each worker of the pool.
+    pub worker: usize,
+}
+
+impl ScratchBytes {
+    /// What is enough for either.
+    pub fn max(self, other: ScratchBytes) -> ScratchBytes {
+        ScratchBytes { shared: self.shared.max(other.shared), worker: self.worker.max(other.worker) }
+    }
+}
+
+/// The workspace: a shared part and a part for each worker. One kernel at a time may use it.
+#[derive(Debug)]
+pub struct Scratch {
+    base: *mut u8,
+    layout: Layout,
+    bytes: ScratchBytes,
+    workers: usize,
+}
+
+// SAFETY: only kernels read or write the memory, one kernel at a time ([`crate::kernels::run`]'s contract), each worker its own part.
+unsafe impl Send for Scratch {}
+// SAFETY: as above.
+unsafe impl Sync for Scratch {}
+
+/// Parts start on their own pages, so that no two workers share a cache line.
+const ALIGN: usize = 4096;
+
+impl Scratch {
+    /// Workspace for kernels that need at most `bytes`, run by a pool of `workers`.
+    pub fn new(bytes: ScratchBytes, workers: usize) -> Scratch {
+        let bytes = ScratchBytes {
+            shared: bytes.shared.next_multiple_of(ALIGN),
+            worker: bytes.worker.next_multiple_of(ALIGN) + ALIGN,
+        };
+        let layout = Layout::from_size_align(bytes.shared + workers * bytes.worker, ALIGN).expect("a size that fits");
+        // SAFETY: the size is not 0, each worker's part has at least a page.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
+            handle_alloc_error(layout);
+        }
+        Scratch { base, layout, bytes, workers }
+    }
+
+    /// What it has.
+    pub fn bytes(&self) -> ScratchBytes {
+        self.bytes
+    }
+
+    /// How many workers have a part.
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// The shared part; on a page boundary.
+    pub(crate) fn shared(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The part of a worker; on a page boundary.
+    pub(crate) fn worker(&self, worker: usize) -> *mut u8 {
+        assert!(worker < self.workers);
+        // SAFETY: within the allocation, as the assertion says.
+        unsafe { self.base.add(self.bytes.shared + worker * self.bytes.worker) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.base, self.layout) }
+    }
+}

@@ -1,0 +1,302 @@
+//! A small thread pool that never allocates while it runs jobs.
+//!
+//! A job is a number of tasks and a function; workers (the caller is worker 0) take task numbers from a counter until none is left. Helpers
+//! spin for a moment after a job, then sleep. A helper that wakes too late finds the gate closed and goes back to sleep: nobody waits for it.
+//!
+//! ```text
+//! gate   [ CLOSED | number of helpers inside ]      run: open -> work -> close -> wait until empty
+//! ```
+
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a helper looks for the next job before it sleeps. A training step starts its next kernel within a few microseconds.
+const SPIN: Duration = Duration::from_micros(30);
+const CLOSED: usize = 1 << (usize::BITS - 1);
+
+/// A fixed number of workers, the caller among them.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// Counts jobs, so that helpers see a new one.
+    epoch: AtomicU64,
+    gate: AtomicUsize,
+    job: UnsafeCell<Job>,
+    /// The next task to take.
+    next: AtomicUsize,
+    /// Helpers asleep, under the lock that the condition variable needs.
+    sleeping: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+    stop: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    /// The closure, its lifetime erased: `run` does not return before all workers have left it.
+    call: *const (dyn Fn(usize, usize) + Sync),
+    tasks: usize,
+}
+
+// SAFETY: `job` is written only while the gate is closed and empty, and read only by those inside; everything else is atomic or locked.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the closure behind the pointer is `Sync`.
+unsafe impl Send for Shared {}
+
+impl Pool {
+    /// A pool of so many workers, at least 1: the caller and `workers - 1` threads.
+    pub fn new(workers: usize) -> Pool {
+        let idle: &'static (dyn Fn(usize, usize) + Sync) = &|_, _| {};
+        let shared = Arc::new(Shared {
+            epoch: AtomicU64::new(0),
+            gate: AtomicUsize::new(CLOSED),
+            job: UnsafeCell::new(Job { call: idle, tasks: 0 }),
+            next: AtomicUsize::new(0),
+            sleeping: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        });
+        let helpers = (1..workers.max(1))
+            .map(|worker| {
+                let shared = Arc::clone(&shared);
+                let builder = std::thread::Builder::new().name(format!("forebay-{worker}"));
+                builder.spawn(move || shared.help(worker)).expect("the system has a thread for each worker")
+            })
+            .collect();
+        Pool { shared, helpers }
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// Calls `call(task, worker)` once for each `task` in `0..tasks`, in no order, on all workers; returns when all calls have. `worker` is below
+    /// [`Pool::workers`], and no two calls run on one worker at once. A pool runs one job at a time: a call must not use its own pool.
+    ///
+    /// # Panics
+    /// When a call panics; the other tasks may then not have run.
+    pub fn run(&self, tasks: usize, call: &(dyn Fn(usize, usize) + Sync)) {
+        if tasks <= 1 || self.helpers.is_empty() {
+            return (0..tasks).for_each(|task| call(task, 0));
+        }
+        let shared = &*self.shared;
+        assert!(shared.gate.load(Ordering::Acquire) == CLOSED, "a pool runs one job at a time");
+        // SAFETY: the gate is closed and empty, so nobody reads the job; the lifetime ends after `close`, when nobody is inside any more.
+        unsafe {
+            let call = std::mem::transmute::<
+                *const (dyn Fn(usize, usize) + Sync + '_),
+                *const (dyn Fn(usize, usize) + Sync + 'static),
+            >(call);
+            *shared.job.get() = Job { call, tasks };
+        }
+        shared.next.store(0, Ordering::Relaxed);
+        shared.gate.store(0, Ordering::Release);
+        // Sequentially consistent with `sleep`: either the helper sees the new epoch, or we see that it sleeps.
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        if shared.sleeping.load(Ordering::SeqCst) > 0 {
+            drop(shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            shared.wake.notify_all();
+        }
+        shared.work(Job { call, tasks }, 0);
+        shared.close();
+        let payload = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(payload) = payload {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Like [`Pool::run`] over `0..items`, cut into runs of at least `grain` items: `call(first, end, worker)`. For work whose
+    /// results do not depend on the cut.
+    pub fn run_ranges(&self, items: usize, grain: usize, call: &(dyn Fn(usize, usize, usize) + Sync)) {
+        // A few tasks for each worker even out what disturbs one of them.
+        let most = if self.helpers.is_empty() { 1 } else { self.workers() * 6 };
+        let tasks = (items / grain.max(1)).clamp(1, most);
+        if items > 0 {
+            self.run(tasks, &|task, worker| call(items * task / tasks, items * (task + 1) / tasks, worker));
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.shared.wake.notify_all();
+        for helper in self.helpers.drain(..) {
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    /// A helper's life.
+    fn help(&self, worker: usize) {
+        let mut seen = 0;
+        loop {
+            seen = self.next_epoch(seen);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            if self.enter() {
+                // SAFETY: inside the gate the job does not change, and its closure lives.
+                let job = unsafe { *self.job.get() };
+                self.work(job, worker);
+                self.gate.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Waits for an epoch other than `seen`.
+    fn next_epoch(&self, seen: u64) -> u64 {
+        let start = Instant::now();
+        loop {
+            for _ in 0..64 {
+                let epoch = self.epoch.load(Ordering::Acquire);
+                if epoch != seen {
+                    return epoch;
+                }
+                std::hint::spin_loop();
+            }
+            if start.elapsed() > SPIN {
+                return self.sleep(seen);
+            }
+        }
+    }
+
+    fn sleep(&self, seen: u64) -> u64 {
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleeping.fetch_add(1, Ordering::SeqCst);
+        let epoch = loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            if epoch != seen {
+                break epoch;
+            }
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.sleeping.fetch_sub(1, Ordering::SeqCst);
+        epoch
+    }
+
+    /// Goes through the gate, if it is open.
+    fn enter(&self) -> bool {
+        let step = |gate| if gate & CLOSED == 0 { Some(gate + 1) } else { None };
+        self.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, step).is_ok()
+    }
+
+    /// Closes the gate and waits until nobody is inside.
+    fn close(&self) {
+        self.gate.fetch_or(CLOSED, Ordering::AcqRel);
+        let mut turns = 0u32;
+        while self.gate.load(Ordering::Acquire) != CLOSED {
+            turns += 1;
+            if turns.is_multiple_of(4096) {
+                // The helper may have lost its core to someone else.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn work(&self, job: Job, worker: usize) {
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let task = self.next.fetch_add(1, Ordering::Relaxed);
+                if task >= job.tasks {
+                    return;
+                }
+                // SAFETY: `run` keeps the closure alive until the gate is closed and empty.
+                unsafe { (*job.call)(task, worker) };
+            }
+        }));
+        if let Err(payload) = result {
+            self.next.store(job.tasks, Ordering::Relaxed);
+            self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once() {
+        for workers in 1..=4 {
+            let pool = Pool::new(workers);
+            assert_eq!(pool.workers(), workers);
+            for tasks in [0, 1, 2, 3, 17, 1000] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, &|task, worker| {
+                    assert!(worker < workers);
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn many_jobs_and_sleeping_helpers() {
+        let pool = Pool::new(3);
+        let sum = AtomicUsize::new(0);
+        for round in 0..2000 {
+            if round % 500 == 0 {
+                // Long enough for the helpers to fall asleep; nothing depends on whether they do.
+                std::thread::sleep(SPIN * 10);
+            }
+            pool.run(5, &|task, _| {
+                sum.fetch_add(task, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(sum.load(Ordering::Relaxed), 2000 * 10);
+    }
+
+    #[test]
+    fn panics_come_back_and_the_pool_lives_on() {
+        let pool = Pool::new(2);
+        for _ in 0..20 {
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(64, &|task, _| assert!(task != 40, "task forty"));
+            }));
+            let payload = result.expect_err("a task panicked");
+            assert_eq!(payload.downcast_ref::<&str>(), Some(&"task forty"));
+        }
+        let count = AtomicUsize::new(0);
+        pool.run(10, &|_, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 10);
+    }
+
+    #[test]
+    fn ranges_cover_everything() {
+        let pool = Pool::new(2);
+        for (items, grain) in [(0, 1), (1, 1), (7, 3), (1000, 1), (1000, 999), (5, 100)] {
+            let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+            pool.run_ranges(items, grain, &|first, end, _| {
+                counts[first..end].iter().for_each(|c| drop(c.fetch_add(1, Ordering::Relaxed)));
+            });
+            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+        }
+    }
+}
