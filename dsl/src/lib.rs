@@ -4,7 +4,11 @@
 //! This crate knows nothing of devices, reads no file and no environment.
 
 pub mod ast;
+pub mod check;
 pub mod model;
 pub mod diagnostics;
 pub mod lex;
 pub mod parse;
+pub mod std_library;
+
+pub use check::{Accepted, check, load};

@@ -70,7 +70,12 @@ impl<'a> Checker<'a> {
 
     /// The name of the axis in this scope, or the one it was made under.
     pub(super) fn axis_name(&self, axis: Ax) -> &str {
-        let names = &self.frame().names.axes;
+        self.axis_name_in(self.frames.len() - 1, axis)
+    }
+
+    /// The name of the axis in a scope.
+    pub(super) fn axis_name_in(&self, frame: usize, axis: Ax) -> &str {
+        let names = &self.frames[frame].names.axes;
         names.iter().find(|(_, a)| **a == axis).map_or(self.axis(axis).name.as_str(), |(name, _)| name)
     }
 
@@ -204,7 +209,8 @@ impl<'a> Checker<'a> {
 
     /// Gives an axis a name in this scope. Axes of a model's constants belong to the whole model, wherever they are used first.
     pub(super) fn bind_axis(&mut self, name: &str, axis: Ax) {
-        if self.frames.len() == 1 && self.constants.contains_key(name) {
+        let shadowed = self.frame().scopes[1..].iter().any(|scope| scope.contains(name));
+        if self.frames.len() == 1 && self.constants.contains_key(name) && !shadowed {
             self.model_axes.insert(name.to_string(), axis);
         }
         self.frame_mut().names.axes.insert(name.to_string(), axis);

@@ -40,13 +40,6 @@ pub(super) struct NodeName {
     pub from_source: bool,
 }
 
-/// An input that was needed.
-#[derive(Clone, Debug)]
-pub(super) struct Import {
-    pub value: ValueId,
-    pub name: String,
-}
-
 /// A loss's contribution.
 #[derive(Clone, Debug)]
 pub(super) struct LossParts {
@@ -64,7 +57,8 @@ pub(super) struct Builder {
     /// For each axis of the graph the language's.
     pub axes: Vec<Ax>,
     pub names: Vec<NodeName>,
-    pub imports: IndexMap<Outside, Import>,
+    /// The inputs made so far.
+    pub imports: IndexMap<Outside, ValueId>,
     literals: FxHashMap<(u64, DType), Tensor>,
     pub rows: Vec<Rows>,
     /// Random ops so far.
@@ -109,7 +103,7 @@ impl Builder {
         if self.graph.node(value).op != Op::Input {
             return None;
         }
-        self.imports.iter().find(|(_, import)| import.value == value).map(|(outside, _)| *outside)
+        self.imports.iter().find(|(_, input)| **input == value).map(|(outside, _)| *outside)
     }
 
     /// The graph's axis for one of the language.
@@ -127,6 +121,25 @@ impl Builder {
         self.axis_ids.insert(axis, id);
         self.axes.push(axis);
         id
+    }
+
+    /// The input for something from outside; each is made once.
+    pub(super) fn import(
+        &mut self,
+        table: &[AxisInfo],
+        outside: Outside,
+        name: &str,
+        dtype: DType,
+        axes: &[Ax],
+    ) -> ValueId {
+        if let Some(&input) = self.imports.get(&outside) {
+            return input;
+        }
+        let ids: Vec<AxisId> = axes.iter().map(|&a| self.axis_id(table, a)).collect();
+        let value = self.graph.push(Op::Input, vec![], Type::new(dtype, ids), "n");
+        self.push_name(name.to_string(), true);
+        self.imports.insert(outside, value);
+        value
     }
 
     fn push_name(&mut self, text: String, from_source: bool) {
@@ -270,15 +283,9 @@ impl<'a> Checker<'a> {
     /// Something from outside as an input of the graph under construction.
     pub(super) fn import(&mut self, outside: Outside, name: &str) -> Tensor {
         let (axes, dtype) = self.outside_type(outside);
-        if let Some(import) = self.builder().imports.get(&outside) {
-            return Tensor { node: import.value, dtype, axes };
-        }
-        let ty = Type::new(dtype, self.axis_ids(&axes));
-        let builder = self.builder();
-        let value = builder.graph.push(Op::Input, vec![], ty, "n");
-        builder.push_name(name.to_string(), true);
-        builder.imports.insert(outside, Import { value, name: name.to_string() });
-        Tensor { node: value, dtype, axes }
+        let builder = if self.updating { &mut self.update } else { &mut self.forward };
+        let node = builder.import(&self.axes, outside, name, dtype, &axes);
+        Tensor { node, dtype, axes }
     }
 
     /// Axes and element type of something from outside.

@@ -174,6 +174,8 @@ pub(super) struct Frame<'a> {
     pub components: FxHashMap<String, u32>,
     /// Tensors declared with `param`, `state`, `stat` and `loss`, by path: none may be declared twice.
     pub declared: FxHashSet<String>,
+    /// The constants defined in the scope itself, then those in each repeat that is being unrolled: none may be defined twice.
+    pub scopes: Vec<FxHashSet<String>>,
     /// The results, once there was a `return`.
     pub returned: Option<Checked<Value>>,
 }
@@ -190,8 +192,17 @@ impl<'a> Frame<'a> {
             first_rest: None,
             components: FxHashMap::default(),
             declared: FxHashSet::default(),
+            scopes: vec![FxHashSet::default()],
             returned: None,
         }
+    }
+
+    /// Gives a constant its value.
+    pub(super) fn define_const(&mut self, name: &str, entry: ConstEntry) {
+        if let Some(scope) = self.scopes.last_mut() {
+            scope.insert(name.to_string());
+        }
+        self.names.consts.insert(name.to_string(), entry);
     }
 
     /// A path component that is free: `name`, `name_2`, ….

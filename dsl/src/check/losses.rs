@@ -1,0 +1,456 @@
+//! Losses, their counts, and what happens between steps: `loss`, `stat`, `update`.
+//!
+//! A loss statement becomes two scalars of the forward graph, the contribution to the total and the value that is reported. With
+//! `per` it is divided by a `Count` input, the step's total of the count. What one micro-batch counts is computed by the model's graph of
+//! counts, which copies the part of the layers' graphs that the count depends on.
+
+use super::axes::Ax;
+use super::build::{Builder, LossParts, Purpose};
+use super::constant::number;
+use super::remap::map_axes;
+use super::value::{Checked, InitKind, InitValue, Outside, Reported, Tensor, Value, Var, Variable};
+use super::Checker;
+use crate::ast::{Expr, Ident, Span, Target};
+use crate::diagnostics::quote;
+use crate::model::{Loss, Scope};
+use forebay_ir::{BinaryOp, DType, Op, ReduceKind, Type, ValueId};
+use rustc_hash::FxHashMap;
+
+/// A loss statement.
+#[derive(Clone, Copy)]
+pub(super) struct Written<'a> {
+    pub name: &'a Ident,
+    pub value: &'a Expr,
+    pub per: Option<&'a Expr>,
+    pub weight: Option<&'a Expr>,
+    pub scope: Option<&'a Ident>,
+}
+
+/// What a loss is divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Divisor {
+    /// The number of micro-batches.
+    MicroBatches,
+    /// A constant count of each micro-batch.
+    Fixed(f64),
+    /// An output of the graph of counts.
+    Count(ValueId),
+}
+
+/// A loss that was met, and what tells it from another of the same name.
+#[derive(Clone, Debug)]
+pub(super) struct KnownLoss {
+    pub loss: Loss,
+    /// The name as written, with its path.
+    pub wanted: String,
+    pub divisor: Divisor,
+}
+
+/// The graph of counts under construction. Equal expressions are one node, so that the layers of a repeat share a count.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub builder: Builder,
+    made: FxHashMap<String, ValueId>,
+}
+
+impl Counts {
+    pub(super) fn new(number: u32) -> Counts {
+        Counts { builder: Builder::new(number, Purpose::Counts), made: FxHashMap::default() }
+    }
+}
+
+impl<'a> Checker<'a> {
+    /// `loss name = value per count weight w scope s`.
+    pub(super) fn loss(&mut self, written: Written<'a>) -> Checked<()> {
+        let Written { name, .. } = written;
+        if !self.loss_path_free(name) {
+            return Err(self.declared_twice(name));
+        }
+        let scope = self.loss_scope(&written);
+        let weight = self.loss_weight(written.weight);
+        let value = self.loss_value(&written, scope.unwrap_or(Scope::Micro));
+        let divisor = match written.per {
+            None => Ok(Divisor::MicroBatches),
+            Some(count) => self.count(count),
+        };
+        let (scope, weight, value, divisor) = (scope?, weight?, value?, divisor?);
+        let wanted = format!("{}{}", self.frame().path, name.name);
+        let full = self.known_loss(wanted, scope, weight, divisor);
+        let metric = self.divide(value, divisor, &full, name.span)?;
+        let loss = if weight == 1.0 {
+            metric.clone()
+        } else {
+            let weight = self.literal(weight, metric.dtype);
+            self.emit(Op::Binary(BinaryOp::Mul), &[&metric, &weight], name.span)?
+        };
+        self.builder().name_from_source(metric.node, full.clone());
+        self.add_loss(full, loss, metric, name.span)
+    }
+
+    /// May a loss be declared under this path? Several statements in unrolled repeats have different paths.
+    fn loss_path_free(&mut self, name: &Ident) -> bool {
+        let path = format!("{}{} (loss)", self.frame().path, name.name);
+        self.frame_mut().declared.insert(path)
+    }
+
+    fn loss_scope(&mut self, written: &Written<'a>) -> Checked<Scope> {
+        let Some(scope) = written.scope else {
+            return Ok(if written.per.is_some() { Scope::Step } else { Scope::Micro });
+        };
+        if written.per.is_some() {
+            let diagnostic = self
+                .error("E0507", scope.span, "a loss has either `per` or `scope`")
+                .help("with `per` the value is a sum over the whole step, divided by a count over the whole step");
+            return Err(self.report(diagnostic));
+        }
+        match scope.name.as_str() {
+            "micro" => Ok(Scope::Micro),
+            "sequence" => Ok(Scope::Sequence),
+            "group" => Ok(Scope::Group),
+            "global" => Ok(Scope::Global),
+            other => {
+                let diagnostic = self
+                    .error("E0507", scope.span, format!("there is no scope {}", quote(other)))
+                    .help("scopes are micro, sequence, group and global");
+                Err(self.report(diagnostic))
+            }
+        }
+    }
+
+    fn loss_weight(&mut self, weight: Option<&'a Expr>) -> Checked<f64> {
+        let Some(expr) = weight else { return Ok(1.0) };
+        let constant = self.eval_const(expr)?;
+        match number(&self.used(&constant)) {
+            Some(weight) if weight.is_finite() => Ok(weight),
+            _ => {
+                let diagnostic = self.error("E0404", expr.span, "a weight is a finite number");
+                Err(self.report(diagnostic))
+            }
+        }
+    }
+
+    /// The value as a wide scalar.
+    fn loss_value(&mut self, written: &Written<'a>, scope: Scope) -> Checked<Tensor> {
+        let span = written.value.span;
+        let value = self.eval(written.value)?;
+        let tensor = self.tensor(value, span)?;
+        let mut tensor = self.wide(tensor, span)?;
+        if scope == Scope::Sequence {
+            let Some(batch) = self.batch_axis.filter(|&b| tensor.axes == [b]) else {
+                let diagnostic = self
+                    .error("E0207", span, "a loss of scope `sequence` has one value for each sequence")
+                    .label(format!("its axes are {}", self.list(&tensor.axes)))
+                    .help("keep the batch axis and sum over the others");
+                return Err(self.report(diagnostic));
+            };
+            tensor = self.reduce(ReduceKind::Sum, tensor, &[batch], span)?;
+            tensor = self.divide_by_size(tensor, &[batch], span)?;
+        }
+        if tensor.axes.is_empty() {
+            return Ok(tensor);
+        }
+        let names: Vec<&str> = tensor.axes.iter().map(|&a| self.axis_name(a)).collect();
+        let verb = if written.per.is_some() { "sum" } else { "mean" };
+        let text = self.text(span);
+        let text = if text.len() > 40 { "…" } else { text };
+        let help = format!("write `{verb}({text} over {})`", names.join(", "));
+        let diagnostic = self
+            .error("E0207", span, "a loss is a single number")
+            .label(format!("its axes are {}", self.list(&tensor.axes)))
+            .help(help);
+        Err(self.report(diagnostic))
+    }
+
+    fn wide(&mut self, tensor: Tensor, span: Span) -> Checked<Tensor> {
+        if tensor.dtype == DType::Bool {
+            let diagnostic = self
+                .error("E0209", span, "a bool is used as a number")
+                .help("`where(condition, 1.0, 0.0)` turns a bool into a number");
+            return Err(self.report(diagnostic));
+        }
+        self.cast(tensor, self.options.wide, span)
+    }
+
+    fn divide(&mut self, value: Tensor, divisor: Divisor, name: &str, span: Span) -> Checked<Tensor> {
+        let micro_batches = f64::from(self.options.micro_batches.max(1));
+        let number = match divisor {
+            Divisor::MicroBatches => micro_batches,
+            Divisor::Fixed(count) => count * micro_batches,
+            Divisor::Count(_) => {
+                let at = self.counted.iter().position(|n| n == name).unwrap_or_else(|| {
+                    self.counted.push(name.to_string());
+                    self.counted.len() - 1
+                });
+                let count = self.import(Outside::Count(at), name);
+                return self.emit(Op::Binary(BinaryOp::Div), &[&value, &count], span);
+            }
+        };
+        if number == 1.0 {
+            return Ok(value);
+        }
+        let number = self.literal(number, value.dtype);
+        self.emit(Op::Binary(BinaryOp::Div), &[&value, &number], span)
+    }
+
+    /// Adds to what the layer contributes to the loss of this name.
+    fn add_loss(&mut self, name: String, loss: Tensor, metric: Tensor, span: Span) -> Checked<()> {
+        let before = self.builder().losses.get(&name).cloned();
+        let parts = match before {
+            None => LossParts { loss: loss.node, metric: metric.node },
+            Some(before) => {
+                let same = loss.node == metric.node && before.loss == before.metric;
+                let earlier = |node| Tensor { node, dtype: metric.dtype, axes: vec![] };
+                let add = Op::Binary(BinaryOp::Add);
+                let total = self.emit(add.clone(), &[&earlier(before.metric), &metric], span)?;
+                let loss = if same { total.clone() } else { self.emit(add, &[&earlier(before.loss), &loss], span)? };
+                LossParts { loss: loss.node, metric: total.node }
+            }
+        };
+        self.builder().losses.insert(name, parts);
+        Ok(())
+    }
+
+    /// The loss's name: its path, or with a number when a loss of that path differs in weight, scope or count.
+    fn known_loss(&mut self, wanted: String, scope: Scope, weight: f64, divisor: Divisor) -> String {
+        let same = |k: &&KnownLoss| {
+            k.wanted == wanted && k.loss.scope == scope && k.loss.weight == weight && k.divisor == divisor
+        };
+        if let Some(known) = self.losses.iter().find(same) {
+            return known.loss.name.clone();
+        }
+        let mut name = wanted.clone();
+        let mut number = 2;
+        while self.losses.iter().any(|k| k.loss.name == name) {
+            name = format!("{wanted}_{number}");
+            number += 1;
+        }
+        let main = scope == Scope::Step && !self.losses.iter().any(|k| k.loss.main);
+        let loss = Loss { name: name.clone(), weight, scope, main };
+        self.losses.push(KnownLoss { loss, wanted, divisor });
+        if let Divisor::Count(value) = divisor {
+            self.counts.builder.outputs.insert(name.clone(), value);
+        }
+        name
+    }
+
+    /// What a `per` loss is divided by.
+    fn count(&mut self, expr: &'a Expr) -> Checked<Divisor> {
+        let value = self.eval(expr)?;
+        if let Value::Const(constant) = &value {
+            return match number(&self.used(constant)) {
+                Some(n) if n.is_finite() && n > 0.0 => Ok(Divisor::Fixed(n)),
+                _ => {
+                    let diagnostic = self.error("E0507", expr.span, "a count is a positive number");
+                    Err(self.report(diagnostic))
+                }
+            };
+        }
+        let tensor = self.tensor(value, expr.span)?;
+        let tensor = self.wide(tensor, expr.span)?;
+        if !tensor.axes.is_empty() {
+            let names: Vec<&str> = tensor.axes.iter().map(|&a| self.axis_name(a)).collect();
+            let help = format!("sum it over {}", names.join(", "));
+            let diagnostic = self
+                .error("E0207", expr.span, "the count of a loss is a single number")
+                .label(format!("its axes are {}", self.list(&tensor.axes)))
+                .help(help);
+            return Err(self.report(diagnostic));
+        }
+        self.copy_count(tensor.node, expr.span).map(Divisor::Count)
+    }
+
+    /// Copies what a value of the current layer depends on into the graph of counts.
+    fn copy_count(&mut self, value: ValueId, span: Span) -> Checked<ValueId> {
+        let mut counts = std::mem::replace(&mut self.counts, Counts::new(0));
+        let result = Copier { cx: self, counts: &mut counts, done: FxHashMap::default() }.copy(None, value, 0);
+        self.counts = counts;
+        result.map_err(|why| {
+            let diagnostic = self
+                .error("E0508", span, format!("the count of a loss {why}"))
+                .help("it may depend on inputs and constants only");
+            self.report(diagnostic)
+        })
+    }
+
+    /// `stat load[e] = value`.
+    pub(super) fn stat(&mut self, target: &'a Target, value: &'a Expr) -> Checked<()> {
+        let name = &target.name;
+        let result = match &target.axes {
+            Some(axes) => self.define(value, axes, target.span),
+            None => self.eval(value).and_then(|v| self.tensor(v, value.span)),
+        };
+        let tensor = result.and_then(|t| self.wide(t, value.span)).and_then(|t| {
+            self.new_tensor_name(name)?;
+            self.storable(&t.axes, name, target.span).map(|()| t)
+        });
+        let Ok(tensor) = tensor else {
+            let variable = Variable { var: Var::Poisoned, span: name.span };
+            self.frame_mut().names.vars.insert(name.name.clone(), variable);
+            return Err(Reported);
+        };
+        let init = InitValue { kind: InitKind::Zeros, args: vec![] };
+        let declared = self.new_declared(name, tensor.axes.clone(), init)?;
+        self.name_tensor(&tensor, &name.name);
+        self.stats.push(declared);
+        let number = self.stats.len() - 1;
+        self.forward.stats.push((number, tensor.node));
+        let variable = Variable { var: Var::Outside(Outside::Stat(number)), span: name.span };
+        self.frame_mut().names.vars.insert(name.name.clone(), variable);
+        Ok(())
+    }
+
+    /// `update bias = value`.
+    pub(super) fn update_statement(&mut self, name: &'a Ident, value: &'a Expr) -> Checked<()> {
+        let var = self.frame().names.vars.get(&name.name).map(|v| v.var.clone());
+        let state = match var {
+            Some(Var::Outside(Outside::State(state))) => state,
+            Some(Var::Poisoned) => return Err(Reported),
+            _ => {
+                let states = self.frame().names.vars.iter();
+                let states = states.filter(|(_, v)| matches!(v.var, Var::Outside(Outside::State(_))));
+                let near = crate::diagnostics::closest(&name.name, states.map(|(name, _)| name.as_str()));
+                let help = match near {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => "declare it with `state`".into(),
+                };
+                let message = format!("{} is not a state", quote(&name.name));
+                let diagnostic = self.error("E0510", name.span, message).help(help);
+                return Err(self.report(diagnostic));
+            }
+        };
+        if self.in_layer && state < self.own_states {
+            let diagnostic = self
+                .error("E0510", name.span, format!("every layer of the repeat would update {}", quote(&name.name)))
+                .help("declare the state inside the repeat, or update it after");
+            return Err(self.report(diagnostic));
+        }
+        self.updating = true;
+        let result = self.next_state(state, name, value);
+        self.updating = false;
+        let tensor = result?;
+        if self.update.next_states.insert(state, tensor.node).is_some() || !self.updated.insert(state) {
+            let diagnostic = self.error("E0510", name.span, format!("{} is updated twice", quote(&name.name)));
+            return Err(self.report(diagnostic));
+        }
+        Ok(())
+    }
+
+    /// The next value of a state, with the state's axes.
+    fn next_state(&mut self, state: usize, name: &'a Ident, value: &'a Expr) -> Checked<Tensor> {
+        let result = self.eval(value)?;
+        let result = self.plain(result, value.span)?;
+        let tensor = self.tensor(result, value.span)?;
+        let tensor = self.wide(tensor, value.span)?;
+        let want: Vec<Ax> = self.states[state].axes.clone();
+        if let Some(&axis) = tensor.axes.iter().find(|a| !want.contains(a)) {
+            let message = format!("{} has no axis {}", quote(&name.name), quote(self.axis_name(axis)));
+            let label = format!("axes {} for a state with {}", self.list(&tensor.axes), self.list(&want));
+            let diagnostic = self.error("E0510", value.span, message).label(label);
+            return Err(self.report(diagnostic));
+        }
+        let tensor = self.spread(tensor, &want, value.span)?;
+        let tensor = self.in_order(tensor, &want, value.span)?;
+        self.name_tensor(&tensor, &name.name);
+        Ok(tensor)
+    }
+}
+
+/// Copies values into the graph of counts, following carried values into the layers they come from.
+struct Copier<'c, 'a> {
+    cx: &'c mut Checker<'a>,
+    counts: &'c mut Counts,
+    done: FxHashMap<(Option<usize>, ValueId), ValueId>,
+}
+
+/// Layers that a count may reach back through.
+const MAX_REACH: usize = 1000;
+
+impl Copier<'_, '_> {
+    /// The copy of a value of a layer; `None` is the one under construction. The error ends the sentence "the count …".
+    fn copy(&mut self, layer: Option<usize>, value: ValueId, depth: usize) -> Result<ValueId, String> {
+        if depth > MAX_REACH {
+            return Err("depends on too many layers".into());
+        }
+        for node in self.slice(layer, value) {
+            if !self.done.contains_key(&(layer, node)) {
+                let copy = self.copy_node(layer, node, depth)?;
+                self.done.insert((layer, node), copy);
+            }
+        }
+        Ok(self.done[&(layer, value)])
+    }
+
+    fn builder(&self, layer: Option<usize>) -> &Builder {
+        match layer {
+            None => &self.cx.forward,
+            Some(layer) => &self.cx.segments[self.cx.layers[layer].segment].forward,
+        }
+    }
+
+    /// What a value depends on within its layer, operands first.
+    fn slice(&self, layer: Option<usize>, value: ValueId) -> Vec<ValueId> {
+        let graph = &self.builder(layer).graph;
+        let mut needed = vec![false; value.index() + 1];
+        needed[value.index()] = true;
+        for at in (0..=value.index()).rev().filter(|&i| i < graph.nodes.len()) {
+            if needed[at] {
+                graph.reads(ValueId(at as u32)).iter().for_each(|r| needed[r.index()] = true);
+            }
+        }
+        (0..needed.len()).filter(|&i| needed[i]).map(|i| ValueId(i as u32)).collect()
+    }
+
+    fn copy_node(&mut self, layer: Option<usize>, value: ValueId, depth: usize) -> Result<ValueId, String> {
+        let builder = self.builder(layer);
+        let node = builder.graph.node(value).clone();
+        if node.op == Op::Input {
+            let Some(outside) = builder.import_of(value) else { return Err("depends on something unknown".into()) };
+            return self.copy_input(layer, outside, depth);
+        }
+        let axes = builder.axes.clone();
+        let name = builder.names[value.index()].clone();
+        let offsets: Vec<_> = builder.graph.offsets.iter().filter(|(_, v)| *v == value).map(|(a, _)| *a).collect();
+        let operands: Vec<ValueId> = node.operands.iter().map(|&o| self.done[&(layer, o)]).collect();
+        let counts = &mut self.counts.builder;
+        let op = map_axes(&node.op, |a| counts.axis_id(&self.cx.axes, axes[a.0 as usize]));
+        let ty_axes: Vec<_> = node.ty.axes.iter().map(|a| counts.axis_id(&self.cx.axes, axes[a.0 as usize])).collect();
+        let ty = Type::new(node.ty.dtype, ty_axes);
+        let key = format!("{op:?} {operands:?} {ty:?}");
+        if let Some(&made) = self.counts.made.get(&key) {
+            return Ok(made);
+        }
+        if counts.graph.nodes.len() >= self.cx.options.limits.nodes {
+            return Err("is too complicated".into());
+        }
+        let copy = counts.graph.push(op, operands, ty, "n");
+        counts.names.push(name);
+        for ragged in offsets {
+            let ragged = counts.axis_id(&self.cx.axes, axes[ragged.0 as usize]);
+            counts.graph.offsets.push((ragged, copy));
+        }
+        self.counts.made.insert(key, copy);
+        Ok(copy)
+    }
+
+    fn copy_input(&mut self, layer: Option<usize>, outside: Outside, depth: usize) -> Result<ValueId, String> {
+        match outside {
+            Outside::Data(i) => {
+                let (name, axes) = (self.cx.inputs[i].name.name.clone(), self.cx.inputs[i].axes.clone());
+                Ok(self.counts.builder.import(&self.cx.axes, outside, &name, DType::I32, &axes))
+            }
+            Outside::Carry(slot) => {
+                let slot = match layer {
+                    None => self.cx.slots[slot].source,
+                    Some(layer) => self.cx.layers[layer].source_of(slot).ok_or("depends on something unknown")?,
+                };
+                let value = self.cx.segments[self.cx.layers[slot.layer].segment].exports[slot.export].value;
+                self.copy(Some(slot.layer), value, depth + 1)
+            }
+            Outside::Param(i) => Err(format!("depends on the parameter {}", quote(&self.cx.params[i].name()))),
+            Outside::State(i) => Err(format!("depends on the state {}", quote(&self.cx.states[i].name()))),
+            Outside::Stat(_) | Outside::Count(_) => Err("depends on a statistic".into()),
+            Outside::Rng => Err("depends on random numbers".into()),
+        }
+    }
+}
+
