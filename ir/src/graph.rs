@@ -357,10 +357,8 @@ impl Graph {
             }
         }
         let mut moved = vec![None; self.nodes.len()];
-        let mut next = 0;
-        for (i, _) in live.iter().enumerate().filter(|(_, l)| **l) {
-            moved[i] = Some(ValueId(next));
-            next += 1;
+        for (next, (i, _)) in live.iter().enumerate().filter(|(_, l)| **l).enumerate() {
+            moved[i] = Some(ValueId(next as u32));
         }
         let kept = |v: ValueId| moved[v.index()].expect("what a live node reads is live");
         let nodes = std::mem::take(&mut self.nodes);

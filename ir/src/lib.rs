@@ -4,6 +4,7 @@
 //!
 //! This crate knows nothing of models, devices, plans, files or threads.
 
+pub mod cost;
 pub mod gradient;
 pub mod graph;
 pub mod infer;

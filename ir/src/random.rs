@@ -2,7 +2,9 @@
 //!
 //! Element number `n` of a `random` with key `[seed, step, instance, offset]` (the operand) and site `s` is word `n % 4` of
 //!
-//!     Philox4x32-10(counter = [n / 4 mod 2^32, n / 4 / 2^32, s, instance], key = [seed, step])
+//! ```text
+//! Philox4x32-10(counter = [n / 4 mod 2^32, n / 4 / 2^32, s, instance], key = [seed, step])
+//! ```
 //!
 //! (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC 2011), shifted right by 8 and divided by 2^24: a multiple of 2^-24
 //! in [0, 1), exact in f32. The element number is row-major over the result's axes in order; with a batch axis, which is the

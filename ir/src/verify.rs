@@ -70,10 +70,11 @@ impl std::error::Error for Violation {}
 /// All violations, but for those that follow from another one at the same node.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Violation>> {
     let mut verifier = Verifier { graph, found: Vec::new() };
-    axis_names_are_unique(&mut verifier);
     axis_sizes_fit(&mut verifier);
-    // Types cannot be looked at when ragged axes have no parents.
-    let axes_are_sound = ragged_parents_are_fixed(&mut verifier);
+    ragged_parents_are_fixed(&mut verifier);
+    // Types cannot be looked at when ragged axes have no parents, nor sizes be added.
+    let axes_are_sound = verifier.found.is_empty();
+    axis_names_are_unique(&mut verifier);
     value_names_are_unique(&mut verifier);
     let sound = nodes(&mut verifier, axes_are_sound);
     inputs_are_declared_once(&mut verifier);
@@ -117,14 +118,12 @@ fn axis_names_are_unique(verifier: &mut Verifier<'_>) {
 fn axis_sizes_fit(verifier: &mut Verifier<'_>) {
     for i in 0..verifier.graph.axes.len() as u32 {
         let fits = verifier.graph.size(AxisId(i)) <= MAX_SIZE;
-        verifier.ensure(fits, Place::Axis(AxisId(i)), "axis_sizes_fit", || {
-            "an axis has at most 2^62 elements".to_string()
-        });
+        verifier
+            .ensure(fits, Place::Axis(AxisId(i)), "axis_sizes_fit", || "an axis has at most 2^62 elements".to_string());
     }
 }
 
-fn ragged_parents_are_fixed(verifier: &mut Verifier<'_>) -> bool {
-    let before = verifier.found.len();
+fn ragged_parents_are_fixed(verifier: &mut Verifier<'_>) {
     for i in 0..verifier.graph.axes.len() as u32 {
         let Some(parent) = verifier.graph.ragged_parent(AxisId(i)) else { continue };
         let holds = parent.0 < i && !verifier.graph.is_ragged(parent);
@@ -132,7 +131,6 @@ fn ragged_parents_are_fixed(verifier: &mut Verifier<'_>) -> bool {
             "the parent of a ragged axis must be declared before it and not be ragged".to_string()
         });
     }
-    verifier.found.len() == before
 }
 
 fn value_names_are_unique(verifier: &mut Verifier<'_>) {

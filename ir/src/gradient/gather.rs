@@ -3,14 +3,16 @@
 //! In general a gather's gradient is a `scatter_add`, which needs zeros, and an order of addition. Dispatch and combine of a
 //! Mixture-of-Experts layer need neither, since `group` only permutes: each is undone by a gather the other way.
 //!
-//!     %rows = group %chosen                 : i32[e, r]             // chosen: i32[n, k], or of as many elements
-//!     %xe   = gather %x at %rows / K        : [e, r, d]             // dispatch
-//!         %slot = invert %rows              : i32[n, k]
-//!         %d.x  = sum (gather %d.xe at %slot) over {k}
+//! ```text
+//! %rows = group %chosen                 : i32[e, r]             // chosen: i32[n, k], or of as many elements
+//! %xe   = gather %x at %rows / K        : [e, r, d]             // dispatch
+//!     %slot = invert %rows              : i32[n, k]
+//!     %d.x  = sum (gather %d.xe at %slot) over {k}
 //!
-//!     %slot = invert %rows                  : i32[n, k]
-//!     %y    = gather %ye at %slot           : [n, k, d]             // combine
-//!         %d.ye = gather (merge %d.y {n, k}) at %rows
+//! %slot = invert %rows                  : i32[n, k]
+//! %y    = gather %ye at %slot           : [n, k, d]             // combine
+//!     %d.ye = gather (merge %d.y {n, k}) at %rows
+//! ```
 //!
 //! A gather whose index has no axes of its own (the logit of the right class) picks one element of each row: its gradient is a
 //! `select` against the positions, which fuses with what surrounds it.
@@ -65,7 +67,8 @@ impl Rule<'_> {
 
     /// The rows of x went to `rows / by`: each of them `by` times.
     fn undo_dispatch(&mut self, axis: AxisId, rows: &Rows) -> Result<Option<ValueId>, TypeError> {
-        let bijective = !self.graph.is_ragged(axis) && self.graph.size(axis) * rows.by == rows.elements;
+        let bijective =
+            !self.graph.is_ragged(axis) && self.graph.size(axis).checked_mul(rows.by) == Some(rows.elements);
         if !bijective {
             return Ok(None);
         }
@@ -135,17 +138,22 @@ struct Rows {
     by: u64,
 }
 
-/// Recognises the rows of a `group`, or those divided by a constant.
+/// Recognises the rows of a `group`, or those divided by constants.
 fn rows_of(graph: &Graph, index: ValueId) -> Option<Rows> {
-    let node = graph.node(index);
-    if let Op::Group { .. } = node.op {
-        let chosen = node.operands[0];
-        return Some(Rows { value: index, chosen, elements: graph.numel(graph.ty(chosen)), by: 1 });
+    let (mut value, mut by) = (index, 1_u64);
+    loop {
+        let node = graph.node(value);
+        match node.op {
+            Op::Group { .. } => {
+                let chosen = node.operands[0];
+                return Some(Rows { value, chosen, elements: graph.numel(graph.ty(chosen)), by });
+            }
+            Op::Binary(BinaryOp::Div) => {
+                let divisor = super::constant_value(graph, node.operands[1]);
+                by = by.checked_mul(divisor.filter(|&c| c >= 1.0 && c.fract() == 0.0)? as u64)?;
+                value = node.operands[0];
+            }
+            _ => return None,
+        }
     }
-    if node.op != Op::Binary(BinaryOp::Div) {
-        return None;
-    }
-    let by = super::constant_value(graph, node.operands[1]).filter(|&c| c >= 1.0 && c.fract() == 0.0)?;
-    let rows = rows_of(graph, node.operands[0])?;
-    Some(Rows { by: rows.by * by as u64, ..rows })
 }

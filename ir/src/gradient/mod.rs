@@ -1,8 +1,10 @@
 //! The gradient rule of each op: from the cotangent of a result to the cotangent of an operand, in the same primitive ops.
 //!
-//!     %y = mul %x, %gain            %d.x        = mul %d.y, %gain
-//!                             ==>   %d.gain.mul = mul %d.y, %x
-//!                                   %d.gain     = sum %d.gain.mul over {t}      // %gain was broadcast along t
+//! ```text
+//! %y = mul %x, %gain            %d.x        = mul %d.y, %gain
+//!                         ==>   %d.gain.mul = mul %d.y, %x
+//!                               %d.gain     = sum %d.gain.mul over {t}      // %gain was broadcast along t
+//! ```
 //!
 //! A cotangent has the type of its value, in the same physical order. Rules put the order into a node that has a free order; only
 //! where there is none do they add a `reorder`.
@@ -360,12 +362,14 @@ impl Rule<'_> {
 }
 
 /// The number that all elements of a value are, when that can be seen.
-pub fn constant_value(graph: &Graph, value: ValueId) -> Option<f64> {
-    let node = graph.node(value);
-    match node.op {
-        Op::Const(c) => Some(c),
-        Op::Broadcast(_) | Op::Reorder | Op::Detach => constant_value(graph, node.operands[0]),
-        _ => None,
+pub fn constant_value(graph: &Graph, mut value: ValueId) -> Option<f64> {
+    loop {
+        let node = graph.node(value);
+        match node.op {
+            Op::Const(c) => return Some(c),
+            Op::Broadcast(_) | Op::Reorder | Op::Detach => value = node.operands[0],
+            _ => return None,
+        }
     }
 }
 

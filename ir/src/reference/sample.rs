@@ -1,6 +1,6 @@
 //! Random inputs for a graph, for tests that run it.
 
-use super::{Tensor, sizes};
+use super::{Tensor, scalar::round, sizes};
 use crate::graph::{Graph, ValueId};
 use crate::op::Op;
 use crate::random;
@@ -37,7 +37,7 @@ impl Sampler {
         let ty = graph.ty(value);
         let n = graph.numel(ty) as usize;
         let data: Vec<f64> = match ty.dtype {
-            DType::F64 | DType::F32 | DType::BF16 => (0..n).map(|_| self.uniform(range)).collect(),
+            DType::F64 | DType::F32 | DType::BF16 => (0..n).map(|_| round(self.uniform(range), ty.dtype)).collect(),
             DType::Bool => (0..n).map(|_| self.below(2) as f64).collect(),
             DType::I32 => match graph.offsets.iter().find(|(_, v)| *v == value) {
                 Some((ragged, _)) => self.starts(n, graph.size(*ragged)),

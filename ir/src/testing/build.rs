@@ -86,7 +86,10 @@ impl<'a> Builder<'a> {
     }
 
     /// A value with a fixed axis, and the axis.
-    pub(super) fn value_and_axis(&mut self, holds: impl Fn(&Builder<'_>, ValueId) -> bool) -> Option<(ValueId, AxisId)> {
+    pub(super) fn value_and_axis(
+        &mut self,
+        holds: impl Fn(&Builder<'_>, ValueId) -> bool,
+    ) -> Option<(ValueId, AxisId)> {
         let value = self.value(|b, v| holds(b, v) && !b.fixed_axes(v).is_empty())?;
         let axes = self.fixed_axes(value);
         Some((value, self.one_of(&axes)?))
@@ -133,13 +136,7 @@ impl<'a> Builder<'a> {
     }
 
     /// [`Builder::add`] with the result's axes given.
-    pub(super) fn add_ordered(
-        &mut self,
-        op: Op,
-        operands: &[ValueId],
-        axes: &[AxisId],
-        name: &str,
-    ) -> Option<ValueId> {
+    pub(super) fn add_ordered(&mut self, op: Op, operands: &[ValueId], axes: &[AxisId], name: &str) -> Option<ValueId> {
         let ty = crate::infer::infer_ordered(&self.graph, &op, operands, axes).ok()?;
         verify::type_is_legal(&self.graph, &ty).ok()?;
         let is_allowed = (self.allows)(&self.graph, &op) && self.graph.numel(&ty) <= MAX_ELEMENTS;

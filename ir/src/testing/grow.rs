@@ -183,14 +183,14 @@ fn reorder(b: &mut Builder<'_>) -> Option<ValueId> {
 
 fn contract(b: &mut Builder<'_>) -> Option<ValueId> {
     let x = b.value(|b, v| b.dtype(v).is_float() && !b.graph.ty(v).axes.is_empty())?;
-    let shared = |b: &Builder<'_>, v: ValueId| {
+    let common = |b: &Builder<'_>, v: ValueId| {
         let axes = b.graph.ty(x).axes.iter().copied();
-        let mut shared: Vec<AxisId> = axes.filter(|a| b.graph.ty(v).has(*a)).collect();
-        shared.sort_unstable();
-        shared
+        let mut common: Vec<AxisId> = axes.filter(|a| b.graph.ty(v).has(*a)).collect();
+        common.sort_unstable();
+        common
     };
-    let y = b.value(|b, v| b.dtype(v) == b.dtype(x) && !shared(b, v).is_empty())?;
-    let over = shared(b, y);
+    let y = b.value(|b, v| b.dtype(v) == b.dtype(x) && !common(b, v).is_empty())?;
+    let over = common(b, y);
     let over = b.some_of(&over)?;
     b.add(Op::Contract { over }, &[x, y], "contract")
 }
@@ -220,7 +220,7 @@ fn rename(b: &mut Builder<'_>) -> Option<ValueId> {
 fn split(b: &mut Builder<'_>) -> Option<ValueId> {
     let (x, from) = b.value_and_axis(|_, _| true)?;
     let n = b.graph.size(from);
-    let divisors: Vec<u64> = (1..=n).filter(|d| n % d == 0).collect();
+    let divisors: Vec<u64> = (1..=n).filter(|d| n.is_multiple_of(*d)).collect();
     let major = b.one_of(&divisors)?;
     let mut has = b.graph.ty(x).axes.clone();
     has.push(b.axis(major, &has, "major"));
@@ -317,8 +317,7 @@ fn scatter_add(b: &mut Builder<'_>) -> Option<ValueId> {
     axes.sort_unstable();
     let over = b.some_of(&axes)?;
     let all = (0..b.graph.axes.len() as u32).map(AxisId);
-    let fitting: Vec<AxisId> =
-        all.filter(|a| b.is_index(index, elements(b, *a)) && !b.graph.ty(x).has(*a)).collect();
+    let fitting: Vec<AxisId> = all.filter(|a| b.is_index(index, elements(b, *a)) && !b.graph.ty(x).has(*a)).collect();
     let axis = match b.one_of(&fitting) {
         Some(axis) => axis,
         None => b.graph.add_axis("scattered", Extent::Fixed(b.range(index)?.1 as u64 + 1), None),
@@ -338,7 +337,8 @@ fn top_k(b: &mut Builder<'_>) -> Option<ValueId> {
 fn group(b: &mut Builder<'_>) -> Option<ValueId> {
     let chosen = b.value(|b, v| b.is_index(v, 16) && b.graph.ragged_axis(&b.graph.ty(v).axes).is_none())?;
     let (_, high) = b.range(chosen)?;
-    let parents: Vec<AxisId> = b.all_fixed_axes().into_iter().filter(|a| b.is_index(chosen, b.graph.size(*a))).collect();
+    let parents: Vec<AxisId> =
+        b.all_fixed_axes().into_iter().filter(|a| b.is_index(chosen, b.graph.size(*a))).collect();
     let parent = match b.one_of(&parents) {
         Some(parent) => parent,
         None => b.graph.add_axis("groups", Extent::Fixed(high as u64 + 1), None),

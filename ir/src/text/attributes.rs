@@ -13,14 +13,9 @@ pub(super) fn print(graph: &Graph, node: &Node) -> String {
     let axes = |a: &[AxisId]| names::axes(graph, a);
     let values = |v: &[ValueId]| v.iter().map(|&v| names::value(graph, v)).collect::<Vec<_>>();
     let attributes = match &node.op {
-        Op::Input
-        | Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Select
-        | Op::Cast(_)
-        | Op::Detach
-        | Op::Reorder
-        | Op::Invert => String::new(),
+        Op::Input | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Detach | Op::Reorder | Op::Invert => {
+            String::new()
+        }
         Op::Const(value) => names::float(*value),
         Op::Iota(of) => axis(of),
         Op::Random { site, batch: None } => format!("{{site {site}}}"),
@@ -94,9 +89,9 @@ pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<V
         "sum" => Op::Reduce { kind: ReduceKind::Sum, over: parse_over(scope, cursor)? },
         "reduce_max" => Op::Reduce { kind: ReduceKind::Max, over: parse_over(scope, cursor)? },
         "reduce_min" => Op::Reduce { kind: ReduceKind::Min, over: parse_over(scope, cursor)? },
-        "scan" => braced(cursor, |cursor| {
-            Ok(Op::Scan { axis: scope.axis(cursor)?, direction: parse_direction(cursor)? })
-        })?,
+        "scan" => {
+            braced(cursor, |cursor| Ok(Op::Scan { axis: scope.axis(cursor)?, direction: parse_direction(cursor)? }))?
+        }
         "rename" => {
             let (from, to) = mapped(cursor, one, one)?;
             Op::Rename { from, to }

@@ -194,7 +194,10 @@ impl<'a> Cursor<'a> {
         };
         self.at += text.len();
         if value.is_infinite() && text.contains(|c: char| c.is_ascii_digit()) {
-            return Err(Fault::new(start..self.at, "the number is too large for 64 bits; write `inf` if that is meant"));
+            return Err(Fault::new(
+                start..self.at,
+                "the number is too large for 64 bits; write `inf` if that is meant",
+            ));
         }
         // All NaNs are one: the text has no room for sign and payload.
         Ok(if value.is_nan() { f64::NAN } else { value })
