@@ -218,7 +218,7 @@ pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, wide: DType, na
     let gradient = g.input("gradient", wide, &[n], InputRole::Grad);
     let first = g.input("first", wide, &[n], InputRole::State);
     let second = g.input("second", wide, &[n], InputRole::State);
-    let mut scalar = |g: &mut Scalars, name: &str| {
+    let scalar = |g: &mut Scalars, name: &str| {
         let value = g.input(name, DType::F64, &[], InputRole::Carry);
         if wide == DType::F64 { value } else { g.op(Op::Cast(wide), &[value], name) }
     };

@@ -1,15 +1,17 @@
 //! Small exact clean-ups: common subexpressions, constants, and ops that undo each other.
 //!
-//!     %a = broadcast %s, %b = mul %a, %x                %b = mul %s, %x
-//!     %c = mul %b, 1, %d = neg (neg %c)         ==>
-//!     %e = add %y, %d                                   %e = add %y, %b
+//! ```text
+//! %a = broadcast %s, %b = mul %a, %x                %b = mul %s, %x
+//! %c = mul %b, 1, %d = neg (neg %c)         ==>
+//! %e = add %y, %d                                   %e = add %y, %b
+//! ```
 //!
 //! Requires: nothing. Keeps: every output bit for bit (signs of NaN apart), names of the values that stay.
 //! What is not exact is left alone: `x + 0` (-0 becomes 0), `(x * a) * b`, a sum of copies, functions that a device approximates.
 //! Cost: linear in nodes for each round; rounds until nothing changes.
 
 use forebay_ir::reference::scalar;
-use forebay_ir::{BinaryOp, DType, Graph, Op, Type, UnaryOp, ValueId};
+use forebay_ir::{BinaryOp, DType, Graph, Node, Op, Type, UnaryOp, ValueId};
 use rustc_hash::FxHashMap;
 use std::mem::discriminant;
 
@@ -23,7 +25,7 @@ pub fn simplify(graph: &mut Graph) -> Vec<Option<ValueId>> {
         let kept = next.prune();
         let compose = |v: Option<ValueId>| v.and_then(|v: ValueId| kept[step[v.index()].index()]);
         moved.iter_mut().for_each(|v| *v = compose(*v));
-        let unchanged = next == *graph;
+        let unchanged = same_nodes(&next, graph);
         *graph = next;
         if unchanged {
             return moved;
@@ -88,7 +90,7 @@ impl<'g> Round<'g> {
     /// The value of `op` applied to `operands`: a new node or an old one.
     fn emit(&mut self, mut op: Op, mut operands: Vec<ValueId>, ty: &Type, name: &str) -> ValueId {
         loop {
-            match self.look(&op, &operands, ty) {
+            match self.look(&op, &operands, ty, name) {
                 Is(value) if self.new.ty(value) == ty => return value,
                 Becomes(other, of) => (op, operands) = (other, of),
                 Is(_) | Stays => break,
@@ -108,7 +110,7 @@ impl<'g> Round<'g> {
         value
     }
 
-    fn look(&mut self, op: &Op, operands: &[ValueId], ty: &Type) -> Verdict {
+    fn look(&mut self, op: &Op, operands: &[ValueId], ty: &Type, name: &str) -> Verdict {
         if let Some(constant) = self.fold(op, operands, ty) {
             return Becomes(Op::Const(constant), vec![]);
         }
@@ -118,7 +120,7 @@ impl<'g> Round<'g> {
         }
         match op {
             Op::Unary(op) => self.unary(*op, operands[0]),
-            Op::Binary(op) => self.binary(*op, operands[0], operands[1]),
+            Op::Binary(op) => self.binary(*op, operands[0], operands[1], ty, name),
             Op::Select => self.select(operands[0], operands[1], operands[2]),
             Op::Cast(to) => self.cast(*to, operands[0]),
             Op::Broadcast(axes) => self.broadcast(axes, operands[0]),
@@ -238,7 +240,7 @@ impl<'g> Round<'g> {
         }
     }
 
-    fn binary(&mut self, op: BinaryOp, a: ValueId, b: ValueId) -> Verdict {
+    fn binary(&mut self, op: BinaryOp, a: ValueId, b: ValueId, ty: &Type, name: &str) -> Verdict {
         let dtype = self.new.ty(a).dtype;
         let becomes = |op, a, b| Becomes(Op::Binary(op), vec![a, b]);
         let (ca, cb) = (self.constant(a), self.constant(b));
@@ -257,6 +259,10 @@ impl<'g> Round<'g> {
                 let inverse = self.new_scalar(1.0 / cb.expect("a scalar is constant"), dtype);
                 becomes(BinaryOp::Mul, a, inverse)
             }
+            BinaryOp::Add if a == b && dtype.is_float() => {
+                let two = self.new_scalar(2.0, dtype);
+                becomes(BinaryOp::Mul, a, two)
+            }
             BinaryOp::Add if nb.is_some() => becomes(BinaryOp::Sub, a, nb.expect("just seen")),
             BinaryOp::Add if na.is_some() => becomes(BinaryOp::Sub, b, na.expect("just seen")),
             BinaryOp::Sub if nb.is_some() => becomes(BinaryOp::Add, a, nb.expect("just seen")),
@@ -266,6 +272,12 @@ impl<'g> Round<'g> {
             BinaryOp::Mul if na.is_some() && self.scalar(b).is_some() => {
                 let negative = self.new_scalar(-cb.expect("a scalar is constant"), dtype);
                 becomes(op, na.expect("just seen"), negative)
+            }
+            // Signs go outwards, where a sum takes them in.
+            BinaryOp::Mul | BinaryOp::Div if dtype.is_float() && (na.is_some() || nb.is_some()) => {
+                let positive = vec![na.unwrap_or(a), nb.unwrap_or(b)];
+                let positive = self.emit(Op::Binary(op), positive, ty, &format!("{name}.neg"));
+                Becomes(Op::Unary(UnaryOp::Neg), vec![positive])
             }
             BinaryOp::And | BinaryOp::Or if a == b => Is(a),
             _ => Stays,
@@ -387,7 +399,13 @@ fn commutes(op: &Op) -> bool {
     matches!(op, Op::Binary(Add | Mul | Eq | Ne | And | Or))
 }
 
-/// Equal ops; constants by their bits.
+/// Are the nodes the same? Simplification changes nothing else by itself.
+fn same_nodes(a: &Graph, b: &Graph) -> bool {
+    let same = |(a, b): (&Node, &Node)| same_op(&a.op, &b.op) && a.operands == b.operands && a.ty == b.ty;
+    a.nodes.len() == b.nodes.len() && a.nodes.iter().zip(&b.nodes).all(same)
+}
+
+/// Equal ops; constants by their bits, since NaN is not equal to itself.
 fn same_op(a: &Op, b: &Op) -> bool {
     match (a, b) {
         (Op::Const(a), Op::Const(b)) => a.to_bits() == b.to_bits(),

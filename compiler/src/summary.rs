@@ -7,9 +7,9 @@ use indexmap::IndexMap;
 /// Totals of a model at its batch and sequence length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// Parameters, elements.
+    /// Parameters and states (router biases), elements.
     pub params: u64,
-    /// Parameters that take part in one token, elements.
+    /// Those of them that take part in one token, elements.
     pub active_params: u64,
     /// Matrix-product FLOPs of the forward pass of one micro-batch (causal attention at half).
     pub forward_flops: f64,
@@ -23,8 +23,8 @@ impl Summary {
         let tokens = model.batch * model.seq;
         // Each segment is looked at once, however many layers it has.
         let flops: Vec<f64> = model.segments.iter().map(|s| cost::model_flops(&s.forward)).collect();
-        let active: Vec<Vec<u64>> = model.segments.iter().map(|s| active(&s.forward, tokens)).collect();
-        let mut of_param: IndexMap<usize, u64> = IndexMap::new();
+        let active: Vec<Vec<f64>> = model.segments.iter().map(|s| active(&s.forward, tokens)).collect();
+        let mut of_param: IndexMap<usize, f64> = IndexMap::new();
         let mut summary = Summary { tokens, ..Summary::default() };
         for layer in &model.layers {
             summary.forward_flops += flops[layer.segment];
@@ -33,12 +33,14 @@ impl Summary {
                 *most = (*most).max(*active);
             }
         }
-        summary.params = model.params.iter().map(|p| p.numel()).sum();
-        summary.active_params = of_param.values().sum();
+        let states: u64 = model.states.iter().map(|s| s.numel()).sum();
+        summary.params = model.params.iter().map(|p| p.numel()).sum::<u64>() + states;
+        summary.active_params = of_param.values().sum::<f64>().round() as u64 + states;
         summary
     }
 }
 
-fn active(graph: &forebay_ir::Graph, tokens: u64) -> Vec<u64> {
-    cost::active_params(graph, tokens)
+/// For each `Param` input in order: how many of its elements take part in one token.
+fn active(graph: &forebay_ir::Graph, tokens: u64) -> Vec<f64> {
+    cost::active_parameters(graph, tokens).into_iter().map(|(_, active)| active).collect()
 }

@@ -2,7 +2,9 @@
 //!
 //! Each value is a pair of vertices joined by an edge whose capacity is what it costs to keep the value:
 //!
-//!     source ──∞──▶ (a₁)──bytes──▶(a₂)──∞──▶(b₁)──bytes──▶(b₂)──∞──▶ target        b = exp a;  a before, b's reader after
+//! ```text
+//! source ──∞──▶ (a₁)──bytes──▶(a₂)──∞──▶(b₁)──bytes──▶(b₂)──∞──▶ target        b = exp a;  a before, b's reader after
+//! ```
 //!
 //! Values made before the cut hang on the source, what later values read hangs on the target. The edges that a minimum cut severs are the
 //! values to keep; of several minimum cuts the one nearest to the target is taken, which leaves the least to compute again.

@@ -1,12 +1,14 @@
 //! Reverse-mode differentiation of a segment.
 //!
-//!     forward F:  %h = contract %x, %w over {d}
-//!                 %y = mul %h, %h
+//! ```text
+//! forward F:  %h = contract %x, %w over {d}
+//!             %y = mul %h, %h
 //!
-//!     forward F           … as before, and output saved h
-//!     backward B = I + W  %d.h       = mul (mul %d.y, 2), %h        %h: saved, %d.y: the gradient of the output y
-//!       I                 %carry.x   = contract %d.h, %w over {f}   and output saved d.h
-//!       W                 %param.w   = contract %x, %d.h over {t}   %d.h: saved by I
+//! forward F           … as before, and output saved h
+//! backward B = I + W  %d.h       = mul (mul %d.y, 2), %h        %h: saved, %d.y: the gradient of the output y
+//!   I                 %carry.x   = contract %d.h, %w over {f}   and output saved d.h
+//!   W                 %param.w   = contract %x, %d.h over {t}   %d.h: saved by I
+//! ```
 //!
 //! Three steps, each in its file: [`sweep`] appends the gradient to F in one joint graph; [`cut`] decides which values cross from one graph to
 //! the next; [`extract`] pulls the graphs out of the joint one. In between, [`crate::simplify`] merges what forward and backward have in common.
@@ -35,7 +37,7 @@ mod sweep;
 use crate::simplify::simplify;
 use cut::Place;
 use extract::{Needs, extract};
-use forebay_ir::{Graph, InputRole, Op, Output, OutputRole, ValueId};
+use forebay_ir::{Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
@@ -152,10 +154,11 @@ fn saved_for_backward(
         op if in_forward[v.index()] && !cut::is_cheap(op) && !recompute[v.index()] => Place::Before,
         _ => Place::Either,
     };
-    // Inputs are there anyway. Beyond bytes, fewer tensors; then those that F makes in any case.
-    let weight = |v: ValueId| match graph.node(v).op {
+    // Inputs are there anyway. Beyond bytes, fewer tensors; then the tensor itself rather than a view, and what F makes in any case.
+    let weight = |v: ValueId| match &graph.node(v).op {
         Op::Input => 0,
-        _ => graph.bytes(v) * 16 + if in_forward[v.index()] { 1 } else { 2 },
+        op if op.row().unit == Unit::None => graph.bytes(v) * 16 + 2,
+        _ => graph.bytes(v) * 16 + if in_forward[v.index()] { 1 } else { 3 },
     };
     let mut saved = cut::minimum_cut(graph, &place, &weight, &values(grads));
     saved.retain(|&v| graph.node(v).op != Op::Input);

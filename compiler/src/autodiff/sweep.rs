@@ -3,8 +3,10 @@
 //! Values are visited from last to first. When one is reached, all its readers have their cotangents; its own is the sum of what
 //! they contribute. Two kinds of readers are taken together, because what they contribute has no overlap:
 //!
-//!     takes of all elements of an axis      stack of the elements' cotangents
-//!     slices that tile an axis              concat of the slices' cotangents
+//! ```text
+//! takes of all elements of an axis      stack of the elements' cotangents
+//! slices that tile an axis              concat of the slices' cotangents
+//! ```
 
 use super::{Options, grad_input_name};
 use forebay_ir::gradient::{gradient, zeros};

@@ -17,9 +17,11 @@ mod index;
 mod matmul;
 mod places;
 mod region;
+mod standalone;
 mod units;
 
 pub use frame::{Interval, pack};
+pub use standalone::standalone;
 
 use forebay_ir::{Graph, Op, ValueId};
 use forebay_plan as plan;

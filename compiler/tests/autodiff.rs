@@ -1,0 +1,278 @@
+//! Differentiated segments: gradients against differences, agreement of the graphs with each other, and what is saved.
+
+use forebay_compiler::autodiff::{Differentiated, Options, differentiate, grad_input_name};
+use forebay_ir::reference::{Mode, Tensor, evaluate, sample};
+use forebay_ir::text::{parse, print, print_module, render};
+use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ReduceKind, UnaryOp, ValueId, testing, verify};
+use proptest::prelude::*;
+use rustc_hash::FxHashMap;
+use std::path::Path;
+
+type Values = FxHashMap<ValueId, Tensor>;
+
+const STEP: f64 = 1e-5;
+
+/// What comes out of a run, by role and name.
+type Results = FxHashMap<(OutputRole, String), Tensor>;
+
+fn read(source: &str) -> Graph {
+    let graph = parse(source).unwrap_or_else(|e| panic!("{}", render(&e, source, "input")));
+    check_legal(&graph);
+    graph
+}
+
+fn check_legal(graph: &Graph) {
+    verify::verify(graph).unwrap_or_else(|v| panic!("{}", verify::render(graph, &v)));
+}
+
+fn graphs(d: &Differentiated) -> [&Graph; 4] {
+    [&d.forward, &d.backward, &d.backward_input, &d.backward_weight]
+}
+
+fn run(graph: &Graph, given: &Values, mode: Mode) -> Results {
+    let values = evaluate(graph, given, mode);
+    let result = |o: &forebay_ir::Output| ((o.role, o.name.clone()), values[o.value.index()].clone());
+    graph.outputs.iter().map(result).collect()
+}
+
+/// A run's inputs: those of F by role and name, what earlier graphs saved, gradients of carries.
+fn bind(graph: &Graph, forward: (&Graph, &Values), saved: &[&Results], grads: &FxHashMap<String, Tensor>) -> Values {
+    let value_of = |input: &forebay_ir::Input| {
+        let name = &graph.node(input.value).name;
+        let found = match input.role {
+            InputRole::Saved => saved.iter().find_map(|r| r.get(&(OutputRole::Saved, name.clone()))),
+            InputRole::Grad => grads.get(name),
+            role => forward.0.input(role, name).and_then(|v| forward.1.get(&v)),
+        };
+        (input.value, found.unwrap_or_else(|| panic!("nothing for `{name}`")).clone())
+    };
+    graph.inputs.iter().map(value_of).collect()
+}
+
+fn gradients(results: &Results) -> Vec<(String, Tensor)> {
+    let mut grads: Vec<(String, Tensor)> =
+        results.iter().filter(|((r, _), _)| *r == OutputRole::Grad).map(|((_, n), t)| (n.clone(), t.clone())).collect();
+    grads.sort_by(|a, b| a.0.cmp(&b.0));
+    grads
+}
+
+fn dot(a: &Tensor, b: &Tensor) -> f64 {
+    a.data.iter().zip(&b.data).map(|(a, b)| a * b).sum()
+}
+
+/// Random gradients for the carry outputs.
+fn output_gradients(forward: &Graph, options: &Options, seed: i32) -> FxHashMap<String, Tensor> {
+    let mut sampler = sample::Sampler::new(seed);
+    let carry = |name: &String| forward.output(OutputRole::Carry, name).expect("it exists");
+    options.carry_outputs.iter().map(|n| (grad_input_name(n), sampler.input(forward, carry(n), &(-1.0..1.0)))).collect()
+}
+
+/// Losses, and carries weighted with the gradients that will come from later segments.
+fn objective(forward: &Graph, given: &Values, grads: &FxHashMap<String, Tensor>) -> f64 {
+    let results = run(forward, given, Mode::F64);
+    let terms = results.iter().map(|((role, name), tensor)| match role {
+        OutputRole::Loss => tensor.data[0],
+        OutputRole::Carry => grads.get(&grad_input_name(name)).map_or(0.0, |g| dot(g, tensor)),
+        _ => 0.0,
+    });
+    terms.sum()
+}
+
+/// Runs F, B, I and W; the graphs must agree. Returns B's gradients.
+fn run_all(
+    d: &Differentiated,
+    original: &Graph,
+    given: &Values,
+    grads: &FxHashMap<String, Tensor>,
+    mode: Mode,
+) -> Vec<(String, Tensor)> {
+    let before = (original, given);
+    let forward = run(&d.forward, &bind(&d.forward, before, &[], grads), mode);
+    // In f64 mode constants are rounded where they are folded, and nowhere else.
+    if mode == Mode::Typed {
+        for (key, tensor) in run(original, given, mode) {
+            assert!(forward[&key].same_bits(&tensor), "{key:?} changed");
+        }
+    }
+    let b = run(&d.backward, &bind(&d.backward, before, &[&forward], grads), mode);
+    let i = run(&d.backward_input, &bind(&d.backward_input, before, &[&forward], grads), mode);
+    let w = run(&d.backward_weight, &bind(&d.backward_weight, before, &[&forward, &i], grads), mode);
+    let apart: Vec<(String, Tensor)> = [gradients(&i), gradients(&w)].concat();
+    let together = gradients(&b);
+    assert_eq!(together.len(), apart.len(), "every gradient comes from I or from W");
+    for (name, tensor) in &together {
+        let (_, other) = apart.iter().find(|(n, _)| n == name).expect("I or W has it");
+        assert!(tensor.same_bits(other), "{name} of B differs from that of I and W");
+    }
+    together
+}
+
+/// Choices are not differentiated: ints and bools stay what they are at the point of the derivative.
+fn frozen(forward: &Graph, given: &Values) -> Values {
+    let values = evaluate(forward, given, Mode::F64);
+    let choices = forward.values().filter(|&v| !forward.ty(v).dtype.is_float());
+    choices.map(|v| (v, values[v.index()].clone())).collect()
+}
+
+fn check_against_differences(original: &Graph, options: &Options, d: &Differentiated, given: &Values, seed: i32) {
+    let strict = original.name != "random";
+    let grads = output_gradients(original, options, seed + 1000);
+    let results = run_all(d, original, given, &grads, Mode::F64);
+    run_all(d, original, given, &grads, Mode::Typed);
+    let forward = &d.forward;
+    let mut given = bind(forward, (original, given), &[], &grads);
+    given.extend(frozen(forward, &given));
+    let mut sampler = sample::Sampler::new(seed + 2000);
+    for (name, gradient) in results {
+        let (role, input) = match name.strip_prefix("carry.") {
+            Some(carry) => (InputRole::Carry, carry),
+            None => (InputRole::Param, name.strip_prefix("param.").expect("gradients have a prefix")),
+        };
+        let x = forward.input(role, input).expect("gradients are of inputs");
+        let along = sampler.input(forward, x, &(-1.0..1.0));
+        let at = |by: f64| {
+            let mut moved = given.clone();
+            let data = &mut moved.get_mut(&x).expect("inputs are given").data;
+            data.iter_mut().zip(&along.data).for_each(|(x, u)| *x += by * u);
+            objective(forward, &moved, &grads)
+        };
+        let difference = (at(STEP) - at(-STEP)) / (2.0 * STEP);
+        let gradient = dot(&gradient, &along);
+        let scale = difference.abs().max(gradient.abs()).max(1e-2);
+        // Where differences of two widths disagree, they are no yardstick (random graphs have steep places).
+        let wider = (at(2.0 * STEP) - at(-2.0 * STEP)) / (4.0 * STEP);
+        if !(difference.is_finite() && (difference - wider).abs() <= 1e-7 * scale) {
+            assert!(!strict, "@{}: {name} cannot be judged: {difference}, {wider}", forward.name);
+            continue;
+        }
+        assert!(
+            (difference - gradient).abs() <= 1e-6 * scale,
+            "@{}: {name} is {gradient}, the difference {difference}\n{}\n{}",
+            forward.name,
+            print(forward),
+            print(&d.backward)
+        );
+    }
+}
+
+/// The value of `// key: value` in the head of a file.
+fn directive<'s>(source: &'s str, key: &str) -> Option<&'s str> {
+    source.lines().find_map(|l| l.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
+}
+
+fn options(source: &str, forward: &Graph) -> Options {
+    let mut options = Options::all_floats(forward);
+    let again = |name: &str| directive(source, "recompute").is_some_and(|l| l == "all" || l.split(' ').any(|n| n == name));
+    options.recompute = forward.values().filter(|&v| again(&forward.node(v).name)).collect();
+    options
+}
+
+/// Inputs and outputs of a graph.
+fn interface(graph: &Graph) -> String {
+    let text = print(graph);
+    let is_input = |l: &&str| graph.inputs.iter().any(|i| l.starts_with(&format!("  {} ", i.role.name())));
+    let lines = text.lines().filter(|l| l.starts_with("graph") || l.starts_with("  return") || *l == "}" || is_input(l));
+    lines.fold(String::new(), |all, line| all + line + "\n")
+}
+
+#[test]
+fn segments_are_differentiated() {
+    insta::glob!("autodiff/*.ir", |path| {
+        let source = std::fs::read_to_string(path).expect("readable");
+        let forward = read(&source);
+        let options = options(&source, &forward);
+        let d = differentiate(&forward, &options);
+        graphs(&d).into_iter().for_each(check_legal);
+        for seed in 0..3 {
+            check_against_differences(&forward, &options, &d, &sample::inputs(&forward, seed, &(-1.0..1.0)), seed);
+        }
+        let text = match directive(&source, "show") {
+            Some("all") => print_module(&graphs(&d).map(Graph::clone)),
+            _ => graphs(&d).map(interface).join("\n"),
+        };
+        snapshot(path, &text);
+    });
+}
+
+/// Snapshots lie beside their inputs.
+fn snapshot(path: &Path, result: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(path.parent().expect("files lie in a directory"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.remove_snapshot_suffix();
+    let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
+    settings.bind(|| insta::assert_snapshot!(name, result));
+}
+
+/// A random segment: inputs are carries and parameters in turn, all results are carried on, and one is a loss.
+fn segment(tape: &[u32], allows: impl Fn(&Graph, &Op) -> bool) -> Graph {
+    let mut graph = testing::graph_where(tape, allows);
+    let floats: Vec<bool> = graph.inputs.iter().map(|i| graph.ty(i.value).dtype.is_float()).collect();
+    for (n, input) in graph.inputs.iter_mut().enumerate() {
+        input.role = match floats[n] {
+            true if n % 2 == 0 => InputRole::Carry,
+            true => InputRole::Param,
+            false => InputRole::Data,
+        };
+    }
+    let values: Vec<ValueId> = graph.outputs.drain(..).map(|o| o.value).collect();
+    for (n, value) in values.iter().enumerate() {
+        graph.add_output(format!("y{n}"), *value, OutputRole::Carry);
+    }
+    if let Some(&value) = values.iter().find(|v| graph.ty(**v).dtype.is_float()) {
+        let loss = testing::sum_of_all(&mut graph, value, "loss");
+        graph.add_output("loss", loss, OutputRole::Loss);
+    }
+    graph
+}
+
+fn random_inputs(graph: &Graph, seed: i32) -> Values {
+    let mut sampler = sample::Sampler::new(seed);
+    let mut given = sample::inputs(graph, seed, &(-1.0..1.0));
+    for (value, tensor) in &mut given {
+        if graph.ty(*value).dtype == DType::I32 {
+            tensor.data.iter_mut().for_each(|x| *x = sampler.below(testing::MAX_INPUT as u64 + 1) as f64);
+        }
+    }
+    given
+}
+
+/// Has it a derivative almost everywhere, which differences find?
+fn is_smooth(op: &Op) -> bool {
+    match op {
+        Op::Unary(UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Floor | UnaryOp::Sign | UnaryOp::Abs) => false,
+        Op::Binary(BinaryOp::Pow | BinaryOp::Rem | BinaryOp::Min | BinaryOp::Max) => false,
+        Op::Reduce { kind, .. } => *kind == ReduceKind::Sum,
+        op => *op != Op::Detach,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_segments_stay_legal_and_agree(tape in proptest::collection::vec(any::<u32>(), 0..250), again: bool) {
+        let forward = segment(&tape, |_, _| true);
+        let mut options = Options::all_floats(&forward);
+        if again {
+            options.recompute = forward.values().collect();
+        }
+        let d = differentiate(&forward, &options);
+        graphs(&d).into_iter().for_each(check_legal);
+        let grads = output_gradients(&forward, &options, 7);
+        let given = random_inputs(&forward, 1);
+        run_all(&d, &forward, &given, &grads, Mode::Typed);
+        if again {
+            prop_assert!(d.forward.outputs.iter().all(|o| o.role != OutputRole::Saved));
+        }
+    }
+
+    #[test]
+    fn random_segments_have_the_right_gradients(tape in proptest::collection::vec(any::<u32>(), 0..250)) {
+        let forward = segment(&tape, |_, op| is_smooth(op));
+        let options = Options::all_floats(&forward);
+        let d = differentiate(&forward, &options);
+        check_against_differences(&forward, &options, &d, &random_inputs(&forward, 2), 3);
+    }
+}

@@ -1,0 +1,144 @@
+//! Emitted programs against the oracle: random graphs are compiled to plans, run by the runtime, and compared value by value.
+
+use forebay_compiler::emit::standalone;
+use forebay_ir::reference::{Mode, Tensor, evaluate};
+use forebay_ir::{DType, Graph, Op, OutputRole, ValueId, testing};
+use forebay_plan as plan;
+use forebay_runtime::data::Batch;
+use forebay_runtime::exec::{ExecOptions, Executor};
+use proptest::prelude::*;
+use rustc_hash::FxHashMap;
+
+/// The graph in f64 throughout, so that rounding cannot flip a comparison or a choice.
+fn in_f64(mut graph: Graph) -> Graph {
+    for node in &mut graph.nodes {
+        if node.ty.dtype.is_float() {
+            node.ty.dtype = DType::F64;
+        }
+        if let Op::Cast(to) = &mut node.op
+            && to.is_float()
+        {
+            *to = DType::F64;
+        }
+    }
+    graph
+}
+
+/// Every value that can be an output is one, so that the comparison finds the first op that is wrong.
+fn with_all_outputs(mut graph: Graph) -> Graph {
+    graph.outputs.clear();
+    for value in graph.values() {
+        if !matches!(graph.node(value).op, Op::Input) {
+            graph.add_output(format!("v{}", value.0), value, OutputRole::Output);
+        }
+    }
+    graph
+}
+
+fn inputs(graph: &Graph, seed: u64) -> FxHashMap<ValueId, Tensor> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as f64 / (1u64 << 31) as f64
+    };
+    graph
+        .inputs
+        .iter()
+        .map(|input| {
+            let ty = graph.ty(input.value);
+            let dims: Vec<u64> = graph.dims(&ty.axes).into_iter().map(|(_, n)| n).collect();
+            let n = dims.iter().product::<u64>();
+            let value = |u: f64| match ty.dtype {
+                DType::I32 => (u * (testing::MAX_INPUT + 1) as f64).floor(),
+                DType::Bool => (u * 2.0).floor(),
+                _ => 4.0 * u - 2.0,
+            };
+            (input.value, Tensor::new(dims, (0..n).map(|_| value(next())).collect::<Vec<_>>()))
+        })
+        .collect()
+}
+
+fn to_bytes(dtype: plan::DType, data: &[f64]) -> Vec<u8> {
+    match dtype {
+        plan::DType::F64 => data.iter().flat_map(|v| v.to_ne_bytes()).collect(),
+        plan::DType::F32 => data.iter().flat_map(|v| (*v as f32).to_ne_bytes()).collect(),
+        plan::DType::Bf16 => data.iter().flat_map(|v| half::bf16::from_f64(*v).to_ne_bytes()).collect(),
+        plan::DType::I32 => data.iter().flat_map(|v| (*v as i32).to_ne_bytes()).collect(),
+        plan::DType::Bool => data.iter().map(|v| *v as u8).collect(),
+    }
+}
+
+fn from_bytes(dtype: plan::DType, bytes: &[u8]) -> Vec<f64> {
+    let chunks = bytes.chunks_exact(dtype.bytes() as usize);
+    chunks
+        .map(|c| match dtype {
+            plan::DType::F64 => f64::from_ne_bytes(c.try_into().unwrap()),
+            plan::DType::F32 => f64::from(f32::from_ne_bytes(c.try_into().unwrap())),
+            plan::DType::Bf16 => half::bf16::from_ne_bytes(c.try_into().unwrap()).to_f64(),
+            plan::DType::I32 => f64::from(i32::from_ne_bytes(c.try_into().unwrap())),
+            plan::DType::Bool => f64::from(c[0]),
+        })
+        .collect()
+}
+
+/// Runs a graph's plan and gives each output's elements.
+fn run(graph: &Graph, given: &FxHashMap<ValueId, Tensor>, threads: usize) -> Vec<Vec<f64>> {
+    let plan = standalone(graph);
+    let options = ExecOptions { threads, ..ExecOptions::default() };
+    let mut executor = Executor::new(&plan, &options).unwrap_or_else(|e| panic!("{e}"));
+    let tensors: Vec<plan::Tensor> = plan.tensors.clone();
+    let mut tensors = tensors.iter();
+    for input in &graph.inputs {
+        let tensor = tensors.next().unwrap();
+        let bytes = to_bytes(tensor.dtype, &given[&input.value].data);
+        executor.tensor_mut(tensor).copy_from_slice(&bytes);
+    }
+    let phase = executor.phase_named("run").unwrap();
+    executor.start(phase, &Batch::new(&[], 1, 1), 1).unwrap();
+    executor.commit(phase, 1).unwrap();
+    tensors.map(|t| from_bytes(t.dtype, executor.tensor(t))).collect()
+}
+
+fn close(a: f64, b: f64) -> bool {
+    a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-9 * (1.0 + a.abs().max(b.abs()))
+}
+
+fn check(graph: &Graph, seed: u64) {
+    forebay_ir::verify::verify(graph).unwrap_or_else(|e| panic!("{e:?}"));
+    let given = inputs(graph, seed);
+    let wanted = evaluate(graph, &given, Mode::F64);
+    let got = run(graph, &given, 1);
+    for (output, got) in graph.outputs.iter().zip(&got) {
+        let wanted = &wanted[output.value.index()];
+        // Rows of a ragged axis past its total hold anything.
+        let ty = graph.ty(output.value);
+        let ragged = graph.ragged_axis(&ty.axes).is_some();
+        for (i, (a, b)) in got.iter().zip(&wanted.data).enumerate() {
+            if !(close(*a, *b) || ragged && *b == 0.0) {
+                let node = graph.node(output.value);
+                let text = forebay_ir::text::print(graph);
+                panic!("%{} ({}): element {i} is {a}, the oracle has {b}\n{text}", node.name, node.op.row().name);
+            }
+        }
+    }
+    assert_eq!(got, run(graph, &given, 2), "the same bits on two threads");
+}
+
+fn deterministic_ops(_: &Graph, op: &Op) -> bool {
+    // Random ops have an f32 result by definition; they have known-answer tests of their own.
+    !matches!(op, Op::Random { .. })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_value_of_random_graphs(tape in prop::collection::vec(any::<u32>(), 5..200), seed: u64) {
+        check(&with_all_outputs(in_f64(testing::graph_where(&tape, deterministic_ops))), seed);
+    }
+
+    #[test]
+    fn outputs_of_random_graphs(tape in prop::collection::vec(any::<u32>(), 5..400), seed: u64) {
+        check(&in_f64(testing::graph_where(&tape, deterministic_ops)), seed);
+    }
+}
