@@ -149,7 +149,8 @@ pub struct Region {
     pub loads: Vec<View>,
     /// What is computed.
     pub steps: Vec<Step>,
-    /// What is written. A row value (after a reduction) is stored through strides that are 0 along the row's dimensions.
+    /// What is written. In a region with reductions, a value that is the same along a row (a reduction, a load that does not move along it, what is
+    /// computed from such) is stored once for the row through strides that are 0 along its dimensions; through others, for each element.
     pub stores: Vec<Store>,
 }
 
@@ -157,7 +158,7 @@ pub struct Region {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RaggedLimit {
-    /// Which dimension of the iteration space; never one of the row's.
+    /// Which dimension of the iteration space; never one of the row's when rows are reduced.
     pub dim: u32,
     /// i32[groups + 1]
     pub offsets: BufferId,

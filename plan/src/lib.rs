@@ -8,6 +8,8 @@ mod float;
 pub mod kernel;
 pub mod operands;
 pub mod schema;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod verify;
 
 pub use file::{FORMAT, MAX_FILE_BYTES, ReadError};

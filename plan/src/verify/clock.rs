@@ -43,9 +43,4 @@ impl Clock {
         }
         shifted
     }
-
-    /// The units of which it knows at least one instruction, as bits.
-    pub fn known(&self) -> u8 {
-        self.0.iter().enumerate().fold(0, |mask, (unit, n)| mask | u8::from(*n > 0) << unit)
-    }
 }

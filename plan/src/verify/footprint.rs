@@ -40,11 +40,6 @@ impl Footprint {
             apart > first.reach(step) && apart + second.reach(step) < period
         })
     }
-
-    /// Do both touch the same elements in the same order? (Region dims are the same by construction.)
-    pub fn same(&self, other: &Footprint) -> bool {
-        self.start == other.start && self.dims == other.dims && self.width == other.width
-    }
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -24,7 +24,8 @@ fn header(plan: &Plan, findings: &mut Findings) {
 fn settings(s: &Settings, findings: &mut Findings) {
     let mut ensure = |holds, message: String| findings.ensure(holds, Rule::Settings, "the settings", || message);
     ensure(is_float(s.compute), format!("the compute type {:?} is not a float type", s.compute));
-    for (what, n) in [("batch", s.batch), ("micro_batches", s.micro_batches.into()), ("seq", s.seq), ("vocab", s.vocab)] {
+    for (what, n) in [("batch", s.batch), ("micro_batches", s.micro_batches.into()), ("seq", s.seq), ("vocab", s.vocab)]
+    {
         ensure(n >= 1, format!("`{what}` is 0"));
     }
     ensure(s.batch.checked_mul(s.seq).is_some(), format!("{} rows of {} tokens are too many", s.batch, s.seq));

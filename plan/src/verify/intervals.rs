@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct Intervals<T> {
     pieces: BTreeMap<u64, Piece<T>>,
-    /// Pieces touched so far.
-    pub touched: u64,
+    touched: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +41,11 @@ impl<T: Clone> Intervals<T> {
         if at < end {
             visit(at, end, None);
         }
+    }
+
+    /// Pieces touched since it was last asked.
+    pub fn take_touched(&mut self) -> u64 {
+        std::mem::take(&mut self.touched)
     }
 
     /// Changes what is known of `start..end`, piece by piece; holes are not visited.

@@ -73,7 +73,9 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Reduce(k) => {
             space_of(cx, &k.dims, [&k.input]);
             let kept = k.out.strides.len();
-            cx.ensure(kept == k.kept as usize, Rule::Sizes, || format!("{kept} strides for {} kept dimensions", k.kept));
+            cx.ensure(kept == k.kept as usize, Rule::Sizes, || {
+                format!("{kept} strides for {} kept dimensions", k.kept)
+            });
             loops(cx, k.ragged.iter().map(|r| r.groups));
         }
         Kernel::Scan(k) => loops(cx, [k.outer, k.n, k.inner]),
@@ -123,7 +125,9 @@ fn loops(cx: &mut Cx, sizes: impl IntoIterator<Item = u64>) {
 
 fn exists(cx: &mut Cx, operand: &Operand) {
     let exists = (operand.buffer as usize) < cx.program.buffers.len();
-    cx.ensure(exists, Rule::BufferExists, || format!("{} is buffer {}, which does not exist", operand.what, operand.buffer));
+    cx.ensure(exists, Rule::BufferExists, || {
+        format!("{} is buffer {}, which does not exist", operand.what, operand.buffer)
+    });
 }
 
 fn inside(cx: &mut Cx, operand: &Operand) {
@@ -134,7 +138,12 @@ fn inside(cx: &mut Cx, operand: &Operand) {
         format!("{} reaches the end of element {end} of buffer {}, which has {elements}", operand.what, quoted(name))
     });
     cx.ensure(operand.dtype.is_none_or(|d| d == dtype), Rule::ViewType, || {
-        format!("{} is of type {:?}, buffer {} of {dtype:?}", operand.what, operand.dtype.unwrap_or(dtype), quoted(name))
+        format!(
+            "{} is of type {:?}, buffer {} of {dtype:?}",
+            operand.what,
+            operand.dtype.unwrap_or(dtype),
+            quoted(name)
+        )
     });
 }
 
@@ -157,8 +166,31 @@ fn space(cx: &mut Cx, operand: &Operand) {
     cx.ensure(reachable, Rule::Spaces, || format!("{} is in {space:?} memory, the stream is {stream:?}", operand.what));
 }
 
+/// Ragged dimensions and groups.
+fn group_starts(cx: &mut Cx, kernel: &Kernel) {
+    let limit = |ragged: &Option<RaggedLimit>| ragged.as_ref().map(|r| (r.offsets, r.groups));
+    let starts = match kernel {
+        Kernel::Matmul(k) => k.groups.as_ref().map(|g| (g.offsets, g.count)),
+        Kernel::Region(k) => limit(&k.ragged),
+        Kernel::Reduce(k) => k.ragged.as_ref().map(|r| (r.offsets, r.groups)),
+        Kernel::Gather(k) => limit(&k.ragged),
+        Kernel::ScatterAdd(k) => limit(&k.ragged),
+        Kernel::RowGroups(k) => Some((k.offsets, k.groups)),
+        Kernel::Offsets(k) => Some((k.out, k.groups)),
+        Kernel::Scan(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Invert(_) => None,
+        Kernel::Random(_) | Kernel::RandomKey { .. } => None,
+    };
+    let Some((buffer, groups)) = starts else { return };
+    let Buffer { name, elements, .. } = cx.buffer(buffer);
+    cx.ensure(groups.checked_add(1) == Some(*elements), Rule::GroupStarts, || {
+        format!("{groups} groups have one start more, but buffer {} has {elements}", quoted(name))
+    });
+    group_count(cx, groups);
+}
+
 /// What the kind of kernel demands.
 fn form(cx: &mut Cx, kernel: &Kernel) {
+    group_starts(cx, kernel);
     match kernel {
         Kernel::Matmul(k) => matmul(cx, k),
         Kernel::Region(k) => region::check(cx, k),
@@ -176,10 +208,7 @@ fn form(cx: &mut Cx, kernel: &Kernel) {
             group_count(cx, *groups);
         }
         Kernel::Invert(k) => positions(cx, k.elements),
-        Kernel::RowGroups(k) => {
-            positions(cx, k.rows);
-            group_count(cx, k.groups);
-        }
+        Kernel::RowGroups(k) => positions(cx, k.rows),
         Kernel::Random(k) => apart(cx, &pairs(&k.dims, &k.out)),
         Kernel::RandomKey { .. } => {}
     }
@@ -217,12 +246,13 @@ fn matmul(cx: &mut Cx, k: &Matmul) {
     let mut result: Vec<(u64, u64)> = k.batch.iter().map(|d| (d.0, d.3)).collect();
     result.extend([(k.m.0, k.m.2), (k.n.0, k.n.2)]);
     if let Some(groups) = &k.groups {
-        group_count(cx, groups.count);
         match groups.ragged {
             RaggedDim::K => result.push((groups.count, groups.strides[2])),
             RaggedDim::M | RaggedDim::N => {
                 let shared = groups.strides[2] == 0;
-                cx.ensure(shared, Rule::Matmul, || "groups of rows or columns have no place of their own in the result".into());
+                cx.ensure(shared, Rule::Matmul, || {
+                    "groups of rows or columns have no place of their own in the result".into()
+                });
             }
         }
     }
@@ -238,11 +268,13 @@ fn reduce(cx: &mut Cx, k: &Reduce) {
     let sums = !k.accumulate || k.op == ReduceOp::Sum;
     cx.ensure(sums, Rule::Reduce, || "only sums can add to what is there".into());
     if let Some(ragged) = &k.ragged {
-        group_count(cx, ragged.groups);
         cx.ensure(kept < k.dims.len(), Rule::Reduce, || "no dimension is reduced that could be ragged".into());
         let by_group = k.dims.first() == Some(&ragged.groups) && kept > 0 && k.input.strides[0] == 0;
         cx.ensure(!ragged.per_group || by_group, Rule::Reduce, || {
-            format!("one result for each of {} groups needs them as first dimension, without a stride in the input", ragged.groups)
+            format!(
+                "one result for each of {} groups needs them as first dimension, without a stride in the input",
+                ragged.groups
+            )
         });
     }
     apart(cx, &pairs(&k.dims[..kept], &k.out));
@@ -262,28 +294,38 @@ fn scatter_add(cx: &mut Cx, k: &ScatterAdd) {
 /// Writes against everything else that the kernel touches.
 fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
     let in_place = matches!(kernel, Kernel::Region(_));
-    let places: Vec<(u32, Footprint)> = operands.iter().map(|o| footprint(cx.program, o)).collect();
     for (w, write) in operands.iter().enumerate().filter(|(_, o)| o.usage.writes()) {
+        let here = cx.buffer(write.buffer);
         for (o, other) in operands.iter().enumerate() {
+            let there = cx.buffer(other.buffer);
             // Pairs of writes once.
-            if o == w || (other.usage.writes() && o < w) || places[w].0 != places[o].0 {
+            if o == w || (other.usage.writes() && o < w) || !share_memory(here, there) {
                 continue;
             }
-            let (here, there) = (&places[w].1, &places[o].1);
-            let fine = here.disjoint(there) || (in_place && !other.usage.writes() && here.same(there));
-            let [first, second] = [write, other].map(|o| &cx.buffer(o.buffer).name);
+            let fine = match (other.usage.writes(), here.offset == there.offset) {
+                (_, false) => false,
+                (true, true) => footprint(here, write).disjoint(&footprint(there, other)),
+                (false, true) => in_place && same_view(here, write, there, other),
+            };
             cx.ensure(fine, Rule::Alias, || {
-                let (first, second) = (quoted(first), quoted(second));
+                let (first, second) = (quoted(&here.name), quoted(&there.name));
                 format!("{} in buffer {first} may overlap {} in buffer {second}", write.what, other.what)
             });
         }
     }
 }
 
-/// The slot, and the bytes of it.
-fn footprint(program: &Program, operand: &Operand) -> (u32, Footprint) {
-    let buffer = &program.buffers[operand.buffer as usize];
+fn share_memory(a: &Buffer, b: &Buffer) -> bool {
+    let end = |b: &Buffer| b.offset + b.elements * b.dtype.bytes();
+    a.slot == b.slot && a.offset < end(b) && b.offset < end(a)
+}
+
+/// Is each element read exactly where it is written?
+fn same_view(here: &Buffer, write: &Operand, there: &Buffer, read: &Operand) -> bool {
+    write.offset == read.offset && write.dims == read.dims && here.dtype.bytes() == there.dtype.bytes()
+}
+
+fn footprint(buffer: &Buffer, operand: &Operand) -> Footprint {
     let width = buffer.dtype.bytes();
-    let start = buffer.offset + operand.offset * width;
-    (buffer.slot, Footprint::new(start, &operand.dims, width))
+    Footprint::new(buffer.offset + operand.offset * width, &operand.dims, width)
 }

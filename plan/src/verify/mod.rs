@@ -71,9 +71,11 @@ pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
     globals::check(plan, &mut findings);
     let tensors = tensors::check(plan, &mut findings);
     let summaries: Vec<Option<Summary>> = plan.programs.iter().map(|p| program::check(p, &mut findings)).collect();
-    let roles_fit = findings.none_since(|f| roles::check(plan, &tensors, f));
+    let roles_fit = findings.none_since(|f| roles::check(plan, f));
     // Without any one of these the calls cannot be followed.
-    if let (Some(summaries), Some(tensors), true) = (summaries.into_iter().collect::<Option<Vec<_>>>(), tensors, roles_fit) {
+    if let (Some(summaries), Some(tensors), true) =
+        (summaries.into_iter().collect::<Option<Vec<_>>>(), tensors, roles_fit)
+    {
         memory::check(plan, &tensors, &summaries, &mut findings);
     }
     findings.result()

@@ -11,7 +11,11 @@ use crate::schema::DType;
 
 /// How much of everything.
 pub(super) fn limits(cx: &mut Cx, k: &Region) {
-    let counts = [("loads", k.loads.len(), MAX_VIEWS), ("stores", k.stores.len(), MAX_VIEWS), ("steps", k.steps.len(), MAX_STEPS)];
+    let counts = [
+        ("loads", k.loads.len(), MAX_VIEWS),
+        ("stores", k.stores.len(), MAX_VIEWS),
+        ("steps", k.steps.len(), MAX_STEPS),
+    ];
     for (what, n, most) in counts {
         cx.ensure(n <= most, Rule::Sizes, || format!("{n} {what}; the most is {most}"));
     }
@@ -33,7 +37,9 @@ fn row(cx: &mut Cx, k: &Region) {
     cx.ensure(some, Rule::RegionForm, || format!("{row} of {dims} dimensions are the row"));
     if let Some(ragged) = &k.ragged {
         let outside = (ragged.dim as usize) < k.outer_dims();
-        cx.ensure(outside, Rule::RegionForm, || format!("the ragged dimension {} is not outside of the row", ragged.dim));
+        cx.ensure(outside, Rule::RegionForm, || {
+            format!("the ragged dimension {} is not outside of the row", ragged.dim)
+        });
     }
     cx.ensure(!k.stores.is_empty(), Rule::RegionForm, || "nothing is stored".into());
 }
@@ -41,14 +47,19 @@ fn row(cx: &mut Cx, k: &Region) {
 /// Are the arguments there?
 fn args(cx: &mut Cx, k: &Region, at: usize, step: &Step) -> bool {
     let (n, takes) = (step.args.len(), arity(step.op));
-    let enough = cx.ensure(n == takes, Rule::StepArgs, || format!("step {at} `{:?}` has {n} arguments, not {takes}", step.op));
+    let enough =
+        cx.ensure(n == takes, Rule::StepArgs, || format!("step {at} `{:?}` has {n} arguments, not {takes}", step.op));
     let known = step.args.iter().all(|arg| known(k, *arg, at));
     let index = match step.op {
         StepOp::Index(dim) => k.dims.get(dim as usize).is_some_and(|size| *size <= 1 << 31),
         _ => true,
     };
-    cx.ensure(index, Rule::StepArgs, || format!("step {at} `{:?}`: no such dimension, or too long for an i32", step.op));
-    cx.ensure(known, Rule::StepArgs, || format!("step {at} takes what is no load and no earlier step")) && enough && index
+    cx.ensure(index, Rule::StepArgs, || {
+        format!("step {at} `{:?}`: no such dimension, or too long for an i32", step.op)
+    });
+    cx.ensure(known, Rule::StepArgs, || format!("step {at} takes what is no load and no earlier step"))
+        && enough
+        && index
 }
 
 /// Is it a load, a constant, or a step before `end`?
@@ -66,7 +77,14 @@ fn arity(op: StepOp) -> usize {
         StepOp::Neg | StepOp::Exp | StepOp::Log | StepOp::Sqrt | StepOp::Rsqrt | StepOp::Tanh | StepOp::Sin => 1,
         StepOp::Cos | StepOp::Abs | StepOp::Sign | StepOp::Floor | StepOp::Not | StepOp::Cast => 1,
         StepOp::RowSum | StepOp::RowMax | StepOp::RowMin => 1,
-        StepOp::Add | StepOp::Sub | StepOp::Mul | StepOp::Div | StepOp::Rem | StepOp::Pow | StepOp::Min | StepOp::Max => 2,
+        StepOp::Add
+        | StepOp::Sub
+        | StepOp::Mul
+        | StepOp::Div
+        | StepOp::Rem
+        | StepOp::Pow
+        | StepOp::Min
+        | StepOp::Max => 2,
         StepOp::Eq | StepOp::Ne | StepOp::Lt | StepOp::Le | StepOp::Gt | StepOp::Ge | StepOp::And | StepOp::Or => 2,
         StepOp::Select => 3,
     }
@@ -83,7 +101,6 @@ fn type_of(cx: &Cx, k: &Region, arg: Arg) -> Option<DType> {
 
 fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
     let number = |d: DType| d != DType::Bool;
-    let any = |_: DType| true;
     let found: Vec<Option<DType>> = step.args.iter().map(|a| type_of(cx, k, *a)).collect();
     let result = step.dtype;
     // What the arguments must be, and whether the result may be what it is.
@@ -105,8 +122,8 @@ fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
             let operand = found[0].or(found[1]).unwrap_or(DType::F64);
             (vec![operand; 2], result == DType::Bool)
         }
-        StepOp::Select => (vec![DType::Bool, result, result], any(result)),
-        StepOp::Cast => (vec![found[0].unwrap_or(DType::F64)], any(result)),
+        StepOp::Select => (vec![DType::Bool, result, result], true),
+        StepOp::Cast => (vec![found[0].unwrap_or(DType::F64)], true),
         StepOp::Index(_) => (vec![], result == DType::I32),
     };
     cx.ensure(fits, Rule::StepTypes, || format!("step {at} `{:?}` cannot give {result:?}", step.op));
@@ -115,7 +132,9 @@ fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
             (Arg::Const(value), _) => representable(*value, wanted),
             (_, found) => found == Some(wanted),
         };
-        cx.ensure(matches, Rule::StepTypes, || format!("step {at} `{:?}` takes {wanted:?}, not {}", step.op, words(*arg, found)));
+        cx.ensure(matches, Rule::StepTypes, || {
+            format!("step {at} `{:?}` takes {wanted:?}, not {}", step.op, words(*arg, found))
+        });
     }
 }
 
@@ -144,7 +163,9 @@ fn stores(cx: &mut Cx, k: &Region) {
                 Arg::Const(value) => representable(value, dtype),
                 value => type_of(cx, k, value) == Some(dtype),
             };
-        if cx.ensure(fits, Rule::StoreType, || format!("store {at} puts what is not there, or of another type, into a buffer of {dtype:?}")) {
+        if cx.ensure(fits, Rule::StoreType, || {
+            format!("store {at} puts what is not there, or of another type, into a buffer of {dtype:?}")
+        }) {
             place(cx, k, at, k.extent(store.value, &extents));
         }
     }
@@ -153,14 +174,15 @@ fn stores(cx: &mut Cx, k: &Region) {
 /// Does every element, or every row, have its own place?
 fn place(cx: &mut Cx, k: &Region, at: usize, extent: Extent) {
     let view = &k.stores[at].view;
-    let outer = k.outer_dims();
-    let once = view.strides[outer..].iter().all(|s| *s == 0);
-    let row = extent != Extent::Row || once;
-    if !cx.ensure(row, Rule::RowStore, || format!("store {at}: a value of a row is stored along the row")) {
-        return;
-    }
-    // What is the same along a row may be written once or as often as the row is long: the bits are equal.
-    let walked = if once && extent != Extent::Element { outer } else { k.dims.len() };
-    let dims: Vec<(u64, u64)> = k.dims.iter().copied().zip(view.strides.iter().copied()).take(walked).collect();
-    cx.ensure(distinct(&dims), Rule::Distinct, || format!("store {at}: two elements may land in one place"));
+    let dims: Vec<(u64, u64)> = k.dims.iter().copied().zip(view.strides.iter().copied()).collect();
+    let (outer, row) = dims.split_at(k.outer_dims());
+    // What is the same along a row may be stored once for the row. Without reductions nothing keeps the row together.
+    let once = reduces(k) && extent != Extent::Element && row.iter().all(|(size, stride)| *size == 1 || *stride == 0);
+    cx.ensure(distinct(if once { outer } else { &dims }), Rule::Distinct, || {
+        format!("store {at}: two elements may land in one place")
+    });
+}
+
+fn reduces(k: &Region) -> bool {
+    k.steps.iter().any(|s| s.op.is_row_reduction())
 }

@@ -52,16 +52,16 @@ rules! {
     ViewInside "view-inside" "Every element that an operand may touch lies inside of its buffer."
     ViewType "view-type" "An operand's buffer has the type that the kernel needs."
     Distinct "distinct" "No two elements are written to one place (the strides must show it: each at least as large as the reach of all smaller ones)."
-    Alias "alias" "What a kernel writes does not overlap what it reads or else writes, except that a region may store exactly where it loads."
+    Alias "alias" "Buffers that a kernel writes share no memory with others that it touches; but a region may store exactly where it loads, and store to different parts of one buffer."
     Matmul "matmul" "A matrix product is of float type; with ragged rows or columns the groups share one result."
-    RegionForm "region-form" "A region has a row of its last dimensions; a ragged dimension is not part of it; it stores something."
+    RegionForm "region-form" "A region has a row of its last dimensions; when it reduces rows, no ragged dimension is part of them; it stores something."
     StepArgs "step-args" "A step has as many arguments as its operation takes; they name loads and earlier steps."
     StepTypes "step-types" "A step's arguments and result have the types that its operation takes; constants are representable."
     StoreType "store-type" "A stored value exists and has the type of its buffer."
-    RowStore "row-store" "A value that a row has once is stored once: strides are 0 along the row."
     Reduce "reduce" "A reduction keeps at most all dimensions, sums numbers, and when ragged reduces that dimension first, with one result a group if it says so."
     Indexed "indexed" "A gather's or scatter's ragged dimension exists, an index can be written into the result, and what is summed are numbers."
     Sorting "sorting" "A top-k takes at most all; positions and element numbers fit an i32; groups are at least one and not too many."
+    GroupStarts "group-starts" "The starts of groups fill their buffer: one more than there are groups."
     // Programs, as a whole.
     Defined "defined" "A buffer of a `write` or `scratch` slot is written before it is read."
     Overwritten "overwritten" "What is read was not overwritten through another buffer in the same place."
@@ -71,7 +71,7 @@ rules! {
     RoleRanks "role-ranks" "Every rank of the mesh has exactly one role."
     Arena "arena" "The persistent region lies in the device arena, and the memory table does not contradict itself."
     PhaseName "phase-name" "Phases are called `train`, `eval` or `generate`, each at most once; their rows and tokens are at least 1, those of `train` the settings'."
-    HostPlace "host-place" "Feeds, scalars, reports and outputs lie in the device arena at aligned places; what the host writes overlaps no tensor and nothing else it writes."
+    HostPlace "host-place" "Feeds, scalars, reports and outputs lie in the device arena at aligned places; what the host writes lies outside of the persistent region and overlaps nothing else it writes."
     FeedRows "feed-rows" "A feed is a known input, and its rows are rows of the phase on every rank."
     HostNames "host-names" "Reports and outputs have distinct names; reports are of float type."
     CallIndex "call-index" "A call's program, layer and micro-batch exist."
@@ -79,7 +79,7 @@ rules! {
     CallOverlap "call-overlap" "Slots of one call do not overlap, unless both are only read."
     CallWait "call-wait" "A call waits for events of earlier calls."
     // Phases, as a whole.
-    TensorKept "tensor-kept" "No scratch slot lies over a tensor, and all tensors but gradients are whole after a phase."
+    TensorKept "tensor-kept" "No scratch slot lies in the persistent region, and all tensors but gradients are whole after a phase."
     Commit "commit" "The commit is the first call that changes a saved tensor; only `train` has such calls."
     CallDefined "call-defined" "What a call or the host reads was written before: by an earlier call, by the host, or in an earlier phase for tensors."
     CallOverwritten "call-overwritten" "What a call or the host reads was not partly overwritten by another value since."
@@ -128,7 +128,13 @@ impl Findings {
     }
 
     /// Notes a violation unless the condition holds; returns the condition.
-    pub fn ensure(&mut self, holds: bool, rule: Rule, place: impl fmt::Display, message: impl FnOnce() -> String) -> bool {
+    pub fn ensure(
+        &mut self,
+        holds: bool,
+        rule: Rule,
+        place: impl fmt::Display,
+        message: impl FnOnce() -> String,
+    ) -> bool {
         if !holds {
             self.push(rule, place, message());
         }

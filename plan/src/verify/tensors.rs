@@ -1,9 +1,9 @@
 //! The persistent region.
 
+use super::ALIGN;
 use super::globals::is_float;
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
-use super::ALIGN;
 use crate::schema::*;
 use std::collections::HashMap;
 
@@ -116,10 +116,15 @@ fn places(plan: &Plan, spans: &[Span], findings: &mut Findings) {
     order.sort_unstable_by_key(|&i| spans[i].start);
     for pair in order.windows(2) {
         let (first, second) = (pair[0], pair[1]);
-        findings.ensure(spans[first].end <= spans[second].start, Rule::TensorPlace, Place::Tensor(&plan.tensors[second]), || {
-            let other = Place::Tensor(&plan.tensors[first]);
-            format!("it begins at byte {}, where {other} still is", spans[second].start * ALIGN)
-        });
+        findings.ensure(
+            spans[first].end <= spans[second].start,
+            Rule::TensorPlace,
+            Place::Tensor(&plan.tensors[second]),
+            || {
+                let other = Place::Tensor(&plan.tensors[first]);
+                format!("it begins at byte {}, where {other} still is", spans[second].start * ALIGN)
+            },
+        );
     }
 }
 

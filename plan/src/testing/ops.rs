@@ -1,0 +1,347 @@
+//! Things that programs do with arrays of `rows × columns`.
+
+use super::Rng;
+use super::program::ProgramBuilder;
+use crate::kernel::*;
+use crate::schema::DType;
+
+/// Something to do: takes arrays `[rows, columns]` of f32 and makes another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Op {
+    Elementwise,
+    InPlace,
+    Softmax,
+    Matmul,
+    Accumulate,
+    ColumnSum,
+    Scan,
+    Experts,
+    Dropout,
+    Halves,
+}
+
+impl Op {
+    /// All of them: together they use every kernel.
+    pub const ALL: &[Op] = &[
+        Op::Elementwise,
+        Op::InPlace,
+        Op::Softmax,
+        Op::Matmul,
+        Op::Accumulate,
+        Op::ColumnSum,
+        Op::Scan,
+        Op::Experts,
+        Op::Dropout,
+        Op::Halves,
+    ];
+}
+
+/// A program, and the arrays `[rows, columns]` it has so far.
+pub struct Body {
+    /// The program.
+    pub builder: ProgramBuilder,
+    /// Rows; not less than columns.
+    pub rows: u64,
+    /// Columns.
+    pub columns: u64,
+    /// Arrays of rows × columns f32 that can be read.
+    pub arrays: Vec<BufferId>,
+    /// Choices.
+    pub rng: Rng,
+}
+
+impl Body {
+    fn any(&mut self) -> BufferId {
+        let arrays = std::mem::take(&mut self.arrays);
+        let picked = self.rng.pick(&arrays);
+        self.arrays = arrays;
+        picked
+    }
+
+    fn stream(&mut self) -> usize {
+        self.rng.below(self.builder.streams() as u64) as usize
+    }
+
+    fn push(&mut self, name: &str, kernel: Kernel) {
+        let stream = self.stream();
+        self.builder.push(name, stream, kernel);
+    }
+
+    fn array(&mut self, name: &str) -> BufferId {
+        let id = self.builder.temporary(name, DType::F32, self.rows * self.columns);
+        self.arrays.push(id);
+        id
+    }
+
+    fn integers(&mut self, name: &str, elements: u64) -> BufferId {
+        self.builder.temporary(name, DType::I32, elements)
+    }
+
+    fn whole(&self, buffer: BufferId) -> View {
+        View { buffer, offset: 0, strides: vec![self.columns, 1] }
+    }
+
+    /// A region over all elements.
+    fn region(&self, loads: Vec<View>, steps: Vec<Step>, stores: Vec<Store>) -> Kernel {
+        let dims = vec![self.rows, self.columns];
+        Kernel::Region(Region { dims, row_dims: 1, ragged: None, loads, steps, stores })
+    }
+
+    /// `out = f(a, b)`, elementwise.
+    pub fn combine(&mut self, name: &str, a: BufferId, b: BufferId, out: BufferId) {
+        let loads = vec![self.whole(a), self.whole(b)];
+        let op = self.rng.pick(&[StepOp::Add, StepOp::Mul, StepOp::Max]);
+        let steps = vec![
+            step(op, DType::F32, &[Arg::Load(0), Arg::Load(1)]),
+            step(StepOp::Mul, DType::F32, &[Arg::Step(0), Arg::Const(0.5)]),
+        ];
+        let stores = vec![Store { value: Arg::Step(1), view: self.whole(out) }];
+        let kernel = self.region(loads, steps, stores);
+        self.push(name, kernel);
+    }
+
+    /// Does something.
+    pub fn apply(&mut self, op: Op) {
+        match op {
+            Op::Elementwise => {
+                let (a, b, out) = (self.any(), self.any(), self.array("sum"));
+                self.combine("sum", a, b, out);
+            }
+            Op::InPlace => {
+                let (a, b) = (self.any(), self.any());
+                let out = self.array("gelu");
+                self.combine("gelu.in", a, b, out);
+                self.combine("gelu", a, out, out);
+            }
+            Op::Softmax => self.softmax(),
+            Op::Matmul => self.matmul(false),
+            Op::Accumulate => self.matmul(true),
+            Op::ColumnSum => self.column_sum(),
+            Op::Scan => {
+                let (input, out) = (self.any(), self.array("scan"));
+                let (outer, n, inner) = (1, self.rows, self.columns);
+                let backward = self.rng.below(2) == 1;
+                self.push("scan", Kernel::Scan(Scan { dtype: DType::F32, outer, n, inner, backward, input, out }));
+            }
+            Op::Experts => self.experts(),
+            Op::Dropout => self.dropout(),
+            Op::Halves => self.halves(),
+        }
+    }
+
+    fn softmax(&mut self) {
+        let (x, out) = (self.any(), self.array("softmax"));
+        let norm = self.builder.temporary("softmax.norm", DType::F32, self.rows);
+        let f32 = DType::F32;
+        let steps = vec![
+            step(StepOp::RowMax, f32, &[Arg::Load(0)]),
+            step(StepOp::Sub, f32, &[Arg::Load(0), Arg::Step(0)]),
+            step(StepOp::Exp, f32, &[Arg::Step(1)]),
+            step(StepOp::RowSum, f32, &[Arg::Step(2)]),
+            step(StepOp::Div, f32, &[Arg::Step(2), Arg::Step(3)]),
+            step(StepOp::Index(1), DType::I32, &[]),
+            step(StepOp::Lt, DType::Bool, &[Arg::Step(5), Arg::Const(3.0)]),
+            step(StepOp::Select, f32, &[Arg::Step(6), Arg::Step(4), Arg::Const(f64::NEG_INFINITY)]),
+        ];
+        let norms = View { buffer: norm, offset: 0, strides: vec![1, 0] };
+        let stores = vec![
+            Store { value: Arg::Step(7), view: self.whole(out) },
+            Store { value: Arg::Step(3), view: norms.clone() },
+        ];
+        let kernel = self.region(vec![self.whole(x)], steps, stores);
+        self.push("softmax", kernel);
+        // The norms, repeated along the row.
+        let again = self.array("softmax.scaled");
+        let steps = vec![step(StepOp::Mul, f32, &[Arg::Load(0), Arg::Load(1)])];
+        let stores = vec![Store { value: Arg::Step(0), view: self.whole(again) }];
+        let kernel = self.region(vec![self.whole(out), norms], steps, stores);
+        self.push("softmax.scaled", kernel);
+    }
+
+    fn matmul(&mut self, accumulate: bool) {
+        let (a, b, c) = (self.any(), self.any(), self.array("product"));
+        if accumulate {
+            self.combine("product.start", a, b, c);
+        }
+        let (m, n) = (self.rows, self.columns);
+        // The first rows of b are the square matrix.
+        let kernel = Matmul {
+            dtype: DType::F32,
+            a,
+            b,
+            c,
+            offsets: [0; 3],
+            batch: vec![],
+            m: MatDim(m, n, n),
+            n: MatDim(n, 1, 1),
+            k: MatDim(n, 1, n),
+            k_outer: vec![],
+            groups: None,
+            accumulate,
+        };
+        self.push("product", Kernel::Matmul(kernel));
+    }
+
+    fn column_sum(&mut self) {
+        let (x, out) = (self.any(), self.array("centred"));
+        let sums = self.builder.temporary("sums", DType::F32, self.columns);
+        let kernel = Reduce {
+            op: ReduceOp::Sum,
+            dtype: DType::F32,
+            dims: vec![self.columns, self.rows],
+            kept: 1,
+            input: View { buffer: x, offset: 0, strides: vec![1, self.columns] },
+            out: View { buffer: sums, offset: 0, strides: vec![1] },
+            ragged: None,
+            accumulate: false,
+        };
+        self.push("sums", Kernel::Reduce(kernel));
+        let loads = vec![self.whole(x), View { buffer: sums, offset: 0, strides: vec![0, 1] }];
+        let steps = vec![step(StepOp::Sub, DType::F32, &[Arg::Load(0), Arg::Load(1)])];
+        let stores = vec![Store { value: Arg::Step(0), view: self.whole(out) }];
+        let kernel = self.region(loads, steps, stores);
+        self.push("centred", kernel);
+    }
+
+    /// Routing, dispatch, grouped products and combination.
+    fn experts(&mut self) {
+        let (x, weights) = (self.any(), self.any());
+        let (rows, columns, k) = (self.rows, self.columns, 2);
+        let (groups, sent) = (columns, rows * k);
+        let chosen = self.integers("chosen", sent);
+        let top = TopK { dtype: DType::F32, outer: rows, n: columns, inner: 1, k, input: x, out: chosen };
+        self.push("chosen", Kernel::TopK(top));
+        let sorted = self.integers("rows", sent);
+        self.push("rows", Kernel::Group(Group { chosen, elements: sent, groups, rows: sorted }));
+        let offsets = self.integers("offsets", groups + 1);
+        self.push("offsets", Kernel::Offsets(Offsets { chosen, elements: sent, groups, out: offsets }));
+        let inverse = self.integers("inverse", sent);
+        self.push("inverse", Kernel::Invert(Invert { rows: sorted, elements: sent, out: inverse }));
+        let expert = self.integers("expert", sent);
+        self.push("expert", Kernel::RowGroups(RowGroups { offsets, groups, rows: sent, out: expert }));
+        let (dispatched, hidden) = (self.wide("dispatched"), self.wide("hidden"));
+        let ragged = Some(RaggedLimit { dim: 0, offsets, groups });
+        let source = self.integers("source", sent);
+        let view = |buffer, strides: &[u64]| View { buffer, offset: 0, strides: strides.to_vec() };
+        // Element number / k is the token.
+        let steps = vec![
+            step(StepOp::Div, DType::I32, &[Arg::Load(0), Arg::Const(k as f64)]),
+            step(StepOp::Min, DType::I32, &[Arg::Step(0), Arg::Const((rows - 1) as f64)]),
+        ];
+        let stores = vec![Store { value: Arg::Step(1), view: view(source, &[1]) }];
+        let region =
+            Region { dims: vec![sent], row_dims: 1, ragged: None, loads: vec![view(sorted, &[1])], steps, stores };
+        self.push("source", Kernel::Region(region));
+        let gather = Gather {
+            dtype: DType::F32,
+            dims: vec![sent, columns],
+            x: view(x, &[0, 1]),
+            index: view(source, &[1, 0]),
+            axis_stride: columns,
+            axis_size: rows,
+            out: dispatched,
+            ragged: ragged.clone(),
+        };
+        self.push("dispatched", Kernel::Gather(gather));
+        // One row of the weights for each expert: an outer product is enough here.
+        let grouped = Matmul {
+            dtype: DType::F32,
+            a: dispatched,
+            b: weights,
+            c: hidden,
+            offsets: [0; 3],
+            batch: vec![],
+            m: MatDim(sent, columns, columns),
+            n: MatDim(columns, 1, 1),
+            k: MatDim(1, 1, 0),
+            k_outer: vec![],
+            groups: Some(Groups { offsets, count: groups, ragged: RaggedDim::M, strides: [0, columns, 0] }),
+            accumulate: false,
+        };
+        self.push("hidden", Kernel::Matmul(grouped));
+        let scaled = Region {
+            dims: vec![sent, columns],
+            row_dims: 1,
+            ragged: ragged.clone(),
+            loads: vec![view(hidden, &[columns, 1]), view(expert, &[1, 0])],
+            steps: vec![
+                step(StepOp::Cast, DType::F32, &[Arg::Load(1)]),
+                step(StepOp::Mul, DType::F32, &[Arg::Load(0), Arg::Step(0)]),
+            ],
+            stores: vec![Store { value: Arg::Step(1), view: view(hidden, &[columns, 1]) }],
+        };
+        self.push("scaled", Kernel::Region(scaled));
+        let combined = self.array("combined");
+        let scatter = ScatterAdd {
+            dtype: DType::F32,
+            dims: vec![sent, columns],
+            v: view(hidden, &[columns, 1]),
+            index: view(source, &[1, 0]),
+            out: view(combined, &[0, 1]),
+            axis_stride: columns,
+            axis_size: rows,
+            out_elements: rows * columns,
+            ragged,
+            accumulate: false,
+        };
+        self.push("combined", Kernel::ScatterAdd(scatter));
+        let load = self.builder.temporary("load", DType::F32, groups);
+        let per_group = Reduce {
+            op: ReduceOp::Sum,
+            dtype: DType::F32,
+            dims: vec![groups, sent, columns],
+            kept: 1,
+            input: view(hidden, &[0, columns, 1]),
+            out: view(load, &[1]),
+            ragged: Some(RaggedReduce { offsets, groups, per_group: true }),
+            accumulate: false,
+        };
+        self.push("load", Kernel::Reduce(per_group));
+    }
+
+    /// An array for the rows that are sent to experts.
+    fn wide(&mut self, name: &str) -> BufferId {
+        self.builder.temporary(name, DType::F32, 2 * self.rows * self.columns)
+    }
+
+    fn dropout(&mut self) {
+        let (x, out) = (self.any(), self.array("dropped"));
+        let key = self.integers("key", 4);
+        self.push("key", Kernel::RandomKey { out: key, rows: 1 });
+        let noise = self.array("noise");
+        let dims = vec![self.rows, self.columns];
+        let random = Random { key, site: 0, dims, batched: true, out: self.whole(noise) };
+        self.push("noise", Kernel::Random(random));
+        self.combine("dropped", x, noise, out);
+    }
+
+    /// Two instructions fill one array; one of them stores two parts.
+    fn halves(&mut self) {
+        let (x, y, out) = (self.any(), self.any(), self.array("joined"));
+        let columns = self.columns;
+        let rows = self.rows;
+        let half =
+            |buffer, from: u64, n: u64| (View { buffer, offset: from, strides: vec![columns, 1] }, vec![rows, n]);
+        let mut copy = |name: &str, input, parts: &[(u64, u64)]| {
+            let dims = half(input, 0, parts[0].1).1;
+            let loads = parts.iter().map(|(from, n)| half(input, *from, *n).0).collect();
+            let stores =
+                (0..).zip(parts).map(|(i, (from, n))| Store { value: Arg::Load(i), view: half(out, *from, *n).0 });
+            let region = Region { dims, row_dims: 1, ragged: None, loads, steps: vec![], stores: stores.collect() };
+            self.push(name, Kernel::Region(region));
+        };
+        let third = columns / 3;
+        if third > 0 {
+            copy("joined.front", x, &[(0, third), (third, third)]);
+            copy("joined.back", y, &[(2 * third, columns - 2 * third)]);
+        } else {
+            copy("joined.front", x, &[(0, 1)]);
+            copy("joined.back", y, &[(1, columns - 1)]);
+        }
+    }
+}
+
+fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {
+    Step { op, dtype, args: args.to_vec() }
+}

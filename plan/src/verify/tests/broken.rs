@@ -1,0 +1,296 @@
+//! Every invariant, broken: what is done to the tiny plan, and what the verifier says.
+
+use super::*;
+use crate::kernel::*;
+use crate::schema::*;
+
+type Break = fn(&mut Plan);
+
+fn program<'p>(plan: &'p mut Plan, name: &str) -> &'p mut Program {
+    plan.programs.iter_mut().find(|p| p.name == name).expect("the tiny plan has it")
+}
+
+fn forward(plan: &mut Plan) -> &mut Program {
+    program(plan, "layers.forward")
+}
+
+fn train(plan: &mut Plan) -> &mut Phase {
+    &mut plan.roles[0].phases[0]
+}
+
+fn eval(plan: &mut Plan) -> &mut Phase {
+    &mut plan.roles[0].phases[1]
+}
+
+fn instruction<'p>(plan: &'p mut Plan, name: &str) -> &'p mut Instruction {
+    forward(plan).instructions.iter_mut().find(|i| i.name == name).expect("the tiny plan has it")
+}
+
+fn slot<'p>(plan: &'p mut Plan, name: &str) -> &'p mut Slot {
+    forward(plan).slots.iter_mut().find(|s| s.name == name).expect("the tiny plan has it")
+}
+
+fn buffer<'p>(plan: &'p mut Plan, name: &str) -> &'p mut Buffer {
+    forward(plan).buffers.iter_mut().find(|b| b.name == name).expect("the tiny plan has it")
+}
+
+macro_rules! kernel {
+    ($plan:expr, $name:literal, $kind:ident) => {
+        match &mut instruction($plan, $name).kernel {
+            Kernel::$kind(kernel) => kernel,
+            other => panic!("{} is a {}", $name, other.name()),
+        }
+    };
+}
+
+/// Takes an instruction out, and the event that it records with it.
+fn remove(program: &mut Program, name: &str) {
+    let at = program.instructions.iter().position(|i| i.name == name).expect("the tiny plan has it");
+    let removed = program.instructions.remove(at);
+    if let Some(event) = removed.records {
+        let shift = |e: &mut u32| *e -= u32::from(*e > event);
+        program.events -= 1;
+        for instruction in &mut program.instructions {
+            instruction.waits.retain(|e| *e != event);
+            instruction.waits.iter_mut().for_each(shift);
+            instruction.records.iter_mut().for_each(shift);
+        }
+    }
+}
+
+const BROKEN: &[(Rule, &str, Break)] = &[
+    (Rule::Header, "version", |p| p.version = 2),
+    (Rule::Header, "format", |p| p.format = "forebay-scan".into()),
+    (Rule::Settings, "no rows", |p| p.settings.batch = 0),
+    (Rule::Settings, "micro-batches", |p| p.settings.micro_batches = 3),
+    (Rule::Settings, "integer compute type", |p| p.settings.compute = DType::I32),
+    (Rule::Settings, "active parameters", |p| p.settings.active_params += 1),
+    (Rule::Settings, "overflow", |p| p.settings.seq = u64::MAX),
+    (Rule::Settings, "flops", |p| p.settings.flops_per_step = f64::NAN),
+    (Rule::Mesh, "no ranks", |p| p.mesh[0].size = 0),
+    (Rule::Mesh, "two of a name", |p| p.mesh.push(p.mesh[0].clone())),
+    (Rule::TensorShape, "size 0", |p| p.tensors[0].dims[0] = 0),
+    (Rule::TensorShape, "overflow", |p| p.tensors[0].dims[0] = u64::MAX),
+    (Rule::TensorShape, "end overflow", |p| p.tensors[0].offset = u64::MAX - 63),
+    (Rule::TensorShape, "unaligned", |p| p.tensors[0].offset += 4),
+    (Rule::TensorUnique, "twice", |p| p.tensors.push(p.tensors[0].clone())),
+    (Rule::TensorPlace, "overlap", |p| p.tensors[1].offset -= 64),
+    (Rule::TensorPlace, "outside", |p| p.tensors[0].offset = p.roles[0].persistent_bytes),
+    (Rule::TensorKind, "of no parameter", |p| p.tensors[1].name = "other".into()),
+    (Rule::TensorKind, "other sizes", |p| p.tensors[1].dims = vec![1]),
+    (Rule::TensorKind, "integer gradient", |p| p.tensors[1].dtype = DType::I32),
+    (Rule::TensorKind, "copy that is none", |p| p.tensors[1].init = Init::FromParam),
+    (Rule::TensorInit, "deviation", |p| p.tensors[0].init = Init::Normal(-1.0)),
+    (Rule::TensorInit, "range", |p| p.tensors[0].init = Init::Uniform(1.0, 0.0)),
+    (Rule::BufferPlace, "no such slot", |p| forward(p).buffers[0].slot = 99),
+    (Rule::BufferPlace, "unaligned", |p| buffer(p, "saved.1").offset -= 4),
+    (Rule::BufferPlace, "outside", |p| buffer(p, "saved.1").offset += 64),
+    (Rule::BufferPlace, "overflow", |p| forward(p).buffers[0].elements = u64::MAX / 2),
+    (Rule::BufferPlace, "huge slot", |p| slot(p, "x").bytes = u64::MAX),
+    (Rule::Streams, "two alike", |p| forward(p).streams[1] = StreamKind::Cube),
+    (Rule::Streams, "no such stream", |p| instruction(p, "softmax").stream = 9),
+    (Rule::EventRecorded, "never", |p| forward(p).events += 1),
+    (Rule::EventRecorded, "far too many", |p| forward(p).events = u32::MAX),
+    (Rule::EventRecorded, "twice", |p| {
+        let silent = |i: &&mut Instruction| i.records.is_none();
+        forward(p).instructions.iter_mut().find(silent).expect("not all record events").records = Some(0);
+    }),
+    (Rule::EventRecorded, "no such event", |p| instruction(p, "softmax").records = Some(999)),
+    (Rule::EventWait, "later", |p| {
+        let last = forward(p).instructions.last().and_then(|i| i.records);
+        forward(p).instructions[0].waits.extend(last);
+    }),
+    (Rule::EventWait, "no such event", |p| forward(p).instructions[0].waits.push(u32::MAX)),
+    (Rule::Spaces, "host memory", |p| slot(p, "x").space = Space::Host),
+    (Rule::Access, "written", |p| slot(p, "y").access = Access::Read),
+    (Rule::BufferExists, "operand", |p| kernel!(p, "product", Matmul).a = u32::MAX),
+    (Rule::BufferExists, "view", |p| kernel!(p, "softmax", Region).stores[0].view.buffer = 999),
+    (Rule::Sizes, "size 0", |p| kernel!(p, "product", Matmul).m.0 = 0),
+    (Rule::Sizes, "product overflow", |p| kernel!(p, "softmax", Region).dims = vec![u64::MAX, 2]),
+    (Rule::Sizes, "strides", |p| kernel!(p, "softmax", Region).loads[0].strides.truncate(1)),
+    (Rule::Sizes, "kept strides", |p| kernel!(p, "sums", Reduce).out.strides.clear()),
+    (Rule::Sizes, "dimensions", |p| {
+        let region = kernel!(p, "softmax", Region);
+        region.dims.resize(17, 1);
+        region.loads.iter_mut().for_each(|l| l.strides.resize(17, 1));
+        region.stores.iter_mut().for_each(|s| s.view.strides.resize(17, 1));
+    }),
+    (Rule::Sizes, "loads", |p| {
+        let region = kernel!(p, "softmax", Region);
+        region.loads.resize(257, region.loads[0].clone());
+    }),
+    (Rule::ViewInside, "offset", |p| kernel!(p, "softmax", Region).loads[0].offset += 1),
+    (Rule::ViewInside, "overflow", |p| kernel!(p, "softmax", Region).loads[0].strides[0] = u64::MAX),
+    (Rule::ViewInside, "rows", |p| kernel!(p, "product", Matmul).m.0 += 1),
+    (Rule::ViewInside, "groups", |p| kernel!(p, "hidden", Matmul).groups.as_mut().expect("it has groups").count += 1),
+    (Rule::ViewInside, "looked-up axis", |p| kernel!(p, "dispatched", Gather).axis_size += 1),
+    (Rule::ViewInside, "scan", |p| kernel!(p, "scan", Scan).n += 1),
+    (Rule::ViewInside, "scan overflow", |p| kernel!(p, "scan", Scan).outer = 1 << 60),
+    (Rule::ViewInside, "top-k", |p| kernel!(p, "chosen", TopK).outer += 1),
+    (Rule::ViewInside, "group", |p| kernel!(p, "rows", Group).elements += 1),
+    (Rule::ViewInside, "offsets", |p| kernel!(p, "offsets", Offsets).groups += 1),
+    (Rule::ViewInside, "inverse", |p| kernel!(p, "inverse", Invert).elements += 1),
+    (Rule::ViewInside, "row groups", |p| kernel!(p, "expert", RowGroups).rows += 1),
+    (Rule::ViewInside, "random", |p| kernel!(p, "noise", Random).dims[0] += 1),
+    (Rule::ViewInside, "key", |p| buffer(p, "key").elements = 3),
+    (Rule::ViewType, "index", |p| buffer(p, "source").dtype = DType::F32),
+    (Rule::ViewType, "product", |p| kernel!(p, "product", Matmul).dtype = DType::F64),
+    (Rule::Distinct, "store", |p| kernel!(p, "softmax", Region).stores[0].view.strides = vec![8, 0]),
+    (Rule::Distinct, "product", |p| kernel!(p, "product", Matmul).m.2 -= 1),
+    (Rule::Distinct, "reduction", |p| kernel!(p, "sums", Reduce).out.strides[0] = 0),
+    (Rule::Distinct, "random", |p| kernel!(p, "noise", Random).out.strides[0] -= 1),
+    (Rule::Alias, "product in place", |p| kernel!(p, "product", Matmul).c = kernel!(p, "product", Matmul).a),
+    (Rule::Alias, "region in another place", |p| {
+        let region = kernel!(p, "gelu", Region);
+        region.dims[0] -= 1;
+        region.stores[0].view.offset += 8;
+    }),
+    (Rule::Alias, "two stores", |p| kernel!(p, "joined.front", Region).stores[1].view.offset -= 1),
+    (Rule::Matmul, "integers", |p| {
+        kernel!(p, "product", Matmul).dtype = DType::I32;
+        forward(p).buffers.iter_mut().for_each(|b| b.dtype = DType::I32);
+    }),
+    (Rule::Matmul, "groups in the result", |p| {
+        let groups = kernel!(p, "hidden", Matmul).groups.as_mut().expect("it has groups");
+        (groups.count, groups.strides[2]) = (1, 1);
+    }),
+    (Rule::RegionForm, "no row", |p| kernel!(p, "softmax", Region).row_dims = 0),
+    (Rule::RegionForm, "long row", |p| kernel!(p, "softmax", Region).row_dims = 3),
+    (Rule::RegionForm, "ragged row", |p| {
+        let region = kernel!(p, "scaled", Region);
+        region.row_dims = 2;
+        region.steps.push(Step { op: StepOp::RowSum, dtype: DType::F32, args: vec![Arg::Step(1)] });
+    }),
+    (Rule::RegionForm, "nothing stored", |p| kernel!(p, "softmax", Region).stores.clear()),
+    (Rule::StepArgs, "too few", |p| kernel!(p, "softmax", Region).steps[1].args.truncate(1)),
+    (Rule::StepArgs, "itself", |p| kernel!(p, "softmax", Region).steps[1].args[1] = Arg::Step(1)),
+    (Rule::StepArgs, "no such load", |p| kernel!(p, "softmax", Region).steps[0].args[0] = Arg::Load(1)),
+    (Rule::StepArgs, "no such dimension", |p| kernel!(p, "softmax", Region).steps[5].op = StepOp::Index(2)),
+    (Rule::StepTypes, "result", |p| kernel!(p, "softmax", Region).steps[6].dtype = DType::F32),
+    (Rule::StepTypes, "argument", |p| kernel!(p, "softmax", Region).steps[1].args[0] = Arg::Step(5)),
+    (Rule::StepTypes, "constant", |p| kernel!(p, "softmax", Region).steps[6].args[1] = Arg::Const(0.5)),
+    (Rule::StoreType, "no such step", |p| kernel!(p, "softmax", Region).stores[0].value = Arg::Step(99)),
+    (Rule::StoreType, "type", |p| kernel!(p, "softmax", Region).stores[0].value = Arg::Step(6)),
+    (Rule::Reduce, "kept", |p| {
+        let reduce = kernel!(p, "sums", Reduce);
+        (reduce.kept, reduce.out.strides) = (3, vec![1, 1, 1]);
+    }),
+    (Rule::Reduce, "maximum of what is there", |p| {
+        let reduce = kernel!(p, "sums", Reduce);
+        (reduce.op, reduce.accumulate) = (ReduceOp::Max, true);
+    }),
+    (Rule::Reduce, "groups", |p| kernel!(p, "load", Reduce).dims[0] -= 1),
+    (Rule::Reduce, "nothing to be ragged", |p| {
+        let reduce = kernel!(p, "load", Reduce);
+        (reduce.kept, reduce.dims, reduce.out.strides) = (1, vec![8], vec![1]);
+        reduce.input.strides = vec![0];
+    }),
+    (Rule::Indexed, "ragged dimension", |p| {
+        kernel!(p, "dispatched", Gather).ragged.as_mut().expect("it is ragged").dim = 2;
+    }),
+    (Rule::Indexed, "outside of the result", |p| kernel!(p, "combined", ScatterAdd).axis_size += 1),
+    (Rule::Sorting, "more than all", |p| kernel!(p, "chosen", TopK).n = 1),
+    (Rule::Sorting, "no groups", |p| kernel!(p, "rows", Group).groups = 0),
+    (Rule::Sorting, "too many groups", |p| kernel!(p, "rows", Group).groups = 1 << 40),
+    (Rule::GroupStarts, "fewer", |p| kernel!(p, "expert", RowGroups).groups -= 1),
+    (Rule::GroupStarts, "fewer starts", |p| kernel!(p, "offsets", Offsets).groups -= 1),
+    (Rule::Defined, "never written", |p| remove(forward(p), "sums")),
+    (Rule::Defined, "half written", |p| remove(forward(p), "joined.back")),
+    (Rule::Overwritten, "memory used again", |p| {
+        let at = buffer(p, "offsets").offset;
+        buffer(p, "inverse").offset = at;
+    }),
+    (Rule::Ordered, "no waiting", |p| forward(p).instructions.iter_mut().for_each(|i| i.waits.clear())),
+    (Rule::SlotWritten, "result", |p| remove(forward(p), "y")),
+    (Rule::SlotWritten, "update", |p| remove(program(p, "update"), "second")),
+    (Rule::RoleRanks, "too few", |p| p.roles[0].coordinates[0].1 = 1),
+    (Rule::RoleRanks, "not of the mesh", |p| p.roles[0].coordinates[0].1 = 3),
+    (Rule::RoleRanks, "twice", |p| p.roles.push(p.roles[0].clone())),
+    (Rule::RoleRanks, "dimensions", |p| p.roles[0].coordinates.clear()),
+    (Rule::Arena, "persistent", |p| p.roles[0].persistent_bytes = p.roles[0].device_bytes + 64),
+    (Rule::Arena, "peak", |p| train(p).memory.live_peak = train(p).memory.placed + 1),
+    (Rule::Arena, "parts", |p| train(p).memory.other += 1),
+    (Rule::Arena, "huge", |p| p.roles[0].device_bytes = u64::MAX),
+    (Rule::PhaseName, "unknown", |p| train(p).name = "fit".into()),
+    (Rule::PhaseName, "twice", |p| eval(p).name = "generate".into()),
+    (Rule::PhaseName, "rows", |p| train(p).rows += 1),
+    (Rule::HostPlace, "unaligned", |p| train(p).feeds[0].offset += 4),
+    (Rule::HostPlace, "over tensors", |p| train(p).feeds[0].offset = 0),
+    (Rule::HostPlace, "overlap", |p| train(p).feeds[0].offset = train(p).feeds[1].offset),
+    (Rule::HostPlace, "outside", |p| train(p).reports[0].offset = p.roles[0].device_bytes),
+    (Rule::HostPlace, "overflow", |p| p.roles[0].phases[2].outputs[0].dims = vec![u64::MAX, 2]),
+    (Rule::FeedRows, "input", |p| train(p).feeds[0].input = "images".into()),
+    (Rule::FeedRows, "beyond", |p| train(p).feeds[0].first_row.terms[0].1 = 3),
+    (Rule::FeedRows, "negative", |p| train(p).feeds[0].first_row.base = -1),
+    (Rule::FeedRows, "mesh dimension", |p| train(p).feeds[0].first_row.terms[0].0 = 1),
+    (Rule::HostNames, "twice", |p| train(p).reports[1].name = "loss".into()),
+    (Rule::HostNames, "type", |p| train(p).reports[0].dtype = DType::I32),
+    (Rule::CallIndex, "program", |p| train(p).calls[1].program = 99),
+    (Rule::CallIndex, "layer", |p| train(p).calls[1].layer = 99),
+    (Rule::CallIndex, "micro-batch", |p| train(p).calls[1].micro_batch = 99),
+    (Rule::Binding, "slots", |p| train(p).calls[1].slots.truncate(3)),
+    (Rule::Binding, "unaligned", |p| train(p).calls[1].slots[2] += 32),
+    (Rule::Binding, "outside", |p| train(p).calls[1].slots[2] = p.roles[0].device_bytes),
+    (Rule::Binding, "overflow", |p| train(p).calls[1].slots[2] = u64::MAX - 63),
+    (Rule::CallOverlap, "two slots", |p| train(p).calls[1].slots[2] = train(p).calls[1].slots[0] + 64),
+    (Rule::CallWait, "later", |p| train(p).calls[1].waits[0].call = 1),
+    (Rule::CallWait, "no such event", |p| train(p).calls[1].waits[0].event = 99),
+    (Rule::TensorKept, "scratch", |p| *train(p).calls[1].slots.last_mut().expect("the frame") = 0),
+    (Rule::TensorKept, "cut", |p| {
+        // The gradient of x over a part of a moment, where nothing reads it again.
+        let moment = p.tensors[2].offset;
+        train(p).calls.iter_mut().filter(|c| c.program == 4 && c.layer == 0).for_each(|c| c.slots[3] = moment - 64);
+        p.tensors[2].kind = TensorKind::ComputeCopy;
+        p.tensors[2].init = Init::FromParam;
+    }),
+    (Rule::Commit, "late", |p| train(p).commit += 1),
+    (Rule::Commit, "early", |p| train(p).commit -= 1),
+    (Rule::Commit, "outside", |p| train(p).commit = u32::MAX),
+    (Rule::Commit, "in an evaluation", |p| {
+        let update = train(p).calls.last().expect("an update").clone();
+        let at = eval(p).calls.len() as u32;
+        eval(p).commit = at;
+        eval(p).calls.push(update);
+        eval(p).calls[at as usize].waits.clear();
+    }),
+    (Rule::CallDefined, "not written", |p| {
+        // Layer 1 reads where nothing was put.
+        let end = p.roles[0].device_bytes;
+        p.roles[0].device_bytes += 1 << 20;
+        train(p).calls[2].slots[0] = end;
+    }),
+    (Rule::CallDefined, "output", |p| {
+        p.roles[0].device_bytes += 1 << 20;
+        p.roles[0].phases[2].outputs[0].offset = p.roles[0].device_bytes - (1 << 19);
+    }),
+    (Rule::CallOverwritten, "saved tensors", |p| {
+        let calls = &mut train(p).calls;
+        let saved = calls[1].slots[3];
+        // The next layer's output begins in the middle of what this one saved.
+        calls[2].slots[2] = saved + 64;
+    }),
+    (Rule::CallWhole, "shifted", |p| train(p).calls[2].slots[0] += 64),
+    (Rule::CallOrdered, "no waiting", |p| train(p).calls.iter_mut().for_each(|c| c.waits.clear())),
+    (Rule::Fragmented, "a comb", super::hostile::comb),
+];
+
+#[test]
+fn every_broken_invariant_is_found() {
+    let mut messages = String::new();
+    for (rule, what, apply) in BROKEN {
+        let mut plan = testing::tiny();
+        apply(&mut plan);
+        let violations = verify(&plan).expect_err(&format!("{rule}, {what}: it passes"));
+        let found = violations.iter().find(|v| v.rule == *rule);
+        let found = found.unwrap_or_else(|| panic!("{rule}, {what}: found {}", list(&violations)));
+        messages += &format!("{rule}, {what}\n    {found}\n");
+    }
+    insta::assert_snapshot!(messages);
+}
+
+#[test]
+fn every_rule_is_tried() {
+    let tried: Vec<Rule> = BROKEN.iter().map(|(rule, _, _)| *rule).collect();
+    let missing: Vec<&Rule> = Rule::ALL.iter().filter(|r| !tried.contains(r)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
