@@ -58,7 +58,7 @@ pub enum ExecError {
     #[error("{place} cannot be run: {error}")]
     Prepare {
         /// Which instruction.
-        place: Place,
+        place: Box<Place>,
         /// Why.
         error: PrepareError,
     },
@@ -68,7 +68,7 @@ pub enum ExecError {
         /// The step.
         step: u64,
         /// Which instruction.
-        place: Place,
+        place: Box<Place>,
         /// Why.
         error: KernelError,
     },

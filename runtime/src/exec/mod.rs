@@ -12,6 +12,8 @@
 mod arena;
 mod diagnose;
 mod error;
+#[cfg(test)]
+mod tests;
 
 pub use arena::{Arena, available_memory};
 pub use diagnose::{Cause, Suspect};
@@ -234,7 +236,7 @@ impl<'p> Executor<'p> {
         // arena and views within buffers, that offsets are multiples of 64 (as the arena's start is), and that conflicting accesses
         // are ordered. `&mut self` keeps everyone else out, and one kernel runs at a time, with workspace for every kernel.
         let result = unsafe { kernels::run(&self.programs[call.program as usize][index], &cx) };
-        result.map_err(|error| ExecError::Kernel { step, place: self.place(call, index), error })
+        result.map_err(|error| ExecError::Kernel { step, place: Box::new(self.place(call, index)), error })
     }
 
     fn place(&self, call: &Call, index: usize) -> Place {
@@ -305,13 +307,9 @@ fn prepare(plan: &Plan, cpu: Cpu) -> Result<(Vec<Vec<Prepared>>, ScratchBytes), 
         let mut prepared = Vec::with_capacity(program.instructions.len());
         for instruction in &program.instructions {
             let ready = kernels::prepare(&instruction.kernel, &program.buffers, cpu).map_err(|error| {
-                let place = Place {
-                    op: instruction.kernel.name().to_string(),
-                    instruction: instruction.name.clone(),
-                    layer: String::new(),
-                    program: program.name.clone(),
-                };
-                ExecError::Prepare { place, error }
+                let (op, instruction) = (instruction.kernel.name().to_string(), instruction.name.clone());
+                let place = Place { op, instruction, layer: String::new(), program: program.name.clone() };
+                ExecError::Prepare { place: Box::new(place), error }
             })?;
             need = need.max(kernels::scratch_bytes(&ready));
             prepared.push(ready);

@@ -25,9 +25,11 @@ mod matmul;
 mod random;
 mod reduce;
 mod region;
+mod rows;
 mod scan;
 mod scratch;
 mod sort;
+mod walk;
 
 pub use cpu::Cpu;
 pub use scratch::{Scratch, ScratchBytes};
@@ -120,6 +122,7 @@ enum Inner {
     Group(sort::Group),
     Offsets(sort::Offsets),
     Invert(sort::Invert),
+    RowGroups(sort::RowGroups),
     Random(Box<random::Random>),
     RandomKey { out: usize, rows: u64 },
 }
@@ -141,6 +144,7 @@ pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared
         Kernel::Group(k) => Inner::Group(sort::Group::prepare(k, &cx)?),
         Kernel::Offsets(k) => Inner::Offsets(sort::Offsets::prepare(k, &cx)?),
         Kernel::Invert(k) => Inner::Invert(sort::Invert::prepare(k, &cx)?),
+        Kernel::RowGroups(k) => Inner::RowGroups(sort::RowGroups::prepare(k, &cx)?),
         Kernel::Random(k) => Inner::Random(Box::new(random::Random::prepare(k, &cx)?)),
         Kernel::RandomKey { out, rows } => {
             Inner::RandomKey { out: cx.buffer_of(*out, DType::I32, "the random key")?, rows: *rows }
@@ -173,6 +177,7 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
             Inner::Group(k) => k.run(cx),
             Inner::Offsets(k) => k.run(cx),
             Inner::Invert(k) => k.run(cx),
+            Inner::RowGroups(k) => k.run(cx),
             Inner::Random(k) => k.run(cx),
             Inner::RandomKey { out, rows } => random::key(cx, *out, *rows),
         }
@@ -189,9 +194,12 @@ pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
         Inner::TopK(k) => k.scratch_bytes(),
         Inner::Group(k) => k.scratch_bytes(),
         Inner::Offsets(k) => k.scratch_bytes(),
-        Inner::Scan(_) | Inner::Gather(_) | Inner::Invert(_) | Inner::Random(_) | Inner::RandomKey { .. } => {
-            ScratchBytes::default()
-        }
+        Inner::Scan(_)
+        | Inner::Gather(_)
+        | Inner::Invert(_)
+        | Inner::RowGroups(_)
+        | Inner::Random(_)
+        | Inner::RandomKey { .. } => ScratchBytes::default(),
     }
 }
 

@@ -1,0 +1,163 @@
+//! Reading checkpoints: nothing is believed before it is checked.
+
+use super::index::{Index, SavedTensor};
+use super::save::{INDEX_FILE, MODEL_FILE, OPTIMIZER_FILE, PLAN_FILE, Saver, file_of, key};
+use super::tensors::Reader;
+use super::{CheckpointError, step_of, steps};
+use crate::exec::{Executor, is_saved};
+use crate::hash::{self, Hasher};
+use crate::init;
+use forebay_plan::{DType, MAX_FILE_BYTES, Plan, Tensor, TensorKind};
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// A checkpoint on disk.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    index: Index,
+}
+
+/// What to load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Everything: to train on.
+    All,
+    /// Parameters and states: to evaluate and to generate.
+    Model,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint, or the last one of a run.
+    ///
+    /// # Errors
+    /// When there is none, or its index is damaged.
+    pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
+        let folder = find(path)?;
+        let file = folder.join(INDEX_FILE);
+        let bytes = fs::read(&file).map_err(|error| CheckpointError::Read { path: file.clone(), error })?;
+        let index = Index::from_bytes(&bytes, &file)?;
+        Ok(Checkpoint { folder, index })
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder of its run: where the next checkpoints belong.
+    pub fn run(&self) -> &Path {
+        self.folder.parent().unwrap_or(Path::new("."))
+    }
+
+    /// What it holds.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// The plan that it was made with.
+    ///
+    /// # Errors
+    /// When it is damaged, or not the one the index names.
+    pub fn plan(&self) -> Result<Plan, CheckpointError> {
+        let path = self.folder.join(PLAN_FILE);
+        let file = File::open(&path).map_err(|error| CheckpointError::Read { path: path.clone(), error })?;
+        let plan = Plan::read_from(file, MAX_FILE_BYTES)
+            .map_err(|error| CheckpointError::Plan { path: path.clone(), error })?;
+        if plan.checksum() != self.index.plan {
+            return Err(CheckpointError::Damaged { path, why: "it is not the plan that the index names".into() });
+        }
+        Ok(plan)
+    }
+
+    /// Fills an executor's tensors. Its plan may be another one, if the tensors have the same names, types and sizes.
+    ///
+    /// # Errors
+    /// When the tensors differ, or a file is damaged; the executor's tensors are then unspecified.
+    pub fn load(&self, executor: &mut Executor, contents: Contents) -> Result<(), CheckpointError> {
+        let wanted = |kind| match contents {
+            Contents::All => is_saved(kind),
+            Contents::Model => kind == TensorKind::Param || kind == TensorKind::State,
+        };
+        let plan = executor.plan();
+        let tensors: Vec<&Tensor> = plan.tensors.iter().filter(|t| wanted(t.kind)).collect();
+        let saved: HashMap<(&str, TensorKind), &SavedTensor> =
+            self.index.tensors.iter().filter(|t| wanted(t.kind)).map(|t| ((t.name.as_str(), t.kind), t)).collect();
+        let differences = differences(&tensors, &saved);
+        if !differences.is_empty() {
+            return Err(CheckpointError::Mismatch { path: self.folder.clone(), differences });
+        }
+        for file in [MODEL_FILE, OPTIMIZER_FILE] {
+            let mut of_file = tensors.iter().filter(|t| file_of(t.kind) == file).peekable();
+            if of_file.peek().is_none() {
+                continue;
+            }
+            let path = self.folder.join(file);
+            let mut reader = Reader::open(&path)?;
+            for tensor in of_file {
+                let bytes = executor.tensor_mut(tensor);
+                reader.read(&key(tensor), tensor.dtype, &tensor.dims, bytes)?;
+                if hash::hex(Hasher::of(bytes)) != saved[&(tensor.name.as_str(), tensor.kind)].hash {
+                    let why = format!("the bytes of `{}` are not those that were saved", key(tensor));
+                    return Err(CheckpointError::Damaged { path, why });
+                }
+            }
+        }
+        init::refresh_copies(executor);
+        Ok(())
+    }
+}
+
+/// The folder of a checkpoint, or of the last one of a run.
+fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
+    fs::metadata(path).map_err(|error| CheckpointError::Read { path: path.to_path_buf(), error })?;
+    let is_whole = |folder: &PathBuf| folder.join(INDEX_FILE).is_file();
+    if is_whole(&path.to_path_buf()) {
+        // So that its parent is the run, also for `.`.
+        return Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()));
+    }
+    let latest = fs::read_to_string(path.join("latest")).ok();
+    let named = latest.filter(|name| step_of(name.trim()).is_some()).map(|name| path.join(name.trim()));
+    if let Some(folder) = named.filter(is_whole) {
+        return Ok(folder);
+    }
+    // The pointer is missing only when a run was killed between two renames.
+    match steps(path).into_iter().map(|(_, folder)| folder).rfind(is_whole) {
+        Some(folder) => Ok(folder),
+        None if Saver::seed_of(path).is_some() => Err(CheckpointError::NotStarted(path.to_path_buf())),
+        None => Err(CheckpointError::NotACheckpoint(path.to_path_buf())),
+    }
+}
+
+/// Differences of parameters and states, or else, when those agree, of moments.
+fn differences(tensors: &[&Tensor], saved: &HashMap<(&str, TensorKind), &SavedTensor>) -> Vec<String> {
+    let is_moment = |kind| file_of(kind) == OPTIMIZER_FILE;
+    for moments in [false, true] {
+        let mut differences = vec![];
+        let mut known = HashSet::new();
+        for tensor in tensors.iter().filter(|t| is_moment(t.kind) == moments) {
+            known.insert((tensor.name.as_str(), tensor.kind));
+            differences.extend(difference(tensor, saved.get(&(tensor.name.as_str(), tensor.kind)).copied()));
+        }
+        let extra = saved.iter().filter(|(key, t)| is_moment(t.kind) == moments && !known.contains(*key));
+        let mut extra: Vec<&SavedTensor> = extra.map(|(_, t)| *t).collect();
+        extra.sort_by_key(|t| (&t.name, t.kind));
+        differences.extend(extra.iter().map(|t| format!("`{}` ({:?}) is not in the model", t.name, t.kind)));
+        if !differences.is_empty() {
+            return differences;
+        }
+    }
+    vec![]
+}
+
+fn difference(tensor: &Tensor, saved: Option<&SavedTensor>) -> Option<String> {
+    let name = key(tensor);
+    let Some(saved) = saved else { return Some(format!("`{name}` is not in the checkpoint")) };
+    if saved.dtype == tensor.dtype && saved.dims == tensor.dims {
+        return None;
+    }
+    let show = |dtype: DType, dims: &[u64]| format!("{}{dims:?}", format!("{dtype:?}").to_lowercase());
+    let (there, here) = (show(saved.dtype, &saved.dims), show(tensor.dtype, &tensor.dims));
+    Some(format!("`{name}` is {there} in the checkpoint, {here} in the model"))
+}

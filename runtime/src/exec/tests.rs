@@ -1,0 +1,97 @@
+//! The executor on a plan small enough to write down.
+
+use super::*;
+use crate::data::{Corpus, Dataset};
+use crate::init;
+use crate::testing::tiny_plan;
+use crate::train::{TrainError, TrainOptions, Trainer, Unobserved};
+
+fn executor(plan: &Plan, threads: usize, seed: u64) -> Executor<'_> {
+    let options = ExecOptions { threads, seed, ..ExecOptions::default() };
+    let mut executor = Executor::new(plan, &options).unwrap_or_else(|error| panic!("{error}"));
+    init::initialise(&mut executor);
+    executor
+}
+
+fn dataset(plan: &Plan) -> Dataset {
+    let text: Vec<u8> = (0..4000u32).map(|i| b'a' + (i % 23) as u8).collect();
+    Dataset::new(Corpus::from_bytes("letters", text), &plan.settings).expect("enough letters")
+}
+
+fn losses(threads: usize, seed: u64) -> Vec<u64> {
+    let plan = tiny_plan(1000);
+    let (mut executor, dataset) = (executor(&plan, threads, seed), dataset(&plan));
+    let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+    (0..20).map(|_| trainer.step().expect("a number").loss.to_bits()).collect()
+}
+
+#[test]
+fn training_descends_and_is_a_function_of_the_seed() {
+    let one = losses(1, 7);
+    assert!(f64::from_bits(one[19]) < 0.5 * f64::from_bits(one[0]));
+    assert_eq!(one, losses(2, 7));
+    assert_ne!(one, losses(1, 8));
+}
+
+#[test]
+fn a_run_saves_evaluates_and_sums_up() {
+    let plan = tiny_plan(1000);
+    let (mut executor, dataset) = (executor(&plan, 1, 1), dataset(&plan));
+    let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+    let options = TrainOptions { steps: 12, ..TrainOptions::default() };
+    let summary = trainer.run(&options, None, &mut Unobserved).expect("a run");
+    assert_eq!(summary.steps, 12);
+    assert!(summary.evaluation.expect("it was not stopped").loss < 0.1);
+    assert!((summary.order0_bits - 23f64.log2()).abs() < 0.01);
+    assert!(summary.train_loss.is_some() && summary.tokens_per_s.is_some());
+    let count = plan.tensors.iter().find(|t| t.kind == TensorKind::State).expect("the counter");
+    assert_eq!(element(DType::F32, executor.tensor(count), 0), 12.0);
+    // The copy follows the parameter.
+    let of = |kind| plan.tensors.iter().find(|t| t.kind == kind).expect("it is there");
+    let (param, copy) = (of(TensorKind::Param), of(TensorKind::ComputeCopy));
+    for i in 0..4 {
+        let master = element(DType::F32, executor.tensor(param), i) as f32;
+        assert_eq!(element(DType::Bf16, executor.tensor(copy), i), half::bf16::from_f32(master).to_f64());
+    }
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_before_the_update() {
+    let plan = tiny_plan(4);
+    let (mut executor, dataset) = (executor(&plan, 1, 1), dataset(&plan));
+    let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+    let options = TrainOptions { steps: 12, ..TrainOptions::default() };
+    let error = trainer.run(&options, None, &mut Unobserved).expect_err("step 5 is NaN");
+    let want = "loss is NaN at step 5: first produced by `mul` penalty in lines.0 (program penalty)";
+    assert_eq!(error.to_string(), want);
+    let count = plan.tensors.iter().find(|t| t.kind == TensorKind::State).expect("the counter");
+    assert_eq!(element(DType::F32, executor.tensor(count), 0), 4.0);
+}
+
+#[test]
+fn a_tensor_that_is_no_number_is_named() {
+    let plan = tiny_plan(1000);
+    let (mut executor, dataset) = (executor(&plan, 1, 1), dataset(&plan));
+    executor.tensor_mut(&plan.tensors[0])[..4].copy_from_slice(&f32::NAN.to_ne_bytes());
+    let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+    let error = trainer.step().expect_err("the parameter is NaN");
+    assert!(matches!(error, TrainError::NotFinite { .. }));
+    assert_eq!(error.to_string(), "loss is NaN at step 1: the tensor `line.w` was NaN before the step began");
+}
+
+#[test]
+fn plans_that_cannot_be_run_are_refused() {
+    let options = ExecOptions::default();
+    let refused = |plan: &Plan| Executor::new(plan, &options).expect_err("it must not be run").to_string();
+    let mut plan = tiny_plan(1);
+    plan.roles[0].device_bytes = 1 << 60;
+    let message = refused(&plan);
+    assert!(message.starts_with("this plan needs 1024 PiB of memory"), "{message}");
+    plan.programs[1].instructions.clear();
+    let message = refused(&plan);
+    assert!(message.starts_with("the plan is invalid:\n"), "{message}");
+    let plan = tiny_plan(1);
+    let executor = executor(&plan, 1, 0);
+    let message = executor.phase_named("prune").expect_err("no such phase").to_string();
+    assert_eq!(message, "the plan cannot `prune`; it can: train, eval, generate");
+}

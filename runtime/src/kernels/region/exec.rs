@@ -1,0 +1,392 @@
+//! Runs a region's program: cuts the space into blocks, and for each sets the operands and goes through the instructions.
+
+use super::copy::{Move, Rectangle, copy, fill_index};
+use super::ops::{self, Arg, Loop};
+use super::program::{Class, Home, Instruction, Op, Program, Slot};
+use super::space::{MOST_DIMS, Place, Shape};
+use crate::kernels::cpu::Cpu;
+use crate::kernels::rows::{Rows, reduce_rows};
+use crate::kernels::{KernelCx, KernelError};
+use forebay_plan::{DType, StepOp};
+
+/// Element-steps that are worth a task.
+const GRAIN: usize = 32 * 1024;
+
+/// Bytes of scratch for a worker: operands, accesses, registers.
+pub(super) fn frame_bytes(program: &Program) -> usize {
+    tables_bytes(program) + program.register_bytes
+}
+
+fn tables_bytes(program: &Program) -> usize {
+    let tables = program.operands.len() * size_of::<Arg>() + program.accesses.len() * size_of::<usize>();
+    tables.next_multiple_of(64)
+}
+
+/// The space of this run, and how it is cut.
+#[derive(Clone, Copy)]
+struct Extent {
+    dims: [usize; MOST_DIMS],
+    outer: usize,
+    /// Elements of a row.
+    row: usize,
+    /// Size of the last outer dimension, along which a block has its rows.
+    last: usize,
+    /// Blocks along it.
+    row_blocks: usize,
+    /// Blocks along a row, when they are dealt out one by one.
+    column_blocks: usize,
+}
+
+pub(super) unsafe fn run(program: &Program, cpu: Cpu, cx: &KernelCx) -> Result<(), KernelError> {
+    let space = &program.space;
+    let mut dims = [1; MOST_DIMS];
+    dims[..space.dims.len()].copy_from_slice(&space.dims);
+    if let Some(ragged) = &space.ragged {
+        // SAFETY: the buffer holds the offsets (the caller's contract).
+        let offsets = unsafe { crate::kernels::checked_offsets(cx, ragged.buffer, ragged.groups, ragged.bound)? };
+        // SAFETY: as above.
+        dims[ragged.dim] = unsafe { *offsets.add(ragged.groups) } as usize * ragged.unit;
+    }
+    let outer = space.outer();
+    let row = dims[outer..space.dims.len()].iter().product::<usize>();
+    let last = if outer > 0 { dims[outer - 1] } else { 1 };
+    let before: usize = dims[..outer.saturating_sub(1)].iter().product();
+    let column_blocks = if program.whole_rows { 1 } else { row.div_ceil(program.block_columns) };
+    let row_blocks = last.div_ceil(program.block_rows);
+    let extent = Extent { dims, outer, row, last, row_blocks, column_blocks };
+    let blocks = before * row_blocks * column_blocks;
+    let columns = if program.whole_rows { row } else { program.block_columns.min(row) };
+    let block_work = program.block_rows.min(last) * columns * program.weight;
+    cx.pool.run_ranges(blocks, GRAIN.div_ceil(block_work.max(1)), &|first, end, worker| {
+        // SAFETY: the caller's contract; blocks write places of their own.
+        unsafe {
+            let frame = Frame::new(program, cpu, cx, &extent, worker);
+            frame.prologue();
+            for block in first..end {
+                frame.block(block);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// A worker's view of a run: its tables and registers lie in the scratch.
+struct Frame<'a> {
+    program: &'a Program,
+    cpu: Cpu,
+    cx: &'a KernelCx<'a>,
+    extent: &'a Extent,
+    /// For each operand where it is in this block.
+    operands: *mut Arg,
+    /// For each access the element of the block's first row, at the row's start.
+    starts: *mut usize,
+    registers: *mut u8,
+}
+
+/// The part of the space that instructions work on.
+#[derive(Clone, Copy)]
+struct Block {
+    rows: usize,
+    first_column: usize,
+    columns: usize,
+}
+
+impl<'a> Frame<'a> {
+    unsafe fn new(program: &'a Program, cpu: Cpu, cx: &'a KernelCx<'a>, extent: &'a Extent, worker: usize) -> Frame<'a> {
+        let base = cx.scratch.worker(worker);
+        // SAFETY: the scratch has `frame_bytes` for each worker.
+        unsafe {
+            let operands = base.cast::<Arg>();
+            let starts = base.add(program.operands.len() * size_of::<Arg>()).cast::<usize>();
+            let registers = base.add(tables_bytes(program));
+            let frame = Frame { program, cpu, cx, extent, operands, starts, registers };
+            for (slot, operand) in program.operands.iter().enumerate() {
+                let (row, column) = match operand.shape {
+                    Shape::One => (0, 0),
+                    Shape::Row => (1, 0),
+                    Shape::Column => (0, 1),
+                    Shape::Full => (if program.block_rows == 1 { program.block_columns } else { extent.row }, 1),
+                };
+                let ptr = match operand.home {
+                    Home::Register { at } | Home::LongRegister { at } => registers.add(at),
+                    Home::Constant(i) => (&raw const program.constants[i]).cast::<u8>().cast_mut(),
+                    Home::Access(_) => std::ptr::null_mut(),
+                };
+                operands.add(slot).write(Arg { ptr, row, column });
+            }
+            frame
+        }
+    }
+
+    /// What is computed once for all blocks.
+    unsafe fn prologue(&self) {
+        let block = Block { rows: 1, first_column: 0, columns: self.program.block_columns.min(self.extent.row) };
+        // SAFETY: only accesses without outer dimensions are read here, so that it does not matter which row is set.
+        unsafe {
+            self.set_rows(&[0; MOST_DIMS]);
+            self.set_columns(0);
+            self.execute(&self.program.prologue, block);
+        }
+    }
+
+    unsafe fn block(&self, number: usize) {
+        let (extent, program) = (self.extent, self.program);
+        let (rest, column_block) = (number / extent.column_blocks, number % extent.column_blocks);
+        let (mut rest, row_block) = (rest / extent.row_blocks, rest % extent.row_blocks);
+        let first_row = row_block * program.block_rows;
+        let rows = program.block_rows.min(extent.last - first_row);
+        let mut at = [0; MOST_DIMS];
+        if extent.outer > 0 {
+            at[extent.outer - 1] = first_row;
+            for dim in (0..extent.outer - 1).rev() {
+                at[dim] = rest % extent.dims[dim];
+                rest /= extent.dims[dim];
+            }
+        }
+        // SAFETY: the block lies within the space.
+        unsafe {
+            self.set_rows(&at);
+            if extent.column_blocks > 1 {
+                let first_column = column_block * program.block_columns;
+                let columns = program.block_columns.min(extent.row - first_column);
+                self.columns(&program.phases[0].blocks, Block { rows, first_column, columns });
+                return;
+            }
+            for phase in &program.phases {
+                let whole = Block { rows, first_column: 0, columns: extent.row };
+                if !phase.before.is_empty() {
+                    self.set_columns(0);
+                    self.execute(&phase.before, whole);
+                }
+                if phase.blocks.is_empty() {
+                    continue;
+                }
+                if extent.row <= program.block_columns {
+                    self.columns(&phase.blocks, whole);
+                    continue;
+                }
+                for first_column in (0..extent.row).step_by(program.block_columns) {
+                    let columns = program.block_columns.min(extent.row - first_column);
+                    self.columns(&phase.blocks, Block { rows, first_column, columns });
+                }
+            }
+        }
+    }
+
+    unsafe fn columns(&self, list: &[Instruction], block: Block) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.set_columns(block.first_column);
+            self.execute(list, block);
+        }
+    }
+
+    /// Where accesses begin for the rows from `at` on.
+    unsafe fn set_rows(&self, at: &[usize; MOST_DIMS]) {
+        let outer = self.extent.outer;
+        for (i, access) in self.program.accesses.iter().enumerate() {
+            let base = match access.place {
+                Place::Buffer { offset, .. } => offset,
+                Place::Index => 0,
+            };
+            let along: usize = access.strides[..outer].iter().zip(at).map(|(s, i)| s * i).sum();
+            // SAFETY: the table has a place for each access.
+            unsafe { *self.starts.add(i) = base + along };
+        }
+    }
+
+    /// Sets the operands that depend on the block.
+    unsafe fn set_columns(&self, first_column: usize) {
+        let outer = self.extent.outer;
+        for (slot, operand) in self.program.operands.iter().enumerate() {
+            // SAFETY: the tables have a place for each operand and access; operands that are used where they are lie within their buffers.
+            unsafe {
+                match operand.home {
+                    Home::Access(i) => {
+                        let access = &self.program.accesses[i];
+                        let Place::Buffer { buffer, .. } = access.place else { unreachable!("an index is in a register") };
+                        let across = if outer > 0 { access.strides[outer - 1] } else { 0 };
+                        let columns = matches!(operand.shape, Shape::Column | Shape::Full);
+                        let element = *self.starts.add(i) + if columns { first_column } else { 0 };
+                        let ptr = self.cx.buffers[buffer].ptr.add(element * access.dtype.bytes() as usize);
+                        *self.operands.add(slot) = Arg { ptr, row: across, column: columns as usize };
+                    }
+                    Home::LongRegister { at } => {
+                        (*self.operands.add(slot)).ptr = self.registers.add(at + first_column * operand.class.bytes());
+                    }
+                    Home::Register { .. } | Home::Constant(_) => {}
+                }
+            }
+        }
+    }
+
+    unsafe fn arg(&self, slot: Slot) -> Arg {
+        // SAFETY: the table has a place for each operand.
+        unsafe { *self.operands.add(slot) }
+    }
+
+    unsafe fn execute(&self, list: &[Instruction], block: Block) {
+        for instruction in list {
+            // SAFETY: the caller's contract: operands are set for the block; the compiler made sure that shapes and classes fit, and that
+            // no destination is an operand.
+            unsafe {
+                match instruction.op {
+                    Op::Load(access) => self.load(access, self.arg(instruction.to), instruction.shape, block),
+                    Op::Store(access) => self.store(access, instruction, block),
+                    Op::Reduce(class, op) => {
+                        let (from, to) = (self.arg(instruction.args[0]), self.arg(instruction.to));
+                        let rows = Rows {
+                            from: from.ptr,
+                            stride: from.row,
+                            to: to.ptr,
+                            rows: block.rows,
+                            columns: block.columns,
+                            length: self.extent.row,
+                            resume: block.first_column > 0,
+                        };
+                        match class {
+                            Class::F32 => reduce_rows::<f32>(self.cpu, op, &rows),
+                            Class::F64 => reduce_rows::<f64>(self.cpu, op, &rows),
+                            Class::I32 => reduce_rows::<i32>(self.cpu, op, &rows),
+                            Class::Bool => unreachable!("a reduction of bools"),
+                        }
+                    }
+                    op => self.compute(op, &self.shaped(instruction, block)),
+                }
+            }
+        }
+    }
+
+    /// The loop of an instruction.
+    unsafe fn shaped(&self, instruction: &Instruction, block: Block) -> Loop {
+        // SAFETY: as above.
+        let (to, args) = unsafe { (self.arg(instruction.to), instruction.args.map(|a| self.arg(a))) };
+        match instruction.shape {
+            Shape::Full => {
+                Loop { rows: block.rows, columns: block.columns, to, args }.flattened()
+            }
+            Shape::Column => Loop { rows: 1, columns: block.columns, to, args },
+            // Rows side by side are like columns.
+            Shape::Row => {
+                let turned = |a: Arg| Arg { ptr: a.ptr, row: 0, column: a.row.min(1) };
+                Loop { rows: 1, columns: block.rows, to: turned(to), args: args.map(turned) }
+            }
+            Shape::One => Loop { rows: 1, columns: 1, to, args },
+        }
+    }
+
+    unsafe fn compute(&self, op: Op, l: &Loop) {
+        let cpu = self.cpu;
+        // SAFETY: as above.
+        unsafe {
+            match op {
+                Op::Unary(Class::F32, op) => ops::unary_f32(cpu, op, l),
+                Op::Unary(Class::F64, op) => ops::unary_f64(cpu, op, l),
+                Op::Unary(Class::I32, op) => ops::unary_i32(cpu, op, l),
+                Op::Unary(Class::Bool, StepOp::Not) => ops::not(cpu, l),
+                Op::Binary(Class::F32, op) => ops::binary_f32(cpu, op, l),
+                Op::Binary(Class::F64, op) => ops::binary_f64(cpu, op, l),
+                Op::Binary(Class::I32, op) => ops::binary_i32(cpu, op, l),
+                Op::Binary(Class::Bool, op) => ops::binary_bool(cpu, op, l),
+                Op::Compare(class, op) => ops::compare(cpu, class, op, l),
+                Op::Select(class) => ops::select(cpu, class, l),
+                Op::Convert(from, to) => ops::convert(cpu, from, to, l),
+                Op::Copy(class) => ops::convert(cpu, class, class, l),
+                Op::Round => ops::round(cpu, l),
+                op => unreachable!("{op:?} is not a loop over elements"),
+            }
+        }
+    }
+
+    unsafe fn load(&self, access: usize, to: Arg, shape: Shape, block: Block) {
+        let strides = [if shape == Shape::Row { 1 } else { to.row }, 1];
+        // SAFETY: the register has room for the block.
+        unsafe {
+            self.rectangles(access, shape, block, &|memory, along, row, column, rows, columns| {
+                let to = to.ptr.add((row * strides[0] + column * strides[1]) * bytes_of(self.program.accesses[access].dtype));
+                let r = Rectangle { from: memory, from_strides: along, to, to_strides: strides, rows, columns };
+                match (self.program.accesses[access].place, self.program.accesses[access].dtype) {
+                    (Place::Index, _) => fill_index(self.cpu, memory as usize, &r),
+                    (_, DType::Bf16) => copy(self.cpu, Move::Widen, &r),
+                    (_, dtype) => copy(self.cpu, plain(dtype), &r),
+                }
+            });
+        }
+    }
+
+    unsafe fn store(&self, access: usize, instruction: &Instruction, block: Block) {
+        // SAFETY: as above.
+        let from = unsafe { self.arg(instruction.to) };
+        let dtype = self.program.accesses[access].dtype;
+        let from_strides = [from.row, from.column];
+        // SAFETY: the access lies within its buffer.
+        unsafe {
+            self.rectangles(access, instruction.shape, block, &|memory, along, row, column, rows, columns| {
+                let from = from.ptr.add((row * from_strides[0] + column * from_strides[1]) * bytes_of(dtype));
+                let r = Rectangle { from, from_strides, to: memory.cast_mut(), to_strides: along, rows, columns };
+                copy(self.cpu, if dtype == DType::Bf16 { Move::Narrow } else { plain(dtype) }, &r);
+            });
+        }
+    }
+
+    /// Calls `each(memory, strides of rows and columns, first row, first column, rows, columns)` for rectangles that cover the block's part
+    /// of an access. For an index, `memory` is the first value.
+    unsafe fn rectangles(
+        &self,
+        access: usize,
+        shape: Shape,
+        block: Block,
+        each: &dyn Fn(*const u8, [usize; 2], usize, usize, usize, usize),
+    ) {
+        let a = &self.program.accesses[access];
+        let outer = self.extent.outer;
+        let across = if outer > 0 { a.strides[outer - 1] } else { 0 };
+        // SAFETY: the table has a place for each access.
+        let start = unsafe { *self.starts.add(access) };
+        let at = |element: usize| match a.place {
+            Place::Index => std::ptr::without_provenance(element),
+            // SAFETY: the element lies in the buffer (the caller's contract).
+            Place::Buffer { buffer, .. } => unsafe {
+                self.cx.buffers[buffer].ptr.add(element * a.dtype.bytes() as usize).cast_const()
+            },
+        };
+        match shape {
+            Shape::One => each(at(start), [0, 0], 0, 0, 1, 1),
+            Shape::Row => each(at(start), [across, 0], 0, 0, block.rows, 1),
+            Shape::Column | Shape::Full => {
+                let rows = if shape == Shape::Full { block.rows } else { 1 };
+                let dims = &self.extent.dims[outer..self.program.space.dims.len()];
+                let strides = &a.strides[outer..];
+                let (&run, &stride) = (dims.last().expect("a row has dimensions"), strides.last().expect("as many strides"));
+                let end = block.first_column + block.columns;
+                let mut column = block.first_column;
+                while column < end {
+                    // The run of the innermost dimension that the column is in.
+                    let (mut rest, inner) = (column / run, column % run);
+                    let mut element = start + inner * stride;
+                    for (dim, stride) in dims.iter().zip(strides).rev().skip(1) {
+                        element += rest % dim * stride;
+                        rest /= dim;
+                    }
+                    let length = (run - inner).min(end - column);
+                    each(at(element), [across, stride], 0, column - block.first_column, rows, length);
+                    column += length;
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of an element in a register.
+fn bytes_of(dtype: DType) -> usize {
+    super::compile::class(dtype).bytes()
+}
+
+fn plain(dtype: DType) -> Move {
+    match dtype.bytes() {
+        1 => Move::Bytes1,
+        2 => Move::Bytes2,
+        4 => Move::Bytes4,
+        _ => Move::Bytes8,
+    }
+}

@@ -1,0 +1,272 @@
+//! The iteration space of a region in normal form: few dimensions, in an order that suits memory.
+
+use super::super::{PrepareCx, PrepareError, ensure};
+use forebay_plan::{self as plan, DType, StepOp};
+
+/// Dimensions of a space at most, after collapsing.
+pub(super) const MOST_DIMS: usize = 10;
+
+/// What an access reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A buffer, from an element on.
+    Buffer { buffer: usize, offset: usize },
+    /// Nothing: the element's value is its index.
+    Index,
+}
+
+/// A view, or an index, over the dimensions of the space.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    pub place: Place,
+    pub dtype: DType,
+    pub strides: Vec<usize>,
+}
+
+/// How an access varies, seen from a block: rows of one outer dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One value.
+    One,
+    /// A value for each row.
+    Row,
+    /// A value for each column, the same in all blocks.
+    Column,
+    /// A value for each element.
+    Full,
+}
+
+impl Shape {
+    /// The shape of what is computed from both.
+    pub fn join(self, other: Shape) -> Shape {
+        match (self, other) {
+            (Shape::One, shape) | (shape, Shape::One) => shape,
+            (a, b) if a == b => a,
+            _ => Shape::Full,
+        }
+    }
+}
+
+/// A ragged dimension.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ragged {
+    /// Which.
+    pub dim: usize,
+    /// Elements of the dimension for each ragged element.
+    pub unit: usize,
+    pub buffer: usize,
+    pub groups: usize,
+    /// Most ragged elements.
+    pub bound: u64,
+}
+
+/// Outer dimensions, then those of a row.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    /// Sizes, the ragged one at its bound. There is at least one dimension.
+    pub dims: Vec<usize>,
+    /// How many of the last dimensions form a row, at least 1.
+    pub row_dims: usize,
+    pub ragged: Option<Ragged>,
+}
+
+impl Space {
+    /// Elements of a row, at the bound.
+    pub fn row(&self) -> usize {
+        self.dims[self.outer()..].iter().product()
+    }
+
+    /// Number of outer dimensions.
+    pub fn outer(&self) -> usize {
+        self.dims.len() - self.row_dims
+    }
+
+    /// How an access varies.
+    pub fn shape(&self, access: &Access) -> Shape {
+        let (outer, row) = access.strides.split_at(self.outer());
+        match (outer.iter().any(|&s| s != 0), row.iter().any(|&s| s != 0)) {
+            (false, false) => Shape::One,
+            (true, false) => Shape::Row,
+            (false, true) => Shape::Column,
+            (true, true) => Shape::Full,
+        }
+    }
+}
+
+/// Loads, then indices (in the order of their steps), then stores.
+pub(super) struct Accesses {
+    pub all: Vec<Access>,
+    pub loads: usize,
+    pub indices: usize,
+}
+
+/// The space and its accesses.
+pub(super) fn normalise(region: &plan::Region, cx: &PrepareCx) -> Result<(Space, Accesses), PrepareError> {
+    let mut accesses = collect(region, cx)?;
+    let mut space = Space {
+        dims: region.dims.iter().map(|&d| d as usize).collect(),
+        row_dims: region.row_dims as usize,
+        ragged: None,
+    };
+    ensure(space.row_dims <= space.dims.len(), || "a row has more dimensions than the region".into())?;
+    if let Some(ragged) = &region.ragged {
+        let dim = ragged.dim as usize;
+        ensure(dim < space.dims.len(), || format!("there is no dimension {dim}"))?;
+        space.ragged = Some(Ragged {
+            dim,
+            unit: 1,
+            buffer: cx.buffer_of(ragged.offsets, DType::I32, "ragged offsets")?,
+            groups: ragged.groups as usize,
+            bound: region.dims[dim],
+        });
+    }
+    let reduces = region.steps.iter().any(|s| s.op.is_row_reduction());
+    let all = &mut accesses.all;
+    if !reduces {
+        // One row dimension is enough: every element is on its own.
+        space.row_dims = 1;
+        drop_units(&mut space, all, reduces);
+        choose_inner(&mut space, all);
+    } else {
+        let ragged_row = space.ragged.is_some_and(|r| r.dim >= space.outer());
+        ensure(!ragged_row, || "a dimension of the row is ragged".into())?;
+        drop_units(&mut space, all, reduces);
+    }
+    collapse(&mut space, all, reduces);
+    choose_last_outer(&mut space, all);
+    ensure(space.dims.len() <= MOST_DIMS, || format!("{} dimensions that do not collapse", space.dims.len()))?;
+    Ok((space, accesses))
+}
+
+fn collect(region: &plan::Region, cx: &PrepareCx) -> Result<Accesses, PrepareError> {
+    let dims = region.dims.len();
+    let access = |view: &plan::View| -> Result<Access, PrepareError> {
+        let (buffer, dtype) = cx.buffer(view.buffer)?;
+        ensure(view.strides.len() == dims, || format!("{} strides for {dims} dimensions", view.strides.len()))?;
+        let place = Place::Buffer { buffer, offset: view.offset as usize };
+        Ok(Access { place, dtype, strides: view.strides.iter().map(|&s| s as usize).collect() })
+    };
+    let mut all = region.loads.iter().map(access).collect::<Result<Vec<_>, _>>()?;
+    let loads = all.len();
+    for step in &region.steps {
+        if let StepOp::Index(dim) = step.op {
+            ensure((dim as usize) < dims, || format!("there is no dimension {dim}"))?;
+            let strides = (0..dims).map(|d| (d == dim as usize) as usize).collect();
+            all.push(Access { place: Place::Index, dtype: DType::I32, strides });
+        }
+    }
+    let indices = all.len() - loads;
+    for store in &region.stores {
+        all.push(access(&store.view)?);
+    }
+    Ok(Accesses { all, loads, indices })
+}
+
+fn remove(space: &mut Space, all: &mut [Access], dim: usize) {
+    if dim >= space.outer() {
+        space.row_dims -= 1;
+    }
+    space.dims.remove(dim);
+    all.iter_mut().for_each(|a| drop(a.strides.remove(dim)));
+    if let Some(ragged) = &mut space.ragged
+        && ragged.dim > dim
+    {
+        ragged.dim -= 1;
+    }
+}
+
+/// Drops dimensions of size 1, but keeps one for the row.
+fn drop_units(space: &mut Space, all: &mut [Access], reduces: bool) {
+    for dim in (0..space.dims.len()).rev() {
+        let ragged = space.ragged.is_some_and(|r| r.dim == dim);
+        if space.dims[dim] == 1 && !ragged {
+            remove(space, all, dim);
+        }
+    }
+    if !reduces {
+        space.row_dims = space.dims.len().min(1);
+    }
+    if space.row_dims == 0 {
+        space.dims.push(1);
+        all.iter_mut().for_each(|a| a.strides.push(0));
+        space.row_dims = 1;
+    }
+}
+
+/// Moves a dimension.
+fn shift(space: &mut Space, all: &mut [Access], from: usize, to: usize) {
+    let size = space.dims.remove(from);
+    space.dims.insert(to, size);
+    for access in all {
+        let stride = access.strides.remove(from);
+        access.strides.insert(to, stride);
+    }
+    if let Some(ragged) = &mut space.ragged {
+        ragged.dim = match ragged.dim {
+            d if d == from => to,
+            d if from < d && d <= to => d - 1,
+            d if to <= d && d < from => d + 1,
+            d => d,
+        };
+    }
+}
+
+/// Makes the dimension along which most accesses are contiguous the innermost; where there is a choice, the one that is.
+fn choose_inner(space: &mut Space, all: &mut [Access]) {
+    let score = |dim: usize| -> usize {
+        let contiguous = |a: &&Access| a.place != Place::Index && a.strides[dim] == 1;
+        // A narrow dimension makes short rows, however contiguous.
+        let wide = if space.dims[dim] >= 8 { 2 } else { 1 };
+        all.iter().filter(contiguous).count() * wide
+    };
+    let last = space.dims.len() - 1;
+    let best = (0..=last).max_by_key(|&dim| (score(dim), dim)).expect("there is a dimension");
+    if best != last && score(best) > score(last) {
+        shift(space, all, best, last);
+    }
+}
+
+/// Joins neighbours that every access walks as one.
+fn collapse(space: &mut Space, all: &mut [Access], reduces: bool) {
+    let mut dim = space.dims.len() - 1;
+    while dim > 0 {
+        dim -= 1;
+        let (size, inner) = (space.dims[dim], space.dims[dim + 1]);
+        let apart = reduces && dim + 1 == space.outer();
+        let ragged = space.ragged.is_some_and(|r| r.dim == dim + 1);
+        // An empty dimension makes any stride fit, but the sizes must stay apart for rows to have a length.
+        let joined = all.iter().all(|a| a.strides[dim] == a.strides[dim + 1] * inner) && inner > 0 && size > 0;
+        if apart || ragged || !joined {
+            continue;
+        }
+        space.dims[dim + 1] = size * inner;
+        if let Some(r) = &mut space.ragged
+            && r.dim == dim
+        {
+            r.unit *= inner;
+            r.dim = dim + 1;
+        }
+        if !reduces {
+            // The joined dimension may be the row or not; keep the count of row dimensions.
+            space.dims.remove(dim);
+            all.iter_mut().for_each(|a| drop(a.strides.remove(dim)));
+            if let Some(r) = &mut space.ragged
+                && r.dim > dim
+            {
+                r.dim -= 1;
+            }
+        } else {
+            remove(space, all, dim);
+        }
+    }
+}
+
+/// A block is made of rows along the last outer dimension: when that is short, a longer one takes its place.
+fn choose_last_outer(space: &mut Space, all: &mut [Access]) {
+    let outer = space.outer();
+    if outer < 2 || space.dims[outer - 1] * space.row() >= 512 {
+        return;
+    }
+    let longest = (0..outer).max_by_key(|&d| (space.dims[d], d)).expect("there are outer dimensions");
+    shift(space, all, longest, outer - 1);
+}
