@@ -120,7 +120,15 @@ fn phase(name: &str, rows: u64) -> Phase {
         commit: 0,
         reports: vec![],
         outputs: vec![],
-        memory: MemoryUse { placed: END, live_peak: END, weights: 128, gradients: 64, optimizer: 128, ..MemoryUse::default() },
+        memory: MemoryUse {
+            weights: 128,
+            gradients: 64,
+            optimizer: 128,
+            other: 64,
+            activations: END - PERSISTENT,
+            live_peak: END,
+            placed: END,
+        },
     }
 }
 

@@ -66,6 +66,7 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
+    let graph = &without_detach(graph);
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
     let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
@@ -75,6 +76,22 @@ pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
     }
     emitter.copy_outputs(interface);
     emitter.finish(interface)
+}
+
+/// The graph with the operand in the place of each `detach`, which means nothing once gradients have been taken.
+fn without_detach(graph: &Graph) -> Graph {
+    let mut graph = graph.clone();
+    let mut same: Vec<ValueId> = graph.values().collect();
+    for i in 0..graph.nodes.len() {
+        let node = &mut graph.nodes[i];
+        node.operands.iter_mut().for_each(|o| *o = same[o.index()]);
+        if node.op == Op::Detach {
+            same[i] = node.operands[0];
+        }
+    }
+    graph.outputs.iter_mut().for_each(|o| o.value = same[o.value.index()]);
+    graph.prune();
+    graph
 }
 
 /// The state of an emission.

@@ -4,7 +4,7 @@
 //! `concat` that nobody else reads is written straight into its part of the result.
 
 use super::units::{UnitKind, Units, is_view};
-use super::{Home, Interface, align, dtype};
+use super::{Home, Interface, dtype};
 use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
 use forebay_plan as plan;
 
@@ -217,7 +217,6 @@ impl<'a> Places<'a> {
         let node = self.graph.node(value);
         let of = || self.find(node.operands[0]);
         match &node.op {
-            Op::Detach => of(),
             Op::Rename { from, to } => {
                 let place = of()?;
                 let stride = place.stride(*from);
@@ -266,11 +265,6 @@ impl<'a> Places<'a> {
     /// From now on the value is here.
     pub fn move_to(&mut self, value: ValueId, place: Place) {
         self.made[value.index()] = Some(place);
-    }
-
-    /// Bytes of a value's buffer in a slot.
-    pub fn slot_bytes(graph: &Graph, value: ValueId) -> u64 {
-        align(graph.bytes(value))
     }
 }
 

@@ -64,7 +64,7 @@ pub struct Cluster {
 
 /// Is the op another way to look at its operand's data?
 pub fn is_view(op: &Op) -> bool {
-    matches!(op, Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Take { .. } | Op::Slice { .. } | Op::Detach)
+    matches!(op, Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Take { .. } | Op::Slice { .. })
 }
 
 fn sorted(axes: &[AxisId]) -> Vec<AxisId> {
@@ -196,7 +196,9 @@ impl Builder<'_> {
         } else {
             cluster.space == space || (!cluster.row.is_empty() && rows_only == space)
         };
-        fits && !self.would_cycle(value, unit)
+        // A view shows data in memory: what it shows must have been stored by an earlier kernel.
+        let through_view = |o: &ValueId| is_view(&self.graph.node(*o).op) && self.units.producer(self.graph, *o) == Some(unit);
+        fits && !self.graph.node(value).operands.iter().any(through_view) && !self.would_cycle(value, unit)
     }
 
     /// Does an operand from outside the unit depend on the unit?

@@ -268,13 +268,12 @@ impl<'a> Checker<'a> {
 
     /// A scalar constant; each is made once.
     pub(super) fn literal(&mut self, value: f64, dtype: DType) -> Tensor {
-        let path = self.frame().path.clone();
         let builder = self.builder();
         if let Some(tensor) = builder.literals.get(&(value.to_bits(), dtype)) {
             return tensor.clone();
         }
         let node = builder.graph.push(Op::Const(value), vec![], Type::new(dtype, []), "n");
-        builder.push_name(format!("{path}c"), false);
+        builder.push_name("c".into(), false);
         let tensor = Tensor { node, dtype, axes: vec![] };
         builder.literals.insert((value.to_bits(), dtype), tensor.clone());
         tensor

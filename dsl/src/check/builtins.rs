@@ -241,7 +241,8 @@ impl<'a> Checker<'a> {
         }
         let [a, b] = self.unify([a, b], Want::Any, span)?;
         self.same_groups(&[&condition, &a, &b], span)?;
-        self.emit(Op::Select, &[&condition, &a, &b], span).map(Value::Tensor)
+        let order = self.broadcast_order(&[&a, &b, &condition]);
+        self.emit_in(Op::Select, &[&condition, &a, &b], &order, span).map(Value::Tensor)
     }
 
     fn not_a_condition(&mut self, span: Span) -> Reported {

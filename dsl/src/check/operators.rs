@@ -190,7 +190,26 @@ impl<'a> Checker<'a> {
     ) -> Checked<Value> {
         let [a, b] = self.unify([a, b], want, span)?;
         self.same_groups(&[&a, &b], span)?;
-        self.emit_toward(Op::Binary(op), &[&a, &b], order, span).map(Value::Tensor)
+        let own = self.broadcast_order(&[&a, &b]);
+        let order = order.filter(|order| own.iter().all(|axis| order.contains(axis)));
+        self.emit_toward(Op::Binary(op), &[&a, &b], Some(order.unwrap_or(&own)), span).map(Value::Tensor)
+    }
+
+    /// The axes of an elementwise result: those of the operand that has most, the first of equals, then what the others add. So a
+    /// mask or a bias does not turn the order of what it is applied to around, whichever side it stands on.
+    pub(super) fn broadcast_order(&self, operands: &[&Tensor]) -> Vec<Ax> {
+        let most = operands.iter().map(|t| t.axes.len()).max().unwrap_or(0);
+        let first = operands.iter().find(|t| t.axes.len() == most);
+        let mut axes: Vec<Ax> = first.map(|t| t.axes.clone()).unwrap_or_default();
+        for axis in operands.iter().flat_map(|t| &t.axes) {
+            if axes.contains(axis) {
+                continue;
+            }
+            // A ragged axis stands directly after its parent.
+            let parent = self.ragged_parent(*axis).and_then(|parent| axes.iter().position(|a| *a == parent));
+            axes.insert(parent.map_or(axes.len(), |at| at + 1), *axis);
+        }
+        axes
     }
 
     /// Operands of one op may have one ragged axis between them.

@@ -97,11 +97,11 @@ fn a_failed_save_leaves_the_previous_checkpoint() {
     let run = folder.path().join("run");
     train(&plan, &run, 2, None);
     let before = Checkpoint::open(&run).expect("a checkpoint");
-    // A file in the way of the folder that is to be written.
-    fs::write(run.join(".saving-step-000004"), "in the way").expect("a file");
     let (mut executor, dataset) = (executor(&plan), dataset(&plan));
     before.load(&mut executor, Contents::All).expect("a whole checkpoint");
-    let mut saver = Saver { run: run.clone(), previous: Some(before.folder().to_path_buf()) };
+    let mut saver = Saver::resume(&run, Some(before.folder()));
+    // A file in the way of the folder that is to be written.
+    fs::write(run.join(".saving-step-000004"), "in the way").expect("a file");
     let mut trainer = Trainer::new(&mut executor, &dataset, Some(&before)).expect("it can train");
     let options = TrainOptions { steps: 4, ..TrainOptions::default() };
     let error = trainer.run(&options, Some(&mut saver), &mut Unobserved).expect_err("it cannot be saved").to_string();
