@@ -1,1 +1,58 @@
-fn main() {}
+//! The `forebay` command.
+
+mod args;
+mod commands;
+mod failure;
+mod model;
+mod output;
+mod progress;
+mod session;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A dataflow-graph compiler for Mixture-of-Experts training: from a model file to a falling loss.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, arg_required_else_help = true, after_help = "\
+Examples:
+  forebay train examples/models/tiny-moe.moe --data docs     train on the text files of a folder
+  forebay check examples/models/mixtral-8x7b.moe             what a model is made of
+  forebay generate forebay-runs/TinyMoE --prompt \"The \"      what it has learnt
+
+`forebay COMMAND --help` says more. Exit status: 0 done, 1 the input is wrong, 2 the command line is wrong, 130 interrupted.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Train(commands::train::Args),
+    Run(commands::run::Args),
+    Generate(commands::generate::Args),
+    Check(commands::check::Args),
+    Fmt(commands::fmt::Args),
+    Compile(commands::compile::Args),
+    #[command(subcommand)]
+    Plan(commands::plan::Command),
+}
+
+fn main() -> ExitCode {
+    failure::install_panic_hook();
+    let cli = Cli::parse_from(args::spread_settings(std::env::args_os()));
+    let result = std::panic::catch_unwind(|| match cli.command {
+        Command::Train(args) => commands::train::train(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Generate(args) => commands::generate::generate(args),
+        Command::Check(args) => commands::check::check(args),
+        Command::Fmt(args) => commands::fmt::fmt(args),
+        Command::Compile(args) => commands::compile::compile(args),
+        Command::Plan(command) => commands::plan::plan(command),
+    });
+    match result {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => failure.report(),
+        // The hook has said what happened.
+        Err(_) => ExitCode::from(101),
+    }
+}

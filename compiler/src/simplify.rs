@@ -11,7 +11,7 @@
 //! Cost: linear in nodes for each round; rounds until nothing changes.
 
 use forebay_ir::reference::scalar;
-use forebay_ir::{BinaryOp, DType, Graph, Node, Op, Type, UnaryOp, ValueId};
+use forebay_ir::{AxisId, BinaryOp, DType, Graph, Node, Op, Type, UnaryOp, ValueId};
 use rustc_hash::FxHashMap;
 use std::mem::discriminant;
 
@@ -92,8 +92,8 @@ impl<'g> Round<'g> {
         loop {
             match self.look(&op, &operands, ty, name) {
                 Is(value) if self.new.ty(value) == ty => return value,
-                Becomes(other, of) => (op, operands) = (other, of),
-                Is(_) | Stays => break,
+                Becomes(other, of) if self.covers(&other, &of, ty) => (op, operands) = (other, of),
+                Is(_) | Becomes(..) | Stays => break,
             }
         }
         let mut sorted = operands.clone();
@@ -110,6 +110,13 @@ impl<'g> Round<'g> {
         value
     }
 
+    /// An operand that is left out may have been the only one with some axis.
+    fn covers(&self, op: &Op, operands: &[ValueId], ty: &Type) -> bool {
+        let new: &[AxisId] = if let Op::Broadcast(axes) = op { axes } else { &[] };
+        let aligned = matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Broadcast(_));
+        !aligned || ty.axes.iter().all(|a| new.contains(a) || operands.iter().any(|&o| self.new.ty(o).has(*a)))
+    }
+
     fn look(&mut self, op: &Op, operands: &[ValueId], ty: &Type, name: &str) -> Verdict {
         if let Some(constant) = self.fold(op, operands, ty) {
             return Becomes(Op::Const(constant), vec![]);
@@ -119,6 +126,10 @@ impl<'g> Round<'g> {
             verdict => return verdict,
         }
         match op {
+            // What it means; from here on constants are compared by their bits.
+            Op::Const(c) if scalar::round(*c, ty.dtype).to_bits() != c.to_bits() && !c.is_nan() => {
+                Becomes(Op::Const(scalar::round(*c, ty.dtype)), vec![])
+            }
             Op::Unary(op) => self.unary(*op, operands[0]),
             Op::Binary(op) => self.binary(*op, operands[0], operands[1], ty, name),
             Op::Select => self.select(operands[0], operands[1], operands[2]),
@@ -205,20 +216,12 @@ impl<'g> Round<'g> {
         }
         for (i, &operand) in operands.iter().enumerate() {
             let (made, of) = self.made_by(operand);
-            let spare = match made {
-                Op::Reorder => true,
-                Op::Broadcast(_) => {
-                    let others = operands.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, &o)| o).chain([of[0]]);
-                    let others: Vec<ValueId> = others.collect();
-                    let new_axes: &[_] = if let Op::Broadcast(axes) = op { axes } else { &[] };
-                    ty.axes.iter().all(|a| new_axes.contains(a) || others.iter().any(|&o| self.new.ty(o).has(*a)))
+            if matches!(made, Op::Reorder | Op::Broadcast(_)) {
+                let mut fewer = operands.to_vec();
+                fewer[i] = of[0];
+                if self.covers(op, &fewer, ty) {
+                    return Becomes(op.clone(), fewer);
                 }
-                _ => false,
-            };
-            if spare {
-                let mut operands = operands.to_vec();
-                operands[i] = of[0];
-                return Becomes(op.clone(), operands);
             }
         }
         Stays
@@ -313,7 +316,7 @@ impl<'g> Round<'g> {
         }
     }
 
-    fn broadcast(&self, axes: &[forebay_ir::AxisId], x: ValueId) -> Verdict {
+    fn broadcast(&self, axes: &[AxisId], x: ValueId) -> Verdict {
         match self.made_by(x) {
             _ if axes.is_empty() => Is(x),
             (Op::Broadcast(inner), of) => Becomes(Op::Broadcast([inner, axes].concat()), of.to_vec()),

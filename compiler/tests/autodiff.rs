@@ -242,7 +242,7 @@ fn random_inputs(graph: &Graph, seed: i32) -> Values {
 fn is_smooth(op: &Op) -> bool {
     match op {
         Op::Unary(UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Floor | UnaryOp::Sign | UnaryOp::Abs) => false,
-        Op::Binary(BinaryOp::Pow | BinaryOp::Rem | BinaryOp::Min | BinaryOp::Max) => false,
+        Op::Binary(BinaryOp::Div | BinaryOp::Pow | BinaryOp::Rem | BinaryOp::Min | BinaryOp::Max) => false,
         Op::Reduce { kind, .. } => *kind == ReduceKind::Sum,
         op => *op != Op::Detach,
     }

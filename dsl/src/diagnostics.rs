@@ -258,10 +258,8 @@ fn excerpts<'a>(
     marks: Vec<Mark<'a>>,
     columns: &mut Columns,
 ) -> Vec<Snippet<'a, Annotation<'a>>> {
-    let mut placed: Vec<Placed> = marks
-        .into_iter()
-        .map(|mark| Placed { line: index.line_of(mark.span.start as usize), mark })
-        .collect();
+    let mut placed: Vec<Placed> =
+        marks.into_iter().map(|mark| Placed { line: index.line_of(mark.span.start as usize), mark }).collect();
     placed.sort_by_key(|p| (p.line, !p.is_primary(), p.mark.span));
     let mut runs: Vec<Vec<Placed>> = Vec::new();
     for entry in placed {

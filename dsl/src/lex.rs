@@ -115,8 +115,8 @@ pub enum TokenKind {
     #[regex(r"[0-9](_?[0-9])*\.[0-9](_?[0-9])*([eE][+-]?[0-9]+)?")]
     #[regex(r"[0-9](_?[0-9])*[eE][+-]?[0-9]+")]
     Float,
-    /// A digit followed by something that is neither number nor name: `12abc`, `1__0`, `1e`.
-    #[regex(r"[0-9][A-Za-z0-9_]*", priority = 1)]
+    /// Starts like a number, but is neither number nor name: `12abc`, `1__0`, `1e`, `.5`.
+    #[regex(r"\.?[0-9][A-Za-z0-9_]*", priority = 1)]
     BadNumber,
     #[regex(r#""[^"\n]*""#)]
     Str,
@@ -124,6 +124,7 @@ pub enum TokenKind {
     #[regex(r#""[^"\n]*"#, priority = 1)]
     OpenStr,
     /// Characters that are not part of the language.
+    #[regex(r"'[^'\n]*'")]
     Unknown,
     /// The end of the source; its span is empty.
     End,
@@ -224,14 +225,12 @@ pub fn lex(source: &str, id: SourceId) -> Lexed {
                 lexed.comments.push(Comment { span, own_line });
                 continue;
             }
-            // Bytes of one unreadable stretch are one mistake.
-            TokenKind::Unknown => match lexed.tokens.last_mut() {
-                Some(last) if last.kind == TokenKind::Unknown && last.span.end == span.start => {
-                    last.span.end = span.end;
+            TokenKind::Unknown | TokenKind::Ident => {
+                if let Some(last) = lexed.tokens.last_mut().filter(|last| one_mistake(source, last, kind, span)) {
+                    *last = Token { kind: TokenKind::Unknown, span: last.span.to(span) };
                     continue;
                 }
-                _ => {}
-            },
+            }
             _ => {}
         }
         own_line = kind == TokenKind::Newline;
@@ -242,6 +241,19 @@ pub fn lex(source: &str, id: SourceId) -> Lexed {
     let Lexed { tokens, diagnostics, .. } = &mut lexed;
     diagnostics.extend(tokens.iter().filter_map(|t| complaint(source, id, *t)).take(MAX_DIAGNOSTICS));
     lexed
+}
+
+/// Whether two neighbours are one mistake: a stretch of unreadable characters, or a word with a foreign letter in it.
+fn one_mistake(source: &str, last: &Token, kind: TokenKind, span: Span) -> bool {
+    let is_letter = |at: u32| source[at as usize..].chars().next().is_some_and(char::is_alphanumeric);
+    let ends_with_letter = |end: u32| source[..end as usize].chars().next_back().is_some_and(char::is_alphanumeric);
+    last.span.end == span.start
+        && match (last.kind, kind) {
+            (TokenKind::Unknown, TokenKind::Unknown) => true,
+            (TokenKind::Ident, TokenKind::Unknown) => is_letter(span.start),
+            (TokenKind::Unknown, TokenKind::Ident) => ends_with_letter(last.span.end),
+            _ => false,
+        }
 }
 
 fn too_long(source: &str, id: SourceId) -> Diagnostic {
@@ -263,7 +275,7 @@ fn complaint(source: &str, id: SourceId, token: Token) -> Option<Diagnostic> {
         }
         TokenKind::BadNumber => {
             let diagnostic = error("E0004", format!("{} is neither a number nor a name", quote(text)));
-            Some(diagnostic.help("a name starts with a letter; numbers look like `12`, `1_000`, `1.5` or `1e-6`"))
+            Some(diagnostic.help("a name starts with a letter; numbers look like `12`, `1_000`, `0.5` or `1e-6`"))
         }
         _ => None,
     }
@@ -271,12 +283,13 @@ fn complaint(source: &str, id: SourceId, token: Token) -> Option<Diagnostic> {
 
 fn unknown(text: &str, diagnostic: Diagnostic) -> Diagnostic {
     let help = match text {
-        "." => "ranges and all-other-axes are written `..`; a number needs digits on both sides of the point",
+        "." => "a number has digits on both sides of its point; a range and the remaining axes are written `..`",
         "#" => "comments start with `//`",
         "!" => "`not` negates a condition, `!=` compares",
         "&" | "&&" => "write `and`",
         "|" | "||" => "write `or`",
-        "'" => "strings are written in double quotes",
+        _ if text.starts_with('\'') => "strings are written in double quotes",
+        _ if text.chars().all(|c| c.is_alphanumeric() || c == '_') => "names have the letters a to z, digits and `_`",
         _ => return diagnostic,
     };
     diagnostic.help(help)

@@ -7,6 +7,7 @@ pub mod ast;
 pub mod check;
 pub mod model;
 pub mod diagnostics;
+pub mod format;
 pub mod lex;
 pub mod parse;
 pub mod std_library;

@@ -79,32 +79,28 @@ fn products(graph: &Graph, contract: ValueId) -> f64 {
 
 /// The floating-point operations of a forward graph's matrix products, as a model is credited with them.
 pub fn model_flops(graph: &Graph) -> f64 {
-    let masks = Masks::find(graph);
-    let contractions = graph.values().filter(|&v| matches!(graph.node(v).op, Op::Contract { .. }));
-    contractions.map(|v| 2.0 * products(graph, v) * masks.useful_part(v)).sum()
+    model_flops_by_node(graph).into_iter().map(|(_, flops)| flops).sum()
 }
 
-/// A causal mask between two axes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Mask {
-    query: AxisId,
-    key: AxisId,
-    /// Part of the pairs that it lets through.
-    part: f64,
+/// The same for each contraction.
+pub fn model_flops_by_node(graph: &Graph) -> Vec<(ValueId, f64)> {
+    let masks = Masks::find(graph);
+    let contractions = graph.values().filter(|&v| matches!(graph.node(v).op, Op::Contract { .. }));
+    contractions.map(|v| (v, 2.0 * products(graph, v) * masks.useful_part(v))).collect()
 }
 
 struct Masks<'g> {
     graph: &'g Graph,
     linear: Vec<Option<Linear>>,
-    /// For each value: the mask that it was under.
-    under: Vec<Option<Mask>>,
-    /// For each value: the mask that all uses of it come under.
-    hidden: Vec<Option<Mask>>,
+    /// For each value: the masks that it was under.
+    under: Vec<Vec<Bound>>,
+    /// For each value: the masks that all uses of it come under.
+    hidden: Vec<Vec<Bound>>,
 }
 
 impl<'g> Masks<'g> {
     fn find(graph: &'g Graph) -> Masks<'g> {
-        let nothing = vec![None; graph.nodes.len()];
+        let nothing = vec![Vec::new(); graph.nodes.len()];
         let mut masks = Masks { graph, linear: linear_values(graph), under: nothing.clone(), hidden: nothing };
         for value in graph.values() {
             masks.under[value.index()] = masks.inherited(value);
@@ -112,19 +108,15 @@ impl<'g> Masks<'g> {
         let users = graph.users();
         for value in graph.values().rev() {
             let is_output = graph.outputs.iter().any(|o| o.value == value);
-            masks.hidden[value.index()] = if is_output { None } else { masks.hides(value, &users[value.index()]) };
+            masks.hidden[value.index()] = if is_output { Vec::new() } else { masks.hides(value, &users[value.index()]) };
         }
         masks
     }
 
     /// `select(mask, s, -inf)` puts a value under a mask; elementwise functions and reductions of it stay there.
-    fn inherited(&self, value: ValueId) -> Option<Mask> {
+    fn inherited(&self, value: ValueId) -> Vec<Bound> {
         let node = self.graph.node(value);
-        if let Op::Select = node.op
-            && let Some(mask) = self.masked_by(value)
-        {
-            return Some(mask);
-        }
+        let mut bounds = self.mask(value).unwrap_or_default();
         match node.op {
             Op::Unary(_)
             | Op::Binary(_)
@@ -133,7 +125,9 @@ impl<'g> Masks<'g> {
             | Op::Detach
             | Op::Broadcast(_)
             | Op::Reorder
-            | Op::Reduce { .. } => node.operands.iter().find_map(|o| self.under[o.index()]),
+            | Op::Reduce { .. } => {
+                node.operands.iter().for_each(|o| add_new(&mut bounds, &self.under[o.index()]));
+            }
             Op::Input
             | Op::Const(_)
             | Op::Iota(_)
@@ -153,26 +147,17 @@ impl<'g> Masks<'g> {
             | Op::TopK { .. }
             | Op::Group { .. }
             | Op::Offsets { .. }
-            | Op::Invert => None,
+            | Op::Invert => {}
         }
+        bounds
     }
 
-    /// The causal mask of a `select(mask, s, -inf)`.
-    fn masked_by(&self, select: ValueId) -> Option<Mask> {
-        let [condition, _, otherwise] = self.graph.node(select).operands[..] else { return None };
-        if crate::gradient::constant_value(self.graph, otherwise) != Some(f64::NEG_INFINITY) {
-            return None;
-        }
-        let bounds = self.bounds(condition);
-        let causal = bounds.iter().find(|b| b.at_least == Some(0))?;
-        let window = bounds
-            .iter()
-            .filter(|b| (b.query, b.key) == (causal.query, causal.key))
-            .filter_map(|b| b.less_than)
-            .min();
-        let keys = self.graph.size(causal.key) as f64;
-        let part = window.map_or(0.5, |w| (w.max(0) as f64 / keys).min(0.5));
-        Some(Mask { query: causal.query, key: causal.key, part })
+    /// What a `select(mask, s, -inf)` says of distances.
+    fn mask(&self, value: ValueId) -> Option<Vec<Bound>> {
+        let node = self.graph.node(value);
+        let is_mask = node.op == Op::Select
+            && crate::gradient::constant_value(self.graph, node.operands[2]) == Some(f64::NEG_INFINITY);
+        is_mask.then(|| self.bounds(node.operands[0]))
     }
 
     /// What the terms of a conjunction say of distances.
@@ -222,31 +207,51 @@ impl<'g> Masks<'g> {
     /// The part of a contraction's products that count.
     fn useful_part(&self, contract: ValueId) -> f64 {
         let node = self.graph.node(contract);
-        let pairs = |mask: &Mask, ty: &Type| ty.has(mask.query) && ty.has(mask.key);
-        let probabilities = node
-            .operands
-            .iter()
-            .find_map(|o| self.under[o.index()].filter(|mask| pairs(mask, self.graph.ty(*o))));
-        let score = || self.hidden[contract.index()].filter(|mask| pairs(mask, &node.ty));
-        probabilities.or_else(score).map_or(1.0, |mask| mask.part)
+        let probabilities = node.operands.iter().map(|&o| self.part(&self.under[o.index()], self.graph.ty(o)));
+        let score = self.part(&self.hidden[contract.index()], &node.ty);
+        probabilities.fold(score, f64::min)
     }
 
-    /// The mask over a score that is used for nothing but to be masked; the widest of several.
-    fn hides(&self, score: ValueId, users: &[ValueId]) -> Option<Mask> {
-        let mut widest: Option<Mask> = None;
+    /// The part of all pairs of positions of a type that masks let through.
+    fn part(&self, bounds: &[Bound], ty: &Type) -> f64 {
+        let causal = bounds.iter().filter(|b| b.at_least == Some(0) && ty.has(b.query) && ty.has(b.key));
+        let part = |causal: &Bound| {
+            let same = |b: &&Bound| (b.query, b.key) == (causal.query, causal.key);
+            let window = bounds.iter().filter(same).filter_map(|b| b.less_than).min();
+            let keys = self.graph.size(causal.key) as f64;
+            window.map_or(0.5, |w| (w.max(0) as f64 / keys).min(0.5))
+        };
+        causal.map(part).fold(1.0, f64::min)
+    }
+
+    /// The masks over a score that is used for nothing but to be masked.
+    fn hides(&self, score: ValueId, users: &[ValueId]) -> Vec<Bound> {
+        let mut common: Option<Vec<Bound>> = None;
         for &user in users {
             let node = self.graph.node(user);
-            let masked = if node.op == Op::Select && node.operands[1] == score { self.masked_by(user) } else { None };
-            let mask = match node.op {
-                _ if masked.is_some() => masked?,
+            let mut bounds = match node.op {
                 Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Detach | Op::Reorder => {
-                    self.hidden[user.index()]?
+                    self.hidden[user.index()].clone()
                 }
-                _ => return None,
+                _ => Vec::new(),
             };
-            widest = widest.filter(|w| w.part > mask.part).or(Some(mask));
+            if node.op == Op::Select && node.operands[1] == score {
+                add_new(&mut bounds, &self.mask(user).unwrap_or_default());
+            }
+            common = Some(match common {
+                None => bounds,
+                Some(common) => common.into_iter().filter(|b| bounds.contains(b)).collect(),
+            });
         }
-        widest
+        common.unwrap_or_default()
+    }
+}
+
+fn add_new(bounds: &mut Vec<Bound>, more: &[Bound]) {
+    for bound in more {
+        if !bounds.contains(bound) {
+            bounds.push(*bound);
+        }
     }
 }
 

@@ -202,10 +202,11 @@ impl Graph {
         let node = self.node(value);
         let mut reads = node.operands.clone();
         for ty in node.operands.iter().map(|&o| self.ty(o)).chain([&node.ty]) {
-            let offsets = self.ragged_axis(&ty.axes).and_then(|a| self.offsets_of(a));
-            // The graph that makes the offsets makes the rows beside them, from the same operand.
-            if let Some(offsets) = offsets.filter(|o| *o < value && !reads.contains(o)) {
-                reads.push(offsets);
+            for offsets in ty.axes.iter().filter_map(|&a| self.offsets_of(a)) {
+                // The graph that makes the offsets makes the rows beside them, from the same operand.
+                if offsets < value && !reads.contains(&offsets) {
+                    reads.push(offsets);
+                }
             }
         }
         reads

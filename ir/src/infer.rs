@@ -288,7 +288,7 @@ impl Ctx<'_> {
     /// A ragged axis may go alone (a sum per group) or with its parent, never the parent alone.
     fn reducible(&self, over: &[AxisId]) -> Result<()> {
         for ty in &self.types {
-            if let Some(ragged) = self.graph.ragged_axis(&ty.axes) {
+            for &ragged in ty.axes.iter().filter(|a| self.graph.is_ragged(**a)) {
                 let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
                 ensure(over.contains(&ragged) || !over.contains(&parent), || {
                     format!("`{}` is summed but the ragged `{}` is not", self.name(parent), self.name(ragged))
@@ -387,6 +387,9 @@ impl Ctx<'_> {
         let at = self.has(0, axis)?;
         ensure(!index.has(axis), || format!("the index has the axis `{}` it looks up", self.name(axis)))?;
         let parent = self.graph.ragged_parent(axis);
+        if let Some(parent) = parent {
+            ensure(!index.has(parent), || format!("the index has the axis `{}` that goes with its rows", self.name(parent)))?;
+        }
         let mut axes: Vec<AxisId> = Vec::new();
         for (i, &a) in x.axes.iter().enumerate() {
             if i == at {

@@ -37,6 +37,10 @@ fn views_are_free_and_gathers_read_what_they_take() {
 
 /// Attention whose mask is `mask`; one head of size 4, 8 positions.
 fn attention(mask: &str) -> Graph {
+    attention_of(mask, "s")
+}
+
+fn attention_of(mask: &str, score: &str) -> Graph {
     read(&format!(
         "graph @g {{
           axis t = 8, u = 8, d = 4
@@ -53,7 +57,7 @@ fn attention(mask: &str) -> Graph {
           %three = const 3 : i32
           {mask}
           %inf = const -inf : f32
-          %m = select %mask, %s, %inf : f32[t, u]
+          %m = select %mask, %{score}, %inf : f32[t, u]
           %top = reduce_max %m over {{u}} : f32[t]
           %less = sub %m, %top : f32[t, u]
           %e = exp %less : f32[t, u]
@@ -76,6 +80,12 @@ fn masks_count_by_what_they_let_through() {
     assert_eq!(model_flops(&attention(distance)), full / 2.0);
     let window = format!("{} %near = lt %far, %three : bool[t, u]\n %mask = and %near, %causal : bool[t, u]", causal.replace("%mask", "%causal") + "\n");
     assert_eq!(model_flops(&attention(&window)), full * 3.0 / 8.0);
+    let nested = "%near = lt %far, %three : bool[t, u]
+        %no = const -inf : f32
+        %s.near = select %near, %s, %no : f32[t, u]
+        %mask = le %u, %t : bool[u, t]";
+    let nested = attention_of(nested, "s.near");
+    assert_eq!(model_flops(&nested), full * 3.0 / 8.0, "a mask over a mask");
     let near = format!("{} %end = add %u, %three : i32[u]\n %near = le %t, %end : bool[t, u]\n %mask = and %causal, %near : bool[t, u]", causal.replace("%mask", "%causal") + "\n");
     assert_eq!(model_flops(&attention(&near)), full / 2.0, "four of eight keys are no less than half");
     let no_mask = "%mask = lt %far, %three : bool[t, u]";

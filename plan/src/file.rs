@@ -80,7 +80,7 @@ impl Plan {
         bytes
     }
 
-    /// Writes the plan as a file.
+    /// Writes the plan as a file, in many small pieces: wrap files and sockets in a [`BufWriter`](io::BufWriter).
     ///
     /// # Errors
     /// When the stream fails.
@@ -225,7 +225,14 @@ impl<'de> de::Visitor<'de> for HeaderVisitor<'_, 'de> {
 /// The beginning of a text from a file that may be hostile, fit to be shown.
 pub(crate) fn excerpt(text: &str) -> String {
     const MOST: usize = 60;
-    let shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    let mut shown = String::new();
+    for c in text.chars().take(MOST) {
+        match c {
+            // Quotes are harmless, and escaped they are harder to read.
+            '"' | '\'' | '\\' => shown.push(c),
+            c => shown.extend(c.escape_debug()),
+        }
+    }
     if text.chars().nth(MOST).is_some() { shown + "…" } else { shown }
 }
 

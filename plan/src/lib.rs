@@ -1,15 +1,18 @@
 //! The executable plan: what the compiler makes and the runtime runs. Plain data, versioned; see `docs/plan-format.md`.
 //!
 //! * [`schema`]: programs, roles, calls. * [`kernel`]: what instructions do. * [`operands`]: what kernels touch and cost.
-//! * [`file`]: reading and writing. * [`mod@verify`]: is a plan safe to run?
+//! * [`file`]: reading and writing. * [`print`]: text for people. * [`mod@verify`]: is a plan safe to run?
 
 pub mod file;
 mod float;
 pub mod kernel;
 pub mod operands;
+pub mod print;
 pub mod schema;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 pub mod verify;
 
 pub use file::{FORMAT, MAX_FILE_BYTES, ReadError};

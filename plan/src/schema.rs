@@ -6,6 +6,7 @@
 
 use crate::kernel::Kernel;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The version this crate writes, and the only one it reads.
 pub const VERSION: u32 = 1;
@@ -105,6 +106,28 @@ impl DType {
             DType::Bool => 1,
         }
     }
+
+    /// Its name in plans: `bf16`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F64 => "f64",
+            DType::F32 => "f32",
+            DType::Bf16 => "bf16",
+            DType::I32 => "i32",
+            DType::Bool => "bool",
+        }
+    }
+
+    /// Is it a float type?
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F64 | DType::F32 | DType::Bf16)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 /// What a tensor is for.
@@ -125,6 +148,16 @@ pub enum TensorKind {
     State,
 }
 
+impl TensorKind {
+    /// Is it part of a checkpoint?
+    pub fn is_saved(self) -> bool {
+        match self {
+            TensorKind::Param | TensorKind::FirstMoment | TensorKind::SecondMoment | TensorKind::State => true,
+            TensorKind::ComputeCopy | TensorKind::Gradient => false,
+        }
+    }
+}
+
 /// A tensor that outlives a step, in the device space at a fixed place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -141,6 +174,18 @@ pub struct Tensor {
     pub offset: u64,
     /// The first value.
     pub init: Init,
+}
+
+impl Tensor {
+    /// Number of elements. Saturates, for plans that are not verified.
+    pub fn elements(&self) -> u64 {
+        self.dims.iter().fold(1, |n, d| n.saturating_mul(*d))
+    }
+
+    /// Size in bytes. Saturates.
+    pub fn bytes(&self) -> u64 {
+        self.elements().saturating_mul(self.dtype.bytes())
+    }
 }
 
 /// How a tensor is initialised. Random ones are drawn from (seed, tensor name, element).
@@ -179,7 +224,7 @@ pub struct Program {
     pub slots: Vec<Slot>,
     /// The buffers, each in a slot.
     pub buffers: Vec<Buffer>,
-    /// The streams; instructions of one stream run in order.
+    /// The streams, at most one of each kind; instructions of one stream run in order, those of earlier calls on the same kind included.
     pub streams: Vec<StreamKind>,
     /// How many events there are; an event is recorded by exactly one instruction.
     pub events: u32,
@@ -229,6 +274,13 @@ pub struct Buffer {
     pub slot: u32,
     /// Bytes from the start of the slot; a multiple of 64.
     pub offset: u64,
+}
+
+impl Buffer {
+    /// Size in bytes. Saturates, for plans that are not verified.
+    pub fn bytes(&self) -> u64 {
+        self.elements.saturating_mul(self.dtype.bytes())
+    }
 }
 
 /// The units of a rank.

@@ -100,14 +100,11 @@ impl Pool {
         }
         let shared = &*self.shared;
         assert!(shared.gate.load(Ordering::Acquire) == CLOSED, "a pool runs one job at a time");
-        // SAFETY: the gate is closed and empty, so nobody reads the job; the lifetime ends after `close`, when nobody is inside any more.
-        unsafe {
-            let call = std::mem::transmute::<
-                *const (dyn Fn(usize, usize) + Sync + '_),
-                *const (dyn Fn(usize, usize) + Sync + 'static),
-            >(call);
-            *shared.job.get() = Job { call, tasks };
-        }
+        // SAFETY: only the lifetime changes: the closure is not called after `close`, and this function does not return before that.
+        let call: *const (dyn Fn(usize, usize) + Sync + 'static) = unsafe { std::mem::transmute(call) };
+        let job = Job { call, tasks };
+        // SAFETY: the gate is closed and empty, so nobody reads the job.
+        unsafe { *shared.job.get() = job };
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.store(0, Ordering::Release);
         // Sequentially consistent with `sleep`: either the helper sees the new epoch, or we see that it sleeps.
@@ -116,7 +113,7 @@ impl Pool {
             drop(shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
             shared.wake.notify_all();
         }
-        shared.work(Job { call, tasks }, 0);
+        shared.work(job, 0);
         shared.close();
         let payload = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = payload {

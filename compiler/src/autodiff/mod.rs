@@ -37,6 +37,7 @@ mod sweep;
 use crate::simplify::simplify;
 use cut::Place;
 use extract::{Needs, extract};
+use forebay_ir::verify::{render, verify};
 use forebay_ir::{Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -111,6 +112,9 @@ pub fn differentiate(forward: &Graph, options: &Options) -> Differentiated {
     let handed = saved_for_weights(&b, &carry, &param, &|v| again.contains(b.node(v).name.as_str()));
     let i = extract(&b, &format!("{stem}.backward_input"), &with_saved(&b, &carry, &handed), &[], Needs::UsedInputs);
     let w = extract(&b, &format!("{stem}.backward_weight"), &param, &handed, Needs::UsedInputs);
+    for graph in [&forward, &b, &i, &w] {
+        debug_assert!(verify(graph).is_ok(), "{}", verify(graph).map_or_else(|v| render(graph, &v), |()| String::new()));
+    }
     Differentiated { forward, backward: b, backward_input: i, backward_weight: w }
 }
 

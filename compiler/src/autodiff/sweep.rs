@@ -127,7 +127,8 @@ impl<'f> Sweep<'f> {
             for operand in 0..self.forward.node(reader).operands.len() {
                 if self.forward.node(reader).operands[operand] == value {
                     let part = gradient(&mut self.graph, reader, operand, cotangent);
-                    parts.extend(part.expect("gradients of legal nodes are legal"));
+                    let node = self.forward.node(reader);
+                    parts.extend(part.unwrap_or_else(|e| panic!("the gradient of `{}` ({:?}): {e}", node.name, node.op)));
                 }
             }
         }

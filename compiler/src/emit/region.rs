@@ -13,8 +13,6 @@ struct Builder {
     axes: Vec<AxisId>,
     region: plan::Region,
     args: FxHashMap<ValueId, Arg>,
-    /// How many of the last axes are the row.
-    row: usize,
 }
 
 impl Emitter<'_> {
@@ -31,7 +29,7 @@ impl Emitter<'_> {
         }
         let name = stored.last().or(cluster.members.last()).map(|&v| self.name(v)).expect("a region has members");
         if !builder.region.stores.is_empty() {
-            self.push(&name, Kernel::Region(builder.region));
+            self.push(&name, Kernel::Region(builder.finish()));
         }
     }
 
@@ -43,7 +41,7 @@ impl Emitter<'_> {
         let from = self.place(value);
         let load = builder.load(&from);
         builder.store(load, &to);
-        self.push(name, Kernel::Region(builder.region));
+        self.push(name, Kernel::Region(builder.finish()));
     }
 
     /// A region that fills the whole of a value with zeros.
@@ -52,7 +50,7 @@ impl Emitter<'_> {
         let mut builder = self.builder(axes, 0);
         let zero = builder.step(StepOp::Cast, dtype(ty.dtype), vec![Arg::Const(0.0)]);
         builder.store(zero, to);
-        self.push(name, Kernel::Region(builder.region));
+        self.push(name, Kernel::Region(builder.finish()));
     }
 
     /// Where a value is; what cannot be seen through strides is copied first.
@@ -103,7 +101,7 @@ impl Emitter<'_> {
         let ragged = self.ragged_limit(&axes);
         let row_dims = row.max(1).min(axes.len()) as u32;
         let region = plan::Region { dims, row_dims, ragged, loads: vec![], steps: vec![], stores: vec![] };
-        Builder { axes, region, args: FxHashMap::default(), row }
+        Builder { axes, region, args: FxHashMap::default() }
     }
 
     /// The run-time limit of a ragged dimension among these.
@@ -195,8 +193,18 @@ impl Builder {
         Arg::Step(self.region.steps.len() as u32 - 1)
     }
 
+    /// The region. A ragged dimension is never part of a row: when it is the last one, a row of one element follows it.
+    fn finish(mut self) -> plan::Region {
+        let last = self.region.dims.len().wrapping_sub(1) as u32;
+        if self.region.ragged.as_ref().is_some_and(|r| r.dim == last) {
+            self.region.dims.push(1);
+            self.region.loads.iter_mut().for_each(|l| l.strides.push(0));
+            self.region.stores.iter_mut().for_each(|s| s.view.strides.push(0));
+        }
+        self.region
+    }
+
     fn store(&mut self, value: Arg, place: &Place) {
-        debug_assert!(self.row <= self.axes.len());
         let view = self.view(place);
         self.region.stores.push(plan::Store { value, view });
     }

@@ -97,24 +97,35 @@ impl<'a> Checker<'a> {
         if let Some(&axis) = self.frame().names.axes.get(&name.name) {
             return Ok(Some(axis));
         }
-        let Some(constant) = self.size_constant(&name.name)? else { return Ok(None) };
-        let size = self.as_size(&constant, name.span, None)?;
+        let Some((constant, defined)) = self.size_constant(&name.name)? else {
+            let is_poisoned = self.frame().names.poisoned_axes.contains(&name.name);
+            return if is_poisoned { Err(super::Reported) } else { Ok(None) };
+        };
+        let size = match self.size_value(&constant, None) {
+            Ok(size) => size,
+            Err((message, help)) => {
+                let value = format!("{} is {}", quote(&name.name), show(constant.value()));
+                let mut diagnostic = self.error("E0403", name.span, message).secondary(defined, value);
+                diagnostic.help = help.map(String::from);
+                return Err(self.report(diagnostic));
+            }
+        };
         self.check_free_for_axis(name)?;
         let axis = self.new_axis(&name.name, Size::Fixed(size), Some(name.name.clone()), name.span);
         self.bind_axis(&name.name, axis);
         Ok(Some(axis))
     }
 
-    /// The integer constant of this name, unless it is a counter.
-    fn size_constant(&mut self, name: &str) -> Checked<Option<Constant>> {
+    /// The constant of this name and where it was defined, unless it is a counter.
+    fn size_constant(&mut self, name: &str) -> Checked<Option<(Constant, Span)>> {
         let Some(entry) = self.frame().names.consts.get(name) else { return Ok(None) };
         if entry.is_counter {
             return Ok(None);
         }
         match &entry.value {
             None => Err(super::Reported),
-            Some(super::value::ConstValue::Plain(c)) if matches!(c.value(), Const::Int(_)) => Ok(Some(c.clone())),
-            Some(_) => Ok(None),
+            Some(super::value::ConstValue::Plain(c)) => Ok(Some((c.clone(), entry.span))),
+            Some(super::value::ConstValue::Init(_)) => Ok(None),
         }
     }
 
@@ -213,7 +224,9 @@ impl<'a> Checker<'a> {
         if self.frames.len() == 1 && self.constants.contains_key(name) && !shadowed {
             self.model_axes.insert(name.to_string(), axis);
         }
-        self.frame_mut().names.axes.insert(name.to_string(), axis);
+        let names = &mut self.frame_mut().names;
+        names.poisoned_axes.remove(name);
+        names.axes.insert(name.to_string(), axis);
     }
 
     /// The axes of an `over` list, which must be axes of `tensor`.
@@ -263,38 +276,50 @@ impl<'a> Checker<'a> {
         if tensor.has(axis) {
             return Ok(());
         }
-        let quoted = quote(&name.name);
         let mut diagnostic = self
-            .error("E0202", name.span, format!("the operand has no axis {quoted}"))
+            .error("E0202", name.span, format!("the operand has no axis {}", quote(&name.name)))
             .label(format!("its axes are {}", self.list(&tensor.axes)));
-        if tensor.axes.iter().any(|&a| self.axis(a).name == name.name) {
-            diagnostic = diagnostic.help(format!(
-                "its {quoted} is the axis of another block; give it a name of your own by reading it: `x[.., {}]`",
-                name.name
-            ));
-        }
+        diagnostic.help = self.hidden_help(&tensor.axes, axis, &name.name);
         Err(self.report(diagnostic))
+    }
+
+    /// What to do when a tensor has an axis of the right size that the scope has no name for: it is that of another block.
+    pub(super) fn hidden_help(&self, have: &[Ax], wanted: Ax, name: &str) -> Option<String> {
+        let frame = self.frame();
+        let mut hidden = have.iter().filter(|a| !frame.rest.contains(a) && !frame.names.axes.values().any(|b| *b == **a));
+        let axis = *hidden.find(|&&a| self.size(a) == self.size(wanted) && self.ragged_parent(a).is_none())?;
+        let other = quote(&self.axis(axis).name);
+        Some(format!("{other} is an axis of another block; name it by reading: `f(…)[.., {name}]`"))
     }
 
     /// A constant as a size: a positive integer. `written` is the expression it came from.
     pub(super) fn as_size(&mut self, constant: &Constant, span: Span, written: Option<&'a Expr>) -> Checked<u64> {
-        let value = self.used(constant);
-        let (message, help) = match &value {
-            Const::Int(n) if *n > 0 && *n as u64 <= MAX_ELEMENTS => return Ok(*n as u64),
-            Const::Int(n) if *n > 0 => (format!("{n} is too large for a size"), None),
-            Const::Int(n) => (format!("a size must be at least 1, this is {n}"), None),
-            Const::Float(x) => match written.and_then(|e| self.inexact_division(e)) {
+        self.size_value(constant, written).map_err(|(message, help)| {
+            let mut diagnostic = self.error("E0403", span, message);
+            diagnostic.help = help.map(String::from);
+            self.report(diagnostic)
+        })
+    }
+
+    /// A constant as a size, or why it is none and what to do.
+    fn size_value(
+        &mut self,
+        constant: &Constant,
+        written: Option<&'a Expr>,
+    ) -> Result<u64, (String, Option<&'static str>)> {
+        match self.used(constant) {
+            Const::Int(n) if n > 0 && n as u64 <= MAX_ELEMENTS => Ok(n as u64),
+            Const::Int(n) if n > 0 => Err((format!("{n} is too large for a size"), None)),
+            Const::Int(n) => Err((format!("a size must be at least 1, this is {n}"), None)),
+            Const::Float(x) => Err(match written.and_then(|e| self.inexact_division(e)) {
                 Some((a, b)) => (format!("{a} is not divisible by {b}"), None),
                 None => (
                     format!("a size must be an integer, this is {x:?}"),
                     Some("`floor`, `ceil` and `round` give integers"),
                 ),
-            },
-            other => (format!("a size must be an integer, this is {}", show(other)), None),
-        };
-        let mut diagnostic = self.error("E0403", span, message);
-        diagnostic.help = help.map(String::from);
-        Err(self.report(diagnostic))
+            }),
+            other => Err((format!("a size must be an integer, this is {}", show(&other)), None)),
+        }
     }
 
     /// The operands of `a / b` when both are integers.

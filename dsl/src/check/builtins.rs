@@ -6,7 +6,8 @@ use super::expressions::{bare_name, fixed};
 use super::operators::Want;
 use super::value::{Checked, Outside, Reported, Tensor, Value, Var};
 use super::Checker;
-use crate::ast::{Arg, Call, Expr, ExprKind, Ident, Span};
+use super::reading::plural;
+use crate::ast::{Arg, Call, Expr, ExprKind, Span};
 use crate::diagnostics::quote;
 use crate::model::Const;
 use forebay_ir::{BinaryOp, DType, Direction, Op, ReduceKind, UnaryOp};
@@ -61,33 +62,32 @@ impl<'a> Checker<'a> {
     /// The arguments of a function that takes exactly so many, without clauses.
     pub(super) fn exprs<const N: usize>(&mut self, call: &'a Call) -> Checked<[&'a Expr; N]> {
         for arg in &call.args {
-            self.no_clauses(arg, &call.name)?;
+            self.no_clauses(arg, call)?;
         }
         let exprs: Vec<&'a Expr> = call.args.iter().map(|a| &a.value).collect();
-        exprs.try_into().map_err(|_| self.wrong_arity(call, &format!("{N}")))
+        exprs.try_into().map_err(|_| {
+            let name = &call.name.name;
+            let message = format!("{} takes {N} {}, not {}", quote(name), plural(N, "argument", "arguments"), call.args.len());
+            let diagnostic = self.error("E0307", call.name.span, message).help(format!("write `{}`", usage(name)));
+            self.report(diagnostic)
+        })
     }
 
-    pub(super) fn wrong_arity(&mut self, call: &'a Call, wanted: &str) -> Reported {
+    /// Complains about the form of a call.
+    pub(super) fn written_wrong(&mut self, call: &'a Call, at: Span) -> Reported {
         let name = &call.name.name;
-        let message = format!("{} takes {wanted} arguments, not {}", quote(name), call.args.len());
-        let mut diagnostic = self.error("E0307", call.name.span, message);
-        diagnostic.help = usage(name).map(|u| format!("write `{u}`"));
+        let message = format!("this is not how {} is written", quote(name));
+        let diagnostic = self.error("E0307", at, message).help(format!("write `{}`", usage(name)));
         self.report(diagnostic)
     }
 
-    fn no_clauses(&mut self, arg: &'a Arg, function: &Ident) -> Checked<()> {
+    fn no_clauses(&mut self, arg: &'a Arg, call: &'a Call) -> Checked<()> {
         let odd = arg.name.is_some()
             || arg.size.is_some()
             || !arg.over.is_empty()
             || arg.into.is_some()
             || arg.renamed.is_some();
-        if !odd {
-            return Ok(());
-        }
-        let message = format!("this is not how {} is written", quote(&function.name));
-        let mut diagnostic = self.error("E0307", arg.span, message);
-        diagnostic.help = usage(&function.name).map(|u| format!("write `{u}`"));
-        Err(self.report(diagnostic))
+        if odd { Err(self.written_wrong(call, arg.span)) } else { Ok(()) }
     }
 
     fn values<const N: usize>(&mut self, call: &'a Call) -> Checked<[Value; N]> {
@@ -145,12 +145,10 @@ impl<'a> Checker<'a> {
             return self.min_or_max(call, span);
         }
         let [arg] = &call.args[..] else {
-            return Err(self.wrong_arity(call, "one tensor and the axes it goes over, as"));
+            return Err(self.written_wrong(call, span));
         };
         if arg.over.is_empty() || arg.name.is_some() || arg.into.is_some() || arg.renamed.is_some() || arg.size.is_some() {
-            let mut diagnostic = self.error("E0307", arg.span, format!("{} needs the axes it goes over", quote(name)));
-            diagnostic.help = usage(name).map(|u| format!("write `{u}`"));
-            return Err(self.report(diagnostic));
+            return Err(self.written_wrong(call, span));
         }
         let value = self.eval(&arg.value)?;
         let value = self.plain(value, arg.value.span)?;
@@ -203,7 +201,7 @@ impl<'a> Checker<'a> {
 
     /// The only argument of the form `x over a`.
     pub(super) fn over_one(&mut self, call: &'a Call, args: &'a [Arg], want: Want) -> Checked<(Tensor, Ax)> {
-        let [arg] = args else { return Err(self.wrong_arity(call, "one tensor and one axis, as")) };
+        let [arg] = args else { return Err(self.written_wrong(call, call.name.span)) };
         let value = self.eval(&arg.value)?;
         let value = self.plain(value, arg.value.span)?;
         let [tensor] = self.unify([value], want, arg.value.span)?;
@@ -340,22 +338,22 @@ impl<'a> Checker<'a> {
 }
 
 /// How a built-in function is written.
-pub(super) fn usage(name: &str) -> Option<&'static str> {
-    Some(match name {
+pub(super) fn usage(name: &str) -> String {
+    let usage = match name {
         "sum" => "sum(x over a, b)",
         "mean" => "mean(x over a, b)",
-        "max" => "max(x over a) or max(a, b)",
-        "min" => "min(x over a) or min(a, b)",
+        "max" => "max(x over a)` or `max(a, b)",
+        "min" => "min(x over a)` or `min(a, b)",
         "scan" => "scan(x over t)",
         "where" => "where(condition, a, b)",
         "index" => "index(t)",
         "size" => "size(t)",
-        "given" => "given(x)",
         "top" => "top(x over e, k: n)",
         "group" => "group(chosen, e, r)",
         "scatter" => "scatter(v at idx over a into e: n)",
         "stack" => "stack(a, b as two)",
-        "concat" => "concat(a, b over x as xx)",
-        _ => return None,
-    })
+        "concat" => "concat(a, b over x as xx)` or `concat(a over n, b over p as q)",
+        _ => return format!("{name}(x)"),
+    };
+    usage.to_string()
 }

@@ -3,6 +3,7 @@
 use super::axes::Ax;
 use super::expressions::bare_name;
 use super::value::{Checked, ConstEntry, ConstValue, Frame, InitKind, InitValue, Reported, Tensor, Value, Var, Variable};
+use super::reading::plural;
 use super::{Checker, MAX_CALLS};
 use crate::ast::{Arg, Block, BlockParam, Call, ConstParam, Expr, ExprKind, Ident, OverAxis, PatternAxis, Span};
 use crate::diagnostics::{SourceId, closest, quote};
@@ -125,7 +126,7 @@ impl<'a> Checker<'a> {
     fn too_many_arguments(&mut self, block: &'a Block, arg: &Arg) {
         let (name, n) = (&block.name.name, block.params.len());
         let diagnostic =
-            self.error("E0306", arg.span, format!("{} takes at most {n} arguments", quote(name))).help(self.header(block));
+            self.error("E0306", arg.span, format!("{} takes at most {n} {}", quote(name), plural(n, "argument", "arguments"))).help(self.header(block));
         self.report(diagnostic);
     }
 
@@ -249,7 +250,7 @@ impl<'a> Checker<'a> {
     pub(super) fn initializer(&mut self, kind: InitKind, arity: usize, args: &[&'a Expr], span: Span) -> Checked<InitValue> {
         if args.len() != arity {
             let name = InitKind::NAMES.iter().find(|(_, k, _)| *k == kind).map_or("", |(name, _, _)| name);
-            let message = format!("{} takes {arity} arguments, not {}", quote(name), args.len());
+            let message = format!("{} takes {arity} {}, not {}", quote(name), plural(arity, "argument", "arguments"), args.len());
             let diagnostic = self.error("E0306", span, message);
             return Err(self.report(diagnostic));
         }
@@ -285,7 +286,9 @@ impl<'a> Checker<'a> {
             match param {
                 BlockParam::Const(ConstParam { name, default: None }) => {
                     match self.frame().names.consts.get(&name.name) {
-                        Some(entry) => punned.push((name, ConstEntry { is_counter: false, ..entry.clone() })),
+                        Some(entry) => {
+                            punned.push((name, ConstEntry { span: name.span, is_counter: false, ..entry.clone() }));
+                        }
                         None => missing.push(name),
                     }
                 }
@@ -445,9 +448,9 @@ impl<'a> Checker<'a> {
         let names = pattern.iter().filter(|p| matches!(p, PatternAxis::Name(_))).count();
         let exactly = if names == pattern.len() { "exactly" } else { "at least" };
         let message = format!(
-            "{} has {exactly} {names} {}, the argument {}",
+            "{} has {exactly} {names} {}, the argument has {}",
             quote(&name.name),
-            super::reading::plural(names, "axis", "axes"),
+            plural(names, "axis", "axes"),
             tensor.axes.len()
         );
         let caller = self.frames.len() - 2;

@@ -69,7 +69,7 @@ impl<'a> Checker<'a> {
     }
 
     fn define_tree(&mut self, tree: Tree, axes: &'a [Index], span: Span) -> Checked<Tensor> {
-        let places = self.places(&tree, axes, span)?;
+        let places = self.places(&tree, axes)?;
         let keep: Vec<Ax> = places
             .iter()
             .flat_map(|place| match place {
@@ -78,6 +78,7 @@ impl<'a> Checker<'a> {
             })
             .copied()
             .collect();
+        self.grouped_order(&keep, span)?;
         let value = self.emit_tree(tree, &keep, Some(&keep))?;
         let mut tensor = self.tensor(value, span)?;
         tensor = self.in_order(tensor, &keep, span)?;
@@ -94,16 +95,19 @@ impl<'a> Checker<'a> {
         if tensor.axes == axes {
             return Ok(tensor);
         }
-        if let Some((parent, ragged)) = self.ragged(axes) {
-            let at = axes.iter().position(|&a| a == ragged).unwrap_or(0);
-            if at == 0 || axes[at - 1] != parent {
-                let (ragged, parent) = (self.axis_name(ragged).to_string(), self.axis_name(parent).to_string());
-                let message = format!("the ragged axis {} must stand directly after {}", quote(&ragged), quote(&parent));
-                let diagnostic = self.error("E0215", span, message);
-                return Err(self.report(diagnostic));
-            }
-        }
         self.emit_in(Op::Reorder, &[&tensor], axes, span)
+    }
+
+    /// A ragged axis stands directly after its parent.
+    fn grouped_order(&mut self, axes: &[Ax], span: Span) -> Checked<()> {
+        let Some((parent, ragged)) = self.ragged(axes) else { return Ok(()) };
+        if axes.windows(2).any(|pair| pair == [parent, ragged]) {
+            return Ok(());
+        }
+        let (ragged, parent) = (self.axis_name(ragged).to_string(), self.axis_name(parent).to_string());
+        let message = format!("the ragged axis {} must stand directly after {}", quote(&ragged), quote(&parent));
+        let diagnostic = self.error("E0215", span, message);
+        Err(self.report(diagnostic))
     }
 
     fn merge(&mut self, tensor: Tensor, name: &Ident, parts: &[Ax], span: Span) -> Checked<Tensor> {
@@ -122,7 +126,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The axes of the left side, in order, with `..` filled in.
-    fn places(&mut self, tree: &Tree, axes: &'a [Index], span: Span) -> Checked<Vec<Place<'a>>> {
+    fn places(&mut self, tree: &Tree, axes: &'a [Index]) -> Checked<Vec<Place<'a>>> {
         let have = tree.axes().to_vec();
         let mut places: Vec<Option<Place<'a>>> = Vec::new();
         let mut named: Vec<Ax> = Vec::new();
@@ -159,7 +163,6 @@ impl<'a> Checker<'a> {
                 (None, _) => filled.extend(rest.iter().map(|&a| Place::Axis(a))),
             }
         }
-        let _ = span;
         Ok(filled)
     }
 
@@ -175,13 +178,7 @@ impl<'a> Checker<'a> {
             let mut diagnostic = self
                 .error("E0206", name.span, format!("the right side has no axis {quoted}"))
                 .label(format!("its axes are {}", self.list(have)));
-            let same = have.iter().find(|&&a| self.size(a) == self.size(axis) && self.axis(a).name == name.name);
-            if same.is_some() {
-                diagnostic = diagnostic.help(format!(
-                    "its {quoted} is the axis of another block; rename it by reading the call's result: `f(…)[.., {}]`",
-                    name.name
-                ));
-            }
+            diagnostic.help = self.hidden_help(have, axis, &name.name);
             return Err(self.report(diagnostic));
         }
         named.push(axis);
@@ -304,7 +301,7 @@ impl<'a> Checker<'a> {
                 let name = self.axis_name(axis).to_string();
                 let diagnostic = self
                     .error("E0216", divisor.span(), format!("the divisor has the axis {}, which is summed", quote(&name)))
-                    .help("divide before the product: `((a / b))` as a factor of its own, `y[..] = (a / b) * c`");
+                    .help(format!("write the sum, `sum(… over {name})`, or put the quotient in parentheses, `a * (b / c)`"));
                 return Err(self.report(diagnostic));
             }
         }

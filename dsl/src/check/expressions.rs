@@ -113,6 +113,7 @@ impl<'a> Checker<'a> {
             None if in_block && self.frames[0].names.vars.contains_key(name) => {
                 Some(format!("{quoted} is a tensor of the model; a block gets it as a parameter: `{name}[..]`"))
             }
+            None if crate::parse::is_builtin(name) => Some(format!("{quoted} is a built-in function: call it, `{name}(…)`")),
             None if self.blocks.contains_key(name) => Some(format!("{quoted} is a block: call it, `{name}(…)`")),
             None => None,
         };

@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
     /// `prologue`, `layers`, `layers_2`, `middle`, `epilogue`.
     fn segment_names(&self, alive: &[bool]) -> Vec<String> {
         let repeats: Vec<usize> = (0..alive.len()).filter(|&s| alive[s] && self.segments[s].repeat.is_some()).collect();
-        let mut taken: FxHashSet<String> = FxHashSet::default();
+        let mut taken = Taken::default();
         (0..alive.len())
             .map(|at| {
                 let stem = match &self.segments[at].repeat {
@@ -123,7 +123,7 @@ impl<'a> Checker<'a> {
                     None if repeats.iter().all(|&r| r < at) => "epilogue".into(),
                     None => "middle".into(),
                 };
-                if alive[at] { unique(&mut taken, &stem) } else { stem }
+                if alive[at] { taken.free(&stem) } else { stem }
             })
             .collect()
     }
@@ -300,15 +300,28 @@ fn live_from(graph: &Graph, roots: impl Iterator<Item = ValueId>) -> Vec<bool> {
     live
 }
 
-/// `name`, `name_2`, ….
-fn unique(taken: &mut FxHashSet<String>, name: &str) -> String {
-    let mut candidate = name.to_string();
-    let mut number = 2;
-    while !taken.insert(candidate.clone()) {
-        candidate = format!("{name}_{number}");
-        number += 1;
+/// Names in use.
+#[derive(Default)]
+pub(super) struct Taken {
+    names: FxHashSet<String>,
+    /// For each wished name that was taken the number to try next: many equal wishes cost no more than different ones.
+    next: FxHashMap<String, u32>,
+}
+
+impl Taken {
+    /// The name, or with the first free number: `name`, `name_2`, ….
+    pub(super) fn free(&mut self, wished: &str) -> String {
+        let mut name = wished.to_string();
+        if self.names.contains(&name) {
+            let number = self.next.entry(wished.to_string()).or_insert(2);
+            while self.names.contains(&name) {
+                name = format!("{wished}_{number}");
+                *number += 1;
+            }
+        }
+        self.names.insert(name.clone());
+        name
     }
-    candidate
 }
 
 /// The rank of an input among inputs, and in the choice of names.
@@ -332,7 +345,13 @@ fn rebuild(builder: &Builder, name: &str, outputs: Vec<(OutputRole, String, Valu
     inputs.retain(|(_, value)| live[value.index()]);
     inputs.sort_by_key(|(outside, _)| (ranks(*outside).0, *outside));
     let names = node_names(builder, &live, &inputs);
-    let mut target = Target { old, graph: Graph::new(name), axes: vec![None; old.axes.len()], moved: vec![None; old.nodes.len()] };
+    let mut target = Target {
+        old,
+        graph: Graph::new(name),
+        axes: vec![None; old.axes.len()],
+        axis_names: Taken::default(),
+        moved: vec![None; old.nodes.len()],
+    };
     for &(outside, value) in &inputs {
         let ty = target.ty(&old.node(value).ty);
         let new = target.graph.add_input(&names[value.index()], ty, outside.role());
@@ -363,8 +382,7 @@ fn rebuild(builder: &Builder, name: &str, outputs: Vec<(OutputRole, String, Valu
 /// Names for the live nodes: inputs first, then names from the source, then the others.
 fn node_names(builder: &Builder, live: &[bool], inputs: &[(Outside, ValueId)]) -> Vec<String> {
     let mut names = vec![String::new(); live.len()];
-    let mut taken = FxHashSet::default();
-    let mut counters: FxHashMap<&str, u32> = FxHashMap::default();
+    let mut taken = Taken::default();
     let mut by_rank: Vec<&(Outside, ValueId)> = inputs.iter().collect();
     by_rank.sort_by_key(|(outside, _)| (ranks(*outside).1, *outside));
     let mut order: Vec<usize> = by_rank.iter().map(|(_, value)| value.index()).collect();
@@ -376,18 +394,7 @@ fn node_names(builder: &Builder, live: &[bool], inputs: &[(Outside, ValueId)]) -
     order.extend(others(true).into_iter().filter(|i| !is_input.contains(i)));
     order.extend(others(false));
     for at in order {
-        let wished = builder.names[at].text.as_str();
-        let mut name = wished.to_string();
-        if taken.contains(&name) {
-            // A counter for each name keeps this linear.
-            let counter = counters.entry(wished).or_insert(2);
-            while taken.contains(&name) {
-                name = format!("{wished}_{counter}");
-                *counter += 1;
-            }
-        }
-        taken.insert(name.clone());
-        names[at] = name;
+        names[at] = taken.free(&builder.names[at].text);
     }
     names
 }
@@ -397,6 +404,7 @@ struct Target<'g> {
     old: &'g Graph,
     graph: Graph,
     axes: Vec<Option<AxisId>>,
+    axis_names: Taken,
     moved: Vec<Option<ValueId>>,
 }
 
@@ -410,7 +418,8 @@ impl Target<'_> {
             Extent::Fixed(n) => Extent::Fixed(n),
             Extent::Ragged { parent, bound } => Extent::Ragged { parent: self.axis(parent), bound },
         };
-        let new = self.graph.add_axis(&name, extent, label);
+        let new = AxisId(self.graph.axes.len() as u32);
+        self.graph.axes.push(Axis { name: self.axis_names.free(&name), extent, label });
         self.axes[axis.0 as usize] = Some(new);
         new
     }

@@ -18,7 +18,7 @@ impl<'a> Checker<'a> {
     /// `top(x over e, k: n)`.
     pub(super) fn top(&mut self, call: &'a Call, span: Span) -> Checked<Tensor> {
         if call.args.len() != 2 {
-            return Err(self.wrong_arity(call, "two"));
+            return Err(self.written_wrong(call, span));
         }
         let (tensor, axis) = self.over_one(call, &call.args[..1], Want::Number)?;
         let (into, k) = self.axis_of_arg(&call.args[1], call)?;
@@ -36,12 +36,9 @@ impl<'a> Checker<'a> {
     }
 
     /// An argument that names an axis: `e` or `k: n`.
-    fn axis_of_arg(&mut self, arg: &'a Arg, call: &Call) -> Checked<(Ax, Ident)> {
+    fn axis_of_arg(&mut self, arg: &'a Arg, call: &'a Call) -> Checked<(Ax, Ident)> {
         let Some(name) = bare_name(&arg.value).filter(|_| arg.name.is_none() && arg.over.is_empty()) else {
-            let message = format!("{} takes the name of an axis here", quote(&call.name.name));
-            let mut diagnostic = self.error("E0307", arg.span, message);
-            diagnostic.help = super::builtins::usage(&call.name.name).map(|u| format!("write `{u}`"));
-            return Err(self.report(diagnostic));
+            return Err(self.written_wrong(call, arg.span));
         };
         let axis = match &arg.size {
             None => self.need_axis(&name)?,
@@ -61,7 +58,7 @@ impl<'a> Checker<'a> {
     /// `group(chosen, e, r)`.
     pub(super) fn group(&mut self, call: &'a Call, span: Span) -> Checked<Value> {
         if call.args.len() != 3 {
-            return Err(self.wrong_arity(call, "three"));
+            return Err(self.written_wrong(call, span));
         }
         let value = self.eval(&call.args[0].value)?;
         let chosen = self.tensor(value, call.args[0].span)?;
@@ -232,10 +229,7 @@ impl<'a> Checker<'a> {
             _ => None,
         };
         let Some((arg, value, index, into)) = parts else {
-            let diagnostic = self
-                .error("E0307", span, "this is not how `scatter` is written")
-                .help("write `scatter(v at idx over a, b into e: n)`");
-            return Err(self.report(diagnostic));
+            return Err(self.written_wrong(call, span));
         };
         let (v, idx) = (self.eval(value), self.eval(index));
         let v = self.plain(v?, value.span)?;

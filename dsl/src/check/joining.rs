@@ -33,10 +33,7 @@ impl<'a> Checker<'a> {
         let name = self.joined_name(call)?;
         let tensors = self.joined_operands(call)?;
         let Some(last) = call.args.last().filter(|a| !a.over.is_empty()) else {
-            let diagnostic = self
-                .error("E0307", span, "`concat` needs the axis that is joined")
-                .help("write `concat(a, b over x as xx)`, or `concat(a over n, b over p as q)`");
-            return Err(self.report(diagnostic));
+            return Err(self.written_wrong(call, span));
         };
         let mut joined = Vec::new();
         for (arg, tensor) in call.args.iter().zip(&tensors) {
@@ -94,8 +91,9 @@ impl<'a> Checker<'a> {
             Some(name) if call.args.iter().all(is_plain) => Ok(name),
             _ => {
                 let message = format!("{} needs a name for its axis", quote(&call.name.name));
-                let mut diagnostic = self.error("E0307", call.name.span, message);
-                diagnostic.help = super::builtins::usage(&call.name.name).map(|u| format!("write `{u}`"));
+                let diagnostic = self
+                    .error("E0307", call.name.span, message)
+                    .help(format!("write `{}`", super::builtins::usage(&call.name.name)));
                 Err(self.report(diagnostic))
             }
         }

@@ -14,7 +14,7 @@ use super::memo::Memo;
 use super::value::{Checked, ConstEntry, ConstValue, Declared, Names, Outside, Reported, Value, Var};
 use super::Checker;
 use crate::ast::{Body, Expr, ExprKind, Ident, Span};
-use crate::diagnostics::quote;
+use crate::diagnostics::{Diagnostic, SourceId, quote};
 use crate::model::Const;
 use forebay_ir::{DType, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -202,6 +202,8 @@ impl<'a> Checker<'a> {
 
     /// Opens the scope of a repeat's body.
     fn open_scope(&mut self, path: String) -> Outer {
+        let names = &self.frame().names;
+        self.steps += (names.vars.len() + names.consts.len() + names.axes.len()) / 4;
         let frame = self.frame_mut();
         frame.scopes.push(FxHashSet::default());
         Outer {
@@ -238,9 +240,13 @@ impl<'a> Checker<'a> {
                 let _ = self.too_much_work(span, &format!("the model has too many {what}"));
                 return;
             }
+            self.steps += self.frames[0].names.vars.len() / 4;
+            if self.step(span).is_err() {
+                return;
+            }
             let kinds = self.kinds();
             let known = memos.iter().position(|(k, _)| *k == kinds);
-            let found = known.and_then(|at| memos[at].1.find(i));
+            let found = known.and_then(|at| memos[at].1.find(i, &mut self.steps));
             self.layer_name = format!("{component}.{i}");
             if let Some(&template) = found {
                 if self.another(&templates[template], i, span).is_err() {
@@ -249,6 +255,9 @@ impl<'a> Checker<'a> {
                 continue;
             }
             let Ok(template) = self.build_layer(counter, i, component, body) else { break };
+            if memos.is_empty() {
+                self.warn_changed(&kinds);
+            }
             let at = known.unwrap_or_else(|| {
                 memos.push((kinds, Memo::new()));
                 memos.len() - 1
@@ -337,6 +346,32 @@ impl<'a> Checker<'a> {
             });
         }
         kinds
+    }
+
+    /// Warns of variables that the first layer of a repeat gives another type: the second is a layer of another kind then, which is
+    /// hardly ever meant.
+    fn warn_changed(&mut self, before: &[Kind]) {
+        let after = self.kinds();
+        let names: Vec<(String, Span)> =
+            self.frames[0].names.vars.iter().map(|(name, v)| (name.clone(), v.span)).collect();
+        for ((name, span), (before, after)) in names.into_iter().zip(before.iter().zip(&after)) {
+            let (Kind::Carry { dtype: old, axes: from, .. }, Kind::Carry { dtype: new, axes: to, .. }) = (before, after) else {
+                continue;
+            };
+            let what = match (old != new, from != to) {
+                (true, _) => format!("{old} becomes {new}"),
+                (false, true) => "its axes change".to_string(),
+                (false, false) => continue,
+            };
+            let message = format!("{} has another type after the first layer of the repeat: {what}", quote(&name));
+            let help = if old != new {
+                format!("`narrow` keeps the type: `{name} = narrow(…)`")
+            } else {
+                format!("write the order of the axes: `{name}[batch, seq, d] = …`")
+            };
+            let warning = Diagnostic::warning("W0602", SourceId(0), span, message);
+            self.warnings.push(warning.label("so the layers are not all alike").help(help));
+        }
     }
 
     /// Another layer like the template's.

@@ -63,6 +63,7 @@ impl<'a> Checker<'a> {
     /// `loss name = value per count weight w scope s`.
     pub(super) fn loss(&mut self, written: Written<'a>) -> Checked<()> {
         let Written { name, .. } = written;
+        self.not_while_updating(name)?;
         if !self.loss_path_free(name) {
             return Err(self.declared_twice(name));
         }
@@ -218,12 +219,7 @@ impl<'a> Checker<'a> {
         if let Some(known) = self.losses.iter().find(same) {
             return known.loss.name.clone();
         }
-        let mut name = wanted.clone();
-        let mut number = 2;
-        while self.losses.iter().any(|k| k.loss.name == name) {
-            name = format!("{wanted}_{number}");
-            number += 1;
-        }
+        let name = self.loss_names.free(&wanted);
         let main = scope == Scope::Step && !self.losses.iter().any(|k| k.loss.main);
         let loss = Loss { name: name.clone(), weight, scope, main };
         self.losses.push(KnownLoss { loss, wanted, divisor });
@@ -261,6 +257,7 @@ impl<'a> Checker<'a> {
 
     /// Copies what a value of the current layer depends on into the graph of counts.
     fn copy_count(&mut self, value: ValueId, span: Span) -> Checked<ValueId> {
+        self.steps += value.index() / 8;
         let mut counts = std::mem::replace(&mut self.counts, Counts::new(0));
         let result = Copier { cx: self, counts: &mut counts, done: FxHashMap::default() }.copy(None, value, 0);
         self.counts = counts;
@@ -275,6 +272,7 @@ impl<'a> Checker<'a> {
     /// `stat load[e] = value`.
     pub(super) fn stat(&mut self, target: &'a Target, value: &'a Expr) -> Checked<()> {
         let name = &target.name;
+        self.not_while_updating(name)?;
         let result = match &target.axes {
             Some(axes) => self.define(value, axes, target.span),
             None => self.eval(value).and_then(|v| self.tensor(v, value.span)),
@@ -301,6 +299,7 @@ impl<'a> Checker<'a> {
 
     /// `update bias = value`.
     pub(super) fn update_statement(&mut self, name: &'a Ident, value: &'a Expr) -> Checked<()> {
+        self.not_while_updating(name)?;
         let var = self.frame().names.vars.get(&name.name).map(|v| v.var.clone());
         let state = match var {
             Some(Var::Outside(Outside::State(state))) => state,
@@ -333,6 +332,16 @@ impl<'a> Checker<'a> {
             return Err(self.report(diagnostic));
         }
         Ok(())
+    }
+
+    /// Blocks that `update` calls cannot add to what a micro-batch computes.
+    fn not_while_updating(&mut self, name: &'a Ident) -> Checked<()> {
+        if !self.updating {
+            return Ok(());
+        }
+        let message = "a block that `update` calls has no losses, statistics and updates of its own";
+        let diagnostic = self.error("E0502", name.span, message);
+        Err(self.report(diagnostic))
     }
 
     /// The next value of a state, with the state's axes.

@@ -37,10 +37,11 @@ impl<T> Memo<T> {
         Memo { nodes: vec![Node::new()] }
     }
 
-    /// What an earlier iteration made that this one would make as well.
-    pub(super) fn find(&self, counter: i64) -> Option<&T> {
+    /// What an earlier iteration made that this one would make as well. `steps` counts the notes that were looked at.
+    pub(super) fn find(&self, counter: i64, steps: &mut usize) -> Option<&T> {
         let mut at = 0;
         while let Some(test) = &self.nodes[at].test {
+            *steps += 1 + self.nodes[at].branches.len() / 16;
             let value = test.value(counter).ok()?;
             at = self.nodes[at].branches.iter().find(|(v, _)| same(v, &value))?.1;
         }

@@ -9,7 +9,7 @@
 //!   [`joining`]: expressions. * [`calls`]: blocks. * [`statements`], [`losses`], [`layers`]: statements. * [`finish`]: the result.
 //!
 //! Codes: `E0201`–`E0217` axes and types, `E0299` type rules; `E0301`–`E0308` names, blocks, calls; `E0401`–`E0407` constants; `E0501`–`E0510`
-//! structure; `W0601` unused tensors.
+//! structure; `W0601` unused tensors, `W0602` variables that change their type in a repeat.
 
 mod axes;
 mod build;
@@ -25,6 +25,7 @@ mod layers;
 mod losses;
 mod memo;
 mod operators;
+mod poison;
 mod reading;
 mod remap;
 mod setup;
@@ -39,6 +40,7 @@ use crate::std_library;
 use axes::{Ax, AxisInfo};
 use build::{Builder, Purpose};
 use constant::Symbol;
+use finish::Taken;
 use indexmap::IndexMap;
 use layers::{Own, RawLayer, RawSegment, Slot};
 use losses::{Counts, KnownLoss};
@@ -51,7 +53,7 @@ const MAX_CALLS: usize = 64;
 /// Expressions, statements and calls inside each other.
 const MAX_DEPTH: usize = 4000;
 /// Stack of the checker: room for [`MAX_DEPTH`] levels.
-const STACK: usize = 256 << 20;
+const STACK: usize = 192 << 20;
 /// Errors after which the checker gives up.
 const MAX_ERRORS: usize = 100;
 
@@ -130,6 +132,7 @@ struct Checker<'a> {
     stats: Vec<Declared>,
     slots: Vec<Slot>,
     losses: Vec<KnownLoss>,
+    loss_names: Taken,
     /// Names of the losses with a `Count` input.
     counted: Vec<String>,
     counts: Counts,
@@ -158,7 +161,7 @@ struct Checker<'a> {
 
     diagnostics: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
-    seen: FxHashSet<(&'static str, SourceId, Span, Option<(SourceId, Span)>)>,
+    seen: FxHashSet<(&'static str, SourceId, Span, String, Option<Span>)>,
     warned: FxHashSet<(SourceId, Span)>,
     error_count: usize,
     /// A limit was passed; nothing more is looked at.
@@ -200,6 +203,7 @@ impl<'a> Checker<'a> {
             stats: Vec::new(),
             slots: Vec::new(),
             losses: Vec::new(),
+            loss_names: Taken::default(),
             counted: Vec::new(),
             counts: Counts::new(1),
             updated: FxHashSet::default(),
@@ -237,7 +241,12 @@ impl<'a> Checker<'a> {
         }
         if self.error_count > 0 {
             let mut diagnostics = self.diagnostics;
-            diagnostics.sort_by_key(|d| (d.source.0 != 0, d.source, d.span));
+            // What went wrong inside of the library stands where it was called.
+            let in_file = |d: &Diagnostic| match d.source {
+                SourceId(0) => d.span,
+                _ => d.related.last().filter(|r| r.source == SourceId(0)).map_or(d.span, |r| r.span),
+            };
+            diagnostics.sort_by_key(|d| (in_file(d), d.source, d.span));
             return Err(diagnostics);
         }
         let (model, warnings) = self.finish();
@@ -291,12 +300,14 @@ impl<'a> Checker<'a> {
 
     /// Gives a diagnostic to the user. The same mistake at the same place is told once.
     fn report(&mut self, diagnostic: Diagnostic) -> Reported {
-        let call = diagnostic.related.last().map(|r| (r.source, r.span));
         self.error_count += 1;
         if self.error_count >= MAX_ERRORS {
             self.halted = true;
         }
-        if self.seen.insert((diagnostic.code, diagnostic.source, diagnostic.span, call)) {
+        // In a library block the call is what is wrong, in a block of the file the block.
+        let call = diagnostic.related.last().filter(|_| diagnostic.source != SourceId(0)).map(|r| r.span);
+        let Diagnostic { code, source, span, ref message, .. } = diagnostic;
+        if self.seen.insert((code, source, span, message.clone(), call)) {
             self.diagnostics.push(diagnostic);
         }
         Reported

@@ -6,23 +6,17 @@ use super::value::{ConstEntry, ConstValue};
 use crate::ast::{Ident, Item, Span};
 use crate::diagnostics::{Diagnostic, SourceId, closest, quote};
 use crate::model::Const;
-use crate::parse::is_builtin;
 use rustc_hash::FxHashMap;
 
 /// Constants that every model has.
 const DEFAULTS: [(&str, i64); 2] = [("batch", 8), ("seq", 256)];
 
 impl<'a> Checker<'a> {
-    /// Blocks of the file: no name twice, none of a built-in function. The library's own mistakes are found by its tests.
+    /// Blocks of the file: no name twice. The library's own mistakes are found by its tests.
     pub(super) fn check_blocks(&mut self) {
         let mut seen: FxHashMap<&str, Span> = FxHashMap::default();
         let blocks: Vec<&'a Ident> = self.file_blocks();
         for name in blocks {
-            if is_builtin(&name.name) {
-                let message = format!("{} is a built-in function", quote(&name.name));
-                let diagnostic = self.error("E0302", name.span, message).help("choose another name for the block");
-                self.report(diagnostic);
-            }
             if let Some(&first) = seen.get(name.name.as_str()) {
                 let message = format!("there are two blocks {}", quote(&name.name));
                 let diagnostic = self.error("E0303", name.span, message).secondary(first, "the first one");
@@ -67,7 +61,7 @@ impl<'a> Checker<'a> {
             self.set_constant(&name.name, default, name.span);
         }
         for (name, default) in DEFAULTS {
-            if !self.constants.contains_key(name) {
+            if !self.model.constants.iter().any(|c| c.name.name == name) {
                 self.set_constant(name, Some(Const::Int(default)), self.model.name.span);
             }
         }

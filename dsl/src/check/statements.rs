@@ -4,6 +4,7 @@ use super::axes::Ax;
 use super::constant::{Constant, show};
 use super::value::{Checked, ConstEntry, ConstValue, DataInput, Declared, InitKind, InitValue, Outside, Reported, Tensor, Value, Var, Variable};
 use super::Checker;
+use super::reading::plural;
 use crate::ast::{Body, Expr, Ident, Initializer, InputDecl, Span, Statement, StatementKind, Target, TensorDecl};
 use crate::diagnostics::quote;
 use crate::model::Const;
@@ -26,7 +27,9 @@ impl<'a> Checker<'a> {
                 return;
             }
             // What went wrong was reported; the next statement is looked at all the same.
-            let _: Checked<()> = self.deeper(statement.span, |cx| cx.statement(statement));
+            if self.deeper(statement.span, |cx| cx.statement(statement)).is_err() {
+                self.poison_axes(statement);
+            }
         }
     }
 
@@ -97,7 +100,8 @@ impl<'a> Checker<'a> {
             return Err(Reported);
         };
         let names: Vec<&str> = decl.axes.iter().map(|a| a.name.name.as_str()).collect();
-        if names != ["batch", "seq"] {
+        let sizes: Vec<u64> = axes.iter().map(|&a| self.size(a)).collect();
+        if names != ["batch", "seq"] || sizes != [self.batch, self.seq] {
             bind(self, Var::Poisoned);
             let diagnostic = self
                 .error("E0503", decl.span, format!("the input {} does not have the axes [batch, seq]", quote(&name.name)))
@@ -317,7 +321,7 @@ impl<'a> Checker<'a> {
         match value {
             Value::Several(values) if values.len() == targets.len() => Ok(values),
             Value::Several(values) => {
-                let message = format!("{} values for {} names", values.len(), targets.len());
+                let message = format!("{} values for {} {}", values.len(), targets.len(), plural(targets.len(), "name", "names"));
                 let diagnostic = self.error("E0308", span, message);
                 Err(self.report(diagnostic))
             }

@@ -152,6 +152,8 @@ pub(super) struct Names {
     pub vars: IndexMap<String, Variable>,
     pub consts: FxHashMap<String, ConstEntry>,
     pub axes: IndexMap<String, Ax>,
+    /// Names that a statement would have given to axes had it not been wrong.
+    pub poisoned_axes: FxHashSet<String>,
 }
 
 /// A scope that is being checked.

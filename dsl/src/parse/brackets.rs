@@ -41,7 +41,7 @@ pub(super) fn match_brackets(source: &str, lexed: Vec<Token>) -> Matched {
     for (i, token) in lexed.iter().enumerate() {
         if line_start && token.kind != TokenKind::Newline {
             indent = column(source, token);
-            let previous = lexed[..i].iter().rev().find(|t| t.kind != TokenKind::Newline).map(|t| t.kind);
+            let previous = lexed[..i].iter().rev().find(|t| t.kind != TokenKind::Newline);
             give_up(&mut stack, source, token, previous, indent);
         }
         match token.kind {
@@ -75,15 +75,20 @@ fn column(source: &str, token: &Token) -> u32 {
 }
 
 /// Gives up brackets that cannot go on at the first token of a line.
-fn give_up(stack: &mut Vec<Open>, source: &str, token: &Token, previous: Option<TokenKind>, indent: u32) {
+fn give_up(stack: &mut Vec<Open>, source: &str, token: &Token, previous: Option<&Token>, indent: u32) {
     if matches!(token.kind, TokenKind::Model | TokenKind::Block) {
         stack.clear();
     } else if token.kind.starts_statement() {
         pop_round(stack);
-    } else if token.kind == TokenKind::Ident && previous.is_some_and(TokenKind::ends_operand) {
-        let text = &source[token.span.start as usize..token.span.end as usize];
+    } else if token.kind == TokenKind::Ident && previous.is_some_and(|token| token.kind.ends_operand()) {
+        // `a over` and `b` may stand on different lines.
+        let is_operator =
+            |token: &Token| words::CONTEXTUAL.contains(&&source[token.span.start as usize..token.span.end as usize]);
         let outermost = stack.iter().rposition(|open| open.kind == TokenKind::OpenBrace).map_or(0, |i| i + 1);
-        if !words::CONTEXTUAL.contains(&text) && stack.get(outermost).is_some_and(|open| indent <= open.indent) {
+        if !is_operator(token)
+            && !previous.is_some_and(is_operator)
+            && stack.get(outermost).is_some_and(|open| indent <= open.indent)
+        {
             stack.truncate(outermost);
         }
     }
@@ -136,13 +141,19 @@ fn drop_line_ends(lexed: Vec<Token>, partner: Vec<u32>, suspicious: Option<u32>)
             TokenKind::CloseParen | TokenKind::CloseBracket if matched => depth -= 1,
             _ => {}
         }
-        let previous = kept.last().map_or(TokenKind::Newline, |&k| lexed[k as usize].kind);
+        let kind_before = |n: usize| kept.iter().rev().nth(n).map_or(TokenKind::Newline, |&k| lexed[k as usize].kind);
+        let previous = kind_before(0);
         if token.kind == TokenKind::Newline {
-            let continues = matches!(previous, TokenKind::Newline | TokenKind::Comma | TokenKind::Assign);
-            if depth > 0 || continues || previous.is_binary_operator() {
+            let continues = match previous {
+                TokenKind::Newline | TokenKind::Comma | TokenKind::Assign => true,
+                // A `-` that follows no operand is a sign.
+                TokenKind::Minus => kind_before(1).ends_operand(),
+                _ => previous.is_binary_operator(),
+            };
+            if depth > 0 || continues {
                 continue;
             }
-        } else if previous == TokenKind::Newline && token.kind.is_binary_operator() {
+        } else if previous == TokenKind::Newline && token.kind.is_binary_operator() && kind_before(1).ends_operand() {
             kept.pop();
         }
         kept.push(i as u32);

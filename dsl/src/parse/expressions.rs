@@ -176,13 +176,24 @@ impl Parser<'_> {
         match self.kind() {
             TokenKind::If => {
                 let diagnostic = self.error("E0101", "`if` is a statement, not part of an expression");
-                self.report(diagnostic.help("`where(c, a, b)` chooses element by element"))
+                let failed = self.report(diagnostic.help("`where(c, a, b)` chooses element by element"));
+                self.skip_if_expression();
+                failed
             }
             TokenKind::DotDot => {
                 let diagnostic = self.error("E0101", "expected a value, found `..`");
                 self.report(diagnostic.help("`..` stands in brackets and after `over`"))
             }
             _ => self.expected("a value"),
+        }
+    }
+
+    /// Moves past `if c { a } else { b }`, which is not made of statements here.
+    fn skip_if_expression(&mut self) {
+        while !self.at_separator() {
+            if !self.jump() {
+                self.bump();
+            }
         }
     }
 
@@ -224,7 +235,12 @@ impl Parser<'_> {
             self.report(diagnostic.secondary(open.span, "`(` opened here"));
             self.skip_parenthesised(index)?;
         }
-        if self.close(TokenKind::CloseParen, open, "").is_err() {
+        if self.at(TokenKind::Assign) {
+            let diagnostic = self.assign_in_expression();
+            self.report(diagnostic);
+            self.skip_parenthesised(index)?;
+        }
+        if self.close(TokenKind::CloseParen, index, "").is_err() {
             self.skip_parenthesised(index)?;
             self.bump();
         }
@@ -235,7 +251,7 @@ impl Parser<'_> {
     /// A name, or a call: `f(…)`, `f@label(…)`.
     fn name_or_call(&mut self) -> Parse<Expr> {
         let name = self.ident("a value")?;
-        let label = if self.eat(TokenKind::At) { Some(self.ident("an instance")?) } else { None };
+        let label = if self.eat(TokenKind::At) { Some(self.name_of("an instance")?) } else { None };
         if !self.at(TokenKind::OpenParen) {
             if label.is_some() {
                 return Err(self.expected("`(` and the arguments of the call"));

@@ -8,50 +8,65 @@ use crate::lex::TokenKind;
 impl Parser<'_> {
     pub(super) fn file(&mut self) -> File {
         let mut file = File::default();
-        loop {
-            while matches!(self.kind(), TokenKind::Newline | TokenKind::Semicolon) {
-                self.bump();
-            }
-            if self.full() {
-                return file;
-            }
+        // What follows something that is not an item on the next lines belongs to it and is not worth a message each.
+        let mut lost = false;
+        while !self.full() {
             match self.kind() {
-                TokenKind::End => return file,
-                TokenKind::Model => file.items.extend(self.model().ok().map(Item::Model)),
-                TokenKind::Block => file.items.extend(self.block().ok().map(Item::Block)),
-                _ => self.not_an_item(),
+                TokenKind::End => break,
+                TokenKind::Newline | TokenKind::Semicolon => {
+                    self.bump();
+                }
+                TokenKind::Model => {
+                    file.items.extend(self.model().ok().map(Item::Model));
+                    lost = false;
+                }
+                TokenKind::Block => {
+                    file.items.extend(self.block().ok().map(Item::Block));
+                    lost = false;
+                }
+                _ => lost = self.not_an_item(lost),
             }
         }
+        file
     }
 
-    fn not_an_item(&mut self) {
+    /// Reads a line that is not an item, and the body that starts on it, for the mistakes in that. True if there was none:
+    /// then the next line may belong to this one.
+    fn not_an_item(&mut self, lost: bool) -> bool {
+        let meant = self.item_keyword();
         if self.at(TokenKind::CloseBrace) {
             let diagnostic = self.error("E0103", "this `}` closes nothing");
             self.report(diagnostic.label("no `{` is open here"));
             self.bump();
-            return;
+            return false;
         }
-        let mut diagnostic = match self.kind() {
-            TokenKind::Ident | TokenKind::Unknown | TokenKind::BadNumber => {
-                self.error("E0105", format!("expected `model` or `block`, found {}", self.found()))
-            }
-            kind if kind.starts_statement() => {
-                let message = format!("{} belongs inside a model or a block", self.found());
-                self.error("E0105", message).help("write it between the `{` and `}` of a `model` or `block`")
-            }
-            _ => self.error("E0105", format!("expected `model` or `block`, found {}", self.found())),
-        };
-        if let Some(word) = closest(&self.text().to_lowercase(), ["model", "block"]) {
-            diagnostic = diagnostic.help(format!("did you mean `{word}`?"));
+        if !lost || meant.is_some() {
+            let found = self.found();
+            let diagnostic = if self.kind().starts_statement() {
+                self.error("E0105", format!("{found} belongs inside a model or a block"))
+                    .help("write it between the `{` and `}` of a `model` or `block`")
+            } else {
+                self.error("E0105", format!("expected `model` or `block`, found {found}"))
+            };
+            let help = meant.map(|word| format!("did you mean `{word}`?"));
+            self.report(Diagnostic { help: help.or(diagnostic.help.clone()), ..diagnostic });
         }
-        self.report(diagnostic);
-        // Whatever was meant, it goes on to the next item; its body is read for further mistakes.
-        while !matches!(self.kind(), TokenKind::Model | TokenKind::Block | TokenKind::End | TokenKind::CloseBrace) {
+        if !self.at(TokenKind::OpenBrace) {
             self.bump();
-            self.skip_statement();
-            if self.tokens[self.pos - 1].kind == TokenKind::CloseBrace {
-                return;
-            }
+        }
+        self.skip_statement();
+        self.tokens[self.pos - 1].kind != TokenKind::CloseBrace
+    }
+
+    /// The keyword that the word here was probably meant to be.
+    fn item_keyword(&self) -> Option<&'static str> {
+        if !self.at(TokenKind::Ident) || self.nth(1) != TokenKind::Ident {
+            return None;
+        }
+        let word = self.text().to_lowercase();
+        match word.as_str() {
+            "fn" | "def" | "func" | "function" => Some("block"),
+            _ => closest(&word, ["model", "block"]),
         }
     }
 
@@ -64,7 +79,7 @@ impl Parser<'_> {
     }
 
     fn model_header(&mut self) -> Parse<(crate::ast::Ident, Vec<ConstParam>)> {
-        let name = self.ident("the model's name")?;
+        let name = self.name_of("the model")?;
         let mut constants = Vec::new();
         for param in self.header_list("the model's constants: `(d = 128, …)`")? {
             constants.extend(self.model_constant(param));
@@ -94,13 +109,6 @@ impl Parser<'_> {
         }
     }
 
-    /// For mistakes found after their tokens were read, which are never cascades.
-    pub(super) fn report_again(&mut self, diagnostic: Diagnostic) {
-        self.last_report = None;
-        self.report(diagnostic);
-        self.last_report = None;
-    }
-
     fn block(&mut self) -> Parse<Block> {
         let start = self.bump().span;
         let header = self.block_header();
@@ -110,7 +118,7 @@ impl Parser<'_> {
     }
 
     fn block_header(&mut self) -> Parse<(crate::ast::Ident, Vec<BlockParam>)> {
-        let name = self.defined("the block's name")?;
+        let name = self.defined("the block")?;
         let params = self.header_list("the block's parameters: `(x[.., d], …)`")?;
         Ok((name, params))
     }

@@ -25,9 +25,8 @@ impl Parser<'_> {
         broken: impl Fn(Span) -> Option<T>,
     ) -> Parse<Vec<T>> {
         let open_index = self.pos;
-        let open = self.bump();
+        self.bump();
         let mut items = Vec::new();
-        let separator = "`,` or ";
         while !self.at(close) && !self.full() {
             let start = self.span();
             match item(self) {
@@ -43,12 +42,11 @@ impl Parser<'_> {
             if self.at(close) || self.at_statement_end() {
                 break;
             }
-            let closing = if close == TokenKind::CloseParen { "`)`" } else { "`]`" };
-            self.expected(&format!("{separator}{closing}"));
+            self.unclosed(close, open_index, "`,` or ");
             self.skip_item(open_index)?;
             self.eat(TokenKind::Comma);
         }
-        self.close(close, open, separator)?;
+        self.close(close, open_index, "")?;
         Ok(items)
     }
 
@@ -75,7 +73,7 @@ impl Parser<'_> {
             let diagnostic = self.error("E0101", format!("expected the name of an axis, found {found}"));
             return Err(self.report(diagnostic.help("an axis has a name, and a size after a colon: `e: 8`")));
         }
-        let name = self.ident("an axis")?;
+        let name = self.name_of("an axis")?;
         let size = if self.eat(TokenKind::Colon) { Some(self.expr()?) } else { None };
         Ok(AxisDecl { name, size })
     }
@@ -90,7 +88,7 @@ impl Parser<'_> {
         let start = self.span();
         let mut arg = plain_arg(start);
         if self.at(TokenKind::Ident) && self.nth(1) == TokenKind::Assign {
-            arg.name = Some(self.ident("an argument")?);
+            arg.name = Some(self.name_of("an argument")?);
             self.bump();
         }
         if self.at(TokenKind::DotDot) {
@@ -109,7 +107,7 @@ impl Parser<'_> {
             arg.into = Some(self.axis_decl()?);
         }
         if self.eat_word("as") {
-            arg.renamed = Some(self.ident("an axis")?);
+            arg.renamed = Some(self.name_of("an axis")?);
         }
         arg.span = self.span_from(start);
         Ok(arg)
@@ -149,7 +147,7 @@ impl Parser<'_> {
             let diagnostic = self.error("E0116", "the axes after `over` are written without brackets");
             return Err(self.report(diagnostic.help("write `over a, b`")));
         }
-        Ok(OverAxis::Name(self.ident("an axis after `over`")?))
+        Ok(OverAxis::Name(self.ident("the name of an axis after `over`")?))
     }
 
     /// The indices of a reading or a definition, from `[` on.
@@ -201,7 +199,12 @@ impl Parser<'_> {
             if self.nth(1) == TokenKind::Ident && matches!(self.nth(2), TokenKind::Comma | TokenKind::Colon) {
                 let start = self.span();
                 let parts = self.list(TokenKind::CloseParen, Self::axis_decl, |_| None)?;
-                return Ok(Index::Split { parts, span: self.span_from(start) });
+                let span = self.span_from(start);
+                if let [AxisDecl { size: None, .. }] = parts[..] {
+                    let diagnostic = Diagnostic::error("E0114", self.id, span, "a split into one axis");
+                    self.report_again(diagnostic.help("without parentheses, the axis gets a new name"));
+                }
+                return Ok(Index::Split { parts, span });
             }
         }
         if self.at(TokenKind::Ident) && self.nth(1) == TokenKind::Colon {
@@ -217,14 +220,14 @@ impl Parser<'_> {
 
     /// `m: (h, dh)`, `n: (..)`, `s: 1..seq`.
     fn named_index(&mut self) -> Parse<Index> {
-        let name = self.ident("an axis")?;
+        let name = self.name_of("an axis")?;
         self.bump();
         if self.at_parenthesised_rest(0) {
             let parens = self.parenthesised_rest();
             return Ok(Index::MergeRest { span: name.span.to(parens), name });
         }
         if self.at_merge() {
-            let parts = self.list(TokenKind::CloseParen, |p| p.ident("an axis"), |_| None)?;
+            let parts = self.list(TokenKind::CloseParen, |p| p.name_of("an axis"), |_| None)?;
             return Ok(Index::Merge { span: self.span_from(name.span), name, parts });
         }
         let from = self.expr()?;

@@ -1,7 +1,7 @@
 //! Tokens to syntax tree: a hand-written recursive-descent parser that always returns a tree and all errors it found.
 //!
-//! A rule that cannot go on reports a diagnostic and returns [`Failed`]; whoever opened a bracket, or the statement, skips
-//! to its end and goes on from there ([`recovery`](self)). Two limits keep the tree shallow whatever the input: at most
+//! A rule that cannot go on reports a diagnostic and returns `Failed`; whoever opened a bracket, or the statement, skips
+//! to its end and goes on from there (module `recovery`). Two limits keep the tree shallow whatever the input: at most
 //! [`MAX_DEPTH`] rules inside each other, and at most [`MAX_HEIGHT`] levels in one expression, where `a + b + c + …`
 //! counts one level per operator. A tree that was returned can be walked, cloned and dropped recursively.
 //!
@@ -177,9 +177,10 @@ impl<'s> Parser<'s> {
         self.tokens[self.pos].span
     }
 
-    /// The end of the token before this one.
+    /// The end of the last token that is not a line end.
     fn last_end(&self) -> u32 {
-        if self.pos == 0 { 0 } else { self.tokens[self.pos - 1].span.end }
+        let before = self.tokens[..self.pos].iter().rev();
+        before.map(|t| (t.kind, t.span.end)).find(|&(kind, _)| kind != TokenKind::Newline).map_or(0, |(_, end)| end)
     }
 
     /// From `start` to the end of the last token.
@@ -257,27 +258,32 @@ impl<'s> Parser<'s> {
         if self.at(kind) { Ok(self.bump()) } else { Err(self.expected(what)) }
     }
 
-    /// A name; `what` says whose.
+    /// A word that stands for something, `what`.
     fn ident(&mut self, what: &str) -> Parse<Ident> {
         if self.at(TokenKind::Ident) {
             let span = self.bump().span;
             return Ok(Ident { name: self.slice(span).to_string(), span });
         }
-        if self.kind().is_reserved_word() {
-            let word = self.text();
-            let diagnostic = self.error("E0108", format!("`{word}` is a word of the language, it cannot name {what}"));
-            return Err(self.report(diagnostic.label("pick another name")));
-        }
         Err(self.expected(what))
     }
 
-    /// A name for something that is called by it, so not a built-in function's.
-    fn defined(&mut self, what: &str) -> Parse<Ident> {
-        let name = self.ident(what)?;
+    /// The name of something, `whose`.
+    fn name_of(&mut self, whose: &str) -> Parse<Ident> {
+        if self.kind().is_reserved_word() {
+            let word = self.text();
+            let diagnostic = self.error("E0108", format!("`{word}` is a word of the language, it cannot name {whose}"));
+            return Err(self.report(diagnostic.label("pick another name")));
+        }
+        self.ident(&format!("the name of {whose}"))
+    }
+
+    /// A name for something that is looked up by it, so not a built-in one.
+    fn defined(&mut self, whose: &str) -> Parse<Ident> {
+        let name = self.name_of(whose)?;
         if is_builtin(&name.name) {
-            let message = format!("`{}` is a built-in function, it cannot be redefined", name.name);
+            let message = format!("`{}` is built in, it cannot be redefined", name.name);
             let diagnostic = Diagnostic::error("E0108", self.id, name.span, message);
-            self.report(diagnostic.label("pick another name"));
+            self.report_again(diagnostic.label("pick another name"));
         }
         Ok(name)
     }
@@ -291,6 +297,11 @@ impl<'s> Parser<'s> {
 
     /// "expected …, found …".
     fn expected(&mut self, what: &str) -> Failed {
+        let diagnostic = self.expected_here(what);
+        self.report(diagnostic)
+    }
+
+    fn expected_here(&self, what: &str) -> Diagnostic {
         let found = self.found();
         let mut diagnostic = self.error("E0101", format!("expected {what}, found {found}"));
         if matches!(self.kind(), TokenKind::Newline | TokenKind::End) {
@@ -298,7 +309,7 @@ impl<'s> Parser<'s> {
             let end = self.last_end();
             diagnostic.span = Span { start: end, end };
         }
-        self.report(diagnostic.label(format!("expected {what}")))
+        diagnostic.label(format!("expected {what}"))
     }
 
     /// The current token in words.
@@ -319,6 +330,13 @@ impl<'s> Parser<'s> {
         }
         self.last_report = Some(self.pos);
         Failed
+    }
+
+    /// For mistakes found after their tokens were read, which are never cascades.
+    fn report_again(&mut self, diagnostic: Diagnostic) {
+        if !self.full() {
+            self.diagnostics.push(diagnostic);
+        }
     }
 
     /// True when reading should stop because nobody wants more errors.

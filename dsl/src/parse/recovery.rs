@@ -6,9 +6,12 @@ use crate::ast::Span;
 use crate::diagnostics::Diagnostic;
 use crate::lex::{Token, TokenKind};
 
+/// How far a line end is looked for to decide whether the opening bracket is worth showing.
+const MAX_LOOK: usize = 1000;
+
 impl Parser<'_> {
     /// Moves past the matched bracket at the current token; false if there is none.
-    fn jump(&mut self) -> bool {
+    pub(super) fn jump(&mut self) -> bool {
         let partner = self.partner[self.pos];
         let forward = partner != UNMATCHED && partner as usize > self.pos;
         if forward {
@@ -75,24 +78,35 @@ impl Parser<'_> {
         }
     }
 
-    /// Takes the bracket that closes `open`. When it is missing but nothing else is wrong (the line ends, or the token at
-    /// `open` has no partner at all), says so and goes on as if it were there.
-    pub(super) fn close(&mut self, kind: TokenKind, open: Token, separator: &str) -> Parse<()> {
+    /// Takes the bracket that closes the one at `open`. At the end of a statement it says that it is missing and goes on as
+    /// if it were there.
+    pub(super) fn close(&mut self, kind: TokenKind, open: usize, separator: &str) -> Parse<()> {
         if self.eat(kind) {
             return Ok(());
         }
-        let closing = if kind == TokenKind::CloseParen { "`)`" } else { "`]`" };
-        if !self.at_statement_end() {
-            return Err(self.expected(&format!("{separator}{closing}")));
+        let failed = self.unclosed(kind, open, separator);
+        if self.at_statement_end() { Ok(()) } else { Err(failed) }
+    }
+
+    /// Complains about what stands where `separator` or a closing bracket should.
+    pub(super) fn unclosed(&mut self, kind: TokenKind, open: usize, separator: &str) -> Failed {
+        let (opening, closing) = if kind == TokenKind::CloseParen { ("`(`", "`)`") } else { ("`[`", "`]`") };
+        let what = format!("{separator}{closing}");
+        let open_span = self.tokens[open].span;
+        if self.partner[open] != UNMATCHED {
+            let between = &self.source.as_bytes()[open_span.end as usize..self.span().start as usize];
+            let other_line = between.iter().take(MAX_LOOK).any(|&b| b == b'\n');
+            let diagnostic = self.expected_here(&what);
+            return self.report(if other_line {
+                diagnostic.secondary(open_span, "in these brackets")
+            } else {
+                diagnostic
+            });
         }
-        let end = self.last_end();
-        let opening = if kind == TokenKind::CloseParen { "`(`" } else { "`[`" };
-        let diagnostic =
-            Diagnostic::error("E0102", self.id, Span { start: end, end }, format!("this {opening} is not closed"));
-        self.report(
-            diagnostic.label(format!("expected {closing}")).secondary(open.span, format!("{opening} opened here")),
-        );
-        Ok(())
+        let mut diagnostic = self.expected_here(&what);
+        diagnostic.code = "E0102";
+        diagnostic.message = format!("this {opening} is not closed");
+        self.report(diagnostic.secondary(open_span, format!("{opening} opened here")))
     }
 
     /// At something that can only follow a complete statement.

@@ -4,7 +4,7 @@ use super::lists::Place;
 use super::words::STATEMENT_WORDS;
 use super::{Failed, MAX_BODIES, Parse, Parser};
 use crate::ast::{Body, Expr, Ident, Initializer, InputDecl, Statement, StatementKind, Target, TensorDecl};
-use crate::diagnostics::{Diagnostic, closest};
+use crate::diagnostics::{Diagnostic, closest, quote};
 use crate::lex::TokenKind;
 
 impl Parser<'_> {
@@ -76,7 +76,7 @@ impl Parser<'_> {
         Statement { kind, span: self.span_from(start) }
     }
 
-    fn at_separator(&self) -> bool {
+    pub(super) fn at_separator(&self) -> bool {
         use TokenKind::*;
         matches!(self.kind(), Newline | Semicolon | CloseBrace | End | Model | Block)
     }
@@ -88,9 +88,7 @@ impl Parser<'_> {
                 let bracket = self.text();
                 self.error("E0103", format!("this `{bracket}` closes nothing")).label("no bracket is open here")
             }
-            TokenKind::Assign => {
-                self.error("E0106", "`=` inside an expression").help("`==` compares; a definition has one `=`")
-            }
+            TokenKind::Assign => self.assign_in_expression(),
             TokenKind::If => self.error("E0101", "`if` is a statement, not part of an expression").help(
                 "`where(c, a, b)` chooses element by element; `if c { … } else { … }` chooses between definitions",
             ),
@@ -108,6 +106,19 @@ impl Parser<'_> {
         self.report(diagnostic);
     }
 
+    /// A second `=`. Often the line above ends with an operator by mistake, and this one belongs to it.
+    pub(super) fn assign_in_expression(&mut self) -> Diagnostic {
+        let diagnostic = self.error("E0106", "`=` inside an expression");
+        if let [.., before, name] = self.tokens[..self.pos] {
+            let other_line = self.source[before.span.end as usize..name.span.start as usize].contains('\n');
+            if other_line && name.kind == TokenKind::Ident {
+                let label = format!("this line goes on because of the {}", quote(self.slice(before.span)));
+                return diagnostic.secondary(before.span, label);
+            }
+        }
+        diagnostic.help("`==` compares; a definition has one `=`")
+    }
+
     fn statement_kind(&mut self) -> Parse<StatementKind> {
         match self.kind() {
             TokenKind::Input => Ok(StatementKind::Input(self.comma_list(Self::input_decl)?)),
@@ -117,7 +128,7 @@ impl Parser<'_> {
             TokenKind::Stat => self.stat(),
             TokenKind::Update => self.update(),
             TokenKind::Loss => self.loss(),
-            TokenKind::Output => Ok(StatementKind::Output(self.comma_list(|p| p.ident("an output"))?)),
+            TokenKind::Output => Ok(StatementKind::Output(self.comma_list(|p| p.name_of("an output"))?)),
             TokenKind::Repeat => self.repeat(),
             TokenKind::If => self.if_chain(),
             TokenKind::Return => Ok(StatementKind::Return(self.comma_list(Self::expr)?)),
@@ -149,7 +160,12 @@ impl Parser<'_> {
     fn comma_list<T>(&mut self, mut item: impl FnMut(&mut Self) -> Parse<T>) -> Parse<Vec<T>> {
         self.bump();
         let mut items = vec![item(self)?];
-        while self.eat(TokenKind::Comma) {
+        while self.at(TokenKind::Comma) {
+            let comma = self.bump();
+            if self.at_statement_end() {
+                let diagnostic = Diagnostic::error("E0101", self.id, comma.span, "nothing follows this comma");
+                return Err(self.report(diagnostic.help("remove it, or go on on this line or the next")));
+            }
             items.push(item(self)?);
         }
         Ok(items)
@@ -235,7 +251,7 @@ impl Parser<'_> {
 
     fn update(&mut self) -> Parse<StatementKind> {
         self.bump();
-        let name = self.ident("the state to update")?;
+        let name = self.name_of("a state")?;
         if self.at(TokenKind::OpenBracket) {
             let diagnostic = self.error("E0101", "an update names the whole state");
             return Err(self.report(diagnostic.help(format!("write `update {} = …`", name.name))));
@@ -299,7 +315,7 @@ impl Parser<'_> {
 
     fn loss(&mut self) -> Parse<StatementKind> {
         self.bump();
-        let name = self.ident("the loss's name")?;
+        let name = self.name_of("a loss")?;
         self.equals()?;
         let value = self.expr()?;
         let (mut per, mut weight, mut scope) = (None, None, None);

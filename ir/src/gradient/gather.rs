@@ -21,14 +21,14 @@ use super::{Gradient, Rule, unit_axis};
 use crate::graph::{Graph, ValueId};
 use crate::infer::TypeError;
 use crate::op::{BinaryOp, Op, ReduceKind};
-use crate::types::{AxisId, Extent};
+use crate::types::{Axis, AxisId, Extent};
 
 impl Rule<'_> {
     pub(super) fn gather_rule(&mut self, axis: AxisId) -> Gradient {
         let index = self.node.operands[1];
         let index_axes = self.graph.ty(index).axes.clone();
         let mut own: Vec<AxisId> = index_axes.iter().copied().filter(|&a| !self.wanted.has(a)).collect();
-        if own == index_axes {
+        if own == index_axes && !own.is_empty() {
             if let Some(divided) = rows_of(self.graph, index)
                 && let Some(gradient) = self.undo_dispatch(axis, &divided)?
             {
@@ -106,7 +106,7 @@ impl Rule<'_> {
         let rows = inverted.operands[0];
         let Some(Rows { by: 1, elements, .. }) = rows_of(self.graph, rows) else { return Ok(None) };
         let n: u64 = places.iter().map(|&a| self.graph.size(a)).product();
-        if n != elements || !self.graph.ty(rows).has(axis) {
+        if n != elements || self.graph.ragged_axis(&self.graph.ty(rows).axes) != Some(axis) {
             return Ok(None);
         }
         let (mut g, mut place) = (self.g, places[0]);
@@ -118,12 +118,38 @@ impl Rule<'_> {
     }
 
     /// Each element of v gets the gradient of the element it was added to.
-    pub(super) fn scatter_rule(&mut self, axis: AxisId, over: &[AxisId]) -> Gradient {
-        debug_assert!(over.iter().all(|&a| !self.node.ty.has(a)), "summed axes are gone");
-        let index = self.node.operands[1];
-        let gathered = self.op(Op::Gather { axis }, &[self.g, index])?;
+    pub(super) fn scatter_rule(&mut self, axis: AxisId) -> Gradient {
+        let mut index = self.node.operands[1];
+        // A gather from a ragged axis takes its parent away, so that an axis of the index must not be called the same.
+        let parent = self.graph.ragged_parent(axis).filter(|&p| self.graph.ty(index).has(p));
+        let renamed = parent.map(|from| {
+            let Axis { name, extent, label } = self.graph.axis(from).clone();
+            (from, self.graph.add_axis(&name, extent, label))
+        });
+        if let Some((from, to)) = renamed {
+            index = self.op(Op::Rename { from, to }, &[index])?;
+        }
+        let g = self.beside_parent(axis, index)?;
+        let mut gathered = self.op(Op::Gather { axis }, &[g, index])?;
+        if let Some((from, to)) = renamed {
+            gathered = self.op(Op::Rename { from: to, to: from }, &[gathered])?;
+        }
         // Summed axes that the index lacks are filled by `fit`.
         self.fit(gathered)
+    }
+
+    /// The cotangent in an order in which the index's axes can take the place of `axis`: a ragged one of them stands behind its parent.
+    fn beside_parent(&mut self, axis: AxisId, index: ValueId) -> Result<ValueId, TypeError> {
+        let g = self.graph.ty(self.g).clone();
+        let own = self.graph.ty(index).axes.iter().copied().filter(|&a| !g.has(a));
+        let Some(beside) = own.filter_map(|a| self.graph.ragged_parent(a)).find(|&p| g.has(p)) else {
+            return Ok(self.g);
+        };
+        let gone = [self.graph.ragged_parent(axis), Some(axis)];
+        let mut axes: Vec<AxisId> = g.axes.iter().copied().filter(|&a| !gone.contains(&Some(a))).collect();
+        let at = 1 + axes.iter().position(|&a| a == beside).expect("the parent stays");
+        axes.splice(at..at, gone.into_iter().flatten());
+        self.ordered(Op::Reorder, &[self.g], &axes)
     }
 }
 

@@ -94,7 +94,7 @@ impl Rule<'_> {
                 self.view(Op::Slice { from: into, into: from[self.operand], start })
             }
             Op::Gather { axis } => self.gather_rule(axis),
-            Op::ScatterAdd { axis, over } => self.scatter_rule(axis, &over),
+            Op::ScatterAdd { axis, .. } => self.scatter_rule(axis),
             Op::TopK { .. } | Op::Group { .. } | Op::Offsets { .. } | Op::Invert => Ok(None),
         }
     }

@@ -59,7 +59,7 @@ pub(super) struct SlotSummary {
 enum Holds {
     /// What was there before the program.
     Initial,
-    /// A buffer: the first of those with the same place, type and size.
+    /// A buffer: the first of those that are the same.
     Buffer(u32),
 }
 
@@ -81,8 +81,10 @@ const EFFORT: u64 = 64;
 struct Walk<'a> {
     program: &'a Program,
     findings: &'a mut Findings,
-    /// For each buffer the first one with the same place, type and size.
+    /// For each buffer the first one that is the same.
     same: Vec<u32>,
+    /// For each first buffer: was it ever written?
+    begun: Vec<bool>,
     memory: Vec<Intervals<Piece>>,
     needs: Vec<Vec<(u64, u64)>>,
     slots: Vec<SlotSummary>,
@@ -122,6 +124,7 @@ impl<'a> Walk<'a> {
             program,
             findings,
             same: same_buffers(program),
+            begun: vec![false; program.buffers.len()],
             memory,
             needs: vec![vec![]; program.slots.len()],
             slots: vec![SlotSummary::default(); program.slots.len()],
@@ -182,6 +185,7 @@ impl<'a> Walk<'a> {
             Access::Update | Access::Write | Access::Scratch => {}
         }
         let same = self.same[operand.buffer as usize];
+        let begun = self.begun[same as usize] || self.program.slots[slot].access == Access::Update;
         let (mut problem, mut needs) = (None, vec![]);
         self.memory[slot].scan(start, end, |from, to, piece| {
             let found = match piece {
@@ -191,7 +195,8 @@ impl<'a> Walk<'a> {
                         needs.push((from, to));
                         None
                     }
-                    Holds::Buffer(other) if other != same => Some(Problem::Overwritten(other)),
+                    Holds::Buffer(other) if other != same && begun => Some(Problem::Overwritten(other)),
+                    Holds::Buffer(other) if other != same => Some(Problem::Undefined),
                     Holds::Buffer(_) if piece.written < operand.elements() && piece.written < least_read(operand) => {
                         Some(Problem::Partly(piece.written))
                     }
@@ -212,6 +217,7 @@ impl<'a> Walk<'a> {
         let slot = buffer.slot as usize;
         let (start, end) = range(buffer);
         let same = self.same[operand.buffer as usize];
+        self.begun[same as usize] = true;
         self.slots[slot].last_writes.0[unit] = number;
         self.slots[slot].writers |= 1 << known.begun;
         self.slots[slot].writes.push((start, end));
@@ -245,19 +251,19 @@ impl<'a> Walk<'a> {
             format!("instruction {number} {}", quoted(&self.program.instructions[number].name))
         };
         let (rule, message) = match problem {
-            Problem::Undefined => (Rule::Defined, format!("{what} is read, but nothing wrote it")),
+            Problem::Undefined => (Rule::Defined, format!("{what}: it is read, but nothing wrote it")),
             Problem::Partly(n) => {
-                (Rule::Defined, format!("{} elements of {what} are read, but {n} were written", operand.elements()))
+                (Rule::Defined, format!("{what}: {} elements are read, but {n} were written", operand.elements()))
             }
             Problem::Overwritten(other) => {
                 let other = quoted(&self.program.buffers[other as usize].name);
-                (Rule::Overwritten, format!("{what} is read, but buffer {other} was written over it"))
+                (Rule::Overwritten, format!("{what}: it is read, but buffer {other} was written over it"))
             }
             Problem::WriteRace(time) => {
-                (Rule::Ordered, format!("{what} is used without waiting for {}, which writes there", by(time)))
+                (Rule::Ordered, format!("{what}: it does not wait for {}, which writes there", by(time)))
             }
             Problem::ReadRace(time) => {
-                (Rule::Ordered, format!("{what} is written without waiting for {}, which reads there", by(time)))
+                (Rule::Ordered, format!("{what}: it does not wait for {}, which reads there", by(time)))
             }
         };
         self.findings.push(rule, Place::Instruction(self.program, at), message);
@@ -277,18 +283,16 @@ impl<'a> Walk<'a> {
                 continue;
             }
             let (start, end) = range(buffer);
-            let mut least = u64::MAX;
-            let buffers = &self.program.buffers;
+            let (same, mut least) = (self.same[i], u64::MAX);
             self.memory[slot].scan(start, end, |_, _, piece| {
-                let written = piece.map_or(0, |p| match p.holds {
-                    Holds::Buffer(b) if p.written < buffers[b as usize].elements => p.written,
-                    _ => u64::MAX,
-                });
-                least = least.min(written);
+                least = least.min(piece.filter(|p| p.holds == Holds::Buffer(same)).map_or(0, |p| p.written));
             });
             self.touched += self.memory[slot].take_touched();
-            self.findings.ensure(least == u64::MAX, Rule::SlotWritten, Place::Buffer(self.program, i), || {
-                format!("its slot is to be written, but only {least} of its {} elements are", buffer.elements)
+            self.findings.ensure(least >= buffer.elements, Rule::SlotWritten, Place::Buffer(self.program, i), || {
+                format!(
+                    "its slot is to be written, but of its {} elements {least} are there at the end",
+                    buffer.elements
+                )
             });
         }
         for (i, slot) in self.program.slots.iter().enumerate() {
@@ -334,10 +338,16 @@ fn least_read(operand: &Operand) -> u64 {
     if distinct(&moving) { operand.elements() } else { 1 }
 }
 
+/// In scratch slots memory is used again for other values, so every buffer is itself alone; elsewhere place, type and size make a buffer.
 fn same_buffers(program: &Program) -> Vec<u32> {
     let mut first = HashMap::with_capacity(program.buffers.len());
-    let key = |b: &Buffer| (b.slot, b.offset, b.dtype, b.elements);
-    program.buffers.iter().zip(0..).map(|(b, i)| *first.entry(key(b)).or_insert(i)).collect()
+    let one = |(b, i): (&Buffer, u32)| match program.slots[b.slot as usize].access {
+        Access::Scratch => i,
+        Access::Read | Access::Write | Access::Update => {
+            *first.entry((b.slot, b.offset, b.dtype, b.elements)).or_insert(i)
+        }
+    };
+    program.buffers.iter().zip(0..).map(one).collect()
 }
 
 fn few(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {

@@ -1,5 +1,6 @@
 //! What the plan was compiled for: sizes that everything else is measured by.
 
+use super::MAX_RANK;
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use crate::file::FORMAT;
@@ -23,14 +24,14 @@ fn header(plan: &Plan, findings: &mut Findings) {
 
 fn settings(s: &Settings, findings: &mut Findings) {
     let mut ensure = |holds, message: String| findings.ensure(holds, Rule::Settings, "the settings", || message);
-    ensure(is_float(s.compute), format!("the compute type {:?} is not a float type", s.compute));
+    ensure(s.compute.is_float(), format!("the compute type {} is not a float type", s.compute));
     for (what, n) in [("batch", s.batch), ("micro_batches", s.micro_batches.into()), ("seq", s.seq), ("vocab", s.vocab)]
     {
         ensure(n >= 1, format!("`{what}` is 0"));
     }
     ensure(s.batch.checked_mul(s.seq).is_some(), format!("{} rows of {} tokens are too many", s.batch, s.seq));
     ensure(s.vocab <= 1 << 31, format!("token ids below {} do not fit an i32", s.vocab));
-    let divides = s.micro_batches == 0 || s.batch % u64::from(s.micro_batches) == 0;
+    let divides = s.micro_batches == 0 || s.batch.is_multiple_of(u64::from(s.micro_batches));
     ensure(divides, format!("{} rows cannot be cut into {} micro-batches", s.batch, s.micro_batches));
     let active = s.active_params <= s.params;
     ensure(active, format!("{} of {} parameters take part in a token", s.active_params, s.params));
@@ -39,6 +40,9 @@ fn settings(s: &Settings, findings: &mut Findings) {
 }
 
 fn mesh(mesh: &[MeshDim], findings: &mut Findings) {
+    findings.ensure(mesh.len() <= MAX_RANK, Rule::Mesh, "the mesh", || {
+        format!("{} dimensions; the most is {MAX_RANK}", mesh.len())
+    });
     let mut names = HashSet::new();
     for dim in mesh {
         let new = names.insert(dim.name.as_str());
@@ -51,8 +55,4 @@ fn mesh(mesh: &[MeshDim], findings: &mut Findings) {
 /// How many ranks a mesh has.
 pub(super) fn ranks(mesh: &[MeshDim]) -> Option<u64> {
     mesh.iter().try_fold(1u64, |n, dim| n.checked_mul(dim.size.into()))
-}
-
-pub(super) fn is_float(dtype: DType) -> bool {
-    matches!(dtype, DType::F64 | DType::F32 | DType::Bf16)
 }

@@ -122,3 +122,64 @@ pub(super) fn overlaps(ranges: &[(u64, u64)], start: u64, end: u64) -> bool {
     let after = ranges.partition_point(|r| r.1 <= start);
     start < end && ranges.get(after).is_some_and(|r| r.0 < end)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Set(u64, u64, u32),
+        Add(u64, u64, u32),
+        Fill(u64, u64, u32),
+    }
+
+    fn change() -> impl Strategy<Value = Change> {
+        (0..3, 0..30u64, 0..12u64, 0..100u32).prop_map(|(kind, start, length, value)| match kind {
+            0 => Change::Set(start, start + length, value),
+            1 => Change::Add(start, start + length, value),
+            _ => Change::Fill(start, start + length, value),
+        })
+    }
+
+    proptest! {
+        /// Against the same thing as an array.
+        #[test]
+        fn pieces_are_an_array(changes in prop::collection::vec(change(), 0..40), from in 0..40u64, length in 0..20u64) {
+            let mut pieces = Intervals::default();
+            let mut array = [None; 64];
+            for change in changes {
+                match change {
+                    Change::Set(start, end, value) => {
+                        pieces.set(start, end, value);
+                        array[start as usize..end as usize].fill(Some(value));
+                    }
+                    Change::Add(start, end, value) => {
+                        pieces.change(start, end, |v| *v += value);
+                        array[start as usize..end as usize].iter_mut().flatten().for_each(|v| *v += value);
+                    }
+                    Change::Fill(start, end, value) => {
+                        pieces.fill(start, end, &value);
+                        array[start as usize..end as usize].iter_mut().for_each(|v| *v = v.or(Some(value)));
+                    }
+                }
+            }
+            let mut seen = vec![];
+            pieces.scan(from, from + length, |start, end, value| {
+                assert!(start < end);
+                (start..end).for_each(|_| seen.push(value.copied()));
+            });
+            prop_assert_eq!(seen, array[from as usize..(from + length) as usize].to_vec());
+        }
+    }
+
+    #[test]
+    fn ranges_are_joined() {
+        let merged = merge(vec![(5, 7), (0, 2), (2, 3), (6, 9), (4, 4)]);
+        assert_eq!(merged, [(0, 3), (5, 9)]);
+        let found: Vec<u64> = (0..10).filter(|i| overlaps(&merged, *i, i + 1)).collect();
+        assert_eq!(found, [0, 1, 2, 5, 6, 7, 8]);
+        assert!(!overlaps(&merged, 3, 5) && !overlaps(&merged, 6, 6) && overlaps(&merged, 3, 6));
+    }
+}

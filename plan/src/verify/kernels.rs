@@ -1,12 +1,12 @@
 //! One instruction: its operands, and what its kind of kernel demands.
 
 use super::footprint::{Footprint, distinct};
-use super::globals::is_float;
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use super::{MAX_GROUPS, MAX_RANK, region};
 use crate::kernel::*;
 use crate::operands::{Operand, reach};
+use crate::print::json_name;
 use crate::schema::*;
 
 /// The instruction that is being checked.
@@ -125,25 +125,19 @@ fn loops(cx: &mut Cx, sizes: impl IntoIterator<Item = u64>) {
 
 fn exists(cx: &mut Cx, operand: &Operand) {
     let exists = (operand.buffer as usize) < cx.program.buffers.len();
-    cx.ensure(exists, Rule::BufferExists, || {
-        format!("{} is buffer {}, which does not exist", operand.what, operand.buffer)
-    });
+    cx.ensure(exists, Rule::BufferExists, || format!("{}: there is no buffer {}", operand.what, operand.buffer));
 }
 
 fn inside(cx: &mut Cx, operand: &Operand) {
     let &Buffer { ref name, elements, dtype, .. } = cx.buffer(operand.buffer);
     let end = operand.end();
     cx.ensure(end.is_some_and(|end| end <= elements), Rule::ViewInside, || {
-        let end = end.map_or("more than a u64 holds".into(), |end| end.to_string());
-        format!("{} reaches the end of element {end} of buffer {}, which has {elements}", operand.what, quoted(name))
+        let last = end.map_or("more than a u64 holds".into(), |end| (end - 1).to_string());
+        format!("{}: element {last} of buffer {} is touched, which has {elements}", operand.what, quoted(name))
     });
     cx.ensure(operand.dtype.is_none_or(|d| d == dtype), Rule::ViewType, || {
-        format!(
-            "{} is of type {:?}, buffer {} of {dtype:?}",
-            operand.what,
-            operand.dtype.unwrap_or(dtype),
-            quoted(name)
-        )
+        let wanted = operand.dtype.unwrap_or(dtype);
+        format!("{}: {wanted} is needed, buffer {} is {dtype}", operand.what, quoted(name))
     });
 }
 
@@ -151,7 +145,7 @@ fn access(cx: &mut Cx, operand: &Operand) {
     let slot = cx.slot(operand.buffer);
     let allowed = !operand.usage.writes() || slot.access != Access::Read;
     cx.ensure(allowed, Rule::Access, || {
-        format!("{} is written, but slot {} is only read", operand.what, quoted(&slot.name))
+        format!("{}: it is written, but slot {} is only read", operand.what, quoted(&slot.name))
     });
 }
 
@@ -163,7 +157,9 @@ fn space(cx: &mut Cx, operand: &Operand) {
         StreamKind::Host => space == Space::Host,
         StreamKind::IntraNode | StreamKind::InterNode | StreamKind::CopyIn | StreamKind::CopyOut => true,
     };
-    cx.ensure(reachable, Rule::Spaces, || format!("{} is in {space:?} memory, the stream is {stream:?}", operand.what));
+    cx.ensure(reachable, Rule::Spaces, || {
+        format!("{}: it is in {} memory, the stream is {}", operand.what, json_name(&space), json_name(&stream))
+    });
 }
 
 /// Ragged dimensions and groups.
@@ -209,7 +205,11 @@ fn form(cx: &mut Cx, kernel: &Kernel) {
         }
         Kernel::Invert(k) => positions(cx, k.elements),
         Kernel::RowGroups(k) => positions(cx, k.rows),
-        Kernel::Random(k) => apart(cx, &pairs(&k.dims, &k.out)),
+        Kernel::Random(k) => {
+            let counted = !k.batched || !k.dims.is_empty();
+            cx.ensure(counted, Rule::Sizes, || "there is no first dimension to count rows by".into());
+            apart(cx, &pairs(&k.dims, &k.out));
+        }
         Kernel::RandomKey { .. } => {}
     }
 }
@@ -242,7 +242,7 @@ fn ragged_dim(cx: &mut Cx, ragged: &Option<RaggedLimit>, dims: usize) {
 }
 
 fn matmul(cx: &mut Cx, k: &Matmul) {
-    cx.ensure(is_float(k.dtype), Rule::Matmul, || format!("a matrix product of {:?}", k.dtype));
+    cx.ensure(k.dtype.is_float(), Rule::Matmul, || format!("a matrix product of {}", k.dtype));
     let mut result: Vec<(u64, u64)> = k.batch.iter().map(|d| (d.0, d.3)).collect();
     result.extend([(k.m.0, k.m.2), (k.n.0, k.n.2)]);
     if let Some(groups) = &k.groups {

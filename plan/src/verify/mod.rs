@@ -17,8 +17,8 @@
 //!
 //! * A buffer counts as defined after its first write, in as much as a count of elements cannot show the opposite: reading more distinct
 //!   elements than were ever written is found, reading the wrong half is not. (`stack` and `concat` fill one buffer by several instructions.)
-//! * Two buffers with the same place, type and size are one. Reading through any other buffer that shares memory with the one last written is an
-//!   error: its contents are gone.
+//! * Reading through another buffer than the one that was last written in its memory is an error: its contents are gone. Two buffers with the same
+//!   place, type and size are one, but not in scratch slots, where memory is used again for other values.
 //! * Writes to different parts of one buffer on different streams need an order all the same.
 //! * A slot with access `write` that overlaps a part of an older value ends that value's life; a part of a value is changed through `update`.
 
@@ -47,14 +47,17 @@ use rules::Findings;
 /// Places in memory are multiples of this, in bytes: a cache line.
 pub const ALIGN: u64 = 64;
 
-/// The most dimensions of an iteration space, batch or sum: runtimes keep them in fixed arrays.
+/// The most dimensions of an iteration space, batch, sum or mesh: runtimes keep them in fixed arrays.
 pub const MAX_RANK: usize = 16;
 
 /// The most steps of a region.
 pub const MAX_STEPS: usize = 4096;
 
-/// The most loads, and the most stores, of a region.
-pub const MAX_VIEWS: usize = 256;
+/// The most loads of a region.
+pub const MAX_LOADS: usize = 256;
+
+/// The most stores of a region.
+pub const MAX_STORES: usize = 64;
 
 /// The most groups of a counting sort.
 pub const MAX_GROUPS: u64 = 1 << 24;

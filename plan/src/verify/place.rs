@@ -1,6 +1,7 @@
 //! Where something is, in words.
 
 use crate::file::excerpt;
+use crate::print::json_name;
 use crate::schema::*;
 use std::fmt;
 
@@ -22,7 +23,7 @@ impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match *self {
             Place::Plan => f.write_str("the plan"),
-            Place::Tensor(tensor) => write!(f, "tensor {} ({:?})", quoted(&tensor.name), tensor.kind),
+            Place::Tensor(tensor) => write!(f, "tensor {} ({})", quoted(&tensor.name), json_name(&tensor.kind)),
             Place::Program(program) => write!(f, "program {}", quoted(&program.name)),
             Place::Slot(program, slot) => {
                 write!(f, "{}, slot {slot} {}", Place::Program(program), quoted(&program.slots[slot].name))

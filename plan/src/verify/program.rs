@@ -4,6 +4,7 @@ use super::flow::{self, Summary};
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use super::{ALIGN, kernels};
+use crate::print::json_name;
 use crate::schema::*;
 use std::collections::HashSet;
 
@@ -30,7 +31,7 @@ fn buffers(program: &Program, findings: &mut Findings) {
             findings.push(Rule::BufferPlace, place, format!("there is no slot {}", buffer.slot));
             continue;
         };
-        findings.ensure(buffer.offset % ALIGN == 0, Rule::BufferPlace, place, || {
+        findings.ensure(buffer.offset.is_multiple_of(ALIGN), Rule::BufferPlace, place, || {
             format!("the place {} is not a multiple of {ALIGN}", buffer.offset)
         });
         let bytes = buffer.elements.checked_mul(buffer.dtype.bytes());
@@ -38,7 +39,10 @@ fn buffers(program: &Program, findings: &mut Findings) {
         findings.ensure(end.is_some_and(|end| end <= slot.bytes), Rule::BufferPlace, place, || {
             let slot_name = quoted(&slot.name);
             let Buffer { elements, dtype, offset, .. } = buffer;
-            format!("{elements} elements of {dtype:?} from byte {offset} on do not fit into the {} bytes of slot {slot_name}", slot.bytes)
+            format!(
+                "{elements} elements of {dtype} from byte {offset} on do not fit into the {} bytes of slot {slot_name}",
+                slot.bytes
+            )
         });
     }
     for (i, slot) in program.slots.iter().enumerate() {
@@ -53,7 +57,7 @@ fn streams(program: &Program, findings: &mut Findings) {
     let mut kinds = HashSet::new();
     for kind in &program.streams {
         findings.ensure(kinds.insert(*kind), Rule::Streams, Place::Program(program), || {
-            format!("two streams of kind {kind:?}")
+            format!("two streams of kind {}", json_name(kind))
         });
     }
     for (i, instruction) in program.instructions.iter().enumerate() {

@@ -1,10 +1,9 @@
 //! A region by itself: its row, its steps, its stores.
 
 use super::footprint::distinct;
-use super::globals::is_float;
 use super::kernels::Cx;
 use super::rules::Rule;
-use super::{MAX_STEPS, MAX_VIEWS};
+use super::{MAX_LOADS, MAX_STEPS, MAX_STORES};
 use crate::kernel::*;
 use crate::operands::Extent;
 use crate::schema::DType;
@@ -12,8 +11,8 @@ use crate::schema::DType;
 /// How much of everything.
 pub(super) fn limits(cx: &mut Cx, k: &Region) {
     let counts = [
-        ("loads", k.loads.len(), MAX_VIEWS),
-        ("stores", k.stores.len(), MAX_VIEWS),
+        ("loads", k.loads.len(), MAX_LOADS),
+        ("stores", k.stores.len(), MAX_STORES),
         ("steps", k.steps.len(), MAX_STEPS),
     ];
     for (what, n, most) in counts {
@@ -106,10 +105,10 @@ fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
     // What the arguments must be, and whether the result may be what it is.
     let (wanted, fits) = match step.op {
         StepOp::Exp | StepOp::Log | StepOp::Sqrt | StepOp::Rsqrt | StepOp::Tanh | StepOp::Sin | StepOp::Cos => {
-            (vec![result], is_float(result))
+            (vec![result], result.is_float())
         }
-        StepOp::Floor => (vec![result], is_float(result)),
-        StepOp::Pow => (vec![result; 2], is_float(result)),
+        StepOp::Floor => (vec![result], result.is_float()),
+        StepOp::Pow => (vec![result; 2], result.is_float()),
         StepOp::Neg | StepOp::Abs | StepOp::Sign => (vec![result], number(result)),
         StepOp::RowSum | StepOp::RowMax | StepOp::RowMin => (vec![result], number(result)),
         StepOp::Add | StepOp::Sub | StepOp::Mul | StepOp::Div | StepOp::Rem | StepOp::Min | StepOp::Max => {
@@ -126,14 +125,14 @@ fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
         StepOp::Cast => (vec![found[0].unwrap_or(DType::F64)], true),
         StepOp::Index(_) => (vec![], result == DType::I32),
     };
-    cx.ensure(fits, Rule::StepTypes, || format!("step {at} `{:?}` cannot give {result:?}", step.op));
+    cx.ensure(fits, Rule::StepTypes, || format!("step {at} `{:?}` cannot give {result}", step.op));
     for ((arg, found), wanted) in step.args.iter().zip(found).zip(wanted) {
         let matches = match (arg, found) {
             (Arg::Const(value), _) => representable(*value, wanted),
             (_, found) => found == Some(wanted),
         };
         cx.ensure(matches, Rule::StepTypes, || {
-            format!("step {at} `{:?}` takes {wanted:?}, not {}", step.op, words(*arg, found))
+            format!("step {at} `{:?}` takes {wanted}, not {}", step.op, words(*arg, found))
         });
     }
 }
@@ -141,7 +140,7 @@ fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
 fn words(arg: Arg, found: Option<DType>) -> String {
     match (arg, found) {
         (Arg::Const(value), _) => format!("the constant {value}"),
-        (_, Some(dtype)) => format!("{dtype:?}"),
+        (_, Some(dtype)) => dtype.to_string(),
         (_, None) => "nothing".into(),
     }
 }
@@ -164,7 +163,7 @@ fn stores(cx: &mut Cx, k: &Region) {
                 value => type_of(cx, k, value) == Some(dtype),
             };
         if cx.ensure(fits, Rule::StoreType, || {
-            format!("store {at} puts what is not there, or of another type, into a buffer of {dtype:?}")
+            format!("store {at} puts what is not there, or of another type, into a buffer of {dtype}")
         }) {
             place(cx, k, at, k.extent(store.value, &extents));
         }

@@ -1,10 +1,10 @@
 //! Roles, phases and calls by themselves: indices, places, names.
 
-use super::ALIGN;
-use super::globals::{is_float, ranks};
+use super::globals::ranks;
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use super::tensors::{Span, bytes_of};
+use super::{ALIGN, MAX_RANK};
 use crate::schema::*;
 use std::collections::HashSet;
 
@@ -31,6 +31,9 @@ pub(super) fn check(plan: &Plan, findings: &mut Findings) {
 }
 
 fn coordinates(plan: &Plan, findings: &mut Findings) {
+    if plan.mesh.len() > MAX_RANK {
+        return;
+    }
     if plan.roles.len() > MAX_ROLES {
         let message = format!("{} roles; the most is {MAX_ROLES}", plan.roles.len());
         return findings.push(Rule::RoleRanks, Place::Plan, message);
@@ -104,7 +107,7 @@ impl<'a> Cx<'a> {
         let Phase { name, rows, seq, .. } = self.phase;
         let (settings, place) = (&self.plan.settings, self.place());
         findings.ensure(PHASES.contains(&name.as_str()), Rule::PhaseName, place, || {
-            format!("there is no such phase: {PHASES:?}")
+            format!("phases are called {}", PHASES.join(", "))
         });
         findings.ensure(names.insert(name), Rule::PhaseName, place, || "there are two of this name".into());
         findings.ensure(*rows >= 1 && *seq >= 1, Rule::PhaseName, place, || format!("{rows} rows of {seq} tokens"));
@@ -118,7 +121,7 @@ impl<'a> Cx<'a> {
         for (i, feed) in self.phase.feeds.iter().enumerate() {
             let place = format!("{}, feed {i} {}", self.place(), quoted(&feed.input));
             let known = INPUTS.contains(&feed.input.as_str());
-            findings.ensure(known, Rule::FeedRows, &place, || format!("there is no such input: {INPUTS:?}"));
+            findings.ensure(known, Rule::FeedRows, &place, || format!("inputs are called {}", INPUTS.join(", ")));
             let first = self.values(&feed.first_row);
             let inside =
                 first.is_some_and(|(lo, hi)| lo >= 0 && hi + i128::from(feed.rows) <= i128::from(self.phase.rows));
@@ -168,7 +171,7 @@ impl<'a> Cx<'a> {
     }
 
     fn span(&self, what: &str, offset: u64, bytes: Option<u64>, align: u64, findings: &mut Findings) -> Option<Span> {
-        let aligned = findings.ensure(offset % align == 0, Rule::HostPlace, self.place(), || {
+        let aligned = findings.ensure(offset.is_multiple_of(align), Rule::HostPlace, self.place(), || {
             format!("{what} is at byte {offset}, which is not a multiple of {align}")
         });
         let end = bytes.and_then(|bytes| offset.checked_add(bytes));
@@ -185,8 +188,8 @@ impl<'a> Cx<'a> {
             findings.ensure(names.insert(&report.name), Rule::HostNames, self.place(), || {
                 format!("two reports are called {}", quoted(&report.name))
             });
-            findings.ensure(is_float(report.dtype), Rule::HostNames, self.place(), || {
-                format!("the report {} is of type {:?}", quoted(&report.name), report.dtype)
+            findings.ensure(report.dtype.is_float(), Rule::HostNames, self.place(), || {
+                format!("the report {} is of type {}", quoted(&report.name), report.dtype)
             });
         }
         let mut names = HashSet::new();
@@ -241,7 +244,7 @@ impl<'a> Cx<'a> {
             return findings.push(Rule::Binding, place, message);
         }
         for (slot, &offset) in program.slots.iter().zip(offsets) {
-            findings.ensure(offset % ALIGN == 0, Rule::Binding, place, || {
+            findings.ensure(offset.is_multiple_of(ALIGN), Rule::Binding, place, || {
                 format!("slot {} is at byte {offset}, which is not a multiple of {ALIGN}", quoted(&slot.name))
             });
             let size = match slot.space {

@@ -32,7 +32,7 @@ rules! {
     // The plan as a whole.
     Header "header" "The format and the version are those of this crate."
     Settings "settings" "Sizes of a step are at least 1 and their products representable; micro-batches divide the batch; the compute type is a float type."
-    Mesh "mesh" "Mesh dimensions have distinct names and sizes of at least 1; the number of ranks is representable."
+    Mesh "mesh" "Mesh dimensions are not too many and have distinct names and sizes of at least 1; the number of ranks is representable."
     // Tensors.
     TensorShape "tensor-shape" "A tensor's sizes are at least 1, its bytes representable, its place a multiple of 64."
     TensorUnique "tensor-unique" "No two tensors have one name and kind."

@@ -1,7 +1,6 @@
 //! The persistent region.
 
 use super::ALIGN;
-use super::globals::is_float;
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use crate::schema::*;
@@ -51,7 +50,7 @@ fn shape(tensor: &Tensor, findings: &mut Findings) -> Option<Span> {
     let place = Place::Tensor(tensor);
     let end = bytes_of(&tensor.dims, tensor.dtype).and_then(|bytes| tensor.offset.checked_add(bytes));
     findings.ensure(end.is_some(), Rule::TensorShape, place, || "a size is 0, or the sizes are too large".into());
-    findings.ensure(tensor.offset % ALIGN == 0, Rule::TensorShape, place, || {
+    findings.ensure(tensor.offset.is_multiple_of(ALIGN), Rule::TensorShape, place, || {
         format!("the place {} is not a multiple of {ALIGN}", tensor.offset)
     });
     // The margin makes rounding up safe.
@@ -91,8 +90,8 @@ fn kinds(plan: &Plan, findings: &mut Findings) {
         if tensor.kind == TensorKind::State {
             continue;
         }
-        findings.ensure(is_float(tensor.dtype), Rule::TensorKind, place, || {
-            format!("{:?} is not a float type", tensor.dtype)
+        findings.ensure(tensor.dtype.is_float(), Rule::TensorKind, place, || {
+            format!("{} is not a float type", tensor.dtype)
         });
         match params.get(tensor.name.as_str()) {
             None => findings.push(Rule::TensorKind, place, format!("there is no parameter {}", quoted(&tensor.name))),
@@ -125,13 +124,5 @@ fn places(plan: &Plan, spans: &[Span], findings: &mut Findings) {
                 format!("it begins at byte {}, where {other} still is", spans[second].start * ALIGN)
             },
         );
-    }
-}
-
-/// Is it part of a checkpoint?
-pub(super) fn is_saved(kind: TensorKind) -> bool {
-    match kind {
-        TensorKind::Param | TensorKind::FirstMoment | TensorKind::SecondMoment | TensorKind::State => true,
-        TensorKind::ComputeCopy | TensorKind::Gradient => false,
     }
 }

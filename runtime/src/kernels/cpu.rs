@@ -68,7 +68,8 @@ fn detected() -> Level {
     Level::Portable
 }
 
-/// Runs an `#[inline(always)]` function compiled for each CPU level: `by_cpu!(cpu, body(a: A, b: B) -> R)` makes the calls, the macro the wrappers.
+/// Compiles an `#[inline(always)]` function for each CPU level: `by_cpu!(unsafe fn name / body(a: A, b: B))` makes `name(cpu, a, b)`, which calls `body(a, b)`
+/// with the features of the level. Its contract is the body's.
 macro_rules! by_cpu {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident / $body:ident $(<$($generic:ident: $bound:path),*>)? ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
         $(#[$meta])*
@@ -80,25 +81,25 @@ macro_rules! by_cpu {
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn avx512 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's contract.
-                    unsafe { $body($($arg),*) }
+                    unsafe { $body $(::<$($generic),*>)? ($($arg),*) }
                 }
                 #[target_feature(enable = "avx2")]
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn avx2 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's contract.
-                    unsafe { $body($($arg),*) }
+                    unsafe { $body $(::<$($generic),*>)? ($($arg),*) }
                 }
                 match cpu.level() {
                     // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
-                    $crate::kernels::cpu::Level::Avx512 => return unsafe { avx512($($arg),*) },
+                    $crate::kernels::cpu::Level::Avx512 => return unsafe { avx512 $(::<$($generic),*>)? ($($arg),*) },
                     // SAFETY: as above.
-                    $crate::kernels::cpu::Level::Avx2 => return unsafe { avx2($($arg),*) },
+                    $crate::kernels::cpu::Level::Avx2 => return unsafe { avx2 $(::<$($generic),*>)? ($($arg),*) },
                     $crate::kernels::cpu::Level::Portable => {}
                 }
             }
             let _ = cpu;
             // SAFETY: the caller's contract.
-            unsafe { $body($($arg),*) }
+            unsafe { $body $(::<$($generic),*>)? ($($arg),*) }
         }
     };
 }

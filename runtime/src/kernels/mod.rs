@@ -31,6 +31,9 @@ mod scratch;
 mod sort;
 mod walk;
 
+#[cfg(test)]
+mod tests;
+
 pub use cpu::Cpu;
 pub use scratch::{Scratch, ScratchBytes};
 
@@ -47,6 +50,11 @@ pub struct Buf {
     /// Number of elements.
     pub elements: usize,
 }
+
+// SAFETY: a buffer is memory that whoever runs kernels shares out among threads ([`run`]'s contract); the pointer itself is plain data.
+unsafe impl Send for Buf {}
+// SAFETY: as above.
+unsafe impl Sync for Buf {}
 
 /// What the host knows when an instruction runs: what random keys are made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -73,3 +73,40 @@ fn huge_numbers_neither_overflow_nor_hang() {
         }
     }
 }
+
+/// The same among calls: many small values, read together again and again.
+#[test]
+fn many_small_values_read_together_do_not_take_forever() {
+    let n = 20_000u64;
+    let mut plan = testing::tiny();
+    let slot = |access, bytes| Slot { name: "s".into(), access, space: Space::Device, bytes };
+    let buffer = |elements| Buffer { name: "b".into(), dtype: DType::F32, elements, slot: 0, offset: 0 };
+    let program = |access, elements: u64, streams: &[StreamKind], kernel| Program {
+        name: "p".into(),
+        slots: vec![slot(access, elements * 4), slot(Access::Scratch, 64)],
+        buffers: vec![buffer(elements), Buffer { slot: 1, ..buffer(1) }],
+        streams: streams.to_vec(),
+        events: 0,
+        instructions: vec![Instruction { name: "i".into(), stream: 0, waits: vec![], records: None, kernel }],
+    };
+    let region = |from, to| {
+        let view = |buffer| View { buffer, offset: 0, strides: vec![] };
+        let stores = vec![Store { value: Arg::Const(0.0), view: view(to) }];
+        let load = |from: Option<u32>| from.map(view).into_iter().collect();
+        Kernel::Region(Region { dims: vec![], row_dims: 0, ragged: None, loads: load(from), steps: vec![], stores })
+    };
+    let first = plan.programs.len() as u32;
+    plan.programs.push(program(Access::Write, 1, &[StreamKind::Cube], region(None, 0)));
+    plan.programs.push(program(Access::Read, n * 16, &[StreamKind::Vector], region(Some(0), 1)));
+    let base = plan.roles[0].device_bytes;
+    plan.roles[0].device_bytes += (n + 1) * 64;
+    let scratch = base + n * 64;
+    let call = |program, at| Call { program, layer: 0, micro_batch: 0, slots: vec![at, scratch], waits: vec![] };
+    let phase = &mut plan.roles[0].phases[1];
+    phase.calls.extend((0..n).map(|i| call(first, base + i * 64)));
+    phase.calls.extend((0..n).map(|_| call(first + 1, base)));
+    phase.commit = phase.calls.len() as u32;
+    let start = Instant::now();
+    assert!(verify(&plan).is_err());
+    assert!(start.elapsed() < Duration::from_secs(30));
+}

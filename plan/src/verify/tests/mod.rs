@@ -1,6 +1,7 @@
 mod broken;
 mod hostile;
 mod mutations;
+mod order;
 
 use crate::schema::Plan;
 use crate::testing;

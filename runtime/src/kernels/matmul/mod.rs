@@ -23,15 +23,12 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-#[cfg(test)]
-mod tests;
-
 use super::cpu::{Cpu, Level};
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
 use forebay_plan::DType;
 use problem::Problem;
-use tile::{Real, Simd, Source};
+use tile::{Simd, Source};
 
 /// Products that are summed in one chain. Part of the definition of the result's bits.
 const BLOCK_K: usize = 256;
@@ -104,7 +101,7 @@ impl Matmul {
             None => None,
         };
         let [a, b, c] = self.problem.buffers.map(|buffer| cx.buffers[buffer].ptr.cast::<X>());
-        let job = work::Job::<S, X> {
+        let job = work::Job::<X> {
             problem: &self.problem,
             offsets,
             a,
@@ -116,9 +113,9 @@ impl Matmul {
         // SAFETY: the caller's contract, and the offsets were checked.
         unsafe {
             if self.shared {
-                job.run_shared(cx.pool, self.problem.packed_elements(S::COLUMNS).min(SHARED));
+                job.run_shared::<S>(cx.pool, self.problem.packed_elements(S::COLUMNS).min(SHARED));
             } else {
-                job.run_local(cx.pool);
+                job.run_local::<S>(cx.pool);
             }
         }
         Ok(())

@@ -22,7 +22,7 @@ const SECTIONS: usize = 32;
 const PACK_PANELS: usize = 4;
 
 /// A product that is running.
-pub(super) struct Job<'a, S: Simd, X> {
+pub(super) struct Job<'a, X> {
     pub problem: &'a Problem,
     pub offsets: Option<*const i32>,
     pub a: *mut X,
@@ -34,7 +34,7 @@ pub(super) struct Job<'a, S: Simd, X> {
 }
 
 // SAFETY: tasks read A and B, and write blocks of C that do not overlap.
-unsafe impl<S: Simd, X> Sync for Job<'_, S, X> {}
+unsafe impl<X> Sync for Job<'_, X> {}
 
 /// Largest sizes of a task's block.
 #[derive(Clone, Copy)]
@@ -55,12 +55,16 @@ struct Section {
     packed: bool,
 }
 
-impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
+/// `S` is the flavour of vectors throughout.
+impl<X: Copy + 'static> Job<'_, X> {
     /// B packed by each task for itself.
     ///
     /// # Safety
     /// The buffers hold the problem, the offsets are in range, the scratch is ours and as large as asked for.
-    pub unsafe fn run_local(&self, pool: &Pool) {
+    pub unsafe fn run_local<S: Simd>(&self, pool: &Pool)
+    where
+        X: Source<S::T>,
+    {
         let per_batch = self.problem.groups.as_ref().map_or(1, |g| g.count);
         let pieces = self.problem.pieces();
         if pieces == 0 {
@@ -72,7 +76,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
             let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
             pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
         };
-        let cut = self.choose_cut(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
+        let cut = self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
         each(pool, tasks, serial, &|task, worker| {
@@ -83,7 +87,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
                 if rest < tasks {
                     let (rows, columns) = block_of::<S>(rest, piece.m, 0..piece.n, cut);
                     // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-                    unsafe { self.block(&piece, rows, columns, None, worker) };
+                    unsafe { self.block::<S>(&piece, rows, columns, None, worker) };
                     return;
                 }
                 rest -= tasks;
@@ -95,24 +99,27 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
     ///
     /// # Safety
     /// As [`Job::run_local`].
-    pub unsafe fn run_shared(&self, pool: &Pool, capacity: usize) {
+    pub unsafe fn run_shared<S: Simd>(&self, pool: &Pool, capacity: usize)
+    where
+        X: Source<S::T>,
+    {
         let packed = self.scratch.shared().cast::<S::T>();
         let (mut piece, mut column) = (0, 0);
         while piece < self.problem.pieces() {
             let mut sections = [Section::default(); SECTIONS];
-            let count = self.next_wave(&mut sections, capacity, &mut piece, &mut column);
+            let count = self.next_wave::<S>(&mut sections, capacity, &mut piece, &mut column);
             let sections = &sections[..count];
             let packed = Shared(packed);
             // SAFETY: the caller's contract; sections lie side by side within the capacity.
             unsafe {
-                self.pack_wave(pool, sections, packed);
-                self.compute_wave(pool, sections, packed);
+                self.pack_wave::<S>(pool, sections, packed);
+                self.compute_wave::<S>(pool, sections, packed);
             }
         }
     }
 
     /// Fills a wave; moves on to the first columns that are not in it.
-    fn next_wave(&self, sections: &mut [Section], capacity: usize, piece: &mut usize, column: &mut usize) -> usize {
+    fn next_wave<S: Simd>(&self, sections: &mut [Section], capacity: usize, piece: &mut usize, column: &mut usize) -> usize {
         let (mut count, mut used) = (0, 0);
         while *piece < self.problem.pieces() && count < sections.len() {
             let this = self.problem.piece(*piece, self.offsets);
@@ -144,7 +151,10 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
         count
     }
 
-    unsafe fn pack_wave(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>) {
+    unsafe fn pack_wave<S: Simd>(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>)
+    where
+        X: Source<S::T>,
+    {
         let chunks = |s: &Section| s.columns.div_ceil(S::COLUMNS * PACK_PANELS);
         let tasks_of =
             |s: &Section| if s.packed { 0 } else { s.piece.depth().div_ceil(BLOCK_K) * chunks(s) };
@@ -162,7 +172,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
                             // SAFETY: the panel's place lies within the section's part.
                             unsafe {
                                 let dst = packed.get().add(section.panel_at::<S>(block * BLOCK_K, panel));
-                                self.pack_b(&section.piece, block * BLOCK_K, column, columns, dst);
+                                self.pack_b::<S>(&section.piece, block * BLOCK_K, column, columns, dst);
                             }
                         }
                     }
@@ -173,10 +183,13 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
         });
     }
 
-    unsafe fn compute_wave(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>) {
+    unsafe fn compute_wave<S: Simd>(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>)
+    where
+        X: Source<S::T>,
+    {
         let tasks_of = |s: &Section, cut| blocks::<S>(s.piece.m, s.columns, cut);
         let total = |cut| sections.iter().map(|s| tasks_of(s, cut)).sum();
-        let cut = self.choose_cut(&[(128, 1008), (64, 1008), (64, 480), (64, 192)], pool, false, total);
+        let cut = self.choose_cut::<S>(&[(128, 1008), (64, 1008), (64, 480), (64, 192)], pool, false, total);
         pool.run(total(cut), &|task, worker| {
             let mut rest = task;
             for section in sections {
@@ -186,7 +199,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
                     let (rows, columns) = block_of::<S>(rest, section.piece.m, first..first + section.columns, cut);
                     let source = Some((section, packed.get().cast_const()));
                     // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-                    unsafe { self.block(&section.piece, rows, columns, source, worker) };
+                    unsafe { self.block::<S>(&section.piece, rows, columns, source, worker) };
                     return;
                 }
                 rest -= tasks;
@@ -195,7 +208,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
     }
 
     /// The coarsest cut that gives each worker a few tasks. Cuts do not change bits.
-    fn choose_cut(&self, cuts: &[(usize, usize)], pool: &Pool, serial: bool, total: impl Fn(Cut) -> usize) -> Cut {
+    fn choose_cut<S: Simd>(&self, cuts: &[(usize, usize)], pool: &Pool, serial: bool, total: impl Fn(Cut) -> usize) -> Cut {
         let limited = |&(rows, columns): &(usize, usize)| {
             let columns = if self.direct && !self.problem.accumulate { columns } else { columns.min(SUMS / rows) };
             Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
@@ -207,14 +220,17 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
     }
 
     /// One task: a block of C.
-    unsafe fn block(
+    unsafe fn block<S: Simd>(
         &self,
         piece: &Piece,
         rows: Range<usize>,
         columns: Range<usize>,
         packed: Option<(&Section, *const S::T)>,
         worker: usize,
-    ) {
+    )
+    where
+        X: Source<S::T>,
+    {
         let problem = self.problem;
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let depth = piece.depth();
@@ -249,7 +265,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
             let in_place = X::PLAIN && packed.is_none() && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS;
             for block in (0..depth).step_by(BLOCK_K) {
                 let length = (depth - block).min(BLOCK_K);
-                let tile_rows = self.pack_a(piece, block, rows.clone(), packed_a);
+                let tile_rows = self.pack_a::<S>(piece, block, rows.clone(), packed_a);
                 for first in (0..columns.len()).step_by(S::COLUMNS) {
                     let width = (columns.len() - first).min(S::COLUMNS);
                     let (target, stride) = if straight {
@@ -282,7 +298,7 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
                         let b = self.b.cast::<S::T>().add(b + column);
                         tiles(b, problem.k.strides[1], false);
                     } else {
-                        self.pack_b(piece, block, column, width, packed_b);
+                        self.pack_b::<S>(piece, block, column, width, packed_b);
                         tiles(packed_b, S::COLUMNS, true);
                     }
                     if !straight && block + BLOCK_K >= depth {
@@ -305,7 +321,10 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
     }
 
     /// Packs rows of A for a block of the summed dimension; gives the rows of a tile. Tiles of even size beat full ones and a rest.
-    unsafe fn pack_a(&self, piece: &Piece, block: usize, rows: Range<usize>, dst: *mut S::T) -> usize {
+    unsafe fn pack_a<S: Simd>(&self, piece: &Piece, block: usize, rows: Range<usize>, dst: *mut S::T) -> usize
+    where
+        X: Source<S::T>,
+    {
         let length = (piece.depth() - block).min(BLOCK_K);
         let across = self.problem.m.strides[0];
         let tile_rows = rows.len().div_ceil(rows.len().div_ceil(S::ROWS));
@@ -329,7 +348,10 @@ impl<S: Simd, X: Source<S::T>> Job<'_, S, X> {
     }
 
     /// Packs a panel of B for a block of the summed dimension.
-    unsafe fn pack_b(&self, piece: &Piece, block: usize, column: usize, width: usize, dst: *mut S::T) {
+    unsafe fn pack_b<S: Simd>(&self, piece: &Piece, block: usize, column: usize, width: usize, dst: *mut S::T)
+    where
+        X: Source<S::T>,
+    {
         let across = self.problem.n.strides[1];
         self.problem.runs(piece, block, |p, depth, _, b| {
             // SAFETY: B has the columns, the destination the panel.

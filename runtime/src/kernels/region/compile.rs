@@ -47,7 +47,6 @@ fn check_in_place(region: &plan::Region, accesses: &Accesses, cx: &PrepareCx) ->
 /// A value of the region: a load or a step.
 #[derive(Clone, Copy, Debug)]
 struct Value {
-    dtype: DType,
     slot: Slot,
     /// The pass after which it is there: a reduction's result is known one pass later than its operand.
     ready: usize,
@@ -358,7 +357,8 @@ impl<'r> Compiler<'r> {
     }
 
     fn step(&mut self, i: usize, index_access: usize) -> Result<Value, PrepareError> {
-        let step = &self.region.steps[i];
+        let region = self.region;
+        let step = &region.steps[i];
         let (dtype, op) = (step.dtype, step.op);
         check_arity(i, op, step.args.len())?;
         if matches!(op, StepOp::Index(_)) {
@@ -381,7 +381,8 @@ impl<'r> Compiler<'r> {
             args[at] = self.arg(arg, want, phase);
         }
         let n = step.args.len();
-        args[n..].fill(args[0]);
+        let first = args[0];
+        args[n..].fill(first);
         let code = operation(op, class(operand), class(dtype))
             .ok_or_else(|| PrepareError(format!("step {i}: {op:?} of {operand:?} to {dtype:?}")))?;
         if let Op::Reduce(..) = code {
@@ -390,7 +391,7 @@ impl<'r> Compiler<'r> {
         let rounds = dtype == DType::Bf16 && !self.exact_in_bf16(step) && !self.only_stored(i);
         let copies = op == StepOp::Cast && class(operand) == class(dtype) && !rounds;
         if copies && !self.kept[i] && self.direct[i].is_none() {
-            return Ok(Value { dtype, slot: args[0], ready: phase });
+            return Ok(Value { slot: args[0], ready: phase });
         }
         let shape = args[..n].iter().map(|&a| self.program.operands[a].shape).fold(Shape::One, Shape::join);
         let to = match self.direct[i] {
@@ -405,7 +406,7 @@ impl<'r> Compiler<'r> {
         if rounds {
             self.emit(phase, Instruction { op: Op::Round, shape, to, args: [to; 3] });
         }
-        Ok(Value { dtype, slot: to, ready: phase })
+        Ok(Value { slot: to, ready: phase })
     }
 
     /// Is the step's value used by stores to bf16 only, which round it themselves?
@@ -447,7 +448,7 @@ impl<'r> Compiler<'r> {
         let shape = self.shape_of(access);
         let to = self.destination(i, shape, Class::I32);
         self.emit(0, Instruction { op: Op::Load(access), shape, to, args: [to; 3] });
-        Ok(Value { dtype: DType::I32, slot: to, ready: 0 })
+        Ok(Value { slot: to, ready: 0 })
     }
 
     fn reduce(&mut self, code: Op, dtype: DType, arg: Slot, phase: usize) -> Value {
@@ -466,13 +467,17 @@ impl<'r> Compiler<'r> {
         if dtype == DType::Bf16 {
             self.emit(ready, Instruction { op: Op::Round, shape: Shape::Row, to, args: [to; 3] });
         }
-        Value { dtype, slot: to, ready }
+        Value { slot: to, ready }
     }
 
     /// The stores that no step has taken over: at the end of a pass. All that they read is read before the first of them.
     fn stores(&mut self) -> Result<(), PrepareError> {
         let mut list = vec![];
-        for (i, store) in self.region.stores.iter().enumerate().filter(|(i, _)| !self.stored[*i]) {
+        let region = self.region;
+        for (i, store) in region.stores.iter().enumerate() {
+            if self.stored[i] {
+                continue;
+            }
             let access = self.loads + self.indices + i;
             let (want, shape) = (self.program.accesses[access].dtype, self.shape_of(access));
             let have = self.arg_dtype(store.value).unwrap_or(want);
@@ -483,7 +488,9 @@ impl<'r> Compiler<'r> {
                 _ => self.arg(store.value, want, phase),
             };
             let from = self.program.operands[value].shape;
-            let fits = from.join(shape) == shape || self.program.space.row() == 1;
+            // A single row has one place a row and one place in all.
+            let single = from == Shape::Row && self.program.space.outer() == 0;
+            let fits = from.join(shape) == shape || self.program.space.row() == 1 || single;
             ensure(fits, || format!("store {i}: a value of each element, one place a row"))?;
             list.push((phase, Instruction { op: Op::Store(access), shape, to: value, args: [value; 3] }));
         }

@@ -12,9 +12,6 @@ mod program;
 mod registers;
 mod space;
 
-#[cfg(test)]
-mod tests;
-
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
 use forebay_plan as plan;

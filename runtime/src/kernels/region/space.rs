@@ -167,7 +167,9 @@ fn remove(space: &mut Space, all: &mut [Access], dim: usize) {
         space.row_dims -= 1;
     }
     space.dims.remove(dim);
-    all.iter_mut().for_each(|a| drop(a.strides.remove(dim)));
+    for access in all.iter_mut() {
+        access.strides.remove(dim);
+    }
     if let Some(ragged) = &mut space.ragged
         && ragged.dim > dim
     {
@@ -249,7 +251,9 @@ fn collapse(space: &mut Space, all: &mut [Access], reduces: bool) {
         if !reduces {
             // The joined dimension may be the row or not; keep the count of row dimensions.
             space.dims.remove(dim);
-            all.iter_mut().for_each(|a| drop(a.strides.remove(dim)));
+            for access in all.iter_mut() {
+        access.strides.remove(dim);
+    }
             if let Some(r) = &mut space.ragged
                 && r.dim > dim
             {

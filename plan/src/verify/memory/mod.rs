@@ -1,17 +1,18 @@
 //! The calls of a phase over a rank's memory: is everything there when it is read, and are conflicting calls ordered? One walk over the calls in their
-//! given order, with what [`flow`](super::flow) knows of each program.
+//! given order, with what `flow` knows of each program.
 //!
 //! A piece of memory belongs to a *value*: a tensor, a feed, or what a call wrote through a slot, each with its extent. Writing over a part of a value from
 //! outside of it ends its life; reading it afterwards is an error, wherever one reads.
 
+mod host;
+
 use super::ALIGN;
 use super::clock::{Clock, UNITS};
 use super::flow::{SlotSummary, Summary};
-use super::intervals::{Intervals, merge, overlaps};
+use super::intervals::{Intervals, merge};
 use super::place::{Place, quoted};
-use super::roles::feed_bytes;
 use super::rules::{Findings, Rule};
-use super::tensors::{Span, bytes_of, is_saved};
+use super::tensors::Span;
 use crate::schema::*;
 
 /// Pieces that may be touched for each range that a call uses, on average, before the check gives up.
@@ -20,7 +21,7 @@ const EFFORT: u64 = 64;
 /// Checks the phases of all roles. Everything that they refer to is well-formed.
 pub(super) fn check(plan: &Plan, tensors: &[Span], summaries: &[Summary], findings: &mut Findings) {
     let saved =
-        plan.tensors.iter().zip(tensors).filter(|(t, _)| is_saved(t.kind)).map(|(_, s)| (s.start, s.end)).collect();
+        plan.tensors.iter().zip(tensors).filter(|(t, _)| t.kind.is_saved()).map(|(_, s)| (s.start, s.end)).collect();
     let saved = merge(saved);
     let shared = Shared { plan, tensors, summaries };
     for role in &plan.roles {
@@ -137,34 +138,6 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// What is there before the first call.
-    fn host_writes(&mut self) {
-        for (tensor, &span) in (0..).zip(self.tensors) {
-            self.begin(What::Tensor(tensor), span);
-        }
-        // What lies between the tensors is kept as well: padding that an optimizer walks over.
-        let mut holes = vec![];
-        self.device.scan(0, self.role.persistent_bytes.div_ceil(ALIGN), |start, end, piece| {
-            holes.extend(piece.is_none().then_some(Span { start, end }));
-        });
-        for hole in holes {
-            self.begin(What::Padding, hole);
-        }
-        for (i, feed) in (0..).zip(&self.phase.feeds) {
-            let bytes = feed_bytes(feed, self.phase.seq).expect("checked with the roles");
-            self.begin(What::Feed(i), Span::new(feed.offset, bytes));
-        }
-        for scalar in &self.phase.scalars {
-            self.begin(What::Scalar, Span::new(scalar.offset, 4));
-        }
-    }
-
-    fn begin(&mut self, what: What, extent: Span) {
-        let value = self.value(what, extent);
-        let piece = Piece { value: Some(value), writes: Clock::default(), reads: Clock::default() };
-        self.device.set(extent.start, extent.end, piece);
-    }
-
     fn value(&mut self, what: What, extent: Span) -> u32 {
         self.values.push(Value { what, extent, ended_by: None });
         self.values.len() as u32 - 1
@@ -177,26 +150,6 @@ impl<'a> Walk<'a> {
 
     fn place(&self, at: usize) -> Place<'a> {
         Place::Call(self.plan, self.role, self.phase, at)
-    }
-
-    /// The commit is the first call that changes a saved tensor, and only training has one.
-    fn commit(&self, saved: &[(u64, u64)], findings: &mut Findings) {
-        let changes = |at: &usize| {
-            let device = self.slots(*at).filter(|bound| bound.slot.space == Space::Device);
-            let written = device.flat_map(|b| b.writes().chain((b.slot.access == Access::Scratch).then_some(b.extent)));
-            written.into_iter().any(|span| overlaps(saved, span.start, span.end))
-        };
-        let first = (0..self.phase.calls.len()).find(changes).unwrap_or(self.phase.calls.len());
-        let place = Place::Phase(self.role, self.phase);
-        findings.ensure(first == self.phase.commit as usize, Rule::Commit, place, || {
-            format!(
-                "the commit is call {}, but call {first} is the first that changes a saved tensor (of {})",
-                self.phase.commit,
-                self.phase.calls.len()
-            )
-        });
-        let may = self.phase.name == "train" || first == self.phase.calls.len();
-        findings.ensure(may, Rule::Commit, place, || format!("call {first} changes a saved tensor"));
     }
 
     fn run(&mut self, findings: &mut Findings) {
@@ -480,42 +433,6 @@ impl<'a> Walk<'a> {
             }
         }
         true
-    }
-
-    fn reports(&mut self, before_commit: bool, findings: &mut Findings) {
-        for report in self.phase.reports.iter().filter(|r| r.before_commit == before_commit) {
-            let start = report.offset / ALIGN * ALIGN;
-            let span = Span::new(start, report.offset - start + report.dtype.bytes());
-            self.host_reads(span, &format!("report {}", quoted(&report.name)), findings);
-        }
-    }
-
-    fn outputs(&mut self, findings: &mut Findings) {
-        for output in &self.phase.outputs {
-            let bytes = bytes_of(&output.dims, output.dtype).expect("checked with the roles");
-            self.host_reads(Span::new(output.offset, bytes), &format!("output {}", quoted(&output.name)), findings);
-        }
-    }
-
-    fn host_reads(&mut self, span: Span, what: &str, findings: &mut Findings) {
-        let pieces = self.pieces(Space::Device, span);
-        self.whole(&pieces, span, span, Place::Phase(self.role, self.phase), &|| what.to_string(), findings);
-    }
-
-    fn tensors_kept(&mut self, findings: &mut Findings) {
-        for (tensor, &span) in self.plan.tensors.iter().zip(self.tensors) {
-            if tensor.kind == TensorKind::Gradient || findings.is_full() {
-                continue;
-            }
-            let pieces = self.pieces(Space::Device, span);
-            let lost = pieces.iter().any(|(_, _, piece)| {
-                let value = piece.and_then(|p| p.value).map(|v| &self.values[v as usize]);
-                value.is_none_or(|v| v.ended_by.is_some() || !nested(span, v.extent))
-            });
-            findings.ensure(!lost, Rule::TensorKept, Place::Phase(self.role, self.phase), || {
-                format!("{} is not whole after the last call", Place::Tensor(tensor))
-            });
-        }
     }
 
     fn words(&self, what: What) -> String {

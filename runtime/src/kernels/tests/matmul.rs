@@ -1,0 +1,252 @@
+use super::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
+use crate::kernels::Cpu;
+use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
+
+const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
+
+struct Case {
+    memory: Memory,
+    matmul: Matmul,
+    /// The result, and the sum of the absolute values of the terms.
+    want: Vec<(f64, f64)>,
+}
+
+/// A random product with its result. Dimensions 0.. of the sizes: batch, group, m, n, k_outer, k.
+fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
+    let batch: Vec<usize> = (0..rng.below(3)).map(|_| rng.pick(&[1, 2, 3])).collect();
+    let k_outer: Vec<usize> = (0..rng.below(2)).map(|_| rng.pick(&[1, 2, 5])).collect();
+    let (mut m, mut n, mut k) = (rng.pick(&SIZES), rng.pick(&SIZES), rng.pick(&SIZES));
+    match rng.below(6) {
+        0 => k = rng.pick(&[255, 256, 257, 511, 512, 513, 700]),
+        1 => m = rng.pick(&[130, 256, 257, 300, 520]),
+        2 => n = rng.pick(&[96, 97, 130, 300, 520]),
+        _ => {}
+    }
+    let count = if ragged.is_some() { rng.pick(&[1, 2, 3, 5]) } else { 1 };
+    let dims = |x: bool, group: bool, middle: &[usize]| {
+        let mut sizes: Vec<usize> = batch.iter().map(|&b| if x { b } else { 1 }).collect();
+        sizes.push(if group { count } else { 1 });
+        sizes.extend(middle);
+        sizes
+    };
+    let kk: Vec<usize> = k_outer.iter().copied().chain([k]).collect();
+    // An operand may lack the batch.
+    let (a_batch, b_batch) = (rng.below(4) > 0, rng.below(4) > 0);
+    let own = |d: RaggedDim| ragged == Some(d);
+    let a_sizes = dims(a_batch, own(RaggedDim::N), &[&[m], &kk[..]].concat());
+    let b_sizes = dims(b_batch, own(RaggedDim::M), &[&[n], &kk[..]].concat());
+    let c_sizes = dims(true, own(RaggedDim::K), &[m, n]);
+    let ((sa, ea), (sb, eb), (sc, ec)) = (layout(rng, &a_sizes), layout(rng, &b_sizes), layout(rng, &c_sizes));
+    let zeroed = |s: &[u64], has: bool, i: usize| if has { s[i] } else { 0 };
+    let offsets = [rng.below(3) as u64, rng.below(3) as u64, rng.below(3) as u64];
+    let mut memory = Memory::default();
+    let (av, bv, cv) = (rng.floats(ea + 3), rng.floats(eb + 3), rng.floats(ec + 3));
+    let (a, b, c) = (memory.add(dtype, &av), memory.add(dtype, &bv), memory.add(dtype, &cv));
+    let (av, bv, cv) = (memory.get(a), memory.get(b), memory.get(c));
+    let (g, r) = (batch.len(), batch.len() + 1);
+    let bound = match ragged {
+        Some(RaggedDim::M) => m,
+        Some(RaggedDim::N) => n,
+        _ => k,
+    };
+    let starts = rng.offsets(count, bound);
+    let groups = ragged.map(|ragged| Groups {
+        offsets: memory.add(DType::I32, &starts),
+        count: count as u64,
+        ragged,
+        strides: [
+            zeroed(&sa, own(RaggedDim::N), g),
+            zeroed(&sb, own(RaggedDim::M), g),
+            zeroed(&sc, own(RaggedDim::K), g),
+        ],
+    });
+    let ko = k_outer.len();
+    let matmul = Matmul {
+        dtype,
+        a,
+        b,
+        c,
+        offsets,
+        batch: (0..g).map(|i| BatchDim(batch[i] as u64, zeroed(&sa, a_batch, i), zeroed(&sb, b_batch, i), sc[i])).collect(),
+        m: MatDim(m as u64, sa[r], sc[r]),
+        n: MatDim(n as u64, sb[r], sc[r + 1]),
+        k: MatDim(k as u64, sa[r + 1 + ko], sb[r + 1 + ko]),
+        k_outer: (0..ko).map(|i| MatDim(k_outer[i] as u64, sa[r + 1 + i], sb[r + 1 + i])).collect(),
+        groups,
+        accumulate: rng.below(3) == 0,
+    };
+    let mut want: Vec<(f64, f64)> = cv.iter().map(|&c| (c, 0.0)).collect();
+    let range = |group: usize, d: RaggedDim, size: usize| {
+        if own(d) { starts[group] as usize..starts[group + 1] as usize } else { 0..size }
+    };
+    for at in indices(&batch) {
+        for group in 0..count {
+            for i in range(group, RaggedDim::M, m) {
+                for j in range(group, RaggedDim::N, n) {
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for o in indices(&k_outer) {
+                        for p in range(group, RaggedDim::K, k) {
+                            let place = |s: &[u64], has_batch: bool, has_group: bool, row: usize| {
+                                (if has_batch { offset(&at, s) } else { 0 })
+                                    + if has_group { group * s[g] as usize } else { 0 }
+                                    + row * s[r] as usize
+                                    + offset(&o, &s[r + 1..])
+                                    + p * s[r + 1 + ko] as usize
+                            };
+                            let x = av[offsets[0] as usize + place(&sa, a_batch, own(RaggedDim::N), i)];
+                            let y = bv[offsets[1] as usize + place(&sb, b_batch, own(RaggedDim::M), j)];
+                            sum += x * y;
+                            size += (x * y).abs();
+                        }
+                    }
+                    let group_at = if own(RaggedDim::K) { group * sc[g] as usize } else { 0 };
+                    let place = offsets[2] as usize
+                        + offset(&at, &sc)
+                        + group_at
+                        + i * sc[r] as usize
+                        + j * sc[r + 1] as usize;
+                    let old = if matmul.accumulate { cv[place] } else { 0.0 };
+                    want[place] = (old + sum, size + old.abs());
+                }
+            }
+        }
+    }
+    Case { memory, matmul, want }
+}
+
+fn check(case: &Case) {
+    let kernel = Kernel::Matmul(case.matmul.clone());
+    let portable = case.memory.run_everywhere(&kernel, false).expect("it has no indices");
+    let mut levels = vec![portable];
+    for level in ["avx512", "avx2"] {
+        let mut memory = case.memory.clone();
+        memory.run_on(&kernel, 2, Cpu::named(level).expect("a level")).expect("it has no indices");
+        levels.push(memory);
+    }
+    let accurate = if case.matmul.dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+    for memory in &levels {
+        let have = memory.get(case.matmul.c);
+        for (i, (&have, &(want, size))) in have.iter().zip(&case.want).enumerate() {
+            let tolerance = 40.0 * accurate * size + epsilon(case.matmul.dtype) * 0.51 * want.abs();
+            assert!(close(have, want, tolerance), "element {i}: {have} instead of {want}: {:?}", case.matmul);
+        }
+    }
+    if Cpu::named("avx2") == Some(Cpu::named("avx2").expect("a level")) && Cpu::detect().name() == "avx512" {
+        assert_eq!(levels[1].get(case.matmul.c), levels[2].get(case.matmul.c), "AVX2 and AVX-512 agree");
+    }
+}
+
+#[test]
+fn products_of_all_kinds() {
+    let mut rng = Rng(1);
+    for round in 0..150 {
+        let dtype = rng.pick(&[DType::F32, DType::F32, DType::Bf16, DType::F64]);
+        let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
+        check(&case(&mut rng, dtype, ragged));
+    }
+}
+
+fn dense(dtype: DType, m: usize, n: usize, k: usize, memory: &mut Memory, rng: &mut Rng, transposed: [bool; 2]) -> Matmul {
+    let (a, b) = (rng.floats(m * k), rng.floats(k * n));
+    let (m, n, k) = (m as u64, n as u64, k as u64);
+    let (sa, sb) = (if transposed[0] { (1, m) } else { (k, 1) }, if transposed[1] { (1, k) } else { (n, 1) });
+    Matmul {
+        dtype,
+        a: memory.add(dtype, &a),
+        b: memory.add(dtype, &b),
+        c: memory.add(dtype, &vec![f64::NAN; (m * n) as usize]),
+        offsets: [0; 3],
+        batch: vec![],
+        m: MatDim(m, sa.0, n),
+        n: MatDim(n, sb.1, 1),
+        k: MatDim(k, sa.1, sb.0),
+        k_outer: vec![],
+        groups: None,
+        accumulate: false,
+    }
+}
+
+/// A result of a product of some rows and columns is bit for bit that of the whole: which rows a batch has must not matter.
+#[test]
+fn rows_and_columns_do_not_matter() {
+    let mut rng = Rng(2);
+    for (round, k) in [32, 256, 300, 777].into_iter().enumerate() {
+        let dtype = [DType::F32, DType::F64, DType::Bf16, DType::F32][round];
+        for transposed in [[false, false], [false, true], [true, false]] {
+            let (m, n) = (300, 210);
+            let mut memory = Memory::default();
+            let whole = dense(dtype, m, n, k, &mut memory, &mut rng, transposed);
+            for cpu in ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level")) {
+                memory.run_on(&Kernel::Matmul(whole.clone()), 2, cpu).expect("no indices");
+                let want = memory.get(whole.c);
+                for (first, rows) in [(0, 1), (299, 1), (5, 2), (7, 23), (10, 25), (100, 64), (40, 260)] {
+                    for (column, columns) in [(0, 1), (3, 48), (209, 1), (17, 190), (0, 210)] {
+                        let mut part = whole.clone();
+                        let mut memory = memory.clone();
+                        part.c = memory.add(dtype, &vec![f64::NAN; rows * columns]);
+                        part.m.0 = rows as u64;
+                        part.n.0 = columns as u64;
+                        part.m.2 = columns as u64;
+                        part.offsets[0] = first as u64 * part.m.1;
+                        part.offsets[1] = column as u64 * part.n.1;
+                        memory.run_on(&Kernel::Matmul(part.clone()), 2, cpu).expect("no indices");
+                        let have = memory.get(part.c);
+                        for (i, row) in have.chunks(columns).enumerate() {
+                            let at = (first + i) * n + column;
+                            assert_eq!(row, &want[at..at + columns], "{cpu:?} row {first}+{i}, columns {column}..");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `accumulate` is an addition after the product: nothing else.
+#[test]
+fn accumulating_is_adding() {
+    let mut rng = Rng(3);
+    for k in [40, 256, 600] {
+        let mut memory = Memory::default();
+        let mut product = dense(DType::F32, 70, 130, k, &mut memory, &mut rng, [true, false]);
+        let plain = memory.done_on_best(&Kernel::Matmul(product.clone())).get(product.c);
+        let old = rng.floats(70 * 130);
+        product.c = memory.add(DType::F32, &old);
+        let old = memory.get(product.c);
+        product.accumulate = true;
+        let sum = memory.done_on_best(&Kernel::Matmul(product.clone())).get(product.c);
+        for i in 0..sum.len() {
+            assert_eq!(sum[i], f64::from(old[i] as f32 + plain[i] as f32));
+        }
+    }
+}
+
+/// Products so large that they are cut into many tasks, whose B is packed in several waves, or not shared at all.
+#[test]
+fn large_products() {
+    let mut rng = Rng(4);
+    for (m, n, k) in [(300, 2500, 1100), (700, 60, 3000), (40, 500, 50_000), (520, 96, 45_000)] {
+        let mut memory = Memory::default();
+        let mut product = dense(DType::F32, m, n, k, &mut memory, &mut rng, [false, true]);
+        product.accumulate = false;
+        let (a, b) = (memory.get(product.a), memory.get(product.b));
+        let after = memory.done_on_best(&Kernel::Matmul(product.clone()));
+        let have = after.get(product.c);
+        for _ in 0..200 {
+            let (i, j) = (rng.below(m), rng.below(n));
+            let want: f64 = (0..k).map(|p| a[i * k + p] * b[j * k + p]).sum();
+            assert!(close(have[i * n + j], want, 1e-5 * (k as f64).sqrt() * 3.0), "{} {want}", have[i * n + j]);
+        }
+        let mut other = memory.clone();
+        other.run_on(&Kernel::Matmul(product.clone()), 3, Cpu::detect()).expect("no indices");
+        assert_eq!(have, other.get(product.c));
+    }
+}
+
+impl Memory {
+    fn done_on_best(&self, kernel: &Kernel) -> Memory {
+        let mut memory = self.clone();
+        memory.run_on(kernel, 2, Cpu::detect()).expect("no indices");
+        memory
+    }
+}

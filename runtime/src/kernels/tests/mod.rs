@@ -1,0 +1,8 @@
+//! Every kernel against a plain reference in f64, written here and independent of the kernels.
+
+mod harness;
+mod index;
+mod matmul;
+mod reduce;
+mod region;
+mod small;

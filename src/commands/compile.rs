@@ -1,0 +1,93 @@
+//! `forebay compile`
+
+use crate::args::{ModelArgs, OptimizerArgs};
+use crate::failure::Failure;
+use crate::model::{ModelFile, replace_file};
+use crate::output::print;
+use clap::ValueEnum;
+use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
+use forebay_compiler::module::{self, Module};
+use forebay_compiler::pipeline::{CompileOptions, differentiated_segments};
+use forebay_ir::text::print_module;
+use std::path::PathBuf;
+
+/// Compile a model to a plan, or print a stage of the compilation
+///
+/// A stage before the plan is printed as textual IR, which this command reads again: files that end with `.ir`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay compile model.moe -o model.plan --steps 1000 --batch 16
+  forebay compile model.moe --emit graph > model.ir
+  forebay compile model.ir -o model.plan")]
+pub struct Args {
+    /// The model file, or textual IR (`.ir`)
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// Where the plan goes
+    #[arg(short, long, value_name = "PLAN", required_unless_present = "emit")]
+    output: Option<PathBuf>,
+    /// Print a stage
+    #[arg(long, value_enum, value_name = "STAGE")]
+    emit: Option<Stage>,
+    /// Steps that the learning rate is planned for [default: 150]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    #[command(flatten)]
+    settings: ModelArgs,
+    #[command(flatten)]
+    optimizer: OptimizerArgs,
+}
+
+/// What to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Stage {
+    /// The model as graphs.
+    Graph,
+    /// The graphs with their gradients: forward, backward, and backward in two parts.
+    Grad,
+    /// The plan.
+    Plan,
+}
+
+pub fn compile(args: Args) -> Result<(), Failure> {
+    let mut options = args.settings.options();
+    options.optimizer = args.optimizer.optimizer(args.steps);
+    let file = ModelFile::read(&args.model)?;
+    match args.emit {
+        Some(Stage::Graph) => print(&graphs(&file, &options)?)?,
+        Some(Stage::Grad) => print(&gradients(&file, &options)?)?,
+        Some(Stage::Plan) | None => {}
+    }
+    if args.emit != Some(Stage::Plan) && args.output.is_none() {
+        return Ok(());
+    }
+    let plan = file.compile(&options)?;
+    if let Some(path) = &args.output {
+        replace_file(path, &plan.to_bytes())?;
+    }
+    if args.emit == Some(Stage::Plan) { print(&forebay_plan::print::text(&plan)) } else { Ok(()) }
+}
+
+fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
+    if !file.is_ir() {
+        return Ok(module::print(&file.training(options)?));
+    }
+    Ok(match file.module()? {
+        Module::Model(model) => module::print(&model),
+        Module::Graphs(graphs) => print_module(&graphs),
+    })
+}
+
+fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
+    let segments = if file.is_ir() {
+        match file.module()? {
+            Module::Model(model) => differentiated_segments(&model),
+            Module::Graphs(graphs) => graphs.iter().map(|g| differentiate(g, &Options::all_floats(g))).collect(),
+        }
+    } else {
+        differentiated_segments(&file.training(options)?)
+    };
+    let parts = |d: Differentiated| [d.forward, d.backward, d.backward_input, d.backward_weight];
+    Ok(print_module(&segments.into_iter().flat_map(parts).collect::<Vec<_>>()))
+}

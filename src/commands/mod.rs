@@ -1,0 +1,9 @@
+//! The subcommands, one file each.
+
+pub mod check;
+pub mod compile;
+pub mod fmt;
+pub mod generate;
+pub mod plan;
+pub mod run;
+pub mod train;

@@ -1,0 +1,54 @@
+//! `forebay train`
+
+use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, SessionArgs};
+use crate::failure::Failure;
+use crate::model::ModelFile;
+use crate::session::{self, Program};
+use std::path::PathBuf;
+
+/// Compile a model and train it on this machine
+///
+/// Trains on the bytes of a file or folder, evaluates on text that was held back, and leaves a checkpoint.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay train model.moe --data docs
+  forebay train model.moe --data corpus.txt --steps 1000 --lr 1e-3 --batch 16 --save runs/a
+  forebay train model.moe --data corpus.txt --set layers=2 d=64 --dtype bf16
+  forebay train model.moe --data corpus.txt --steps 1000 --resume runs/a      go on after an interruption
+  forebay train --data corpus.txt --resume runs/a                             the same, without the model file
+
+Ctrl-C stops after the current step and saves; a second one stops at once.")]
+pub struct Args {
+    /// The model file; not needed with --resume, which then goes on with the plan in the checkpoint
+    #[arg(value_name = "MODEL", required_unless_present = "resume")]
+    model: Option<PathBuf>,
+    /// Steps in all [default: 150]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    #[command(flatten)]
+    session: SessionArgs,
+    #[command(flatten)]
+    settings: ModelArgs,
+    #[command(flatten)]
+    optimizer: OptimizerArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+pub fn train(args: Args) -> Result<(), Failure> {
+    let Some(path) = &args.model else {
+        if args.settings.is_given() || args.optimizer.is_given() {
+            return Err(Failure::Usage(
+                "without a model file the plan in the checkpoint is used, which cannot be changed any more: leave out the options \
+                 of model and optimizer, or give the model file"
+                    .into(),
+            ));
+        }
+        return session::run(Program::OfCheckpoint, &args.session, &args.machine, args.steps);
+    };
+    let mut options = args.settings.options();
+    options.optimizer = args.optimizer.optimizer(args.steps);
+    let compile = || ModelFile::read(path)?.compile(&options);
+    session::run(Program::Compiled(&compile), &args.session, &args.machine, args.steps)
+}

@@ -1,0 +1,145 @@
+//! Model files: from text to checked models and plans, with diagnostics.
+
+use crate::failure::{Failure, colors};
+use forebay_compiler::module::{self, Module};
+use forebay_compiler::pipeline::{self, CompileOptions, Models};
+use forebay_dsl::diagnostics::{self, Diagnostic};
+use forebay_dsl::model::{CheckOptions, CheckedModel};
+use forebay_dsl::std_library;
+use forebay_plan::Plan;
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+/// A file that was read.
+pub struct ModelFile {
+    name: String,
+    text: String,
+}
+
+impl ModelFile {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<ModelFile, Failure> {
+        let name = path.display().to_string();
+        let bytes = fs::read(path).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(ModelFile { name, text }),
+            Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                Err(Failure::Input(format!("`{name}` is not text: byte {at} is not UTF-8")))
+            }
+        }
+    }
+
+    /// Is it textual IR?
+    pub fn is_ir(&self) -> bool {
+        self.name.ends_with(".ir")
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Diagnostics with the lines they are about.
+    pub fn render(&self, diagnostics: &[Diagnostic]) -> String {
+        diagnostics::render(diagnostics, &std_library::sources(&self.name, &self.text), colors())
+    }
+
+    fn check(&self, options: &CheckOptions, warned: &mut HashSet<String>) -> Result<CheckedModel, Failure> {
+        match forebay_dsl::load(&self.text, options) {
+            Ok(accepted) => {
+                for warning in &accepted.warnings {
+                    let text = self.render(std::slice::from_ref(warning));
+                    // The three forms of a model mostly have the same warnings.
+                    if warned.insert(text.clone()) {
+                        eprintln!("{}\n", text.trim_end());
+                    }
+                }
+                Ok(accepted.model)
+            }
+            Err(diagnostics) => Err(Failure::Rendered(self.render(&diagnostics))),
+        }
+    }
+
+    /// The textual IR that the file holds.
+    pub fn module(&self) -> Result<Module, Failure> {
+        module::parse(&self.text)
+            .map_err(|errors| Failure::Rendered(forebay_ir::text::render(&errors, &self.text, &self.name)))
+    }
+
+    /// The model as it trains, with the rows of a micro-batch.
+    pub fn training(&self, options: &CompileOptions) -> Result<CheckedModel, Failure> {
+        let mut warned = HashSet::new();
+        let rows = self.rows(options, &mut warned)?;
+        self.check(&options.check_options(true, rows, options.micro_batches), &mut warned)
+    }
+
+    /// The forms of the model that a plan is made of.
+    pub fn models(&self, options: &CompileOptions) -> Result<Models, Failure> {
+        if self.is_ir() {
+            return match self.module()? {
+                Module::Model(model) => Ok(Models { train: (*model).clone(), eval: (*model).clone(), generate: *model }),
+                Module::Graphs(_) => Err(Failure::Input(format!(
+                    "`{}` holds graphs alone: a plan also takes the `model` header that says how they become layers",
+                    self.name
+                ))),
+            };
+        }
+        let mut warned = HashSet::new();
+        let rows = self.rows(options, &mut warned)?;
+        let mut check = |training, rows, micro_batches| {
+            self.check(&options.check_options(training, rows, micro_batches), &mut warned)
+        };
+        Ok(Models {
+            train: check(true, rows, options.micro_batches)?,
+            eval: check(false, rows, options.micro_batches)?,
+            generate: check(false, Some(1), 1)?,
+        })
+    }
+
+    /// Rows of a micro-batch, when there are several.
+    fn rows(&self, options: &CompileOptions, warned: &mut HashSet<String>) -> Result<Option<u64>, Failure> {
+        let n = u64::from(options.micro_batches);
+        if n == 1 {
+            return Ok(None);
+        }
+        let batch = self.check(&options.check_options(true, None, 1), warned)?.batch;
+        if batch.is_multiple_of(n) {
+            return Ok(Some(batch / n));
+        }
+        let divisors: Vec<String> = (1..=batch).filter(|d| batch.is_multiple_of(*d)).map(|d| d.to_string()).collect();
+        let fit = divisors.join(", ");
+        Err(Failure::Input(format!("a batch of {batch} rows cannot be done in {n} parts: --micro-batches must be one of {fit}")))
+    }
+
+    /// Compiles the model.
+    pub fn compile(&self, options: &CompileOptions) -> Result<Plan, Failure> {
+        let models = self.models(options)?;
+        Ok(pipeline::compile(&models, options))
+    }
+}
+
+/// Reads a plan that was compiled earlier.
+pub fn read_plan(path: &Path) -> Result<Plan, Failure> {
+    let name = path.display();
+    let file = fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
+    Plan::read_from(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
+}
+
+/// Replaces a file at once: it is either the old one or the new one, whatever happens.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().map_or_else(Default::default, |n| n.to_string_lossy().into_owned());
+    let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
+    let result = fs::write(&unfinished, bytes).and_then(|()| {
+        if let Ok(kept) = fs::metadata(path) {
+            fs::set_permissions(&unfinished, kept.permissions())?;
+        }
+        fs::rename(&unfinished, path)
+    });
+    result.map_err(|error| {
+        let _ = fs::remove_file(&unfinished);
+        Failure::Input(format!("cannot write `{}`: {error}", path.display()))
+    })
+}

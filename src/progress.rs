@@ -1,0 +1,255 @@
+//! What a run shows while it goes on: a progress bar for people, lines of JSON for programs.
+
+use crate::output::{json, short};
+use forebay_runtime::exec::human_bytes;
+use forebay_runtime::train::{Evaluation, Observer, StepReport, Summary};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::Duration;
+
+/// Lines of progress that a run of any length prints where there is no terminal.
+const LINES: u64 = 20;
+
+/// A step as JSON.
+#[derive(Serialize)]
+struct StepLine {
+    step: u64,
+    loss: f64,
+    tokens_per_s: f64,
+    grad_norm: f64,
+    lr: f64,
+}
+
+/// An evaluation during a run as JSON.
+#[derive(Serialize)]
+struct EvalLine {
+    eval: EvalFields,
+}
+
+#[derive(Serialize)]
+struct EvalFields {
+    step: u64,
+    val_loss: f64,
+    val_bits_per_byte: f64,
+}
+
+/// The end of a run as JSON.
+#[derive(Serialize)]
+struct SummaryLine {
+    summary: SummaryFields,
+}
+
+#[derive(Serialize)]
+struct SummaryFields {
+    train_loss: Option<f64>,
+    val_loss: Option<f64>,
+    val_bits_per_byte: Option<f64>,
+    order0_bits_per_byte: f64,
+    tokens_per_s: Option<f64>,
+    peak_bytes: u64,
+    params: u64,
+    active_params: u64,
+}
+
+/// Shows a run.
+pub struct Progress {
+    json: bool,
+    log: Option<File>,
+    bar: Option<ProgressBar>,
+    steps: u64,
+    first: u64,
+    /// Seconds for a step, smoothed.
+    pace: Option<f64>,
+}
+
+impl Progress {
+    /// For a run that goes from `done` steps to `steps`. A log that exists is gone on with: lines of steps after `done` are dropped.
+    pub fn new(json: bool, log: Option<&Path>, done: u64, steps: u64) -> io::Result<Progress> {
+        let log = log.map(|path| open_log(path, done)).transpose()?;
+        let bar = (!json && io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new(steps);
+            let style = ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len}  {msg}").expect("a valid template");
+            bar.set_style(style.progress_chars("━╸─"));
+            bar.set_position(done);
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        Ok(Progress { json, log, bar, steps, first: done + 1, pace: None })
+    }
+
+    /// Something to know, above the bar.
+    pub fn note(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None if self.json => {}
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// The end of a run, for programs.
+    pub fn summary(&mut self, summary: &Summary, params: u64, active_params: u64) -> io::Result<()> {
+        self.line(&SummaryLine {
+            summary: SummaryFields {
+                train_loss: summary.train_loss,
+                val_loss: summary.evaluation.map(|e| e.loss),
+                val_bits_per_byte: summary.evaluation.map(|e| e.bits_per_byte()),
+                order0_bits_per_byte: summary.order0_bits,
+                tokens_per_s: summary.tokens_per_s,
+                peak_bytes: summary.peak_bytes,
+                params,
+                active_params,
+            },
+        })
+    }
+
+    fn line(&mut self, value: &impl Serialize) -> io::Result<()> {
+        if !self.json && self.log.is_none() {
+            return Ok(());
+        }
+        let line = json(value) + "\n";
+        if let Some(log) = &mut self.log {
+            log.write_all(line.as_bytes())?;
+        }
+        if self.json {
+            let mut out = io::stdout().lock();
+            out.write_all(line.as_bytes())?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, report: &StepReport) {
+        let pace = self.pace.map_or(report.seconds, |p| 0.9 * p + 0.1 * report.seconds);
+        // The first step touches memory for the first time and says nothing about the next.
+        self.pace = (report.step > self.first).then_some(pace);
+        let left = self.steps.saturating_sub(report.step) as f64 * pace;
+        let speed = short(report.tokens_per_s * report.seconds / pace);
+        let text = format!("loss {:.4}  {speed} tokens/s  {} left", report.loss, clock(left));
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(report.step);
+                bar.set_message(text);
+            }
+            None if self.json => {}
+            None => {
+                let every = self.steps.div_ceil(LINES).max(1);
+                if report.step.is_multiple_of(every) || report.step == self.first || report.step == self.steps {
+                    eprintln!("step {}/{}  {text}", report.step, self.steps);
+                }
+            }
+        }
+    }
+}
+
+impl Observer for Progress {
+    fn step(&mut self, report: &StepReport) -> io::Result<()> {
+        let StepReport { step, loss, tokens_per_s, grad_norm, lr, .. } = *report;
+        self.line(&StepLine { step, loss, tokens_per_s, grad_norm, lr })?;
+        self.show(report);
+        Ok(())
+    }
+
+    fn evaluated(&mut self, step: u64, evaluation: &Evaluation) -> io::Result<()> {
+        // The last one is in the summary.
+        if step < self.steps {
+            let val_bits_per_byte = evaluation.bits_per_byte();
+            self.line(&EvalLine { eval: EvalFields { step, val_loss: evaluation.loss, val_bits_per_byte } })?;
+            self.note(&format!("step {step}: validation loss {:.4} ({val_bits_per_byte:.3} bits/byte)", evaluation.loss));
+        }
+        Ok(())
+    }
+}
+
+/// Opens a log to add lines to; those of steps that will be done again are dropped.
+fn open_log(path: &Path, done: u64) -> io::Result<File> {
+    if done > 0 && path.exists() {
+        #[derive(serde::Deserialize)]
+        struct Line {
+            step: u64,
+        }
+        let text = fs::read_to_string(path)?;
+        let is_kept = |line: &&str| serde_json::from_str::<Line>(line).is_ok_and(|l| l.step <= done);
+        let kept: String = text.lines().filter(is_kept).flat_map(|l| [l, "\n"]).collect();
+        fs::write(path, kept)?;
+        return OpenOptions::new().append(true).open(path);
+    }
+    File::create(path)
+}
+
+/// Seconds as people write them: `1:05`, `2:03:00`.
+fn clock(seconds: f64) -> String {
+    let s = seconds.round() as u64;
+    match s / 3600 {
+        0 => format!("{}:{:02}", s / 60, s % 60),
+        hours => format!("{hours}:{:02}:{:02}", s / 60 % 60, s % 60),
+    }
+}
+
+/// The end of a run, for people.
+pub fn summary_text(summary: &Summary, steps_shape: &str, params: u64, active_params: u64) -> String {
+    let ln2 = std::f64::consts::LN_2;
+    let mut out = format!("\n{steps_shape}, {} parameters ({} active for a token)\n\n", short(params as f64), short(active_params as f64));
+    let mut table = crate::output::Table::new(&["", "nats/token", "bits/byte", ""]);
+    let mut row = |name: &str, nats: f64, note: &str| {
+        table.row(vec![name.into(), format!("{nats:.4}"), format!("{:.4}", nats / ln2), note.into()]);
+    };
+    if let Some(loss) = summary.train_loss {
+        row("training loss", loss, "");
+    }
+    if let Some(evaluation) = &summary.evaluation {
+        row("validation loss", evaluation.loss, &format!("{:.0} % of order 0", 100.0 * evaluation.bits_per_byte() / summary.order0_bits));
+    }
+    row("order-0 entropy", summary.order0_bits * ln2, "");
+    out.push_str(&table.render());
+    let m = &summary.memory;
+    let kinds = [
+        ("weights", m.weights),
+        ("gradients", m.gradients),
+        ("optimizer", m.optimizer),
+        ("activations", m.activations),
+        ("other", m.other),
+    ];
+    let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
+    out.push('\n');
+    if let Some(speed) = summary.tokens_per_s {
+        out.push_str(&format!("speed       {} tokens/s\n", short(speed)));
+    }
+    out.push_str(&format!("memory      {} at the peak: {}\n", human_bytes(summary.peak_bytes), kinds.join(", ")));
+    if let Some(folder) = &summary.checkpoint {
+        out.push_str(&format!("checkpoint  {}\n", folder.display()));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(clock(0.4), "0:00");
+        assert_eq!(clock(65.0), "1:05");
+        assert_eq!(clock(7380.0), "2:03:00");
+    }
+
+    #[test]
+    fn logs_are_gone_on_with() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("log");
+        fs::write(&path, "{\"step\":1,\"loss\":2}\n{\"step\":2}\n{\"step\":3}\n{\"summary\":{}}\n{\"st").expect("a file");
+        writeln!(open_log(&path, 2).expect("a log"), "new").expect("a line");
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "{\"step\":1,\"loss\":2}\n{\"step\":2}\nnew\n");
+        open_log(&path, 0).expect("a log");
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "");
+    }
+}

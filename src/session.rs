@@ -1,0 +1,208 @@
+//! A run from the command line: data, plan, first values or a checkpoint, the loop, the summary.
+
+use crate::args::{MachineArgs, SessionArgs};
+use crate::failure::Failure;
+use crate::output::{grouped, print, stdout_failed};
+use crate::progress::{Progress, summary_text};
+use forebay_plan::{Plan, Settings};
+use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
+use forebay_runtime::data::{Corpus, Dataset};
+use forebay_runtime::exec::{ExecOptions, Executor};
+use forebay_runtime::init;
+use forebay_runtime::train::{TrainError, TrainOptions, Trainer};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Steps between checkpoints when nothing else is said.
+const SAVE_EVERY: u64 = 100;
+const DEFAULT_SEED: u64 = 1;
+const RUNS: &str = "forebay-runs";
+
+/// Where the plan comes from.
+pub enum Program<'a> {
+    /// From the model or a plan file.
+    Compiled(&'a dyn Fn() -> Result<Plan, Failure>),
+    /// From the checkpoint.
+    OfCheckpoint,
+}
+
+/// Does a run.
+pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: Option<u64>) -> Result<(), Failure> {
+    let start = Start::new(args)?;
+    let corpus = Corpus::load(&args.data)?;
+    let plan = match (program, &start.checkpoint) {
+        (Program::Compiled(compile), _) => compile()?,
+        (Program::OfCheckpoint, Some(checkpoint)) => checkpoint.plan()?,
+        (Program::OfCheckpoint, None) => {
+            let run = args.resume.as_deref().unwrap_or(Path::new("")).display();
+            return Err(Failure::Input(format!("the run in `{run}` has no checkpoint yet: give the model file to start over")));
+        }
+    };
+    let dataset = Dataset::new(corpus, &plan.settings)?;
+    let options = ExecOptions { seed: start.seed, ..machine.options()? };
+    let mut executor = Executor::new(&plan, &options)?;
+    match &start.checkpoint {
+        Some(checkpoint) => checkpoint.load(&mut executor, Contents::All)?,
+        None => init::initialise(&mut executor),
+    }
+    let mut trainer = Trainer::new(&mut executor, &dataset, start.checkpoint.as_ref())?;
+    let steps = steps.unwrap_or(plan.settings.steps);
+    let mut saver = start.saver(args, &plan)?;
+    let open = |path: &Path| Progress::new(args.json, Some(path), trainer.steps_done(), steps);
+    let mut progress = match &args.log {
+        Some(path) => open(path).map_err(|error| Failure::Input(format!("cannot write the log `{}`: {error}", path.display())))?,
+        None => Progress::new(args.json, None, trainer.steps_done(), steps)?,
+    };
+    introduce(&progress, &dataset, &plan, saver.run());
+    start.warn(&plan, &trainer.data().fingerprint);
+
+    let stop = stop_on_signals()?;
+    let options = TrainOptions {
+        steps,
+        eval_every: args.eval_every,
+        save_every: Some(args.save_every.unwrap_or(SAVE_EVERY)),
+        stop: Some(&stop),
+    };
+    let result = trainer.run(&options, Some(&mut saver), &mut progress);
+    progress.finish();
+    let summary = result.map_err(|error| failed(error, saver.run()))?;
+    if summary.evaluation.is_none() && stop.load(Ordering::Relaxed) {
+        eprintln!("stopped after step {}; the same command with `--resume {}` goes on", summary.steps, saver.run().display());
+        return Err(Failure::Interrupted);
+    }
+    let Settings { batch, seq, params, active_params, .. } = plan.settings;
+    progress.summary(&summary, params, active_params).map_err(stdout_failed)?;
+    if args.json {
+        return Ok(());
+    }
+    let shape = format!("{}: {} steps of {batch} × {seq} tokens", plan.model, summary.steps);
+    let text = summary_text(&summary, &shape, params, active_params);
+    print(&format!("{text}            forebay generate {} --prompt \"…\"\n", saver.run().display()))
+}
+
+/// Where a run begins.
+struct Start {
+    checkpoint: Option<Checkpoint>,
+    seed: u64,
+}
+
+impl Start {
+    fn new(args: &SessionArgs) -> Result<Start, Failure> {
+        let checkpoint = match args.resume.as_deref().map(Checkpoint::open) {
+            None => None,
+            Some(Ok(checkpoint)) => Some(checkpoint),
+            // It was stopped before its first checkpoint: it starts over, with its seed.
+            Some(Err(CheckpointError::NotStarted(run))) => {
+                eprintln!("note: the run in `{}` has no checkpoint yet: it starts over", run.display());
+                None
+            }
+            Some(Err(error)) => return Err(error.into()),
+        };
+        let begun = args.resume.as_deref().and_then(Saver::seed_of);
+        let known = checkpoint.as_ref().map(|c| c.index().seed).or(begun);
+        match (known, args.seed) {
+            (Some(known), Some(given)) if known != given => Err(Failure::Input(format!(
+                "the run was started with --seed {known}, which cannot be changed to {given} when it is resumed: leave --seed out"
+            ))),
+            (known, given) => Ok(Start { checkpoint, seed: known.or(given).unwrap_or(DEFAULT_SEED) }),
+        }
+    }
+
+    /// Where checkpoints go: into the folder that was named, into the run that is resumed, or into a new one.
+    fn saver(&self, args: &SessionArgs, plan: &Plan) -> Result<Saver, Failure> {
+        let same = |a: &Path, b: &Path| fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b));
+        let resumed = self.checkpoint.as_ref().map(|c| (c, c.run()));
+        Ok(match (resumed, &args.save, &args.resume) {
+            (Some((checkpoint, run)), save, _) if save.as_deref().is_none_or(|save| same(save, run)) => {
+                Saver::resume(run, Some(checkpoint.folder()))
+            }
+            (_, Some(save), _) => Saver::create(save, self.seed)?,
+            (_, None, Some(run)) => Saver::create(run, self.seed)?,
+            (_, None, None) => Saver::create(&free_folder(&plan.model), self.seed)?,
+        })
+    }
+
+    /// What makes the run another one than it was.
+    fn warn(&self, plan: &Plan, data: &str) {
+        let Some(checkpoint) = &self.checkpoint else { return };
+        let index = checkpoint.index();
+        if index.plan != plan.checksum() {
+            let changed = changed_settings(&index.settings, &plan.settings);
+            let what = if changed.is_empty() { "options of the model or the optimizer differ".to_string() } else { changed.join(", ") };
+            eprintln!("note: the plan is not the one the checkpoint was made with ({what}): the losses will not be those of an uninterrupted run");
+        }
+        if index.data.fingerprint != data {
+            eprintln!("note: the data are not those the checkpoint was trained on: the losses will not be those of an uninterrupted run");
+        }
+    }
+}
+
+/// `steps 50, was 150`
+fn changed_settings(was: &Settings, now: &Settings) -> Vec<String> {
+    let fields = |settings: &Settings| match serde_json::to_value(settings) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let (was, now) = (fields(was), fields(now));
+    let changed = now.iter().filter(|(name, value)| was.get(*name) != Some(value));
+    changed.map(|(name, value)| format!("{name} {value}, was {}", was.get(name).unwrap_or(&serde_json::Value::Null))).collect()
+}
+
+/// `forebay-runs/TinyMoE`, or with a number when there is a run already.
+fn free_folder(model: &str) -> PathBuf {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    let name: String = model.chars().take(100).map(safe).collect();
+    let folder = |n: u32| Path::new(RUNS).join(if n == 1 { name.clone() } else { format!("{name}-{n}") });
+    (1..).map(folder).find(|f| !f.exists()).expect("some number is free")
+}
+
+fn introduce(progress: &Progress, dataset: &Dataset, plan: &Plan, run: &Path) {
+    let corpus = dataset.corpus();
+    let files = match corpus.files().len() {
+        1 => String::new(),
+        n => format!(" in {n} files"),
+    };
+    progress.note(&format!(
+        "{}: {} parameters, {} active for a token",
+        plan.model,
+        grouped(plan.settings.params),
+        grouped(plan.settings.active_params)
+    ));
+    let path = corpus.path().display();
+    progress.note(&format!("data {path}: {} bytes{files}, a tenth held back", grouped(corpus.bytes().len() as u64)));
+    if let Some(first) = corpus.skipped().first() {
+        let more = corpus.skipped().len() - 1;
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        progress.note(&format!("note: skipped `{}`{more}: not UTF-8 text", first.display()));
+    }
+    progress.note(&format!("checkpoints go to {}", run.display()));
+}
+
+/// A flag that the first Ctrl-C raises; the second one ends the process.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+fn failed(error: TrainError, run: &Path) -> Failure {
+    match error {
+        TrainError::Observer(error) => stdout_failed(error),
+        TrainError::NotFinite { .. } => {
+            let kept = match Checkpoint::open(run) {
+                Ok(checkpoint) => format!("the last checkpoint `{}` is from before", checkpoint.folder().display()),
+                Err(_) => "there is no checkpoint yet".to_string(),
+            };
+            Failure::Input(format!(
+                "{error}\n  = note: the update of this step was not made; {kept}\n  = help: try a smaller --lr, a longer --warmup or a smaller --clip"
+            ))
+        }
+        error => error.into(),
+    }
+}
