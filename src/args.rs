@@ -160,7 +160,8 @@ fn unit(text: &str) -> Result<f64, String> {
 }
 
 fn below_one(text: &str) -> Result<f64, String> {
-    not_negative(text).and_then(|value| if value < 1.0 { Ok(value) } else { Err("it must be from 0 to below 1".into()) })
+    not_negative(text)
+        .and_then(|value| if value < 1.0 { Ok(value) } else { Err("it must be from 0 to below 1".into()) })
 }
 
 impl ModelArgs {
@@ -175,7 +176,12 @@ impl ModelArgs {
             Dtype::Bf16 => DType::BF16,
             Dtype::F64 => DType::F64,
         };
-        CompileOptions { overrides, compute, micro_batches: self.micro_batches.unwrap_or(1), ..CompileOptions::default() }
+        CompileOptions {
+            overrides,
+            compute,
+            micro_batches: self.micro_batches.unwrap_or(1),
+            ..CompileOptions::default()
+        }
     }
 
     /// Was anything asked for?

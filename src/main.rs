@@ -13,13 +13,18 @@ use std::process::ExitCode;
 
 /// A dataflow-graph compiler for Mixture-of-Experts training: from a model file to a falling loss.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, arg_required_else_help = true, after_help = "\
+#[command(
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "\
 Examples:
   forebay train examples/models/tiny-moe.moe --data docs     train on the text files of a folder
   forebay check examples/models/mixtral-8x7b.moe             what a model is made of
   forebay generate forebay-runs/TinyMoE --prompt \"The \"      what it has learnt
 
-`forebay COMMAND --help` says more. Exit status: 0 done, 1 the input is wrong, 2 the command line is wrong, 130 interrupted.")]
+`forebay COMMAND --help` says more. Exit status: 0 done, 1 the input is wrong, 2 the command line is wrong, 130 interrupted."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

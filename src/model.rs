@@ -79,7 +79,9 @@ impl ModelFile {
     pub fn models(&self, options: &CompileOptions) -> Result<Models, Failure> {
         if self.is_ir() {
             return match self.module()? {
-                Module::Model(model) => Ok(Models { train: (*model).clone(), eval: (*model).clone(), generate: *model }),
+                Module::Model(model) => {
+                    Ok(Models { train: (*model).clone(), eval: (*model).clone(), generate: *model })
+                }
                 Module::Graphs(_) => Err(Failure::Input(format!(
                     "`{}` holds graphs alone: a plan also takes the `model` header that says how they become layers",
                     self.name
@@ -110,7 +112,9 @@ impl ModelFile {
         }
         let divisors: Vec<String> = (1..=batch).filter(|d| batch.is_multiple_of(*d)).map(|d| d.to_string()).collect();
         let fit = divisors.join(", ");
-        Err(Failure::Input(format!("a batch of {batch} rows cannot be done in {n} parts: --micro-batches must be one of {fit}")))
+        Err(Failure::Input(format!(
+            "a batch of {batch} rows cannot be done in {n} parts: --micro-batches must be one of {fit}"
+        )))
     }
 
     /// Compiles the model.
@@ -123,7 +127,8 @@ impl ModelFile {
 /// Reads a plan that was compiled earlier.
 pub fn read_plan(path: &Path) -> Result<Plan, Failure> {
     let name = path.display();
-    let file = fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
+    let file =
+        fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
     Plan::read_from(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
 }
 

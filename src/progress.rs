@@ -164,7 +164,10 @@ impl Observer for Progress {
         if step < self.steps {
             let val_bits_per_byte = evaluation.bits_per_byte();
             self.line(&EvalLine { eval: EvalFields { step, val_loss: evaluation.loss, val_bits_per_byte } })?;
-            self.note(&format!("step {step}: validation loss {:.4} ({val_bits_per_byte:.3} bits/byte)", evaluation.loss));
+            self.note(&format!(
+                "step {step}: validation loss {:.4} ({val_bits_per_byte:.3} bits/byte)",
+                evaluation.loss
+            ));
         }
         Ok(())
     }
@@ -198,7 +201,11 @@ fn clock(seconds: f64) -> String {
 /// The end of a run, for people.
 pub fn summary_text(summary: &Summary, steps_shape: &str, params: u64, active_params: u64) -> String {
     let ln2 = std::f64::consts::LN_2;
-    let mut out = format!("\n{steps_shape}, {} parameters ({} active for a token)\n\n", short(params as f64), short(active_params as f64));
+    let mut out = format!(
+        "\n{steps_shape}, {} parameters ({} active for a token)\n\n",
+        short(params as f64),
+        short(active_params as f64)
+    );
     let mut table = crate::output::Table::new(&["", "nats/token", "bits/byte", ""]);
     let mut row = |name: &str, nats: f64, note: &str| {
         table.row(vec![name.into(), format!("{nats:.4}"), format!("{:.4}", nats / ln2), note.into()]);
@@ -207,7 +214,11 @@ pub fn summary_text(summary: &Summary, steps_shape: &str, params: u64, active_pa
         row("training loss", loss, "");
     }
     if let Some(evaluation) = &summary.evaluation {
-        row("validation loss", evaluation.loss, &format!("{:.0} % of order 0", 100.0 * evaluation.bits_per_byte() / summary.order0_bits));
+        row(
+            "validation loss",
+            evaluation.loss,
+            &format!("{:.0} % of order 0", 100.0 * evaluation.bits_per_byte() / summary.order0_bits),
+        );
     }
     row("order-0 entropy", summary.order0_bits * ln2, "");
     out.push_str(&table.render());
@@ -246,7 +257,8 @@ mod tests {
     fn logs_are_gone_on_with() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("log");
-        fs::write(&path, "{\"step\":1,\"loss\":2}\n{\"step\":2}\n{\"step\":3}\n{\"summary\":{}}\n{\"st").expect("a file");
+        fs::write(&path, "{\"step\":1,\"loss\":2}\n{\"step\":2}\n{\"step\":3}\n{\"summary\":{}}\n{\"st")
+            .expect("a file");
         writeln!(open_log(&path, 2).expect("a log"), "new").expect("a line");
         assert_eq!(fs::read_to_string(&path).expect("a file"), "{\"step\":1,\"loss\":2}\n{\"step\":2}\nnew\n");
         open_log(&path, 0).expect("a log");

@@ -38,7 +38,9 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
         (Program::OfCheckpoint, Some(checkpoint)) => checkpoint.plan()?,
         (Program::OfCheckpoint, None) => {
             let run = args.resume.as_deref().unwrap_or(Path::new("")).display();
-            return Err(Failure::Input(format!("the run in `{run}` has no checkpoint yet: give the model file to start over")));
+            return Err(Failure::Input(format!(
+                "the run in `{run}` has no checkpoint yet: give the model file to start over"
+            )));
         }
     };
     let dataset = Dataset::new(corpus, &plan.settings)?;
@@ -53,7 +55,9 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     let mut saver = start.saver(args, &plan)?;
     let open = |path: &Path| Progress::new(args.json, Some(path), trainer.steps_done(), steps);
     let mut progress = match &args.log {
-        Some(path) => open(path).map_err(|error| Failure::Input(format!("cannot write the log `{}`: {error}", path.display())))?,
+        Some(path) => {
+            open(path).map_err(|error| Failure::Input(format!("cannot write the log `{}`: {error}", path.display())))?
+        }
         None => Progress::new(args.json, None, trainer.steps_done(), steps)?,
     };
     introduce(&progress, &dataset, &plan, saver.run());
@@ -70,7 +74,11 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     progress.finish();
     let summary = result.map_err(|error| failed(error, saver.run()))?;
     if summary.evaluation.is_none() && stop.load(Ordering::Relaxed) {
-        eprintln!("stopped after step {}; the same command with `--resume {}` goes on", summary.steps, saver.run().display());
+        eprintln!(
+            "stopped after step {}; the same command with `--resume {}` goes on",
+            summary.steps,
+            saver.run().display()
+        );
         return Err(Failure::Interrupted);
     }
     let Settings { batch, seq, params, active_params, .. } = plan.settings;
@@ -113,7 +121,8 @@ impl Start {
 
     /// Where checkpoints go: into the folder that was named, into the run that is resumed, or into a new one.
     fn saver(&self, args: &SessionArgs, plan: &Plan) -> Result<Saver, Failure> {
-        let same = |a: &Path, b: &Path| fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b));
+        let same =
+            |a: &Path, b: &Path| fs::canonicalize(a).ok().is_some_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b));
         let resumed = self.checkpoint.as_ref().map(|c| (c, c.run()));
         Ok(match (resumed, &args.save, &args.resume) {
             (Some((checkpoint, run)), save, _) if save.as_deref().is_none_or(|save| same(save, run)) => {
@@ -131,11 +140,19 @@ impl Start {
         let index = checkpoint.index();
         if index.plan != plan.checksum() {
             let changed = changed_settings(&index.settings, &plan.settings);
-            let what = if changed.is_empty() { "options of the model or the optimizer differ".to_string() } else { changed.join(", ") };
-            eprintln!("note: the plan is not the one the checkpoint was made with ({what}): the losses will not be those of an uninterrupted run");
+            let what = if changed.is_empty() {
+                "options of the model or the optimizer differ".to_string()
+            } else {
+                changed.join(", ")
+            };
+            eprintln!(
+                "note: the plan is not the one the checkpoint was made with ({what}): the losses will not be those of an uninterrupted run"
+            );
         }
         if index.data.fingerprint != data {
-            eprintln!("note: the data are not those the checkpoint was trained on: the losses will not be those of an uninterrupted run");
+            eprintln!(
+                "note: the data are not those the checkpoint was trained on: the losses will not be those of an uninterrupted run"
+            );
         }
     }
 }
@@ -148,7 +165,9 @@ fn changed_settings(was: &Settings, now: &Settings) -> Vec<String> {
     };
     let (was, now) = (fields(was), fields(now));
     let changed = now.iter().filter(|(name, value)| was.get(*name) != Some(value));
-    changed.map(|(name, value)| format!("{name} {value}, was {}", was.get(name).unwrap_or(&serde_json::Value::Null))).collect()
+    changed
+        .map(|(name, value)| format!("{name} {value}, was {}", was.get(name).unwrap_or(&serde_json::Value::Null)))
+        .collect()
 }
 
 /// `forebay-runs/TinyMoE`, or with a number when there is a run already.

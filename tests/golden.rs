@@ -19,7 +19,9 @@ fn read(name: &str) -> FxHashMap<String, Tensor> {
         let dims: Vec<u64> = view.shape().iter().map(|n| *n as u64).collect();
         let data: Vec<f64> = match view.dtype() {
             Dtype::F64 => view.data().chunks_exact(8).map(|c| f64::from_le_bytes(c.try_into().unwrap())).collect(),
-            Dtype::I32 => view.data().chunks_exact(4).map(|c| f64::from(i32::from_le_bytes(c.try_into().unwrap()))).collect(),
+            Dtype::I32 => {
+                view.data().chunks_exact(4).map(|c| f64::from(i32::from_le_bytes(c.try_into().unwrap()))).collect()
+            }
             dtype => panic!("{dtype:?}"),
         };
         Tensor::new(dims, data)

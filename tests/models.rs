@@ -78,7 +78,9 @@ fn reduced_models_keep_their_kinds_of_layers() {
         let reduced = example.check(&options(DType::F32, example.reduced()), true, None);
         let names = |m: &CheckedModel| m.segments.iter().map(|s| s.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&full), names(&reduced), "{}", example.name);
-        let experts = |m: &CheckedModel| m.segments.iter().any(|s| s.forward.nodes.iter().any(|n| matches!(n.op, Op::TopK { .. })));
+        let experts = |m: &CheckedModel| {
+            m.segments.iter().any(|s| s.forward.nodes.iter().any(|n| matches!(n.op, Op::TopK { .. })))
+        };
         assert!(experts(&reduced), "{}: experts are routed", example.name);
         assert!(reduced.params.iter().map(|p| p.numel()).sum::<u64>() < 400_000, "{} is small", example.name);
     }
@@ -139,7 +141,8 @@ fn check_plan(example: &Example, micro_batches: u32) {
     let batch = data(&model, 3, 256);
     let mut oracle = Oracle::new(&model, 3, batch.clone());
 
-    let mut executor = Executor::new(&plan, &ExecOptions { seed: 7, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
+    let mut executor =
+        Executor::new(&plan, &ExecOptions { seed: 7, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
     init::initialise(&mut executor);
     for (i, param) in model.params.iter().enumerate() {
         let tensor = plan.tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Param).unwrap();
@@ -166,7 +169,12 @@ fn check_plan(example: &Example, micro_batches: u32) {
         let tensor = plan.tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Gradient).unwrap();
         let got = executor.tensor(tensor).chunks_exact(8).map(|c| f64::from_ne_bytes(c.try_into().unwrap()));
         for (i, (got, wanted)) in got.zip(&wanted.data).enumerate() {
-            assert!(close(got, *wanted), "{}: gradient of {}[{i}] is {got}, the oracle has {wanted}", example.name, param.name);
+            assert!(
+                close(got, *wanted),
+                "{}: gradient of {}[{i}] is {got}, the oracle has {wanted}",
+                example.name,
+                param.name
+            );
         }
     }
     oracle.params.clear();
@@ -206,7 +214,8 @@ fn check_training(example: &Example, compute: DType, steps: u64) {
     options.optimizer.steps = steps;
     options.optimizer.warmup = 5;
     let plan = compile(&example.models(&options), &options);
-    let mut executor = Executor::new(&plan, &ExecOptions { seed: 1, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
+    let mut executor =
+        Executor::new(&plan, &ExecOptions { seed: 1, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
     init::initialise(&mut executor);
     let phase = executor.phase_named("train").unwrap();
     let (rows, seq) = (executor.phase(phase).rows, executor.phase(phase).seq);
@@ -254,12 +263,14 @@ fn every_model_trains_in_bf16() {
 #[test]
 fn programs_do_not_grow_with_layers() {
     let with = |layers: i64| {
-        let options = CompileOptions { overrides: vec![("layers".into(), Const::Int(layers))], ..CompileOptions::default() };
+        let options =
+            CompileOptions { overrides: vec![("layers".into(), Const::Int(layers))], ..CompileOptions::default() };
         compile(&Example::named("deepseek-v3").models(&options), &options)
     };
     let (few, many) = (with(61), with(610));
     let size = |plan: &forebay_plan::Plan| {
-        let sum_free: Vec<_> = plan.programs.iter().filter(|p| !p.name.starts_with("sum.") && !p.name.starts_with("optimizer")).collect();
+        let sum_free: Vec<_> =
+            plan.programs.iter().filter(|p| !p.name.starts_with("sum.") && !p.name.starts_with("optimizer")).collect();
         (sum_free.len(), serde_json::to_string(&sum_free).unwrap().len())
     };
     assert_eq!(size(&few), size(&many));

@@ -174,7 +174,9 @@ pub fn scalars(optimizer: &Optimizer, groups: usize) -> Graph {
     let decay = g.with(BinaryOp::Mul, lr, optimizer.weight_decay, "decay");
     let one = g.constant(1.0);
     let keep = g.binary(BinaryOp::Sub, one, decay, "keep");
-    for (name, value) in [("grad_norm", norm), ("lr", lr), ("scale", scale), ("rate", rate), ("root", root), ("keep", keep)] {
+    for (name, value) in
+        [("grad_norm", norm), ("lr", lr), ("scale", scale), ("rate", rate), ("root", root), ("keep", keep)]
+    {
         g.graph.add_output(name, value, OutputRole::Metric);
     }
     g.graph

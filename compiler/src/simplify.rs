@@ -193,16 +193,19 @@ impl<'g> Round<'g> {
                 UnaryOp::Neg | UnaryOp::Sqrt | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor | UnaryOp::Not => {
                     scalar::unary(*op, x[0])
                 }
-                UnaryOp::Exp
-                | UnaryOp::Log
-                | UnaryOp::Rsqrt
-                | UnaryOp::Tanh
-                | UnaryOp::Sin
-                | UnaryOp::Cos => return None,
+                UnaryOp::Exp | UnaryOp::Log | UnaryOp::Rsqrt | UnaryOp::Tanh | UnaryOp::Sin | UnaryOp::Cos => {
+                    return None;
+                }
             },
             Op::Binary(BinaryOp::Pow | BinaryOp::Rem) if from.is_float() => return None,
             Op::Binary(op) => scalar::binary(*op, x[0], x[1], from),
-            Op::Select => if x[0] != 0.0 { x[1] } else { x[2] },
+            Op::Select => {
+                if x[0] != 0.0 {
+                    x[1]
+                } else {
+                    x[2]
+                }
+            }
             Op::Cast(to) => scalar::cast(x[0], from, *to),
             _ => return None,
         };
@@ -248,7 +251,8 @@ impl<'g> Round<'g> {
         let becomes = |op, a, b| Becomes(Op::Binary(op), vec![a, b]);
         let (ca, cb) = (self.constant(a), self.constant(b));
         let (na, nb) = (self.negated(a), self.negated(b));
-        let is_zero = |c: Option<f64>, sign: f64| c == Some(0.0) && (!dtype.is_float() || c.map(f64::signum) == Some(sign));
+        let is_zero =
+            |c: Option<f64>, sign: f64| c == Some(0.0) && (!dtype.is_float() || c.map(f64::signum) == Some(sign));
         match op {
             BinaryOp::Add if is_zero(cb, -1.0) => Is(a),
             BinaryOp::Add if is_zero(ca, -1.0) => Is(b),
@@ -343,7 +347,11 @@ impl<'g> Round<'g> {
         let (made, of) = self.made_by(x);
         match (op, made) {
             (Op::Rename { from, to }, Op::Rename { from: first, to: middle }) if from == middle => {
-                if first == to { Is(of[0]) } else { Becomes(Op::Rename { from: *first, to: *to }, of.to_vec()) }
+                if first == to {
+                    Is(of[0])
+                } else {
+                    Becomes(Op::Rename { from: *first, to: *to }, of.to_vec())
+                }
             }
             (Op::Split { from, into }, Op::Merge { from: parts, into: whole }) if from == whole && into == parts => {
                 Is(of[0])

@@ -1,117 +1,21 @@
 //! Differentiated segments: gradients against differences, agreement of the graphs with each other, and what is saved.
 
-use forebay_compiler::autodiff::{Differentiated, Options, differentiate, grad_input_name};
-use forebay_ir::reference::{Mode, Tensor, evaluate, sample};
+mod autodiff_support;
+
+use autodiff_support::{
+    Values, bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all,
+};
+use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
+use forebay_ir::reference::{Mode, sample};
 use forebay_ir::text::{parse, print, print_module, render};
-use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ReduceKind, UnaryOp, ValueId, testing, verify};
+use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ReduceKind, UnaryOp, ValueId, testing};
 use proptest::prelude::*;
-use rustc_hash::FxHashMap;
 use std::path::Path;
-
-type Values = FxHashMap<ValueId, Tensor>;
-
-const STEP: f64 = 1e-5;
-
-/// What comes out of a run, by role and name.
-type Results = FxHashMap<(OutputRole, String), Tensor>;
 
 fn read(source: &str) -> Graph {
     let graph = parse(source).unwrap_or_else(|e| panic!("{}", render(&e, source, "input")));
     check_legal(&graph);
     graph
-}
-
-fn check_legal(graph: &Graph) {
-    verify::verify(graph).unwrap_or_else(|v| panic!("{}", verify::render(graph, &v)));
-}
-
-fn graphs(d: &Differentiated) -> [&Graph; 4] {
-    [&d.forward, &d.backward, &d.backward_input, &d.backward_weight]
-}
-
-fn run(graph: &Graph, given: &Values, mode: Mode) -> Results {
-    let values = evaluate(graph, given, mode);
-    let result = |o: &forebay_ir::Output| ((o.role, o.name.clone()), values[o.value.index()].clone());
-    graph.outputs.iter().map(result).collect()
-}
-
-/// A run's inputs: those of F by role and name, what earlier graphs saved, gradients of carries.
-fn bind(graph: &Graph, forward: (&Graph, &Values), saved: &[&Results], grads: &FxHashMap<String, Tensor>) -> Values {
-    let value_of = |input: &forebay_ir::Input| {
-        let name = &graph.node(input.value).name;
-        let found = match input.role {
-            InputRole::Saved => saved.iter().find_map(|r| r.get(&(OutputRole::Saved, name.clone()))),
-            InputRole::Grad => grads.get(name),
-            role => forward.0.input(role, name).and_then(|v| forward.1.get(&v)),
-        };
-        (input.value, found.unwrap_or_else(|| panic!("nothing for `{name}`")).clone())
-    };
-    graph.inputs.iter().map(value_of).collect()
-}
-
-fn gradients(results: &Results) -> Vec<(String, Tensor)> {
-    let mut grads: Vec<(String, Tensor)> =
-        results.iter().filter(|((r, _), _)| *r == OutputRole::Grad).map(|((_, n), t)| (n.clone(), t.clone())).collect();
-    grads.sort_by(|a, b| a.0.cmp(&b.0));
-    grads
-}
-
-fn dot(a: &Tensor, b: &Tensor) -> f64 {
-    a.data.iter().zip(&b.data).map(|(a, b)| a * b).sum()
-}
-
-/// Random gradients for the carry outputs.
-fn output_gradients(forward: &Graph, options: &Options, seed: i32) -> FxHashMap<String, Tensor> {
-    let mut sampler = sample::Sampler::new(seed);
-    let carry = |name: &String| forward.output(OutputRole::Carry, name).expect("it exists");
-    options.carry_outputs.iter().map(|n| (grad_input_name(n), sampler.input(forward, carry(n), &(-1.0..1.0)))).collect()
-}
-
-/// Losses, and carries weighted with the gradients that will come from later segments.
-fn objective(forward: &Graph, given: &Values, grads: &FxHashMap<String, Tensor>) -> f64 {
-    let results = run(forward, given, Mode::F64);
-    let terms = results.iter().map(|((role, name), tensor)| match role {
-        OutputRole::Loss => tensor.data[0],
-        OutputRole::Carry => grads.get(&grad_input_name(name)).map_or(0.0, |g| dot(g, tensor)),
-        _ => 0.0,
-    });
-    terms.sum()
-}
-
-/// Runs F, B, I and W; the graphs must agree. Returns B's gradients.
-fn run_all(
-    d: &Differentiated,
-    original: &Graph,
-    given: &Values,
-    grads: &FxHashMap<String, Tensor>,
-    mode: Mode,
-) -> Vec<(String, Tensor)> {
-    let before = (original, given);
-    let forward = run(&d.forward, &bind(&d.forward, before, &[], grads), mode);
-    // In f64 mode constants are rounded where they are folded, and nowhere else.
-    if mode == Mode::Typed {
-        for (key, tensor) in run(original, given, mode) {
-            assert!(forward[&key].same_bits(&tensor), "{key:?} changed");
-        }
-    }
-    let b = run(&d.backward, &bind(&d.backward, before, &[&forward], grads), mode);
-    let i = run(&d.backward_input, &bind(&d.backward_input, before, &[&forward], grads), mode);
-    let w = run(&d.backward_weight, &bind(&d.backward_weight, before, &[&forward, &i], grads), mode);
-    let apart: Vec<(String, Tensor)> = [gradients(&i), gradients(&w)].concat();
-    let together = gradients(&b);
-    assert_eq!(together.len(), apart.len(), "every gradient comes from I or from W");
-    for (name, tensor) in &together {
-        let (_, other) = apart.iter().find(|(n, _)| n == name).expect("I or W has it");
-        assert!(tensor.same_bits(other), "{name} of B differs from that of I and W");
-    }
-    together
-}
-
-/// Choices are not differentiated: ints and bools stay what they are at the point of the derivative.
-fn frozen(forward: &Graph, given: &Values) -> Values {
-    let values = evaluate(forward, given, Mode::F64);
-    let choices = forward.values().filter(|&v| !forward.ty(v).dtype.is_float());
-    choices.map(|v| (v, values[v.index()].clone())).collect()
 }
 
 fn check_against_differences(original: &Graph, options: &Options, d: &Differentiated, given: &Values, seed: i32) {
@@ -124,11 +28,7 @@ fn check_against_differences(original: &Graph, options: &Options, d: &Differenti
     given.extend(frozen(forward, &given));
     let mut sampler = sample::Sampler::new(seed + 2000);
     for (name, gradient) in results {
-        let (role, input) = match name.strip_prefix("carry.") {
-            Some(carry) => (InputRole::Carry, carry),
-            None => (InputRole::Param, name.strip_prefix("param.").expect("gradients have a prefix")),
-        };
-        let x = forward.input(role, input).expect("gradients are of inputs");
+        let x = input_of(forward, &name);
         let along = sampler.input(forward, x, &(-1.0..1.0));
         let at = |by: f64| {
             let mut moved = given.clone();
@@ -136,22 +36,7 @@ fn check_against_differences(original: &Graph, options: &Options, d: &Differenti
             data.iter_mut().zip(&along.data).for_each(|(x, u)| *x += by * u);
             objective(forward, &moved, &grads)
         };
-        let difference = (at(STEP) - at(-STEP)) / (2.0 * STEP);
-        let gradient = dot(&gradient, &along);
-        let scale = difference.abs().max(gradient.abs()).max(1e-2);
-        // Where differences of two widths disagree, they are no yardstick (random graphs have steep places).
-        let wider = (at(2.0 * STEP) - at(-2.0 * STEP)) / (4.0 * STEP);
-        if !(difference.is_finite() && (difference - wider).abs() <= 1e-7 * scale) {
-            assert!(!strict, "@{}: {name} cannot be judged: {difference}, {wider}", forward.name);
-            continue;
-        }
-        assert!(
-            (difference - gradient).abs() <= 1e-6 * scale,
-            "@{}: {name} is {gradient}, the difference {difference}\n{}\n{}",
-            forward.name,
-            print(forward),
-            print(&d.backward)
-        );
+        judge(&format!("@{}: {name}", forward.name), d, dot(&gradient, &along), strict, &at);
     }
 }
 
@@ -162,7 +47,8 @@ fn directive<'s>(source: &'s str, key: &str) -> Option<&'s str> {
 
 fn options(source: &str, forward: &Graph) -> Options {
     let mut options = Options::all_floats(forward);
-    let again = |name: &str| directive(source, "recompute").is_some_and(|l| l == "all" || l.split(' ').any(|n| n == name));
+    let again =
+        |name: &str| directive(source, "recompute").is_some_and(|l| l == "all" || l.split(' ').any(|n| n == name));
     options.recompute = forward.values().filter(|&v| again(&forward.node(v).name)).collect();
     options
 }
@@ -171,7 +57,8 @@ fn options(source: &str, forward: &Graph) -> Options {
 fn interface(graph: &Graph) -> String {
     let text = print(graph);
     let is_input = |l: &&str| graph.inputs.iter().any(|i| l.starts_with(&format!("  {} ", i.role.name())));
-    let lines = text.lines().filter(|l| l.starts_with("graph") || l.starts_with("  return") || *l == "}" || is_input(l));
+    let lines =
+        text.lines().filter(|l| l.starts_with("graph") || l.starts_with("  return") || *l == "}" || is_input(l));
     lines.fold(String::new(), |all, line| all + line + "\n")
 }
 
@@ -241,7 +128,9 @@ fn random_inputs(graph: &Graph, seed: i32) -> Values {
 /// Has it a derivative almost everywhere, which differences find?
 fn is_smooth(op: &Op) -> bool {
     match op {
-        Op::Unary(UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Floor | UnaryOp::Sign | UnaryOp::Abs) => false,
+        Op::Unary(UnaryOp::Log | UnaryOp::Sqrt | UnaryOp::Rsqrt | UnaryOp::Floor | UnaryOp::Sign | UnaryOp::Abs) => {
+            false
+        }
         Op::Binary(BinaryOp::Div | BinaryOp::Pow | BinaryOp::Rem | BinaryOp::Min | BinaryOp::Max) => false,
         Op::Reduce { kind, .. } => *kind == ReduceKind::Sum,
         op => *op != Op::Detach,

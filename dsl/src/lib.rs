@@ -5,10 +5,10 @@
 
 pub mod ast;
 pub mod check;
-pub mod model;
 pub mod diagnostics;
 pub mod format;
 pub mod lex;
+pub mod model;
 pub mod parse;
 pub mod std_library;
 

@@ -40,7 +40,9 @@ fn plain() -> CheckOptions {
 fn overrides(text: &str) -> Vec<(String, Const)> {
     let parse = |value: &str| {
         let number = value.parse().map(Const::Int).or_else(|_| value.parse().map(Const::Float));
-        number.or_else(|_| value.parse().map(Const::Bool)).unwrap_or_else(|_| Const::Str(value.trim_matches('"').into()))
+        number
+            .or_else(|_| value.parse().map(Const::Bool))
+            .unwrap_or_else(|_| Const::Str(value.trim_matches('"').into()))
     };
     let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
     pairs.map(|(name, value)| (name.to_string(), parse(value))).collect()
@@ -67,7 +69,8 @@ fn check_invariants(model: &CheckedModel) {
     for (i, layer) in model.layers.iter().enumerate() {
         check_layer(model, i, layer);
     }
-    let mut names: Vec<&str> = model.params.iter().chain(&model.states).chain(&model.stats).map(|t| t.name.as_str()).collect();
+    let mut names: Vec<&str> =
+        model.params.iter().chain(&model.states).chain(&model.stats).map(|t| t.name.as_str()).collect();
     let n = names.len();
     names.sort_unstable();
     names.dedup();
@@ -88,7 +91,8 @@ fn check_layer(model: &CheckedModel, number: usize, layer: &Layer) {
     for (value, source) in inputs(&segment.forward, InputRole::Carry).zip(&layer.carries) {
         assert!(source.layer < number, "a carry comes from an earlier layer");
         let from = &model.segments[model.layers[source.layer].segment].forward;
-        let output = from.outputs.iter().filter(|o| o.role == OutputRole::Carry).nth(source.output).expect("the output exists");
+        let output =
+            from.outputs.iter().filter(|o| o.role == OutputRole::Carry).nth(source.output).expect("the output exists");
         assert_eq!(dims(from, output.value), dims(&segment.forward, value));
         assert_eq!(from.ty(output.value).dtype, segment.forward.ty(value).dtype);
     }
@@ -121,7 +125,9 @@ fn show(model: &CheckedModel) -> String {
         let main = if loss.main { ", main" } else { "" };
         writeln!(out, "loss {} weight {} scope {:?}{main}", loss.name, loss.weight, loss.scope).unwrap();
     }
-    let names = |tensors: &[Tensor], list: &[usize]| list.iter().map(|&i| tensors[i].name.clone()).collect::<Vec<_>>().join(" ");
+    let names = |tensors: &[Tensor], list: &[usize]| {
+        list.iter().map(|&i| tensors[i].name.clone()).collect::<Vec<_>>().join(" ")
+    };
     for (i, layer) in model.layers.iter().enumerate() {
         let segment = &model.segments[layer.segment].name;
         write!(out, "layer {i} {:?} = {segment}", layer.name).unwrap();
@@ -129,7 +135,10 @@ fn show(model: &CheckedModel) -> String {
             ("params", names(&model.params, &layer.params)),
             ("states", names(&model.states, &layer.states)),
             ("stats", names(&model.stats, &layer.stats)),
-            ("carries", layer.carries.iter().map(|s| format!("{}.{}", s.layer, s.output)).collect::<Vec<_>>().join(" ")),
+            (
+                "carries",
+                layer.carries.iter().map(|s| format!("{}.{}", s.layer, s.output)).collect::<Vec<_>>().join(" "),
+            ),
             ("update", names(&model.states, &layer.update_outputs)),
         ];
         for (what, list) in lists.iter().filter(|(_, list)| !list.is_empty()) {
@@ -199,7 +208,8 @@ fn equal_values() {
         let graph = &segment.forward;
         for seed in 0..3 {
             let values = evaluate(graph, &given(graph, seed), Mode::F64);
-            let side = |side| graph.output(OutputRole::Output, side).unwrap_or_else(|| panic!("{name}: no output {side}"));
+            let side =
+                |side| graph.output(OutputRole::Output, side).unwrap_or_else(|| panic!("{name}: no output {side}"));
             let (left, right) = (&values[side("left").index()], &values[side("right").index()]);
             assert_eq!(left.dims, right.dims, "{name}");
             assert!(left.data.iter().any(|x| *x != 0.0), "{name}: there is something to compare");
@@ -226,7 +236,9 @@ fn examples() -> Vec<(String, String)> {
 
 /// `// reduced: --set a=1 b=2`
 fn reduced(text: &str) -> Vec<(String, Const)> {
-    overrides(text.lines().find_map(|line| line.strip_prefix("// reduced: --set ")).expect("a line with the reduced size"))
+    overrides(
+        text.lines().find_map(|line| line.strip_prefix("// reduced: --set ")).expect("a line with the reduced size"),
+    )
 }
 
 #[test]
@@ -248,17 +260,29 @@ fn example_models_pass() {
 fn the_library_is_complete_and_correct() {
     let names: Vec<String> =
         files("std").iter().map(|p| p.file_name().expect("a file").to_string_lossy().into_owned()).collect();
-    assert_eq!(names, std_library::FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "the table lists every file");
+    assert_eq!(
+        names,
+        std_library::FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        "the table lists every file"
+    );
     for (parsed, (name, text)) in std_library::parsed().iter().zip(std_library::FILES) {
-        assert!(parsed.diagnostics.is_empty(), "{}", render(&parsed.diagnostics, &std_library::sources(name, text), false));
+        assert!(
+            parsed.diagnostics.is_empty(),
+            "{}",
+            render(&parsed.diagnostics, &std_library::sources(name, text), false)
+        );
     }
 }
 
 /// Layers of one kind cost next to nothing: the graphs of a model of many are those of a model of few.
 #[test]
 fn equal_layers_share_a_segment() {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/deepseek-v3.moe")).expect("a model");
-    let with_layers = |n: i64| accept("deepseek", &text, &CheckOptions { overrides: vec![("layers".into(), Const::Int(n))], ..plain() }).model;
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/deepseek-v3.moe"))
+            .expect("a model");
+    let with_layers = |n: i64| {
+        accept("deepseek", &text, &CheckOptions { overrides: vec![("layers".into(), Const::Int(n))], ..plain() }).model
+    };
     let (few, many) = (with_layers(5), with_layers(10_000));
     assert_eq!(few.segments.len(), many.segments.len());
     assert_eq!(many.layers.len(), few.layers.len() + 9_995);
@@ -270,7 +294,9 @@ fn equal_layers_share_a_segment() {
 /// The work is counted, not timed: a full-size model stays far below what is allowed.
 #[test]
 fn a_large_model_is_checked_in_few_steps() {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/deepseek-v3.moe")).expect("a model");
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/deepseek-v3.moe"))
+            .expect("a model");
     let limits = Limits { nodes: 1_500, ..Limits::default() };
     accept("deepseek-v3.moe", &text, &CheckOptions { limits, training: true, ..plain() });
 }
@@ -301,7 +327,12 @@ mod mutations {
 
     /// Does the file define a block of the library?
     fn defines_same(text: &str, library: &str) -> bool {
-        let blocks = |t: &str| t.lines().filter_map(|l| l.strip_prefix("block ")).map(|l| l.split('(').next().unwrap_or("").to_string()).collect::<Vec<_>>();
+        let blocks = |t: &str| {
+            t.lines()
+                .filter_map(|l| l.strip_prefix("block "))
+                .map(|l| l.split('(').next().unwrap_or("").to_string())
+                .collect::<Vec<_>>()
+        };
         blocks(text).iter().any(|b| blocks(library).contains(b))
     }
 
@@ -321,7 +352,7 @@ mod mutations {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 12000, failure_persistence: None, ..ProptestConfig::default() })]
 
         /// Whatever is changed in a model, the answer is a model or diagnostics that can be shown.
         #[test]
@@ -349,9 +380,9 @@ mod mutations {
             let limits = Limits { nodes: 20_000, layers: 1_000 };
             let options = CheckOptions { overrides, limits, training: true, ..plain() };
             match load(&text, &options) {
-                Ok(accepted) => super::check_invariants(&accepted.model),
+                Ok(accepted) => { eprintln!("OUTCOME ok"); super::check_invariants(&accepted.model) }
                 Err(diagnostics) => {
-                    prop_assert!(!diagnostics.is_empty());
+                    prop_assert!(!diagnostics.is_empty()); eprintln!("OUTCOME {}", &diagnostics[0].code[..3]);
                     render(&diagnostics, &std_library::sources("mutated.moe", &text), false);
                 }
             }

@@ -108,7 +108,8 @@ impl<'g> Masks<'g> {
         let users = graph.users();
         for value in graph.values().rev() {
             let is_output = graph.outputs.iter().any(|o| o.value == value);
-            masks.hidden[value.index()] = if is_output { Vec::new() } else { masks.hides(value, &users[value.index()]) };
+            masks.hidden[value.index()] =
+                if is_output { Vec::new() } else { masks.hides(value, &users[value.index()]) };
         }
         masks
     }

@@ -205,6 +205,8 @@ impl Ctx<'_> {
                 self.dtype(0, NUMBER)?;
                 self.has(0, *axis)?;
                 self.fixed(*axis)?;
+                let owned = first().axes.iter().find(|a| self.graph.ragged_parent(**a) == Some(*axis));
+                ensure(owned.is_none(), || format!("a scan along `{}`, which owns rows", self.name(*axis)))?;
                 Ok(first().clone())
             }
             Op::Rename { from, to } => {
@@ -388,7 +390,9 @@ impl Ctx<'_> {
         ensure(!index.has(axis), || format!("the index has the axis `{}` it looks up", self.name(axis)))?;
         let parent = self.graph.ragged_parent(axis);
         if let Some(parent) = parent {
-            ensure(!index.has(parent), || format!("the index has the axis `{}` that goes with its rows", self.name(parent)))?;
+            ensure(!index.has(parent), || {
+                format!("the index has the axis `{}` that goes with its rows", self.name(parent))
+            })?;
         }
         let mut axes: Vec<AxisId> = Vec::new();
         for (i, &a) in x.axes.iter().enumerate() {

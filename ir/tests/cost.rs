@@ -78,7 +78,10 @@ fn masks_count_by_what_they_let_through() {
     assert_eq!(model_flops(&attention(renamed)), full / 2.0);
     let distance = "%zero = const 0 : i32\n %mask = ge %far, %zero : bool[t, u]";
     assert_eq!(model_flops(&attention(distance)), full / 2.0);
-    let window = format!("{} %near = lt %far, %three : bool[t, u]\n %mask = and %near, %causal : bool[t, u]", causal.replace("%mask", "%causal") + "\n");
+    let window = format!(
+        "{} %near = lt %far, %three : bool[t, u]\n %mask = and %near, %causal : bool[t, u]",
+        causal.replace("%mask", "%causal") + "\n"
+    );
     assert_eq!(model_flops(&attention(&window)), full * 3.0 / 8.0);
     let nested = "%near = lt %far, %three : bool[t, u]
         %no = const -inf : f32
@@ -86,7 +89,10 @@ fn masks_count_by_what_they_let_through() {
         %mask = le %u, %t : bool[u, t]";
     let nested = attention_of(nested, "s.near");
     assert_eq!(model_flops(&nested), full * 3.0 / 8.0, "a mask over a mask");
-    let near = format!("{} %end = add %u, %three : i32[u]\n %near = le %t, %end : bool[t, u]\n %mask = and %causal, %near : bool[t, u]", causal.replace("%mask", "%causal") + "\n");
+    let near = format!(
+        "{} %end = add %u, %three : i32[u]\n %near = le %t, %end : bool[t, u]\n %mask = and %causal, %near : bool[t, u]",
+        causal.replace("%mask", "%causal") + "\n"
+    );
     assert_eq!(model_flops(&attention(&near)), full / 2.0, "four of eight keys are no less than half");
     let no_mask = "%mask = lt %far, %three : bool[t, u]";
     assert_eq!(model_flops(&attention(no_mask)), full, "a window that looks ahead");
@@ -185,7 +191,8 @@ fn model_flops_are_those_of_the_formula() {
     for (b, s, d, h, layers, experts, k, f, v) in
         [(8, 256, 256, 8, 4, 8, 2, 512, 256), (4, 512, 768, 12, 8, 16, 2, 1024, 8192)]
     {
-        let counted = 3.0 * (layers as f64 * model_flops(&layer(b, s, d, h, experts, k, f)) + model_flops(&head(b, s, d, v)));
+        let counted =
+            3.0 * (layers as f64 * model_flops(&layer(b, s, d, h, experts, k, f)) + model_flops(&head(b, s, d, v)));
         let per_layer = 8 * d * d + 2 * s * d + 2 * d * experts + (k + 1) * 6 * d * f;
         assert_eq!(counted, (3 * (layers * per_layer + 2 * d * v) * s * b) as f64);
     }

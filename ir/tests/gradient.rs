@@ -81,7 +81,8 @@ fn check(graph: &Graph, y: ValueId, g: ValueId, range: &Range<f64>) {
 fn gradients_equal_differences() {
     insta::glob!("gradient/*.ir", |path| {
         let source = std::fs::read_to_string(path).expect("readable");
-        let graphs = parse_module(&source).unwrap_or_else(|e| panic!("{}", render(&e, &source, &path.display().to_string())));
+        let graphs =
+            parse_module(&source).unwrap_or_else(|e| panic!("{}", render(&e, &source, &path.display().to_string())));
         let mut text = String::new();
         for mut graph in graphs {
             verify::verify(&graph).unwrap_or_else(|v| panic!("{}", verify::render(&graph, &v)));

@@ -32,9 +32,13 @@ fn run(source: &str, inputs: &[&[f64]]) -> Vec<f64> {
 #[test]
 fn integers_divide_downwards_and_wrap_around() {
     let int = |op, a: f64, b: f64| scalar::round(scalar::binary(op, a, b, DType::I32), DType::I32);
-    for (a, b, quotient, rest) in
-        [(7.0, 2.0, 3.0, 1.0), (-7.0, 2.0, -4.0, 1.0), (7.0, -2.0, -4.0, -1.0), (-7.0, -2.0, 3.0, -1.0), (5.0, 0.0, 0.0, 0.0)]
-    {
+    for (a, b, quotient, rest) in [
+        (7.0, 2.0, 3.0, 1.0),
+        (-7.0, 2.0, -4.0, 1.0),
+        (7.0, -2.0, -4.0, -1.0),
+        (-7.0, -2.0, 3.0, -1.0),
+        (5.0, 0.0, 0.0, 0.0),
+    ] {
         assert_eq!(int(BinaryOp::Div, a, b), quotient, "{a} / {b}");
         assert_eq!(int(BinaryOp::Rem, a, b), rest, "{a} % {b}");
     }
@@ -59,7 +63,10 @@ fn floats_follow_the_rules_of_nan_and_sign() {
 #[test]
 fn casts_truncate_saturate_and_round_to_even() {
     let to_int = |x| scalar::cast(x, DType::F32, DType::I32);
-    assert_eq!([to_int(-1.9), to_int(1e20), to_int(-1e20), to_int(f64::NAN)], [-1.0, i32::MAX as f64, i32::MIN as f64, 0.0]);
+    assert_eq!(
+        [to_int(-1.9), to_int(1e20), to_int(-1e20), to_int(f64::NAN)],
+        [-1.0, i32::MAX as f64, i32::MIN as f64, 0.0]
+    );
     assert_eq!(scalar::cast(0.25, DType::F32, DType::Bool), 1.0);
     let bf16 = |x| scalar::round(x, DType::BF16);
     assert_eq!(bf16(1.0 + 1.0 / 256.0), 1.0, "a tie goes to the even one below");
@@ -74,7 +81,8 @@ fn casts_truncate_saturate_and_round_to_even() {
 fn sums_are_rounded_once() {
     let graph = "graph @g {\n axis t = 4\n param %x : bf16[t]\n %y = sum %x over {t} : bf16\n return output y = %y\n}";
     assert_eq!(run(graph, &[&[256.0, 1.0, 1.0, 1.0]]), [260.0], "one by one it would stay 256");
-    let graph = "graph @g {\n axis t = 4\n param %x : bf16[t]\n %y = scan %x {t backward} : bf16[t]\n return output y = %y\n}";
+    let graph =
+        "graph @g {\n axis t = 4\n param %x : bf16[t]\n %y = scan %x {t backward} : bf16[t]\n return output y = %y\n}";
     assert_eq!(run(graph, &[&[256.0, 1.0, 1.0, 1.0]]), [260.0, 3.0, 2.0, 1.0]);
 }
 
@@ -128,7 +136,8 @@ fn reductions_of_empty_groups_have_neutral_values() {
     assert_eq!(run(&max, &[&CHOSEN, &x]), [3.0, f64::NEG_INFINITY, 6.0, 8.0]);
     let min = grouped("%y = reduce_min %rows over {r} : i32[e]");
     assert_eq!(run(&min, &[&CHOSEN]), [1.0, i32::MAX as f64, 2.0, 0.0]);
-    let nan = "graph @g {\n axis t = 3\n param %x : f32[t]\n %y = reduce_max %x over {t} : f32\n return output y = %y\n}";
+    let nan =
+        "graph @g {\n axis t = 3\n param %x : f32[t]\n %y = reduce_max %x over {t} : f32\n return output y = %y\n}";
     assert!(run(nan, &[&[1.0, f64::NAN, 2.0]])[0].is_nan());
 }
 
@@ -204,13 +213,18 @@ fn an_index_out_of_range_is_a_mistake() {
 fn views_copies_and_pieces() {
     let x: Vec<f64> = (0..6).map(f64::from).collect();
     let with = |rest: &str| {
-        format!("graph @g {{\naxis t = 2, d = 3, m = 6, s = 2, p = 5, q = 4, one = 1\nparam %x : f32[t, d]\n{rest}\nreturn output y = %y\n}}")
+        format!(
+            "graph @g {{\naxis t = 2, d = 3, m = 6, s = 2, p = 5, q = 4, one = 1\nparam %x : f32[t, d]\n{rest}\nreturn output y = %y\n}}"
+        )
     };
     assert_eq!(run(&with("%y = reorder %x : f32[d, t]"), &[&x]), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
     assert_eq!(run(&with("%y = merge %x {t, d -> m} : f32[m]"), &[&x]), x);
     assert_eq!(run(&with("%y = take %x {d: 1} : f32[t]"), &[&x]), [1.0, 4.0]);
     assert_eq!(run(&with("%y = slice %x {d -> s: 1} : f32[t, s]"), &[&x]), [1.0, 2.0, 4.0, 5.0]);
-    assert_eq!(run(&with("%y = pad %x {d -> p: 1} : f32[t, p]"), &[&x]), [0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 3.0, 4.0, 5.0, 0.0]);
+    assert_eq!(
+        run(&with("%y = pad %x {d -> p: 1} : f32[t, p]"), &[&x]),
+        [0.0, 0.0, 1.0, 2.0, 0.0, 0.0, 3.0, 4.0, 5.0, 0.0]
+    );
     let stacked = with("%y = stack %x, %x {s} : f32[t, d, s]");
     assert_eq!(run(&stacked, &[&x]), [0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0]);
     let joined = with("%a = slice %x {d -> one: 2} : f32[t, one]\n%y = concat %a, %x {one, d -> q} : f32[t, q]");
@@ -222,7 +236,9 @@ fn views_copies_and_pieces() {
 #[test]
 fn random_numbers_do_not_depend_on_how_the_batch_is_cut() {
     let random = |rows: usize| {
-        format!("graph @g {{\naxis key = 4, b = {rows}, d = 3\nruntime %rng : i32[key]\n%y = random %rng {{site 2, offset b}} : f32[b, d]\nreturn output y = %y\n}}")
+        format!(
+            "graph @g {{\naxis key = 4, b = {rows}, d = 3\nruntime %rng : i32[key]\n%y = random %rng {{site 2, offset b}} : f32[b, d]\nreturn output y = %y\n}}"
+        )
     };
     let whole = run(&random(4), &[&[7.0, 1.0, 0.0, 0.0]]);
     let half = run(&random(2), &[&[7.0, 1.0, 0.0, 2.0]]);

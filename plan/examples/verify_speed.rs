@@ -4,7 +4,7 @@ use forebay_plan::{Plan, testing, verify};
 use std::time::Instant;
 
 fn main() {
-    for calls in [2_000, 20_000] {
+    for calls in [2_000, 20_000, 200_000] {
         let plan = testing::large(calls);
         let n: usize = plan.roles[0].phases.iter().map(|p| p.calls.len()).sum();
         let start = Instant::now();

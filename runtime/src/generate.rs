@@ -75,7 +75,9 @@ impl<'a, 'p> Generator<'a, 'p> {
         let phase = executor.phase(id);
         let logits = phase.outputs.iter().find(|o| o.name == "logits" && o.dims.len() == 3 && o.dims[1] == phase.seq);
         let logits = logits.ok_or_else(|| {
-            GenerateError::NoLogits(phase.outputs.iter().map(|o| format!("{}{:?}", o.name, o.dims)).collect::<Vec<_>>().join(", "))
+            GenerateError::NoLogits(
+                phase.outputs.iter().map(|o| format!("{}{:?}", o.name, o.dims)).collect::<Vec<_>>().join(", "),
+            )
         })?;
         let vocab = (executor.plan().settings.vocab.min(logits.dims[2])) as usize;
         if let Some(byte) = prompt.iter().copied().find(|b| usize::from(*b) >= vocab) {

@@ -76,7 +76,8 @@ impl Hasher {
     /// One multiplication to 128 bits, folded: as in wyhash and its kin.
     fn word(&mut self, word: u64) {
         let product = u128::from(self.state ^ word ^ 0xa076_1d64_78bd_642f) * 0xe703_7ed1_a0b4_28db;
-        self.state = (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.state =
+            (product as u64) ^ ((product >> 64) as u64).rotate_left(23) ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     /// The hash of all bytes so far.

@@ -205,7 +205,10 @@ mod tests {
         // The standard deviation of a normal distribution cut at ±2 is 0.8796.
         assert!(mean.abs() < 0.005 && (std - 0.4398).abs() < 0.005 && most <= 1.0, "{mean} {std} {most}");
         let (mean, std, most) = moments(Init::Uniform(-1.0, 3.0));
-        assert!((mean - 1.0).abs() < 0.01 && (std - 4.0 / 12f64.sqrt()).abs() < 0.01 && most < 3.0, "{mean} {std} {most}");
+        assert!(
+            (mean - 1.0).abs() < 0.01 && (std - 4.0 / 12f64.sqrt()).abs() < 0.01 && most < 3.0,
+            "{mean} {std} {most}"
+        );
     }
 
     #[test]

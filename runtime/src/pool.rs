@@ -253,13 +253,12 @@ mod tests {
     }
 
     #[test]
-    fn many_jobs_and_sleeping_helpers() {
+    fn sleeping_helpers_wake() {
         let pool = Pool::new(3);
         let sum = AtomicUsize::new(0);
         for round in 0..2000 {
-            if round % 500 == 0 {
-                // Long enough for the helpers to fall asleep; nothing depends on whether they do.
-                std::thread::sleep(SPIN * 10);
+            while round % 500 == 0 && pool.shared.sleeping.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
             }
             pool.run(5, &|task, _| {
                 sum.fetch_add(task, Ordering::Relaxed);
@@ -291,7 +290,9 @@ mod tests {
         for (items, grain) in [(0, 1), (1, 1), (7, 3), (1000, 1), (1000, 999), (5, 100)] {
             let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
             pool.run_ranges(items, grain, &|first, end, _| {
-                counts[first..end].iter().for_each(|c| drop(c.fetch_add(1, Ordering::Relaxed)));
+                for count in &counts[first..end] {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
             });
             assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
         }

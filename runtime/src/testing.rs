@@ -35,7 +35,14 @@ const END: u64 = LOGITS + SEQ * 256 * 4;
 /// The plan; its penalty is NaN after step `limit`.
 pub fn tiny_plan(limit: u64) -> Plan {
     let f32 = DType::F32;
-    let tensor = |kind, dtype, dims: &[u64], offset, init| Tensor { name: "line.w".into(), kind, dtype, dims: dims.to_vec(), offset, init };
+    let tensor = |kind, dtype, dims: &[u64], offset, init| Tensor {
+        name: "line.w".into(),
+        kind,
+        dtype,
+        dims: dims.to_vec(),
+        offset,
+        init,
+    };
     let zero = Init::Constant(0.0);
     Plan {
         format: FORMAT.into(),
@@ -251,12 +258,8 @@ fn update() -> Program {
         f(StepOp::Mul, &[Load(1), Load(1)]),
         step(StepOp::Cast, DType::Bf16, &[S(1)]),
     ];
-    let stores = vec![
-        (S(1), view(0, 0, &[1])),
-        (Load(1), view(2, 0, &[1])),
-        (S(2), view(3, 0, &[1])),
-        (S(3), view(5, 0, &[1])),
-    ];
+    let stores =
+        vec![(S(1), view(0, 0, &[1])), (Load(1), view(2, 0, &[1])), (S(2), view(3, 0, &[1])), (S(3), view(5, 0, &[1]))];
     let descent = region("descent", &[4], vec![view(0, 0, &[1]), view(1, 0, &[1])], steps, stores);
     let next = vec![f(StepOp::Add, &[Load(0), Const(1.0)])];
     let count = region("count", &[1], vec![view(4, 0, &[1])], next, vec![(S(0), view(4, 0, &[1]))]);

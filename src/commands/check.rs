@@ -93,7 +93,15 @@ pub fn check(args: Args) -> Result<(), Failure> {
 }
 
 fn table(report: &Report, micro_batches: u32) -> String {
-    let heading = ["block", "layers", "parameters", "active per token", "forward FLOPs/token", "training FLOPs/token", "activations"];
+    let heading = [
+        "block",
+        "layers",
+        "parameters",
+        "active per token",
+        "forward FLOPs/token",
+        "training FLOPs/token",
+        "activations",
+    ];
     let mut table = Table::new(&heading);
     let cells = |name: &str, layers: String, b: &Block| {
         vec![
@@ -120,7 +128,11 @@ fn table(report: &Report, micro_batches: u32) -> String {
         ..Block::default()
     };
     table.row(cells("total", String::new(), &total));
-    let parts = if micro_batches > 1 { format!(" in {micro_batches} micro-batches (activations: of one)") } else { String::new() };
+    let parts = if micro_batches > 1 {
+        format!(" in {micro_batches} micro-batches (activations: of one)")
+    } else {
+        String::new()
+    };
     format!("{}: {} × {} tokens{parts}\n\n{}", report.model, report.batch, report.seq, table.render())
 }
 
@@ -188,7 +200,9 @@ impl Rows {
             match wrappers.get_mut(&label) {
                 Some(wrapper) => *wrapper = common(wrapper, folder),
                 // What is not in a repeat is named as it is.
-                None => drop(wrappers.insert(label.clone(), if label.is_empty() { String::new() } else { folder.to_string() })),
+                None => drop(
+                    wrappers.insert(label.clone(), if label.is_empty() { String::new() } else { folder.to_string() }),
+                ),
             }
         }
         Rows { wrappers, blocks: IndexMap::new() }
@@ -197,7 +211,8 @@ impl Rows {
     /// The block that a path within a kind of layer leads to.
     fn of(&mut self, label: &str, path: &str) -> &mut Block {
         let wrapper = self.wrappers.get(label).map_or("", String::as_str);
-        let rest = path.strip_prefix(wrapper).filter(|rest| rest.is_empty() || wrapper.is_empty() || rest.starts_with('.'));
+        let rest =
+            path.strip_prefix(wrapper).filter(|rest| rest.is_empty() || wrapper.is_empty() || rest.starts_with('.'));
         let name = match rest {
             Some("") => label.to_string(),
             Some(rest) => joined(label, &joined(wrapper, first(rest.trim_start_matches('.')))),

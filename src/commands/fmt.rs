@@ -2,7 +2,6 @@
 
 use crate::failure::Failure;
 use crate::model::{ModelFile, replace_file};
-use forebay_dsl::diagnostics::{SourceId, has_errors};
 use std::path::PathBuf;
 
 /// Write model files in their canonical form
@@ -50,9 +49,5 @@ pub fn fmt(args: Args) -> Result<(), Failure> {
 }
 
 fn formatted(file: &ModelFile) -> Result<String, Failure> {
-    let parsed = forebay_dsl::parse::parse(file.text(), SourceId(0));
-    if has_errors(&parsed.diagnostics) {
-        return Err(Failure::Rendered(file.render(&parsed.diagnostics)));
-    }
-    Ok(file.text().to_string()) // FIXME: the formatter is being written
+    forebay_dsl::format::format(file.text()).map_err(|diagnostics| Failure::Rendered(file.render(&diagnostics)))
 }

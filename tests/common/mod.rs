@@ -47,7 +47,7 @@ impl Example {
     pub fn reduced(&self) -> Vec<(String, Const)> {
         let line = self.text.lines().find_map(|l| l.strip_prefix("// reduced: --set "));
         let line = line.unwrap_or_else(|| panic!("{}.moe says how to reduce it", self.name));
-        line.split_whitespace().map(|s| setting(s)).collect()
+        line.split_whitespace().map(setting).collect()
     }
 
     /// The reduced settings with a batch and sequence length.

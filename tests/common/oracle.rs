@@ -225,7 +225,9 @@ pub fn data(model: &CheckedModel, seed: u64, vocab: u64) -> FxHashMap<String, Te
             let ends = t + 1 < seq && numbers.uniform() < 0.15;
             let packed = model.inputs.iter().any(|i| i == "documents");
             let label = if packed && ends { -1.0 } else { text[t + 1] };
-            for (name, value) in [("tokens", text[t]), ("labels", label), ("documents", document), ("positions", position)] {
+            for (name, value) in
+                [("tokens", text[t]), ("labels", label), ("documents", document), ("positions", position)]
+            {
                 named.entry(name.into()).or_default().push(value);
             }
             (document, position) = if packed && ends { (document + 1.0, 0.0) } else { (document, position + 1.0) };

@@ -91,29 +91,37 @@ pub fn grad_input_name(carry_output: &str) -> String {
 /// # Panics
 /// When the forward graph breaks a type rule, or `options` names a carry that does not exist.
 pub fn differentiate(forward: &Graph, options: &Options) -> Differentiated {
-    let sweep::Joint { mut graph, mut backward } = sweep::sweep(forward, options);
+    // First by itself: what forward computes twice would get two gradients, rounded one by one.
+    let mut simple = forward.clone();
+    let moved = simplify(&mut simple);
+    let recompute: Vec<ValueId> = options.recompute.iter().filter_map(|v| moved[v.index()]).collect();
+    let sweep::Joint { mut graph, backward } = sweep::sweep(&simple, options);
     let moved = simplify(&mut graph);
+    let again: Vec<ValueId> = recompute.iter().filter_map(|v| moved[v.index()]).collect();
     let mut recompute = vec![false; graph.nodes.len()];
-    for value in &options.recompute {
-        moved[value.index()].iter().for_each(|v| recompute[v.index()] = true);
-    }
-    backward = carried_over(&graph, &backward, &moved);
+    again.iter().for_each(|v| recompute[v.index()] = true);
+    let backward = carried_over(&graph, &backward, &moved);
 
     let (kept, grads): (Vec<Output>, Vec<Output>) =
         graph.outputs.iter().cloned().partition(|o| o.role != OutputRole::Grad);
     let saved = saved_for_backward(&graph, &kept, &grads, &backward, &recompute);
-    let stem = &forward.name;
-    let forward = extract(&graph, stem, &with_saved(&graph, &kept, &saved), &[], Needs::AllInputs);
+    let stem = forward.name.strip_suffix(".forward").unwrap_or(&forward.name);
+    let forward = extract(&graph, &forward.name, &with_saved(&graph, &kept, &saved), &[], Needs::AllInputs);
     let b = extract(&graph, &format!("{stem}.backward"), &grads, &saved, Needs::UsedInputs);
 
-    let (carry, param): (Vec<Output>, Vec<Output>) = b.outputs.iter().cloned().partition(|o| o.name.starts_with("carry."));
+    let (carry, param): (Vec<Output>, Vec<Output>) =
+        b.outputs.iter().cloned().partition(|o| o.name.starts_with("carry."));
     let again: FxHashSet<&str> =
         graph.values().filter(|v| recompute[v.index()]).map(|v| graph.node(v).name.as_str()).collect();
     let handed = saved_for_weights(&b, &carry, &param, &|v| again.contains(b.node(v).name.as_str()));
     let i = extract(&b, &format!("{stem}.backward_input"), &with_saved(&b, &carry, &handed), &[], Needs::UsedInputs);
     let w = extract(&b, &format!("{stem}.backward_weight"), &param, &handed, Needs::UsedInputs);
     for graph in [&forward, &b, &i, &w] {
-        debug_assert!(verify(graph).is_ok(), "{}", verify(graph).map_or_else(|v| render(graph, &v), |()| String::new()));
+        debug_assert!(
+            verify(graph).is_ok(),
+            "{}",
+            verify(graph).map_or_else(|v| render(graph, &v), |()| String::new())
+        );
     }
     Differentiated { forward, backward: b, backward_input: i, backward_weight: w }
 }
@@ -209,10 +217,7 @@ fn values(outputs: &[Output]) -> Vec<ValueId> {
 }
 
 fn with_saved(graph: &Graph, outputs: &[Output], saved: &[ValueId]) -> Vec<Output> {
-    let saved = saved.iter().map(|&value| Output {
-        name: graph.node(value).name.clone(),
-        value,
-        role: OutputRole::Saved,
-    });
+    let saved =
+        saved.iter().map(|&value| Output { name: graph.node(value).name.clone(), value, role: OutputRole::Saved });
     outputs.iter().cloned().chain(saved).collect()
 }

@@ -128,7 +128,9 @@ impl<'f> Sweep<'f> {
                 if self.forward.node(reader).operands[operand] == value {
                     let part = gradient(&mut self.graph, reader, operand, cotangent);
                     let node = self.forward.node(reader);
-                    parts.extend(part.unwrap_or_else(|e| panic!("the gradient of `{}` ({:?}): {e}", node.name, node.op)));
+                    parts.extend(
+                        part.unwrap_or_else(|e| panic!("the gradient of `{}` ({:?}): {e}", node.name, node.op)),
+                    );
                 }
             }
         }

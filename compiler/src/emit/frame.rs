@@ -32,7 +32,8 @@ pub struct Packing {
 pub fn pack(intervals: &[Interval]) -> Packing {
     let live = max_live(intervals);
     let mut best: Option<Packing> = None;
-    let orders: [fn(&Interval) -> (u64, u64); 3] = [
+    type Key = fn(&Interval) -> (u64, u64);
+    let orders: [Key; 3] = [
         |i| (u64::MAX - i.bytes, u64::from(i.start)),
         |i| (u64::MAX - u64::from(i.end - i.start), u64::MAX - i.bytes),
         |i| (u64::from(i.start), u64::MAX - i.bytes),
@@ -109,7 +110,7 @@ pub struct FrameLayout {
 pub fn place(buffers: &mut [plan::Buffer], instructions: &[plan::Instruction], frame: u32) -> FrameLayout {
     let mut life: Vec<Option<(u32, u32)>> = vec![None; buffers.len()];
     for (time, instruction) in instructions.iter().enumerate() {
-        for buffer in instruction.kernel.reads().into_iter().chain(instruction.kernel.writes()) {
+        for buffer in instruction.kernel.reads().chain(instruction.kernel.writes()) {
             let time = time as u32;
             let (_, end) = life[buffer as usize].get_or_insert((time, time));
             *end = time;

@@ -1,8 +1,8 @@
 //! Kernels that move or search data: reductions that are no row's, scans, gathers and scatters, sorting, and joining.
 
 use super::Emitter;
-use super::places::Place;
 use super::dtype;
+use super::places::Place;
 use forebay_ir::{AxisId, Direction, ReduceKind, Type, ValueId};
 use forebay_plan::{self as plan, Kernel};
 
@@ -146,7 +146,10 @@ impl Emitter<'_> {
         let Sandwich { outer, n, inner } = self.sandwich(&ty, axis);
         let k = self.graph.size(into);
         let (input, out) = (self.packed(operand), self.result(value));
-        self.push(&self.name(value), Kernel::TopK(plan::TopK { dtype: dtype(ty.dtype), outer, n, inner, k, input, out }));
+        self.push(
+            &self.name(value),
+            Kernel::TopK(plan::TopK { dtype: dtype(ty.dtype), outer, n, inner, k, input, out }),
+        );
     }
 
     pub(super) fn group(&mut self, value: ValueId, ragged: AxisId) {

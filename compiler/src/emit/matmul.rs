@@ -20,7 +20,8 @@ impl Emitter<'_> {
         let [left, right] = node.operands[..] else { unreachable!("verified") };
         // The side with the ragged rows is the left one: C's strides are free, so swapping the sides costs nothing.
         let rows_of = |v: ValueId| self.graph.ragged_axis(&self.graph.ty(v).axes).filter(|r| !over.contains(r));
-        let (left, right) = if rows_of(left).is_none() && rows_of(right).is_some() { (right, left) } else { (left, right) };
+        let (left, right) =
+            if rows_of(left).is_none() && rows_of(right).is_some() { (right, left) } else { (left, right) };
         let (a, b) = (self.place(left), self.place(right));
         let c = self.places.dest(accumulate.unwrap_or(value));
         let groups = self.groups(left, right, over, (&a, &b, &c));
@@ -62,9 +63,12 @@ impl Emitter<'_> {
         let dims = self.graph.dims(&self.graph.ty(left).axes);
         summed.retain(|x| dims.iter().any(|(d, _)| d == x));
         summed.sort_by_key(|&x| (std::cmp::Reverse(a.stride(x)), x));
-        let k = collapse(summed.iter().map(|&x| Dim { size: size(x), first: a.stride(x), second: b.stride(x) }).collect());
+        let k =
+            collapse(summed.iter().map(|&x| Dim { size: size(x), first: a.stride(x), second: b.stride(x) }).collect());
         let (k, k_outer) = match ragged {
-            Some((axis, RaggedDim::K)) => (MatDim(size(axis), a.stride(axis), b.stride(axis)), k.iter().map(mat).collect()),
+            Some((axis, RaggedDim::K)) => {
+                (MatDim(size(axis), a.stride(axis), b.stride(axis)), k.iter().map(mat).collect())
+            }
             _ => {
                 let (last, outer) = k.split_last().expect("a contraction sums over something");
                 (mat(last), outer.iter().map(mat).collect())

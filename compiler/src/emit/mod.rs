@@ -105,7 +105,13 @@ struct Emitter<'a> {
 
 impl Emitter<'_> {
     fn push(&mut self, name: &str, kernel: plan::Kernel) {
-        self.instructions.push(plan::Instruction { name: name.to_string(), stream: 0, waits: vec![], records: None, kernel });
+        self.instructions.push(plan::Instruction {
+            name: name.to_string(),
+            stream: 0,
+            waits: vec![],
+            records: None,
+            kernel,
+        });
     }
 
     fn random_keys(&mut self, interface: &Interface) {

@@ -85,7 +85,8 @@ impl<'a> Places<'a> {
     fn settle(&mut self, value: ValueId, home: Home, interface: &Interface, units: &Units) {
         let op = &self.graph.node(value).op;
         let taken = self.homes[value.index()].is_some() || is_view(op) || matches!(op, Op::Input);
-        let shared = self.graph.inputs.iter().zip(&interface.inputs).find(|(_, h)| **h == Some(home)).map(|(i, _)| i.value);
+        let shared =
+            self.graph.inputs.iter().zip(&interface.inputs).find(|(_, h)| **h == Some(home)).map(|(i, _)| i.value);
         let in_place = shared.is_none_or(|input| {
             self.graph.ty(input).axes == self.graph.ty(value).axes && !units.read_after_write.contains(&value)
         });

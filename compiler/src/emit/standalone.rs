@@ -14,8 +14,16 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
         let ty = graph.ty(value);
         let dims = graph.dims(&ty.axes).into_iter().map(|(_, n)| n).collect();
         let init = plan::Init::Constant(0.0);
-        let slot = plan::Slot { name: name.clone(), access, space: plan::Space::Device, bytes: align(graph.bytes(value)) };
-        tensors.push(plan::Tensor { name, kind: plan::TensorKind::State, dtype: dtype(ty.dtype), dims, offset: bytes, init });
+        let slot =
+            plan::Slot { name: name.clone(), access, space: plan::Space::Device, bytes: align(graph.bytes(value)) };
+        tensors.push(plan::Tensor {
+            name,
+            kind: plan::TensorKind::State,
+            dtype: dtype(ty.dtype),
+            dims,
+            offset: bytes,
+            init,
+        });
         bytes += slot.bytes;
         slots.push(slot);
         Home { slot: slots.len() - 1, offset: 0 }

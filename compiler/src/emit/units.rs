@@ -81,7 +81,14 @@ impl Units {
         let n = graph.nodes.len();
         let mut builder = Builder {
             graph,
-            units: Units { list: vec![], of: vec![None; n], generator, absorbed, read_after_write: vec![], deps: vec![] },
+            units: Units {
+                list: vec![],
+                of: vec![None; n],
+                generator,
+                absorbed,
+                read_after_write: vec![],
+                deps: vec![],
+            },
             readers: vec![vec![]; n],
         };
         for value in graph.values() {
@@ -155,10 +162,11 @@ impl Builder<'_> {
             Op::Reduce { .. } => &self.graph.ty(node.operands[0]).axes,
             _ => &node.ty.axes,
         });
-        let unit = self.candidates(value).into_iter().find(|&u| self.can_join(value, u, &space, &row)).unwrap_or_else(|| {
-            let cluster = Cluster { space: space.clone(), row: vec![], members: vec![] };
-            self.new_unit(UnitKind::Region(cluster), value)
-        });
+        let unit =
+            self.candidates(value).into_iter().find(|&u| self.can_join(value, u, &space, &row)).unwrap_or_else(|| {
+                let cluster = Cluster { space: space.clone(), row: vec![], members: vec![] };
+                self.new_unit(UnitKind::Region(cluster), value)
+            });
         self.join(value, unit, row);
     }
 
@@ -177,8 +185,11 @@ impl Builder<'_> {
         let operands = &self.graph.node(value).operands;
         let mut makers: Vec<usize> = operands.iter().filter_map(|&o| self.units.of[o.index()]).collect();
         makers.sort_unstable_by(|a, b| b.cmp(a));
-        let mut sharers: Vec<usize> =
-            operands.iter().filter(|o| !self.graph.ty(**o).axes.is_empty()).flat_map(|o| self.readers[o.index()].clone()).collect();
+        let mut sharers: Vec<usize> = operands
+            .iter()
+            .filter(|o| !self.graph.ty(**o).axes.is_empty())
+            .flat_map(|o| self.readers[o.index()].clone())
+            .collect();
         sharers.sort_unstable_by(|a, b| b.cmp(a));
         let mut seen = FxHashSet::default();
         makers.into_iter().chain(sharers).filter(|u| seen.insert(*u)).collect()
@@ -197,13 +208,15 @@ impl Builder<'_> {
             cluster.space == space || (!cluster.row.is_empty() && rows_only == space)
         };
         // A view shows data in memory: what it shows must have been stored by an earlier kernel.
-        let through_view = |o: &ValueId| is_view(&self.graph.node(*o).op) && self.units.producer(self.graph, *o) == Some(unit);
+        let through_view =
+            |o: &ValueId| is_view(&self.graph.node(*o).op) && self.units.producer(self.graph, *o) == Some(unit);
         fits && !self.graph.node(value).operands.iter().any(through_view) && !self.would_cycle(value, unit)
     }
 
     /// Does an operand from outside the unit depend on the unit?
     fn would_cycle(&self, value: ValueId, unit: usize) -> bool {
-        let mut stack: Vec<usize> = self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
+        let mut stack: Vec<usize> =
+            self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
         let mut seen: FxHashSet<usize> = stack.iter().copied().collect();
         let first = self.units.list[unit].first;
         while let Some(u) = stack.pop() {
@@ -279,7 +292,13 @@ impl Builder<'_> {
     /// An output in the home of an input: every other reader of the input comes before its writer.
     fn in_place_order(&mut self, interface: &Interface) {
         for (output, home) in self.graph.outputs.iter().zip(&interface.outputs) {
-            let shared = self.graph.inputs.iter().zip(&interface.inputs).find(|(_, h)| h.as_ref() == Some(home)).map(|(i, _)| i.value);
+            let shared = self
+                .graph
+                .inputs
+                .iter()
+                .zip(&interface.inputs)
+                .find(|(_, h)| h.as_ref() == Some(home))
+                .map(|(i, _)| i.value);
             let (Some(input), Some(writer)) = (shared, self.units.of[output.value.index()]) else { continue };
             let readers: Vec<usize> = self.readers[input.index()].iter().copied().filter(|&r| r != writer).collect();
             if readers.iter().any(|&r| self.depends(r, writer)) {
@@ -314,7 +333,8 @@ fn generators(graph: &Graph) -> Vec<bool> {
         generator[value.index()] = cheap
             && !graph.outputs.iter().any(|o| o.value == value)
             && node.operands.iter().all(|o| generator[o.index()])
-            && (node.ty.axes.is_empty() && matches!(node.op, Op::Const(_)) || matches!(node.ty.dtype, DType::I32 | DType::Bool));
+            && (node.ty.axes.is_empty() && matches!(node.op, Op::Const(_))
+                || matches!(node.ty.dtype, DType::I32 | DType::Bool));
     }
     // A generator that a kernel other than a region reads must have a buffer.
     for value in graph.values() {
@@ -349,10 +369,10 @@ fn accumulations(graph: &Graph) -> Vec<(ValueId, ValueId)> {
         let [a, b] = graph.node(value).operands[..] else { continue };
         let output = graph.outputs.iter().any(|o| o.value == value);
         let pair = [(a, b), (b, a)].into_iter().find(|&(acc, v)| is_accumulator(acc) && accumulates(v));
-        if let Some((acc, kernel)) = pair.filter(|(acc, v)| output && graph.ty(*acc) == graph.ty(*v)) {
-            if users[acc.index()].len() == 1 {
-                found.push((value, kernel));
-            }
+        if let Some((acc, kernel)) = pair.filter(|(acc, v)| output && graph.ty(*acc) == graph.ty(*v))
+            && users[acc.index()].len() == 1
+        {
+            found.push((value, kernel));
         }
     }
     found

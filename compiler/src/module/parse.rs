@@ -30,7 +30,10 @@ pub fn parse(source: &str) -> std::result::Result<Module, Vec<ParseError>> {
         verified(&graphs)?;
         return Ok(Module::Graphs(graphs));
     }
-    let end = source.lines().position(|l| l.trim() == "}").ok_or_else(|| vec![at(1, "the model's header has no end: `}` on a line")])?;
+    let end = source
+        .lines()
+        .position(|l| l.trim() == "}")
+        .ok_or_else(|| vec![at(1, "the model's header has no end: `}` on a line")])?;
     let lines: Vec<&str> = source.lines().collect();
     // Blank lines keep the line numbers of the graphs' errors.
     let rest = "\n".repeat(end + 1) + &lines[end + 1..].join("\n");
@@ -84,7 +87,8 @@ impl Header {
             "batch" => self.batch = integer(number, rest)?,
             "seq" => self.seq = integer(number, rest)?,
             "constant" => {
-                let (name, value) = rest.split_once(" = ").ok_or_else(|| fail("a constant is `constant name = value`"))?;
+                let (name, value) =
+                    rest.split_once(" = ").ok_or_else(|| fail("a constant is `constant name = value`"))?;
                 self.constants.insert(name.to_string(), constant(number, value)?);
             }
             "input" => self.inputs.push(rest.to_string()),
@@ -176,7 +180,8 @@ fn tensor(number: usize, text: &str) -> Result<Tensor> {
             None => (size, None),
         };
         let size: u64 = integer(number, size)?;
-        numel = numel.checked_mul(size).filter(|n| *n < 1 << 56).ok_or_else(|| at(number, "the tensor is too large"))?;
+        numel =
+            numel.checked_mul(size).filter(|n| *n < 1 << 56).ok_or_else(|| at(number, "the tensor is too large"))?;
         list.push((name.to_string(), label, size));
     }
     Ok(Tensor { name: name.to_string(), axes: list, init: initialiser(number, init)? })
@@ -257,8 +262,10 @@ fn check_layer(
 ) -> Result<()> {
     let segment = segments.get(layer.segment).ok_or_else(|| at(line, "there is no such segment"))?;
     let forward = &segment.forward;
-    let inputs = |g: &Graph, role| g.inputs.iter().filter(|i| i.role == role).map(|i| dims(g, i.value)).collect::<Vec<_>>();
-    let outputs = |g: &Graph, role| g.outputs.iter().filter(|o| o.role == role).map(|o| dims(g, o.value)).collect::<Vec<_>>();
+    let inputs =
+        |g: &Graph, role| g.inputs.iter().filter(|i| i.role == role).map(|i| dims(g, i.value)).collect::<Vec<_>>();
+    let outputs =
+        |g: &Graph, role| g.outputs.iter().filter(|o| o.role == role).map(|o| dims(g, o.value)).collect::<Vec<_>>();
     let bound = |what: &str, wanted: Vec<Vec<u64>>, bound: &[usize], tensors: &[Tensor]| {
         if wanted.len() != bound.len() {
             return Err(at(line, &format!("the segment has {} {what}, the layer binds {}", wanted.len(), bound.len())));
@@ -282,7 +289,10 @@ fn check_layer(
     }
     let carries: Vec<_> = forward.inputs.iter().filter(|i| i.role == InputRole::Carry).collect();
     if carries.len() != layer.carries.len() {
-        return Err(at(line, &format!("the segment has {} carries, the layer binds {}", carries.len(), layer.carries.len())));
+        return Err(at(
+            line,
+            &format!("the segment has {} carries, the layer binds {}", carries.len(), layer.carries.len()),
+        ));
     }
     for (input, source) in carries.iter().zip(&layer.carries) {
         let from = before.get(source.layer).filter(|_| source.layer < number);
@@ -293,7 +303,10 @@ fn check_layer(
         });
         if made != Some((dims(forward, input.value), forward.ty(input.value).dtype)) {
             let name = &forward.node(input.value).name;
-            return Err(at(line, &format!("carry `{name}`: {}.{} is not a value of its type", source.layer, source.output)));
+            return Err(at(
+                line,
+                &format!("carry `{name}`: {}.{} is not a value of its type", source.layer, source.output),
+            ));
         }
     }
     Ok(())

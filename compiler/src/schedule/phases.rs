@@ -70,7 +70,8 @@ struct Shared {
 impl<'a> Scheduler<'a> {
     /// A scheduler for a training model and the layout of its tensors.
     pub fn new(model: &'a CheckedModel, layout: &'a Layout, wide: DType, narrow: DType) -> Scheduler<'a> {
-        let number = |t: &'a [forebay_dsl::model::Tensor]| t.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+        let number =
+            |t: &'a [forebay_dsl::model::Tensor]| t.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
         Scheduler {
             layout,
             params: number(&model.params),
@@ -89,7 +90,8 @@ impl<'a> Scheduler<'a> {
     /// The training step over all micro-batches.
     pub fn train(&mut self, model: &CheckedModel, micro_batches: u32, optimizer: &Optimizer) -> plan::Phase {
         let flow = Flow::new(model);
-        let segments: Vec<Differentiated> = model.segments.iter().enumerate().map(|(s, _)| differentiated(model, &flow, s)).collect();
+        let segments: Vec<Differentiated> =
+            model.segments.iter().enumerate().map(|(s, _)| differentiated(model, &flow, s)).collect();
         let mut shared = self.shared(model, micro_batches);
         shared.prepare_parts(model, segments.iter().map(|s| &s.forward), micro_batches);
         self.counts(model, &mut shared, micro_batches, "train");
@@ -192,7 +194,8 @@ impl<'a> Scheduler<'a> {
             let name = format!("{phase}.{}.forward{}", segment.name, if adds { ".add" } else { "" });
             let program = self.programs.get(&name, &layouts[layer.segment], model.batch, || {
                 let graph = graph(layer.segment);
-                let stats: Vec<_> = output_names(&graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
+                let stats: Vec<_> =
+                    output_names(&graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
                 if adds { accumulating(&graph, &stats) } else { graph }
             });
             let saved = (layouts[layer.segment].bytes > 0).then(|| shared.timeline.item(layouts[layer.segment].bytes));
@@ -212,7 +215,9 @@ impl<'a> Scheduler<'a> {
                     let ty = graph.ty(value).clone();
                     let item = shared.timeline.permanent(bytes);
                     shared.outputs.insert(name.clone(), (item, ty));
-                    shared.output_dims.insert(name.clone(), graph.dims(&graph.ty(value).axes).iter().map(|d| d.1).collect());
+                    shared
+                        .output_dims
+                        .insert(name.clone(), graph.dims(&graph.ty(value).axes).iter().map(|d| d.1).collect());
                     Bind::Item(item, 0)
                 }
                 want => self.common(model, shared, want, l, names, micro_batch),
@@ -223,7 +228,15 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Slots that forward and backward programs have alike.
-    fn common(&self, model: &CheckedModel, shared: &mut Shared, want: &Want, l: usize, names: &Names, micro_batch: u32) -> Bind {
+    fn common(
+        &self,
+        model: &CheckedModel,
+        shared: &mut Shared,
+        want: &Want,
+        l: usize,
+        names: &Names,
+        micro_batch: u32,
+    ) -> Bind {
         let layer = &model.layers[l];
         match want {
             Want::Data(name) => shared.data(name, micro_batch),
@@ -265,7 +278,9 @@ impl<'a> Scheduler<'a> {
             let mut adds = vec![];
             for name in output_names(graph, OutputRole::Grad) {
                 let there = match name.split_once('.') {
-                    Some(("param", param)) => written.insert(layer.params[position(&names.params, param)], ()).is_some(),
+                    Some(("param", param)) => {
+                        written.insert(layer.params[position(&names.params, param)], ()).is_some()
+                    }
                     Some(("carry", carry)) => gradients.contains_key(&layer.carries[position(&names.carry_in, carry)]),
                     _ => unreachable!("gradients are of carries and parameters"),
                 };
@@ -282,7 +297,9 @@ impl<'a> Scheduler<'a> {
             let slots = program.bind(shared, |want, bytes, shared| match want {
                 Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
                 Want::Saved => Bind::Item(pass.saved[l].expect("what the forward program saved"), 0),
-                Want::GradIn(name) => Bind::Item(gradients[&Source { layer: l, output: position(&names.carry_out, name) }], 0),
+                Want::GradIn(name) => {
+                    Bind::Item(gradients[&Source { layer: l, output: position(&names.carry_out, name) }], 0)
+                }
                 Want::CarryGrad(name) => {
                     let source = layer.carries[position(&names.carry_in, name)];
                     Bind::Item(*gradients.entry(source).or_insert_with(|| shared.timeline.item(bytes)), 0)
@@ -346,8 +363,9 @@ impl<'a> Scheduler<'a> {
                 continue;
             }
             let wide = self.wide;
-            let program =
-                self.programs.get(&format!("sum.{n}"), &SavedLayout::default(), 1, || optimizer::sum_of_scalars(u64::from(n), wide));
+            let program = self
+                .programs
+                .get(&format!("sum.{n}"), &SavedLayout::default(), 1, || optimizer::sum_of_scalars(u64::from(n), wide));
             let sum = Bind::Item(shared.timeline.permanent(ALIGN), 0);
             let slots = program.bind(shared, |want, _, _| match want {
                 Want::Metric(_) => sum,
@@ -375,7 +393,9 @@ impl<'a> Scheduler<'a> {
         for group in &groups {
             let chunks = group.elements / optimizer::CHUNK;
             let wide = self.wide;
-            let program = self.programs.get(&format!("optimizer.squares.{chunks}"), &nothing, 1, || optimizer::squares(chunks, wide));
+            let program = self
+                .programs
+                .get(&format!("optimizer.squares.{chunks}"), &nothing, 1, || optimizer::squares(chunks, wide));
             let sum = Bind::Item(shared.timeline.item(ALIGN), 0);
             let slots = program.bind(shared, |want, _, _| match want {
                 Want::Metric(_) => sum,
@@ -389,7 +409,9 @@ impl<'a> Scheduler<'a> {
         let mut scalars: FxHashMap<String, Bind> = FxHashMap::default();
         let slots = program.bind(shared, |want, _, shared| match want {
             Want::Scalar(_) => Bind::Item(shared.scalars["step"], 0),
-            Want::CarryIn(name) => squares[name.strip_prefix("squares.").and_then(|n| n.parse().ok()).unwrap_or(0usize)],
+            Want::CarryIn(name) => {
+                squares[name.strip_prefix("squares.").and_then(|n| n.parse().ok()).unwrap_or(0usize)]
+            }
             Want::Metric(name) => {
                 let bind = Bind::Item(shared.timeline.permanent(ALIGN), 0);
                 scalars.insert(name.clone(), bind);
@@ -406,7 +428,8 @@ impl<'a> Scheduler<'a> {
         for group in &groups {
             let (n, wide, narrow) = (group.elements, self.wide, self.narrow);
             let name = format!("optimizer.adamw.{}", if group.decays { "decay" } else { "no_decay" });
-            let program = self.programs.get(&name, &nothing, 1, || optimizer::adamw(optimizer, n, group.decays, wide, narrow));
+            let program =
+                self.programs.get(&name, &nothing, 1, || optimizer::adamw(optimizer, n, group.decays, wide, narrow));
             let slots = program.bind(shared, |want, _, _| match want {
                 Want::State(name) => Bind::Fixed(match name.as_str() {
                     "param" => group.params,
@@ -470,12 +493,20 @@ impl<'a> Scheduler<'a> {
             feeds,
             scalars: scalars
                 .iter()
-                .map(|(name, item)| plan::ScalarFeed { scalar: scalar(name), offset: placed.offset(Bind::Item(*item, 0)) })
+                .map(|(name, item)| plan::ScalarFeed {
+                    scalar: scalar(name),
+                    offset: placed.offset(Bind::Item(*item, 0)),
+                })
                 .collect(),
             commit,
             reports: reports
                 .into_iter()
-                .map(|(name, of, bind, before_commit)| plan::Report { name, dtype: dtype(of), offset: placed.offset(bind), before_commit })
+                .map(|(name, of, bind, before_commit)| plan::Report {
+                    name,
+                    dtype: dtype(of),
+                    offset: placed.offset(bind),
+                    before_commit,
+                })
                 .collect(),
             outputs: outputs
                 .into_iter()
@@ -512,7 +543,8 @@ fn differentiated(model: &CheckedModel, flow: &Flow, s: usize) -> Differentiated
     let there = super::flow::input_names(&forward, forebay_ir::InputRole::Carry);
     let mut carry_inputs = chosen(&names.carry_in, &flow.inputs[s]);
     carry_inputs.retain(|n| there.contains(n));
-    let options = Options { carry_inputs, carry_outputs: chosen(&names.carry_out, &flow.outputs[s]), ..Options::default() };
+    let options =
+        Options { carry_inputs, carry_outputs: chosen(&names.carry_out, &flow.outputs[s]), ..Options::default() };
     differentiate(&forward, &options)
 }
 

@@ -144,7 +144,10 @@ impl<'a> Checker<'a> {
         let help = match near {
             Some(near) => format!("did you mean `{near}`?"),
             None if names.vars.contains_key(&name.name) => format!("{quoted} is a tensor, not an axis"),
-            None => format!("an axis comes from a constant of the same name, from `{}: size`, or by reading a tensor", name.name),
+            None => format!(
+                "an axis comes from a constant of the same name, from `{}: size`, or by reading a tensor",
+                name.name
+            ),
         };
         let diagnostic = self.error("E0201", name.span, format!("there is no axis {quoted} here")).help(help);
         self.report(diagnostic)
@@ -252,7 +255,8 @@ impl<'a> Checker<'a> {
         }
         if axes.is_empty() {
             let message = "there is no axis to go over";
-            let diagnostic = self.error("E0202", span, message).help("name the axes: `over d`, `over a, b`, or `over ..`");
+            let diagnostic =
+                self.error("E0202", span, message).help("name the axes: `over d`, `over a, b`, or `over ..`");
             return Err(self.report(diagnostic));
         }
         Ok(axes)
@@ -264,7 +268,8 @@ impl<'a> Checker<'a> {
             Some(rest) => Ok(rest.clone()),
             None => {
                 let message = "`..` has no meaning here";
-                let help = "it stands for the axes before the named ones in the block's first tensor parameter, `x[.., d]`";
+                let help =
+                    "it stands for the axes before the named ones in the block's first tensor parameter, `x[.., d]`";
                 let diagnostic = self.error("E0203", at, message).help(help);
                 Err(self.report(diagnostic))
             }
@@ -286,7 +291,8 @@ impl<'a> Checker<'a> {
     /// What to do when a tensor has an axis of the right size that the scope has no name for: it is that of another block.
     pub(super) fn hidden_help(&self, have: &[Ax], wanted: Ax, name: &str) -> Option<String> {
         let frame = self.frame();
-        let mut hidden = have.iter().filter(|a| !frame.rest.contains(a) && !frame.names.axes.values().any(|b| *b == **a));
+        let mut hidden =
+            have.iter().filter(|a| !frame.rest.contains(a) && !frame.names.axes.values().any(|b| *b == **a));
         let axis = *hidden.find(|&&a| self.size(a) == self.size(wanted) && self.ragged_parent(a).is_none())?;
         let other = quote(&self.axis(axis).name);
         Some(format!("{other} is an axis of another block; name it by reading: `f(…)[.., {name}]`"))

@@ -1,8 +1,8 @@
 //! A graph under construction, and how the checker adds to it.
 
+use super::Checker;
 use super::axes::{Ax, AxisInfo, Size};
 use super::value::{Checked, Outside, Reported, Tensor};
-use super::Checker;
 use crate::ast::Span;
 use forebay_ir::{Axis, AxisId, DType, Extent, Graph, InputRole, Op, Type, ValueId, infer};
 use indexmap::IndexMap;
@@ -223,11 +223,8 @@ impl<'a> Checker<'a> {
             Err(error) => return Err(self.does_not_fit(&error.0, span)),
         };
         if let Some(order) = order {
-            let places: Option<Vec<usize>> = ty
-                .axes
-                .iter()
-                .map(|a| order.iter().position(|o| *o == builder.axes[a.0 as usize]))
-                .collect();
+            let places: Option<Vec<usize>> =
+                ty.axes.iter().map(|a| order.iter().position(|o| *o == builder.axes[a.0 as usize])).collect();
             if let Some(mut places) = places {
                 places.sort_unstable();
                 let axes: Vec<Ax> = places.into_iter().map(|p| order[p]).collect();

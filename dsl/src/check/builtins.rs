@@ -1,12 +1,12 @@
 //! Built-in functions, apart from those that move data between axes ([`super::groups`], [`super::joining`]).
 
+use super::Checker;
 use super::axes::Ax;
 use super::constant::Function;
 use super::expressions::{bare_name, fixed};
 use super::operators::Want;
-use super::value::{Checked, Outside, Reported, Tensor, Value, Var};
-use super::Checker;
 use super::reading::plural;
+use super::value::{Checked, Outside, Reported, Tensor, Value, Var};
 use crate::ast::{Arg, Call, Expr, ExprKind, Span};
 use crate::diagnostics::quote;
 use crate::model::Const;
@@ -17,7 +17,11 @@ impl<'a> Checker<'a> {
     pub(super) fn builtin(&mut self, call: &'a Call, span: Span) -> Checked<Value> {
         if let Some(label) = &call.label {
             let diagnostic = self
-                .error("E0307", label.span, format!("the built-in function {} has no instances", quote(&call.name.name)))
+                .error(
+                    "E0307",
+                    label.span,
+                    format!("the built-in function {} has no instances", quote(&call.name.name)),
+                )
                 .help("only blocks have parameters, and so instances with names");
             return Err(self.report(diagnostic));
         }
@@ -53,7 +57,8 @@ impl<'a> Checker<'a> {
             "stack" => self.stack(call, span).map(Value::Tensor),
             "concat" => self.concat(call, span).map(Value::Tensor),
             name => {
-                let diagnostic = self.error("E0307", call.name.span, format!("{} is a constant, not a function", quote(name)));
+                let diagnostic =
+                    self.error("E0307", call.name.span, format!("{} is a constant, not a function", quote(name)));
                 Err(self.report(diagnostic))
             }
         }
@@ -67,7 +72,8 @@ impl<'a> Checker<'a> {
         let exprs: Vec<&'a Expr> = call.args.iter().map(|a| &a.value).collect();
         exprs.try_into().map_err(|_| {
             let name = &call.name.name;
-            let message = format!("{} takes {N} {}, not {}", quote(name), plural(N, "argument", "arguments"), call.args.len());
+            let message =
+                format!("{} takes {N} {}, not {}", quote(name), plural(N, "argument", "arguments"), call.args.len());
             let diagnostic = self.error("E0307", call.name.span, message).help(format!("write `{}`", usage(name)));
             self.report(diagnostic)
         })
@@ -106,7 +112,7 @@ impl<'a> Checker<'a> {
     fn float_function(&mut self, op: UnaryOp, call: &'a Call, span: Span) -> Checked<Value> {
         let [x] = self.values(call)?;
         if let (Value::Const(c), Some(function)) = (&x, Function::named(&call.name.name, 1)) {
-            return self.fold(function, &[c.clone()], span).map(Value::Const);
+            return self.fold(function, std::slice::from_ref(c), span).map(Value::Const);
         }
         let is_int = matches!(&x, Value::Tensor(t) if t.dtype == DType::I32);
         if op == UnaryOp::Floor && is_int {
@@ -119,7 +125,7 @@ impl<'a> Checker<'a> {
     fn number_function(&mut self, op: UnaryOp, call: &'a Call, span: Span) -> Checked<Value> {
         let [x] = self.values(call)?;
         if let (Value::Const(c), Some(function)) = (&x, Function::named(&call.name.name, 1)) {
-            return self.fold(function, &[c.clone()], span).map(Value::Const);
+            return self.fold(function, std::slice::from_ref(c), span).map(Value::Const);
         }
         let [x] = self.unify([x], Want::Number, span)?;
         self.emit(Op::Unary(op), &[&x], span).map(Value::Tensor)
@@ -129,7 +135,7 @@ impl<'a> Checker<'a> {
         let [x] = self.values(call)?;
         let function = Function::named(&call.name.name, 1);
         if let (Value::Const(c), Some(function)) = (&x, function) {
-            return self.fold(function, &[c.clone()], span).map(Value::Const);
+            return self.fold(function, std::slice::from_ref(c), span).map(Value::Const);
         }
         let diagnostic = self
             .error("E0307", span, format!("{} takes constants only", quote(&call.name.name)))
@@ -147,7 +153,12 @@ impl<'a> Checker<'a> {
         let [arg] = &call.args[..] else {
             return Err(self.written_wrong(call, span));
         };
-        if arg.over.is_empty() || arg.name.is_some() || arg.into.is_some() || arg.renamed.is_some() || arg.size.is_some() {
+        if arg.over.is_empty()
+            || arg.name.is_some()
+            || arg.into.is_some()
+            || arg.renamed.is_some()
+            || arg.size.is_some()
+        {
             return Err(self.written_wrong(call, span));
         }
         let value = self.eval(&arg.value)?;
@@ -244,7 +255,8 @@ impl<'a> Checker<'a> {
     }
 
     fn not_a_condition(&mut self, span: Span) -> Reported {
-        let diagnostic = self.error("E0209", span, "the first argument of `where` is a condition").help("compare it: `x > 0`");
+        let diagnostic =
+            self.error("E0209", span, "the first argument of `where` is a condition").help("compare it: `x > 0`");
         self.report(diagnostic)
     }
 
@@ -280,7 +292,8 @@ impl<'a> Checker<'a> {
         }
         let axis = self.axis_argument(call)?;
         if self.ragged_parent(axis).is_some() {
-            let diagnostic = self.error("E0215", call.args[0].span, "the length of a ragged axis is known only when the model runs");
+            let diagnostic =
+                self.error("E0215", call.args[0].span, "the length of a ragged axis is known only when the model runs");
             return Err(self.report(diagnostic));
         }
         Ok(fixed(Const::Int(self.size(axis) as i64)))

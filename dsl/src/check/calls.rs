@@ -2,11 +2,13 @@
 
 use super::axes::Ax;
 use super::expressions::bare_name;
-use super::value::{Checked, ConstEntry, ConstValue, Frame, InitKind, InitValue, Reported, Tensor, Value, Var, Variable};
 use super::reading::plural;
+use super::value::{
+    Checked, ConstEntry, ConstValue, Frame, InitKind, InitValue, Reported, Tensor, Value, Var, Variable,
+};
 use super::{Checker, MAX_CALLS};
 use crate::ast::{Arg, Block, BlockParam, Call, ConstParam, Expr, ExprKind, Ident, OverAxis, PatternAxis, Span};
-use crate::diagnostics::{SourceId, closest, quote};
+use crate::diagnostics::{closest, quote};
 use crate::parse::is_builtin;
 
 /// An argument, evaluated in the caller's scope.
@@ -96,7 +98,8 @@ impl<'a> Checker<'a> {
                 }
                 Some(Some(_)) => {
                     let name = &param_name(&block.params[at]).name;
-                    let diagnostic = self.error("E0306", arg.span, format!("the argument {} is given twice", quote(name)));
+                    let diagnostic =
+                        self.error("E0306", arg.span, format!("the argument {} is given twice", quote(name)));
                     self.report(diagnostic);
                     failed = true;
                 }
@@ -125,8 +128,13 @@ impl<'a> Checker<'a> {
 
     fn too_many_arguments(&mut self, block: &'a Block, arg: &Arg) {
         let (name, n) = (&block.name.name, block.params.len());
-        let diagnostic =
-            self.error("E0306", arg.span, format!("{} takes at most {n} {}", quote(name), plural(n, "argument", "arguments"))).help(self.header(block));
+        let diagnostic = self
+            .error(
+                "E0306",
+                arg.span,
+                format!("{} takes at most {n} {}", quote(name), plural(n, "argument", "arguments")),
+            )
+            .help(self.header(block));
         self.report(diagnostic);
     }
 
@@ -214,7 +222,11 @@ impl<'a> Checker<'a> {
             }
             _ => {
                 let diagnostic = self
-                    .error("E0306", arg.span, format!("this argument of {} goes over one axis at most", quote(&block.name.name)))
+                    .error(
+                        "E0306",
+                        arg.span,
+                        format!("this argument of {} goes over one axis at most", quote(&block.name.name)),
+                    )
                     .help(self.header(block));
                 Err(self.report(diagnostic))
             }
@@ -247,10 +259,17 @@ impl<'a> Checker<'a> {
     }
 
     /// An initialiser with its arguments.
-    pub(super) fn initializer(&mut self, kind: InitKind, arity: usize, args: &[&'a Expr], span: Span) -> Checked<InitValue> {
+    pub(super) fn initializer(
+        &mut self,
+        kind: InitKind,
+        arity: usize,
+        args: &[&'a Expr],
+        span: Span,
+    ) -> Checked<InitValue> {
         if args.len() != arity {
             let name = InitKind::NAMES.iter().find(|(_, k, _)| *k == kind).map_or("", |(name, _, _)| name);
-            let message = format!("{} takes {arity} {}, not {}", quote(name), plural(arity, "argument", "arguments"), args.len());
+            let message =
+                format!("{} takes {arity} {}, not {}", quote(name), plural(arity, "argument", "arguments"), args.len());
             let diagnostic = self.error("E0306", span, message);
             return Err(self.report(diagnostic));
         }
@@ -300,8 +319,7 @@ impl<'a> Checker<'a> {
         let names: Vec<String> = missing.iter().map(|n| quote(&n.name)).collect();
         let message = format!("{} needs {}", quote(&block.name.name), names.join(", "));
         let hint = if self.frame().names.vars.contains_key(&first.name) { "pass it: " } else { "" };
-        let diagnostic =
-            self.error("E0306", call.name.span, message).help(format!("{hint}{}", self.header(block)));
+        let diagnostic = self.error("E0306", call.name.span, message).help(format!("{hint}{}", self.header(block)));
         Err(self.report(diagnostic))
     }
 
@@ -355,111 +373,6 @@ impl<'a> Checker<'a> {
                 Err(self.report(diagnostic))
             }
         }
-    }
-
-    /// Binds a tensor parameter: the pattern's names become names of the argument's axes.
-    #[allow(clippy::too_many_arguments, reason = "one place, and each is what the pattern needs to know")]
-    fn bind_tensor(
-        &mut self,
-        name: &'a Ident,
-        pattern: &'a [PatternAxis],
-        value: Value,
-        last: Option<Ax>,
-        at: Span,
-        first: bool,
-        bound: &mut Vec<Ax>,
-    ) -> Checked<()> {
-        let Value::Tensor(tensor) = value else {
-            self.set_var(&name.name, value, name.span);
-            return Ok(());
-        };
-        let rest_at = pattern.iter().position(|p| matches!(p, PatternAxis::Rest(_)));
-        let names: Vec<&'a Ident> = pattern
-            .iter()
-            .filter_map(|p| match p {
-                PatternAxis::Name(name) => Some(name),
-                PatternAxis::Rest(_) => None,
-            })
-            .collect();
-        let rank = tensor.axes.len();
-        if names.len() > rank || (rest_at.is_none() && names.len() < rank) {
-            return Err(self.pattern_mismatch(name, pattern, &tensor, at));
-        }
-        let before = rest_at.unwrap_or(names.len());
-        let after = names.len() - before;
-        // With `over` the last name takes that axis; the others take the rest by position.
-        let mut places: Vec<Ax> = tensor.axes.clone();
-        if let Some(last) = last {
-            places.retain(|&a| a != last);
-            let end = if after == 0 && rest_at.is_some() { before - 1 } else { places.len() };
-            places.insert(end, last);
-        }
-        let rest = places[before..rank - after].to_vec();
-        let mut renames = Vec::new();
-        let named = places[..before].iter().chain(&places[rank - after..]).copied().collect::<Vec<Ax>>();
-        for (&axis, name) in named.iter().zip(&names) {
-            match self.frame().names.axes.get(&name.name).copied() {
-                None => {
-                    self.frame_mut().names.axes.insert(name.name.clone(), axis);
-                    bound.push(axis);
-                }
-                Some(known) if known == axis => bound.push(axis),
-                Some(known) => {
-                    self.argument_size(axis, known, name, at)?;
-                    renames.push((axis, known));
-                    bound.push(known);
-                }
-            }
-        }
-        if let Some((_, clash)) = renames.iter().find(|(_, to)| rest.contains(to)) {
-            let message = format!("the argument has the axis {} twice", quote(self.axis_name(*clash)));
-            let diagnostic = self.error_at_call("E0208", at, message);
-            return Err(self.report(diagnostic));
-        }
-        let tensor = self.rename_all(tensor, renames, at)?;
-        let frame = self.frame_mut();
-        frame.rest.extend(rest.iter().filter(|a| !frame.rest.contains(a)).copied().collect::<Vec<_>>());
-        if first && rest_at.is_some() {
-            frame.first_rest = Some(rest);
-        }
-        self.set_var(&name.name, Value::Tensor(tensor), name.span);
-        Ok(())
-    }
-
-    /// Two arguments whose axes a block calls by one name must agree in size.
-    fn argument_size(&mut self, axis: Ax, known: Ax, name: &'a Ident, at: Span) -> Checked<()> {
-        let ragged = self.ragged_parent(axis).is_some() || self.ragged_parent(known).is_some();
-        if self.size(axis) == self.size(known) && !ragged {
-            return Ok(());
-        }
-        let message = format!(
-            "the axis {} of the block has size {} in this argument but {} in another",
-            quote(&name.name),
-            self.size(axis),
-            self.size(known)
-        );
-        let diagnostic = self.error_at_call("E0204", at, message);
-        let declared = self.source();
-        let diagnostic = diagnostic.related(declared, name.span, "the parameter");
-        Err(self.report(diagnostic))
-    }
-
-    fn pattern_mismatch(&mut self, name: &'a Ident, pattern: &'a [PatternAxis], tensor: &Tensor, at: Span) -> Reported {
-        let names = pattern.iter().filter(|p| matches!(p, PatternAxis::Name(_))).count();
-        let exactly = if names == pattern.len() { "exactly" } else { "at least" };
-        let message = format!(
-            "{} has {exactly} {names} {}, the argument has {}",
-            quote(&name.name),
-            plural(names, "axis", "axes"),
-            tensor.axes.len()
-        );
-        let caller = self.frames.len() - 2;
-        let axes: Vec<&str> = tensor.axes.iter().map(|&a| self.axis_name_in(caller, a)).collect();
-        let label = format!("its axes are [{}]", axes.join(", "));
-        let declared: SourceId = self.source();
-        let diagnostic =
-            self.error_at_call("E0203", at, message).label(label).related(declared, name.span, "the parameter");
-        self.report(diagnostic)
     }
 }
 

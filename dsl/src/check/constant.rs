@@ -224,9 +224,7 @@ fn binary(op: BinaryOp, a: &Const, b: &Const) -> Result<Const, String> {
 fn logical(op: BinaryOp, a: &Const, b: &Const) -> Result<Const, String> {
     match (a, b) {
         (Const::Bool(a), Const::Bool(b)) => Ok(Const::Bool(if op == BinaryOp::And { *a && *b } else { *a || *b })),
-        (Const::Bool(_), other) | (other, _) => {
-            Err(format!("`and` and `or` take bools, not {}", kind(other)))
-        }
+        (Const::Bool(_), other) | (other, _) => Err(format!("`and` and `or` take bools, not {}", kind(other))),
     }
 }
 

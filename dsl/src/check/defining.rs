@@ -10,10 +10,10 @@
 //! An axis that is also in another factor of an outer product is left to that product. Orders of axes follow the left side,
 //! so that a permutation rarely needs an op of its own.
 
+use super::Checker;
 use super::axes::Ax;
 use super::expressions::bare_name;
 use super::value::{Checked, Reported, Tensor, Value};
-use super::Checker;
 use crate::ast::{self, Expr, ExprKind, Ident, Index, Span};
 use crate::diagnostics::quote;
 use forebay_ir::{DType, Op};
@@ -155,7 +155,8 @@ impl<'a> Checker<'a> {
                 (Some(place), _) => filled.push(place),
                 (None, Index::MergeRest { name, span }) => {
                     if rest.is_empty() {
-                        let diagnostic = self.error("E0212", *span, "`..` stands for no axes here: there is nothing to merge");
+                        let diagnostic =
+                            self.error("E0212", *span, "`..` stands for no axes here: there is nothing to merge");
                         return Err(self.report(diagnostic));
                     }
                     filled.push(Place::Merge(name, rest.clone(), *span));
@@ -259,8 +260,7 @@ impl<'a> Checker<'a> {
         let text = self.text(span).to_string();
         let message = format!("axis {} is absent on the left, but only {} has it", quote(&name), quote(&text));
         let help = format!("write the sum: `sum({} over {name})`, or keep the axis on the left", short(&text));
-        let diagnostic =
-            self.error("E0205", span, message).label("only products are summed by themselves").help(help);
+        let diagnostic = self.error("E0205", span, message).label("only products are summed by themselves").help(help);
         self.report(diagnostic)
     }
 
@@ -300,8 +300,14 @@ impl<'a> Checker<'a> {
             if let Some(&axis) = divisor.axes().iter().find(summed) {
                 let name = self.axis_name(axis).to_string();
                 let diagnostic = self
-                    .error("E0216", divisor.span(), format!("the divisor has the axis {}, which is summed", quote(&name)))
-                    .help(format!("write the sum, `sum(… over {name})`, or put the quotient in parentheses, `a * (b / c)`"));
+                    .error(
+                        "E0216",
+                        divisor.span(),
+                        format!("the divisor has the axis {}, which is summed", quote(&name)),
+                    )
+                    .help(format!(
+                        "write the sum, `sum(… over {name})`, or put the quotient in parentheses, `a * (b / c)`"
+                    ));
                 return Err(self.report(diagnostic));
             }
         }
@@ -329,12 +335,8 @@ impl<'a> Checker<'a> {
         let Some((mut product, _)) = rest.next() else { return Err(Reported) };
         while let Some((factor, _)) = rest.next() {
             let later = |axis: Ax| rest.as_slice().iter().any(|(f, _)| f.has(axis));
-            let over: Vec<Ax> = product
-                .axes
-                .iter()
-                .copied()
-                .filter(|&a| factor.has(a) && !keep.contains(&a) && !later(a))
-                .collect();
+            let over: Vec<Ax> =
+                product.axes.iter().copied().filter(|&a| factor.has(a) && !keep.contains(&a) && !later(a)).collect();
             self.same_groups(&[&product, &factor], span)?;
             product = if over.is_empty() {
                 self.emit_toward(Op::Binary(forebay_ir::BinaryOp::Mul), &[&product, &factor], order, span)?

@@ -81,7 +81,8 @@ impl<'a> Checker<'a> {
                 None => Err(Reported),
                 Some(ConstValue::Plain(constant)) => Ok(Value::Const(constant)),
                 Some(ConstValue::Init(_)) => {
-                    let diagnostic = self.error("E0404", span, format!("{} is an initialiser, not a number", quote(name)));
+                    let diagnostic =
+                        self.error("E0404", span, format!("{} is an initialiser, not a number", quote(name)));
                     Err(self.report(diagnostic))
                 }
             };
@@ -107,13 +108,15 @@ impl<'a> Checker<'a> {
         let near = closest(name, names.vars.keys().chain(names.consts.keys()).map(String::as_str));
         let help = match near {
             Some(near) => Some(format!("did you mean `{near}`?")),
-            None if in_block && self.constants.contains_key(name) => {
-                Some(format!("{quoted} is a constant of the model; a block gets it as a parameter: add `{name}` to the block's list"))
-            }
+            None if in_block && self.constants.contains_key(name) => Some(format!(
+                "{quoted} is a constant of the model; a block gets it as a parameter: add `{name}` to the block's list"
+            )),
             None if in_block && self.frames[0].names.vars.contains_key(name) => {
                 Some(format!("{quoted} is a tensor of the model; a block gets it as a parameter: `{name}[..]`"))
             }
-            None if crate::parse::is_builtin(name) => Some(format!("{quoted} is a built-in function: call it, `{name}(…)`")),
+            None if crate::parse::is_builtin(name) => {
+                Some(format!("{quoted} is a built-in function: call it, `{name}(…)`"))
+            }
             None if self.blocks.contains_key(name) => Some(format!("{quoted} is a block: call it, `{name}(…)`")),
             None => None,
         };
@@ -175,7 +178,9 @@ impl<'a> Checker<'a> {
         let diagnostic = self
             .error("E0509", span, format!("{} cannot be used in `update`", quote(name)))
             .label("a value of one micro-batch")
-            .help("`update` runs once per step and reads states, statistics and constants; sum what it needs with `stat`");
+            .help(
+                "`update` runs once per step and reads states, statistics and constants; sum what it needs with `stat`",
+            );
         self.report(diagnostic)
     }
 
@@ -203,7 +208,11 @@ impl<'a> Checker<'a> {
             Const::Bool(b) => Ok(b),
             other => {
                 let diagnostic = self
-                    .error("E0404", expr.span, format!("a condition is true or false, not {}", super::constant::kind(&other)))
+                    .error(
+                        "E0404",
+                        expr.span,
+                        format!("a condition is true or false, not {}", super::constant::kind(&other)),
+                    )
                     .help("compare it: `n > 0`");
                 Err(self.report(diagnostic))
             }
@@ -233,4 +242,3 @@ pub(super) fn bare_name(expr: &Expr) -> Option<Ident> {
         _ => None,
     }
 }
-

@@ -4,11 +4,11 @@
 //! rest is dropped. A segment has the outputs that any of its layers needs. Then each graph is written anew: inputs first, in the order of
 //! their roles, names from the source before those made up.
 
+use super::Checker;
 use super::build::{Builder, NodeName};
 use super::layers::SlotSource;
 use super::remap::map_axes;
 use super::value::{Declared, Outside};
-use super::Checker;
 use crate::diagnostics::{Diagnostic, quote};
 use crate::model::{CheckedModel, Layer, Segment, Source, Tensor};
 use forebay_ir::{Axis, AxisId, Extent, Graph, OutputRole, Type, ValueId};
@@ -106,9 +106,8 @@ impl<'a> Checker<'a> {
     fn is_alive(&self, segment: usize, exports: &BTreeSet<usize>) -> bool {
         let raw = &self.segments[segment];
         let forward = &raw.forward;
-        !(forward.losses.is_empty() && forward.stats.is_empty() && forward.outputs.is_empty())
-            || !exports.is_empty()
-            || !raw.update.next_states.is_empty()
+        let computes = !forward.losses.is_empty() || !forward.stats.is_empty() || !forward.outputs.is_empty();
+        computes || !exports.is_empty() || !raw.update.next_states.is_empty()
     }
 
     /// `prologue`, `layers`, `layers_2`, `middle`, `epilogue`.
@@ -178,7 +177,8 @@ impl<'a> Checker<'a> {
         }
         let resolve = |source: SlotSource| {
             let from = self.layers[source.layer].segment;
-            let output = needed[from].iter().position(|&e| e == source.export).expect("what a live layer imports is needed");
+            let output =
+                needed[from].iter().position(|&e| e == source.export).expect("what a live layer imports is needed");
             Source { layer: numbers[source.layer].expect("a layer with needed exports is alive"), output }
         };
         let mut layers = Vec::new();
@@ -186,8 +186,10 @@ impl<'a> Checker<'a> {
             let Some((number, forward, update)) = finished.get(&raw.segment) else { continue };
             let segment = &self.segments[raw.segment];
             let shift = |outside: Outside| raw.shifted(outside, segment);
-            let stat_numbers: Vec<Outside> = segment.forward.stats.iter().map(|(i, _)| shift(Outside::Stat(*i))).collect();
-            let next_states: Vec<Outside> = segment.update.next_states.keys().map(|i| shift(Outside::State(*i))).collect();
+            let stat_numbers: Vec<Outside> =
+                segment.forward.stats.iter().map(|(i, _)| shift(Outside::Stat(*i))).collect();
+            let next_states: Vec<Outside> =
+                segment.update.next_states.keys().map(|i| shift(Outside::State(*i))).collect();
             note_axes(forward, &shift, axes);
             note_outputs(&forward.graph, OutputRole::Stat, &stat_numbers, axes);
             if let Some(update) = update {
@@ -198,7 +200,9 @@ impl<'a> Checker<'a> {
                 graph.into_iter().flat_map(|g| g.of_role(wanted)).map(|o| number_of(shift(o))).collect()
             };
             let carries = forward.inputs.iter().filter_map(|outside| match outside {
-                Outside::Carry(slot) => Some(resolve(raw.source_of(*slot).expect("a layer knows what its segment imports"))),
+                Outside::Carry(slot) => {
+                    Some(resolve(raw.source_of(*slot).expect("a layer knows what its segment imports")))
+                }
                 _ => None,
             });
             layers.push(Layer {
@@ -218,7 +222,8 @@ impl<'a> Checker<'a> {
 
     /// Leaves tensors out that nothing uses, and numbers the others.
     fn number_tensors(&mut self, model: &mut CheckedModel, axes: &AxesOf) {
-        let (params, states, stats) = (std::mem::take(&mut self.params), std::mem::take(&mut self.states), std::mem::take(&mut self.stats));
+        let (params, states, stats) =
+            (std::mem::take(&mut self.params), std::mem::take(&mut self.states), std::mem::take(&mut self.stats));
         let mut keep = |table: &[Declared], outside: fn(usize) -> Outside, what: &str| {
             let mut kept = Vec::new();
             let mut numbers = Vec::new();
@@ -265,7 +270,12 @@ impl Declared {
 
 fn number_of(outside: Outside) -> usize {
     match outside {
-        Outside::Data(i) | Outside::Param(i) | Outside::State(i) | Outside::Stat(i) | Outside::Carry(i) | Outside::Count(i) => i,
+        Outside::Data(i)
+        | Outside::Param(i)
+        | Outside::State(i)
+        | Outside::Stat(i)
+        | Outside::Carry(i)
+        | Outside::Count(i) => i,
         Outside::Rng => 0,
     }
 }
@@ -341,7 +351,8 @@ fn ranks(outside: Outside) -> (u8, u8) {
 fn rebuild(builder: &Builder, name: &str, outputs: Vec<(OutputRole, String, ValueId)>) -> Finished {
     let old = &builder.graph;
     let live = live_from(old, outputs.iter().map(|(_, _, v)| *v));
-    let mut inputs: Vec<(Outside, ValueId)> = builder.imports.iter().map(|(outside, input)| (*outside, *input)).collect();
+    let mut inputs: Vec<(Outside, ValueId)> =
+        builder.imports.iter().map(|(outside, input)| (*outside, *input)).collect();
     inputs.retain(|(_, value)| live[value.index()]);
     inputs.sort_by_key(|(outside, _)| (ranks(*outside).0, *outside));
     let names = node_names(builder, &live, &inputs);

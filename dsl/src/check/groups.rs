@@ -4,12 +4,12 @@
 //! numbers into element numbers of x, by dividing by the axes of `chosen` that x lacks; combine looks the row of each slot up in the
 //! inverse permutation.
 
+use super::Checker;
 use super::axes::{Ax, Size, label_of};
 use super::build::Rows;
 use super::expressions::bare_name;
 use super::operators::Want;
 use super::value::{Checked, Reported, Tensor, Value};
-use super::Checker;
 use crate::ast::{Arg, Call, ExprKind, Ident, Span};
 use crate::diagnostics::quote;
 use forebay_ir::{BinaryOp, DType, Op, ReduceKind};

@@ -1,9 +1,9 @@
 //! Tensors put together: `stack` and `concat`.
 
+use super::Checker;
 use super::axes::Ax;
 use super::operators::Want;
 use super::value::{Checked, Reported, Tensor, Value};
-use super::Checker;
 use crate::ast::{Arg, Call, Ident, Span};
 use crate::diagnostics::quote;
 use forebay_ir::Op;
@@ -48,7 +48,8 @@ impl<'a> Checker<'a> {
         }
         let total: u64 = joined.iter().map(|&a| self.size(a)).sum();
         let into = self.found_axis(name, total)?;
-        let others = |tensor: &Tensor, axis: Ax| tensor.axes.iter().copied().filter(|&a| a != axis).collect::<Vec<Ax>>();
+        let others =
+            |tensor: &Tensor, axis: Ax| tensor.axes.iter().copied().filter(|&a| a != axis).collect::<Vec<Ax>>();
         let mut all: Vec<Ax> = Vec::new();
         for (tensor, &axis) in tensors.iter().zip(&joined) {
             all.extend(others(tensor, axis).into_iter().filter(|a| !all.contains(a)).collect::<Vec<_>>());
@@ -120,7 +121,8 @@ impl<'a> Checker<'a> {
         if !axes.contains(&new) {
             return Ok(());
         }
-        let diagnostic = self.error("E0208", name.span, format!("the operands already have an axis {}", quote(&name.name)));
+        let diagnostic =
+            self.error("E0208", name.span, format!("the operands already have an axis {}", quote(&name.name)));
         Err(self.report(diagnostic))
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! * [`constant`], [`memo`]: constants, and which layers of a repeat share a graph. * [`axes`], [`value`]: names and what they stand for.
 //! * [`build`]: the graph under construction. * [`expressions`], [`operators`], [`defining`], [`reading`], [`builtins`], [`groups`],
-//!   [`joining`]: expressions. * [`calls`]: blocks. * [`statements`], [`losses`], [`layers`]: statements. * [`finish`]: the result.
+//!   [`joining`]: expressions. * [`calls`], [`patterns`]: blocks. * [`statements`], [`losses`], [`counts`], [`layers`], [`templates`]:
+//!   statements. * [`finish`]: the result. * [`poison`]: names after a mistake.
 //!
 //! Codes: `E0201`–`E0217` axes and types, `E0299` type rules; `E0301`–`E0308` names, blocks, calls; `E0401`–`E0407` constants; `E0501`–`E0510`
 //! structure; `W0601` unused tensors, `W0602` variables that change their type in a repeat.
@@ -16,6 +17,7 @@ mod build;
 mod builtins;
 mod calls;
 mod constant;
+mod counts;
 mod defining;
 mod expressions;
 mod finish;
@@ -25,11 +27,13 @@ mod layers;
 mod losses;
 mod memo;
 mod operators;
+mod patterns;
 mod poison;
 mod reading;
 mod remap;
 mod setup;
 mod statements;
+mod templates;
 mod value;
 
 use crate::ast::{Block, File, Item, Model, Span};
@@ -40,10 +44,11 @@ use crate::std_library;
 use axes::{Ax, AxisInfo};
 use build::{Builder, Purpose};
 use constant::Symbol;
+use counts::Counts;
 use finish::Taken;
 use indexmap::IndexMap;
 use layers::{Own, RawLayer, RawSegment, Slot};
-use losses::{Counts, KnownLoss};
+use losses::KnownLoss;
 use memo::Note;
 use rustc_hash::{FxHashMap, FxHashSet};
 use value::{Checked, DataInput, Declared, Frame, Reported};
@@ -101,7 +106,12 @@ pub fn check(file: &File, text: &str, options: &CheckOptions) -> Result<Accepted
         match spawned.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
-            Err(_) => Err(vec![Diagnostic::error("E0501", SourceId(0), Span::default(), "no memory is left to check the file")]),
+            Err(_) => Err(vec![Diagnostic::error(
+                "E0501",
+                SourceId(0),
+                Span::default(),
+                "no memory is left to check the file",
+            )]),
         }
     })
 }

@@ -1,9 +1,9 @@
 //! Operators and elementwise functions on tensors and constants: promotion of element types, literals, folding.
 
+use super::Checker;
 use super::axes::Ax;
 use super::constant::{Constant, Function, number};
 use super::value::{Checked, Reported, Tensor, Value};
-use super::Checker;
 use crate::ast::{self, Span};
 use crate::model::Const;
 use forebay_ir::{BinaryOp, DType, Op, UnaryOp};
@@ -136,7 +136,8 @@ impl<'a> Checker<'a> {
         match self.used(constant) {
             Const::Bool(b) => Ok(f64::from(u8::from(b))),
             Const::Int(n) if dtype == DType::I32 && i32::try_from(n).is_err() => {
-                let diagnostic = self.error("E0402", span, format!("{n} does not fit into the 32 bits of an int tensor"));
+                let diagnostic =
+                    self.error("E0402", span, format!("{n} does not fit into the 32 bits of an int tensor"));
                 Err(self.report(diagnostic))
             }
             value => number(&value).ok_or(Reported),
@@ -151,7 +152,7 @@ impl<'a> Checker<'a> {
     pub(super) fn unary(&mut self, op: ast::UnaryOp, a: Value, order: Option<&[Ax]>, span: Span) -> Checked<Value> {
         let a = self.plain(a, span)?;
         if let Value::Const(constant) = &a {
-            return self.fold(Function::Unary(op), &[constant.clone()], span).map(Value::Const);
+            return self.fold(Function::Unary(op), std::slice::from_ref(constant), span).map(Value::Const);
         }
         let (op, want) = match op {
             ast::UnaryOp::Neg => (UnaryOp::Neg, Want::Number),

@@ -3,10 +3,10 @@
 //! First every position is understood, then elements are taken, slices, splits and renames applied, and gathers last, so that an index
 //! tensor lines up with the names that this reading gives.
 
+use super::Checker;
 use super::axes::{Ax, Size};
 use super::expressions::bare_name;
 use super::value::{Checked, Reported, Tensor, Value};
-use super::Checker;
 use crate::ast::{AxisDecl, Expr, Ident, Index, Span};
 use crate::diagnostics::quote;
 use crate::model::Const;
@@ -46,7 +46,8 @@ impl<'a> Checker<'a> {
         let written = indices.len() - usize::from(rest.is_some());
         let rank = tensor.axes.len();
         if written > rank || (rest.is_none() && written < rank) {
-            let message = format!("{written} {} read, but the tensor has {rank}", plural(written, "axis is", "axes are"));
+            let message =
+                format!("{written} {} read, but the tensor has {rank}", plural(written, "axis is", "axes are"));
             let mut diagnostic =
                 self.error("E0203", span, message).label(format!("its axes are {}", self.list(&tensor.axes)));
             if written < rank {
@@ -93,7 +94,8 @@ impl<'a> Checker<'a> {
     }
 
     fn grouped_axis(&mut self, axis: Ax, span: Span) -> Reported {
-        let message = format!("{} belongs to a group and can only be read under its own name", quote(self.axis_name(axis)));
+        let message =
+            format!("{} belongs to a group and can only be read under its own name", quote(self.axis_name(axis)));
         let diagnostic = self.error("E0215", span, message).help("bring the values back with `at` first");
         self.report(diagnostic)
     }
@@ -113,7 +115,9 @@ impl<'a> Checker<'a> {
                 Const::Int(n) if n >= 0 && (n as u64) < size => Ok(Action::Take(n as u64)),
                 Const::Int(n) => {
                     let message = format!("there is no element {n} in an axis of size {size}");
-                    let diagnostic = self.error("E0210", expr.span, message).help(format!("elements are counted from 0 to {}", size - 1));
+                    let diagnostic = self
+                        .error("E0210", expr.span, message)
+                        .help(format!("elements are counted from 0 to {}", size - 1));
                     Err(self.report(diagnostic))
                 }
                 other => {
@@ -166,7 +170,8 @@ impl<'a> Checker<'a> {
         match self.used(&constant) {
             Const::Int(n) if n >= 0 => Ok(n as u64),
             other => {
-                let message = format!("a bound of a slice is an integer from 0 on, not {}", super::constant::show(&other));
+                let message =
+                    format!("a bound of a slice is an integer from 0 on, not {}", super::constant::show(&other));
                 let diagnostic = self.error("E0211", expr.span, message);
                 Err(self.report(diagnostic))
             }

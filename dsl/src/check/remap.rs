@@ -32,9 +32,7 @@ pub(super) fn map_axes(op: &Op, mut map: impl FnMut(AxisId) -> AxisId) -> Op {
         Op::Slice { from, into, start } => Op::Slice { from: map(*from), into: map(*into), start: *start },
         Op::Pad { from, into, start } => Op::Pad { from: map(*from), into: map(*into), start: *start },
         Op::Stack(axis) => Op::Stack(map(*axis)),
-        Op::Concat { from, into } => {
-            Op::Concat { from: from.iter().map(|&a| map(a)).collect(), into: map(*into) }
-        }
+        Op::Concat { from, into } => Op::Concat { from: from.iter().map(|&a| map(a)).collect(), into: map(*into) },
         Op::Gather { axis } => Op::Gather { axis: map(*axis) },
         Op::ScatterAdd { axis, over } => Op::ScatterAdd { axis: map(*axis), over: set(over, &mut map) },
         Op::TopK { axis, into } => Op::TopK { axis: map(*axis), into: map(*into) },

@@ -42,7 +42,8 @@ impl<'a> Checker<'a> {
         for constant in &self.model.constants {
             let name = &constant.name;
             if self.constants.contains_key(&name.name) {
-                let diagnostic = self.error("E0303", name.span, format!("the constant {} is listed twice", quote(&name.name)));
+                let diagnostic =
+                    self.error("E0303", name.span, format!("the constant {} is listed twice", quote(&name.name)));
                 self.report(diagnostic);
                 continue;
             }
@@ -87,10 +88,13 @@ impl<'a> Checker<'a> {
     /// A value from `--set` must be of the default's kind; an integer will do for a float.
     fn fitting(&mut self, name: &str, given: Const, default: &Const, span: Span) -> Option<Const> {
         match (&given, default) {
-            (Const::Int(_), Const::Int(_)) | (Const::Bool(_), Const::Bool(_)) | (Const::Str(_), Const::Str(_)) => Some(given),
+            (Const::Int(_), Const::Int(_)) | (Const::Bool(_), Const::Bool(_)) | (Const::Str(_), Const::Str(_)) => {
+                Some(given)
+            }
             (Const::Float(_) | Const::Int(_), Const::Float(_)) => Some(given),
             _ => {
-                let message = format!("--set {name}={}: the constant is {}, not {}", show(&given), kind(default), kind(&given));
+                let message =
+                    format!("--set {name}={}: the constant is {}, not {}", show(&given), kind(default), kind(&given));
                 let diagnostic = self.error("E0407", span, message).label(format!("its default is {}", show(default)));
                 self.report(diagnostic);
                 None
@@ -105,7 +109,8 @@ impl<'a> Checker<'a> {
             if names.contains(&name.as_str()) || DEFAULTS.iter().any(|(d, _)| d == name) {
                 continue;
             }
-            let message = format!("--set {}: the model {} has no such constant", quote(name), quote(&self.model.name.name));
+            let message =
+                format!("--set {}: the model {} has no such constant", quote(name), quote(&self.model.name.name));
             let help = match closest(name, names.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("its constants are {}", names.join(", ")),

@@ -1,10 +1,13 @@
 //! Statements, apart from losses and what runs after a step ([`super::losses`]) and top-level repeats ([`super::layers`]).
 
+use super::Checker;
 use super::axes::Ax;
 use super::constant::{Constant, show};
-use super::value::{Checked, ConstEntry, ConstValue, DataInput, Declared, InitKind, InitValue, Outside, Reported, Tensor, Value, Var, Variable};
-use super::Checker;
 use super::reading::plural;
+use super::value::{
+    Checked, ConstEntry, ConstValue, DataInput, Declared, InitKind, InitValue, Outside, Reported, Tensor, Value, Var,
+    Variable,
+};
 use crate::ast::{Body, Expr, Ident, Initializer, InputDecl, Span, Statement, StatementKind, Target, TensorDecl};
 use crate::diagnostics::quote;
 use crate::model::Const;
@@ -44,7 +47,13 @@ impl<'a> Checker<'a> {
             StatementKind::Update { name, value } => return self.update_statement(name, value),
             StatementKind::Define { targets, value } => return self.define_statement(targets, value),
             StatementKind::Loss { name, value, per, weight, scope } => {
-                return self.loss(super::losses::Written { name, value, per: per.as_ref(), weight: weight.as_ref(), scope: scope.as_ref() });
+                return self.loss(super::losses::Written {
+                    name,
+                    value,
+                    per: per.as_ref(),
+                    weight: weight.as_ref(),
+                    scope: scope.as_ref(),
+                });
             }
             StatementKind::Output(names) => return all(names, |n| self.output(n)),
             StatementKind::Repeat { counter, count, body } => return self.repeat(counter.as_ref(), count, body, span),
@@ -70,8 +79,9 @@ impl<'a> Checker<'a> {
         let name = &decl.name;
         if self.frames.len() > 1 || self.in_layer {
             let place = if self.in_layer { "in a repeat" } else { "in a block" };
-            let diagnostic =
-                self.error("E0502", decl.span, format!("an input is declared {place}")).help("inputs belong to the model");
+            let diagnostic = self
+                .error("E0502", decl.span, format!("an input is declared {place}"))
+                .help("inputs belong to the model");
             return Err(self.report(diagnostic));
         }
         let bind = |cx: &mut Self, var| {
@@ -104,7 +114,11 @@ impl<'a> Checker<'a> {
         if names != ["batch", "seq"] || sizes != [self.batch, self.seq] {
             bind(self, Var::Poisoned);
             let diagnostic = self
-                .error("E0503", decl.span, format!("the input {} does not have the axes [batch, seq]", quote(&name.name)))
+                .error(
+                    "E0503",
+                    decl.span,
+                    format!("the input {} does not have the axes [batch, seq]", quote(&name.name)),
+                )
                 .help(format!("write `{}: token[batch, seq]`", name.name));
             return Err(self.report(diagnostic));
         }
@@ -321,15 +335,17 @@ impl<'a> Checker<'a> {
         match value {
             Value::Several(values) if values.len() == targets.len() => Ok(values),
             Value::Several(values) => {
-                let message = format!("{} values for {} {}", values.len(), targets.len(), plural(targets.len(), "name", "names"));
+                let message =
+                    format!("{} values for {} {}", values.len(), targets.len(), plural(targets.len(), "name", "names"));
                 let diagnostic = self.error("E0308", span, message);
                 Err(self.report(diagnostic))
             }
             value if targets.len() == 1 => Ok(vec![value]),
             _ => {
                 let message = format!("one value for {} names", targets.len());
-                let diagnostic =
-                    self.error("E0308", span, message).help("only a call of a block that returns several values has more than one");
+                let diagnostic = self
+                    .error("E0308", span, message)
+                    .help("only a call of a block that returns several values has more than one");
                 Err(self.report(diagnostic))
             }
         }
@@ -402,9 +418,8 @@ impl<'a> Checker<'a> {
             })
             .collect();
         let results: Checked<Vec<Value>> = results.into_iter().collect();
-        let result = results.map(|mut results| {
-            if results.len() == 1 { results.remove(0) } else { Value::Several(results) }
-        });
+        let result =
+            results.map(|mut results| if results.len() == 1 { results.remove(0) } else { Value::Several(results) });
         self.frame_mut().returned = Some(result);
         Ok(())
     }

@@ -59,8 +59,7 @@ impl Rule<'_> {
         let zero = self.constant(0.0);
         let positions = self.op(Op::Iota(axis), &[])?;
         let hit = self.wanted.axes.clone();
-        let hit: Vec<AxisId> =
-            hit.into_iter().filter(|&a| a == axis || self.graph.ty(index).has(a)).collect();
+        let hit: Vec<AxisId> = hit.into_iter().filter(|&a| a == axis || self.graph.ty(index).has(a)).collect();
         let here = self.ordered(Op::Binary(BinaryOp::Eq), &[positions, index], &hit)?;
         self.ordered(Op::Select, &[here, self.g, zero], &self.wanted.axes.clone()).map(Some)
     }

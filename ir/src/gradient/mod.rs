@@ -10,7 +10,7 @@
 //! where there is none do they add a `reorder`.
 //!
 //! Choices where the derivative is not unique:
-//! * `max` and `min` of two equal numbers give each half (as PyTorch's `maximum`), so a rectifier has slope 1/2 at 0;
+//! * `max` and `min` of two equal numbers give each half (as PyTorch's `maximum`), but nothing where the other one is a constant (as its `relu`);
 //! * `reduce_max` and `reduce_min` give each of the n extremal elements 1/n (as PyTorch's `amax`);
 //! * `sign`, `floor`, comparisons and everything that gives integers have none; `rem` is differentiated as `a - b * floor(a / b)`;
 //! * `pow` is 0 in the base when the exponent is 0, and 0 in the exponent when the base is 0 and the exponent is not negative.
@@ -169,10 +169,13 @@ impl Rule<'_> {
             BinaryOp::Pow => return self.pow_rule(a, b),
             BinaryOp::Min | BinaryOp::Max => {
                 let this_wins = if (op == BinaryOp::Max) == first { BinaryOp::Gt } else { BinaryOp::Lt };
-                let zero = self.constant(0.0);
-                let half = self.scaled(g, 0.5)?;
-                let (tie, wins) = (self.binary(BinaryOp::Eq, a, b)?, self.binary(this_wins, a, b)?);
-                let otherwise = self.select(tie, half, zero)?;
+                let wins = self.binary(this_wins, a, b)?;
+                let mut otherwise = self.constant(0.0);
+                if constant_value(self.graph, if first { b } else { a }).is_none() {
+                    let half = self.scaled(g, 0.5)?;
+                    let tie = self.binary(BinaryOp::Eq, a, b)?;
+                    otherwise = self.select(tie, half, otherwise)?;
+                }
                 self.select(wins, g, otherwise)?
             }
             BinaryOp::Eq | BinaryOp::Ne | BinaryOp::Lt | BinaryOp::Le | BinaryOp::Gt | BinaryOp::Ge => return Ok(None),
@@ -327,8 +330,7 @@ impl Rule<'_> {
     /// Brings `value` to the operand's axes, in the operand's order. Axes that it lacks are filled with copies.
     fn fit(&mut self, value: ValueId) -> Gradient {
         let mut value = self.reduced(value)?;
-        let lacks: Vec<AxisId> =
-            self.wanted.axes.iter().copied().filter(|&a| !self.graph.ty(value).has(a)).collect();
+        let lacks: Vec<AxisId> = self.wanted.axes.iter().copied().filter(|&a| !self.graph.ty(value).has(a)).collect();
         let wanted = self.wanted.axes.clone();
         if !lacks.is_empty() {
             value = self.ordered(Op::Broadcast(lacks), &[value], &wanted)?;
@@ -350,8 +352,11 @@ impl Rule<'_> {
         }
         let mut order: Vec<AxisId> = axes.iter().copied().filter(|&a| !self.wanted.has(a)).collect();
         // A ragged axis stays behind its parent, which the operand may have alone.
-        let behind: Vec<AxisId> =
-            order.iter().copied().filter(|&a| self.graph.ragged_parent(a).is_some_and(|p| self.wanted.has(p))).collect();
+        let behind: Vec<AxisId> = order
+            .iter()
+            .copied()
+            .filter(|&a| self.graph.ragged_parent(a).is_some_and(|p| self.wanted.has(p)))
+            .collect();
         order.retain(|a| !behind.contains(a));
         for &axis in self.wanted.axes.iter().filter(|a| kept.contains(a)) {
             order.push(axis);

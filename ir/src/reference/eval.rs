@@ -219,8 +219,20 @@ impl<'g> Machine<'g> {
             let (sum, x) = (&mut result[at[0]], x[at[1]]);
             *sum = match kind {
                 ReduceKind::Sum => *sum + x,
-                ReduceKind::Max => if x > *sum || x.is_nan() { x } else { *sum },
-                ReduceKind::Min => if x < *sum || x.is_nan() { x } else { *sum },
+                ReduceKind::Max => {
+                    if x > *sum || x.is_nan() {
+                        x
+                    } else {
+                        *sum
+                    }
+                }
+                ReduceKind::Min => {
+                    if x < *sum || x.is_nan() {
+                        x
+                    } else {
+                        *sum
+                    }
+                }
             };
         });
         result

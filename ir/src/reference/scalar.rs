@@ -70,8 +70,20 @@ pub fn binary(op: BinaryOp, a: f64, b: f64, dtype: DType) -> f64 {
             if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
         }
         BinaryOp::Pow => a.powf(b),
-        BinaryOp::Min => if a < b || a.is_nan() { a } else { b },
-        BinaryOp::Max => if a > b || a.is_nan() { a } else { b },
+        BinaryOp::Min => {
+            if a < b || a.is_nan() {
+                a
+            } else {
+                b
+            }
+        }
+        BinaryOp::Max => {
+            if a > b || a.is_nan() {
+                a
+            } else {
+                b
+            }
+        }
         BinaryOp::Eq => truth(a == b),
         BinaryOp::Ne => truth(a != b),
         BinaryOp::Lt => truth(a < b),

@@ -5,6 +5,7 @@ use super::ops::{Body, Op};
 use super::program::ProgramBuilder;
 use crate::kernel::*;
 use crate::schema::*;
+use std::collections::HashMap;
 
 const ALIGN: u64 = 64;
 const ROWS: u64 = 2;
@@ -345,9 +346,9 @@ fn phase(shape: &Shape, name: &str, programs: &[Program], tensors: &[Tensor], ba
     let train = name == "train";
     let array = ROWS * SEQ * shape.columns * 4;
     let step = shape.layers;
-    let find = |name: &str, kind| {
-        Bind::Fixed(tensors.iter().find(|t| t.name == name && t.kind == kind).expect("it exists").offset)
-    };
+    let places: HashMap<(&str, TensorKind), u64> =
+        tensors.iter().map(|t| ((t.name.as_str(), t.kind), t.offset)).collect();
+    let find = |name: &str, kind| Bind::Fixed(places[&(name, kind)]);
     let weight = |l: u32| format!("layers.{l}.w");
     let mut line = Timeline { programs, items: vec![], calls: vec![] };
     let data: Vec<[Bind; 2]> =

@@ -76,7 +76,9 @@ pub enum CheckpointError {
         differences: Vec<String>,
     },
     /// A new run must not overwrite another.
-    #[error("`{path}` holds a run already (saved at step {step}): continue it with --resume, or save to another folder")]
+    #[error(
+        "`{path}` holds a run already (saved at step {step}): continue it with --resume, or save to another folder"
+    )]
     Occupied {
         /// The folder.
         path: PathBuf,
@@ -94,7 +96,9 @@ pub enum CheckpointError {
 }
 
 fn survivor(previous: &Option<PathBuf>) -> String {
-    previous.as_ref().map_or(String::new(), |path| format!("; the previous checkpoint `{}` is untouched", path.display()))
+    previous
+        .as_ref()
+        .map_or(String::new(), |path| format!("; the previous checkpoint `{}` is untouched", path.display()))
 }
 
 fn list(differences: &[String]) -> String {
@@ -109,8 +113,10 @@ fn list(differences: &[String]) -> String {
 /// The checkpoint folders of a run, by step.
 pub(crate) fn steps(run: &Path) -> Vec<(u64, PathBuf)> {
     let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
-    let mut found: Vec<(u64, PathBuf)> =
-        entries.filter_map(|e| Some((step_of(e.file_name().to_str()?)?, e.path()))).filter(|(_, p)| p.is_dir()).collect();
+    let mut found: Vec<(u64, PathBuf)> = entries
+        .filter_map(|e| Some((step_of(e.file_name().to_str()?)?, e.path())))
+        .filter(|(_, p)| p.is_dir())
+        .collect();
     found.sort();
     found
 }

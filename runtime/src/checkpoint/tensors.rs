@@ -67,8 +67,8 @@ impl Reader {
         }
         let mut header = vec![0; length as usize];
         file.read_exact(&mut header).map_err(read)?;
-        let metadata: Metadata =
-            serde_json::from_slice(&header).map_err(|error| damaged(format!("its header is not that of safetensors: {error}")))?;
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| damaged(format!("its header is not that of safetensors: {error}")))?;
         let (start, wanted) = (8 + length, metadata.data_len() as u64);
         if start.checked_add(wanted) != Some(size) {
             return Err(damaged(format!("it has {size} bytes, its header says {}", start.saturating_add(wanted))));

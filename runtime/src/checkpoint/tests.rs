@@ -49,8 +49,11 @@ fn train(plan: &Plan, run: &Path, steps: u64, resume: Option<&Checkpoint>) -> Lo
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).expect("a folder").flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .expect("a folder")
+        .flatten()
+        .map(|e| e.file_name().to_string_lossy().into_owned())
+        .collect();
     names.sort();
     names
 }
@@ -135,7 +138,10 @@ fn what_is_no_checkpoint_is_refused() {
     let message = |path: &Path| Checkpoint::open(path).expect_err("it is no checkpoint").to_string();
     let run = folder.path().join("run");
     assert!(message(&run).starts_with(&format!("cannot read the checkpoint: `{}`: ", run.display())));
-    let no = format!("`{}` is not a checkpoint: it has neither an `index.json` nor a folder like `step-000150`", folder.path().display());
+    let no = format!(
+        "`{}` is not a checkpoint: it has neither an `index.json` nor a folder like `step-000150`",
+        folder.path().display()
+    );
     assert_eq!(message(folder.path()), no);
     Saver::create(&run, 42).expect("a new folder");
     assert_eq!(message(&run), format!("the run in `{}` has no checkpoint yet", run.display()));
@@ -171,7 +177,11 @@ fn damaged_files_are_refused() {
                 2 => bytes = b"{\"format\":\"something else\"}".to_vec(),
                 _ => {
                     // The last digit or byte that carries meaning.
-                    let at = if file.ends_with("json") { bytes.iter().rposition(u8::is_ascii_digit).expect("a digit") } else { bytes.len() - 1 };
+                    let at = if file.ends_with("json") {
+                        bytes.iter().rposition(u8::is_ascii_digit).expect("a digit")
+                    } else {
+                        bytes.len() - 1
+                    };
                     bytes[at] ^= 1;
                 }
             }

@@ -31,7 +31,11 @@ impl Corpus {
             "the file has no bytes"
         } else if kind.is_dir() {
             corpus.load_folder(path)?;
-            if corpus.skipped.is_empty() { "the folder has no text files" } else { "none of the folder's files is UTF-8 text" }
+            if corpus.skipped.is_empty() {
+                "the folder has no text files"
+            } else {
+                "none of the folder's files is UTF-8 text"
+            }
         } else {
             return Err(DataError::Special(path.to_path_buf()));
         };

@@ -71,7 +71,9 @@ pub enum DataError {
         needed: u64,
     },
     /// A byte is no token of the model.
-    #[error("the data `{path}` have the byte {byte}, but the model's vocabulary has {vocab} tokens only (bytes are tokens: use a vocabulary of 256)")]
+    #[error(
+        "the data `{path}` have the byte {byte}, but the model's vocabulary has {vocab} tokens only (bytes are tokens: use a vocabulary of 256)"
+    )]
     Vocabulary {
         /// Which.
         path: PathBuf,
@@ -228,6 +230,9 @@ pub(crate) mod tests {
         let small = Settings { vocab: 128, ..settings(4, false) };
         assert!(Dataset::new(Corpus::from_bytes("x", vec![127; 100]), &small).is_ok());
         let error = Dataset::new(Corpus::from_bytes("x", vec![128; 100]), &small).expect_err("128 is no token");
-        assert!(error.to_string().contains("have the byte 128, but the model's vocabulary has 128 tokens only"), "{error}");
+        assert!(
+            error.to_string().contains("have the byte 128, but the model's vocabulary has 128 tokens only"),
+            "{error}"
+        );
     }
 }

@@ -28,9 +28,11 @@ impl Packed {
             [file] => paragraphs(corpus.bytes(), file.clone()),
             files => files.to_vec(),
         };
-        let pieces: Vec<Range<usize>> = documents.into_iter().flat_map(|d| cut(d, seq)).filter(|p| p.len() >= LEAST).collect();
-        let held_back =
-            |i: usize| if pieces.len() < HELD_BACK_EVERY { i + 1 == pieces.len() } else { i % HELD_BACK_EVERY == HELD_BACK };
+        let pieces: Vec<Range<usize>> =
+            documents.into_iter().flat_map(|d| cut(d, seq)).filter(|p| p.len() >= LEAST).collect();
+        let held_back = |i: usize| {
+            if pieces.len() < HELD_BACK_EVERY { i + 1 == pieces.len() } else { i % HELD_BACK_EVERY == HELD_BACK }
+        };
         let of = |held: bool| (0..pieces.len()).filter(|i| held_back(*i) == held).map(|i| pieces[i].clone()).collect();
         let (training, validation): (Vec<_>, Vec<_>) = (of(false), of(true));
         if training.is_empty() {
@@ -82,7 +84,8 @@ impl Packed {
         let wanted = batch.rows() * batches;
         for row in 0..batch.rows() {
             let index = number * batch.rows() + row;
-            let pick = if wanted >= self.rows.len() { index % self.rows.len() } else { index * self.rows.len() / wanted };
+            let pick =
+                if wanted >= self.rows.len() { index % self.rows.len() } else { index * self.rows.len() / wanted };
             let (mut column, mut count) = (0, 0);
             for piece in &self.validation[self.rows[pick].clone()] {
                 batch.put_document(row, column, count, &bytes[piece.clone()]);

@@ -55,7 +55,8 @@ impl Plain {
         let block = (bytes / 100).clamp(seq + 1, MAX_BLOCK.max(seq + 1));
         // The last block has what is left over as well.
         let blocks = bytes / block;
-        let is_held_back = |b: usize| if blocks < HELD_BACK_EVERY { b + 1 == blocks } else { b % HELD_BACK_EVERY == HELD_BACK };
+        let is_held_back =
+            |b: usize| if blocks < HELD_BACK_EVERY { b + 1 == blocks } else { b % HELD_BACK_EVERY == HELD_BACK };
         let end = |b: usize| if b + 1 == blocks { bytes } else { (b + 1) * block };
         let (mut training, mut validation) = (Windows::default(), Windows::default());
         let mut run = 0;

@@ -84,8 +84,13 @@ fn list(violations: &[Violation]) -> String {
 fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse) -> String {
     let available = available.map_or(String::new(), |bytes| format!(", and {} are available", human_bytes(bytes)));
     let MemoryUse { weights, gradients, optimizer, other, activations, .. } = *by_kind;
-    let kinds =
-        [("weights", weights), ("gradients", gradients), ("optimizer", optimizer), ("activations", activations), ("other", other)];
+    let kinds = [
+        ("weights", weights),
+        ("gradients", gradients),
+        ("optimizer", optimizer),
+        ("activations", activations),
+        ("other", other),
+    ];
     let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
     format!("this plan needs {} of memory{available} ({})", human_bytes(needed), kinds.join(", "))
 }

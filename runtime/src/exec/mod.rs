@@ -184,7 +184,11 @@ impl<'p> Executor<'p> {
 
     fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
         let phase = self.phase(id);
-        assert_eq!((batch.rows() as u64, batch.seq() as u64), (phase.rows, phase.seq), "a batch is as large as its phase");
+        assert_eq!(
+            (batch.rows() as u64, batch.seq() as u64),
+            (phase.rows, phase.seq),
+            "a batch is as large as its phase"
+        );
         for feed in &phase.feeds {
             let input = batch.input(&feed.input).ok_or_else(|| ExecError::Input(feed.input.clone()))?;
             // One rank: the coordinates are all 0.

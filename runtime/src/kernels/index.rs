@@ -20,7 +20,11 @@ struct Ragged {
 }
 
 impl Ragged {
-    fn prepare(limit: &Option<plan::RaggedLimit>, dims: &[u64], cx: &PrepareCx) -> Result<Option<Ragged>, PrepareError> {
+    fn prepare(
+        limit: &Option<plan::RaggedLimit>,
+        dims: &[u64],
+        cx: &PrepareCx,
+    ) -> Result<Option<Ragged>, PrepareError> {
         let Some(limit) = limit else { return Ok(None) };
         let dim = limit.dim as usize;
         ensure(dim < dims.len(), || format!("there is no dimension {dim}"))?;

@@ -92,7 +92,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     let small = p * z * x + x;
     let a = x.abs();
     let large = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);
-    if a < 0.625 { small } else { large }
+    // The sum loses the sign of zero.
+    if a < 0.625 { small.copysign(x) } else { large }
 }
 
 /// Up to here the reduction of [`sin`] and [`cos`] is good; 2²⁰ leaves 12 bits to spare.

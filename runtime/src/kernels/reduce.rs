@@ -143,7 +143,9 @@ impl Reduce {
         for d in skip..kept {
             let strides = [input[d] as usize, out[d] as usize];
             // Joining with the group would lose it; its stride in the input is 0, so only an input stride of 0 could.
-            if result.kept.n == skip { result.kept.push(dims[d] as usize, strides)? } else {
+            if result.kept.n == skip {
+                result.kept.push(dims[d] as usize, strides)?
+            } else {
                 result.kept.push_joined(dims[d] as usize, strides)?;
             }
         }
@@ -152,7 +154,9 @@ impl Reduce {
         }
         for d in kept..dims.len() {
             let stride = [input[d] as usize];
-            if d == kept { result.reduced.push(dims[d] as usize, stride)? } else {
+            if d == kept {
+                result.reduced.push(dims[d] as usize, stride)?
+            } else {
                 result.reduced.push_joined(dims[d] as usize, stride)?;
             }
         }

@@ -91,9 +91,8 @@ impl TopK {
                     best[..self.k].iter().enumerate().for_each(|(rank, e)| write(rank, e));
                 } else {
                     // SAFETY: the scratch has an entry for each element.
-                    let all = unsafe {
-                        std::slice::from_raw_parts_mut(cx.scratch.worker(worker).cast::<Entry>(), self.n)
-                    };
+                    let all =
+                        unsafe { std::slice::from_raw_parts_mut(cx.scratch.worker(worker).cast::<Entry>(), self.n) };
                     all.iter_mut().enumerate().for_each(|(position, e)| *e = entry(position));
                     all.sort_unstable();
                     all[..self.k].iter().enumerate().for_each(|(rank, e)| write(rank, e));
@@ -177,7 +176,8 @@ impl Group {
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the scratch has a place for each group and one more.
-        let starts = unsafe { std::slice::from_raw_parts_mut(cx.scratch.shared().cast::<i32>(), self.chosen.groups + 1) };
+        let starts =
+            unsafe { std::slice::from_raw_parts_mut(cx.scratch.shared().cast::<i32>(), self.chosen.groups + 1) };
         // SAFETY: the caller's contract.
         let values = unsafe { self.chosen.values(cx) };
         self.chosen.count(values, starts)?;

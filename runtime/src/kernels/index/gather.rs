@@ -33,7 +33,9 @@ pub(in crate::kernels) struct Gather {
 impl Gather {
     pub(in crate::kernels) fn prepare(gather: &plan::Gather, cx: &PrepareCx) -> Result<Gather, PrepareError> {
         let (sizes, x, index) = (&gather.dims, &gather.x.strides, &gather.index.strides);
-        ensure(x.len() == sizes.len() && index.len() == sizes.len(), || "the strides do not fit the dimensions".into())?;
+        ensure(x.len() == sizes.len() && index.len() == sizes.len(), || {
+            "the strides do not fit the dimensions".into()
+        })?;
         let mut ragged = Ragged::prepare(&gather.ragged, sizes, cx)?;
         let ragged_dim = ragged.map(|r| r.dim);
         let mut dims = Dims::<3>::NONE;

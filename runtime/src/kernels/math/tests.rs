@@ -19,7 +19,8 @@ fn ulps(have: f32, want: f64) -> f64 {
 fn worst(f: fn(f32) -> f32, exact: fn(f64) -> f64, range: impl Fn(f32) -> bool) -> (f64, f32) {
     // An odd step visits all exponents evenly and many mantissas.
     let sample = (0..=u32::MAX / 2039).map(|i| f32::from_bits(i.wrapping_mul(2039)));
-    let special = [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, 1e-45];
+    let special =
+        [0.0, -0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, 1e-45];
     let near = (-2000..2000).flat_map(|i| [1.0 + i as f32 * 1e-6, i as f32 * 0.05, i as f32 * 1e-4]);
     let mut worst = (0.0, 0.0);
     for x in sample.chain(special).chain(near).filter(|&x| range(x) || x.is_nan()) {

@@ -76,7 +76,8 @@ impl<X: Copy + 'static> Job<'_, X> {
             let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
             pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
         };
-        let cut = self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
+        let cut =
+            self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
         each(pool, tasks, serial, &|task, worker| {
@@ -119,7 +120,13 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 
     /// Fills a wave; moves on to the first columns that are not in it.
-    fn next_wave<S: Simd>(&self, sections: &mut [Section], capacity: usize, piece: &mut usize, column: &mut usize) -> usize {
+    fn next_wave<S: Simd>(
+        &self,
+        sections: &mut [Section],
+        capacity: usize,
+        piece: &mut usize,
+        column: &mut usize,
+    ) -> usize {
         let (mut count, mut used) = (0, 0);
         while *piece < self.problem.pieces() && count < sections.len() {
             let this = self.problem.piece(*piece, self.offsets);
@@ -156,8 +163,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let chunks = |s: &Section| s.columns.div_ceil(S::COLUMNS * PACK_PANELS);
-        let tasks_of =
-            |s: &Section| if s.packed { 0 } else { s.piece.depth().div_ceil(BLOCK_K) * chunks(s) };
+        let tasks_of = |s: &Section| if s.packed { 0 } else { s.piece.depth().div_ceil(BLOCK_K) * chunks(s) };
         let tasks = sections.iter().map(tasks_of).sum();
         pool.run(tasks, &|task, _| {
             let mut rest = task;
@@ -208,7 +214,13 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 
     /// The coarsest cut that gives each worker a few tasks. Cuts do not change bits.
-    fn choose_cut<S: Simd>(&self, cuts: &[(usize, usize)], pool: &Pool, serial: bool, total: impl Fn(Cut) -> usize) -> Cut {
+    fn choose_cut<S: Simd>(
+        &self,
+        cuts: &[(usize, usize)],
+        pool: &Pool,
+        serial: bool,
+        total: impl Fn(Cut) -> usize,
+    ) -> Cut {
         let limited = |&(rows, columns): &(usize, usize)| {
             let columns = if self.direct && !self.problem.accumulate { columns } else { columns.min(SUMS / rows) };
             Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
@@ -227,8 +239,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         columns: Range<usize>,
         packed: Option<(&Section, *const S::T)>,
         worker: usize,
-    )
-    where
+    ) where
         X: Source<S::T>,
     {
         let problem = self.problem;

@@ -33,8 +33,9 @@ fn check_in_place(region: &plan::Region, accesses: &Accesses, cx: &PrepareCx) ->
     for store in &region.stores {
         for load in &region.loads {
             let shared = cx.same_place(store.view.buffer as usize, load.buffer as usize);
-            let same =
-                store.view.offset == load.offset && store.view.strides == load.strides && bytes(&store.view) == bytes(load);
+            let same = store.view.offset == load.offset
+                && store.view.strides == load.strides
+                && bytes(&store.view) == bytes(load);
             ensure(!shared || same, || {
                 format!("buffer {} is read and written through different views", store.view.buffer)
             })?;
@@ -402,7 +403,7 @@ impl<'r> Compiler<'r> {
             _ => self.destination(i, shape, class(dtype)),
         };
         self.emit(phase, Instruction { op: code, shape, to, args });
-        
+
         if rounds {
             self.emit(phase, Instruction { op: Op::Round, shape, to, args: [to; 3] });
         }
@@ -532,7 +533,8 @@ fn check_arity(i: usize, op: StepOp, have: usize) -> Result<(), PrepareError> {
     use StepOp::*;
     let want = match op {
         Index(_) => 0,
-        Neg | Exp | Log | Sqrt | Rsqrt | Tanh | Sin | Cos | Abs | Sign | Floor | Not | Cast | RowSum | RowMax | RowMin => 1,
+        Neg | Exp | Log | Sqrt | Rsqrt | Tanh | Sin | Cos | Abs | Sign | Floor | Not | Cast | RowSum | RowMax
+        | RowMin => 1,
         Add | Sub | Mul | Div | Rem | Pow | Min | Max | Eq | Ne | Lt | Le | Gt | Ge | And | Or => 2,
         Select => 3,
     };
@@ -567,4 +569,3 @@ fn operation(op: StepOp, from: Class, to: Class) -> Option<Op> {
         _ => None,
     }
 }
-

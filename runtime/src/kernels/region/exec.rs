@@ -92,7 +92,13 @@ struct Block {
 }
 
 impl<'a> Frame<'a> {
-    unsafe fn new(program: &'a Program, cpu: Cpu, cx: &'a KernelCx<'a>, extent: &'a Extent, worker: usize) -> Frame<'a> {
+    unsafe fn new(
+        program: &'a Program,
+        cpu: Cpu,
+        cx: &'a KernelCx<'a>,
+        extent: &'a Extent,
+        worker: usize,
+    ) -> Frame<'a> {
         let base = cx.scratch.worker(worker);
         // SAFETY: the scratch has `frame_bytes` for each worker.
         unsafe {
@@ -204,7 +210,9 @@ impl<'a> Frame<'a> {
                 match operand.home {
                     Home::Access(i) => {
                         let access = &self.program.accesses[i];
-                        let Place::Buffer { buffer, .. } = access.place else { unreachable!("an index is in a register") };
+                        let Place::Buffer { buffer, .. } = access.place else {
+                            unreachable!("an index is in a register")
+                        };
                         let across = if outer > 0 { access.strides[outer - 1] } else { 0 };
                         let columns = matches!(operand.shape, Shape::Column | Shape::Full);
                         let element = *self.starts.add(i) + if columns { first_column } else { 0 };
@@ -262,9 +270,7 @@ impl<'a> Frame<'a> {
         // SAFETY: as above.
         let (to, args) = unsafe { (self.arg(instruction.to), instruction.args.map(|a| self.arg(a))) };
         match instruction.shape {
-            Shape::Full => {
-                Loop { rows: block.rows, columns: block.columns, to, args }.flattened()
-            }
+            Shape::Full => Loop { rows: block.rows, columns: block.columns, to, args }.flattened(),
             Shape::Column => Loop { rows: 1, columns: block.columns, to, args },
             // Rows side by side are like columns.
             Shape::Row => {
@@ -303,7 +309,9 @@ impl<'a> Frame<'a> {
         // SAFETY: the register has room for the block.
         unsafe {
             self.rectangles(access, shape, block, &|memory, along, row, column, rows, columns| {
-                let to = to.ptr.add((row * strides[0] + column * strides[1]) * bytes_of(self.program.accesses[access].dtype));
+                let to = to
+                    .ptr
+                    .add((row * strides[0] + column * strides[1]) * bytes_of(self.program.accesses[access].dtype));
                 let r = Rectangle { from: memory, from_strides: along, to, to_strides: strides, rows, columns };
                 match (self.program.accesses[access].place, self.program.accesses[access].dtype) {
                     (Place::Index, _) => fill_index(self.cpu, memory as usize, &r),
@@ -357,7 +365,8 @@ impl<'a> Frame<'a> {
                 let rows = if shape == Shape::Full { block.rows } else { 1 };
                 let dims = &self.extent.dims[outer..self.program.space.dims.len()];
                 let strides = &a.strides[outer..];
-                let (&run, &stride) = (dims.last().expect("a row has dimensions"), strides.last().expect("as many strides"));
+                let (&run, &stride) =
+                    (dims.last().expect("a row has dimensions"), strides.last().expect("as many strides"));
                 let end = block.first_column + block.columns;
                 let mut column = block.first_column;
                 while column < end {

@@ -200,7 +200,15 @@ unsafe fn unary_f32_body(op: StepOp, l: &Loop) {
             StepOp::Sin => trigonometric(l, math::sin, math::sin_any),
             StepOp::Cos => trigonometric(l, math::cos, math::cos_any),
             StepOp::Abs => map1::<f32, f32>(l, f32::abs),
-            StepOp::Sign => map1::<f32, f32>(l, |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }),
+            StepOp::Sign => map1::<f32, f32>(l, |x| {
+                if x > 0.0 {
+                    1.0
+                } else if x < 0.0 {
+                    -1.0
+                } else {
+                    x
+                }
+            }),
             StepOp::Floor => map1::<f32, f32>(l, f32::floor),
             op => unreachable!("{op:?} of one f32"),
         }
@@ -238,7 +246,15 @@ unsafe fn unary_f64_body(op: StepOp, l: &Loop) {
             StepOp::Sin => map1::<f64, f64>(l, f64::sin),
             StepOp::Cos => map1::<f64, f64>(l, f64::cos),
             StepOp::Abs => map1::<f64, f64>(l, f64::abs),
-            StepOp::Sign => map1::<f64, f64>(l, |x| if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { x }),
+            StepOp::Sign => map1::<f64, f64>(l, |x| {
+                if x > 0.0 {
+                    1.0
+                } else if x < 0.0 {
+                    -1.0
+                } else {
+                    x
+                }
+            }),
             StepOp::Floor => map1::<f64, f64>(l, f64::floor),
             op => unreachable!("{op:?} of one f64"),
         }

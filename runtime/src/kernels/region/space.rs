@@ -252,8 +252,8 @@ fn collapse(space: &mut Space, all: &mut [Access], reduces: bool) {
             // The joined dimension may be the row or not; keep the count of row dimensions.
             space.dims.remove(dim);
             for access in all.iter_mut() {
-        access.strides.remove(dim);
-    }
+                access.strides.remove(dim);
+            }
             if let Some(r) = &mut space.ragged
                 && r.dim > dim
             {

@@ -25,8 +25,7 @@ fn shape(rng: &mut Rng) -> Shape {
 
 /// Strides of some of the dimensions, with the axis as the last of them.
 fn strides(rng: &mut Rng, shape: &Shape, has: &[bool], axis: usize) -> (Vec<u64>, u64, usize) {
-    let sizes: Vec<usize> =
-        shape.dims.iter().zip(has).map(|(&d, &h)| if h { d } else { 1 }).chain([axis]).collect();
+    let sizes: Vec<usize> = shape.dims.iter().zip(has).map(|(&d, &h)| if h { d } else { 1 }).chain([axis]).collect();
     let (mut strides, elements) = layout(rng, &sizes);
     let axis_stride = strides.pop().expect("there is an axis");
     strides.iter_mut().zip(has).for_each(|(s, &h)| *s *= u64::from(h));

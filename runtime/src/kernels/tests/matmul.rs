@@ -67,7 +67,9 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         b,
         c,
         offsets,
-        batch: (0..g).map(|i| BatchDim(batch[i] as u64, zeroed(&sa, a_batch, i), zeroed(&sb, b_batch, i), sc[i])).collect(),
+        batch: (0..g)
+            .map(|i| BatchDim(batch[i] as u64, zeroed(&sa, a_batch, i), zeroed(&sb, b_batch, i), sc[i]))
+            .collect(),
         m: MatDim(m as u64, sa[r], sc[r]),
         n: MatDim(n as u64, sb[r], sc[r + 1]),
         k: MatDim(k as u64, sa[r + 1 + ko], sb[r + 1 + ko]),
@@ -100,11 +102,8 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
                         }
                     }
                     let group_at = if own(RaggedDim::K) { group * sc[g] as usize } else { 0 };
-                    let place = offsets[2] as usize
-                        + offset(&at, &sc)
-                        + group_at
-                        + i * sc[r] as usize
-                        + j * sc[r + 1] as usize;
+                    let place =
+                        offsets[2] as usize + offset(&at, &sc) + group_at + i * sc[r] as usize + j * sc[r + 1] as usize;
                     let old = if matmul.accumulate { cv[place] } else { 0.0 };
                     want[place] = (old + sum, size + old.abs());
                 }
@@ -146,7 +145,15 @@ fn products_of_all_kinds() {
     }
 }
 
-fn dense(dtype: DType, m: usize, n: usize, k: usize, memory: &mut Memory, rng: &mut Rng, transposed: [bool; 2]) -> Matmul {
+fn dense(
+    dtype: DType,
+    m: usize,
+    n: usize,
+    k: usize,
+    memory: &mut Memory,
+    rng: &mut Rng,
+    transposed: [bool; 2],
+) -> Matmul {
     let (a, b) = (rng.floats(m * k), rng.floats(k * n));
     let (m, n, k) = (m as u64, n as u64, k as u64);
     let (sa, sb) = (if transposed[0] { (1, m) } else { (k, 1) }, if transposed[1] { (1, k) } else { (n, 1) });
