@@ -93,7 +93,7 @@ fn run(graph: &Graph, given: &FxHashMap<ValueId, Tensor>, threads: usize) -> Vec
         let bytes = to_bytes(tensor.dtype, &given[&input.value].data);
         executor.tensor_mut(tensor).copy_from_slice(&bytes);
     }
-    let phase = executor.phase_named("run").unwrap();
+    let phase = executor.phase_named("eval").unwrap();
     executor.start(phase, &Batch::new(1, 1), 1).unwrap();
     executor.commit(phase, 1).unwrap();
     tensors.map(|t| from_bytes(t.dtype, executor.tensor(t))).collect()

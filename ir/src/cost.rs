@@ -324,7 +324,13 @@ pub fn active_parameters(graph: &Graph, tokens: u64) -> Vec<(ValueId, f64)> {
     params.map(|p| (p, active(p))).collect()
 }
 
-/// For each value the products of all contractions that it goes into.
+/// Does the value have something for each group of a ragged axis of the user, but not for each row?
+fn is_of_groups(graph: &Graph, value: ValueId, user: ValueId) -> bool {
+    let ragged = graph.ragged_axis(&graph.ty(user).axes);
+    ragged.is_some_and(|r| !graph.ty(value).has(r) && graph.ragged_parent(r).is_some_and(|p| graph.ty(value).has(p)))
+}
+
+/// For each value the products of all contractions that it goes into, and of expert biases with their rows.
 fn products_with(graph: &Graph) -> Vec<f64> {
     let mut total = vec![0.0; graph.nodes.len()];
     for user in graph.values().rev() {
@@ -336,6 +342,9 @@ fn products_with(graph: &Graph) -> Vec<f64> {
         for operand in distinct {
             total[operand.index()] += match node.op {
                 Op::Contract { .. } => products(graph, user),
+                // An expert's bias meets the rows of its expert only.
+                Op::Binary(_) if is_of_groups(graph, operand, user) => numel(graph, &node.ty),
+                Op::Binary(_) => 0.0,
                 Op::Cast(_)
                 | Op::Detach
                 | Op::Broadcast(_)
@@ -355,7 +364,6 @@ fn products_with(graph: &Graph) -> Vec<f64> {
                 | Op::Iota(_)
                 | Op::Random { .. }
                 | Op::Unary(_)
-                | Op::Binary(_)
                 | Op::Select
                 | Op::Reduce { .. }
                 | Op::Scan { .. }

@@ -157,6 +157,11 @@ impl Emitter<'_> {
         let elements = self.graph.numel(self.graph.ty(operand));
         let groups = self.graph.size(self.graph.ragged_parent(ragged).expect("ragged axes have parents"));
         let (chosen, rows) = (self.packed(operand), self.result(value));
+        if elements < self.graph.size(ragged) {
+            // Rows past the last group are row 0's, so that whatever looks them up stays in range.
+            let to = self.places.dest(value);
+            self.fill_zero(&self.graph.ty(value).clone(), &to, &self.name(value));
+        }
         self.push(&self.name(value), Kernel::Group(plan::Group { chosen, elements, groups, rows }));
     }
 

@@ -1,0 +1,175 @@
+//! Everything that can be wrong, and what is said about it.
+
+use crate::{Bench, SMALL, example};
+use std::fs;
+
+/// A model with this body.
+fn model(body: &str) -> String {
+    format!(
+        "model Bad(batch = 2, seq = 8, d = 8, vocab = 256) {{\n    input tokens: token[batch, seq], labels: token[batch, seq]\n    \
+         param embed[vocab, d], head[d, vocab]\n    x = embed[tokens, d]\n{body}\n    \
+         logits[batch, seq, vocab] = x * head\n    output logits\n    nll = cross_entropy(logits, labels)\n    \
+         loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n}}\n"
+    )
+}
+
+#[test]
+fn mistakes_in_models() {
+    let bench = Bench::new();
+    let check = |text: &str, parts: &[&str]| {
+        bench.write("bad.moe", text);
+        bench.run(&["check", "bad.moe"]).fails(parts);
+        bench.run(&["train", "bad.moe", "--data", "text.txt"]).fails(parts);
+    };
+    check(&model("    x = sum(x over dd) * x"), &["error[E", "`dd`", "bad.moe:5:"]);
+    check(&model("    param w[d: 9]\n    x = x * w"), &["error[E", "has size", "bad.moe:"]);
+    check(&model("    x = x + attentoin(x)"), &["error[E", "`attentoin`", "help"]);
+    let cyclic = model("    x = a(x)") + "block a(x[.., d]) { return b(x) }\nblock b(x[.., d]) { return a(x) }\n";
+    check(&cyclic, &["error[E", "bad.moe:"]);
+    check("model {", &["error[E", "bad.moe:1:"]);
+    bench.run(&["check", "missing.moe"]).fails(&["cannot read `missing.moe`: "]);
+    bench.write("binary.moe", [b'm', 0xff]);
+    bench.run(&["check", "binary.moe"]).fails(&["`binary.moe` is not text: byte 1 is not UTF-8"]);
+}
+
+#[test]
+fn wrong_settings() {
+    let bench = Bench::new();
+    let check = |set: &str| bench.run(&["check", "model.moe", "--set", set]);
+    check("dd=3").fails(&["error[E", "dd", "no such constant"]);
+    check("d=wide").fails(&["error[E", "--set d=", "the constant is"]);
+    check("d=10").fails(&["error[E"]);
+    check("d").exits(2, &["it is written name=value"]);
+    check("3=4").exits(2, &["`3` is not the name of a constant"]);
+    bench.train(&["--micro-batches", "3"]).fails(&["a batch of 4 rows cannot be done in 3 parts: --micro-batches must be one of 1, 2, 4"]);
+    bench.train(&["--cpu", "abacus"]).exits(2, &["there are `avx512`, `avx2` and `portable`"]);
+    bench.train(&["--lr", "-1"]).exits(2, &["it must be 0 or more"]);
+    bench.train(&["--dtype", "f16"]).exits(2, &["f16", "bf16"]);
+}
+
+#[test]
+fn wrong_data() {
+    let bench = Bench::new();
+    let train = |data: &str| bench.run(&[&["train", "model.moe", "--data", data], SMALL].concat());
+    train("missing").fails(&["cannot read the data `missing`: "]);
+    bench.write("empty.txt", "");
+    train("empty.txt").fails(&["the data `empty.txt` are empty: the file has no bytes"]);
+    fs::create_dir(bench.path("folder")).expect("a folder");
+    train("folder").fails(&["the data `folder` are empty: the folder has no text files"]);
+    bench.write("folder/x.bin", [0xff]);
+    train("folder").fails(&["none of the folder's files is UTF-8 text"]);
+    bench.write("short.txt", "x".repeat(65));
+    train("short.txt").fails(&["the data `short.txt` are too short: 65 bytes", "take 66", "smaller --seq"]);
+    train("/dev/null").fails(&["`/dev/null` are neither a file nor a folder"]);
+    bench.write("high.txt", "é".repeat(100));
+    bench
+        .run(&[&["train", "model.moe", "--data", "high.txt"], SMALL, &["--set", "vocab=128"]].concat())
+        .fails(&["have the byte 195, but the model's vocabulary has 128 tokens only"]);
+    // Nothing was left behind.
+    assert!(!bench.path("forebay-runs").exists());
+}
+
+#[test]
+fn damaged_checkpoints() {
+    let bench = Bench::new();
+    bench.train(&["--steps", "1", "--save", "run"]).ok();
+    let resume = || bench.train(&["--steps", "2", "--resume", "run"]);
+    let generate = || bench.run(&["generate", "run", "--bytes", "1"]);
+    let step = "run/step-000001/";
+    for (file, by_generate) in [("index.json", true), ("plan.json", true), ("model.safetensors", true), ("optimizer.safetensors", false)] {
+        let path = bench.path(&format!("{step}{file}"));
+        let whole = fs::read(&path).expect("a file");
+        let mut changed = whole.clone();
+        let last = whole.len() - 1;
+        changed[if file.ends_with("json") { last / 2 } else { last }] ^= 1;
+        for bytes in [&whole[..whole.len() / 2], b"", b"{}", b"PK\x03\x04 something else altogether", &changed] {
+            fs::write(&path, bytes).expect("a file");
+            if by_generate {
+                generate().fails(&["error: ", file]);
+            }
+            if file != "plan.json" {
+                resume().fails(&["error: ", file]);
+            }
+        }
+        fs::write(&path, &whole).expect("a file");
+    }
+    generate().ok();
+    bench.train(&["--steps", "2", "--resume", "run", "--set", "d=64"]).fails(&[
+        "does not fit the model:",
+        "is f32[256, 32] in the checkpoint, f32[256, 64] in the model",
+        "… and ",
+    ]);
+    bench.train(&["--steps", "2", "--resume", "run", "--set", "layers=3"]).fails(&["`layers.2.", "is not in the checkpoint"]);
+    fs::create_dir(bench.path("other")).expect("a folder");
+    bench.train(&["--resume", "other"]).fails(&["`other` is not a checkpoint"]);
+    bench.train(&["--save", "run"]).fails(&["`run` holds a run already (saved at step 1)", "--resume"]);
+}
+
+#[test]
+fn damaged_plans() {
+    let bench = Bench::new();
+    bench.run(&[&["compile", "model.moe", "-o", "plan"], &SMALL[..SMALL.len() - 2]].concat()).ok();
+    let whole = fs::read(bench.path("plan")).expect("a plan");
+    let run = |bytes: &[u8], parts: &[&str]| {
+        bench.write("bad", bytes);
+        bench.run(&["run", "bad", "--data", "text.txt"]).fails(&[&["error: `bad`: "], parts].concat());
+        bench.run(&["plan", "verify", "bad"]).fails(parts);
+    };
+    run(&whole[..whole.len() / 2], &["cut off"]);
+    run(b"", &["not a Forebay plan"]);
+    run(b"model Tiny {", &["not a Forebay plan"]);
+    let text = String::from_utf8(whole).expect("text");
+    run(text.replacen("\"version\":1", "\"version\":7", 1).as_bytes(), &["version 7"]);
+    run(text.replacen("\"seq\":32", "\"seq\":33", 1).as_bytes(), &["damaged"]);
+    bench.run(&["run", "missing", "--data", "text.txt"]).fails(&["cannot read the plan `missing`"]);
+}
+
+#[test]
+fn a_loss_that_is_no_number() {
+    let bench = Bench::new();
+    // A state that falls by one a step, under a root.
+    let body = "    state left[d] = constant(2.5)\n    update left = left - 1.0\n    x = x * narrow(sqrt(left))";
+    bench.write("nan.moe", model(body));
+    let run = bench.run(&["train", "nan.moe", "--data", "text.txt", "--steps", "9", "--save", "run", "--save-every", "2"]);
+    run.fails(&[
+        "loss is NaN at step 4: first produced by `",
+        "(program train.",
+        "= note: the update of this step was not made; the last checkpoint `run/step-000002` is from before",
+        "= help: ",
+    ]);
+    assert!(bench.path("run/step-000002/index.json").exists());
+}
+
+/// A disk that is full, as far as a process can tell: files may not grow beyond a limit.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_previous_checkpoint() {
+    let bench = Bench::new();
+    bench.train(&["--steps", "1", "--save", "run"]).ok();
+    let before = fs::read(bench.path("run/step-000001/model.safetensors")).expect("a file");
+    // 64 blocks of 512 or 1024 bytes; the signal for it is ignored, so that writing fails.
+    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
+    let args = [&["train", "model.moe", "--data", "text.txt", "--steps", "2", "--resume", "run"], SMALL].concat();
+    let output = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_forebay")])
+        .args(args)
+        .current_dir(bench.folder.path())
+        .output()
+        .expect("a shell");
+    let run = crate::Run::new(output);
+    run.fails(&["cannot save the checkpoint: writing `", "; the previous checkpoint `", "step-000001` is untouched"]);
+    assert_eq!(fs::read(bench.path("run/step-000001/model.safetensors")).expect("a file"), before);
+    assert_eq!(bench.names("run"), ["latest", "run.json", "step-000001"]);
+    // When there is room again it goes on.
+    bench.train(&["--steps", "2", "--resume", "run"]).ok();
+}
+
+#[test]
+fn more_memory_than_there_is() {
+    let bench = Bench::new();
+    let big = example("deepseek-v3");
+    let model = big.to_str().expect("UTF-8");
+    let run = bench.run(&["train", model, "--data", "text.txt", "--set", "seq=64", "--save", "run"]);
+    run.fails(&["this plan needs ", " TiB of memory", "weights ", "optimizer "]);
+    assert!(!bench.path("run").exists());
+}

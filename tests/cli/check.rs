@@ -1,0 +1,48 @@
+//! `forebay check`
+
+use crate::{Bench, example};
+
+#[test]
+fn a_table_of_blocks() {
+    let bench = Bench::new();
+    let run = bench.run(&["check", "model.moe"]).ok();
+    let heading = run.stdout.lines().nth(2).expect("a heading");
+    for column in ["block", "parameters", "active per token", "forward FLOPs/token", "training FLOPs/token", "activations"] {
+        assert!(heading.contains(column), "{heading}");
+    }
+    assert!(run.stdout.lines().any(|l| l.starts_with("layers.attention ")), "{}", run.stdout);
+    assert!(run.stdout.lines().last().expect("a total").starts_with("total "));
+}
+
+#[test]
+fn the_same_as_json() {
+    let bench = Bench::new();
+    let big = example("mixtral-8x7b");
+    let run = bench.run(&["check", big.to_str().expect("UTF-8"), "--json"]).ok();
+    let report = &run.lines()[0];
+    assert_eq!(report["params"], 46_702_792_704u64);
+    assert_eq!(report["active_params"], 12_879_925_248u64);
+    let blocks = report["blocks"].as_array().expect("a list");
+    let sum = |key: &str| blocks.iter().map(|b| b[key].as_f64().expect("a number")).sum::<f64>();
+    assert_eq!(sum("params"), 46_702_792_704f64);
+    assert_eq!(sum("active_params"), 12_879_925_248f64);
+    let flops = report["forward_flops_per_token"].as_f64().expect("a number");
+    assert!((sum("forward_flops_per_token") / flops - 1.0).abs() < 1e-9);
+    assert_eq!(report["training_flops_per_token"].as_f64(), Some(3.0 * flops));
+    assert_eq!(sum("activation_bytes"), report["activation_bytes"].as_f64().expect("a number"));
+}
+
+#[test]
+fn sizes_can_be_set() {
+    let bench = Bench::new();
+    let params = |args: &[&str]| {
+        let run = bench.run(&[&["check", "--json"], args].concat()).ok();
+        run.lines()[0]["params"].as_u64().expect("a number")
+    };
+    let small = params(&["model.moe", "--set", "d=64", "f=64"]);
+    // The file may stand behind the settings.
+    assert_eq!(small, params(&["--set", "d=64", "f=64", "model.moe"]));
+    assert!(small < params(&["model.moe"]));
+    let shapes = bench.run(&["check", "model.moe", "--params", "--set", "d=64"]).ok().stdout;
+    assert!(shapes.lines().any(|l| l.starts_with("layers.moe.gate") && l.ends_with("[e: 8, d: 64, f: 256]")), "{shapes}");
+}
