@@ -62,13 +62,25 @@ fn models(name: &str, options: &CompileOptions) -> Models {
 #[test]
 fn steps_from_the_third_on_allocate_nothing() {
     let tiny = [("batch", 4), ("seq", 32), ("layers", 2), ("d", 32), ("f", 32), ("experts", 4)];
-    let packed = [("batch", 2), ("seq", 32), ("layers", 2), ("d", 64), ("heads", 4), ("kv_heads", 2), ("dh", 16), ("experts", 8), ("f", 32)];
-    let text: String = (0..4000).map(|i| format!("{} words of text{}", i * i % 97, if i % 7 == 0 { "\n\n" } else { " " })).collect();
+    let packed = [
+        ("batch", 2),
+        ("seq", 32),
+        ("layers", 2),
+        ("d", 64),
+        ("heads", 4),
+        ("kv_heads", 2),
+        ("dh", 16),
+        ("experts", 8),
+        ("f", 32),
+    ];
+    let text: String =
+        (0..4000).map(|i| format!("{} words of text{}", i * i % 97, if i % 7 == 0 { "\n\n" } else { " " })).collect();
     for (model, sizes, parts) in [("tiny-moe", &tiny[..], 2), ("packed-docs", &packed[..], 1)] {
         let overrides = sizes.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))).collect();
         let options = CompileOptions { overrides, micro_batches: parts, ..CompileOptions::default() };
         let plan = pipeline::compile(&models(model, &options), &options);
-        let dataset = Dataset::new(Corpus::from_bytes("text", text.clone().into_bytes()), &plan.settings).expect("enough text");
+        let dataset =
+            Dataset::new(Corpus::from_bytes("text", text.clone().into_bytes()), &plan.settings).expect("enough text");
         let options = ExecOptions { threads: 2, ..ExecOptions::default() };
         let mut executor = Executor::new(&plan, &options).unwrap_or_else(|e| panic!("{e}"));
         init::initialise(&mut executor);

@@ -41,7 +41,9 @@ fn wrong_settings() {
     check("d=10").fails(&["error[E"]);
     check("d").exits(2, &["it is written name=value"]);
     check("3=4").exits(2, &["`3` is not the name of a constant"]);
-    bench.train(&["--micro-batches", "3"]).fails(&["a batch of 4 rows cannot be done in 3 parts: --micro-batches must be one of 1, 2, 4"]);
+    bench
+        .train(&["--micro-batches", "3"])
+        .fails(&["a batch of 4 rows cannot be done in 3 parts: --micro-batches must be one of 1, 2, 4"]);
     bench.train(&["--cpu", "abacus"]).exits(2, &["there are `avx512`, `avx2` and `portable`"]);
     bench.train(&["--lr", "-1"]).exits(2, &["it must be 0 or more"]);
     bench.train(&["--dtype", "f16"]).exits(2, &["f16", "bf16"]);
@@ -76,7 +78,9 @@ fn damaged_checkpoints() {
     let resume = || bench.train(&["--steps", "2", "--resume", "run"]);
     let generate = || bench.run(&["generate", "run", "--bytes", "1"]);
     let step = "run/step-000001/";
-    for (file, by_generate) in [("index.json", true), ("plan.json", true), ("model.safetensors", true), ("optimizer.safetensors", false)] {
+    for (file, by_generate) in
+        [("index.json", true), ("plan.json", true), ("model.safetensors", true), ("optimizer.safetensors", false)]
+    {
         let path = bench.path(&format!("{step}{file}"));
         let whole = fs::read(&path).expect("a file");
         let mut changed = whole.clone();
@@ -99,7 +103,9 @@ fn damaged_checkpoints() {
         "is f32[256, 32] in the checkpoint, f32[256, 64] in the model",
         "… and ",
     ]);
-    bench.train(&["--steps", "2", "--resume", "run", "--set", "layers=3"]).fails(&["`layers.2.", "is not in the checkpoint"]);
+    bench
+        .train(&["--steps", "2", "--resume", "run", "--set", "layers=3"])
+        .fails(&["`layers.2.", "is not in the checkpoint"]);
     fs::create_dir(bench.path("other")).expect("a folder");
     bench.train(&["--resume", "other"]).fails(&["`other` is not a checkpoint"]);
     bench.train(&["--save", "run"]).fails(&["`run` holds a run already (saved at step 1)", "--resume"]);
@@ -130,7 +136,8 @@ fn a_loss_that_is_no_number() {
     // A state that falls by one a step, under a root.
     let body = "    state left[d] = constant(2.5)\n    update left = left - 1.0\n    x = x * narrow(sqrt(left))";
     bench.write("nan.moe", model(body));
-    let run = bench.run(&["train", "nan.moe", "--data", "text.txt", "--steps", "9", "--save", "run", "--save-every", "2"]);
+    let run =
+        bench.run(&["train", "nan.moe", "--data", "text.txt", "--steps", "9", "--save", "run", "--save-every", "2"]);
     run.fails(&[
         "loss is NaN at step 4: first produced by `",
         "(program train.",

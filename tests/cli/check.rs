@@ -7,7 +7,9 @@ fn a_table_of_blocks() {
     let bench = Bench::new();
     let run = bench.run(&["check", "model.moe"]).ok();
     let heading = run.stdout.lines().nth(2).expect("a heading");
-    for column in ["block", "parameters", "active per token", "forward FLOPs/token", "training FLOPs/token", "activations"] {
+    for column in
+        ["block", "parameters", "active per token", "forward FLOPs/token", "training FLOPs/token", "activations"]
+    {
         assert!(heading.contains(column), "{heading}");
     }
     assert!(run.stdout.lines().any(|l| l.starts_with("layers.attention ")), "{}", run.stdout);
@@ -44,5 +46,8 @@ fn sizes_can_be_set() {
     assert_eq!(small, params(&["--set", "d=64", "f=64", "model.moe"]));
     assert!(small < params(&["model.moe"]));
     let shapes = bench.run(&["check", "model.moe", "--params", "--set", "d=64"]).ok().stdout;
-    assert!(shapes.lines().any(|l| l.starts_with("layers.moe.gate") && l.ends_with("[e: 8, d: 64, f: 256]")), "{shapes}");
+    assert!(
+        shapes.lines().any(|l| l.starts_with("layers.moe.gate") && l.ends_with("[e: 8, d: 64, f: 256]")),
+        "{shapes}"
+    );
 }

@@ -23,7 +23,11 @@ fn files_with_errors_stay_as_they_are() {
     let bench = Bench::new();
     bench.write("bad.moe", "model X( {");
     bench.write("good.moe", "model X(d=4) { }");
-    bench.run(&["fmt", "bad.moe", "missing.moe", "good.moe"]).fails(&["error[E", "bad.moe:1:", "error: cannot read `missing.moe`"]);
+    bench.run(&["fmt", "bad.moe", "missing.moe", "good.moe"]).fails(&[
+        "error[E",
+        "bad.moe:1:",
+        "error: cannot read `missing.moe`",
+    ]);
     assert_eq!(bench.read("bad.moe"), "model X( {");
     // The others are formatted all the same.
     bench.run(&["fmt", "--check", "good.moe"]).ok();
@@ -34,7 +38,8 @@ fn what_ships_is_formatted() {
     let bench = Bench::new();
     let folder = example("tiny-moe");
     let folder = folder.parent().expect("a folder").to_str().expect("UTF-8");
-    let files: Vec<String> = std::fs::read_dir(folder).expect("a folder").flatten().map(|e| e.path().display().to_string()).collect();
+    let files: Vec<String> =
+        std::fs::read_dir(folder).expect("a folder").flatten().map(|e| e.path().display().to_string()).collect();
     let args: Vec<&str> = ["fmt", "--check"].into_iter().chain(files.iter().map(String::as_str)).collect();
     bench.run(&args).ok();
 }

@@ -7,7 +7,8 @@ fn samples() {
     let bench = Bench::new();
     bench.train(&["--steps", "30", "--save", "run", "--lr", "1e-2"]).ok();
     let sample = |args: &[&str]| {
-        let run = bench.command(&[&["generate", "run", "--prompt", "the "], args].concat()).output().expect("it starts");
+        let run =
+            bench.command(&[&["generate", "run", "--prompt", "the "], args].concat()).output().expect("it starts");
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         run.stdout
     };

@@ -13,9 +13,29 @@ fn every_command_explains_itself() {
     }
     let train = bench.run(&["train", "--help"]).ok().stdout;
     let options = [
-        "--set", "--steps", "--seed", "--save", "--save-every", "--resume", "--json", "--dtype", "--batch", "--micro-batches", "--seq",
-        "--lr", "--warmup", "--lr-schedule", "--weight-decay", "--decay", "--clip", "--beta1", "--beta2", "--epsilon", "--log",
-        "--threads", "--eval-every",
+        "--set",
+        "--steps",
+        "--seed",
+        "--save",
+        "--save-every",
+        "--resume",
+        "--json",
+        "--dtype",
+        "--batch",
+        "--micro-batches",
+        "--seq",
+        "--lr",
+        "--warmup",
+        "--lr-schedule",
+        "--weight-decay",
+        "--decay",
+        "--clip",
+        "--beta1",
+        "--beta2",
+        "--epsilon",
+        "--log",
+        "--threads",
+        "--eval-every",
     ];
     options.iter().for_each(|option| assert!(train.contains(option), "{option} is not in:\n{train}"));
     assert!(bench.run(&["--version"]).ok().stdout.starts_with("forebay "));

@@ -16,7 +16,8 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Sizes at which a step takes a moment.
-const SMALL: &[&str] = &["--set", "layers=2", "d=32", "f=32", "experts=4", "--batch", "4", "--seq", "32", "--threads", "1"];
+const SMALL: &[&str] =
+    &["--set", "layers=2", "d=32", "f=32", "experts=4", "--batch", "4", "--seq", "32", "--threads", "1"];
 
 /// A folder to work in, with a corpus and a model.
 struct Bench {

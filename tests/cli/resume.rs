@@ -57,7 +57,9 @@ fn a_run_killed_before_its_first_checkpoint_starts_over() {
     let rest = bench.train(&["--steps", "6", "--resume", "killed", "--json"]).ok();
     assert_eq!(rest.losses(), whole.losses());
     assert!(rest.stderr.contains("has no checkpoint yet: it starts over"), "{}", rest.stderr);
-    bench.run(&["train", "--data", "text.txt", "--resume", "missing"]).fails(&["cannot read the checkpoint: `missing`"]);
+    bench
+        .run(&["train", "--data", "text.txt", "--resume", "missing"])
+        .fails(&["cannot read the checkpoint: `missing`"]);
 }
 
 #[test]
@@ -70,7 +72,8 @@ fn without_the_model() {
     assert_eq!(rest.losses(), []);
     assert_eq!(rest.lines()[0]["summary"]["val_loss"], whole.lines()[5]["summary"]["val_loss"]);
     assert_eq!(rest.lines()[0]["summary"]["train_loss"], whole.lines()[5]["summary"]["train_loss"]);
-    let rest = bench.run(&["train", "--data", "text.txt", "--resume", "part/step-000004", "--save", "new", "--json"]).ok();
+    let rest =
+        bench.run(&["train", "--data", "text.txt", "--resume", "part/step-000004", "--save", "new", "--json"]).ok();
     assert_eq!(rest.losses(), whole.losses()[4..]);
     assert_eq!(bench.names("new"), ["latest", "run.json", "step-000005"]);
     bench
@@ -99,11 +102,17 @@ fn what_makes_it_another_run_is_said() {
     let bench = Bench::new();
     bench.train(&["--steps", "2", "--save", "run"]).ok();
     let run = bench.train(&["--steps", "4", "--resume", "run"]).ok();
-    assert!(run.stderr.contains("the plan is not the one the checkpoint was made with (steps 4, was 2)"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("the plan is not the one the checkpoint was made with (steps 4, was 2)"),
+        "{}",
+        run.stderr
+    );
     bench.write("text.txt", crate::corpus().replace("expert", "novice"));
     let run = bench.train(&["--steps", "5", "--resume", "run", "--lr", "1e-4"]).ok();
     assert!(run.stderr.contains("the data are not those the checkpoint was trained on"), "{}", run.stderr);
-    bench.train(&["--steps", "5", "--resume", "run", "--seed", "3"]).fails(&["the run was started with --seed 1", "leave --seed out"]);
+    bench
+        .train(&["--steps", "5", "--resume", "run", "--seed", "3"])
+        .fails(&["the run was started with --seed 1", "leave --seed out"]);
 }
 
 #[test]

@@ -48,7 +48,15 @@ fn json_has_an_object_for_each_step_and_a_summary() {
 fn people_see_progress_and_a_summary() {
     let bench = Bench::new();
     let run = bench.train(&["--steps", "4"]).ok();
-    for part in ["TinyMoE", "training loss", "validation loss", "order-0 entropy", "bits/byte", "tokens/s", "at the peak: weights"] {
+    for part in [
+        "TinyMoE",
+        "training loss",
+        "validation loss",
+        "order-0 entropy",
+        "bits/byte",
+        "tokens/s",
+        "at the peak: weights",
+    ] {
         assert!(run.stdout.contains(part), "`{part}` is not in:\n{}", run.stdout);
     }
     for part in ["data text.txt: ", "step 1/4  loss 5.", "step 4/4", "left", "checkpoints go to forebay-runs/TinyMoE"] {
@@ -65,14 +73,17 @@ fn the_loss_falls() {
     let bench = Bench::new();
     let run = bench.train(&["--steps", "60", "--json", "--save", "run", "--lr", "1e-2"]).ok();
     let summary = &run.lines()[60]["summary"];
-    let ratio = summary["val_bits_per_byte"].as_f64().expect("a number") / summary["order0_bits_per_byte"].as_f64().expect("a number");
+    let ratio = summary["val_bits_per_byte"].as_f64().expect("a number")
+        / summary["order0_bits_per_byte"].as_f64().expect("a number");
     assert!(ratio < 0.9, "{ratio}");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_bits() {
     let bench = Bench::new();
-    let losses = |save: &str, args: &[&str]| bench.train(&[&["--steps", "4", "--json", "--save", save], args].concat()).ok().losses();
+    let losses = |save: &str, args: &[&str]| {
+        bench.train(&[&["--steps", "4", "--json", "--save", save], args].concat()).ok().losses()
+    };
     let one = losses("a", &[]);
     assert_eq!(one, losses("b", &[]));
     assert_eq!(one, losses("c", &["--seed", "1"]));
@@ -99,8 +110,11 @@ fn a_plan_runs_without_its_model() {
 #[test]
 fn other_types_and_micro_batches() {
     let bench = Bench::new();
-    let losses = |save: &str, args: &[&str]| bench.train(&[&["--steps", "3", "--json", "--save", save], args].concat()).ok().losses();
-    let values = |losses: Vec<(u64, u64)>| losses.into_iter().map(|(_, bits)| f64::from_bits(bits)).collect::<Vec<f64>>();
+    let losses = |save: &str, args: &[&str]| {
+        bench.train(&[&["--steps", "3", "--json", "--save", save], args].concat()).ok().losses()
+    };
+    let values =
+        |losses: Vec<(u64, u64)>| losses.into_iter().map(|(_, bits)| f64::from_bits(bits)).collect::<Vec<f64>>();
     let f32 = values(losses("a", &[]));
     let close = |other: Vec<f64>, within: f64| {
         assert_eq!(other.len(), f32.len());
@@ -124,7 +138,19 @@ fn evaluations_and_the_log() {
 fn packed_documents() {
     let bench = Bench::new();
     fs::copy(example("packed-docs"), bench.path("packed.moe")).expect("the model is copied");
-    let sizes = ["--set", "batch=2", "seq=32", "layers=2", "d=64", "heads=4", "kv_heads=2", "dh=16", "experts=8", "topk=2", "f=32"];
+    let sizes = [
+        "--set",
+        "batch=2",
+        "seq=32",
+        "layers=2",
+        "d=64",
+        "heads=4",
+        "kv_heads=2",
+        "dh=16",
+        "experts=8",
+        "topk=2",
+        "f=32",
+    ];
     let base = ["train", "packed.moe", "--data", "text.txt", "--steps", "20", "--json", "--save"];
     let losses = |save: &str| bench.run(&[&base[..], &[save], &sizes].concat()).ok().losses();
     let one = losses("a");
@@ -135,8 +161,11 @@ fn packed_documents() {
 #[test]
 fn a_reader_that_goes_away_is_no_mistake() {
     let bench = Bench::new();
-    let mut command = bench.command(&[&["train", "model.moe", "--data", "text.txt", "--steps", "50", "--json", "--save", "a"], SMALL].concat());
-    let mut child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let mut command = bench.command(
+        &[&["train", "model.moe", "--data", "text.txt", "--steps", "50", "--json", "--save", "a"], SMALL].concat(),
+    );
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");

@@ -38,8 +38,41 @@ pub(super) fn needed(graph: &Graph, wanted: &[ValueId], given: &[ValueId]) -> Ve
     graph.values().filter(|v| seen[v.index()]).collect()
 }
 
-/// The part of `graph` that computes `outputs` from the inputs and from `given`, which become `Saved` inputs.
-pub(super) fn extract(graph: &Graph, name: &str, outputs: &[Output], given: &[ValueId], needs: Needs) -> Graph {
+/// `needed` with each value that is `late` moved to where it is read first: what is computed again should not lie around long.
+fn ordered(graph: &Graph, needed: &[ValueId], given: &[ValueId], late: &dyn Fn(ValueId) -> bool) -> Vec<ValueId> {
+    let mut done = vec![false; graph.nodes.len()];
+    let mut order = Vec::with_capacity(needed.len());
+    // Late values that nothing has read by the end are outputs.
+    for &root in needed.iter().filter(|v| !late(**v)).chain(needed) {
+        let mut stack = vec![(root, false)];
+        while let Some((value, is_ready)) = stack.pop() {
+            if done[value.index()] {
+                continue;
+            }
+            if is_ready {
+                done[value.index()] = true;
+                order.push(value);
+                continue;
+            }
+            stack.push((value, true));
+            if !given.contains(&value) {
+                stack.extend(reads(graph, value).into_iter().rev().map(|r| (r, false)));
+            }
+        }
+    }
+    order
+}
+
+/// The part of `graph` that computes `outputs` from the inputs and from `given`, which become `Saved` inputs. Values that are `late` come only
+/// when they are read.
+pub(super) fn extract(
+    graph: &Graph,
+    name: &str,
+    outputs: &[Output],
+    given: &[ValueId],
+    needs: Needs,
+    late: &dyn Fn(ValueId) -> bool,
+) -> Graph {
     let wanted: Vec<ValueId> = outputs.iter().map(|o| o.value).collect();
     let needed = needed(graph, &wanted, given);
     let mut part = graph.like(name);
@@ -64,7 +97,7 @@ pub(super) fn extract(graph: &Graph, name: &str, outputs: &[Output], given: &[Va
         declare(&mut part, &mut moved, input.value, input.role);
     }
 
-    for value in needed {
+    for value in ordered(graph, &needed, given, late) {
         let node = graph.node(value);
         if moved[value.index()].is_none() {
             debug_assert_ne!(node.op, Op::Input, "inputs are declared above");

@@ -105,17 +105,25 @@ pub fn differentiate(forward: &Graph, options: &Options) -> Differentiated {
     let (kept, grads): (Vec<Output>, Vec<Output>) =
         graph.outputs.iter().cloned().partition(|o| o.role != OutputRole::Grad);
     let saved = saved_for_backward(&graph, &kept, &grads, &backward, &recompute);
+    let in_order = |_| false;
     let stem = forward.name.strip_suffix(".forward").unwrap_or(&forward.name);
-    let forward = extract(&graph, &forward.name, &with_saved(&graph, &kept, &saved), &[], Needs::AllInputs);
-    let b = extract(&graph, &format!("{stem}.backward"), &grads, &saved, Needs::UsedInputs);
+    let forward = extract(&graph, &forward.name, &with_saved(&graph, &kept, &saved), &[], Needs::AllInputs, &in_order);
+    let b = extract(&graph, &format!("{stem}.backward"), &grads, &saved, Needs::UsedInputs, &|v| !backward[v.index()]);
 
     let (carry, param): (Vec<Output>, Vec<Output>) =
         b.outputs.iter().cloned().partition(|o| o.name.starts_with("carry."));
     let again: FxHashSet<&str> =
         graph.values().filter(|v| recompute[v.index()]).map(|v| graph.node(v).name.as_str()).collect();
     let handed = saved_for_weights(&b, &carry, &param, &|v| again.contains(b.node(v).name.as_str()));
-    let i = extract(&b, &format!("{stem}.backward_input"), &with_saved(&b, &carry, &handed), &[], Needs::UsedInputs);
-    let w = extract(&b, &format!("{stem}.backward_weight"), &param, &handed, Needs::UsedInputs);
+    let i = extract(
+        &b,
+        &format!("{stem}.backward_input"),
+        &with_saved(&b, &carry, &handed),
+        &[],
+        Needs::UsedInputs,
+        &in_order,
+    );
+    let w = extract(&b, &format!("{stem}.backward_weight"), &param, &handed, Needs::UsedInputs, &in_order);
     for graph in [&forward, &b, &i, &w] {
         debug_assert!(
             verify(graph).is_ok(),

@@ -1,6 +1,6 @@
 //! The reverse sweep: appends to a forward graph the gradients of its losses and carries.
 //!
-//! Values are visited from last to first. When one is reached, all its readers have their cotangents; its own is the sum of what
+//! Values are visited from last to first, inputs as soon as they can be. When one is reached, all its readers have their cotangents; its own is the sum of what
 //! they contribute. Two kinds of readers are taken together, because what they contribute has no overlap:
 //!
 //! ```text
@@ -104,13 +104,28 @@ impl<'f> Sweep<'f> {
         }
     }
 
+    /// An input comes right behind its first reader, not at the end with the others: the gradient of a weight is best computed while
+    /// what it is made of is at hand.
     fn run(&mut self) {
-        let users = self.forward.users();
-        for value in self.forward.values().rev() {
+        let mut users = self.forward.users();
+        users.iter_mut().for_each(Vec::dedup);
+        let is_input = |v: ValueId| self.forward.node(v).op == Op::Input;
+        let mut order: Vec<ValueId> = Vec::with_capacity(users.len());
+        for value in self.forward.values().rev().filter(|&v| !is_input(v)) {
+            order.push(value);
+            let mut operands = self.forward.node(value).operands.clone();
+            operands.sort_unstable();
+            operands.dedup();
+            for operand in operands {
+                if is_input(operand) && users[operand.index()].first() == Some(&value) {
+                    order.push(operand);
+                }
+            }
+        }
+        order.extend(self.forward.values().filter(|&v| is_input(v) && users[v.index()].is_empty()));
+        for value in order {
             if self.active[value.index()] {
-                let mut readers = users[value.index()].clone();
-                readers.dedup();
-                self.visit(value, &readers);
+                self.visit(value, &users[value.index()]);
             }
         }
     }

@@ -187,7 +187,11 @@ impl<'a> Checker<'a> {
         match info.extent {
             Size::Fixed(n) if n == size => Ok(()),
             Size::Fixed(n) => {
-                let message = format!("axis {} has size {size} here but {n} elsewhere", quote(&name.name));
+                let place = match info.source == self.source() {
+                    true => format!("at line {}", self.line(info.span)),
+                    false => "elsewhere".to_string(),
+                };
+                let message = format!("axis {} has size {size} here but {n} {place}", quote(&name.name));
                 let diagnostic = self.error("E0204", at, message).label(format!("this says {size}"));
                 let diagnostic = self.point_at_axis(diagnostic, axis, format!("{n} comes from here"));
                 Err(self.report(diagnostic))

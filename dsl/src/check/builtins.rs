@@ -267,6 +267,11 @@ impl<'a> Checker<'a> {
             let diagnostic = self.error("E0215", call.args[0].span, "a ragged axis has no positions that are known");
             return Err(self.report(diagnostic));
         }
+        if self.size(axis) > i32::MAX as u64 {
+            let message = format!("{} positions are more than an int can count", self.size(axis));
+            let diagnostic = self.error("E0405", call.args[0].span, message);
+            return Err(self.report(diagnostic));
+        }
         let op = Op::Iota(self.axis_id(axis));
         self.emit(op, &[], call.name.span).map(Value::Tensor)
     }

@@ -257,9 +257,9 @@ impl<'a> Checker<'a> {
     /// An axis is absent on the left, and no product sums it.
     fn not_summed(&mut self, axis: Ax, span: Span) -> Reported {
         let name = self.axis_name(axis).to_string();
-        let text = self.text(span).to_string();
-        let message = format!("axis {} is absent on the left, but only {} has it", quote(&name), quote(&text));
-        let help = format!("write the sum: `sum({} over {name})`, or keep the axis on the left", short(&text));
+        let text = short(self.text(span));
+        let message = format!("axis {} is absent on the left, but only {} has it", quote(&name), quote(text));
+        let help = format!("write the sum: `sum({text} over {name})`, or keep the axis on the left");
         let diagnostic = self.error("E0205", span, message).label("only products are summed by themselves").help(help);
         self.report(diagnostic)
     }

@@ -95,6 +95,11 @@ impl<'a> Checker<'a> {
             return Err(self.report(diagnostic));
         };
         let bound = self.numel(&chosen.axes).ok_or(Reported)?;
+        if bound > i32::MAX as u64 {
+            let message = format!("{bound} slots are more than an int can count");
+            let diagnostic = self.error("E0405", arg.span, message);
+            return Err(self.report(diagnostic));
+        }
         let axis = self.new_axis(&name.name, Size::Ragged { parent, bound }, None, name.span);
         self.bind_axis(&name.name, axis);
         Ok(axis)

@@ -51,6 +51,13 @@ impl<'a> Checker<'a> {
         if !self.loss_path_free(name) {
             return Err(self.declared_twice(name));
         }
+        // The count of a loss is an input of the graph under the loss's name.
+        let is_input = name.name == "rng" || self.inputs.iter().any(|i| i.name.name == name.name);
+        if is_input && self.frame().path.is_empty() {
+            let message = format!("{} is an input and cannot be the name of a loss as well", quote(&name.name));
+            let diagnostic = self.error("E0302", name.span, message);
+            return Err(self.report(diagnostic));
+        }
         let scope = self.loss_scope(&written);
         let weight = self.loss_weight(written.weight);
         let value = self.loss_value(&written, scope.unwrap_or(Scope::Micro));

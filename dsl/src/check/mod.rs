@@ -276,13 +276,23 @@ impl<'a> Checker<'a> {
         self.frame().source
     }
 
-    /// A piece of the current file.
-    fn text(&self, span: Span) -> &'a str {
-        let text = match self.source() {
+    /// The text of the current file.
+    fn file_text(&self) -> &'a str {
+        match self.source() {
             SourceId(0) => self.text,
             SourceId(i) => std_library::FILES[i as usize - 1].1,
-        };
-        text.get(span.start as usize..span.end as usize).unwrap_or("…")
+        }
+    }
+
+    /// A piece of the current file.
+    fn text(&self, span: Span) -> &'a str {
+        self.file_text().get(span.start as usize..span.end as usize).unwrap_or("…")
+    }
+
+    /// The line of the current file, counted from 1, that a span begins in.
+    fn line(&self, span: Span) -> usize {
+        let before = self.file_text().get(..span.start as usize).unwrap_or_default();
+        1 + before.bytes().filter(|&b| b == b'\n').count()
     }
 
     /// An error at a place of the current file, with the calls that led there.

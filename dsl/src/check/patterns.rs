@@ -62,9 +62,13 @@ impl<'a> Checker<'a> {
                 }
             }
         }
-        if let Some((_, clash)) = renames.iter().find(|(_, to)| rest.contains(to)) {
-            let message = format!("the argument has the axis {} twice", quote(self.axis_name(*clash)));
-            let diagnostic = self.error_at_call("E0208", at, message);
+        let renamed = |axis: Ax| renames.iter().find(|(from, _)| *from == axis).map_or(axis, |(_, to)| *to);
+        let after: Vec<Ax> = tensor.axes.iter().map(|&a| renamed(a)).collect();
+        if let Some((_, clash)) = after.iter().enumerate().find(|(i, axis)| after[..*i].contains(axis)) {
+            let message =
+                format!("the argument would have the axis {} of the block twice", quote(self.axis_name(*clash)));
+            let declared = self.source();
+            let diagnostic = self.error_at_call("E0208", at, message).related(declared, name.span, "the parameter");
             return Err(self.report(diagnostic));
         }
         let tensor = self.rename_all(tensor, renames, at)?;

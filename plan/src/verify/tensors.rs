@@ -104,11 +104,11 @@ fn kinds(plan: &Plan, findings: &mut Findings) {
 }
 
 fn places(plan: &Plan, spans: &[Span], findings: &mut Findings) {
-    let end = spans.iter().map(|s| s.end).max().unwrap_or(0);
+    // To the byte: the host writes tensors whole.
+    let end = plan.tensors.iter().map(|t| t.offset + t.bytes()).max().unwrap_or(0);
     for role in &plan.roles {
-        let fits = end <= role.persistent_bytes.div_ceil(ALIGN);
-        findings.ensure(fits, Rule::TensorPlace, Place::Role(role), || {
-            format!("tensors end at byte {}, the persistent region has {}", end * ALIGN, role.persistent_bytes)
+        findings.ensure(end <= role.persistent_bytes, Rule::TensorPlace, Place::Role(role), || {
+            format!("tensors end at byte {end}, the persistent region has {}", role.persistent_bytes)
         });
     }
     let mut order: Vec<usize> = (0..spans.len()).collect();

@@ -26,7 +26,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     // 1.5·2²³: adding it leaves the nearest integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     // ln 2 = HIGH + LOW; n·HIGH is exact for the n that occur.
-    const HIGH: f32 = 0.693_359_375;
+    const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
     // Beyond these the result is infinite or zero; NaN passes both comparisons.
     let x = if x > 89.0 { 89.0 } else { x };
@@ -34,12 +34,12 @@ pub(crate) fn exp(x: f32) -> f32 {
     let shifted = x * std::f32::consts::LOG2_E + MAGIC;
     let n = shifted - MAGIC;
     let r = (x - n * HIGH) - n * LOW;
-    let p = 1.987_569_15e-4;
-    let p = p * r + 1.398_199_95e-3;
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_199_9e-3;
     let p = p * r + 8.333_452e-3;
     let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_55e-1;
-    let p = p * r + 5.000_000_1e-1;
+    let p = p * r + 1.666_666_6e-1;
+    let p = p * r + 5e-1;
     let y = (p * (r * r) + r) + 1.0;
     // Two factors, so that neither overflows and a denormal result is rounded once.
     let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
@@ -85,10 +85,10 @@ pub(crate) fn log(x: f32) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let z = x * x;
     let p = -5.704_988_7e-3;
-    let p = p * z + 2.063_908_9e-2;
+    let p = p * z + 2.063_909e-2;
     let p = p * z - 5.373_971_6e-2;
     let p = p * z + 1.333_144_2e-1;
-    let p = p * z - 3.333_328_2e-1;
+    let p = p * z - 3.333_328e-1;
     let small = p * z * x + x;
     let a = x.abs();
     let large = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);

@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn runs_start_anywhere() {
         let single = |number: u64| {
-            let words = philox([(number / 4) as u32, (number / 4 >> 32) as u32, 7, 3], [1, 2]);
+            let words = philox([(number / 4) as u32, ((number / 4) >> 32) as u32, 7, 3], [1, 2]);
             (words[(number % 4) as usize] >> 8) as f32 / (1 << 24) as f32
         };
         for first in [0, 1, 2, 3, 5, 1021, (1 << 34) - 1] {

@@ -79,6 +79,10 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::TensorUnique, "twice", |p| p.tensors.push(p.tensors[0].clone())),
     (Rule::TensorPlace, "overlap", |p| p.tensors[1].offset -= 64),
     (Rule::TensorPlace, "outside", |p| p.tensors[0].offset = p.roles[0].persistent_bytes),
+    (Rule::TensorPlace, "a few bytes outside", |p| {
+        let state = p.tensors.last().expect("there are tensors");
+        p.roles[0].persistent_bytes = state.offset + state.bytes() - 1;
+    }),
     (Rule::TensorKind, "of no parameter", |p| p.tensors[1].name = "other".into()),
     (Rule::TensorKind, "other sizes", |p| p.tensors[1].dims = vec![1]),
     (Rule::TensorKind, "integer gradient", |p| p.tensors[1].dtype = DType::I32),

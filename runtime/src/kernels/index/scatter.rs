@@ -208,8 +208,9 @@ impl ScatterAdd {
             }
         }
         let places = self.axis_size * self.aligned.count() * self.run;
-        let written = self.sorted && self.ragged.is_none_or(|(_, p)| matches!(p, Part::Summed(_)));
-        if !self.accumulate && !(written && places == self.out_elements) {
+        let all_written =
+            self.sorted && places == self.out_elements && self.ragged.is_none_or(|(_, p)| matches!(p, Part::Summed(_)));
+        if !self.accumulate && !all_written {
             // All zeros are zero bytes, of every type.
             let bytes = size_of::<X>();
             cx.pool.run_ranges(self.out_elements, 8 * GRAIN, &|first, end, _| {

@@ -1,9 +1,11 @@
 //! From a region to its program.
 //!
-//! 1. The space is brought to normal form ([`super::space`]). 2. Rows short enough are worked on many at a time, each block in one pass (*narrow*); longer
-//! ones one at a time in blocks of columns, with a pass for each level of row reductions (*wide*): softmax over a vocabulary has three. 3. Steps
-//! become instructions in the pass in which their operands are known; values that a later pass needs are kept for the whole row. 4. A stored value is
-//! computed straight into memory where nothing reads that place later. 5. Registers are given out by life time.
+//! 1. The space is brought to normal form ([`super::space`]).
+//! 2. Rows short enough are worked on many at a time, each block in one pass (*narrow*); longer ones one at a time in blocks of columns, with a
+//!    pass for each level of row reductions (*wide*): softmax over a vocabulary has three.
+//! 3. Steps become instructions in the pass in which their operands are known; values that a later pass needs are kept for the whole row.
+//! 4. A stored value is computed straight into memory where nothing reads that place later.
+//! 5. Registers are given out by life time.
 
 use super::super::{PrepareCx, PrepareError, ensure};
 use super::program::{Class, Home, Instruction, Op, Operand, Phase, Program, Slot};

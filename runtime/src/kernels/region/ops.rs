@@ -225,7 +225,7 @@ unsafe fn trigonometric(l: &Loop, fast: impl Fn(f32) -> f32, any: fn(f32) -> f32
         for row in 0..l.rows {
             let to = target::<f32>(l, row);
             let x = row_of::<f32>(a, row, if a.column == 1 { l.columns } else { 1 });
-            if x.iter().any(|x| !(x.abs() <= math::TRIG_LIMIT)) {
+            if !x.iter().all(|x| x.abs() <= math::TRIG_LIMIT) {
                 to.iter_mut().enumerate().for_each(|(i, d)| *d = any(x[i * a.column]));
             }
         }

@@ -12,8 +12,8 @@ pub(super) fn assign(mut program: Program) -> Program {
     let lives = lives(&program);
     let mut end = 0;
     // Values that outlive their list come first.
-    for slot in 0..program.operands.len() {
-        if lives[slot] == Life::Always {
+    for (slot, life) in lives.iter().enumerate() {
+        if *life == Life::Always {
             place(&mut program, slot, end);
             end += bytes(&program, slot);
         }

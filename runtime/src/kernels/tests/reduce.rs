@@ -34,7 +34,7 @@ fn random_reduce(rng: &mut Rng, round: usize) {
     }
     let per_group = rng.coin();
     let groups = rng.pick(&[1, 2, 4]);
-    let ragged = round % 3 == 0;
+    let ragged = round.is_multiple_of(3);
     if ragged && per_group {
         kept.insert(0, groups);
     }

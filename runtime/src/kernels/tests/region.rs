@@ -111,7 +111,12 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
     }
     let (outer, row) = sizes.split_at(dims.len() - region.row_dims as usize);
     for at in indices(outer) {
-        let elements: Vec<Vec<usize>> = indices(row).map(|r| [&at[..], &r[..]].concat()).collect();
+        let mut elements: Vec<Vec<usize>> = indices(row).map(|r| [&at[..], &r[..]].concat()).collect();
+        // A row without elements still has values of the row: they are computed for an element that is not stored.
+        let empty = elements.is_empty();
+        if empty {
+            elements.push([&at[..], &vec![0; row.len()][..]].concat());
+        }
         let mut steps: Vec<Vec<f64>> = vec![];
         for step in &region.steps {
             let operand = match step.op {
@@ -124,20 +129,22 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
                 Arg::Step(s) => steps[s as usize][i],
                 Arg::Load(l) => {
                     let view = &region.loads[l as usize];
-                    before[view.buffer as usize][view.offset as usize + offset(&elements[i], &view.strides)]
+                    let place = view.offset as usize + offset(&elements[i], &view.strides);
+                    before[view.buffer as usize].get(place).copied().unwrap_or(0.0)
                 }
             };
             let n = elements.len();
+            let reduced = |x: Vec<f64>| if empty { vec![] } else { x };
             let all = |i: usize| (0..n).map(|e| value(step.args[i], e, operand)).collect::<Vec<_>>();
             let result: Vec<f64> = match step.op {
-                StepOp::RowSum => vec![row_sum(&all(0), step.dtype); n.max(1)],
+                StepOp::RowSum => vec![row_sum(&reduced(all(0)), step.dtype); n],
                 StepOp::RowMax | StepOp::RowMin => {
                     let (op, start) = if step.op == StepOp::RowMax {
                         (StepOp::Max, if step.dtype == DType::I32 { f64::from(i32::MIN) } else { f64::NEG_INFINITY })
                     } else {
                         (StepOp::Min, if step.dtype == DType::I32 { f64::from(i32::MAX) } else { f64::INFINITY })
                     };
-                    vec![all(0).into_iter().fold(start, |a, b| binary(op, a, b, step.dtype)); n.max(1)]
+                    vec![reduced(all(0)).into_iter().fold(start, |a, b| binary(op, a, b, step.dtype)); n]
                 }
                 StepOp::Index(d) => elements.iter().map(|e| e[d as usize] as f64).collect(),
                 StepOp::Cast => all(0),
@@ -156,6 +163,10 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
         }
         for store in &region.stores {
             let dtype = memory.buffers[store.view.buffer as usize].dtype;
+            let once = store.view.strides[outer.len()..].iter().all(|&s| s == 0);
+            if empty && !(once && region.steps.iter().any(|s| s.op.is_row_reduction())) {
+                continue;
+            }
             for (i, element) in elements.iter().enumerate() {
                 let value = match store.value {
                     Arg::Const(c) => c,
@@ -167,14 +178,6 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
                 };
                 let place = store.view.offset as usize + offset(element, &store.view.strides);
                 after[store.view.buffer as usize][place] = rounded(value, dtype);
-            }
-            if elements.is_empty() && store.view.strides[outer.len()..].iter().all(|&s| s == 0) {
-                let Arg::Step(s) = store.value else { continue };
-                let element: Vec<usize> = at.iter().copied().chain(row.iter().map(|_| 0)).collect();
-                let place = store.view.offset as usize + offset(&element, &store.view.strides);
-                if let Some(&value) = steps[s as usize].first() {
-                    after[store.view.buffer as usize][place] = rounded(value, dtype);
-                }
             }
         }
     }
