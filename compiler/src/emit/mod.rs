@@ -66,7 +66,7 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
-    let graph = &without_detach(graph);
+    let graph = &offsets_first(without_detach(graph));
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
     let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
@@ -91,6 +91,41 @@ fn without_detach(graph: &Graph) -> Graph {
     }
     graph.outputs.iter_mut().for_each(|o| o.value = same[o.value.index()]);
     graph.prune();
+    graph
+}
+
+/// The graph with its inputs first, and the group starts of each ragged axis right behind what they are computed from: everything ragged needs
+/// them.
+fn offsets_first(mut graph: Graph) -> Graph {
+    let mut order: Vec<ValueId> = graph.inputs.iter().map(|i| i.value).collect();
+    let mut placed = vec![false; graph.nodes.len()];
+    let starts: Vec<ValueId> = graph.values().filter(|&v| matches!(graph.node(v).op, Op::Offsets { .. })).collect();
+    let ready = |v: ValueId, placed: &[bool]| graph.node(v).operands.iter().all(|o| placed[o.index()]);
+    order.iter().for_each(|v| placed[v.index()] = true);
+    let place_starts = |order: &mut Vec<ValueId>, placed: &mut Vec<bool>| {
+        for &start in &starts {
+            if !placed[start.index()] && ready(start, placed) {
+                placed[start.index()] = true;
+                order.push(start);
+            }
+        }
+    };
+    place_starts(&mut order, &mut placed);
+    for value in graph.values() {
+        if !placed[value.index()] {
+            placed[value.index()] = true;
+            order.push(value);
+            place_starts(&mut order, &mut placed);
+        }
+    }
+    let mut moved = vec![ValueId(0); order.len()];
+    order.iter().enumerate().for_each(|(new, old)| moved[old.index()] = ValueId(new as u32));
+    let nodes = std::mem::take(&mut graph.nodes);
+    graph.nodes = order.iter().map(|old| nodes[old.index()].clone()).collect();
+    graph.nodes.iter_mut().flat_map(|n| &mut n.operands).for_each(|o| *o = moved[o.index()]);
+    graph.inputs.iter_mut().for_each(|i| i.value = moved[i.value.index()]);
+    graph.outputs.iter_mut().for_each(|o| o.value = moved[o.value.index()]);
+    graph.offsets.iter_mut().for_each(|(_, v)| *v = moved[v.index()]);
     graph
 }
 

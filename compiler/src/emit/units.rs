@@ -35,7 +35,6 @@ pub struct Units {
 pub struct Unit {
     /// What it does.
     pub kind: UnitKind,
-    first: u32,
     last: u32,
 }
 
@@ -218,15 +217,11 @@ impl Builder<'_> {
         let mut stack: Vec<usize> =
             self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
         let mut seen: FxHashSet<usize> = stack.iter().copied().collect();
-        let first = self.units.list[unit].first;
         while let Some(u) = stack.pop() {
             if u == unit {
                 return true;
             }
-            // Units that end before this one begins cannot depend on it.
-            if self.units.list[u].last >= first {
-                stack.extend(self.units.deps[u].iter().copied().filter(|d| seen.insert(*d)));
-            }
+            stack.extend(self.units.deps[u].iter().copied().filter(|d| seen.insert(*d)));
         }
         false
     }
@@ -252,7 +247,7 @@ impl Builder<'_> {
     }
 
     fn new_unit(&mut self, kind: UnitKind, value: ValueId) -> usize {
-        self.units.list.push(Unit { kind, first: value.0, last: value.0 });
+        self.units.list.push(Unit { kind, last: value.0 });
         self.units.deps.push(BTreeSet::new());
         self.units.list.len() - 1
     }
