@@ -119,7 +119,7 @@ pub enum Decay {
 #[command(next_help_heading = "Optimizer (AdamW)")]
 pub struct OptimizerArgs {
     /// Peak learning rate [default: 0.003]
-    #[arg(long, value_parser = not_negative)]
+    #[arg(long, allow_negative_numbers = true, value_parser = not_negative)]
     pub lr: Option<f64>,
     /// Steps over which the learning rate grows to its peak [default: 20, but at most a fifth of the steps]
     #[arg(long, value_name = "STEPS")]
@@ -128,25 +128,25 @@ pub struct OptimizerArgs {
     #[arg(long, value_enum)]
     pub lr_schedule: Option<Schedule>,
     /// Where the learning rate ends, as a part of its peak [default: 0.1]
-    #[arg(long, value_name = "PART", value_parser = unit)]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true, value_parser = unit)]
     pub min_lr: Option<f64>,
     /// Weight decay, decoupled from the gradient [default: 0.1]
-    #[arg(long, value_name = "X", value_parser = not_negative)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = not_negative)]
     pub weight_decay: Option<f64>,
     /// What decays [default: matrices]
     #[arg(long, value_enum)]
     pub decay: Option<Decay>,
     /// Scale gradients down to this global norm; 0 for never [default: 1]
-    #[arg(long, value_name = "NORM", value_parser = not_negative)]
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true, value_parser = not_negative)]
     pub clip: Option<f64>,
     /// Decay of the first moment [default: 0.9]
-    #[arg(long, value_name = "X", value_parser = below_one)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = below_one)]
     pub beta1: Option<f64>,
     /// Decay of the second moment [default: 0.95]
-    #[arg(long, value_name = "X", value_parser = below_one)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = below_one)]
     pub beta2: Option<f64>,
     /// Added to the root of the second moment [default: 1e-8]
-    #[arg(long, value_name = "X", value_parser = not_negative)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = not_negative)]
     pub epsilon: Option<f64>,
 }
 

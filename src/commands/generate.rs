@@ -23,13 +23,13 @@ pub struct Args {
     #[arg(value_name = "CHECKPOINT")]
     checkpoint: PathBuf,
     /// What the text begins with
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
     prompt: String,
     /// How many bytes to write
     #[arg(long, value_name = "N", default_value_t = 200)]
     bytes: usize,
     /// Below 1 likelier, above 1 wilder; 0 always takes the likeliest
-    #[arg(long, value_name = "X", default_value_t = 0.8)]
+    #[arg(long, value_name = "X", default_value_t = 0.8, allow_negative_numbers = true)]
     temperature: f64,
     /// Consider only so many of the likeliest bytes; 0 for all
     #[arg(long, value_name = "K", default_value_t = 40)]

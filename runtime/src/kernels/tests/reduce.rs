@@ -32,6 +32,10 @@ fn random_reduce(rng: &mut Rng, round: usize) {
         kept.truncate(1);
         reduced = vec![rng.pick(&[10_000, 20_000])];
     }
+    // Small enough for many rounds: the largest of the plain dimensions give way.
+    while kept.iter().chain(&reduced).product::<usize>() > 50_000 {
+        if reduced.len() > 1 { reduced.truncate(1) } else { kept.truncate(kept.len() - 1) }
+    }
     let per_group = rng.coin();
     let groups = rng.pick(&[1, 2, 4]);
     let ragged = round.is_multiple_of(3);
