@@ -275,6 +275,9 @@ pub struct SessionArgs {
     /// Print a line of JSON for each step, and one with the summary at the end
     #[arg(long)]
     pub json: bool,
+    /// At the end, print where the time went: the instructions that took longest, on stderr
+    #[arg(long)]
+    pub profile: bool,
     /// Write the same lines of JSON to a file as well
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,

@@ -5,6 +5,7 @@ mod commands;
 mod failure;
 mod model;
 mod output;
+mod profile;
 mod progress;
 mod session;
 

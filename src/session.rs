@@ -3,6 +3,7 @@
 use crate::args::{MachineArgs, SessionArgs};
 use crate::failure::Failure;
 use crate::output::{grouped, print, stdout_failed};
+use crate::profile;
 use crate::progress::{Progress, summary_text};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
@@ -44,7 +45,7 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
         }
     };
     let dataset = Dataset::new(corpus, &plan.settings)?;
-    let options = ExecOptions { seed: start.seed, ..machine.options()? };
+    let options = ExecOptions { seed: start.seed, profile: args.profile, ..machine.options()? };
     let mut executor = Executor::new(&plan, &options)?;
     match &start.checkpoint {
         Some(checkpoint) => checkpoint.load(&mut executor, Contents::All)?,
@@ -72,6 +73,9 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     };
     let result = trainer.run(&options, Some(&mut saver), &mut progress);
     progress.finish();
+    if args.profile {
+        eprint!("{}", profile::text(&trainer.profile()));
+    }
     let summary = result.map_err(|error| failed(error, saver.run()))?;
     if summary.evaluation.is_none() && stop.load(Ordering::Relaxed) {
         eprintln!(

@@ -10,7 +10,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, DataInfo, Saver};
 use crate::data::{Batch, Dataset};
-use crate::exec::{Cause, ExecError, Executor, PhaseId, memory_by_kind};
+use crate::exec::{Cause, ExecError, Executor, PhaseId, ProfileRow, memory_by_kind};
 use crate::hash;
 use forebay_plan::{MemoryUse, Phase, Report};
 use std::collections::VecDeque;
@@ -212,6 +212,11 @@ impl<'a, 'p> Trainer<'a, 'p> {
     /// Steps done since the beginning of the run.
     pub fn steps_done(&self) -> u64 {
         self.step
+    }
+
+    /// Where the time went so far; see [`Executor::profile`].
+    pub fn profile(&self) -> Vec<ProfileRow> {
+        self.executor.profile()
     }
 
     /// Trains until `options.steps`, saves, evaluates and sums up.

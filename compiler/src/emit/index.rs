@@ -3,7 +3,7 @@
 use super::Emitter;
 use super::dtype;
 use super::places::Place;
-use forebay_ir::{AxisId, Direction, ReduceKind, Type, ValueId};
+use forebay_ir::{AxisId, DType, Direction, ReduceKind, Type, ValueId};
 use forebay_plan::{self as plan, Kernel};
 
 /// A contiguous array seen as `[before, axis, after]`.
@@ -11,6 +11,23 @@ struct Sandwich {
     outer: u64,
     n: u64,
     inner: u64,
+}
+
+/// The axis that an index counts along.
+#[derive(Clone, Copy)]
+struct Target {
+    stride: u64,
+    size: u64,
+}
+
+impl Target {
+    fn of_axis(place: &Place, axis: AxisId, size: u64) -> Target {
+        Target { stride: place.stride(axis), size }
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Emitter<'_> {
@@ -97,19 +114,22 @@ impl Emitter<'_> {
         let [x, index] = self.graph.node(value).operands[..] else { unreachable!("verified") };
         let ty = self.graph.ty(value).clone();
         let out = self.result(value);
-        let (x_place, index_place) = (self.place(x), self.place(index));
-        self.push_gather(&self.name(value), &ty, (&x_place, axis), &index_place, out);
+        let x_place = self.place(x);
+        let target = Target::of_axis(&x_place, axis, self.graph.size(axis));
+        let by_group = self.graph.ragged_axis(&ty.axes).filter(|&r| self.has_group_only(x, r));
+        let (index_place, target) = self.index(index, &ty, &x_place, target, by_group);
+        self.push_gather(&self.name(value), &ty, &x_place, &index_place, target, out);
     }
 
-    fn push_gather(&mut self, name: &str, ty: &Type, (x, axis): (&Place, AxisId), index: &Place, out: u32) {
+    fn push_gather(&mut self, name: &str, ty: &Type, x: &Place, index: &Place, target: Target, out: u32) {
         let axes = self.axes_of(ty);
         let kernel = plan::Gather {
             dtype: dtype(ty.dtype),
             dims: self.sizes(&axes),
             x: self.view(x, &axes),
             index: self.view(index, &axes),
-            axis_stride: x.stride(axis),
-            axis_size: self.graph.size(axis),
+            axis_stride: target.stride,
+            axis_size: target.size,
             out,
             ragged: self.ragged_limit(&axes),
         };
@@ -121,8 +141,11 @@ impl Emitter<'_> {
         let ty = self.graph.ty(v).clone();
         // Summed axes first, so that the order of the sum is theirs alone.
         let axes = self.axes_of(&ty);
-        let (v_place, index_place) = (self.place(v), self.place(index));
+        let v_place = self.place(v);
         let out = self.places.dest(accumulate.unwrap_or(value));
+        let target = Target::of_axis(&out, axis, self.graph.size(axis));
+        let by_group = self.graph.ragged_axis(&ty.axes).filter(|r| over.contains(r) && self.has_group_only(value, *r));
+        let (index_place, target) = self.index(index, &ty, &out, target, by_group);
         let mut kept = out.clone();
         kept.strides.retain(|(a, _)| !over.contains(a) && *a != axis);
         let kernel = plan::ScatterAdd {
@@ -131,13 +154,79 @@ impl Emitter<'_> {
             v: self.view(&v_place, &axes),
             index: self.view(&index_place, &axes),
             out: self.view(&kept, &axes),
-            axis_stride: out.stride(axis),
-            axis_size: self.graph.size(axis),
+            axis_stride: target.stride,
+            axis_size: target.size,
             out_elements: self.graph.numel(self.graph.ty(value)),
             ragged: self.ragged_limit(&axes),
             accumulate: accumulate.is_some(),
         };
         self.push(&self.name(value), Kernel::ScatterAdd(kernel));
+    }
+
+    /// Has a value the groups of a ragged axis, but not its rows?
+    fn has_group_only(&self, value: ValueId, ragged: AxisId) -> bool {
+        let ty = self.graph.ty(value);
+        !ty.has(ragged) && self.graph.ragged_parent(ragged).is_some_and(|parent| ty.has(parent))
+    }
+
+    /// The index of a gather or scatter over `space`. Rows that look into a table of their own group (`by_group`) get an index that counts over all groups' tables.
+    fn index(
+        &mut self,
+        index: ValueId,
+        space: &Type,
+        table: &Place,
+        target: Target,
+        by_group: Option<AxisId>,
+    ) -> (Place, Target) {
+        let mut place = self.place(index);
+        if let Some(ragged) = self.graph.ragged_axis(&space.axes).filter(|&r| self.has_group_only(index, r)) {
+            place = self.spread(index, &place, ragged);
+        }
+        let Some(ragged) = by_group else { return (place, target) };
+        let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
+        let of_groups = Target::of_axis(table, parent, self.graph.size(parent));
+        let unit = gcd(of_groups.stride, target.stride).max(1);
+        let steps = [of_groups, target].map(|t| t.stride / unit);
+        let last = |t: Target, step: u64| (t.size.max(1) - 1) * step;
+        let combined = Target { stride: unit, size: last(of_groups, steps[0]) + last(target, steps[1]) + 1 };
+        let groups = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };
+        let mut axes = self.axes_of(self.graph.ty(index));
+        if !axes.contains(&ragged) {
+            axes.insert(0, ragged);
+        }
+        let mut full = axes.clone();
+        full.insert(0, parent);
+        let name = format!("{}.of_group", self.name(index));
+        let to = self.places.scratch_place(&name, &Type::new(DType::I32, full));
+        // An index outside of its table must not reach into the next group's: it becomes one that is nowhere.
+        use plan::{Arg, StepOp};
+        let int = |op, args: &[Arg]| plan::Step { op, dtype: plan::DType::I32, args: args.to_vec() };
+        let truth = |op, args: &[Arg]| plan::Step { op, dtype: plan::DType::Bool, args: args.to_vec() };
+        let (i, group) = (Arg::Load(0), Arg::Load(1));
+        let steps = vec![
+            truth(StepOp::Ge, &[i, Arg::Const(0.0)]),
+            truth(StepOp::Lt, &[i, Arg::Const(target.size as f64)]),
+            truth(StepOp::And, &[Arg::Step(0), Arg::Step(1)]),
+            int(StepOp::Mul, &[group, Arg::Const(steps[0] as f64)]),
+            int(StepOp::Mul, &[i, Arg::Const(steps[1] as f64)]),
+            int(StepOp::Add, &[Arg::Step(3), Arg::Step(4)]),
+            int(StepOp::Select, &[Arg::Step(2), Arg::Step(5), Arg::Const(-1.0)]),
+        ];
+        // A ragged dimension is never part of a row.
+        let in_rows = |mut view: plan::View| {
+            view.strides.push(0);
+            view
+        };
+        let region = plan::Region {
+            dims: self.sizes(&axes).into_iter().chain([1]).collect(),
+            row_dims: 1,
+            ragged: self.ragged_limit(&axes),
+            loads: [&place, &groups].map(|p| in_rows(self.view(p, &axes))).to_vec(),
+            steps,
+            stores: vec![plan::Store { value: Arg::Step(6), view: in_rows(self.view(&to, &axes)) }],
+        };
+        self.push(&name, Kernel::Region(region));
+        (to, combined)
     }
 
     pub(super) fn top_k(&mut self, value: ValueId, axis: AxisId, into: AxisId) {
@@ -238,7 +327,8 @@ impl Emitter<'_> {
         let name = format!("{}.rows", self.name(value));
         let to = self.places.scratch_place(&name, &spread);
         let index = Place { buffer: groups, offset: 0, strides: vec![(ragged, 1)] };
-        self.push_gather(&name, &spread, (place, parent), &index, to.buffer);
+        let target = Target::of_axis(place, parent, self.graph.size(parent));
+        self.push_gather(&name, &spread, place, &index, target, to.buffer);
         to
     }
 }

@@ -1,9 +1,11 @@
 //! Graph → program: which nodes run together as one kernel, where each value lives, and the instructions.
 //!
-//!     %n = mul %x, %x                          region  load x · mul · row_sum · … · store y
-//!     %s = sum %n over {d}            ==>      matmul  attention.q  [2048×256]·[256×256]
-//!     %y = mul %x, %r                          …
-//!     %q = contract %y, %wq over {d}
+//! ```text
+//! %n = mul %x, %x                          region  load x · mul · row_sum · … · store y
+//! %s = sum %n over {d}            ==>      matmul  attention.q  [2048×256]·[256×256]
+//! %y = mul %x, %r                          …
+//! %q = contract %y, %wq over {d}
+//! ```
 //!
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.

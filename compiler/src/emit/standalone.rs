@@ -4,7 +4,7 @@ use super::{Home, Interface, align, dtype, emit};
 use forebay_ir::{Graph, InputRole, ValueId};
 use forebay_plan as plan;
 
-/// A plan with one phase, `eval`, whose inputs and outputs are tensors of kind `state`: `in.<name>` and `out.<number>.<name>`.
+/// A plan with one phase, `train` (only training changes tensors), whose inputs and outputs are tensors of kind `state`: `in.<name>` and `out.<number>.<name>`.
 /// Random ops take their key from the phase's scalars.
 pub fn standalone(graph: &Graph) -> plan::Plan {
     let mut tensors: Vec<plan::Tensor> = vec![];
@@ -44,7 +44,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
     let placed = bytes + align(emitted.program.slots.last().map_or(0, |frame| frame.bytes));
     let call = plan::Call { program: 0, layer: 0, micro_batch: 0, slots: places, waits: vec![] };
     let phase = plan::Phase {
-        name: "eval".into(),
+        name: "train".into(),
         rows: 1,
         seq: 1,
         feeds: vec![],

@@ -126,6 +126,8 @@ impl Units {
             }
         }
         assert_eq!(order.len(), self.list.len(), "units must not depend on each other in a circle");
+        let merged_away = |u: &usize| matches!(&self.list[*u].kind, UnitKind::Region(c) if c.members.is_empty());
+        order.retain(|u| !merged_away(u));
         order
     }
 }
@@ -161,12 +163,19 @@ impl Builder<'_> {
             Op::Reduce { .. } => &self.graph.ty(node.operands[0]).axes,
             _ => &node.ty.axes,
         });
-        let unit =
-            self.candidates(value).into_iter().find(|&u| self.can_join(value, u, &space, &row)).unwrap_or_else(|| {
-                let cluster = Cluster { space: space.clone(), row: vec![], members: vec![] };
-                self.new_unit(UnitKind::Region(cluster), value)
-            });
+        let candidates = self.candidates(value);
+        let first = candidates.iter().copied().find(|&u| self.can_join(value, u, &space, &row));
+        let unit = first.unwrap_or_else(|| {
+            let cluster = Cluster { space: space.clone(), row: vec![], members: vec![] };
+            self.new_unit(UnitKind::Region(cluster), value)
+        });
         self.join(value, unit, row);
+        // The node may have brought together what was apart.
+        for other in candidates {
+            if other != unit && self.can_merge(unit, other) {
+                self.merge(unit, other);
+            }
+        }
     }
 
     /// The axes of a reduction that a region can do: the innermost ones, not ragged, of bearable length.
@@ -212,23 +221,82 @@ impl Builder<'_> {
         fits && !self.graph.node(value).operands.iter().any(through_view) && !self.would_cycle(value, unit)
     }
 
+    /// May two regions become one?
+    fn can_merge(&self, a: usize, b: usize) -> bool {
+        let (UnitKind::Region(x), UnitKind::Region(y)) = (&self.units.list[a].kind, &self.units.list[b].kind) else {
+            return false;
+        };
+        let rows_of =
+            |c: &Cluster| -> Vec<AxisId> { c.space.iter().copied().filter(|axis| !c.row.contains(axis)).collect() };
+        let within = |rows: &Cluster, other: &Cluster| other.row.is_empty() && rows_of(rows) == other.space;
+        let fits = if x.space == y.space {
+            x.row.is_empty() || y.row.is_empty() || x.row == y.row
+        } else {
+            within(x, y) || within(y, x)
+        };
+        let sees = |reader: &Cluster, unit: usize| {
+            let operands = reader.members.iter().flat_map(|&m| &self.graph.node(m).operands);
+            operands
+                .copied()
+                .any(|o| is_view(&self.graph.node(o).op) && self.units.producer(self.graph, o) == Some(unit))
+        };
+        fits && x.members.len() + y.members.len() <= MAX_MEMBERS
+            && !sees(x, b)
+            && !sees(y, a)
+            && !self.reaches_through_others(a, b)
+            && !self.reaches_through_others(b, a)
+    }
+
+    /// Makes the second region part of the first; nothing is left of it but its place in the list.
+    fn merge(&mut self, unit: usize, other: usize) {
+        let last = self.units.list[other].last;
+        let UnitKind::Region(from) = &mut self.units.list[other].kind else { unreachable!("regions merge") };
+        let from = std::mem::replace(from, Cluster { space: vec![], row: vec![], members: vec![] });
+        for &member in &from.members {
+            self.units.of[member.index()] = Some(unit);
+        }
+        self.units.list[unit].last = self.units.list[unit].last.max(last);
+        let UnitKind::Region(into) = &mut self.units.list[unit].kind else { unreachable!("regions merge") };
+        if into.space.len() < from.space.len() {
+            into.space = from.space;
+        }
+        if into.row.is_empty() {
+            into.row = from.row;
+        }
+        into.members.extend(from.members);
+        into.members.sort_unstable();
+        let deps = std::mem::take(&mut self.units.deps[other]);
+        self.units.deps[unit].extend(deps);
+        for deps in &mut self.units.deps {
+            if deps.remove(&other) {
+                deps.insert(unit);
+            }
+        }
+        self.units.deps[unit].remove(&unit);
+        for readers in &mut self.readers {
+            readers.iter_mut().filter(|r| **r == other).for_each(|r| *r = unit);
+        }
+    }
+
+    /// Does a unit depend on another by way of a third?
+    fn reaches_through_others(&self, unit: usize, on: usize) -> bool {
+        self.reach(self.units.deps[unit].iter().copied().filter(|&d| d != on).collect(), on)
+    }
+
     /// Does an operand from outside the unit depend on the unit?
     fn would_cycle(&self, value: ValueId, unit: usize) -> bool {
-        let mut stack: Vec<usize> =
-            self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
-        let mut seen: FxHashSet<usize> = stack.iter().copied().collect();
-        while let Some(u) = stack.pop() {
-            if u == unit {
-                return true;
-            }
-            stack.extend(self.units.deps[u].iter().copied().filter(|d| seen.insert(*d)));
-        }
-        false
+        let outside = self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
+        self.reach(outside, unit)
     }
 
     /// Does one unit depend on another?
     fn depends(&self, unit: usize, on: usize) -> bool {
-        let mut stack = vec![unit];
+        self.reach(vec![unit], on)
+    }
+
+    /// Is a unit among others or what they depend on?
+    fn reach(&self, from: Vec<usize>, on: usize) -> bool {
+        let mut stack = from;
         let mut seen: FxHashSet<usize> = stack.iter().copied().collect();
         while let Some(u) = stack.pop() {
             if u == on {

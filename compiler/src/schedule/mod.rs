@@ -1,8 +1,10 @@
 //! Segments → phases: programs, the calls that bind them, and where everything lies in memory.
 //!
-//!     train:     counts · (forward of all layers · backward of all layers in reverse) per micro-batch · reports · norm · AdamW · state updates
-//!     eval:      counts · forward of all layers · reports
-//!     generate:  forward of all layers
+//! ```text
+//! train:     counts · (forward of all layers · backward of all layers in reverse) per micro-batch · reports · norm · AdamW · state updates
+//! eval:      counts · forward of all layers · reports
+//! generate:  forward of all layers
+//! ```
 //!
 //! A program is compiled once for each segment and variant (which of its results are added to what is there); layers are calls.
 

@@ -12,12 +12,14 @@
 mod arena;
 mod diagnose;
 mod error;
+mod profile;
 #[cfg(test)]
 mod tests;
 
 pub use arena::{Arena, available_memory};
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
+pub use profile::{Profile, ProfileRow};
 
 use crate::data::Batch;
 use crate::kernels::{self, Buf, Cpu, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
@@ -25,6 +27,7 @@ use crate::pool::Pool;
 use forebay_plan::{
     Call, DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Scalar, Space, Tensor, TensorKind,
 };
+use std::time::Instant;
 
 /// How to run a plan.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +40,13 @@ pub struct ExecOptions {
     pub cpu: Cpu,
     /// What will be run: memory is needed for this alone.
     pub purpose: Purpose,
+    /// Measure the time of every instruction, which costs two readings of the clock for each.
+    pub profile: bool,
 }
 
 impl Default for ExecOptions {
     fn default() -> Self {
-        ExecOptions { threads: 0, seed: 0, cpu: Cpu::detect(), purpose: Purpose::Train }
+        ExecOptions { threads: 0, seed: 0, cpu: Cpu::detect(), purpose: Purpose::Train, profile: false }
     }
 }
 
@@ -72,6 +77,7 @@ pub struct Executor<'p> {
     scratch: Scratch,
     pool: Pool,
     seed: u64,
+    profile: Option<Profile>,
 }
 
 impl<'p> Executor<'p> {
@@ -104,6 +110,7 @@ impl<'p> Executor<'p> {
             scratch: Scratch::new(scratch, pool.workers()),
             pool,
             seed: options.seed,
+            profile: options.profile.then(|| Profile::new(plan)),
         })
     }
 
@@ -115,6 +122,11 @@ impl<'p> Executor<'p> {
     /// The seed.
     pub fn seed(&self) -> u64 {
         self.seed
+    }
+
+    /// Where the time went so far, the longest first; empty unless [`ExecOptions::profile`] asked for it.
+    pub fn profile(&self) -> Vec<ProfileRow> {
+        self.profile.as_ref().map_or(vec![], |profile| profile.rows(self.plan))
     }
 
     /// How many threads compute.
@@ -239,7 +251,16 @@ impl<'p> Executor<'p> {
         // SAFETY: the buffers are those of the instruction's program. The verifier has proved that buffers lie within their slots, slots within the
         // arena and views within buffers, that offsets are multiples of 64 (as the arena's start is), and that conflicting accesses
         // are ordered. `&mut self` keeps everyone else out, and one kernel runs at a time, with workspace for every kernel.
-        let result = unsafe { kernels::run(&self.programs[call.program as usize][index], &cx) };
+        let run = || unsafe { kernels::run(&self.programs[call.program as usize][index], &cx) };
+        let result = match &mut self.profile {
+            None => run(),
+            Some(profile) => {
+                let start = Instant::now();
+                let result = run();
+                profile.add(call.program as usize, index, start.elapsed());
+                result
+            }
+        };
         result.map_err(|error| ExecError::Kernel { step, place: Box::new(self.place(call, index)), error })
     }
 

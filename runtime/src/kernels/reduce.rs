@@ -431,7 +431,7 @@ unsafe fn columns_of<X: Stored>(part: &Part<X>, start: X::T, f: impl Fn(X::T, X:
         runs(part.reduced, part.first, part.elements, |at, offset, stride, length| {
             for i in 0..length {
                 let x = std::slice::from_raw_parts(part.input.add(offset + i * stride), part.columns);
-                lane((at + i) % lanes).iter_mut().zip(x).for_each(|(acc, &x)| *acc = f(*acc, x.widen()));
+                lane((at + i) & (lanes - 1)).iter_mut().zip(x).for_each(|(acc, &x)| *acc = f(*acc, x.widen()));
             }
         });
         let mut width = lanes / 2;

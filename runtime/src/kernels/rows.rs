@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! row    = chunks of CHUNK elements; their results are combined one after another
-//! chunk  : element i goes to lane i mod LANES, lanes are folded in halves        (16 lanes for rows below 256 elements, else 64)
+//! chunk  : element i goes to lane i mod LANES, lanes are folded in halves
+//! LANES  = 64; 16 for rows below 256 elements; below 16, the power of two that holds them
 //! ```
 //!
 //! A maximum or minimum is NaN when any element is.
@@ -98,15 +99,22 @@ fn lanes<T: Number, const LANES: usize>(x: &[T], start: T, f: impl Fn(T, T) -> T
     acc[0]
 }
 
-/// How many lanes a row of a length has: 16 or 64.
+/// How many lanes a row of a length has: a power of two up to 16, or 64.
 #[inline(always)]
 pub(crate) fn lane_count(length: usize) -> usize {
-    if length < SHORT { 16 } else { 64 }
+    if length < SHORT { length.next_power_of_two().min(16) } else { 64 }
 }
 
 #[inline(always)]
 fn chunk<T: Number>(x: &[T], length: usize, start: T, f: impl Fn(T, T) -> T) -> T {
-    if lane_count(length) == 16 { lanes::<T, 16>(x, start, f) } else { lanes::<T, 64>(x, start, f) }
+    match lane_count(length) {
+        1 => lanes::<T, 1>(x, start, f),
+        2 => lanes::<T, 2>(x, start, f),
+        4 => lanes::<T, 4>(x, start, f),
+        8 => lanes::<T, 8>(x, start, f),
+        16 => lanes::<T, 16>(x, start, f),
+        _ => lanes::<T, 64>(x, start, f),
+    }
 }
 
 #[inline(always)]

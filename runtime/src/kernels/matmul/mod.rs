@@ -36,8 +36,8 @@ const BLOCK_K: usize = 256;
 const MOST_ROWS: usize = 256;
 /// Columns of a task at most; a multiple of every tile's columns.
 const MOST_COLUMNS: usize = 1008;
-/// Elements of a block of sums that cannot go to C before they are complete; a third of the second-level cache.
-const SUMS: usize = 128 * 480;
+/// Elements of a block of sums that cannot go to C before they are complete: half of the second-level cache.
+const SUMS: usize = 256 * 528;
 /// Elements of the shared part of the workspace: 8 MiB of f32, to stay in the last-level cache.
 const SHARED: usize = 2 << 20;
 /// Products below this many multiply-adds run on the calling thread: waking another costs as much.

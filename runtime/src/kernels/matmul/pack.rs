@@ -1,6 +1,6 @@
 //! Copies of A and B in the order in which tiles read them, and the way of sums to C when a tile cannot write there itself.
 
-use super::tile::{Simd, Source};
+use super::tile::{A_WIDTH, Simd, Source};
 
 /// What is packed: element `(i, p)` of the source is at `src + i·across + p·along`, and goes to `dst[p·panel + i]`.
 pub(super) struct PackArgs<X, T> {
@@ -14,6 +14,8 @@ pub(super) struct PackArgs<X, T> {
     pub dst: *mut T,
     /// Elements of a panel's row: a multiple of the flavour's `TRANSPOSE`.
     pub panel: usize,
+    /// The next panel's place, when the `width` elements after these are to be packed as well.
+    pub and_next: Option<*mut T>,
 }
 
 impl<X, T> Clone for PackArgs<X, T> {
@@ -30,6 +32,22 @@ impl<X, T> Copy for PackArgs<X, T> {}
 /// The source has the elements, the destination `depth · panel`; the machine has the flavour's features.
 #[inline(always)]
 pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
+    let fits = args.across == 1 && args.width == A_WIDTH && args.panel == A_WIDTH;
+    // SAFETY: the caller's contract.
+    unsafe {
+        match args.and_next {
+            Some(next) if fits => rows_of_two_panels::<S, X>(args, next),
+            Some(next) => {
+                one_panel::<S, X>(args);
+                one_panel::<S, X>(PackArgs { src: args.src.add(args.width * args.across), dst: next, ..args });
+            }
+            None => one_panel::<S, X>(args),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn one_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
     // SAFETY: the caller's contract.
     unsafe {
         if args.across == 1 {
@@ -42,21 +60,31 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
     }
 }
 
+/// Two panels side by side: their rows share cache lines, which would be gone from the cache when the second is packed after the first.
+#[inline(always)]
+unsafe fn rows_of_two_panels<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>, next: *mut S::T) {
+    for p in 0..args.depth {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let src = args.src.add(p * args.along);
+            widen_row::<S, X, A_WIDTH>(src, args.dst.add(p * A_WIDTH));
+            widen_row::<S, X, A_WIDTH>(src.add(A_WIDTH), next.add(p * A_WIDTH));
+        }
+    }
+}
+
 /// The source is contiguous across the panel: copy row by row.
 #[inline(always)]
 unsafe fn rows_of_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if args.width == args.panel && args.panel == S::COLUMNS {
-            // The common case has a constant length.
-            for p in 0..args.depth {
-                widen_run::<S, X>(args.src.add(p * args.along), args.dst.add(p * args.panel), S::COLUMNS);
+    for p in 0..args.depth {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let (src, dst) = (args.src.add(p * args.along), args.dst.add(p * args.panel));
+            let whole = args.width / A_WIDTH * A_WIDTH;
+            for i in (0..whole).step_by(A_WIDTH) {
+                widen_row::<S, X, A_WIDTH>(src.add(i), dst.add(i));
             }
-            return;
-        }
-        for p in 0..args.depth {
-            let dst = args.dst.add(p * args.panel);
-            widen_run::<S, X>(args.src.add(p * args.along), dst, args.width);
+            widen_run::<S, X>(src.add(whole), dst.add(whole), args.width - whole);
             zero(dst.add(args.width), args.panel - args.width);
         }
     }
@@ -117,6 +145,16 @@ unsafe fn one_by_one<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
                 *args.dst.add(p * args.panel + i) = value;
             }
         }
+    }
+}
+
+/// All are read before the first is written, which makes them one vector.
+#[inline(always)]
+unsafe fn widen_row<S: Simd, X: Source<S::T>, const N: usize>(src: *const X, dst: *mut S::T) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let row: [S::T; N] = std::array::from_fn(|i| (*src.add(i)).widen());
+        dst.cast::<[S::T; N]>().write_unaligned(row);
     }
 }
 

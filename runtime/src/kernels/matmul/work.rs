@@ -195,7 +195,8 @@ impl<X: Copy + 'static> Job<'_, X> {
     {
         let tasks_of = |s: &Section, cut| blocks::<S>(s.piece.m, s.columns, cut);
         let total = |cut| sections.iter().map(|s| tasks_of(s, cut)).sum();
-        let cut = self.choose_cut::<S>(&[(128, 1008), (64, 1008), (64, 480), (64, 192)], pool, false, total);
+        let cut =
+            self.choose_cut::<S>(&[(128, 1008), (128, 480), (64, 1008), (64, 480), (64, 192)], pool, false, total);
         pool.run(total(cut), &|task, worker| {
             let mut rest = task;
             for section in sections {
@@ -225,7 +226,9 @@ impl<X: Copy + 'static> Job<'_, X> {
             let columns = if self.direct && !self.problem.accumulate { columns } else { columns.min(SUMS / rows) };
             Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
         };
-        let enough = if serial || pool.workers() == 1 { 1 } else { 4 * pool.workers() };
+        // Groups are of uneven sizes.
+        let each = if self.problem.groups.is_some() { 4 } else { 2 };
+        let enough = if serial || pool.workers() == 1 { 1 } else { each * pool.workers() };
         let mut cuts = cuts.iter().map(limited);
         let last = cuts.next_back().expect("there are cuts");
         cuts.find(|&cut| total(cut) >= enough).unwrap_or(last)
@@ -340,18 +343,28 @@ impl<X: Copy + 'static> Job<'_, X> {
         let across = self.problem.m.strides[0];
         let tile_rows = rows.len().div_ceil(rows.len().div_ceil(S::ROWS));
         self.problem.runs(piece, block, |p, depth, a, _| {
-            for (panel, row) in (0..rows.len()).step_by(tile_rows).enumerate() {
-                // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
-                unsafe {
-                    S::pack(PackArgs {
-                        src: self.a.cast_const().add(piece.at[0] + (rows.start + row) * across + a),
-                        width: (rows.len() - row).min(tile_rows),
-                        depth,
-                        across,
-                        along: self.problem.k.strides[0],
-                        dst: dst.add((panel * length + p) * A_WIDTH),
-                        panel: A_WIDTH,
-                    });
+            // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
+            unsafe {
+                let panel = |row: usize| PackArgs {
+                    src: self.a.cast_const().add(piece.at[0] + (rows.start + row) * across + a),
+                    width: (rows.len() - row).min(tile_rows),
+                    depth,
+                    across,
+                    along: self.problem.k.strides[0],
+                    dst: dst.add((row / tile_rows * length + p) * A_WIDTH),
+                    panel: A_WIDTH,
+                    and_next: None,
+                };
+                for row in (0..rows.len()).step_by(2 * tile_rows) {
+                    let next = row + tile_rows;
+                    if next + tile_rows <= rows.len() {
+                        S::pack(PackArgs { and_next: Some(panel(next).dst), ..panel(row) });
+                    } else {
+                        S::pack(panel(row));
+                        if next < rows.len() {
+                            S::pack(panel(next));
+                        }
+                    }
                 }
             }
         });
@@ -375,6 +388,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     along: self.problem.k.strides[1],
                     dst: dst.add(p * S::COLUMNS),
                     panel: S::COLUMNS,
+                    and_next: None,
                 });
             }
         });

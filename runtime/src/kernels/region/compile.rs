@@ -97,11 +97,12 @@ impl<'r> Compiler<'r> {
     fn new(region: &'r plan::Region, space: Space, accesses: Accesses) -> Result<Compiler<'r>, PrepareError> {
         let row = space.row();
         let narrow = row <= NARROW;
-        let whole_rows = region.steps.iter().any(|s| s.op.is_row_reduction());
+        let reduces = region.steps.iter().any(|s| s.op.is_row_reduction());
         let program = Program {
             block_rows: if narrow { (BLOCK / row.max(1)).max(1) } else { 1 },
             block_columns: if narrow { row } else { BLOCK },
-            whole_rows: whole_rows || narrow,
+            whole_rows: reduces || narrow,
+            reduces,
             space,
             accesses: accesses.all,
             operands: vec![],
@@ -518,6 +519,8 @@ impl<'r> Compiler<'r> {
     }
 
     fn finish(mut self) -> Program {
+        // Passes follow each other within a row.
+        self.program.whole_rows |= self.program.phases.len() > 1;
         self.program.weight = self.program.phases.iter().map(|p| p.blocks.len()).sum::<usize>().max(1);
         self.program
     }

@@ -49,6 +49,9 @@ pub(super) unsafe fn run(program: &Program, cpu: Cpu, cx: &KernelCx) -> Result<(
     }
     let outer = space.outer();
     let row = dims[outer..space.dims.len()].iter().product::<usize>();
+    if row == 0 && !program.reduces {
+        return Ok(());
+    }
     let last = if outer > 0 { dims[outer - 1] } else { 1 };
     let before: usize = dims[..outer.saturating_sub(1)].iter().product();
     let column_blocks = if program.whole_rows { 1 } else { row.div_ceil(program.block_columns) };
@@ -153,6 +156,9 @@ impl<'a> Frame<'a> {
         unsafe {
             self.set_rows(&at);
             if extent.column_blocks > 1 {
+                // Columns of a row are dealt out: there is one pass, and what it needs of the row is computed for each block again.
+                self.set_columns(0);
+                self.execute(&program.phases[0].before, Block { rows, first_column: 0, columns: extent.row });
                 let first_column = column_block * program.block_columns;
                 let columns = program.block_columns.min(extent.row - first_column);
                 self.columns(&program.phases[0].blocks, Block { rows, first_column, columns });

@@ -109,6 +109,8 @@ pub(super) struct Program {
     pub block_columns: usize,
     /// Must one worker see a whole row?
     pub whole_rows: bool,
+    /// Are rows reduced? Then even a row without elements has results.
+    pub reduces: bool,
     /// Bytes of registers.
     pub register_bytes: usize,
     /// Instructions of a block, to estimate its time.

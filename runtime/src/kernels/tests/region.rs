@@ -10,7 +10,7 @@ use proptest::prelude::*;
 fn row_sum(x: &[f64], dtype: DType) -> f64 {
     let wide = if dtype == DType::Bf16 { DType::F32 } else { dtype };
     let add = |a: f64, b: f64| if dtype == DType::I32 { wrap(a + b) } else { rounded(a + b, wide) };
-    let lanes = if x.len() < 256 { 16 } else { 64 };
+    let lanes = if x.len() < 256 { x.len().next_power_of_two().min(16) } else { 64 };
     let chunks = x.chunks(1024).map(|chunk| {
         let mut acc = vec![0.0; lanes];
         chunk.iter().enumerate().for_each(|(i, &x)| acc[i % lanes] = add(acc[i % lanes], x));
