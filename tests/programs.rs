@@ -52,7 +52,8 @@ fn inputs(graph: &Graph, seed: u64) -> FxHashMap<ValueId, Tensor> {
             let value = |u: f64| match ty.dtype {
                 DType::I32 => (u * (testing::MAX_INPUT + 1) as f64).floor(),
                 DType::Bool => (u * 2.0).floor(),
-                _ => 4.0 * u - 2.0,
+                // Eighths: sums of products are exact, in whatever order, and do not make a comparison of equals come out otherwise.
+                _ => (32.0 * u).floor() / 8.0 - 2.0,
             };
             (input.value, Tensor::new(dims, (0..n).map(|_| value(next())).collect::<Vec<_>>()))
         })
@@ -136,7 +137,7 @@ fn cases() -> u32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_value_of_random_graphs(tape in prop::collection::vec(any::<u32>(), 5..200), seed: u64) {

@@ -34,7 +34,21 @@ fn ensure(condition: bool, message: impl FnOnce() -> String) -> Result<()> {
 pub fn infer(graph: &Graph, op: &Op, operands: &[ValueId]) -> Result<Type> {
     let ctx = Ctx { graph, op, types: operands.iter().map(|&o| graph.ty(o)).collect() };
     ctx.check_arity()?;
-    ctx.infer()
+    let ty = ctx.infer()?;
+    one_ragged_axis(graph, &ty.axes)?;
+    Ok(ty)
+}
+
+/// Rows of two groupings at once would be a table that is ragged both ways; nothing needs it, and no kernel could walk over it.
+pub(crate) fn one_ragged_axis(graph: &Graph, axes: &[AxisId]) -> Result<()> {
+    let mut ragged = axes.iter().copied().filter(|&a| graph.is_ragged(a));
+    match (ragged.next(), ragged.next()) {
+        (Some(a), Some(b)) => {
+            let (a, b) = (&graph.axis(a).name, &graph.axis(b).name);
+            fail(format!("two ragged axes at once: `{a}` and `{b}`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The type of `op` applied to `operands` with the result's axes given.
@@ -45,6 +59,7 @@ pub fn infer_ordered(graph: &Graph, op: &Op, operands: &[ValueId], axes: &[AxisI
     let ctx = Ctx { graph, op, types: operands.iter().map(|&o| graph.ty(o)).collect() };
     ctx.check_arity()?;
     ctx.check_axes(axes)?;
+    one_ragged_axis(graph, axes)?;
     let ty = match op {
         Op::Random { batch, .. } => {
             ensure(batch.is_none_or(|b| axes.first() == Some(&b)), || "the batch axis must stand first".into())?;
@@ -313,7 +328,9 @@ impl Ctx<'_> {
             self.has(1, axis)?;
         }
         self.reducible(over)?;
-        let axes = self.union()?.into_iter().filter(|a| !over.contains(a)).collect::<Vec<_>>();
+        let mut axes = self.union()?;
+        one_ragged_axis(self.graph, &axes)?;
+        axes.retain(|a| !over.contains(a));
         self.check_axes(&axes)?;
         Ok(Type::new(dtype, axes))
     }

@@ -9,7 +9,7 @@
 //! * `references_exist`: the axes and values that it names are there.
 //! * `operands_come_first`: operands stand before their users.
 //! * `value_names_are_unique`: no two nodes have one name.
-//! * `type_is_legal`: a type has at most 64 axes, none twice, a ragged axis directly after its parent; the value has at most
+//! * `type_is_legal`: a type has at most 64 axes, none twice, at most one ragged one, directly after its parent; the value has at most
 //!   2^62 bytes with ragged axes at their bound.
 //! * `arity_fits`: as many operands as the op takes.
 //! * `sums_are_sorted`: sets of summed axes are not empty, sorted, and have no axis twice.
@@ -228,6 +228,7 @@ pub(crate) fn type_is_legal(graph: &Graph, ty: &Type) -> Result<(), String> {
             format!("ragged axis `{axis}` must stand directly after `{parent}`")
         })?;
     }
+    crate::infer::one_ragged_axis(graph, &ty.axes).map_err(|e| e.0)?;
     let dims: Vec<u64> = graph.dims(&ty.axes).iter().map(|(_, n)| *n).chain([ty.dtype.bytes()]).collect();
     ensure(product_fits(&dims), || "a value has at most 2^62 bytes".to_string())
 }

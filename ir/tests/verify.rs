@@ -132,6 +132,11 @@ const BREAKS: &[(&str, &[Break])] = &[
             |g| node(g, "noise").ty.axes = vec![axis(&legal(), "t"); 2],
             |g| node(g, "rng").ty.axes = vec![axis(&legal(), "e"), axis(&legal(), "key"), axis(&legal(), "r")],
             |g| {
+                let (e, r, t) = (axis(g, "e"), axis(g, "r"), axis(g, "t"));
+                let r2 = g.add_axis("r2", Extent::Ragged { parent: t, bound: 1 }, None);
+                g.add_input("two_ragged", Type::new(DType::F32, [e, r, t, r2]), InputRole::Data);
+            },
+            |g| {
                 let big = axis(g, "big");
                 let other = g.add_axis("other", Extent::Fixed(1 << 31), None);
                 g.add_input("too_large", Type::new(DType::BF16, [big, other]), InputRole::Data);

@@ -142,9 +142,20 @@ impl Emitter<'_> {
         // Summed axes first, so that the order of the sum is theirs alone.
         let axes = self.axes_of(&ty);
         let v_place = self.place(v);
-        let out = self.places.dest(accumulate.unwrap_or(value));
-        let target = Target::of_axis(&out, axis, self.graph.size(axis));
+        let dest = self.places.dest(accumulate.unwrap_or(value));
         let by_group = self.graph.ragged_axis(&ty.axes).filter(|r| over.contains(r) && self.has_group_only(value, *r));
+        let out = match by_group {
+            None => dest.clone(),
+            // An index over all groups' tables needs the groups right before the axis.
+            Some(ragged) => {
+                debug_assert!(accumulate.is_none(), "tables of groups do not accumulate");
+                let first = [self.graph.ragged_parent(ragged).expect("ragged axes have parents"), axis];
+                let rest = self.graph.ty(value).axes.iter().copied().filter(|a| !first.contains(a));
+                let tables = Type::new(ty.dtype, first.into_iter().chain(rest).collect::<Vec<_>>());
+                self.places.scratch_place(&format!("{}.of_groups", self.name(value)), &tables)
+            }
+        };
+        let target = Target::of_axis(&out, axis, self.graph.size(axis));
         let (index_place, target) = self.index(index, &ty, &out, target, by_group);
         let mut kept = out.clone();
         kept.strides.retain(|(a, _)| !over.contains(a) && *a != axis);
@@ -161,6 +172,10 @@ impl Emitter<'_> {
             accumulate: accumulate.is_some(),
         };
         self.push(&self.name(value), Kernel::ScatterAdd(kernel));
+        if by_group.is_some() {
+            let ty = self.graph.ty(value).clone();
+            self.copy_place(&ty, &out, &dest, &self.name(value));
+        }
     }
 
     /// Has a value the groups of a ragged axis, but not its rows?

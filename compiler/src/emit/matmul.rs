@@ -59,9 +59,6 @@ impl Emitter<'_> {
         batch.extend(more_n.iter().map(|d| BatchDim(d.size, 0, d.first, d.second)));
 
         let mut summed: Vec<AxisId> = over.iter().copied().filter(|x| !grouped.contains(x)).collect();
-        // A parent that is summed together with its ragged axis has no dimension of its own.
-        let dims = self.graph.dims(&self.graph.ty(left).axes);
-        summed.retain(|x| dims.iter().any(|(d, _)| d == x));
         summed.sort_by_key(|&x| (std::cmp::Reverse(a.stride(x)), x));
         let k =
             collapse(summed.iter().map(|&x| Dim { size: size(x), first: a.stride(x), second: b.stride(x) }).collect());
@@ -104,8 +101,13 @@ impl Emitter<'_> {
         let parent = self.graph.ragged_parent(ragged)?;
         let right_has = |axis| self.graph.ty(right).has(axis);
         let dim = match (over.contains(&ragged), right_has(ragged)) {
+            // All rows are one group, which ends where they do.
+            (true, _) if over.contains(&parent) => {
+                let groups = Groups { offsets: self.all_rows(ragged), count: 1, ragged: RaggedDim::K, strides: [0; 3] };
+                return Some((parent, ragged, groups));
+            }
             // dW: each group sums over its own rows.
-            (true, _) if !over.contains(&parent) => RaggedDim::K,
+            (true, _) => RaggedDim::K,
             // Each group's rows meet the group's own matrix.
             (false, false) if right_has(parent) => RaggedDim::M,
             _ => return None,
@@ -117,6 +119,24 @@ impl Emitter<'_> {
             RaggedDim::N => [a.stride(parent), 0, 0],
         };
         Some((parent, ragged, Groups { offsets, count, ragged: dim, strides }))
+    }
+
+    /// First and last of the starts of groups: a buffer of two.
+    fn all_rows(&mut self, ragged: AxisId) -> u32 {
+        let (offsets, groups) = self.group_starts(ragged);
+        let name = format!("{}.all", self.graph.axis(ragged).name);
+        let out = self.places.scratch(&name, plan::DType::I32, 2);
+        let view = |buffer, stride| plan::View { buffer, offset: 0, strides: vec![stride] };
+        let region = plan::Region {
+            dims: vec![2],
+            row_dims: 1,
+            ragged: None,
+            loads: vec![view(offsets, groups)],
+            steps: vec![],
+            stores: vec![plan::Store { value: plan::Arg::Load(0), view: view(out, 1) }],
+        };
+        self.push(&name, Kernel::Region(region));
+        out
     }
 }
 

@@ -36,11 +36,16 @@ impl Emitter<'_> {
     /// A region that copies a value to a place.
     pub(super) fn copy(&mut self, value: ValueId, to: Place, name: &str) {
         let ty = self.graph.ty(value).clone();
+        let from = self.place(value);
+        self.copy_place(&ty, &from, &to, name);
+    }
+
+    /// A region that copies a value of a type from one place to another.
+    pub(super) fn copy_place(&mut self, ty: &Type, from: &Place, to: &Place, name: &str) {
         let axes = self.graph.dims(&ty.axes).into_iter().map(|(a, _)| a).collect();
         let mut builder = self.builder(axes, 0);
-        let from = self.place(value);
-        let load = builder.load(&from);
-        builder.store(load, &to);
+        let load = builder.load(from);
+        builder.store(load, to);
         self.push(name, Kernel::Region(builder.finish()));
     }
 
@@ -48,6 +53,8 @@ impl Emitter<'_> {
     pub(super) fn fill_zero(&mut self, ty: &Type, to: &Place, name: &str) {
         let axes = self.graph.dims(&ty.axes).into_iter().map(|(a, _)| a).collect();
         let mut builder = self.builder(axes, 0);
+        // Rows past the last group are meant above all.
+        builder.region.ragged = None;
         let zero = builder.step(StepOp::Cast, dtype(ty.dtype), vec![Arg::Const(0.0)]);
         builder.store(zero, to);
         self.push(name, Kernel::Region(builder.finish()));
@@ -108,6 +115,8 @@ impl Emitter<'_> {
     pub(super) fn ragged_limit(&mut self, axes: &[AxisId]) -> Option<plan::RaggedLimit> {
         let ragged = self.graph.ragged_axis(axes)?;
         let dim = axes.iter().position(|&a| a == ragged)? as u32;
+        // Where nobody needs to know the groups, all rows up to the bound are worked on.
+        self.graph.offsets_of(ragged)?;
         let (offsets, groups) = self.group_starts(ragged);
         Some(plan::RaggedLimit { dim, offsets, groups })
     }

@@ -38,6 +38,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
     for (number, output) in graph.outputs.iter().enumerate() {
         outputs.push(home(output.value, format!("out.{number}.{}", output.name), plan::Access::Write));
     }
+    let changes = graph.outputs.iter().any(|o| graph.bytes(o.value) > 0);
     let emitted = emit(graph, &Interface { slots, inputs, outputs, rows: 1 });
     let mut places: Vec<u64> = tensors.iter().map(|t| t.offset).collect();
     places.push(bytes);
@@ -50,7 +51,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
         feeds: vec![],
         scalars: vec![],
         calls: vec![call],
-        commit: 0,
+        commit: u32::from(!changes),
         reports: vec![],
         outputs: vec![],
         memory: plan::MemoryUse {

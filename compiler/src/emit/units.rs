@@ -418,7 +418,9 @@ fn accumulations(graph: &Graph) -> Vec<(ValueId, ValueId)> {
     let is_accumulator = |v: ValueId| graph.inputs.iter().any(|i| i.value == v && i.role == InputRole::Accumulator);
     let accumulates = |v: ValueId| {
         let kernel = match &graph.node(v).op {
-            Op::Contract { .. } | Op::ScatterAdd { .. } => true,
+            Op::Contract { .. } => true,
+            // Tables of groups are made elsewhere and copied.
+            Op::ScatterAdd { over, .. } => graph.ragged_axis(over).is_none(),
             Op::Reduce { over, .. } => {
                 let axes = &graph.ty(graph.node(v).operands[0]).axes;
                 sorted(&axes[axes.len() - over.len()..]) != *over

@@ -75,6 +75,8 @@ struct Compiler<'r> {
     store_phase: Vec<usize>,
     /// Loads that are stored, and whose memory a store writes: they are read before the first store.
     endangered: Vec<bool>,
+    /// Loads whose memory a store writes.
+    overwritten: Vec<bool>,
     /// Loads that are in registers, by access and pass (one pass for the prologue).
     loaded: HashMap<(usize, usize), Slot>,
     access_slots: HashMap<usize, Slot>,
@@ -126,6 +128,7 @@ impl<'r> Compiler<'r> {
             stored: vec![false; region.stores.len()],
             store_phase: vec![0; region.stores.len()],
             endangered: vec![false; accesses.loads],
+            overwritten: vec![false; accesses.loads],
             loaded: HashMap::new(),
             access_slots: HashMap::new(),
             constants: HashMap::new(),
@@ -277,6 +280,7 @@ impl<'r> Compiler<'r> {
             let shared: Vec<usize> = self.shared_loads(store, cx).collect();
             let wait = shared.iter().map(|&l| self.last_read[l]).max();
             for &load in &shared {
+                self.overwritten[load] = true;
                 self.endangered[load] |= region.stores.iter().any(|s| s.value == Arg::Load(load as u32));
             }
             let read = wait.map_or(0, |(pass, _)| pass);
@@ -394,7 +398,7 @@ impl<'r> Compiler<'r> {
         }
         let rounds = dtype == DType::Bf16 && !self.exact_in_bf16(step) && !self.only_stored(i);
         let copies = op == StepOp::Cast && class(operand) == class(dtype) && !rounds;
-        if copies && !self.kept[i] && self.direct[i].is_none() {
+        if copies && !self.kept[i] && self.direct[i].is_none() && !self.is_overwritten(args[0]) {
             return Ok(Value { slot: args[0], ready: phase });
         }
         let shape = args[..n].iter().map(|&a| self.program.operands[a].shape).fold(Shape::One, Shape::join);
@@ -411,6 +415,14 @@ impl<'r> Compiler<'r> {
             self.emit(phase, Instruction { op: Op::Round, shape, to, args: [to; 3] });
         }
         Ok(Value { slot: to, ready: phase })
+    }
+
+    /// Is an operand memory that a store writes? Its value must not be looked up there later.
+    fn is_overwritten(&self, slot: Slot) -> bool {
+        match self.program.operands[slot].home {
+            Home::Access(access) => self.overwritten.get(access) == Some(&true),
+            _ => false,
+        }
     }
 
     /// Is the step's value used by stores to bf16 only, which round it themselves?

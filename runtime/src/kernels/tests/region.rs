@@ -187,10 +187,13 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
 fn check(region: &Region, memory: &Memory) {
     let want = interpret(region, memory);
     let after = memory.done(&Kernel::Region(region.clone()));
+    // Which of +0 and -0 is the least of a row depends on the order in which lanes meet.
+    let zeros_meet = region.steps.iter().any(|s| matches!(s.op, StepOp::RowMax | StepOp::RowMin));
     for (buffer, want) in want.iter().enumerate() {
         let have = after.get(buffer as u32);
         for (i, (&have, &want)) in have.iter().zip(want).enumerate() {
             let same = have.to_bits() == want.to_bits() || (have.is_nan() && want.is_nan());
+            let same = same || (zeros_meet && have == 0.0 && want == 0.0);
             assert!(same, "buffer {buffer}, element {i}: {have:e} instead of {want:e}: {region:?}");
         }
     }
@@ -401,8 +404,13 @@ fn b_has_reduction(steps: &[Step]) -> bool {
     steps.iter().any(|s| s.op.is_row_reduction())
 }
 
+/// A few hundred, or many with `FOREBAY_TEST_ALL=1`.
+fn cases() -> u32 {
+    if std::env::var_os("FOREBAY_TEST_ALL").is_some() { 3_000 } else { 300 }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn narrow_regions(seed: u64, loads in 1usize..5, steps in 0usize..14) {
