@@ -74,8 +74,12 @@ pub(super) struct TileArgs<T> {
     pub columns: usize,
     /// How many products are summed.
     pub depth: usize,
-    /// `[depth][A_WIDTH]`
+    /// The tile's rows of A.
     pub a: *const T,
+    /// From one row of A to the next: 1 in packed panels.
+    pub a_row: usize,
+    /// From one product to the next: `A_WIDTH` in packed panels.
+    pub a_step: usize,
     /// Rows of B.
     pub b: *const T,
     /// From one row of B to the next.
@@ -127,9 +131,12 @@ pub(super) trait Simd: Copy + 'static {
     unsafe fn finish<X: Source<Self::T>>(args: super::pack::FinishArgs<X, Self::T>);
 }
 
-/// The tile of a constant size.
+/// The tile of a constant size; `PACKED` says that A is in panels, so that addresses in it are constants.
 #[inline(always)]
-pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize>(args: TileArgs<S::T>) {
+pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED: bool>(
+    args: TileArgs<S::T>,
+) {
+    let (a_row, a_step) = if PACKED { (1, A_WIDTH) } else { (args.a_row, args.a_step) };
     let last = args.columns - (VECTORS - 1) * S::LANES;
     // SAFETY: `args` describe live arrays of these sizes (the caller's contract): B has `columns` values in each row, `COLUMNS` when padded; loads and
     // stores of the last vector of a row are cut to `last` lanes where the row may end there.
@@ -140,8 +147,8 @@ pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize>(a
         if last == S::LANES || args.padded {
             for _ in 0..args.depth {
                 let row = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
-                step::<S, ROWS, VECTORS>(&mut acc, a, row);
-                a = a.add(A_WIDTH);
+                step::<S, ROWS, VECTORS>(&mut acc, a, a_row, row);
+                a = a.add(a_step);
                 b = b.add(args.b_stride);
             }
         } else {
@@ -150,8 +157,8 @@ pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize>(a
                     let p = b.add(j * S::LANES);
                     if j + 1 < VECTORS { S::load(p) } else { S::load_part(p, last) }
                 });
-                step::<S, ROWS, VECTORS>(&mut acc, a, row);
-                a = a.add(A_WIDTH);
+                step::<S, ROWS, VECTORS>(&mut acc, a, a_row, row);
+                a = a.add(a_step);
                 b = b.add(args.b_stride);
             }
         }
@@ -172,12 +179,13 @@ pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize>(a
 unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
     acc: &mut [[S::R; VECTORS]; ROWS],
     a: *const S::T,
+    a_row: usize,
     row: [S::R; VECTORS],
 ) {
     for (i, acc) in acc.iter_mut().enumerate() {
-        // SAFETY: a packed row of A has `A_WIDTH ≥ ROWS` values.
+        // SAFETY: A has `ROWS` rows; packed ones `A_WIDTH ≥ ROWS`.
         unsafe {
-            let x = S::splat(a.add(i));
+            let x = S::splat(a.add(i * a_row));
             for (acc, &y) in acc.iter_mut().zip(&row) {
                 *acc = S::fma(x, y, *acc);
             }
@@ -205,11 +213,11 @@ macro_rules! entry_points {
     ($(features $features:literal,)? rows $($rows:literal)*, vectors $($vectors:literal)*) => {
         unsafe fn tile(args: crate::kernels::matmul::tile::TileArgs<Self::T>) {
             $(#[target_feature(enable = $features)])?
-            unsafe fn sized<const ROWS: usize, const VECTORS: usize>(
+            unsafe fn sized<const ROWS: usize, const VECTORS: usize, const PACKED: bool>(
                 args: crate::kernels::matmul::tile::TileArgs<<Flavour as Simd>::T>,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { crate::kernels::matmul::tile::tile_of::<Flavour, ROWS, VECTORS>(args) }
+                unsafe { crate::kernels::matmul::tile::tile_of::<Flavour, ROWS, VECTORS, PACKED>(args) }
             }
             entry_points!(@rows args, args.columns.div_ceil(Self::LANES), [$($rows)*], [$($vectors)*])
         }
@@ -251,7 +259,13 @@ macro_rules! entry_points {
     (@vectors $args:expr, $n:expr, $rows:literal, [$($vectors:literal)*]) => {
         match $n {
             // SAFETY: the machine has the features (the trait's contract).
-            $($vectors => unsafe { sized::<$rows, $vectors>($args) },)*
+            $($vectors => unsafe {
+                if $args.a_row == 1 && $args.a_step == crate::kernels::matmul::tile::A_WIDTH {
+                    sized::<$rows, $vectors, true>($args)
+                } else {
+                    sized::<$rows, $vectors, false>($args)
+                }
+            },)*
             _ => unreachable!("a tile of {} vectors", $n),
         }
     };

@@ -16,6 +16,8 @@ const PACKED_B: usize = 48 * BLOCK_K;
 pub(super) const WORKER_ELEMENTS: usize = PACKED_A + PACKED_B + SUMS;
 /// A product of so few rows reads B where it is: packing would cost more than it saves.
 const FEW_ROWS: usize = 24;
+/// A block of so few panels reads A where it is, for the same reason; but only rows that lie along the sum: others would be spread over too many cache lines.
+const FEW_PANELS: usize = 2;
 /// Sections of a wave at most.
 const SECTIONS: usize = 32;
 /// Panels that one packing task takes.
@@ -279,7 +281,20 @@ impl<X: Copy + 'static> Job<'_, X> {
             let in_place = X::PLAIN && packed.is_none() && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS;
             for block in (0..depth).step_by(BLOCK_K) {
                 let length = (depth - block).min(BLOCK_K);
-                let tile_rows = self.pack_a::<S>(piece, block, rows.clone(), packed_a);
+                // Tiles of even size beat full ones and a rest.
+                let tile_rows = rows.len().div_ceil(rows.len().div_ceil(S::ROWS));
+                let few = columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1 && X::PLAIN;
+                let a = match self.whole_block(0, piece, block, length).filter(|_| few) {
+                    Some(at) => {
+                        let across = problem.m.strides[0];
+                        let a = self.a.cast_const().cast::<S::T>().add(at + rows.start * across);
+                        Rows { a, row: across, step: problem.k.strides[0], panel: tile_rows * across }
+                    }
+                    None => {
+                        self.pack_a::<S>(piece, block, rows.clone(), tile_rows, packed_a);
+                        Rows { a: packed_a.cast_const(), row: 1, step: A_WIDTH, panel: length * A_WIDTH }
+                    }
+                };
                 for first in (0..columns.len()).step_by(S::COLUMNS) {
                     let width = (columns.len() - first).min(S::COLUMNS);
                     let (target, stride) = if straight {
@@ -294,7 +309,9 @@ impl<X: Copy + 'static> Job<'_, X> {
                                 rows: (rows.len() - row).min(tile_rows),
                                 columns: width,
                                 depth: length,
-                                a: packed_a.cast_const().add(panel * length * A_WIDTH),
+                                a: a.a.add(panel * a.panel),
+                                a_row: a.row,
+                                a_step: a.step,
                                 b,
                                 b_stride,
                                 padded,
@@ -308,7 +325,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     if let Some((section, packed)) = packed {
                         let panel = (column - section.first_column) / S::COLUMNS;
                         tiles(packed.add(section.panel_at::<S>(block, panel)), S::COLUMNS, true);
-                    } else if let (true, Some(b)) = (in_place, self.whole_block(piece, block, length)) {
+                    } else if let (true, Some(b)) = (in_place, self.whole_block(1, piece, block, length)) {
                         let b = self.b.cast::<S::T>().add(b + column);
                         tiles(b, problem.k.strides[1], false);
                     } else {
@@ -323,25 +340,24 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// Where a block of the summed dimension is in B, when it is one run there.
-    fn whole_block(&self, piece: &Piece, block: usize, length: usize) -> Option<usize> {
+    /// Where a block of the summed dimension is in A (0) or B (1), when it is one run there.
+    fn whole_block(&self, operand: usize, piece: &Piece, block: usize, length: usize) -> Option<usize> {
         let mut at = None;
-        self.problem.runs(piece, block, |_, run, _, b| {
+        self.problem.runs(piece, block, |_, run, a, b| {
             if run == length {
-                at = Some(piece.at[1] + b);
+                at = Some(piece.at[operand] + [a, b][operand]);
             }
         });
         at
     }
 
-    /// Packs rows of A for a block of the summed dimension; gives the rows of a tile. Tiles of even size beat full ones and a rest.
-    unsafe fn pack_a<S: Simd>(&self, piece: &Piece, block: usize, rows: Range<usize>, dst: *mut S::T) -> usize
+    /// Packs rows of A for a block of the summed dimension.
+    unsafe fn pack_a<S: Simd>(&self, piece: &Piece, block: usize, rows: Range<usize>, tile_rows: usize, dst: *mut S::T)
     where
         X: Source<S::T>,
     {
         let length = (piece.depth() - block).min(BLOCK_K);
         let across = self.problem.m.strides[0];
-        let tile_rows = rows.len().div_ceil(rows.len().div_ceil(S::ROWS));
         self.problem.runs(piece, block, |p, depth, a, _| {
             // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
             unsafe {
@@ -368,7 +384,6 @@ impl<X: Copy + 'static> Job<'_, X> {
                 }
             }
         });
-        tile_rows
     }
 
     /// Packs a panel of B for a block of the summed dimension.
@@ -393,6 +408,18 @@ impl<X: Copy + 'static> Job<'_, X> {
             }
         });
     }
+}
+
+/// Rows of A for tiles, packed or where they are.
+#[derive(Clone, Copy)]
+struct Rows<T> {
+    a: *const T,
+    /// From one row to the next.
+    row: usize,
+    /// From one product to the next.
+    step: usize,
+    /// From one tile's rows to the next one's.
+    panel: usize,
 }
 
 impl Section {
