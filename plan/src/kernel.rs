@@ -37,7 +37,7 @@ pub enum Kernel {
     Random(Random),
     /// `[seed, step, layer, first row of the micro-batch]` as i32, from the call and the phase's scalars.
     RandomKey {
-        /// i32[4]
+        /// `i32[4]`
         out: BufferId,
         /// Rows of a micro-batch.
         rows: u64,
@@ -409,7 +409,7 @@ pub struct Group {
     pub elements: u64,
     /// Values are below this.
     pub groups: u64,
-    /// i32[elements]
+    /// `i32[elements]`
     pub rows: BufferId,
 }
 
@@ -435,7 +435,7 @@ pub struct Invert {
     pub rows: BufferId,
     /// How many.
     pub elements: u64,
-    /// i32[elements]
+    /// `i32[elements]`
     pub out: BufferId,
 }
 
@@ -449,7 +449,7 @@ pub struct RowGroups {
     pub groups: u64,
     /// Bound of the number of rows.
     pub rows: u64,
-    /// i32[rows]
+    /// `i32[rows]`
     pub out: BufferId,
 }
 
@@ -457,7 +457,7 @@ pub struct RowGroups {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Random {
-    /// i32[4]: seed, step, instance, batch offset.
+    /// `i32[4]`: seed, step, instance, batch offset.
     pub key: BufferId,
     /// Which random op of the layer.
     pub site: u32,

@@ -1,7 +1,7 @@
 //! The executable plan: what the compiler makes and the runtime runs. Plain data, versioned; see `docs/plan-format.md`.
 //!
 //! * [`schema`]: programs, roles, calls. * [`kernel`]: what instructions do. * [`operands`]: what kernels touch and cost.
-//! * [`file`]: reading and writing. * [`print`]: text for people. * [`mod@verify`]: is a plan safe to run?
+//! * [`mod@file`]: reading and writing. * [`mod@print`]: text for people. * [`mod@verify`]: is a plan safe to run?
 
 pub mod file;
 mod float;

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Three steps, each in its file: [`sweep`] appends the gradient to F in one joint graph; [`cut`] decides which values cross from one graph to
-//! the next; [`extract`] pulls the graphs out of the joint one. In between, [`crate::simplify`] merges what forward and backward have in common.
+//! the next; `extract` pulls the graphs out of the joint one. In between, [`crate::simplify`] merges what forward and backward have in common.
 //!
 //! Requires: a verified forward graph, before sharding (gradients of replicated values become partial sums there).
 //! Keeps: the values of F's outputs bit for bit, its inputs and their order; the same value has the same name in all four graphs, which share one

@@ -11,7 +11,7 @@
 //! 2. `program`: indices of each program; `kernels` and `region`: each instruction by itself; `flow`: the program as a whole — definition before use,
 //!    order between streams. Every program is checked once, however often it is called.
 //! 3. `roles`: indices and places of each role and call.
-//! 4. `memory`: the calls of each phase over the rank's memory, from one [`Summary`](flow::Summary) for each program.
+//! 4. `memory`: the calls of each phase over the rank's memory, from one [`flow::Summary`] for each program.
 //!
 //! The unit of definition and order is the *buffer* in a program and the *slot* (where its buffers lie) in a call:
 //!

@@ -13,6 +13,7 @@
 use super::cpu::{Cpu, by_cpu};
 use super::math;
 use super::rows::{self, CHUNK, Number};
+use super::scratch::Shared;
 use super::walk::{Dims, Walk};
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan::{self as plan, DType, ReduceOp};
@@ -307,7 +308,7 @@ impl<X: Stored> Job<'_, X> {
         let width = if self.reduce.columns() { COLUMNS } else { 1 };
         let length = self.unit(0).reduced.count();
         let chunks = length.div_ceil(CHUNK);
-        let shared = Shared(self.cx.scratch.shared().cast::<X::T>());
+        let shared = Shared::new(self.cx.scratch.shared().cast::<X::T>());
         self.cx.pool.run_ranges(units * chunks, (GRAIN / CHUNK / width).max(1), &|first, end, worker| {
             for task in first..end {
                 let unit = self.unit(task / chunks);
@@ -446,16 +447,3 @@ unsafe fn columns_of<X: Stored>(part: &Part<X>, start: X::T, f: impl Fn(X::T, X:
 
 by_cpu!(unsafe fn line_chunk / line_chunk_body<X: Stored>(op: ReduceOp, part: &Part<X>));
 by_cpu!(unsafe fn columns_chunk / columns_chunk_body<X: Stored>(op: ReduceOp, part: &Part<X>));
-
-/// The shared workspace, for closures that run on several threads.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-impl<T> Shared<T> {
-    fn get(self) -> *mut T {
-        self.0
-    }
-}
-
-// SAFETY: tasks write places that do not overlap, and read only after all have written.
-unsafe impl<T> Sync for Shared<T> {}

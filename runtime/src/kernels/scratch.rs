@@ -80,3 +80,21 @@ impl Drop for Scratch {
         unsafe { dealloc(self.base, self.layout) }
     }
 }
+
+/// The shared part of the workspace, for closures that run on several threads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shared<T>(*mut T);
+
+impl<T> Shared<T> {
+    /// From [`Scratch::shared`].
+    pub(super) fn new(start: *mut T) -> Shared<T> {
+        Shared(start)
+    }
+
+    pub(super) fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+// SAFETY: tasks write places that do not overlap, and read only after all have written.
+unsafe impl<T> Sync for Shared<T> {}

@@ -4,7 +4,7 @@ use super::pack::{FinishArgs, PackArgs};
 use super::problem::{Piece, Problem};
 use super::tile::{A_WIDTH, Simd, Source, TileArgs};
 use super::{BLOCK_K, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
-use crate::kernels::Scratch;
+use crate::kernels::scratch::{Scratch, Shared};
 use crate::pool::Pool;
 use std::ops::Range;
 
@@ -112,7 +112,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let mut sections = [Section::default(); SECTIONS];
             let count = self.next_wave::<S>(&mut sections, capacity, &mut piece, &mut column);
             let sections = &sections[..count];
-            let packed = Shared(packed);
+            let packed = Shared::new(packed);
             // SAFETY: the caller's contract; sections lie side by side within the capacity.
             unsafe {
                 self.pack_wave::<S>(pool, sections, packed);
@@ -435,19 +435,6 @@ impl Section {
         self.base + block * self.columns.next_multiple_of(S::COLUMNS) + panel * S::COLUMNS * length
     }
 }
-
-/// The shared workspace, for closures that run on several threads.
-#[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
-
-impl<T> Shared<T> {
-    fn get(self) -> *mut T {
-        self.0
-    }
-}
-
-// SAFETY: tasks write places that do not overlap, and read only after all have written.
-unsafe impl<T> Sync for Shared<T> {}
 
 fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + Sync)) {
     if serial {
