@@ -1,7 +1,8 @@
 //! Model files: from text to checked models and plans, with diagnostics.
 
+use crate::args::ModelArgs;
 use crate::failure::{Failure, colors};
-use forebay_compiler::module::{self, Module};
+use forebay_compiler::module::{self, File, Forms};
 use forebay_compiler::pipeline::{self, CompileOptions, Models};
 use forebay_dsl::diagnostics::{self, Diagnostic};
 use forebay_dsl::model::{CheckOptions, CheckedModel};
@@ -23,6 +24,9 @@ impl ModelFile {
         let name = path.display().to_string();
         let bytes = fs::read(path).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
         match String::from_utf8(bytes) {
+            Ok(text) if text.trim_start().starts_with("{\"format\":\"forebay-plan\"") => Err(Failure::Input(format!(
+                "`{name}` is a plan, not a model: `forebay plan show {name}` prints it, `forebay run {name}` trains with it"
+            ))),
             Ok(text) => Ok(ModelFile { name, text }),
             Err(error) => {
                 let at = error.utf8_error().valid_up_to();
@@ -34,6 +38,18 @@ impl ModelFile {
     /// Is it textual IR?
     pub fn is_ir(&self) -> bool {
         self.name.ends_with(".ir")
+    }
+
+    /// Textual IR has its sizes in it.
+    pub fn accepts(&self, settings: &ModelArgs) -> Result<(), Failure> {
+        if !self.is_ir() || !settings.is_given() {
+            return Ok(());
+        }
+        Err(Failure::Input(format!(
+            "`{}` is textual IR, in which sizes, micro-batches and the compute type are fixed: --set, --batch, --seq, --micro-batches and --dtype go \
+             with the model that it is made from",
+            self.name
+        )))
     }
 
     /// Its text.
@@ -63,26 +79,27 @@ impl ModelFile {
     }
 
     /// The textual IR that the file holds.
-    pub fn module(&self) -> Result<Module, Failure> {
-        module::parse(&self.text)
+    pub fn ir(&self) -> Result<File, Failure> {
+        module::parse_file(&self.text)
             .map_err(|errors| Failure::Rendered(forebay_ir::text::render(&errors, &self.text, &self.name)))
     }
 
     /// The model as it trains, with the rows of a micro-batch.
     pub fn training(&self, options: &CompileOptions) -> Result<CheckedModel, Failure> {
+        if self.is_ir() {
+            return Ok(self.forms(options)?.models.train);
+        }
         let mut warned = HashSet::new();
         let rows = self.rows(options, &mut warned)?;
         self.check(&options.check_options(true, rows, options.micro_batches), &mut warned)
     }
 
     /// The forms of the model that a plan is made of.
-    pub fn models(&self, options: &CompileOptions) -> Result<Models, Failure> {
+    pub fn forms(&self, options: &CompileOptions) -> Result<Forms, Failure> {
         if self.is_ir() {
-            return match self.module()? {
-                Module::Model(model) => {
-                    Ok(Models { train: (*model).clone(), eval: (*model).clone(), generate: *model })
-                }
-                Module::Graphs(_) => Err(Failure::Input(format!(
+            return match self.ir()? {
+                File::Model(forms) => Ok(*forms),
+                File::Graphs(_) => Err(Failure::Input(format!(
                     "`{}` holds graphs alone: a plan also takes the `model` header that says how they become layers",
                     self.name
                 ))),
@@ -93,11 +110,12 @@ impl ModelFile {
         let mut check = |training, rows, micro_batches| {
             self.check(&options.check_options(training, rows, micro_batches), &mut warned)
         };
-        Ok(Models {
+        let models = Models {
             train: check(true, rows, options.micro_batches)?,
             eval: check(false, rows, options.micro_batches)?,
             generate: check(false, Some(1), 1)?,
-        })
+        };
+        Ok(Forms { models, compute: options.compute, micro_batches: options.micro_batches })
     }
 
     /// Rows of a micro-batch, when there are several.
@@ -117,10 +135,22 @@ impl ModelFile {
         )))
     }
 
-    /// Compiles the model.
+    /// Compiles the model, and verifies the plan.
     pub fn compile(&self, options: &CompileOptions) -> Result<Plan, Failure> {
-        let models = self.models(options)?;
-        Ok(pipeline::compile(&models, options))
+        let Forms { models, compute, micro_batches } = self.forms(options)?;
+        let options = CompileOptions { compute, micro_batches, ..options.clone() };
+        let plan = pipeline::compile(&models, &options);
+        match forebay_plan::verify(&plan) {
+            Ok(()) => Ok(plan),
+            Err(violations) => {
+                let shown: Vec<String> = violations.iter().take(5).map(|v| format!("  {v}")).collect();
+                Err(Failure::Input(format!(
+                    "the compiler made an invalid plan of `{}`, which is a mistake of ours and not of the model:\n{}",
+                    self.name,
+                    shown.join("\n")
+                )))
+            }
+        }
     }
 }
 

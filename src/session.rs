@@ -71,6 +71,12 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
         save_every: Some(args.save_every.unwrap_or(SAVE_EVERY)),
         stop: Some(&stop),
     };
+    if trainer.steps_done() >= steps {
+        progress.note(&format!(
+            "the run is at step {} already: nothing is trained, --steps says how far to go",
+            trainer.steps_done()
+        ));
+    }
     let result = trainer.run(&options, Some(&mut saver), &mut progress);
     progress.finish();
     if args.profile {

@@ -8,7 +8,7 @@ mod common;
 
 use common::oracle::{Oracle, data};
 use common::{Example, Numbers, examples, options};
-use forebay_compiler::module;
+use forebay_compiler::module::{self, Forms};
 use forebay_compiler::pipeline::{CompileOptions, compile};
 use forebay_compiler::summary::Summary;
 use forebay_dsl::model::{CheckedModel, Const};
@@ -310,16 +310,16 @@ fn textual_models_read_back() {
     for example in examples() {
         for overrides in [vec![], example.reduced()] {
             let options = options(DType::F32, overrides);
-            let models = example.models(&options);
-            let text = module::print(&models.train);
-            let read = match module::parse(&text) {
-                Ok(module::Module::Model(model)) => *model,
-                Ok(module::Module::Graphs(_)) => panic!("the header was not seen"),
+            let forms = |models| Forms { models, compute: options.compute, micro_batches: options.micro_batches };
+            let text = module::print_forms(&forms(example.models(&options)));
+            let read = match module::parse_file(&text) {
+                Ok(module::File::Model(forms)) => *forms,
+                Ok(module::File::Graphs(_)) => panic!("the header was not seen"),
                 Err(errors) => panic!("{}", forebay_ir::text::render(&errors, &text, &example.name)),
             };
-            assert_eq!(module::print(&read), text, "{}", example.name);
-            let again = forebay_compiler::pipeline::Models { train: read, ..models };
+            assert_eq!(module::print_forms(&read), text, "{}", example.name);
             let first = compile(&example.models(&options), &options);
+            let again = read.models;
             assert_eq!(compile(&again, &options), first, "{}: the same plan from text", example.name);
         }
     }

@@ -48,6 +48,7 @@ impl CompileOptions {
 }
 
 /// The three forms of a model that a plan is made of.
+#[derive(Clone, Debug)]
 pub struct Models {
     /// With `training`, rows of a micro-batch.
     pub train: CheckedModel,

@@ -6,6 +6,7 @@
 
 use forebay_ir::{DType, Graph};
 use indexmap::IndexMap;
+use std::collections::BTreeSet;
 
 /// What the caller decides about a check.
 #[derive(Clone, Debug)]
@@ -80,6 +81,46 @@ pub struct CheckedModel {
     /// The counts of `per` losses that depend on inputs: a graph from `Data` inputs to `Count` outputs named by loss (wide scalars, the count of
     /// one micro-batch). `None` when there are none.
     pub counts: Option<Graph>,
+}
+
+impl CheckedModel {
+    /// The layers that update states, in an order in which all updates see the values from before: each layer comes before those that write what it
+    /// reads.
+    ///
+    /// # Errors
+    /// When there is none: states that layers read from each other.
+    pub fn update_order(&self) -> Result<Vec<usize>, Vec<usize>> {
+        let updates = |l: &usize| self.segments[self.layers[*l].segment].update.is_some();
+        let layers: Vec<usize> = (0..self.layers.len()).filter(updates).collect();
+        let mut writer = vec![None; self.states.len()];
+        for &l in &layers {
+            self.layers[l].update_outputs.iter().for_each(|&state| writer[state] = Some(l));
+        }
+        // For each layer how many others read what it writes, and whose states it reads.
+        let mut readers = vec![0_usize; self.layers.len()];
+        let mut reads: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.layers.len()];
+        for &l in &layers {
+            let others = self.layers[l].update_states.iter().filter_map(|&state| writer[state]).filter(|&w| w != l);
+            reads[l] = others.collect();
+            reads[l].iter().for_each(|&w| readers[w] += 1);
+        }
+        let mut ready: BTreeSet<usize> = layers.iter().copied().filter(|&l| readers[l] == 0).collect();
+        let mut order = Vec::with_capacity(layers.len());
+        while let Some(l) = ready.pop_first() {
+            order.push(l);
+            for &w in &reads[l] {
+                readers[w] -= 1;
+                if readers[w] == 0 {
+                    ready.insert(w);
+                }
+            }
+        }
+        if order.len() == layers.len() {
+            return Ok(order);
+        }
+        let stuck = |l: &usize| readers[*l] > 0;
+        Err((0..self.states.len()).filter(|&state| writer[state].as_ref().is_some_and(stuck)).collect())
+    }
 }
 
 /// A tensor that lives longer than a step.

@@ -65,7 +65,9 @@ struct Report<'a> {
 
 pub fn check(args: Args) -> Result<(), Failure> {
     let options: CompileOptions = args.settings.options();
-    let model = ModelFile::read(&args.model)?.training(&options)?;
+    let file = ModelFile::read(&args.model)?;
+    file.accepts(&args.settings)?;
+    let model = file.training(&options)?;
     let blocks = blocks(&model);
     let summary = Summary::new(&model);
     let forward = summary.forward_flops / summary.tokens as f64;
@@ -145,15 +147,17 @@ fn blocks(model: &CheckedModel) -> Vec<Block> {
     let segments: Vec<SegmentCosts> =
         segments.map(|(s, d)| SegmentCosts::new(&s.forward, &d.forward, &d.backward, tokens)).collect();
     let mut active: IndexMap<usize, f64> = IndexMap::new();
+    let mut counted = vec![false; model.params.len()];
     for layer in &model.layers {
         let (label, segment) = (without_numbers(&layer.name), &segments[layer.segment]);
         let mut seen = BTreeSet::new();
         for (param, (inner, of_token)) in layer.params.iter().zip(&segment.params) {
-            // A tied parameter belongs to where it is named.
+            // A parameter that several layers share is counted once, where it is declared.
+            if !std::mem::replace(&mut counted[*param], true) {
+                rows.owner(&model.params[*param].name).params += model.params[*param].numel();
+            }
             if model.params[*param].name == joined(&layer.name, inner) {
-                let block = rows.of(&label, inner);
-                block.params += model.params[*param].numel();
-                seen.insert(block.block.clone());
+                seen.insert(rows.of(&label, inner).block.clone());
             }
             let most = active.entry(*param).or_default();
             *most = most.max(*of_token);

@@ -6,7 +6,7 @@ use crate::model::{ModelFile, replace_file};
 use crate::output::print;
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
-use forebay_compiler::module::{self, Module};
+use forebay_compiler::module::{File, print_forms};
 use forebay_compiler::pipeline::{CompileOptions, differentiated_segments};
 use forebay_ir::text::print_module;
 use std::path::PathBuf;
@@ -18,13 +18,13 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   forebay compile model.moe -o model.plan --steps 1000 --batch 16
-  forebay compile model.moe --emit graph > model.ir
+  forebay compile model.moe --emit graph -o model.ir
   forebay compile model.ir -o model.plan")]
 pub struct Args {
     /// The model file, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Where the plan goes
+    /// Where the plan goes, or the stage with --emit graph and --emit grad
     #[arg(short, long, value_name = "PLAN", required_unless_present = "emit")]
     output: Option<PathBuf>,
     /// Print a stage
@@ -54,13 +54,17 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     let file = ModelFile::read(&args.model)?;
-    match args.emit {
-        Some(Stage::Graph) => print(&graphs(&file, &options)?)?,
-        Some(Stage::Grad) => print(&gradients(&file, &options)?)?,
-        Some(Stage::Plan) | None => {}
-    }
-    if args.emit != Some(Stage::Plan) && args.output.is_none() {
-        return Ok(());
+    file.accepts(&args.settings)?;
+    let text = match args.emit {
+        Some(Stage::Graph) => Some(graphs(&file, &options)?),
+        Some(Stage::Grad) => Some(gradients(&file, &options)?),
+        Some(Stage::Plan) | None => None,
+    };
+    if let Some(text) = text {
+        return match &args.output {
+            Some(path) => replace_file(path, text.as_bytes()),
+            None => print(&text),
+        };
     }
     let plan = file.compile(&options)?;
     if let Some(path) = &args.output {
@@ -70,23 +74,20 @@ pub fn compile(args: Args) -> Result<(), Failure> {
 }
 
 fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
-    if !file.is_ir() {
-        return Ok(module::print(&file.training(options)?));
+    if file.is_ir() {
+        return Ok(match file.ir()? {
+            File::Model(forms) => print_forms(&forms),
+            File::Graphs(graphs) => print_module(&graphs),
+        });
     }
-    Ok(match file.module()? {
-        Module::Model(model) => module::print(&model),
-        Module::Graphs(graphs) => print_module(&graphs),
-    })
+    Ok(print_forms(&file.forms(options)?))
 }
 
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
-    let segments = if file.is_ir() {
-        match file.module()? {
-            Module::Model(model) => differentiated_segments(&model),
-            Module::Graphs(graphs) => graphs.iter().map(|g| differentiate(g, &Options::all_floats(g))).collect(),
-        }
-    } else {
-        differentiated_segments(&file.training(options)?)
+    let segments = match file.is_ir().then(|| file.ir()).transpose()? {
+        Some(File::Graphs(graphs)) => graphs.iter().map(|g| differentiate(g, &Options::all_floats(g))).collect(),
+        Some(File::Model(forms)) => differentiated_segments(&forms.models.train),
+        None => differentiated_segments(&file.training(options)?),
     };
     let parts = |d: Differentiated| [d.forward, d.backward, d.backward_input, d.backward_weight];
     Ok(print_module(&segments.into_iter().flat_map(parts).collect::<Vec<_>>()))

@@ -49,6 +49,10 @@ pub fn train(args: Args) -> Result<(), Failure> {
     };
     let mut options = args.settings.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
-    let compile = || ModelFile::read(path)?.compile(&options);
+    let compile = || {
+        let file = ModelFile::read(path)?;
+        file.accepts(&args.settings)?;
+        file.compile(&options)
+    };
     session::run(Program::Compiled(&compile), &args.session, &args.machine, args.steps)
 }

@@ -21,7 +21,7 @@ pub struct Units {
     pub list: Vec<Unit>,
     /// For each node its unit; views and generators have none.
     pub of: Vec<Option<usize>>,
-    /// For each node: is it computed anew wherever it is needed (masks and the like)?
+    /// For each node: do regions compute it anew wherever they need it (masks and the like)?
     pub generator: Vec<bool>,
     /// `add` nodes that a kernel does by accumulating, and that kernel's node.
     pub absorbed: Vec<(ValueId, ValueId)>,
@@ -88,8 +88,10 @@ impl Units {
                 read_after_write: vec![],
                 deps: vec![],
             },
+            stored: vec![],
             readers: vec![vec![]; n],
         };
+        builder.stored = stored_generators(graph, &builder.units.generator);
         for value in graph.values() {
             builder.node(value);
         }
@@ -135,6 +137,8 @@ impl Units {
 struct Builder<'a> {
     graph: &'a Graph,
     units: Units,
+    /// For each generator: is it stored as well, for kernels that read it from memory?
+    stored: Vec<bool>,
     /// For each value whose data is read: the units that read it.
     readers: Vec<Vec<usize>>,
 }
@@ -142,7 +146,8 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn node(&mut self, value: ValueId) {
         let node = self.graph.node(value);
-        if matches!(node.op, Op::Input) || is_view(&node.op) || self.units.generator[value.index()] {
+        let is_generated = self.units.generator[value.index()] && !self.stored[value.index()];
+        if matches!(node.op, Op::Input) || is_view(&node.op) || is_generated {
             return;
         }
         if let Some((_, kernel)) = self.units.absorbed.iter().find(|(add, _)| *add == value) {
@@ -352,6 +357,23 @@ impl Builder<'_> {
         self.depend(value, unit);
     }
 
+    /// May a unit write an output over an input? Only what it reads of the input at the place that it writes may be read by itself; and what is written
+    /// in parts is written early.
+    fn writes_where_it_reads(&self, writer: usize, input: ValueId, output: ValueId) -> bool {
+        match &self.units.list[writer].kind {
+            UnitKind::Kernel { accumulate: Some(sum), .. } => *sum == output,
+            UnitKind::Kernel { value, .. } => match self.graph.node(*value).op {
+                Op::Stack(_) | Op::Concat { .. } | Op::Pad { .. } => self.readers[input.index()].is_empty(),
+                _ => !self.readers[input.index()].contains(&writer),
+            },
+            UnitKind::Region(cluster) => {
+                let operands = cluster.members.iter().flat_map(|&m| &self.graph.node(m).operands);
+                let same = self.graph.ty(input).axes == self.graph.ty(output).axes;
+                operands.copied().filter(|&o| source(self.graph, o) == input).all(|o| o == input && same)
+            }
+        }
+    }
+
     /// An output in the home of an input: every other reader of the input comes before its writer.
     fn in_place_order(&mut self, interface: &Interface) {
         for (output, home) in self.graph.outputs.iter().zip(&interface.outputs) {
@@ -364,7 +386,8 @@ impl Builder<'_> {
                 .map(|(i, _)| i.value);
             let (Some(input), Some(writer)) = (shared, self.units.of[output.value.index()]) else { continue };
             let readers: Vec<usize> = self.readers[input.index()].iter().copied().filter(|&r| r != writer).collect();
-            if readers.iter().any(|&r| self.depends(r, writer)) {
+            let fits = self.writes_where_it_reads(writer, input, output.value);
+            if !fits || readers.iter().any(|&r| self.depends(r, writer)) {
                 self.units.read_after_write.push(output.value);
             } else {
                 self.units.deps[writer].extend(readers);
@@ -399,17 +422,16 @@ fn generators(graph: &Graph) -> Vec<bool> {
             && (node.ty.axes.is_empty() && matches!(node.op, Op::Const(_))
                 || matches!(node.ty.dtype, DType::I32 | DType::Bool));
     }
-    // A generator that a kernel other than a region reads must have a buffer.
-    for value in graph.values() {
-        let node = graph.node(value);
-        let region = node.op.is_elementwise();
-        for operand in &node.operands {
-            if !region && generator[operand.index()] {
-                generator[operand.index()] = false;
-            }
-        }
-    }
     generator
+}
+
+/// Generators that a kernel other than a region reads, or a view shows: they have a buffer as well.
+fn stored_generators(graph: &Graph, generator: &[bool]) -> Vec<bool> {
+    let mut stored = vec![false; generator.len()];
+    for node in graph.nodes.iter().filter(|n| !n.op.is_elementwise()) {
+        node.operands.iter().for_each(|o| stored[o.index()] |= generator[o.index()]);
+    }
+    stored
 }
 
 /// `add(accumulator, kernel)` where the kernel can add to memory: (the add, the kernel's node).

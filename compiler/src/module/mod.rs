@@ -23,8 +23,10 @@
 //! The graphs follow in the order of the header: that of `counts`, if there is one, then of each segment its forward graph and, after the word
 //! `update`, its update graph. A layer names its segment by number, tensors by their number in the header, carries as layer`.`output.
 
+mod forms;
 mod parse;
 mod print;
 
+pub use forms::{File, Forms, parse_file, print_forms};
 pub use parse::{Module, parse};
 pub use print::print;

@@ -83,6 +83,8 @@ impl Header {
         match word {
             "" => {}
             _ if word.starts_with("//") => {}
+            // Of the file as a whole: see `forms`.
+            "form" | "dtype" | "micro_batches" => {}
             "model" => self.name = rest.trim_end_matches('{').trim().to_string(),
             "batch" => self.batch = integer(number, rest)?,
             "seq" => self.seq = integer(number, rest)?,
@@ -128,7 +130,7 @@ impl Header {
             check_layer(number, layers.len(), &layer, &segments, &layers, tensors)?;
             layers.push(layer);
         }
-        Ok(CheckedModel {
+        let model = CheckedModel {
             name: self.name,
             constants: self.constants,
             batch: self.batch,
@@ -141,7 +143,11 @@ impl Header {
             layers,
             losses: self.losses,
             counts,
-        })
+        };
+        match model.update_order() {
+            Ok(_) => Ok(model),
+            Err(_) => Err(at(1, "layers update states that they read from each other")),
+        }
     }
 }
 

@@ -448,9 +448,11 @@ impl<'a> Scheduler<'a> {
     }
 
     fn update_states(&mut self, model: &CheckedModel, shared: &mut Shared) {
-        for (l, layer) in model.layers.iter().enumerate() {
+        let order = model.update_order().expect("checked: layers do not update states that they read from each other");
+        for l in order {
+            let layer = &model.layers[l];
             let segment = &model.segments[layer.segment];
-            let Some(graph) = &segment.update else { continue };
+            let graph = segment.update.as_ref().expect("the order lists layers with updates");
             let states_in = super::flow::input_names(graph, forebay_ir::InputRole::State);
             let stats = super::flow::input_names(graph, forebay_ir::InputRole::Stat);
             let states_out = output_names(graph, OutputRole::State);

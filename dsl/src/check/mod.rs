@@ -37,7 +37,7 @@ mod templates;
 mod value;
 
 use crate::ast::{Block, File, Item, Model, Span};
-use crate::diagnostics::{Diagnostic, SourceId, has_errors};
+use crate::diagnostics::{Diagnostic, SourceId, has_errors, quote};
 use crate::model::{CheckOptions, CheckedModel, Const};
 use crate::parse::parse_program;
 use crate::std_library;
@@ -171,6 +171,8 @@ struct Checker<'a> {
 
     diagnostics: Vec<Diagnostic>,
     warnings: Vec<Diagnostic>,
+    /// Names that became axes and look like misspelt tensors: shown when something is wrong.
+    suspects: Vec<Diagnostic>,
     seen: FxHashSet<(&'static str, SourceId, Span, String, Option<Span>)>,
     warned: FxHashSet<(SourceId, Span)>,
     error_count: usize,
@@ -231,6 +233,7 @@ impl<'a> Checker<'a> {
             noted: FxHashSet::default(),
             diagnostics: Vec::new(),
             warnings: Vec::new(),
+            suspects: Vec::new(),
             seen: FxHashSet::default(),
             warned: FxHashSet::default(),
             error_count: 0,
@@ -251,6 +254,7 @@ impl<'a> Checker<'a> {
         }
         if self.error_count > 0 {
             let mut diagnostics = self.diagnostics;
+            diagnostics.append(&mut self.suspects);
             // What went wrong inside of the library stands where it was called.
             let in_file = |d: &Diagnostic| match d.source {
                 SourceId(0) => d.span,
@@ -259,7 +263,16 @@ impl<'a> Checker<'a> {
             diagnostics.sort_by_key(|d| (in_file(d), d.source, d.span));
             return Err(diagnostics);
         }
+        let name = self.model.name.span;
         let (model, warnings) = self.finish();
+        if let Err(states) = model.update_order() {
+            let names: Vec<String> = states.iter().map(|&s| quote(&model.states[s].name)).collect();
+            let message = format!("layers update states that they read from each other: {}", names.join(", "));
+            let error = Diagnostic::error("E0511", SourceId(0), name, message);
+            return Err(vec![
+                error.help("declare and update them in one place: there, all see the values from before"),
+            ]);
+        }
         Ok(Accepted { model, warnings })
     }
 

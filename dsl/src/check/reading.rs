@@ -8,7 +8,7 @@ use super::axes::{Ax, Size};
 use super::expressions::bare_name;
 use super::value::{Checked, Reported, Tensor, Value};
 use crate::ast::{AxisDecl, Expr, Ident, Index, Span};
-use crate::diagnostics::quote;
+use crate::diagnostics::{Diagnostic, closest, quote};
 use crate::model::Const;
 use forebay_ir::{DType, Op};
 
@@ -148,7 +148,20 @@ impl<'a> Checker<'a> {
             self.bind_axis(&name.name, axis);
             return Ok(axis);
         }
+        self.suspect(name);
         self.found_axis(name, size)
+    }
+
+    /// Remembers a name that becomes an axis here and was perhaps meant to be a tensor.
+    fn suspect(&mut self, name: &Ident) {
+        let tensors = self.frame().names.vars.keys().map(String::as_str);
+        let Some(near) = closest(&name.name, tensors) else { return };
+        let (message, help) =
+            (format!("{} became a new axis here", quote(&name.name)), format!("did you mean the tensor `{near}`?"));
+        let source = self.source();
+        if self.warned.insert((source, name.span)) {
+            self.suspects.push(Diagnostic::warning("W0603", source, name.span, message).help(help));
+        }
     }
 
     fn slice(&mut self, size: u64, name: &Ident, from: &'a Expr, to: &'a Expr) -> Checked<Action> {
