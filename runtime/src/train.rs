@@ -114,7 +114,7 @@ pub struct Summary {
     pub evaluation: Option<Evaluation>,
     /// [`Dataset::order0_bits`]
     pub order0_bits: f64,
-    /// Tokens per second, without evaluations, checkpoints and the first steps; `None` without steps.
+    /// Tokens per second, without evaluations, checkpoints and, when there are others, the first steps; `None` without steps.
     pub tokens_per_s: Option<f64>,
     /// Bytes that the plan takes at most.
     pub peak_bytes: u64,
@@ -278,9 +278,9 @@ impl<'a, 'p> Trainer<'a, 'p> {
         let seconds = start.elapsed().as_secs_f64();
         let tokens = phase.rows * phase.seq;
         self.steps_here += 1;
-        if self.steps_here > WARM_UP {
-            self.timed = (self.timed.0 + tokens, self.timed.1 + seconds);
-        }
+        // The first steps count until there are others.
+        let (tokens_so_far, seconds_so_far) = if self.steps_here == WARM_UP + 1 { (0, 0.0) } else { self.timed };
+        self.timed = (tokens_so_far + tokens, seconds_so_far + seconds);
         Ok(StepReport { step, loss, grad_norm, lr, seconds, tokens_per_s: tokens as f64 / seconds })
     }
 

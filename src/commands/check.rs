@@ -75,7 +75,7 @@ pub fn check(args: Args) -> Result<(), Failure> {
         model: &model.name,
         batch: model.batch * u64::from(options.micro_batches),
         seq: model.seq,
-        layers: model.layers.len(),
+        layers: model.layers.iter().filter(|l| !l.name.is_empty()).count(),
         params: summary.params,
         active_params: summary.active_params,
         forward_flops_per_token: forward,

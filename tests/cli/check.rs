@@ -51,3 +51,34 @@ fn sizes_can_be_set() {
         "{shapes}"
     );
 }
+
+/// Parameters that several layers share are counted once, where they are declared.
+#[test]
+fn shared_parameters_count_once() {
+    let bench = Bench::new();
+    bench.write(
+        "shared.moe",
+        "model Shared(batch = 2, seq = 8, d = 8, vocab = 256, layers = 3) {
+    input tokens: token[batch, seq], labels: token[batch, seq]
+    param embed[vocab, d], bank[d, f: 16]
+    x = embed[tokens, d]
+    repeat layers { x = x + mix(x, bank) }
+    logits[batch, seq, vocab] = x * embed
+    output logits
+    nll = cross_entropy(logits, labels)
+    loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)
+}
+block mix(x[.., d], w[d, f]) {
+    h = silu((x * w)[.., f])
+    return (h * w)[.., d]
+}
+",
+    );
+    let run = bench.run(&["check", "shared.moe", "--json"]).ok();
+    let report = &run.lines()[0];
+    let blocks = report["blocks"].as_array().expect("a list");
+    let sum = |key: &str| blocks.iter().map(|b| b[key].as_u64().expect("a count")).sum::<u64>();
+    let params = 256 * 8 + 8 * 16;
+    assert_eq!((report["params"].as_u64(), sum("params")), (Some(params), params));
+    assert_eq!(report["layers"], 3);
+}

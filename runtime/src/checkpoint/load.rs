@@ -143,7 +143,7 @@ fn differences(tensors: &[&Tensor], saved: &HashMap<(&str, TensorKind), &SavedTe
         let extra = saved.iter().filter(|(key, t)| is_moment(t.kind) == moments && !known.contains(*key));
         let mut extra: Vec<&SavedTensor> = extra.map(|(_, t)| *t).collect();
         extra.sort_by_key(|t| (&t.name, t.kind));
-        differences.extend(extra.iter().map(|t| format!("`{}` ({:?}) is not in the model", t.name, t.kind)));
+        differences.extend(extra.iter().map(|t| format!("`{}` is not in the model", t.name)));
         if !differences.is_empty() {
             return differences;
         }

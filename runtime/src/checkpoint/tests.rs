@@ -219,7 +219,7 @@ fn another_model_is_told_what_differs() {
     let want = [
         "  `line.w` is f32[2, 2] in the checkpoint, f32[4] in the model",
         "  `line.steps` is not in the checkpoint",
-        "  `line.count` (State) is not in the model",
+        "  `line.count` is not in the model",
     ];
     assert_eq!(lines, want);
 }
