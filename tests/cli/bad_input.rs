@@ -22,10 +22,17 @@ fn mistakes_in_models() {
         bench.run(&["train", "bad.moe", "--data", "text.txt"]).fails(parts);
     };
     check(&model("    x = sum(x over dd) * x"), &["error[E", "`dd`", "bad.moe:5:"]);
-    check(&model("    param w[d: 9]\n    x = x * w"), &["error[E", "has size", "bad.moe:"]);
+    check(
+        &model("    param w[d: 9]\n    x = x * w"),
+        &["error[E0204]: axis `d` has size 9 here but 8 at line 3", "bad.moe:5:"],
+    );
     check(&model("    x = x + attentoin(x)"), &["error[E", "`attentoin`", "help"]);
     let cyclic = model("    x = a(x)") + "block a(x[.., d]) { return b(x) }\nblock b(x[.., d]) { return a(x) }\n";
-    check(&cyclic, &["error[E", "bad.moe:"]);
+    check(&cyclic, &["error[E0305]: the block `a` calls itself", "a → b → a", "bad.moe:"]);
+    check(
+        &model("    y = embed[tokns, d]\n    x = x + y"),
+        &["error[E", "`tokns` became a new axis here", "`tokens`?"],
+    );
     check("model {", &["error[E", "bad.moe:1:"]);
     bench.run(&["check", "missing.moe"]).fails(&["cannot read `missing.moe`: "]);
     bench.write("binary.moe", [b'm', 0xff]);
@@ -38,7 +45,7 @@ fn wrong_settings() {
     let check = |set: &str| bench.run(&["check", "model.moe", "--set", set]);
     check("dd=3").fails(&["error[E", "dd", "no such constant"]);
     check("d=wide").fails(&["error[E", "--set d=", "the constant is"]);
-    check("d=10").fails(&["error[E"]);
+    check("d=10").fails(&["a size must be an integer, this is 2.5", "in this call of `attention`"]);
     check("d").exits(2, &["it is written name=value"]);
     check("3=4").exits(2, &["`3` is not the name of a constant"]);
     bench

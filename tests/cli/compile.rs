@@ -1,6 +1,6 @@
 //! `forebay compile` and `forebay plan`.
 
-use crate::Bench;
+use crate::{Bench, example};
 
 #[test]
 fn stages_are_printed_and_read_again() {
@@ -36,4 +36,31 @@ fn plans_are_printed() {
     assert_eq!(std::fs::read(bench.path("plan")).expect("a plan"), first);
     bench.run(&["compile", "model.moe"]).exits(2, &["--output"]);
     bench.run(&["compile", "model.moe", "-o", "no/such/folder"]).fails(&["cannot write `no/such/folder`"]);
+}
+
+/// Textual IR is the whole model: all forms of it (dropout is off in evaluation, generation has one row) and its types.
+#[test]
+fn a_plan_from_text_is_the_same_plan() {
+    let bench = Bench::new();
+    let model = example("packed-docs");
+    let model = model.to_str().expect("UTF-8");
+    let options =
+        ["--set", "layers=2", "d=64", "experts=4", "f=32", "--batch", "4", "--micro-batches", "2", "--dtype", "bf16"];
+    let compile = |args: &[&str]| bench.run(&[&["compile"], args].concat());
+    compile(&[&[model, "-o", "from.model"], &options[..]].concat()).ok();
+    let printed = compile(&[&[model, "--emit", "graph", "-o", "model.ir"], &options[..]].concat()).ok().stdout;
+    assert_eq!(printed, "", "the stage is in the file");
+    compile(&["model.ir", "-o", "from.text"]).ok();
+    let bytes = |name: &str| std::fs::read(bench.path(name)).expect("a plan");
+    assert!(bytes("from.model") == bytes("from.text"));
+    let text = bench.read("model.ir");
+    assert!(text.contains("form train") && text.contains("form eval") && text.contains("form generate"));
+    for fixed in ["--batch", "--micro-batches", "--seq"] {
+        compile(&["model.ir", "-o", "x", fixed, "2"]).fails(&["`model.ir` is textual IR", "are fixed"]);
+    }
+    compile(&["model.ir", "-o", "x", "--dtype", "f32"]).fails(&["are fixed"]);
+    bench.run(&["check", "model.ir"]).ok();
+    bench.run(&["check", "from.text"]).fails(&["`from.text` is a plan, not a model", "forebay plan show"]);
+    bench.write("twice.ir", text.replace("form eval", "form train"));
+    compile(&["twice.ir", "-o", "x"]).fails(&["the form `train` is there twice"]);
 }
