@@ -16,11 +16,12 @@ const INPUTS: [&str; 4] = ["tokens", "labels", "positions", "documents"];
 
 pub(super) fn check(plan: &Plan, findings: &mut Findings) {
     coordinates(plan, findings);
+    let runs = typed_runs(plan);
     for role in &plan.roles {
         arena(role, findings);
         let mut names = HashSet::new();
         for phase in &role.phases {
-            let cx = Cx { plan, role, phase };
+            let cx = Cx { plan, role, phase, runs: &runs };
             cx.header(&mut names, findings);
             cx.feeds(findings);
             cx.host_places(findings);
@@ -96,6 +97,7 @@ struct Cx<'a> {
     plan: &'a Plan,
     role: &'a Role,
     phase: &'a Phase,
+    runs: &'a [Run<'a>],
 }
 
 impl<'a> Cx<'a> {
@@ -213,6 +215,7 @@ impl<'a> Cx<'a> {
                 && findings.none_since(|findings| self.binding(at, program, place, findings))
             {
                 self.slots_apart(at, program, place, findings);
+                self.types_fit(at, program, place, findings);
             }
         }
     }
@@ -258,6 +261,29 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Buffers over tensors have their type.
+    fn types_fit(&self, at: usize, program: &Program, place: Place, findings: &mut Findings) {
+        let offsets = &self.phase.calls[at].slots;
+        for buffer in &program.buffers {
+            let Some(slot) = program.slots.get(buffer.slot as usize).filter(|s| s.space == Space::Device) else {
+                continue;
+            };
+            let start = offsets[buffer.slot as usize].saturating_add(buffer.offset);
+            let end = start.saturating_add(buffer.elements.saturating_mul(buffer.dtype.bytes()));
+            let first = self.runs.partition_point(|run| run.end <= start);
+            // The next run has another type.
+            let over = self.runs[first..].iter().take(2).filter(|run| run.start < end);
+            if let Some(run) = over.into_iter().find(|run| run.dtype != buffer.dtype) {
+                let (buffer_name, slot, tensor) = (quoted(&buffer.name), quoted(&slot.name), quoted(run.tensor));
+                let message = format!(
+                    "buffer {buffer_name} of slot {slot} is {}, the tensors from {tensor} on are {}",
+                    buffer.dtype, run.dtype
+                );
+                findings.push(Rule::TensorType, place, message);
+            }
+        }
+    }
+
     /// Slots of one call do not overlap, unless both are read.
     fn slots_apart(&self, at: usize, program: &Program, place: Place, findings: &mut Findings) {
         let offsets = &self.phase.calls[at].slots;
@@ -282,6 +308,32 @@ impl<'a> Cx<'a> {
             }
         }
     }
+}
+
+/// Neighbouring tensors of one type.
+struct Run<'a> {
+    start: u64,
+    end: u64,
+    dtype: DType,
+    /// The first of them.
+    tensor: &'a str,
+}
+
+/// The tensors as runs of one type, in the order of memory: however many there are, a buffer is compared with two.
+fn typed_runs(plan: &Plan) -> Vec<Run<'_>> {
+    let mut tensors: Vec<&Tensor> = plan.tensors.iter().collect();
+    tensors.sort_by_key(|t| t.offset);
+    let mut runs: Vec<Run> = vec![];
+    for tensor in tensors {
+        let bytes = bytes_of(&tensor.dims, tensor.dtype).unwrap_or(u64::MAX);
+        let end = tensor.offset.saturating_add(bytes);
+        match runs.last_mut() {
+            Some(last) if last.dtype == tensor.dtype => last.end = last.end.max(end),
+            _ if bytes == 0 => {}
+            _ => runs.push(Run { start: tensor.offset, end, dtype: tensor.dtype, tensor: &tensor.name }),
+        }
+    }
+    runs
 }
 
 /// Bytes of a feed: i32 tokens.

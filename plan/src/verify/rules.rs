@@ -77,6 +77,7 @@ rules! {
     CallIndex "call-index" "A call's program, layer and micro-batch exist."
     Binding "binding" "A call binds every slot of its program to a multiple of 64 inside of the slot's space."
     CallOverlap "call-overlap" "Slots of one call do not overlap, unless both are only read."
+    TensorType "tensor-type" "A buffer that lies over tensors has their type."
     CallWait "call-wait" "A call waits for events of earlier calls."
     // Phases, as a whole.
     TensorKept "tensor-kept" "No scratch slot lies in the persistent region, and all tensors but gradients are whole after a phase."

@@ -244,6 +244,7 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Binding, "outside", |p| train(p).calls[1].slots[2] = p.roles[0].device_bytes),
     (Rule::Binding, "overflow", |p| train(p).calls[1].slots[2] = u64::MAX - 63),
     (Rule::CallOverlap, "two slots", |p| train(p).calls[1].slots[2] = train(p).calls[1].slots[0] + 64),
+    (Rule::TensorType, "half as wide", |p| p.tensors[0].dtype = DType::Bf16),
     (Rule::CallWait, "later", |p| train(p).calls[1].waits[0].call = 1),
     (Rule::CallWait, "no such event", |p| train(p).calls[1].waits[0].event = 99),
     (Rule::TensorKept, "scratch", |p| {
