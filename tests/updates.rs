@@ -120,6 +120,14 @@ fn states_are_read_out_of_place() {
 }
 
 #[test]
+fn states_may_stay() {
+    check("    state a[n] = zeros\n    update a = a", |s| s.to_vec());
+    check("    state a[n] = zeros, b[n] = zeros\n    update a = a\n    update b = a + b + 1.0", |s| {
+        vec![s[0].clone(), map(&s[1], |i, b| s[0][i] + b + 1.0)]
+    });
+}
+
+#[test]
 fn layers_see_the_states_from_before() {
     let body = "    state g[n] = zeros\n    update g = g + 1.0\n    repeat layers {\n        state s[n] = zeros\n        param w[d] = ones\n        \
                 x = x * w\n        update s = g + s\n    }";

@@ -61,6 +61,15 @@ fn a_plan_from_text_is_the_same_plan() {
     compile(&["model.ir", "-o", "x", "--dtype", "f32"]).fails(&["are fixed"]);
     bench.run(&["check", "model.ir"]).ok();
     bench.run(&["check", "from.text"]).fails(&["`from.text` is a plan, not a model", "forebay plan show"]);
+    bench.write("other.ir", text.replace("  dtype bf16", "  dtype f32"));
+    compile(&["other.ir", "-o", "x"]).fails(&["the dtype is f32, but `"]);
+    let (before, generate) = text.split_once("form generate").expect("a form");
+    bench.write(
+        "apart.ir",
+        format!("{before}form generate{}", generate.replacen("  param embed ", "  param table ", 1)),
+    );
+    compile(&["apart.ir", "-o", "x"])
+        .fails(&["the form `generate` does not fit the form `train`: `table` is not there"]);
     bench.write("twice.ir", text.replace("form eval", "form train"));
     compile(&["twice.ir", "-o", "x"]).fails(&["the form `train` is there twice"]);
 }

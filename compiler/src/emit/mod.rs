@@ -68,7 +68,7 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
-    let graph = &offsets_first(inputs_not_passed_on(without_detach(graph), interface));
+    let graph = &offsets_first(inputs_not_passed_on(without_detach(graph)));
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
     let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
@@ -98,16 +98,10 @@ fn without_detach(graph: &Graph) -> Graph {
 
 /// The graph in which an output that is an input, or a view of one, is copied by a node of its own: so that the copy is ordered among the other
 /// reads of the input, and comes before what is written over it.
-fn inputs_not_passed_on(mut graph: Graph, interface: &Interface) -> Graph {
+fn inputs_not_passed_on(mut graph: Graph) -> Graph {
     for i in 0..graph.outputs.len() {
         let value = graph.outputs[i].value;
-        let input = units::source(&graph, value);
-        if graph.node(input).op != Op::Input {
-            continue;
-        }
-        let number = graph.inputs.iter().position(|i| i.value == input).expect("inputs are listed");
-        let stays = value == input && interface.inputs[number] == Some(interface.outputs[i]);
-        if !stays {
+        if graph.node(units::source(&graph, value)).op == Op::Input {
             let (ty, name) = (graph.ty(value).clone(), format!("{}.passed", graph.node(value).name));
             graph.outputs[i].value = graph.push(Op::Reorder, vec![value], ty, &name);
         }
@@ -211,9 +205,7 @@ impl Emitter<'_> {
     /// Values that are outputs but live somewhere else (views, values with two homes, what would have been written too early) are copied at the end.
     fn copy_outputs(&mut self, interface: &Interface) {
         for (output, home) in self.graph.outputs.iter().zip(&interface.outputs) {
-            // An input that is passed on where it is.
-            let stays = self.graph.node(output.value).op == Op::Input;
-            if !stays && !self.places.is_home(output.value, *home) {
+            if !self.places.is_home(output.value, *home) {
                 let to = self.places.home_place(output.value, *home);
                 self.copy(output.value, to, &format!("{}.copy", self.name(output.value)));
             }

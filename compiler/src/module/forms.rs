@@ -10,9 +10,10 @@
 
 use super::{Module, parse, print};
 use crate::pipeline::Models;
-use forebay_dsl::model::CheckedModel;
+use forebay_dsl::model::{CheckedModel, Tensor};
 use forebay_ir::text::ParseError;
-use forebay_ir::{DType, Graph};
+use forebay_ir::{DType, Graph, InputRole};
+use std::collections::HashMap;
 
 /// A model in all its forms, and what it was checked for.
 #[derive(Debug)]
@@ -81,6 +82,7 @@ pub fn parse_file(source: &str) -> Result<File, Vec<ParseError>> {
             return Err(fail("the model's header must come first".into()));
         };
         let header = Header::read(&lines[starts[number]..end]).map_err(fail)?;
+        types_agree(&model, header.compute).map_err(fail)?;
         if *shared.get_or_insert((header.compute, header.micro_batches)) != (header.compute, header.micro_batches) {
             return Err(fail("the forms of a model have one `dtype` and one number of `micro_batches`".into()));
         }
@@ -91,6 +93,12 @@ pub fn parse_file(source: &str) -> Result<File, Vec<ParseError>> {
     let [train, eval, generate] = models;
     let missing = ParseError { line: 1, column: 1, width: 0, message: "there is no form `train`".into() };
     let train = train.ok_or_else(|| vec![missing])?;
+    for (name, form) in [("eval", &eval), ("generate", &generate)] {
+        if let Some(message) = form.as_ref().and_then(|form| differs(&train, form)) {
+            let message = format!("the form `{name}` does not fit the form `train`: {message}");
+            return Err(vec![ParseError { line: 1, column: 1, width: 0, message }]);
+        }
+    }
     let models = Models {
         eval: eval.unwrap_or_else(|| train.clone()),
         generate: generate.unwrap_or_else(|| train.clone()),
@@ -98,6 +106,38 @@ pub fn parse_file(source: &str) -> Result<File, Vec<ParseError>> {
     };
     let (compute, micro_batches) = shared.expect("there is a header");
     Ok(File::Model(Box::new(Forms { models, compute, micro_batches })))
+}
+
+/// Parameters are of the compute type.
+fn types_agree(model: &CheckedModel, compute: DType) -> Result<(), String> {
+    let graphs = model.segments.iter().map(|s| &s.forward);
+    for (graph, input) in graphs.flat_map(|g| g.inputs.iter().map(move |i| (g, i))) {
+        let dtype = graph.ty(input.value).dtype;
+        if input.role == InputRole::Param && dtype != compute {
+            let (dtype, compute) = (dtype.name(), compute.name());
+            let name = &graph.node(input.value).name;
+            return Err(format!("the dtype is {compute}, but `{name}` of graph @{} is {dtype}", graph.name));
+        }
+    }
+    Ok(())
+}
+
+/// What a form has that training has not, or has otherwise.
+fn differs(train: &CheckedModel, form: &CheckedModel) -> Option<String> {
+    for (ours, theirs) in [(&train.params, &form.params), (&train.states, &form.states)] {
+        let known: HashMap<&str, &Tensor> = ours.iter().map(|t| (t.name.as_str(), t)).collect();
+        let sizes = |t: &Tensor| t.axes.iter().map(|(_, _, n)| *n).collect::<Vec<_>>();
+        for tensor in theirs {
+            match known.get(tensor.name.as_str()) {
+                None => return Some(format!("`{}` is not there", tensor.name)),
+                Some(other) if sizes(other) != sizes(tensor) || other.init != tensor.init => {
+                    return Some(format!("`{}` has another shape or initialiser there", tensor.name));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    None
 }
 
 /// What a header says of its form.
