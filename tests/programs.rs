@@ -7,6 +7,7 @@ use forebay_plan as plan;
 use forebay_runtime::data::Batch;
 use forebay_runtime::exec::{ExecOptions, Executor};
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use rustc_hash::FxHashMap;
 
 /// The graph in f64 throughout, so that rounding cannot flip a comparison or a choice. What random ops would take their key from is an input like any other.
@@ -131,13 +132,15 @@ fn deterministic_ops(_: &Graph, op: &Op) -> bool {
     !matches!(op, Op::Random { .. })
 }
 
-/// A few, or many with `FOREBAY_TEST_ALL=1`.
-fn cases() -> u32 {
-    if std::env::var_os("FOREBAY_TEST_ALL").is_some() { 10_000 } else { 192 }
+/// A few, always the same; or many, new ones each time, with `FOREBAY_TEST_ALL=1`.
+fn config() -> ProptestConfig {
+    let all = std::env::var_os("FOREBAY_TEST_ALL").is_some();
+    let (cases, rng_seed) = if all { (10_000, RngSeed::Random) } else { (192, RngSeed::Fixed(1)) };
+    ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn every_value_of_random_graphs(tape in prop::collection::vec(any::<u32>(), 5..200), seed: u64) {
