@@ -132,6 +132,40 @@ fn deterministic_ops(_: &Graph, op: &Op) -> bool {
     !matches!(op, Op::Random { .. })
 }
 
+/// Tables that each group has for itself: looked up and added to by rows, by indices that rows or only groups have.
+#[test]
+fn tables_of_groups() {
+    let text = "graph @tables {
+  axis t = 6, k = 2, e = 4, e_1 = 5, r = ragged(e, 12), n = 5, d = 2
+  offsets r = %starts
+  data %chosen : i32[t, k]
+  data %of_group : i32[e]
+  param %table : f64[e, n, d]
+
+  %rows = group %chosen {r} : i32[e, r]
+  %starts = offsets %chosen {e -> e_1} : i32[e_1]
+  %c = const 5 : i32
+  %of_row = rem %rows, %c : i32[e, r]
+  %looked_up = gather %table at %of_row {n} : f64[e, r, d]
+  %sum = mul %looked_up, %looked_up : f64[e, r, d]
+  %by_row = scatter_add %sum at %of_row {n} over {r} : f64[n, e, d]
+  %by_group = scatter_add %sum at %of_group {n} over {r} : f64[n, e, d]
+  %all = scatter_add %sum at %of_row {n} over {e, r} : f64[n, d]
+  %twice = mul %by_group, %by_row : f64[n, e, d]
+  return output by_row = %by_row
+  return output by_group = %by_group
+  return output all = %all
+  return output twice = %twice
+}
+";
+    let graph =
+        forebay_ir::text::parse(text).unwrap_or_else(|e| panic!("{}", forebay_ir::text::render(&e, text, "tables")));
+    for seed in 0..20 {
+        check(&graph, seed);
+    }
+    check(&with_all_outputs(graph), 1);
+}
+
 /// A few, always the same; or many, new ones each time, with `FOREBAY_TEST_ALL=1`.
 fn config() -> ProptestConfig {
     let all = std::env::var_os("FOREBAY_TEST_ALL").is_some();

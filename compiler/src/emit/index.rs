@@ -4,7 +4,7 @@ use super::Emitter;
 use super::dtype;
 use super::places::Place;
 use forebay_ir::{AxisId, DType, Direction, ReduceKind, Type, ValueId};
-use forebay_plan::{self as plan, Kernel};
+use forebay_plan::{self as plan, Arg, Kernel, StepOp};
 
 /// A contiguous array seen as `[before, axis, after]`.
 struct Sandwich {
@@ -205,42 +205,26 @@ impl Emitter<'_> {
         let last = |t: Target, step: u64| (t.size.max(1) - 1) * step;
         let combined = Target { stride: unit, size: last(of_groups, steps[0]) + last(target, steps[1]) + 1 };
         let groups = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };
+        // One for each row, whether the index has rows or only groups.
         let mut axes = self.axes_of(self.graph.ty(index));
-        if !axes.contains(&ragged) {
-            axes.insert(0, ragged);
-        }
-        let mut full = axes.clone();
-        full.insert(0, parent);
+        axes.retain(|a| *a != parent && *a != ragged);
+        axes.insert(0, ragged);
+        let full = Type::new(DType::I32, std::iter::once(parent).chain(axes.iter().copied()).collect::<Vec<_>>());
         let name = format!("{}.of_group", self.name(index));
-        let to = self.places.scratch_place(&name, &Type::new(DType::I32, full));
+        let to = self.places.scratch_place(&name, &full);
+        let mut builder = self.builder(axes, 0);
+        let (i, group) = (builder.load(&place), builder.load(&groups));
+        let (int, truth) = (plan::DType::I32, plan::DType::Bool);
+        let not_below = builder.step(StepOp::Ge, truth, vec![i, Arg::Const(0.0)]);
+        let not_above = builder.step(StepOp::Lt, truth, vec![i, Arg::Const(target.size as f64)]);
+        let inside = builder.step(StepOp::And, truth, vec![not_below, not_above]);
+        let first = builder.step(StepOp::Mul, int, vec![group, Arg::Const(steps[0] as f64)]);
+        let within = builder.step(StepOp::Mul, int, vec![i, Arg::Const(steps[1] as f64)]);
+        let sum = builder.step(StepOp::Add, int, vec![first, within]);
         // An index outside of its table must not reach into the next group's: it becomes one that is nowhere.
-        use plan::{Arg, StepOp};
-        let int = |op, args: &[Arg]| plan::Step { op, dtype: plan::DType::I32, args: args.to_vec() };
-        let truth = |op, args: &[Arg]| plan::Step { op, dtype: plan::DType::Bool, args: args.to_vec() };
-        let (i, group) = (Arg::Load(0), Arg::Load(1));
-        let steps = vec![
-            truth(StepOp::Ge, &[i, Arg::Const(0.0)]),
-            truth(StepOp::Lt, &[i, Arg::Const(target.size as f64)]),
-            truth(StepOp::And, &[Arg::Step(0), Arg::Step(1)]),
-            int(StepOp::Mul, &[group, Arg::Const(steps[0] as f64)]),
-            int(StepOp::Mul, &[i, Arg::Const(steps[1] as f64)]),
-            int(StepOp::Add, &[Arg::Step(3), Arg::Step(4)]),
-            int(StepOp::Select, &[Arg::Step(2), Arg::Step(5), Arg::Const(-1.0)]),
-        ];
-        // A ragged dimension is never part of a row.
-        let in_rows = |mut view: plan::View| {
-            view.strides.push(0);
-            view
-        };
-        let region = plan::Region {
-            dims: self.sizes(&axes).into_iter().chain([1]).collect(),
-            row_dims: 1,
-            ragged: self.ragged_limit(&axes),
-            loads: [&place, &groups].map(|p| in_rows(self.view(p, &axes))).to_vec(),
-            steps,
-            stores: vec![plan::Store { value: Arg::Step(6), view: in_rows(self.view(&to, &axes)) }],
-        };
-        self.push(&name, Kernel::Region(region));
+        let checked = builder.step(StepOp::Select, int, vec![inside, sum, Arg::Const(-1.0)]);
+        builder.store(checked, &to);
+        self.push(&name, Kernel::Region(builder.finish()));
         (to, combined)
     }
 

@@ -8,7 +8,7 @@ use forebay_plan::{self as plan, Arg, Kernel, StepOp};
 use rustc_hash::FxHashMap;
 
 /// A region that is being written.
-struct Builder {
+pub(super) struct Builder {
     /// Axes of the iteration space in order, without parents of ragged axes.
     axes: Vec<AxisId>,
     region: plan::Region,
@@ -103,7 +103,8 @@ impl Emitter<'_> {
         outer
     }
 
-    fn builder(&mut self, axes: Vec<AxisId>, row: usize) -> Builder {
+    /// A region over these axes, the last `row` of them its row.
+    pub(super) fn builder(&mut self, axes: Vec<AxisId>, row: usize) -> Builder {
         let dims = axes.iter().map(|&a| self.graph.size(a)).collect();
         let ragged = self.ragged_limit(&axes);
         let row_dims = row.max(1).min(axes.len()) as u32;
@@ -188,7 +189,7 @@ impl Builder {
         plan::View { buffer: place.buffer, offset: place.offset, strides: place.along(&self.axes) }
     }
 
-    fn load(&mut self, place: &Place) -> Arg {
+    pub(super) fn load(&mut self, place: &Place) -> Arg {
         let view = self.view(place);
         let at = self.region.loads.iter().position(|l| *l == view).unwrap_or_else(|| {
             self.region.loads.push(view);
@@ -197,13 +198,13 @@ impl Builder {
         Arg::Load(at as u32)
     }
 
-    fn step(&mut self, op: StepOp, dtype: plan::DType, args: Vec<Arg>) -> Arg {
+    pub(super) fn step(&mut self, op: StepOp, dtype: plan::DType, args: Vec<Arg>) -> Arg {
         self.region.steps.push(plan::Step { op, dtype, args });
         Arg::Step(self.region.steps.len() as u32 - 1)
     }
 
     /// The region. A ragged dimension is never part of a row: when it is the last one, a row of one element follows it.
-    fn finish(mut self) -> plan::Region {
+    pub(super) fn finish(mut self) -> plan::Region {
         let last = self.region.dims.len().wrapping_sub(1) as u32;
         if self.region.ragged.as_ref().is_some_and(|r| r.dim == last) {
             self.region.dims.push(1);
@@ -213,7 +214,7 @@ impl Builder {
         self.region
     }
 
-    fn store(&mut self, value: Arg, place: &Place) {
+    pub(super) fn store(&mut self, value: Arg, place: &Place) {
         let view = self.view(place);
         self.region.stores.push(plan::Store { value, view });
     }
