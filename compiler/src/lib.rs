@@ -8,6 +8,7 @@ pub mod emit;
 pub mod module;
 pub mod optimizer;
 pub mod pipeline;
+pub mod rewrite;
 pub mod schedule;
 pub mod simplify;
 pub mod summary;

@@ -2,6 +2,7 @@
 
 use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::optimizer::Optimizer;
+use crate::rewrite::{self, Numerics, Report};
 use crate::schedule::{ForwardKind, Layout, Scheduler};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::{DType, Graph};
@@ -18,11 +19,19 @@ pub struct CompileOptions {
     pub micro_batches: u32,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// Fusion and equivalent rewrites.
+    pub rewrite: rewrite::Options,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { overrides: vec![], compute: DType::F32, micro_batches: 1, optimizer: Optimizer::default() }
+        CompileOptions {
+            overrides: vec![],
+            compute: DType::F32,
+            micro_batches: 1,
+            optimizer: Optimizer::default(),
+            rewrite: rewrite::Options::default(),
+        }
     }
 }
 
@@ -63,7 +72,7 @@ pub fn compile(models: &Models, options: &CompileOptions) -> plan::Plan {
     let (wide, narrow) = (options.wide(), options.compute);
     let train = &models.train;
     let layout = Layout::new(train, &options.optimizer, wide, narrow);
-    let mut scheduler = Scheduler::new(train, &layout, wide, narrow);
+    let mut scheduler = Scheduler::new(train, &layout, wide, narrow, &options.rewrite);
     let mut phases = vec![
         scheduler.train(train, options.micro_batches, &options.optimizer),
         scheduler.forward(&models.eval, ForwardKind::Eval, options.micro_batches),
@@ -128,4 +137,31 @@ fn settings(model: &CheckedModel, options: &CompileOptions) -> plan::Settings {
 /// The graphs of each segment after differentiation, for `--emit grad` and tests: all carries that can have gradients have them.
 pub fn differentiated_segments(model: &CheckedModel) -> Vec<Differentiated> {
     model.segments.iter().map(|s| differentiate(&s.forward, &Options::all_floats(&s.forward))).collect()
+}
+
+/// Differentiates a forward graph, with rewriting before and after: what is fused before is differentiated as a whole, by its gradient row.
+/// Where everything has to be exact, fused gradients would not be: then fusion comes after.
+pub fn fused_gradients(
+    forward: &Graph,
+    options: &Options,
+    rewriting: &rewrite::Options,
+) -> (Differentiated, Vec<Report>) {
+    let (mut forward, mut reports) = (forward.clone(), vec![]);
+    if rewriting.numerics > Numerics::Exact {
+        let (fused, report) = rewrite::rewrite(&forward, rewriting);
+        forward = fused;
+        reports.push(report);
+    }
+    let mut all = differentiate(&forward, options);
+    for graph in [&mut all.forward, &mut all.backward, &mut all.backward_input, &mut all.backward_weight] {
+        let (fused, report) = rewrite::rewrite(graph, rewriting);
+        *graph = fused;
+        reports.push(report);
+    }
+    (all, reports)
+}
+
+/// The graphs of each segment after rewriting, and what was done to them.
+pub fn fused_segments(model: &CheckedModel, rewriting: &rewrite::Options) -> Vec<(Differentiated, Vec<Report>)> {
+    model.segments.iter().map(|s| fused_gradients(&s.forward, &Options::all_floats(&s.forward), rewriting)).collect()
 }

@@ -155,7 +155,8 @@ impl<'g> Round<'g> {
             | Op::TopK { .. }
             | Op::Group { .. }
             | Op::Offsets { .. }
-            | Op::Invert => Stays,
+            | Op::Invert
+            | Op::Fused(_) => Stays,
         }
     }
 

@@ -56,6 +56,7 @@ pub fn cost(graph: &Graph, value: ValueId) -> Cost {
         Op::Take { .. } | Op::Slice { .. } => (0.0, taken()),
         Op::Gather { .. } => (0.0, taken()),
         Op::Group { .. } | Op::Offsets { .. } | Op::Invert => (0.0, all),
+        Op::Fused(fused) => return crate::fused::cost(graph, value, fused, &node.operands),
     };
     Cost { flops, read, written: bytes(value) }
 }
@@ -148,7 +149,8 @@ impl<'g> Masks<'g> {
             | Op::TopK { .. }
             | Op::Group { .. }
             | Op::Offsets { .. }
-            | Op::Invert => {}
+            | Op::Invert
+            | Op::Fused(_) => {}
         }
         bounds
     }
@@ -372,7 +374,8 @@ fn products_with(graph: &Graph) -> Vec<f64> {
                 | Op::TopK { .. }
                 | Op::Group { .. }
                 | Op::Offsets { .. }
-                | Op::Invert => 0.0,
+                | Op::Invert
+                | Op::Fused(_) => 0.0,
             };
         }
     }

@@ -34,7 +34,10 @@ fn ensure(condition: bool, message: impl FnOnce() -> String) -> Result<()> {
 pub fn infer(graph: &Graph, op: &Op, operands: &[ValueId]) -> Result<Type> {
     let ctx = Ctx { graph, op, types: operands.iter().map(|&o| graph.ty(o)).collect() };
     ctx.check_arity()?;
-    let ty = ctx.infer()?;
+    let ty = match op {
+        Op::Fused(fused) => crate::fused::infer(graph, fused, operands)?,
+        _ => ctx.infer()?,
+    };
     one_ragged_axis(graph, &ty.axes)?;
     Ok(ty)
 }
@@ -68,6 +71,7 @@ pub fn infer_ordered(graph: &Graph, op: &Op, operands: &[ValueId], axes: &[AxisI
             Type::new(DType::F32, axes)
         }
         Op::Invert => ctx.invert(axes)?,
+        Op::Fused(fused) => crate::fused::infer(graph, fused, operands)?,
         _ => ctx.infer()?,
     };
     let mut want = ty.axes.clone();
@@ -176,6 +180,7 @@ impl Ctx<'_> {
             Op::Input => fail("an input's type is declared, not inferred"),
             Op::Const(_) => fail("a constant's type is declared, not inferred"),
             Op::Random { .. } | Op::Invert => fail("the result's axes must be given"),
+            Op::Fused(_) => unreachable!("taken care of by the callers"),
             Op::Iota(axis) => {
                 self.fixed(*axis)?;
                 Ok(Type::new(DType::I32, [*axis]))

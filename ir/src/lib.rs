@@ -5,6 +5,7 @@
 //! This crate knows nothing of models, devices, plans, files or threads.
 
 pub mod cost;
+pub mod fused;
 pub mod gradient;
 pub mod graph;
 pub mod infer;
@@ -17,6 +18,7 @@ pub mod text;
 pub mod types;
 pub mod verify;
 
+pub use fused::{Fused, FusedKind};
 pub use graph::{Graph, Input, InputRole, Node, Output, OutputRole, ValueId};
 pub use infer::TypeError;
 pub use op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp, Unit};

@@ -4,6 +4,7 @@
 //! question, so that a new op breaks the build wherever it must be answered for: [`crate::infer`] (type rule), [`crate::cost`] (FLOPs
 //! and bytes), [`crate::gradient`] (backward), [`crate::reference`] (meaning), [`crate::text`] (attributes as text).
 
+use crate::fused::{Fused, FusedKind};
 use crate::types::{AxisId, DType};
 
 /// Elementwise functions of one operand.
@@ -207,6 +208,8 @@ pub enum Op {
     },
     /// `(rows: i32[parent, ragged])`: for each element number its row: the inverse of [`Op::Group`], over the result's axes.
     Invert,
+    /// Several primitive ops under one name; only rewriting makes them.
+    Fused(Box<Fused>),
 }
 
 /// Which unit of a device executes an op.
@@ -283,6 +286,18 @@ impl Op {
             Op::Group { .. } => row("group", 1, Vector, false),
             Op::Offsets { .. } => row("offsets", 1, Vector, false),
             Op::Invert => row("invert", 1, Copy, true),
+            Op::Fused(fused) => {
+                let unit = match fused.kind {
+                    FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad => Cube,
+                    FusedKind::Permute
+                    | FusedKind::PermuteDx
+                    | FusedKind::Unpermute
+                    | FusedKind::UnpermuteDrows
+                    | FusedKind::UnpermuteDshare => Copy,
+                    _ => Vector,
+                };
+                OpRow { arity: Arity::Variadic, ..row(fused.kind.row().name, 0, unit, true) }
+            }
         }
     }
 
@@ -311,7 +326,8 @@ impl Op {
             | Op::TopK { .. }
             | Op::Group { .. }
             | Op::Offsets { .. }
-            | Op::Invert => false,
+            | Op::Invert
+            | Op::Fused(_) => false,
         }
     }
 }

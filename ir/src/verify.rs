@@ -277,7 +277,8 @@ fn summed(op: &Op) -> Option<&[AxisId]> {
         | Op::TopK { .. }
         | Op::Group { .. }
         | Op::Offsets { .. }
-        | Op::Invert => None,
+        | Op::Invert
+        | Op::Fused(_) => None,
     }
 }
 
@@ -313,6 +314,7 @@ fn attribute_axes(op: &Op) -> Vec<AxisId> {
         | Op::Pad { from, into, .. }
         | Op::TopK { axis: from, into }
         | Op::Offsets { parent: from, into } => vec![*from, *into],
+        Op::Fused(fused) => fused.axes.clone(),
         Op::Split { from: one, into: many }
         | Op::Merge { from: many, into: one }
         | Op::Concat { from: many, into: one }

@@ -7,7 +7,7 @@ use crate::output::print;
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::module::{File, print_forms};
-use forebay_compiler::pipeline::{CompileOptions, differentiated_segments};
+use forebay_compiler::pipeline::{CompileOptions, differentiated_segments, fused_gradients, fused_segments};
 use forebay_ir::text::print_module;
 use std::path::PathBuf;
 
@@ -46,6 +46,8 @@ enum Stage {
     Graph,
     /// The graphs with their gradients: forward, backward, and backward in two parts.
     Grad,
+    /// The same after fusion and equivalent rewrites: forward and backward.
+    Fused,
     /// The plan.
     Plan,
 }
@@ -58,6 +60,7 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     let text = match args.emit {
         Some(Stage::Graph) => Some(graphs(&file, &options)?),
         Some(Stage::Grad) => Some(gradients(&file, &options)?),
+        Some(Stage::Fused) => Some(fused(&file, &options)?),
         Some(Stage::Plan) | None => None,
     };
     if let Some(text) = text {
@@ -81,6 +84,19 @@ fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure>
         });
     }
     Ok(print_forms(&file.forms(options)?))
+}
+
+fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
+    let segments = match file.is_ir().then(|| file.ir()).transpose()? {
+        Some(File::Graphs(graphs)) => graphs
+            .iter()
+            .map(|g| fused_gradients(g, &Options::all_floats(g), &options.rewrite))
+            .collect(),
+        Some(File::Model(forms)) => fused_segments(&forms.models.train, &options.rewrite),
+        None => fused_segments(&file.training(options)?, &options.rewrite),
+    };
+    let parts = |(d, _): (Differentiated, _)| [d.forward, d.backward];
+    Ok(print_module(&segments.into_iter().flat_map(parts).collect::<Vec<_>>()))
 }
 
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {

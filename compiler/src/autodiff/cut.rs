@@ -11,7 +11,7 @@
 //! Dinic's algorithm: O(V²E), in practice linear on such graphs. The result depends on the graph only.
 
 use super::extract::{needed, reads};
-use forebay_ir::{Graph, Op, ValueId};
+use forebay_ir::{FusedKind, Graph, Op, ValueId};
 use std::collections::VecDeque;
 
 /// Where a value may be computed.
@@ -33,6 +33,7 @@ pub fn is_cheap(op: &Op) -> bool {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Detach | Op::Broadcast(_) | Op::Reorder => true,
         Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } => true,
         Op::Take { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Stack(_) | Op::Concat { .. } => true,
+        Op::Fused(fused) => is_cheap_fused(fused.kind),
         Op::Input
         | Op::Contract { .. }
         | Op::Reduce { .. }
@@ -43,6 +44,42 @@ pub fn is_cheap(op: &Op) -> bool {
         | Op::Group { .. }
         | Op::Offsets { .. }
         | Op::Invert => false,
+    }
+}
+
+/// Fused ops that read and write little more than what they would otherwise be saved as.
+fn is_cheap_fused(kind: FusedKind) -> bool {
+    match kind {
+        FusedKind::Rms
+        | FusedKind::RmsDx
+        | FusedKind::RmsNorm
+        | FusedKind::RmsNormDx
+        | FusedKind::AddRmsNorm
+        | FusedKind::Sigmoid
+        | FusedKind::Silu
+        | FusedKind::SiluDx
+        | FusedKind::Swiglu
+        | FusedKind::SwigluDa
+        | FusedKind::ClampedSwiglu
+        | FusedKind::ClampedSwigluDa
+        | FusedKind::ClampedSwigluDb
+        | FusedKind::SoftmaxDx
+        | FusedKind::CrossEntropyDx
+        | FusedKind::Rope
+        | FusedKind::RouterShare
+        | FusedKind::RouterShareDx => true,
+        FusedKind::Softmax
+        | FusedKind::SinkSoftmax
+        | FusedKind::LogSumExp
+        | FusedKind::CrossEntropy
+        | FusedKind::Attention
+        | FusedKind::AttentionLse
+        | FusedKind::AttentionGrad
+        | FusedKind::Permute
+        | FusedKind::PermuteDx
+        | FusedKind::Unpermute
+        | FusedKind::UnpermuteDrows
+        | FusedKind::UnpermuteDshare => false,
     }
 }
 

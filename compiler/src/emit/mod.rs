@@ -25,6 +25,8 @@ mod units;
 pub use frame::{Interval, pack};
 pub use standalone::standalone;
 
+use crate::simplify::simplify;
+use forebay_ir::fused::expand_all;
 use forebay_ir::{Graph, Op, ValueId};
 use forebay_plan as plan;
 use places::Places;
@@ -68,7 +70,7 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
-    let graph = &offsets_first(inputs_not_passed_on(without_detach(graph)));
+    let graph = &offsets_first(inputs_not_passed_on(without_detach(&bodies(graph))));
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
     let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
@@ -78,6 +80,16 @@ pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
     }
     emitter.copy_outputs(interface);
     emitter.finish(interface)
+}
+
+/// The graph with the bodies of fused ops that have no kernel of their own: regions do them in one pass.
+fn bodies(graph: &Graph) -> Graph {
+    if !graph.nodes.iter().any(|n| matches!(n.op, Op::Fused(_))) {
+        return graph.clone();
+    }
+    let mut graph = expand_all(graph, &|_| false);
+    simplify(&mut graph);
+    graph
 }
 
 /// The graph with the operand in the place of each `detach`, which means nothing once gradients have been taken.

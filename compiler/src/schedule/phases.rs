@@ -5,9 +5,11 @@ use super::flow::{Flow, Names, output_names};
 use super::tensors::Layout;
 use super::timeline::{Bind, Item, Placed, Timeline};
 use super::{Compiled, Programs};
-use crate::autodiff::{Differentiated, Options, differentiate};
+use crate::autodiff::{Differentiated, Options};
 use crate::emit::{ALIGN, dtype};
 use crate::optimizer::{self, Optimizer};
+use crate::pipeline::fused_gradients;
+use crate::rewrite;
 use crate::simplify::simplify;
 use forebay_dsl::model::{CheckedModel, Source};
 use forebay_ir::{DType, Graph, OutputRole, Type};
@@ -41,6 +43,7 @@ pub struct Scheduler<'a> {
     states: FxHashMap<&'a str, usize>,
     wide: DType,
     narrow: DType,
+    rewriting: &'a rewrite::Options,
     programs: Programs,
 }
 
@@ -69,7 +72,13 @@ struct Shared {
 
 impl<'a> Scheduler<'a> {
     /// A scheduler for a training model and the layout of its tensors.
-    pub fn new(model: &'a CheckedModel, layout: &'a Layout, wide: DType, narrow: DType) -> Scheduler<'a> {
+    pub fn new(
+        model: &'a CheckedModel,
+        layout: &'a Layout,
+        wide: DType,
+        narrow: DType,
+        rewriting: &'a rewrite::Options,
+    ) -> Scheduler<'a> {
         let number =
             |t: &'a [forebay_dsl::model::Tensor]| t.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
         Scheduler {
@@ -78,6 +87,7 @@ impl<'a> Scheduler<'a> {
             states: number(&model.states),
             wide,
             narrow,
+            rewriting,
             programs: Programs::default(),
         }
     }
@@ -91,7 +101,7 @@ impl<'a> Scheduler<'a> {
     pub fn train(&mut self, model: &CheckedModel, micro_batches: u32, optimizer: &Optimizer) -> plan::Phase {
         let flow = Flow::new(model);
         let segments: Vec<Differentiated> =
-            model.segments.iter().enumerate().map(|(s, _)| differentiated(model, &flow, s)).collect();
+            model.segments.iter().enumerate().map(|(s, _)| differentiated(model, &flow, s, self.rewriting)).collect();
         let mut shared = self.shared(model, micro_batches);
         shared.prepare_parts(model, segments.iter().map(|s| &s.forward), micro_batches);
         self.counts(model, &mut shared, micro_batches, "train");
@@ -119,6 +129,7 @@ impl<'a> Scheduler<'a> {
             .map(|s| {
                 let mut graph = restrict(&s.forward, roles);
                 simplify(&mut graph);
+                let (mut graph, _) = rewrite::rewrite(&graph, self.rewriting);
                 graph.drop_unused_inputs();
                 graph
             })
@@ -535,7 +546,7 @@ fn position(names: &[String], name: &str) -> usize {
 }
 
 /// The differentiated segment, with the losses that training needs.
-fn differentiated(model: &CheckedModel, flow: &Flow, s: usize) -> Differentiated {
+fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewrite::Options) -> Differentiated {
     let roles = [OutputRole::Carry, OutputRole::Loss, OutputRole::Metric, OutputRole::Stat];
     let forward = restrict(&model.segments[s].forward, &roles);
     let names = Names::new(&model.segments[s].forward);
@@ -547,7 +558,7 @@ fn differentiated(model: &CheckedModel, flow: &Flow, s: usize) -> Differentiated
     carry_inputs.retain(|n| there.contains(n));
     let options =
         Options { carry_inputs, carry_outputs: chosen(&names.carry_out, &flow.outputs[s]), ..Options::default() };
-    differentiate(&forward, &options)
+    fused_gradients(&forward, &options, rewriting).0
 }
 
 /// `train.layers.backward`, `train.layers.backward.add` when all gradients of parameters are added, else with the names of those that are.

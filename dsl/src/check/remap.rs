@@ -38,5 +38,6 @@ pub(super) fn map_axes(op: &Op, mut map: impl FnMut(AxisId) -> AxisId) -> Op {
         Op::TopK { axis, into } => Op::TopK { axis: map(*axis), into: map(*into) },
         Op::Group { ragged } => Op::Group { ragged: map(*ragged) },
         Op::Offsets { parent, into } => Op::Offsets { parent: map(*parent), into: map(*into) },
+        Op::Fused(_) => unreachable!("models are written in primitive ops"),
     }
 }

@@ -96,6 +96,12 @@ impl Rule<'_> {
             Op::Gather { axis } => self.gather_rule(axis),
             Op::ScatterAdd { axis, .. } => self.scatter_rule(axis),
             Op::TopK { .. } | Op::Group { .. } | Op::Offsets { .. } | Op::Invert => Ok(None),
+            Op::Fused(fused) => {
+                match crate::fused::gradient(self.graph, self.y, &fused, self.operand, self.g, &self.name.clone())? {
+                    Some(value) => self.fit(value),
+                    None => Ok(None),
+                }
+            }
         }
     }
 

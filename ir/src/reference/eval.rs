@@ -2,11 +2,13 @@
 
 use super::space::{Layout, Space};
 use super::{Mode, Tensor, scalar, sizes};
-use crate::graph::{Graph, Node, ValueId};
+use crate::fused::{self, Fused};
+use crate::graph::{Graph, InputRole, Node, ValueId};
 use crate::op::{Direction, Op, ReduceKind};
 use crate::random;
 use crate::types::{AxisId, DType};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 pub(super) struct Machine<'g> {
     graph: &'g Graph,
@@ -75,6 +77,32 @@ impl<'g> Machine<'g> {
         Space::new(graph, axes, &mut |ragged| self.owners(ragged))
     }
 
+    /// By its body, in a graph of its own.
+    fn fused(&mut self, node: &Node, fused: &Fused) -> Vec<f64> {
+        let graph = self.graph;
+        let (mut body, result) =
+            fused::scratch(graph, fused, &node.operands).expect("the verifier has expanded it before");
+        let mut given: FxHashMap<ValueId, Tensor> = FxHashMap::default();
+        for (number, &operand) in node.operands.iter().enumerate() {
+            let tensor = self.values[operand.index()].clone().expect("operands are computed first");
+            given.insert(ValueId(number as u32), tensor);
+        }
+        let ragged = body.values().flat_map(|v| body.ty(v).axes.clone()).filter(|&a| graph.is_ragged(a));
+        for axis in ragged.collect::<BTreeSet<AxisId>>() {
+            let starts = graph.offsets_of(axis).expect("a ragged axis in use has offsets");
+            self.compute(starts);
+            let input = body.add_input("starts", graph.ty(starts).clone(), InputRole::Data);
+            body.offsets.push((axis, input));
+            given.insert(input, self.values[starts.index()].clone().expect("just computed"));
+        }
+        let axes = node.ty.axes.clone();
+        let result = match body.ty(result).axes == axes {
+            true => result,
+            false => body.add_ordered(Op::Reorder, &[result], &axes, "result").expect("the same axes"),
+        };
+        super::evaluate(&body, &given, self.mode).swap_remove(result.index()).data
+    }
+
     fn zeros(&self, node: &Node) -> Vec<f64> {
         vec![0.0; self.graph.numel(&node.ty) as usize]
     }
@@ -100,6 +128,7 @@ impl<'g> Machine<'g> {
                 self.elementwise(node, &|x| if exact { x[0] } else { scalar::cast(x[0], from, *to) })
             }
             Op::Broadcast(_) | Op::Reorder => self.elementwise(node, &|x| x[0]),
+            Op::Fused(fused) => self.fused(node, fused),
             Op::Detach | Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } => self.data(operand()).to_vec(),
             Op::Contract { .. } => self.contract(node),
             Op::Reduce { kind, .. } => self.reduce(node, *kind),

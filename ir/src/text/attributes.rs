@@ -3,6 +3,7 @@
 use super::lex::{Cursor, Fault, Result, shown};
 use super::names;
 use super::scope::Scope;
+use crate::fused::{AxisCount, Fused, FusedKind};
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp};
 use crate::types::{AxisId, DType};
@@ -36,6 +37,7 @@ pub(super) fn print(graph: &Graph, node: &Node) -> String {
         Op::TopK { axis: of, into } => format!("{{{} -> {}}}", axis(of), axis(into)),
         Op::Group { ragged } => format!("{{{}}}", axis(ragged)),
         Op::Offsets { parent, into } => format!("{{{} -> {}}}", axis(parent), axis(into)),
+        Op::Fused(fused) => print_fused(graph, fused),
     };
     // An index stands after `at`: the two operands of a look-up are not interchangeable.
     let operands = match (&node.op, node.operands.as_slice()) {
@@ -44,6 +46,30 @@ pub(super) fn print(graph: &Graph, node: &Node) -> String {
     };
     let parts = [node.op.row().name.to_string(), operands, attributes];
     parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// `{d} (eps 1e-6)`: the axes, and the numbers by name.
+fn print_fused(graph: &Graph, fused: &Fused) -> String {
+    let numbers = fused.kind.row().numbers.iter().zip(&fused.numbers);
+    let numbers: Vec<String> = numbers.map(|(name, number)| format!("{name} {}", names::float(*number))).collect();
+    let axes = if fused.axes.is_empty() { String::new() } else { format!("{{{}}}", names::axes(graph, &fused.axes)) };
+    let numbers = if numbers.is_empty() { String::new() } else { format!("({})", numbers.join(", ")) };
+    [axes, numbers].into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+fn parse_fused(kind: FusedKind, scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Fused> {
+    let row = kind.row();
+    let axes = if row.axes == AxisCount::Exactly(0) { vec![] } else { braced(cursor, |cursor| scope.axes(cursor))? };
+    let mut numbers = Vec::with_capacity(row.numbers.len());
+    for (i, name) in row.numbers.iter().enumerate() {
+        cursor.expect(if i == 0 { "(" } else { "," })?;
+        keyword(cursor, name)?;
+        numbers.push(cursor.float()?);
+    }
+    if !row.numbers.is_empty() {
+        cursor.expect(")")?;
+    }
+    Ok(Fused { kind, axes, numbers })
 }
 
 fn direction_name(direction: Direction) -> &'static str {
@@ -131,6 +157,10 @@ pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<V
         "offsets" => {
             let (parent, into) = mapped(cursor, one, one)?;
             Op::Offsets { parent, into }
+        }
+        _ if FusedKind::from_name(word).is_some() => {
+            let kind = FusedKind::from_name(word).expect("just seen");
+            Op::Fused(Box::new(parse_fused(kind, scope, cursor)?))
         }
         _ => elementwise(word)
             .ok_or_else(|| Fault::new(name.range, format!("there is no op `{}`", shown(&name.text))))?,

@@ -1,0 +1,174 @@
+//! Graph → e-graph, and the chosen terms → graph.
+
+use super::extract::Choice;
+use super::term::{Egraph, Term, World, behind_parents, can_have_order, commutes, key_of, needed_order};
+use egg::{EGraph, Id};
+use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
+use rustc_hash::FxHashMap;
+
+/// The e-graph of a graph, and the class of each value.
+pub(super) fn to_egraph(graph: &Graph, explain: bool) -> (Egraph, Vec<Id>) {
+    let mut egraph = EGraph::new(World::new(graph));
+    if explain {
+        egraph = egraph.with_explanations_enabled();
+    }
+    let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
+    for value in graph.values() {
+        let node = graph.node(value);
+        if node.op == Op::Reorder {
+            classes.push(classes[node.operands[0].index()]);
+            continue;
+        }
+        let mut args: Vec<Id> = node.operands.iter().map(|o| classes[o.index()]).collect();
+        let key = key_of(graph, value);
+        if commutes(&key.op) {
+            args.sort_unstable();
+        }
+        let head = egraph.analysis.head(key);
+        classes.push(egraph.add(Term { head, args }));
+    }
+    egraph.rebuild();
+    (egraph, classes)
+}
+
+/// Unions give classes other numbers: what commutes is sorted anew, so that equal terms are found to be equal.
+pub(super) fn sort_operands(egraph: &mut Egraph) {
+    loop {
+        let mut unsorted: Vec<(Id, Term)> = vec![];
+        for class in egraph.classes() {
+            for term in &class.nodes {
+                if term.args.len() == 2 && term.args[0] > term.args[1] && commutes(egraph.analysis.op(term)) {
+                    unsorted.push((class.id, Term { head: term.head, args: vec![term.args[1], term.args[0]] }));
+                }
+            }
+        }
+        unsorted.sort();
+        let mut changed = false;
+        for (class, term) in unsorted {
+            let sorted = egraph.add(term);
+            if egraph.find(class) != egraph.find(sorted) {
+                egraph.union_trusted(class, sorted, "commutes");
+                changed = true;
+            }
+        }
+        if !changed {
+            return;
+        }
+        egraph.rebuild();
+    }
+}
+
+/// The graph of the chosen terms.
+pub(super) fn to_graph(old: &Graph, egraph: &mut Egraph, classes: &[Id], choice: &Choice) -> Graph {
+    let mut originals: FxHashMap<Id, Vec<ValueId>> = FxHashMap::default();
+    for value in old.values() {
+        originals.entry(egraph.find(classes[value.index()])).or_default().push(value);
+    }
+    let mut builder = Builder { old, egraph, choice, originals, new: old.like(old.name.clone()), built: FxHashMap::default() };
+    builder.inputs();
+    // Values in the order of the old graph, so that what was computed early still is.
+    for value in old.values() {
+        let class = builder.egraph.find(classes[value.index()]);
+        if builder.choice.needs(class) {
+            builder.value(class);
+        }
+    }
+    for output in &old.outputs {
+        let class = builder.egraph.find(classes[output.value.index()]);
+        let value = builder.value(class);
+        let axes = old.ty(output.value).axes.clone();
+        let value = builder.reordered(value, &axes);
+        builder.new.add_output(output.name.clone(), value, output.role);
+    }
+    for &(axis, value) in &old.offsets {
+        let class = builder.egraph.find(classes[value.index()]);
+        let value = builder.value(class);
+        builder.new.offsets.push((axis, value));
+    }
+    builder.new
+}
+
+struct Builder<'a> {
+    old: &'a Graph,
+    egraph: &'a mut Egraph,
+    choice: &'a Choice,
+    /// The values of the old graph in each class.
+    originals: FxHashMap<Id, Vec<ValueId>>,
+    new: Graph,
+    built: FxHashMap<Id, ValueId>,
+}
+
+impl Builder<'_> {
+    fn inputs(&mut self) {
+        for input in &self.old.inputs {
+            let node = self.old.node(input.value);
+            let value = self.new.add_input(&node.name, node.ty.clone(), input.role);
+            let key = key_of(self.old, input.value);
+            let head = self.egraph.analysis.head(key);
+            let class = self.egraph.lookup(Term { head, args: vec![] }).expect("inputs are terms");
+            self.built.insert(self.egraph.find(class), value);
+        }
+    }
+
+    /// The value of a class: built when it is first asked for, operands first.
+    fn value(&mut self, class: Id) -> ValueId {
+        let mut stack = vec![class];
+        while let Some(&top) = stack.last() {
+            if self.built.contains_key(&top) {
+                stack.pop();
+                continue;
+            }
+            let term = self.choice.term(top).clone();
+            let missing: Vec<Id> = term
+                .args
+                .iter()
+                .map(|&a| self.egraph.find(a))
+                .filter(|a| !self.built.contains_key(a))
+                .collect();
+            if missing.is_empty() {
+                let value = self.node(top, &term);
+                self.built.insert(top, value);
+                stack.pop();
+            } else {
+                stack.extend(missing.into_iter().rev());
+            }
+        }
+        self.built[&class]
+    }
+
+    fn node(&mut self, class: Id, term: &Term) -> ValueId {
+        let key = self.egraph.analysis.keys[term.head as usize].clone();
+        let mut operands: Vec<ValueId> = term.args.iter().map(|a| self.built[&self.egraph.find(*a)]).collect();
+        for (i, operand) in operands.iter_mut().enumerate() {
+            let have = self.new.ty(*operand).axes.clone();
+            let want = match &key.orders {
+                Some(orders) => orders[i].clone(),
+                None => needed_order(&self.new, &key.op, &have),
+            };
+            *operand = self.reordered(*operand, &want);
+        }
+        let original = self.originals.get(&class).and_then(|v| {
+            let same = |v: &&ValueId| self.old.node(**v).op == key.op;
+            v.iter().find(same).or(v.last()).copied()
+        });
+        let name = original.map_or_else(|| key.op.row().name.to_string(), |v| self.old.node(v).name.clone());
+        if let Some(ty) = &key.ty {
+            return self.new.push(key.op, operands, ty.clone(), &name);
+        }
+        let wanted = original.map(|v| self.old.ty(v).axes.clone());
+        if let Some(axes) = wanted.filter(|axes| can_have_order(&self.new, &key.op, &operands, axes)) {
+            return self.new.add_ordered(key.op, &operands, &axes, &name).expect("just asked");
+        }
+        let default = forebay_ir::infer::infer(&self.new, &key.op, &operands).expect("rules keep types");
+        let axes = behind_parents(&self.new, &default.axes);
+        self.new.push(key.op, operands, Type::new(default.dtype, axes), &name)
+    }
+
+    fn reordered(&mut self, value: ValueId, axes: &[AxisId]) -> ValueId {
+        if self.new.ty(value).axes == axes {
+            return value;
+        }
+        let name = format!("{}.reorder", self.new.node(value).name);
+        self.new.add_ordered(Op::Reorder, &[value], axes, &name).expect("the same axes in another order")
+    }
+}

@@ -1,0 +1,93 @@
+//! What a rule asks of a match beyond its form.
+
+use super::matching::Match;
+use super::pattern::Names;
+use super::term::Egraph;
+use egg::Id;
+use forebay_ir::{AxisId, Op};
+use std::fmt;
+
+/// A condition on the variables of a rule, by name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Condition {
+    /// The number is one over the size of the axes.
+    InverseSize(&'static str, &'static str),
+    /// The class has none of the axes.
+    Lacks(&'static str, &'static str),
+    /// The class has some of the axes, and no others.
+    Only(&'static str, &'static str),
+    /// Both classes have the same axes.
+    SameAxes(&'static str, &'static str),
+    /// The class has the type of the whole.
+    SameType(&'static str),
+    /// The number is at least so much.
+    AtLeast(&'static str, f64),
+    /// The class holds the positions of the largest entries along the axis; binds their axis.
+    Searches(&'static str, &'static str, &'static str),
+    /// The class holds the row of each element of a group.
+    Inverts(&'static str),
+}
+
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Condition::InverseSize(c, a) => write!(f, "#{c} = 1 / |{a}|"),
+            Condition::Lacks(x, a) => write!(f, "{x} lacks {a}"),
+            Condition::Only(x, a) => write!(f, "{x} has only {a}"),
+            Condition::SameAxes(x, y) => write!(f, "{x} and {y} have the same axes"),
+            Condition::SameType(x) => write!(f, "{x} has the result's type"),
+            Condition::AtLeast(c, least) => write!(f, "#{c} >= {least}"),
+            Condition::Searches(c, e, k) => write!(f, "{c} is a top_k {{{e} -> {k}}}"),
+            Condition::Inverts(i) => write!(f, "{i} is an inverted group"),
+        }
+    }
+}
+
+impl Condition {
+    /// Does it hold? It may bind what the left side does not.
+    pub fn holds(&self, egraph: &Egraph, names: &Names, root: Id, m: &mut Match) -> bool {
+        let find = |list: &[String], name: &str| list.iter().position(|n| n == name).expect("conditions name variables");
+        let class = |name: &str, m: &Match| m.class(find(&names.classes, name));
+        let axes_of = |id: Id| &egraph[id].data.ty.axes;
+        let set = |name: &str, m: &Match| m.axes(find(&names.axes, name)).to_vec();
+        match self {
+            Condition::InverseSize(c, a) => {
+                let (c, size) = (m.number(find(&names.numbers, c)), egraph.analysis.size(&set(a, m)));
+                (c * size - 1.0).abs() < 1e-6
+            }
+            Condition::Lacks(x, a) => !set(a, m).iter().any(|axis| axes_of(class(x, m)).contains(axis)),
+            Condition::Only(x, a) => {
+                let (have, set) = (axes_of(class(x, m)), set(a, m));
+                !have.is_empty() && have.iter().all(|axis| set.contains(axis))
+            }
+            Condition::SameAxes(x, y) => axes_of(class(x, m)) == axes_of(class(y, m)),
+            Condition::SameType(x) => egraph[class(x, m)].data.ty == egraph[root].data.ty,
+            Condition::AtLeast(c, least) => m.number(find(&names.numbers, c)) >= *least,
+            Condition::Searches(c, e, k) => {
+                let (axis, chosen) = (set(e, m), class(c, m));
+                let found = egraph[chosen].nodes.iter().find_map(|t| match egraph.analysis.op(t) {
+                    Op::TopK { axis: own, into } if axis == [*own] => Some(*into),
+                    _ => None,
+                });
+                let Some(into) = found else { return false };
+                bind(m, find(&names.axes, k), into)
+            }
+            Condition::Inverts(i) => has_op(egraph, class(i, m), |op| matches!(op, Op::Invert)),
+        }
+    }
+}
+
+fn bind(m: &mut Match, variable: usize, axis: AxisId) -> bool {
+    match &m.axes[variable] {
+        Some(known) => *known == [axis],
+        None => {
+            m.axes[variable] = Some(vec![axis]);
+            true
+        }
+    }
+}
+
+/// Is one of the class's terms such an op?
+pub(super) fn has_op(egraph: &Egraph, class: Id, is: impl Fn(&Op) -> bool) -> bool {
+    egraph[class].nodes.iter().any(|t| is(egraph.analysis.op(t)))
+}

@@ -1,0 +1,57 @@
+//! Proof that a fused op may stand for a class when everything has to be exact.
+//!
+//! A rule that matches normal forms does not know how its match is spelled, so it proves nothing about bits. But a fused op is its body: the body's
+//! terms are added to the e-graph, and when their class is the matched one by congruence alone, the bits are the same.
+
+use super::build;
+use super::matching::Maker;
+use super::term::{Egraph, key_of};
+use crate::simplify::simplify;
+use egg::Id;
+use forebay_ir::fused::expand;
+use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
+
+/// Is the body of one of the new class's fused terms in `class`?
+pub(super) fn is_proven(egraph: &mut Egraph, class: Id, made: Id) -> bool {
+    let terms = egraph[egraph.find(made)].nodes.clone();
+    terms.iter().any(|term| {
+        let Op::Fused(fused) = egraph.analysis.op(term).clone() else { return false };
+        let key = egraph.analysis.keys[term.head as usize].clone();
+        let types: Vec<_> = term.args.iter().map(|&a| egraph[a].data.ty.clone()).collect();
+        let body: Graph = egraph.analysis.with_operands(&key, &types, |scratch, operands| {
+            let mut body = scratch.like("body");
+            let inputs: Vec<ValueId> = operands
+                .iter()
+                .enumerate()
+                .map(|(i, &o)| body.add_input(&format!("operand.{i}"), scratch.ty(o).clone(), InputRole::Data))
+                .collect();
+            let result = expand(&mut body, &fused, &inputs, "body").expect("its type has been inferred");
+            body.add_output("result", result, OutputRole::Output);
+            simplify(&mut body);
+            body
+        });
+        let result = add(egraph, &body, &term.args);
+        egraph.rebuild();
+        build::sort_operands(egraph);
+        egraph.find(result) == egraph.find(class)
+    })
+}
+
+/// Adds the body's terms over the given operands; returns the class of its output.
+fn add(egraph: &mut Egraph, body: &Graph, operands: &[Id]) -> Id {
+    let mut classes: Vec<Id> = Vec::with_capacity(body.nodes.len());
+    for value in body.values() {
+        let node = body.node(value);
+        let args: Vec<Id> = node.operands.iter().map(|o| classes[o.index()]).collect();
+        let class = match node.op {
+            Op::Input => {
+                let number = body.inputs.iter().position(|i| i.value == value).expect("inputs are declared");
+                operands[number]
+            }
+            Op::Reorder => args[0],
+            _ => Maker { egraph }.add(key_of(body, value), &args),
+        };
+        classes.push(class);
+    }
+    classes[body.outputs[0].value.index()]
+}

@@ -1,0 +1,487 @@
+//! Finding patterns in an e-graph, and building what they stand for.
+
+use super::normal::{Forms, Product, Sum};
+use super::pattern::{Number, Pattern};
+use super::term::{Egraph, Key, Term, commutes, constant_key};
+use egg::Id;
+use forebay_ir::{AxisId, BinaryOp, DType, Fused, Op, ReduceKind, Type};
+
+/// What the variables of a rule stand for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Match {
+    pub classes: Vec<Option<Id>>,
+    pub numbers: Vec<Option<f64>>,
+    pub axes: Vec<Option<Vec<AxisId>>>,
+    pub product_rest: Option<Product>,
+    pub sum_rest: Option<Sum>,
+}
+
+impl Match {
+    pub fn class(&self, variable: usize) -> Id {
+        self.classes[variable].expect("the left side binds every variable of the right side")
+    }
+
+    pub fn number(&self, variable: usize) -> f64 {
+        self.numbers[variable].expect("the left side binds every number of the right side")
+    }
+
+    pub fn axes(&self, variable: usize) -> &[AxisId] {
+        self.axes[variable].as_deref().expect("the left side binds every axis of the right side")
+    }
+
+    fn with_number(&self, number: Number, value: f64) -> Option<Match> {
+        match number {
+            Number::Is(x) => close(x, value).then(|| self.clone()),
+            Number::Named(name, negative) => {
+                let value = if negative { -value } else { value };
+                match self.numbers[name] {
+                    Some(known) => close(known, value).then(|| self.clone()),
+                    None => {
+                        let mut next = self.clone();
+                        next.numbers[name] = Some(value);
+                        Some(next)
+                    }
+                }
+            }
+        }
+    }
+
+    fn with_class(&self, variable: usize, class: Id) -> Option<Match> {
+        match self.classes[variable] {
+            Some(known) => (known == class).then(|| self.clone()),
+            None => {
+                let mut next = self.clone();
+                next.classes[variable] = Some(class);
+                Some(next)
+            }
+        }
+    }
+
+    fn with_axes(&self, variable: usize, axes: &[AxisId]) -> Option<Match> {
+        match &self.axes[variable] {
+            Some(known) => (known == axes).then(|| self.clone()),
+            None => {
+                let mut next = self.clone();
+                next.axes[variable] = Some(axes.to_vec());
+                Some(next)
+            }
+        }
+    }
+}
+
+/// Equal but for rounding.
+fn close(a: f64, b: f64) -> bool {
+    a == b || (a - b).abs() <= 1e-12 * a.abs().max(b.abs())
+}
+
+/// Looks for patterns.
+pub(super) struct Matcher<'e> {
+    pub egraph: &'e Egraph,
+    pub forms: &'e Forms<'e>,
+}
+
+impl Matcher<'_> {
+    /// All ways in which a class is what the pattern says, given what is bound already.
+    pub fn matches(&self, pattern: &Pattern, class: Id, so_far: &Match) -> Vec<Match> {
+        let class = self.egraph.find(class);
+        match pattern {
+            Pattern::Class(variable) => so_far.with_class(*variable, class).into_iter().collect(),
+            Pattern::Number(number) => {
+                let constant = self.egraph[class].data.constant;
+                constant.and_then(|c| so_far.with_number(*number, c)).into_iter().collect()
+            }
+            Pattern::Product { coefficient, factors, rest } => {
+                let mut found = vec![];
+                for product in self.forms.products(class) {
+                    self.factors(factors, product.clone(), so_far.clone(), &mut |left, m| {
+                        found.extend(take_rest(*coefficient, *rest, left, m));
+                    });
+                }
+                found
+            }
+            Pattern::Total { constant, terms, rest } => {
+                let mut found = vec![];
+                for sum in self.forms.sums(class) {
+                    self.terms(terms, sum.clone(), so_far.clone(), &mut |left, m| {
+                        if rest.is_none() && !left.terms.is_empty() {
+                            return;
+                        }
+                        let mut m = match (constant, rest) {
+                            (Some(constant), _) => match m.with_number(*constant, left.constant) {
+                                Some(m) if left.constant != 0.0 => m,
+                                _ => return,
+                            },
+                            (None, None) if left.constant != 0.0 => return,
+                            (None, _) => m,
+                        };
+                        if rest.is_some() {
+                            let constant = if constant.is_some() { 0.0 } else { left.constant };
+                            m.sum_rest = Some(Sum { constant, ..left });
+                        }
+                        found.push(m);
+                    });
+                }
+                found
+            }
+            _ => {
+                let mut found = vec![];
+                for term in &self.egraph[class].nodes {
+                    self.term(pattern, term, so_far, &mut found);
+                }
+                found
+            }
+        }
+    }
+
+    fn term(&self, pattern: &Pattern, term: &Term, so_far: &Match, found: &mut Vec<Match>) {
+        let all = |patterns: &[&Pattern], args: &[Id], start: Match| {
+            let mut states = vec![start];
+            for (pattern, arg) in patterns.iter().zip(args) {
+                states = states.iter().flat_map(|m| self.matches(pattern, *arg, m)).collect();
+            }
+            states
+        };
+        match (pattern, self.egraph.analysis.op(term)) {
+            (Pattern::Unary(op, x), Op::Unary(own)) if op == own => found.extend(self.matches(x, term.args[0], so_far)),
+            (Pattern::Cast(x), Op::Cast(_)) | (Pattern::Detach(x), Op::Detach) => {
+                found.extend(self.matches(x, term.args[0], so_far));
+            }
+            (Pattern::Binary(op, x), Op::Binary(own)) if op == own => {
+                let patterns: Vec<&Pattern> = x.iter().collect();
+                found.extend(all(&patterns, &term.args, so_far.clone()));
+                if commutes(&Op::Binary(*op)) && term.args[0] != term.args[1] {
+                    found.extend(all(&patterns, &[term.args[1], term.args[0]], so_far.clone()));
+                }
+            }
+            (Pattern::Select(x), Op::Select) => {
+                let patterns: Vec<&Pattern> = x.iter().collect();
+                found.extend(all(&patterns, &term.args, so_far.clone()));
+            }
+            (Pattern::Sum(x, axes), Op::Reduce { kind: ReduceKind::Sum, over })
+            | (Pattern::Max(x, axes), Op::Reduce { kind: ReduceKind::Max, over }) => {
+                if let Some(m) = so_far.with_axes(*axes, over) {
+                    found.extend(self.matches(x, term.args[0], &m));
+                }
+            }
+            (Pattern::Gather(x, axis), Op::Gather { axis: own }) => {
+                if let Some(m) = so_far.with_axes(*axis, &[*own]) {
+                    let patterns: Vec<&Pattern> = x.iter().collect();
+                    found.extend(all(&patterns, &term.args, m));
+                }
+            }
+            (Pattern::Fused { kind, operands, axes, numbers }, Op::Fused(own)) if *kind == own.kind => {
+                let Some(mut m) = bind_axes(so_far, axes, &own.axes) else { return };
+                for (number, value) in numbers.iter().zip(&own.numbers) {
+                    match m.with_number(*number, *value) {
+                        Some(next) => m = next,
+                        None => return,
+                    }
+                }
+                let patterns: Vec<&Pattern> = operands.iter().collect();
+                found.extend(all(&patterns, &term.args, m));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes factors out of a product, those first that say the most.
+    fn factors(&self, wanted: &[(Pattern, f64)], left: Product, m: Match, found: &mut dyn FnMut(Product, Match)) {
+        let free = |p: &Pattern| matches!(p, Pattern::Class(v) if m.classes[*v].is_none());
+        let Some(at) = (0..wanted.len()).min_by_key(|&i| (free(&wanted[i].0), i)) else {
+            return found(left, m);
+        };
+        let (pattern, exponent) = &wanted[at];
+        let others: Vec<(Pattern, f64)> =
+            wanted.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, p)| p.clone()).collect();
+        if let Pattern::Class(variable) = pattern {
+            if let Some(class) = m.classes[*variable] {
+                let mut tried: Vec<Product> = vec![];
+                for form in self.forms.products(class).iter().chain([&Product::atom(class)]) {
+                    if let Some(rest) = left.without(form, *exponent) {
+                        if !tried.contains(&rest) {
+                            tried.push(rest.clone());
+                            self.factors(&others, rest, m.clone(), found);
+                        }
+                    }
+                }
+                return;
+            }
+            if let Some((class, rest)) = self.root(&left, *exponent) {
+                if let Some(m) = m.with_class(*variable, class) {
+                    self.factors(&others, rest, m, found);
+                }
+            }
+        }
+        for (i, &(class, own)) in left.factors.iter().enumerate() {
+            if own == *exponent {
+                let mut rest = left.clone();
+                rest.factors.remove(i);
+                for m in self.matches(pattern, class, &m) {
+                    self.factors(&others, rest.clone(), m, found);
+                }
+            }
+        }
+    }
+
+    /// The class of which a product of several factors is a power as a whole.
+    fn root(&self, product: &Product, exponent: f64) -> Option<(Id, Product)> {
+        let several = product.factors.len() > 1 || product.coefficient != 1.0;
+        let root = match exponent {
+            // A coefficient is taken by the pattern's own.
+            1.0 if product.factors.len() > 1 => Product { coefficient: 1.0, factors: product.factors.clone() },
+            2.0 if several && product.coefficient > 0.0 => Product {
+                coefficient: product.coefficient.sqrt(),
+                factors: product.factors.iter().map(|&(c, e)| (c, e / exponent)).collect(),
+            },
+            _ => return None,
+        };
+        let coefficient = if exponent == 1.0 { product.coefficient } else { 1.0 };
+        let first = &self.egraph[product.factors.first()?.0].data.ty;
+        let mut axes: Vec<AxisId> =
+            product.factors.iter().flat_map(|f| self.egraph[f.0].data.ty.axes.iter().copied()).collect();
+        axes.sort_unstable();
+        axes.dedup();
+        let class = self.forms.class_of(first.dtype, &axes, &root)?;
+        Some((class, Product { coefficient, factors: vec![] }))
+    }
+
+    fn terms(&self, wanted: &[(Option<Number>, Pattern)], left: Sum, m: Match, found: &mut dyn FnMut(Sum, Match)) {
+        let free = |p: &Pattern| matches!(p, Pattern::Class(v) if m.classes[*v].is_none());
+        let Some(at) = (0..wanted.len()).min_by_key(|&i| (free(&wanted[i].1), i)) else {
+            return found(left, m);
+        };
+        let (coefficient, pattern) = &wanted[at];
+        let others: Vec<(Option<Number>, Pattern)> =
+            wanted.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, p)| p.clone()).collect();
+        if let (Pattern::Class(variable), Number::Is(k)) = (pattern, coefficient.unwrap_or(Number::Is(1.0)))
+            && let Some(class) = m.classes[*variable]
+        {
+            for form in self.forms.sums(class) {
+                if let Some(rest) = left.without(form, k) {
+                    self.terms(&others, rest, m.clone(), found);
+                }
+            }
+            return;
+        }
+        for (i, &(class, own)) in left.terms.iter().enumerate() {
+            let Some(m) = m.with_number(coefficient.unwrap_or(Number::Is(1.0)), own) else { continue };
+            let mut rest = left.clone();
+            rest.terms.remove(i);
+            for m in self.matches(pattern, class, &m) {
+                self.terms(&others, rest.clone(), m, found);
+            }
+        }
+    }
+}
+
+fn bind_axes(m: &Match, variables: &[usize], axes: &[AxisId]) -> Option<Match> {
+    match variables {
+        [] => axes.is_empty().then(|| m.clone()),
+        [one] => m.with_axes(*one, axes),
+        several if several.len() == axes.len() => {
+            let mut m = m.clone();
+            for (variable, axis) in several.iter().zip(axes) {
+                m = m.with_axes(*variable, &[*axis])?;
+            }
+            Some(m)
+        }
+        _ => None,
+    }
+}
+
+fn take_rest(coefficient: Option<Number>, rest: Option<usize>, left: Product, m: Match) -> Option<Match> {
+    let mut m = m;
+    let mut left = left;
+    if let Some(coefficient) = coefficient {
+        m = m.with_number(coefficient, left.coefficient)?;
+        left.coefficient = 1.0;
+    }
+    match rest {
+        Some(_) => {
+            m.product_rest = Some(left);
+            Some(m)
+        }
+        None => (left.factors.is_empty() && left.coefficient == 1.0).then_some(m),
+    }
+}
+
+/// Adds terms to an e-graph.
+pub(super) struct Maker<'e> {
+    pub egraph: &'e mut Egraph,
+}
+
+impl Maker<'_> {
+    pub fn ty(&self, class: Id) -> &Type {
+        &self.egraph[class].data.ty
+    }
+
+    pub fn op(&mut self, op: Op, args: &[Id]) -> Id {
+        let key = Key { op, input: None, ty: None, orders: None };
+        self.add(key, args)
+    }
+
+    pub fn add(&mut self, key: Key, args: &[Id]) -> Id {
+        let mut args: Vec<Id> = args.iter().map(|&a| self.egraph.find(a)).collect();
+        if commutes(&key.op) {
+            args.sort_unstable();
+        }
+        let head = self.egraph.analysis.head(key);
+        self.egraph.add(Term { head, args })
+    }
+
+    /// The same, unless the type rule refuses.
+    pub fn try_op(&mut self, op: Op, args: &[Id]) -> Option<Id> {
+        let types: Vec<Type> = args.iter().map(|&a| self.ty(a).clone()).collect();
+        self.egraph.analysis.accepts(&op, &types).then(|| self.op(op, args))
+    }
+
+    pub fn constant(&mut self, value: f64, dtype: DType) -> Id {
+        self.add(constant_key(value, dtype), &[])
+    }
+
+    /// A product, factors in order; nothing for one that is a number.
+    pub fn product(&mut self, product: &Product, dtype: DType) -> Option<Id> {
+        let mut all: Option<Id> = None;
+        for &(class, exponent) in &product.factors {
+            let factor = self.power(class, exponent);
+            all = Some(match all {
+                Some(all) => self.op(Op::Binary(BinaryOp::Mul), &[all, factor]),
+                None => factor,
+            });
+        }
+        let all = all?;
+        if product.coefficient == 1.0 {
+            return Some(all);
+        }
+        let number = self.constant(product.coefficient, dtype);
+        Some(self.op(Op::Binary(BinaryOp::Mul), &[all, number]))
+    }
+
+    fn power(&mut self, class: Id, exponent: f64) -> Id {
+        use forebay_ir::UnaryOp::{Rsqrt, Sqrt};
+        let dtype = self.ty(class).dtype;
+        match exponent {
+            1.0 => class,
+            2.0 => self.op(Op::Binary(BinaryOp::Mul), &[class, class]),
+            0.5 => self.op(Op::Unary(Sqrt), &[class]),
+            -0.5 => self.op(Op::Unary(Rsqrt), &[class]),
+            -1.0 => {
+                let one = self.constant(1.0, dtype);
+                self.op(Op::Binary(BinaryOp::Div), &[one, class])
+            }
+            exponent => {
+                let exponent = self.constant(exponent, dtype);
+                self.op(Op::Binary(BinaryOp::Pow), &[class, exponent])
+            }
+        }
+    }
+
+    /// A sum, terms in order.
+    pub fn sum(&mut self, sum: &Sum, dtype: DType) -> Option<Id> {
+        let mut all: Option<Id> = None;
+        for &(class, coefficient) in &sum.terms {
+            let term = match coefficient {
+                1.0 => class,
+                -1.0 if all.is_none() => self.op(Op::Unary(forebay_ir::UnaryOp::Neg), &[class]),
+                -1.0 => {
+                    all = all.map(|all| self.op(Op::Binary(BinaryOp::Sub), &[all, class]));
+                    continue;
+                }
+                coefficient => {
+                    let number = self.constant(coefficient, dtype);
+                    self.op(Op::Binary(BinaryOp::Mul), &[class, number])
+                }
+            };
+            all = Some(match all {
+                Some(all) => self.op(Op::Binary(BinaryOp::Add), &[all, term]),
+                None => term,
+            });
+        }
+        let all = all?;
+        if sum.constant == 0.0 {
+            return Some(all);
+        }
+        let number = self.constant(sum.constant, dtype);
+        Some(self.op(Op::Binary(BinaryOp::Add), &[all, number]))
+    }
+
+    /// What a pattern stands for under a match; `None` when a type rule refuses it.
+    pub fn build(&mut self, pattern: &Pattern, m: &Match, dtype: DType) -> Option<Id> {
+        match pattern {
+            Pattern::Class(variable) => Some(m.class(*variable)),
+            Pattern::Number(number) => Some(self.constant(value(*number, m), dtype)),
+            Pattern::Unary(op, x) => {
+                let x = self.build(x, m, dtype)?;
+                self.try_op(Op::Unary(*op), &[x])
+            }
+            Pattern::Binary(op, x) => {
+                let x = [self.build(&x[0], m, dtype)?, self.build(&x[1], m, dtype)?];
+                self.try_op(Op::Binary(*op), &x)
+            }
+            Pattern::Select(x) => {
+                let x = [self.build(&x[0], m, dtype)?, self.build(&x[1], m, dtype)?, self.build(&x[2], m, dtype)?];
+                self.try_op(Op::Select, &x)
+            }
+            Pattern::Sum(x, axes) => {
+                let x = self.build(x, m, dtype)?;
+                self.try_op(Op::Reduce { kind: ReduceKind::Sum, over: m.axes(*axes).to_vec() }, &[x])
+            }
+            Pattern::Max(x, axes) => {
+                let x = self.build(x, m, dtype)?;
+                self.try_op(Op::Reduce { kind: ReduceKind::Max, over: m.axes(*axes).to_vec() }, &[x])
+            }
+            Pattern::Gather(x, axis) => {
+                let x = [self.build(&x[0], m, dtype)?, self.build(&x[1], m, dtype)?];
+                self.try_op(Op::Gather { axis: m.axes(*axis)[0] }, &x)
+            }
+            Pattern::Cast(x) => {
+                let x = self.build(x, m, dtype)?;
+                self.try_op(Op::Cast(dtype), &[x])
+            }
+            Pattern::Detach(x) => {
+                let x = self.build(x, m, dtype)?;
+                self.try_op(Op::Detach, &[x])
+            }
+            Pattern::Fused { kind, operands, axes, numbers } => {
+                let operands: Vec<Id> = operands.iter().map(|x| self.build(x, m, dtype)).collect::<Option<_>>()?;
+                let axes: Vec<AxisId> = axes.iter().flat_map(|&a| m.axes(a).to_vec()).collect();
+                let numbers: Vec<f64> = numbers.iter().map(|&n| value(n, m)).collect();
+                self.try_op(Op::Fused(Box::new(Fused { kind: *kind, axes, numbers })), &operands)
+            }
+            Pattern::Product { coefficient, factors, rest } => {
+                let mut product = Product { coefficient: coefficient.map_or(1.0, |c| value(c, m)), factors: vec![] };
+                for (factor, exponent) in factors {
+                    product.factors.push((self.build(factor, m, dtype)?, *exponent));
+                }
+                if rest.is_some() {
+                    let rest = m.product_rest.as_ref().expect("the left side binds the rest");
+                    product.coefficient *= rest.coefficient;
+                    product.factors.extend(rest.factors.iter().copied());
+                }
+                self.product(&product, dtype)
+            }
+            Pattern::Total { constant, terms, rest } => {
+                let mut sum = Sum { constant: constant.map_or(0.0, |c| value(c, m)), terms: vec![] };
+                for (coefficient, term) in terms {
+                    sum.terms.push((self.build(term, m, dtype)?, coefficient.map_or(1.0, |c| value(c, m))));
+                }
+                if rest.is_some() {
+                    let rest = m.sum_rest.as_ref().expect("the left side binds the rest");
+                    sum.constant += rest.constant;
+                    sum.terms.extend(rest.terms.iter().copied());
+                }
+                self.sum(&sum, dtype)
+            }
+        }
+    }
+}
+
+fn value(number: Number, m: &Match) -> f64 {
+    match number {
+        Number::Is(x) => x,
+        Number::Named(name, negative) => {
+            let x = m.number(name);
+            if negative { -x } else { x }
+        }
+    }
+}

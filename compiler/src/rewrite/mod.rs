@@ -1,0 +1,278 @@
+//! Fusion and equivalent rewrites by equality saturation (egg, arXiv 2004.03082).
+//!
+//! ```text
+//! %q = mul %x, %x
+//! %s = sum %q over {d}
+//! …                            ==>      %y = rms_norm %x, %gain {d} (eps 1e-6)
+//! %y = mul %n, %gain
+//! ```
+//!
+//! A graph becomes an e-graph ([`term`]); rules ([`table`]) add equal forms until there are no more or a limit is met; a cost for the device picks
+//! the cheapest ([`extract`]), which becomes a graph again ([`build`]). Sums and products have normal forms ([`normal`]) instead of rules for their
+//! laws; patterns ([`pattern`]) match those forms, so a rule finds its left side however it is spelled.
+//!
+//! Requires: a verified graph. Keeps: inputs, outputs and their types, names of values that stay; values as far as the numerics class says: with
+//! [`Numerics::Exact`] bit for bit. Costs: iterations times terms times rules; limits count iterations and terms, never seconds.
+
+mod build;
+mod conditions;
+mod exact;
+mod extract;
+mod matching;
+mod native;
+mod normal;
+mod pattern;
+mod profile;
+mod report;
+mod table;
+mod term;
+
+pub use profile::Profile;
+pub use report::{Report, RuleInfo, RuleUse, rules};
+
+use crate::simplify::simplify;
+use conditions::Condition;
+use egg::Id;
+use forebay_ir::{FusedKind, Graph, Op, Type};
+use matching::{Maker, Match, Matcher};
+use normal::Forms;
+use pattern::{Names, Pattern};
+use std::collections::BTreeMap;
+use table::{Find, RULES, Rule};
+use term::{Egraph, Facts};
+
+/// What a rule may change in the values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Numerics {
+    /// Nothing: equal bits.
+    Exact,
+    /// The order and place of roundings.
+    Reassociates,
+    /// More: values beyond a range, or a function in place of another that is equal in the reals.
+    #[default]
+    Approximate,
+}
+
+impl Numerics {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Numerics::Exact => "exact",
+            Numerics::Reassociates => "reassociates",
+            Numerics::Approximate => "approximate",
+        }
+    }
+}
+
+/// Which rules are used.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Selection {
+    /// All.
+    #[default]
+    All,
+    /// None: the graph stays as it is.
+    Off,
+    /// None that makes a fused op.
+    NoFusion,
+    /// Those whose names start with one of these.
+    Only(Vec<String>),
+    /// All but those whose names start with one of these.
+    Without(Vec<String>),
+}
+
+/// What the user decides about rewriting.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The most that rules may change.
+    pub numerics: Numerics,
+    /// Which rules.
+    pub selection: Selection,
+    /// For whom it should be fast.
+    pub profile: Profile,
+    /// Rounds of rules.
+    pub iterations: usize,
+    /// Terms after which no further round begins.
+    pub nodes: usize,
+    /// Branches of the exact extraction.
+    pub branches: usize,
+    /// Keep explanations (slower)?
+    pub explain: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            numerics: Numerics::default(),
+            selection: Selection::default(),
+            profile: Profile::cpu(),
+            iterations: 16,
+            nodes: 20_000,
+            branches: 2_000,
+            explain: false,
+        }
+    }
+}
+
+impl Options {
+    /// Is the rule among those to be used?
+    fn uses(&self, rule: &Rule) -> bool {
+        let named = |names: &[String]| names.iter().any(|n| rule.name.starts_with(n.as_str()));
+        let fuses = makes_fused(rule);
+        // What fuses is proven one by one when everything has to be exact.
+        let allowed = rule.numerics <= self.numerics || fuses;
+        allowed
+            && match &self.selection {
+                Selection::All => true,
+                Selection::Off => false,
+                Selection::NoFusion => !fuses,
+                Selection::Only(names) => named(names),
+                Selection::Without(names) => !named(names),
+            }
+    }
+}
+
+/// Does the right side begin with a fused op?
+fn makes_fused(rule: &Rule) -> bool {
+    let word: String = rule.right.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    FusedKind::from_name(&word).is_some()
+}
+
+/// An equality that a rule has found.
+struct Change {
+    class: Id,
+    build: Box<dyn FnOnce(&mut Maker) -> Option<Id>>,
+}
+
+impl Change {
+    fn new(class: Id, build: impl FnOnce(&mut Maker) -> Option<Id> + 'static) -> Change {
+        Change { class, build: Box::new(build) }
+    }
+}
+
+/// A rule that is ready to be used.
+struct Ready {
+    rule: &'static Rule,
+    names: Names,
+    sides: Option<(Pattern, Pattern)>,
+}
+
+impl Ready {
+    fn new(rule: &'static Rule) -> Ready {
+        let mut names = Names::default();
+        let sides = match rule.find {
+            Find::Pattern => Some((pattern::parse(rule.left, &mut names), pattern::parse(rule.right, &mut names))),
+            Find::Function(_) => None,
+        };
+        // Conditions may bind axes of the right side.
+        Ready { rule, names, sides }
+    }
+
+    fn find(&self, matcher: &Matcher, class: Id) -> Vec<Change> {
+        let Some((left, right)) = &self.sides else {
+            let Find::Function(find) = self.rule.find else { return vec![] };
+            return find(matcher.egraph, matcher.forms, class);
+        };
+        let start = Match {
+            classes: vec![None; self.names.classes.len()],
+            numbers: vec![None; self.names.numbers.len()],
+            axes: vec![None; self.names.axes.len()],
+            ..Match::default()
+        };
+        let dtype = matcher.egraph[class].data.ty.dtype;
+        let mut found: Vec<Match> = vec![];
+        for mut m in matcher.matches(left, class, &start) {
+            let holds = |c: &Condition, m: &mut Match| c.holds(matcher.egraph, &self.names, class, m);
+            if self.rule.conditions.iter().all(|c| holds(c, &mut m)) && !found.contains(&m) {
+                found.push(m);
+            }
+        }
+        let change = |m: Match| {
+            let right = right.clone();
+            Change::new(class, move |maker| maker.build(&right, &m, dtype))
+        };
+        found.into_iter().map(change).collect()
+    }
+}
+
+/// Rewrites a graph.
+pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
+    let mut report = Report::new(graph, options);
+    if options.selection == Selection::Off || graph.outputs.is_empty() {
+        return (graph.clone(), report);
+    }
+    let (mut egraph, classes) = build::to_egraph(graph, options.explain);
+    saturate(&mut egraph, options, &mut report);
+    let choice = extract::extract(&egraph, graph, &classes, options);
+    let mut new = build::to_graph(graph, &mut egraph, &classes, &choice);
+    simplify(&mut new);
+    report.finish(&new, options, &egraph, &choice);
+    (new, report)
+}
+
+fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
+    let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r)).map(Ready::new).collect();
+    let loose = options.numerics >= Numerics::Reassociates;
+    report.stop = "iteration limit";
+    for iteration in 0..options.iterations {
+        report.iterations = iteration + 1;
+        let terms = egraph.total_number_of_nodes();
+        if terms > options.nodes {
+            report.stop = "term limit";
+            break;
+        }
+        let forms = Forms::new(egraph);
+        let mut changes: Vec<(&'static str, bool, Change)> = vec![];
+        if loose {
+            for (a, b, why) in forms.equal_classes() {
+                changes.push((why, false, Change::new(a, move |_| Some(b))));
+            }
+        }
+        let matcher = Matcher { egraph, forms: &forms };
+        for class in forms.classes() {
+            for ready in &ready {
+                let proof = !loose && makes_fused(ready.rule);
+                changes.extend(ready.find(&matcher, class).into_iter().map(|c| (ready.rule.name, proof, c)));
+            }
+        }
+        let mut changed = false;
+        for (name, proof, change) in changes {
+            let Some(equal) = (change.build)(&mut Maker { egraph }) else { continue };
+            if !same_type(&egraph[change.class].data, &egraph[equal].data) {
+                continue;
+            }
+            if proof && !exact::is_proven(egraph, change.class, equal) {
+                continue;
+            }
+            let (class, equal) = (egraph.find(change.class), egraph.find(equal));
+            if class != equal {
+                egraph.union_trusted(class, equal, name);
+                report.count(name);
+                changed = true;
+            }
+        }
+        egraph.rebuild();
+        build::sort_operands(egraph);
+        if !changed && egraph.total_number_of_nodes() == terms {
+            report.stop = "saturated";
+            break;
+        }
+    }
+}
+
+fn same_type(a: &Facts, b: &Facts) -> bool {
+    let numbers = |f: &Facts| f.constant.map(f64::to_bits);
+    let agree = numbers(a).is_none() || numbers(b).is_none() || a.constant == b.constant;
+    let ty: (&Type, &Type) = (&a.ty, &b.ty);
+    ty.0 == ty.1 && agree
+}
+
+/// How often each fused op is in a graph, by name.
+pub fn fused_ops(graph: &Graph) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for node in &graph.nodes {
+        if let Op::Fused(fused) = &node.op {
+            *counts.entry(fused.kind.row().name).or_insert(0) += 1;
+        }
+    }
+    counts
+}

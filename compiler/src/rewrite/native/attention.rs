@@ -1,0 +1,250 @@
+//! Attention: scores, mask, softmax and values.
+
+use super::masks::{Mask, mask};
+use super::{axes, narrowest, terms};
+use crate::rewrite::Change;
+use crate::rewrite::normal::{Forms, Product};
+use crate::rewrite::term::Egraph;
+use egg::Id;
+use forebay_ir::{AxisId, DType, Fused, FusedKind, Op, ReduceKind, UnaryOp};
+
+/// What scores are made of.
+#[derive(Clone, Debug)]
+struct Scores {
+    /// Queries, keys and the axis they are contracted over.
+    pairs: Vec<(Id, Id, AxisId)>,
+    scale: f64,
+    mask: Mask,
+}
+
+pub(in crate::rewrite) fn attention(egraph: &Egraph, forms: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::Contract { over } = op else { continue };
+        let [u] = over[..] else { continue };
+        for i in 0..2 {
+            let v = egraph.find(term.args[1 - i]);
+            let Some((scores, sink)) = probabilities(egraph, term.args[i], u) else { continue };
+            let Some(scores) = decode(egraph, forms, scores, u, 12) else { continue };
+            found.extend(change(egraph, class, &scores, sink, v, u));
+        }
+    }
+    found
+}
+
+fn change(egraph: &Egraph, class: Id, scores: &Scores, sink: Option<Id>, v: Id, u: AxisId) -> Option<Change> {
+    let t = query_axis(egraph, scores)?;
+    let own: Vec<AxisId> = axes(egraph, v).iter().copied().filter(|&a| a != u).collect();
+    // Values are of keys, and queries are the rows of the scores.
+    if own.contains(&t) || scores.pairs.iter().any(|(q, _, _)| !axes(egraph, *q).contains(&t)) {
+        return None;
+    }
+    let mut operands: Vec<Id> = scores.pairs.iter().flat_map(|(q, k, _)| [*q, *k]).collect();
+    let narrow = egraph[v].data.ty.dtype;
+    if operands.iter().any(|&o| egraph[o].data.ty.dtype != narrow) {
+        return None;
+    }
+    operands.push(v);
+    if let Some((query, key)) = scores.mask.documents {
+        operands.extend([query, key]);
+    }
+    operands.extend(sink.map(|s| narrowest(egraph, s)));
+    let mut all = vec![t, u];
+    all.extend(scores.pairs.iter().map(|p| p.2));
+    let numbers = vec![
+        scores.scale,
+        f64::from(u8::from(scores.mask.causal)),
+        scores.mask.window.unwrap_or(0) as f64,
+        f64::from(u8::from(scores.mask.documents.is_some())),
+        f64::from(u8::from(sink.is_some())),
+    ];
+    let fused = Fused { kind: FusedKind::Attention, axes: all, numbers };
+    let wanted = egraph[class].data.ty.clone();
+    Some(Change::new(class, move |maker| {
+        let value = maker.try_op(Op::Fused(Box::new(fused)), &operands)?;
+        (*maker.ty(value) == wanted).then_some(value)
+    }))
+}
+
+/// The scores and the sink of what is a softmax over the keys, maybe narrowed.
+fn probabilities(egraph: &Egraph, class: Id, u: AxisId) -> Option<(Id, Option<Id>)> {
+    terms(egraph, class).find_map(|(op, term)| match op {
+        Op::Fused(fused) if fused.kind == FusedKind::Softmax && fused.axes == [u] => {
+            Some((egraph.find(term.args[0]), None))
+        }
+        Op::Fused(fused) if fused.kind == FusedKind::SinkSoftmax && fused.axes == [u] => {
+            Some((egraph.find(term.args[0]), Some(egraph.find(term.args[1]))))
+        }
+        Op::Cast(to) if to.bytes() <= egraph[term.args[0]].data.ty.dtype.bytes() => {
+            probabilities(egraph, term.args[0], u)
+        }
+        _ => None,
+    })
+}
+
+/// Reads scores from the outside in: masks, factors, the products of queries and keys.
+fn decode(egraph: &Egraph, forms: &Forms, class: Id, u: AxisId, depth: usize) -> Option<Scores> {
+    let depth = depth.checked_sub(1)?;
+    let class = egraph.find(class);
+    for (op, term) in terms(egraph, class) {
+        if let Op::Select = op
+            && let Some(scores) = selected(egraph, forms, &term.args, u, depth)
+        {
+            return Some(scores);
+        }
+    }
+    for sum in forms.sums(class) {
+        if sum.constant == 0.0
+            && let Some(scores) = summed(egraph, forms, &sum.terms, class, u, depth)
+        {
+            return Some(scores);
+        }
+    }
+    for product in forms.products(class) {
+        if let [(inner, 1.0)] = product.factors[..]
+            && inner != class
+            && let Some(scores) = decode(egraph, forms, inner, u, depth)
+            && scores.mask == Mask::default()
+        {
+            return Some(Scores { scale: scores.scale * product.coefficient, ..scores });
+        }
+    }
+    terms(egraph, class).find_map(|(op, term)| {
+        let Op::Contract { over } = op else { return None };
+        let [head] = over[..] else { return None };
+        let [a, b] = [narrowest(egraph, term.args[0]), narrowest(egraph, term.args[1])];
+        let is_key = |id: Id| axes(egraph, id).contains(&u);
+        let (q, k) = match (is_key(a), is_key(b)) {
+            (false, true) => (a, b),
+            (true, false) => (b, a),
+            _ => return None,
+        };
+        Some(Scores { pairs: vec![(q, k, head)], scale: 1.0, mask: Mask::default() })
+    })
+}
+
+/// `select(mask, scores, -inf)`, or the other way round.
+fn selected(egraph: &Egraph, forms: &Forms, args: &[Id], u: AxisId, depth: usize) -> Option<Scores> {
+    let hidden = |id: Id| egraph[id].data.constant == Some(f64::NEG_INFINITY);
+    let (inner, negated) = match (hidden(args[1]), hidden(args[2])) {
+        (false, true) => (args[1], false),
+        (true, false) => (args[2], true),
+        _ => return None,
+    };
+    let outer = mask(egraph, egraph.find(args[0]), u, negated)?;
+    let scores = decode(egraph, forms, inner, u, depth)?;
+    Some(Scores { mask: scores.mask.and(outer)?, ..scores })
+}
+
+/// Scores of several pairs, and masks that are added.
+fn summed(
+    egraph: &Egraph,
+    forms: &Forms,
+    parts: &[(Id, f64)],
+    whole: Id,
+    u: AxisId,
+    depth: usize,
+) -> Option<Scores> {
+    let mut scores: Option<Scores> = None;
+    let mut all = Mask::default();
+    for &(part, coefficient) in parts {
+        if part == whole {
+            return None;
+        }
+        if let Some(mask) = added_mask(egraph, part, u) {
+            all = all.and(mask)?;
+            continue;
+        }
+        let mut own = decode(egraph, forms, part, u, depth)?;
+        own.scale *= coefficient;
+        all = all.and(std::mem::take(&mut own.mask))?;
+        scores = Some(match scores {
+            None => own,
+            Some(before) if before.scale == own.scale => {
+                Scores { pairs: [before.pairs, own.pairs].concat(), ..before }
+            }
+            Some(_) => return None,
+        });
+    }
+    let scores = scores?;
+    Some(Scores { mask: all, ..scores })
+}
+
+/// `select(mask, 0, -inf)`.
+fn added_mask(egraph: &Egraph, class: Id, u: AxisId) -> Option<Mask> {
+    terms(egraph, class).find_map(|(op, term)| {
+        let constant = |i: usize| egraph[term.args[i]].data.constant;
+        match (op, op == &Op::Select) {
+            (_, true) if constant(1) == Some(0.0) && constant(2) == Some(f64::NEG_INFINITY) => {
+                mask(egraph, egraph.find(term.args[0]), u, false)
+            }
+            (_, true) if constant(2) == Some(0.0) && constant(1) == Some(f64::NEG_INFINITY) => {
+                mask(egraph, egraph.find(term.args[0]), u, true)
+            }
+            _ => None,
+        }
+    })
+}
+
+/// The axis of the queries: the one that the mask speaks of, else the longest that keys do not have.
+fn query_axis(egraph: &Egraph, scores: &Scores) -> Option<AxisId> {
+    if let Some(query) = scores.mask.query {
+        return Some(query);
+    }
+    let (q, ..) = scores.pairs[0];
+    let own = axes(egraph, q).iter().copied().filter(|a| scores.pairs.iter().all(|p| !axes(egraph, p.1).contains(a)));
+    own.max_by_key(|&a| (egraph.analysis.scratch.size(a), std::cmp::Reverse(a)))
+}
+
+/// `contract(exp(s), v) / sum(exp(s))`.
+pub(in crate::rewrite) fn late_division(egraph: &Egraph, forms: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for product in forms.products(class) {
+        for &(sum, _) in product.factors.iter().filter(|f| f.1 == -1.0) {
+            for (op, reduce) in terms(egraph, sum) {
+                let Op::Reduce { kind: ReduceKind::Sum, over } = op else { continue };
+                let e = egraph.find(reduce.args[0]);
+                let [u] = over[..] else { continue };
+                let Some(s) = exponent(egraph, e) else { continue };
+                for &(contract, _) in product.factors.iter().filter(|f| f.1 == 1.0) {
+                    let Some(v) = contracted_with(egraph, contract, e, u) else { continue };
+                    let rest = product
+                        .without(&Product { coefficient: 1.0, factors: vec![(sum, -1.0)] }, 1.0)
+                        .and_then(|p| p.without(&Product::atom(contract), 1.0));
+                    let Some(rest) = rest else { continue };
+                    let dtype = egraph[class].data.ty.dtype;
+                    found.push(Change::new(class, move |maker| {
+                        let p = maker.try_op(Op::Fused(Box::new(Fused::new(FusedKind::Softmax, [u], []))), &[s])?;
+                        let o = maker.try_op(Op::Contract { over: vec![u] }, &[p, v])?;
+                        maker.product(&Product::atom(o).times(&rest), dtype)
+                    }));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn exponent(egraph: &Egraph, class: Id) -> Option<Id> {
+    terms(egraph, class).find_map(|(op, term)| match op {
+        Op::Unary(UnaryOp::Exp) if egraph[class].data.ty.dtype != DType::BF16 => Some(egraph.find(term.args[0])),
+        _ => None,
+    })
+}
+
+/// The other operand of a contraction with `e` over `u`.
+fn contracted_with(egraph: &Egraph, class: Id, e: Id, u: AxisId) -> Option<Id> {
+    terms(egraph, class).find_map(|(op, term)| match op {
+        Op::Contract { over } if *over == [u] => {
+            let [a, b] = [egraph.find(term.args[0]), egraph.find(term.args[1])];
+            if a == e {
+                Some(b)
+            } else if b == e {
+                Some(a)
+            } else {
+                None
+            }
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,363 @@
+//! Normal forms of sums and products, so that no rule needs commutativity or associativity.
+//!
+//! ```text
+//! x / sqrt(m) * g      x * rsqrt(m) * g      g * (x * m ^ -0.5)        all are the product  {x: 1, m: -0.5, g: 1}
+//! 0.5 * (1 + tanh(y))  0.5 + tanh(y) / 2                               both are the sum     {1: 0.5, tanh(y): 0.5}
+//! ```
+//!
+//! Forms are flat and sorted by e-class, and computed anew from the terms of each class in every iteration. Two classes of one form are equal in the
+//! reals, so merging them is of the numerics class *reassociates*.
+
+use super::term::{Egraph, Term};
+use egg::Id;
+use forebay_ir::{AxisId, BinaryOp, DType, Op, UnaryOp};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// `coefficient * Π class ^ exponent`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Product {
+    pub coefficient: f64,
+    /// Sorted by class, exponents not 0.
+    pub factors: Vec<(Id, f64)>,
+}
+
+/// `constant + Σ coefficient * class`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sum {
+    pub constant: f64,
+    /// Sorted by class, coefficients not 0.
+    pub terms: Vec<(Id, f64)>,
+}
+
+impl Product {
+    fn number(coefficient: f64) -> Product {
+        Product { coefficient, factors: vec![] }
+    }
+
+    pub fn atom(class: Id) -> Product {
+        Product { coefficient: 1.0, factors: vec![(class, 1.0)] }
+    }
+
+    pub fn times(&self, other: &Product) -> Product {
+        Product { coefficient: self.coefficient * other.coefficient, factors: merged(&self.factors, &other.factors) }
+    }
+
+    /// To a power that is a whole number, or when nothing can be negative.
+    fn powered(&self, exponent: f64) -> Product {
+        let factors = self.factors.iter().map(|&(c, e)| (c, e * exponent)).collect();
+        Product { coefficient: self.coefficient.powf(exponent), factors }
+    }
+
+    /// What is left when `other` to the power `exponent` is taken out: only what is there can be.
+    pub fn without(&self, other: &Product, exponent: f64) -> Option<Product> {
+        let mut rest = self.clone();
+        for &(class, e) in &other.factors {
+            let at = rest.factors.iter().position(|f| f.0 == class)?;
+            let wanted = e * exponent;
+            let left = rest.factors[at].1 - wanted;
+            if rest.factors[at].1.signum() != wanted.signum() || left != 0.0 && left.signum() != wanted.signum() {
+                return None;
+            }
+            rest.factors[at].1 = left;
+            if left == 0.0 {
+                rest.factors.remove(at);
+            }
+        }
+        rest.coefficient /= other.coefficient.powf(exponent);
+        Some(rest)
+    }
+
+    fn is_trivial(&self) -> bool {
+        self.coefficient == 1.0 && matches!(self.factors[..], [(_, 1.0)])
+    }
+}
+
+impl Sum {
+    fn atom(class: Id) -> Sum {
+        Sum { constant: 0.0, terms: vec![(class, 1.0)] }
+    }
+
+    fn plus(&self, other: &Sum) -> Sum {
+        Sum { constant: self.constant + other.constant, terms: merged(&self.terms, &other.terms) }
+    }
+
+    fn scaled(&self, by: f64) -> Sum {
+        Sum { constant: self.constant * by, terms: self.terms.iter().map(|&(c, k)| (c, k * by)).collect() }
+    }
+
+    /// What is left when `other` times `by` is taken out: only what is there, in the same measure, can be.
+    pub fn without(&self, other: &Sum, by: f64) -> Option<Sum> {
+        let mut rest = self.clone();
+        for &(class, k) in &other.terms {
+            let at = rest.terms.iter().position(|t| t.0 == class && t.1 == k * by)?;
+            rest.terms.remove(at);
+        }
+        rest.constant -= other.constant * by;
+        Some(rest)
+    }
+
+    fn is_trivial(&self) -> bool {
+        self.constant == 0.0 && matches!(self.terms[..], [(_, 1.0)])
+    }
+}
+
+/// Adds up what belongs to the same class.
+fn merged(a: &[(Id, f64)], b: &[(Id, f64)]) -> Vec<(Id, f64)> {
+    let mut all: Vec<(Id, f64)> = a.to_vec();
+    for &(class, number) in b {
+        match all.iter_mut().find(|x| x.0 == class) {
+            Some(x) => x.1 += number,
+            None => all.push((class, number)),
+        }
+    }
+    all.retain(|x| x.1 != 0.0);
+    all.sort_unstable_by_key(|x| x.0);
+    all
+}
+
+/// More forms than this of one class are not looked at.
+const MAX_FORMS: usize = 6;
+/// Longer forms than this stay nested.
+const MAX_LENGTH: usize = 24;
+
+/// The normal forms of all classes of an e-graph at rest.
+pub(super) struct Forms<'e> {
+    egraph: &'e Egraph,
+    products: FxHashMap<Id, Vec<Product>>,
+    sums: FxHashMap<Id, Vec<Sum>>,
+    busy: FxHashSet<Id>,
+    by_product: FxHashMap<FormKey, Id>,
+}
+
+type FormKey = (DType, Vec<AxisId>, u64, Vec<(Id, u64)>);
+
+impl<'e> Forms<'e> {
+    pub fn new(egraph: &'e Egraph) -> Forms<'e> {
+        let mut forms = Forms {
+            egraph,
+            products: FxHashMap::default(),
+            sums: FxHashMap::default(),
+            busy: FxHashSet::default(),
+            by_product: FxHashMap::default(),
+        };
+        for class in forms.classes() {
+            if egraph[class].data.ty.dtype.is_float() {
+                forms.product(class);
+                forms.sum(class);
+            }
+        }
+        for class in forms.classes() {
+            for product in forms.products.get(&class).cloned().unwrap_or_default() {
+                let key = forms.product_key(class, &product);
+                forms.by_product.entry(key).or_insert(class);
+            }
+        }
+        forms
+    }
+
+    /// All classes, in order.
+    pub fn classes(&self) -> Vec<Id> {
+        let mut classes: Vec<Id> = self.egraph.classes().map(|c| c.id).collect();
+        classes.sort_unstable();
+        classes
+    }
+
+    /// The forms of a class as a product; the class itself at least.
+    pub fn products(&self, class: Id) -> &[Product] {
+        self.products.get(&class).map_or(&[], Vec::as_slice)
+    }
+
+    /// The forms of a class as a sum; the class itself at least.
+    pub fn sums(&self, class: Id) -> &[Sum] {
+        self.sums.get(&class).map_or(&[], Vec::as_slice)
+    }
+
+    /// The class of this dtype and these axes that has the product as a form.
+    pub fn class_of(&self, dtype: DType, axes: &[AxisId], product: &Product) -> Option<Id> {
+        if product.is_trivial() {
+            return Some(product.factors[0].0).filter(|&c| self.egraph[c].data.ty.axes == axes);
+        }
+        self.by_product.get(&key(dtype, axes, product.coefficient, &product.factors)).copied()
+    }
+
+    /// Pairs of classes that have a form in common.
+    pub fn equal_classes(&self) -> Vec<(Id, Id, &'static str)> {
+        let mut pairs = vec![];
+        let (mut products, mut sums) = (FxHashMap::default(), FxHashMap::default());
+        for class in self.classes() {
+            let ty = &self.egraph[class].data.ty;
+            for product in self.products(class) {
+                if product.is_trivial() {
+                    let own = product.factors[0].0;
+                    if own != class && self.egraph[own].data.ty == *ty {
+                        pairs.push((own, class, "equal products"));
+                    }
+                    continue;
+                }
+                let other = *products.entry(self.product_key(class, product)).or_insert(class);
+                if other != class {
+                    pairs.push((other, class, "equal products"));
+                }
+            }
+            for sum in self.sums(class) {
+                if sum.is_trivial() {
+                    let own = sum.terms[0].0;
+                    if own != class && self.egraph[own].data.ty == *ty {
+                        pairs.push((own, class, "equal sums"));
+                    }
+                    continue;
+                }
+                let key = key(ty.dtype, &ty.axes, sum.constant, &sum.terms);
+                let other = *sums.entry(key).or_insert(class);
+                if other != class {
+                    pairs.push((other, class, "equal sums"));
+                }
+            }
+        }
+        pairs
+    }
+
+    fn product_key(&self, class: Id, product: &Product) -> FormKey {
+        let ty = &self.egraph[class].data.ty;
+        key(ty.dtype, &ty.axes, product.coefficient, &product.factors)
+    }
+
+    /// The first form of a class, which its users are flattened with.
+    fn product(&mut self, class: Id) -> Product {
+        let class = self.egraph.find(class);
+        if let Some(found) = self.products.get(&class) {
+            return found[0].clone();
+        }
+        if let Some(number) = self.egraph[class].data.constant {
+            let product = Product::number(number);
+            self.products.insert(class, vec![product.clone()]);
+            return product;
+        }
+        if !self.busy.insert(class) {
+            return Product::atom(class);
+        }
+        let mut found: Vec<Product> = vec![];
+        for term in self.egraph[class].nodes.clone() {
+            if let Some(product) = self.product_of(&term) {
+                let usable = product.factors.len() <= MAX_LENGTH && product.coefficient.is_finite();
+                if usable && !found.contains(&product) && found.len() < MAX_FORMS {
+                    found.push(product);
+                }
+            }
+        }
+        self.busy.remove(&class);
+        // The flattest first.
+        found.sort_by(|a, b| b.factors.len().cmp(&a.factors.len()).then_with(|| order(&a.factors, &b.factors)));
+        if found.is_empty() {
+            found.push(Product::atom(class));
+        }
+        self.products.insert(class, found.clone());
+        found.swap_remove(0)
+    }
+
+    fn product_of(&mut self, term: &Term) -> Option<Product> {
+        let op = self.egraph.analysis.op(term).clone();
+        let arg = |i: usize| term.args[i];
+        match op {
+            Op::Binary(BinaryOp::Mul) => Some(self.product(arg(0)).times(&self.product(arg(1)))),
+            Op::Binary(BinaryOp::Div) => {
+                let below = self.power(arg(1), -1.0);
+                Some(self.product(arg(0)).times(&below))
+            }
+            Op::Unary(UnaryOp::Neg) => Some(self.product(arg(0)).times(&Product::number(-1.0))),
+            Op::Unary(UnaryOp::Sqrt) => Some(self.power(arg(0), 0.5)),
+            Op::Unary(UnaryOp::Rsqrt) => Some(self.power(arg(0), -0.5)),
+            Op::Binary(BinaryOp::Pow) => {
+                let exponent = self.egraph[arg(1)].data.constant?;
+                (exponent.is_finite() && exponent != 0.0).then(|| self.power(arg(0), exponent))
+            }
+            _ => None,
+        }
+    }
+
+    fn power(&mut self, base: Id, exponent: f64) -> Product {
+        let base = self.egraph.find(base);
+        let product = self.product(base);
+        let whole = exponent.fract() == 0.0;
+        let known = |c: Id| self.egraph[c].data.nonnegative;
+        let safe = product.coefficient > 0.0 && product.factors.iter().all(|f| known(f.0));
+        if whole || safe {
+            let power = product.powered(exponent);
+            if power.coefficient.is_finite() {
+                return power;
+            }
+        }
+        Product { coefficient: 1.0, factors: vec![(base, exponent)] }
+    }
+
+    fn sum(&mut self, class: Id) -> Sum {
+        let class = self.egraph.find(class);
+        if let Some(found) = self.sums.get(&class) {
+            return found[0].clone();
+        }
+        if let Some(constant) = self.egraph[class].data.constant {
+            let sum = Sum { constant, terms: vec![] };
+            self.sums.insert(class, vec![sum.clone()]);
+            return sum;
+        }
+        if !self.busy.insert(class) {
+            return Sum::atom(class);
+        }
+        let mut found: Vec<Sum> = vec![];
+        for term in self.egraph[class].nodes.clone() {
+            if let Some(sum) = self.sum_of(&term) {
+                let usable = sum.terms.len() <= MAX_LENGTH && sum.constant.is_finite();
+                if usable && !found.contains(&sum) && found.len() < MAX_FORMS {
+                    found.push(sum);
+                }
+            }
+        }
+        self.busy.remove(&class);
+        found.sort_by(|a, b| b.terms.len().cmp(&a.terms.len()).then_with(|| order(&a.terms, &b.terms)));
+        if found.is_empty() {
+            found.push(Sum::atom(class));
+        }
+        self.sums.insert(class, found.clone());
+        found.swap_remove(0)
+    }
+
+    fn sum_of(&mut self, term: &Term) -> Option<Sum> {
+        let op = self.egraph.analysis.op(term).clone();
+        let number = |i: usize| self.egraph[term.args[i]].data.constant;
+        match op {
+            Op::Binary(BinaryOp::Add) => Some(self.sum(term.args[0]).plus(&self.sum(term.args[1]))),
+            Op::Binary(BinaryOp::Sub) => {
+                let less = self.sum(term.args[1]).scaled(-1.0);
+                Some(self.sum(term.args[0]).plus(&less))
+            }
+            Op::Unary(UnaryOp::Neg) => Some(self.sum(term.args[0]).scaled(-1.0)),
+            Op::Binary(BinaryOp::Mul) => match (number(0), number(1)) {
+                (Some(k), None) if k.is_finite() && k != 0.0 => Some(self.sum(term.args[1]).scaled(k)),
+                (None, Some(k)) if k.is_finite() && k != 0.0 => Some(self.sum(term.args[0]).scaled(k)),
+                _ => None,
+            },
+            Op::Binary(BinaryOp::Div) => match number(1) {
+                Some(k) if k.is_finite() && k != 0.0 => Some(self.sum(term.args[0]).scaled(1.0 / k)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+fn key(dtype: DType, axes: &[AxisId], number: f64, parts: &[(Id, f64)]) -> FormKey {
+    (dtype, axes.to_vec(), rounded(number), parts.iter().map(|&(c, x)| (c, rounded(x))).collect())
+}
+
+/// Numbers that differ in the last places only are one: `1 / 3 * 3` and 1.
+fn rounded(x: f64) -> u64 {
+    if x == 0.0 {
+        return 0;
+    }
+    (x.to_bits() + (1 << 11)) >> 12
+}
+
+fn order(a: &[(Id, f64)], b: &[(Id, f64)]) -> std::cmp::Ordering {
+    let key = |x: &[(Id, f64)]| x.iter().map(|&(c, n)| (c, n.to_bits())).collect::<Vec<_>>();
+    key(a).cmp(&key(b))
+}

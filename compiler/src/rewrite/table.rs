@@ -1,0 +1,396 @@
+//! The rules, one row each.
+
+use super::conditions::Condition::{self, AtLeast, InverseSize, Inverts, Lacks, Only, SameAxes, SameType, Searches};
+use super::native;
+use super::normal::Forms;
+use super::term::Egraph;
+use super::{Change, Numerics};
+use egg::Id;
+
+/// How a rule finds what it applies to.
+pub(super) enum Find {
+    /// Wherever the left pattern matches and the conditions hold, the right pattern is equal.
+    Pattern,
+    /// By a function, for what patterns cannot say: sets of axes, masks, views. `left` and `right` then describe it.
+    Function(fn(&Egraph, &Forms, Id) -> Vec<Change>),
+}
+
+/// A rule: two forms that are equal.
+pub(super) struct Rule {
+    /// `family.rule`.
+    pub name: &'static str,
+    /// What it says, in a sentence.
+    pub meaning: &'static str,
+    /// What it may change.
+    pub numerics: Numerics,
+    /// The form that is looked for.
+    pub left: &'static str,
+    /// The equal form.
+    pub right: &'static str,
+    /// What must hold.
+    pub conditions: &'static [Condition],
+    /// How it is found.
+    pub find: Find,
+}
+
+const fn pattern(
+    name: &'static str,
+    numerics: Numerics,
+    left: &'static str,
+    right: &'static str,
+    conditions: &'static [Condition],
+    meaning: &'static str,
+) -> Rule {
+    Rule { name, meaning, numerics, left, right, conditions, find: Find::Pattern }
+}
+
+const fn function(
+    name: &'static str,
+    numerics: Numerics,
+    left: &'static str,
+    right: &'static str,
+    find: fn(&Egraph, &Forms, Id) -> Vec<Change>,
+    meaning: &'static str,
+) -> Rule {
+    Rule { name, meaning, numerics, left, right, conditions: &[], find: Find::Function(find) }
+}
+
+use Numerics::{Approximate, Exact, Reassociates};
+
+/// All rules.
+pub(super) static RULES: &[Rule] = &[
+    // Algebra. Sums and products need no rules: they have normal forms.
+    function(
+        "algebra.dot",
+        Reassociates,
+        "contract(a, b; A), both with all axes",
+        "sum(a * b; A)",
+        native::algebra::dot,
+        "A contraction that keeps axes of both operands only is the sum of a product.",
+    ),
+    function(
+        "algebra.sum-factor",
+        Reassociates,
+        "sum(c * x; A), c without A",
+        "c * sum(x; A)",
+        native::algebra::factor_of_sum,
+        "What does not change along the summed axes can be multiplied with the sum.",
+    ),
+    function(
+        "algebra.contract-factor",
+        Reassociates,
+        "contract(c * x, y; A), c a number",
+        "c * contract(x, y; A)",
+        native::algebra::factor_of_contract,
+        "A number can be multiplied with the product.",
+    ),
+    function(
+        "algebra.sum-rename",
+        Exact,
+        "sum(rename(x; a -> b); b)",
+        "sum(x; a)",
+        native::renames::reduce,
+        "The name of a summed axis does not matter.",
+    ),
+    function(
+        "algebra.move-rename",
+        Exact,
+        "f(rename(x; a -> b), rename(y; a -> b))",
+        "rename(f(x, y); a -> b)",
+        native::renames::elementwise,
+        "Elementwise ops do not mind names of axes.",
+    ),
+    function(
+        "algebra.undo-rename",
+        Exact,
+        "rename(rename(x; a -> b); b -> a)",
+        "x",
+        native::renames::undo,
+        "A name given back.",
+    ),
+    pattern(
+        "algebra.log-gather",
+        Exact,
+        "log(gather(x, i; A))",
+        "gather(log(x), i; A)",
+        &[],
+        "A look-up and an elementwise function change places.",
+    ),
+    pattern(
+        "algebra.gather-difference",
+        Exact,
+        "gather(x - y, i; A)",
+        "gather(x, i; A) - y",
+        &[Lacks("y", "A")],
+        "What does not change along the axis needs no looking up.",
+    ),
+    pattern(
+        "algebra.gather-negative",
+        Exact,
+        "gather(-x, i; A)",
+        "-gather(x, i; A)",
+        &[],
+        "A look-up and a sign change places.",
+    ),
+    // Norms.
+    pattern(
+        "norm.rms",
+        Reassociates,
+        "x * (#c * sum(x ^ 2; A) + #e) ^ -0.5 * ..rest",
+        "rms(x; A; #e) * ..rest",
+        &[InverseSize("c", "A")],
+        "A value over its root mean square.",
+    ),
+    pattern(
+        "norm.rms-cast",
+        Exact,
+        "cast(rms(cast(x); A; #e))",
+        "rms(x; A; #e)",
+        &[SameType("x")],
+        "An RMS norm takes its statistics in wide floats by itself.",
+    ),
+    pattern(
+        "norm.rms-norm",
+        Reassociates,
+        "rms(x; A; #e) * g * ..rest",
+        "rms_norm(x, g; A; #e) * ..rest",
+        &[Only("g", "A")],
+        "An RMS norm and its gain.",
+    ),
+    // Activations.
+    pattern(
+        "activation.sigmoid-cut",
+        Approximate,
+        "(1 + exp(min(-x, #c))) ^ -1 * ..rest",
+        "sigmoid(x) * ..rest",
+        &[AtLeast("c", 60.0)],
+        "A sigmoid whose exponent is cut where it is next to nothing.",
+    ),
+    pattern(
+        "activation.sigmoid",
+        Approximate,
+        "(1 + exp(-x)) ^ -1 * ..rest",
+        "sigmoid(x) * ..rest",
+        &[],
+        "A sigmoid.",
+    ),
+    pattern(
+        "activation.sigmoid-inverse",
+        Approximate,
+        "(1 + exp(x) ^ -1) ^ -1 * ..rest",
+        "sigmoid(x) * ..rest",
+        &[],
+        "A sigmoid by the inverse of an exponential.",
+    ),
+    pattern(
+        "activation.sigmoid-ratio",
+        Approximate,
+        "exp(x) * (1 + exp(x)) ^ -1 * ..rest",
+        "sigmoid(x) * ..rest",
+        &[],
+        "A sigmoid as a share.",
+    ),
+    pattern(
+        "activation.sigmoid-tanh",
+        Approximate,
+        "0.5 + 0.5 * tanh(0.5 * x)",
+        "sigmoid(x)",
+        &[],
+        "A sigmoid is a stretched hyperbolic tangent.",
+    ),
+    pattern(
+        "activation.silu",
+        Reassociates,
+        "x * sigmoid(x) * ..rest",
+        "silu(x) * ..rest",
+        &[],
+        "SiLU (arXiv 1702.03118).",
+    ),
+    pattern(
+        "activation.swiglu",
+        Reassociates,
+        "x * sigmoid(x) * y",
+        "swiglu(x, y)",
+        &[SameAxes("x", "y")],
+        "SwiGLU (arXiv 2002.05202).",
+    ),
+    pattern(
+        "activation.clamped-swiglu",
+        Reassociates,
+        "min(a, #l) * sigmoid(#s * min(a, #l)) * (#h + min(max(b, -#l), #l))",
+        "clamped_swiglu(a, b; ; #l, #s, #h)",
+        &[SameAxes("a", "b")],
+        "The clamped SwiGLU of gpt-oss (arXiv 2508.10925).",
+    ),
+    pattern(
+        "activation.clamped-swiglu-upper",
+        Reassociates,
+        "min(a, #l) * sigmoid(#s * min(a, #l)) * (#h + max(min(b, #l), -#l))",
+        "clamped_swiglu(a, b; ; #l, #s, #h)",
+        &[SameAxes("a", "b")],
+        "The same with the bounds in the other order.",
+    ),
+    // Softmax and losses.
+    pattern(
+        "softmax.softmax",
+        Approximate,
+        "exp(x) * sum(exp(x); A) ^ -1 * ..rest",
+        "softmax(x; A) * ..rest",
+        &[],
+        "Exponentials over their sum.",
+    ),
+    pattern(
+        "softmax.sink",
+        Approximate,
+        "exp(x) * (sum(exp(x); A) + exp(s)) ^ -1 * ..rest",
+        "sink_softmax(x, s; A) * ..rest",
+        &[Lacks("s", "A")],
+        "Exponentials over their sum and one more (arXiv 2309.17453).",
+    ),
+    function(
+        "softmax.shift",
+        Approximate,
+        "softmax(x + m; A), m without A",
+        "softmax(x; A)",
+        native::softmax::shift,
+        "What all entries of a row have in common cancels.",
+    ),
+    function(
+        "softmax.sink-shift",
+        Approximate,
+        "sink_softmax(x + m, s + m; A), m without A",
+        "sink_softmax(x, s; A)",
+        native::softmax::sink_shift,
+        "The same for a softmax with a sink.",
+    ),
+    pattern(
+        "softmax.log-sum-exp",
+        Approximate,
+        "log(sum(exp(x); A))",
+        "log_sum_exp(x; A)",
+        &[],
+        "The logarithm of a sum of exponentials.",
+    ),
+    function(
+        "softmax.log-sum-exp-shift",
+        Approximate,
+        "log_sum_exp(x + m; A), m without A",
+        "log_sum_exp(x; A) + m",
+        native::softmax::log_sum_exp_shift,
+        "What all entries have in common can be added afterwards.",
+    ),
+    pattern(
+        "softmax.log-softmax",
+        Approximate,
+        "log(softmax(x; A))",
+        "x - log_sum_exp(x; A)",
+        &[],
+        "The logarithm of a softmax.",
+    ),
+    pattern(
+        "loss.cross-entropy",
+        Reassociates,
+        "log_sum_exp(x; A) - gather(x, l; A) + ..rest",
+        "cross_entropy(x, l; A) + ..rest",
+        &[],
+        "The negative logarithm of a label's share.",
+    ),
+    // Attention and positions.
+    function(
+        "attention.rope",
+        Reassociates,
+        "merge(stack(e * cos - o * sin, o * cos + e * sin)), e and o taken from split(x)",
+        "rope(x, cos, sin)",
+        native::rope::rope,
+        "Pairs turned by an angle (arXiv 2104.09864).",
+    ),
+    function(
+        "attention.late-division",
+        Reassociates,
+        "contract(exp(s), v; u) / sum(exp(s); u)",
+        "contract(softmax(s; u), v; u)",
+        native::attention::late_division,
+        "A softmax that is normalised after it has met the values.",
+    ),
+    function(
+        "attention.attention",
+        Approximate,
+        "contract(softmax(mask(scale * Σ contract(q, k)); u), v; u)",
+        "attention(q, k, v)",
+        native::attention::attention,
+        "Scores, mask, softmax and values as one op (arXiv 2205.14135).",
+    ),
+    // Routing.
+    pattern(
+        "router.softmax-normalised",
+        Reassociates,
+        "#s * gather(softmax(x; E), c; E) * sum(gather(softmax(x; E), c; E); K) ^ -1",
+        "router_share(x, c; E, K; 0, 1, 0, #s)",
+        &[Searches("c", "E", "K")],
+        "Shares of the best of a softmax that add up to one.",
+    ),
+    pattern(
+        "router.softmax-of-chosen",
+        Approximate,
+        "#s * softmax(gather(x, c; E); K)",
+        "router_share(x, c; E, K; 0, 1, 0, #s)",
+        &[Searches("c", "E", "K")],
+        "A softmax over the chosen logits is the softmax over all, normalised.",
+    ),
+    pattern(
+        "router.softmax",
+        Reassociates,
+        "#s * gather(softmax(x; E), c; E)",
+        "router_share(x, c; E, K; 0, 0, 0, #s)",
+        &[Searches("c", "E", "K")],
+        "Shares of the best of a softmax.",
+    ),
+    pattern(
+        "router.sigmoid-normalised",
+        Reassociates,
+        "#s * gather(sigmoid(x), c; E) * (#e + sum(gather(sigmoid(x), c; E); K)) ^ -1",
+        "router_share(x, c; E, K; 1, 1, #e, #s)",
+        &[Searches("c", "E", "K")],
+        "Shares of the best of sigmoids that add up to one (arXiv 2412.19437).",
+    ),
+    pattern(
+        "router.sigmoid-normalised-plain",
+        Reassociates,
+        "#s * gather(sigmoid(x), c; E) * sum(gather(sigmoid(x), c; E); K) ^ -1",
+        "router_share(x, c; E, K; 1, 1, 0, #s)",
+        &[Searches("c", "E", "K")],
+        "The same without a guard against zero.",
+    ),
+    pattern(
+        "router.sigmoid",
+        Reassociates,
+        "#s * gather(sigmoid(x), c; E)",
+        "router_share(x, c; E, K; 1, 0, 0, #s)",
+        &[Searches("c", "E", "K")],
+        "Shares of the best of sigmoids.",
+    ),
+    function(
+        "router.permute",
+        Exact,
+        "gather(merge(x; T -> t), rows / k; t), rows of a group",
+        "permute(x, rows; t, T; k)",
+        native::routing::permute,
+        "Rows of tokens on their way to the experts.",
+    ),
+    function(
+        "router.permute-dx",
+        Exact,
+        "sum(gather(y, place; r); k), place the inverse of a group",
+        "permute_dx(y, place; r, k)",
+        native::routing::permute_dx,
+        "The rows of each token summed.",
+    ),
+    pattern(
+        "router.unpermute",
+        Reassociates,
+        "sum(w * gather(y, i; R); K)",
+        "unpermute(y, w, i; R, K)",
+        &[Inverts("i"), Lacks("w", "R")],
+        "Rows of experts on their way back, weighted.",
+    ),
+];

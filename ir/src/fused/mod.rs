@@ -1,0 +1,425 @@
+//! Fused ops: what several primitive ops are together, under one name. Rewriting makes them; no model is written in them.
+//!
+//! ```text
+//! %q = mul %x, %x                                     %y = rms_norm %x, %gain {d} (eps 1e-6)
+//! %s = sum %q over {d}                        <==
+//! %m = mul %s, 0.0039 …  %y = mul %n, %gain
+//! ```
+//!
+//! A fused op *is* its body, a few primitive ops over its operands ([`expand`]): type, meaning and kernels derive from it, so a backend without a
+//! kernel of its own for an op runs the body as a region. What a fused op adds to its body is its gradient row, a fused backward that is better than
+//! the derivative of the body step by step ([`gradient`]), and that it is costed as one piece: operands read once, the result written once.
+//!
+//! One row each in [`FusedKind::row`]; bodies and gradients by family in the files of this folder.
+
+mod activation;
+mod attention;
+mod body;
+mod gradient;
+mod norm;
+mod rotary;
+mod routing;
+mod softmax;
+
+pub use attention::AttentionParts;
+pub use gradient::{gradient, gradient_of_body};
+
+use crate::cost::{self, Cost};
+use crate::graph::{Graph, InputRole, ValueId};
+use crate::infer::TypeError;
+use crate::types::{AxisId, Type};
+use body::Body;
+
+/// A fused op with its attributes, which [`FusedRow`] names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fused {
+    /// Which.
+    pub kind: FusedKind,
+    /// The axes it works over.
+    pub axes: Vec<AxisId>,
+    /// Numbers; flags are 0 or 1.
+    pub numbers: Vec<f64>,
+}
+
+/// The fused ops. `d…` are the fused backward ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each is described in its row")]
+pub enum FusedKind {
+    Rms,
+    RmsDx,
+    RmsNorm,
+    RmsNormDx,
+    AddRmsNorm,
+    Sigmoid,
+    Silu,
+    SiluDx,
+    Swiglu,
+    SwigluDa,
+    ClampedSwiglu,
+    ClampedSwigluDa,
+    ClampedSwigluDb,
+    Softmax,
+    SoftmaxDx,
+    SinkSoftmax,
+    LogSumExp,
+    CrossEntropy,
+    CrossEntropyDx,
+    Rope,
+    Attention,
+    AttentionLse,
+    AttentionGrad,
+    RouterShare,
+    RouterShareDx,
+    Permute,
+    PermuteDx,
+    Unpermute,
+    UnpermuteDrows,
+    UnpermuteDshare,
+}
+
+/// How many axes a fused op names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AxisCount {
+    /// Exactly so many.
+    Exactly(usize),
+    /// So many or more.
+    AtLeast(usize),
+}
+
+/// What is common to all uses of a fused op.
+pub struct FusedRow {
+    /// The name in textual IR.
+    pub name: &'static str,
+    /// What it computes, from its operands.
+    pub meaning: &'static str,
+    /// How many axes it names.
+    pub axes: AxisCount,
+    /// The names of its numbers.
+    pub numbers: &'static [&'static str],
+    /// How many operands it takes; `None` when that follows from the attributes.
+    pub operands: Option<usize>,
+    body: fn(&mut Body, &Fused, &[ValueId]) -> Result<ValueId, TypeError>,
+}
+
+type BodyFn = fn(&mut Body, &Fused, &[ValueId]) -> Result<ValueId, TypeError>;
+
+const fn row(
+    name: &'static str,
+    operands: usize,
+    axes: AxisCount,
+    numbers: &'static [&'static str],
+    body: BodyFn,
+    meaning: &'static str,
+) -> FusedRow {
+    FusedRow { name, meaning, axes, numbers, operands: Some(operands), body }
+}
+
+impl FusedKind {
+    /// All of them.
+    pub const ALL: [FusedKind; 30] = [
+        FusedKind::Rms,
+        FusedKind::RmsDx,
+        FusedKind::RmsNorm,
+        FusedKind::RmsNormDx,
+        FusedKind::AddRmsNorm,
+        FusedKind::Sigmoid,
+        FusedKind::Silu,
+        FusedKind::SiluDx,
+        FusedKind::Swiglu,
+        FusedKind::SwigluDa,
+        FusedKind::ClampedSwiglu,
+        FusedKind::ClampedSwigluDa,
+        FusedKind::ClampedSwigluDb,
+        FusedKind::Softmax,
+        FusedKind::SoftmaxDx,
+        FusedKind::SinkSoftmax,
+        FusedKind::LogSumExp,
+        FusedKind::CrossEntropy,
+        FusedKind::CrossEntropyDx,
+        FusedKind::Rope,
+        FusedKind::Attention,
+        FusedKind::AttentionLse,
+        FusedKind::AttentionGrad,
+        FusedKind::RouterShare,
+        FusedKind::RouterShareDx,
+        FusedKind::Permute,
+        FusedKind::PermuteDx,
+        FusedKind::Unpermute,
+        FusedKind::UnpermuteDrows,
+        FusedKind::UnpermuteDshare,
+    ];
+
+    /// The kind of a name in textual IR.
+    pub fn from_name(name: &str) -> Option<FusedKind> {
+        FusedKind::ALL.into_iter().find(|k| k.row().name == name)
+    }
+
+    /// The op's row.
+    pub fn row(self) -> FusedRow {
+        use AxisCount::{AtLeast, Exactly};
+        use FusedKind as K;
+        let attention = |name, meaning, numbers, body| FusedRow {
+            name,
+            meaning,
+            axes: AtLeast(3),
+            numbers,
+            operands: None,
+            body,
+        };
+        let over = AtLeast(1);
+        match self {
+            K::Rms => row("rms", 1, over, &["eps"], norm::rms, "x / sqrt(mean(x * x over axes) + eps)"),
+            K::RmsDx => row("rms_dx", 2, over, &["eps"], norm::rms_dx, "the gradient of rms(x), from x and dy"),
+            K::RmsNorm => row("rms_norm", 2, over, &["eps"], norm::rms_norm, "rms(x) * gain"),
+            K::RmsNormDx => {
+                row("rms_norm_dx", 3, over, &["eps"], norm::rms_norm_dx, "the gradient in x, from x, gain and dy")
+            }
+            K::AddRmsNorm => row("add_rms_norm", 3, over, &["eps"], norm::add_rms_norm, "rms(x + y) * gain"),
+            K::Sigmoid => row("sigmoid", 1, Exactly(0), &[], activation::sigmoid, "1 / (1 + exp(-x))"),
+            K::Silu => row("silu", 1, Exactly(0), &[], activation::silu, "x * sigmoid(x)"),
+            K::SiluDx => row("silu_dx", 2, Exactly(0), &[], activation::silu_dx, "the gradient, from x and dy"),
+            K::Swiglu => row("swiglu", 2, Exactly(0), &[], activation::swiglu, "silu(a) * b"),
+            K::SwigluDa => {
+                row("swiglu_da", 3, Exactly(0), &[], activation::swiglu_da, "the gradient in a, from a, b and dy")
+            }
+            K::ClampedSwiglu => row(
+                "clamped_swiglu",
+                2,
+                Exactly(0),
+                &["limit", "steepness", "shift"],
+                activation::clamped_swiglu,
+                "min(a, limit) * sigmoid(steepness * min(a, limit)) * (clamp(b, limit) + shift)",
+            ),
+            K::ClampedSwigluDa => row(
+                "clamped_swiglu_da",
+                3,
+                Exactly(0),
+                &["limit", "steepness", "shift"],
+                activation::clamped_swiglu_da,
+                "the gradient in a, from a, b and dy",
+            ),
+            K::ClampedSwigluDb => row(
+                "clamped_swiglu_db",
+                3,
+                Exactly(0),
+                &["limit", "steepness", "shift"],
+                activation::clamped_swiglu_db,
+                "the gradient in b, from a, b and dy",
+            ),
+            K::Softmax => row("softmax", 1, over, &[], softmax::softmax, "exp(x) / sum(exp(x) over axes)"),
+            K::SoftmaxDx => row("softmax_dx", 2, over, &[], softmax::softmax_dx, "the gradient, from p and dp"),
+            K::SinkSoftmax => row(
+                "sink_softmax",
+                2,
+                over,
+                &[],
+                softmax::sink_softmax,
+                "exp(x) / (sum(exp(x) over axes) + exp(sink))",
+            ),
+            K::LogSumExp => row("log_sum_exp", 1, over, &[], softmax::log_sum_exp, "log(sum(exp(x) over axes))"),
+            K::CrossEntropy => row(
+                "cross_entropy",
+                2,
+                Exactly(1),
+                &[],
+                softmax::cross_entropy,
+                "log(sum(exp(x) over axis)) - x[label]",
+            ),
+            K::CrossEntropyDx => row(
+                "cross_entropy_dx",
+                4,
+                Exactly(1),
+                &[],
+                softmax::cross_entropy_dx,
+                "(softmax(x) - one_hot(label)) * dy, from x, label, log_sum_exp(x) and dy",
+            ),
+            K::Rope => row(
+                "rope",
+                3,
+                Exactly(3),
+                &["interleaved", "back"],
+                rotary::rope,
+                "pairs of axis 1 turned by an angle, from x, its cos and its sin; split into axes 2 (of two) and 3",
+            ),
+            K::Attention => attention(
+                "attention",
+                "softmax(scale * q k + mask) v, over queries t, keys u and a head axis for each pair of q and k",
+                attention::NUMBERS,
+                attention::attention,
+            ),
+            K::AttentionLse => attention(
+                "attention_lse",
+                "log(sum(exp(scale * q k + mask))) of each query",
+                attention::NUMBERS,
+                attention::log_sum_exp,
+            ),
+            K::AttentionGrad => attention(
+                "attention_grad",
+                "the gradient of attention in one operand: q, k of each pair, v, sink; from all operands, out, lse and dy",
+                attention::GRAD_NUMBERS,
+                attention::gradient_part,
+            ),
+            K::RouterShare => row(
+                "router_share",
+                2,
+                Exactly(2),
+                &["sigmoid", "normalize", "eps", "scale"],
+                routing::router_share,
+                "the shares of the chosen experts: scores of the logits, looked up, normalised and scaled",
+            ),
+            K::RouterShareDx => row(
+                "router_share_dx",
+                3,
+                Exactly(2),
+                &["sigmoid", "normalize", "eps", "scale"],
+                routing::router_share_dx,
+                "the gradient in the logits, from logits, chosen and dy",
+            ),
+            K::Permute => row(
+                "permute",
+                2,
+                AtLeast(2),
+                &["copies"],
+                routing::permute,
+                "the rows of the tokens in x that the groups consist of: x at rows / copies",
+            ),
+            K::PermuteDx => row(
+                "permute_dx",
+                2,
+                AtLeast(2),
+                &[],
+                routing::permute_dx,
+                "for each token the sum of its rows, from dy and the row of each of its copies",
+            ),
+            K::Unpermute => row(
+                "unpermute",
+                3,
+                Exactly(2),
+                &[],
+                routing::unpermute,
+                "for each token the sum of its rows, weighted by its shares: rows, share, row of each copy",
+            ),
+            K::UnpermuteDrows => row(
+                "unpermute_drows",
+                3,
+                AtLeast(3),
+                &["copies"],
+                routing::unpermute_drows,
+                "for each row dy of its token times its share, from dy, share and the groups",
+            ),
+            K::UnpermuteDshare => row(
+                "unpermute_dshare",
+                3,
+                Exactly(2),
+                &[],
+                routing::unpermute_dshare,
+                "for each share its row times dy, from rows, the row of each copy, and dy",
+            ),
+        }
+    }
+}
+
+impl Fused {
+    /// A fused op.
+    pub fn new(kind: FusedKind, axes: impl Into<Vec<AxisId>>, numbers: impl Into<Vec<f64>>) -> Fused {
+        Fused { kind, axes: axes.into(), numbers: numbers.into() }
+    }
+
+    /// Do the attributes and the number of operands fit the row?
+    fn check(&self, graph: &Graph, operands: usize) -> Result<(), TypeError> {
+        let row = self.kind.row();
+        let fits = match row.axes {
+            AxisCount::Exactly(n) => self.axes.len() == n,
+            AxisCount::AtLeast(n) => self.axes.len() >= n,
+        };
+        let fail = |what: String| Err(TypeError(format!("`{}` {what}", row.name)));
+        if !fits {
+            return fail(format!("does not work over {} axes", self.axes.len()));
+        }
+        if let Some(axis) = self.axes.iter().find(|a| a.0 as usize >= graph.axes.len()) {
+            return fail(format!("names axis number {}, which does not exist", axis.0));
+        }
+        if self.numbers.len() != row.numbers.len() {
+            return fail(format!("takes {} numbers, not {}", row.numbers.len(), self.numbers.len()));
+        }
+        let wanted = match row.operands {
+            Some(n) => n,
+            None => attention::operands(self)?,
+        };
+        if operands != wanted {
+            return fail(format!("takes {wanted} operands, not {operands}"));
+        }
+        Ok(())
+    }
+}
+
+/// Appends the body of a fused op, and returns its result. The axes of the result stand in the body's order.
+///
+/// # Errors
+/// When the operands' types do not fit.
+pub fn expand(graph: &mut Graph, fused: &Fused, operands: &[ValueId], name: &str) -> Result<ValueId, TypeError> {
+    fused.check(graph, operands.len())?;
+    let mut body = Body::new(graph, name);
+    (fused.kind.row().body)(&mut body, fused, operands)
+}
+
+/// The type of a fused op's result, in the order of its body.
+pub(crate) fn infer(graph: &Graph, fused: &Fused, operands: &[ValueId]) -> Result<Type, TypeError> {
+    let (scratch, result) = scratch(graph, fused, operands)?;
+    Ok(scratch.ty(result).clone())
+}
+
+/// A graph of the body alone, whose first inputs are the operands in order.
+pub(crate) fn scratch(graph: &Graph, fused: &Fused, operands: &[ValueId]) -> Result<(Graph, ValueId), TypeError> {
+    let mut scratch = graph.like("body");
+    let inputs: Vec<ValueId> = operands
+        .iter()
+        .enumerate()
+        .map(|(i, &o)| scratch.add_input(&format!("operand.{i}"), graph.ty(o).clone(), InputRole::Data))
+        .collect();
+    let result = expand(&mut scratch, fused, &inputs, "body")?;
+    Ok((scratch, result))
+}
+
+/// The cost of a fused op: the operations of its body, but each operand read once and the result written once. Of attention only the products
+/// that its mask lets through.
+pub(crate) fn cost(graph: &Graph, value: ValueId, fused: &Fused, operands: &[ValueId]) -> Cost {
+    let mut distinct = operands.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let read = distinct.into_iter().map(|v| graph.bytes(v) as f64).sum();
+    let written = graph.bytes(value) as f64;
+    let Ok((mut body, result)) = scratch(graph, fused, operands) else { return Cost { flops: 0.0, read, written } };
+    let flops = match fused.kind {
+        FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad => {
+            body.add_output("result", result, crate::graph::OutputRole::Output);
+            cost::model_flops(&body)
+        }
+        _ => body.values().map(|v| cost::cost(&body, v).flops).sum(),
+    };
+    Cost { flops, read, written }
+}
+
+/// Replaces every fused op that `keeps` does not want to keep by its body.
+pub fn expand_all(graph: &Graph, keeps: &dyn Fn(&Fused) -> bool) -> Graph {
+    let mut new = graph.like(graph.name.clone());
+    let mut moved: Vec<ValueId> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let operands: Vec<ValueId> = node.operands.iter().map(|o| moved[o.index()]).collect();
+        let value = match &node.op {
+            crate::op::Op::Fused(fused) if !keeps(fused) => {
+                let first = new.nodes.len();
+                let value = expand(&mut new, fused, &operands, &node.name).expect("the verifier has expanded it before");
+                body::in_order(&mut new, value, first, &node.ty.axes, &node.name)
+            }
+            op => new.push(op.clone(), operands, node.ty.clone(), &node.name),
+        };
+        moved.push(value);
+    }
+    new.inputs = graph.inputs.clone();
+    new.inputs.iter_mut().for_each(|i| i.value = moved[i.value.index()]);
+    new.outputs = graph.outputs.clone();
+    new.outputs.iter_mut().for_each(|o| o.value = moved[o.value.index()]);
+    new.offsets = graph.offsets.iter().map(|&(a, v)| (a, moved[v.index()])).collect();
+    new
+}

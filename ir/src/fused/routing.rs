@@ -1,0 +1,119 @@
+//! Routing: shares of experts, and rows on their way to the experts and back.
+
+use super::Fused;
+use super::body::Body;
+use crate::graph::ValueId;
+use crate::infer::TypeError;
+use crate::op::{BinaryOp, Op};
+
+type Result<T = ValueId> = std::result::Result<T, TypeError>;
+
+/// The scores of all experts, and those of the chosen ones.
+fn scores(body: &mut Body, op: &Fused, logits: ValueId, chosen: ValueId) -> Result<[ValueId; 2]> {
+    let e = op.axes[0];
+    let logits = body.wide(logits)?;
+    let over = Fused::new(super::FusedKind::Softmax, [e], []);
+    let score = match op.numbers[0] != 0.0 {
+        true => super::activation::sigmoid(body, &over, &[logits])?,
+        false => super::softmax::softmax(body, &over, &[logits])?,
+    };
+    Ok([score, body.op(Op::Gather { axis: e }, &[score, chosen])?])
+}
+
+/// The sum of the chosen scores, and eps.
+fn total(body: &mut Body, op: &Fused, own: ValueId) -> Result {
+    let sum = body.sum(own, &op.axes[1..])?;
+    if op.numbers[2] == 0.0 { Ok(sum) } else { body.with(BinaryOp::Add, sum, op.numbers[2]) }
+}
+
+pub(super) fn router_share(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let [_, mut own] = scores(body, op, x[0], x[1])?;
+    if op.numbers[1] != 0.0 {
+        let total = total(body, op, own)?;
+        own = body.div(own, total)?;
+    }
+    body.scaled(own, op.numbers[3])
+}
+
+/// Through the scale, the normalisation `(g - sum(g * share)) / total`, the look-up, and the scores.
+pub(super) fn router_share_dx(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let [score, own] = scores(body, op, x[0], x[1])?;
+    let mut g = body.scaled(x[2], op.numbers[3])?;
+    if op.numbers[1] != 0.0 {
+        let total = total(body, op, own)?;
+        let share = body.div(own, total)?;
+        let product = body.mul(g, share)?;
+        let mean = body.sum(product, &op.axes[1..])?;
+        let less = body.sub(g, mean)?;
+        g = body.div(less, total)?;
+    }
+    let g = body.op(Op::ScatterAdd { axis: op.axes[0], over: vec![op.axes[1]] }, &[g, x[1]])?;
+    let dx = if op.numbers[0] != 0.0 {
+        let rest = body.from(1.0, score)?;
+        let slope = body.mul(score, rest)?;
+        body.mul(g, slope)?
+    } else {
+        let over = Fused::new(super::FusedKind::SoftmaxDx, [op.axes[0]], []);
+        super::softmax::softmax_dx(body, &over, &[score, g])?
+    };
+    let dtype = body.dtype(x[0]);
+    body.cast(dx, dtype)
+}
+
+/// The tokens as one axis: the first of `axes`, merged from the others.
+fn merged(body: &mut Body, x: ValueId, axes: &[crate::types::AxisId]) -> Result {
+    match axes {
+        [_] => Ok(x),
+        [into, from @ ..] => body.op(Op::Merge { from: from.to_vec(), into: *into }, &[x]),
+        [] => Err(TypeError("rows are of at least one axis".into())),
+    }
+}
+
+/// The token that each row is a copy of.
+fn owner(body: &mut Body, rows: ValueId, copies: f64) -> Result {
+    if copies == 1.0 { Ok(rows) } else { body.with(BinaryOp::Div, rows, copies) }
+}
+
+/// Axes: all tokens, and the axes they are merged from.
+pub(super) fn permute(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let tokens = merged(body, x[0], &op.axes)?;
+    let owner = owner(body, x[1], op.numbers[0])?;
+    body.op(Op::Gather { axis: op.axes[0] }, &[tokens, owner])
+}
+
+/// Axes: the rows, then the copies that are summed.
+pub(super) fn permute_dx(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let rows = body.op(Op::Gather { axis: op.axes[0] }, &[x[0], x[1]])?;
+    body.sum(rows, &op.axes[1..])
+}
+
+/// Axes: the rows, the copies.
+pub(super) fn unpermute(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let rows = body.op(Op::Gather { axis: op.axes[0] }, &[x[0], x[2]])?;
+    let weighted = body.mul(x[1], rows)?;
+    body.sum(weighted, &op.axes[1..])
+}
+
+/// Axes: all copies, all tokens, the copies of a token, and the axes that the tokens are merged from.
+pub(super) fn unpermute_drows(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let [slots, tokens, copies, ref from @ ..] = op.axes[..] else { unreachable!("checked: at least three axes") };
+    let (g, share, rows) = (x[0], x[1], x[2]);
+    let all: Vec<_> = match from {
+        [] => vec![slots, tokens, copies],
+        from => [&[slots], from, &[copies]].concat(),
+    };
+    let share = merged(body, share, &all)?;
+    let share = body.op(Op::Gather { axis: slots }, &[share, rows])?;
+    let g = merged(body, g, &[&[tokens], from].concat())?;
+    let owner = owner(body, rows, op.numbers[0])?;
+    let g = body.op(Op::Gather { axis: tokens }, &[g, owner])?;
+    body.mul(g, share)
+}
+
+/// Axes: the rows, and what is summed.
+pub(super) fn unpermute_dshare(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let rows = body.op(Op::Gather { axis: op.axes[0] }, &[x[0], x[1]])?;
+    let product = body.mul(rows, x[2])?;
+    body.sum(product, &op.axes[1..])
+}
+
