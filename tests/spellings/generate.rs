@@ -112,28 +112,28 @@ pub fn blocks() -> Vec<Block> {
         Block {
             name: "softmax_router",
             generate: experts::softmax_router,
-            expect: &[("router", 1)],
+            expect: &[("router_share", 1)],
             reference: [experts::CONSTANTS, experts::SOFTMAX_ROUTER, SQUARES],
             renamed: &[("softmax_router.router", "router")],
         },
         Block {
             name: "sigmoid_router",
             generate: experts::sigmoid_router,
-            expect: &[("router", 1)],
+            expect: &[("router_share", 1)],
             reference: [experts::CONSTANTS, experts::SIGMOID_ROUTER, SQUARES],
             renamed: &[("sigmoid_router.router", "router")],
         },
         Block {
             name: "swiglu_experts",
             generate: experts::swiglu_experts,
-            expect: &[("router", 1), ("permute", 1), ("swiglu", 1), ("unpermute", 1)],
+            expect: &[("router_share", 1), ("permute", 1), ("swiglu", 1), ("unpermute", 1)],
             reference: [experts::CONSTANTS, experts::SWIGLU_EXPERTS, SQUARES],
             renamed: &[("swiglu_experts.gate", "gate"), ("swiglu_experts.up", "up"), ("swiglu_experts.down", "down")],
         },
         Block {
             name: "clamped_swiglu_experts",
             generate: experts::clamped_experts,
-            expect: &[("router", 1), ("permute", 1), ("clamped_swiglu", 1), ("unpermute", 1)],
+            expect: &[("router_share", 1), ("permute", 1), ("clamped_swiglu", 1), ("unpermute", 1)],
             reference: [experts::CONSTANTS, experts::CLAMPED_EXPERTS, SQUARES],
             renamed: &[
                 ("clamped_swiglu_experts.gate", "gate"),

@@ -18,6 +18,7 @@ mod writer;
 use common::oracle::{Oracle, data};
 use common::{Example, Numbers, options};
 use forebay_compiler::pipeline::compile;
+use forebay_compiler::rewrite::{Options, rewrite};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
 use forebay_ir::reference::Tensor;
@@ -27,7 +28,7 @@ use forebay_runtime::exec::{ExecOptions, Executor};
 use forebay_runtime::init;
 use generate::{Block, blocks, distant, spellings};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn all_of_it() -> bool {
     std::env::var_os("FOREBAY_TEST_ALL").is_some()
@@ -141,6 +142,19 @@ fn same(wanted: &Step, got: &Step) -> Result<(), String> {
     Ok(())
 }
 
+/// The fused ops that a block is expected to become, in all its spellings.
+fn fused(block: &Block, model: &CheckedModel) -> Result<(), String> {
+    let mut found: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut text = String::new();
+    for segment in &model.segments {
+        let (graph, report) = rewrite(&segment.forward, &Options::default());
+        report.fused.iter().for_each(|(name, n)| *found.entry(name).or_default() += n);
+        text += &forebay_ir::text::print(&graph);
+    }
+    let wrong = block.expect.iter().any(|(name, n)| found.get(name) != Some(n));
+    if wrong { Err(format!("{:?} instead of {:?}\n{text}", found, block.expect)) } else { Ok(()) }
+}
+
 /// The spellings of a block against the library's.
 fn test(name: &str) {
     let block: Block = blocks().into_iter().chain(distant()).find(|b| b.name == name).unwrap();
@@ -151,6 +165,7 @@ fn test(name: &str) {
     for (param, gradient) in &reference.gradients {
         assert!(gradient.iter().any(|g| g.abs() > 1e-6), "{name}: {param} has a gradient");
     }
+    let fuses = blocks().iter().any(|b| b.name == name);
     let mut wrong = vec![];
     let mut structures = BTreeSet::new();
     for (i, spelling) in spellings(&block, n, seed).iter().enumerate() {
@@ -161,6 +176,9 @@ fn test(name: &str) {
             check(&file, &spelling.source, DType::BF16)?;
             let model = check(&file, &spelling.source, DType::F64)?;
             same(&reference, &step(&model, &[]))?;
+            if fuses {
+                fused(&block, &check(&file, &spelling.source, DType::F32)?)?;
+            }
             let nodes = model.segments.iter().flat_map(|s| &s.forward.nodes);
             structures.insert(nodes.map(|n| format!("{} {:?}", n.op.row().name, n.operands)).collect::<String>());
             // Of some, the compiled programs as well.

@@ -445,7 +445,7 @@ impl Maker<'_> {
             Pattern::Fused { kind, operands, axes, numbers } => {
                 let operands: Vec<Id> = operands.iter().map(|x| self.build(x, m, dtype)).collect::<Option<_>>()?;
                 let axes: Vec<AxisId> = axes.iter().flat_map(|&a| m.axes(a).to_vec()).collect();
-                let numbers: Vec<f64> = numbers.iter().map(|&n| value(n, m)).collect();
+                let numbers: Vec<f64> = numbers.iter().map(|&n| shortest(value(n, m))).collect();
                 self.try_op(Op::Fused(Box::new(Fused { kind: *kind, axes, numbers })), &operands)
             }
             Pattern::Product { coefficient, factors, rest } => {
@@ -484,4 +484,10 @@ fn value(number: Number, m: &Match) -> f64 {
             if negative { -x } else { x }
         }
     }
+}
+
+/// The number as people write it: 1e-6 for what rounding to f32 made 9.999999974752427e-7 of. As a constant of a body it is rounded again.
+fn shortest(x: f64) -> f64 {
+    let narrow = x as f32;
+    if f64::from(narrow) == x { narrow.to_string().parse().expect("numbers are written as numbers") } else { x }
 }

@@ -21,6 +21,7 @@ mod extract;
 mod matching;
 mod native;
 mod normal;
+mod pairs;
 mod pattern;
 mod profile;
 mod report;
@@ -205,6 +206,10 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     let choice = extract::extract(&egraph, graph, &classes, options);
     let mut new = build::to_graph(graph, &mut egraph, &classes, &choice);
     simplify(&mut new);
+    if options.selection == Selection::All && options.numerics > Numerics::Exact {
+        pairs::join_adds(&mut new);
+        new.prune();
+    }
     report.finish(&new, options, &egraph, &choice);
     (new, report)
 }

@@ -116,7 +116,7 @@ fn merged(a: &[(Id, f64)], b: &[(Id, f64)]) -> Vec<(Id, f64)> {
 }
 
 /// More forms than this of one class are not looked at.
-const MAX_FORMS: usize = 6;
+const MAX_FORMS: usize = 8;
 /// Longer forms than this stay nested.
 const MAX_LENGTH: usize = 24;
 
@@ -222,62 +222,87 @@ impl<'e> Forms<'e> {
         key(ty.dtype, &ty.axes, product.coefficient, &product.factors)
     }
 
-    /// The first form of a class, which its users are flattened with.
-    fn product(&mut self, class: Id) -> Product {
+    /// The forms of a class, which its users are flattened with: the class itself first when a fused op is among its terms, else the flattest first.
+    fn product(&mut self, class: Id) -> Vec<Product> {
         let class = self.egraph.find(class);
         if let Some(found) = self.products.get(&class) {
-            return found[0].clone();
+            return found.clone();
         }
         if let Some(number) = self.egraph[class].data.constant {
-            let product = Product::number(number);
-            self.products.insert(class, vec![product.clone()]);
-            return product;
+            self.products.insert(class, vec![Product::number(number)]);
+            return vec![Product::number(number)];
         }
         if !self.busy.insert(class) {
-            return Product::atom(class);
+            return vec![Product::atom(class)];
         }
         let mut found: Vec<Product> = vec![];
         for term in self.egraph[class].nodes.clone() {
-            if let Some(product) = self.product_of(&term) {
+            for product in self.products_of(&term) {
                 let usable = product.factors.len() <= MAX_LENGTH && product.coefficient.is_finite();
-                if usable && !found.contains(&product) && found.len() < MAX_FORMS {
+                if usable && !found.contains(&product) {
                     found.push(product);
                 }
             }
         }
         self.busy.remove(&class);
-        // The flattest first.
         found.sort_by(|a, b| b.factors.len().cmp(&a.factors.len()).then_with(|| order(&a.factors, &b.factors)));
-        if found.is_empty() {
-            found.push(Product::atom(class));
-        }
+        found.truncate(MAX_FORMS);
+        self.with_atom(class, &mut found, Product::atom(class));
         self.products.insert(class, found.clone());
-        found.swap_remove(0)
+        found
     }
 
-    fn product_of(&mut self, term: &Term) -> Option<Product> {
+    /// Puts the class itself among its forms.
+    fn with_atom<F: PartialEq>(&self, class: Id, found: &mut Vec<F>, atom: F) {
+        let fused = self.egraph[class].nodes.iter().any(|t| matches!(self.egraph.analysis.op(t), Op::Fused(_)));
+        if !found.contains(&atom) {
+            let at = if fused { 0 } else { found.len() };
+            found.insert(at, atom);
+        }
+    }
+
+    /// The forms of a class that its users' forms are made of: the first, and the class itself.
+    fn product_parts(&mut self, class: Id) -> Vec<Product> {
+        let class = self.egraph.find(class);
+        let mut parts = self.product(class);
+        if self.egraph[class].data.constant.is_none() {
+            let atom = Product::atom(class);
+            let other = parts.iter().find(|p| **p != atom).cloned();
+            parts.truncate(1);
+            parts.extend([Some(atom), other].into_iter().flatten().filter(|p| *p != parts[0]).collect::<Vec<_>>());
+        }
+        parts
+    }
+
+    fn products_of(&mut self, term: &Term) -> Vec<Product> {
         let op = self.egraph.analysis.op(term).clone();
         let arg = |i: usize| term.args[i];
+        let pairs = |a: Vec<Product>, b: Vec<Product>| {
+            a.iter().flat_map(|a| b.iter().map(|b| a.times(b)).collect::<Vec<_>>()).collect::<Vec<_>>()
+        };
         match op {
-            Op::Binary(BinaryOp::Mul) => Some(self.product(arg(0)).times(&self.product(arg(1)))),
+            Op::Binary(BinaryOp::Mul) => {
+                let (a, b) = (self.product_parts(arg(0)), self.product_parts(arg(1)));
+                pairs(a, b)
+            }
             Op::Binary(BinaryOp::Div) => {
-                let below = self.power(arg(1), -1.0);
-                Some(self.product(arg(0)).times(&below))
+                let (above, below) = (self.product_parts(arg(0)), self.power(arg(1), -1.0));
+                pairs(above, vec![below])
             }
-            Op::Unary(UnaryOp::Neg) => Some(self.product(arg(0)).times(&Product::number(-1.0))),
-            Op::Unary(UnaryOp::Sqrt) => Some(self.power(arg(0), 0.5)),
-            Op::Unary(UnaryOp::Rsqrt) => Some(self.power(arg(0), -0.5)),
-            Op::Binary(BinaryOp::Pow) => {
-                let exponent = self.egraph[arg(1)].data.constant?;
-                (exponent.is_finite() && exponent != 0.0).then(|| self.power(arg(0), exponent))
-            }
-            _ => None,
+            Op::Unary(UnaryOp::Neg) => pairs(self.product_parts(arg(0)), vec![Product::number(-1.0)]),
+            Op::Unary(UnaryOp::Sqrt) => vec![self.power(arg(0), 0.5)],
+            Op::Unary(UnaryOp::Rsqrt) => vec![self.power(arg(0), -0.5)],
+            Op::Binary(BinaryOp::Pow) => match self.egraph[arg(1)].data.constant {
+                Some(exponent) if exponent.is_finite() && exponent != 0.0 => vec![self.power(arg(0), exponent)],
+                _ => vec![],
+            },
+            _ => vec![],
         }
     }
 
     fn power(&mut self, base: Id, exponent: f64) -> Product {
         let base = self.egraph.find(base);
-        let product = self.product(base);
+        let product = self.product(base).swap_remove(0);
         let whole = exponent.fract() == 0.0;
         let known = |c: Id| self.egraph[c].data.nonnegative;
         let safe = product.coefficient > 0.0 && product.factors.iter().all(|f| known(f.0));
@@ -290,58 +315,72 @@ impl<'e> Forms<'e> {
         Product { coefficient: 1.0, factors: vec![(base, exponent)] }
     }
 
-    fn sum(&mut self, class: Id) -> Sum {
+    fn sum(&mut self, class: Id) -> Vec<Sum> {
         let class = self.egraph.find(class);
         if let Some(found) = self.sums.get(&class) {
-            return found[0].clone();
+            return found.clone();
         }
         if let Some(constant) = self.egraph[class].data.constant {
             let sum = Sum { constant, terms: vec![] };
             self.sums.insert(class, vec![sum.clone()]);
-            return sum;
+            return vec![sum];
         }
         if !self.busy.insert(class) {
-            return Sum::atom(class);
+            return vec![Sum::atom(class)];
         }
         let mut found: Vec<Sum> = vec![];
         for term in self.egraph[class].nodes.clone() {
-            if let Some(sum) = self.sum_of(&term) {
+            for sum in self.sums_of(&term) {
                 let usable = sum.terms.len() <= MAX_LENGTH && sum.constant.is_finite();
-                if usable && !found.contains(&sum) && found.len() < MAX_FORMS {
+                if usable && !found.contains(&sum) {
                     found.push(sum);
                 }
             }
         }
         self.busy.remove(&class);
         found.sort_by(|a, b| b.terms.len().cmp(&a.terms.len()).then_with(|| order(&a.terms, &b.terms)));
-        if found.is_empty() {
-            found.push(Sum::atom(class));
-        }
+        found.truncate(MAX_FORMS);
+        self.with_atom(class, &mut found, Sum::atom(class));
         self.sums.insert(class, found.clone());
-        found.swap_remove(0)
+        found
     }
 
-    fn sum_of(&mut self, term: &Term) -> Option<Sum> {
+    /// The forms of a class that its users' forms are made of.
+    fn sum_parts(&mut self, class: Id) -> Vec<Sum> {
+        let class = self.egraph.find(class);
+        let mut parts = self.sum(class);
+        if self.egraph[class].data.constant.is_none() {
+            let atom = Sum::atom(class);
+            let other = parts.iter().find(|p| **p != atom).cloned();
+            parts.truncate(1);
+            parts.extend([Some(atom), other].into_iter().flatten().filter(|p| *p != parts[0]).collect::<Vec<_>>());
+        }
+        parts
+    }
+
+    fn sums_of(&mut self, term: &Term) -> Vec<Sum> {
         let op = self.egraph.analysis.op(term).clone();
-        let number = |i: usize| self.egraph[term.args[i]].data.constant;
-        match op {
-            Op::Binary(BinaryOp::Add) => Some(self.sum(term.args[0]).plus(&self.sum(term.args[1]))),
-            Op::Binary(BinaryOp::Sub) => {
-                let less = self.sum(term.args[1]).scaled(-1.0);
-                Some(self.sum(term.args[0]).plus(&less))
-            }
-            Op::Unary(UnaryOp::Neg) => Some(self.sum(term.args[0]).scaled(-1.0)),
+        let number = |i: usize| self.egraph[term.args[i]].data.constant.filter(|k| k.is_finite() && *k != 0.0);
+        let (sign, scale) = match op {
+            Op::Binary(BinaryOp::Add) => (1.0, None),
+            Op::Binary(BinaryOp::Sub) => (-1.0, None),
+            Op::Unary(UnaryOp::Neg) => (0.0, Some((term.args[0], -1.0))),
             Op::Binary(BinaryOp::Mul) => match (number(0), number(1)) {
-                (Some(k), None) if k.is_finite() && k != 0.0 => Some(self.sum(term.args[1]).scaled(k)),
-                (None, Some(k)) if k.is_finite() && k != 0.0 => Some(self.sum(term.args[0]).scaled(k)),
-                _ => None,
+                (Some(k), None) => (0.0, Some((term.args[1], k))),
+                (None, Some(k)) => (0.0, Some((term.args[0], k))),
+                _ => return vec![],
             },
             Op::Binary(BinaryOp::Div) => match number(1) {
-                Some(k) if k.is_finite() && k != 0.0 => Some(self.sum(term.args[0]).scaled(1.0 / k)),
-                _ => None,
+                Some(k) => (0.0, Some((term.args[0], 1.0 / k))),
+                _ => return vec![],
             },
-            _ => None,
+            _ => return vec![],
+        };
+        if let Some((class, k)) = scale {
+            return self.sum_parts(class).iter().map(|s| s.scaled(k)).collect();
         }
+        let (a, b) = (self.sum_parts(term.args[0]), self.sum_parts(term.args[1]));
+        a.iter().flat_map(|a| b.iter().map(|b| a.plus(&b.scaled(sign))).collect::<Vec<_>>()).collect()
     }
 }
 

@@ -215,6 +215,14 @@ pub(super) static RULES: &[Rule] = &[
         "SwiGLU (arXiv 2002.05202).",
     ),
     pattern(
+        "activation.silu-gate",
+        Reassociates,
+        "silu(x) * y",
+        "swiglu(x, y)",
+        &[SameAxes("x", "y")],
+        "The same from a SiLU.",
+    ),
+    pattern(
         "activation.clamped-swiglu",
         Reassociates,
         "min(a, #l) * sigmoid(#s * min(a, #l)) * (#h + min(max(b, -#l), #l))",

@@ -1,0 +1,32 @@
+//! Joint choices that extraction cannot see, because each of the two ops by itself prefers to stay as it is.
+//!
+//! ```text
+//! %x = add %a, %b                                %x = add %a, %b
+//! %y = rms_norm %x, %gain {d} (eps 1e-6)   ==>   %y = add_rms_norm %a, %b, %gain {d} (eps 1e-6)
+//! ```
+//!
+//! A residual add is needed by itself, so a norm that reads the sum looks cheaper than one that reads both parts. Together they are one pass over
+//! memory: the kernel of the norm writes the sum as well.
+
+use forebay_ir::{BinaryOp, Fused, FusedKind, Graph, Op};
+
+/// Joins norms with the residual adds before them.
+pub(super) fn join_adds(graph: &mut Graph) {
+    for value in graph.values() {
+        let node = graph.node(value);
+        let Op::Fused(fused) = &node.op else { continue };
+        if fused.kind != FusedKind::RmsNorm {
+            continue;
+        }
+        let (x, gain) = (node.operands[0], node.operands[1]);
+        let sum = graph.node(x);
+        let whole = sum.operands.iter().all(|&o| graph.ty(o) == &sum.ty);
+        if sum.op != Op::Binary(BinaryOp::Add) || !whole {
+            continue;
+        }
+        let operands = vec![sum.operands[0], sum.operands[1], gain];
+        let joined = Fused { kind: FusedKind::AddRmsNorm, axes: fused.axes.clone(), numbers: fused.numbers.clone() };
+        let node = &mut graph.nodes[value.index()];
+        (node.op, node.operands) = (Op::Fused(Box::new(joined)), operands);
+    }
+}
