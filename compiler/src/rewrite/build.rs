@@ -64,7 +64,9 @@ pub(super) fn to_graph(old: &Graph, egraph: &mut Egraph, classes: &[Id], choice:
     for value in old.values() {
         originals.entry(egraph.find(classes[value.index()])).or_default().push(value);
     }
-    let mut builder = Builder { old, egraph, choice, originals, new: old.like(old.name.clone()), built: FxHashMap::default() };
+    // Rules may have made axes.
+    let new = egraph.analysis.scratch.like(old.name.clone());
+    let mut builder = Builder { old, egraph, choice, originals, new, built: FxHashMap::default() };
     builder.inputs();
     // Values in the order of the old graph, so that what was computed early still is.
     for value in old.values() {

@@ -22,6 +22,8 @@ pub(super) enum Condition {
     SameType(&'static str),
     /// The number is at least so much.
     AtLeast(&'static str, f64),
+    /// The number is at most so much.
+    AtMost(&'static str, f64),
     /// The class holds the positions of the largest entries along the axis; binds their axis.
     Searches(&'static str, &'static str, &'static str),
     /// The class holds the row of each element of a group.
@@ -37,6 +39,7 @@ impl fmt::Display for Condition {
             Condition::SameAxes(x, y) => write!(f, "{x} and {y} have the same axes"),
             Condition::SameType(x) => write!(f, "{x} has the result's type"),
             Condition::AtLeast(c, least) => write!(f, "#{c} >= {least}"),
+            Condition::AtMost(c, most) => write!(f, "#{c} <= {most}"),
             Condition::Searches(c, e, k) => write!(f, "{c} is a top_k {{{e} -> {k}}}"),
             Condition::Inverts(i) => write!(f, "{i} is an inverted group"),
         }
@@ -63,6 +66,7 @@ impl Condition {
             Condition::SameAxes(x, y) => axes_of(class(x, m)) == axes_of(class(y, m)),
             Condition::SameType(x) => egraph[class(x, m)].data.ty == egraph[root].data.ty,
             Condition::AtLeast(c, least) => m.number(find(&names.numbers, c)) >= *least,
+            Condition::AtMost(c, most) => m.number(find(&names.numbers, c)) <= *most,
             Condition::Searches(c, e, k) => {
                 let (axis, chosen) = (set(e, m), class(c, m));
                 let found = egraph[chosen].nodes.iter().find_map(|t| match egraph.analysis.op(t) {

@@ -116,7 +116,7 @@ fn merged(a: &[(Id, f64)], b: &[(Id, f64)]) -> Vec<(Id, f64)> {
 }
 
 /// More forms than this of one class are not looked at.
-const MAX_FORMS: usize = 8;
+const MAX_FORMS: usize = 12;
 /// Longer forms than this stay nested.
 const MAX_LENGTH: usize = 24;
 
@@ -261,15 +261,20 @@ impl<'e> Forms<'e> {
         }
     }
 
-    /// The forms of a class that its users' forms are made of: the first, and the class itself.
+    /// The forms of a class that its users' forms are made of: the first, the class itself, the flattest and the shortest.
     fn product_parts(&mut self, class: Id) -> Vec<Product> {
         let class = self.egraph.find(class);
-        let mut parts = self.product(class);
+        let forms = self.product(class);
+        let mut parts = vec![forms[0].clone()];
         if self.egraph[class].data.constant.is_none() {
             let atom = Product::atom(class);
-            let other = parts.iter().find(|p| **p != atom).cloned();
-            parts.truncate(1);
-            parts.extend([Some(atom), other].into_iter().flatten().filter(|p| *p != parts[0]).collect::<Vec<_>>());
+            let mut others = forms.iter().filter(|f| **f != atom).cloned();
+            let (flattest, shortest) = (others.next(), others.next_back());
+            for part in [Some(atom), flattest, shortest].into_iter().flatten() {
+                if !parts.contains(&part) {
+                    parts.push(part);
+                }
+            }
         }
         parts
     }
@@ -345,15 +350,20 @@ impl<'e> Forms<'e> {
         found
     }
 
-    /// The forms of a class that its users' forms are made of.
+    /// The same for sums.
     fn sum_parts(&mut self, class: Id) -> Vec<Sum> {
         let class = self.egraph.find(class);
-        let mut parts = self.sum(class);
+        let forms = self.sum(class);
+        let mut parts = vec![forms[0].clone()];
         if self.egraph[class].data.constant.is_none() {
             let atom = Sum::atom(class);
-            let other = parts.iter().find(|p| **p != atom).cloned();
-            parts.truncate(1);
-            parts.extend([Some(atom), other].into_iter().flatten().filter(|p| *p != parts[0]).collect::<Vec<_>>());
+            let mut others = forms.iter().filter(|f| **f != atom).cloned();
+            let (flattest, shortest) = (others.next(), others.next_back());
+            for part in [Some(atom), flattest, shortest].into_iter().flatten() {
+                if !parts.contains(&part) {
+                    parts.push(part);
+                }
+            }
         }
         parts
     }

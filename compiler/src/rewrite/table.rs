@@ -1,6 +1,6 @@
 //! The rules, one row each.
 
-use super::conditions::Condition::{self, AtLeast, InverseSize, Inverts, Lacks, Only, SameAxes, SameType, Searches};
+use super::conditions::Condition::{self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, SameAxes, SameType, Searches};
 use super::native;
 use super::normal::Forms;
 use super::term::Egraph;
@@ -132,6 +132,86 @@ pub(super) static RULES: &[Rule] = &[
         &[],
         "A look-up and a sign change places.",
     ),
+    pattern(
+        "algebra.gather-exp",
+        Exact,
+        "gather(exp(x), i; A)",
+        "exp(gather(x, i; A))",
+        &[],
+        "A look-up and an exponential change places.",
+    ),
+    pattern(
+        "algebra.gather-sigmoid",
+        Exact,
+        "sigmoid(gather(x, i; A))",
+        "gather(sigmoid(x), i; A)",
+        &[],
+        "A look-up and a sigmoid change places.",
+    ),
+    pattern(
+        "algebra.min-by-lt",
+        Approximate,
+        "select(lt(x, y), x, y)",
+        "min(x, y)",
+        &[],
+        "The smaller of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.max-by-lt",
+        Approximate,
+        "select(lt(x, y), y, x)",
+        "max(x, y)",
+        &[],
+        "The larger of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.min-by-le",
+        Approximate,
+        "select(le(x, y), x, y)",
+        "min(x, y)",
+        &[],
+        "The smaller of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.max-by-le",
+        Approximate,
+        "select(le(x, y), y, x)",
+        "max(x, y)",
+        &[],
+        "The larger of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.max-by-gt",
+        Approximate,
+        "select(gt(x, y), x, y)",
+        "max(x, y)",
+        &[],
+        "The larger of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.min-by-gt",
+        Approximate,
+        "select(gt(x, y), y, x)",
+        "min(x, y)",
+        &[],
+        "The smaller of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.max-by-ge",
+        Approximate,
+        "select(ge(x, y), x, y)",
+        "max(x, y)",
+        &[],
+        "The larger of two, by a comparison.",
+    ),
+    pattern(
+        "algebra.min-by-ge",
+        Approximate,
+        "select(ge(x, y), y, x)",
+        "min(x, y)",
+        &[],
+        "The smaller of two, by a comparison.",
+    ),
     // Norms.
     pattern(
         "norm.rms",
@@ -199,6 +279,14 @@ pub(super) static RULES: &[Rule] = &[
         "A sigmoid is a stretched hyperbolic tangent.",
     ),
     pattern(
+        "activation.sigmoid-low",
+        Approximate,
+        "sigmoid(max(x, #c))",
+        "sigmoid(x)",
+        &[AtMost("c", -60.0)],
+        "A sigmoid whose argument is cut where the result is next to nothing.",
+    ),
+    pattern(
         "activation.silu",
         Reassociates,
         "x * sigmoid(x) * ..rest",
@@ -246,6 +334,14 @@ pub(super) static RULES: &[Rule] = &[
         "softmax(x; A) * ..rest",
         &[],
         "Exponentials over their sum.",
+    ),
+    pattern(
+        "softmax.by-log",
+        Approximate,
+        "exp(x - log_sum_exp(x; A))",
+        "softmax(x; A)",
+        &[],
+        "Exponentials less the logarithm of their sum.",
     ),
     pattern(
         "softmax.sink",
@@ -315,8 +411,8 @@ pub(super) static RULES: &[Rule] = &[
     function(
         "attention.late-division",
         Reassociates,
-        "contract(exp(s), v; u) / sum(exp(s); u)",
-        "contract(softmax(s; u), v; u)",
+        "contract(exp(s), v; u) / z, z without u",
+        "contract(exp(s) / z, v; u)",
         native::attention::late_division,
         "A softmax that is normalised after it has met the values.",
     ),
@@ -376,6 +472,30 @@ pub(super) static RULES: &[Rule] = &[
         "router_share(x, c; E, K; 1, 0, 0, #s)",
         &[Searches("c", "E", "K")],
         "Shares of the best of sigmoids.",
+    ),
+    function(
+        "router.share-after",
+        Reassociates,
+        "contract(p * h, w; f), p of rows, without f",
+        "p * contract(h, w; f)",
+        native::routing::share_after,
+        "The share of a row can be multiplied with it before or after the down projection.",
+    ),
+    function(
+        "router.gather-product",
+        Exact,
+        "gather(a * b, i; r), rows of experts",
+        "gather(a, i; r) * gather(b, i; r)",
+        native::routing::gather_product,
+        "Rows and their shares find back separately.",
+    ),
+    function(
+        "router.there-and-back",
+        Exact,
+        "gather(permute(x, rows), invert(rows))",
+        "x",
+        native::routing::there_and_back,
+        "What was sent to the experts as it is, and comes back.",
     ),
     function(
         "router.permute",

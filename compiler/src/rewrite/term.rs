@@ -249,7 +249,7 @@ pub(super) fn key_of(graph: &Graph, value: ValueId) -> Key {
         Op::Const(_) | Op::Random { .. } => Key { ty: Some(node.ty.clone()), orders: operand_orders(), ..plain },
         Op::Invert => Key { ty: Some(node.ty.clone()), orders: operand_orders(), ..plain },
         // Elements are numbered, or added up, in the order in which they lie.
-        Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } => Key { orders: operand_orders(), ..plain },
+        Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => Key { orders: operand_orders(), ..plain },
         _ => plain,
     }
 }

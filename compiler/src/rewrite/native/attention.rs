@@ -6,7 +6,7 @@ use crate::rewrite::Change;
 use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::Egraph;
 use egg::Id;
-use forebay_ir::{AxisId, DType, Fused, FusedKind, Op, ReduceKind, UnaryOp};
+use forebay_ir::{AxisId, Fused, FusedKind, Op, UnaryOp};
 
 /// What scores are made of.
 #[derive(Clone, Debug)]
@@ -196,26 +196,31 @@ fn query_axis(egraph: &Egraph, scores: &Scores) -> Option<AxisId> {
     own.max_by_key(|&a| (egraph.analysis.scratch.size(a), std::cmp::Reverse(a)))
 }
 
-/// `contract(exp(s), v) / sum(exp(s))`.
+/// `contract(exp(s), v) / z`: the division first.
 pub(in crate::rewrite) fn late_division(egraph: &Egraph, forms: &Forms, class: Id) -> Vec<Change> {
     let mut found = vec![];
     for product in forms.products(class) {
-        for &(sum, _) in product.factors.iter().filter(|f| f.1 == -1.0) {
-            for (op, reduce) in terms(egraph, sum) {
-                let Op::Reduce { kind: ReduceKind::Sum, over } = op else { continue };
-                let e = egraph.find(reduce.args[0]);
-                let [u] = over[..] else { continue };
-                let Some(s) = exponent(egraph, e) else { continue };
-                for &(contract, _) in product.factors.iter().filter(|f| f.1 == 1.0) {
-                    let Some(v) = contracted_with(egraph, contract, e, u) else { continue };
-                    let rest = product
-                        .without(&Product { coefficient: 1.0, factors: vec![(sum, -1.0)] }, 1.0)
-                        .and_then(|p| p.without(&Product::atom(contract), 1.0));
-                    let Some(rest) = rest else { continue };
-                    let dtype = egraph[class].data.ty.dtype;
+        for &(contract, _) in product.factors.iter().filter(|f| f.1 == 1.0) {
+            for (op, term) in terms(egraph, contract) {
+                let Op::Contract { over } = op else { continue };
+                for i in 0..2 {
+                    let (e, v) = (egraph.find(term.args[i]), egraph.find(term.args[1 - i]));
+                    let is_exp = terms(egraph, e).any(|(op, _)| matches!(op, Op::Unary(UnaryOp::Exp)));
+                    if !is_exp {
+                        continue;
+                    }
+                    let divides = |f: &&(Id, f64)| {
+                        let of = axes(egraph, f.0);
+                        f.1 == -1.0 && !of.is_empty() && of.iter().all(|a| axes(egraph, e).contains(a) && !over.contains(a))
+                    };
+                    let Some(&(z, _)) = product.factors.iter().find(divides) else { continue };
+                    let below = Product { coefficient: 1.0, factors: vec![(z, -1.0)] };
+                    let rest = product.factors.iter().copied().filter(|f| f.0 != z && f.0 != contract).collect();
+                    let rest = Product { coefficient: product.coefficient, factors: rest };
+                    let (dtype, over) = (egraph[class].data.ty.dtype, over.clone());
                     found.push(Change::new(class, move |maker| {
-                        let p = maker.try_op(Op::Fused(Box::new(Fused::new(FusedKind::Softmax, [u], []))), &[s])?;
-                        let o = maker.try_op(Op::Contract { over: vec![u] }, &[p, v])?;
+                        let p = maker.product(&Product::atom(e).times(&below), dtype)?;
+                        let o = maker.try_op(Op::Contract { over }, &[p, v])?;
                         maker.product(&Product::atom(o).times(&rest), dtype)
                     }));
                 }
@@ -223,28 +228,4 @@ pub(in crate::rewrite) fn late_division(egraph: &Egraph, forms: &Forms, class: I
         }
     }
     found
-}
-
-fn exponent(egraph: &Egraph, class: Id) -> Option<Id> {
-    terms(egraph, class).find_map(|(op, term)| match op {
-        Op::Unary(UnaryOp::Exp) if egraph[class].data.ty.dtype != DType::BF16 => Some(egraph.find(term.args[0])),
-        _ => None,
-    })
-}
-
-/// The other operand of a contraction with `e` over `u`.
-fn contracted_with(egraph: &Egraph, class: Id, e: Id, u: AxisId) -> Option<Id> {
-    terms(egraph, class).find_map(|(op, term)| match op {
-        Op::Contract { over } if *over == [u] => {
-            let [a, b] = [egraph.find(term.args[0]), egraph.find(term.args[1])];
-            if a == e {
-                Some(b)
-            } else if b == e {
-                Some(a)
-            } else {
-                None
-            }
-        }
-        _ => None,
-    })
 }

@@ -1,9 +1,9 @@
 //! Rows on their way to the experts and back.
 
-use super::terms;
+use super::{axes, has_any, terms};
 use crate::rewrite::Change;
 use crate::rewrite::conditions::has_op;
-use crate::rewrite::normal::Forms;
+use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::Egraph;
 use egg::Id;
 use forebay_ir::{AxisId, BinaryOp, Fused, FusedKind, Op, ReduceKind};
@@ -58,6 +58,103 @@ pub(in crate::rewrite) fn permute_dx(egraph: &Egraph, _: &Forms, class: Id) -> V
             }
             let fused = Fused::new(FusedKind::PermuteDx, [&[*axis], &over[..]].concat(), []);
             found.push(Change::new(class, move |maker| maker.try_op(Op::Fused(Box::new(fused)), &[x, place])));
+        }
+    }
+    found
+}
+
+/// Is the class a table of rows that a group has sorted?
+fn is_ragged(egraph: &Egraph, class: Id) -> bool {
+    axes(egraph, class).iter().any(|&a| egraph.analysis.scratch.is_ragged(a))
+}
+
+pub(in crate::rewrite) fn share_after(egraph: &Egraph, forms: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    if !is_ragged(egraph, class) {
+        return found;
+    }
+    for (op, term) in terms(egraph, class) {
+        let Op::Contract { over } = op else { continue };
+        for i in 0..2 {
+            let (x, other) = (egraph.find(term.args[i]), egraph.find(term.args[1 - i]));
+            for product in forms.products(x) {
+                let outside: Vec<(Id, f64)> = product
+                    .factors
+                    .iter()
+                    .copied()
+                    .filter(|f| is_ragged(egraph, f.0) && !has_any(egraph, f.0, over))
+                    .filter(|f| axes(egraph, f.0).iter().all(|a| axes(egraph, class).contains(a)))
+                    .collect();
+                let inside: Vec<(Id, f64)> = product.factors.iter().copied().filter(|f| !outside.contains(f)).collect();
+                if outside.is_empty() || inside.is_empty() {
+                    continue;
+                }
+                let inside = Product { coefficient: product.coefficient, factors: inside };
+                let outside = Product { coefficient: 1.0, factors: outside };
+                let (dtype, over, wanted) = (egraph[class].data.ty.dtype, over.clone(), egraph[x].data.ty.clone());
+                found.push(Change::new(class, move |maker| {
+                    let inside = maker.product(&inside, dtype)?;
+                    if *maker.ty(inside) != wanted {
+                        return None;
+                    }
+                    let contract = maker.try_op(Op::Contract { over }, &[inside, other])?;
+                    maker.product(&Product::atom(contract).times(&outside), dtype)
+                }));
+            }
+        }
+    }
+    found
+}
+
+pub(in crate::rewrite) fn gather_product(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::Gather { axis } = op else { continue };
+        let (axis, x, place) = (*axis, egraph.find(term.args[0]), egraph.find(term.args[1]));
+        if !egraph.analysis.scratch.is_ragged(axis) {
+            continue;
+        }
+        for (op, product) in terms(egraph, x) {
+            if *op != Op::Binary(BinaryOp::Mul) {
+                continue;
+            }
+            let [a, b] = [egraph.find(product.args[0]), egraph.find(product.args[1])];
+            if !axes(egraph, a).contains(&axis) || !axes(egraph, b).contains(&axis) {
+                continue;
+            }
+            found.push(Change::new(class, move |maker| {
+                let a = maker.try_op(Op::Gather { axis }, &[a, place])?;
+                let b = maker.try_op(Op::Gather { axis }, &[b, place])?;
+                maker.try_op(Op::Binary(BinaryOp::Mul), &[a, b])
+            }));
+        }
+    }
+    found
+}
+
+pub(in crate::rewrite) fn there_and_back(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::Gather { axis } = op else { continue };
+        if !egraph.analysis.scratch.is_ragged(*axis) {
+            continue;
+        }
+        let place = egraph.find(term.args[1]);
+        for (op, permute) in terms(egraph, term.args[0]) {
+            let Op::Fused(fused) = op else { continue };
+            if fused.kind != FusedKind::Permute || fused.numbers[0] != 1.0 {
+                continue;
+            }
+            let (x, rows) = (egraph.find(permute.args[0]), egraph.find(permute.args[1]));
+            let inverts = terms(egraph, place).any(|(op, t)| *op == Op::Invert && egraph.find(t.args[0]) == rows);
+            // Elements are numbered in the order in which they are merged, which has to be that of the inverse.
+            let numbered = terms(egraph, place).any(|(op, t)| {
+                let key = &egraph.analysis.keys[t.head as usize];
+                *op == Op::Invert && key.ty.as_ref().is_some_and(|ty| ty.axes == fused.axes[1..])
+            });
+            if inverts && numbered && egraph[x].data.ty == egraph[class].data.ty {
+                found.push(Change::new(class, move |_| Some(x)));
+            }
         }
     }
     found
