@@ -24,6 +24,8 @@ pub(super) enum Condition {
     AtLeast(&'static str, f64),
     /// The number is at most so much.
     AtMost(&'static str, f64),
+    /// The first number is not above the second.
+    Ordered(&'static str, &'static str),
     /// The class holds the positions of the largest entries along the axis; binds their axis.
     Searches(&'static str, &'static str, &'static str),
     /// The class holds the row of each element of a group.
@@ -40,6 +42,7 @@ impl fmt::Display for Condition {
             Condition::SameType(x) => write!(f, "{x} has the result's type"),
             Condition::AtLeast(c, least) => write!(f, "#{c} >= {least}"),
             Condition::AtMost(c, most) => write!(f, "#{c} <= {most}"),
+            Condition::Ordered(a, b) => write!(f, "#{a} <= #{b}"),
             Condition::Searches(c, e, k) => write!(f, "{c} is a top_k {{{e} -> {k}}}"),
             Condition::Inverts(i) => write!(f, "{i} is an inverted group"),
         }
@@ -67,6 +70,9 @@ impl Condition {
             Condition::SameType(x) => egraph[class(x, m)].data.ty == egraph[root].data.ty,
             Condition::AtLeast(c, least) => m.number(find(&names.numbers, c)) >= *least,
             Condition::AtMost(c, most) => m.number(find(&names.numbers, c)) <= *most,
+            Condition::Ordered(a, b) => {
+                m.number(find(&names.numbers, a)) <= m.number(find(&names.numbers, b))
+            }
             Condition::Searches(c, e, k) => {
                 let (axis, chosen) = (set(e, m), class(c, m));
                 let found = egraph[chosen].nodes.iter().find_map(|t| match egraph.analysis.op(t) {

@@ -116,7 +116,7 @@ fn merged(a: &[(Id, f64)], b: &[(Id, f64)]) -> Vec<(Id, f64)> {
 }
 
 /// More forms than this of one class are not looked at.
-const MAX_FORMS: usize = 12;
+const MAX_FORMS: usize = 16;
 /// Longer forms than this stay nested.
 const MAX_LENGTH: usize = 24;
 
@@ -245,18 +245,28 @@ impl<'e> Forms<'e> {
             }
         }
         self.busy.remove(&class);
-        found.sort_by(|a, b| b.factors.len().cmp(&a.factors.len()).then_with(|| order(&a.factors, &b.factors)));
+        found.sort_by(|a, b| self.order(&a.factors, &b.factors));
         found.truncate(MAX_FORMS);
         self.with_atom(class, &mut found, Product::atom(class));
         self.products.insert(class, found.clone());
         found
     }
 
+    /// The flattest form first; of equal length the one with more fused ops in it, which rules look for.
+    fn order(&self, a: &[(Id, f64)], b: &[(Id, f64)]) -> std::cmp::Ordering {
+        let key = |x: &[(Id, f64)]| x.iter().map(|&(c, n)| (c, n.to_bits())).collect::<Vec<_>>();
+        let fused = |x: &[(Id, f64)]| x.iter().filter(|f| self.is_fused(f.0)).count();
+        b.len().cmp(&a.len()).then_with(|| fused(b).cmp(&fused(a))).then_with(|| key(a).cmp(&key(b)))
+    }
+
+    fn is_fused(&self, class: Id) -> bool {
+        self.egraph[class].nodes.iter().any(|t| matches!(self.egraph.analysis.op(t), Op::Fused(_)))
+    }
+
     /// Puts the class itself among its forms.
     fn with_atom<F: PartialEq>(&self, class: Id, found: &mut Vec<F>, atom: F) {
-        let fused = self.egraph[class].nodes.iter().any(|t| matches!(self.egraph.analysis.op(t), Op::Fused(_)));
         if !found.contains(&atom) {
-            let at = if fused { 0 } else { found.len() };
+            let at = if self.is_fused(class) { 0 } else { found.len() };
             found.insert(at, atom);
         }
     }
@@ -343,7 +353,7 @@ impl<'e> Forms<'e> {
             }
         }
         self.busy.remove(&class);
-        found.sort_by(|a, b| b.terms.len().cmp(&a.terms.len()).then_with(|| order(&a.terms, &b.terms)));
+        found.sort_by(|a, b| self.order(&a.terms, &b.terms));
         found.truncate(MAX_FORMS);
         self.with_atom(class, &mut found, Sum::atom(class));
         self.sums.insert(class, found.clone());
@@ -404,9 +414,4 @@ fn rounded(x: f64) -> u64 {
         return 0;
     }
     (x.to_bits() + (1 << 11)) >> 12
-}
-
-fn order(a: &[(Id, f64)], b: &[(Id, f64)]) -> std::cmp::Ordering {
-    let key = |x: &[(Id, f64)]| x.iter().map(|&(c, n)| (c, n.to_bits())).collect::<Vec<_>>();
-    key(a).cmp(&key(b))
 }

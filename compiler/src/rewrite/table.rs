@@ -1,6 +1,6 @@
 //! The rules, one row each.
 
-use super::conditions::Condition::{self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, SameAxes, SameType, Searches};
+use super::conditions::Condition::{self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, Ordered, SameAxes, SameType, Searches};
 use super::native;
 use super::normal::Forms;
 use super::term::Egraph;
@@ -212,6 +212,46 @@ pub(super) static RULES: &[Rule] = &[
         &[],
         "The smaller of two, by a comparison.",
     ),
+    pattern(
+        "algebra.clamp-by-gt",
+        Approximate,
+        "select(gt(x, #a), #a, max(x, #b))",
+        "min(max(x, #b), #a)",
+        &[Ordered("b", "a")],
+        "A value between two bounds, by a comparison.",
+    ),
+    pattern(
+        "algebra.clamp-by-ge",
+        Approximate,
+        "select(ge(x, #a), #a, max(x, #b))",
+        "min(max(x, #b), #a)",
+        &[Ordered("b", "a")],
+        "A value between two bounds, by a comparison.",
+    ),
+    pattern(
+        "algebra.clamp-by-lt",
+        Approximate,
+        "select(lt(x, #b), #b, min(x, #a))",
+        "max(min(x, #a), #b)",
+        &[Ordered("b", "a")],
+        "A value between two bounds, by a comparison.",
+    ),
+    pattern(
+        "algebra.clamp-by-le",
+        Approximate,
+        "select(le(x, #b), #b, min(x, #a))",
+        "max(min(x, #a), #b)",
+        &[Ordered("b", "a")],
+        "A value between two bounds, by a comparison.",
+    ),
+    pattern(
+        "algebra.gather-less",
+        Exact,
+        "gather(y - x, i; A)",
+        "y - gather(x, i; A)",
+        &[Lacks("y", "A")],
+        "What does not change along the axis needs no looking up.",
+    ),
     // Norms.
     pattern(
         "norm.rms",
@@ -409,6 +449,14 @@ pub(super) static RULES: &[Rule] = &[
         "Pairs turned by an angle (arXiv 2104.09864).",
     ),
     function(
+        "attention.doubled-angle",
+        Exact,
+        "cos(join(a, b))",
+        "join(cos(a), cos(b))",
+        native::rope::angles,
+        "Angles that are doubled before or after the function.",
+    ),
+    function(
         "attention.late-division",
         Reassociates,
         "contract(exp(s), v; u) / z, z without u",
@@ -512,6 +560,14 @@ pub(super) static RULES: &[Rule] = &[
         "permute_dx(y, place; r, k)",
         native::routing::permute_dx,
         "The rows of each token summed.",
+    ),
+    function(
+        "router.combine",
+        Reassociates,
+        "contract(w, gather(y, i; R); K), i the inverse of a group",
+        "unpermute(y, w, i; R, K)",
+        native::routing::combine,
+        "Rows of experts on their way back, weighted by a contraction.",
     ),
     pattern(
         "router.unpermute",

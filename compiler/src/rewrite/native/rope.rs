@@ -310,3 +310,25 @@ fn product(a: &Polynomial, b: &Polynomial) -> Polynomial {
     };
     a.iter().flat_map(|x| b.iter().map(move |y| pair(x, y))).collect()
 }
+
+/// Sines and cosines of what is put together from parts, part by part.
+pub(in crate::rewrite) fn angles(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        if !matches!(op, Op::Unary(UnaryOp::Cos | UnaryOp::Sin)) {
+            continue;
+        }
+        for (join, parts) in terms(egraph, term.args[0]) {
+            if !matches!(join, Op::Concat { .. } | Op::Stack(_) | Op::Merge { .. }) {
+                continue;
+            }
+            let key = egraph.analysis.keys[parts.head as usize].clone();
+            let (op, parts) = (op.clone(), parts.args.clone());
+            found.push(Change::new(class, move |maker| {
+                let parts: Option<Vec<Id>> = parts.iter().map(|&p| maker.try_op(op.clone(), &[p])).collect();
+                Some(maker.add(key, &parts?))
+            }));
+        }
+    }
+    found
+}

@@ -159,3 +159,28 @@ pub(in crate::rewrite) fn there_and_back(egraph: &Egraph, _: &Forms, class: Id) 
     }
     found
 }
+
+pub(in crate::rewrite) fn combine(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::Contract { over } = op else { continue };
+        for i in 0..2 {
+            let (share, rows) = (egraph.find(term.args[i]), egraph.find(term.args[1 - i]));
+            for (op, gather) in terms(egraph, rows) {
+                let Op::Gather { axis } = op else { continue };
+                let (y, place) = (egraph.find(gather.args[0]), egraph.find(gather.args[1]));
+                let inverse = has_op(egraph, place, |op| matches!(op, Op::Invert));
+                if over.len() != 1 || !inverse || axes(egraph, share) != axes(egraph, place) {
+                    continue;
+                }
+                let fused = Fused::new(FusedKind::Unpermute, [*axis, over[0]], []);
+                let wanted = egraph[class].data.ty.clone();
+                found.push(Change::new(class, move |maker| {
+                    let value = maker.try_op(Op::Fused(Box::new(fused)), &[y, share, place])?;
+                    (*maker.ty(value) == wanted).then_some(value)
+                }));
+            }
+        }
+    }
+    found
+}
