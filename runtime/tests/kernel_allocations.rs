@@ -8,7 +8,7 @@ use forebay_plan::{
 use forebay_runtime::kernels::{Buf, Cpu, KernelCx, RandomKeyArgs, Scratch, ScratchBytes, prepare, run, scratch_bytes};
 use forebay_runtime::pool::Pool;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Counting;
 
@@ -209,6 +209,17 @@ fn others(memory: &mut Memory) -> Vec<Kernel> {
     ]
 }
 
+/// A thread allocates when it starts, which may be after its first job.
+fn wait_for_helper(pool: &Pool) {
+    let started = AtomicBool::new(false);
+    while !started.load(Ordering::SeqCst) {
+        pool.run(2, &|_, worker| match worker {
+            0 => std::thread::sleep(std::time::Duration::from_millis(1)),
+            _ => started.store(true, Ordering::SeqCst),
+        });
+    }
+}
+
 #[test]
 fn kernels_do_not_allocate() {
     let mut memory = Memory { buffers: vec![], data: vec![] };
@@ -227,6 +238,7 @@ fn kernels_do_not_allocate() {
         let prepared: Vec<_> = kernels.iter().map(prepare).collect();
         let need = prepared.iter().map(scratch_bytes).fold(ScratchBytes::default(), ScratchBytes::max);
         let pool = Pool::new(2);
+        wait_for_helper(&pool);
         let scratch = Scratch::new(need, pool.workers());
         let cx = KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key: RandomKeyArgs::default() };
         for (kernel, prepared) in kernels.iter().zip(&prepared) {

@@ -148,26 +148,30 @@ unsafe fn dots_body<T: Wide, X: Source<T>>(a: Strided<X>, b: Strided<X>, rows: u
         // SAFETY: the caller's contract.
         unsafe {
             let (x, y) = (a.at.cast_const().add(row * a.row), b.at.cast_const().add(row * b.row));
-            let mut sums = [T::ZERO; DOT];
-            let whole = size / DOT * DOT;
-            for first in (0..whole).step_by(DOT) {
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let (x, y) = (*x.add((first + i) * a.step), *y.add((first + i) * b.step));
-                    *sum = sum.plus(x.widen().times(y.widen()));
-                }
-            }
-            for i in whole..size {
-                let (x, y) = (*x.add(i * a.step), *y.add(i * b.step));
-                sums[i - whole] = sums[i - whole].plus(x.widen().times(y.widen()));
-            }
-            let mut width = DOT / 2;
-            while width > 0 {
-                (0..width).for_each(|i| sums[i] = sums[i].plus(sums[i + width]));
-                width /= 2;
-            }
-            *to.add(row) = sums[0];
+            *to.add(row) =
+                if (a.step, b.step) == (1, 1) { dot(x, y, size, (1, 1)) } else { dot(x, y, size, (a.step, b.step)) };
         }
     }
+}
+
+#[inline(always)]
+unsafe fn dot<T: Wide, X: Source<T>>(x: *const X, y: *const X, size: usize, steps: (usize, usize)) -> T {
+    let mut sums = [T::ZERO; DOT];
+    // SAFETY: the caller's contract.
+    let term = |i: usize| unsafe { (*x.add(i * steps.0)).widen().times((*y.add(i * steps.1)).widen()) };
+    let whole = size / DOT * DOT;
+    for first in (0..whole).step_by(DOT) {
+        (0..DOT).for_each(|i| sums[i] = sums[i].plus(term(first + i)));
+    }
+    for i in whole..size {
+        sums[i - whole] = sums[i - whole].plus(term(i));
+    }
+    let mut width = DOT / 2;
+    while width > 0 {
+        (0..width).for_each(|i| sums[i] = sums[i].plus(sums[i + width]));
+        width /= 2;
+    }
+    sums[0]
 }
 
 /// Sums side by side in a dot product.

@@ -59,8 +59,36 @@ macro_rules! wide {
         }
     };
 }
-wide!(f32, math::exp, math::log);
+wide!(f32, exp, math::log);
 wide!(f64, f64::exp, f64::ln);
+
+/// eˣ, as [`math::exp`] for what it is used for here: x is a score less the largest, or less the logarithm of a sum that it is part of, and what is
+/// below 10⁻³⁷ is 0.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    // 1.5·2²³: adding it leaves the nearest integer in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    // ln 2 = HIGH + LOW; n·HIGH is exact for the n that occur.
+    const HIGH: f32 = 0.693_359_4;
+    const LOW: f32 = -2.121_944_4e-4;
+    // NaN passes both comparisons. A score far above the sum that it is part of is none, and gives NaN.
+    let vanishes = x < -86.0;
+    let x = if x > 88.0 { f32::INFINITY } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
+    let n = shifted - MAGIC;
+    let r = (x - n * HIGH) - n * LOW;
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_199_9e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 1.666_666_6e-1;
+    let p = p * r + 5e-1;
+    let y = (p * (r * r) + r) + 1.0;
+    // The low bits of the shifted number become an exponent; no result is denormal. A product, so that NaN stays NaN.
+    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
+    let y = y * power;
+    if vanishes { 0.0 } else { y }
+}
 
 /// Documents of a block of queries, and of all keys.
 #[derive(Clone, Copy)]
@@ -72,25 +100,30 @@ pub(super) struct DocumentsHere {
     pub stride: usize,
 }
 
-/// Which queries of a group see a key.
+/// Puts another value where a query does not see a key.
 #[inline(always)]
-unsafe fn sight(block: &Block, documents: Option<&DocumentsHere>, key: usize, first: usize) -> [bool; LANES] {
+unsafe fn hide<T: Wide>(
+    x: &mut [T; LANES],
+    block: &Block,
+    documents: Option<&DocumentsHere>,
+    (key, first): (usize, usize),
+    hidden: T,
+) {
     let (start, end) = block.visible(key);
-    let mut sees = [false; LANES];
-    for (i, sees) in sees.iter_mut().enumerate() {
-        let t = (first + i) as i32;
-        *sees = (t >= start) & (t < end);
+    let (start, end) = (start - first as i32, end - first as i32);
+    for (i, x) in (0..).zip(x.iter_mut()) {
+        *x = if (i >= start) & (i < end) { *x } else { hidden };
     }
     if let Some(documents) = documents {
         // SAFETY: there is a document for each key and each of `QUERIES` queries.
-        unsafe {
+        let (key, of) = unsafe {
             let key = *documents.keys.add((block.key + key) * documents.stride);
-            for (i, sees) in sees.iter_mut().enumerate() {
-                *sees &= *documents.queries.add(first + i) == key;
-            }
+            (key, *documents.queries.add(first).cast::<[i32; LANES]>())
+        };
+        for (x, of) in x.iter_mut().zip(of) {
+            *x = if of == key { *x } else { hidden };
         }
     }
-    sees
 }
 
 /// The state of a softmax over blocks: for each of [`QUERIES`] queries the largest score so far and the sum of exponentials relative to it.
@@ -102,10 +135,17 @@ pub(super) struct Running<T> {
     pub factor: *mut T,
 }
 
+/// Values of a group of queries. All are read before any is written, so that they are one vector.
 #[inline(always)]
-unsafe fn vector<T: Copy>(at: *mut T) -> &'static mut [T; LANES] {
-    // SAFETY: the caller's contract: `LANES` elements that nobody else uses meanwhile.
-    unsafe { &mut *at.cast::<[T; LANES]>() }
+unsafe fn load<T: Copy>(at: *const T) -> [T; LANES] {
+    // SAFETY: the caller's contract: there are as many.
+    unsafe { *at.cast::<[T; LANES]>() }
+}
+
+#[inline(always)]
+unsafe fn save<T: Copy>(at: *mut T, x: [T; LANES]) {
+    // SAFETY: the caller's contract: there is room.
+    unsafe { *at.cast::<[T; LANES]>() = x };
 }
 
 /// -∞ as 0, so that differences are numbers.
@@ -125,30 +165,39 @@ unsafe fn forward_body<T: Wide>(
         // SAFETY: the caller's contract; rows of scores have `QUERIES` elements.
         unsafe {
             let keys = block.seen_by(first);
-            let (most, factor) = (vector(running.most.add(first)), vector(running.factor.add(first)));
+            let factor = running.factor.add(first);
             if keys.is_empty() {
-                *factor = [T::ONE; LANES];
+                save(factor, [T::ONE; LANES]);
                 continue;
             }
-            let before = *most;
+            let at = |key: usize| scores.add(key * QUERIES + first);
+            let before = load(running.most.add(first));
+            let mut most = before;
             for key in keys.clone() {
-                let s = vector(scores.add(key * QUERIES + first));
+                let mut x = load(at(key));
                 if block.masked {
-                    let sees = sight(block, documents, key, first);
-                    (0..LANES).for_each(|i| s[i] = if sees[i] { s[i] } else { T::LEAST });
+                    hide(&mut x, block, documents, (key, first), T::LEAST);
+                    save(at(key), x);
                 }
-                (0..LANES).for_each(|i| most[i] = if s[i] > most[i] { s[i] } else { most[i] });
+                for (most, x) in most.iter_mut().zip(x) {
+                    *most = if x > *most { x } else { *most };
+                }
             }
-            let base: [T; LANES] = std::array::from_fn(|i| finite(most[i]));
+            save(running.most.add(first), most);
+            let base = most.map(finite);
             let mut sums = [T::ZERO; LANES];
             for key in keys {
-                let s = vector(scores.add(key * QUERIES + first));
-                (0..LANES).for_each(|i| s[i] = s[i].minus(base[i]).exp());
-                (0..LANES).for_each(|i| sums[i] = sums[i].plus(s[i]));
+                let mut x = load(at(key));
+                (0..LANES).for_each(|i| x[i] = x[i].minus(base[i]).exp());
+                save(at(key), x);
+                (0..LANES).for_each(|i| sums[i] = sums[i].plus(x[i]));
             }
-            (0..LANES).for_each(|i| factor[i] = before[i].minus(base[i]).exp());
-            let total = vector(running.sum.add(first));
-            (0..LANES).for_each(|i| total[i] = total[i].times(factor[i]).plus(sums[i]));
+            let mut change = before;
+            (0..LANES).for_each(|i| change[i] = change[i].minus(base[i]).exp());
+            save(factor, change);
+            let mut total = load(running.sum.add(first));
+            (0..LANES).for_each(|i| total[i] = total[i].times(change[i]).plus(sums[i]));
+            save(running.sum.add(first), total);
         }
     }
 }
@@ -201,18 +250,19 @@ unsafe fn backward_body<T: Wide>(block: &Block, documents: Option<&DocumentsHere
     for first in block.groups() {
         // SAFETY: the caller's contract; rows have `QUERIES` elements.
         unsafe {
-            let lse: [T; LANES] = std::array::from_fn(|i| finite(*g.lse.add(first + i)));
-            let delta: [T; LANES] = std::array::from_fn(|i| *g.delta.add(first + i));
+            let lse = load(g.lse.add(first)).map(finite);
+            let delta = load(g.delta.add(first));
             for key in block.seen_by(first) {
                 let at = key * QUERIES + first;
-                let (s, d) = (vector(g.scores.add(at)), vector(g.gradients.add(at)));
-                (0..LANES).for_each(|i| s[i] = s[i].minus(lse[i]).exp());
+                let (mut p, mut d) = (load(g.scores.add(at)), load(g.gradients.add(at)));
+                (0..LANES).for_each(|i| p[i] = p[i].minus(lse[i]).exp());
                 if block.masked {
-                    let sees = sight(block, documents, key, first);
-                    (0..LANES).for_each(|i| s[i] = if sees[i] { s[i] } else { T::ZERO });
-                    (0..LANES).for_each(|i| d[i] = if sees[i] { d[i] } else { delta[i] });
+                    hide(&mut p, block, documents, (key, first), T::ZERO);
+                    hide(&mut d, block, documents, (key, first), T::ZERO);
                 }
-                (0..LANES).for_each(|i| d[i] = s[i].times(d[i].minus(delta[i])));
+                (0..LANES).for_each(|i| d[i] = p[i].times(d[i].minus(delta[i])));
+                save(g.scores.add(at), p);
+                save(g.gradients.add(at), d);
             }
         }
     }

@@ -21,16 +21,19 @@ const LEAST: usize = 16;
 /// Elements that are added at a time.
 const CHUNK: usize = 4096;
 
+/// Dimensions: size, and what a step counts in the number of a problem.
+type Steps = Vec<(usize, usize)>;
+
 /// A gradient that problems share.
 #[derive(Debug)]
 struct Sum {
     array: Array,
     rows: usize,
     size: usize,
-    /// Of the unit's dimensions those that the array has: size, and what a step counts in the number of a problem.
-    own: Vec<(usize, usize)>,
+    /// Of the unit's dimensions those that the array has.
+    own: Steps,
     /// Those that it lacks.
-    summed: Vec<(usize, usize)>,
+    summed: Steps,
     /// Where a problem's part has it.
     part: usize,
     /// Where unfinished sums are, after the parts.
@@ -51,9 +54,10 @@ impl Sum {
 }
 
 /// Dimensions that an array has, and those that it lacks.
-fn split(dims: impl Iterator<Item = (usize, usize, usize)>) -> (Vec<(usize, usize)>, Vec<(usize, usize)>) {
+fn split(dims: impl Iterator<Item = (usize, usize, usize)>) -> (Steps, Steps) {
     let (own, summed): (Vec<_>, Vec<_>) = dims.partition(|(_, _, stride)| *stride != 0);
-    let steps = |dims: Vec<(usize, usize, usize)>| dims.into_iter().map(|(size, step, _)| (size, step)).collect();
+    let steps =
+        |dims: Vec<(usize, usize, usize)>| -> Steps { dims.into_iter().map(|(size, step, _)| (size, step)).collect() };
     (steps(own), steps(summed))
 }
 
@@ -210,8 +214,8 @@ impl Sums {
 #[derive(Debug)]
 pub(super) struct Elements {
     array: Array,
-    own: Vec<(usize, usize)>,
-    summed: Vec<(usize, usize)>,
+    own: Steps,
+    summed: Steps,
 }
 
 impl Elements {
