@@ -1,6 +1,10 @@
 //! The kernels that instructions run. All indices are element strides over buffers of the program; all loops are explicit, so
 //! that a runtime needs to know neither axes nor the graph.
 
+mod attention;
+
+pub use attention::*;
+
 use crate::schema::DType;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +19,10 @@ pub enum Kernel {
     Matmul(Matmul),
     /// Elementwise and row-reduction work.
     Region(Region),
+    /// Attention: scores, softmax and values in one.
+    Attention(Attention),
+    /// The gradients of an attention.
+    AttentionBackward(AttentionBackward),
     /// A reduction over any dimensions.
     Reduce(Reduce),
     /// A running sum.

@@ -1,6 +1,10 @@
 //! What kernels touch: each operand's buffer, type and reach, and what a kernel costs. Profiles, placement and the verifier all read kernels through
 //! this one list, so a new kernel answers here once.
 
+mod attention;
+
+pub(crate) use attention::LSE;
+
 use crate::kernel::*;
 use crate::schema::{Buffer, DType};
 
@@ -132,6 +136,8 @@ impl Kernel {
         match self {
             Kernel::Matmul(_) => "matmul",
             Kernel::Region(_) => "region",
+            Kernel::Attention(_) => "attention",
+            Kernel::AttentionBackward(_) => "attention_backward",
             Kernel::Reduce(_) => "reduce",
             Kernel::Scan(_) => "scan",
             Kernel::Gather(_) => "gather",
@@ -156,7 +162,7 @@ impl Kernel {
         self.operands().into_iter().filter(|o| o.usage.writes()).map(|o| o.buffer)
     }
 
-    /// Floating-point operations, ragged dimensions at their bound: 2 for each product of a matrix product, 1 for each arithmetic step and element.
+    /// Floating-point operations, ragged dimensions at their bound: 2 for each product of a matrix product (in attention: of visible keys), 1 for each arithmetic step and element.
     pub fn flops(&self) -> f64 {
         match self {
             Kernel::Matmul(k) => {
@@ -165,6 +171,8 @@ impl Kernel {
                 2.0 * batch * outer * k.m.0 as f64 * k.n.0 as f64 * k.k.0 as f64
             }
             Kernel::Region(k) => k.flops(),
+            Kernel::Attention(k) => k.flops(),
+            Kernel::AttentionBackward(k) => k.flops(),
             Kernel::Reduce(k) => product(&k.dims),
             Kernel::Scan(k) => product(&[k.outer, k.n, k.inner]),
             Kernel::ScatterAdd(k) => product(&k.dims),
@@ -188,6 +196,8 @@ impl Kernel {
         match self {
             Kernel::Matmul(k) => matmul(k),
             Kernel::Region(k) => region(k),
+            Kernel::Attention(k) => k.operands(),
+            Kernel::AttentionBackward(k) => k.operands(),
             Kernel::Reduce(k) => reduce(k),
             Kernel::Scan(k) => {
                 let dims = [k.outer, k.n, k.inner];

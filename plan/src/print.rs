@@ -239,6 +239,8 @@ impl Display for Shape<'_> {
         match self.0 {
             Kernel::Matmul(k) => matmul(f, k),
             Kernel::Region(k) => region(f, k),
+            Kernel::Attention(k) => attention(f, &k.inputs),
+            Kernel::AttentionBackward(k) => attention(f, &k.inputs),
             Kernel::Reduce(k) => {
                 let over = k.dims.get(k.kept as usize..).unwrap_or_default();
                 let ragged = if k.ragged.is_some() { ", ragged" } else { "" };
@@ -278,6 +280,24 @@ fn matmul(f: &mut Formatter, k: &Matmul) -> fmt::Result {
         write!(f, " in {} groups of {of}", groups.count)?;
     }
     write!(f, " {}{}", k.dtype, added(k.accumulate))
+}
+
+fn attention(f: &mut Formatter, k: &AttentionInputs) -> fmt::Result {
+    let batch: Vec<u64> = k.batch.iter().copied().filter(|n| *n != 1).collect();
+    if !batch.is_empty() {
+        write!(f, "{} × ", Dims(&batch))?;
+    }
+    let sizes: Vec<String> = k.pairs.iter().map(|p| p.size.to_string()).collect();
+    write!(f, "{} of {} → {}", Dims(&[k.queries, k.keys]), sizes.join("+"), k.value_size)?;
+    if k.causal {
+        write!(f, ", causal")?;
+    }
+    if k.window > 0 {
+        write!(f, ", window {}", k.window)?;
+    }
+    let documents = if k.documents.is_some() { ", documents" } else { "" };
+    let sink = if k.sink.is_some() { ", sink" } else { "" };
+    write!(f, "{documents}{sink} {}", k.dtype)
 }
 
 fn region(f: &mut Formatter, k: &Region) -> fmt::Result {

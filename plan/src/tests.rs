@@ -79,8 +79,8 @@ fn the_checksum_is_fnv_1a_of_what_stands_before_it() {
 fn what_is_no_plan_is_refused() {
     let text = tiny_text();
     let cut = &text[..text.len() / 2];
-    let next = text.replacen("\"version\":1", "\"version\":2,\"later\":[[", 1);
-    let nested = format!("{{\"format\":\"forebay-plan\",\"version\":1,\"model\":{}", "[".repeat(100_000));
+    let next = text.replacen("\"version\":2", "\"version\":3,\"later\":[[", 1);
+    let nested = format!("{{\"format\":\"forebay-plan\",\"version\":2,\"model\":{}", "[".repeat(100_000));
     let mut no_utf8 = text.clone().into_bytes();
     no_utf8[text.find("made_up").expect("the model's name")] = 0xff;
     let cases: Vec<(&str, Vec<u8>)> = vec![
@@ -90,13 +90,13 @@ fn what_is_no_plan_is_refused() {
         ("binary", vec![0x1f, 0x8b, 8, 0, 0, 0xff, 0xfe]),
         ("other JSON", br#"{"hello": [1, 2]}"#.to_vec()),
         ("a list", b"[1, 2]".to_vec()),
-        ("another format", br#"{"format": "safetensors", "version": 1}"#.to_vec()),
-        ("a format of another type", br#"{"format": {"a": 1}, "version": 1}"#.to_vec()),
+        ("another format", br#"{"format": "safetensors", "version": 2}"#.to_vec()),
+        ("a format of another type", br#"{"format": {"a": 1}, "version": 2}"#.to_vec()),
         ("broken JSON", br#"{"hello" 1}"#.to_vec()),
         ("no version", br#"{"format": "forebay-plan"}"#.to_vec()),
         ("a later version, otherwise unreadable", next.into_bytes()),
         ("a version in words", br#"{"format":"forebay-plan","version":"one"}"#.to_vec()),
-        ("the version alone", br#"{"format":"forebay-plan","version":1}"#.to_vec()),
+        ("the version alone", br#"{"format":"forebay-plan","version":2}"#.to_vec()),
         ("cut off", cut.as_bytes().to_vec()),
         ("cut off early", br#"{"form"#.to_vec()),
         ("more behind", format!("{text}{{}}").into_bytes()),
@@ -152,6 +152,10 @@ fn operands_and_costs() {
     assert_eq!(product.writes().count(), 1);
     // Row sums and maxima visit every element, what follows from them alone a row.
     assert_eq!(named("softmax").flops(), 5.0 * 256.0 + 256.0);
+    // Two heads; 32 queries see 3 keys each, but for the first two; products over 8 elements.
+    let products = |n: f64| 2.0 * 2.0 * (3.0 * 32.0 - 3.0) * 8.0 * n;
+    assert_eq!(named("attention").flops(), products(2.0));
+    assert_eq!(named("attention.gradients").flops(), products(5.0));
     for instruction in &program.instructions {
         let kernel = &instruction.kernel;
         assert!(kernel.writes().count() > 0, "{}", kernel.name());
@@ -193,8 +197,10 @@ proptest! {
     fn printing_never_panics(seed in any::<u64>(), huge in any::<u64>()) {
         let mut plan = testing::random(seed);
         for instruction in plan.programs.iter_mut().flat_map(|p| &mut p.instructions) {
-            if let Kernel::Matmul(k) = &mut instruction.kernel {
-                (k.m.0, k.k.0) = (huge, huge);
+            match &mut instruction.kernel {
+                Kernel::Matmul(k) => (k.m.0, k.k.0) = (huge, huge),
+                Kernel::Attention(k) => (k.inputs.keys, k.inputs.window) = (huge, huge / 2),
+                _ => {}
             }
             instruction.stream = huge as u32;
         }

@@ -1,13 +1,14 @@
 //! Running a prepared kernel allocates nothing, on any thread.
 
 use forebay_plan::{
-    Arg, BatchDim, Buffer, DType, Gather, Group, Groups, Invert, Kernel, MatDim, Matmul, Offsets, RaggedDim,
-    RaggedLimit, Random, Reduce, ReduceOp, Region, RowGroups, Scan, ScatterAdd, Step, StepOp, Store, TopK, View,
+    Arg, Attention, AttentionBackward, AttentionInputs, BatchDim, Buffer, DType, Gather, Group, Groups, Invert, Kernel,
+    MatDim, Matmul, Offsets, RaggedDim, RaggedLimit, Random, Reduce, ReduceOp, Region, RowGroups, Scan, ScatterAdd,
+    ScorePair, Step, StepOp, Store, TopK, View,
 };
 use forebay_runtime::kernels::{Buf, Cpu, KernelCx, RandomKeyArgs, Scratch, ScratchBytes, prepare, run, scratch_bytes};
 use forebay_runtime::pool::Pool;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 struct Counting;
 
@@ -117,6 +118,43 @@ fn regions(memory: &mut Memory) -> Vec<Kernel> {
     all
 }
 
+/// Grouped queries with a sink, whose keys and values are shared, forward and backward.
+fn attention(memory: &mut Memory) -> Vec<Kernel> {
+    let mut all = vec![];
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        let (n, size) = (200, 24);
+        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let mut heads = |dtype, size: u64| View {
+            buffer: memory.add(dtype, 2 * 3 * n * size),
+            offset: 0,
+            strides: [3 * n * size, n * size, size, 1][..if size == 1 { 3 } else { 4 }].to_vec(),
+        };
+        let [q, out, d_out, d_q] = [(); 4].map(|()| heads(dtype, size));
+        let lse = heads(wide, 1);
+        let mut shared = || view(memory.add(dtype, 2 * n * size), &[n * size, 0, size, 1]);
+        let [k, v, d_k, d_v] = [(); 4].map(|()| shared());
+        let [sink, d_sink] = [(); 2].map(|()| view(memory.add(dtype, 3), &[0, 1]));
+        let inputs = AttentionInputs {
+            dtype,
+            batch: vec![2, 3],
+            queries: n,
+            keys: n,
+            pairs: vec![ScorePair { size, q, k }],
+            v,
+            value_size: size,
+            scale: 0.2,
+            causal: true,
+            window: 150,
+            documents: None,
+            sink: Some(sink),
+        };
+        all.push(Kernel::Attention(Attention { inputs: inputs.clone(), out: out.clone(), lse: lse.clone() }));
+        let (d_q, d_k, d_v, d_sink) = (vec![Some(d_q)], vec![Some(d_k)], Some(d_v), Some(d_sink));
+        all.push(Kernel::AttentionBackward(AttentionBackward { inputs, out, lse, d_out, d_q, d_k, d_v, d_sink }));
+    }
+    all
+}
+
 fn others(memory: &mut Memory) -> Vec<Kernel> {
     let dtype = DType::F32;
     let index = memory.ints((0..400).map(|i| i * 7 % 50));
@@ -171,11 +209,23 @@ fn others(memory: &mut Memory) -> Vec<Kernel> {
     ]
 }
 
+/// A thread allocates when it starts, which may be after its first job.
+fn wait_for_helper(pool: &Pool) {
+    let started = AtomicBool::new(false);
+    while !started.load(Ordering::SeqCst) {
+        pool.run(2, &|_, worker| match worker {
+            0 => std::thread::sleep(std::time::Duration::from_millis(1)),
+            _ => started.store(true, Ordering::SeqCst),
+        });
+    }
+}
+
 #[test]
 fn kernels_do_not_allocate() {
     let mut memory = Memory { buffers: vec![], data: vec![] };
     let mut kernels = products(&mut memory);
     kernels.extend(regions(&mut memory));
+    kernels.extend(attention(&mut memory));
     kernels.extend(others(&mut memory));
     let buffers: Vec<Buf> = memory
         .buffers
@@ -188,6 +238,7 @@ fn kernels_do_not_allocate() {
         let prepared: Vec<_> = kernels.iter().map(prepare).collect();
         let need = prepared.iter().map(scratch_bytes).fold(ScratchBytes::default(), ScratchBytes::max);
         let pool = Pool::new(2);
+        wait_for_helper(&pool);
         let scratch = Scratch::new(need, pool.workers());
         let cx = KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key: RandomKeyArgs::default() };
         for (kernel, prepared) in kernels.iter().zip(&prepared) {

@@ -13,6 +13,7 @@ pub enum Op {
     InPlace,
     Softmax,
     Matmul,
+    Attention,
     Accumulate,
     ColumnSum,
     Scan,
@@ -28,6 +29,7 @@ impl Op {
         Op::InPlace,
         Op::Softmax,
         Op::Matmul,
+        Op::Attention,
         Op::Accumulate,
         Op::ColumnSum,
         Op::Scan,
@@ -116,6 +118,7 @@ impl Body {
             }
             Op::Softmax => self.softmax(),
             Op::Matmul => self.matmul(false),
+            Op::Attention => self.attention(),
             Op::Accumulate => self.matmul(true),
             Op::ColumnSum => self.column_sum(),
             Op::Scan => {
@@ -181,6 +184,58 @@ impl Body {
             accumulate,
         };
         self.push("product", Kernel::Matmul(kernel));
+    }
+
+    /// Two heads of queries that are the columns of each row, one of keys and values; and the gradients.
+    fn attention(&mut self) {
+        let (rows, columns, heads) = (self.rows, self.columns, 2);
+        let view = |buffer, strides: &[u64]| View { buffer, offset: 0, strides: strides.to_vec() };
+        let [q, k, v, d_out] = [(); 4].map(|()| self.any());
+        let documents = self.integers("documents", rows);
+        let index = vec![step(StepOp::Index(0), DType::I32, &[])];
+        let stores = vec![Store { value: Arg::Step(0), view: view(documents, &[1]) }];
+        let region = Region { dims: vec![rows], row_dims: 1, ragged: None, loads: vec![], steps: index, stores };
+        self.push("documents", Kernel::Region(region));
+        let sink = self.builder.temporary("sink", DType::F32, heads);
+        let stores = vec![Store { value: Arg::Const(0.5), view: view(sink, &[1]) }];
+        let region = Region { dims: vec![heads], row_dims: 1, ragged: None, loads: vec![], steps: vec![], stores };
+        self.push("sink", Kernel::Region(region));
+        let shared = [0, columns, 1];
+        let of_documents = view(documents, &[0, 1]);
+        let inputs = AttentionInputs {
+            dtype: DType::F32,
+            batch: vec![heads],
+            queries: rows,
+            keys: rows,
+            pairs: vec![ScorePair { size: columns, q: view(q, &shared), k: view(k, &shared) }],
+            v: view(v, &shared),
+            value_size: columns,
+            scale: 0.5,
+            causal: true,
+            window: 3,
+            documents: Some(Documents { queries: of_documents.clone(), keys: of_documents }),
+            sink: Some(view(sink, &[1])),
+        };
+        let lse = self.builder.temporary("attention.lse", DType::F32, heads * rows);
+        let lse = view(lse, &[rows, 1]);
+        let wide = [rows * columns, columns, 1];
+        let out = view(self.wide("attention.heads"), &wide);
+        let forward = Attention { inputs: inputs.clone(), out: out.clone(), lse: lse.clone() };
+        self.push("attention", Kernel::Attention(forward));
+        let d_q = view(self.wide("attention.dq"), &wide);
+        let (d_k, d_v) = (self.array("attention.dk"), self.array("attention.dv"));
+        let d_sink = self.builder.temporary("attention.dsink", DType::F32, heads);
+        let backward = AttentionBackward {
+            inputs,
+            out,
+            lse,
+            d_out: view(d_out, &shared),
+            d_q: vec![Some(d_q)],
+            d_k: vec![Some(view(d_k, &shared))],
+            d_v: Some(view(d_v, &shared)),
+            d_sink: Some(view(d_sink, &[1])),
+        };
+        self.push("attention.gradients", Kernel::AttentionBackward(backward));
     }
 
     fn column_sum(&mut self) {

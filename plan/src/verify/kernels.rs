@@ -3,7 +3,7 @@
 use super::footprint::{Footprint, distinct};
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
-use super::{MAX_GROUPS, MAX_RANK, region};
+use super::{MAX_GROUPS, MAX_RANK, attention, region};
 use crate::kernel::*;
 use crate::operands::{Operand, reach};
 use crate::print::json_name;
@@ -28,6 +28,23 @@ impl<'a> Cx<'a> {
     fn slot(&self, id: BufferId) -> &'a Slot {
         &self.program.slots[self.buffer(id).slot as usize]
     }
+
+    /// Sizes of loops.
+    pub fn loops(&mut self, sizes: impl IntoIterator<Item = u64>) {
+        let mut total = Some(1u64);
+        let mut least = u64::MAX;
+        for size in sizes {
+            total = total.and_then(|n| n.checked_mul(size));
+            least = least.min(size);
+        }
+        self.ensure(least > 0, Rule::Sizes, || "a size is 0".into());
+        self.ensure(total.is_some(), Rule::Sizes, || "the sizes multiply to more than a u64 holds".into());
+    }
+
+    /// A result's dimensions.
+    pub fn apart(&mut self, dims: &[(u64, u64)]) {
+        self.ensure(distinct(dims), Rule::Distinct, || "two elements of the result may land in one place".into());
+    }
 }
 
 pub(super) fn check(program: &Program, at: usize, findings: &mut Findings) {
@@ -48,7 +65,7 @@ pub(super) fn check(program: &Program, at: usize, findings: &mut Findings) {
         access(&mut cx, operand);
         space(&mut cx, operand);
     }
-    form(&mut cx, kernel);
+    form(&mut cx, kernel, &operands);
     if cx.findings.count() == before {
         alias(&mut cx, kernel, &operands);
     }
@@ -63,12 +80,16 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             rank(cx, k.batch.len());
             rank(cx, k.k_outer.len());
             let groups = k.groups.iter().map(|g| g.count);
-            loops(cx, batch.chain(sums).chain([k.m.0, k.n.0, k.k.0]).chain(groups));
+            cx.loops(batch.chain(sums).chain([k.m.0, k.n.0, k.k.0]).chain(groups));
         }
         Kernel::Region(k) => {
             space_of(cx, &k.dims, k.loads.iter().chain(k.stores.iter().map(|s| &s.view)));
             region::limits(cx, k);
-            loops(cx, k.ragged.iter().map(|r| r.groups));
+            cx.loops(k.ragged.iter().map(|r| r.groups));
+        }
+        Kernel::Attention(Attention { inputs, .. }) | Kernel::AttentionBackward(AttentionBackward { inputs, .. }) => {
+            attention::sizes(cx, inputs);
+            attention::strides(cx, kernel);
         }
         Kernel::Reduce(k) => {
             space_of(cx, &k.dims, [&k.input]);
@@ -76,32 +97,32 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             cx.ensure(kept == k.kept as usize, Rule::Sizes, || {
                 format!("{kept} strides for {} kept dimensions", k.kept)
             });
-            loops(cx, k.ragged.iter().map(|r| r.groups));
+            cx.loops(k.ragged.iter().map(|r| r.groups));
         }
-        Kernel::Scan(k) => loops(cx, [k.outer, k.n, k.inner]),
+        Kernel::Scan(k) => cx.loops([k.outer, k.n, k.inner]),
         Kernel::Gather(k) => {
             space_of(cx, &k.dims, [&k.x, &k.index]);
-            loops(cx, [k.axis_size]);
-            loops(cx, k.ragged.iter().map(|r| r.groups));
+            cx.loops([k.axis_size]);
+            cx.loops(k.ragged.iter().map(|r| r.groups));
         }
         Kernel::ScatterAdd(k) => {
             space_of(cx, &k.dims, [&k.v, &k.index, &k.out]);
-            loops(cx, [k.axis_size, k.out_elements]);
-            loops(cx, k.ragged.iter().map(|r| r.groups));
+            cx.loops([k.axis_size, k.out_elements]);
+            cx.loops(k.ragged.iter().map(|r| r.groups));
         }
-        Kernel::TopK(k) => loops(cx, [k.outer, k.n, k.inner, k.k]),
+        Kernel::TopK(k) => cx.loops([k.outer, k.n, k.inner, k.k]),
         Kernel::Group(Group { elements, .. })
         | Kernel::Offsets(Offsets { elements, .. })
-        | Kernel::Invert(Invert { elements, .. }) => loops(cx, [*elements]),
-        Kernel::RowGroups(k) => loops(cx, [k.groups, k.rows]),
+        | Kernel::Invert(Invert { elements, .. }) => cx.loops([*elements]),
+        Kernel::RowGroups(k) => cx.loops([k.groups, k.rows]),
         Kernel::Random(k) => space_of(cx, &k.dims, [&k.out]),
-        Kernel::RandomKey { rows, .. } => loops(cx, [*rows]),
+        Kernel::RandomKey { rows, .. } => cx.loops([*rows]),
     }
 }
 
 fn space_of<'v>(cx: &mut Cx, dims: &[u64], views: impl IntoIterator<Item = &'v View>) {
     rank(cx, dims.len());
-    loops(cx, dims.iter().copied());
+    cx.loops(dims.iter().copied());
     for view in views {
         let n = view.strides.len();
         cx.ensure(n == dims.len(), Rule::Sizes, || format!("{n} strides for {} dimensions", dims.len()));
@@ -110,17 +131,6 @@ fn space_of<'v>(cx: &mut Cx, dims: &[u64], views: impl IntoIterator<Item = &'v V
 
 fn rank(cx: &mut Cx, dims: usize) {
     cx.ensure(dims <= MAX_RANK, Rule::Sizes, || format!("{dims} dimensions; the most is {MAX_RANK}"));
-}
-
-fn loops(cx: &mut Cx, sizes: impl IntoIterator<Item = u64>) {
-    let mut total = Some(1u64);
-    let mut least = u64::MAX;
-    for size in sizes {
-        total = total.and_then(|n| n.checked_mul(size));
-        least = least.min(size);
-    }
-    cx.ensure(least > 0, Rule::Sizes, || "a size is 0".into());
-    cx.ensure(total.is_some(), Rule::Sizes, || "the sizes multiply to more than a u64 holds".into());
 }
 
 fn exists(cx: &mut Cx, operand: &Operand) {
@@ -173,6 +183,7 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
         Kernel::ScatterAdd(k) => limit(&k.ragged),
         Kernel::RowGroups(k) => Some((k.offsets, k.groups)),
         Kernel::Offsets(k) => Some((k.out, k.groups)),
+        Kernel::Attention(_) | Kernel::AttentionBackward(_) => None,
         Kernel::Scan(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Invert(_) => None,
         Kernel::Random(_) | Kernel::RandomKey { .. } => None,
     };
@@ -185,11 +196,12 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
 }
 
 /// What the kind of kernel demands.
-fn form(cx: &mut Cx, kernel: &Kernel) {
+fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
     group_starts(cx, kernel);
     match kernel {
         Kernel::Matmul(k) => matmul(cx, k),
         Kernel::Region(k) => region::check(cx, k),
+        Kernel::Attention(_) | Kernel::AttentionBackward(_) => attention::check(cx, kernel, operands),
         Kernel::Reduce(k) => reduce(cx, k),
         Kernel::Scan(k) => numbers(cx, k.dtype, Rule::Reduce),
         Kernel::Gather(k) => ragged_dim(cx, &k.ragged, k.dims.len()),
@@ -208,7 +220,7 @@ fn form(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Random(k) => {
             let counted = !k.batched || !k.dims.is_empty();
             cx.ensure(counted, Rule::Sizes, || "there is no first dimension to count rows by".into());
-            apart(cx, &pairs(&k.dims, &k.out));
+            cx.apart(&pairs(&k.dims, &k.out));
         }
         Kernel::RandomKey { .. } => {}
     }
@@ -216,10 +228,6 @@ fn form(cx: &mut Cx, kernel: &Kernel) {
 
 fn pairs(dims: &[u64], view: &View) -> Vec<(u64, u64)> {
     dims.iter().copied().zip(view.strides.iter().copied()).collect()
-}
-
-fn apart(cx: &mut Cx, dims: &[(u64, u64)]) {
-    cx.ensure(distinct(dims), Rule::Distinct, || "two elements of the result may land in one place".into());
 }
 
 fn positions(cx: &mut Cx, elements: u64) {
@@ -256,7 +264,7 @@ fn matmul(cx: &mut Cx, k: &Matmul) {
             }
         }
     }
-    apart(cx, &result);
+    cx.apart(&result);
 }
 
 fn reduce(cx: &mut Cx, k: &Reduce) {
@@ -277,7 +285,7 @@ fn reduce(cx: &mut Cx, k: &Reduce) {
             )
         });
     }
-    apart(cx, &pairs(&k.dims[..kept], &k.out));
+    cx.apart(&pairs(&k.dims[..kept], &k.out));
 }
 
 fn scatter_add(cx: &mut Cx, k: &ScatterAdd) {

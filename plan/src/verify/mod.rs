@@ -22,6 +22,7 @@
 //! * Writes to different parts of one buffer on different streams need an order all the same.
 //! * A slot with access `write` that overlaps a part of an older value ends that value's life; a part of a value is changed through `update`.
 
+mod attention;
 mod clock;
 mod flow;
 mod footprint;
@@ -58,6 +59,12 @@ pub const MAX_LOADS: usize = 256;
 
 /// The most stores of a region.
 pub const MAX_STORES: usize = 64;
+
+/// The most pairs of queries and keys of an attention.
+pub const MAX_PAIRS: usize = 8;
+
+/// The most elements of a head of attention.
+pub const MAX_HEAD: u64 = 4096;
 
 /// The most groups of a counting sort.
 pub const MAX_GROUPS: u64 = 1 << 24;

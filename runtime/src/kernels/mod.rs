@@ -18,6 +18,7 @@
 //! **Errors.** The plan's verifier proves that views lie within buffers. What depends on data (indices, ragged offsets) is checked here and gives a
 //! [`KernelError`]; outputs are then unspecified, but nothing outside of them was touched.
 
+mod attention;
 pub(crate) mod cpu;
 mod index;
 mod math;
@@ -122,6 +123,8 @@ pub struct Prepared(Inner);
 enum Inner {
     Matmul(Box<matmul::Matmul>),
     Region(Box<region::Region>),
+    Attention(Box<attention::Forward>),
+    AttentionBackward(Box<attention::Backward>),
     Reduce(Box<reduce::Reduce>),
     Scan(scan::Scan),
     Gather(Box<index::Gather>),
@@ -144,6 +147,8 @@ pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared
     Ok(Prepared(match kernel {
         Kernel::Matmul(k) => Inner::Matmul(Box::new(matmul::Matmul::prepare(k, &cx)?)),
         Kernel::Region(k) => Inner::Region(Box::new(region::Region::prepare(k, &cx)?)),
+        Kernel::Attention(k) => Inner::Attention(Box::new(attention::Forward::prepare(k, &cx)?)),
+        Kernel::AttentionBackward(k) => Inner::AttentionBackward(Box::new(attention::Backward::prepare(k, &cx)?)),
         Kernel::Reduce(k) => Inner::Reduce(Box::new(reduce::Reduce::prepare(k, &cx)?)),
         Kernel::Scan(k) => Inner::Scan(scan::Scan::prepare(k, &cx)?),
         Kernel::Gather(k) => Inner::Gather(Box::new(index::Gather::prepare(k, &cx)?)),
@@ -177,6 +182,8 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
         match &prepared.0 {
             Inner::Matmul(k) => k.run(cx),
             Inner::Region(k) => k.run(cx),
+            Inner::Attention(k) => k.run(cx),
+            Inner::AttentionBackward(k) => k.run(cx),
             Inner::Reduce(k) => k.run(cx),
             Inner::Scan(k) => k.run(cx),
             Inner::Gather(k) => k.run(cx),
@@ -197,6 +204,8 @@ pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
     match &prepared.0 {
         Inner::Matmul(k) => k.scratch_bytes(),
         Inner::Region(k) => k.scratch_bytes(),
+        Inner::Attention(k) => k.scratch_bytes(),
+        Inner::AttentionBackward(k) => k.scratch_bytes(),
         Inner::Reduce(k) => k.scratch_bytes(),
         Inner::ScatterAdd(k) => k.scratch_bytes(),
         Inner::TopK(k) => k.scratch_bytes(),

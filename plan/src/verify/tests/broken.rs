@@ -59,7 +59,7 @@ fn remove(program: &mut Program, name: &str) {
 }
 
 const BROKEN: &[(Rule, &str, Break)] = &[
-    (Rule::Header, "version", |p| p.version = 2),
+    (Rule::Header, "version", |p| p.version += 1),
     (Rule::Header, "format", |p| p.format = "forebay-scan".into()),
     (Rule::Settings, "no rows", |p| p.settings.batch = 0),
     (Rule::Settings, "micro-batches", |p| p.settings.micro_batches = 3),
@@ -164,6 +164,68 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Matmul, "groups in the result", |p| {
         let groups = kernel!(p, "hidden", Matmul).groups.as_mut().expect("it has groups");
         (groups.count, groups.strides[2]) = (1, 1);
+    }),
+    (Rule::Sizes, "no pairs", |p| kernel!(p, "attention", Attention).inputs.pairs.clear()),
+    (Rule::Sizes, "pairs", |p| {
+        let inputs = &mut kernel!(p, "attention", Attention).inputs;
+        inputs.pairs.resize(9, inputs.pairs[0].clone());
+    }),
+    (Rule::Sizes, "no keys", |p| kernel!(p, "attention", Attention).inputs.keys = 0),
+    (Rule::Sizes, "huge head", |p| kernel!(p, "attention", Attention).inputs.value_size = 1 << 20),
+    (Rule::Sizes, "attention overflow", |p| kernel!(p, "attention", Attention).inputs.queries = u64::MAX),
+    (Rule::Sizes, "strides of values", |p| kernel!(p, "attention", Attention).inputs.v.strides.truncate(2)),
+    (Rule::Sizes, "strides of documents", |p| {
+        let inputs = &mut kernel!(p, "attention.gradients", AttentionBackward).inputs;
+        inputs.documents.as_mut().expect("it has documents").keys.strides.push(1);
+    }),
+    (Rule::Sizes, "gradients of pairs", |p| kernel!(p, "attention.gradients", AttentionBackward).d_k.clear()),
+    (Rule::Sizes, "strides of gradients", |p| {
+        let sink = &mut kernel!(p, "attention.gradients", AttentionBackward).d_sink;
+        sink.as_mut().expect("it has a sink").strides.clear();
+    }),
+    (Rule::BufferExists, "gradient", |p| {
+        let values = &mut kernel!(p, "attention.gradients", AttentionBackward).d_v;
+        values.as_mut().expect("it is wanted").buffer = 999;
+    }),
+    (Rule::ViewInside, "queries", |p| kernel!(p, "attention", Attention).inputs.queries += 1),
+    (Rule::ViewInside, "stride overflow", |p| {
+        kernel!(p, "attention", Attention).inputs.pairs[0].k.strides[1] = u64::MAX
+    }),
+    (Rule::ViewInside, "end overflow", |p| kernel!(p, "attention", Attention).inputs.v.offset = u64::MAX),
+    (Rule::ViewType, "lse", |p| buffer(p, "attention.lse").dtype = DType::I32),
+    (Rule::ViewType, "documents", |p| buffer(p, "documents").dtype = DType::F32),
+    (Rule::Distinct, "attention", |p| kernel!(p, "attention", Attention).out.strides[0] = 0),
+    (Rule::Distinct, "gradients of queries", |p| {
+        let queries = &mut kernel!(p, "attention.gradients", AttentionBackward).d_q[0];
+        queries.as_mut().expect("it is wanted").strides[0] = 1;
+    }),
+    (Rule::Alias, "attention in place", |p| {
+        let k = kernel!(p, "attention.gradients", AttentionBackward);
+        k.d_q[0].as_mut().expect("it is wanted").buffer = k.out.buffer;
+    }),
+    (Rule::Alias, "two gradients", |p| {
+        let k = kernel!(p, "attention.gradients", AttentionBackward);
+        k.d_v.as_mut().expect("it is wanted").buffer = k.d_k[0].as_ref().expect("it is wanted").buffer;
+    }),
+    (Rule::Attention, "factor", |p| kernel!(p, "attention", Attention).inputs.scale = f64::NAN),
+    (Rule::Attention, "shared elements", |p| kernel!(p, "attention", Attention).inputs.v.strides[2] = 0),
+    (Rule::Attention, "shared positions", |p| {
+        let keys = &mut kernel!(p, "attention.gradients", AttentionBackward).d_k[0];
+        keys.as_mut().expect("it is wanted").strides[1] = 0;
+    }),
+    (Rule::Attention, "shared lse", |p| {
+        kernel!(p, "attention.gradients", AttentionBackward).lse.strides[0] = 0;
+    }),
+    (Rule::Attention, "no gradient", |p| {
+        let k = kernel!(p, "attention.gradients", AttentionBackward);
+        (k.d_q, k.d_k, k.d_v, k.d_sink) = (vec![None], vec![None], None, None);
+    }),
+    (Rule::Attention, "gradient of no sink", |p| {
+        kernel!(p, "attention.gradients", AttentionBackward).inputs.sink = None;
+    }),
+    (Rule::Attention, "integers", |p| {
+        kernel!(p, "attention", Attention).inputs.dtype = DType::I32;
+        forward(p).buffers.iter_mut().for_each(|b| b.dtype = DType::I32);
     }),
     (Rule::RegionForm, "no row", |p| kernel!(p, "softmax", Region).row_dims = 0),
     (Rule::RegionForm, "long row", |p| kernel!(p, "softmax", Region).row_dims = 3),

@@ -3,8 +3,8 @@
 use super::tile::{Simd, entry_points};
 use std::arch::x86_64::*;
 
-pub(super) use f32x8::Flavour as F32x8;
-pub(super) use f64x4::Flavour as F64x4;
+pub(in crate::kernels) use f32x8::Flavour as F32x8;
+pub(in crate::kernels) use f64x4::Flavour as F64x4;
 
 mod f32x8 {
     use super::*;

@@ -3,8 +3,8 @@
 use super::tile::{Simd, entry_points};
 use std::arch::x86_64::*;
 
-pub(super) use f32x16::Flavour as F32x16;
-pub(super) use f64x8::Flavour as F64x8;
+pub(in crate::kernels) use f32x16::Flavour as F32x16;
+pub(in crate::kernels) use f64x8::Flavour as F64x8;
 
 mod f32x16 {
     use super::*;

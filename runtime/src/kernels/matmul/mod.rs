@@ -12,18 +12,18 @@
 //! shared   wave: pack all of B's panels in parallel;  then tasks: for each block of k: pack A;  for each panel: tiles
 //! ```
 
-mod pack;
-mod portable;
+pub(in crate::kernels) mod pack;
+pub(in crate::kernels) mod portable;
 mod problem;
-mod tile;
+pub(in crate::kernels) mod tile;
 mod work;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(in crate::kernels) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(in crate::kernels) mod avx512;
 
-use super::cpu::{Cpu, Level};
+use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
 use forebay_plan::DType;
@@ -42,6 +42,42 @@ const SUMS: usize = 256 * 528;
 const SHARED: usize = 2 << 20;
 /// Products below this many multiply-adds run on the calling thread: waking another costs as much.
 const SERIAL: usize = 1 << 18;
+
+/// Runs code with the flavour of vectors for a float type and a CPU level as `S`, and the type as stored as `X`.
+macro_rules! with_flavour {
+    ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
+        use $crate::kernels::cpu::Level;
+        use $crate::kernels::matmul::portable;
+        #[cfg(target_arch = "x86_64")]
+        use $crate::kernels::matmul::{avx2, avx512};
+        macro_rules! with {
+            ($flavour:ty, $stored:ty) => {{
+                type $S = $flavour;
+                #[allow(dead_code)]
+                type $X = $stored;
+                $code
+            }};
+        }
+        match ($dtype, $cpu.level()) {
+            #[cfg(target_arch = "x86_64")]
+            (forebay_plan::DType::F64, Level::Avx512) => with!(avx512::F64x8, f64),
+            #[cfg(target_arch = "x86_64")]
+            (forebay_plan::DType::F64, Level::Avx2) => with!(avx2::F64x4, f64),
+            (forebay_plan::DType::F64, _) => with!(portable::PortableF64, f64),
+            #[cfg(target_arch = "x86_64")]
+            (forebay_plan::DType::Bf16, Level::Avx512) => with!(avx512::F32x16, half::bf16),
+            #[cfg(target_arch = "x86_64")]
+            (forebay_plan::DType::Bf16, Level::Avx2) => with!(avx2::F32x8, half::bf16),
+            (forebay_plan::DType::Bf16, _) => with!(portable::PortableF32, half::bf16),
+            #[cfg(target_arch = "x86_64")]
+            (_, Level::Avx512) => with!(avx512::F32x16, f32),
+            #[cfg(target_arch = "x86_64")]
+            (_, Level::Avx2) => with!(avx2::F32x8, f32),
+            (_, _) => with!(portable::PortableF32, f32),
+        }
+    }};
+}
+pub(in crate::kernels) use with_flavour;
 
 /// A prepared product.
 #[derive(Debug)]
@@ -73,25 +109,7 @@ impl Matmul {
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        unsafe {
-            match (self.dtype, self.cpu.level()) {
-                #[cfg(target_arch = "x86_64")]
-                (DType::F64, Level::Avx512) => self.run_as::<avx512::F64x8, f64>(cx),
-                #[cfg(target_arch = "x86_64")]
-                (DType::F64, Level::Avx2) => self.run_as::<avx2::F64x4, f64>(cx),
-                (DType::F64, _) => self.run_as::<portable::PortableF64, f64>(cx),
-                #[cfg(target_arch = "x86_64")]
-                (DType::Bf16, Level::Avx512) => self.run_as::<avx512::F32x16, half::bf16>(cx),
-                #[cfg(target_arch = "x86_64")]
-                (DType::Bf16, Level::Avx2) => self.run_as::<avx2::F32x8, half::bf16>(cx),
-                (DType::Bf16, _) => self.run_as::<portable::PortableF32, half::bf16>(cx),
-                #[cfg(target_arch = "x86_64")]
-                (_, Level::Avx512) => self.run_as::<avx512::F32x16, f32>(cx),
-                #[cfg(target_arch = "x86_64")]
-                (_, Level::Avx2) => self.run_as::<avx2::F32x8, f32>(cx),
-                (_, _) => self.run_as::<portable::PortableF32, f32>(cx),
-            }
-        }
+        unsafe { with_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
     }
 
     unsafe fn run_as<S: Simd, X: Source<S::T>>(&self, cx: &KernelCx) -> Result<(), KernelError> {
@@ -124,16 +142,5 @@ impl Matmul {
 
 /// Columns of a tile.
 fn flavour_columns(dtype: DType, cpu: Cpu) -> usize {
-    match (dtype, cpu.level()) {
-        #[cfg(target_arch = "x86_64")]
-        (DType::F64, Level::Avx512) => avx512::F64x8::COLUMNS,
-        #[cfg(target_arch = "x86_64")]
-        (_, Level::Avx512) => avx512::F32x16::COLUMNS,
-        #[cfg(target_arch = "x86_64")]
-        (DType::F64, Level::Avx2) => avx2::F64x4::COLUMNS,
-        #[cfg(target_arch = "x86_64")]
-        (_, Level::Avx2) => avx2::F32x8::COLUMNS,
-        (DType::F64, _) => portable::PortableF64::COLUMNS,
-        (_, _) => portable::PortableF32::COLUMNS,
-    }
+    with_flavour!(dtype, cpu, |S, X| <S as Simd>::COLUMNS)
 }

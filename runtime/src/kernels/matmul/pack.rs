@@ -3,7 +3,7 @@
 use super::tile::{A_WIDTH, Simd, Source};
 
 /// What is packed: element `(i, p)` of the source is at `src + i·across + p·along`, and goes to `dst[p·panel + i]`.
-pub(super) struct PackArgs<X, T> {
+pub(in crate::kernels) struct PackArgs<X, T> {
     pub src: *const X,
     /// Elements of a panel's row that exist; the others become zero.
     pub width: usize,
@@ -175,7 +175,7 @@ unsafe fn zero<T: Default>(dst: *mut T, n: usize) {
 }
 
 /// A block of sums and where it goes.
-pub(super) struct FinishArgs<X, T> {
+pub(in crate::kernels) struct FinishArgs<X, T> {
     pub sums: *const T,
     /// From one row of sums to the next.
     pub stride: usize,

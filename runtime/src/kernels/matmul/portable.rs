@@ -2,8 +2,8 @@
 
 use super::tile::{Simd, entry_points};
 
-pub(super) use portable_f32::Flavour as PortableF32;
-pub(super) use portable_f64::Flavour as PortableF64;
+pub(in crate::kernels) use portable_f32::Flavour as PortableF32;
+pub(in crate::kernels) use portable_f64::Flavour as PortableF64;
 
 macro_rules! portable {
     ($module:ident, $t:ty) => {

@@ -12,15 +12,18 @@
 //! what makes products batch-invariant.
 
 /// Values in a packed row of A, for all flavours: no tile has more rows.
-pub(super) const A_WIDTH: usize = 8;
+pub(in crate::kernels) const A_WIDTH: usize = 8;
 
 /// What a product is summed in.
-pub(super) trait Real: Copy + Default + Send + Sync + std::ops::Add<Output = Self> + 'static {}
+pub(in crate::kernels) trait Real:
+    Copy + Default + Send + Sync + std::ops::Add<Output = Self> + 'static
+{
+}
 impl Real for f32 {}
 impl Real for f64 {}
 
 /// What A and B are stored in.
-pub(super) trait Source<T>: Copy + 'static {
+pub(in crate::kernels) trait Source<T>: Copy + 'static {
     /// The value at full precision.
     fn widen(self) -> T;
     /// The value rounded to this type.
@@ -67,7 +70,7 @@ impl Source<f32> for half::bf16 {
 
 /// Where a tile's B and C are.
 #[derive(Clone, Copy)]
-pub(super) struct TileArgs<T> {
+pub(in crate::kernels) struct TileArgs<T> {
     /// Rows of the tile, `1..=ROWS`.
     pub rows: usize,
     /// Columns, `1..=COLUMNS`.
@@ -98,7 +101,7 @@ pub(super) struct TileArgs<T> {
 ///
 /// # Safety
 /// All methods: the machine has the flavour's features, and pointers are good for what is read or written.
-pub(super) trait Simd: Copy + 'static {
+pub(in crate::kernels) trait Simd: Copy + 'static {
     type T: Real;
     type R: Copy;
     const LANES: usize;

@@ -1,5 +1,6 @@
 //! Every kernel against a plain reference in f64, written here and independent of the kernels.
 
+mod attention;
 mod harness;
 mod index;
 mod matmul;

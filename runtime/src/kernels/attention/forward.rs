@@ -1,0 +1,164 @@
+//! The forward pass.
+
+use super::arrays::{Array, Batch, Inputs, Room};
+use super::block::Block;
+use super::problem::{Problem, add_to_queries};
+use super::rows;
+use super::softmax::{self, Running, Wide};
+use super::{KEYS, QUERIES, SERIAL};
+use crate::kernels::cpu::Cpu;
+use crate::kernels::matmul::tile::{Simd, Source};
+use crate::kernels::matmul::with_flavour;
+use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
+use forebay_plan as plan;
+use std::ops::Range;
+
+/// A prepared forward pass.
+#[derive(Debug)]
+pub(in crate::kernels) struct Forward {
+    inputs: Inputs,
+    cpu: Cpu,
+    out: Array,
+    lse: Array,
+    places: Places,
+}
+
+/// Where everything is in a worker's workspace.
+#[derive(Debug)]
+struct Places {
+    /// For each pair: keys, copied where they cannot be read in place, and a block of queries, turned.
+    pairs: Vec<[usize; 2]>,
+    v: usize,
+    scores: usize,
+    /// A block of the result, before it is divided by the sum.
+    out: usize,
+    most: usize,
+    sum: usize,
+    factor: usize,
+    documents: usize,
+    room: Room,
+}
+
+impl Places {
+    fn new(i: &Inputs) -> Places {
+        let mut room = Room::default();
+        let copy = |stays, size| if stays { 0 } else { i.keys * size };
+        Places {
+            pairs: i
+                .pairs
+                .iter()
+                .map(|p| [room.take(copy(i.stays(&p.k, p.size), p.size)), room.take(p.size * QUERIES)])
+                .collect(),
+            v: room.take(copy(i.stays(&i.v, i.value_size), i.value_size)),
+            scores: room.take(KEYS * QUERIES),
+            out: room.take(QUERIES * i.value_size),
+            most: room.take(QUERIES),
+            sum: room.take(QUERIES),
+            factor: room.take(QUERIES),
+            documents: room.take(QUERIES),
+            room,
+        }
+    }
+}
+
+impl Forward {
+    pub(in crate::kernels) fn prepare(k: &plan::Attention, cx: &PrepareCx) -> Result<Forward, PrepareError> {
+        let batch = Batch::new(&k.inputs.batch, |_| false);
+        let inputs = Inputs::new(&k.inputs, batch, cx)?;
+        Ok(Forward {
+            cpu: cx.cpu,
+            out: inputs.batch.array(&k.out, k.inputs.dtype, cx, "the result")?,
+            lse: inputs.batch.array(&k.lse, k.inputs.wide(), cx, "the lse")?,
+            places: Places::new(&inputs),
+            inputs,
+        })
+    }
+
+    pub(in crate::kernels) fn scratch_bytes(&self) -> ScratchBytes {
+        ScratchBytes { shared: 0, worker: self.places.room.bytes(self.inputs.dtype) }
+    }
+
+    /// # Safety
+    /// As [`crate::kernels::run`].
+    pub(in crate::kernels) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
+        // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
+        with_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
+        Ok(())
+    }
+
+    unsafe fn run_as<S: Simd<T: Wide>, X: Source<S::T>>(&self, cx: &KernelCx) {
+        let (problems, blocks) = (self.inputs.batch.count(), self.inputs.query_blocks());
+        let serial = self.inputs.work() <= SERIAL || cx.pool.workers() == 1;
+        // Each part copies keys and values for itself: no more parts than keep all workers busy.
+        let parts = if serial { 1 } else { (cx.pool.workers() * 4).div_ceil(problems).min(blocks) };
+        let task = |task: usize, worker: usize| {
+            let (problem, part) = (task / parts, task % parts);
+            // SAFETY: the caller's contract; tasks have queries of their own, and workers their workspace.
+            unsafe {
+                let space = cx.scratch.worker(worker).cast::<S::T>();
+                let blocks = blocks * part / parts..blocks * (part + 1) / parts;
+                let problem = Problem { inputs: &self.inputs, cx, cpu: self.cpu, number: problem, space };
+                self.blocks::<S, X>(&problem, blocks);
+            }
+        };
+        if serial {
+            (0..problems * parts).for_each(|number| task(number, 0));
+        } else {
+            cx.pool.run(problems * parts, &task);
+        }
+    }
+
+    /// Some blocks of queries of a problem.
+    unsafe fn blocks<S: Simd<T: Wide>, X: Source<S::T>>(&self, problem: &Problem<S::T>, blocks: Range<usize>) {
+        let (i, places) = (&self.inputs, &self.places);
+        // Keys that none of them sees are not copied either.
+        let seen = i.key_blocks(blocks.start * QUERIES, (blocks.end * QUERIES).min(i.queries));
+        let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
+        // SAFETY: the caller's contract; the workspace has room for all places.
+        unsafe {
+            let keys = problem.keys::<X>(&range, |p| places.pairs[p][0]);
+            let values = problem.rows::<X>(&i.v, i.value_size, range, places.v);
+            let at = |place: usize| problem.space.add(place);
+            let running = Running { most: at(places.most), sum: at(places.sum), factor: at(places.factor) };
+            let (scores, out) = (at(places.scores), at(places.out));
+            for first in blocks.map(|block| block * QUERIES) {
+                let queries = (i.queries - first).min(QUERIES);
+                problem.turn_queries::<S, X>(first, queries, |p| places.pairs[p][1]);
+                let documents = problem.documents(first, queries, places.documents);
+                self.start::<S::T, X>(problem, &running);
+                std::slice::from_raw_parts_mut(out, queries * i.value_size).fill(S::T::ZERO);
+                for number in i.key_blocks(first, first + queries) {
+                    let block = Block::new(i, number, first, queries);
+                    problem.scores::<S>(&block, &keys, |p| places.pairs[p][1], places.scores);
+                    softmax::forward(self.cpu, scores, &block, documents.as_ref(), &running);
+                    rows::scale_rows(self.cpu, out, queries, i.value_size, running.factor);
+                    add_to_queries::<S>(&block, scores, values, [queries, i.value_size], out);
+                }
+                softmax::finish(self.cpu, &running);
+                rows::scale_rows(self.cpu, out, queries, i.value_size, running.factor);
+                let result = problem.part::<X>(&self.out).from(first);
+                rows::store(self.cpu, out, queries, i.value_size, S::T::ONE, result);
+                let lse = problem.part::<S::T>(&self.lse).from(first);
+                (0..queries).for_each(|t| *lse.at.add(t * lse.row) = *running.most.add(t));
+            }
+        }
+    }
+
+    /// Before the first block: nothing but the sink was seen.
+    unsafe fn start<T: Wide, X: Source<T>>(&self, problem: &Problem<T>, running: &Running<T>) {
+        let sink = match &self.inputs.sink {
+            // SAFETY: the caller's contract.
+            Some(sink) => unsafe { (*problem.part::<X>(sink).at).widen() },
+            None => T::LEAST,
+        };
+        // A sink of -∞ is none.
+        let sum = if sink == T::LEAST { T::ZERO } else { T::ONE };
+        for t in 0..QUERIES {
+            // SAFETY: the caller's contract.
+            unsafe {
+                *running.most.add(t) = sink;
+                *running.sum.add(t) = sum;
+            }
+        }
+    }
+}
