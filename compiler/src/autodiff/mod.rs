@@ -38,7 +38,7 @@ use crate::simplify::simplify;
 use cut::Place;
 use extract::{Needs, extract};
 use forebay_ir::verify::{render, verify};
-use forebay_ir::{Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
+use forebay_ir::{FusedKind, Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
@@ -171,6 +171,8 @@ fn saved_for_backward(
     let place = |v: ValueId| match &graph.node(v).op {
         _ if backward[v.index()] => Place::After,
         Op::Input => Place::Before,
+        // The forward kernel makes it on the way.
+        Op::Fused(fused) if matches!(fused.kind, FusedKind::AttentionLse | FusedKind::LogSumExp) => Place::Before,
         op if in_forward[v.index()] && !cut::is_cheap(op) && !recompute[v.index()] => Place::Before,
         _ => Place::Either,
     };

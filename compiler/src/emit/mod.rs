@@ -9,11 +9,12 @@
 //!
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
-//! * [`region`], [`matmul`] and [`index`] write the kernels.
+//! * [`region`], [`matmul`], [`attention`] and [`index`] write the kernels.
 //! * [`frame`] gives the buffers that live within the program their offsets.
 //!
 //! Requires: a verified graph. Keeps: values bit for bit (regions round where the graph rounds). One stream.
 
+mod attention;
 mod frame;
 mod index;
 mod matmul;
@@ -87,7 +88,7 @@ fn bodies(graph: &Graph) -> Graph {
     if !graph.nodes.iter().any(|n| matches!(n.op, Op::Fused(_))) {
         return graph.clone();
     }
-    let mut graph = expand_all(graph, &|_| false);
+    let mut graph = expand_all(graph, &attention::has_kernel(graph));
     simplify(&mut graph);
     graph
 }
@@ -193,6 +194,7 @@ impl Emitter<'_> {
         match &units.list[unit].kind {
             UnitKind::Region(cluster) => self.region(units, cluster),
             UnitKind::Kernel { value, accumulate } => self.kernel(*value, *accumulate),
+            UnitKind::Attention(members) => self.attention(members),
         }
     }
 

@@ -297,7 +297,7 @@ fn parts(graph: &Graph, units: &Units) -> Vec<Option<ValueId>> {
         }
         for &operand in &node.operands {
             let strided = units.of[operand.index()].is_some_and(|u| match &units.list[u].kind {
-                UnitKind::Region(_) => true,
+                UnitKind::Region(_) | UnitKind::Attention(_) => true,
                 UnitKind::Kernel { value, accumulate } => {
                     accumulate.is_none() && matches!(graph.node(*value).op, Op::Contract { .. })
                 }

@@ -3,7 +3,7 @@
 //! Elementwise nodes join a region whose iteration space is theirs; a reduction over the innermost axes makes them the region's *row*, and
 //! then values without these axes (one for each row) may join as well. Joining never makes a cycle among units.
 
-use super::Interface;
+use super::{Interface, attention};
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, UnaryOp, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -49,6 +49,8 @@ pub enum UnitKind {
         /// The node `accumulator + value` that it computes in place.
         accumulate: Option<ValueId>,
     },
+    /// Nodes of one attention, forward or backward: the kernel makes all results at once.
+    Attention(Vec<ValueId>),
 }
 
 /// The nodes of a region.
@@ -155,6 +157,9 @@ impl Builder<'_> {
             let unit = self.units.of[kernel.index()].expect("the operand of a sum comes before it");
             self.units.of[value.index()] = Some(unit);
             return;
+        }
+        if attention::is_attention(&node.op) {
+            return self.attention(value);
         }
         let row = match &node.op {
             Op::Reduce { over, .. } => match self.row_of(node.operands[0], over) {
@@ -338,6 +343,24 @@ impl Builder<'_> {
         self.depend(value, unit);
     }
 
+    /// Results of one attention belong to one kernel, unless one of them needs another first.
+    fn attention(&mut self, value: ValueId) {
+        let sibling = (0..self.units.list.len()).rev().find(|&u| match &self.units.list[u].kind {
+            UnitKind::Attention(members) => attention::is_sibling(self.graph, members[0], value),
+            _ => false,
+        });
+        let unit = match sibling.filter(|&u| !self.would_cycle(value, u)) {
+            Some(unit) => unit,
+            None => self.new_unit(UnitKind::Attention(vec![]), value),
+        };
+        if let UnitKind::Attention(members) = &mut self.units.list[unit].kind {
+            members.push(value);
+        }
+        self.units.list[unit].last = value.0;
+        self.units.of[value.index()] = Some(unit);
+        self.depend(value, unit);
+    }
+
     fn depend(&mut self, value: ValueId, unit: usize) {
         for read in self.graph.reads(value) {
             let makers = self.makers(read);
@@ -366,6 +389,7 @@ impl Builder<'_> {
                 Op::Stack(_) | Op::Concat { .. } | Op::Pad { .. } => self.readers[input.index()].is_empty(),
                 _ => !self.readers[input.index()].contains(&writer),
             },
+            UnitKind::Attention(_) => self.readers[input.index()].iter().all(|&r| r != writer),
             UnitKind::Region(cluster) => {
                 let operands = cluster.members.iter().flat_map(|&m| &self.graph.node(m).operands);
                 let same = self.graph.ty(input).axes == self.graph.ty(output).axes;

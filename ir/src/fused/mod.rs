@@ -401,13 +401,14 @@ pub(crate) fn cost(graph: &Graph, value: ValueId, fused: &Fused, operands: &[Val
 }
 
 /// Replaces every fused op that `keeps` does not want to keep by its body.
-pub fn expand_all(graph: &Graph, keeps: &dyn Fn(&Fused) -> bool) -> Graph {
+pub fn expand_all(graph: &Graph, keeps: &dyn Fn(ValueId) -> bool) -> Graph {
     let mut new = graph.like(graph.name.clone());
     let mut moved: Vec<ValueId> = Vec::with_capacity(graph.nodes.len());
-    for node in &graph.nodes {
+    for value in graph.values() {
+        let node = graph.node(value);
         let operands: Vec<ValueId> = node.operands.iter().map(|o| moved[o.index()]).collect();
         let value = match &node.op {
-            crate::op::Op::Fused(fused) if !keeps(fused) => {
+            crate::op::Op::Fused(fused) if !keeps(value) => {
                 let first = new.nodes.len();
                 let value = expand(&mut new, fused, &operands, &node.name).expect("the verifier has expanded it before");
                 body::in_order(&mut new, value, first, &node.ty.axes, &node.name)

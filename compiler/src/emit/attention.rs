@@ -1,0 +1,160 @@
+//! Attention as one kernel: the result, its log-sum-exp, and in the backward graph all gradients.
+
+use super::Emitter;
+use super::dtype;
+use super::places::Place;
+use forebay_ir::fused::AttentionParts;
+use forebay_ir::{AxisId, Fused, FusedKind, Graph, Op, Type, ValueId};
+use forebay_plan::{self as plan, Kernel};
+
+/// Is it a result of an attention kernel?
+pub(super) fn is_attention(op: &Op) -> bool {
+    matches!(op, Op::Fused(f) if matches!(f.kind, FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad))
+}
+
+/// Which fused ops the kernels do; a log-sum-exp only beside the result that it belongs to.
+pub(super) fn has_kernel(graph: &Graph) -> impl Fn(ValueId) -> bool {
+    let kind = |v: ValueId| match &graph.node(v).op {
+        Op::Fused(fused) => Some(fused.kind),
+        _ => None,
+    };
+    let fits = |v: ValueId| {
+        let ragged = graph.node(v).operands.iter().any(|&o| graph.ragged_axis(&graph.ty(o).axes).is_some());
+        let (Op::Fused(fused), parts) = (&graph.node(v).op, parts(graph, v)) else { return false };
+        !ragged && parts.v.is_none_or(|v| value_axis(graph, &parts, v, fused).is_some())
+    };
+    move |value| match kind(value) {
+        Some(FusedKind::Attention | FusedKind::AttentionGrad) => fits(value),
+        Some(FusedKind::AttentionLse) => graph.values().any(|v| {
+            kind(v) == Some(FusedKind::Attention) && is_sibling(graph, v, value) && fits(v)
+        }),
+        _ => false,
+    }
+}
+
+/// Are both made from the same operands by the same kernel?
+pub(super) fn is_sibling(graph: &Graph, a: ValueId, b: ValueId) -> bool {
+    let (Op::Fused(x), Op::Fused(y)) = (&graph.node(a).op, &graph.node(b).op) else { return false };
+    let back = |f: &Fused| f.kind == FusedKind::AttentionGrad;
+    if back(x) != back(y) || x.axes != y.axes || x.numbers[..5] != y.numbers[..5] {
+        return false;
+    }
+    let (p, q) = (parts(graph, a), parts(graph, b));
+    let values = p.v.is_none() || q.v.is_none() || p.v == q.v;
+    let distinct = back(x) || x.kind != y.kind;
+    values && distinct && p.pairs == q.pairs && p.documents == q.documents && p.sink == q.sink && p.back == q.back
+}
+
+fn parts(graph: &Graph, value: ValueId) -> AttentionParts {
+    let node = graph.node(value);
+    match &node.op {
+        Op::Fused(fused) => AttentionParts::new(fused, &node.operands),
+        op => unreachable!("`{}` is no attention", op.row().name),
+    }
+}
+
+impl Emitter<'_> {
+    pub(super) fn attention(&mut self, members: &[ValueId]) {
+        let graph = self.graph;
+        // The one with the most operands: a log-sum-exp has no values.
+        let whole = *members.iter().max_by_key(|v| graph.node(**v).operands.len()).expect("a unit has members");
+        let (Op::Fused(fused), parts) = (graph.node(whole).op.clone(), parts(graph, whole)) else { unreachable!() };
+        let v = parts.v.expect("a log-sum-exp stands beside its result");
+        let (t, u) = (fused.axes[0], fused.axes[1]);
+        let heads = &fused.axes[2..];
+        let value_axis = value_axis(graph, &parts, v, &fused).expect("kernels are for values with elements");
+        let batch = batch_axes(graph, &parts, v, &fused, value_axis);
+
+        let dims: Vec<u64> = batch.iter().map(|&a| graph.size(a)).collect();
+        let view = |place: &Place, own: &[AxisId]| view(place, &batch, own);
+        let mut pairs = vec![];
+        for (&(q, k), &head) in parts.pairs.iter().zip(heads) {
+            let (q, k) = (self.place(q), self.place(k));
+            pairs.push(plan::ScorePair { size: graph.size(head), q: view(&q, &[t, head]), k: view(&k, &[u, head]) });
+        }
+        let documents = parts.documents.map(|(query, key)| plan::Documents {
+            queries: view(&self.place(query), &[t]),
+            keys: view(&self.place(key), &[u]),
+        });
+        let inputs = plan::AttentionInputs {
+            dtype: dtype(graph.ty(v).dtype),
+            batch: dims,
+            queries: graph.size(t),
+            keys: graph.size(u),
+            pairs,
+            v: view(&self.place(v), &[u, value_axis]),
+            value_size: graph.size(value_axis),
+            scale: fused.numbers[0],
+            causal: fused.numbers[1] != 0.0,
+            window: fused.numbers[2] as u64,
+            documents,
+            sink: parts.sink.map(|sink| view(&self.place(sink), &[])),
+        };
+        let name = self.name(whole);
+        let kernel = match parts.back {
+            None => {
+                let mut of = |kind: FusedKind| {
+                    let member = members.iter().find(|m| matches!(&graph.node(**m).op, Op::Fused(f) if f.kind == kind));
+                    member.map(|&m| self.places.dest(m))
+                };
+                let (out, lse) = (of(FusedKind::Attention), of(FusedKind::AttentionLse));
+                let out = out.expect("a log-sum-exp stands beside its result");
+                let lse = lse.unwrap_or_else(|| {
+                    let axes: Vec<AxisId> =
+                        graph.node(whole).ty.axes.iter().copied().filter(|&a| a != value_axis).collect();
+                    let wide = match graph.ty(v).dtype {
+                        forebay_ir::DType::F64 => forebay_ir::DType::F64,
+                        _ => forebay_ir::DType::F32,
+                    };
+                    self.places.scratch_place(&format!("{name}.lse"), &Type::new(wide, axes))
+                });
+                Kernel::Attention(plan::Attention { inputs, out: view(&out, &[t, value_axis]), lse: view(&lse, &[t]) })
+            }
+            Some([out, lse, g]) => {
+                let n = parts.pairs.len();
+                let mut of = |number: usize, own: &[AxisId]| {
+                    let is = |m: &&ValueId| matches!(&graph.node(**m).op, Op::Fused(f) if f.numbers[5] as usize == number);
+                    members.iter().find(is).map(|&m| view(&self.places.dest(m), own))
+                };
+                let d_q = (0..n).map(|i| of(2 * i, &[t, heads[i]])).collect();
+                let d_k = (0..n).map(|i| of(2 * i + 1, &[u, heads[i]])).collect();
+                let (d_v, d_sink) = (of(2 * n, &[u, value_axis]), of(2 * n + 1, &[]));
+                Kernel::AttentionBackward(plan::AttentionBackward {
+                    inputs,
+                    out: view(&self.place(out), &[t, value_axis]),
+                    lse: view(&self.place(lse), &[t]),
+                    d_out: view(&self.place(g), &[t, value_axis]),
+                    d_q,
+                    d_k,
+                    d_v,
+                    d_sink,
+                })
+            }
+        };
+        self.push(&name, kernel);
+    }
+}
+
+fn view(place: &Place, batch: &[AxisId], own: &[AxisId]) -> plan::View {
+    let axes = [batch, own].concat();
+    plan::View { buffer: place.buffer, offset: place.offset, strides: place.along(&axes) }
+}
+
+/// The axis of a value's elements: queries and keys have it as a head axis, or not at all.
+fn value_axis(graph: &Graph, parts: &AttentionParts, v: ValueId, fused: &Fused) -> Option<AxisId> {
+    let (u, heads) = (fused.axes[1], &fused.axes[2..]);
+    let elsewhere = |a: AxisId| parts.pairs.iter().any(|&(q, k)| graph.ty(q).has(a) || graph.ty(k).has(a));
+    graph.ty(v).axes.iter().copied().rfind(|&a| a != u && (heads.contains(&a) || !elsewhere(a)))
+}
+
+/// The axes of independent attentions, in the order of the queries.
+fn batch_axes(graph: &Graph, parts: &AttentionParts, v: ValueId, fused: &Fused, value_axis: AxisId) -> Vec<AxisId> {
+    let all = parts.pairs.iter().flat_map(|&(q, k)| [q, k]).chain([v]);
+    let mut axes: Vec<AxisId> = vec![];
+    for axis in all.flat_map(|x| graph.ty(x).axes.clone()) {
+        if axis != value_axis && !fused.axes.contains(&axis) && !axes.contains(&axis) {
+            axes.push(axis);
+        }
+    }
+    axes
+}
