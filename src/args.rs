@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};
 use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::rewrite::{self, Numerics, Profile, Selection};
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_runtime::exec::ExecOptions;
@@ -92,6 +93,79 @@ pub struct ModelArgs {
     /// The compute type [default: f32]
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
+}
+
+/// How graphs are rewritten before they become programs.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Rewriting")]
+pub struct RewriteArgs {
+    /// Which rules are used: all, off, no-fusion, only=NAME,… or without=NAME,… (`forebay rules` lists them; a prefix names a family) [default: all]
+    #[arg(long, value_name = "RULES", value_parser = selection)]
+    pub rewrite: Option<Selection>,
+    /// The most that rules may change in the values [default: approximate]
+    #[arg(long, value_enum)]
+    pub numerics: Option<NumericsArg>,
+    /// The device that forms are chosen for [default: cpu]
+    #[arg(long, value_enum)]
+    pub device: Option<Device>,
+}
+
+/// What rewriting may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NumericsArg {
+    /// Nothing: equal bits.
+    Exact,
+    /// The order and place of roundings.
+    Reassociates,
+    /// More: a function in place of one that is equal in the reals.
+    Approximate,
+}
+
+/// A device whose costs are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Device {
+    /// Two cores with AVX-512.
+    Cpu,
+    /// An NPU of the Ascend 910B's kind.
+    Npu,
+}
+
+/// `off`, `only=norm,router.permute`.
+fn selection(text: &str) -> Result<Selection, String> {
+    let names = |list: &str| -> Result<Vec<String>, String> {
+        let names: Vec<String> = list.split(',').map(|n| n.trim().to_string()).collect();
+        match names.iter().find(|n| n.is_empty() || !rewrite::rules().iter().any(|r| r.name.starts_with(n.as_str()))) {
+            None => Ok(names),
+            Some(name) => Err(format!("no rule's name begins with `{name}`: `forebay rules` lists them")),
+        }
+    };
+    match text.split_once('=') {
+        Some(("only", list)) => names(list).map(Selection::Only),
+        Some(("without", list)) => names(list).map(Selection::Without),
+        _ => match text {
+            "all" => Ok(Selection::All),
+            "off" => Ok(Selection::Off),
+            "no-fusion" => Ok(Selection::NoFusion),
+            _ => Err("it is all, off, no-fusion, only=NAME,… or without=NAME,…".into()),
+        },
+    }
+}
+
+impl RewriteArgs {
+    /// For the compiler.
+    pub fn options(&self) -> rewrite::Options {
+        let numerics = match self.numerics {
+            None | Some(NumericsArg::Approximate) => Numerics::Approximate,
+            Some(NumericsArg::Reassociates) => Numerics::Reassociates,
+            Some(NumericsArg::Exact) => Numerics::Exact,
+        };
+        let profile = match self.device {
+            None | Some(Device::Cpu) => Profile::cpu(),
+            Some(Device::Npu) => Profile::npu(),
+        };
+        let selection = self.rewrite.clone().unwrap_or_default();
+        rewrite::Options { numerics, profile, selection, ..rewrite::Options::default() }
+    }
 }
 
 /// How the learning rate changes after the warm-up.

@@ -39,6 +39,8 @@ enum Command {
     Check(commands::check::Args),
     Fmt(commands::fmt::Args),
     Compile(commands::compile::Args),
+    Rules(commands::rules::Args),
+    Explain(commands::explain::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
 }
@@ -53,6 +55,8 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::check(args),
         Command::Fmt(args) => commands::fmt::fmt(args),
         Command::Compile(args) => commands::compile::compile(args),
+        Command::Rules(args) => commands::rules::rules(args),
+        Command::Explain(args) => commands::explain::explain(args),
         Command::Plan(command) => commands::plan::plan(command),
     });
     match result {

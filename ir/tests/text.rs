@@ -1,7 +1,7 @@
 //! Textual IR: what is printed parses back, and what does not parse is explained.
 
 use forebay_ir::text::{self, parse, parse_module, print, print_module};
-use forebay_ir::{
+use forebay_ir::{FusedKind, 
     BinaryOp, DType, Direction, Extent, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp, testing, verify,
 };
 use proptest::prelude::*;
@@ -105,10 +105,11 @@ fn kind(op: &Op) -> usize {
         Op::Group { .. } => 25,
         Op::Offsets { .. } => 26,
         Op::Invert => 27,
+        Op::Fused(_) => 28,
     }
 }
 
-const KINDS: usize = 28;
+const KINDS: usize = 29;
 
 #[test]
 fn every_op_round_trips() {
@@ -119,6 +120,10 @@ fn every_op_round_trips() {
     let has = |op: Op| assert!(ops.contains(&&op), "{op:?} has no line in tests/text");
     UnaryOp::ALL.into_iter().for_each(|op| has(Op::Unary(op)));
     BinaryOp::ALL.into_iter().for_each(|op| has(Op::Binary(op)));
+    for kind in FusedKind::ALL {
+        let is = |op: &&&Op| matches!(op, Op::Fused(fused) if fused.kind == kind);
+        assert!(ops.iter().any(|op| is(&op)), "{kind:?} has no line in tests/text");
+    }
     [DType::F64, DType::F32, DType::BF16, DType::Bool].into_iter().for_each(|dtype| has(Op::Cast(dtype)));
     for kind in [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min] {
         assert!(ops.iter().any(|op| matches!(op, Op::Reduce { kind: k, .. } if *k == kind)), "{kind:?}");

@@ -1,6 +1,6 @@
 //! `forebay compile`
 
-use crate::args::{ModelArgs, OptimizerArgs};
+use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
 use crate::failure::Failure;
 use crate::model::{ModelFile, replace_file};
 use crate::output::print;
@@ -24,7 +24,7 @@ pub struct Args {
     /// The model file, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Where the plan goes, or the stage with --emit graph and --emit grad
+    /// Where the plan goes, or the stage with --emit graph, grad or fused
     #[arg(short, long, value_name = "PLAN", required_unless_present = "emit")]
     output: Option<PathBuf>,
     /// Print a stage
@@ -35,6 +35,8 @@ pub struct Args {
     steps: Option<u64>,
     #[command(flatten)]
     settings: ModelArgs,
+    #[command(flatten)]
+    rewriting: RewriteArgs,
     #[command(flatten)]
     optimizer: OptimizerArgs,
 }
@@ -55,6 +57,7 @@ enum Stage {
 pub fn compile(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
+    options.rewrite = args.rewriting.options();
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let text = match args.emit {

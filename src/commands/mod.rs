@@ -2,8 +2,10 @@
 
 pub mod check;
 pub mod compile;
+pub mod explain;
 pub mod fmt;
 pub mod generate;
 pub mod plan;
+pub mod rules;
 pub mod run;
 pub mod train;

@@ -1,6 +1,6 @@
 //! `forebay train`
 
-use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, SessionArgs};
+use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, RewriteArgs, SessionArgs};
 use crate::failure::Failure;
 use crate::model::ModelFile;
 use crate::session::{self, Program};
@@ -32,6 +32,8 @@ pub struct Args {
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
+    rewriting: RewriteArgs,
+    #[command(flatten)]
     optimizer: OptimizerArgs,
     #[command(flatten)]
     machine: MachineArgs,
@@ -49,6 +51,7 @@ pub fn train(args: Args) -> Result<(), Failure> {
         return session::run(Program::OfCheckpoint, &args.session, &args.machine, args.steps);
     };
     let mut options = args.settings.options();
+    options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     let compile = || {
         let file = ModelFile::read(path)?;

@@ -60,6 +60,16 @@ pub(super) fn sort_operands(egraph: &mut Egraph) {
 
 /// The graph of the chosen terms.
 pub(super) fn to_graph(old: &Graph, egraph: &mut Egraph, classes: &[Id], choice: &Choice) -> Graph {
+    to_graph_with_origins(old, egraph, classes, choice).0
+}
+
+/// The graph of the chosen terms, and of each of its values the class and the term.
+pub(super) fn to_graph_with_origins(
+    old: &Graph,
+    egraph: &mut Egraph,
+    classes: &[Id],
+    choice: &Choice,
+) -> (Graph, Vec<(ValueId, Id, Term)>) {
     let mut originals: FxHashMap<Id, Vec<ValueId>> = FxHashMap::default();
     for value in old.values() {
         originals.entry(egraph.find(classes[value.index()])).or_default().push(value);
@@ -87,7 +97,14 @@ pub(super) fn to_graph(old: &Graph, egraph: &mut Egraph, classes: &[Id], choice:
         let value = builder.value(class);
         builder.new.offsets.push((axis, value));
     }
-    builder.new
+    let mut origins: Vec<(ValueId, Id, Term)> = builder
+        .built
+        .iter()
+        .filter(|(class, _)| choice.needs(**class))
+        .map(|(&class, &value)| (value, class, choice.term(class).clone()))
+        .collect();
+    origins.sort();
+    (builder.new, origins)
 }
 
 struct Builder<'a> {

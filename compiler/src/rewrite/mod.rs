@@ -17,6 +17,7 @@
 mod build;
 mod conditions;
 mod exact;
+mod explain;
 mod extract;
 mod matching;
 mod native;
@@ -28,6 +29,7 @@ mod report;
 mod table;
 mod term;
 
+pub use explain::{Step, Story, explain};
 pub use profile::Profile;
 pub use report::{Report, RuleInfo, RuleUse, rules};
 
@@ -204,17 +206,27 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     let (mut egraph, classes) = build::to_egraph(graph, options.explain);
     saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);
-    let mut new = build::to_graph(graph, &mut egraph, &classes, &choice);
+    let new = build::to_graph(graph, &mut egraph, &classes, &choice);
+    let new = finish(new, &mut report, options, &egraph, &choice);
+    (new, report)
+}
+
+/// Clean-up and joint choices.
+fn finish(mut new: Graph, report: &mut Report, options: &Options, egraph: &Egraph, choice: &extract::Choice) -> Graph {
     simplify(&mut new);
     if options.selection == Selection::All && options.numerics > Numerics::Exact {
         pairs::join_adds(&mut new);
         new.prune();
     }
-    report.finish(&new, options, &egraph, &choice);
-    (new, report)
+    report.finish(&new, options, egraph, choice);
+    new
 }
 
-fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
+/// The terms that rules made, as they were made: where explanations begin.
+type Recorded = Vec<Id>;
+
+fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Recorded {
+    let mut recorded = vec![];
     let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
     report.stop = "iteration limit";
@@ -248,9 +260,11 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
             if proof && !exact::is_proven(egraph, change.class, equal) {
                 continue;
             }
-            let (class, equal) = (egraph.find(change.class), egraph.find(equal));
-            if class != equal {
-                egraph.union_trusted(class, equal, name);
+            if egraph.find(change.class) != egraph.find(equal) {
+                egraph.union_trusted(change.class, equal, name);
+                if options.explain {
+                    recorded.push(equal);
+                }
                 report.count(name);
                 changed = true;
             }
@@ -262,6 +276,7 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
             break;
         }
     }
+    recorded
 }
 
 fn same_type(a: &Facts, b: &Facts) -> bool {

@@ -1,0 +1,113 @@
+//! `forebay explain`
+
+use crate::args::{ModelArgs, RewriteArgs};
+use crate::failure::Failure;
+use crate::model::ModelFile;
+use crate::output::{print, print_json, short};
+use forebay_compiler::rewrite::{self, Report, Story};
+use forebay_ir::Graph;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Explain what rewriting made of a model: which fused ops, by which rules, at what cost
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay explain model.moe
+  forebay explain model.moe --block layers
+  forebay explain model.moe --block layers --node attention.o
+  forebay explain model.moe --rewrite without=attention --json")]
+pub struct Args {
+    /// The model file, or textual IR (`.ir`)
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// One block: a segment (layers, prologue, epilogue), or the name that values of an instance begin with (attention)
+    #[arg(long, value_name = "B")]
+    block: Option<String>,
+    /// One value, with its whole chain of rules
+    #[arg(long, value_name = "N")]
+    node: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    settings: ModelArgs,
+    #[command(flatten)]
+    rewriting: RewriteArgs,
+}
+
+pub fn explain(args: Args) -> Result<(), Failure> {
+    let mut options = args.settings.options();
+    options.rewrite = args.rewriting.options();
+    let file = ModelFile::read(&args.model)?;
+    file.accepts(&args.settings)?;
+    let model = file.training(&options)?;
+    let names: Vec<&str> = model.segments.iter().map(|s| s.name.as_str()).collect();
+    let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
+    for segment in &model.segments {
+        let forward: &Graph = &segment.forward;
+        let (_, report, mut stories) = rewrite::explain(forward, &options.rewrite);
+        let whole = args.block.as_deref().is_none_or(|b| b == segment.name);
+        let begins = |s: &Story| args.block.as_deref().is_some_and(|b| s.value.starts_with(&format!("{b}.")) || s.value == b);
+        stories.retain(|s| (whole || begins(s)) && args.node.as_deref().is_none_or(|n| n == s.value));
+        if (whole && args.node.is_none()) || !stories.is_empty() {
+            all.push((segment.name.clone(), report, stories));
+        }
+    }
+    if all.is_empty() {
+        let what = match (&args.block, &args.node) {
+            (Some(block), None) => format!("no segment and no fused op of the name `{block}`"),
+            (_, Some(node)) => format!("no fused op is called `{node}`"),
+            (None, None) => "no segment".into(),
+        };
+        return Err(Failure::Input(format!("{what}; the segments are {}", names.join(", "))));
+    }
+    if args.json {
+        return print_json(&all.iter().map(|(name, report, stories)| as_json(name, report, stories)).collect::<Vec<_>>());
+    }
+    let text: Vec<String> = all.iter().map(|(name, report, stories)| as_text(name, report, stories)).collect();
+    print(&text.join("\n"))
+}
+
+fn as_text(name: &str, report: &Report, stories: &[Story]) -> String {
+    let micro = |s: f64| if s * 1e6 < 999.5 { format!("{:.1} µs", s * 1e6) } else { format!("{:.2} ms", s * 1e3) };
+    let mut text = format!("{name}\n");
+    text += &format!("  ops        {} -> {}\n", report.ops[0], report.ops[1]);
+    text += &format!("  cost       {} -> {}, each op by itself\n", micro(report.seconds[0]), micro(report.seconds[1]));
+    text += &format!("  bytes      {} -> {}\n", short(report.bytes[0]), short(report.bytes[1]));
+    text += &format!(
+        "  e-graph    {} terms in {} classes after {} iterations: {}\n",
+        report.size[0], report.size[1], report.iterations, report.stop
+    );
+    let answer = if report.exact {
+        "the cheapest there is".to_string()
+    } else {
+        format!("a cheaper one could save {:.1} % at most", report.gap * 100.0)
+    };
+    text += &format!("  extraction {answer}\n");
+    for story in stories {
+        text += &format!("\n  {}\n    from {}\n", story.op, story.source.join(", "));
+        for step in &story.steps {
+            let times = if step.times > 1 { format!(" (x{})", step.times) } else { String::new() };
+            text += &format!("    {}{times}\n", step.rule);
+            if !step.equation.is_empty() {
+                text += &format!("        {}\n", step.equation);
+            }
+        }
+    }
+    text
+}
+
+fn as_json(name: &str, report: &Report, stories: &[Story]) -> Value {
+    let story = |s: &Story| {
+        let steps: Vec<Value> =
+            s.steps.iter().map(|t| json!({"rule": t.rule, "times": t.times, "equation": t.equation})).collect();
+        json!({"value": s.value, "op": s.op, "source": s.source, "steps": steps})
+    };
+    json!({
+        "segment": name, "ops": report.ops, "seconds": report.seconds, "bytes": report.bytes, "fused": report.fused,
+        "uses": report.uses, "iterations": report.iterations, "terms": report.size[0], "classes": report.size[1],
+        "stop": report.stop, "exact": report.exact, "gap": report.gap,
+        "stories": stories.iter().map(story).collect::<Vec<_>>(),
+    })
+}
