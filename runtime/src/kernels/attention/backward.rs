@@ -252,7 +252,7 @@ impl Backward {
             let sink: T = (*problem.part::<X>(sink).at).widen();
             (0..queries).fold(T::ZERO, |sum, t| {
                 // Without a sink and a visible key both are -∞, and there is no gradient.
-                let p = if sink == T::LEAST { T::ZERO } else { sink.minus(*lse.add(t)).exp() };
+                let p = if sink == T::LEAST { T::ZERO } else { sink.minus(*lse.add(t)).exp(false) };
                 sum.minus(p.times(*delta.add(t)))
             })
         }
@@ -289,7 +289,8 @@ impl Backward {
                 let block = Block::new(i, number, first, queries);
                 problem.scores::<S>(&block, keys, |p| places.pairs[p].q[1], places.scores);
                 transposed::<S>(&block, values, i.value_size, at(places.d_out[1]), gradients, false);
-                softmax::backward(self.cpu, &block, documents.as_ref(), &state);
+                let pass = softmax::Backward { block: &block, documents: documents.as_ref(), gradients: state };
+                pass.run::<S>();
                 if self.d_v.is_some() {
                     add_to_keys::<S>(&block, scores, d_out, [queries, i.value_size], at(places.d_v));
                 }

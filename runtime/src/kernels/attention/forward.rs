@@ -130,7 +130,8 @@ impl Forward {
                 for number in i.key_blocks(first, first + queries) {
                     let block = Block::new(i, number, first, queries);
                     problem.scores::<S>(&block, &keys, |p| places.pairs[p][1], places.scores);
-                    softmax::forward(self.cpu, scores, &block, documents.as_ref(), &running);
+                    let pass = softmax::Forward { scores, block: &block, documents: documents.as_ref(), running };
+                    pass.run::<S>();
                     rows::scale_rows(self.cpu, out, queries, i.value_size, running.factor);
                     add_to_queries::<S>(&block, scores, values, [queries, i.value_size], out);
                 }

@@ -4,7 +4,7 @@ use super::block::Block;
 use super::{LANES, QUERIES};
 use crate::kernels::cpu::by_cpu;
 use crate::kernels::math;
-use crate::kernels::matmul::tile::Real;
+use crate::kernels::matmul::tile::{Pass, Real, Simd};
 
 /// What scores are kept in.
 pub(super) trait Wide: Real + PartialOrd {
@@ -17,7 +17,8 @@ pub(super) trait Wide: Real + PartialOrd {
     fn minus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn over(self, other: Self) -> Self;
-    fn exp(self) -> Self;
+    /// eˣ; with fused multiply-adds where they are operations of the processor.
+    fn exp(self, fused: bool) -> Self;
     fn log(self) -> Self;
 }
 
@@ -49,8 +50,8 @@ macro_rules! wide {
                 self / other
             }
             #[inline(always)]
-            fn exp(self) -> $t {
-                $exp(self)
+            fn exp(self, fused: bool) -> $t {
+                $exp(self, fused)
             }
             #[inline(always)]
             fn log(self) -> $t {
@@ -60,12 +61,12 @@ macro_rules! wide {
     };
 }
 wide!(f32, exp, math::log);
-wide!(f64, f64::exp, f64::ln);
+wide!(f64, |x: f64, _| x.exp(), f64::ln);
 
 /// eˣ, as [`math::exp`] for what it is used for here: x is a score less the largest, or less the logarithm of a sum that it is part of, and what is
 /// below 10⁻³⁷ is 0.
 #[inline(always)]
-fn exp(x: f32) -> f32 {
+fn exp(x: f32, fused: bool) -> f32 {
     // 1.5·2²³: adding it leaves the nearest integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     // ln 2 = HIGH + LOW; n·HIGH is exact for the n that occur.
@@ -74,16 +75,17 @@ fn exp(x: f32) -> f32 {
     // NaN passes both comparisons. A score far above the sum that it is part of is none, and gives NaN.
     let vanishes = x < -86.0;
     let x = if x > 88.0 { f32::INFINITY } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
+    let fma = |a: f32, b: f32, c: f32| if fused { a.mul_add(b, c) } else { a * b + c };
+    let shifted = fma(x, std::f32::consts::LOG2_E, MAGIC);
     let n = shifted - MAGIC;
-    let r = (x - n * HIGH) - n * LOW;
+    let r = fma(n, -LOW, fma(n, -HIGH, x));
     let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_6e-1;
-    let p = p * r + 5e-1;
-    let y = (p * (r * r) + r) + 1.0;
+    let p = fma(p, r, 1.398_199_9e-3);
+    let p = fma(p, r, 8.333_452e-3);
+    let p = fma(p, r, 4.166_579_6e-2);
+    let p = fma(p, r, 1.666_666_6e-1);
+    let p = fma(p, r, 5e-1);
+    let y = fma(p, r * r, r) + 1.0;
     // The low bits of the shifted number become an exponent; no result is denormal. A product, so that NaN stays NaN.
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000));
     let y = y * power;
@@ -155,19 +157,15 @@ fn finite<T: Wide>(most: T) -> T {
 }
 
 #[inline(always)]
-unsafe fn forward_body<T: Wide>(
-    scores: *mut T,
-    block: &Block,
-    documents: Option<&DocumentsHere>,
-    running: &Running<T>,
-) {
+unsafe fn forward_body<S: Simd<T: Wide>>(pass: &Forward<S::T>) {
+    let &Forward { scores, block, documents, running } = pass;
     for first in block.groups() {
         // SAFETY: the caller's contract; rows of scores have `QUERIES` elements.
         unsafe {
             let keys = block.seen_by(first);
             let factor = running.factor.add(first);
             if keys.is_empty() {
-                save(factor, [T::ONE; LANES]);
+                save(factor, [S::T::ONE; LANES]);
                 continue;
             }
             let at = |key: usize| scores.add(key * QUERIES + first);
@@ -176,7 +174,7 @@ unsafe fn forward_body<T: Wide>(
             for key in keys.clone() {
                 let mut x = load(at(key));
                 if block.masked {
-                    hide(&mut x, block, documents, (key, first), T::LEAST);
+                    hide(&mut x, block, documents, (key, first), S::T::LEAST);
                     save(at(key), x);
                 }
                 for (most, x) in most.iter_mut().zip(x) {
@@ -185,15 +183,15 @@ unsafe fn forward_body<T: Wide>(
             }
             save(running.most.add(first), most);
             let base = most.map(finite);
-            let mut sums = [T::ZERO; LANES];
+            let mut sums = [S::T::ZERO; LANES];
             for key in keys {
                 let mut x = load(at(key));
-                (0..LANES).for_each(|i| x[i] = x[i].minus(base[i]).exp());
+                (0..LANES).for_each(|i| x[i] = x[i].minus(base[i]).exp(S::FUSED));
                 save(at(key), x);
                 (0..LANES).for_each(|i| sums[i] = sums[i].plus(x[i]));
             }
             let mut change = before;
-            (0..LANES).for_each(|i| change[i] = change[i].minus(base[i]).exp());
+            (0..LANES).for_each(|i| change[i] = change[i].minus(base[i]).exp(S::FUSED));
             save(factor, change);
             let mut total = load(running.sum.add(first));
             (0..LANES).for_each(|i| total[i] = total[i].times(change[i]).plus(sums[i]));
@@ -202,13 +200,35 @@ unsafe fn forward_body<T: Wide>(
     }
 }
 
-by_cpu!(
-    /// Makes scores exponentials relative to the largest so far, and brings the state up to date. Scores of queries that do not exist may be any numbers.
+/// Makes scores exponentials relative to the largest so far, and brings the state up to date. Scores of queries that do not exist may be any numbers.
+///
+/// Its contract: `scores` has a row of [`QUERIES`] for each key of the block, the state as many, documents are there if given.
+#[derive(Clone, Copy)]
+pub(super) struct Forward<'a, T> {
+    pub scores: *mut T,
+    pub block: &'a Block,
+    pub documents: Option<&'a DocumentsHere>,
+    pub running: Running<T>,
+}
+
+impl<T: Wide> Forward<'_, T> {
+    /// Does it.
     ///
     /// # Safety
-    /// `scores` has a row of [`QUERIES`] for each key of the block, the state as many, documents are there if given.
-    pub(super) unsafe fn forward / forward_body<T: Wide>(scores: *mut T, block: &Block, documents: Option<&DocumentsHere>, running: &Running<T>)
-);
+    /// The contract above; the machine has the flavour's features.
+    pub unsafe fn run<S: Simd<T = T>>(self) {
+        struct With<'a, S: Simd>(Forward<'a, S::T>);
+        impl<S: Simd<T: Wide>> Pass for With<'_, S> {
+            #[inline(always)]
+            unsafe fn run(self) {
+                // SAFETY: the caller's contract.
+                unsafe { forward_body::<S>(&self.0) }
+            }
+        }
+        // SAFETY: the caller's contract.
+        unsafe { S::apply(With::<S>(self)) }
+    }
+}
 
 #[inline(always)]
 unsafe fn finish_body<T: Wide>(running: &Running<T>) {
@@ -246,7 +266,8 @@ pub(super) struct Gradients<T> {
 }
 
 #[inline(always)]
-unsafe fn backward_body<T: Wide>(block: &Block, documents: Option<&DocumentsHere>, g: &Gradients<T>) {
+unsafe fn backward_body<S: Simd<T: Wide>>(pass: &Backward<S::T>) {
+    let &Backward { block, documents, gradients: g } = pass;
     for first in block.groups() {
         // SAFETY: the caller's contract; rows have `QUERIES` elements.
         unsafe {
@@ -255,10 +276,10 @@ unsafe fn backward_body<T: Wide>(block: &Block, documents: Option<&DocumentsHere
             for key in block.seen_by(first) {
                 let at = key * QUERIES + first;
                 let (mut p, mut d) = (load(g.scores.add(at)), load(g.gradients.add(at)));
-                (0..LANES).for_each(|i| p[i] = p[i].minus(lse[i]).exp());
+                (0..LANES).for_each(|i| p[i] = p[i].minus(lse[i]).exp(S::FUSED));
                 if block.masked {
-                    hide(&mut p, block, documents, (key, first), T::ZERO);
-                    hide(&mut d, block, documents, (key, first), T::ZERO);
+                    hide(&mut p, block, documents, (key, first), S::T::ZERO);
+                    hide(&mut d, block, documents, (key, first), S::T::ZERO);
                 }
                 (0..LANES).for_each(|i| d[i] = p[i].times(d[i].minus(delta[i])));
                 save(g.scores.add(at), p);
@@ -268,10 +289,31 @@ unsafe fn backward_body<T: Wide>(block: &Block, documents: Option<&DocumentsHere
     }
 }
 
-by_cpu!(
-    /// Makes scores p, and gradients of p those of scores.
+/// Makes scores p, and gradients of p those of scores.
+///
+/// Its contract: the arrays have a row of [`QUERIES`] for each key of the block, documents are there if given.
+#[derive(Clone, Copy)]
+pub(super) struct Backward<'a, T> {
+    pub block: &'a Block,
+    pub documents: Option<&'a DocumentsHere>,
+    pub gradients: Gradients<T>,
+}
+
+impl<T: Wide> Backward<'_, T> {
+    /// Does it.
     ///
     /// # Safety
-    /// The arrays have a row of [`QUERIES`] for each key of the block, documents are there if given.
-    pub(super) unsafe fn backward / backward_body<T: Wide>(block: &Block, documents: Option<&DocumentsHere>, g: &Gradients<T>)
-);
+    /// The contract above; the machine has the flavour's features.
+    pub unsafe fn run<S: Simd<T = T>>(self) {
+        struct With<'a, S: Simd>(Backward<'a, S::T>);
+        impl<S: Simd<T: Wide>> Pass for With<'_, S> {
+            #[inline(always)]
+            unsafe fn run(self) {
+                // SAFETY: the caller's contract.
+                unsafe { backward_body::<S>(&self.0) }
+            }
+        }
+        // SAFETY: the caller's contract.
+        unsafe { S::apply(With::<S>(self)) }
+    }
+}

@@ -14,10 +14,10 @@ use crate::kernels::matmul::tile::Source;
 use crate::kernels::scratch::Shared;
 use std::ops::Range;
 
-/// Elements of a wave's parts: 16 MiB of f32.
-const WAVE: usize = 4 << 20;
+/// Elements of a wave's parts: 16 MiB of f32. Tests have waves of parts of units.
+const WAVE: usize = if cfg!(test) { 1 << 10 } else { 4 << 20 };
 /// A wave has at least so many problems, for all workers to be busy.
-const LEAST: usize = 16;
+const LEAST: usize = if cfg!(test) { 3 } else { 16 };
 /// Elements that are added at a time.
 const CHUNK: usize = 4096;
 

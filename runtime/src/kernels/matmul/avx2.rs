@@ -28,6 +28,7 @@ mod f32x8 {
         const ROWS: usize = 6;
         const VECTORS: usize = 2;
         const TRANSPOSE: usize = 8;
+        const FUSED: bool = true;
 
         #[inline(always)]
         unsafe fn zero() -> __m256 {
@@ -120,6 +121,7 @@ mod f64x4 {
         const ROWS: usize = 6;
         const VECTORS: usize = 2;
         const TRANSPOSE: usize = 4;
+        const FUSED: bool = true;
 
         #[inline(always)]
         unsafe fn zero() -> __m256d {

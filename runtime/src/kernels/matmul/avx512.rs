@@ -20,6 +20,7 @@ mod f32x16 {
         const ROWS: usize = 8;
         const VECTORS: usize = 3;
         const TRANSPOSE: usize = 8;
+        const FUSED: bool = true;
 
         #[inline(always)]
         unsafe fn zero() -> __m512 {
@@ -84,6 +85,7 @@ mod f64x8 {
         const ROWS: usize = 8;
         const VECTORS: usize = 3;
         const TRANSPOSE: usize = 4;
+        const FUSED: bool = true;
 
         #[inline(always)]
         unsafe fn zero() -> __m512d {

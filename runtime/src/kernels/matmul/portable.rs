@@ -21,6 +21,7 @@ macro_rules! portable {
                 const ROWS: usize = 4;
                 const VECTORS: usize = 2;
                 const TRANSPOSE: usize = 4;
+                const FUSED: bool = cfg!(target_arch = "aarch64");
 
                 #[inline(always)]
                 unsafe fn zero() -> [$t; 4] {

@@ -97,6 +97,15 @@ pub(in crate::kernels) struct TileArgs<T> {
     pub add: bool,
 }
 
+/// Work that is compiled for a flavour's CPU features: `run` is to be `#[inline(always)]`.
+pub(in crate::kernels) trait Pass {
+    /// Does it.
+    ///
+    /// # Safety
+    /// The work's own contract.
+    unsafe fn run(self);
+}
+
 /// One vector flavour. The methods but `tile` and `pack_*` are for code that is compiled for the flavour's CPU features.
 ///
 /// # Safety
@@ -124,12 +133,16 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     unsafe fn add(a: Self::R, b: Self::R) -> Self::R;
     /// `dst[p·width + i] = src[i·stride + p]` for `i < rows` and `p < TRANSPOSE`; lanes `rows..TRANSPOSE` become zero.
     unsafe fn transpose(src: *const Self::T, stride: usize, rows: usize, dst: *mut Self::T, width: usize);
+    /// Is `fma` one operation, rounded once?
+    const FUSED: bool;
     /// Side of the squares that `transpose` takes; divides `A_WIDTH` and `COLUMNS`.
     const TRANSPOSE: usize;
 
     unsafe fn tile(args: TileArgs<Self::T>);
     /// Packs `width ≤ 8` rows of A, or columns of B, as `dst[p·panel + i]`; see [`super::pack`].
     unsafe fn pack<X: Source<Self::T>>(args: super::pack::PackArgs<X, Self::T>);
+    /// Runs other work with code that is compiled for the flavour's CPU features.
+    unsafe fn apply<P: Pass>(pass: P);
     /// Rounds a block of sums and stores it, or adds it to C.
     unsafe fn finish<X: Source<Self::T>>(args: super::pack::FinishArgs<X, Self::T>);
 }
@@ -237,6 +250,16 @@ macro_rules! entry_points {
             }
             // SAFETY: the machine has the features (the trait's contract).
             unsafe { featured::<X>(args) }
+        }
+
+        unsafe fn apply<P: crate::kernels::matmul::tile::Pass>(pass: P) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn featured<P: crate::kernels::matmul::tile::Pass>(pass: P) {
+                // SAFETY: the caller's contract.
+                unsafe { pass.run() }
+            }
+            // SAFETY: the machine has the features (the trait's contract).
+            unsafe { featured::<P>(pass) }
         }
 
         unsafe fn finish<X: crate::kernels::matmul::tile::Source<Self::T>>(

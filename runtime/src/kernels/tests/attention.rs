@@ -283,11 +283,11 @@ fn results_and_gradients() {
 #[test]
 fn shapes_of_models() {
     let mut rng = Rng(52);
-    let base = Shape { queries: 130, keys: 130, causal: true, ..Shape::default() };
+    let base = Shape { queries: 100, keys: 100, causal: true, ..Shape::default() };
     let shapes = [
         // Grouped queries: [batch, kv_head, group].
         Shape {
-            batch: vec![2, 2, 3],
+            batch: vec![1, 2, 3],
             sizes: vec![32],
             value_size: 32,
             lacks: vec![vec![false, false, true]; 2],
@@ -297,7 +297,7 @@ fn shapes_of_models() {
         },
         // Latent attention: [batch, head], the second key for all heads.
         Shape {
-            batch: vec![2, 5],
+            batch: vec![2, 4],
             sizes: vec![24, 16],
             value_size: 20,
             lacks: vec![vec![false; 2], vec![false, true], vec![false; 2]],
@@ -305,7 +305,7 @@ fn shapes_of_models() {
         },
         // One key for the whole batch, and no mask.
         Shape {
-            batch: vec![40],
+            batch: vec![10],
             sizes: vec![8],
             value_size: 8,
             causal: false,
@@ -314,11 +314,11 @@ fn shapes_of_models() {
         },
         // A window much shorter than the sequence.
         Shape {
-            batch: vec![3],
-            queries: 400,
-            keys: 400,
-            sizes: vec![16],
-            value_size: 16,
+            batch: vec![2],
+            queries: 250,
+            keys: 250,
+            sizes: vec![8],
+            value_size: 8,
             window: 70,
             lacks: vec![vec![false]; 2],
             ..base.clone()
