@@ -7,11 +7,8 @@ use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
 
 /// The e-graph of a graph, and the class of each value.
-pub(super) fn to_egraph(graph: &Graph, explain: bool) -> (Egraph, Vec<Id>) {
+pub(super) fn to_egraph(graph: &Graph) -> (Egraph, Vec<Id>) {
     let mut egraph = EGraph::new(World::new(graph));
-    if explain {
-        egraph = egraph.with_explanations_enabled();
-    }
     let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
     for value in graph.values() {
         let node = graph.node(value);
@@ -63,13 +60,13 @@ pub(super) fn to_graph(old: &Graph, egraph: &mut Egraph, classes: &[Id], choice:
     to_graph_with_origins(old, egraph, classes, choice).0
 }
 
-/// The graph of the chosen terms, and of each of its values the class and the term.
+/// The graph of the chosen terms, and the class of each of its values.
 pub(super) fn to_graph_with_origins(
     old: &Graph,
     egraph: &mut Egraph,
     classes: &[Id],
     choice: &Choice,
-) -> (Graph, Vec<(ValueId, Id, Term)>) {
+) -> (Graph, Vec<(ValueId, Id)>) {
     let mut originals: FxHashMap<Id, Vec<ValueId>> = FxHashMap::default();
     for value in old.values() {
         originals.entry(egraph.find(classes[value.index()])).or_default().push(value);
@@ -97,12 +94,7 @@ pub(super) fn to_graph_with_origins(
         let value = builder.value(class);
         builder.new.offsets.push((axis, value));
     }
-    let mut origins: Vec<(ValueId, Id, Term)> = builder
-        .built
-        .iter()
-        .filter(|(class, _)| choice.needs(**class))
-        .map(|(&class, &value)| (value, class, choice.term(class).clone()))
-        .collect();
+    let mut origins: Vec<(ValueId, Id)> = builder.built.iter().map(|(&class, &value)| (value, class)).collect();
     origins.sort();
     (builder.new, origins)
 }

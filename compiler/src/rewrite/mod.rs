@@ -98,8 +98,6 @@ pub struct Options {
     pub nodes: usize,
     /// Branches of the exact extraction.
     pub branches: usize,
-    /// Keep explanations (slower)?
-    pub explain: bool,
 }
 
 impl Default for Options {
@@ -111,7 +109,6 @@ impl Default for Options {
             iterations: 16,
             nodes: 20_000,
             branches: 2_000,
-            explain: false,
         }
     }
 }
@@ -203,7 +200,7 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     if options.selection == Selection::Off || graph.outputs.is_empty() {
         return (graph.clone(), report);
     }
-    let (mut egraph, classes) = build::to_egraph(graph, options.explain);
+    let (mut egraph, classes) = build::to_egraph(graph);
     saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);
     let new = build::to_graph(graph, &mut egraph, &classes, &choice);
@@ -216,17 +213,21 @@ fn finish(mut new: Graph, report: &mut Report, options: &Options, egraph: &Egrap
     simplify(&mut new);
     if options.selection == Selection::All && options.numerics > Numerics::Exact {
         pairs::join_adds(&mut new);
+        pairs::join_losses(&mut new);
         new.prune();
     }
     report.finish(&new, options, egraph, choice);
     new
 }
 
-/// The terms that rules made, as they were made: where explanations begin.
-type Recorded = Vec<Id>;
+/// An equality that was new, for explanations.
+struct Found {
+    class: Id,
+    rule: &'static str,
+}
 
-fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Recorded {
-    let mut recorded = vec![];
+fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Vec<Found> {
+    let mut found = vec![];
     let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
     report.stop = "iteration limit";
@@ -262,9 +263,7 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Reco
             }
             if egraph.find(change.class) != egraph.find(equal) {
                 egraph.union_trusted(change.class, equal, name);
-                if options.explain {
-                    recorded.push(equal);
-                }
+                found.push(Found { class: change.class, rule: name });
                 report.count(name);
                 changed = true;
             }
@@ -276,7 +275,7 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Reco
             break;
         }
     }
-    recorded
+    found
 }
 
 fn same_type(a: &Facts, b: &Facts) -> bool {

@@ -475,19 +475,19 @@ pub(super) static RULES: &[Rule] = &[
     // Routing.
     pattern(
         "router.softmax-normalised",
-        Reassociates,
+        Approximate,
         "#s * gather(softmax(x; E), c; E) * sum(gather(softmax(x; E), c; E); K) ^ -1",
-        "router_share(x, c; E, K; 0, 1, 0, #s)",
+        "router_share(x, c; E, K; 2, 1, 0, #s)",
         &[Searches("c", "E", "K")],
-        "Shares of the best of a softmax that add up to one.",
+        "Shares of the best of a softmax that add up to one are a softmax over the best.",
     ),
     pattern(
         "router.softmax-of-chosen",
-        Approximate,
+        Reassociates,
         "#s * softmax(gather(x, c; E); K)",
-        "router_share(x, c; E, K; 0, 1, 0, #s)",
+        "router_share(x, c; E, K; 2, 1, 0, #s)",
         &[Searches("c", "E", "K")],
-        "A softmax over the chosen logits is the softmax over all, normalised.",
+        "A softmax over the chosen logits.",
     ),
     pattern(
         "router.softmax",

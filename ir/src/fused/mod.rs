@@ -263,15 +263,15 @@ impl FusedKind {
                 "router_share",
                 2,
                 Exactly(2),
-                &["sigmoid", "normalize", "eps", "scale"],
+                &["score", "normalize", "eps", "scale"],
                 routing::router_share,
-                "the shares of the chosen experts: scores of the logits, looked up, normalised and scaled",
+                "the shares of the chosen experts: scores (softmax 0, sigmoid 1, softmax of the chosen 2) of the logits, looked up, normalised and scaled",
             ),
             K::RouterShareDx => row(
                 "router_share_dx",
                 3,
                 Exactly(2),
-                &["sigmoid", "normalize", "eps", "scale"],
+                &["score", "normalize", "eps", "scale"],
                 routing::router_share_dx,
                 "the gradient in the logits, from logits, chosen and dy",
             ),
@@ -387,8 +387,12 @@ pub(crate) fn cost(graph: &Graph, value: ValueId, fused: &Fused, operands: &[Val
     let mut distinct = operands.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
-    let read = distinct.into_iter().map(|v| graph.bytes(v) as f64).sum();
     let written = graph.bytes(value) as f64;
+    let read = match fused.kind {
+        // Only the chosen logits are looked up, unless all of them are in the scores' sum.
+        FusedKind::RouterShare if fused.numbers[0] != 0.0 => graph.bytes(operands[1]) as f64 + written,
+        _ => distinct.into_iter().map(|v| graph.bytes(v) as f64).sum(),
+    };
     let Ok((mut body, result)) = scratch(graph, fused, operands) else { return Cost { flops: 0.0, read, written } };
     let flops = match fused.kind {
         FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad => {
