@@ -27,7 +27,7 @@ fn fused_ops_of_every_model() {
             };
             table += &format!("  {:<10} forward   {}\n", segment.name, line(&graphs.forward));
             table += &format!("  {:<10} backward  {}\n", "", line(&graphs.backward));
-            assert!(reports.iter().all(|r| r.stop == "saturated"), "{}: {:?}", example.name, reports);
+            assert!(reports.iter().all(|r| r.stop == "saturated" || r.ops[0] == 0), "{}: {:?}", example.name, reports);
         }
     }
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {

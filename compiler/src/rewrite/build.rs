@@ -73,7 +73,7 @@ pub(super) fn to_graph_with_origins(
     }
     // Rules may have made axes.
     let new = egraph.analysis.scratch.like(old.name.clone());
-    let mut builder = Builder { old, egraph, choice, originals, new, built: FxHashMap::default() };
+    let mut builder = Builder { old, egraph, choice, classes, originals, new, built: FxHashMap::default() };
     builder.inputs();
     // Values in the order of the old graph, so that what was computed early still is.
     for value in old.values() {
@@ -103,6 +103,8 @@ struct Builder<'a> {
     old: &'a Graph,
     egraph: &'a mut Egraph,
     choice: &'a Choice,
+    /// The class of each value of the old graph, as it was added.
+    classes: &'a [Id],
     /// The values of the old graph in each class.
     originals: FxHashMap<Id, Vec<ValueId>>,
     new: Graph,
@@ -149,19 +151,22 @@ impl Builder<'_> {
 
     fn node(&mut self, class: Id, term: &Term) -> ValueId {
         let key = self.egraph.analysis.keys[term.head as usize].clone();
-        let mut operands: Vec<ValueId> = term.args.iter().map(|a| self.built[&self.egraph.find(*a)]).collect();
+        let mut args: Vec<Id> = term.args.iter().map(|&a| self.egraph.find(a)).collect();
+        let same = self.same_node(class, &key.op, &mut args);
+        let mut operands: Vec<ValueId> = args.iter().map(|a| self.built[a]).collect();
         for (i, operand) in operands.iter_mut().enumerate() {
             let have = self.new.ty(*operand).axes.clone();
-            let want = match &key.orders {
-                Some(orders) => orders[i].clone(),
-                None => needed_order(&self.new, &key.op, &have),
+            let want = match (&key.orders, same) {
+                (Some(orders), _) => orders[i].clone(),
+                // In the order in which the old graph adds them up.
+                (None, Some(old)) if !key.op.is_elementwise() => {
+                    self.old.ty(self.old.node(old).operands[i]).axes.clone()
+                }
+                (None, _) => needed_order(&self.new, &key.op, &have),
             };
             *operand = self.reordered(*operand, &want);
         }
-        let original = self.originals.get(&class).and_then(|v| {
-            let same = |v: &&ValueId| self.old.node(**v).op == key.op;
-            v.iter().find(same).or(v.last()).copied()
-        });
+        let original = same.or_else(|| self.originals.get(&class).and_then(|v| v.last().copied()));
         let name = original.map_or_else(|| key.op.row().name.to_string(), |v| self.old.node(v).name.clone());
         if let Some(ty) = &key.ty {
             return self.new.push(key.op, operands, ty.clone(), &name);
@@ -173,6 +178,24 @@ impl Builder<'_> {
         let default = forebay_ir::infer::infer(&self.new, &key.op, &operands).expect("rules keep types");
         let axes = behind_parents(&self.new, &default.axes);
         self.new.push(key.op, operands, Type::new(default.dtype, axes), &name)
+    }
+
+    /// The node of the old graph that the term is, if it is one; its operands stand as they did there.
+    fn same_node(&self, class: Id, op: &Op, args: &mut Vec<Id>) -> Option<ValueId> {
+        let mut sorted = args.clone();
+        sorted.sort_unstable();
+        let own = self.originals.get(&class)?;
+        own.iter().copied().find(|&v| {
+            let node = self.old.node(v);
+            let there: Vec<Id> = node.operands.iter().map(|o| self.egraph.find(self.classes[o.index()])).collect();
+            let mut set = there.clone();
+            set.sort_unstable();
+            let same = node.op == *op && (there == *args || commutes(op) && set == sorted);
+            if same {
+                args.clone_from(&there);
+            }
+            same
+        })
     }
 
     fn reordered(&mut self, value: ValueId, axes: &[AxisId]) -> ValueId {
