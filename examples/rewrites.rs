@@ -83,12 +83,19 @@ fn main() {
         let row = |what: &str, a: f64, b: f64, unit: &str| {
             println!("| {what} | {a:.4} {unit} | {b:.4} {unit} | {:+.1} % |", (b / a - 1.0) * 100.0);
         };
-        println!("| ops | {} | {} | {:+.1} % |", before.ops, after.ops, (after.ops as f64 / before.ops as f64 - 1.0) * 100.0);
+        println!(
+            "| ops | {} | {} | {:+.1} % |",
+            before.ops,
+            after.ops,
+            (after.ops as f64 / before.ops as f64 - 1.0) * 100.0
+        );
         row("saved tensors", before.saved / 1e9, after.saved / 1e9, "GB");
         row("bytes moved, each op by itself", before.moved / 1e9, after.moved / 1e9, "GB");
         row("predicted, CPU profile", before.cpu * 1e3, after.cpu * 1e3, "ms");
         row("predicted, NPU profile", before.npu * 1e3, after.npu * 1e3, "ms");
-        println!("\nLeaving one family of rules out costs:\n\n| family | ops | saved | bytes moved | NPU time |\n|---|---|---|---|---|");
+        println!(
+            "\nLeaving one family of rules out costs:\n\n| family | ops | saved | bytes moved | NPU time |\n|---|---|---|---|---|"
+        );
         let families: BTreeSet<&str> = rules().iter().filter_map(|r| r.name.split('.').next()).collect();
         for family in families {
             let (_, without, _) = block(&model, &options(Selection::Without(vec![format!("{family}.")])));
@@ -115,7 +122,11 @@ fn measure(name: &str) {
         ("exact", Options { numerics: Numerics::Exact, ..options(Selection::All) }),
         ("all", options(Selection::All)),
     ];
-    let models = Models { train: model(name, true, None), eval: model(name, false, None), generate: model(name, false, Some(1)) };
+    let models = Models {
+        train: model(name, true, None),
+        eval: model(name, false, None),
+        generate: model(name, false, Some(1)),
+    };
     let plans: Vec<_> = variants
         .iter()
         .map(|(_, rewrite)| compile(&models, &CompileOptions { rewrite: rewrite.clone(), ..CompileOptions::default() }))
@@ -138,7 +149,10 @@ fn measure(name: &str) {
             ids.for_each(|(i, t)| *t = (i as i32 * 7919 + step as i32) % vocab);
             let phase = executor.phase_named("train").unwrap_or_else(|e| panic!("{e}"));
             let start = Instant::now();
-            executor.start(phase, &batch, step).and_then(|()| executor.commit(phase, step)).unwrap_or_else(|e| panic!("{e}"));
+            executor
+                .start(phase, &batch, step)
+                .and_then(|()| executor.commit(phase, step))
+                .unwrap_or_else(|e| panic!("{e}"));
             seconds.push(start.elapsed().as_secs_f64());
         }
     }

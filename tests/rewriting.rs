@@ -19,7 +19,9 @@ fn fused_ops_of_every_model() {
     for example in examples() {
         table += &format!("{}\n", example.name);
         let model = example.check(&CompileOptions::default(), true, None);
-        for (segment, (graphs, reports)) in model.segments.iter().zip(fused_segments(&model, &rewrite::Options::default())) {
+        for (segment, (graphs, reports)) in
+            model.segments.iter().zip(fused_segments(&model, &rewrite::Options::default()))
+        {
             let line = |graph: &Graph| {
                 let ops = fused_ops(graph).into_iter().map(|(name, n)| format!("{name} {n}"));
                 let ops = ops.collect::<Vec<_>>().join(", ");
@@ -42,11 +44,14 @@ fn the_result_is_always_the_same() {
         let model = Example::named(name).check(&CompileOptions::default(), true, None);
         let text = || {
             let all = fused_segments(&model, &rewrite::Options::default());
-            all.iter().map(|(g, _)| forebay_ir::text::print(&g.forward) + &forebay_ir::text::print(&g.backward)).collect::<String>()
+            all.iter()
+                .map(|(g, _)| forebay_ir::text::print(&g.forward) + &forebay_ir::text::print(&g.backward))
+                .collect::<String>()
         };
         let first = text();
-        let others: Vec<String> =
-            std::thread::scope(|s| (0..2).map(|_| s.spawn(text)).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect());
+        let others: Vec<String> = std::thread::scope(|s| {
+            (0..2).map(|_| s.spawn(text)).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect()
+        });
         assert!(others.iter().all(|t| *t == first), "{name}");
     }
 }
@@ -62,7 +67,8 @@ fn train(example: &Example, compute: DType, rewriting: rewrite::Options, steps: 
     options.rewrite = rewriting;
     let plan = compile(&example.models(&options), &options);
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{}: {}", example.name, v[0]));
-    let mut executor = Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", example.name));
+    let mut executor =
+        Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", example.name));
     init::initialise(&mut executor);
     init::refresh_copies(&mut executor);
     let settings = &plan.settings;
@@ -116,7 +122,13 @@ fn all_rules_keep_losses_and_gradients() {
         let off = train(&example, DType::F64, selected(Selection::Off, Numerics::Exact), 1);
         let all = train(&example, DType::F64, selected(Selection::All, Numerics::Approximate), 1);
         let loss = |r: &Run| f64::from_le_bytes(r.losses[0][..].try_into().unwrap());
-        assert!((loss(&off) - loss(&all)).abs() <= 1e-11 * loss(&off).abs(), "{}: {} {}", example.name, loss(&off), loss(&all));
+        assert!(
+            (loss(&off) - loss(&all)).abs() <= 1e-11 * loss(&off).abs(),
+            "{}: {} {}",
+            example.name,
+            loss(&off),
+            loss(&all)
+        );
         for (name, gradient) in &off.gradients {
             let largest = gradient.iter().fold(0.0_f64, |m, g| m.max(g.abs()));
             let apart = gradient.iter().zip(&all.gradients[name]).fold(0.0_f64, |m, (a, b)| m.max((a - b).abs()));

@@ -1,8 +1,9 @@
 //! Textual IR: what is printed parses back, and what does not parse is explained.
 
 use forebay_ir::text::{self, parse, parse_module, print, print_module};
-use forebay_ir::{FusedKind, 
-    BinaryOp, DType, Direction, Extent, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp, testing, verify,
+use forebay_ir::{
+    BinaryOp, DType, Direction, Extent, FusedKind, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp,
+    testing, verify,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;

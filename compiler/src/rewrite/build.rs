@@ -132,12 +132,8 @@ impl Builder<'_> {
                 continue;
             }
             let term = self.choice.term(top).clone();
-            let missing: Vec<Id> = term
-                .args
-                .iter()
-                .map(|&a| self.egraph.find(a))
-                .filter(|a| !self.built.contains_key(a))
-                .collect();
+            let missing: Vec<Id> =
+                term.args.iter().map(|&a| self.egraph.find(a)).filter(|a| !self.built.contains_key(a)).collect();
             if missing.is_empty() {
                 let value = self.node(top, &term);
                 self.built.insert(top, value);

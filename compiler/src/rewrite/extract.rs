@@ -53,7 +53,8 @@ pub(super) fn extract(egraph: &Egraph, graph: &Graph, classes: &[Id], options: &
     let problem = Problem::new(egraph, graph, classes, options);
     let greedy = problem.greedy();
     let (best, cost) = problem.needed(&greedy).expect("greedy choices do not go in a circle");
-    let mut search = Search { problem: &problem, best: best.clone(), cost, branches: options.branches, cheapest: vec![] };
+    let mut search =
+        Search { problem: &problem, best: best.clone(), cost, branches: options.branches, cheapest: vec![] };
     search.cheapest = problem.options.iter().map(|o| o.iter().map(|c| c.cost).fold(f64::INFINITY, f64::min)).collect();
     let bound = search.bound_at_root();
     let exact = search.run();
@@ -133,7 +134,8 @@ impl Problem {
             let worse = |a: usize, b: usize| {
                 let dearer = (list[a].cost, a) > (list[b].cost, b);
                 // What needs the class itself is no way to make it.
-                a != b && (has(&below[a], class) || dearer && list[b].needs.iter().all(|&c| has(&below[a], c)))
+                a != b
+                    && (has(&below[a], class) || dearer && list[b].needs.iter().all(|&c| has(&below[a], c)))
                     && !has(&below[b], class)
             };
             let keep: Vec<bool> = (0..list.len()).map(|a| !(0..list.len()).any(|b| worse(a, b))).collect();
@@ -166,7 +168,8 @@ impl Problem {
                     let total = others + candidate.cost;
                     if total < totals[class] * (1.0 - 1e-12) {
                         set[class / 64] |= 1 << (class % 64);
-                        (chosen[class], totals[class], own[class], below[class]) = (Some(i), total, candidate.cost, set);
+                        (chosen[class], totals[class], own[class], below[class]) =
+                            (Some(i), total, candidate.cost, set);
                         changed = true;
                     }
                 }
@@ -287,8 +290,7 @@ impl Search<'_> {
         let mut decided = vec![];
         let mut added = vec![];
         let mut complete = true;
-        loop {
-            let Some(at) = waiting.iter().rposition(|&c| self.problem.options[c].len() == 1) else { break };
+        while let Some(at) = waiting.iter().rposition(|&c| self.problem.options[c].len() == 1) {
             let class = waiting.swap_remove(at);
             chosen[class] = Some(0);
             decided.push(class);

@@ -20,6 +20,7 @@ mod exact;
 mod explain;
 mod extract;
 mod matching;
+mod merge;
 mod native;
 mod normal;
 mod pairs;
@@ -140,8 +141,11 @@ fn makes_fused(rule: &Rule) -> bool {
 /// An equality that a rule has found.
 struct Change {
     class: Id,
-    build: Box<dyn FnOnce(&mut Maker) -> Option<Id>>,
+    build: Box<Build>,
 }
+
+/// Makes the equal form; `None` when a type rule refuses it.
+type Build = dyn FnOnce(&mut Maker) -> Option<Id>;
 
 impl Change {
     fn new(class: Id, build: impl FnOnce(&mut Maker) -> Option<Id> + 'static) -> Change {
@@ -215,6 +219,9 @@ fn finish(mut new: Graph, report: &mut Report, options: &Options, egraph: &Egrap
         pairs::join_adds(&mut new);
         pairs::join_losses(&mut new);
         new.prune();
+    }
+    if options.selection == Selection::All {
+        new = merge::merge_projections(&new, options);
     }
     report.finish(&new, options, egraph, choice);
     new

@@ -158,14 +158,8 @@ impl FusedKind {
     pub fn row(self) -> FusedRow {
         use AxisCount::{AtLeast, Exactly};
         use FusedKind as K;
-        let attention = |name, meaning, numbers, body| FusedRow {
-            name,
-            meaning,
-            axes: AtLeast(3),
-            numbers,
-            operands: None,
-            body,
-        };
+        let attention =
+            |name, meaning, numbers, body| FusedRow { name, meaning, axes: AtLeast(3), numbers, operands: None, body };
         let over = AtLeast(1);
         match self {
             K::Rms => row("rms", 1, over, &["eps"], norm::rms, "x / sqrt(mean(x * x over axes) + eps)"),
@@ -208,14 +202,9 @@ impl FusedKind {
             ),
             K::Softmax => row("softmax", 1, over, &[], softmax::softmax, "exp(x) / sum(exp(x) over axes)"),
             K::SoftmaxDx => row("softmax_dx", 2, over, &[], softmax::softmax_dx, "the gradient, from p and dp"),
-            K::SinkSoftmax => row(
-                "sink_softmax",
-                2,
-                over,
-                &[],
-                softmax::sink_softmax,
-                "exp(x) / (sum(exp(x) over axes) + exp(sink))",
-            ),
+            K::SinkSoftmax => {
+                row("sink_softmax", 2, over, &[], softmax::sink_softmax, "exp(x) / (sum(exp(x) over axes) + exp(sink))")
+            }
             K::LogSumExp => row("log_sum_exp", 1, over, &[], softmax::log_sum_exp, "log(sum(exp(x) over axes))"),
             K::CrossEntropy => row(
                 "cross_entropy",
@@ -414,7 +403,8 @@ pub fn expand_all(graph: &Graph, keeps: &dyn Fn(ValueId) -> bool) -> Graph {
         let value = match &node.op {
             crate::op::Op::Fused(fused) if !keeps(value) => {
                 let first = new.nodes.len();
-                let value = expand(&mut new, fused, &operands, &node.name).expect("the verifier has expanded it before");
+                let value =
+                    expand(&mut new, fused, &operands, &node.name).expect("the verifier has expanded it before");
                 body::in_order(&mut new, value, first, &node.ty.axes, &node.name)
             }
             op => new.push(op.clone(), operands, node.ty.clone(), &node.name),

@@ -60,9 +60,8 @@ pub(super) fn router_share_dx(body: &mut Body, op: &Fused, x: &[ValueId]) -> Res
         let less = body.sub(g, mean)?;
         g = body.div(less, total)?;
     }
-    let scatter = |body: &mut Body, g| {
-        body.op(Op::ScatterAdd { axis: op.axes[0], over: vec![op.axes[1]] }, &[g, chosen])
-    };
+    let scatter =
+        |body: &mut Body, g| body.op(Op::ScatterAdd { axis: op.axes[0], over: vec![op.axes[1]] }, &[g, chosen]);
     let dx = if op.numbers[0] == SIGMOID {
         let rest = body.from(1.0, own)?;
         let slope = body.mul(own, rest)?;
@@ -139,4 +138,3 @@ pub(super) fn unpermute_dshare(body: &mut Body, op: &Fused, x: &[ValueId]) -> Re
     let product = body.mul(rows, x[2])?;
     body.sum(product, &op.axes[1..])
 }
-
