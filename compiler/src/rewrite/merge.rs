@@ -78,7 +78,7 @@ fn is_weight(graph: &Graph, value: ValueId) -> bool {
     }
 }
 
-/// The projections of x like `first`: weights that differ in their own axes only.
+/// The projections of x like `first`: weights that differ in their own axes only, and are there when the first one is computed.
 fn group(graph: &Graph, first: ValueId, x: ValueId, over: &[AxisId]) -> Vec<Projection> {
     let shape = |p: &Projection| -> (Vec<Option<AxisId>>, Type) {
         let ty = graph.ty(p.weight);
@@ -91,7 +91,7 @@ fn group(graph: &Graph, first: ValueId, x: ValueId, over: &[AxisId]) -> Vec<Proj
     graph
         .values()
         .filter_map(|v| projection(graph, v))
-        .filter(|(y, summed, p)| *y == x && summed == over && shape(p) == like)
+        .filter(|(y, summed, p)| *y == x && summed == over && p.weight < first && shape(p) == like)
         .map(|(.., p)| p)
         .collect()
 }
