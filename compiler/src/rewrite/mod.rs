@@ -215,12 +215,13 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
 /// Clean-up and joint choices.
 fn finish(mut new: Graph, report: &mut Report, options: &Options, egraph: &Egraph, choice: &extract::Choice) -> Graph {
     simplify(&mut new);
-    if options.selection == Selection::All && options.numerics > Numerics::Exact {
+    let joins = matches!(options.selection, Selection::All | Selection::Without(_));
+    if joins && options.numerics > Numerics::Exact {
         pairs::join_adds(&mut new);
         pairs::join_losses(&mut new);
         new.prune();
     }
-    if options.selection == Selection::All {
+    if joins {
         new = merge::merge_projections(&new, options);
     }
     report.finish(&new, options, egraph, choice);

@@ -380,6 +380,8 @@ pub(crate) fn cost(graph: &Graph, value: ValueId, fused: &Fused, operands: &[Val
     let read = match fused.kind {
         // Only the chosen logits are looked up, unless all of them are in the scores' sum.
         FusedKind::RouterShare if fused.numbers[0] != 0.0 => graph.bytes(operands[1]) as f64 + written,
+        // The sum is made by the same kernel, which has it at hand.
+        FusedKind::AddRmsNorm => graph.bytes(operands[2]) as f64,
         _ => distinct.into_iter().map(|v| graph.bytes(v) as f64).sum(),
     };
     let Ok((mut body, result)) = scratch(graph, fused, operands) else { return Cost { flops: 0.0, read, written } };
