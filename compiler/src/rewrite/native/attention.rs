@@ -151,7 +151,10 @@ fn summed(
         if part == whole {
             return None;
         }
-        if let Some(mask) = added_mask(egraph, part, u) {
+        // Taken away, it would put above all others what it hides.
+        if coefficient > 0.0
+            && let Some(mask) = added_mask(egraph, part, u)
+        {
             all = all.and(mask)?;
             continue;
         }
