@@ -158,11 +158,14 @@ impl Builder<'_> {
     fn node(&mut self, class: Id, term: &Term) -> ValueId {
         let key = self.egraph.analysis.keys[term.head as usize].clone();
         let mut operands: Vec<ValueId> = term.args.iter().map(|a| self.built[&self.egraph.find(*a)]).collect();
+        // What is stacked stands in one order.
+        let common = matches!(key.op, Op::Stack(_)).then(|| self.new.ty(operands[0]).axes.clone());
         for (i, operand) in operands.iter_mut().enumerate() {
             let have = self.new.ty(*operand).axes.clone();
-            let want = match &key.orders {
-                Some(orders) => orders[i].clone(),
-                None => needed_order(&self.new, &key.op, &have),
+            let want = match (&key.orders, &common) {
+                (Some(orders), _) => orders[i].clone(),
+                (None, Some(common)) => common.clone(),
+                (None, None) => needed_order(&self.new, &key.op, &have),
             };
             *operand = self.reordered(*operand, &want);
         }

@@ -248,10 +248,19 @@ pub(super) fn key_of(graph: &Graph, value: ValueId) -> Key {
         Op::Input => Key { input: Some(value.0), ty: Some(node.ty.clone()), ..plain },
         Op::Const(_) | Op::Random { .. } => Key { ty: Some(node.ty.clone()), orders: operand_orders(), ..plain },
         Op::Invert => Key { ty: Some(node.ty.clone()), orders: operand_orders(), ..plain },
+        // Rows come to stand behind their parent only where it stands before what is looked up.
+        Op::Gather { .. } if meets_parent(graph, node) => Key { orders: operand_orders(), ..plain },
         // Elements are numbered, or added up, in the order in which they lie.
         Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => Key { orders: operand_orders(), ..plain },
         _ => plain,
     }
+}
+
+/// Does an index bring rows to an x that has their parent?
+fn meets_parent(graph: &Graph, node: &Node) -> bool {
+    let [x, index] = [0, 1].map(|i| graph.ty(node.operands[i]));
+    let rows = graph.ragged_axis(&index.axes).filter(|r| !x.has(*r));
+    rows.and_then(|r| graph.ragged_parent(r)).is_some_and(|p| x.has(p))
 }
 
 /// Can the op give its result in this order?
