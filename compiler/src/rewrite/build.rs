@@ -1,15 +1,16 @@
 //! Graph → e-graph, and the chosen terms → graph.
 
+use super::Options;
 use super::extract::Choice;
-use super::term::{Egraph, Term, World, behind_parents, can_have_order, commutes, key_of, needed_order};
+use super::term::{Egraph, Term, World, behind_parents, can_have_order, key_of, needed_order};
 use egg::{EGraph, Id};
 use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
 
 /// The e-graph of a graph, and the class of each value.
-pub(super) fn to_egraph(graph: &Graph, explain: bool) -> (Egraph, Vec<Id>) {
-    let mut egraph = EGraph::new(World::new(graph));
-    if explain {
+pub(super) fn to_egraph(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
+    let mut egraph = EGraph::new(World::new(graph, options.numerics));
+    if options.explain {
         egraph = egraph.with_explanations_enabled();
     }
     let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
@@ -21,7 +22,7 @@ pub(super) fn to_egraph(graph: &Graph, explain: bool) -> (Egraph, Vec<Id>) {
         }
         let mut args: Vec<Id> = node.operands.iter().map(|o| classes[o.index()]).collect();
         let key = key_of(graph, value);
-        if commutes(&key.op) {
+        if egraph.analysis.commutes(&key.op) {
             args.sort_unstable();
         }
         let head = egraph.analysis.head(key);
@@ -37,7 +38,10 @@ pub(super) fn sort_operands(egraph: &mut Egraph) {
         let mut unsorted: Vec<(Id, Term)> = vec![];
         for class in egraph.classes() {
             for term in &class.nodes {
-                if term.args.len() == 2 && term.args[0] > term.args[1] && commutes(egraph.analysis.op(term)) {
+                if term.args.len() == 2
+                    && term.args[0] > term.args[1]
+                    && egraph.analysis.commutes(egraph.analysis.op(term))
+                {
                     unsorted.push((class.id, Term { head: term.head, args: vec![term.args[1], term.args[0]] }));
                 }
             }

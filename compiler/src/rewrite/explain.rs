@@ -38,7 +38,7 @@ pub struct Step {
 pub fn explain(graph: &Graph, options: &Options) -> (Graph, Report, Vec<Story>) {
     let options = Options { explain: true, ..options.clone() };
     let mut report = Report::new(graph, &options);
-    let (mut egraph, classes) = build::to_egraph(graph, true);
+    let (mut egraph, classes) = build::to_egraph(graph, &options);
     let sources = classes.clone();
     let recorded = saturate(&mut egraph, &options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, &options);

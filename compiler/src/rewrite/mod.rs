@@ -170,7 +170,8 @@ impl Ready {
         Ready { rule, names, sides }
     }
 
-    fn find(&self, matcher: &Matcher, class: Id) -> Vec<Change> {
+    /// What the rule finds; as `spelled`, only where the class is the left side term by term and not just in the same normal form.
+    fn find(&self, matcher: &Matcher, class: Id, spelled: bool) -> Vec<Change> {
         let Some((left, right)) = &self.sides else {
             let Find::Function(find) = self.rule.find else { return vec![] };
             return find(matcher.egraph, matcher.forms, class);
@@ -190,8 +191,11 @@ impl Ready {
             }
         }
         let change = |m: Match| {
-            let right = right.clone();
-            Change::new(class, move |maker| maker.build(&right, &m, dtype))
+            let (left, right) = (spelled.then(|| left.clone()), right.clone());
+            Change::new(class, move |maker| {
+                let holds = left.is_none_or(|left| maker.is_spelled(class, &left, &m, dtype));
+                holds.then(|| maker.build(&right, &m, dtype)).flatten()
+            })
         };
         found.into_iter().map(change).collect()
     }
@@ -203,7 +207,7 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     if options.selection == Selection::Off || graph.outputs.is_empty() {
         return (graph.clone(), report);
     }
-    let (mut egraph, classes) = build::to_egraph(graph, options.explain);
+    let (mut egraph, classes) = build::to_egraph(graph, options);
     saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);
     let new = build::to_graph(graph, &mut egraph, &classes, &choice);
@@ -247,13 +251,15 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Reco
         let matcher = Matcher { egraph, forms: &forms };
         for class in forms.classes() {
             for ready in &ready {
-                let proof = !loose && makes_fused(ready.rule);
-                changes.extend(ready.find(&matcher, class).into_iter().map(|c| (ready.rule.name, proof, c)));
+                // A fused op is proven by its body, the rest by its left side.
+                let (proof, spelled) = (!loose && makes_fused(ready.rule), !loose && !makes_fused(ready.rule));
+                let found = ready.find(&matcher, class, spelled);
+                changes.extend(found.into_iter().map(|c| (ready.rule.name, proof, c)));
             }
         }
         let mut changed = false;
         for (name, proof, change) in changes {
-            let Some(equal) = (change.build)(&mut Maker { egraph }) else { continue };
+            let Some(equal) = (change.build)(&mut Maker::new(egraph)) else { continue };
             if !same_type(&egraph[change.class].data, &egraph[equal].data) {
                 continue;
             }

@@ -3,6 +3,7 @@
 //! A term is an op of the IR with its attributes, applied to e-classes. Physical orders are no part of it: `reorder` is the identity here, and
 //! [`super::build`] puts it back where an op needs one. Ops whose *meaning* depends on an order carry it ([`Key::orders`]).
 
+use super::Numerics;
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
 use forebay_ir::infer::infer_ordered;
 use forebay_ir::reference::scalar;
@@ -70,13 +71,14 @@ pub(super) struct Facts {
 pub(super) struct World {
     pub keys: Vec<Key>,
     numbers: FxHashMap<String, u32>,
+    numerics: Numerics,
     /// A graph over the same axes, for asking type rules.
     pub scratch: Graph,
 }
 
 impl World {
-    pub fn new(graph: &Graph) -> World {
-        World { keys: vec![], numbers: FxHashMap::default(), scratch: graph.like("scratch") }
+    pub fn new(graph: &Graph, numerics: Numerics) -> World {
+        World { keys: vec![], numbers: FxHashMap::default(), numerics, scratch: graph.like("scratch") }
     }
 
     /// The number of an op.
@@ -93,6 +95,15 @@ impl World {
 
     pub fn op(&self, term: &Term) -> &Op {
         &self.keys[term.head as usize].op
+    }
+
+    /// Does the order of operands not matter? Of 0 and -0 the second is the smaller and the larger one.
+    pub fn commutes(&self, op: &Op) -> bool {
+        use BinaryOp::{Add, And, Eq, Max, Min, Mul, Ne, Or};
+        match op {
+            Op::Binary(Min | Max) => self.numerics > Numerics::Exact,
+            _ => matches!(op, Op::Binary(Add | Mul | Eq | Ne | And | Or) | Op::Contract { .. }),
+        }
     }
 
     pub fn size(&self, axes: &[AxisId]) -> f64 {
@@ -231,12 +242,6 @@ fn stays_nonnegative(op: &Op, term: &Term, facts: &[Facts]) -> bool {
         ),
         _ => false,
     }
-}
-
-/// Does the order of operands not matter, bit for bit?
-pub(super) fn commutes(op: &Op) -> bool {
-    use BinaryOp::{Add, And, Eq, Max, Min, Mul, Ne, Or};
-    matches!(op, Op::Binary(Add | Mul | Min | Max | Eq | Ne | And | Or) | Op::Contract { .. })
 }
 
 /// The key of a node, without its name.
