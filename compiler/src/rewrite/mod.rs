@@ -14,6 +14,7 @@
 //! Requires: a verified graph. Keeps: inputs, outputs and their types, names of values that stay; values as far as the numerics class says: with
 //! [`Numerics::Exact`] bit for bit. Costs: iterations times terms times rules; limits count iterations and terms, never seconds.
 
+mod alternatives;
 mod build;
 mod conditions;
 mod exact;
@@ -29,6 +30,7 @@ mod report;
 mod table;
 mod term;
 
+pub use alternatives::{Alternative, alternatives};
 pub use explain::{Step, Story, explain};
 pub use profile::Profile;
 pub use report::{Report, RuleInfo, RuleUse, rules};
@@ -77,9 +79,9 @@ pub enum Selection {
     Off,
     /// None that makes a fused op.
     NoFusion,
-    /// Those whose names start with one of these.
+    /// Those with these names; what is no rule's name is the start of several.
     Only(Vec<String>),
-    /// All but those whose names start with one of these.
+    /// All but those.
     Without(Vec<String>),
 }
 
@@ -119,7 +121,9 @@ impl Default for Options {
 impl Options {
     /// Is the rule among those to be used?
     fn uses(&self, rule: &Rule) -> bool {
-        let named = |names: &[String]| names.iter().any(|n| rule.name.starts_with(n.as_str()));
+        let is_rule = |name: &str| RULES.iter().any(|r| r.name == name);
+        let names_it = |n: &String| if is_rule(n) { rule.name == n } else { rule.name.starts_with(n.as_str()) };
+        let named = |names: &[String]| names.iter().any(names_it);
         let fuses = makes_fused(rule);
         // What fuses is proven one by one when everything has to be exact.
         let allowed = rule.numerics <= self.numerics || fuses;
