@@ -1,14 +1,15 @@
 //! Graph → e-graph, and the chosen terms → graph.
 
+use super::Options;
 use super::extract::Choice;
-use super::term::{Egraph, Term, World, behind_parents, can_have_order, commutes, key_of, needed_order};
+use super::term::{Egraph, Term, World, behind_parents, can_have_order, key_of, needed_order};
 use egg::{EGraph, Id};
 use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
 
 /// The e-graph of a graph, and the class of each value.
-pub(super) fn to_egraph(graph: &Graph) -> (Egraph, Vec<Id>) {
-    let mut egraph = EGraph::new(World::new(graph));
+pub(super) fn to_egraph(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
+    let mut egraph = EGraph::new(World::new(graph, options.numerics));
     let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
     for value in graph.values() {
         let node = graph.node(value);
@@ -18,7 +19,7 @@ pub(super) fn to_egraph(graph: &Graph) -> (Egraph, Vec<Id>) {
         }
         let mut args: Vec<Id> = node.operands.iter().map(|o| classes[o.index()]).collect();
         let key = key_of(graph, value);
-        if commutes(&key.op) {
+        if egraph.analysis.commutes(&key.op) {
             args.sort_unstable();
         }
         let head = egraph.analysis.head(key);
@@ -34,7 +35,10 @@ pub(super) fn sort_operands(egraph: &mut Egraph) {
         let mut unsorted: Vec<(Id, Term)> = vec![];
         for class in egraph.classes() {
             for term in &class.nodes {
-                if term.args.len() == 2 && term.args[0] > term.args[1] && commutes(egraph.analysis.op(term)) {
+                if term.args.len() == 2
+                    && term.args[0] > term.args[1]
+                    && egraph.analysis.commutes(egraph.analysis.op(term))
+                {
                     unsorted.push((class.id, Term { head: term.head, args: vec![term.args[1], term.args[0]] }));
                 }
             }
@@ -150,15 +154,18 @@ impl Builder<'_> {
         let mut args: Vec<Id> = term.args.iter().map(|&a| self.egraph.find(a)).collect();
         let same = self.same_node(class, &key.op, &mut args);
         let mut operands: Vec<ValueId> = args.iter().map(|a| self.built[a]).collect();
+        // What is stacked stands in one order.
+        let common = matches!(key.op, Op::Stack(_)).then(|| self.new.ty(operands[0]).axes.clone());
         for (i, operand) in operands.iter_mut().enumerate() {
             let have = self.new.ty(*operand).axes.clone();
-            let want = match (&key.orders, same) {
-                (Some(orders), _) => orders[i].clone(),
+            let want = match (&key.orders, same, &common) {
+                (Some(orders), ..) => orders[i].clone(),
                 // In the order in which the old graph adds them up.
-                (None, Some(old)) if !key.op.is_elementwise() => {
+                (None, Some(old), _) if !key.op.is_elementwise() => {
                     self.old.ty(self.old.node(old).operands[i]).axes.clone()
                 }
-                (None, _) => needed_order(&self.new, &key.op, &have),
+                (None, _, Some(common)) => common.clone(),
+                (None, _, None) => needed_order(&self.new, &key.op, &have),
             };
             *operand = self.reordered(*operand, &want);
         }
@@ -186,7 +193,7 @@ impl Builder<'_> {
             let there: Vec<Id> = node.operands.iter().map(|o| self.egraph.find(self.classes[o.index()])).collect();
             let mut set = there.clone();
             set.sort_unstable();
-            let same = node.op == *op && (there == *args || commutes(op) && set == sorted);
+            let same = node.op == *op && (there == *args || self.egraph.analysis.commutes(op) && set == sorted);
             if same {
                 args.clone_from(&there);
             }

@@ -4,7 +4,7 @@ use super::matching::Match;
 use super::pattern::Names;
 use super::term::Egraph;
 use egg::Id;
-use forebay_ir::{AxisId, Op};
+use forebay_ir::{AxisId, DType, Op};
 use std::fmt;
 
 /// A condition on the variables of a rule, by name.
@@ -28,6 +28,8 @@ pub(super) enum Condition {
     Ordered(&'static str, &'static str),
     /// The class holds the positions of the largest entries along the axis; binds their axis.
     Searches(&'static str, &'static str, &'static str),
+    /// The first class is the second, of bf16, in f32; binds the second.
+    Widens(&'static str, &'static str),
     /// The class holds the row of each element of a group.
     Inverts(&'static str),
 }
@@ -44,6 +46,7 @@ impl fmt::Display for Condition {
             Condition::AtMost(c, most) => write!(f, "#{c} <= {most}"),
             Condition::Ordered(a, b) => write!(f, "#{a} <= #{b}"),
             Condition::Searches(c, e, k) => write!(f, "{c} is a top_k {{{e} -> {k}}}"),
+            Condition::Widens(w, x) => write!(f, "{w} is {x}, of bf16, in f32"),
             Condition::Inverts(i) => write!(f, "{i} is an inverted group"),
         }
     }
@@ -80,6 +83,19 @@ impl Condition {
                 });
                 let Some(into) = found else { return false };
                 bind(m, find(&names.axes, k), into)
+            }
+            Condition::Widens(w, x) => {
+                let wide = class(w, m);
+                if egraph[wide].data.ty.dtype != DType::F32 {
+                    return false;
+                }
+                let narrow = egraph[wide].nodes.iter().find_map(|t| {
+                    let is_cast = matches!(egraph.analysis.op(t), Op::Cast(_));
+                    let is_narrow = |id: &Id| egraph[*id].data.ty.dtype == DType::BF16;
+                    is_cast.then(|| egraph.find(t.args[0])).filter(is_narrow)
+                });
+                m.classes[find(&names.classes, x)] = narrow;
+                narrow.is_some()
             }
             Condition::Inverts(i) => has_op(egraph, class(i, m), |op| matches!(op, Op::Invert)),
         }

@@ -1,9 +1,8 @@
 //! Proof that a fused op may stand for a class when everything has to be exact.
 //!
-//! A rule that matches normal forms does not know how its match is spelled, so it proves nothing about bits. But a fused op is its body: the body's
-//! terms are added to the e-graph, and when their class is the matched one by congruence alone, the bits are the same.
+//! A rule that matches normal forms does not know how its match is spelled, so it proves nothing about bits. But a fused op is its body: when the body's
+//! terms are in the e-graph and their class is the matched one, the bits are the same. None are added: rules would go on with them for ever.
 
-use super::build;
 use super::matching::Maker;
 use super::term::{Egraph, key_of};
 use crate::simplify::simplify;
@@ -30,15 +29,12 @@ pub(super) fn is_proven(egraph: &mut Egraph, class: Id, made: Id) -> bool {
             simplify(&mut body);
             body
         });
-        let result = add(egraph, &body, &term.args);
-        egraph.rebuild();
-        build::sort_operands(egraph);
-        egraph.find(result) == egraph.find(class)
+        find(egraph, &body, &term.args).is_some_and(|result| egraph.find(result) == egraph.find(class))
     })
 }
 
-/// Adds the body's terms over the given operands; returns the class of its output.
-fn add(egraph: &mut Egraph, body: &Graph, operands: &[Id]) -> Id {
+/// The class of the body's output over the given operands, if all of its terms are there.
+fn find(egraph: &mut Egraph, body: &Graph, operands: &[Id]) -> Option<Id> {
     let mut classes: Vec<Id> = Vec::with_capacity(body.nodes.len());
     for value in body.values() {
         let node = body.node(value);
@@ -49,9 +45,9 @@ fn add(egraph: &mut Egraph, body: &Graph, operands: &[Id]) -> Id {
                 operands[number]
             }
             Op::Reorder => args[0],
-            _ => Maker { egraph }.add(key_of(body, value), &args),
+            _ => Maker::new(egraph).find(key_of(body, value), &args)?,
         };
         classes.push(class);
     }
-    classes[body.outputs[0].value.index()]
+    Some(classes[body.outputs[0].value.index()])
 }

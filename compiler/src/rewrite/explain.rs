@@ -34,7 +34,7 @@ pub struct Step {
 /// Rewrites a graph and says how each fused op came about.
 pub fn explain(graph: &Graph, options: &Options) -> (Graph, Report, Vec<Story>) {
     let mut report = Report::new(graph, options);
-    let (mut egraph, classes) = build::to_egraph(graph);
+    let (mut egraph, classes) = build::to_egraph(graph, options);
     let found = saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);
     let (new, origins) = build::to_graph_with_origins(graph, &mut egraph, &classes, &choice);

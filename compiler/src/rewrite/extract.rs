@@ -63,6 +63,21 @@ pub(super) fn extract(egraph: &Egraph, graph: &Graph, classes: &[Id], options: &
     Choice { terms: terms.collect(), cost: search.cost, bound, exact }
 }
 
+/// Each term of a value's class, with the cheapest of everything below; terms that stand on themselves are left out.
+pub(super) fn each(egraph: &Egraph, graph: &Graph, classes: &[Id], value: ValueId, options: &Options) -> Vec<Choice> {
+    let mut problem = Problem::new(egraph, graph, classes, options);
+    let class = egraph.find(classes[value.index()]);
+    let class = problem.ids.iter().position(|&c| c == class).expect("the value has a class");
+    let mut choices = vec![];
+    for candidate in problem.options[class].clone() {
+        problem.options[class] = vec![candidate];
+        let Some((list, cost)) = problem.needed(&problem.greedy()) else { continue };
+        let terms = list.iter().map(|&(class, i)| (problem.ids[class], problem.options[class][i].term.clone()));
+        choices.push(Choice { terms: terms.collect(), cost, bound: cost, exact: false });
+    }
+    choices
+}
+
 impl Problem {
     fn new(egraph: &Egraph, graph: &Graph, classes: &[Id], options: &Options) -> Problem {
         let mut ids: Vec<Id> = egraph.classes().map(|c| c.id).collect();

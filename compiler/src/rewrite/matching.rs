@@ -2,9 +2,9 @@
 
 use super::normal::{Forms, Product, Sum};
 use super::pattern::{Number, Pattern};
-use super::term::{Egraph, Key, Term, commutes, constant_key};
+use super::term::{Egraph, Key, Term, constant_key};
 use egg::Id;
-use forebay_ir::{AxisId, BinaryOp, DType, Fused, Op, ReduceKind, Type};
+use forebay_ir::{AxisId, BinaryOp, DType, Fused, Op, ReduceKind, Type, UnaryOp};
 
 /// What the variables of a rule stand for.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -149,7 +149,7 @@ impl Matcher<'_> {
             (Pattern::Binary(op, x), Op::Binary(own)) if op == own => {
                 let patterns: Vec<&Pattern> = x.iter().collect();
                 found.extend(all(&patterns, &term.args, so_far.clone()));
-                if commutes(&Op::Binary(*op)) && term.args[0] != term.args[1] {
+                if self.egraph.analysis.commutes(&Op::Binary(*op)) && term.args[0] != term.args[1] {
                     found.extend(all(&patterns, &[term.args[1], term.args[0]], so_far.clone()));
                 }
             }
@@ -308,9 +308,21 @@ fn take_rest(coefficient: Option<Number>, rest: Option<usize>, left: Product, m:
 /// Adds terms to an e-graph.
 pub(super) struct Maker<'e> {
     pub egraph: &'e mut Egraph,
+    /// Only finds terms that are there already.
+    known: bool,
 }
 
-impl Maker<'_> {
+impl<'e> Maker<'e> {
+    pub fn new(egraph: &'e mut Egraph) -> Maker<'e> {
+        Maker { egraph, known: false }
+    }
+
+    /// Is the class what a pattern stands for under a match, term by term?
+    pub fn is_spelled(&mut self, class: Id, pattern: &Pattern, m: &Match, dtype: DType) -> bool {
+        let built = Maker { egraph: &mut *self.egraph, known: true }.build(pattern, m, dtype);
+        built.is_some_and(|built| self.egraph.find(built) == self.egraph.find(class))
+    }
+
     pub fn ty(&self, class: Id) -> &Type {
         &self.egraph[class].data.ty
     }
@@ -322,7 +334,7 @@ impl Maker<'_> {
 
     pub fn add(&mut self, key: Key, args: &[Id]) -> Id {
         let mut args: Vec<Id> = args.iter().map(|&a| self.egraph.find(a)).collect();
-        if commutes(&key.op) {
+        if self.egraph.analysis.commutes(&key.op) {
             args.sort_unstable();
         }
         let head = self.egraph.analysis.head(key);
@@ -331,69 +343,85 @@ impl Maker<'_> {
 
     /// The same, unless the type rule refuses.
     pub fn try_op(&mut self, op: Op, args: &[Id]) -> Option<Id> {
+        if self.known {
+            return self.find(Key { op, input: None, ty: None, orders: None }, args);
+        }
         let types: Vec<Type> = args.iter().map(|&a| self.ty(a).clone()).collect();
         self.egraph.analysis.accepts(&op, &types).then(|| self.op(op, args))
     }
 
-    pub fn constant(&mut self, value: f64, dtype: DType) -> Id {
-        self.add(constant_key(value, dtype), &[])
+    /// The term's class, if it is there.
+    pub fn find(&mut self, key: Key, args: &[Id]) -> Option<Id> {
+        let mut args: Vec<Id> = args.iter().map(|&a| self.egraph.find(a)).collect();
+        if self.egraph.analysis.commutes(&key.op) {
+            args.sort_unstable();
+        }
+        let head = self.egraph.analysis.head(key);
+        self.egraph.lookup(Term { head, args })
     }
 
-    /// A product, factors in order; nothing for one that is a number.
+    pub fn constant(&mut self, value: f64, dtype: DType) -> Option<Id> {
+        let key = constant_key(value, dtype);
+        if self.known { self.find(key, &[]) } else { Some(self.add(key, &[])) }
+    }
+
+    /// A product, factors in order; nothing for one that is a number, or of several types.
     pub fn product(&mut self, product: &Product, dtype: DType) -> Option<Id> {
         let mut all: Option<Id> = None;
         for &(class, exponent) in &product.factors {
-            let factor = self.power(class, exponent);
+            let factor = self.power(class, exponent)?;
             all = Some(match all {
-                Some(all) => self.op(Op::Binary(BinaryOp::Mul), &[all, factor]),
+                Some(all) => self.try_op(Op::Binary(BinaryOp::Mul), &[all, factor])?,
                 None => factor,
             });
         }
         let all = all?;
-        if product.coefficient == 1.0 {
-            return Some(all);
+        match product.coefficient {
+            1.0 => Some(all),
+            -1.0 => self.try_op(Op::Unary(UnaryOp::Neg), &[all]),
+            coefficient => {
+                let number = self.constant(coefficient, dtype)?;
+                self.try_op(Op::Binary(BinaryOp::Mul), &[all, number])
+            }
         }
-        let number = self.constant(product.coefficient, dtype);
-        Some(self.op(Op::Binary(BinaryOp::Mul), &[all, number]))
     }
 
-    fn power(&mut self, class: Id, exponent: f64) -> Id {
-        use forebay_ir::UnaryOp::{Rsqrt, Sqrt};
+    fn power(&mut self, class: Id, exponent: f64) -> Option<Id> {
         let dtype = self.ty(class).dtype;
         match exponent {
-            1.0 => class,
-            2.0 => self.op(Op::Binary(BinaryOp::Mul), &[class, class]),
-            0.5 => self.op(Op::Unary(Sqrt), &[class]),
-            -0.5 => self.op(Op::Unary(Rsqrt), &[class]),
+            1.0 => Some(class),
+            2.0 => self.try_op(Op::Binary(BinaryOp::Mul), &[class, class]),
+            0.5 => self.try_op(Op::Unary(UnaryOp::Sqrt), &[class]),
+            -0.5 => self.try_op(Op::Unary(UnaryOp::Rsqrt), &[class]),
             -1.0 => {
-                let one = self.constant(1.0, dtype);
-                self.op(Op::Binary(BinaryOp::Div), &[one, class])
+                let one = self.constant(1.0, dtype)?;
+                self.try_op(Op::Binary(BinaryOp::Div), &[one, class])
             }
             exponent => {
-                let exponent = self.constant(exponent, dtype);
-                self.op(Op::Binary(BinaryOp::Pow), &[class, exponent])
+                let exponent = self.constant(exponent, dtype)?;
+                self.try_op(Op::Binary(BinaryOp::Pow), &[class, exponent])
             }
         }
     }
 
-    /// A sum, terms in order.
+    /// A sum, terms in order; nothing for one that is a number, or of several types.
     pub fn sum(&mut self, sum: &Sum, dtype: DType) -> Option<Id> {
         let mut all: Option<Id> = None;
         for &(class, coefficient) in &sum.terms {
             let term = match coefficient {
                 1.0 => class,
-                -1.0 if all.is_none() => self.op(Op::Unary(forebay_ir::UnaryOp::Neg), &[class]),
+                -1.0 if all.is_none() => self.try_op(Op::Unary(UnaryOp::Neg), &[class])?,
                 -1.0 => {
-                    all = all.map(|all| self.op(Op::Binary(BinaryOp::Sub), &[all, class]));
+                    all = Some(self.try_op(Op::Binary(BinaryOp::Sub), &[all?, class])?);
                     continue;
                 }
                 coefficient => {
-                    let number = self.constant(coefficient, dtype);
-                    self.op(Op::Binary(BinaryOp::Mul), &[class, number])
+                    let number = self.constant(coefficient, dtype)?;
+                    self.try_op(Op::Binary(BinaryOp::Mul), &[class, number])?
                 }
             };
             all = Some(match all {
-                Some(all) => self.op(Op::Binary(BinaryOp::Add), &[all, term]),
+                Some(all) => self.try_op(Op::Binary(BinaryOp::Add), &[all, term])?,
                 None => term,
             });
         }
@@ -401,15 +429,15 @@ impl Maker<'_> {
         if sum.constant == 0.0 {
             return Some(all);
         }
-        let number = self.constant(sum.constant, dtype);
-        Some(self.op(Op::Binary(BinaryOp::Add), &[all, number]))
+        let number = self.constant(sum.constant, dtype)?;
+        self.try_op(Op::Binary(BinaryOp::Add), &[all, number])
     }
 
     /// What a pattern stands for under a match; `None` when a type rule refuses it.
     pub fn build(&mut self, pattern: &Pattern, m: &Match, dtype: DType) -> Option<Id> {
         match pattern {
             Pattern::Class(variable) => Some(m.class(*variable)),
-            Pattern::Number(number) => Some(self.constant(value(*number, m), dtype)),
+            Pattern::Number(number) => self.constant(value(*number, m), dtype),
             Pattern::Unary(op, x) => {
                 let x = self.build(x, m, dtype)?;
                 self.try_op(Op::Unary(*op), &[x])

@@ -14,6 +14,7 @@
 //! Requires: a verified graph. Keeps: inputs, outputs and their types, names of values that stay; values as far as the numerics class says: with
 //! [`Numerics::Exact`] bit for bit. Costs: iterations times terms times rules; limits count iterations and terms, never seconds.
 
+mod alternatives;
 mod build;
 mod conditions;
 mod exact;
@@ -30,6 +31,7 @@ mod report;
 mod table;
 mod term;
 
+pub use alternatives::{Alternative, alternatives};
 pub use explain::{Step, Story, explain};
 pub use profile::Profile;
 pub use report::{Report, RuleInfo, RuleUse, rules};
@@ -78,9 +80,9 @@ pub enum Selection {
     Off,
     /// None that makes a fused op.
     NoFusion,
-    /// Those whose names start with one of these.
+    /// Those with these names; what is no rule's name is the start of several.
     Only(Vec<String>),
-    /// All but those whose names start with one of these.
+    /// All but those.
     Without(Vec<String>),
 }
 
@@ -117,7 +119,9 @@ impl Default for Options {
 impl Options {
     /// Is the rule among those to be used?
     fn uses(&self, rule: &Rule) -> bool {
-        let named = |names: &[String]| names.iter().any(|n| rule.name.starts_with(n.as_str()));
+        let is_rule = |name: &str| RULES.iter().any(|r| r.name == name);
+        let names_it = |n: &String| if is_rule(n) { rule.name == n } else { rule.name.starts_with(n.as_str()) };
+        let named = |names: &[String]| names.iter().any(names_it);
         let fuses = makes_fused(rule);
         // What fuses is proven one by one when everything has to be exact.
         let allowed = rule.numerics <= self.numerics || fuses;
@@ -171,7 +175,8 @@ impl Ready {
         Ready { rule, names, sides }
     }
 
-    fn find(&self, matcher: &Matcher, class: Id) -> Vec<Change> {
+    /// What the rule finds; as `spelled`, only where the class is the left side term by term and not just in the same normal form.
+    fn find(&self, matcher: &Matcher, class: Id, spelled: bool) -> Vec<Change> {
         let Some((left, right)) = &self.sides else {
             let Find::Function(find) = self.rule.find else { return vec![] };
             return find(matcher.egraph, matcher.forms, class);
@@ -191,8 +196,11 @@ impl Ready {
             }
         }
         let change = |m: Match| {
-            let right = right.clone();
-            Change::new(class, move |maker| maker.build(&right, &m, dtype))
+            let (left, right) = (spelled.then(|| left.clone()), right.clone());
+            Change::new(class, move |maker| {
+                let holds = left.is_none_or(|left| maker.is_spelled(class, &left, &m, dtype));
+                holds.then(|| maker.build(&right, &m, dtype)).flatten()
+            })
         };
         found.into_iter().map(change).collect()
     }
@@ -204,7 +212,7 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     if options.selection == Selection::Off || graph.outputs.is_empty() {
         return (graph.clone(), report);
     }
-    let (mut egraph, classes) = build::to_egraph(graph);
+    let (mut egraph, classes) = build::to_egraph(graph, options);
     saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);
     let new = build::to_graph(graph, &mut egraph, &classes, &choice);
@@ -256,13 +264,15 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Vec<
         let matcher = Matcher { egraph, forms: &forms };
         for class in forms.classes() {
             for ready in &ready {
-                let proof = !loose && makes_fused(ready.rule);
-                changes.extend(ready.find(&matcher, class).into_iter().map(|c| (ready.rule.name, proof, c)));
+                // A fused op is proven by its body, the rest by its left side.
+                let (proof, spelled) = (!loose && makes_fused(ready.rule), !loose && !makes_fused(ready.rule));
+                let found = ready.find(&matcher, class, spelled);
+                changes.extend(found.into_iter().map(|c| (ready.rule.name, proof, c)));
             }
         }
         let mut changed = false;
         for (name, proof, change) in changes {
-            let Some(equal) = (change.build)(&mut Maker { egraph }) else { continue };
+            let Some(equal) = (change.build)(&mut Maker::new(egraph)) else { continue };
             if !same_type(&egraph[change.class].data, &egraph[equal].data) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The rules, one row each.
 
 use super::conditions::Condition::{
-    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, Ordered, SameAxes, SameType, Searches,
+    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, Ordered, SameAxes, SameType, Searches, Widens,
 };
 use super::native;
 use super::normal::Forms;
@@ -330,9 +330,9 @@ pub(super) static RULES: &[Rule] = &[
     pattern(
         "norm.rms-cast",
         Exact,
-        "cast(rms(cast(x); A; #e))",
+        "cast(rms(w; A; #e))",
         "rms(x; A; #e)",
-        &[SameType("x")],
+        &[Widens("w", "x"), SameType("x")],
         "An RMS norm takes its statistics in wide floats by itself.",
     ),
     pattern(
@@ -422,7 +422,7 @@ pub(super) static RULES: &[Rule] = &[
         Reassociates,
         "min(a, #l) * sigmoid(#s * min(a, #l)) * (#h + max(min(b, #l), -#l))",
         "clamped_swiglu(a, b; ; #l, #s, #h)",
-        &[SameAxes("a", "b")],
+        &[SameAxes("a", "b"), AtLeast("l", 0.0)],
         "The same with the bounds in the other order.",
     ),
     // Softmax and losses.

@@ -3,6 +3,7 @@
 //! A term is an op of the IR with its attributes, applied to e-classes. Physical orders are no part of it: `reorder` is the identity here, and
 //! [`super::build`] puts it back where an op needs one. Ops whose *meaning* depends on an order carry it ([`Key::orders`]).
 
+use super::Numerics;
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
 use forebay_ir::infer::infer_ordered;
 use forebay_ir::reference::scalar;
@@ -70,6 +71,7 @@ pub(super) struct Facts {
 pub(super) struct World {
     pub keys: Vec<Key>,
     numbers: FxHashMap<String, u32>,
+    numerics: Numerics,
     /// A graph over the same axes, for asking type rules.
     pub scratch: Graph,
     /// The inputs that are parameters.
@@ -77,9 +79,9 @@ pub(super) struct World {
 }
 
 impl World {
-    pub fn new(graph: &Graph) -> World {
+    pub fn new(graph: &Graph, numerics: Numerics) -> World {
         let params = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value.0).collect();
-        World { keys: vec![], numbers: FxHashMap::default(), scratch: graph.like("scratch"), params }
+        World { keys: vec![], numbers: FxHashMap::default(), numerics, scratch: graph.like("scratch"), params }
     }
 
     /// The number of an op.
@@ -101,6 +103,15 @@ impl World {
     /// Is the term a parameter?
     pub fn is_param(&self, term: &Term) -> bool {
         self.keys[term.head as usize].input.is_some_and(|i| self.params.contains(&i))
+    }
+
+    /// Does the order of operands not matter? Of 0 and -0 the second is the smaller and the larger one.
+    pub fn commutes(&self, op: &Op) -> bool {
+        use BinaryOp::{Add, And, Eq, Max, Min, Mul, Ne, Or};
+        match op {
+            Op::Binary(Min | Max) => self.numerics > Numerics::Exact,
+            _ => matches!(op, Op::Binary(Add | Mul | Eq | Ne | And | Or) | Op::Contract { .. }),
+        }
     }
 
     pub fn size(&self, axes: &[AxisId]) -> f64 {
@@ -241,12 +252,6 @@ fn stays_nonnegative(op: &Op, term: &Term, facts: &[Facts]) -> bool {
     }
 }
 
-/// Does the order of operands not matter, bit for bit?
-pub(super) fn commutes(op: &Op) -> bool {
-    use BinaryOp::{Add, And, Eq, Max, Min, Mul, Ne, Or};
-    matches!(op, Op::Binary(Add | Mul | Min | Max | Eq | Ne | And | Or) | Op::Contract { .. })
-}
-
 /// The key of a node, without its name.
 pub(super) fn key_of(graph: &Graph, value: ValueId) -> Key {
     let node = graph.node(value);
@@ -256,12 +261,21 @@ pub(super) fn key_of(graph: &Graph, value: ValueId) -> Key {
         Op::Input => Key { input: Some(value.0), ty: Some(node.ty.clone()), ..plain },
         Op::Const(_) | Op::Random { .. } => Key { ty: Some(node.ty.clone()), orders: operand_orders(), ..plain },
         Op::Invert => Key { ty: Some(node.ty.clone()), orders: operand_orders(), ..plain },
+        // Rows come to stand behind their parent only where it stands before what is looked up.
+        Op::Gather { .. } if meets_parent(graph, node) => Key { orders: operand_orders(), ..plain },
         // Elements are numbered, or added up, in the order in which they lie.
         Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => {
             Key { orders: operand_orders(), ..plain }
         }
         _ => plain,
     }
+}
+
+/// Does an index bring rows to an x that has their parent?
+fn meets_parent(graph: &Graph, node: &Node) -> bool {
+    let [x, index] = [0, 1].map(|i| graph.ty(node.operands[i]));
+    let rows = graph.ragged_axis(&index.axes).filter(|r| !x.has(*r));
+    rows.and_then(|r| graph.ragged_parent(r)).is_some_and(|p| x.has(p))
 }
 
 /// Can the op give its result in this order?

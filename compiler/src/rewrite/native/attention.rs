@@ -154,7 +154,10 @@ fn summed(egraph: &Egraph, forms: &Forms, parts: &[(Id, f64)], whole: Id, u: Axi
         if part == whole {
             return vec![];
         }
-        if let Some(mask) = added_mask(egraph, part, u) {
+        // Taken away, it would put above all others what it hides.
+        if coefficient > 0.0
+            && let Some(mask) = added_mask(egraph, part, u)
+        {
             let Some(both) = masks.clone().and(mask) else { return vec![] };
             masks = both;
             continue;

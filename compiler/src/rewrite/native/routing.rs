@@ -152,7 +152,12 @@ pub(in crate::rewrite) fn there_and_back(egraph: &Egraph, _: &Forms, class: Id) 
                 let key = &egraph.analysis.keys[t.head as usize];
                 *op == Op::Invert && key.ty.as_ref().is_some_and(|ty| ty.axes == fused.axes[1..])
             });
-            if inverts && numbered && egraph[x].data.ty == egraph[class].data.ty {
+            // What was not grouped has no row.
+            let size = |axes: &[AxisId]| egraph.analysis.size(axes);
+            let whole = terms(egraph, rows).any(|(op, t)| {
+                matches!(op, Op::Group { .. }) && size(axes(egraph, t.args[0])) == size(&fused.axes[1..])
+            });
+            if inverts && numbered && whole && egraph[x].data.ty == egraph[class].data.ty {
                 found.push(Change::new(class, move |_| Some(x)));
             }
         }

@@ -43,7 +43,10 @@ fn shifted(egraph: &Egraph, forms: &Forms, class: Id, kind: FusedKind) -> Vec<Ch
                 if kind == FusedKind::Softmax {
                     return Some(value);
                 }
-                let common = maker.sum(&common, result.dtype)?;
+                let common = match common.terms[..] {
+                    [] => maker.constant(common.constant, result.dtype)?,
+                    _ => maker.sum(&common, result.dtype)?,
+                };
                 maker.try_op(Op::Binary(BinaryOp::Add), &[value, common])
             }));
         }
