@@ -99,13 +99,15 @@ fn selected(selection: Selection, numerics: Numerics) -> rewrite::Options {
     rewrite::Options { selection, numerics, ..rewrite::Options::default() }
 }
 
-/// With exact rules only, every loss has the bits it has without rewriting: in f32 and in bf16.
+/// With exact rules only, every loss has the bits it has without rewriting: in f32, and in bf16 (of some models; `FOREBAY_TEST_ALL=1`: of all).
 #[test]
 fn exact_rules_keep_every_bit() {
     for example in examples() {
-        for compute in [DType::F32, DType::BF16] {
-            let off = train(&example, compute, selected(Selection::Off, Numerics::Exact), 3);
-            let exact = train(&example, compute, selected(Selection::All, Numerics::Exact), 3);
+        let both =
+            std::env::var_os("FOREBAY_TEST_ALL").is_some() || ["bench-tiny", "deepseek-v3"].contains(&&*example.name);
+        for compute in [DType::F32, DType::BF16].into_iter().take(1 + usize::from(both)) {
+            let off = train(&example, compute, selected(Selection::Off, Numerics::Exact), 2);
+            let exact = train(&example, compute, selected(Selection::All, Numerics::Exact), 2);
             assert_eq!(off.losses, exact.losses, "{} in {compute}", example.name);
             for (name, gradient) in &off.gradients {
                 let bits = |x: &[f64]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();

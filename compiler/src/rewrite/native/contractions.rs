@@ -7,8 +7,8 @@ use crate::rewrite::term::Egraph;
 use egg::Id;
 use forebay_ir::{AxisId, Op, ReduceKind};
 
-/// `contract(a, contract(b, w; C); N)` with w of weights alone: `contract(contract(a, w; N), b; C)`. Multi-head latent attention absorbs its
-/// up-projections into queries and results this way (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
+/// `contract(a, contract(b, w; C); N)` with w a weight: `contract(contract(a, w; N), b; C)`, or with b first. Multi-head latent attention absorbs its
+/// up-projections into queries and into results this way (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
 pub(in crate::rewrite) fn absorb(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
     let mut found = vec![];
     for (op, outer) in terms(egraph, class) {
@@ -20,23 +20,24 @@ pub(in crate::rewrite) fn absorb(egraph: &Egraph, _: &Forms, class: Id) -> Vec<C
             }
             for (op, inner) in terms(egraph, product) {
                 let Op::Contract { over: c } = op else { continue };
-                for j in 0..2 {
-                    let (b, w) = (egraph.find(inner.args[j]), egraph.find(inner.args[1 - j]));
-                    let of = |x: Id, over: &[AxisId]| over.iter().all(|axis| axes(egraph, x).contains(axis));
+                let [x, y] = [egraph.find(inner.args[0]), egraph.find(inner.args[1])];
+                if !is_weight(egraph, x) && !is_weight(egraph, y) {
+                    continue;
+                }
+                for (first, second) in [(x, y), (y, x)] {
+                    let of = |id: Id, over: &[AxisId]| over.iter().all(|axis| axes(egraph, id).contains(axis));
                     // Each sum is over axes of the two operands that it is moved to, and of no other.
-                    let fits = is_weight(egraph, w)
-                        && of(w, n)
-                        && of(b, c)
-                        && !has_any(egraph, b, n)
+                    let fits = of(first, n)
+                        && !has_any(egraph, second, n)
                         && !has_any(egraph, a, c)
-                        && egraph[a].data.ty.dtype == egraph[w].data.ty.dtype;
+                        && egraph[a].data.ty.dtype == egraph[first].data.ty.dtype;
                     if !fits {
                         continue;
                     }
                     let (n, c, wanted) = (n.clone(), c.clone(), egraph[class].data.ty.clone());
                     found.push(Change::new(class, move |maker| {
-                        let first = maker.try_op(Op::Contract { over: n }, &[a, w])?;
-                        let value = maker.try_op(Op::Contract { over: c }, &[first, b])?;
+                        let product = maker.try_op(Op::Contract { over: n }, &[a, first])?;
+                        let value = maker.try_op(Op::Contract { over: c }, &[product, second])?;
                         (*maker.ty(value) == wanted).then_some(value)
                     }));
                 }
