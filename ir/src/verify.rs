@@ -31,6 +31,7 @@
 //! * `group_starts_come_first`: an op that has to know where groups end (it sums over a ragged axis, or combines rows with
 //!   something that is there once for a group) stands after the group starts. `group` itself does not read them.
 
+use crate::fused::{Fused, FusedKind, scratch};
 use crate::graph::{Graph, Node, OutputRole, ValueId};
 use crate::infer;
 use crate::op::{Arity, Op};
@@ -330,6 +331,9 @@ fn attributes_fit(graph: &Graph, node: &Node) -> Result<(), String> {
     if let Op::Split { into: parts, .. } | Op::Merge { from: parts, .. } = &node.op {
         ensure(product_fits(&sizes(parts)), || "the product of the sizes is above 2^62".to_string())?;
     }
+    if let Op::Fused(fused) = &node.op {
+        body_fits(graph, node, fused)?;
+    }
     if let Op::Invert = node.op {
         // The parents of ragged axes are factors as well until the type rule has found that there are none.
         let fits = product_fits(&sizes(&node.ty.axes));
@@ -340,6 +344,21 @@ fn attributes_fit(graph: &Graph, node: &Node) -> Result<(), String> {
         ensure(sum.is_some(), || "the sum of the sizes is above 2^62".to_string())?;
     }
     Ok(())
+}
+
+/// The values in the body of a fused op are values like others. Axes that it merges or splits are multiplied before their types are known.
+fn body_fits(graph: &Graph, node: &Node, fused: &Fused) -> Result<(), String> {
+    let too_large = || "a value in the body of the fused op has more than 2^62 elements".to_string();
+    let sizes = |axes: &[AxisId]| axes.iter().map(|&a| graph.size(a)).collect::<Vec<_>>();
+    let merged: &[AxisId] = match fused.kind {
+        FusedKind::Rope | FusedKind::Permute => fused.axes.get(1..).unwrap_or(&[]),
+        FusedKind::UnpermuteDrows => fused.axes.get(2..).unwrap_or(&[]),
+        _ => &[],
+    };
+    ensure(product_fits(&sizes(merged)), too_large)?;
+    // What does not fit the op at all is the type rule's to say.
+    let Ok((body, _)) = scratch(graph, fused, &node.operands) else { return Ok(()) };
+    ensure(body.nodes.iter().all(|n| product_fits(&sizes(&n.ty.axes))), too_large)
 }
 
 fn constants_suit_their_type(node: &Node) -> Result<(), String> {
