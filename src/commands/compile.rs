@@ -91,10 +91,9 @@ fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure>
 
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
     let segments = match file.is_ir().then(|| file.ir()).transpose()? {
-        Some(File::Graphs(graphs)) => graphs
-            .iter()
-            .map(|g| fused_gradients(g, &Options::all_floats(g), &options.rewrite))
-            .collect(),
+        Some(File::Graphs(graphs)) => {
+            graphs.iter().map(|g| fused_gradients(g, &Options::all_floats(g), &options.rewrite)).collect()
+        }
         Some(File::Model(forms)) => fused_segments(&forms.models.train, &options.rewrite),
         None => fused_segments(&file.training(options)?, &options.rewrite),
     };

@@ -48,7 +48,8 @@ pub fn explain(args: Args) -> Result<(), Failure> {
         let forward: &Graph = &segment.forward;
         let (_, report, mut stories) = rewrite::explain(forward, &options.rewrite);
         let whole = args.block.as_deref().is_none_or(|b| b == segment.name);
-        let begins = |s: &Story| args.block.as_deref().is_some_and(|b| s.value.starts_with(&format!("{b}.")) || s.value == b);
+        let begins =
+            |s: &Story| args.block.as_deref().is_some_and(|b| s.value.starts_with(&format!("{b}.")) || s.value == b);
         stories.retain(|s| (whole || begins(s)) && args.node.as_deref().is_none_or(|n| n == s.value));
         if (whole && args.node.is_none()) || !stories.is_empty() {
             all.push((segment.name.clone(), report, stories));
@@ -63,7 +64,9 @@ pub fn explain(args: Args) -> Result<(), Failure> {
         return Err(Failure::Input(format!("{what}; the segments are {}", names.join(", "))));
     }
     if args.json {
-        return print_json(&all.iter().map(|(name, report, stories)| as_json(name, report, stories)).collect::<Vec<_>>());
+        return print_json(
+            &all.iter().map(|(name, report, stories)| as_json(name, report, stories)).collect::<Vec<_>>(),
+        );
     }
     let text: Vec<String> = all.iter().map(|(name, report, stories)| as_text(name, report, stories)).collect();
     print(&text.join("\n"))

@@ -42,7 +42,14 @@ pub fn rules(args: Args) -> Result<(), Failure> {
     }
     let mut text = String::new();
     for rule in &rules {
-        text += &format!("{:<36}{}\n    {}\n    {}\n  = {}\n", rule.name, rule.numerics.name(), rule.meaning, rule.left, rule.right);
+        text += &format!(
+            "{:<36}{}\n    {}\n    {}\n  = {}\n",
+            rule.name,
+            rule.numerics.name(),
+            rule.meaning,
+            rule.left,
+            rule.right
+        );
         if !rule.conditions.is_empty() {
             text += &format!("    where {}\n", rule.conditions.join(", "));
         }

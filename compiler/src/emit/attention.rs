@@ -25,9 +25,9 @@ pub(super) fn has_kernel(graph: &Graph) -> impl Fn(ValueId) -> bool {
     };
     move |value| match kind(value) {
         Some(FusedKind::Attention | FusedKind::AttentionGrad) => fits(value),
-        Some(FusedKind::AttentionLse) => graph.values().any(|v| {
-            kind(v) == Some(FusedKind::Attention) && is_sibling(graph, v, value) && fits(v)
-        }),
+        Some(FusedKind::AttentionLse) => {
+            graph.values().any(|v| kind(v) == Some(FusedKind::Attention) && is_sibling(graph, v, value) && fits(v))
+        }
         _ => false,
     }
 }
@@ -113,7 +113,8 @@ impl Emitter<'_> {
             Some([out, lse, g]) => {
                 let n = parts.pairs.len();
                 let mut of = |number: usize, own: &[AxisId]| {
-                    let is = |m: &&ValueId| matches!(&graph.node(**m).op, Op::Fused(f) if f.numbers[5] as usize == number);
+                    let is =
+                        |m: &&ValueId| matches!(&graph.node(**m).op, Op::Fused(f) if f.numbers[5] as usize == number);
                     members.iter().find(is).map(|&m| view(&self.places.dest(m), own))
                 };
                 let d_q = (0..n).map(|i| of(2 * i, &[t, heads[i]])).collect();

@@ -10,9 +10,6 @@ use rustc_hash::FxHashMap;
 /// The e-graph of a graph, and the class of each value.
 pub(super) fn to_egraph(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
     let mut egraph = EGraph::new(World::new(graph, options.numerics));
-    if options.explain {
-        egraph = egraph.with_explanations_enabled();
-    }
     let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
     for value in graph.values() {
         let node = graph.node(value);
@@ -67,20 +64,20 @@ pub(super) fn to_graph(old: &Graph, egraph: &mut Egraph, classes: &[Id], choice:
     to_graph_with_origins(old, egraph, classes, choice).0
 }
 
-/// The graph of the chosen terms, and of each of its values the class and the term.
+/// The graph of the chosen terms, and the class of each of its values.
 pub(super) fn to_graph_with_origins(
     old: &Graph,
     egraph: &mut Egraph,
     classes: &[Id],
     choice: &Choice,
-) -> (Graph, Vec<(ValueId, Id, Term)>) {
+) -> (Graph, Vec<(ValueId, Id)>) {
     let mut originals: FxHashMap<Id, Vec<ValueId>> = FxHashMap::default();
     for value in old.values() {
         originals.entry(egraph.find(classes[value.index()])).or_default().push(value);
     }
     // Rules may have made axes.
     let new = egraph.analysis.scratch.like(old.name.clone());
-    let mut builder = Builder { old, egraph, choice, originals, new, built: FxHashMap::default() };
+    let mut builder = Builder { old, egraph, choice, classes, originals, new, built: FxHashMap::default() };
     builder.inputs();
     // Values in the order of the old graph, so that what was computed early still is.
     for value in old.values() {
@@ -101,12 +98,7 @@ pub(super) fn to_graph_with_origins(
         let value = builder.value(class);
         builder.new.offsets.push((axis, value));
     }
-    let mut origins: Vec<(ValueId, Id, Term)> = builder
-        .built
-        .iter()
-        .filter(|(class, _)| choice.needs(**class))
-        .map(|(&class, &value)| (value, class, choice.term(class).clone()))
-        .collect();
+    let mut origins: Vec<(ValueId, Id)> = builder.built.iter().map(|(&class, &value)| (value, class)).collect();
     origins.sort();
     (builder.new, origins)
 }
@@ -115,6 +107,8 @@ struct Builder<'a> {
     old: &'a Graph,
     egraph: &'a mut Egraph,
     choice: &'a Choice,
+    /// The class of each value of the old graph, as it was added.
+    classes: &'a [Id],
     /// The values of the old graph in each class.
     originals: FxHashMap<Id, Vec<ValueId>>,
     new: Graph,
@@ -142,12 +136,8 @@ impl Builder<'_> {
                 continue;
             }
             let term = self.choice.term(top).clone();
-            let missing: Vec<Id> = term
-                .args
-                .iter()
-                .map(|&a| self.egraph.find(a))
-                .filter(|a| !self.built.contains_key(a))
-                .collect();
+            let missing: Vec<Id> =
+                term.args.iter().map(|&a| self.egraph.find(a)).filter(|a| !self.built.contains_key(a)).collect();
             if missing.is_empty() {
                 let value = self.node(top, &term);
                 self.built.insert(top, value);
@@ -161,22 +151,24 @@ impl Builder<'_> {
 
     fn node(&mut self, class: Id, term: &Term) -> ValueId {
         let key = self.egraph.analysis.keys[term.head as usize].clone();
-        let mut operands: Vec<ValueId> = term.args.iter().map(|a| self.built[&self.egraph.find(*a)]).collect();
+        let mut args: Vec<Id> = term.args.iter().map(|&a| self.egraph.find(a)).collect();
+        let same = self.same_node(class, &key.op, &mut args);
+        let mut operands: Vec<ValueId> = args.iter().map(|a| self.built[a]).collect();
         // What is stacked stands in one order.
         let common = matches!(key.op, Op::Stack(_)).then(|| self.new.ty(operands[0]).axes.clone());
         for (i, operand) in operands.iter_mut().enumerate() {
             let have = self.new.ty(*operand).axes.clone();
-            let want = match (&key.orders, &common) {
+            let want = match (&key.orders, same) {
                 (Some(orders), _) => orders[i].clone(),
-                (None, Some(common)) => common.clone(),
-                (None, None) => needed_order(&self.new, &key.op, &have),
+                // In the order in which the old graph adds them up.
+                (None, Some(old)) if !key.op.is_elementwise() => {
+                    self.old.ty(self.old.node(old).operands[i]).axes.clone()
+                }
+                (None, _) => common.clone().unwrap_or_else(|| needed_order(&self.new, &key.op, &have)),
             };
             *operand = self.reordered(*operand, &want);
         }
-        let original = self.originals.get(&class).and_then(|v| {
-            let same = |v: &&ValueId| self.old.node(**v).op == key.op;
-            v.iter().find(same).or(v.last()).copied()
-        });
+        let original = same.or_else(|| self.originals.get(&class).and_then(|v| v.last().copied()));
         let name = original.map_or_else(|| key.op.row().name.to_string(), |v| self.old.node(v).name.clone());
         if let Some(ty) = &key.ty {
             return self.new.push(key.op, operands, ty.clone(), &name);
@@ -188,6 +180,24 @@ impl Builder<'_> {
         let default = forebay_ir::infer::infer(&self.new, &key.op, &operands).expect("rules keep types");
         let axes = behind_parents(&self.new, &default.axes);
         self.new.push(key.op, operands, Type::new(default.dtype, axes), &name)
+    }
+
+    /// The node of the old graph that the term is, if it is one; its operands stand as they did there.
+    fn same_node(&self, class: Id, op: &Op, args: &mut Vec<Id>) -> Option<ValueId> {
+        let mut sorted = args.clone();
+        sorted.sort_unstable();
+        let own = self.originals.get(&class)?;
+        own.iter().copied().find(|&v| {
+            let node = self.old.node(v);
+            let there: Vec<Id> = node.operands.iter().map(|o| self.egraph.find(self.classes[o.index()])).collect();
+            let mut set = there.clone();
+            set.sort_unstable();
+            let same = node.op == *op && (there == *args || self.egraph.analysis.commutes(op) && set == sorted);
+            if same {
+                args.clone_from(&there);
+            }
+            same
+        })
     }
 
     fn reordered(&mut self, value: ValueId, axes: &[AxisId]) -> ValueId {

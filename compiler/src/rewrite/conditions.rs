@@ -55,7 +55,8 @@ impl fmt::Display for Condition {
 impl Condition {
     /// Does it hold? It may bind what the left side does not.
     pub fn holds(&self, egraph: &Egraph, names: &Names, root: Id, m: &mut Match) -> bool {
-        let find = |list: &[String], name: &str| list.iter().position(|n| n == name).expect("conditions name variables");
+        let find =
+            |list: &[String], name: &str| list.iter().position(|n| n == name).expect("conditions name variables");
         let class = |name: &str, m: &Match| m.class(find(&names.classes, name));
         let axes_of = |id: Id| &egraph[id].data.ty.axes;
         let set = |name: &str, m: &Match| m.axes(find(&names.axes, name)).to_vec();
@@ -73,9 +74,7 @@ impl Condition {
             Condition::SameType(x) => egraph[class(x, m)].data.ty == egraph[root].data.ty,
             Condition::AtLeast(c, least) => m.number(find(&names.numbers, c)) >= *least,
             Condition::AtMost(c, most) => m.number(find(&names.numbers, c)) <= *most,
-            Condition::Ordered(a, b) => {
-                m.number(find(&names.numbers, a)) <= m.number(find(&names.numbers, b))
-            }
+            Condition::Ordered(a, b) => m.number(find(&names.numbers, a)) <= m.number(find(&names.numbers, b)),
             Condition::Searches(c, e, k) => {
                 let (axis, chosen) = (set(e, m), class(c, m));
                 let found = egraph[chosen].nodes.iter().find_map(|t| match egraph.analysis.op(t) {

@@ -7,7 +7,7 @@ use super::Options;
 use super::term::{Egraph, Key, Term};
 use egg::Id;
 use forebay_ir::{Graph, Node, Op, Type, ValueId};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// A term for each class that is needed.
 pub(super) struct Choice {
@@ -50,10 +50,12 @@ struct Candidate {
 }
 
 pub(super) fn extract(egraph: &Egraph, graph: &Graph, classes: &[Id], options: &Options) -> Choice {
-    let problem = Problem::new(egraph, graph, classes, options);
+    let mut problem = Problem::new(egraph, graph, classes, options);
+    problem.prune();
     let greedy = problem.greedy();
     let (best, cost) = problem.needed(&greedy).expect("greedy choices do not go in a circle");
-    let mut search = Search { problem: &problem, best: best.clone(), cost, branches: options.branches, cheapest: vec![] };
+    let mut search =
+        Search { problem: &problem, best: best.clone(), cost, branches: options.branches, cheapest: vec![] };
     search.cheapest = problem.options.iter().map(|o| o.iter().map(|c| c.cost).fold(f64::INFINITY, f64::min)).collect();
     let bound = search.bound_at_root();
     let exact = search.run();
@@ -109,6 +111,52 @@ impl Problem {
         Problem { ids, options: choices, roots }
     }
 
+    /// For each class the classes that every way to make it needs, itself included.
+    fn musts(&self) -> Vec<Vec<u64>> {
+        let n = self.ids.len();
+        let words = n.div_ceil(64);
+        // From everything downwards: what is left at the end is needed whatever is chosen.
+        let mut musts = vec![vec![u64::MAX; words]; n];
+        loop {
+            let mut changed = false;
+            for class in 0..n {
+                let mut common = vec![u64::MAX; words];
+                for candidate in &self.options[class] {
+                    let below = union(&candidate.needs, &musts, words);
+                    common.iter_mut().zip(&below).for_each(|(c, b)| *c &= b);
+                }
+                common[class / 64] |= 1 << (class % 64);
+                if common != musts[class] {
+                    musts[class] = common;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return musts;
+            }
+        }
+    }
+
+    /// Drops candidates that cost at least as much as another one, and need all that it needs in any case.
+    fn prune(&mut self) {
+        let musts = self.musts();
+        let words = self.ids.len().div_ceil(64);
+        for class in 0..self.ids.len() {
+            let below: Vec<Vec<u64>> = self.options[class].iter().map(|c| union(&c.needs, &musts, words)).collect();
+            let list = std::mem::take(&mut self.options[class]);
+            let has = |set: &[u64], c: usize| set[c / 64] >> (c % 64) & 1 == 1;
+            let worse = |a: usize, b: usize| {
+                let dearer = (list[a].cost, a) > (list[b].cost, b);
+                // What needs the class itself is no way to make it.
+                a != b
+                    && (has(&below[a], class) || dearer && list[b].needs.iter().all(|&c| has(&below[a], c)))
+                    && !has(&below[b], class)
+            };
+            let keep: Vec<bool> = (0..list.len()).map(|a| !(0..list.len()).any(|b| worse(a, b))).collect();
+            self.options[class] = list.iter().zip(keep).filter(|(_, k)| *k).map(|(c, _)| c.clone()).collect();
+        }
+    }
+
     /// For each class the candidate whose sub-graph is the cheapest, if it can be had at all.
     fn greedy(&self) -> Vec<Option<usize>> {
         let n = self.ids.len();
@@ -134,7 +182,8 @@ impl Problem {
                     let total = others + candidate.cost;
                     if total < totals[class] * (1.0 - 1e-12) {
                         set[class / 64] |= 1 << (class % 64);
-                        (chosen[class], totals[class], own[class], below[class]) = (Some(i), total, candidate.cost, set);
+                        (chosen[class], totals[class], own[class], below[class]) =
+                            (Some(i), total, candidate.cost, set);
                         changed = true;
                     }
                 }
@@ -178,6 +227,15 @@ impl Problem {
     }
 }
 
+/// What a list of classes needs together.
+fn union(classes: &[usize], sets: &[Vec<u64>], words: usize) -> Vec<u64> {
+    let mut all = vec![0_u64; words];
+    for &class in classes {
+        all.iter_mut().zip(&sets[class]).for_each(|(a, s)| *a |= s);
+    }
+    all
+}
+
 fn bits(set: &[u64]) -> impl Iterator<Item = usize> + '_ {
     set.iter().enumerate().flat_map(|(word, &bits)| {
         let mut bits = bits;
@@ -215,18 +273,9 @@ struct Search<'p> {
 impl Search<'_> {
     /// What the roots, and all that has no choice, cost at least.
     fn bound_at_root(&self) -> f64 {
-        let mut seen = FxHashSet::default();
-        let mut stack = self.problem.roots.clone();
-        let mut bound = 0.0;
-        while let Some(class) = stack.pop() {
-            if seen.insert(class) {
-                bound += self.cheapest[class];
-                if let [only] = &self.problem.options[class][..] {
-                    stack.extend(&only.needs);
-                }
-            }
-        }
-        bound
+        let musts = self.problem.musts();
+        let all = union(&self.problem.roots, &musts, self.problem.ids.len().div_ceil(64));
+        bits(&all).filter(|&c| c < self.cheapest.len()).map(|c| self.cheapest[c]).sum()
     }
 
     /// Returns whether the search came to its end.
@@ -255,8 +304,7 @@ impl Search<'_> {
         let mut decided = vec![];
         let mut added = vec![];
         let mut complete = true;
-        loop {
-            let Some(at) = waiting.iter().rposition(|&c| self.problem.options[c].len() == 1) else { break };
+        while let Some(at) = waiting.iter().rposition(|&c| self.problem.options[c].len() == 1) {
             let class = waiting.swap_remove(at);
             chosen[class] = Some(0);
             decided.push(class);

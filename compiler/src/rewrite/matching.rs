@@ -197,19 +197,19 @@ impl Matcher<'_> {
             if let Some(class) = m.classes[*variable] {
                 let mut tried: Vec<Product> = vec![];
                 for form in self.forms.products(class).iter().chain([&Product::atom(class)]) {
-                    if let Some(rest) = left.without(form, *exponent) {
-                        if !tried.contains(&rest) {
-                            tried.push(rest.clone());
-                            self.factors(&others, rest, m.clone(), found);
-                        }
+                    if let Some(rest) = left.without(form, *exponent)
+                        && !tried.contains(&rest)
+                    {
+                        tried.push(rest.clone());
+                        self.factors(&others, rest, m.clone(), found);
                     }
                 }
                 return;
             }
-            if let Some((class, rest)) = self.root(&left, *exponent) {
-                if let Some(m) = m.with_class(*variable, class) {
-                    self.factors(&others, rest, m, found);
-                }
+            if let Some((class, rest)) = self.root(&left, *exponent)
+                && let Some(m) = m.with_class(*variable, class)
+            {
+                self.factors(&others, rest, m, found);
             }
         }
         for (i, &(class, own)) in left.factors.iter().enumerate() {

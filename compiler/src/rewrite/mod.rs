@@ -21,6 +21,7 @@ mod exact;
 mod explain;
 mod extract;
 mod matching;
+mod merge;
 mod native;
 mod normal;
 mod pairs;
@@ -100,8 +101,6 @@ pub struct Options {
     pub nodes: usize,
     /// Branches of the exact extraction.
     pub branches: usize,
-    /// Keep explanations (slower)?
-    pub explain: bool,
 }
 
 impl Default for Options {
@@ -113,7 +112,6 @@ impl Default for Options {
             iterations: 16,
             nodes: 20_000,
             branches: 2_000,
-            explain: false,
         }
     }
 }
@@ -147,8 +145,11 @@ fn makes_fused(rule: &Rule) -> bool {
 /// An equality that a rule has found.
 struct Change {
     class: Id,
-    build: Box<dyn FnOnce(&mut Maker) -> Option<Id>>,
+    build: Box<Build>,
 }
+
+/// Makes the equal form; `None` when a type rule refuses it.
+type Build = dyn FnOnce(&mut Maker) -> Option<Id>;
 
 impl Change {
     fn new(class: Id, build: impl FnOnce(&mut Maker) -> Option<Id> + 'static) -> Change {
@@ -224,17 +225,24 @@ fn finish(mut new: Graph, report: &mut Report, options: &Options, egraph: &Egrap
     simplify(&mut new);
     if options.selection == Selection::All && options.numerics > Numerics::Exact {
         pairs::join_adds(&mut new);
+        pairs::join_losses(&mut new);
         new.prune();
+    }
+    if options.selection == Selection::All {
+        new = merge::merge_projections(&new, options);
     }
     report.finish(&new, options, egraph, choice);
     new
 }
 
-/// The terms that rules made, as they were made: where explanations begin.
-type Recorded = Vec<Id>;
+/// An equality that was new, for explanations.
+struct Found {
+    class: Id,
+    rule: &'static str,
+}
 
-fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Recorded {
-    let mut recorded = vec![];
+fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Vec<Found> {
+    let mut found = vec![];
     let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
     report.stop = "iteration limit";
@@ -272,9 +280,7 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Reco
             }
             if egraph.find(change.class) != egraph.find(equal) {
                 egraph.union_trusted(change.class, equal, name);
-                if options.explain {
-                    recorded.push(equal);
-                }
+                found.push(Found { class: change.class, rule: name });
                 report.count(name);
                 changed = true;
             }
@@ -286,7 +292,7 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Reco
             break;
         }
     }
-    recorded
+    found
 }
 
 fn same_type(a: &Facts, b: &Facts) -> bool {

@@ -10,6 +10,23 @@
 
 use forebay_ir::{BinaryOp, Fused, FusedKind, Graph, Op};
 
+/// Joins a difference of a log-sum-exp, which is needed by itself, and the label's logit.
+pub(super) fn join_losses(graph: &mut Graph) {
+    for value in graph.values() {
+        let node = graph.node(value);
+        let (Op::Binary(BinaryOp::Sub), [total, own]) = (&node.op, &node.operands[..]) else { continue };
+        let (total, own) = (graph.node(*total), graph.node(*own));
+        let (Op::Fused(sum), Op::Gather { axis }) = (&total.op, &own.op) else { continue };
+        let same = sum.kind == FusedKind::LogSumExp && sum.axes == [*axis] && total.operands[0] == own.operands[0];
+        if same && total.ty == node.ty {
+            let operands = own.operands.clone();
+            let joined = Fused::new(FusedKind::CrossEntropy, [*axis], []);
+            let node = &mut graph.nodes[value.index()];
+            (node.op, node.operands) = (Op::Fused(Box::new(joined)), operands);
+        }
+    }
+}
+
 /// Joins norms with the residual adds before them.
 pub(super) fn join_adds(graph: &mut Graph) {
     for value in graph.values() {

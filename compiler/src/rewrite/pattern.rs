@@ -136,9 +136,11 @@ impl Parser<'_> {
         if let ([(true, part)], None) = (&parts[..], rest) {
             return match part.clone() {
                 Pattern::Number(number) => Pattern::Number(signed(number, true)),
-                Pattern::Product { coefficient, factors, rest } => {
-                    Pattern::Product { coefficient: Some(signed(coefficient.unwrap_or(Number::Is(1.0)), true)), factors, rest }
-                }
+                Pattern::Product { coefficient, factors, rest } => Pattern::Product {
+                    coefficient: Some(signed(coefficient.unwrap_or(Number::Is(1.0)), true)),
+                    factors,
+                    rest,
+                },
                 other => {
                     Pattern::Product { coefficient: Some(Number::Is(-1.0)), factors: vec![(other, 1.0)], rest: None }
                 }

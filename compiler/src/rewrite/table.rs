@@ -1,6 +1,8 @@
 //! The rules, one row each.
 
-use super::conditions::Condition::{self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, Ordered, SameAxes, SameType, Searches, Widens};
+use super::conditions::Condition::{
+    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, Ordered, SameAxes, SameType, Searches, Widens,
+};
 use super::native;
 use super::normal::Forms;
 use super::term::Egraph;
@@ -252,6 +254,70 @@ pub(super) static RULES: &[Rule] = &[
         &[Lacks("y", "A")],
         "What does not change along the axis needs no looking up.",
     ),
+    function(
+        "contract.absorb",
+        Reassociates,
+        "contract(a, contract(b, w; C); N), w a weight",
+        "contract(contract(a, w; N), b; C)",
+        native::contractions::absorb,
+        "A weight can meet either side first (absorption in multi-head latent attention, arXiv 2405.04434).",
+    ),
+    function(
+        "contract.slice",
+        Exact,
+        "slice(contract(x, w)) of an axis of w",
+        "contract(x, slice(w))",
+        native::contractions::slice_of_contract,
+        "A part of a projection is a projection by a part of the weight.",
+    ),
+    function(
+        "contract.pad",
+        Approximate,
+        "contract(a, pad(b)), the padded axis not summed",
+        "pad(contract(a, b))",
+        native::contractions::contract_of_pad,
+        "Zeros that are not summed stay zeros, where nothing is infinite: values need no padding to the size of keys.",
+    ),
+    function(
+        "move.slice-concat",
+        Exact,
+        "slice(concat(.., x, ..)) of x",
+        "x",
+        native::contractions::slice_of_concat,
+        "A part of what was joined.",
+    ),
+    function(
+        "move.slice-pad",
+        Exact,
+        "slice(pad(x)) of x",
+        "x",
+        native::contractions::slice_of_pad,
+        "What is inside of zeros.",
+    ),
+    function(
+        "move.cast-gather",
+        Exact,
+        "cast(gather(x, i))",
+        "gather(cast(x), i)",
+        native::contractions::cast_of_gather,
+        "A conversion before or after a look-up.",
+    ),
+    function(
+        "algebra.sum-sum",
+        Reassociates,
+        "sum(sum(x; A); B)",
+        "sum(x; A, B)",
+        native::contractions::sum_of_sum,
+        "Reductions one after another are one.",
+    ),
+    function(
+        "algebra.select-product",
+        Exact,
+        "select(m, x, 0), of integers",
+        "x * cast(m)",
+        native::masks_as_numbers::select_as_product,
+        "Masked assignment as a multiplication; of floats it would change NaN, infinities and -0.",
+    ),
     // Norms.
     pattern(
         "norm.rms",
@@ -286,14 +352,7 @@ pub(super) static RULES: &[Rule] = &[
         &[AtLeast("c", 60.0)],
         "A sigmoid whose exponent is cut where it is next to nothing.",
     ),
-    pattern(
-        "activation.sigmoid",
-        Approximate,
-        "(1 + exp(-x)) ^ -1 * ..rest",
-        "sigmoid(x) * ..rest",
-        &[],
-        "A sigmoid.",
-    ),
+    pattern("activation.sigmoid", Approximate, "(1 + exp(-x)) ^ -1 * ..rest", "sigmoid(x) * ..rest", &[], "A sigmoid."),
     pattern(
         "activation.sigmoid-inverse",
         Approximate,
@@ -475,19 +534,19 @@ pub(super) static RULES: &[Rule] = &[
     // Routing.
     pattern(
         "router.softmax-normalised",
-        Reassociates,
+        Approximate,
         "#s * gather(softmax(x; E), c; E) * sum(gather(softmax(x; E), c; E); K) ^ -1",
-        "router_share(x, c; E, K; 0, 1, 0, #s)",
+        "router_share(x, c; E, K; 2, 1, 0, #s)",
         &[Searches("c", "E", "K")],
-        "Shares of the best of a softmax that add up to one.",
+        "Shares of the best of a softmax that add up to one are a softmax over the best.",
     ),
     pattern(
         "router.softmax-of-chosen",
-        Approximate,
+        Reassociates,
         "#s * softmax(gather(x, c; E); K)",
-        "router_share(x, c; E, K; 0, 1, 0, #s)",
+        "router_share(x, c; E, K; 2, 1, 0, #s)",
         &[Searches("c", "E", "K")],
-        "A softmax over the chosen logits is the softmax over all, normalised.",
+        "A softmax over the chosen logits.",
     ),
     pattern(
         "router.softmax",

@@ -7,7 +7,7 @@ use super::Numerics;
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
 use forebay_ir::infer::infer_ordered;
 use forebay_ir::reference::scalar;
-use forebay_ir::{AxisId, BinaryOp, DType, Graph, Node, Op, ReduceKind, Type, UnaryOp, ValueId};
+use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Node, Op, ReduceKind, Type, UnaryOp, ValueId};
 use rustc_hash::FxHashMap;
 
 /// The e-graph of one graph.
@@ -74,11 +74,15 @@ pub(super) struct World {
     numerics: Numerics,
     /// A graph over the same axes, for asking type rules.
     pub scratch: Graph,
+    /// The inputs that are parameters.
+    params: Vec<u32>,
 }
 
 impl World {
     pub fn new(graph: &Graph, numerics: Numerics) -> World {
-        World { keys: vec![], numbers: FxHashMap::default(), numerics, scratch: graph.like("scratch") }
+        let params = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value.0).collect();
+        let (keys, numbers) = (vec![], FxHashMap::default());
+        World { keys, numbers, numerics, scratch: graph.like("scratch"), params }
     }
 
     /// The number of an op.
@@ -104,6 +108,11 @@ impl World {
             Op::Binary(Min | Max) => self.numerics > Numerics::Exact,
             _ => matches!(op, Op::Binary(Add | Mul | Eq | Ne | And | Or) | Op::Contract { .. }),
         }
+    }
+
+    /// Is the term a parameter?
+    pub fn is_param(&self, term: &Term) -> bool {
+        self.keys[term.head as usize].input.is_some_and(|i| self.params.contains(&i))
     }
 
     pub fn size(&self, axes: &[AxisId]) -> f64 {
@@ -148,11 +157,8 @@ impl World {
 
 /// Axes with each ragged one behind its parent.
 pub(super) fn behind_parents(graph: &Graph, axes: &[AxisId]) -> Vec<AxisId> {
-    let mut order: Vec<AxisId> = axes
-        .iter()
-        .copied()
-        .filter(|&a| graph.ragged_parent(a).is_none_or(|p| !axes.contains(&p)))
-        .collect();
+    let mut order: Vec<AxisId> =
+        axes.iter().copied().filter(|&a| graph.ragged_parent(a).is_none_or(|p| !axes.contains(&p))).collect();
     for &axis in axes {
         if let Some(parent) = graph.ragged_parent(axis).filter(|p| axes.contains(p)) {
             let at = order.iter().position(|&a| a == parent).expect("parents are no ragged axes themselves");
@@ -200,7 +206,8 @@ impl Analysis<Term> for World {
             Op::Const(value) => Some(scalar::round(*value, ty.dtype)),
             _ => None,
         };
-        let nonnegative = constant.is_some_and(|c| c >= 0.0) || stays_nonnegative(egraph.analysis.op(term), term, &facts);
+        let nonnegative =
+            constant.is_some_and(|c| c >= 0.0) || stays_nonnegative(egraph.analysis.op(term), term, &facts);
         Facts { ty, constant, nonnegative }
     }
 
@@ -232,7 +239,9 @@ fn stays_nonnegative(op: &Op, term: &Term, facts: &[Facts]) -> bool {
         Op::Binary(BinaryOp::Pow) => known(0) || facts[1].constant == Some(2.0),
         Op::Select => known(1) && known(2),
         Op::Iota(_) => true,
-        Op::Cast(_) | Op::Detach | Op::Broadcast(_) | Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } => known(0),
+        Op::Cast(_) | Op::Detach | Op::Broadcast(_) | Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } => {
+            known(0)
+        }
         Op::Take { .. } | Op::Slice { .. } | Op::Gather { .. } => known(0),
         Op::Reduce { kind: ReduceKind::Sum | ReduceKind::Max | ReduceKind::Min, .. } => known(0),
         Op::Contract { .. } => term.args[0] == term.args[1] || known(0) && known(1),
@@ -256,7 +265,9 @@ pub(super) fn key_of(graph: &Graph, value: ValueId) -> Key {
         // Rows come to stand behind their parent only where it stands before what is looked up.
         Op::Gather { .. } if meets_parent(graph, node) => Key { orders: operand_orders(), ..plain },
         // Elements are numbered, or added up, in the order in which they lie.
-        Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => Key { orders: operand_orders(), ..plain },
+        Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => {
+            Key { orders: operand_orders(), ..plain }
+        }
         _ => plain,
     }
 }

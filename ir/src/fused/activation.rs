@@ -87,10 +87,8 @@ pub(super) fn clamped_swiglu_db(body: &mut Body, op: &Fused, x: &[ValueId]) -> R
     let Clamped { gate, sigmoid, .. } = clamped(body, op, x[0], x[1])?;
     let gated = body.mul(gate, sigmoid)?;
     let dx = body.mul(x[2], gated)?;
-    let (above, below) = (
-        body.with(BinaryOp::Gt, x[1], -op.numbers[0])?,
-        body.with(BinaryOp::Lt, x[1], op.numbers[0])?,
-    );
+    let (above, below) =
+        (body.with(BinaryOp::Gt, x[1], -op.numbers[0])?, body.with(BinaryOp::Lt, x[1], op.numbers[0])?);
     let free = body.binary(BinaryOp::And, above, below)?;
     let zero = body.constant(0.0, dx);
     body.select(free, dx, zero)

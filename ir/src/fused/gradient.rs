@@ -120,8 +120,7 @@ impl Rule<'_, '_> {
             n if parts.sink == Some(self.x[n]) => pairs + 1,
             _ => return Ok(None),
         };
-        let forward: Vec<ValueId> =
-            self.x.iter().enumerate().filter(|(i, _)| *i != pairs).map(|(_, x)| *x).collect();
+        let forward: Vec<ValueId> = self.x.iter().enumerate().filter(|(i, _)| *i != pairs).map(|(_, x)| *x).collect();
         let lse = self.same(FusedKind::AttentionLse, &forward)?;
         let numbers = [&self.op.numbers[..], &[number as f64]].concat();
         let operands = [self.x, &[self.y, lse, self.g]].concat();
@@ -221,9 +220,11 @@ pub fn gradient_of_body(
 fn is_shift(graph: &Graph, value: ValueId, body: &[ValueId]) -> bool {
     let is_max = |v: ValueId| match graph.node(v).op {
         Op::Reduce { kind: crate::op::ReduceKind::Max, .. } => true,
-        Op::Binary(BinaryOp::Max) => graph.node(v).operands.iter().any(|&o| {
-            matches!(graph.node(o).op, Op::Reduce { kind: crate::op::ReduceKind::Max, .. })
-        }),
+        Op::Binary(BinaryOp::Max) => graph
+            .node(v)
+            .operands
+            .iter()
+            .any(|&o| matches!(graph.node(o).op, Op::Reduce { kind: crate::op::ReduceKind::Max, .. })),
         _ => false,
     };
     is_max(value) && body.contains(&value)

@@ -158,14 +158,8 @@ impl FusedKind {
     pub fn row(self) -> FusedRow {
         use AxisCount::{AtLeast, Exactly};
         use FusedKind as K;
-        let attention = |name, meaning, numbers, body| FusedRow {
-            name,
-            meaning,
-            axes: AtLeast(3),
-            numbers,
-            operands: None,
-            body,
-        };
+        let attention =
+            |name, meaning, numbers, body| FusedRow { name, meaning, axes: AtLeast(3), numbers, operands: None, body };
         let over = AtLeast(1);
         match self {
             K::Rms => row("rms", 1, over, &["eps"], norm::rms, "x / sqrt(mean(x * x over axes) + eps)"),
@@ -208,14 +202,9 @@ impl FusedKind {
             ),
             K::Softmax => row("softmax", 1, over, &[], softmax::softmax, "exp(x) / sum(exp(x) over axes)"),
             K::SoftmaxDx => row("softmax_dx", 2, over, &[], softmax::softmax_dx, "the gradient, from p and dp"),
-            K::SinkSoftmax => row(
-                "sink_softmax",
-                2,
-                over,
-                &[],
-                softmax::sink_softmax,
-                "exp(x) / (sum(exp(x) over axes) + exp(sink))",
-            ),
+            K::SinkSoftmax => {
+                row("sink_softmax", 2, over, &[], softmax::sink_softmax, "exp(x) / (sum(exp(x) over axes) + exp(sink))")
+            }
             K::LogSumExp => row("log_sum_exp", 1, over, &[], softmax::log_sum_exp, "log(sum(exp(x) over axes))"),
             K::CrossEntropy => row(
                 "cross_entropy",
@@ -263,15 +252,15 @@ impl FusedKind {
                 "router_share",
                 2,
                 Exactly(2),
-                &["sigmoid", "normalize", "eps", "scale"],
+                &["score", "normalize", "eps", "scale"],
                 routing::router_share,
-                "the shares of the chosen experts: scores of the logits, looked up, normalised and scaled",
+                "the shares of the chosen experts: scores (softmax 0, sigmoid 1, softmax of the chosen 2) of the logits, looked up, normalised and scaled",
             ),
             K::RouterShareDx => row(
                 "router_share_dx",
                 3,
                 Exactly(2),
-                &["sigmoid", "normalize", "eps", "scale"],
+                &["score", "normalize", "eps", "scale"],
                 routing::router_share_dx,
                 "the gradient in the logits, from logits, chosen and dy",
             ),
@@ -387,8 +376,12 @@ pub(crate) fn cost(graph: &Graph, value: ValueId, fused: &Fused, operands: &[Val
     let mut distinct = operands.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
-    let read = distinct.into_iter().map(|v| graph.bytes(v) as f64).sum();
     let written = graph.bytes(value) as f64;
+    let read = match fused.kind {
+        // Only the chosen logits are looked up, unless all of them are in the scores' sum.
+        FusedKind::RouterShare if fused.numbers[0] != 0.0 => graph.bytes(operands[1]) as f64 + written,
+        _ => distinct.into_iter().map(|v| graph.bytes(v) as f64).sum(),
+    };
     let Ok((mut body, result)) = scratch(graph, fused, operands) else { return Cost { flops: 0.0, read, written } };
     let flops = match fused.kind {
         FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad => {
@@ -410,7 +403,8 @@ pub fn expand_all(graph: &Graph, keeps: &dyn Fn(ValueId) -> bool) -> Graph {
         let value = match &node.op {
             crate::op::Op::Fused(fused) if !keeps(value) => {
                 let first = new.nodes.len();
-                let value = expand(&mut new, fused, &operands, &node.name).expect("the verifier has expanded it before");
+                let value =
+                    expand(&mut new, fused, &operands, &node.name).expect("the verifier has expanded it before");
                 body::in_order(&mut new, value, first, &node.ty.axes, &node.name)
             }
             op => new.push(op.clone(), operands, node.ty.clone(), &node.name),

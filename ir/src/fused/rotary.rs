@@ -35,8 +35,7 @@ pub(super) fn rope(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
     let turned = body.cast(turned, dtype)?;
     // The two halves stand where they are split off; the pairs keep their place.
     let mut order = body.graph.ty(pair).axes.clone();
-    let extra: Vec<AxisId> =
-        body.graph.ty(turned).axes.iter().copied().filter(|a| !order.contains(a)).collect();
+    let extra: Vec<AxisId> = body.graph.ty(turned).axes.iter().copied().filter(|a| !order.contains(a)).collect();
     order.splice(0..0, extra);
     let turned = match body.graph.ty(turned).axes == order {
         true => turned,

@@ -8,16 +8,24 @@ use crate::op::{BinaryOp, Op};
 
 type Result<T = ValueId> = std::result::Result<T, TypeError>;
 
-/// The scores of all experts, and those of the chosen ones.
-fn scores(body: &mut Body, op: &Fused, logits: ValueId, chosen: ValueId) -> Result<[ValueId; 2]> {
-    let e = op.axes[0];
+/// What the scores are: `softmax` over all experts, a `sigmoid` of each, or a softmax over the `chosen` alone.
+const SIGMOID: f64 = 1.0;
+const CHOSEN: f64 = 2.0;
+
+/// The scores of the chosen experts, from their logits alone where the others do not matter.
+fn own_scores(body: &mut Body, op: &Fused, logits: ValueId, chosen: ValueId) -> Result {
+    let (e, k) = (op.axes[0], op.axes[1]);
     let logits = body.wide(logits)?;
-    let over = Fused::new(super::FusedKind::Softmax, [e], []);
-    let score = match op.numbers[0] != 0.0 {
-        true => super::activation::sigmoid(body, &over, &[logits])?,
-        false => super::softmax::softmax(body, &over, &[logits])?,
-    };
-    Ok([score, body.op(Op::Gather { axis: e }, &[score, chosen])?])
+    let over = |axis| Fused::new(super::FusedKind::Softmax, [axis], []);
+    if op.numbers[0] == SIGMOID || op.numbers[0] == CHOSEN {
+        let own = body.op(Op::Gather { axis: e }, &[logits, chosen])?;
+        return match op.numbers[0] == SIGMOID {
+            true => super::activation::sigmoid(body, &over(k), &[own]),
+            false => super::softmax::softmax(body, &over(k), &[own]),
+        };
+    }
+    let score = super::softmax::softmax(body, &over(e), &[logits])?;
+    body.op(Op::Gather { axis: e }, &[score, chosen])
 }
 
 /// The sum of the chosen scores, and eps.
@@ -26,20 +34,25 @@ fn total(body: &mut Body, op: &Fused, own: ValueId) -> Result {
     if op.numbers[2] == 0.0 { Ok(sum) } else { body.with(BinaryOp::Add, sum, op.numbers[2]) }
 }
 
+fn normalises(op: &Fused) -> bool {
+    op.numbers[1] != 0.0 && op.numbers[0] != CHOSEN
+}
+
 pub(super) fn router_share(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
-    let [_, mut own] = scores(body, op, x[0], x[1])?;
-    if op.numbers[1] != 0.0 {
+    let mut own = own_scores(body, op, x[0], x[1])?;
+    if normalises(op) {
         let total = total(body, op, own)?;
         own = body.div(own, total)?;
     }
     body.scaled(own, op.numbers[3])
 }
 
-/// Through the scale, the normalisation `(g - sum(g * share)) / total`, the look-up, and the scores.
+/// Through the scale, the normalisation `(g - sum(g * share)) / total`, the scores, and the look-up.
 pub(super) fn router_share_dx(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
-    let [score, own] = scores(body, op, x[0], x[1])?;
+    let (logits, chosen) = (x[0], x[1]);
+    let own = own_scores(body, op, logits, chosen)?;
     let mut g = body.scaled(x[2], op.numbers[3])?;
-    if op.numbers[1] != 0.0 {
+    if normalises(op) {
         let total = total(body, op, own)?;
         let share = body.div(own, total)?;
         let product = body.mul(g, share)?;
@@ -47,16 +60,25 @@ pub(super) fn router_share_dx(body: &mut Body, op: &Fused, x: &[ValueId]) -> Res
         let less = body.sub(g, mean)?;
         g = body.div(less, total)?;
     }
-    let g = body.op(Op::ScatterAdd { axis: op.axes[0], over: vec![op.axes[1]] }, &[g, x[1]])?;
-    let dx = if op.numbers[0] != 0.0 {
-        let rest = body.from(1.0, score)?;
-        let slope = body.mul(score, rest)?;
-        body.mul(g, slope)?
+    let scatter =
+        |body: &mut Body, g| body.op(Op::ScatterAdd { axis: op.axes[0], over: vec![op.axes[1]] }, &[g, chosen]);
+    let dx = if op.numbers[0] == SIGMOID {
+        let rest = body.from(1.0, own)?;
+        let slope = body.mul(own, rest)?;
+        let g = body.mul(g, slope)?;
+        scatter(body, g)?
+    } else if op.numbers[0] == CHOSEN {
+        let over = Fused::new(super::FusedKind::SoftmaxDx, [op.axes[1]], []);
+        let g = super::softmax::softmax_dx(body, &over, &[own, g])?;
+        scatter(body, g)?
     } else {
-        let over = Fused::new(super::FusedKind::SoftmaxDx, [op.axes[0]], []);
+        let over = Fused::new(super::FusedKind::Softmax, [op.axes[0]], []);
+        let logits = body.wide(logits)?;
+        let score = super::softmax::softmax(body, &over, &[logits])?;
+        let g = scatter(body, g)?;
         super::softmax::softmax_dx(body, &over, &[score, g])?
     };
-    let dtype = body.dtype(x[0]);
+    let dtype = body.dtype(logits);
     body.cast(dx, dtype)
 }
 
@@ -116,4 +138,3 @@ pub(super) fn unpermute_dshare(body: &mut Body, op: &Fused, x: &[ValueId]) -> Re
     let product = body.mul(rows, x[2])?;
     body.sum(product, &op.axes[1..])
 }
-

@@ -32,8 +32,7 @@ pub(in crate::rewrite) fn factor_of_sum(egraph: &Egraph, forms: &Forms, class: I
     for (op, term) in terms(egraph, class) {
         let Op::Reduce { kind: ReduceKind::Sum, over } = op else { continue };
         for product in forms.products(egraph.find(term.args[0])) {
-            let (inside, outside): (Vec<_>, Vec<_>) =
-                product.factors.iter().partition(|f| has_any(egraph, f.0, over));
+            let (inside, outside): (Vec<_>, Vec<_>) = product.factors.iter().partition(|f| has_any(egraph, f.0, over));
             let nothing = outside.is_empty() && product.coefficient == 1.0;
             let inside = Product { coefficient: 1.0, factors: inside };
             let mut left: Vec<_> = inside.factors.iter().flat_map(|f| axes(egraph, f.0).to_vec()).collect();

@@ -4,7 +4,7 @@ use super::masks::{Mask, mask};
 use super::{axes, narrowest, terms};
 use crate::rewrite::Change;
 use crate::rewrite::normal::{Forms, Product};
-use crate::rewrite::term::Egraph;
+use crate::rewrite::term::{Egraph, Term};
 use egg::Id;
 use forebay_ir::{AxisId, Fused, FusedKind, Op, UnaryOp};
 
@@ -25,8 +25,9 @@ pub(in crate::rewrite) fn attention(egraph: &Egraph, forms: &Forms, class: Id) -
         for i in 0..2 {
             let v = egraph.find(term.args[1 - i]);
             let Some((scores, sink)) = probabilities(egraph, term.args[i], u) else { continue };
-            let Some(scores) = decode(egraph, forms, scores, u, 12) else { continue };
-            found.extend(change(egraph, class, &scores, sink, v, u));
+            for scores in decode(egraph, forms, scores, u, 12) {
+                found.extend(change(egraph, class, &scores, sink, v, u));
+            }
         }
     }
     found
@@ -82,34 +83,42 @@ fn probabilities(egraph: &Egraph, class: Id, u: AxisId) -> Option<(Id, Option<Id
     })
 }
 
-/// Reads scores from the outside in: masks, factors, the products of queries and keys.
-fn decode(egraph: &Egraph, forms: &Forms, class: Id, u: AxisId, depth: usize) -> Option<Scores> {
-    let depth = depth.checked_sub(1)?;
+/// More ways to read scores than this are not looked at.
+const MAX_READINGS: usize = 4;
+
+/// Reads scores from the outside in: masks, factors, the products of queries and keys. A product may be written in several ways.
+fn decode(egraph: &Egraph, forms: &Forms, class: Id, u: AxisId, depth: usize) -> Vec<Scores> {
+    let Some(depth) = depth.checked_sub(1) else { return vec![] };
     let class = egraph.find(class);
     for (op, term) in terms(egraph, class) {
-        if let Op::Select = op
-            && let Some(scores) = selected(egraph, forms, &term.args, u, depth)
-        {
-            return Some(scores);
+        if let Op::Select = op {
+            let found = selected(egraph, forms, &term.args, u, depth);
+            if !found.is_empty() {
+                return found;
+            }
         }
     }
     for sum in forms.sums(class) {
-        if sum.constant == 0.0
-            && let Some(scores) = summed(egraph, forms, &sum.terms, class, u, depth)
-        {
-            return Some(scores);
+        if sum.constant == 0.0 {
+            let found = summed(egraph, forms, &sum.terms, class, u, depth);
+            if !found.is_empty() {
+                return found;
+            }
         }
     }
     for product in forms.products(class) {
         if let [(inner, 1.0)] = product.factors[..]
             && inner != class
-            && let Some(scores) = decode(egraph, forms, inner, u, depth)
-            && scores.mask == Mask::default()
         {
-            return Some(Scores { scale: scores.scale * product.coefficient, ..scores });
+            let mut found = decode(egraph, forms, inner, u, depth);
+            found.retain(|s| s.mask == Mask::default());
+            if !found.is_empty() {
+                found.iter_mut().for_each(|s| s.scale *= product.coefficient);
+                return found;
+            }
         }
     }
-    terms(egraph, class).find_map(|(op, term)| {
+    let product = |(op, term): (&Op, &Term)| {
         let Op::Contract { over } = op else { return None };
         let [head] = over[..] else { return None };
         let [a, b] = [narrowest(egraph, term.args[0]), narrowest(egraph, term.args[1])];
@@ -120,57 +129,57 @@ fn decode(egraph: &Egraph, forms: &Forms, class: Id, u: AxisId, depth: usize) ->
             _ => return None,
         };
         Some(Scores { pairs: vec![(q, k, head)], scale: 1.0, mask: Mask::default() })
-    })
+    };
+    terms(egraph, class).filter_map(product).take(MAX_READINGS).collect()
 }
 
 /// `select(mask, scores, -inf)`, or the other way round.
-fn selected(egraph: &Egraph, forms: &Forms, args: &[Id], u: AxisId, depth: usize) -> Option<Scores> {
+fn selected(egraph: &Egraph, forms: &Forms, args: &[Id], u: AxisId, depth: usize) -> Vec<Scores> {
     let hidden = |id: Id| egraph[id].data.constant == Some(f64::NEG_INFINITY);
     let (inner, negated) = match (hidden(args[1]), hidden(args[2])) {
         (false, true) => (args[1], false),
         (true, false) => (args[2], true),
-        _ => return None,
+        _ => return vec![],
     };
-    let outer = mask(egraph, egraph.find(args[0]), u, negated)?;
-    let scores = decode(egraph, forms, inner, u, depth)?;
-    Some(Scores { mask: scores.mask.and(outer)?, ..scores })
+    let Some(outer) = mask(egraph, egraph.find(args[0]), u, negated) else { return vec![] };
+    let with = |scores: Scores| Some(Scores { mask: scores.mask.clone().and(outer.clone())?, ..scores });
+    decode(egraph, forms, inner, u, depth).into_iter().filter_map(with).collect()
 }
 
 /// Scores of several pairs, and masks that are added.
-fn summed(
-    egraph: &Egraph,
-    forms: &Forms,
-    parts: &[(Id, f64)],
-    whole: Id,
-    u: AxisId,
-    depth: usize,
-) -> Option<Scores> {
-    let mut scores: Option<Scores> = None;
-    let mut all = Mask::default();
+fn summed(egraph: &Egraph, forms: &Forms, parts: &[(Id, f64)], whole: Id, u: AxisId, depth: usize) -> Vec<Scores> {
+    let mut all: Vec<Option<Scores>> = vec![None];
+    let mut masks = Mask::default();
     for &(part, coefficient) in parts {
         if part == whole {
-            return None;
+            return vec![];
         }
         // Taken away, it would put above all others what it hides.
         if coefficient > 0.0
             && let Some(mask) = added_mask(egraph, part, u)
         {
-            all = all.and(mask)?;
+            let Some(both) = masks.clone().and(mask) else { return vec![] };
+            masks = both;
             continue;
         }
-        let mut own = decode(egraph, forms, part, u, depth)?;
-        own.scale *= coefficient;
-        all = all.and(std::mem::take(&mut own.mask))?;
-        scores = Some(match scores {
-            None => own,
-            Some(before) if before.scale == own.scale => {
-                Scores { pairs: [before.pairs, own.pairs].concat(), ..before }
-            }
-            Some(_) => return None,
-        });
+        let mut readings = decode(egraph, forms, part, u, depth);
+        readings.iter_mut().for_each(|s| s.scale *= coefficient);
+        let pairs = all.iter().flat_map(|before| readings.iter().map(move |own| joined(before.as_ref(), own)));
+        all = pairs.flatten().map(Some).take(MAX_READINGS).collect();
     }
-    let scores = scores?;
-    Some(Scores { mask: all, ..scores })
+    let with = |scores: Scores| Some(Scores { mask: scores.mask.clone().and(masks.clone())?, ..scores });
+    all.into_iter().flatten().filter_map(with).collect()
+}
+
+/// The pairs of both, when they have the same scale.
+fn joined(before: Option<&Scores>, own: &Scores) -> Option<Scores> {
+    let Some(before) = before else { return Some(own.clone()) };
+    let mask = before.mask.clone().and(own.mask.clone())?;
+    (before.scale == own.scale).then(|| Scores {
+        pairs: [&before.pairs[..], &own.pairs].concat(),
+        scale: own.scale,
+        mask,
+    })
 }
 
 /// `select(mask, 0, -inf)`.
@@ -214,7 +223,9 @@ pub(in crate::rewrite) fn late_division(egraph: &Egraph, forms: &Forms, class: I
                     }
                     let divides = |f: &&(Id, f64)| {
                         let of = axes(egraph, f.0);
-                        f.1 == -1.0 && !of.is_empty() && of.iter().all(|a| axes(egraph, e).contains(a) && !over.contains(a))
+                        f.1 == -1.0
+                            && !of.is_empty()
+                            && of.iter().all(|a| axes(egraph, e).contains(a) && !over.contains(a))
                     };
                     let Some(&(z, _)) = product.factors.iter().find(divides) else { continue };
                     let below = Product { coefficient: 1.0, factors: vec![(z, -1.0)] };

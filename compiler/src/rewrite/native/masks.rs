@@ -98,8 +98,11 @@ fn same_document(egraph: &Egraph, a: Id, b: Id, u: AxisId) -> Option<Mask> {
     let (of_query, of_key) = (axes(egraph, query), axes(egraph, key));
     let mut own = of_query.iter().copied().filter(|x| !of_key.contains(x));
     let t = own.next()?;
-    (own.next().is_none() && whole(query) && whole(key))
-        .then(|| Mask { query: Some(t), documents: Some((query, key)), ..Mask::default() })
+    (own.next().is_none() && whole(query) && whole(key)).then(|| Mask {
+        query: Some(t),
+        documents: Some((query, key)),
+        ..Mask::default()
+    })
 }
 
 /// A sum of positions along axes, and a constant.
@@ -128,7 +131,7 @@ fn linear(egraph: &Egraph, class: Id, depth: usize) -> Option<Linear> {
     let zero = Linear { terms: vec![], constant: 0 };
     if let Some(c) = egraph[class].data.constant {
         let small = c.fract() == 0.0 && c.abs() < 1e9;
-        return small.then(|| Linear { constant: c as i64, ..zero });
+        return small.then_some(Linear { constant: c as i64, ..zero });
     }
     terms(egraph, class).find_map(|(op, term)| {
         let arg = |i: usize| linear(egraph, egraph.find(term.args[i]), depth);

@@ -2,7 +2,9 @@
 
 pub(super) mod algebra;
 pub(super) mod attention;
+pub(super) mod contractions;
 pub(super) mod masks;
+pub(super) mod masks_as_numbers;
 pub(super) mod renames;
 pub(super) mod rope;
 pub(super) mod routing;
@@ -13,7 +15,7 @@ use egg::Id;
 use forebay_ir::{AxisId, Op};
 
 /// The terms of a class with their ops.
-fn terms<'e>(egraph: &'e Egraph, class: Id) -> impl Iterator<Item = (&'e Op, &'e Term)> {
+fn terms(egraph: &Egraph, class: Id) -> impl Iterator<Item = (&Op, &Term)> {
     egraph[egraph.find(class)].nodes.iter().map(|t| (egraph.analysis.op(t), t))
 }
 

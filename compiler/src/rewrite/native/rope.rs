@@ -293,7 +293,6 @@ impl Halves<'_> {
     }
 }
 
-
 fn scaled(p: Polynomial, by: f64) -> Polynomial {
     p.into_iter().map(|(k, atoms)| (k * by, atoms)).collect()
 }

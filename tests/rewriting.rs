@@ -1,0 +1,138 @@
+//! Rewriting of whole models: which fused ops they contain, and that they compute what they did before.
+
+mod common;
+
+use common::{Example, Numbers, examples, options};
+use forebay_compiler::pipeline::{CompileOptions, compile, fused_segments};
+use forebay_compiler::rewrite::{self, Numerics, Selection, fused_ops};
+use forebay_ir::{DType, Graph};
+use forebay_plan::TensorKind;
+use forebay_runtime::data::Batch;
+use forebay_runtime::exec::{ExecOptions, Executor, element};
+use forebay_runtime::init;
+use std::collections::BTreeMap;
+
+/// The table of fused ops: every shipped model at full size, forward and backward, by segment. One line a kind of layer.
+#[test]
+fn fused_ops_of_every_model() {
+    let mut table = String::new();
+    for example in examples() {
+        table += &format!("{}\n", example.name);
+        let model = example.check(&CompileOptions::default(), true, None);
+        for (segment, (graphs, reports)) in
+            model.segments.iter().zip(fused_segments(&model, &rewrite::Options::default()))
+        {
+            let line = |graph: &Graph| {
+                let ops = fused_ops(graph).into_iter().map(|(name, n)| format!("{name} {n}"));
+                let ops = ops.collect::<Vec<_>>().join(", ");
+                if ops.is_empty() { "-".to_string() } else { ops }
+            };
+            table += &format!("  {:<10} forward   {}\n", segment.name, line(&graphs.forward));
+            table += &format!("  {:<10} backward  {}\n", "", line(&graphs.backward));
+            assert!(reports.iter().all(|r| r.stop == "saturated" || r.ops[0] == 0), "{}: {:?}", example.name, reports);
+        }
+    }
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
+        insta::assert_snapshot!("fused_ops", table);
+    });
+}
+
+/// The same text on every run, whatever the hash seeds of maps.
+#[test]
+fn the_result_is_always_the_same() {
+    for name in ["deepseek-v3", "gpt-oss-120b"] {
+        let model = Example::named(name).check(&CompileOptions::default(), true, None);
+        let text = || {
+            let all = fused_segments(&model, &rewrite::Options::default());
+            all.iter()
+                .map(|(g, _)| forebay_ir::text::print(&g.forward) + &forebay_ir::text::print(&g.backward))
+                .collect::<String>()
+        };
+        let first = text();
+        let others: Vec<String> = std::thread::scope(|s| {
+            (0..2).map(|_| s.spawn(text)).collect::<Vec<_>>().into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(others.iter().all(|t| *t == first), "{name}");
+    }
+}
+
+/// Losses of a few steps, and the last gradients, as bits and as numbers.
+struct Run {
+    losses: Vec<Vec<u8>>,
+    gradients: BTreeMap<String, Vec<f64>>,
+}
+
+fn train(example: &Example, compute: DType, rewriting: rewrite::Options, steps: u64) -> Run {
+    let mut options = options(compute, example.reduced_to(2, 8));
+    options.rewrite = rewriting;
+    let plan = compile(&example.models(&options), &options);
+    forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{}: {}", example.name, v[0]));
+    let mut executor =
+        Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", example.name));
+    init::initialise(&mut executor);
+    init::refresh_copies(&mut executor);
+    let settings = &plan.settings;
+    let phase = executor.phase_named("train").unwrap();
+    let mut losses = vec![];
+    for step in 1..=steps {
+        let mut batch = Batch::new(settings.batch, settings.seq);
+        let mut numbers = Numbers::new(step);
+        let vocab = settings.vocab as f64;
+        batch.tokens.iter_mut().chain(&mut batch.labels).for_each(|t| *t = (numbers.uniform() * vocab) as i32);
+        let positions = batch.positions.chunks_mut(settings.seq as usize);
+        positions.for_each(|row| row.iter_mut().enumerate().for_each(|(t, p)| *p = t as i32));
+        executor.start(phase, &batch, step).unwrap_or_else(|e| panic!("{}: {e}", example.name));
+        let report = executor.phase(phase).reports.iter().find(|r| r.name == "loss").unwrap();
+        losses.push(executor.report(report).to_le_bytes().to_vec());
+        executor.commit(phase, step).unwrap();
+    }
+    let gradients = plan.tensors.iter().filter(|t| t.kind == TensorKind::Gradient).map(|t| {
+        let bytes = executor.tensor(t);
+        let n: u64 = t.dims.iter().product();
+        (t.name.clone(), (0..n as usize).map(|i| element(t.dtype, bytes, i)).collect())
+    });
+    let gradients = gradients.collect();
+    Run { losses, gradients }
+}
+
+fn selected(selection: Selection, numerics: Numerics) -> rewrite::Options {
+    rewrite::Options { selection, numerics, ..rewrite::Options::default() }
+}
+
+/// With exact rules only, every loss has the bits it has without rewriting: in f32 and in bf16.
+#[test]
+fn exact_rules_keep_every_bit() {
+    for example in examples() {
+        for compute in [DType::F32, DType::BF16] {
+            let off = train(&example, compute, selected(Selection::Off, Numerics::Exact), 3);
+            let exact = train(&example, compute, selected(Selection::All, Numerics::Exact), 3);
+            assert_eq!(off.losses, exact.losses, "{} in {compute}", example.name);
+            for (name, gradient) in &off.gradients {
+                let bits = |x: &[f64]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert!(bits(gradient) == bits(&exact.gradients[name]), "{} in {compute}: {name}", example.name);
+            }
+        }
+    }
+}
+
+/// With all rules, losses and gradients in f64 are those without rewriting, but for rounding.
+#[test]
+fn all_rules_keep_losses_and_gradients() {
+    for example in examples() {
+        let off = train(&example, DType::F64, selected(Selection::Off, Numerics::Exact), 1);
+        let all = train(&example, DType::F64, selected(Selection::All, Numerics::Approximate), 1);
+        let loss = |r: &Run| f64::from_le_bytes(r.losses[0][..].try_into().unwrap());
+        assert!(
+            (loss(&off) - loss(&all)).abs() <= 1e-11 * loss(&off).abs(),
+            "{}: {} {}",
+            example.name,
+            loss(&off),
+            loss(&all)
+        );
+        for (name, gradient) in &off.gradients {
+            let largest = gradient.iter().fold(0.0_f64, |m, g| m.max(g.abs()));
+            let apart = gradient.iter().zip(&all.gradients[name]).fold(0.0_f64, |m, (a, b)| m.max((a - b).abs()));
+            assert!(apart <= 1e-9 * largest + 1e-15, "{}: {name} is {apart} apart of {largest}", example.name);
+        }
+    }
+}
