@@ -1,6 +1,7 @@
 //! Each rule of the rewriter by itself: where it applies, where it must not, and that values stay what they were.
 //!
-//! `rules/<rule>.ir` holds graphs `@fires_…` and `@not_…`; the snapshots beside them show what becomes of them by this rule alone. `RULE=norm` looks at
+//! `rules/<rule>.ir` holds graphs `@fires_…` and `@not_…` (`@fires_loosely_…`: not when numerics are exact); the snapshots beside them show what
+//! becomes of them by this rule alone. `RULE=norm cargo test …` looks at the rules whose names start so.
 
 mod rules_support;
 

@@ -158,14 +158,13 @@ impl Builder<'_> {
         let common = matches!(key.op, Op::Stack(_)).then(|| self.new.ty(operands[0]).axes.clone());
         for (i, operand) in operands.iter_mut().enumerate() {
             let have = self.new.ty(*operand).axes.clone();
-            let want = match (&key.orders, same, &common) {
-                (Some(orders), ..) => orders[i].clone(),
+            let want = match (&key.orders, same) {
+                (Some(orders), _) => orders[i].clone(),
                 // In the order in which the old graph adds them up.
-                (None, Some(old), _) if !key.op.is_elementwise() => {
+                (None, Some(old)) if !key.op.is_elementwise() => {
                     self.old.ty(self.old.node(old).operands[i]).axes.clone()
                 }
-                (None, _, Some(common)) => common.clone(),
-                (None, _, None) => needed_order(&self.new, &key.op, &have),
+                (None, _) => common.clone().unwrap_or_else(|| needed_order(&self.new, &key.op, &have)),
             };
             *operand = self.reordered(*operand, &want);
         }

@@ -50,7 +50,8 @@ struct Candidate {
 }
 
 pub(super) fn extract(egraph: &Egraph, graph: &Graph, classes: &[Id], options: &Options) -> Choice {
-    let problem = Problem::new(egraph, graph, classes, options);
+    let mut problem = Problem::new(egraph, graph, classes, options);
+    problem.prune();
     let greedy = problem.greedy();
     let (best, cost) = problem.needed(&greedy).expect("greedy choices do not go in a circle");
     let mut search =
@@ -107,9 +108,7 @@ impl Problem {
         let mut roots: Vec<usize> = outputs.map(|v| number[&egraph.find(classes[v.index()])]).collect();
         roots.sort_unstable();
         roots.dedup();
-        let mut problem = Problem { ids, options: choices, roots };
-        problem.prune();
-        problem
+        Problem { ids, options: choices, roots }
     }
 
     /// For each class the classes that every way to make it needs, itself included.

@@ -276,7 +276,7 @@ pub(super) static RULES: &[Rule] = &[
         "contract(a, pad(b)), the padded axis not summed",
         "pad(contract(a, b))",
         native::contractions::contract_of_pad,
-        "Zeros that are not summed stay zeros, unless they meet NaN: values need no padding to the size of keys.",
+        "Zeros that are not summed stay zeros, where nothing is infinite: values need no padding to the size of keys.",
     ),
     function(
         "move.slice-concat",

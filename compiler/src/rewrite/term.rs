@@ -81,7 +81,8 @@ pub(super) struct World {
 impl World {
     pub fn new(graph: &Graph, numerics: Numerics) -> World {
         let params = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value.0).collect();
-        World { keys: vec![], numbers: FxHashMap::default(), numerics, scratch: graph.like("scratch"), params }
+        let (keys, numbers) = (vec![], FxHashMap::default());
+        World { keys, numbers, numerics, scratch: graph.like("scratch"), params }
     }
 
     /// The number of an op.
@@ -100,11 +101,6 @@ impl World {
         &self.keys[term.head as usize].op
     }
 
-    /// Is the term a parameter?
-    pub fn is_param(&self, term: &Term) -> bool {
-        self.keys[term.head as usize].input.is_some_and(|i| self.params.contains(&i))
-    }
-
     /// Does the order of operands not matter? Of 0 and -0 the second is the smaller and the larger one.
     pub fn commutes(&self, op: &Op) -> bool {
         use BinaryOp::{Add, And, Eq, Max, Min, Mul, Ne, Or};
@@ -112,6 +108,11 @@ impl World {
             Op::Binary(Min | Max) => self.numerics > Numerics::Exact,
             _ => matches!(op, Op::Binary(Add | Mul | Eq | Ne | And | Or) | Op::Contract { .. }),
         }
+    }
+
+    /// Is the term a parameter?
+    pub fn is_param(&self, term: &Term) -> bool {
+        self.keys[term.head as usize].input.is_some_and(|i| self.params.contains(&i))
     }
 
     pub fn size(&self, axes: &[AxisId]) -> f64 {
