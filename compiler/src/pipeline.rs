@@ -148,7 +148,8 @@ pub fn fused_gradients(
 ) -> (Differentiated, Vec<Report>) {
     let (mut forward, mut reports) = (forward.clone(), vec![]);
     if rewriting.numerics > Numerics::Exact {
-        let (fused, report) = rewrite::rewrite(&forward, rewriting);
+        let before = rewrite::Options { before_gradients: true, ..rewriting.clone() };
+        let (fused, report) = rewrite::rewrite(&forward, &before);
         forward = fused;
         reports.push(report);
     }

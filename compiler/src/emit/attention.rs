@@ -18,11 +18,7 @@ pub(super) fn has_kernel(graph: &Graph) -> impl Fn(ValueId) -> bool {
         Op::Fused(fused) => Some(fused.kind),
         _ => None,
     };
-    let fits = |v: ValueId| {
-        let ragged = graph.node(v).operands.iter().any(|&o| graph.ragged_axis(&graph.ty(o).axes).is_some());
-        let (Op::Fused(fused), parts) = (&graph.node(v).op, parts(graph, v)) else { return false };
-        !ragged && parts.v.is_none_or(|v| value_axis(graph, &parts, v, fused).is_some())
-    };
+    let fits = |v: ValueId| fits(graph, v);
     move |value| match kind(value) {
         Some(FusedKind::Attention | FusedKind::AttentionGrad) => fits(value),
         Some(FusedKind::AttentionLse) => {
@@ -30,6 +26,44 @@ pub(super) fn has_kernel(graph: &Graph) -> impl Fn(ValueId) -> bool {
         }
         _ => false,
     }
+}
+
+/// Can the kernel do it? It knows batch axes, which all arrays may have or share, and beside them queries, keys, one head axis a pair and one axis of
+/// values; anything else the body does as it is.
+fn fits(graph: &Graph, value: ValueId) -> bool {
+    let node = graph.node(value);
+    let (Op::Fused(fused), parts) = (&node.op, parts(graph, value)) else { return false };
+    let (t, u, heads) = (fused.axes[0], fused.axes[1], &fused.axes[2..]);
+    let axes = |v: ValueId| graph.ty(v).axes.clone();
+    if node.operands.iter().any(|&o| graph.ragged_axis(&axes(o)).is_some()) {
+        return false;
+    }
+    let pair = |(&(q, k), head): (&(ValueId, ValueId), &AxisId)| {
+        let own = |v: ValueId, has: AxisId, lacks: AxisId| {
+            let others = heads.iter().any(|h| h != head && graph.ty(v).has(*h));
+            graph.ty(v).has(has) && !graph.ty(v).has(lacks) && !others
+        };
+        own(q, t, u) && own(k, u, t)
+    };
+    if !parts.pairs.iter().zip(heads).all(pair) {
+        return false;
+    }
+    // Without values, the result that it stands beside is asked.
+    let Some(v) = parts.v else { return true };
+    let elsewhere = |a: AxisId| parts.pairs.iter().any(|&(q, k)| graph.ty(q).has(a) || graph.ty(k).has(a));
+    let elements = axes(v).into_iter().filter(|&a| a != u && (heads.contains(&a) || !elsewhere(a))).count();
+    let Some(element) = value_axis(graph, &parts, v, fused).filter(|_| elements == 1) else { return false };
+    let batch = batch_axes(graph, &parts, v, fused, element);
+    let within = |v: ValueId, more: &[AxisId]| axes(v).iter().all(|a| batch.contains(a) || more.contains(a));
+    let exactly = |v: ValueId, more: &[AxisId]| within(v, more) && axes(v).len() == batch.len() + more.len();
+    let of_keys = !graph.ty(v).has(t) && graph.ty(v).has(u);
+    let documents = parts.documents.is_none_or(|(q, k)| within(q, &[t]) && within(k, &[u]));
+    let sink = parts.sink.is_none_or(|s| within(s, &[]));
+    let result = match parts.back {
+        None => exactly(value, &[t, element]),
+        Some([out, lse, g]) => exactly(out, &[t, element]) && exactly(lse, &[t]) && exactly(g, &[t, element]),
+    };
+    of_keys && documents && sink && result
 }
 
 /// Are both made from the same operands by the same kernel?

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 /// The e-graph of a graph, and the class of each value.
 pub(super) fn to_egraph(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
-    let mut egraph = EGraph::new(World::new(graph, options.numerics));
+    let mut egraph = EGraph::new(World::new(graph, options.numerics, options.before_gradients));
     let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
     for value in graph.values() {
         let node = graph.node(value);

@@ -26,6 +26,10 @@ pub(super) enum Condition {
     AtMost(&'static str, f64),
     /// The first number is not above the second.
     Ordered(&'static str, &'static str),
+    /// Ties do not matter: nothing is differentiated, or one of both is a number other than 0. Zero is where values meet that begin as zeros.
+    NoTies(&'static str, &'static str),
+    /// The same of a number.
+    NoTie(&'static str),
     /// The class holds the positions of the largest entries along the axis; binds their axis.
     Searches(&'static str, &'static str, &'static str),
     /// The first class is the second, of bf16, in f32; binds the second.
@@ -45,6 +49,8 @@ impl fmt::Display for Condition {
             Condition::AtLeast(c, least) => write!(f, "#{c} >= {least}"),
             Condition::AtMost(c, most) => write!(f, "#{c} <= {most}"),
             Condition::Ordered(a, b) => write!(f, "#{a} <= #{b}"),
+            Condition::NoTies(x, y) => write!(f, "before differentiation: {x} or {y} is a number, not 0"),
+            Condition::NoTie(c) => write!(f, "before differentiation: #{c} is not 0"),
             Condition::Searches(c, e, k) => write!(f, "{c} is a top_k {{{e} -> {k}}}"),
             Condition::Widens(w, x) => write!(f, "{w} is {x}, of bf16, in f32"),
             Condition::Inverts(i) => write!(f, "{i} is an inverted group"),
@@ -75,6 +81,11 @@ impl Condition {
             Condition::AtLeast(c, least) => m.number(find(&names.numbers, c)) >= *least,
             Condition::AtMost(c, most) => m.number(find(&names.numbers, c)) <= *most,
             Condition::Ordered(a, b) => m.number(find(&names.numbers, a)) <= m.number(find(&names.numbers, b)),
+            Condition::NoTies(x, y) => {
+                let number = |x: &str| egraph[class(x, m)].data.constant.is_some_and(|c| c != 0.0);
+                !egraph.analysis.before_gradients || number(x) || number(y)
+            }
+            Condition::NoTie(c) => !egraph.analysis.before_gradients || m.number(find(&names.numbers, c)) != 0.0,
             Condition::Searches(c, e, k) => {
                 let (axis, chosen) = (set(e, m), class(c, m));
                 let found = egraph[chosen].nodes.iter().find_map(|t| match egraph.analysis.op(t) {

@@ -2,7 +2,7 @@
 
 use super::report::Report;
 use super::table::RULES;
-use super::{Options, build, extract, finish, saturate};
+use super::{Options, Selection, build, extract, finish, saturate};
 use egg::Id;
 use forebay_ir::{Graph, Op, ValueId};
 use rustc_hash::FxHashSet;
@@ -34,6 +34,9 @@ pub struct Step {
 /// Rewrites a graph and says how each fused op came about.
 pub fn explain(graph: &Graph, options: &Options) -> (Graph, Report, Vec<Story>) {
     let mut report = Report::new(graph, options);
+    if options.selection == Selection::Off || graph.outputs.is_empty() {
+        return (graph.clone(), report, vec![]);
+    }
     let (mut egraph, classes) = build::to_egraph(graph, options);
     let found = saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);

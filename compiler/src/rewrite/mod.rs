@@ -101,6 +101,8 @@ pub struct Options {
     pub nodes: usize,
     /// Branches of the exact extraction.
     pub branches: usize,
+    /// Will the graph be differentiated? Then equal values are not enough: what moves gradients at ties, or sums them in another type, stays out.
+    pub before_gradients: bool,
 }
 
 impl Default for Options {
@@ -112,6 +114,7 @@ impl Default for Options {
             iterations: 16,
             nodes: 20_000,
             branches: 2_000,
+            before_gradients: false,
         }
     }
 }
@@ -124,7 +127,7 @@ impl Options {
         let named = |names: &[String]| names.iter().any(names_it);
         let fuses = makes_fused(rule);
         // What fuses is proven one by one when everything has to be exact.
-        let allowed = rule.numerics <= self.numerics || fuses;
+        let allowed = rule.numerics <= self.numerics || fuses && self.numerics == Numerics::Exact;
         allowed
             && match &self.selection {
                 Selection::All => true,

@@ -64,7 +64,8 @@ impl Product {
             }
         }
         rest.coefficient /= other.coefficient.powf(exponent);
-        Some(rest)
+        // Nothing can be divided by a factor of 0.
+        rest.coefficient.is_finite().then_some(rest)
     }
 
     fn is_trivial(&self) -> bool {
@@ -238,7 +239,9 @@ impl<'e> Forms<'e> {
         let mut found: Vec<Product> = vec![];
         for term in self.egraph[class].nodes.clone() {
             for product in self.products_of(&term) {
-                let usable = product.factors.len() <= MAX_LENGTH && product.coefficient.is_finite();
+                let usable = product.factors.len() <= MAX_LENGTH
+                    && product.coefficient.is_finite()
+                    && product.coefficient != 0.0;
                 if usable && !found.contains(&product) {
                     found.push(product);
                 }

@@ -1,7 +1,8 @@
 //! The rules, one row each.
 
 use super::conditions::Condition::{
-    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, Only, Ordered, SameAxes, SameType, Searches, Widens,
+    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, NoTie, NoTies, Only, Ordered, SameAxes, SameType, Searches,
+    Widens,
 };
 use super::native;
 use super::normal::Forms;
@@ -155,7 +156,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(lt(x, y), x, y)",
         "min(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The smaller of two, by a comparison.",
     ),
     pattern(
@@ -163,7 +164,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(lt(x, y), y, x)",
         "max(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The larger of two, by a comparison.",
     ),
     pattern(
@@ -171,7 +172,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(le(x, y), x, y)",
         "min(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The smaller of two, by a comparison.",
     ),
     pattern(
@@ -179,7 +180,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(le(x, y), y, x)",
         "max(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The larger of two, by a comparison.",
     ),
     pattern(
@@ -187,7 +188,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(gt(x, y), x, y)",
         "max(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The larger of two, by a comparison.",
     ),
     pattern(
@@ -195,7 +196,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(gt(x, y), y, x)",
         "min(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The smaller of two, by a comparison.",
     ),
     pattern(
@@ -203,7 +204,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(ge(x, y), x, y)",
         "max(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The larger of two, by a comparison.",
     ),
     pattern(
@@ -211,7 +212,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(ge(x, y), y, x)",
         "min(x, y)",
-        &[],
+        &[NoTies("x", "y")],
         "The smaller of two, by a comparison.",
     ),
     pattern(
@@ -219,7 +220,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(gt(x, #a), #a, max(x, #b))",
         "min(max(x, #b), #a)",
-        &[Ordered("b", "a")],
+        &[Ordered("b", "a"), NoTie("a"), NoTie("b")],
         "A value between two bounds, by a comparison.",
     ),
     pattern(
@@ -227,7 +228,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(ge(x, #a), #a, max(x, #b))",
         "min(max(x, #b), #a)",
-        &[Ordered("b", "a")],
+        &[Ordered("b", "a"), NoTie("a"), NoTie("b")],
         "A value between two bounds, by a comparison.",
     ),
     pattern(
@@ -235,7 +236,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(lt(x, #b), #b, min(x, #a))",
         "max(min(x, #a), #b)",
-        &[Ordered("b", "a")],
+        &[Ordered("b", "a"), NoTie("a"), NoTie("b")],
         "A value between two bounds, by a comparison.",
     ),
     pattern(
@@ -243,7 +244,7 @@ pub(super) static RULES: &[Rule] = &[
         Approximate,
         "select(le(x, #b), #b, min(x, #a))",
         "max(min(x, #a), #b)",
-        &[Ordered("b", "a")],
+        &[Ordered("b", "a"), NoTie("a"), NoTie("b")],
         "A value between two bounds, by a comparison.",
     ),
     pattern(

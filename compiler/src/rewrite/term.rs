@@ -72,6 +72,8 @@ pub(super) struct World {
     pub keys: Vec<Key>,
     numbers: FxHashMap<String, u32>,
     numerics: Numerics,
+    /// Will the result be differentiated?
+    pub before_gradients: bool,
     /// A graph over the same axes, for asking type rules.
     pub scratch: Graph,
     /// The inputs that are parameters.
@@ -79,10 +81,10 @@ pub(super) struct World {
 }
 
 impl World {
-    pub fn new(graph: &Graph, numerics: Numerics) -> World {
+    pub fn new(graph: &Graph, numerics: Numerics, before_gradients: bool) -> World {
         let params = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value.0).collect();
         let (keys, numbers) = (vec![], FxHashMap::default());
-        World { keys, numbers, numerics, scratch: graph.like("scratch"), params }
+        World { keys, numbers, numerics, before_gradients, scratch: graph.like("scratch"), params }
     }
 
     /// The number of an op.

@@ -37,8 +37,11 @@ pub fn gradient(graph: &mut Graph, y: ValueId, op: &Fused, operand: usize, g: Va
         }
         (FusedKind::ClampedSwiglu, 0) => Some(rule.same(FusedKind::ClampedSwigluDa, &[x[0], x[1], g])?),
         (FusedKind::ClampedSwiglu, _) => Some(rule.same(FusedKind::ClampedSwigluDb, &[x[0], x[1], g])?),
-        (FusedKind::Softmax, _) => Some(rule.same(FusedKind::SoftmaxDx, &[y, g])?),
-        (FusedKind::SinkSoftmax, 0) => Some(rule.same(FusedKind::SoftmaxDx, &[y, g])?),
+        (FusedKind::Softmax, _) | (FusedKind::SinkSoftmax, 0) => {
+            let dx = rule.same(FusedKind::SoftmaxDx, &[y, g])?;
+            let dtype = rule.body.dtype(x[0]);
+            Some(rule.body.cast(dx, dtype)?)
+        }
         (FusedKind::LogSumExp, _) => Some(rule.log_sum_exp()?),
         (FusedKind::CrossEntropy, 0) => {
             let total = rule.same(FusedKind::LogSumExp, &[x[0]])?;

@@ -331,6 +331,22 @@ impl Fused {
         if self.numbers.len() != row.numbers.len() {
             return fail(format!("takes {} numbers, not {}", row.numbers.len(), self.numbers.len()));
         }
+        for (name, &number) in row.numbers.iter().zip(&self.numbers) {
+            let whole = |from: f64| number.fract() == 0.0 && (from..=f64::from(i32::MAX)).contains(&number);
+            let fits = match *name {
+                "causal" | "documents" | "sink" | "normalize" | "interleaved" | "back" => {
+                    number == 0.0 || number == 1.0
+                }
+                "window" | "operand" => whole(0.0),
+                "copies" => whole(1.0),
+                "score" => whole(0.0) && number <= 2.0,
+                "eps" => number.is_finite() && number >= 0.0,
+                _ => number.is_finite(),
+            };
+            if !fits {
+                return fail(format!("does not take {number} as `{name}`"));
+            }
+        }
         let wanted = match row.operands {
             Some(n) => n,
             None => attention::operands(self)?,

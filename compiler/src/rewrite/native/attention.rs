@@ -163,6 +163,7 @@ fn summed(egraph: &Egraph, forms: &Forms, parts: &[(Id, f64)], whole: Id, u: Axi
             continue;
         }
         let mut readings = decode(egraph, forms, part, u, depth);
+        readings.retain(|s| coefficient > 0.0 || s.mask == Mask::default());
         readings.iter_mut().for_each(|s| s.scale *= coefficient);
         let pairs = all.iter().flat_map(|before| readings.iter().map(move |own| joined(before.as_ref(), own)));
         all = pairs.flatten().map(Some).take(MAX_READINGS).collect();

@@ -172,6 +172,10 @@ pub(in crate::rewrite) fn sum_of_sum(egraph: &Egraph, _: &Forms, class: Id) -> V
 /// `cast(gather(x, i))`: `gather(cast(x), i)`, so that less is moved.
 pub(in crate::rewrite) fn cast_of_gather(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
     let mut found = vec![];
+    // Its gradient would be summed in the narrower type.
+    if egraph.analysis.before_gradients {
+        return found;
+    }
     for (op, cast) in terms(egraph, class) {
         let Op::Cast(to) = *op else { continue };
         for (op, gather) in terms(egraph, cast.args[0]) {

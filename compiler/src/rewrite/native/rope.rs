@@ -37,17 +37,19 @@ enum Atom {
 type Polynomial = Vec<(f64, Vec<Atom>)>;
 
 const MAX_TERMS: usize = 8;
+/// So many ops are looked through.
+const DEPTH: usize = 7;
 
-pub(in crate::rewrite) fn rope(egraph: &Egraph, forms: &Forms, class: Id) -> Vec<Change> {
+pub(in crate::rewrite) fn rope(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
     let mut found = vec![];
     if !egraph[class].data.ty.dtype.is_float() {
         return found;
     }
     for cut in cuts(egraph, class) {
         let halves = Halves { egraph, cut };
-        let Some([first, second]) = halves.of(class, 7) else { continue };
+        let Some([first, second]) = halves.of(class, DEPTH) else { continue };
         let Some(turn) = turned(&first, &second) else { continue };
-        found.extend(halves.change(forms, class, &turn));
+        found.extend(halves.change(class, &turn));
     }
     found
 }
@@ -170,10 +172,13 @@ impl Halves<'_> {
                     let Some([a, b]) = self.of(term.args[0], depth) else { continue };
                     [scaled(a, -1.0), scaled(b, -1.0)]
                 }
-                Op::Cast(to) if to.is_float() => match self.of(term.args[0], depth) {
-                    Some(halves) => halves,
-                    None => continue,
-                },
+                // The result is rounded once, at the end; what is rounded on the way stays as it is.
+                Op::Cast(_) if depth + 1 == DEPTH || self.widens(class, term.args[0]) => {
+                    match self.of(term.args[0], depth) {
+                        Some(halves) => halves,
+                        None => continue,
+                    }
+                }
                 _ => continue,
             };
             if halves.iter().all(|h| h.len() <= MAX_TERMS) {
@@ -196,6 +201,12 @@ impl Halves<'_> {
             }
             _ => None,
         })
+    }
+
+    /// Is a cast of the second class to the first one of floats, and does it lose nothing?
+    fn widens(&self, to: Id, from: Id) -> bool {
+        let (to, from) = (self.egraph[self.egraph.find(to)].data.ty.dtype, self.egraph[from].data.ty.dtype);
+        to.is_float() && from.is_float() && from.bytes() <= to.bytes()
     }
 
     fn size(&self, axis: AxisId) -> u64 {
@@ -226,7 +237,7 @@ impl Halves<'_> {
                 Op::Binary(BinaryOp::Add) => sum(piece(0), piece(1), 1.0),
                 Op::Binary(BinaryOp::Sub) => sum(piece(0), piece(1), -1.0),
                 Op::Unary(UnaryOp::Neg) => scaled(piece(0), -1.0),
-                Op::Cast(to) if to.is_float() => piece(0),
+                Op::Cast(_) if depth + 2 == DEPTH || self.widens(class, term.args[0]) => piece(0),
                 Op::Binary(BinaryOp::Mul) => {
                     let (a, b) = (piece(0), piece(1));
                     // Only what has halves in it is taken apart: cos and sin stay as they are.
@@ -251,7 +262,7 @@ impl Halves<'_> {
     /// x and the number of `take(split(x))` or `slice(x)`.
     fn half(&self, class: Id) -> Option<(Id, u64)> {
         terms(self.egraph, class).find_map(|(op, term)| match op {
-            Op::Cast(to) if to.is_float() => self.half(self.egraph.find(term.args[0])),
+            Op::Cast(_) if self.widens(class, term.args[0]) => self.half(self.egraph.find(term.args[0])),
             Op::Slice { from, into, start } if *from == self.cut.axis && !self.cut.interleaved => {
                 let half = self.size(*into);
                 let fits = 2 * half == self.size(*from) && start.is_multiple_of(half);
@@ -268,7 +279,7 @@ impl Halves<'_> {
         })
     }
 
-    fn change(&self, _: &Forms, class: Id, turn: &Turn) -> Option<Change> {
+    fn change(&self, class: Id, turn: &Turn) -> Option<Change> {
         let egraph = self.egraph;
         let (wanted, of_x) = (egraph[class].data.ty.clone(), egraph[turn.x].data.ty.clone());
         let half = self.size(self.cut.axis) / 2;
