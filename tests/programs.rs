@@ -166,6 +166,52 @@ fn tables_of_groups() {
     check(&with_all_outputs(graph), 1);
 }
 
+fn graphs(text: &str) -> Vec<Graph> {
+    forebay_ir::text::parse_module(text).unwrap_or_else(|e| panic!("{}", forebay_ir::text::render(&e, text, "graphs")))
+}
+
+/// Every fused op, and the fused backward ops of each, as the kernels do them.
+#[test]
+fn fused_ops() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("ir/tests/text/fused.ir");
+    for graph in graphs(&std::fs::read_to_string(path).unwrap()) {
+        for seed in 0..4 {
+            check(&in_f64(graph.clone()), seed);
+        }
+        check(&with_all_outputs(in_f64(graph)), 4);
+    }
+}
+
+/// Attention whose arrays have axes that the attention kernels do not know: the body is run instead.
+#[test]
+fn attention_of_unusual_axes() {
+    let attention = |params: &str, operands: &str, numbers: &str, ty: &str| {
+        let text = format!(
+            "graph @unusual {{
+  axis t = 3, u = 4, h = 2, d = 2, e = 2, x = 3
+  param %q : f64[t, h, d]
+{params}
+
+  %y = attention {operands} {{t, u, d}} (scale 0.5, causal 1, window 0, {numbers}) : f64[{ty}]
+  return output y = %y
+}}
+"
+        );
+        for seed in 0..4 {
+            graphs(&text).iter().for_each(|graph| check(graph, seed));
+        }
+    };
+    let none = "documents 0, sink 0";
+    let keys = "  param %k : f64[u, h, d]\n  param %v : f64[u, h, e]\n";
+    attention(&format!("{keys}  param %s : f64[h, t]"), "%q, %k, %v, %s", "documents 0, sink 1", "h, t, e");
+    attention("  param %k : f64[t, u, h, d]\n  param %v : f64[u, h, e]", "%q, %k, %v", none, "h, t, e");
+    attention("  param %k : f64[u, h, d]\n  param %v : f64[u, h, d, e]", "%q, %k, %v", none, "h, t, d, e");
+    attention("  param %k : f64[u, h, d]\n  param %v : f64[u, h, e, x]", "%q, %k, %v", none, "h, t, e, x");
+    let documents = format!("{keys}  data %a : i32[t, x]\n  data %b : i32[u, x]");
+    attention(&documents, "%q, %k, %v, %a, %b", "documents 1, sink 0", "h, t, x, e");
+    attention(&format!("{keys}  param %s : f64[h, x]"), "%q, %k, %v, %s", "documents 0, sink 1", "h, t, x, e");
+}
+
 /// A few, always the same; or many, new ones each time, with `FOREBAY_TEST_ALL=1`.
 fn config() -> ProptestConfig {
     let all = std::env::var_os("FOREBAY_TEST_ALL").is_some();
