@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Example, Numbers, examples, options};
-use forebay_compiler::pipeline::{CompileOptions, compile, fused_segments};
+use forebay_compiler::pipeline::{CompileOptions, compile, fused_segments, optimizer_graphs};
 use forebay_compiler::rewrite::{self, Numerics, Selection, fused_ops};
-use forebay_ir::{DType, Graph};
+use forebay_ir::DType;
 use forebay_plan::TensorKind;
 use forebay_runtime::data::Batch;
 use forebay_runtime::exec::{ExecOptions, Executor, element};
@@ -22,19 +22,23 @@ fn fused_ops_of_every_model() {
         for (segment, (graphs, reports)) in
             model.segments.iter().zip(fused_segments(&model, &rewrite::Options::default()))
         {
-            let line = |graph: &Graph| {
-                let ops = fused_ops(graph).into_iter().map(|(name, n)| format!("{name} {n}"));
-                let ops = ops.collect::<Vec<_>>().join(", ");
-                if ops.is_empty() { "-".to_string() } else { ops }
-            };
-            table += &format!("  {:<10} forward   {}\n", segment.name, line(&graphs.forward));
-            table += &format!("  {:<10} backward  {}\n", "", line(&graphs.backward));
+            table += &format!("  {:<10} forward   {}\n", segment.name, line(&fused_ops(&graphs.forward)));
+            table += &format!("  {:<10} backward  {}\n", "", line(&fused_ops(&graphs.backward)));
             assert!(reports.iter().all(|r| r.stop == "saturated" || r.ops[0] == 0), "{}: {:?}", example.name, reports);
+        }
+        for graph in optimizer_graphs(&model, &CompileOptions::default()) {
+            let fused = fused_ops(&rewrite::rewrite(&graph, &rewrite::Options::default()).0);
+            table += &format!("  {:<20} {}\n", graph.name, line(&fused));
         }
     }
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false }, {
         insta::assert_snapshot!("fused_ops", table);
     });
+}
+
+fn line(ops: &BTreeMap<&str, usize>) -> String {
+    let ops = ops.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ");
+    if ops.is_empty() { "-".to_string() } else { ops }
 }
 
 /// The same text on every run, whatever the hash seeds of maps.

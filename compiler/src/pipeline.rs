@@ -1,7 +1,7 @@
 //! The pipeline: model text → plan.
 
 use crate::autodiff::{Differentiated, Options, differentiate};
-use crate::optimizer::Optimizer;
+use crate::optimizer::{self, Optimizer};
 use crate::rewrite::{self, Numerics, Report};
 use crate::schedule::{ForwardKind, Layout, Scheduler};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
@@ -139,27 +139,42 @@ pub fn differentiated_segments(model: &CheckedModel) -> Vec<Differentiated> {
     model.segments.iter().map(|s| differentiate(&s.forward, &Options::all_floats(&s.forward))).collect()
 }
 
-/// Differentiates a forward graph, with rewriting before and after: what is fused before is differentiated as a whole, by its gradient row.
-/// Where everything has to be exact, fused gradients would not be: then fusion comes after.
+/// Differentiates a forward graph that is rewritten first: what is fused is differentiated as a whole, by its gradient row. Where everything has to
+/// be exact, fused gradients would not be: then the graph is differentiated as it is.
+pub fn differentiated_after_fusion(
+    forward: &Graph,
+    options: &Options,
+    rewriting: &rewrite::Options,
+) -> (Differentiated, Vec<Report>) {
+    if rewriting.numerics == Numerics::Exact {
+        return (differentiate(forward, options), vec![]);
+    }
+    let before = rewrite::Options { before_gradients: true, ..rewriting.clone() };
+    let (fused, report) = rewrite::rewrite(forward, &before);
+    (differentiate(&fused, options), vec![report])
+}
+
+/// The same, with the graphs rewritten again.
 pub fn fused_gradients(
     forward: &Graph,
     options: &Options,
     rewriting: &rewrite::Options,
 ) -> (Differentiated, Vec<Report>) {
-    let (mut forward, mut reports) = (forward.clone(), vec![]);
-    if rewriting.numerics > Numerics::Exact {
-        let before = rewrite::Options { before_gradients: true, ..rewriting.clone() };
-        let (fused, report) = rewrite::rewrite(&forward, &before);
-        forward = fused;
-        reports.push(report);
-    }
-    let mut all = differentiate(&forward, options);
+    let (mut all, mut reports) = differentiated_after_fusion(forward, options, rewriting);
     for graph in [&mut all.forward, &mut all.backward, &mut all.backward_input, &mut all.backward_weight] {
         let (fused, report) = rewrite::rewrite(graph, rewriting);
         *graph = fused;
         reports.push(report);
     }
     (all, reports)
+}
+
+/// The optimizer's step over each group of parameters, before rewriting.
+pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Vec<Graph> {
+    let (wide, narrow) = (options.wide(), options.compute);
+    let layout = Layout::new(model, &options.optimizer, wide, narrow);
+    let adamw = |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.elements, g.decays, wide, narrow);
+    layout.groups.iter().map(adamw).collect()
 }
 
 /// The graphs of each segment after rewriting, and what was done to them.

@@ -4,6 +4,7 @@
 //!
 //! This crate knows nothing of models, devices, plans, files or threads.
 
+pub mod contraction;
 pub mod cost;
 pub mod fused;
 pub mod gradient;
@@ -18,6 +19,7 @@ pub mod text;
 pub mod types;
 pub mod verify;
 
+pub use contraction::Contraction;
 pub use fused::{Fused, FusedKind};
 pub use graph::{Graph, Input, InputRole, Node, Output, OutputRole, ValueId};
 pub use infer::TypeError;

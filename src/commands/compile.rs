@@ -7,7 +7,12 @@ use crate::output::print;
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::module::{File, print_forms};
-use forebay_compiler::pipeline::{CompileOptions, differentiated_segments, fused_gradients, fused_segments};
+use forebay_compiler::pipeline::{
+    CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs,
+};
+use forebay_compiler::rewrite::rewrite;
+use forebay_dsl::model::CheckedModel;
+use forebay_ir::Graph;
 use forebay_ir::text::print_module;
 use std::path::PathBuf;
 
@@ -48,7 +53,7 @@ enum Stage {
     Graph,
     /// The graphs with their gradients: forward, backward, and backward in two parts.
     Grad,
-    /// The same after fusion and equivalent rewrites: forward and backward.
+    /// The same after fusion and equivalent rewrites: forward, backward and the optimizer's step.
     Fused,
     /// The plan.
     Plan,
@@ -90,15 +95,20 @@ fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure>
 }
 
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
-    let segments = match file.is_ir().then(|| file.ir()).transpose()? {
+    let of_model = |model: &CheckedModel| {
+        let step = optimizer_graphs(model, options).into_iter().map(|g| rewrite(&g, &options.rewrite).0);
+        (fused_segments(model, &options.rewrite), step.collect())
+    };
+    let (segments, step): (Vec<_>, Vec<Graph>) = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => {
-            graphs.iter().map(|g| fused_gradients(g, &Options::all_floats(g), &options.rewrite)).collect()
+            let fused = |g: &Graph| fused_gradients(g, &Options::all_floats(g), &options.rewrite);
+            (graphs.iter().map(fused).collect(), vec![])
         }
-        Some(File::Model(forms)) => fused_segments(&forms.models.train, &options.rewrite),
-        None => fused_segments(&file.training(options)?, &options.rewrite),
+        Some(File::Model(forms)) => of_model(&forms.models.train),
+        None => of_model(&file.training(options)?),
     };
     let parts = |(d, _): (Differentiated, _)| [d.forward, d.backward];
-    Ok(print_module(&segments.into_iter().flat_map(parts).collect::<Vec<_>>()))
+    Ok(print_module(&segments.into_iter().flat_map(parts).chain(step).collect::<Vec<_>>()))
 }
 
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {

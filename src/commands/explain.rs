@@ -4,7 +4,10 @@ use crate::args::{ModelArgs, RewriteArgs};
 use crate::failure::Failure;
 use crate::model::ModelFile;
 use crate::output::{print, print_json, short};
+use forebay_compiler::autodiff::Options;
+use forebay_compiler::pipeline::{CompileOptions, differentiated_after_fusion, optimizer_graphs};
 use forebay_compiler::rewrite::{self, Report, Story};
+use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -21,7 +24,7 @@ pub struct Args {
     /// The model file, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// One block: a segment (layers, prologue, epilogue), or the name that values of an instance begin with (attention)
+    /// One block: a segment (layers, layers.backward, optimizer), or the name that values of an instance begin with (attention)
     #[arg(long, value_name = "B")]
     block: Option<String>,
     /// One value, with its whole chain of rules
@@ -42,17 +45,17 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let model = file.training(&options)?;
-    let names: Vec<&str> = model.segments.iter().map(|s| s.name.as_str()).collect();
+    let graphs = graphs(&model, &options);
     let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
-    for segment in &model.segments {
-        let forward: &Graph = &segment.forward;
-        let (_, report, mut stories) = rewrite::explain(forward, &options.rewrite);
-        let whole = args.block.as_deref().is_none_or(|b| b == segment.name);
+    for (name, graph) in &graphs {
+        let (_, report, mut stories) = rewrite::explain(graph, &options.rewrite);
+        let segment = |b: &str| b == name || name.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
+        let whole = args.block.as_deref().is_none_or(segment);
         let begins =
             |s: &Story| args.block.as_deref().is_some_and(|b| s.value.starts_with(&format!("{b}.")) || s.value == b);
         stories.retain(|s| (whole || begins(s)) && args.node.as_deref().is_none_or(|n| n == s.value));
         if (whole && args.node.is_none()) || !stories.is_empty() {
-            all.push((segment.name.clone(), report, stories));
+            all.push((name.clone(), report, stories));
         }
     }
     if all.is_empty() {
@@ -61,7 +64,7 @@ pub fn explain(args: Args) -> Result<(), Failure> {
             (_, Some(node)) => format!("no fused op is called `{node}`"),
             (None, None) => "no segment".into(),
         };
-        return Err(Failure::Input(format!("{what}; the segments are {}", names.join(", "))));
+        return Err(Failure::Input(format!("{what}; the segments are {}", names(&graphs))));
     }
     if args.json {
         return print_json(
@@ -70,6 +73,24 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     }
     let text: Vec<String> = all.iter().map(|(name, report, stories)| as_text(name, report, stories)).collect();
     print(&text.join("\n"))
+}
+
+/// What is rewritten: of each segment the forward graph and the differentiated one, and the optimizer's steps.
+fn graphs(model: &CheckedModel, options: &CompileOptions) -> Vec<(String, Graph)> {
+    let mut graphs = vec![];
+    for segment in &model.segments {
+        let forward = &segment.forward;
+        let wanted = Options::all_floats(forward);
+        let (differentiated, _) = differentiated_after_fusion(forward, &wanted, &options.rewrite);
+        graphs.push((segment.name.clone(), forward.clone()));
+        graphs.push((format!("{}.backward", segment.name), differentiated.backward));
+    }
+    graphs.extend(optimizer_graphs(model, options).into_iter().map(|g| (g.name.clone(), g)));
+    graphs
+}
+
+fn names(graphs: &[(String, Graph)]) -> String {
+    graphs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn as_text(name: &str, report: &Report, stories: &[Story]) -> String {

@@ -79,7 +79,11 @@ fn is_cheap_fused(kind: FusedKind) -> bool {
         | FusedKind::PermuteDx
         | FusedKind::Unpermute
         | FusedKind::UnpermuteDrows
-        | FusedKind::UnpermuteDshare => false,
+        | FusedKind::UnpermuteDshare
+        | FusedKind::RouterChoice
+        | FusedKind::AdamwFirst
+        | FusedKind::AdamwSecond
+        | FusedKind::Adamw => false,
     }
 }
 

@@ -4,7 +4,7 @@ use super::matching::Match;
 use super::pattern::Names;
 use super::term::Egraph;
 use egg::Id;
-use forebay_ir::{AxisId, DType, Op};
+use forebay_ir::{AxisId, DType, FusedKind, InputRole, Op};
 use std::fmt;
 
 /// A condition on the variables of a rule, by name.
@@ -36,6 +36,10 @@ pub(super) enum Condition {
     Widens(&'static str, &'static str),
     /// The class holds the row of each element of a group.
     Inverts(&'static str),
+    /// The class is a scalar.
+    Scalar(&'static str),
+    /// The class is a state of the training, which one step hands to the next.
+    State(&'static str),
 }
 
 impl fmt::Display for Condition {
@@ -54,6 +58,8 @@ impl fmt::Display for Condition {
             Condition::Searches(c, e, k) => write!(f, "{c} is a top_k {{{e} -> {k}}}"),
             Condition::Widens(w, x) => write!(f, "{w} is {x}, of bf16, in f32"),
             Condition::Inverts(i) => write!(f, "{i} is an inverted group"),
+            Condition::Scalar(x) => write!(f, "{x} is a scalar"),
+            Condition::State(x) => write!(f, "{x} is a state"),
         }
     }
 }
@@ -90,6 +96,7 @@ impl Condition {
                 let (axis, chosen) = (set(e, m), class(c, m));
                 let found = egraph[chosen].nodes.iter().find_map(|t| match egraph.analysis.op(t) {
                     Op::TopK { axis: own, into } if axis == [*own] => Some(*into),
+                    Op::Fused(op) if op.kind == FusedKind::RouterChoice && op.axes[..1] == axis => Some(op.axes[1]),
                     _ => None,
                 });
                 let Some(into) = found else { return false };
@@ -109,6 +116,10 @@ impl Condition {
                 narrow.is_some()
             }
             Condition::Inverts(i) => has_op(egraph, class(i, m), |op| matches!(op, Op::Invert)),
+            Condition::Scalar(x) => axes_of(class(x, m)).is_empty(),
+            Condition::State(x) => {
+                egraph[class(x, m)].nodes.iter().any(|t| egraph.analysis.role(t) == Some(InputRole::State))
+            }
         }
     }
 }

@@ -32,7 +32,7 @@ impl Choice {
     }
 }
 
-/// What a term costs however cheap it is, so that no graph of terms goes in a circle.
+/// What a term costs however cheap it is, so that no graph of terms goes in a circle; a fused op half of it, so that it is taken among equals.
 const TRIFLE: f64 = 1e-12;
 
 /// The terms of all classes with their costs, under small numbers.
@@ -100,7 +100,8 @@ impl Problem {
                 let cost = world.with_operands(&key, &types, |scratch, operands| {
                     seconds(scratch, operands, &key, &result, options)
                 });
-                list.push(Candidate { term: term.clone(), needs, cost: cost + TRIFLE });
+                let trifle = if matches!(key.op, Op::Fused(_)) { TRIFLE / 2.0 } else { TRIFLE };
+                list.push(Candidate { term: term.clone(), needs, cost: cost + trifle });
             }
             choices.push(list);
         }

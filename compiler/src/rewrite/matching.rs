@@ -317,9 +317,14 @@ impl<'e> Maker<'e> {
         Maker { egraph, known: false }
     }
 
+    /// One that makes nothing, and only finds terms that are there already.
+    pub fn finder(&mut self) -> Maker<'_> {
+        Maker { egraph: &mut *self.egraph, known: true }
+    }
+
     /// Is the class what a pattern stands for under a match, term by term?
     pub fn is_spelled(&mut self, class: Id, pattern: &Pattern, m: &Match, dtype: DType) -> bool {
-        let built = Maker { egraph: &mut *self.egraph, known: true }.build(pattern, m, dtype);
+        let built = self.finder().build(pattern, m, dtype);
         built.is_some_and(|built| self.egraph.find(built) == self.egraph.find(class))
     }
 

@@ -39,7 +39,7 @@ pub use report::{Report, RuleInfo, RuleUse, rules};
 use crate::simplify::simplify;
 use conditions::Condition;
 use egg::Id;
-use forebay_ir::{FusedKind, Graph, Op, Type};
+use forebay_ir::{Contraction, FusedKind, Graph, Op, Type};
 use matching::{Maker, Match, Matcher};
 use normal::Forms;
 use pattern::{Names, Pattern};
@@ -306,12 +306,16 @@ fn same_type(a: &Facts, b: &Facts) -> bool {
     ty.0 == ty.1 && agree
 }
 
-/// How often each fused op is in a graph, by name.
+/// How often each fused op, and each kind of contraction, is in a graph, by name.
 pub fn fused_ops(graph: &Graph) -> BTreeMap<&'static str, usize> {
     let mut counts = BTreeMap::new();
-    for node in &graph.nodes {
-        if let Op::Fused(fused) = &node.op {
-            *counts.entry(fused.kind.row().name).or_insert(0) += 1;
+    for value in graph.values() {
+        let name = match &graph.node(value).op {
+            Op::Fused(fused) => Some(fused.kind.row().name),
+            _ => Contraction::of(graph, value).map(Contraction::name),
+        };
+        if let Some(name) = name {
+            *counts.entry(name).or_insert(0) += 1;
         }
     }
     counts

@@ -1,8 +1,8 @@
 //! The rules, one row each.
 
 use super::conditions::Condition::{
-    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, NoTie, NoTies, Only, Ordered, SameAxes, SameType, Searches,
-    Widens,
+    self, AtLeast, AtMost, InverseSize, Inverts, Lacks, NoTie, NoTies, Only, Ordered, SameAxes, SameType, Scalar,
+    Searches, State, Widens,
 };
 use super::native;
 use super::normal::Forms;
@@ -533,6 +533,22 @@ pub(super) static RULES: &[Rule] = &[
         "Scores, mask, softmax and values as one op (arXiv 2205.14135).",
     ),
     // Routing.
+    function(
+        "router.choice",
+        Exact,
+        "top_k(score(x) + b; E -> K), of the best groups alone",
+        "router_choice(x, b; E, K)",
+        native::routing::choice,
+        "Scores, their bias and the search for the best, among all experts or in the best groups (arXiv 2412.19437).",
+    ),
+    function(
+        "router.best-logits",
+        Approximate,
+        "top_k(score(x); E -> K)",
+        "router_choice(x; E, K; 2)",
+        native::routing::best_logits,
+        "The best scores are those of the best logits: a softmax and a sigmoid keep the order.",
+    ),
     pattern(
         "router.softmax-normalised",
         Approximate,
@@ -636,5 +652,38 @@ pub(super) static RULES: &[Rule] = &[
         "unpermute(y, w, i; R, K)",
         &[Inverts("i"), Lacks("w", "R")],
         "Rows of experts on their way back, weighted.",
+    ),
+    // Optimizer.
+    pattern(
+        "optimizer.adamw",
+        Reassociates,
+        "k * x - r * m * (#e + q * v ^ 0.5) ^ -1",
+        "adamw(x, m, v, k, r, q; ; #e)",
+        &[State("x"), Scalar("k"), Scalar("r"), Scalar("q"), SameType("m"), SameType("v")],
+        "A step of AdamW from its moments (arXiv 1711.05101).",
+    ),
+    pattern(
+        "optimizer.adam",
+        Reassociates,
+        "x - r * m * (#e + q * v ^ 0.5) ^ -1",
+        "adamw(x, m, v, 1, r, q; ; #e)",
+        &[State("x"), Scalar("r"), Scalar("q"), SameType("m"), SameType("v")],
+        "The same without decay.",
+    ),
+    pattern(
+        "optimizer.first-moment",
+        Reassociates,
+        "#b * m + #c * g * s",
+        "adamw_first(m, g, s; ; #b, #c)",
+        &[State("m"), Scalar("s"), SameType("g")],
+        "The moving average of the clipped gradient.",
+    ),
+    pattern(
+        "optimizer.second-moment",
+        Reassociates,
+        "#b * v + #c * g ^ 2 * s ^ 2",
+        "adamw_second(v, g, s; ; #b, #c)",
+        &[State("v"), Scalar("s"), SameType("g")],
+        "The moving average of its square.",
     ),
 ];

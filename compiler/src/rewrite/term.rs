@@ -76,15 +76,15 @@ pub(super) struct World {
     pub before_gradients: bool,
     /// A graph over the same axes, for asking type rules.
     pub scratch: Graph,
-    /// The inputs that are parameters.
-    params: Vec<u32>,
+    /// What the inputs are, by value.
+    roles: FxHashMap<u32, InputRole>,
 }
 
 impl World {
     pub fn new(graph: &Graph, numerics: Numerics, before_gradients: bool) -> World {
-        let params = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value.0).collect();
+        let roles = graph.inputs.iter().map(|i| (i.value.0, i.role)).collect();
         let (keys, numbers) = (vec![], FxHashMap::default());
-        World { keys, numbers, numerics, before_gradients, scratch: graph.like("scratch"), params }
+        World { keys, numbers, numerics, before_gradients, scratch: graph.like("scratch"), roles }
     }
 
     /// The number of an op.
@@ -112,9 +112,9 @@ impl World {
         }
     }
 
-    /// Is the term a parameter?
-    pub fn is_param(&self, term: &Term) -> bool {
-        self.keys[term.head as usize].input.is_some_and(|i| self.params.contains(&i))
+    /// What the term is, if it is an input.
+    pub fn role(&self, term: &Term) -> Option<InputRole> {
+        self.roles.get(&self.keys[term.head as usize].input?).copied()
     }
 
     pub fn size(&self, axes: &[AxisId]) -> f64 {

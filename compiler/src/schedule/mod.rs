@@ -15,7 +15,7 @@ mod tensors;
 mod timeline;
 
 pub use phases::{ForwardKind, Scheduler};
-pub use tensors::Layout;
+pub use tensors::{Group, Layout};
 
 use crate::emit::emit;
 use bind::{SavedLayout, Want, bind};

@@ -436,11 +436,12 @@ impl<'a> Scheduler<'a> {
         }
 
         let commit = shared.timeline.len();
+        let rewriting = self.rewriting;
         for group in &groups {
             let (n, wide, narrow) = (group.elements, self.wide, self.narrow);
             let name = format!("optimizer.adamw.{}", if group.decays { "decay" } else { "no_decay" });
-            let program =
-                self.programs.get(&name, &nothing, 1, || optimizer::adamw(optimizer, n, group.decays, wide, narrow));
+            let adamw = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, wide, narrow), rewriting).0;
+            let program = self.programs.get(&name, &nothing, 1, adamw);
             let slots = program.bind(shared, |want, _, _| match want {
                 Want::State(name) => Bind::Fixed(match name.as_str() {
                     "param" => group.params,

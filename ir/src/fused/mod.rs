@@ -17,6 +17,7 @@ mod attention;
 mod body;
 mod gradient;
 mod norm;
+mod optimizer;
 mod rotary;
 mod routing;
 mod softmax;
@@ -75,6 +76,10 @@ pub enum FusedKind {
     Unpermute,
     UnpermuteDrows,
     UnpermuteDshare,
+    RouterChoice,
+    AdamwFirst,
+    AdamwSecond,
+    Adamw,
 }
 
 /// How many axes a fused op names.
@@ -116,7 +121,7 @@ const fn row(
 
 impl FusedKind {
     /// All of them.
-    pub const ALL: [FusedKind; 30] = [
+    pub const ALL: [FusedKind; 34] = [
         FusedKind::Rms,
         FusedKind::RmsDx,
         FusedKind::RmsNorm,
@@ -147,6 +152,10 @@ impl FusedKind {
         FusedKind::Unpermute,
         FusedKind::UnpermuteDrows,
         FusedKind::UnpermuteDshare,
+        FusedKind::RouterChoice,
+        FusedKind::AdamwFirst,
+        FusedKind::AdamwSecond,
+        FusedKind::Adamw,
     ];
 
     /// The kind of a name in textual IR.
@@ -267,7 +276,7 @@ impl FusedKind {
             K::Permute => row(
                 "permute",
                 2,
-                AtLeast(2),
+                AtLeast(1),
                 &["copies"],
                 routing::permute,
                 "the rows of the tokens in x that the groups consist of: x at rows / copies",
@@ -303,6 +312,39 @@ impl FusedKind {
                 &[],
                 routing::unpermute_dshare,
                 "for each share its row times dy, from rows, the row of each copy, and dy",
+            ),
+            K::RouterChoice => FusedRow {
+                name: "router_choice",
+                meaning: "the experts with the largest scores (softmax 0, sigmoid 1, the logits themselves 2), to which a second operand is added; \
+                          of the best groups alone when axes 3 to 6 are groups, members, leaders and winners",
+                axes: AtLeast(2),
+                numbers: &["score"],
+                operands: None,
+                body: routing::router_choice,
+            },
+            K::AdamwFirst => row(
+                "adamw_first",
+                3,
+                Exactly(0),
+                &["decay", "gain"],
+                optimizer::first_moment,
+                "decay * moment + gain * scale * gradient",
+            ),
+            K::AdamwSecond => row(
+                "adamw_second",
+                3,
+                Exactly(0),
+                &["decay", "gain"],
+                optimizer::second_moment,
+                "decay * moment + gain * (scale * gradient) ^ 2",
+            ),
+            K::Adamw => row(
+                "adamw",
+                6,
+                Exactly(0),
+                &["eps"],
+                optimizer::adamw,
+                "keep * x - rate * first / (root * sqrt(second) + eps), from x, first, second, keep, rate and root",
             ),
         }
     }
@@ -349,6 +391,11 @@ impl Fused {
         }
         let wanted = match row.operands {
             Some(n) => n,
+            None if self.kind == FusedKind::RouterChoice => match (self.axes.len(), operands) {
+                (2 | 6, 1 | 2) => operands,
+                (2 | 6, _) => 2,
+                (n, _) => return fail(format!("does not work over {n} axes")),
+            },
             None => attention::operands(self)?,
         };
         if operands != wanted {

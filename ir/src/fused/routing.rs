@@ -82,6 +82,47 @@ pub(super) fn router_share_dx(body: &mut Body, op: &Fused, x: &[ValueId]) -> Res
     body.cast(dx, dtype)
 }
 
+/// The scores, what is added to them, and the search: over all experts, or over those of the groups whose best experts together score highest
+/// (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+pub(super) fn router_choice(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
+    let (e, k) = (op.axes[0], op.axes[1]);
+    let mut score = match op.numbers[0] {
+        SIGMOID => super::activation::sigmoid(body, &Fused::new(super::FusedKind::Sigmoid, [], []), &x[..1])?,
+        CHOSEN => x[0],
+        _ => super::softmax::softmax(body, &Fused::new(super::FusedKind::Softmax, [e], []), &x[..1])?,
+    };
+    if let Some(&bias) = x.get(1) {
+        score = body.add(score, bias)?;
+    }
+    if let [.., groups, members, leaders, winners] = op.axes[2..] {
+        score = of_best_groups(body, score, e, [groups, members, leaders, winners])?;
+    }
+    body.op(Op::TopK { axis: e, into: k }, &[score])
+}
+
+/// The scores of the best groups; -inf for the others.
+fn of_best_groups(
+    body: &mut Body,
+    score: ValueId,
+    e: crate::types::AxisId,
+    [groups, members, leaders, winners]: [crate::types::AxisId; 4],
+) -> Result {
+    let member = body.op(Op::Split { from: e, into: vec![groups, members] }, &[score])?;
+    let best = body.op(Op::TopK { axis: members, into: leaders }, &[member])?;
+    let best = body.op(Op::Gather { axis: members }, &[member, best])?;
+    let strength = body.sum(best, &[leaders])?;
+    let winner = body.op(Op::TopK { axis: groups, into: winners }, &[strength])?;
+    let number = body.op(Op::Iota(groups), &[])?;
+    let same = body.binary(BinaryOp::Eq, winner, number)?;
+    let (zero, least) = (body.constant(0.0, score), body.constant(f64::NEG_INFINITY, score));
+    let one = body.constant(1.0, score);
+    let wins = body.select(same, one, zero)?;
+    let wins = body.sum(wins, &[winners])?;
+    let open = body.binary(BinaryOp::Gt, wins, zero)?;
+    let kept = body.select(open, member, least)?;
+    body.op(Op::Merge { from: vec![groups, members], into: e }, &[kept])
+}
+
 /// The tokens as one axis: the first of `axes`, merged from the others.
 fn merged(body: &mut Body, x: ValueId, axes: &[crate::types::AxisId]) -> Result {
     match axes {

@@ -5,7 +5,7 @@ use crate::rewrite::Change;
 use crate::rewrite::normal::Forms;
 use crate::rewrite::term::Egraph;
 use egg::Id;
-use forebay_ir::{AxisId, Op, ReduceKind};
+use forebay_ir::{AxisId, InputRole, Op, ReduceKind};
 
 /// `contract(a, contract(b, w; C); N)` with w a weight: `contract(contract(a, w; N), b; C)`, or with b first. Multi-head latent attention absorbs its
 /// up-projections into queries and into results this way (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
@@ -50,7 +50,7 @@ pub(in crate::rewrite) fn absorb(egraph: &Egraph, _: &Forms, class: Id) -> Vec<C
 /// A parameter, or another type of one.
 fn is_weight(egraph: &Egraph, class: Id) -> bool {
     terms(egraph, class).any(|(op, term)| match op {
-        Op::Input => egraph.analysis.is_param(term),
+        Op::Input => egraph.analysis.role(term) == Some(InputRole::Param),
         Op::Cast(_) => is_weight(egraph, egraph.find(term.args[0])),
         _ => false,
     })

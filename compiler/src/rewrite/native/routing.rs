@@ -3,6 +3,7 @@
 use super::{axes, has_any, terms};
 use crate::rewrite::Change;
 use crate::rewrite::conditions::has_op;
+use crate::rewrite::matching::Maker;
 use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::Egraph;
 use egg::Id;
@@ -184,6 +185,120 @@ pub(in crate::rewrite) fn combine(egraph: &Egraph, _: &Forms, class: Id) -> Vec<
                     let value = maker.try_op(Op::Fused(Box::new(fused)), &[y, share, place])?;
                     (*maker.ty(value) == wanted).then_some(value)
                 }));
+            }
+        }
+    }
+    found
+}
+
+/// What scores are made of: logits, and which function of `router_choice` makes them.
+fn scored(egraph: &Egraph, class: Id, experts: AxisId) -> Option<(Id, f64)> {
+    terms(egraph, class).find_map(|(op, term)| match op {
+        Op::Fused(op) if op.kind == FusedKind::Softmax && op.axes == [experts] => Some((egraph.find(term.args[0]), 0.0)),
+        Op::Fused(op) if op.kind == FusedKind::Sigmoid => Some((egraph.find(term.args[0]), 1.0)),
+        _ => None,
+    })
+}
+
+/// The function that leaves logits as they are.
+const PLAIN: f64 = 2.0;
+
+pub(in crate::rewrite) fn best_logits(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::TopK { axis, into } = *op else { continue };
+        let Some((logits, _)) = scored(egraph, term.args[0], axis) else { continue };
+        let fused = Fused::new(FusedKind::RouterChoice, [axis, into], [PLAIN]);
+        found.push(Change::new(class, move |maker| maker.try_op(Op::Fused(Box::new(fused)), &[logits])));
+    }
+    found
+}
+
+pub(in crate::rewrite) fn choice(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::TopK { axis, into } = *op else { continue };
+        let all = (egraph.find(term.args[0]), vec![]);
+        for (inner, groups) in std::iter::once(all).chain(grouped_scores(egraph, term.args[0])) {
+            let mut made_of: Vec<(Vec<Id>, f64)> = vec![];
+            made_of.extend(scored(egraph, inner, axis).map(|(logits, score)| (vec![logits], score)));
+            for (op, sum) in terms(egraph, inner) {
+                let (Op::Binary(BinaryOp::Add), &[a, b]) = (op, &sum.args[..]) else { continue };
+                for (score, bias) in [(a, b), (b, a)] {
+                    let of = scored(egraph, score, axis);
+                    made_of.extend(of.map(|(logits, score)| (vec![logits, egraph.find(bias)], score)));
+                }
+            }
+            if made_of.is_empty() && !groups.is_empty() {
+                made_of.push((vec![inner], PLAIN));
+            }
+            for (operands, score) in made_of {
+                let fused = Fused::new(FusedKind::RouterChoice, [&[axis, into], &groups[..]].concat(), [score]);
+                let groups: Option<[AxisId; 4]> = groups.clone().try_into().ok();
+                let searched = egraph.find(term.args[0]);
+                found.push(Change::new(class, move |maker| {
+                    let kept = groups.map(|groups| of_best_groups(&mut maker.finder(), inner, axis, groups));
+                    let holds = kept.is_none_or(|kept| kept.is_some_and(|k| maker.egraph.find(k) == searched));
+                    holds.then(|| maker.try_op(Op::Fused(Box::new(fused)), &operands)).flatten()
+                }));
+            }
+        }
+    }
+    found
+}
+
+/// The scores of the best groups, and -inf for the others, if the e-graph has them: as the body of `router_choice` spells them.
+fn of_best_groups(
+    maker: &mut Maker,
+    scores: Id,
+    experts: AxisId,
+    [groups, members, leaders, winners]: [AxisId; 4],
+) -> Option<Id> {
+    let dtype = maker.ty(scores).dtype;
+    let (zero, one) = (maker.constant(0.0, dtype)?, maker.constant(1.0, dtype)?);
+    let least = maker.constant(f64::NEG_INFINITY, dtype)?;
+    let sum = |over| Op::Reduce { kind: ReduceKind::Sum, over: vec![over] };
+    let member = maker.try_op(Op::Split { from: experts, into: vec![groups, members] }, &[scores])?;
+    let best = maker.try_op(Op::TopK { axis: members, into: leaders }, &[member])?;
+    let best = maker.try_op(Op::Gather { axis: members }, &[member, best])?;
+    let strength = maker.try_op(sum(leaders), &[best])?;
+    let winner = maker.try_op(Op::TopK { axis: groups, into: winners }, &[strength])?;
+    let number = maker.try_op(Op::Iota(groups), &[])?;
+    let same = maker.try_op(Op::Binary(BinaryOp::Eq), &[winner, number])?;
+    let wins = maker.try_op(Op::Select, &[same, one, zero])?;
+    let wins = maker.try_op(sum(winners), &[wins])?;
+    let open = maker.try_op(Op::Binary(BinaryOp::Gt), &[wins, zero])?;
+    let kept = maker.try_op(Op::Select, &[open, member, least])?;
+    maker.try_op(Op::Merge { from: vec![groups, members], into: experts }, &[kept])
+}
+
+/// What scores of the best groups may be made of: all scores; groups, members, leaders and winners.
+fn grouped_scores(egraph: &Egraph, class: Id) -> Vec<(Id, Vec<AxisId>)> {
+    let mut found = vec![];
+    for (op, _) in terms(egraph, class) {
+        let Op::Merge { from, into: experts } = op else { continue };
+        let [groups, members] = from[..] else { continue };
+        let (mut scores, mut leaders, mut winners) = (vec![], vec![], vec![]);
+        for class in egraph.classes() {
+            for (op, term) in terms(egraph, class.id) {
+                match op {
+                    Op::Split { from, into } if from == experts && into[..] == [groups, members] => {
+                        scores.push(egraph.find(term.args[0]));
+                    }
+                    Op::TopK { axis, into } if *axis == members => leaders.push(*into),
+                    Op::TopK { axis, into } if *axis == groups => winners.push(*into),
+                    _ => {}
+                }
+            }
+        }
+        for list in [&mut leaders, &mut winners] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        scores.sort_unstable();
+        for &score in &scores {
+            for &leader in &leaders {
+                found.extend(winners.iter().map(|&winner| (score, vec![groups, members, leader, winner])));
             }
         }
     }
