@@ -3,6 +3,7 @@
 mod bad_input;
 mod check;
 mod compile;
+mod explain;
 mod fmt;
 mod generate;
 mod help;

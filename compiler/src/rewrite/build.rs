@@ -9,7 +9,16 @@ use rustc_hash::FxHashMap;
 
 /// The e-graph of a graph, and the class of each value.
 pub(super) fn to_egraph(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
-    let mut egraph = EGraph::new(World::new(graph, options.numerics, options.before_gradients));
+    fill(EGraph::new(World::new(graph, options.numerics, options.before_gradients)), graph)
+}
+
+/// The same, in an e-graph that remembers why classes are equal, and the number of each value's own term.
+pub(super) fn to_egraph_with_proofs(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
+    let world = World::new(graph, options.numerics, options.before_gradients);
+    fill(EGraph::new(world).with_explanations_enabled(), graph)
+}
+
+fn fill(mut egraph: Egraph, graph: &Graph) -> (Egraph, Vec<Id>) {
     let mut classes: Vec<Id> = Vec::with_capacity(graph.nodes.len());
     for value in graph.values() {
         let node = graph.node(value);

@@ -338,11 +338,15 @@ impl<'e> Maker<'e> {
     }
 
     pub fn add(&mut self, key: Key, args: &[Id]) -> Id {
-        let mut args: Vec<Id> = args.iter().map(|&a| self.egraph.find(a)).collect();
+        let mut args = args.to_vec();
         if self.egraph.analysis.commutes(&key.op) {
-            args.sort_unstable();
+            args.sort_unstable_by_key(|&a| self.egraph.find(a));
         }
         let head = self.egraph.analysis.head(key);
+        if self.egraph.are_explanations_enabled() {
+            // The numbers of the operands' own terms are what a proof goes through.
+            return self.egraph.add_uncanonical(Term { head, args });
+        }
         self.egraph.add(Term { head, args })
     }
 

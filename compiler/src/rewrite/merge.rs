@@ -23,16 +23,17 @@ struct Projection {
     own: Vec<AxisId>,
 }
 
-/// Merges the projections of each value where that is cheaper.
-pub(super) fn merge_projections(graph: &Graph, options: &Options) -> Graph {
-    let mut graph = graph.clone();
-    while let Some(merged) = next(&graph, options) {
-        graph = merged;
+/// Merges the projections of each value where that is cheaper; returns their names.
+pub(super) fn merge_projections(graph: &mut Graph, options: &Options) -> Vec<String> {
+    let mut names = vec![];
+    while let Some((merged, group)) = next(graph, options) {
+        *graph = merged;
+        names.extend(group);
     }
-    graph
+    names
 }
 
-fn next(graph: &Graph, options: &Options) -> Option<Graph> {
+fn next(graph: &Graph, options: &Options) -> Option<(Graph, Vec<String>)> {
     let mut seen: Vec<(ValueId, Vec<AxisId>)> = vec![];
     for value in graph.values() {
         let Some((x, over, _)) = projection(graph, value) else { continue };
@@ -48,7 +49,7 @@ fn next(graph: &Graph, options: &Options) -> Option<Graph> {
         let (merged, made) = merged(graph, x, &over, &group);
         let together: f64 = made.iter().map(|&v| options.profile.seconds(&merged, v)).sum();
         if together < apart {
-            return Some(merged);
+            return Some((merged, group.iter().map(|p| graph.node(p.value).name.clone()).collect()));
         }
     }
     None

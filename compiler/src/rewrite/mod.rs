@@ -149,6 +149,8 @@ fn makes_fused(rule: &Rule) -> bool {
 struct Change {
     class: Id,
     build: Box<Build>,
+    /// Makes the left side as it is written, for proofs: so that what its parts became is a part of the proof.
+    left: Option<Box<Build>>,
 }
 
 /// Makes the equal form; `None` when a type rule refuses it.
@@ -156,7 +158,12 @@ type Build = dyn FnOnce(&mut Maker) -> Option<Id>;
 
 impl Change {
     fn new(class: Id, build: impl FnOnce(&mut Maker) -> Option<Id> + 'static) -> Change {
-        Change { class, build: Box::new(build) }
+        Change { class, build: Box::new(build), left: None }
+    }
+
+    /// The same with the left side as it is written.
+    fn from(self, left: impl FnOnce(&mut Maker) -> Option<Id> + 'static) -> Change {
+        Change { left: Some(Box::new(left)), ..self }
     }
 }
 
@@ -172,7 +179,7 @@ impl Ready {
         let mut names = Names::default();
         let sides = match rule.find {
             Find::Pattern => Some((pattern::parse(rule.left, &mut names), pattern::parse(rule.right, &mut names))),
-            Find::Function(_) => None,
+            Find::Function(_) | Find::Joint(_) => None,
         };
         // Conditions may bind axes of the right side.
         Ready { rule, names, sides }
@@ -199,11 +206,13 @@ impl Ready {
             }
         }
         let change = |m: Match| {
-            let (left, right) = (spelled.then(|| left.clone()), right.clone());
-            Change::new(class, move |maker| {
-                let holds = left.is_none_or(|left| maker.is_spelled(class, &left, &m, dtype));
-                holds.then(|| maker.build(&right, &m, dtype)).flatten()
-            })
+            let (spelling, right, of) = (spelled.then(|| left.clone()), right.clone(), m.clone());
+            let change = Change::new(class, move |maker| {
+                let holds = spelling.is_none_or(|left| maker.is_spelled(class, &left, &of, dtype));
+                holds.then(|| maker.build(&right, &of, dtype)).flatten()
+            });
+            let left = left.clone();
+            change.from(move |maker| maker.build(&left, &m, dtype))
         };
         found.into_iter().map(change).collect()
     }
@@ -218,36 +227,39 @@ pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     let (mut egraph, classes) = build::to_egraph(graph, options);
     saturate(&mut egraph, options, &mut report);
     let choice = extract::extract(&egraph, graph, &classes, options);
-    let new = build::to_graph(graph, &mut egraph, &classes, &choice);
-    let new = finish(new, &mut report, options, &egraph, &choice);
+    let mut new = build::to_graph(graph, &mut egraph, &classes, &choice);
+    finish(&mut new, &mut report, options, &egraph, &choice);
     (new, report)
 }
 
-/// Clean-up and joint choices.
-fn finish(mut new: Graph, report: &mut Report, options: &Options, egraph: &Egraph, choice: &extract::Choice) -> Graph {
-    simplify(&mut new);
-    let joins = matches!(options.selection, Selection::All | Selection::Without(_));
-    if joins && options.numerics > Numerics::Exact {
-        pairs::join_adds(&mut new);
-        pairs::join_losses(&mut new);
-        new.prune();
+/// Clean-up and joint choices: the names of the values that these changed, with the rule.
+fn finish(
+    new: &mut Graph,
+    report: &mut Report,
+    options: &Options,
+    egraph: &Egraph,
+    choice: &extract::Choice,
+) -> Vec<(String, &'static str)> {
+    simplify(new);
+    let mut joined = vec![];
+    for rule in RULES.iter().filter(|r| options.uses(r)) {
+        let Find::Joint(join) = rule.find else { continue };
+        // What a joint op is made of cannot be proven term by term.
+        if rule.numerics > options.numerics {
+            continue;
+        }
+        let names = join(new, options);
+        names.iter().for_each(|_| report.count(rule.name));
+        joined.extend(names.into_iter().map(|name| (name, rule.name)));
     }
-    if joins {
-        new = merge::merge_projections(&new, options);
-    }
-    report.finish(&new, options, egraph, choice);
-    new
+    new.prune();
+    report.finish(new, options, egraph, choice);
+    joined
 }
 
-/// An equality that was new, for explanations.
-struct Found {
-    class: Id,
-    rule: &'static str,
-}
-
-fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Vec<Found> {
-    let mut found = vec![];
-    let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r)).map(Ready::new).collect();
+fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
+    let is_joint = |r: &&Rule| matches!(r.find, Find::Joint(_));
+    let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r) && !is_joint(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
     report.stop = "iteration limit";
     for iteration in 0..options.iterations {
@@ -283,8 +295,11 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Vec<
                 continue;
             }
             if egraph.find(change.class) != egraph.find(equal) {
-                egraph.union_trusted(change.class, equal, name);
-                found.push(Found { class: change.class, rule: name });
+                let from = match change.left {
+                    Some(left) if egraph.are_explanations_enabled() => spelled(egraph, change.class, left),
+                    _ => change.class,
+                };
+                egraph.union_trusted(from, equal, name);
                 report.count(name);
                 changed = true;
             }
@@ -296,7 +311,18 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) -> Vec<
             break;
         }
     }
-    found
+}
+
+/// The left side of a change as the rule writes it, which is the class in its normal form.
+fn spelled(egraph: &mut Egraph, class: Id, left: Box<Build>) -> Id {
+    let Some(left) = left(&mut Maker::new(egraph)) else { return class };
+    if !same_type(&egraph[class].data, &egraph[left].data) {
+        return class;
+    }
+    if egraph.find(class) != egraph.find(left) {
+        egraph.union_trusted(class, left, "normal form");
+    }
+    left
 }
 
 fn same_type(a: &Facts, b: &Facts) -> bool {

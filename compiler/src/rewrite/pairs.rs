@@ -8,10 +8,12 @@
 //! A residual add is needed by itself, so a norm that reads the sum looks cheaper than one that reads both parts. Together they are one pass over
 //! memory: the kernel of the norm writes the sum as well.
 
+use super::Options;
 use forebay_ir::{BinaryOp, Fused, FusedKind, Graph, Op};
 
 /// Joins a difference of a log-sum-exp, which is needed by itself, and the label's logit.
-pub(super) fn join_losses(graph: &mut Graph) {
+pub(super) fn join_losses(graph: &mut Graph, _: &Options) -> Vec<String> {
+    let mut joined = vec![];
     for value in graph.values() {
         let node = graph.node(value);
         let (Op::Binary(BinaryOp::Sub), [total, own]) = (&node.op, &node.operands[..]) else { continue };
@@ -20,15 +22,18 @@ pub(super) fn join_losses(graph: &mut Graph) {
         let same = sum.kind == FusedKind::LogSumExp && sum.axes == [*axis] && total.operands[0] == own.operands[0];
         if same && total.ty == node.ty {
             let operands = own.operands.clone();
-            let joined = Fused::new(FusedKind::CrossEntropy, [*axis], []);
+            let fused = Fused::new(FusedKind::CrossEntropy, [*axis], []);
             let node = &mut graph.nodes[value.index()];
-            (node.op, node.operands) = (Op::Fused(Box::new(joined)), operands);
+            (node.op, node.operands) = (Op::Fused(Box::new(fused)), operands);
+            joined.push(node.name.clone());
         }
     }
+    joined
 }
 
 /// Joins norms with the residual adds before them.
-pub(super) fn join_adds(graph: &mut Graph) {
+pub(super) fn join_adds(graph: &mut Graph, _: &Options) -> Vec<String> {
+    let mut joined = vec![];
     for value in graph.values() {
         let node = graph.node(value);
         let Op::Fused(fused) = &node.op else { continue };
@@ -42,8 +47,10 @@ pub(super) fn join_adds(graph: &mut Graph) {
             continue;
         }
         let operands = vec![sum.operands[0], sum.operands[1], gain];
-        let joined = Fused { kind: FusedKind::AddRmsNorm, axes: fused.axes.clone(), numbers: fused.numbers.clone() };
+        let fused = Fused { kind: FusedKind::AddRmsNorm, axes: fused.axes.clone(), numbers: fused.numbers.clone() };
         let node = &mut graph.nodes[value.index()];
-        (node.op, node.operands) = (Op::Fused(Box::new(joined)), operands);
+        (node.op, node.operands) = (Op::Fused(Box::new(fused)), operands);
+        joined.push(node.name.clone());
     }
+    joined
 }

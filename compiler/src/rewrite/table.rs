@@ -7,8 +7,9 @@ use super::conditions::Condition::{
 use super::native;
 use super::normal::Forms;
 use super::term::Egraph;
-use super::{Change, Numerics};
+use super::{Change, Numerics, Options, merge, pairs};
 use egg::Id;
+use forebay_ir::Graph;
 
 /// How a rule finds what it applies to.
 pub(super) enum Find {
@@ -16,6 +17,8 @@ pub(super) enum Find {
     Pattern,
     /// By a function, for what patterns cannot say: sets of axes, masks, views. `left` and `right` then describe it.
     Function(fn(&Egraph, &Forms, Id) -> Vec<Change>),
+    /// In the graph of the cheapest terms, because it only pays for several values together. Returns the names of the values that it changed.
+    Joint(fn(&mut Graph, &Options) -> Vec<String>),
 }
 
 /// A rule: two forms that are equal.
@@ -56,6 +59,17 @@ const fn function(
     meaning: &'static str,
 ) -> Rule {
     Rule { name, meaning, numerics, left, right, conditions: &[], find: Find::Function(find) }
+}
+
+const fn joint(
+    name: &'static str,
+    numerics: Numerics,
+    left: &'static str,
+    right: &'static str,
+    join: fn(&mut Graph, &Options) -> Vec<String>,
+    meaning: &'static str,
+) -> Rule {
+    Rule { name, meaning, numerics, left, right, conditions: &[], find: Find::Joint(join) }
 }
 
 use Numerics::{Approximate, Exact, Reassociates};
@@ -685,5 +699,30 @@ pub(super) static RULES: &[Rule] = &[
         "adamw_second(v, g, s; ; #b, #c)",
         &[State("v"), Scalar("s"), SameType("g")],
         "The moving average of its square.",
+    ),
+    // Joint choices.
+    joint(
+        "joint.add-rms-norm",
+        Reassociates,
+        "x + y; rms_norm(x + y, g; A; #e)",
+        "add_rms_norm(x, y, g; A; #e), beside x + y",
+        pairs::join_adds,
+        "The norm of a sum that is needed by itself: one kernel writes both.",
+    ),
+    joint(
+        "joint.cross-entropy",
+        Reassociates,
+        "log_sum_exp(x; A); log_sum_exp(x; A) - gather(x, l; A)",
+        "cross_entropy(x, l; A), beside log_sum_exp(x; A)",
+        pairs::join_losses,
+        "A loss whose log-sum-exp is needed by itself: one kernel writes both.",
+    ),
+    joint(
+        "joint.projections",
+        Exact,
+        "contract(x, v; A); contract(x, w; A); .., weights v, w",
+        "slices of contract(x, concat(v, w, ..); A)",
+        merge::merge_projections,
+        "Projections of one value as one, where reading it once pays for joining the weights.",
     ),
 ];

@@ -24,9 +24,20 @@ pub(in crate::rewrite) fn attention(egraph: &Egraph, forms: &Forms, class: Id) -
         let [u] = over[..] else { continue };
         for i in 0..2 {
             let v = egraph.find(term.args[1 - i]);
-            let Some((scores, sink)) = probabilities(egraph, term.args[i], u) else { continue };
-            for scores in decode(egraph, forms, scores, u, 12) {
-                found.extend(change(egraph, class, &scores, sink, v, u));
+            let p = egraph.find(term.args[i]);
+            let Some((whole, sink)) = probabilities(egraph, p, u) else { continue };
+            for scores in decode(egraph, forms, whole, u, 12) {
+                let Some(change) = change(egraph, class, &scores, sink, v, u) else { continue };
+                let narrow = egraph[p].data.ty.dtype;
+                found.push(change.from(move |maker| {
+                    let kind = if sink.is_some() { FusedKind::SinkSoftmax } else { FusedKind::Softmax };
+                    let operands: Vec<Id> = std::iter::once(whole).chain(sink).collect();
+                    let mut p = maker.try_op(Op::Fused(Box::new(Fused::new(kind, [u], []))), &operands)?;
+                    if maker.ty(p).dtype != narrow {
+                        p = maker.try_op(Op::Cast(narrow), &[p])?;
+                    }
+                    maker.try_op(Op::Contract { over: vec![u] }, &[p, v])
+                }));
             }
         }
     }

@@ -191,10 +191,14 @@ pub(in crate::rewrite) fn combine(egraph: &Egraph, _: &Forms, class: Id) -> Vec<
     found
 }
 
-/// What scores are made of: logits, and which function of `router_choice` makes them.
+/// What scores are made of: logits, and which function of `router_choice` makes them. Positions have no gradient, so it does not matter whether
+/// scores have one.
 fn scored(egraph: &Egraph, class: Id, experts: AxisId) -> Option<(Id, f64)> {
-    terms(egraph, class).find_map(|(op, term)| match op {
-        Op::Fused(op) if op.kind == FusedKind::Softmax && op.axes == [experts] => Some((egraph.find(term.args[0]), 0.0)),
+    let attached = terms(egraph, class).find_map(|(op, term)| (*op == Op::Detach).then(|| term.args[0]));
+    terms(egraph, attached.unwrap_or(class)).find_map(|(op, term)| match op {
+        Op::Fused(op) if op.kind == FusedKind::Softmax && op.axes == [experts] => {
+            Some((egraph.find(term.args[0]), 0.0))
+        }
         Op::Fused(op) if op.kind == FusedKind::Sigmoid => Some((egraph.find(term.args[0]), 1.0)),
         _ => None,
     })

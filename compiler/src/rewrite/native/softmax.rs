@@ -33,8 +33,9 @@ fn shifted(egraph: &Egraph, forms: &Forms, class: Id, kind: FusedKind) -> Vec<Ch
         for sum in forms.sums(egraph.find(term.args[0])) {
             let Some((own, common)) = split(egraph, sum, &fused.axes) else { continue };
             let (fused, wanted) = (fused.clone(), egraph[term.args[0]].data.ty.clone());
+            let (source, args) = (op.clone(), term.args.clone());
             let result = egraph[class].data.ty.clone();
-            found.push(Change::new(class, move |maker| {
+            let change = Change::new(class, move |maker| {
                 let own = maker.sum(&own, wanted.dtype)?;
                 if maker.ty(own).axes != wanted.axes {
                     return None;
@@ -48,7 +49,8 @@ fn shifted(egraph: &Egraph, forms: &Forms, class: Id, kind: FusedKind) -> Vec<Ch
                     _ => maker.sum(&common, result.dtype)?,
                 };
                 maker.try_op(Op::Binary(BinaryOp::Add), &[value, common])
-            }));
+            });
+            found.push(change.from(move |maker| maker.try_op(source, &args)));
         }
     }
     found
@@ -68,14 +70,16 @@ pub(in crate::rewrite) fn sink_shift(egraph: &Egraph, forms: &Forms, class: Id) 
                 let Some(rest) = sink.without(&common, 1.0).filter(|r| !r.terms.is_empty()) else { continue };
                 let (op, own) = (Fused { kind: fused.kind, axes: fused.axes.clone(), numbers: vec![] }, own.clone());
                 let wanted = egraph[x].data.ty.clone();
-                found.push(Change::new(class, move |maker| {
+                let source = fused.clone();
+                let change = Change::new(class, move |maker| {
                     let own = maker.sum(&own, wanted.dtype)?;
                     let rest = maker.sum(&rest, wanted.dtype)?;
                     if maker.ty(own).axes != wanted.axes {
                         return None;
                     }
                     maker.try_op(Op::Fused(Box::new(op)), &[own, rest])
-                }));
+                });
+                found.push(change.from(move |maker| maker.try_op(Op::Fused(source), &[x, s])));
             }
         }
     }
