@@ -307,7 +307,7 @@ pub struct MachineArgs {
     /// Threads that compute; the results do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// CPU instructions to use at most: avx512, avx2 or portable [default: the best there are]
+    /// CPU instructions to use at most: avx512bf16, avx512, avx2 or portable [default: the best there are]
     #[arg(long, value_name = "LEVEL")]
     pub cpu: Option<String>,
 }
@@ -317,8 +317,10 @@ impl MachineArgs {
     pub fn options(&self) -> Result<ExecOptions, Failure> {
         let cpu = match &self.cpu {
             None => Cpu::detect(),
-            Some(name) => Cpu::named(name)
-                .ok_or_else(|| Failure::Usage(format!("--cpu {name}: there are `avx512`, `avx2` and `portable`")))?,
+            Some(name) => Cpu::named(name).ok_or_else(|| {
+                let levels = "`avx512bf16`, `avx512`, `avx2` and `portable`";
+                Failure::Usage(format!("--cpu {name}: there are {levels}"))
+            })?,
         };
         Ok(ExecOptions { threads: self.threads.map_or(0, usize::from), cpu, ..ExecOptions::default() })
     }

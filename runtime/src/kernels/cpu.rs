@@ -2,10 +2,16 @@
 
 /// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
 ///
-/// Matrix products may differ in their last bits between `portable` and the others (which have fused multiply-add); everything
-/// else gives equal bits at every level.
+/// Matrix products may differ in their last bits between `portable` and the others (which have fused multiply-add), and those of bf16
+/// between `avx512bf16` (which sums pairs of products, and takes denormal numbers for zeros) and the others. Everything else gives equal
+/// bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cpu(Level);
+pub struct Cpu {
+    level: Level,
+    /// Are products of bf16 to be summed as `avx512bf16` does, by other instructions? See [`Cpu::emulating_pairs`].
+    #[cfg(test)]
+    emulates_pairs: bool,
+}
 
 /// The levels, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,36 +22,60 @@ pub(crate) enum Level {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// The same and BF16: products of pairs of bf16.
+    Avx512Bf16,
 }
 
 impl Cpu {
-    /// The best level of this machine.
-    pub fn detect() -> Cpu {
-        Cpu(detected())
+    fn of(level: Level) -> Cpu {
+        Cpu {
+            level,
+            #[cfg(test)]
+            emulates_pairs: false,
+        }
     }
 
-    /// The level of this name (`avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
+    /// The best level of this machine.
+    pub fn detect() -> Cpu {
+        Cpu::of(detected())
+    }
+
+    /// The level of this name (`avx512bf16`, `avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
     pub fn named(name: &str) -> Option<Cpu> {
         let level = match name {
             "portable" => Level::Portable,
             "avx2" => Level::Avx2,
             "avx512" => Level::Avx512,
+            "avx512bf16" => Level::Avx512Bf16,
             _ => return None,
         };
-        Some(Cpu(level.min(detected())))
+        Some(Cpu::of(level.min(detected())))
     }
 
     /// The name that [`Cpu::named`] takes.
     pub fn name(self) -> &'static str {
-        match self.0 {
+        match self.level {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Avx512Bf16 => "avx512bf16",
         }
     }
 
     pub(crate) fn level(self) -> Level {
-        self.0
+        self.level
+    }
+
+    /// The same level with products of pairs of bf16, by other instructions where it lacks them: what is around that instruction is tested on
+    /// every machine.
+    #[cfg(test)]
+    pub(crate) fn emulating_pairs(self) -> Cpu {
+        Cpu { emulates_pairs: true, ..self }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn emulates_pairs(self) -> bool {
+        self.emulates_pairs
     }
 }
 
@@ -56,9 +86,11 @@ fn detected() -> Level {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
-    match (avx2, avx512) {
-        (true, true) => Level::Avx512,
-        (true, false) => Level::Avx2,
+    let pairs = is_x86_feature_detected!("avx512bf16");
+    match (avx2, avx512, pairs) {
+        (true, true, true) => Level::Avx512Bf16,
+        (true, true, false) => Level::Avx512,
+        (true, false, _) => Level::Avx2,
         _ => Level::Portable,
     }
 }
@@ -91,7 +123,9 @@ macro_rules! by_cpu {
                 }
                 match cpu.level() {
                     // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
-                    $crate::kernels::cpu::Level::Avx512 => return unsafe { avx512 $(::<$($generic),*>)? ($($arg),*) },
+                    $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16 => {
+                        return unsafe { avx512 $(::<$($generic),*>)? ($($arg),*) }
+                    }
                     // SAFETY: as above.
                     $crate::kernels::cpu::Level::Avx2 => return unsafe { avx2 $(::<$($generic),*>)? ($($arg),*) },
                     $crate::kernels::cpu::Level::Portable => {}

@@ -93,6 +93,7 @@ pub(super) unsafe fn turn<S: Simd<T: Wide>, X: Source<S::T>>(
             dst: to,
             panel: QUERIES,
             and_next: None,
+            completes: false,
         });
         if factor != S::T::ONE {
             scale(cpu, to, size * QUERIES, factor);

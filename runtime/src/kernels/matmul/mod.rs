@@ -4,6 +4,8 @@
 //! fused multiply-adds from zero; block sums are added in order; what was in C is added last. Nothing else enters: not the tile, the position, the other
 //! rows or columns, the batch, the workers.
 //!
+//! Where the machine multiplies pairs of bf16 (see [`pairs`]), products 2i and 2i + 1 of a block are one pair, and the chain has half the links.
+//!
 //! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs its rows of A. B is packed by the task as well (*local*)
 //! where few row blocks would pack the same columns, and otherwise once for all tasks (*shared*), in waves that fit the workspace:
 //!
@@ -13,6 +15,7 @@
 //! ```
 
 pub(in crate::kernels) mod pack;
+mod pairs;
 pub(in crate::kernels) mod portable;
 mod problem;
 pub(in crate::kernels) mod tile;
@@ -30,7 +33,7 @@ use forebay_plan::DType;
 use problem::Problem;
 use tile::{Simd, Source};
 
-/// Products that are summed in one chain. Part of the definition of the result's bits.
+/// Products that are summed in one chain: whole pairs. Part of the definition of the result's bits.
 const BLOCK_K: usize = 256;
 /// Rows of a task at most.
 const MOST_ROWS: usize = 256;
@@ -60,17 +63,17 @@ macro_rules! with_flavour {
         }
         match ($dtype, $cpu.level()) {
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::F64, Level::Avx512) => with!(avx512::F64x8, f64),
+            (forebay_plan::DType::F64, Level::Avx512 | Level::Avx512Bf16) => with!(avx512::F64x8, f64),
             #[cfg(target_arch = "x86_64")]
             (forebay_plan::DType::F64, Level::Avx2) => with!(avx2::F64x4, f64),
             (forebay_plan::DType::F64, _) => with!(portable::PortableF64, f64),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, Level::Avx512) => with!(avx512::F32x16, half::bf16),
+            (forebay_plan::DType::Bf16, Level::Avx512 | Level::Avx512Bf16) => with!(avx512::F32x16, half::bf16),
             #[cfg(target_arch = "x86_64")]
             (forebay_plan::DType::Bf16, Level::Avx2) => with!(avx2::F32x8, half::bf16),
             (forebay_plan::DType::Bf16, _) => with!(portable::PortableF32, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (_, Level::Avx512) => with!(avx512::F32x16, f32),
+            (_, Level::Avx512 | Level::Avx512Bf16) => with!(avx512::F32x16, f32),
             #[cfg(target_arch = "x86_64")]
             (_, Level::Avx2) => with!(avx2::F32x8, f32),
             (_, _) => with!(portable::PortableF32, f32),
@@ -78,6 +81,30 @@ macro_rules! with_flavour {
     }};
 }
 pub(in crate::kernels) use with_flavour;
+
+/// The same for products that are packed, which may be of pairs.
+macro_rules! with_packed_flavour {
+    ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
+        #[allow(unused_macros)]
+        macro_rules! with {
+            ($flavour:ty) => {{
+                type $S = $flavour;
+                #[allow(dead_code)]
+                type $X = half::bf16;
+                $code
+            }};
+        }
+        match ($dtype, $cpu.level()) {
+            #[cfg(target_arch = "x86_64")]
+            (DType::Bf16, $crate::kernels::cpu::Level::Avx512Bf16) => with!(pairs::Instruction),
+            #[cfg(all(test, target_arch = "x86_64"))]
+            (DType::Bf16, $crate::kernels::cpu::Level::Avx512) if $cpu.emulates_pairs() => with!(pairs::Avx512),
+            #[cfg(test)]
+            (DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => with!(pairs::Portable),
+            (_, _) => with_flavour!($dtype, $cpu, |$S, $X| $code),
+        }
+    }};
+}
 
 /// A prepared product.
 #[derive(Debug)]
@@ -109,7 +136,7 @@ impl Matmul {
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        unsafe { with_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
+        unsafe { with_packed_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
     }
 
     unsafe fn run_as<S: Simd, X: Source<S::T>>(&self, cx: &KernelCx) -> Result<(), KernelError> {
@@ -142,5 +169,5 @@ impl Matmul {
 
 /// Columns of a tile.
 fn flavour_columns(dtype: DType, cpu: Cpu) -> usize {
-    with_flavour!(dtype, cpu, |S, X| <S as Simd>::COLUMNS)
+    with_packed_flavour!(dtype, cpu, |S, X| <S as Simd>::COLUMNS)
 }

@@ -16,6 +16,8 @@ pub(in crate::kernels) struct PackArgs<X, T> {
     pub panel: usize,
     /// The next panel's place, when the `width` elements after these are to be packed as well.
     pub and_next: Option<*mut T>,
+    /// Where words hold pairs: does the first product complete the first word?
+    pub completes: bool,
 }
 
 impl<X, T> Clone for PackArgs<X, T> {
@@ -35,6 +37,9 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
     let fits = args.across == 1 && args.width == A_WIDTH && args.panel == A_WIDTH;
     // SAFETY: the caller's contract.
     unsafe {
+        if S::PAIR == 2 {
+            return super::pairs::pack_panel::<S, X>(args);
+        }
         match args.and_next {
             Some(next) if fits => rows_of_two_panels::<S, X>(args, next),
             Some(next) => {

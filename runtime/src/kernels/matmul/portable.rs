@@ -71,7 +71,8 @@ macro_rules! portable {
                         for p in 0..4 {
                             // SAFETY: as above.
                             unsafe {
-                                *dst.add(p * width + i) = if i < rows { *src.add(i * stride + p) } else { 0.0 };
+                                *dst.add(p * width + i) =
+                                    if i < rows { src.add(i * stride + p).read_unaligned() } else { 0.0 };
                             }
                         }
                     }

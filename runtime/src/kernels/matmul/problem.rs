@@ -163,7 +163,7 @@ impl Problem {
         self.batches() * self.m.size * self.n.size * self.depth_bound()
     }
 
-    /// Elements of all of B in panels.
+    /// Elements of all of B in panels: words at most.
     pub fn packed_elements(&self, columns: usize) -> usize {
         let groups = self.groups.as_ref();
         let n = match groups.map(|g| g.ragged) {

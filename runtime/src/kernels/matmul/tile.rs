@@ -8,6 +8,8 @@
 //!           └──────────────┘
 //! ```
 //!
+//! A panel's elements are *words*: one value each, or a pair of bf16 ([`Simd::PAIR`]), where `fma` is `dot`.
+//!
 //! An element of C is one chain of fused multiply-adds over a block of the summed dimension, whatever tile it falls into and however wide the vectors are: that is
 //! what makes products batch-invariant.
 
@@ -75,7 +77,7 @@ pub(in crate::kernels) struct TileArgs<T> {
     pub rows: usize,
     /// Columns, `1..=COLUMNS`.
     pub columns: usize,
-    /// How many products are summed.
+    /// How many words of panels are summed.
     pub depth: usize,
     /// The tile's rows of A.
     pub a: *const T,
@@ -131,6 +133,19 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     /// `a·b + c`
     unsafe fn fma(a: Self::R, b: Self::R, c: Self::R) -> Self::R;
     unsafe fn add(a: Self::R, b: Self::R) -> Self::R;
+    /// Products in one word of a panel: 1, or 2 where a word of 32 bits holds two bf16, the first in the low half.
+    const PAIR: usize = 1;
+    /// Adds the products of words: `Σ a·b + c`.
+    #[inline(always)]
+    unsafe fn dot(a: Self::R, b: Self::R, c: Self::R) -> Self::R {
+        // SAFETY: the trait's contract.
+        unsafe { Self::fma(a, b, c) }
+    }
+    /// Words of a panel that hold so many products.
+    #[inline(always)]
+    fn words(products: usize) -> usize {
+        products.div_ceil(Self::PAIR)
+    }
     /// `dst[p·width + i] = src[i·stride + p]` for `i < rows` and `p < TRANSPOSE`; lanes `rows..TRANSPOSE` become zero.
     unsafe fn transpose(src: *const Self::T, stride: usize, rows: usize, dst: *mut Self::T, width: usize);
     /// Is `fma` one operation, rounded once?
@@ -203,7 +218,7 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
         unsafe {
             let x = S::splat(a.add(i * a_row));
             for (acc, &y) in acc.iter_mut().zip(&row) {
-                *acc = S::fma(x, y, *acc);
+                *acc = S::dot(x, y, *acc);
             }
         }
     }

@@ -133,7 +133,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         while *piece < self.problem.pieces() && count < sections.len() {
             let this = self.problem.piece(*piece, self.offsets);
             let left = this.n - *column;
-            let panels = (capacity - used).checked_div(this.depth() * S::COLUMNS).unwrap_or(usize::MAX);
+            let panels = (capacity - used).checked_div(S::words(this.depth()) * S::COLUMNS).unwrap_or(usize::MAX);
             let columns = left.min(panels.saturating_mul(S::COLUMNS));
             // A narrow rest would make tiles of A for little work: leave it to the next wave.
             if columns < left && columns < 4 * S::COLUMNS && count > 0 {
@@ -146,7 +146,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                         section.base = last.base;
                         section.packed = true;
                     }
-                    _ => used += columns.next_multiple_of(S::COLUMNS) * this.depth(),
+                    _ => used += columns.next_multiple_of(S::COLUMNS) * S::words(this.depth()),
                 }
                 sections[count] = section;
                 count += 1;
@@ -292,7 +292,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     }
                     None => {
                         self.pack_a::<S>(piece, block, rows.clone(), tile_rows, packed_a);
-                        Rows { a: packed_a.cast_const(), row: 1, step: A_WIDTH, panel: length * A_WIDTH }
+                        Rows { a: packed_a.cast_const(), row: 1, step: A_WIDTH, panel: S::words(length) * A_WIDTH }
                     }
                 };
                 for first in (0..columns.len()).step_by(S::COLUMNS) {
@@ -308,7 +308,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                             S::tile(TileArgs {
                                 rows: (rows.len() - row).min(tile_rows),
                                 columns: width,
-                                depth: length,
+                                depth: S::words(length),
                                 a: a.a.add(panel * a.panel),
                                 a_row: a.row,
                                 a_step: a.step,
@@ -367,9 +367,10 @@ impl<X: Copy + 'static> Job<'_, X> {
                     depth,
                     across,
                     along: self.problem.k.strides[0],
-                    dst: dst.add((row / tile_rows * length + p) * A_WIDTH),
+                    dst: dst.add((row / tile_rows * S::words(length) + p / S::PAIR) * A_WIDTH),
                     panel: A_WIDTH,
                     and_next: None,
+                    completes: p % S::PAIR != 0,
                 };
                 for row in (0..rows.len()).step_by(2 * tile_rows) {
                     let next = row + tile_rows;
@@ -401,9 +402,10 @@ impl<X: Copy + 'static> Job<'_, X> {
                     depth,
                     across,
                     along: self.problem.k.strides[1],
-                    dst: dst.add(p * S::COLUMNS),
+                    dst: dst.add(p / S::PAIR * S::COLUMNS),
                     panel: S::COLUMNS,
                     and_next: None,
+                    completes: p % S::PAIR != 0,
                 });
             }
         });
@@ -432,7 +434,7 @@ impl Section {
     /// Where a panel is: all panels of a block of the summed dimension lie side by side.
     fn panel_at<S: Simd>(&self, block: usize, panel: usize) -> usize {
         let length = (self.piece.depth() - block).min(BLOCK_K);
-        self.base + block * self.columns.next_multiple_of(S::COLUMNS) + panel * S::COLUMNS * length
+        self.base + S::words(block) * self.columns.next_multiple_of(S::COLUMNS) + panel * S::COLUMNS * S::words(length)
     }
 }
 

@@ -9,6 +9,48 @@ struct Case {
     matmul: Matmul,
     /// The result, and the sum of the absolute values of the terms.
     want: Vec<(f64, f64)>,
+    /// For bf16, the bits where products are summed in pairs.
+    in_pairs: Vec<f64>,
+}
+
+/// A sum of pairs of products of bf16, one element on its own.
+#[derive(Default)]
+struct Chain {
+    products: usize,
+    even: (f32, f32),
+    block: f32,
+    blocks: f32,
+}
+
+impl Chain {
+    fn push(&mut self, x: f64, y: f64) {
+        if self.products.is_multiple_of(2) {
+            self.even = (x as f32, y as f32);
+        } else {
+            self.pair((x as f32, y as f32));
+        }
+        self.products += 1;
+        if self.products.is_multiple_of(256) {
+            self.blocks += std::mem::take(&mut self.block);
+        }
+    }
+
+    /// The product of the high halves, then that of the low ones.
+    fn pair(&mut self, odd: (f32, f32)) {
+        for (x, y) in [odd, self.even] {
+            self.block = x.mul_add(y, self.block);
+        }
+    }
+
+    fn sum(mut self) -> f64 {
+        if !self.products.is_multiple_of(2) {
+            self.pair((0.0, 0.0));
+        }
+        if !self.products.is_multiple_of(256) {
+            self.blocks += self.block;
+        }
+        f64::from(self.blocks)
+    }
 }
 
 /// A random product with its result. Dimensions 0.. of the sizes: batch, group, m, n, k_outer, k.
@@ -78,6 +120,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         accumulate: rng.below(3) == 0,
     };
     let mut want: Vec<(f64, f64)> = cv.iter().map(|&c| (c, 0.0)).collect();
+    let mut in_pairs = cv.clone();
     let range = |group: usize, d: RaggedDim, size: usize| {
         if own(d) { starts[group] as usize..starts[group + 1] as usize } else { 0..size }
     };
@@ -85,7 +128,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         for group in 0..count {
             for i in range(group, RaggedDim::M, m) {
                 for j in range(group, RaggedDim::N, n) {
-                    let (mut sum, mut size) = (0.0, 0.0);
+                    let (mut sum, mut size, mut chain) = (0.0, 0.0, Chain::default());
                     for o in indices(&k_outer) {
                         for p in range(group, RaggedDim::K, k) {
                             let place = |s: &[u64], has_batch: bool, has_group: bool, row: usize| {
@@ -99,6 +142,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
                             let y = bv[offsets[1] as usize + place(&sb, b_batch, own(RaggedDim::M), j)];
                             sum += x * y;
                             size += (x * y).abs();
+                            chain.push(x, y);
                         }
                     }
                     let group_at = if own(RaggedDim::K) { group * sc[g] as usize } else { 0 };
@@ -106,18 +150,20 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
                         offsets[2] as usize + offset(&at, &sc) + group_at + i * sc[r] as usize + j * sc[r + 1] as usize;
                     let old = if matmul.accumulate { cv[place] } else { 0.0 };
                     want[place] = (old + sum, size + old.abs());
+                    let rounded = half::bf16::from_f32((old + chain.sum()) as f32);
+                    in_pairs[place] = rounded.to_f64();
                 }
             }
         }
     }
-    Case { memory, matmul, want }
+    Case { memory, matmul, want, in_pairs }
 }
 
 fn check(case: &Case) {
     let kernel = Kernel::Matmul(case.matmul.clone());
     let portable = case.memory.run_everywhere(&kernel, false).expect("it has no indices");
     let mut levels = vec![portable];
-    for level in ["avx512", "avx2"] {
+    for level in ["avx512", "avx2", "avx512bf16"] {
         let mut memory = case.memory.clone();
         memory.run_on(&kernel, 2, Cpu::named(level).expect("a level")).expect("it has no indices");
         levels.push(memory);
@@ -130,7 +176,9 @@ fn check(case: &Case) {
             assert!(close(have, want, tolerance), "element {i}: {have} instead of {want}: {:?}", case.matmul);
         }
     }
-    if Cpu::named("avx2") == Some(Cpu::named("avx2").expect("a level")) && Cpu::detect().name() == "avx512" {
+    if Cpu::named("avx2") == Some(Cpu::named("avx2").expect("a level"))
+        && Cpu::detect() >= Cpu::named("avx512").expect("a level")
+    {
         assert_eq!(levels[1].get(case.matmul.c), levels[2].get(case.matmul.c), "AVX2 and AVX-512 agree");
     }
 }
@@ -143,6 +191,29 @@ fn products_of_all_kinds() {
         let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
         check(&case(&mut rng, dtype, ragged));
     }
+}
+
+/// Pairs, packed in all ways, at all tails: every element has the bits of a sum of its own, whatever does the arithmetic.
+#[test]
+fn pairs_of_products() {
+    let mut rng = Rng(5);
+    for round in 0..150 {
+        let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
+        let case = case(&mut rng, DType::Bf16, ragged);
+        for cpu in pairing_levels() {
+            let mut memory = case.memory.clone();
+            memory.run_on(&Kernel::Matmul(case.matmul.clone()), 1 + round % 3, cpu).expect("it has no indices");
+            let have = memory.get(case.matmul.c);
+            for (i, (have, want)) in have.iter().zip(&case.in_pairs).enumerate() {
+                assert_eq!(have, want, "element {i}, {cpu:?}: {:?}", case.matmul);
+            }
+        }
+    }
+}
+
+/// The levels that multiply pairs: the best of the machine, by its own instruction or another, and plain Rust.
+fn pairing_levels() -> [Cpu; 2] {
+    ["avx512bf16", "portable"].map(|l| Cpu::named(l).expect("a level").emulating_pairs())
 }
 
 fn dense(
@@ -183,7 +254,8 @@ fn rows_and_columns_do_not_matter() {
             let (m, n) = (300, 210);
             let mut memory = Memory::default();
             let whole = dense(dtype, m, n, k, &mut memory, &mut rng, transposed);
-            for cpu in ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level")) {
+            let levels = ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level"));
+            for cpu in levels.into_iter().chain(pairing_levels()) {
                 memory.run_on(&Kernel::Matmul(whole.clone()), 2, cpu).expect("no indices");
                 let want = memory.get(whole.c);
                 for (first, rows) in [(0, 1), (299, 1), (5, 2), (7, 23), (10, 25), (100, 64), (40, 260)] {
@@ -247,6 +319,34 @@ fn large_products() {
         let mut other = memory.clone();
         other.run_on(&Kernel::Matmul(product.clone()), 3, Cpu::detect()).expect("no indices");
         assert_eq!(have, other.get(product.c));
+    }
+}
+
+/// The same for pairs, of which several waves are packed.
+#[test]
+fn large_products_of_pairs() {
+    let mut rng = Rng(6);
+    for ((m, n, k), transposed) in
+        [((300, 2500, 1101), [false, true]), ((520, 96, 45_000), [true, false]), ((700, 130, 511), [true, true])]
+    {
+        let mut memory = Memory::default();
+        let product = dense(DType::Bf16, m, n, k, &mut memory, &mut rng, transposed);
+        let (a, b) = (memory.get(product.a), memory.get(product.b));
+        let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
+        for cpu in pairing_levels() {
+            let mut memory = memory.clone();
+            memory.run_on(&Kernel::Matmul(product.clone()), 2, cpu).expect("no indices");
+            let have = memory.get(product.c);
+            for _ in 0..100 {
+                let (i, j) = (rng.below(m), rng.below(n));
+                let mut chain = Chain::default();
+                for p in 0..k {
+                    let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
+                    chain.push(a[x], b[y]);
+                }
+                assert_eq!(have[i * n + j], half::bf16::from_f32(chain.sum() as f32).to_f64(), "{i}, {j}, {cpu:?}");
+            }
+        }
     }
 }
 

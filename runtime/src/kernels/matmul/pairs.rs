@@ -1,0 +1,311 @@
+//! Products of bf16 in pairs: a word of 32 bits holds two values that follow each other along the sum, and one instruction, `VDPBF16PS`, adds both
+//! products to a sum of f32: twice as many as a fused multiply-add of f32, with half the bytes in panels.
+//!
+//! For each lane, as Intel's manual states it: `acc = fma(a.high, b.high, acc)`, then `acc = fma(a.low, b.low, acc)`, each rounded to
+//! nearest even, with denormal operands taken for zeros and denormal results flushed to zero, whatever MXCSR says. A product of two bf16 has 16
+//! bits and is exact in f32, so that multiplying and adding in two instructions gives the same bits. The emulations here do that in that order; they
+//! keep denormal numbers. They are for tests: with AVX-512 but without the instruction, panels of f32 are faster, since taking pairs apart
+//! costs more in each step of a tile than packing saves (`docs/performance.md`).
+
+use super::pack::PackArgs;
+use super::tile::{A_WIDTH, Simd, Source, entry_points};
+
+/// A flavour whose panels hold pairs: that of f32, but for `dot`.
+macro_rules! flavour {
+    ($(#[$meta:meta])* $module:ident, $base:ty, dot($a:ident, $b:ident, $c:ident) $dot:expr, $($points:tt)*) => {
+        $(#[$meta])*
+        mod $module {
+            #[allow(unused_imports)]
+            use super::*;
+
+            type Base = $base;
+
+            /// Pairs of bf16.
+            #[derive(Clone, Copy)]
+            pub struct Flavour;
+
+            impl Simd for Flavour {
+                type T = f32;
+                type R = <Base as Simd>::R;
+                const LANES: usize = Base::LANES;
+                const ROWS: usize = Base::ROWS;
+                const VECTORS: usize = Base::VECTORS;
+                const TRANSPOSE: usize = Base::TRANSPOSE;
+                const FUSED: bool = Base::FUSED;
+                const PAIR: usize = 2;
+
+                #[inline(always)]
+                unsafe fn zero() -> Self::R {
+                    // SAFETY: the trait's contract, whose features include the base's; so for all methods here.
+                    unsafe { Base::zero() }
+                }
+                #[inline(always)]
+                unsafe fn splat(p: *const f32) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::splat(p) }
+                }
+                #[inline(always)]
+                unsafe fn load(p: *const f32) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::load(p) }
+                }
+                #[inline(always)]
+                unsafe fn store(p: *mut f32, v: Self::R) {
+                    // SAFETY: as above.
+                    unsafe { Base::store(p, v) }
+                }
+                #[inline(always)]
+                unsafe fn load_part(p: *const f32, n: usize) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::load_part(p, n) }
+                }
+                #[inline(always)]
+                unsafe fn store_part(p: *mut f32, v: Self::R, n: usize) {
+                    // SAFETY: as above.
+                    unsafe { Base::store_part(p, v, n) }
+                }
+                #[inline(always)]
+                unsafe fn fma(a: Self::R, b: Self::R, c: Self::R) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::fma(a, b, c) }
+                }
+                #[inline(always)]
+                unsafe fn add(a: Self::R, b: Self::R) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::add(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn transpose(src: *const f32, stride: usize, rows: usize, dst: *mut f32, width: usize) {
+                    // SAFETY: as above.
+                    unsafe { Base::transpose(src, stride, rows, dst, width) }
+                }
+                #[inline(always)]
+                unsafe fn dot($a: Self::R, $b: Self::R, $c: Self::R) -> Self::R {
+                    $dot
+                }
+                entry_points!($($points)*);
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use instruction::Flavour as Instruction;
+
+#[cfg(target_arch = "x86_64")]
+flavour!(
+    instruction,
+    crate::kernels::matmul::avx512::F32x16,
+    dot(a, b, c) {
+        use std::arch::x86_64::{__m512, __m512bh, _mm512_dpbf16_ps};
+        // SAFETY: the features are the trait's contract; both types are any 64 bytes.
+        unsafe {
+            let pairs = |x: __m512| std::mem::transmute::<__m512, __m512bh>(x);
+            _mm512_dpbf16_ps(c, pairs(a), pairs(b))
+        }
+    },
+    features "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
+);
+
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) use emulated_avx512::Flavour as Avx512;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+flavour!(
+    emulated_avx512,
+    crate::kernels::matmul::avx512::F32x16,
+    dot(a, b, c) {
+        use std::arch::x86_64::*;
+        // SAFETY: the features are the trait's contract.
+        unsafe {
+            let high = |x| _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(!0xffff)));
+            let low = |x| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(x)));
+            Base::fma(low(a), low(b), Base::fma(high(a), high(b), c))
+        }
+    },
+    features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
+);
+
+#[cfg(test)]
+pub(super) use emulated_portable::Flavour as Portable;
+
+#[cfg(test)]
+flavour!(
+    emulated_portable,
+    crate::kernels::matmul::portable::PortableF32,
+    dot(a, b, c) {
+        let high = |x: [f32; 4]| x.map(|x| f32::from_bits(x.to_bits() & 0xffff_0000));
+        let low = |x: [f32; 4]| x.map(|x| f32::from_bits(x.to_bits() << 16));
+        // SAFETY: plain Rust takes no features.
+        unsafe { Base::fma(low(a), low(b), Base::fma(high(a), high(b), c)) }
+    },
+    rows 1 2 3 4, vectors 1 2
+);
+
+/// Packs a panel of pairs, and the next one where it is asked for: value `(i, p)` goes to the low half of word `i` of row `p / 2` for even `p`, to the
+/// high half for odd ones. What lacks a partner gets a zero, until a later call [completes](PackArgs::completes) it.
+///
+/// # Safety
+/// As [`super::pack::pack_panel`]; `X` has 16 bits, the words have 32.
+#[inline(always)]
+pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
+    debug_assert!(size_of::<X>() == 2 && size_of::<S::T>() == 4);
+    let mut panel = Panel {
+        src: args.src.cast::<u16>(),
+        width: args.width,
+        across: args.across,
+        along: args.along,
+        dst: args.dst.cast::<u32>(),
+        row: args.panel,
+        next: args.and_next.map(<*mut S::T>::cast),
+    };
+    let mut depth = args.depth;
+    // SAFETY: the caller's contract; each call goes on where the one before it ended.
+    unsafe {
+        if args.completes && depth > 0 {
+            panel.each(|word, src, exists| *word |= if exists { u32::from(*src) << 16 } else { 0 });
+            panel.advance(1, 1);
+            depth -= 1;
+        }
+        let pairs = depth / 2;
+        if panel.across == 1 {
+            panel.rows(pairs);
+        } else if panel.along == 1 {
+            panel.squares::<S>(pairs);
+        } else {
+            panel.one_by_one(pairs);
+        }
+        panel.advance(2 * pairs, pairs);
+        if depth % 2 == 1 {
+            panel.each(|word, src, exists| *word = if exists { u32::from(*src) } else { 0 });
+        }
+    }
+}
+
+/// What is left to pack.
+#[derive(Clone, Copy)]
+struct Panel {
+    src: *const u16,
+    width: usize,
+    across: usize,
+    along: usize,
+    dst: *mut u32,
+    /// Words of a panel's row.
+    row: usize,
+    /// The panel that the `width` values after these go to.
+    next: Option<*mut u32>,
+}
+
+/// All methods: the source has the values, the destination the rows.
+impl Panel {
+    #[inline(always)]
+    unsafe fn advance(&mut self, products: usize, rows: usize) {
+        self.src = self.src.wrapping_add(products * self.along);
+        self.dst = self.dst.wrapping_add(rows * self.row);
+        self.next = self.next.map(|next| next.wrapping_add(rows * self.row));
+    }
+
+    /// The panels one after the other.
+    #[inline(always)]
+    fn split(self) -> impl Iterator<Item = Panel> {
+        let next = self.next.map(|dst| Panel { src: self.src.wrapping_add(self.width * self.across), dst, ..self });
+        [Some(self), next].into_iter().flatten()
+    }
+
+    /// Calls `f(word, value, is there such a value?)` for a row of words.
+    #[inline(always)]
+    unsafe fn each(self, f: impl Fn(&mut u32, *const u16, bool)) {
+        for panel in self.split() {
+            for i in 0..panel.row {
+                // SAFETY: the row has the word; `f` reads values that exist.
+                unsafe { f(&mut *panel.dst.add(i), panel.src.wrapping_add(i * panel.across), i < panel.width) };
+            }
+        }
+    }
+
+    /// The source is contiguous across the panel: two of its rows become one of words.
+    #[inline(always)]
+    unsafe fn rows(self, pairs: usize) {
+        for p in 0..pairs {
+            // Side by side: the rows of two panels share cache lines.
+            for panel in self.split() {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let (low, dst) = (panel.src.add(2 * p * panel.along), panel.dst.add(p * panel.row));
+                    let high = low.add(panel.along);
+                    let whole = panel.width / A_WIDTH * A_WIDTH;
+                    for i in (0..whole).step_by(A_WIDTH) {
+                        // All are read before the first is written, which makes them vectors.
+                        let words: [u32; A_WIDTH] = std::array::from_fn(|j| word(*low.add(i + j), *high.add(i + j)));
+                        dst.add(i).cast::<[u32; A_WIDTH]>().write_unaligned(words);
+                    }
+                    for i in whole..panel.width {
+                        *dst.add(i) = word(*low.add(i), *high.add(i));
+                    }
+                    for i in panel.width..panel.row {
+                        *dst.add(i) = 0;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The source is contiguous along the panel: it holds words already, and squares of them are transposed.
+    #[inline(always)]
+    unsafe fn squares<S: Simd>(self, pairs: usize) {
+        let side = S::TRANSPOSE;
+        let whole = pairs / side * side;
+        for panel in self.split() {
+            for first in (0..panel.row).step_by(side) {
+                let rows = panel.width.saturating_sub(first).min(side);
+                let src = panel.src.wrapping_add(first * panel.across);
+                // SAFETY: `side` divides the row; sources are read for `rows` rows and `pairs` words only.
+                unsafe {
+                    let dst = panel.dst.add(first);
+                    for p in (0..whole).step_by(side) {
+                        let (src, dst) = (src.wrapping_add(2 * p), dst.add(p * panel.row).cast::<S::T>());
+                        if panel.across.is_multiple_of(2) {
+                            S::transpose(src.cast::<S::T>(), panel.across / 2, rows, dst, panel.row);
+                        } else {
+                            // Rows that are no whole number of words apart.
+                            let mut words = [0u32; A_WIDTH * A_WIDTH];
+                            for i in 0..rows {
+                                let row = words.as_mut_ptr().add(i * side).cast::<u16>();
+                                row.copy_from_nonoverlapping(src.add(i * panel.across), 2 * side);
+                            }
+                            S::transpose(words.as_ptr().cast::<S::T>(), side, rows, dst, panel.row);
+                        }
+                    }
+                    for p in whole..pairs {
+                        for i in 0..side {
+                            let at = src.wrapping_add(i * panel.across + 2 * p).cast::<u32>();
+                            *dst.add(p * panel.row + i) = if i < rows { at.read_unaligned() } else { 0 };
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn one_by_one(self, pairs: usize) {
+        for panel in self.split() {
+            for p in 0..pairs {
+                for i in 0..panel.row {
+                    // SAFETY: the caller's contract.
+                    unsafe {
+                        let low = panel.src.wrapping_add(i * panel.across + 2 * p * panel.along);
+                        let high = low.wrapping_add(panel.along);
+                        *panel.dst.add(p * panel.row + i) = if i < panel.width { word(*low, *high) } else { 0 };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Two values as one word.
+#[inline(always)]
+fn word(low: u16, high: u16) -> u32 {
+    u32::from(low) | u32::from(high) << 16
+}
