@@ -7,6 +7,7 @@
 //! %q = contract %y, %wq over {d}
 //! ```
 //!
+//! * [`lookups`] rewrites the graph so that what is looked up can be read where it is needed.
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
 //! * [`region`], [`matmul`], [`attention`] and [`index`] write the kernels.
@@ -17,6 +18,7 @@
 mod attention;
 mod frame;
 mod index;
+mod lookups;
 mod matmul;
 mod places;
 mod region;
@@ -71,7 +73,8 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
-    let graph = &offsets_first(inputs_not_passed_on(without_detach(&bodies(graph))));
+    let graph = lookups::brought_together(without_detach(&bodies(graph)));
+    let graph = &offsets_first(inputs_not_passed_on(graph));
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
     let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
@@ -203,7 +206,6 @@ impl Emitter<'_> {
             Op::Contract { over } => self.contract(value, over, accumulate),
             Op::Reduce { kind, over } => self.reduce(value, *kind, over, accumulate),
             Op::Scan { axis, direction } => self.scan(value, *axis, *direction),
-            Op::Gather { axis } => self.gather(value, *axis),
             Op::ScatterAdd { axis, over } => self.scatter_add(value, *axis, over, accumulate),
             Op::TopK { axis, into } => self.top_k(value, *axis, *into),
             Op::Group { ragged } => self.group(value, *ragged),
