@@ -504,6 +504,13 @@ impl<'r> Compiler<'r> {
             let have = self.arg_dtype(store.value).unwrap_or(want);
             ensure(class(have) == class(want), || format!("store {i}: {have:?} to {want:?}"))?;
             let phase = self.store_phase[i];
+            if let Arg::Load(load) = store.value
+                && self.transfers(load as usize, access)
+            {
+                let (op, to) = (Op::Transfer { load: load as usize, store: access }, self.access_slot(access));
+                list.push((phase, Instruction { op, shape, to, args: [to; 3] }));
+                continue;
+            }
             let value = match store.value {
                 Arg::Load(l) if self.endangered[l as usize] => self.copied_load(l as usize, phase),
                 _ => self.arg(store.value, want, phase),
@@ -525,6 +532,17 @@ impl<'r> Compiler<'r> {
             }
         }
         Ok(())
+    }
+
+    /// Does a store take what is looked up from memory to memory? When nothing else needs it in a register.
+    fn transfers(&self, load: usize, store: usize) -> bool {
+        let (from, to) = (&self.program.accesses[load], &self.program.accesses[store]);
+        let mut steps = self.region.steps.iter().zip(&self.used);
+        from.through.is_some()
+            && from.dtype == to.dtype
+            && self.shape_of(load) == Shape::Full
+            && self.shape_of(store) == Shape::Full
+            && !steps.any(|(s, &used)| used && s.args.contains(&Arg::Load(load as u32)))
     }
 
     /// A load in a register, wherever it could be used.

@@ -4,7 +4,7 @@ use super::copy::{Move, Rectangle, copy, fill_index};
 use super::lookup::{Table, Wrong};
 use super::ops::{self, Arg, Loop};
 use super::program::{Class, Home, Instruction, Op, Program, Slot};
-use super::space::{MOST_DIMS, Place, Shape};
+use super::space::{MOST_DIMS, Place, Shape, Through};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::rows::{Rows, reduce_rows};
 use crate::kernels::{KernelCx, KernelError};
@@ -252,6 +252,7 @@ impl<'a> Frame<'a> {
                 match instruction.op {
                     Op::Load(access) => self.load(access, self.arg(instruction.to), instruction.shape, block),
                     Op::Store(access) => self.store(access, instruction, block),
+                    Op::Transfer { load, store } => self.transfer(load, store, block),
                     Op::Reduce(class, op) => {
                         let (from, to) = (self.arg(instruction.args[0]), self.arg(instruction.to));
                         let rows = Rows {
@@ -334,8 +335,7 @@ impl<'a> Frame<'a> {
                 }),
                 Some(through) => {
                     let how = if a.dtype == DType::Bf16 { Move::Widen } else { plain(a.dtype) };
-                    let table = Table::new(self.cpu, how, self.memory(access, 0), a.dtype, &through);
-                    let index = self.memory(through.index, 0).cast::<i32>();
+                    let (table, index) = self.table(access, how, &through);
                     let both = [access, through.index];
                     self.segments(both, shape, block, &|elements, along, column, rows, columns| {
                         let first_wrong = table.look_up(index, elements, along, at(column), strides, [rows, columns]);
@@ -343,6 +343,33 @@ impl<'a> Frame<'a> {
                     });
                 }
             }
+        }
+    }
+
+    /// What a load looks up, and its index.
+    unsafe fn table(&self, access: usize, how: Move, through: &Through) -> (Table, *const i32) {
+        // SAFETY: accesses lie within their buffers.
+        let (data, index) = unsafe { (self.memory(access, 0), self.memory(through.index, 0).cast::<i32>()) };
+        (Table::new(self.cpu, how, data, self.program.accesses[access].dtype, through), index)
+    }
+
+    unsafe fn transfer(&self, load: usize, store: usize, block: Block) {
+        let a = &self.program.accesses[load];
+        let through = a.through.expect("only what is looked up is transferred");
+        // SAFETY: as for loads and stores; no store shares memory with what is looked up.
+        unsafe {
+            let (table, index) = self.table(load, plain(a.dtype), &through);
+            let all = [load, through.index, store];
+            self.segments(all, Shape::Full, block, &|[from, at, to],
+                                                     [of_table, of_index, of_store],
+                                                     _,
+                                                     rows,
+                                                     columns| {
+                let to = self.memory(store, to).cast_mut();
+                let size = [rows, columns];
+                let first_wrong = table.look_up(index, [from, at], [of_table, of_index], to, of_store, size);
+                self.wrong.add(load, first_wrong);
+            });
         }
     }
 
