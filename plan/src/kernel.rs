@@ -154,7 +154,7 @@ pub struct Region {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ragged: Option<RaggedLimit>,
     /// What is read.
-    pub loads: Vec<View>,
+    pub loads: Vec<Load>,
     /// What is computed.
     pub steps: Vec<Step>,
     /// What is written. In a region with reductions, a value that is the same along a row (a reduction, a load that does not move along it, what is
@@ -189,6 +189,46 @@ pub enum Arg {
     Const(#[serde(with = "crate::float")] f64),
 }
 
+/// A load of a region: element (i₀, i₁, …) is at `offset + Σ iⱼ·strides[j]`, and when it goes through an index, `⌊index[…] / divide⌋ · axis_stride` further on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// Where. Through an index: where the looked-up axis begins; strides are 0 along dimensions that come from the index alone.
+    pub view: View,
+    /// The index, if it goes through one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through: Option<Lookup>,
+}
+
+impl From<View> for Load {
+    fn from(view: View) -> Load {
+        Load { view, through: None }
+    }
+}
+
+/// The index that a load goes through: one position along an axis for each element of the iteration space.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lookup {
+    /// i32, seen over the iteration space; 0 along dimensions that the index lacks.
+    pub index: View,
+    /// The index is divided by this, rounding down: copies of a row that are numbered one after another look up the same row.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub divide: u64,
+    /// Stride of the looked-up axis.
+    pub axis_stride: u64,
+    /// Its size. A divided index outside is a run-time error that names the instruction.
+    pub axis_size: u64,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(n: &u64) -> bool {
+    *n == 1
+}
+
 /// A store of a region.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -196,7 +236,7 @@ pub struct Store {
     /// What.
     pub value: Arg,
     /// Where; no two elements of the iteration space (rows, for row values) land in one place. Its buffer may be the buffer of a load only if both
-    /// have the same offset and strides (in place).
+    /// have the same offset and strides (in place); never the buffer of a load through an index, or of its index.
     pub view: View,
 }
 

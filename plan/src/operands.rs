@@ -46,6 +46,8 @@ pub struct Operand {
     pub offset: u64,
     /// (size, stride) of each dimension it is walked along; ragged ones at their bound.
     pub dims: Vec<(u64, u64)>,
+    /// At most so many elements are visited, when an index chooses among those of `dims`.
+    pub visits: Option<u64>,
 }
 
 impl Operand {
@@ -54,11 +56,20 @@ impl Operand {
         reach(self.offset, &self.dims)
     }
 
-    /// How many elements it visits, each counted once however often it is repeated (stride 0). Saturates.
+    /// How many elements it visits at most, each counted once however often it is repeated (stride 0). Saturates.
     pub fn elements(&self) -> u64 {
-        let dims = self.dims.iter().filter(|(size, stride)| *stride != 0 || *size == 0);
-        dims.fold(1, |n, (size, _)| n.saturating_mul(*size))
+        self.positions().min(self.visits.unwrap_or(u64::MAX))
     }
+
+    /// How many elements it may visit: where an index chooses, all that it may choose. Saturates.
+    pub(crate) fn positions(&self) -> u64 {
+        moving(self.dims.iter().copied())
+    }
+}
+
+/// How many positions dimensions have, those that repeat (stride 0) counted once. Saturates.
+fn moving(dims: impl Iterator<Item = (u64, u64)>) -> u64 {
+    dims.filter(|(size, stride)| *stride != 0 || *size == 0).fold(1, |n, (size, _)| n.saturating_mul(size))
 }
 
 /// One past the last element of (size, stride) dimensions from an offset on; `None` when that overflows, 0 when there is none.
@@ -68,6 +79,23 @@ pub(crate) fn reach(offset: u64, dims: &[(u64, u64)]) -> Option<u64> {
     }
     let step = |at: u64, (size, stride): &(u64, u64)| at.checked_add((size - 1).checked_mul(*stride)?);
     dims.iter().try_fold(offset, step)?.checked_add(1)
+}
+
+/// Bytes that a kernel moves when each element that it touches is moved once, ragged dimensions at their bound. Views of one buffer count as
+/// apart, up to the whole buffer. Saturates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
+}
+
+impl Traffic {
+    /// Both.
+    pub fn bytes(self) -> u64 {
+        self.read.saturating_add(self.written)
+    }
 }
 
 /// How often a region has a value.
@@ -111,11 +139,12 @@ impl Region {
 
     /// How often a value is there, given [`Region::extents`].
     pub fn extent(&self, value: Arg, steps: &[Extent]) -> Extent {
-        let along_row = |view: &View| view.strides.iter().skip(self.outer_dims()).any(|s| *s != 0);
+        let moves = |view: &View| view.strides.iter().skip(self.outer_dims()).any(|s| *s != 0);
+        let along_row = |load: &Load| moves(&load.view) || load.through.as_ref().is_some_and(|l| moves(&l.index));
         match value {
             Arg::Const(_) => Extent::Constant,
             Arg::Step(i) => steps.get(i as usize).copied().unwrap_or(Extent::Element),
-            Arg::Load(i) if self.loads.get(i as usize).is_some_and(|view| !along_row(view)) => Extent::Repeated,
+            Arg::Load(i) if self.loads.get(i as usize).is_some_and(|load| !along_row(load)) => Extent::Repeated,
             Arg::Load(_) => Extent::Element,
         }
     }
@@ -181,14 +210,22 @@ impl Kernel {
         }
     }
 
-    /// Bytes read and written when every element is touched once, ragged dimensions at their bound; `buffers` are those of the program. Saturates.
-    pub fn bytes(&self, buffers: &[Buffer]) -> u64 {
-        let one = |operand: Operand| {
-            let buffer = buffers.get(operand.buffer as usize)?;
-            let times = if operand.usage == Usage::Update { 2 } else { 1 };
-            Some(operand.elements().min(buffer.elements).saturating_mul(buffer.dtype.bytes() * times))
+    /// The bytes it must move; `buffers` are those of the program.
+    pub fn traffic(&self, buffers: &[Buffer]) -> Traffic {
+        let operands = self.operands();
+        let bytes = |touches: fn(Usage) -> bool| {
+            let mut elements = vec![0u64; buffers.len()];
+            for operand in operands.iter().filter(|o| touches(o.usage)) {
+                if let (Some(n), Some(buffer)) =
+                    (elements.get_mut(operand.buffer as usize), buffers.get(operand.buffer as usize))
+                {
+                    *n = n.saturating_add(operand.elements()).min(buffer.elements);
+                }
+            }
+            let one = |(n, buffer): (u64, &Buffer)| n.saturating_mul(buffer.dtype.bytes());
+            elements.into_iter().zip(buffers).map(one).fold(0, u64::saturating_add)
         };
-        self.operands().into_iter().filter_map(one).fold(0, u64::saturating_add)
+        Traffic { read: bytes(Usage::reads), written: bytes(Usage::writes) }
     }
 
     /// Everything it touches: what it reads, then what it writes.
@@ -238,7 +275,24 @@ impl Kernel {
 impl Operand {
     fn view(view: &View, what: &'static str, usage: Usage, dtype: Option<DType>, dims: &[u64]) -> Operand {
         let dims = dims.iter().copied().zip(view.strides.iter().copied()).collect();
-        Operand { buffer: view.buffer, what, usage, dtype, offset: view.offset, dims }
+        Operand { buffer: view.buffer, what, usage, dtype, offset: view.offset, dims, visits: None }
+    }
+
+    /// An array of which an index over `dims` chooses along an axis of (size, stride): the elements that may be visited are those along the axis.
+    fn looked_up(
+        view: &View,
+        what: &'static str,
+        dtype: Option<DType>,
+        dims: &[u64],
+        index: &View,
+        axis: (u64, u64),
+    ) -> Operand {
+        let mut table = Operand::view(view, what, Usage::Read, dtype, dims);
+        // One for each index and each element beside the axis.
+        let strides = view.strides.iter().zip(&index.strides).map(|(a, b)| a | b);
+        table.visits = Some(moving(dims.iter().copied().zip(strides)));
+        table.dims.push(axis);
+        table
     }
 
     fn contiguous(buffer: BufferId, what: &'static str, usage: Usage, dtype: DType, dims: &[u64]) -> Operand {
@@ -249,7 +303,7 @@ impl Operand {
             stride = stride.saturating_mul(size);
         }
         walked.reverse();
-        Operand { buffer, what, usage, dtype: Some(dtype), offset: 0, dims: walked }
+        Operand { buffer, what, usage, dtype: Some(dtype), offset: 0, dims: walked, visits: None }
     }
 }
 
@@ -270,7 +324,15 @@ fn matmul(k: &Matmul) -> Vec<Operand> {
     let group = |matrix: usize| k.groups.as_ref().map(|g| (g.count, g.strides[matrix]));
     let mut push = |buffer, what, usage, matrix: usize, dims: Vec<(u64, u64)>| {
         let dims = dims.into_iter().chain(group(matrix)).collect();
-        operands.push(Operand { buffer, what, usage, dtype: Some(k.dtype), offset: k.offsets[matrix], dims });
+        operands.push(Operand {
+            buffer,
+            what,
+            usage,
+            dtype: Some(k.dtype),
+            offset: k.offsets[matrix],
+            dims,
+            visits: None,
+        });
     };
     let batch = |f: fn(&BatchDim) -> u64| k.batch.iter().map(move |d| (d.0, f(d)));
     let outer = |f: fn(&MatDim) -> u64| k.k_outer.iter().map(move |d| (d.0, f(d)));
@@ -287,10 +349,16 @@ fn matmul(k: &Matmul) -> Vec<Operand> {
 }
 
 fn region(k: &Region) -> Vec<Operand> {
-    let load = |view| Operand::view(view, "a load", Usage::Read, None, &k.dims);
+    let load = |load: &Load| match &load.through {
+        None => vec![Operand::view(&load.view, "a load", Usage::Read, None, &k.dims)],
+        Some(Lookup { index, axis_stride, axis_size, .. }) => vec![
+            Operand::looked_up(&load.view, "a looked-up load", None, &k.dims, index, (*axis_size, *axis_stride)),
+            Operand::view(index, "the index of a load", Usage::Read, Some(DType::I32), &k.dims),
+        ],
+    };
     let store = |store: &Store| Operand::view(&store.view, "a store", Usage::Write, None, &k.dims);
     let starts = k.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
-    k.loads.iter().map(load).chain(starts).chain(k.stores.iter().map(store)).collect()
+    k.loads.iter().flat_map(load).chain(starts).chain(k.stores.iter().map(store)).collect()
 }
 
 fn reduce(k: &Reduce) -> Vec<Operand> {
@@ -302,8 +370,8 @@ fn reduce(k: &Reduce) -> Vec<Operand> {
 }
 
 fn gather(k: &Gather) -> Vec<Operand> {
-    let mut x = Operand::view(&k.x, "the table", Usage::Read, Some(k.dtype), &k.dims);
-    x.dims.push((k.axis_size, k.axis_stride));
+    let axis = (k.axis_size, k.axis_stride);
+    let x = Operand::looked_up(&k.x, "the table", Some(k.dtype), &k.dims, &k.index, axis);
     let index = Operand::view(&k.index, "the index", Usage::Read, Some(DType::I32), &k.dims);
     let starts = k.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
     let out = Operand::contiguous(k.out, "the result", Usage::Write, k.dtype, &k.dims);

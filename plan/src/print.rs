@@ -93,7 +93,8 @@ fn memory(out: &mut String, role: &Role) {
 /// A program: its slots, then its instructions, one on a line.
 pub fn program(program: &Program) -> String {
     let flops: f64 = program.instructions.iter().map(|i| i.kernel.flops()).sum();
-    let bytes = program.instructions.iter().fold(0u64, |n, i| n.saturating_add(i.kernel.bytes(&program.buffers)));
+    let bytes =
+        program.instructions.iter().fold(0u64, |n, i| n.saturating_add(i.kernel.traffic(&program.buffers).bytes()));
     let mut out = format!(
         "program {}: {} instructions, {}, {} touched\n",
         name(&program.name),
@@ -307,7 +308,12 @@ fn region(f: &mut Formatter, k: &Region) -> fmt::Result {
         steps.push(format!("… {} more", k.steps.len() - MOST));
     }
     let steps = if steps.is_empty() { "copy".into() } else { steps.join(" ") };
-    write!(f, "{}{}  {} → {}: {steps}", Dims(&k.dims), ragged(&k.ragged), k.loads.len(), k.stores.len())
+    write!(f, "{}{}  {}", Dims(&k.dims), ragged(&k.ragged), k.loads.len())?;
+    let looked_up = k.loads.iter().filter(|l| l.through.is_some()).count();
+    if looked_up > 0 {
+        write!(f, " ({looked_up} by index)")?;
+    }
+    write!(f, " → {}: {steps}", k.stores.len())
 }
 
 fn step(op: StepOp) -> String {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version this crate writes, and the only one it reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A compiled model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -174,6 +174,7 @@ fn view(buffer: u32, offset: u64, strides: &[u64]) -> View {
 
 fn region(name: &str, dims: &[u64], loads: Vec<View>, steps: Vec<Step>, stores: Vec<(Arg, View)>) -> Instruction {
     let stores = stores.into_iter().map(|(value, view)| Store { value, view }).collect();
+    let loads = loads.into_iter().map(Load::from).collect();
     let region = Region { dims: dims.to_vec(), row_dims: 1, ragged: None, loads, steps, stores };
     Instruction { name: name.into(), stream: 0, waits: vec![], records: None, kernel: Kernel::Region(region) }
 }

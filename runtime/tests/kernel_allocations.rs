@@ -101,7 +101,7 @@ fn regions(memory: &mut Memory) -> Vec<Kernel> {
             dims: vec![50, n],
             row_dims: 1,
             ragged: Some(RaggedLimit { dim: 0, offsets, groups: 2 }),
-            loads: vec![view(x, &[n, 1])],
+            loads: vec![view(x, &[n, 1]).into()],
             steps: vec![
                 step(StepOp::RowMax, &[Arg::Load(0)]),
                 step(StepOp::Sub, &[Arg::Load(0), Arg::Step(0)]),

@@ -3,7 +3,8 @@
 use super::Emitter;
 use super::dtype;
 use super::places::Place;
-use forebay_ir::{AxisId, DType, Direction, ReduceKind, Type, ValueId};
+use super::units::{Units, divided_index, table_of_group};
+use forebay_ir::{AxisId, DType, Direction, Op, ReduceKind, Type, ValueId};
 use forebay_plan::{self as plan, Arg, Kernel, StepOp};
 
 /// A contiguous array seen as `[before, axis, after]`.
@@ -15,9 +16,19 @@ struct Sandwich {
 
 /// The axis that an index counts along.
 #[derive(Clone, Copy)]
-struct Target {
-    stride: u64,
-    size: u64,
+pub(super) struct Target {
+    pub stride: u64,
+    pub size: u64,
+}
+
+/// Where a gather finds its values.
+pub(super) struct Lookup {
+    /// The array, which the looked-up axis is a part of.
+    pub table: Place,
+    pub index: Place,
+    pub target: Target,
+    /// The index is divided by this.
+    pub divide: u64,
 }
 
 impl Target {
@@ -110,30 +121,53 @@ impl Emitter<'_> {
         self.push(&self.name(value), Kernel::Scan(kernel));
     }
 
-    pub(super) fn gather(&mut self, value: ValueId, axis: AxisId) {
-        let [x, index] = self.graph.node(value).operands[..] else { unreachable!("verified") };
+    /// A gather that nothing is done with but to store it.
+    pub(super) fn gather(&mut self, value: ValueId, lookup: &Lookup) {
         let ty = self.graph.ty(value).clone();
         let out = self.result(value);
-        let x_place = self.place(x);
-        let target = Target::of_axis(&x_place, axis, self.graph.size(axis));
-        let by_group = self.graph.ragged_axis(&ty.axes).filter(|&r| self.has_group_only(x, r));
-        let (index_place, target) = self.index(index, &ty, &x_place, target, by_group);
-        self.push_gather(&self.name(value), &ty, &x_place, &index_place, target, out);
+        self.push_gather(&self.name(value), &ty, lookup, out);
     }
 
-    fn push_gather(&mut self, name: &str, ty: &Type, x: &Place, index: &Place, target: Target, out: u32) {
+    fn push_gather(&mut self, name: &str, ty: &Type, lookup: &Lookup, out: u32) {
+        debug_assert_eq!(lookup.divide, 1, "only regions divide an index");
         let axes = self.axes_of(ty);
         let kernel = plan::Gather {
             dtype: dtype(ty.dtype),
             dims: self.sizes(&axes),
-            x: self.view(x, &axes),
-            index: self.view(index, &axes),
-            axis_stride: target.stride,
-            axis_size: target.size,
+            x: self.view(&lookup.table, &axes),
+            index: self.view(&lookup.index, &axes),
+            axis_stride: lookup.target.stride,
+            axis_size: lookup.target.size,
             out,
             ragged: self.ragged_limit(&axes),
         };
         self.push(name, Kernel::Gather(kernel));
+    }
+
+    /// Where a gather looks up.
+    pub(super) fn lookup(&mut self, units: &Units, value: ValueId) -> Lookup {
+        let node = self.graph.node(value);
+        let Op::Gather { axis } = node.op else { unreachable!("only gathers look up") };
+        let [x, index] = node.operands[..] else { unreachable!("verified") };
+        let (index, divide) = match divided_index(self.graph, value) {
+            Some(divided) if units.in_passing[index.index()] => divided,
+            _ => (index, 1),
+        };
+        let mut table = self.place(x);
+        let target = Target::of_axis(&table, axis, self.graph.size(axis));
+        let ty = self.graph.ty(value).clone();
+        let (index, target) = self.index(index, &ty, &table, target, table_of_group(self.graph, value));
+        // The region's space may have the axis.
+        table.strides.retain(|(a, _)| *a != axis);
+        Lookup { table, index, target, divide }
+    }
+
+    /// For each row of a ragged axis the group's part of a place.
+    pub(super) fn lookup_by_group(&mut self, table: Place, ragged: AxisId) -> Lookup {
+        let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
+        let index = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };
+        let target = Target::of_axis(&table, parent, self.graph.size(parent));
+        Lookup { table, index, target, divide: 1 }
     }
 
     pub(super) fn scatter_add(&mut self, value: ValueId, axis: AxisId, over: &[AxisId], accumulate: Option<ValueId>) {
@@ -315,9 +349,8 @@ impl Emitter<'_> {
     }
 
     /// A value that each group has, copied to each of the group's rows.
-    pub(super) fn spread(&mut self, value: ValueId, place: &Place, ragged: AxisId) -> Place {
+    fn spread(&mut self, value: ValueId, place: &Place, ragged: AxisId) -> Place {
         let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
-        let groups = self.row_groups(ragged);
         let ty = self.graph.ty(value);
         let mut axes = ty.axes.clone();
         axes.retain(|a| *a != parent);
@@ -325,9 +358,8 @@ impl Emitter<'_> {
         let spread = Type::new(ty.dtype, axes);
         let name = format!("{}.rows", self.name(value));
         let to = self.places.scratch_place(&name, &spread);
-        let index = Place { buffer: groups, offset: 0, strides: vec![(ragged, 1)] };
-        let target = Target::of_axis(place, parent, self.graph.size(parent));
-        self.push_gather(&name, &spread, place, &index, target, to.buffer);
+        let lookup = self.lookup_by_group(place.clone(), ragged);
+        self.push_gather(&name, &spread, &lookup, to.buffer);
         to
     }
 }

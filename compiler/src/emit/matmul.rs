@@ -131,7 +131,7 @@ impl Emitter<'_> {
             dims: vec![2],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(offsets, groups)],
+            loads: vec![view(offsets, groups).into()],
             steps: vec![],
             stores: vec![plan::Store { value: plan::Arg::Load(0), view: view(out, 1) }],
         };

@@ -7,6 +7,7 @@
 //! %q = contract %y, %wq over {d}
 //! ```
 //!
+//! * [`lookups`] rewrites the graph so that what is looked up can be read where it is needed.
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
 //! * [`region`], [`matmul`], [`attention`] and [`index`] write the kernels.
@@ -17,6 +18,7 @@
 mod attention;
 mod frame;
 mod index;
+mod lookups;
 mod matmul;
 mod places;
 mod region;
@@ -71,7 +73,8 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
-    let graph = &offsets_first(inputs_not_passed_on(without_detach(&bodies(graph))));
+    let graph = lookups::brought_together(without_no_ops(&bodies(graph)));
+    let graph = &offsets_first(inputs_not_passed_on(graph));
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
     let mut emitter = Emitter { graph, places, instructions: vec![], row_groups: vec![] };
@@ -93,15 +96,24 @@ fn bodies(graph: &Graph) -> Graph {
     graph
 }
 
-/// The graph with the operand in the place of each `detach`, which means nothing once gradients have been taken.
-fn without_detach(graph: &Graph) -> Graph {
+/// The graph with the operand in the place of each `detach`, which means nothing once gradients have been taken, and of each `reorder` of what is
+/// joined for it alone, which can be joined in that order.
+fn without_no_ops(graph: &Graph) -> Graph {
     let mut graph = graph.clone();
+    let users = graph.users();
+    let alone = |graph: &Graph, v: ValueId| users[v.index()].len() == 1 && !graph.outputs.iter().any(|o| o.value == v);
     let mut same: Vec<ValueId> = graph.values().collect();
     for i in 0..graph.nodes.len() {
         let node = &mut graph.nodes[i];
         node.operands.iter_mut().for_each(|o| *o = same[o.index()]);
         if node.op == Op::Detach {
             same[i] = node.operands[0];
+        } else if node.op == Op::Reorder {
+            let (joined, order) = (node.operands[0], node.ty.axes.clone());
+            if matches!(graph.node(joined).op, Op::Stack(_) | Op::Concat { .. }) && alone(&graph, joined) {
+                graph.nodes[joined.index()].ty.axes = order;
+                same[i] = joined;
+            }
         }
     }
     graph.outputs.iter_mut().for_each(|o| o.value = same[o.value.index()]);
@@ -203,7 +215,6 @@ impl Emitter<'_> {
             Op::Contract { over } => self.contract(value, over, accumulate),
             Op::Reduce { kind, over } => self.reduce(value, *kind, over, accumulate),
             Op::Scan { axis, direction } => self.scan(value, *axis, *direction),
-            Op::Gather { axis } => self.gather(value, *axis),
             Op::ScatterAdd { axis, over } => self.scatter_add(value, *axis, over, accumulate),
             Op::TopK { axis, into } => self.top_k(value, *axis, *into),
             Op::Group { ragged } => self.group(value, *ragged),

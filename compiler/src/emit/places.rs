@@ -3,7 +3,7 @@
 //! Renames, splits, merges, takes, slices and reorders move no data: they are the operand's data under other strides. An operand of `stack` or
 //! `concat` that nobody else reads is written straight into its part of the result.
 
-use super::units::{UnitKind, Units, is_view};
+use super::units::{UnitKind, Units, source};
 use super::{Home, Interface, dtype};
 use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
 use forebay_plan as plan;
@@ -83,22 +83,35 @@ impl<'a> Places<'a> {
 
     /// Gives an output its home, unless it must be copied there at the end.
     fn settle(&mut self, value: ValueId, home: Home, interface: &Interface, units: &Units) {
-        let op = &self.graph.node(value).op;
-        let taken = self.homes[value.index()].is_some() || is_view(op) || matches!(op, Op::Input);
         let shared =
             self.graph.inputs.iter().zip(&interface.inputs).find(|(_, h)| **h == Some(home)).map(|(i, _)| i.value);
         let in_place = shared.is_none_or(|input| {
             self.graph.ty(input).axes == self.graph.ty(value).axes && !units.read_after_write.contains(&value)
         });
-        if taken || !in_place {
+        let made = source(self.graph, value);
+        let op = &self.graph.node(made).op;
+        let taken = self.homes[made.index()].is_some() || matches!(op, Op::Input);
+        let whole = made == value || (shared.is_none() && self.shows_whole(value, made));
+        if taken || !in_place || !whole {
             return;
         }
         let buffer = match shared {
             Some(input) => self.homes[input.index()].expect("inputs have homes").1,
-            None => self.home_buffer(value, home),
+            None => self.home_buffer(made, home),
         };
-        self.homes[value.index()] = Some((home, buffer));
+        self.homes[made.index()] = Some((home, buffer));
         self.output_homes.push((value, home));
+    }
+
+    /// Is a view all of what it shows, in the same order, so that this can be made in the view's home?
+    fn shows_whole(&mut self, view: ValueId, of: ValueId) -> bool {
+        if self.part_of[of.index()].is_some() || self.graph.bytes(view) != self.graph.bytes(of) {
+            return false;
+        }
+        self.made[of.index()] = Some(self.contiguous(self.graph.ty(of), 0));
+        let place = self.find(view);
+        self.made[of.index()] = None;
+        place.is_ok_and(|place| self.is_contiguous(self.graph.ty(view), &place))
     }
 
     fn home_buffer(&mut self, value: ValueId, home: Home) -> u32 {

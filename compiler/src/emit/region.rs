@@ -1,5 +1,6 @@
 //! Regions: a cluster of nodes as one kernel over an iteration space.
 
+use super::index::{Lookup, Target};
 use super::places::Place;
 use super::units::{Cluster, Units};
 use super::{Emitter, dtype};
@@ -17,6 +18,14 @@ pub(super) struct Builder {
 
 impl Emitter<'_> {
     pub(super) fn region(&mut self, units: &Units, cluster: &Cluster) {
+        if let [value] = cluster.members[..]
+            && matches!(self.graph.node(value).op, Op::Gather { .. })
+        {
+            let (place, lookup) = (self.places.dest(value), self.lookup(units, value));
+            if lookup.divide == 1 && self.places.is_contiguous(self.graph.ty(value), &place) {
+                return self.gather(value, &lookup);
+            }
+        }
         let axes = self.iteration_order(cluster);
         let mut builder = self.builder(axes, cluster.row.len());
         for &value in &cluster.members {
@@ -131,6 +140,12 @@ impl Emitter<'_> {
 
     fn member(&mut self, units: &Units, builder: &mut Builder, value: ValueId) {
         let node = self.graph.node(value).clone();
+        if matches!(node.op, Op::Gather { .. }) {
+            let lookup = self.lookup(units, value);
+            let arg = builder.load_through(&lookup);
+            builder.args.insert(value, arg);
+            return;
+        }
         let args: Vec<Arg> = node.operands.iter().map(|&o| self.operand(units, builder, o)).collect();
         let to = dtype(node.ty.dtype);
         let same_type = |o: ValueId| self.graph.ty(o).dtype == node.ty.dtype;
@@ -157,20 +172,20 @@ impl Emitter<'_> {
         if let Some(arg) = builder.args.get(&value) {
             return *arg;
         }
-        if units.generator[value.index()] {
+        if units.generator[value.index()] || units.in_passing[value.index()] {
             self.member(units, builder, value);
             return builder.args[&value];
         }
-        let mut place = self.place(value);
-        // A value of the groups, needed for each row: spread it over the rows.
-        let spread = self.graph.ragged_axis(&builder.axes).filter(|&ragged| {
+        let place = self.place(value);
+        // A value of the groups, needed for each row, is looked up by the row's group.
+        let by_group = self.graph.ragged_axis(&builder.axes).filter(|&ragged| {
             let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
             self.graph.ty(value).has(parent) && !self.graph.ty(value).has(ragged)
         });
-        if let Some(ragged) = spread {
-            place = self.spread(value, &place, ragged);
-        }
-        let arg = builder.load(&place);
+        let arg = match by_group {
+            Some(ragged) => builder.load_through(&self.lookup_by_group(place, ragged)),
+            None => builder.load(&place),
+        };
         builder.args.insert(value, arg);
         arg
     }
@@ -191,8 +206,19 @@ impl Builder {
 
     pub(super) fn load(&mut self, place: &Place) -> Arg {
         let view = self.view(place);
-        let at = self.region.loads.iter().position(|l| *l == view).unwrap_or_else(|| {
-            self.region.loads.push(view);
+        self.push_load(plan::Load::from(view))
+    }
+
+    fn load_through(&mut self, lookup: &Lookup) -> Arg {
+        let Target { stride: axis_stride, size: axis_size } = lookup.target;
+        let index = self.view(&lookup.index);
+        let through = Some(plan::Lookup { index, divide: lookup.divide, axis_stride, axis_size });
+        self.push_load(plan::Load { view: self.view(&lookup.table), through })
+    }
+
+    fn push_load(&mut self, load: plan::Load) -> Arg {
+        let at = self.region.loads.iter().position(|l| *l == load).unwrap_or_else(|| {
+            self.region.loads.push(load);
             self.region.loads.len() - 1
         });
         Arg::Load(at as u32)
@@ -208,7 +234,10 @@ impl Builder {
         let last = self.region.dims.len().wrapping_sub(1) as u32;
         if self.region.ragged.as_ref().is_some_and(|r| r.dim == last) {
             self.region.dims.push(1);
-            self.region.loads.iter_mut().for_each(|l| l.strides.push(0));
+            for load in &mut self.region.loads {
+                load.view.strides.push(0);
+                load.through.iter_mut().for_each(|l| l.index.strides.push(0));
+            }
             self.region.stores.iter_mut().for_each(|s| s.view.strides.push(0));
         }
         self.region

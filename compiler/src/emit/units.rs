@@ -2,6 +2,9 @@
 //!
 //! Elementwise nodes join a region whose iteration space is theirs; a reduction over the innermost axes makes them the region's *row*, and
 //! then values without these axes (one for each row) may join as well. Joining never makes a cycle among units.
+//!
+//! A gather that only regions read is no node of its own: each region looks up where it reads (*in passing*). One that others read is
+//! a member of a region that stores what it looks up.
 
 use super::{Interface, attention};
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, UnaryOp, ValueId};
@@ -9,7 +12,7 @@ use rustc_hash::FxHashSet;
 use std::collections::{BTreeSet, BinaryHeap};
 
 /// Nodes in one region; more would not fit the first-level cache as tiles.
-const MAX_MEMBERS: usize = 48;
+pub(super) const MAX_MEMBERS: usize = 48;
 /// A reduction to a single row is split up by its own kernel when it is longer than this.
 const MAX_SINGLE_ROW: u64 = 1 << 16;
 /// Rows longer than this are reduced by their own kernel.
@@ -23,6 +26,8 @@ pub struct Units {
     pub of: Vec<Option<usize>>,
     /// For each node: do regions compute it anew wherever they need it (masks and the like)?
     pub generator: Vec<bool>,
+    /// For each node: is it a gather, or the division of an index, that whoever reads it does in passing?
+    pub in_passing: Vec<bool>,
     /// `add` nodes that a kernel does by accumulating, and that kernel's node.
     pub absorbed: Vec<(ValueId, ValueId)>,
     /// Outputs in the home of an input that something reads after they are made: they are copied there at the end.
@@ -79,6 +84,7 @@ impl Units {
     pub fn new(graph: &Graph, interface: &Interface) -> Units {
         let generator = generators(graph);
         let absorbed = accumulations(graph);
+        let in_passing = in_passing(graph, &generator);
         let n = graph.nodes.len();
         let mut builder = Builder {
             graph,
@@ -86,6 +92,7 @@ impl Units {
                 list: vec![],
                 of: vec![None; n],
                 generator,
+                in_passing,
                 absorbed,
                 read_after_write: vec![],
                 deps: vec![],
@@ -149,7 +156,8 @@ impl Builder<'_> {
     fn node(&mut self, value: ValueId) {
         let node = self.graph.node(value);
         let is_generated = self.units.generator[value.index()] && !self.stored[value.index()];
-        if matches!(node.op, Op::Input) || is_view(&node.op) || is_generated {
+        let in_passing = self.units.in_passing[value.index()];
+        if matches!(node.op, Op::Input) || is_view(&node.op) || is_generated || in_passing {
             return;
         }
         if let Some((_, kernel)) = self.units.absorbed.iter().find(|(add, _)| *add == value) {
@@ -162,10 +170,11 @@ impl Builder<'_> {
             return self.attention(value);
         }
         let row = match &node.op {
-            Op::Reduce { over, .. } => match self.row_of(node.operands[0], over) {
+            Op::Reduce { over, .. } => match row_of(self.graph, node.operands[0], over) {
                 Some(row) => row,
                 None => return self.kernel(value),
             },
+            Op::Gather { .. } => vec![],
             op if op.is_elementwise() => vec![],
             _ => return self.kernel(value),
         };
@@ -186,16 +195,6 @@ impl Builder<'_> {
                 self.merge(unit, other);
             }
         }
-    }
-
-    /// The axes of a reduction that a region can do: the innermost ones, not ragged, of bearable length.
-    fn row_of(&self, operand: ValueId, over: &[AxisId]) -> Option<Vec<AxisId>> {
-        let axes = &self.graph.ty(operand).axes;
-        let innermost = sorted(&axes[axes.len() - over.len()..]) == over;
-        let length: u64 = over.iter().map(|&a| self.graph.size(a)).product();
-        let rows = self.graph.numel(self.graph.ty(operand)) / length.max(1);
-        let fits = innermost && self.graph.ragged_axis(over).is_none() && length <= MAX_ROW && length > 0;
-        (fits && !(rows <= 1 && length > MAX_SINGLE_ROW)).then(|| over.to_vec())
     }
 
     /// Regions worth joining: those that make an operand, then those that read one; the latest first.
@@ -225,10 +224,30 @@ impl Builder<'_> {
         } else {
             cluster.space == space || (!cluster.row.is_empty() && rows_only == space)
         };
-        // A view shows data in memory: what it shows must have been stored by an earlier kernel.
-        let through_view =
-            |o: &ValueId| is_view(&self.graph.node(*o).op) && self.units.producer(self.graph, *o) == Some(unit);
-        fits && !self.graph.node(value).operands.iter().any(through_view) && !self.would_cycle(value, unit)
+        fits && !self.sees(value, unit) && !self.would_cycle(value, unit)
+    }
+
+    /// Does a node see in memory what a unit makes? Then the unit must have stored it before: a view shows, and an index chooses among, data in memory.
+    fn sees(&self, value: ValueId, unit: usize) -> bool {
+        let in_memory =
+            |&(read, through): &(ValueId, Through)| through == Through::Lookup || is_view(&self.graph.node(read).op);
+        let mut reads = self.memory_reads(value).into_iter().filter(in_memory);
+        reads.any(|(read, _)| self.units.producer(self.graph, read) == Some(unit))
+    }
+
+    /// What a node reads, and what is read for it in passing.
+    fn memory_reads(&self, value: ValueId) -> Vec<(ValueId, Through)> {
+        let mut found = vec![];
+        let mut stack = vec![(value, Through::Nothing)];
+        while let Some((reader, through)) = stack.pop() {
+            let looks_up = matches!(self.graph.node(reader).op, Op::Gather { .. }) || through == Through::Lookup;
+            let through = if looks_up { Through::Lookup } else { Through::Nothing };
+            for read in self.graph.reads(reader) {
+                let list = if self.units.in_passing[read.index()] { &mut stack } else { &mut found };
+                list.push((read, through));
+            }
+        }
+        found
     }
 
     /// May two regions become one?
@@ -244,12 +263,7 @@ impl Builder<'_> {
         } else {
             within(x, y) || within(y, x)
         };
-        let sees = |reader: &Cluster, unit: usize| {
-            let operands = reader.members.iter().flat_map(|&m| &self.graph.node(m).operands);
-            operands
-                .copied()
-                .any(|o| is_view(&self.graph.node(o).op) && self.units.producer(self.graph, o) == Some(unit))
-        };
+        let sees = |reader: &Cluster, unit: usize| reader.members.iter().any(|&m| self.sees(m, unit));
         fits && x.members.len() + y.members.len() <= MAX_MEMBERS
             && !sees(x, b)
             && !sees(y, a)
@@ -295,7 +309,8 @@ impl Builder<'_> {
 
     /// Does an operand from outside the unit depend on the unit?
     fn would_cycle(&self, value: ValueId, unit: usize) -> bool {
-        let outside = self.graph.reads(value).iter().flat_map(|&o| self.makers(o)).filter(|&u| u != unit).collect();
+        let reads = self.memory_reads(value).into_iter();
+        let outside = reads.flat_map(|(o, _)| self.makers(o)).filter(|&u| u != unit).collect();
         self.reach(outside, unit)
     }
 
@@ -362,7 +377,7 @@ impl Builder<'_> {
     }
 
     fn depend(&mut self, value: ValueId, unit: usize) {
-        for read in self.graph.reads(value) {
+        for (read, _) in self.memory_reads(value) {
             let makers = self.makers(read);
             self.units.deps[unit].extend(makers.into_iter().filter(|&m| m != unit));
             self.readers[read.index()].push(unit);
@@ -391,9 +406,10 @@ impl Builder<'_> {
             },
             UnitKind::Attention(_) => self.readers[input.index()].iter().all(|&r| r != writer),
             UnitKind::Region(cluster) => {
-                let operands = cluster.members.iter().flat_map(|&m| &self.graph.node(m).operands);
+                let reads = cluster.members.iter().flat_map(|&m| self.memory_reads(m));
                 let same = self.graph.ty(input).axes == self.graph.ty(output).axes;
-                operands.copied().filter(|&o| source(self.graph, o) == input).all(|o| o == input && same)
+                let in_place = |(o, through)| o == input && same && through == Through::Nothing;
+                reads.filter(|&(o, _)| source(self.graph, o) == input).all(in_place)
             }
         }
     }
@@ -426,6 +442,73 @@ pub fn source(graph: &Graph, mut value: ValueId) -> ValueId {
         value = graph.node(value).operands[0];
     }
     value
+}
+
+/// How a node reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Through {
+    /// Where it writes, or as a whole.
+    Nothing,
+    /// By index: the array that is looked up, or the index.
+    Lookup,
+}
+
+/// The axes of a reduction that a region can do: the innermost ones, not ragged, of bearable length.
+fn row_of(graph: &Graph, operand: ValueId, over: &[AxisId]) -> Option<Vec<AxisId>> {
+    let axes = &graph.ty(operand).axes;
+    let innermost = sorted(&axes[axes.len() - over.len()..]) == over;
+    let length: u64 = over.iter().map(|&a| graph.size(a)).product();
+    let rows = graph.numel(graph.ty(operand)) / length.max(1);
+    let fits = innermost && graph.ragged_axis(over).is_none() && length <= MAX_ROW && length > 0;
+    (fits && !(rows <= 1 && length > MAX_SINGLE_ROW)).then(|| over.to_vec())
+}
+
+/// The index of a gather that is another index divided by a number: that index and the number.
+pub fn divided_index(graph: &Graph, gather: ValueId) -> Option<(ValueId, u64)> {
+    let index = graph.node(gather).operands[1];
+    let Op::Binary(BinaryOp::Div) = graph.node(index).op else { return None };
+    let [rows, by] = graph.node(index).operands[..] else { return None };
+    let Op::Const(by) = graph.node(by).op else { return None };
+    (by >= 1.0 && by.fract() == 0.0 && graph.ty(rows) == graph.ty(index)).then_some((rows, by as u64))
+}
+
+/// The ragged axis along which each row of a gather looks into a table of its own group.
+pub fn table_of_group(graph: &Graph, gather: ValueId) -> Option<AxisId> {
+    let table = graph.ty(graph.node(gather).operands[0]);
+    let ragged = graph.ragged_axis(&graph.ty(gather).axes)?;
+    (!table.has(ragged) && graph.ragged_parent(ragged).is_some_and(|parent| table.has(parent))).then_some(ragged)
+}
+
+/// Gathers that only regions read, and divisions of an index that only gathers read.
+fn in_passing(graph: &Graph, generator: &[bool]) -> Vec<bool> {
+    let users = graph.users();
+    let inner = |v: ValueId| !graph.outputs.iter().any(|o| o.value == v) && !users[v.index()].is_empty();
+    let divided = |v: ValueId| {
+        let looks_up = |&u: &ValueId| {
+            matches!(graph.node(u).op, Op::Gather { .. })
+                && graph.node(u).operands[0] != v
+                && table_of_group(graph, u).is_none()
+                && divided_index(graph, u).is_some_and(|(rows, _)| !generator[rows.index()])
+        };
+        matches!(graph.node(v).op, Op::Binary(BinaryOp::Div)) && inner(v) && users[v.index()].iter().all(looks_up)
+    };
+    let divisions: Vec<bool> = graph.values().map(divided).collect();
+    let looked_up = |v: ValueId| {
+        let in_region = |&u: &ValueId| {
+            let node = graph.node(u);
+            let joins = match &node.op {
+                Op::Reduce { over, .. } => row_of(graph, node.operands[0], over).is_some(),
+                op => op.is_elementwise(),
+            };
+            // A value of the groups would have to be looked up for each row.
+            let ragged = graph.ragged_axis(&node.ty.axes);
+            let spreads = ragged
+                .is_some_and(|r| !graph.ty(v).has(r) && graph.ragged_parent(r).is_some_and(|p| graph.ty(v).has(p)));
+            joins && !spreads && !divisions[u.index()] && !generator[u.index()]
+        };
+        matches!(graph.node(v).op, Op::Gather { .. }) && inner(v) && users[v.index()].iter().all(in_region)
+    };
+    graph.values().map(|v| divisions[v.index()] || looked_up(v)).collect()
 }
 
 /// Nodes that depend on constants and positions only and cost next to nothing: computed wherever they are needed.

@@ -87,6 +87,7 @@ impl Body {
     /// A region over all elements.
     fn region(&self, loads: Vec<View>, steps: Vec<Step>, stores: Vec<Store>) -> Kernel {
         let dims = vec![self.rows, self.columns];
+        let loads = loads.into_iter().map(Load::from).collect();
         Kernel::Region(Region { dims, row_dims: 1, ragged: None, loads, steps, stores })
     }
 
@@ -285,8 +286,14 @@ impl Body {
             step(StepOp::Min, DType::I32, &[Arg::Step(0), Arg::Const((rows - 1) as f64)]),
         ];
         let stores = vec![Store { value: Arg::Step(1), view: view(source, &[1]) }];
-        let region =
-            Region { dims: vec![sent], row_dims: 1, ragged: None, loads: vec![view(sorted, &[1])], steps, stores };
+        let region = Region {
+            dims: vec![sent],
+            row_dims: 1,
+            ragged: None,
+            loads: vec![view(sorted, &[1]).into()],
+            steps,
+            stores,
+        };
         self.push("source", Kernel::Region(region));
         let gather = Gather {
             dtype: DType::F32,
@@ -319,7 +326,7 @@ impl Body {
             dims: vec![sent, columns],
             row_dims: 1,
             ragged: ragged.clone(),
-            loads: vec![view(hidden, &[columns, 1]), view(expert, &[1, 0])],
+            loads: vec![view(hidden, &[columns, 1]).into(), view(expert, &[1, 0]).into()],
             steps: vec![
                 step(StepOp::Cast, DType::F32, &[Arg::Load(1)]),
                 step(StepOp::Mul, DType::F32, &[Arg::Load(0), Arg::Step(0)]),
@@ -327,6 +334,21 @@ impl Body {
             stores: vec![Store { value: Arg::Step(1), view: view(hidden, &[columns, 1]) }],
         };
         self.push("scaled", Kernel::Region(scaled));
+        // Each token's first row, plus the row that it was sent as: looked up where they are.
+        let picked = self.array("picked");
+        let through = |index, divide, axis_size| Some(Lookup { index, divide, axis_stride: columns, axis_size });
+        let picks = Region {
+            dims: vec![rows, columns],
+            row_dims: 1,
+            ragged: None,
+            loads: vec![
+                Load { view: view(dispatched, &[0, 1]), through: through(view(inverse, &[k, 0]), 1, sent) },
+                Load { view: view(x, &[0, 1]), through: through(view(sorted, &[1, 0]), k, rows) },
+            ],
+            steps: vec![step(StepOp::Add, DType::F32, &[Arg::Load(0), Arg::Load(1)])],
+            stores: vec![Store { value: Arg::Step(0), view: view(picked, &[columns, 1]) }],
+        };
+        self.push("picked", Kernel::Region(picks));
         let combined = self.array("combined");
         let scatter = ScatterAdd {
             dtype: DType::F32,
@@ -380,7 +402,7 @@ impl Body {
             |buffer, from: u64, n: u64| (View { buffer, offset: from, strides: vec![columns, 1] }, vec![rows, n]);
         let mut copy = |name: &str, input, parts: &[(u64, u64)]| {
             let dims = half(input, 0, parts[0].1).1;
-            let loads = parts.iter().map(|(from, n)| half(input, *from, *n).0).collect();
+            let loads = parts.iter().map(|(from, n)| half(input, *from, *n).0.into()).collect();
             let stores =
                 (0..).zip(parts).map(|(i, (from, n))| Store { value: Arg::Load(i), view: half(out, *from, *n).0 });
             let region = Region { dims, row_dims: 1, ragged: None, loads, steps: vec![], stores: stores.collect() };

@@ -235,7 +235,7 @@ fn norm(shape: &Shape) -> Program {
         dims: vec![elements],
         row_dims: 1,
         ragged: None,
-        loads: vec![View { buffer: grad, offset: 0, strides: vec![1] }],
+        loads: vec![View { buffer: grad, offset: 0, strides: vec![1] }.into()],
         steps: vec![
             step(StepOp::Cast, &[Arg::Load(0)]),
             step(StepOp::Mul, &[Arg::Step(0), Arg::Step(0)]),
@@ -259,7 +259,7 @@ fn update(shape: &Shape) -> Program {
         dims: vec![],
         row_dims: 0,
         ragged: None,
-        loads: vec![view(step)],
+        loads: vec![view(step).into()],
         steps: vec![Step { op: StepOp::Cast, dtype: DType::F32, args: vec![Arg::Load(0)] }],
         stores: vec![Store { value: Arg::Step(0), view: view(rate) }],
     };

@@ -197,7 +197,7 @@ impl<'a> Walk<'a> {
                     }
                     Holds::Buffer(other) if other != same && begun => Some(Problem::Overwritten(other)),
                     Holds::Buffer(other) if other != same => Some(Problem::Undefined),
-                    Holds::Buffer(_) if piece.written < operand.elements() && piece.written < least_read(operand) => {
+                    Holds::Buffer(_) if piece.written < operand.positions() && piece.written < least_read(operand) => {
                         Some(Problem::Partly(piece.written))
                     }
                     Holds::Buffer(_) => None,
@@ -253,7 +253,7 @@ impl<'a> Walk<'a> {
         let (rule, message) = match problem {
             Problem::Undefined => (Rule::Defined, format!("{what}: it is read, but nothing wrote it")),
             Problem::Partly(n) => {
-                (Rule::Defined, format!("{what}: {} elements are read, but {n} were written", operand.elements()))
+                (Rule::Defined, format!("{what}: {} elements are read, but {n} were written", operand.positions()))
             }
             Problem::Overwritten(other) => {
                 let other = quoted(&self.program.buffers[other as usize].name);
@@ -335,7 +335,7 @@ fn range(buffer: &Buffer) -> (u64, u64) {
 /// How many different elements are read at least.
 fn least_read(operand: &Operand) -> u64 {
     let moving: Vec<(u64, u64)> = operand.dims.iter().copied().filter(|(_, stride)| *stride > 0).collect();
-    if distinct(&moving) { operand.elements() } else { 1 }
+    if distinct(&moving) { operand.positions() } else { 1 }
 }
 
 /// In scratch slots memory is used again for other values, so every buffer is itself alone; elsewhere place, type and size make a buffer.

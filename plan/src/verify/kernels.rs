@@ -83,9 +83,12 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             cx.loops(batch.chain(sums).chain([k.m.0, k.n.0, k.k.0]).chain(groups));
         }
         Kernel::Region(k) => {
-            space_of(cx, &k.dims, k.loads.iter().chain(k.stores.iter().map(|s| &s.view)));
+            let lookups = || k.loads.iter().filter_map(|l| l.through.as_ref());
+            let loads = k.loads.iter().map(|l| &l.view).chain(lookups().map(|l| &l.index));
+            space_of(cx, &k.dims, loads.chain(k.stores.iter().map(|s| &s.view)));
             region::limits(cx, k);
             cx.loops(k.ragged.iter().map(|r| r.groups));
+            lookups().for_each(|l| cx.loops([l.axis_size, l.divide]));
         }
         Kernel::Attention(Attention { inputs, .. }) | Kernel::AttentionBackward(AttentionBackward { inputs, .. }) => {
             attention::sizes(cx, inputs);
@@ -301,7 +304,6 @@ fn scatter_add(cx: &mut Cx, k: &ScatterAdd) {
 
 /// Writes against everything else that the kernel touches.
 fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
-    let in_place = matches!(kernel, Kernel::Region(_));
     for (w, write) in operands.iter().enumerate().filter(|(_, o)| o.usage.writes()) {
         let here = cx.buffer(write.buffer);
         for (o, other) in operands.iter().enumerate() {
@@ -313,7 +315,8 @@ fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
             let fine = match (other.usage.writes(), here.offset == there.offset) {
                 (_, false) => false,
                 (true, true) => footprint(here, write).disjoint(&footprint(there, other)),
-                (false, true) => in_place && same_view(here, write, there, other),
+                // (What is looked up is read along one dimension more than anything is written.)
+                (false, true) => in_place(kernel, other) && same_view(here, write, there, other),
             };
             cx.ensure(fine, Rule::Alias, || {
                 let (first, second) = (quoted(&here.name), quoted(&there.name));
@@ -321,6 +324,12 @@ fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
             });
         }
     }
+}
+
+/// May a kernel write where it reads this?
+fn in_place(kernel: &Kernel, read: &Operand) -> bool {
+    let Kernel::Region(region) = kernel else { return false };
+    !region.loads.iter().filter_map(|l| l.through.as_ref()).any(|l| l.index.buffer == read.buffer)
 }
 
 fn share_memory(a: &Buffer, b: &Buffer) -> bool {

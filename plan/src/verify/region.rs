@@ -92,7 +92,7 @@ fn arity(op: StepOp) -> usize {
 /// The type of a value; constants take any.
 fn type_of(cx: &Cx, k: &Region, arg: Arg) -> Option<DType> {
     match arg {
-        Arg::Load(i) => Some(cx.buffer(k.loads[i as usize].buffer).dtype),
+        Arg::Load(i) => Some(cx.buffer(k.loads[i as usize].view.buffer).dtype),
         Arg::Step(i) => Some(k.steps[i as usize].dtype),
         Arg::Const(_) => None,
     }

@@ -48,11 +48,11 @@ rules! {
     Access "access" "Instructions change slots with access `write`, `update` or `scratch` only."
     // Kernels.
     BufferExists "buffer-exists" "Operands name buffers of the program."
-    Sizes "sizes" "Sizes are at least 1 and their products representable; dimensions, loads, stores, steps and elements of a head are not too many; every view has a stride for each dimension."
+    Sizes "sizes" "Sizes are at least 1 and their products representable; dimensions, loads, stores, steps and elements of a head are not too many; nothing is divided by 0; every view has a stride for each dimension."
     ViewInside "view-inside" "Every element that an operand may touch lies inside of its buffer."
     ViewType "view-type" "An operand's buffer has the type that the kernel needs."
     Distinct "distinct" "No two elements are written to one place (the strides must show it: each at least as large as the reach of all smaller ones)."
-    Alias "alias" "Buffers that a kernel writes share no memory with others that it touches; but a region may store exactly where it loads, and store to different parts of one buffer."
+    Alias "alias" "Buffers that a kernel writes share no memory with others that it touches; but a region may store exactly where it loads without an index, and store to different parts of one buffer."
     Matmul "matmul" "A matrix product is of float type; with ragged rows or columns the groups share one result."
     Attention "attention" "Attention is of float type with a finite factor; no array has two positions or elements of a head in one place, and every query has an lse of its own; some gradient is wanted, that of a sink only where there is one."
     RegionForm "region-form" "A region has a row of its last dimensions; when it reduces rows, no ragged dimension is part of them; it stores something."

@@ -54,7 +54,7 @@ impl Profile {
                     runs,
                     seconds: time.as_secs_f64(),
                     flops: instruction.kernel.flops() * runs as f64,
-                    bytes: instruction.kernel.bytes(&program.buffers) as f64 * runs as f64,
+                    bytes: instruction.kernel.traffic(&program.buffers).bytes() as f64 * runs as f64,
                 });
             }
         }

@@ -43,21 +43,21 @@ impl Ragged {
 }
 
 /// The index array of a kernel: reads indices and remembers the first that is wrong.
-struct Indices<'a> {
-    data: *const i32,
-    limit: usize,
-    first_wrong: &'a AtomicU64,
+pub(super) struct Indices<'a> {
+    pub data: *const i32,
+    pub limit: usize,
+    pub first_wrong: &'a AtomicU64,
 }
 
 // SAFETY: the array is only read.
 unsafe impl Sync for Indices<'_> {}
 
-const NONE_WRONG: u64 = u64::MAX;
+pub(super) const NONE_WRONG: u64 = u64::MAX;
 
 impl Indices<'_> {
     /// The index at an element, when it is in range.
     #[inline(always)]
-    unsafe fn get(&self, element: usize) -> Option<usize> {
+    pub(super) unsafe fn get(&self, element: usize) -> Option<usize> {
         // SAFETY: the element exists (the caller's contract).
         let value = unsafe { *self.data.add(element) };
         // Negative ones become large.

@@ -44,6 +44,10 @@ macro_rules! kernel {
 }
 
 /// Takes an instruction out, and the event that it records with it.
+fn lookup(plan: &mut Plan) -> &mut Lookup {
+    kernel!(plan, "picked", Region).loads[1].through.as_mut().expect("it is looked up")
+}
+
 fn remove(program: &mut Program, name: &str) {
     let at = program.instructions.iter().position(|i| i.name == name).expect("the tiny plan has it");
     let removed = program.instructions.remove(at);
@@ -114,12 +118,12 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::BufferExists, "view", |p| kernel!(p, "softmax", Region).stores[0].view.buffer = 999),
     (Rule::Sizes, "size 0", |p| kernel!(p, "product", Matmul).m.0 = 0),
     (Rule::Sizes, "product overflow", |p| kernel!(p, "softmax", Region).dims = vec![u64::MAX, 2]),
-    (Rule::Sizes, "strides", |p| kernel!(p, "softmax", Region).loads[0].strides.truncate(1)),
+    (Rule::Sizes, "strides", |p| kernel!(p, "softmax", Region).loads[0].view.strides.truncate(1)),
     (Rule::Sizes, "kept strides", |p| kernel!(p, "sums", Reduce).out.strides.clear()),
     (Rule::Sizes, "dimensions", |p| {
         let region = kernel!(p, "softmax", Region);
         region.dims.resize(17, 1);
-        region.loads.iter_mut().for_each(|l| l.strides.resize(17, 1));
+        region.loads.iter_mut().for_each(|l| l.view.strides.resize(17, 1));
         region.stores.iter_mut().for_each(|s| s.view.strides.resize(17, 1));
     }),
     (Rule::Sizes, "no rows to count", |p| {
@@ -130,10 +134,14 @@ const BROKEN: &[(Rule, &str, Break)] = &[
         let region = kernel!(p, "softmax", Region);
         region.loads.resize(257, region.loads[0].clone());
     }),
-    (Rule::ViewInside, "offset", |p| kernel!(p, "softmax", Region).loads[0].offset += 1),
-    (Rule::ViewInside, "overflow", |p| kernel!(p, "softmax", Region).loads[0].strides[0] = u64::MAX),
+    (Rule::ViewInside, "offset", |p| kernel!(p, "softmax", Region).loads[0].view.offset += 1),
+    (Rule::ViewInside, "overflow", |p| kernel!(p, "softmax", Region).loads[0].view.strides[0] = u64::MAX),
     (Rule::ViewInside, "rows", |p| kernel!(p, "product", Matmul).m.0 += 1),
     (Rule::ViewInside, "groups", |p| kernel!(p, "hidden", Matmul).groups.as_mut().expect("it has groups").count += 1),
+    (Rule::Sizes, "divided by 0", |p| lookup(p).divide = 0),
+    (Rule::Sizes, "strides of a load's index", |p| lookup(p).index.strides.clear()),
+    (Rule::ViewInside, "looked-up axis of a load", |p| lookup(p).axis_size += 1),
+    (Rule::ViewInside, "index of a load", |p| lookup(p).index.strides[0] += 2),
     (Rule::ViewInside, "looked-up axis", |p| kernel!(p, "dispatched", Gather).axis_size += 1),
     (Rule::ViewInside, "scan", |p| kernel!(p, "scan", Scan).n += 1),
     (Rule::Sizes, "scan overflow", |p| kernel!(p, "scan", Scan).outer = 1 << 60),
@@ -144,6 +152,7 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::ViewInside, "row groups", |p| kernel!(p, "expert", RowGroups).rows += 1),
     (Rule::ViewInside, "random", |p| kernel!(p, "noise", Random).dims[0] += 1),
     (Rule::ViewInside, "key", |p| buffer(p, "key").elements = 3),
+    (Rule::ViewType, "index of a load", |p| lookup(p).index.buffer = kernel!(p, "dispatched", Gather).x.buffer),
     (Rule::ViewType, "index", |p| buffer(p, "source").dtype = DType::F32),
     (Rule::ViewType, "product", |p| kernel!(p, "product", Matmul).dtype = DType::F64),
     (Rule::Distinct, "store", |p| kernel!(p, "softmax", Region).stores[0].view.strides = vec![8, 0]),
@@ -155,6 +164,10 @@ const BROKEN: &[(Rule, &str, Break)] = &[
         let region = kernel!(p, "gelu", Region);
         region.dims[0] -= 1;
         region.stores[0].view.offset += 8;
+    }),
+    (Rule::Alias, "where it looks up", |p| {
+        let region = kernel!(p, "picked", Region);
+        region.stores[0].view.buffer = region.loads[0].view.buffer;
     }),
     (Rule::Alias, "two stores", |p| kernel!(p, "joined.front", Region).stores[1].view.offset -= 1),
     (Rule::Matmul, "integers", |p| {

@@ -18,7 +18,7 @@ pub(super) fn comb(plan: &mut Plan) {
             dims: vec![],
             row_dims: 0,
             ragged: None,
-            loads: vec![view(load)],
+            loads: vec![view(load).into()],
             steps: vec![],
             stores: vec![Store { value: Arg::Load(0), view: view(store) }],
         })
@@ -92,7 +92,7 @@ fn many_small_values_read_together_do_not_take_forever() {
     let region = |from, to| {
         let view = |buffer| View { buffer, offset: 0, strides: vec![] };
         let stores = vec![Store { value: Arg::Const(0.0), view: view(to) }];
-        let load = |from: Option<u32>| from.map(view).into_iter().collect();
+        let load = |from: Option<u32>| from.map(|l| view(l).into()).into_iter().collect();
         Kernel::Region(Region { dims: vec![], row_dims: 0, ragged: None, loads: load(from), steps: vec![], stores })
     };
     let first = plan.programs.len() as u32;

@@ -29,21 +29,24 @@ pub(super) fn compile(region: &plan::Region, cx: &PrepareCx) -> Result<Program, 
     Ok(super::registers::assign(compiler.finish()))
 }
 
-/// A store may share its place with a load only when both see it in the same way.
+/// A store may share its place with a load only when both see it in the same way, and never with what is looked up or an index.
 fn check_in_place(region: &plan::Region, accesses: &Accesses, cx: &PrepareCx) -> Result<(), PrepareError> {
     let bytes = |view: &plan::View| cx.buffers[view.buffer as usize].dtype.bytes();
     for store in &region.stores {
         for load in &region.loads {
-            let shared = cx.same_place(store.view.buffer as usize, load.buffer as usize);
-            let same = store.view.offset == load.offset
-                && store.view.strides == load.strides
-                && bytes(&store.view) == bytes(load);
-            ensure(!shared || same, || {
-                format!("buffer {} is read and written through different views", store.view.buffer)
-            })?;
+            let shared = |read: &plan::View| cx.same_place(store.view.buffer as usize, read.buffer as usize);
+            let same = store.view.offset == load.view.offset
+                && store.view.strides == load.view.strides
+                && bytes(&store.view) == bytes(&load.view);
+            let apart = match &load.through {
+                Some(lookup) => !shared(&load.view) && !shared(&lookup.index),
+                None => !shared(&load.view) || same,
+            };
+            ensure(apart, || format!("buffer {} is read and written through different views", store.view.buffer))?;
         }
     }
-    debug_assert!(accesses.all.len() == accesses.loads + accesses.indices + region.stores.len());
+    let lookups = region.loads.iter().filter(|l| l.through.is_some()).count();
+    debug_assert!(accesses.all.len() == accesses.loads + accesses.indices + region.stores.len() + lookups);
     Ok(())
 }
 
@@ -142,7 +145,9 @@ impl<'r> Compiler<'r> {
 
     /// The shape of an access in a block. Within one row, and where there is only one, columns are all there is.
     fn shape_of(&self, access: usize) -> Shape {
-        let shape = self.program.space.shape(&self.program.accesses[access]);
+        let of = |access: usize| self.program.space.shape(&self.program.accesses[access]);
+        let through = self.program.accesses[access].through;
+        let shape = through.map_or(of(access), |t| of(access).join(of(t.index)));
         let columns_are_all = self.wide() || self.program.space.outer() == 0;
         if shape == Shape::Column && columns_are_all { Shape::Full } else { shape }
     }
@@ -269,7 +274,7 @@ impl<'r> Compiler<'r> {
     fn shared_loads<'a>(&'a self, store: usize, cx: &'a PrepareCx) -> impl Iterator<Item = usize> + 'a {
         let written = self.region.stores[store].view.buffer as usize;
         let loads = self.region.loads.iter().enumerate();
-        loads.filter(move |(_, l)| cx.same_place(l.buffer as usize, written)).map(|(i, _)| i)
+        loads.filter(move |(_, l)| cx.same_place(l.view.buffer as usize, written)).map(|(i, _)| i)
     }
 
     /// Which steps compute straight into memory, and until when the other stores must wait.
@@ -305,7 +310,7 @@ impl<'r> Compiler<'r> {
     fn in_place(&self, access: usize) -> bool {
         let (space, access_) = (&self.program.space, &self.program.accesses[access]);
         let (outer, row) = access_.strides.split_at(space.outer());
-        let plain = access_.dtype != DType::Bf16 && access_.place != Place::Index;
+        let plain = access_.dtype != DType::Bf16 && access_.place != Place::Index && access_.through.is_none();
         let across = outer.last().copied().unwrap_or(0);
         plain
             && match self.shape_of(access) {
@@ -499,6 +504,13 @@ impl<'r> Compiler<'r> {
             let have = self.arg_dtype(store.value).unwrap_or(want);
             ensure(class(have) == class(want), || format!("store {i}: {have:?} to {want:?}"))?;
             let phase = self.store_phase[i];
+            if let Arg::Load(load) = store.value
+                && self.transfers(load as usize, access)
+            {
+                let (op, to) = (Op::Transfer { load: load as usize, store: access }, self.access_slot(access));
+                list.push((phase, Instruction { op, shape, to, args: [to; 3] }));
+                continue;
+            }
             let value = match store.value {
                 Arg::Load(l) if self.endangered[l as usize] => self.copied_load(l as usize, phase),
                 _ => self.arg(store.value, want, phase),
@@ -520,6 +532,17 @@ impl<'r> Compiler<'r> {
             }
         }
         Ok(())
+    }
+
+    /// Does a store take what is looked up from memory to memory? When nothing else needs it in a register.
+    fn transfers(&self, load: usize, store: usize) -> bool {
+        let (from, to) = (&self.program.accesses[load], &self.program.accesses[store]);
+        let mut steps = self.region.steps.iter().zip(&self.used);
+        from.through.is_some()
+            && from.dtype == to.dtype
+            && self.shape_of(load) == Shape::Full
+            && self.shape_of(store) == Shape::Full
+            && !steps.any(|(s, &used)| used && s.args.contains(&Arg::Load(load as u32)))
     }
 
     /// A load in a register, wherever it could be used.

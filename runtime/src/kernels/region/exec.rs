@@ -1,9 +1,10 @@
 //! Runs a region's program: cuts the space into blocks, and for each sets the operands and goes through the instructions.
 
 use super::copy::{Move, Rectangle, copy, fill_index};
+use super::lookup::{Table, Wrong};
 use super::ops::{self, Arg, Loop};
 use super::program::{Class, Home, Instruction, Op, Program, Slot};
-use super::space::{MOST_DIMS, Place, Shape};
+use super::space::{MOST_DIMS, Place, Shape, Through};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::rows::{Rows, reduce_rows};
 use crate::kernels::{KernelCx, KernelError};
@@ -60,17 +61,19 @@ pub(super) unsafe fn run(program: &Program, cpu: Cpu, cx: &KernelCx) -> Result<(
     let blocks = before * row_blocks * column_blocks;
     let columns = if program.whole_rows { row } else { program.block_columns.min(row) };
     let block_work = program.block_rows.min(last) * columns * program.weight;
+    let wrong = Wrong::none();
     cx.pool.run_ranges(blocks, GRAIN.div_ceil(block_work.max(1)), &|first, end, worker| {
         // SAFETY: the caller's contract; blocks write places of their own.
         unsafe {
-            let frame = Frame::new(program, cpu, cx, &extent, worker);
+            let frame = Frame::new(program, cpu, cx, &extent, &wrong, worker);
             frame.prologue();
             for block in first..end {
                 frame.block(block);
             }
         }
     });
-    Ok(())
+    // SAFETY: the caller's contract.
+    unsafe { wrong.result(program, cx) }
 }
 
 /// A worker's view of a run: its tables and registers lie in the scratch.
@@ -79,6 +82,7 @@ struct Frame<'a> {
     cpu: Cpu,
     cx: &'a KernelCx<'a>,
     extent: &'a Extent,
+    wrong: &'a Wrong,
     /// For each operand where it is in this block.
     operands: *mut Arg,
     /// For each access the element of the block's first row, at the row's start.
@@ -100,6 +104,7 @@ impl<'a> Frame<'a> {
         cpu: Cpu,
         cx: &'a KernelCx<'a>,
         extent: &'a Extent,
+        wrong: &'a Wrong,
         worker: usize,
     ) -> Frame<'a> {
         let base = cx.scratch.worker(worker);
@@ -108,7 +113,7 @@ impl<'a> Frame<'a> {
             let operands = base.cast::<Arg>();
             let starts = base.add(program.operands.len() * size_of::<Arg>()).cast::<usize>();
             let registers = base.add(tables_bytes(program));
-            let frame = Frame { program, cpu, cx, extent, operands, starts, registers };
+            let frame = Frame { program, cpu, cx, extent, wrong, operands, starts, registers };
             for (slot, operand) in program.operands.iter().enumerate() {
                 let (row, column) = match operand.shape {
                     Shape::One => (0, 0),
@@ -247,6 +252,7 @@ impl<'a> Frame<'a> {
                 match instruction.op {
                     Op::Load(access) => self.load(access, self.arg(instruction.to), instruction.shape, block),
                     Op::Store(access) => self.store(access, instruction, block),
+                    Op::Transfer { load, store } => self.transfer(load, store, block),
                     Op::Reduce(class, op) => {
                         let (from, to) = (self.arg(instruction.args[0]), self.arg(instruction.to));
                         let rows = Rows {
@@ -312,18 +318,57 @@ impl<'a> Frame<'a> {
 
     unsafe fn load(&self, access: usize, to: Arg, shape: Shape, block: Block) {
         let strides = [if shape == Shape::Row { 1 } else { to.row }, 1];
-        // SAFETY: the register has room for the block.
+        let a = &self.program.accesses[access];
+        let at = |column: usize| to.ptr.wrapping_add(column * bytes_of(a.dtype));
+        // SAFETY: the register has room for the block; accesses lie within their buffers.
         unsafe {
-            self.rectangles(access, shape, block, &|memory, along, row, column, rows, columns| {
-                let to = to
-                    .ptr
-                    .add((row * strides[0] + column * strides[1]) * bytes_of(self.program.accesses[access].dtype));
-                let r = Rectangle { from: memory, from_strides: along, to, to_strides: strides, rows, columns };
-                match (self.program.accesses[access].place, self.program.accesses[access].dtype) {
-                    (Place::Index, _) => fill_index(self.cpu, memory as usize, &r),
-                    (_, DType::Bf16) => copy(self.cpu, Move::Widen, &r),
-                    (_, dtype) => copy(self.cpu, plain(dtype), &r),
+            match a.through {
+                None => self.segments([access], shape, block, &|[element], [along], column, rows, columns| {
+                    let from = self.memory(access, element);
+                    let (to, to_strides) = (at(column), strides);
+                    let r = Rectangle { from, from_strides: along, to, to_strides, rows, columns };
+                    match (a.place, a.dtype) {
+                        (Place::Index, _) => fill_index(self.cpu, from as usize, &r),
+                        (_, DType::Bf16) => copy(self.cpu, Move::Widen, &r),
+                        (_, dtype) => copy(self.cpu, plain(dtype), &r),
+                    }
+                }),
+                Some(through) => {
+                    let how = if a.dtype == DType::Bf16 { Move::Widen } else { plain(a.dtype) };
+                    let (table, index) = self.table(access, how, &through);
+                    let both = [access, through.index];
+                    self.segments(both, shape, block, &|elements, along, column, rows, columns| {
+                        let first_wrong = table.look_up(index, elements, along, at(column), strides, [rows, columns]);
+                        self.wrong.add(access, first_wrong);
+                    });
                 }
+            }
+        }
+    }
+
+    /// What a load looks up, and its index.
+    unsafe fn table(&self, access: usize, how: Move, through: &Through) -> (Table, *const i32) {
+        // SAFETY: accesses lie within their buffers.
+        let (data, index) = unsafe { (self.memory(access, 0), self.memory(through.index, 0).cast::<i32>()) };
+        (Table::new(self.cpu, how, data, self.program.accesses[access].dtype, through), index)
+    }
+
+    unsafe fn transfer(&self, load: usize, store: usize, block: Block) {
+        let a = &self.program.accesses[load];
+        let through = a.through.expect("only what is looked up is transferred");
+        // SAFETY: as for loads and stores; no store shares memory with what is looked up.
+        unsafe {
+            let (table, index) = self.table(load, plain(a.dtype), &through);
+            let all = [load, through.index, store];
+            self.segments(all, Shape::Full, block, &|[from, at, to],
+                                                     [of_table, of_index, of_store],
+                                                     _,
+                                                     rows,
+                                                     columns| {
+                let to = self.memory(store, to).cast_mut();
+                let size = [rows, columns];
+                let first_wrong = table.look_up(index, [from, at], [of_table, of_index], to, of_store, size);
+                self.wrong.add(load, first_wrong);
             });
         }
     }
@@ -335,56 +380,63 @@ impl<'a> Frame<'a> {
         let from_strides = [from.row, from.column];
         // SAFETY: the access lies within its buffer.
         unsafe {
-            self.rectangles(access, instruction.shape, block, &|memory, along, row, column, rows, columns| {
-                let from = from.ptr.add((row * from_strides[0] + column * from_strides[1]) * bytes_of(dtype));
-                let r = Rectangle { from, from_strides, to: memory.cast_mut(), to_strides: along, rows, columns };
+            self.segments([access], instruction.shape, block, &|[element], [along], column, rows, columns| {
+                let to = self.memory(access, element).cast_mut();
+                let from = from.ptr.add(column * from_strides[1] * bytes_of(dtype));
+                let r = Rectangle { from, from_strides, to, to_strides: along, rows, columns };
                 copy(self.cpu, if dtype == DType::Bf16 { Move::Narrow } else { plain(dtype) }, &r);
             });
         }
     }
 
-    /// Calls `each(memory, strides of rows and columns, first row, first column, rows, columns)` for rectangles that cover the block's part
-    /// of an access. For an index, `memory` is the first value.
-    unsafe fn rectangles(
-        &self,
-        access: usize,
-        shape: Shape,
-        block: Block,
-        each: &dyn Fn(*const u8, [usize; 2], usize, usize, usize, usize),
-    ) {
+    /// An element of an access in memory; for an index its value.
+    unsafe fn memory(&self, access: usize, element: usize) -> *const u8 {
         let a = &self.program.accesses[access];
-        let outer = self.extent.outer;
-        let across = if outer > 0 { a.strides[outer - 1] } else { 0 };
-        // SAFETY: the table has a place for each access.
-        let start = unsafe { *self.starts.add(access) };
-        let at = |element: usize| match a.place {
+        match a.place {
             Place::Index => std::ptr::without_provenance(element),
             // SAFETY: the element lies in the buffer (the caller's contract).
             Place::Buffer { buffer, .. } => unsafe {
                 self.cx.buffers[buffer].ptr.add(element * a.dtype.bytes() as usize).cast_const()
             },
-        };
+        }
+    }
+
+    /// Calls `each(first elements, strides of rows and columns, first column of the block, rows, columns)` for segments that cover the block's part
+    /// of accesses. For an index, the first element is the first value.
+    unsafe fn segments<const N: usize>(
+        &self,
+        accesses: [usize; N],
+        shape: Shape,
+        block: Block,
+        each: &dyn Fn([usize; N], [[usize; 2]; N], usize, usize, usize),
+    ) {
+        let outer = self.extent.outer;
+        let strides = accesses.map(|a| &self.program.accesses[a].strides[..]);
+        let across = strides.map(|s| if outer > 0 { s[outer - 1] } else { 0 });
+        // SAFETY: the table has a place for each access.
+        let start = accesses.map(|a| unsafe { *self.starts.add(a) });
         match shape {
-            Shape::One => each(at(start), [0, 0], 0, 0, 1, 1),
-            Shape::Row => each(at(start), [across, 0], 0, 0, block.rows, 1),
+            Shape::One => each(start, [[0, 0]; N], 0, 1, 1),
+            Shape::Row => each(start, across.map(|a| [a, 0]), 0, block.rows, 1),
             Shape::Column | Shape::Full => {
                 let rows = if shape == Shape::Full { block.rows } else { 1 };
                 let dims = &self.extent.dims[outer..self.program.space.dims.len()];
-                let strides = &a.strides[outer..];
-                let (&run, &stride) =
-                    (dims.last().expect("a row has dimensions"), strides.last().expect("as many strides"));
+                let inner_dim = dims.len() - 1;
+                let run = dims[inner_dim];
+                let along = std::array::from_fn(|i| [across[i], strides[i][outer + inner_dim]]);
                 let end = block.first_column + block.columns;
                 let mut column = block.first_column;
                 while column < end {
                     // The run of the innermost dimension that the column is in.
                     let (mut rest, inner) = (column / run, column % run);
-                    let mut element = start + inner * stride;
-                    for (dim, stride) in dims.iter().zip(strides).rev().skip(1) {
-                        element += rest % dim * stride;
-                        rest /= dim;
+                    let mut elements: [usize; N] = std::array::from_fn(|i| start[i] + inner * along[i][1]);
+                    for dim in (0..inner_dim).rev() {
+                        let at = rest % dims[dim];
+                        (0..N).for_each(|i| elements[i] += at * strides[i][outer + dim]);
+                        rest /= dims[dim];
                     }
                     let length = (run - inner).min(end - column);
-                    each(at(element), [across, stride], 0, column - block.first_column, rows, length);
+                    each(elements, along, column - block.first_column, rows, length);
                     column += length;
                 }
             }

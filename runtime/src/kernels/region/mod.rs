@@ -7,6 +7,7 @@
 mod compile;
 pub(super) mod copy;
 mod exec;
+mod lookup;
 mod ops;
 mod program;
 mod registers;

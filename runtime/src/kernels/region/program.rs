@@ -80,6 +80,8 @@ pub(super) enum Op {
     Load(usize),
     /// From an operand to an access, converted.
     Store(usize),
+    /// From a load through an index straight to the store of an access, of one type.
+    Transfer { load: usize, store: usize },
 }
 
 /// A pass over the columns of a row.

@@ -21,6 +21,18 @@ pub(super) struct Access {
     pub place: Place,
     pub dtype: DType,
     pub strides: Vec<usize>,
+    pub through: Option<Through>,
+}
+
+/// The index that a load goes through.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Through {
+    /// The access that reads it.
+    pub index: usize,
+    pub divide: usize,
+    /// Elements from one position of the looked-up axis to the next.
+    pub axis_stride: usize,
+    pub axis_size: usize,
 }
 
 /// How an access varies, seen from a block: rows of one outer dimension.
@@ -81,7 +93,7 @@ impl Space {
         self.dims.len() - self.row_dims
     }
 
-    /// How an access varies.
+    /// How an access varies by its own strides.
     pub fn shape(&self, access: &Access) -> Shape {
         let (outer, row) = access.strides.split_at(self.outer());
         match (outer.iter().any(|&s| s != 0), row.iter().any(|&s| s != 0)) {
@@ -93,7 +105,7 @@ impl Space {
     }
 }
 
-/// Loads, then indices (in the order of their steps), then stores.
+/// Loads, then indices (in the order of their steps), then stores, then what loads go through.
 pub(super) struct Accesses {
     pub all: Vec<Access>,
     pub loads: usize,
@@ -144,20 +156,32 @@ fn collect(region: &plan::Region, cx: &PrepareCx) -> Result<Accesses, PrepareErr
         let (buffer, dtype) = cx.buffer(view.buffer)?;
         ensure(view.strides.len() == dims, || format!("{} strides for {dims} dimensions", view.strides.len()))?;
         let place = Place::Buffer { buffer, offset: view.offset as usize };
-        Ok(Access { place, dtype, strides: view.strides.iter().map(|&s| s as usize).collect() })
+        Ok(Access { place, dtype, strides: view.strides.iter().map(|&s| s as usize).collect(), through: None })
     };
-    let mut all = region.loads.iter().map(access).collect::<Result<Vec<_>, _>>()?;
+    let mut all = region.loads.iter().map(|l| access(&l.view)).collect::<Result<Vec<_>, _>>()?;
     let loads = all.len();
     for step in &region.steps {
         if let StepOp::Index(dim) = step.op {
             ensure((dim as usize) < dims, || format!("there is no dimension {dim}"))?;
             let strides = (0..dims).map(|d| (d == dim as usize) as usize).collect();
-            all.push(Access { place: Place::Index, dtype: DType::I32, strides });
+            all.push(Access { place: Place::Index, dtype: DType::I32, strides, through: None });
         }
     }
     let indices = all.len() - loads;
     for store in &region.stores {
         all.push(access(&store.view)?);
+    }
+    for (load, lookup) in region.loads.iter().enumerate() {
+        let Some(lookup) = &lookup.through else { continue };
+        cx.buffer_of(lookup.index.buffer, DType::I32, "an index")?;
+        ensure(lookup.divide > 0, || "an index divided by 0".into())?;
+        all[load].through = Some(Through {
+            index: all.len(),
+            divide: lookup.divide as usize,
+            axis_stride: lookup.axis_stride as usize,
+            axis_size: lookup.axis_size as usize,
+        });
+        all.push(access(&lookup.index)?);
     }
     Ok(Accesses { all, loads, indices })
 }
@@ -215,11 +239,14 @@ fn shift(space: &mut Space, all: &mut [Access], from: usize, to: usize) {
 
 /// Makes the dimension along which most accesses are contiguous the innermost; where there is a choice, the one that is.
 fn choose_inner(space: &mut Space, all: &mut [Access]) {
+    // Along a dimension of an index elements are picked one by one.
+    let picks = |a: &Access, dim: usize| a.through.is_some_and(|t| all[t.index].strides[dim] != 0);
+    let values = all.len() - all.iter().filter(|a| a.through.is_some()).count();
     let score = |dim: usize| -> usize {
-        let contiguous = |a: &&Access| a.place != Place::Index && a.strides[dim] == 1;
+        let contiguous = |a: &&Access| a.place != Place::Index && a.strides[dim] == 1 && !picks(a, dim);
         // A narrow dimension makes short rows, however contiguous.
         let wide = if space.dims[dim] >= 8 { 2 } else { 1 };
-        all.iter().filter(contiguous).count() * wide
+        all[..values].iter().filter(contiguous).count() * wide
     };
     let last = space.dims.len() - 1;
     let best = (0..=last).max_by_key(|&dim| (score(dim), dim)).expect("there is a dimension");

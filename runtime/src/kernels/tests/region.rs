@@ -3,7 +3,7 @@
 
 use super::harness::{Memory, Rng, indices, layout, offset, rounded};
 use crate::kernels::{Cpu, math, prepare};
-use forebay_plan::{Arg, DType, Kernel, RaggedLimit, Region, Step, StepOp, Store, View};
+use forebay_plan::{Arg, DType, Kernel, Load, Lookup, RaggedLimit, Region, Step, StepOp, Store, View};
 use proptest::prelude::*;
 
 /// The order of sums that the kernels document, written once more.
@@ -95,11 +95,22 @@ fn binary(op: StepOp, a: f64, b: f64, dtype: DType) -> f64 {
     }
 }
 
+/// Which element of its buffer a load reads.
+fn place(load: &Load, element: &[usize], memory: &[Vec<f64>]) -> usize {
+    let at = |view: &View| view.offset as usize + offset(element, &view.strides);
+    let by_index = load.through.as_ref().map_or(0, |l| {
+        // A row without elements may have no index.
+        let value = memory[l.index.buffer as usize].get(at(&l.index)).map_or(0, |&v| v as u64);
+        value / l.divide * l.axis_stride
+    });
+    at(&load.view) + by_index as usize
+}
+
 /// What the region leaves in the buffers.
 fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
     let dims: Vec<usize> = region.dims.iter().map(|&d| d as usize).collect();
     let dtype_of = |arg: Arg| match arg {
-        Arg::Load(l) => Some(memory.buffers[region.loads[l as usize].buffer as usize].dtype),
+        Arg::Load(l) => Some(memory.buffers[region.loads[l as usize].view.buffer as usize].dtype),
         Arg::Step(s) => Some(region.steps[s as usize].dtype),
         Arg::Const(_) => None,
     };
@@ -128,9 +139,8 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
                 Arg::Const(c) => rounded(c, want),
                 Arg::Step(s) => steps[s as usize][i],
                 Arg::Load(l) => {
-                    let view = &region.loads[l as usize];
-                    let place = view.offset as usize + offset(&elements[i], &view.strides);
-                    before[view.buffer as usize].get(place).copied().unwrap_or(0.0)
+                    let place = place(&region.loads[l as usize], &elements[i], &before);
+                    before[region.loads[l as usize].view.buffer as usize].get(place).copied().unwrap_or(0.0)
                 }
             };
             let n = elements.len();
@@ -172,8 +182,8 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
                     Arg::Const(c) => c,
                     Arg::Step(s) => steps[s as usize][i],
                     Arg::Load(l) => {
-                        let view = &region.loads[l as usize];
-                        before[view.buffer as usize][view.offset as usize + offset(element, &view.strides)]
+                        let load = &region.loads[l as usize];
+                        before[load.view.buffer as usize][place(load, element, &before)]
                     }
                 };
                 let place = store.view.offset as usize + offset(element, &store.view.strides);
@@ -245,9 +255,40 @@ impl Builder<'_> {
         let start = self.rng.below(3);
         let values = self.values(dtype, elements + start);
         let buffer = self.memory.add(dtype, &values);
-        let row = strides[self.dims.len() - self.row_dims..].iter().all(|&s| s == 0);
+        self.push_load(Load { view: View { buffer, offset: start as u64, strides }, through: None }, dtype);
+    }
+
+    fn push_load(&mut self, load: Load, dtype: DType) {
+        let outer = self.dims.len() - self.row_dims;
+        let still = |view: &View| view.strides[outer..].iter().all(|&s| s == 0);
+        let row = still(&load.view) && load.through.as_ref().is_none_or(|l| still(&l.index));
         self.known.push(Known { arg: Arg::Load(self.region.loads.len() as u32), dtype, row });
-        self.region.loads.push(View { buffer, offset: start as u64, strides });
+        self.region.loads.push(load);
+    }
+
+    /// A load through an index: both have some of the dimensions, in any order in memory.
+    fn lookup(&mut self) {
+        let dtype = self.rng.pick(&[DType::F32, DType::Bf16, DType::F64, DType::I32, DType::Bool]);
+        let (axis, divide) = (self.rng.pick(&[1, 2, 7, 30]), self.rng.pick(&[1, 1, 2, 3]));
+        let mut some = |extra: &[usize]| {
+            let has: Vec<bool> = self.dims.iter().map(|_| self.rng.coin()).collect();
+            let sizes: Vec<usize> = self.dims.iter().zip(&has).map(|(&d, &h)| if h { d } else { 1 }).collect();
+            let (mut strides, elements) = layout(self.rng, &[&sizes[..], extra].concat());
+            strides.iter_mut().zip(&has).for_each(|(s, &h)| *s *= u64::from(h));
+            (strides, elements)
+        };
+        let ((mut strides, elements), (index_strides, indices)) = (some(&[axis]), some(&[]));
+        let axis_stride = strides.pop().expect("there is an axis");
+        let values = self.values(dtype, elements + 1);
+        let chosen: Vec<f64> = (0..indices + 2).map(|_| self.rng.below(axis * divide) as f64).collect();
+        let (table, index) = (self.memory.add(dtype, &values), self.memory.add(DType::I32, &chosen));
+        let through = Some(Lookup {
+            index: View { buffer: index, offset: 2, strides: index_strides },
+            divide: divide as u64,
+            axis_stride,
+            axis_size: axis as u64,
+        });
+        self.push_load(Load { view: View { buffer: table, offset: 1, strides }, through }, dtype);
     }
 
     fn of(&mut self, want: impl Fn(DType) -> bool) -> Option<Known> {
@@ -339,7 +380,7 @@ impl Builder<'_> {
             let whole = |v: &View| v.strides.iter().zip(&self.dims).all(|(&s, &d)| s != 0 || d == 1);
             let taken = |v: &View| self.region.stores.iter().any(|s| s.view.buffer == v.buffer);
             let fits = |v: &&View| self.memory.buffers[v.buffer as usize].dtype == value.dtype && whole(v) && !taken(v);
-            if let Some(view) = self.region.loads.iter().find(fits) {
+            if let Some(view) = self.region.loads.iter().filter(|l| l.through.is_none()).map(|l| &l.view).find(fits) {
                 let view = view.clone();
                 self.region.stores.push(Store { value: value.arg, view });
                 return;
@@ -389,7 +430,7 @@ fn random_region(seed: u64, loads: usize, steps: usize, wide: bool) -> (Region, 
             b.region.ragged = Some(RaggedLimit { dim: dim as u32, offsets, groups: groups as u64 });
         }
     }
-    (0..loads.max(1)).for_each(|_| b.load());
+    (0..loads.max(1)).for_each(|_| if b.rng.below(3) == 0 { b.lookup() } else { b.load() });
     (0..steps).for_each(|_| b.step(reduces));
     let stores = 1 + b.rng.below(3);
     (0..stores).for_each(|_| b.store(reduces && b_has_reduction(&b_steps(&b))));
@@ -446,7 +487,7 @@ fn softmax_in_place() {
             dims: vec![3, n as u64],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(x, &[n as u64, 1])],
+            loads: vec![view(x, &[n as u64, 1]).into()],
             steps: vec![
                 step(StepOp::RowMax, DType::F32, &[Load(0)]),
                 step(StepOp::Sub, DType::F32, &[Load(0), S(0)]),
@@ -475,7 +516,7 @@ fn stores_do_not_spoil_loads() {
             dims: vec![n],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(a, &[1]), view(b, &[1])],
+            loads: vec![view(a, &[1]).into(), view(b, &[1]).into()],
             steps: vec![step(StepOp::Add, DType::F32, &[Arg::Load(0), Arg::Const(1.0)])],
             stores: vec![
                 Store { value: Arg::Load(1), view: view(a, &[1]) },
@@ -499,7 +540,7 @@ fn row_values_in_place() {
             dims: vec![2, n],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(x, &[n, 1]), view(scale, &[1, 0])],
+            loads: vec![view(x, &[n, 1]).into(), view(scale, &[1, 0]).into()],
             steps: vec![
                 step(StepOp::Mul, DType::F32, &[Load(0), Load(1)]),
                 step(StepOp::RowSum, DType::F32, &[S(0)]),
@@ -532,7 +573,7 @@ fn special_values() {
                 dims: vec![n],
                 row_dims: 1,
                 ragged: None,
-                loads: vec![view(x, &[1])],
+                loads: vec![view(x, &[1]).into()],
                 steps: vec![step(Cast, dtype, &[Arg::Load(0)]), step(op, dtype, &[Arg::Step(0)])],
                 stores: vec![Store { value: Arg::Step(1), view: view(y, &[1]) }],
             };
@@ -546,7 +587,7 @@ fn special_values() {
             dims: vec![n, n],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(x, &[1, 0]), view(x, &[0, 1])],
+            loads: vec![view(x, &[1, 0]).into(), view(x, &[0, 1]).into()],
             steps: vec![step(op, DType::F32, &[Arg::Load(0), Arg::Load(1)])],
             stores: vec![Store { value: Arg::Step(0), view: view(y, &[n, 1]) }],
         };
@@ -559,7 +600,7 @@ fn special_values() {
             dims: vec![n],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(x, &[1])],
+            loads: vec![view(x, &[1]).into()],
             steps: vec![step(Cast, dtype, &[Arg::Load(0)])],
             stores: vec![Store { value: Arg::Step(0), view: view(y, &[1]) }],
         };
@@ -581,7 +622,7 @@ fn integers() {
             dims: vec![n, n],
             row_dims: 1,
             ragged: None,
-            loads: vec![view(x, &[1, 0]), view(x, &[0, 1])],
+            loads: vec![view(x, &[1, 0]).into(), view(x, &[0, 1]).into()],
             steps: vec![step(op, DType::I32, &[Arg::Load(0), Arg::Load(1)])],
             stores: vec![Store { value: Arg::Step(0), view: view(y, &[n, 1]) }],
         };
@@ -597,7 +638,7 @@ fn plans_without_meaning_are_refused() {
         dims: vec![8],
         row_dims: 1,
         ragged: None,
-        loads: vec![view(x, &[1])],
+        loads: vec![view(x, &[1]).into()],
         steps: vec![step(StepOp::Exp, DType::F32, &[Arg::Load(0)])],
         stores: vec![Store { value: Arg::Step(0), view: view(x, &[1]) }],
     };
@@ -607,8 +648,8 @@ fn plans_without_meaning_are_refused() {
         prepare(&Kernel::Region(region), &memory.buffers, Cpu::detect()).expect_err("it has no meaning");
     };
     assert!(prepare(&Kernel::Region(good.clone()), &memory.buffers, Cpu::detect()).is_ok());
-    refused(&|r| r.loads[0].buffer = 5);
-    refused(&|r| r.loads[0].strides.clear());
+    refused(&|r| r.loads[0].view.buffer = 5);
+    refused(&|r| r.loads[0].view.strides.clear());
     refused(&|r| r.steps[0].args.clear());
     refused(&|r| r.steps[0].args[0] = Arg::Step(0));
     refused(&|r| r.steps[0].args[0] = Arg::Load(1));

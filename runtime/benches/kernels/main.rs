@@ -9,8 +9,12 @@ use forebay_plan::{
     Arg, Attention, AttentionBackward, AttentionInputs, BatchDim, Buffer, DType, Gather, Groups, Kernel, MatDim,
     Matmul, RaggedDim, Reduce, ReduceOp, Region, ScatterAdd, ScorePair, Step, StepOp, Store, TopK, View,
 };
-use forebay_runtime::kernels::{Buf, Cpu, KernelCx, Prepared, RandomKeyArgs, Scratch, prepare, run, scratch_bytes};
+use forebay_runtime::kernels::{
+    Buf, Cpu, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes, prepare, run, scratch_bytes,
+};
 use forebay_runtime::pool::Pool;
+
+mod routed;
 
 fn main() {
     Divan::from_args().main();
@@ -53,10 +57,18 @@ impl Memory {
         id
     }
 
-    fn bench(mut self, bencher: Bencher, kernel: &Kernel, workers: usize, flops: usize, bytes: usize) {
-        let prepared: Prepared = prepare(kernel, &self.buffers, Cpu::detect()).expect("the kernel is good");
+    fn bench(self, bencher: Bencher, kernel: &Kernel, workers: usize, flops: usize, bytes: usize) {
+        self.bench_all(bencher, std::slice::from_ref(kernel), workers, flops, bytes);
+    }
+
+    /// Kernels one after another.
+    fn bench_all(mut self, bencher: Bencher, kernels: &[Kernel], workers: usize, flops: usize, bytes: usize) {
+        let cpu = Cpu::detect();
+        let prepare = |kernel: &Kernel| prepare(kernel, &self.buffers, cpu).expect("the kernel is good");
+        let prepared: Vec<Prepared> = kernels.iter().map(prepare).collect();
         let pool = Pool::new(workers);
-        let scratch = Scratch::new(scratch_bytes(&prepared), workers);
+        let need = prepared.iter().fold(ScratchBytes::default(), |need, k| need.max(scratch_bytes(k)));
+        let scratch = Scratch::new(need, workers);
         let buffers: Vec<Buf> = self
             .buffers
             .iter()
@@ -65,8 +77,11 @@ impl Memory {
             .collect();
         let cx = KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key: RandomKeyArgs::default() };
         let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(flops));
-        // SAFETY: the buffers are as large as the kernel's views.
-        bencher.bench_local(|| unsafe { run(&prepared, &cx) }.expect("indices are in range"));
+        let run = |kernel: &Prepared| {
+            // SAFETY: the buffers are as large as the kernel's views.
+            unsafe { run(kernel, &cx) }.expect("indices are in range");
+        };
+        bencher.bench_local(|| prepared.iter().for_each(run));
     }
 }
 
@@ -276,7 +291,7 @@ mod attention {
         let mut memory = Memory::default();
         let (inputs, [out, ..], lse) = inputs(&mut memory, dtype, sizes);
         let kernel = Kernel::Attention(Attention { inputs, out, lse });
-        let (flops, bytes) = (kernel.flops() as usize, kernel.bytes(&memory.buffers) as usize);
+        let (flops, bytes) = (kernel.flops() as usize, kernel.traffic(&memory.buffers).bytes() as usize);
         memory.bench(bencher, &kernel, workers, flops, bytes);
     }
 
@@ -290,7 +305,7 @@ mod attention {
         let (d_q, d_k, d_v) = (vec![Some(d_q)], vec![Some(d_k)], Some(d_v));
         let kernel = AttentionBackward { inputs, out, lse, d_out, d_q, d_k, d_v, d_sink: None };
         let kernel = Kernel::AttentionBackward(kernel);
-        let (flops, bytes) = (kernel.flops() as usize, kernel.bytes(&memory.buffers) as usize);
+        let (flops, bytes) = (kernel.flops() as usize, kernel.traffic(&memory.buffers).bytes() as usize);
         memory.bench(bencher, &kernel, workers, flops, bytes);
     }
 
@@ -338,6 +353,7 @@ mod regions {
     use Arg::{Const, Load, Step as S};
 
     fn region(dims: &[u64], loads: Vec<View>, steps: Vec<Step>, stores: Vec<Store>) -> Kernel {
+        let loads = loads.into_iter().map(Into::into).collect();
         Kernel::Region(Region { dims: dims.to_vec(), row_dims: 1, ragged: None, loads, steps, stores })
     }
 
