@@ -97,3 +97,22 @@ fn every_fused_op_is_one_kernel_and_moves_what_its_cost_row_says() {
     assert!(missing.is_empty(), "not tried: {missing:?}");
     assert!(wrong.is_empty(), "{wrong}");
 }
+
+/// Products with what is done to their blocks: each operand is read once, the result written once, and the product itself goes nowhere.
+#[test]
+fn an_epilogue_moves_no_more_than_its_operands_and_its_result() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("compiler/tests/emit/epilogue.ir");
+    let text = std::fs::read_to_string(path).unwrap();
+    let graphs = forebay_ir::text::parse_module(&text).unwrap();
+    for name in ["bias", "residual", "activation", "cast"] {
+        let graph = graphs.iter().find(|g| g.name == name).unwrap();
+        let program = &standalone(graph).programs[0];
+        let bytes = |values: Vec<ValueId>| values.into_iter().map(|v| graph.bytes(v)).sum::<u64>();
+        let read = bytes(graph.inputs.iter().map(|i| i.value).collect());
+        let written = bytes(graph.outputs.iter().map(|o| o.value).collect());
+        // A product in another type than the result has a buffer of its own, which is written and read in the cache.
+        let own = if name == "cast" { written / 2 } else { 0 };
+        let want = Traffic { read, written: written + own };
+        assert_eq!((moved(program), program.instructions.len()), (want, 1), "{}", print::program(program));
+    }
+}

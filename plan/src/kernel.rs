@@ -2,6 +2,7 @@
 //! that a runtime needs to know neither axes nor the graph.
 
 mod attention;
+mod buffers;
 
 pub use attention::*;
 
@@ -103,6 +104,38 @@ pub struct Matmul {
     /// Add to what is in C instead of replacing it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accumulate: bool,
+    /// Elementwise work on each block of C as soon as it is complete, while it is in the cache: over `[rows, columns]` of C, whose rows then lie side
+    /// by side without gaps. It sees C through a view of its own strides alone, and may store over it in place; rows of no group are left as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epilogue: Option<Box<Region>>,
+}
+
+impl Matmul {
+    /// Rows and columns of C when its rows lie side by side without gaps: what an epilogue runs over.
+    pub fn rows_and_columns(&self) -> Option<[u64; 2]> {
+        let [rows, columns] = [self.m.0, self.n.0];
+        let by_group = match &self.groups {
+            Some(Groups { ragged: RaggedDim::N, .. }) => return None,
+            Some(Groups { ragged: RaggedDim::K, count, strides, .. }) => Some((*count, strides[2])),
+            Some(Groups { ragged: RaggedDim::M, .. }) | None => None,
+        };
+        let in_line = columns > 0 && (columns == 1 || self.n.2 == 1) && (rows == 1 || self.m.2 == columns);
+        // Rows are numbered by the batch, the group and the row.
+        let (mut all, mut reach) = (rows, rows.checked_sub(1)?.checked_mul(columns)?);
+        for (size, stride) in self.batch.iter().map(|d| (d.0, d.3)).chain(by_group) {
+            if size != 1 && stride % columns.max(1) != 0 {
+                return None;
+            }
+            all = all.checked_mul(size)?;
+            reach = reach.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
+        }
+        (in_line && reach / columns + 1 == all).then_some([all, columns])
+    }
+
+    /// Is this how an epilogue sees C?
+    pub fn shows_result(&self, view: &View) -> bool {
+        view.buffer == self.c && view.offset == self.offsets[2] && view.strides == [self.n.0, 1]
+    }
 }
 
 /// Size and two strides.

@@ -197,7 +197,8 @@ impl Kernel {
             Kernel::Matmul(k) => {
                 let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
                 let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
-                2.0 * batch * outer * k.m.0 as f64 * k.n.0 as f64 * k.k.0 as f64
+                let epilogue = k.epilogue.as_ref().map_or(0.0, |e| e.flops());
+                2.0 * batch * outer * k.m.0 as f64 * k.n.0 as f64 * k.k.0 as f64 + epilogue
             }
             Kernel::Region(k) => k.flops(),
             Kernel::Attention(k) => k.flops(),
@@ -345,6 +346,9 @@ fn matmul(k: &Matmul) -> Vec<Operand> {
     if let Some(groups) = &k.groups {
         operands.insert(2, group_starts(groups.offsets, groups.count));
     }
+    // What the epilogue sees of the result, and stores over it, is the result.
+    let epilogue = k.epilogue.iter().flat_map(|region| self::region(region));
+    operands.extend(epilogue.filter(|o| o.buffer != k.c));
     operands
 }
 

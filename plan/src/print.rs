@@ -280,7 +280,11 @@ fn matmul(f: &mut Formatter, k: &Matmul) -> fmt::Result {
         };
         write!(f, " in {} groups of {of}", groups.count)?;
     }
-    write!(f, " {}{}", k.dtype, added(k.accumulate))
+    write!(f, " {}{}", k.dtype, added(k.accumulate))?;
+    k.epilogue.as_ref().map_or(Ok(()), |epilogue| {
+        write!(f, ", then ")?;
+        region(f, epilogue)
+    })
 }
 
 fn attention(f: &mut Formatter, k: &AttentionInputs) -> fmt::Result {

@@ -70,6 +70,7 @@ fn matmul(memory: &mut Memory, dtype: DType, [b, m, n, k]: [u64; 4], accumulate:
         k_outer: vec![],
         groups: None,
         accumulate,
+        epilogue: None,
     }
 }
 

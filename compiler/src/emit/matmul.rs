@@ -84,6 +84,7 @@ impl Emitter<'_> {
             k_outer,
             groups: groups.map(|(_, _, g)| g),
             accumulate: accumulate.is_some(),
+            epilogue: None,
         };
         self.push(&node.name, Kernel::Matmul(kernel));
     }

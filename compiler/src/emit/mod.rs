@@ -11,11 +11,13 @@
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
 //! * [`region`], [`matmul`], [`attention`] and [`index`] write the kernels.
+//! * [`epilogue`] joins elementwise regions with the matrix products before them.
 //! * [`frame`] gives the buffers that live within the program their offsets.
 //!
 //! Requires: a verified graph. Keeps: values bit for bit (regions round where the graph rounds). One stream.
 
 mod attention;
+mod epilogue;
 mod frame;
 mod index;
 mod lookups;
@@ -240,8 +242,9 @@ impl Emitter<'_> {
     fn finish(self, interface: &Interface) -> Emitted {
         let mut slots = interface.slots.clone();
         let frame = slots.len() as u32;
-        let mut buffers = self.places.buffers;
-        let layout = frame::place(&mut buffers, &self.instructions, frame);
+        let (mut buffers, mut instructions) = (self.places.buffers, self.instructions);
+        epilogue::join(&mut instructions, &mut buffers, frame);
+        let layout = frame::place(&mut buffers, &instructions, frame);
         slots.push(plan::Slot {
             name: "frame".into(),
             access: plan::Access::Scratch,
@@ -254,7 +257,7 @@ impl Emitter<'_> {
             buffers,
             streams: vec![plan::StreamKind::Cube],
             events: 0,
-            instructions: self.instructions,
+            instructions,
         };
         Emitted { program, frame_live: layout.live }
     }

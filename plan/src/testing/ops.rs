@@ -183,6 +183,7 @@ impl Body {
             k_outer: vec![],
             groups: None,
             accumulate,
+            epilogue: None,
         };
         self.push("product", Kernel::Matmul(kernel));
     }
@@ -320,6 +321,7 @@ impl Body {
             k_outer: vec![],
             groups: Some(Groups { offsets, count: groups, ragged: RaggedDim::M, strides: [0, columns, 0] }),
             accumulate: false,
+            epilogue: None,
         };
         self.push("hidden", Kernel::Matmul(grouped));
         let scaled = Region {

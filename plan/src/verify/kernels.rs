@@ -81,15 +81,9 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             rank(cx, k.k_outer.len());
             let groups = k.groups.iter().map(|g| g.count);
             cx.loops(batch.chain(sums).chain([k.m.0, k.n.0, k.k.0]).chain(groups));
+            k.epilogue.iter().for_each(|epilogue| region_sizes(cx, epilogue));
         }
-        Kernel::Region(k) => {
-            let lookups = || k.loads.iter().filter_map(|l| l.through.as_ref());
-            let loads = k.loads.iter().map(|l| &l.view).chain(lookups().map(|l| &l.index));
-            space_of(cx, &k.dims, loads.chain(k.stores.iter().map(|s| &s.view)));
-            region::limits(cx, k);
-            cx.loops(k.ragged.iter().map(|r| r.groups));
-            lookups().for_each(|l| cx.loops([l.axis_size, l.divide]));
-        }
+        Kernel::Region(k) => region_sizes(cx, k),
         Kernel::Attention(Attention { inputs, .. }) | Kernel::AttentionBackward(AttentionBackward { inputs, .. }) => {
             attention::sizes(cx, inputs);
             attention::strides(cx, kernel);
@@ -121,6 +115,15 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Random(k) => space_of(cx, &k.dims, [&k.out]),
         Kernel::RandomKey { rows, .. } => cx.loops([*rows]),
     }
+}
+
+fn region_sizes(cx: &mut Cx, k: &Region) {
+    let lookups = || k.loads.iter().filter_map(|l| l.through.as_ref());
+    let loads = k.loads.iter().map(|l| &l.view).chain(lookups().map(|l| &l.index));
+    space_of(cx, &k.dims, loads.chain(k.stores.iter().map(|s| &s.view)));
+    region::limits(cx, k);
+    cx.loops(k.ragged.iter().map(|r| r.groups));
+    lookups().for_each(|l| cx.loops([l.axis_size, l.divide]));
 }
 
 fn space_of<'v>(cx: &mut Cx, dims: &[u64], views: impl IntoIterator<Item = &'v View>) {
@@ -268,6 +271,25 @@ fn matmul(cx: &mut Cx, k: &Matmul) {
         }
     }
     cx.apart(&result);
+    if let Some(region) = &k.epilogue {
+        epilogue(cx, k, region);
+    }
+}
+
+/// The work on a product's blocks: elementwise, over the rows and columns of C, of which it sees each element where it is.
+fn epilogue(cx: &mut Cx, k: &Matmul, region: &Region) {
+    let plain = !k.accumulate && region.row_dims == 1 && region.ragged.is_none();
+    let elementwise = !region.steps.iter().any(|s| s.op.is_row_reduction());
+    let direct = region.loads.iter().all(|l| l.through.is_none());
+    cx.ensure(plain && elementwise && direct, Rule::Epilogue, || {
+        "more than elementwise work on what the product has made".into()
+    });
+    let over = k.rows_and_columns().is_some_and(|size| region.dims == size);
+    cx.ensure(over, Rule::Epilogue, || "not over the rows and columns of the result, side by side".into());
+    let views = region.loads.iter().map(|l| &l.view).chain(region.stores.iter().map(|s| &s.view));
+    let own = views.filter(|v| v.buffer == k.c).all(|v| k.shows_result(v));
+    cx.ensure(own, Rule::Epilogue, || "the result is seen otherwise than it is made".into());
+    region::check(cx, region);
 }
 
 fn reduce(cx: &mut Cx, k: &Reduce) {
@@ -316,7 +338,7 @@ fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
                 (_, false) => false,
                 (true, true) => footprint(here, write).disjoint(&footprint(there, other)),
                 // (What is looked up is read along one dimension more than anything is written.)
-                (false, true) => in_place(kernel, other) && same_view(here, write, there, other),
+                (false, true) => in_place(kernel, write, other) && same_view(here, write, there, other),
             };
             cx.ensure(fine, Rule::Alias, || {
                 let (first, second) = (quoted(&here.name), quoted(&there.name));
@@ -327,8 +349,17 @@ fn alias(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
 }
 
 /// May a kernel write where it reads this?
-fn in_place(kernel: &Kernel, read: &Operand) -> bool {
-    let Kernel::Region(region) = kernel else { return false };
+fn in_place(kernel: &Kernel, write: &Operand, read: &Operand) -> bool {
+    let region = match kernel {
+        Kernel::Region(region) => region,
+        // Of a product only what its epilogue reads, which by then has not been written over by the product itself.
+        Kernel::Matmul(Matmul { a, b, c, epilogue: Some(epilogue), .. })
+            if write.buffer != *c && ![*a, *b].contains(&read.buffer) =>
+        {
+            epilogue
+        }
+        _ => return false,
+    };
     !region.loads.iter().filter_map(|l| l.through.as_ref()).any(|l| l.index.buffer == read.buffer)
 }
 

@@ -115,6 +115,7 @@ mod products {
             k_outer: vec![],
             groups: None,
             accumulate: false,
+            epilogue: None,
         });
         let bytes = b * (m * k + k * n + m * n) * dtype.bytes() as usize;
         memory.bench(bencher, &kernel, workers, 2 * b * m * k * n, bytes);
@@ -208,6 +209,7 @@ mod products {
                 k_outer: vec![],
                 groups: Some(Groups { offsets, count: 8, ragged, strides: [0, d64 * f64, 0] }),
                 accumulate: false,
+                epilogue: None,
             }
         } else {
             // [rows, d]ᵀ · [rows, f], added to [experts, d, f]
@@ -229,6 +231,7 @@ mod products {
                 k_outer: vec![],
                 groups: Some(Groups { offsets, count: 8, ragged, strides: [0, 0, d64 * f64] }),
                 accumulate: true,
+                epilogue: None,
             }
         };
         let bytes = 4 * (rows * d + experts * d * f + rows * f);

@@ -27,6 +27,7 @@ pub(in crate::kernels) mod avx2;
 pub(in crate::kernels) mod avx512;
 
 use super::cpu::Cpu;
+use super::region::Parts;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
 use forebay_plan::DType;
@@ -114,6 +115,15 @@ pub(super) struct Matmul {
     cpu: Cpu,
     /// Is B packed once for all tasks?
     shared: bool,
+    epilogue: Option<Epilogue>,
+}
+
+/// Elementwise work on blocks of C.
+#[derive(Debug)]
+struct Epilogue {
+    region: Parts,
+    /// Elements of a row of C.
+    columns: usize,
 }
 
 impl Matmul {
@@ -124,14 +134,23 @@ impl Matmul {
         let problem = Problem::new(matmul, cx)?;
         let columns = flavour_columns(dtype, cx.cpu);
         let shared = problem.wants_shared(columns);
-        Ok(Matmul { problem, dtype, cpu: cx.cpu, shared })
+        let epilogue = match &matmul.epilogue {
+            None => None,
+            Some(region) => {
+                let over = matmul.rows_and_columns().is_some_and(|size| region.dims == size);
+                ensure(over && !matmul.accumulate, || "an epilogue that is not over the rows of C".into())?;
+                Some(Epilogue { region: Parts::prepare(region, cx)?, columns: matmul.n.0 as usize })
+            }
+        };
+        Ok(Matmul { problem, dtype, cpu: cx.cpu, shared, epilogue })
     }
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
         let bytes = if self.dtype == DType::F64 { 8 } else { 4 };
         let columns = flavour_columns(self.dtype, self.cpu);
         let shared = if self.shared { self.problem.packed_elements(columns).min(SHARED) } else { 0 };
-        ScratchBytes { shared: shared * bytes, worker: work::WORKER_ELEMENTS * bytes }
+        let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
+        ScratchBytes { shared: shared * bytes, worker: own_scratch(bytes) + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
@@ -154,6 +173,14 @@ impl Matmul {
             c,
             scratch: cx.scratch,
             direct: X::PLAIN && self.problem.n.strides[2] == 1,
+            finished: &|first, [rows, columns], stride, worker| {
+                let Some(epilogue) = &self.epilogue else { return };
+                // SAFETY: the block is a part of C, which the region is over; the scratch lies behind the product's own.
+                unsafe {
+                    let scratch = cx.scratch.worker(worker).add(own_scratch(size_of::<S::T>()));
+                    epilogue.run(cx, scratch, first, [rows, columns], stride);
+                }
+            },
         };
         // SAFETY: the caller's contract, and the offsets were checked.
         unsafe {
@@ -165,6 +192,36 @@ impl Matmul {
         }
         Ok(())
     }
+}
+
+impl Epilogue {
+    /// Works on a block of C: `size` rows and columns from element `first` on, rows `stride` apart.
+    ///
+    /// # Safety
+    /// As [`Parts::run`].
+    unsafe fn run(&self, cx: &KernelCx, scratch: *mut u8, first: usize, [rows, columns]: [usize; 2], stride: usize) {
+        let part = |at: usize, size: [usize; 2]| {
+            // SAFETY: the caller's contract.
+            unsafe { self.region.run(cx, scratch, [at / self.columns, at % self.columns], size) };
+        };
+        if first % self.columns + columns <= self.columns && (stride == self.columns || rows == 1) {
+            return part(first, [rows, columns]);
+        }
+        // Rows of the product that are several rows of C.
+        for row in 0..rows {
+            let (mut at, end) = (first + row * stride, first + row * stride + columns);
+            while at < end {
+                let length = (self.columns - at % self.columns).min(end - at);
+                part(at, [1, length]);
+                at += length;
+            }
+        }
+    }
+}
+
+/// Bytes of a worker's scratch that the product itself needs, for sums of so many bytes each.
+fn own_scratch(bytes: usize) -> usize {
+    (work::WORKER_ELEMENTS * bytes).next_multiple_of(64)
 }
 
 /// Columns of a tile.

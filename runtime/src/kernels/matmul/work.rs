@@ -33,7 +33,12 @@ pub(super) struct Job<'a, X> {
     pub scratch: &'a Scratch,
     /// May tiles write to C?
     pub direct: bool,
+    /// Called with each block of C that is complete.
+    pub finished: &'a Finished<'a>,
 }
+
+/// First element of a block, from the start of the result; rows and columns; from one row to the next; the worker.
+pub(super) type Finished<'a> = dyn Fn(usize, [usize; 2], usize, usize) + Sync + 'a;
 
 // SAFETY: tasks read A and B, and write blocks of C that do not overlap.
 unsafe impl<X> Sync for Job<'_, X> {}
@@ -236,8 +241,27 @@ impl<X: Copy + 'static> Job<'_, X> {
         cuts.find(|&cut| total(cut) >= enough).unwrap_or(last)
     }
 
-    /// One task: a block of C.
+    /// One task: a block of C, and what is to be done with it.
     unsafe fn block<S: Simd>(
+        &self,
+        piece: &Piece,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        packed: Option<(&Section, *const S::T)>,
+        worker: usize,
+    ) where
+        X: Source<S::T>,
+    {
+        let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
+        let first = piece.at[2] - self.problem.offsets[2] + rows.start * row_stride + columns.start * column_stride;
+        let size = [rows.len(), columns.len()];
+        // SAFETY: the caller's contract.
+        unsafe { self.sums::<S>(piece, rows, columns, packed, worker) };
+        (self.finished)(first, size, row_stride, worker);
+    }
+
+    /// A block of C.
+    unsafe fn sums<S: Simd>(
         &self,
         piece: &Piece,
         rows: Range<usize>,

@@ -9,7 +9,7 @@
 
 use super::super::{PrepareCx, PrepareError, ensure};
 use super::program::{Class, Home, Instruction, Op, Operand, Phase, Program, Slot};
-use super::space::{Accesses, Place, Shape, Space, normalise};
+use super::space::{Accesses, Place, Shape, Space, in_parts, normalise};
 use forebay_plan::{self as plan, Arg, DType, ReduceOp, StepOp};
 use std::collections::HashMap;
 
@@ -20,7 +20,19 @@ const BLOCK: usize = 1024;
 
 /// Compiles a region.
 pub(super) fn compile(region: &plan::Region, cx: &PrepareCx) -> Result<Program, PrepareError> {
-    let (space, accesses) = normalise(region, cx)?;
+    compile_over(region, normalise(region, cx)?, cx)
+}
+
+/// Compiles a region of rows and columns of which a part is run at a time.
+pub(super) fn compile_in_parts(region: &plan::Region, cx: &PrepareCx) -> Result<Program, PrepareError> {
+    compile_over(region, in_parts(region, cx)?, cx)
+}
+
+fn compile_over(
+    region: &plan::Region,
+    (space, accesses): (Space, Accesses),
+    cx: &PrepareCx,
+) -> Result<Program, PrepareError> {
     check_in_place(region, &accesses, cx)?;
     let mut compiler = Compiler::new(region, space, accesses)?;
     compiler.find_uses(cx)?;

@@ -27,6 +27,8 @@ fn tables_bytes(program: &Program) -> usize {
 #[derive(Clone, Copy)]
 struct Extent {
     dims: [usize; MOST_DIMS],
+    /// Where a part of two dimensions begins.
+    origin: [usize; 2],
     outer: usize,
     /// Elements of a row.
     row: usize,
@@ -57,7 +59,7 @@ pub(super) unsafe fn run(program: &Program, cpu: Cpu, cx: &KernelCx) -> Result<(
     let before: usize = dims[..outer.saturating_sub(1)].iter().product();
     let column_blocks = if program.whole_rows { 1 } else { row.div_ceil(program.block_columns) };
     let row_blocks = last.div_ceil(program.block_rows);
-    let extent = Extent { dims, outer, row, last, row_blocks, column_blocks };
+    let extent = Extent { dims, origin: [0; 2], outer, row, last, row_blocks, column_blocks };
     let blocks = before * row_blocks * column_blocks;
     let columns = if program.whole_rows { row } else { program.block_columns.min(row) };
     let block_work = program.block_rows.min(last) * columns * program.weight;
@@ -65,7 +67,7 @@ pub(super) unsafe fn run(program: &Program, cpu: Cpu, cx: &KernelCx) -> Result<(
     cx.pool.run_ranges(blocks, GRAIN.div_ceil(block_work.max(1)), &|first, end, worker| {
         // SAFETY: the caller's contract; blocks write places of their own.
         unsafe {
-            let frame = Frame::new(program, cpu, cx, &extent, &wrong, worker);
+            let frame = Frame::new(program, cpu, cx, &extent, &wrong, cx.scratch.worker(worker));
             frame.prologue();
             for block in first..end {
                 frame.block(block);
@@ -74,6 +76,32 @@ pub(super) unsafe fn run(program: &Program, cpu: Cpu, cx: &KernelCx) -> Result<(
     });
     // SAFETY: the caller's contract.
     unsafe { wrong.result(program, cx) }
+}
+
+/// Runs the part of a space of two dimensions that begins at `origin`, on the calling thread.
+///
+/// # Safety
+/// The buffers hold the region, the part lies within its space, `scratch` has [`frame_bytes`], and nothing is looked up.
+pub(super) unsafe fn run_part(
+    program: &Program,
+    cpu: Cpu,
+    cx: &KernelCx,
+    scratch: *mut u8,
+    origin: [usize; 2],
+    [rows, columns]: [usize; 2],
+) {
+    let mut dims = [1; MOST_DIMS];
+    dims[..2].copy_from_slice(&[rows, columns]);
+    let row_blocks = rows.div_ceil(program.block_rows);
+    let column_blocks = if program.whole_rows { 1 } else { columns.div_ceil(program.block_columns) };
+    let extent = Extent { dims, origin, outer: 1, row: columns, last: rows, row_blocks, column_blocks };
+    let wrong = Wrong::none();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let frame = Frame::new(program, cpu, cx, &extent, &wrong, scratch);
+        frame.prologue();
+        (0..row_blocks * column_blocks).for_each(|block| frame.block(block));
+    }
 }
 
 /// A worker's view of a run: its tables and registers lie in the scratch.
@@ -105,9 +133,8 @@ impl<'a> Frame<'a> {
         cx: &'a KernelCx<'a>,
         extent: &'a Extent,
         wrong: &'a Wrong,
-        worker: usize,
+        base: *mut u8,
     ) -> Frame<'a> {
-        let base = cx.scratch.worker(worker);
         // SAFETY: the scratch has `frame_bytes` for each worker.
         unsafe {
             let operands = base.cast::<Arg>();
@@ -207,6 +234,7 @@ impl<'a> Frame<'a> {
                 Place::Index => 0,
             };
             let along: usize = access.strides[..outer].iter().zip(at).map(|(s, i)| s * i).sum();
+            let along = along + access.strides.iter().zip(self.extent.origin).map(|(s, i)| s * i).sum::<usize>();
             // SAFETY: the table has a place for each access.
             unsafe { *self.starts.add(i) = base + along };
         }

@@ -39,3 +39,30 @@ impl Region {
         unsafe { exec::run(&self.program, self.cpu, cx) }
     }
 }
+
+/// A region of rows and columns that is run on a part of them at a time, by whoever has just made what it reads.
+#[derive(Debug)]
+pub(super) struct Parts {
+    program: Program,
+    cpu: Cpu,
+}
+
+impl Parts {
+    pub(super) fn prepare(region: &plan::Region, cx: &PrepareCx) -> Result<Parts, PrepareError> {
+        Ok(Parts { program: compile::compile_in_parts(region, cx)?, cpu: cx.cpu })
+    }
+
+    /// Bytes that a run needs.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        exec::frame_bytes(&self.program)
+    }
+
+    /// Runs the part of `size` rows and columns from `origin` on.
+    ///
+    /// # Safety
+    /// The buffers hold the region, the part lies within it, and the scratch has its bytes.
+    pub(super) unsafe fn run(&self, cx: &KernelCx, scratch: *mut u8, origin: [usize; 2], size: [usize; 2]) {
+        // SAFETY: the caller's contract; regions that look something up have been refused.
+        unsafe { exec::run_part(&self.program, self.cpu, cx, scratch, origin, size) }
+    }
+}

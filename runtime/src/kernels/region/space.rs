@@ -150,6 +150,15 @@ pub(super) fn normalise(region: &plan::Region, cx: &PrepareCx) -> Result<(Space,
     Ok((space, accesses))
 }
 
+/// The space and the accesses of a region of two dimensions that is run in parts: as they are.
+pub(super) fn in_parts(region: &plan::Region, cx: &PrepareCx) -> Result<(Space, Accesses), PrepareError> {
+    let reduces = region.steps.iter().any(|s| s.op.is_row_reduction());
+    let plain = region.dims.len() == 2 && region.row_dims == 1 && region.ragged.is_none() && !reduces;
+    ensure(plain && region.loads.iter().all(|l| l.through.is_none()), || "a region that cannot run in parts".into())?;
+    let dims = region.dims.iter().map(|&d| d as usize).collect();
+    Ok((Space { dims, row_dims: 1, ragged: None }, collect(region, cx)?))
+}
+
 fn collect(region: &plan::Region, cx: &PrepareCx) -> Result<Accesses, PrepareError> {
     let dims = region.dims.len();
     let access = |view: &plan::View| -> Result<Access, PrepareError> {

@@ -118,6 +118,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         k_outer: (0..ko).map(|i| MatDim(k_outer[i] as u64, sa[r + 1 + i], sb[r + 1 + i])).collect(),
         groups,
         accumulate: rng.below(3) == 0,
+        epilogue: None,
     };
     let mut want: Vec<(f64, f64)> = cv.iter().map(|&c| (c, 0.0)).collect();
     let mut in_pairs = cv.clone();
@@ -241,6 +242,7 @@ fn dense(
         k_outer: vec![],
         groups: None,
         accumulate: false,
+        epilogue: None,
     }
 }
 
