@@ -3,7 +3,9 @@
 mod attention;
 mod harness;
 mod index;
+mod lookup;
 mod matmul;
 mod reduce;
 mod region;
+mod region_cases;
 mod small;
