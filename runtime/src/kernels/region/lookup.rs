@@ -114,6 +114,6 @@ impl Wrong {
         };
         // SAFETY: the element was read before.
         let value = unsafe { *cx.buffers[buffer].ptr.cast::<i32>().add(element as usize) }.into();
-        Err(KernelError::Index { value, limit: (through.axis_size * through.divide) as u64, element })
+        Err(KernelError::Index { value, limit: through.axis_size.saturating_mul(through.divide) as u64, element })
     }
 }
