@@ -18,6 +18,8 @@ use std::collections::HashMap;
 const NARROW: usize = 2048;
 /// Elements of a block: small enough that a dozen registers stay in the first-level caches, large enough that starting a loop costs little.
 const BLOCK: usize = 1024;
+/// The same where everything goes from memory to memory: there are no registers, only starting costs.
+const MOVED_BLOCK: usize = 16 * 1024;
 
 /// Compiles a region.
 pub(super) fn compile(region: &plan::Region, cx: &PrepareCx) -> Result<Program, PrepareError> {
@@ -102,11 +104,13 @@ const PROLOGUE: usize = usize::MAX;
 impl<'r> Compiler<'r> {
     fn new(region: &'r plan::Region, space: Space, accesses: Accesses) -> Result<Compiler<'r>, PrepareError> {
         let row = space.row();
-        let narrow = row <= NARROW;
+        let moves = region.steps.is_empty() && region.loads.iter().all(|l| l.through.is_some());
+        let (most, block) = if moves { (MOVED_BLOCK, MOVED_BLOCK) } else { (NARROW, BLOCK) };
+        let narrow = row <= most;
         let reduces = region.steps.iter().any(|s| s.op.is_row_reduction());
         let program = Program {
-            block_rows: if narrow { (BLOCK / row.max(1)).max(1) } else { 1 },
-            block_columns: if narrow { row } else { BLOCK },
+            block_rows: if narrow { (block / row.max(1)).max(1) } else { 1 },
+            block_columns: if narrow { row } else { block },
             whole_rows: reduces || narrow,
             reduces,
             space,

@@ -21,8 +21,9 @@ fn below(rng: &mut Rng, n: usize, limit: usize) -> Vec<f64> {
 #[test]
 fn rows() {
     let mut rng = Rng(5);
-    for (n, (rows, d)) in
-        [(1, 1), (7, 1), (1, 1024), (5, 1023), (33, 31), (3, 2049), (300, 8), (9, 4100)].into_iter().enumerate()
+    for (n, (rows, d)) in [(1, 1), (7, 1), (1, 1024), (5, 1023), (33, 31), (3, 2049), (300, 8), (9, 4100), (2, 20_000)]
+        .into_iter()
+        .enumerate()
     {
         for dtype in DTYPES {
             let mut memory = Memory::default();
