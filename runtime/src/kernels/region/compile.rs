@@ -10,13 +10,16 @@
 use super::super::{PrepareCx, PrepareError, ensure};
 use super::program::{Class, Home, Instruction, Op, Operand, Phase, Program, Slot};
 use super::space::{Accesses, Place, Shape, Space, in_parts, normalise};
-use forebay_plan::{self as plan, Arg, DType, ReduceOp, StepOp};
+use super::steps::{check_arity, is_comparison, operation};
+use forebay_plan::{self as plan, Arg, DType, StepOp};
 use std::collections::HashMap;
 
 /// Rows up to this length are worked on whole.
 const NARROW: usize = 2048;
 /// Elements of a block: small enough that a dozen registers stay in the first-level caches, large enough that starting a loop costs little.
 const BLOCK: usize = 1024;
+/// The same where everything goes from memory to memory: there are no registers, only starting costs.
+const MOVED_BLOCK: usize = 16 * 1024;
 
 /// Compiles a region.
 pub(super) fn compile(region: &plan::Region, cx: &PrepareCx) -> Result<Program, PrepareError> {
@@ -113,11 +116,13 @@ const PROLOGUE: usize = usize::MAX;
 impl<'r> Compiler<'r> {
     fn new(region: &'r plan::Region, space: Space, accesses: Accesses) -> Result<Compiler<'r>, PrepareError> {
         let row = space.row();
-        let narrow = row <= NARROW;
+        let moves = region.steps.is_empty() && region.loads.iter().all(|l| l.through.is_some());
+        let (most, block) = if moves { (MOVED_BLOCK, MOVED_BLOCK) } else { (NARROW, BLOCK) };
+        let narrow = row <= most;
         let reduces = region.steps.iter().any(|s| s.op.is_row_reduction());
         let program = Program {
-            block_rows: if narrow { (BLOCK / row.max(1)).max(1) } else { 1 },
-            block_columns: if narrow { row } else { BLOCK },
+            block_rows: if narrow { (block / row.max(1)).max(1) } else { 1 },
+            block_columns: if narrow { row } else { block },
             whole_rows: reduces || narrow,
             reduces,
             space,
@@ -575,49 +580,4 @@ impl<'r> Compiler<'r> {
 
 fn is_reduce(instruction: &Instruction) -> bool {
     matches!(instruction.op, Op::Reduce(..))
-}
-
-fn is_comparison(op: StepOp) -> bool {
-    matches!(op, StepOp::Eq | StepOp::Ne | StepOp::Lt | StepOp::Le | StepOp::Gt | StepOp::Ge)
-}
-
-fn check_arity(i: usize, op: StepOp, have: usize) -> Result<(), PrepareError> {
-    use StepOp::*;
-    let want = match op {
-        Index(_) => 0,
-        Neg | Exp | Log | Sqrt | Rsqrt | Tanh | Sin | Cos | Abs | Sign | Floor | Not | Cast | RowSum | RowMax
-        | RowMin => 1,
-        Add | Sub | Mul | Div | Rem | Pow | Min | Max | Eq | Ne | Lt | Le | Gt | Ge | And | Or => 2,
-        Select => 3,
-    };
-    ensure(have == want, || format!("step {i}: {op:?} takes {want} operands, not {have}"))
-}
-
-/// The loop for a step whose operands are of a class; nothing when there is none.
-fn operation(op: StepOp, from: Class, to: Class) -> Option<Op> {
-    use StepOp::*;
-    let float = matches!(from, Class::F32 | Class::F64);
-    let number = from != Class::Bool;
-    let reduce = match op {
-        RowSum => Some(ReduceOp::Sum),
-        RowMax => Some(ReduceOp::Max),
-        RowMin => Some(ReduceOp::Min),
-        _ => None,
-    };
-    if let Some(reduce) = reduce {
-        return (number && from == to).then_some(Op::Reduce(from, reduce));
-    }
-    match op {
-        Cast => Some(Op::Convert(from, to)),
-        _ if is_comparison(op) => (to == Class::Bool).then_some(Op::Compare(from, op)),
-        _ if from != to => None,
-        Neg | Abs | Sign => number.then_some(Op::Unary(from, op)),
-        Exp | Log | Sqrt | Rsqrt | Tanh | Sin | Cos | Floor => float.then_some(Op::Unary(from, op)),
-        Not => (from == Class::Bool).then_some(Op::Unary(from, op)),
-        Add | Sub | Mul | Div | Rem | Min | Max => number.then_some(Op::Binary(from, op)),
-        Pow => float.then_some(Op::Binary(from, op)),
-        And | Or => (from == Class::Bool).then_some(Op::Binary(from, op)),
-        Select => Some(Op::Select(from)),
-        _ => None,
-    }
 }

@@ -45,6 +45,8 @@ impl Table {
         // What divides to a position within the axis.
         let limit = self.axis_size.saturating_mul(self.divide);
         let indices = Indices { data: index, limit, first_wrong: &first_wrong };
+        // An index is below 2³¹, and dividing 32 bits is much faster than 64.
+        let divide = u32::try_from(self.divide).unwrap_or(u32::MAX);
         let to_bytes = if self.how == Move::Widen { 4 } else { self.bytes };
         // One index for a run of columns, or one for each.
         let run = if index_strides[1] == 0 { columns } else { 1 };
@@ -54,7 +56,7 @@ impl Table {
                 // SAFETY: the caller's contract; the position is within the axis.
                 unsafe {
                     let Some(value) = indices.get(index_at + at(index_strides)) else { continue };
-                    let position = if self.divide == 1 { value } else { value / self.divide };
+                    let position = (value as u32 / divide) as usize;
                     let element = table_at + at(table) + position * self.axis_stride;
                     let (from, to) = (self.data.add(element * self.bytes), to.add(at(to_strides) * to_bytes));
                     let r = Rectangle { from, from_strides: [0, table[1]], to, to_strides, rows: 1, columns: run };
@@ -112,6 +114,6 @@ impl Wrong {
         };
         // SAFETY: the element was read before.
         let value = unsafe { *cx.buffers[buffer].ptr.cast::<i32>().add(element as usize) }.into();
-        Err(KernelError::Index { value, limit: (through.axis_size * through.divide) as u64, element })
+        Err(KernelError::Index { value, limit: through.axis_size.saturating_mul(through.divide) as u64, element })
     }
 }

@@ -12,6 +12,7 @@ mod ops;
 mod program;
 mod registers;
 mod space;
+mod steps;
 
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};

@@ -2,7 +2,7 @@
 //! results must be equal bit for bit; elementary functions are taken from [`crate::kernels::math`], whose accuracy has tests of its own.
 
 use super::harness::{Memory, Rng, indices, layout, offset, rounded};
-use crate::kernels::{Cpu, math, prepare};
+use crate::kernels::math;
 use forebay_plan::{Arg, DType, Kernel, Load, Lookup, RaggedLimit, Region, Step, StepOp, Store, View};
 use proptest::prelude::*;
 
@@ -194,7 +194,7 @@ fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
     after
 }
 
-fn check(region: &Region, memory: &Memory) {
+pub(super) fn check(region: &Region, memory: &Memory) {
     let want = interpret(region, memory);
     let after = memory.done(&Kernel::Region(region.clone()));
     // Which of +0 and -0 is the least of a row depends on the order in which lanes meet.
@@ -209,7 +209,7 @@ fn check(region: &Region, memory: &Memory) {
     }
 }
 
-const FLOATS: [DType; 3] = [DType::F32, DType::F64, DType::Bf16];
+pub(super) const FLOATS: [DType; 3] = [DType::F32, DType::F64, DType::Bf16];
 
 /// A value that steps may use.
 #[derive(Clone, Copy)]
@@ -464,200 +464,4 @@ proptest! {
         let (region, memory) = random_region(seed, loads, steps, true);
         check(&region, &memory);
     }
-}
-
-fn view(buffer: u32, strides: &[u64]) -> View {
-    View { buffer, offset: 0, strides: strides.to_vec() }
-}
-
-fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {
-    Step { op, dtype, args: args.to_vec() }
-}
-
-/// Softmax in place: the store goes where every pass reads.
-#[test]
-fn softmax_in_place() {
-    use Arg::{Load, Step as S};
-    let mut rng = Rng(7);
-    for n in [1, 5, 256, 2048, 2049, 8192] {
-        let mut memory = Memory::default();
-        let values = rng.floats(3 * n);
-        let x = memory.add(DType::F32, &values);
-        let region = Region {
-            dims: vec![3, n as u64],
-            row_dims: 1,
-            ragged: None,
-            loads: vec![view(x, &[n as u64, 1]).into()],
-            steps: vec![
-                step(StepOp::RowMax, DType::F32, &[Load(0)]),
-                step(StepOp::Sub, DType::F32, &[Load(0), S(0)]),
-                step(StepOp::Exp, DType::F32, &[S(1)]),
-                step(StepOp::RowSum, DType::F32, &[S(2)]),
-                step(StepOp::Div, DType::F32, &[S(2), S(3)]),
-            ],
-            stores: vec![Store { value: S(4), view: view(x, &[n as u64, 1]) }],
-        };
-        check(&region, &memory);
-        let after = memory.done(&Kernel::Region(region)).get(x);
-        for row in after.chunks(n) {
-            assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-5);
-        }
-    }
-}
-
-/// Two arrays change places, which one of the stores would spoil if it did not wait.
-#[test]
-fn stores_do_not_spoil_loads() {
-    for n in [100u64, 5000] {
-        let mut memory = Memory::default();
-        let values: Vec<f64> = (0..n).map(|i| i as f64).collect();
-        let (a, b) = (memory.add(DType::F32, &values), memory.add(DType::F32, &vec![0.5; n as usize]));
-        let region = Region {
-            dims: vec![n],
-            row_dims: 1,
-            ragged: None,
-            loads: vec![view(a, &[1]).into(), view(b, &[1]).into()],
-            steps: vec![step(StepOp::Add, DType::F32, &[Arg::Load(0), Arg::Const(1.0)])],
-            stores: vec![
-                Store { value: Arg::Load(1), view: view(a, &[1]) },
-                Store { value: Arg::Load(0), view: view(b, &[1]) },
-            ],
-        };
-        check(&region, &memory);
-    }
-}
-
-/// A value of a row is updated while blocks of the row still use the old one.
-#[test]
-fn row_values_in_place() {
-    use Arg::{Load, Step as S};
-    for n in [64u64, 3000] {
-        let mut rng = Rng(n);
-        let mut memory = Memory::default();
-        let (x, scale, y) = (rng.floats(2 * n as usize), rng.floats(2), rng.floats(2 * n as usize));
-        let (x, scale, y) = (memory.add(DType::F32, &x), memory.add(DType::F32, &scale), memory.add(DType::F32, &y));
-        let region = Region {
-            dims: vec![2, n],
-            row_dims: 1,
-            ragged: None,
-            loads: vec![view(x, &[n, 1]).into(), view(scale, &[1, 0]).into()],
-            steps: vec![
-                step(StepOp::Mul, DType::F32, &[Load(0), Load(1)]),
-                step(StepOp::RowSum, DType::F32, &[S(0)]),
-                step(StepOp::Add, DType::F32, &[S(1), Load(1)]),
-                step(StepOp::Mul, DType::F32, &[S(0), S(1)]),
-                step(StepOp::Add, DType::F32, &[S(3), Load(1)]),
-            ],
-            stores: vec![
-                Store { value: S(2), view: view(scale, &[1, 0]) },
-                Store { value: S(4), view: view(y, &[n, 1]) },
-            ],
-        };
-        check(&region, &memory);
-    }
-}
-
-#[test]
-fn special_values() {
-    let mut memory = Memory::default();
-    let values =
-        [0.0, -0.0, 1.0, -1.0, 1e-42, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3e38, -200.0, 1e7, 2e9, -3e9];
-    let x = memory.add(DType::F32, &values);
-    let n = values.len() as u64;
-    use StepOp::*;
-    for op in [Neg, Exp, Log, Sqrt, Rsqrt, Tanh, Sin, Cos, Abs, Sign, Floor] {
-        for dtype in FLOATS {
-            let mut memory = memory.clone();
-            let y = memory.add(dtype, &vec![9.0; n as usize]);
-            let region = Region {
-                dims: vec![n],
-                row_dims: 1,
-                ragged: None,
-                loads: vec![view(x, &[1]).into()],
-                steps: vec![step(Cast, dtype, &[Arg::Load(0)]), step(op, dtype, &[Arg::Step(0)])],
-                stores: vec![Store { value: Arg::Step(1), view: view(y, &[1]) }],
-            };
-            check(&region, &memory);
-        }
-    }
-    for op in [Add, Sub, Mul, Div, Rem, Pow, Min, Max] {
-        let (mut memory, m) = (memory.clone(), n as usize);
-        let y = memory.add(DType::F32, &vec![9.0; m * m]);
-        let region = Region {
-            dims: vec![n, n],
-            row_dims: 1,
-            ragged: None,
-            loads: vec![view(x, &[1, 0]).into(), view(x, &[0, 1]).into()],
-            steps: vec![step(op, DType::F32, &[Arg::Load(0), Arg::Load(1)])],
-            stores: vec![Store { value: Arg::Step(0), view: view(y, &[n, 1]) }],
-        };
-        check(&region, &memory);
-    }
-    for dtype in [DType::I32, DType::Bool, DType::F64, DType::Bf16] {
-        let mut memory = memory.clone();
-        let y = memory.add(dtype, &vec![0.0; n as usize]);
-        let region = Region {
-            dims: vec![n],
-            row_dims: 1,
-            ragged: None,
-            loads: vec![view(x, &[1]).into()],
-            steps: vec![step(Cast, dtype, &[Arg::Load(0)])],
-            stores: vec![Store { value: Arg::Step(0), view: view(y, &[1]) }],
-        };
-        check(&region, &memory);
-    }
-}
-
-#[test]
-fn integers() {
-    let mut memory = Memory::default();
-    let values = [0.0, 1.0, -1.0, 7.0, -7.0, 3.0, -3.0, f64::from(i32::MIN), f64::from(i32::MAX)];
-    let x = memory.add(DType::I32, &values);
-    let n = values.len() as u64;
-    use StepOp::*;
-    for op in [Add, Sub, Mul, Div, Rem, Min, Max] {
-        let mut memory = memory.clone();
-        let y = memory.add(DType::I32, &vec![0.0; (n * n) as usize]);
-        let region = Region {
-            dims: vec![n, n],
-            row_dims: 1,
-            ragged: None,
-            loads: vec![view(x, &[1, 0]).into(), view(x, &[0, 1]).into()],
-            steps: vec![step(op, DType::I32, &[Arg::Load(0), Arg::Load(1)])],
-            stores: vec![Store { value: Arg::Step(0), view: view(y, &[n, 1]) }],
-        };
-        check(&region, &memory);
-    }
-}
-
-#[test]
-fn plans_without_meaning_are_refused() {
-    let mut memory = Memory::default();
-    let x = memory.add(DType::F32, &[0.0; 8]);
-    let good = Region {
-        dims: vec![8],
-        row_dims: 1,
-        ragged: None,
-        loads: vec![view(x, &[1]).into()],
-        steps: vec![step(StepOp::Exp, DType::F32, &[Arg::Load(0)])],
-        stores: vec![Store { value: Arg::Step(0), view: view(x, &[1]) }],
-    };
-    let refused = |change: &dyn Fn(&mut Region)| {
-        let mut region = good.clone();
-        change(&mut region);
-        prepare(&Kernel::Region(region), &memory.buffers, Cpu::detect()).expect_err("it has no meaning");
-    };
-    assert!(prepare(&Kernel::Region(good.clone()), &memory.buffers, Cpu::detect()).is_ok());
-    refused(&|r| r.loads[0].view.buffer = 5);
-    refused(&|r| r.loads[0].view.strides.clear());
-    refused(&|r| r.steps[0].args.clear());
-    refused(&|r| r.steps[0].args[0] = Arg::Step(0));
-    refused(&|r| r.steps[0].args[0] = Arg::Load(1));
-    refused(&|r| r.steps[0].dtype = DType::I32);
-    refused(&|r| r.steps[0].op = StepOp::Not);
-    refused(&|r| r.stores[0].value = Arg::Step(1));
-    refused(&|r| r.stores[0].view.offset = 1);
-    refused(&|r| r.row_dims = 2);
-    refused(&|r| r.steps[0] = step(StepOp::Index(1), DType::I32, &[]));
-    refused(&|r| r.ragged = Some(RaggedLimit { dim: 1, offsets: x, groups: 1 }));
 }
