@@ -21,6 +21,7 @@
 mod attention;
 pub(crate) mod cpu;
 mod index;
+mod lanes;
 mod math;
 mod matmul;
 mod random;

@@ -4,6 +4,7 @@
 //! worker's scratch: they stay in the first-level caches, so that memory is read and written once. Nothing is decided for each
 //! element: an instruction picks its loop once for each block.
 
+mod chain;
 mod compile;
 pub(super) mod copy;
 mod exec;
@@ -11,6 +12,7 @@ mod ops;
 mod program;
 mod registers;
 mod space;
+mod tile;
 
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
