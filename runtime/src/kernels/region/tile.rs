@@ -101,6 +101,25 @@ unsafe fn all<V: Vector>(tiles: &Tiles) {
     }
 }
 
+/// An array like the accumulator, by an expression for each of its `N ≤ WIDTH` registers. Spelt out, so that all are registers indeed: a closure would
+/// be compiled without the CPU features, and a loop that is not unrolled would want them in memory.
+macro_rules! each {
+    ($like:ident, |$i:ident| $value:expr) => {{
+        let mut all = $like;
+        each!(@one all, $like, $i, $value, 0);
+        each!(@one all, $like, $i, $value, 1);
+        each!(@one all, $like, $i, $value, 2);
+        each!(@one all, $like, $i, $value, 3);
+        all
+    }};
+    (@one $all:ident, $like:ident, $i:ident, $value:expr, $at:literal) => {
+        if $at < $like.len() {
+            let $i = $at;
+            $all[$i] = $value;
+        }
+    };
+}
+
 /// `N` registers, or, in a part, the first `n` values of one.
 #[inline(always)]
 unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: usize, column: usize, n: usize) {
@@ -109,14 +128,14 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: 
         let p = place.ptr.wrapping_add(row * place.row + column * place.column);
         // SAFETY: the caller's contract: the place has the columns.
         unsafe {
-            let b: [V; N] = match micro.from {
+            let b = match micro.from {
                 From::Accumulator => a,
                 From::Row => [V::splat(*p.cast::<f32>()); N],
-                From::Columns => std::array::from_fn(|i| {
+                From::Columns => each!(a, |i| {
                     let p = p.cast::<f32>().add(i * V::LANES);
                     if PART { V::load_part(p, n) } else { V::load(p) }
                 }),
-                From::Bf16 => std::array::from_fn(|i| {
+                From::Bf16 => each!(a, |i| {
                     let p = p.cast::<u16>().add(i * V::LANES);
                     if PART {
                         let mut part = [0; 16];
@@ -129,44 +148,44 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: 
             };
             a = match micro.code {
                 Code::Load => b,
-                Code::Store => {
-                    for (i, x) in a.into_iter().enumerate() {
-                        let p = p.cast::<f32>().add(i * V::LANES);
-                        if PART { x.store_part(p, n) } else { x.store(p) }
+                Code::Store => each!(a, |i| {
+                    let p = p.cast::<f32>().add(i * V::LANES);
+                    if PART {
+                        a[i].store_part(p, n)
+                    } else {
+                        a[i].store(p)
                     }
-                    a
-                }
-                Code::StoreBf16 => {
-                    for (i, x) in a.into_iter().enumerate() {
-                        let (p, x) = (p.cast::<u16>().add(i * V::LANES), math::round_to_bf16(x));
-                        if PART {
-                            let mut part = [0; 16];
-                            x.store_upper(part.as_mut_ptr());
-                            p.copy_from_nonoverlapping(part.as_ptr(), n);
-                        } else {
-                            x.store_upper(p);
-                        }
+                    a[i]
+                }),
+                Code::StoreBf16 => each!(a, |i| {
+                    let (p, x) = (p.cast::<u16>().add(i * V::LANES), math::round_to_bf16(a[i]));
+                    if PART {
+                        let mut part = [0; 16];
+                        x.store_upper(part.as_mut_ptr());
+                        p.copy_from_nonoverlapping(part.as_ptr(), n);
+                    } else {
+                        x.store_upper(p);
                     }
-                    a
-                }
-                Code::Neg => a.map(|a| a.neg()),
-                Code::Abs => a.map(|a| a.abs()),
-                Code::Exp => a.map(|a| math::exp(a)),
-                Code::Log => a.map(|a| math::log(a)),
-                Code::Tanh => a.map(|a| math::tanh(a)),
-                Code::Sqrt => a.map(|a| a.sqrt()),
-                Code::Rsqrt => a.map(|a| V::splat(1.0) / a.sqrt()),
-                Code::Round => a.map(|a| math::round_to_bf16(a)),
-                Code::Add => std::array::from_fn(|i| a[i] + b[i]),
-                Code::Sub => std::array::from_fn(|i| a[i] - b[i]),
-                Code::SubFrom => std::array::from_fn(|i| b[i] - a[i]),
-                Code::Mul => std::array::from_fn(|i| a[i] * b[i]),
-                Code::Div => std::array::from_fn(|i| a[i] / b[i]),
-                Code::DivInto => std::array::from_fn(|i| b[i] / a[i]),
-                Code::Min => std::array::from_fn(|i| least(a[i], b[i])),
-                Code::MinOf => std::array::from_fn(|i| least(b[i], a[i])),
-                Code::Max => std::array::from_fn(|i| most(a[i], b[i])),
-                Code::MaxOf => std::array::from_fn(|i| most(b[i], a[i])),
+                    a[i]
+                }),
+                Code::Neg => each!(a, |i| a[i].neg()),
+                Code::Abs => each!(a, |i| a[i].abs()),
+                Code::Exp => each!(a, |i| math::exp(a[i])),
+                Code::Log => each!(a, |i| math::log(a[i])),
+                Code::Tanh => each!(a, |i| math::tanh(a[i])),
+                Code::Sqrt => each!(a, |i| a[i].sqrt()),
+                Code::Rsqrt => each!(a, |i| V::splat(1.0) / a[i].sqrt()),
+                Code::Round => each!(a, |i| math::round_to_bf16(a[i])),
+                Code::Add => each!(a, |i| a[i] + b[i]),
+                Code::Sub => each!(a, |i| a[i] - b[i]),
+                Code::SubFrom => each!(a, |i| b[i] - a[i]),
+                Code::Mul => each!(a, |i| a[i] * b[i]),
+                Code::Div => each!(a, |i| a[i] / b[i]),
+                Code::DivInto => each!(a, |i| b[i] / a[i]),
+                Code::Min => each!(a, |i| least(a[i], b[i])),
+                Code::MinOf => each!(a, |i| least(b[i], a[i])),
+                Code::Max => each!(a, |i| most(a[i], b[i])),
+                Code::MaxOf => each!(a, |i| most(b[i], a[i])),
             };
         }
     }
