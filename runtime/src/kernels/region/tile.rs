@@ -4,11 +4,13 @@
 
 use super::chain::{Code, From, MOST, Micro};
 use crate::kernels::cpu::{Cpu, Level};
-use crate::kernels::lanes::{self, Vector};
+use crate::kernels::lanes::{self, Pair, Vector};
 use crate::kernels::math;
 
-/// Registers of a full tile.
-const WIDTH: usize = 4;
+/// A full tile: registers that are worked on side by side.
+type Tile<V> = Pair<Pair<V>>;
+/// Values of a register at most.
+const MOST_LANES: usize = 16;
 /// Rows shorter than this are not worth a tile: each would go through all operations for itself.
 pub(super) const LEAST_COLUMNS: usize = 32;
 
@@ -83,109 +85,82 @@ pub(super) unsafe fn run(cpu: Cpu, tiles: &Tiles) {
 
 #[inline(always)]
 unsafe fn all<V: Vector>(tiles: &Tiles) {
-    let (rows, columns) = (tiles.rows, tiles.columns);
-    let width = WIDTH * V::LANES;
-    for row in 0..rows {
+    let columns = tiles.columns;
+    for row in 0..tiles.rows {
         let mut column = 0;
         // SAFETY: the caller's contract; tiles lie within the row.
         unsafe {
-            while column + width <= columns {
-                tile::<V, WIDTH, false>(tiles, row, column, V::LANES);
-                column += width;
+            while column + Tile::<V>::LANES <= columns {
+                tile::<Tile<V>, false>(tiles, row, column, Tile::<V>::LANES);
+                column += Tile::<V>::LANES;
             }
             while column < columns {
-                tile::<V, 1, true>(tiles, row, column, V::LANES.min(columns - column));
+                tile::<V, true>(tiles, row, column, V::LANES.min(columns - column));
                 column += V::LANES;
             }
         }
     }
 }
 
-/// An array like the accumulator, by an expression for each of its `N ≤ WIDTH` registers. Spelt out, so that all are registers indeed: a closure would
-/// be compiled without the CPU features, and a loop that is not unrolled would want them in memory.
-macro_rules! each {
-    ($like:ident, |$i:ident| $value:expr) => {{
-        let mut all = $like;
-        each!(@one all, $like, $i, $value, 0);
-        each!(@one all, $like, $i, $value, 1);
-        each!(@one all, $like, $i, $value, 2);
-        each!(@one all, $like, $i, $value, 3);
-        all
-    }};
-    (@one $all:ident, $like:ident, $i:ident, $value:expr, $at:literal) => {
-        if $at < $like.len() {
-            let $i = $at;
-            $all[$i] = $value;
-        }
-    };
-}
-
-/// `N` registers, or, in a part, the first `n` values of one.
+/// One tile; of a part only the first `n` values exist.
 #[inline(always)]
-unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: usize, column: usize, n: usize) {
-    let mut a = [V::splat(0.0); N];
+unsafe fn tile<V: Vector, const PART: bool>(tiles: &Tiles, row: usize, column: usize, n: usize) {
+    let mut a = V::splat(0.0);
     for (micro, place) in tiles.micros.iter().zip(tiles.places) {
         let p = place.ptr.wrapping_add(row * place.row + column * place.column);
         // SAFETY: the caller's contract: the place has the columns.
         unsafe {
             let b = match micro.from {
                 From::Accumulator => a,
-                From::Row => [V::splat(*p.cast::<f32>()); N],
-                From::Columns => each!(a, |i| {
-                    let p = p.cast::<f32>().add(i * V::LANES);
-                    if PART { V::load_part(p, n) } else { V::load(p) }
-                }),
-                From::Bf16 => each!(a, |i| {
-                    let p = p.cast::<u16>().add(i * V::LANES);
-                    if PART {
-                        let mut part = [0; 16];
-                        part.as_mut_ptr().copy_from_nonoverlapping(p, n);
-                        V::load_bf16(part.as_ptr())
-                    } else {
-                        V::load_bf16(p)
-                    }
-                }),
+                From::Row => V::splat(*p.cast::<f32>()),
+                From::Columns if PART => V::load_part(p.cast::<f32>(), n),
+                From::Columns => V::load(p.cast::<f32>()),
+                From::Bf16 if PART => {
+                    let mut part = [0; MOST_LANES];
+                    part.as_mut_ptr().copy_from_nonoverlapping(p.cast::<u16>(), n);
+                    V::load_bf16(part.as_ptr())
+                }
+                From::Bf16 => V::load_bf16(p.cast::<u16>()),
             };
             a = match micro.code {
                 Code::Load => b,
-                Code::Store => each!(a, |i| {
-                    let p = p.cast::<f32>().add(i * V::LANES);
+                Code::Store => {
                     if PART {
-                        a[i].store_part(p, n)
+                        a.store_part(p.cast::<f32>(), n);
                     } else {
-                        a[i].store(p)
+                        a.store(p.cast::<f32>());
                     }
-                    a[i]
-                }),
-                Code::StoreBf16 => each!(a, |i| {
-                    let (p, x) = (p.cast::<u16>().add(i * V::LANES), math::round_to_bf16(a[i]));
+                    a
+                }
+                Code::StoreBf16 => {
+                    let rounded = math::round_to_bf16(a);
                     if PART {
-                        let mut part = [0; 16];
-                        x.store_upper(part.as_mut_ptr());
-                        p.copy_from_nonoverlapping(part.as_ptr(), n);
+                        let mut part = [0; MOST_LANES];
+                        rounded.store_upper(part.as_mut_ptr());
+                        p.cast::<u16>().copy_from_nonoverlapping(part.as_ptr(), n);
                     } else {
-                        x.store_upper(p);
+                        rounded.store_upper(p.cast::<u16>());
                     }
-                    a[i]
-                }),
-                Code::Neg => each!(a, |i| a[i].neg()),
-                Code::Abs => each!(a, |i| a[i].abs()),
-                Code::Exp => each!(a, |i| math::exp(a[i])),
-                Code::Log => each!(a, |i| math::log(a[i])),
-                Code::Tanh => each!(a, |i| math::tanh(a[i])),
-                Code::Sqrt => each!(a, |i| a[i].sqrt()),
-                Code::Rsqrt => each!(a, |i| V::splat(1.0) / a[i].sqrt()),
-                Code::Round => each!(a, |i| math::round_to_bf16(a[i])),
-                Code::Add => each!(a, |i| a[i] + b[i]),
-                Code::Sub => each!(a, |i| a[i] - b[i]),
-                Code::SubFrom => each!(a, |i| b[i] - a[i]),
-                Code::Mul => each!(a, |i| a[i] * b[i]),
-                Code::Div => each!(a, |i| a[i] / b[i]),
-                Code::DivInto => each!(a, |i| b[i] / a[i]),
-                Code::Min => each!(a, |i| least(a[i], b[i])),
-                Code::MinOf => each!(a, |i| least(b[i], a[i])),
-                Code::Max => each!(a, |i| most(a[i], b[i])),
-                Code::MaxOf => each!(a, |i| most(b[i], a[i])),
+                    a
+                }
+                Code::Neg => a.neg(),
+                Code::Abs => a.abs(),
+                Code::Exp => math::exp(a),
+                Code::Log => math::log(a),
+                Code::Tanh => math::tanh(a),
+                Code::Sqrt => a.sqrt(),
+                Code::Rsqrt => V::splat(1.0) / a.sqrt(),
+                Code::Round => math::round_to_bf16(a),
+                Code::Add => a + b,
+                Code::Sub => a - b,
+                Code::SubFrom => b - a,
+                Code::Mul => a * b,
+                Code::Div => a / b,
+                Code::DivInto => b / a,
+                Code::Min => least(a, b),
+                Code::MinOf => least(b, a),
+                Code::Max => most(a, b),
+                Code::MaxOf => most(b, a),
             };
         }
     }
