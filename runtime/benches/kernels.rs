@@ -374,6 +374,19 @@ mod regions {
         memory.bench(bencher, &region(&[n as u64], vec![view(x, &[1])], steps, stores), workers, 5 * n, 8 * n);
     }
 
+    /// So many additions of a constant, one after the other: what one more costs is an instruction's dispatch and its arithmetic.
+    #[divan::bench(args = [4, 20])]
+    fn additions(bencher: Bencher, count: u32) {
+        let mut memory = Memory::default();
+        let n = 16 * 1024;
+        let [x, out] = [(); 2].map(|()| memory.add(DType::F32, n));
+        let value = |i: u32| if i == 0 { Load(0) } else { S(i - 1) };
+        let steps = (0..count).map(|i| step(StepOp::Add, &[value(i), Const(1.0)])).collect();
+        let stores = vec![Store { value: value(count), view: view(out, &[1]) }];
+        let kernel = region(&[n as u64], vec![view(x, &[1])], steps, stores);
+        memory.bench(bencher, &kernel, 1, count as usize * n, 8 * n);
+    }
+
     #[divan::bench(args = [(1, 16 * 1024), (1, 4096 * 512), (2, 4096 * 512)])]
     fn squared_gate(bencher: Bencher, (workers, n): (usize, usize)) {
         let mut memory = Memory::default();

@@ -12,6 +12,8 @@ use forebay_plan::{DType, StepOp};
 pub(super) const MOST: usize = 96;
 /// Micro-operations that an instruction becomes at most: one to load, one to compute, one to store.
 const MICROS: usize = 3;
+/// Fewer instructions are faster one by one: their loops dispatch once for a block, and pass over the first-level cache few times.
+const LEAST: usize = 3;
 
 /// A run of instructions of a pass.
 #[derive(Clone, Debug)]
@@ -101,8 +103,7 @@ fn chains_of(program: &Program, phase: usize) -> Vec<Chain> {
     while first < list.len() {
         let fit = |i: &&Instruction| is_for_tiles(program, i);
         let end = first + list[first..].iter().take(MOST / MICROS).take_while(fit).count();
-        // One instruction is as fast on its own.
-        if end > first + 1 {
+        if end - first >= LEAST {
             let mut builder = Builder { program, phase, end, micros: vec![], held: None };
             (first..end).for_each(|at| builder.push(at));
             chains.push(Chain { first, end, micros: builder.micros });
