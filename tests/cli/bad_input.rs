@@ -51,7 +51,7 @@ fn wrong_settings() {
     bench
         .train(&["--micro-batches", "3"])
         .fails(&["a batch of 4 rows cannot be done in 3 parts: --micro-batches must be one of 1, 2, 4"]);
-    bench.train(&["--cpu", "abacus"]).exits(2, &["there are `avx512`, `avx2` and `portable`"]);
+    bench.train(&["--cpu", "abacus"]).exits(2, &["there are `avx512bf16`, `avx512`, `avx2` and `portable`"]);
     bench.train(&["--lr", "-1"]).exits(2, &["it must be 0 or more"]);
     bench.train(&["--dtype", "f16"]).exits(2, &["f16", "bf16"]);
 }

@@ -1,102 +1,106 @@
-//! Elementary functions: one of each for f32, shared by all kernels, as straight-line code that compilers turn into vector code.
+//! Elementary functions: one of each for f32, shared by all kernels, as straight-line code for a single value, which compilers turn into vector code,
+//! or a register of them ([`Lanes`]).
 //!
 //! No fused multiply-add and no approximate instructions: the bits are the same at every CPU level. bf16 uses the f32 functions and rounds.
 //! f64 uses the standard library's functions, which are the platform's: the same on one machine, not on all.
 //!
 //! | f32 | error, ulp | method |
 //! |---|---|---|
-//! | [`exp`] | < 1.1 | `2ⁿ·eʳ`, r reduced with ln 2 in two parts, polynomial of Cephes |
+//! | [`exp`] | < 1.1 | `2ⁿ·eʳ`, r reduced with ln 2 in two parts, minimax polynomial |
 //! | [`log`] | < 1 | the series in `f/(2 + f)` of FreeBSD's msun |
 //! | [`tanh`] | < 2 | polynomial of Cephes below 5/8, `1 - 2/(e²ˣ + 1)` above |
 //! | [`sin`], [`cos`] | < 0.51 | reduction and polynomials in f64 (msun) up to [`TRIG_LIMIT`], the f64 library function beyond |
 //! | square root, division | 0.5 | the instructions; `rsqrt` is `1 / sqrt(x)` |
 
+use super::lanes::Lanes;
+
 /// The nearest bf16, ties to even, as an f32. NaNs stay NaNs.
 #[inline(always)]
-pub(crate) fn round_to_bf16(x: f32) -> f32 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    let bits = if bits & 0x7fff_ffff > 0x7f80_0000 { bits | 0x0040_0000 } else { rounded };
-    f32::from_bits(bits & 0xffff_0000)
+pub(crate) fn round_to_bf16<V: Lanes>(x: V) -> V {
+    let bits = x.bits();
+    let odd = V::bit_and(V::down::<16>(bits), V::int(1));
+    let rounded = V::from_bits(bits + (V::int(0x7fff) + odd));
+    let quiet = V::from_bits(V::bit_or(bits, V::int(0x0040_0000)));
+    // A NaN is not equal to itself.
+    let y = rounded.or(x.le(x), quiet);
+    V::from_bits(V::bit_and(y.bits(), V::int(!0xffff)))
 }
 
 /// eˣ.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub(crate) fn exp<V: Lanes>(x: V) -> V {
+    let c = V::splat;
     // 1.5·2²³: adding it leaves the nearest integer in the low bits.
     const MAGIC: f32 = 12_582_912.0;
     // ln 2 = HIGH + LOW; n·HIGH is exact for the n that occur.
     const HIGH: f32 = 0.693_359_4;
     const LOW: f32 = -2.121_944_4e-4;
-    // Beyond these the result is infinite or zero; NaN passes both comparisons.
-    let vanishes = x < -104.0;
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if vanishes { -104.0 } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
-    let n = shifted - MAGIC;
-    let r = (x - n * HIGH) - n * LOW;
-    let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_6e-1;
-    let p = p * r + 5e-1;
-    let y = (p * (r * r) + r) + 1.0;
-    // Two factors, so that neither overflows and a denormal result is rounded once.
-    let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
-    let half = n >> 1;
+    // Below, the result is zero.
+    let vanishes = x.lt(c(-104.0));
+    let small = x.lt(c(-80.0));
+    // Above, it is infinite; a NaN stays one.
+    let x = c(89.0).least(x);
+    let shifted = x * c(std::f32::consts::LOG2_E) + c(MAGIC);
+    let n = shifted - c(MAGIC);
+    let r = (x - n * c(HIGH)) - n * c(LOW);
+    // (eʳ - 1 - r) / r² for |r| < ln 2 / 2: the polynomial whose greatest error, times r²/eʳ, is least (Remez), 0.03 ulp of eʳ.
+    let p = c(1.381_422_2e-3);
+    let p = p * r + c(8.368_899e-3);
+    let p = p * r + c(4.166_840_4e-2);
+    let p = p * r + c(0.166_665_2);
+    let p = p * r + c(0.499_999_94);
+    let y = (p * (r * r) + r) + c(1.0);
+    // 2ⁿ as two factors, of which the second is one of two, so that neither overflows and a denormal result is rounded once. Moving up
+    // leaves n alone of `shifted`: the low bits of the other summand are zeros.
+    let bias = c(f32::from_bits((127 + 64) << 23)).or(small, c(f32::from_bits(126 << 23))).bits();
+    let first = V::from_bits(V::up::<23>(shifted.bits()) + bias);
+    let second = c(f32::from_bits((127 - 64) << 23)).or(small, c(2.0));
     // An exact zero: a product that underflows takes a processor a hundred times as long, and half of all scores are masked with -∞.
-    let y = if vanishes { 0.0 } else { y };
-    y * power_of_two(half) * power_of_two(n - half)
-}
-
-/// 2ⁿ for `-126 ≤ n ≤ 127`.
-#[inline(always)]
-fn power_of_two(n: i32) -> f32 {
-    f32::from_bits((n.wrapping_add(127) as u32) << 23)
+    c(0.0).or(vanishes, y * first) * second
 }
 
 /// The natural logarithm: NaN below zero, -∞ at both zeros.
 #[inline(always)]
-pub(crate) fn log(x: f32) -> f32 {
+pub(crate) fn log<V: Lanes>(x: V) -> V {
+    let c = V::splat;
     const LN2_HIGH: f32 = 0.693_138_1;
     const LN2_LOW: f32 = 9.058_001e-6;
     /// √½: mantissas are taken from here up to √2.
-    const SQRT_HALF: u32 = 0x3f35_04f3;
-    let denormal = x < f32::MIN_POSITIVE;
-    let scaled = if denormal { x * 8_388_608.0 } else { x };
-    let shifted = scaled.to_bits().wrapping_sub(SQRT_HALF) as i32;
-    let exponent = (shifted >> 23) - if denormal { 23 } else { 0 };
-    let mantissa = f32::from_bits(((shifted as u32) & 0x007f_ffff).wrapping_add(SQRT_HALF));
-    let k = exponent as f32;
-    let f = mantissa - 1.0;
-    let s = f / (2.0 + f);
+    const SQRT_HALF: i32 = 0x3f35_04f3;
+    let denormal = x.lt(c(f32::MIN_POSITIVE));
+    let scaled = (x * c(8_388_608.0)).or(denormal, x);
+    let shifted = scaled.bits() - V::int(SQRT_HALF);
+    let k = V::from_ints(V::down::<23>(shifted)) - c(23.0).or(denormal, c(0.0));
+    let mantissa = V::from_bits(V::bit_and(shifted, V::int(0x007f_ffff)) + V::int(SQRT_HALF));
+    let f = mantissa - c(1.0);
+    let s = f / (c(2.0) + f);
     let z = s * s;
     let w = z * z;
-    let t1 = w * (0.400_009_72 + w * 0.242_790_79);
-    let t2 = z * (0.666_666_6 + w * 0.284_987_87);
-    let half_square = 0.5 * f * f;
-    let y = s * (half_square + (t2 + t1)) + k * LN2_LOW - half_square + f + k * LN2_HIGH;
-    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
-    let y = if x == f32::INFINITY { x } else { y };
+    let t1 = w * (c(0.400_009_72) + w * c(0.242_790_79));
+    let t2 = z * (c(0.666_666_6) + w * c(0.284_987_87));
+    let half_square = c(0.5) * f * f;
+    let y = s * (half_square + (t2 + t1)) + k * c(LN2_LOW) - half_square + f + k * c(LN2_HIGH);
+    let y = c(f32::NEG_INFINITY).or(x.le(c(0.0)), y);
+    let y = x.or(c(f32::INFINITY).le(x), y);
     // NaN is not at least zero either.
-    if x >= 0.0 { y } else { f32::NAN }
+    y.or(c(0.0).le(x), c(f32::NAN))
 }
 
 /// The hyperbolic tangent.
 #[inline(always)]
-pub(crate) fn tanh(x: f32) -> f32 {
+pub(crate) fn tanh<V: Lanes>(x: V) -> V {
+    let c = V::splat;
     let z = x * x;
-    let p = -5.704_988_7e-3;
-    let p = p * z + 2.063_909e-2;
-    let p = p * z - 5.373_971_6e-2;
-    let p = p * z + 1.333_144_2e-1;
-    let p = p * z - 3.333_328e-1;
+    let p = c(-5.704_988_7e-3);
+    let p = p * z + c(2.063_909e-2);
+    let p = p * z - c(5.373_971_6e-2);
+    let p = p * z + c(1.333_144_2e-1);
+    let p = p * z - c(3.333_328e-1);
     let small = p * z * x + x;
     let a = x.abs();
-    let large = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);
+    let large = c(1.0) - c(2.0) / (exp(a + a) + c(1.0));
     // The sum loses the sign of zero.
-    if a < 0.625 { small.copysign(x) } else { large }
+    small.or(a.lt(c(0.625)), large).copysign(x)
 }
 
 /// Up to here the reduction of [`sin`] and [`cos`] is good; 2²⁰ leaves 12 bits to spare.

@@ -21,6 +21,8 @@
 mod attention;
 pub(crate) mod cpu;
 mod index;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+mod lanes;
 mod math;
 mod matmul;
 mod random;

@@ -8,9 +8,12 @@
 //! costs more in each step of a tile than packing saves (`docs/performance.md`).
 
 use super::pack::PackArgs;
-use super::tile::{A_WIDTH, Simd, Source, entry_points};
+#[cfg(any(test, target_arch = "x86_64"))]
+use super::tile::entry_points;
+use super::tile::{A_WIDTH, Simd, Source};
 
 /// A flavour whose panels hold pairs: that of f32, but for `dot`.
+#[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! flavour {
     ($(#[$meta:meta])* $module:ident, $base:ty, dot($a:ident, $b:ident, $c:ident) $dot:expr, $($points:tt)*) => {
         $(#[$meta])*

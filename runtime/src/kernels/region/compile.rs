@@ -5,7 +5,7 @@
 //!    pass for each level of row reductions (*wide*): softmax over a vocabulary has three.
 //! 3. Steps become instructions in the pass in which their operands are known; values that a later pass needs are kept for the whole row.
 //! 4. A stored value is computed straight into memory where nothing reads that place later.
-//! 5. Registers are given out by life time.
+//! 5. Instructions are put together to chains ([`super::chain`]), and registers given out by life time.
 
 use super::super::{PrepareCx, PrepareError, ensure};
 use super::program::{Class, Home, Instruction, Op, Operand, Phase, Program, Slot};
@@ -41,7 +41,7 @@ fn compile_over(
     compiler.find_uses(cx)?;
     compiler.steps()?;
     compiler.stores()?;
-    Ok(super::registers::assign(compiler.finish()))
+    Ok(super::registers::assign(super::chain::find(compiler.finish())))
 }
 
 /// A store may share its place with a load only when both see it in the same way, and never with what is looked up or an index.

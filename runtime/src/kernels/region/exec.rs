@@ -1,10 +1,12 @@
 //! Runs a region's program: cuts the space into blocks, and for each sets the operands and goes through the instructions.
 
+use super::chain::{self, Chain, Site};
 use super::copy::{Move, Rectangle, copy, fill_index};
 use super::lookup::{Table, Wrong};
 use super::ops::{self, Arg, Loop};
-use super::program::{Class, Home, Instruction, Op, Program, Slot};
+use super::program::{Class, Home, Instruction, Op, Phase, Program, Slot};
 use super::space::{MOST_DIMS, Place, Shape, Through};
+use super::tile::{self, Tiles};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::rows::{Rows, reduce_rows};
 use crate::kernels::{KernelCx, KernelError};
@@ -193,7 +195,7 @@ impl<'a> Frame<'a> {
                 self.execute(&program.phases[0].before, Block { rows, first_column: 0, columns: extent.row });
                 let first_column = column_block * program.block_columns;
                 let columns = program.block_columns.min(extent.row - first_column);
-                self.columns(&program.phases[0].blocks, Block { rows, first_column, columns });
+                self.columns(&program.phases[0], Block { rows, first_column, columns });
                 return;
             }
             for phase in &program.phases {
@@ -206,22 +208,73 @@ impl<'a> Frame<'a> {
                     continue;
                 }
                 if extent.row <= program.block_columns {
-                    self.columns(&phase.blocks, whole);
+                    self.columns(phase, whole);
                     continue;
                 }
                 for first_column in (0..extent.row).step_by(program.block_columns) {
                     let columns = program.block_columns.min(extent.row - first_column);
-                    self.columns(&phase.blocks, Block { rows, first_column, columns });
+                    self.columns(phase, Block { rows, first_column, columns });
                 }
             }
         }
     }
 
-    unsafe fn columns(&self, list: &[Instruction], block: Block) {
+    /// The pass over a block of columns.
+    unsafe fn columns(&self, phase: &Phase, block: Block) {
         // SAFETY: the caller's contract.
         unsafe {
             self.set_columns(block.first_column);
-            self.execute(list, block);
+            let mut done = 0;
+            for chain in &phase.chains {
+                self.execute(&phase.blocks[done..chain.first], block);
+                if !self.chain(chain, block) {
+                    self.execute(&phase.blocks[chain.first..chain.end], block);
+                }
+                done = chain.end;
+            }
+            self.execute(&phase.blocks[done..], block);
+        }
+    }
+
+    /// Runs a chain tile by tile; false when it is to be executed instead.
+    unsafe fn chain(&self, chain: &Chain, block: Block) -> bool {
+        if !tile::runs_on(self.cpu) {
+            return false;
+        }
+        let mut places = [tile::Place::NONE; chain::MOST];
+        for (place, micro) in places.iter_mut().zip(&chain.micros) {
+            // SAFETY: the tables have a place for each operand and access, and were set for the block.
+            *place = unsafe {
+                match micro.site {
+                    Site::None => continue,
+                    Site::Slot(slot) => {
+                        let arg = self.arg(slot);
+                        tile::Place { ptr: arg.ptr, row: 4 * arg.row, column: 4 * arg.column }
+                    }
+                    Site::Access(access) => self.run_of(access, block),
+                }
+            };
+        }
+        let (micros, places) = (&chain.micros[..], &places);
+        let tiles = Tiles { micros, places, rows: block.rows, columns: block.columns }.flattened();
+        if tiles.columns < tile::LEAST_COLUMNS {
+            return false;
+        }
+        // SAFETY: as above; the compiler made sure that places are stored after all that read them.
+        unsafe { tile::run(self.cpu, &tiles) };
+        true
+    }
+
+    /// The block's part of an access whose elements lie side by side.
+    unsafe fn run_of(&self, access: usize, block: Block) -> tile::Place {
+        let a = &self.program.accesses[access];
+        let Place::Buffer { buffer, .. } = a.place else { unreachable!("an index has no memory") };
+        let (outer, bytes) = (self.extent.outer, a.dtype.bytes() as usize);
+        let across = if outer > 0 { a.strides[outer - 1] } else { 0 };
+        // SAFETY: the table has a place for each access; the element lies in the buffer.
+        unsafe {
+            let element = *self.starts.add(access) + block.first_column;
+            tile::Place { ptr: self.cx.buffers[buffer].ptr.add(element * bytes), row: across * bytes, column: bytes }
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! A region is compiled when the plan is loaded ([`compile`]) to a program of loops over blocks of about a thousand elements. Registers hold a block each, in the
 //! worker's scratch: they stay in the first-level caches, so that memory is read and written once. Nothing is decided for each
-//! element: an instruction picks its loop once for each block.
+//! element: an instruction picks its loop once for each block. Instructions that follow each other element by element are done together where the CPU has
+//! vector registers for it ([`chain`], [`tile`]).
 
+mod chain;
 mod compile;
 pub(super) mod copy;
 mod exec;
@@ -13,6 +15,8 @@ mod program;
 mod registers;
 mod space;
 mod steps;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
+mod tile;
 
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};

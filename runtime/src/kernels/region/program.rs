@@ -1,5 +1,6 @@
 //! What a region becomes: instructions over blocks.
 
+use super::chain::Chain;
 use super::space::{Access, Shape, Space};
 use forebay_plan::{ReduceOp, StepOp};
 
@@ -91,6 +92,8 @@ pub(super) struct Phase {
     pub before: Vec<Instruction>,
     /// For each block of columns.
     pub blocks: Vec<Instruction>,
+    /// Which of those are done together, in order.
+    pub chains: Vec<Chain>,
 }
 
 /// A compiled region.

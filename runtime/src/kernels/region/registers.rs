@@ -1,7 +1,8 @@
 //! Places for registers in the worker's scratch, given out by life time.
 
-use super::program::{Home, Instruction, Op, Program, Slot};
+use super::program::{Home, Instruction, Op, Phase, Program, Slot};
 use super::space::Shape;
+use std::ops::Range;
 
 /// Blocks are often exactly a page long. Registers at equal places in their pages would fall into the same cache sets, and a load would seem to
 /// depend on a store to the same place of another page.
@@ -21,9 +22,10 @@ pub(super) fn assign(mut program: Program) -> Program {
     let mut most = end;
     for phase in 0..program.phases.len() {
         let list = program.phases[phase].blocks.clone();
+        let chained = chained(&program.phases[phase]);
         let mut active: Vec<(usize, usize, usize)> = vec![];
         for (at, instruction) in list.iter().enumerate() {
-            active.retain(|&(_, _, last)| last >= at);
+            active.retain(|&(_, _, last)| last >= chained[at].start);
             let slot = instruction.to;
             let Life::Within { phase: p, first, last } = lives[slot] else { continue };
             if p != phase || first != at {
@@ -46,6 +48,16 @@ pub(super) fn assign(mut program: Program) -> Program {
     }
     program.register_bytes = most;
     program
+}
+
+/// For each instruction of a pass those that run with it: a chain takes all of its own from tile to tile, so that none of their registers may
+/// have another's place.
+fn chained(phase: &Phase) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = (0..phase.blocks.len()).map(|at| at..at + 1).collect();
+    for chain in &phase.chains {
+        all[chain.first..chain.end].fill(chain.first..chain.end);
+    }
+    all
 }
 
 /// When a register holds a value that is needed.
