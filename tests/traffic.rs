@@ -12,6 +12,7 @@ fn exception(graph: &Graph, value: ValueId, fused: &Fused) -> Option<&'static st
     let operand = &graph.ty(graph.node(value).operands[0]).axes;
     let innermost = operand.iter().rev().take(fused.axes.len()).all(|a| fused.axes.contains(a));
     match fused.kind {
+        FusedKind::RouterChoice => Some("a search is a kernel of its own: the scores go through memory"),
         FusedKind::RouterShareDx => Some("adds by index, which is a kernel of its own"),
         FusedKind::RouterShare if fused.numbers[0] == 0.0 => {
             Some("the maximum and sum of all scores, two numbers a token, go through memory")

@@ -145,10 +145,11 @@ fn operands_and_costs() {
     let named =
         |name: &str| &program.instructions.iter().find(|i| i.name == name).expect("the tiny plan has it").kernel;
     let product = named("product");
-    assert_eq!(product.flops(), 2.0 * 32.0 * 8.0 * 8.0);
-    // 32×8, the 8×8 that are read of b, and 32×8, in f32.
-    assert_eq!(product.traffic(&program.buffers), Traffic { read: 4 * (256 + 64), written: 4 * 256 });
-    assert_eq!(product.reads().count(), 2);
+    // The product, and an addition for each element of its epilogue.
+    assert_eq!(product.flops(), 2.0 * 32.0 * 8.0 * 8.0 + 256.0);
+    // 32×8, the 8×8 that are read of b, the 32×8 that are added, and 32×8, in f32.
+    assert_eq!(product.traffic(&program.buffers), Traffic { read: 4 * (256 + 64 + 256), written: 4 * 256 });
+    assert_eq!(product.reads().count(), 3);
     assert_eq!(product.writes().count(), 1);
     // Row sums and maxima visit every element, what follows from them alone a row.
     assert_eq!(named("softmax").flops(), 5.0 * 256.0 + 256.0);

@@ -169,6 +169,15 @@ impl Body {
             self.combine("product.start", a, b, c);
         }
         let (m, n) = (self.rows, self.columns);
+        // Another array is added to each block.
+        let epilogue = (!accumulate).then(|| {
+            let other = self.any();
+            let (loads, stores) = ([self.whole(c), self.whole(other)], self.whole(c));
+            let steps = vec![step(StepOp::Add, DType::F32, &[Arg::Load(0), Arg::Load(1)])];
+            let stores = vec![Store { value: Arg::Step(0), view: stores }];
+            let loads = loads.into_iter().map(Load::from).collect();
+            Box::new(Region { dims: vec![m, n], row_dims: 1, ragged: None, loads, steps, stores })
+        });
         // The first rows of b are the square matrix.
         let kernel = Matmul {
             dtype: DType::F32,
@@ -183,7 +192,7 @@ impl Body {
             k_outer: vec![],
             groups: None,
             accumulate,
-            epilogue: None,
+            epilogue,
         };
         self.push("product", Kernel::Matmul(kernel));
     }

@@ -43,11 +43,15 @@ macro_rules! kernel {
     };
 }
 
-/// Takes an instruction out, and the event that it records with it.
 fn lookup(plan: &mut Plan) -> &mut Lookup {
     kernel!(plan, "picked", Region).loads[1].through.as_mut().expect("it is looked up")
 }
 
+fn epilogue(plan: &mut Plan) -> &mut Region {
+    kernel!(plan, "product", Matmul).epilogue.as_mut().expect("it has one")
+}
+
+/// Takes an instruction out, and the event that it records with it.
 fn remove(program: &mut Program, name: &str) {
     let at = program.instructions.iter().position(|i| i.name == name).expect("the tiny plan has it");
     let removed = program.instructions.remove(at);
@@ -177,6 +181,29 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Matmul, "groups in the result", |p| {
         let groups = kernel!(p, "hidden", Matmul).groups.as_mut().expect("it has groups");
         (groups.count, groups.strides[2]) = (1, 1);
+    }),
+    (Rule::Epilogue, "reduction", |p| {
+        epilogue(p).steps[0] = Step { op: StepOp::RowMax, dtype: DType::F32, args: vec![Arg::Load(0)] }
+    }),
+    (Rule::Epilogue, "rows", |p| epilogue(p).dims[0] -= 1),
+    (Rule::Epilogue, "transposed", |p| {
+        let region = epilogue(p);
+        let (rows, columns) = (region.dims[0], region.dims[1]);
+        region.dims = vec![columns, rows];
+        region
+            .loads
+            .iter_mut()
+            .map(|l| &mut l.view)
+            .chain([&mut region.stores[0].view])
+            .for_each(|v| v.strides[0] = rows);
+    }),
+    (Rule::Epilogue, "rows of the result apart", |p| kernel!(p, "product", Matmul).m.2 += 1),
+    (Rule::Epilogue, "repeated result", |p| epilogue(p).loads[0].view.strides[0] = 0),
+    (Rule::Epilogue, "accumulating", |p| kernel!(p, "product", Matmul).accumulate = true),
+    (Rule::StepTypes, "epilogue", |p| epilogue(p).steps[0].dtype = DType::F64),
+    (Rule::Alias, "epilogue over an operand", |p| {
+        let a = kernel!(p, "product", Matmul).a;
+        epilogue(p).stores[0].view.buffer = a;
     }),
     (Rule::Sizes, "no pairs", |p| kernel!(p, "attention", Attention).inputs.pairs.clear()),
     (Rule::Sizes, "pairs", |p| {
