@@ -54,24 +54,30 @@ impl Versus {
     }
 }
 
-/// The peer's sizes; an error when the model is not the peer's.
-pub fn spec(model: &CheckedModel, plan: &Plan, threads: usize) -> Result<Spec, Failure> {
-    let none = |why: String| {
-        Failure::Input(format!(
-            "there is no peer for `{}`: {why}; PyTorch's side is the model of bench-tiny and bench-small, at any size",
-            plan.model
-        ))
-    };
-    let size = |name: &str| match model.constants.get(name) {
-        Some(Const::Int(n)) if *n > 0 => Ok(*n as u64),
-        _ => Err(none(format!("it has no size `{name}`"))),
-    };
-    if let Some(name) = agreement::without_peer(plan) {
-        return Err(none(format!("PyTorch's side has no `{name}`")));
-    }
+fn no_peer(plan: &Plan, why: &str) -> Failure {
+    Failure::Input(format!(
+        "there is no peer for `{}`: {why}; PyTorch's side is the model of bench-tiny and bench-small, at any size",
+        plan.model
+    ))
+}
+
+/// Can the plan have a peer, as far as its parameters say?
+pub fn accepts(plan: &Plan) -> Result<(), Failure> {
     if plan.settings.compute == DType::F64 {
         return Err(Failure::Usage("--peers compares in f32 and bf16".into()));
     }
+    match agreement::without_peer(plan) {
+        Some(name) => Err(no_peer(plan, &format!("PyTorch's side has no `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// The peer's sizes; an error when the model lacks one.
+pub fn spec(model: &CheckedModel, plan: &Plan, threads: usize) -> Result<Spec, Failure> {
+    let size = |name: &str| match model.constants.get(name) {
+        Some(Const::Int(n)) if *n > 0 => Ok(*n as u64),
+        _ => Err(no_peer(plan, &format!("it has no size `{name}`"))),
+    };
     let o = optimizer();
     Ok(Spec {
         d: size("d")?,

@@ -3,7 +3,7 @@
 use crate::args::{MachineArgs, ModelArgs, RewriteArgs};
 use crate::bench::measure::{Measurement, measure};
 use crate::bench::torch::Torch;
-use crate::bench::versus::{Contest, Versus, compete, spec};
+use crate::bench::versus::{Contest, Versus, accepts, compete, spec};
 use crate::bench::{optimizer, report};
 use crate::failure::Failure;
 use crate::model::ModelFile;
@@ -70,6 +70,9 @@ pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
     options.rewrite = args.rewriting.options();
     options.optimizer = optimizer();
     let plan = file.compile(&options)?;
+    if args.peers {
+        accepts(&plan)?;
+    }
     let machine = args.machine.options()?;
     let bench = measure(&plan, &machine, args.steps, started)?;
     if !args.json {
