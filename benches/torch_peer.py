@@ -5,7 +5,7 @@
 SPEC is a JSON object: the sizes `d heads layers experts topk ffn vocab seq batch`, the optimizer's `lr beta1 beta2 epsilon weight_decay clip`,
 `threads`, `dtype` (f32, or bf16: autocast over f32 weights), `compile` (true: torch.compile) and `dump` (null, or a file that gets the first
 weights and the batch as safetensors). Then each line of stdin is a number of steps to do; each is answered with a line of JSON: the steps'
-milliseconds and losses, and the process's peak memory. Every step sees the same batch. Needs torch with `grouped_mm` on the CPU (2.10 or later).
+milliseconds and losses, and the process's peak memory. Every step sees the same batch. Needs a torch that has `grouped_mm` on the CPU (tried with 2.15).
 """
 import ctypes
 import json

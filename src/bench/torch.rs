@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// The peer, which an installed program has in it.
 const SCRIPT: &str = include_str!("../../benches/torch_peer.py");
-const HELP: &str = "the comparison takes an interpreter with PyTorch 2.10 or later, for example:\n    python3 -m venv VENV && VENV/bin/pip install torch\n    forebay bench --peers --python VENV/bin/python";
+const HELP: &str = "the comparison takes an interpreter with a PyTorch that has `grouped_mm` (tried with 2.15), for example:\n    python3 -m venv VENV && VENV/bin/pip install torch\n    forebay bench --peers --python VENV/bin/python";
 /// Lines of what the peer wrote to stderr that are shown when it fails.
 const SHOWN: usize = 8;
 

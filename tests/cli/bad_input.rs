@@ -191,7 +191,7 @@ fn more_memory_than_there_is() {
     assert!(!bench.path("run").exists());
     // A batch alone can be too much, although the weights are small.
     let mut sizes = SMALL.to_vec();
-    sizes[6] = "50000000";
+    sizes[6] = "20000000";
     let huge = [&["train", "model.moe", "--data", "text.txt", "--save", "run"], &sizes[..]].concat();
     bench.run(&huge).fails(&[
         "this plan needs ",
