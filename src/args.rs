@@ -300,6 +300,8 @@ impl OptimizerArgs {
     }
 }
 
+const CPU_LEVELS: &str = "there are `avx512bf16`, `avx512`, `avx2` and `portable`";
+
 /// The machine.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Machine")]
@@ -307,7 +309,7 @@ pub struct MachineArgs {
     /// Threads that compute; the results do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
-    /// CPU instructions to use at most: avx512bf16, avx512, avx2 or portable [default: the best there are]
+    /// CPU instructions to use at most: avx512bf16, avx512, avx2 or portable [default: FOREBAY_CPU, or the best there are]
     #[arg(long, value_name = "LEVEL")]
     pub cpu: Option<String>,
 }
@@ -315,12 +317,12 @@ pub struct MachineArgs {
 impl MachineArgs {
     /// For the executor.
     pub fn options(&self) -> Result<ExecOptions, Failure> {
-        let cpu = match &self.cpu {
-            None => Cpu::detect(),
-            Some(name) => Cpu::named(name).ok_or_else(|| {
-                let levels = "`avx512bf16`, `avx512`, `avx2` and `portable`";
-                Failure::Usage(format!("--cpu {name}: there are {levels}"))
+        let cpu = match (&self.cpu, std::env::var_os("FOREBAY_CPU").filter(|value| !value.is_empty())) {
+            (Some(name), _) => Cpu::named(name).ok_or_else(|| Failure::Usage(format!("--cpu {name}: {CPU_LEVELS}")))?,
+            (None, Some(value)) => value.to_str().and_then(Cpu::named).ok_or_else(|| {
+                Failure::Input(format!("the environment has FOREBAY_CPU={}: {CPU_LEVELS}", value.to_string_lossy()))
             })?,
+            (None, None) => Cpu::detect(),
         };
         Ok(ExecOptions { threads: self.threads.map_or(0, usize::from), cpu, ..ExecOptions::default() })
     }
@@ -351,9 +353,12 @@ pub struct SessionArgs {
     /// Print a line of JSON for each step, and one with the summary at the end
     #[arg(long)]
     pub json: bool,
-    /// At the end, print where the time went: the instructions that took longest, on stderr
-    #[arg(long)]
-    pub profile: bool,
+    /// At the end, print where the time of training steps went, by kind of kernel and by instruction: on stderr, or into a file
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub profile: Option<Option<PathBuf>>,
+    /// Write what happened when in the first steps, for chrome://tracing or ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Write the same lines of JSON to a file as well
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! The `forebay` command.
 
 mod args;
+mod bench;
 mod commands;
 mod failure;
 mod model;
@@ -8,9 +9,11 @@ mod output;
 mod profile;
 mod progress;
 mod session;
+mod trace;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::time::Instant;
 
 /// A dataflow-graph compiler for Mixture-of-Experts training: from a model file to a falling loss.
 #[derive(Debug, Parser)]
@@ -24,6 +27,11 @@ Examples:
   forebay check examples/models/mixtral-8x7b.moe             what a model is made of
   forebay generate forebay-runs/TinyMoE --prompt \"The \"      what it has learnt
 
+Environment:
+  FOREBAY_CPU=avx512bf16|avx512|avx2|portable
+                                     the CPU instructions to use at most, where --cpu does not say
+  NO_COLOR=1                          no colours in messages
+
 `forebay COMMAND --help` says more. Exit status: 0 done, 1 the input is wrong, 2 the command line is wrong, 130 interrupted."
 )]
 struct Cli {
@@ -36,6 +44,7 @@ enum Command {
     Train(commands::train::Args),
     Run(commands::run::Args),
     Generate(commands::generate::Args),
+    Bench(commands::bench::Args),
     Check(commands::check::Args),
     Fmt(commands::fmt::Args),
     Compile(commands::compile::Args),
@@ -46,12 +55,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let started = Instant::now();
     failure::install_panic_hook();
     let cli = Cli::parse_from(args::spread_settings(std::env::args_os()));
     let result = std::panic::catch_unwind(|| match cli.command {
         Command::Train(args) => commands::train::train(args),
         Command::Run(args) => commands::run::run(args),
         Command::Generate(args) => commands::generate::generate(args),
+        Command::Bench(args) => commands::bench::bench(args, started),
         Command::Check(args) => commands::check::check(args),
         Command::Fmt(args) => commands::fmt::fmt(args),
         Command::Compile(args) => commands::compile::compile(args),

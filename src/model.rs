@@ -18,7 +18,23 @@ pub struct ModelFile {
     text: String,
 }
 
+/// Models that the program has in it, so that `forebay bench` needs no file.
+const BUILT_IN: [(&str, &str); 2] = [
+    ("bench-tiny", include_str!("../examples/models/bench-tiny.moe")),
+    ("bench-small", include_str!("../examples/models/bench-small.moe")),
+];
+
 impl ModelFile {
+    /// The built-in model of this name, where there is no such file.
+    pub fn read_or_built_in(path: &Path) -> Result<ModelFile, Failure> {
+        match BUILT_IN.iter().find(|(name, _)| path == Path::new(name)) {
+            Some((name, text)) if !path.exists() => {
+                Ok(ModelFile { name: format!("{name}.moe"), text: text.to_string() })
+            }
+            _ => ModelFile::read(path),
+        }
+    }
+
     /// Reads a file.
     pub fn read(path: &Path) -> Result<ModelFile, Failure> {
         let name = path.display().to_string();

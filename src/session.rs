@@ -2,13 +2,14 @@
 
 use crate::args::{MachineArgs, SessionArgs};
 use crate::failure::Failure;
+use crate::model::replace_file;
 use crate::output::{grouped, print, stdout_failed};
-use crate::profile;
 use crate::progress::{Progress, summary_text};
+use crate::{profile, trace};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
 use forebay_runtime::data::{Corpus, Dataset};
-use forebay_runtime::exec::{ExecOptions, Executor};
+use forebay_runtime::exec::{ExecOptions, Executor, Roofline};
 use forebay_runtime::init;
 use forebay_runtime::train::{TrainError, TrainOptions, Trainer};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -45,7 +46,7 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
         }
     };
     let dataset = Dataset::new(corpus, &plan.settings)?;
-    let options = ExecOptions { seed: start.seed, profile: args.profile, ..machine.options()? };
+    let options = ExecOptions { seed: start.seed, ..machine.options()? };
     let mut executor = Executor::new(&plan, &options)?;
     match &start.checkpoint {
         Some(checkpoint) => checkpoint.load(&mut executor, Contents::All)?,
@@ -77,12 +78,15 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
             trainer.steps_done()
         ));
     }
+    let roofline = args.profile.is_some().then(|| trainer.roofline());
+    if args.profile.is_some() || args.trace.is_some() {
+        trainer.start_profile(if args.trace.is_some() { trace::STEPS } else { 0 });
+    }
     let result = trainer.run(&options, Some(&mut saver), &mut progress);
     progress.finish();
-    if args.profile {
-        eprint!("{}", profile::text(&trainer.profile()));
-    }
+    let measured = report_profile(&trainer, args, &plan, roofline);
     let summary = result.map_err(|error| failed(error, saver.run()))?;
+    measured?;
     if summary.evaluation.is_none() && stop.load(Ordering::Relaxed) {
         eprintln!(
             "stopped after step {}; the same command with `--resume {}` goes on",
@@ -99,6 +103,27 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     let shape = format!("{}: {} steps of {batch} × {seq} tokens", plan.model, summary.steps);
     let text = summary_text(&summary, &shape, params, active_params);
     print(&format!("{text}            forebay generate {} --prompt \"…\"\n", saver.run().display()))
+}
+
+/// Where the time went, as far as that was asked for.
+fn report_profile(
+    trainer: &Trainer,
+    args: &SessionArgs,
+    plan: &Plan,
+    roofline: Option<Roofline>,
+) -> Result<(), Failure> {
+    let Some(measured) = trainer.profile() else { return Ok(()) };
+    if let (Some(file), Some(roofline)) = (&args.profile, roofline) {
+        let text = profile::text(measured, plan, &roofline);
+        match file {
+            Some(path) => replace_file(path, text.as_bytes())?,
+            None => eprint!("{text}"),
+        }
+    }
+    match &args.trace {
+        Some(path) => replace_file(path, trace::json(measured, plan).as_bytes()),
+        None => Ok(()),
+    }
 }
 
 /// Where a run begins.

@@ -10,7 +10,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, DataInfo, Saver};
 use crate::data::{Batch, Dataset};
-use crate::exec::{Cause, ExecError, Executor, PhaseId, ProfileRow, memory_by_kind};
+use crate::exec::{Cause, ExecError, Executor, PhaseId, Profile, Roofline, memory_by_kind};
 use crate::hash;
 use forebay_plan::{MemoryUse, Phase, Report};
 use std::collections::VecDeque;
@@ -214,9 +214,19 @@ impl<'a, 'p> Trainer<'a, 'p> {
         self.step
     }
 
-    /// Where the time went so far; see [`Executor::profile`].
-    pub fn profile(&self) -> Vec<ProfileRow> {
+    /// From here on measures where the time of training steps goes, and keeps what happened in the first `traced_steps` of them.
+    pub fn start_profile(&mut self, traced_steps: u64) {
+        self.executor.start_profile(self.train, traced_steps);
+    }
+
+    /// Where the time of training steps went so far, when it is measured.
+    pub fn profile(&self) -> Option<&Profile> {
         self.executor.profile()
+    }
+
+    /// See [`Executor::roofline`].
+    pub fn roofline(&self) -> Roofline {
+        self.executor.roofline()
     }
 
     /// Trains until `options.steps`, saves, evaluates and sums up.

@@ -189,4 +189,39 @@ fn more_memory_than_there_is() {
     let run = bench.run(&["train", model, "--data", "text.txt", "--set", "seq=64", "--save", "run"]);
     run.fails(&["this plan needs ", " TiB of memory", "weights ", "optimizer "]);
     assert!(!bench.path("run").exists());
+    // A batch alone can be too much, although the weights are small.
+    let mut sizes = SMALL.to_vec();
+    sizes[6] = "20000000";
+    let huge = [&["train", "model.moe", "--data", "text.txt", "--save", "run"], &sizes[..]].concat();
+    bench.run(&huge).fails(&[
+        "this plan needs ",
+        " TiB of memory",
+        "weights ",
+        "gradients ",
+        "optimizer ",
+        "activations ",
+    ]);
+    let huge = [&["bench", "model.moe"], &sizes[..]].concat();
+    bench.run(&huge).fails(&["this plan needs ", "activations "]);
+    assert!(!bench.path("run").exists());
+}
+
+#[test]
+fn an_environment_that_asks_for_another_processor() {
+    let bench = Bench::new();
+    let run = |command: &[&str], level: &str| {
+        let output = bench.command(command).env("FOREBAY_CPU", level).output().expect("the program starts");
+        crate::Run::new(output)
+    };
+    let train = [&["train", "model.moe", "--data", "text.txt", "--steps", "1"], SMALL].concat();
+    let timed = [&["bench", "model.moe", "--steps", "1", "--json"], SMALL].concat();
+    let wrong = ["the environment has FOREBAY_CPU=abacus", "`avx512`, `avx2` and `portable`"];
+    run(&train, "abacus").fails(&wrong);
+    run(&timed, "abacus").fails(&wrong);
+    bench.run(&[&["compile", "model.moe", "-o", "plan"], &SMALL[..SMALL.len() - 2]].concat()).ok();
+    run(&["run", "plan", "--data", "text.txt"], "abacus").fails(&wrong);
+    assert_eq!(run(&timed, "portable").ok().lines()[0]["bench"]["cpu"], "portable");
+    // What the command line says comes first.
+    run(&[&timed[..], &["--cpu", "portable"]].concat(), "abacus").ok();
+    run(&timed, "").ok();
 }

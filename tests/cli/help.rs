@@ -6,11 +6,12 @@ use crate::Bench;
 fn every_command_explains_itself() {
     let bench = Bench::new();
     let help = bench.run(&["--help"]).ok().stdout;
-    for command in ["train", "run", "generate", "check", "fmt", "compile", "plan"] {
+    for command in ["train", "run", "generate", "bench", "check", "fmt", "compile", "plan"] {
         assert!(help.contains(&format!("  {command} ")), "{help}");
         let own = bench.run(&[command, "--help"]).ok().stdout;
         assert!(own.contains("Usage: forebay ") && (command == "plan" || own.contains("Examples:")), "{own}");
     }
+    assert!(help.contains("FOREBAY_CPU=avx512|avx2|portable"), "{help}");
     let train = bench.run(&["train", "--help"]).ok().stdout;
     let options = [
         "--set",
@@ -36,6 +37,8 @@ fn every_command_explains_itself() {
         "--log",
         "--threads",
         "--eval-every",
+        "--profile",
+        "--trace",
     ];
     options.iter().for_each(|option| assert!(train.contains(option), "{option} is not in:\n{train}"));
     assert!(bench.run(&["--version"]).ok().stdout.starts_with("forebay "));

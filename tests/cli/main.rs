@@ -1,12 +1,14 @@
 //! The command line, end to end: what a user types, sees and finds on disk.
 
 mod bad_input;
+mod bench;
 mod check;
 mod compile;
 mod explain;
 mod fmt;
 mod generate;
 mod help;
+mod profile;
 mod resume;
 mod train;
 

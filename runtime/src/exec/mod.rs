@@ -13,13 +13,15 @@ mod arena;
 mod diagnose;
 mod error;
 mod profile;
+mod roofline;
 #[cfg(test)]
 mod tests;
 
 pub use arena::{Arena, available_memory};
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
-pub use profile::{Profile, ProfileRow};
+pub use profile::{Event, Profile, ProfileRow, Traced, kind};
+pub use roofline::Roofline;
 
 use crate::data::Batch;
 use crate::kernels::{self, Buf, Cpu, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
@@ -40,13 +42,11 @@ pub struct ExecOptions {
     pub cpu: Cpu,
     /// What will be run: memory is needed for this alone.
     pub purpose: Purpose,
-    /// Measure the time of every instruction, which costs two readings of the clock for each.
-    pub profile: bool,
 }
 
 impl Default for ExecOptions {
     fn default() -> Self {
-        ExecOptions { threads: 0, seed: 0, cpu: Cpu::detect(), purpose: Purpose::Train, profile: false }
+        ExecOptions { threads: 0, seed: 0, cpu: Cpu::detect(), purpose: Purpose::Train }
     }
 }
 
@@ -77,6 +77,7 @@ pub struct Executor<'p> {
     scratch: Scratch,
     pool: Pool,
     seed: u64,
+    cpu: Cpu,
     profile: Option<Profile>,
 }
 
@@ -110,7 +111,8 @@ impl<'p> Executor<'p> {
             scratch: Scratch::new(scratch, pool.workers()),
             pool,
             seed: options.seed,
-            profile: options.profile.then(|| Profile::new(plan)),
+            cpu: options.cpu,
+            profile: None,
         })
     }
 
@@ -124,9 +126,25 @@ impl<'p> Executor<'p> {
         self.seed
     }
 
-    /// Where the time went so far, the longest first; empty unless [`ExecOptions::profile`] asked for it.
-    pub fn profile(&self) -> Vec<ProfileRow> {
-        self.profile.as_ref().map_or(vec![], |profile| profile.rows(self.plan))
+    /// From here on measures the time of every instruction of a phase, which costs two readings of the clock for each, and keeps what happened in the
+    /// phase's first `traced_steps` steps.
+    pub fn start_profile(&mut self, id: PhaseId, traced_steps: u64) {
+        self.profile = Some(Profile::new(self.plan, id, traced_steps));
+    }
+
+    /// Where the time went so far, when it is measured.
+    pub fn profile(&self) -> Option<&Profile> {
+        self.profile.as_ref()
+    }
+
+    /// What this machine attains at most with the threads, instructions and compute type of the plan: a probe of a few tenths of a second.
+    pub fn roofline(&self) -> Roofline {
+        Roofline::probe(&self.pool, self.cpu, self.plan.settings.compute)
+    }
+
+    /// The CPU instructions that it uses.
+    pub fn cpu(&self) -> Cpu {
+        self.cpu
     }
 
     /// How many threads compute.
@@ -159,9 +177,11 @@ impl<'p> Executor<'p> {
     /// # Panics
     /// When the batch has another size than the phase.
     pub fn start(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
-        self.write_inputs(id, batch, step)?;
-        let phase = self.phase(id);
-        phase.calls[..phase.commit as usize].iter().try_for_each(|call| self.call(call, step))
+        let calls = &self.phase(id).calls[..self.phase(id).commit as usize];
+        self.measured(id, step, |executor| {
+            executor.write_inputs(id, batch, step)?;
+            calls.iter().try_for_each(|call| executor.call(call, step))
+        })
     }
 
     /// Runs the calls from the commit on, after [`Executor::start`] of the same step.
@@ -169,8 +189,25 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When data make a kernel stop.
     pub fn commit(&mut self, id: PhaseId, step: u64) -> Result<(), ExecError> {
-        let phase = self.phase(id);
-        phase.calls[phase.commit as usize..].iter().try_for_each(|call| self.call(call, step))
+        let calls = &self.phase(id).calls[self.phase(id).commit as usize..];
+        self.measured(id, step, |executor| calls.iter().try_for_each(|call| executor.call(call, step)))
+    }
+
+    /// Does a part of a step, and tells the profile.
+    fn measured(
+        &mut self,
+        id: PhaseId,
+        step: u64,
+        part: impl FnOnce(&mut Self) -> Result<(), ExecError>,
+    ) -> Result<(), ExecError> {
+        if let Some(profile) = &mut self.profile {
+            profile.enter(id, step);
+        }
+        let result = part(self);
+        if let Some(profile) = &mut self.profile {
+            profile.leave();
+        }
+        result
     }
 
     /// A scalar that the phase reports, once it is known.
@@ -220,8 +257,13 @@ impl<'p> Executor<'p> {
     }
 
     fn call(&mut self, call: &Call, step: u64) -> Result<(), ExecError> {
+        let start = self.profile.as_ref().map(|_| Instant::now());
         self.bind(call);
-        (0..self.programs[call.program as usize].len()).try_for_each(|i| self.instruction(call, i, step))
+        (0..self.programs[call.program as usize].len()).try_for_each(|i| self.instruction(call, i, step))?;
+        if let (Some(profile), Some(start)) = (&mut self.profile, start) {
+            profile.call(call, start);
+        }
+        Ok(())
     }
 
     /// Resolves the buffers of a call's program.
@@ -257,7 +299,7 @@ impl<'p> Executor<'p> {
             Some(profile) => {
                 let start = Instant::now();
                 let result = run();
-                profile.add(call.program as usize, index, start.elapsed());
+                profile.instruction(call.program as usize, index, start);
                 result
             }
         };

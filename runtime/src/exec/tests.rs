@@ -95,3 +95,30 @@ fn plans_that_cannot_be_run_are_refused() {
     let message = executor.phase_named("prune").expect_err("no such phase").to_string();
     assert_eq!(message, "the plan cannot `prune`; it can: train, eval, generate");
 }
+
+#[test]
+fn a_profile_sees_training_steps_alone() {
+    let plan = tiny_plan(1000);
+    let (mut executor, dataset) = (executor(&plan, 1, 1), dataset(&plan));
+    let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+    trainer.step().expect("a step");
+    assert!(trainer.profile().is_none());
+    trainer.start_profile(2);
+    for _ in 0..3 {
+        trainer.step().expect("a step");
+        trainer.evaluate().expect("an evaluation");
+    }
+    let profile = trainer.profile().expect("it was asked for");
+    assert_eq!(profile.steps(), 3);
+    assert!(profile.kernel_seconds() > 0.0 && profile.kernel_seconds() <= profile.seconds());
+    assert!((0.0..1.0).contains(&profile.dispatch_share()));
+    // Every instruction of every call of the phase, once a step.
+    let calls = &plan.roles[0].phases.iter().find(|p| p.name == "train").expect("it trains").calls;
+    let instructions: usize = calls.iter().map(|c| plan.programs[c.program as usize].instructions.len()).sum();
+    assert_eq!(profile.rows(&plan).iter().map(|r| r.runs).sum::<u64>(), 3 * instructions as u64);
+    // Events of two steps, each with its two parts; what is inside ends before what is around it.
+    assert_eq!(profile.events().len(), 2 * (2 + calls.len() + instructions));
+    let ends: Vec<_> = profile.events().iter().map(|e| e.start + e.time).collect();
+    assert!(ends.is_sorted());
+    assert_eq!(profile.events().last().map(|e| e.what), Some(Traced::Step(3)));
+}

@@ -1,0 +1,188 @@
+//! How fast this machine is at most: a probe of a few tenths of a second.
+//!
+//! * Arithmetic: independent multiply-adds in registers, at the CPU level that the kernels use, on all workers.
+//! * Memory: `a[i] = b[i] + s·c[i]` over arrays that no cache holds (STREAM's triad: McCalpin, "Memory bandwidth and machine balance in current
+//!   high performance computers", 1995), 12 bytes an element; lines that a cache fetches before they are written do not count.
+//!
+//! The best of several short runs. It is a probe, not a specification: what else the machine does lowers it, and kernels whose operands are
+//! still in a cache may go beyond its bandwidth.
+
+use crate::kernels::Cpu;
+use crate::kernels::cpu::Level;
+use crate::pool::Pool;
+use forebay_plan::DType;
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Time for each of the two probes; the first touch of the memory comes on top.
+const BUDGET: Duration = Duration::from_millis(150);
+/// Independent chains: more than latency (4 cycles) times units (2), and as many as AVX2 has registers for.
+const CHAINS: usize = 12;
+/// Rounds of one run of the arithmetic: about 10 ms.
+const ROUNDS: u32 = 4_000_000;
+/// Elements of each of the three arrays: 24 MiB, together twice a large third-level cache.
+const TRIAD: usize = 6 << 20;
+
+/// What a machine attains at most.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Roofline {
+    /// FLOP/s of all workers, a multiply-add counted as two.
+    pub flops: f64,
+    /// Bytes/s between memory and all workers.
+    pub bytes: f64,
+}
+
+impl Roofline {
+    /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register, bf16 is computed in f32.
+    pub fn probe(pool: &Pool, cpu: Cpu, compute: DType) -> Roofline {
+        let width = if compute == DType::F64 { 0.5 } else { 1.0 };
+        Roofline { flops: width * flops(pool, cpu), bytes: bytes(pool) }
+    }
+}
+
+/// Runs until the budget is spent, at least three times; the best rate of `amount` a run.
+fn best(amount: f64, run: &dyn Fn()) -> f64 {
+    let begun = Instant::now();
+    let mut best = Duration::MAX;
+    let mut runs = 0;
+    while runs < 3 || begun.elapsed() < BUDGET {
+        let start = Instant::now();
+        run();
+        best = best.min(start.elapsed());
+        runs += 1;
+    }
+    amount / best.as_secs_f64()
+}
+
+fn flops(pool: &Pool, cpu: Cpu) -> f64 {
+    let lanes = match cpu.level() {
+        Level::Avx512 => 16,
+        Level::Avx2 => 8,
+        Level::Portable => 4,
+    };
+    let amount = pool.workers() as f64 * f64::from(ROUNDS) * (CHAINS * lanes * 2) as f64;
+    best(amount, &|| {
+        pool.run(pool.workers(), &|_, _| {
+            black_box(multiply_add(cpu));
+        });
+    })
+}
+
+/// The sum of the chains' first lanes; all lanes are equal.
+fn multiply_add(cpu: Cpu) -> f32 {
+    match cpu.level() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a `Cpu` is never above what the machine has.
+        Level::Avx512 => unsafe { multiply_add_avx512() },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::Avx2 => unsafe { multiply_add_avx2() },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 has SSE2.
+        Level::Portable => unsafe { multiply_add_sse2() },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => multiply_add_portable(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn multiply_add_avx512() -> f32 {
+    use std::arch::x86_64::{_mm512_cvtss_f32, _mm512_fmadd_ps, _mm512_set1_ps};
+    let (x, y) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(0.25)));
+    let mut chains = [x; CHAINS];
+    for _ in 0..ROUNDS {
+        for chain in &mut chains {
+            *chain = _mm512_fmadd_ps(*chain, x, y);
+        }
+    }
+    chains.map(|c| _mm512_cvtss_f32(c)).iter().sum()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn multiply_add_avx2() -> f32 {
+    use std::arch::x86_64::{_mm256_cvtss_f32, _mm256_fmadd_ps, _mm256_set1_ps};
+    let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(0.25)));
+    let mut chains = [x; CHAINS];
+    for _ in 0..ROUNDS {
+        for chain in &mut chains {
+            *chain = _mm256_fmadd_ps(*chain, x, y);
+        }
+    }
+    chains.map(|c| _mm256_cvtss_f32(c)).iter().sum()
+}
+
+/// Multiplied and added separately, as the kernels do at this level.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse2")]
+fn multiply_add_sse2() -> f32 {
+    use std::arch::x86_64::{_mm_add_ps, _mm_cvtss_f32, _mm_mul_ps, _mm_set1_ps};
+    let (x, y) = (_mm_set1_ps(black_box(0.5)), _mm_set1_ps(black_box(0.25)));
+    let mut chains = [x; CHAINS];
+    for _ in 0..ROUNDS {
+        for chain in &mut chains {
+            *chain = _mm_add_ps(_mm_mul_ps(*chain, x), y);
+        }
+    }
+    chains.map(|c| _mm_cvtss_f32(c)).iter().sum()
+}
+
+/// Four lanes a chain, for the compiler to make vectors of.
+#[cfg(not(target_arch = "x86_64"))]
+fn multiply_add_portable() -> f32 {
+    let (x, y) = (black_box([0.5f32; 4]), black_box([0.25f32; 4]));
+    let mut chains = [x; CHAINS];
+    for _ in 0..ROUNDS {
+        for chain in &mut chains {
+            for lane in 0..4 {
+                chain[lane] = chain[lane] * x[lane] + y[lane];
+            }
+        }
+    }
+    chains.iter().map(|c| c[0]).sum()
+}
+
+fn bytes(pool: &Pool) -> f64 {
+    let (mut a, b, c) = (vec![0.5f32; TRIAD], vec![0.5f32; TRIAD], vec![0.25f32; TRIAD]);
+    let part = TRIAD.div_ceil(pool.workers());
+    // One part for each worker: nobody waits for a lock.
+    let parts: Vec<_> =
+        a.chunks_mut(part).zip(b.chunks(part)).zip(c.chunks(part)).map(|((a, b), c)| Mutex::new((a, b, c))).collect();
+    let scale = black_box(3.0f32);
+    let triad = |task: usize| {
+        let mut part = parts[task].lock().expect("no task panics");
+        let (a, b, c) = &mut *part;
+        a.iter_mut().zip(b.iter().zip(c.iter())).for_each(|(a, (b, c))| *a = b + scale * c);
+    };
+    let rate = best(12.0 * TRIAD as f64, &|| pool.run(parts.len(), &|task, _| triad(task)));
+    drop(parts);
+    black_box(a);
+    rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_computes_and_remembers() {
+        let pool = Pool::new(2);
+        let levels = ["portable", "avx2", "avx512"].map(|name| Cpu::named(name).expect("a level"));
+        let rates = levels.map(|cpu| flops(&pool, cpu));
+        // Between a slow and an impossible machine.
+        assert!(rates.iter().all(|r| (5e8..1e14).contains(r)), "{rates:?}");
+        let Roofline { flops, bytes } = Roofline::probe(&pool, levels[0], DType::F64);
+        assert!((1e8..1e14).contains(&flops) && (1e8..1e13).contains(&bytes), "{flops} {bytes}");
+    }
+
+    #[test]
+    fn every_level_computes_the_same() {
+        // c → c/2 + 1/4 comes to 1/2 and stays there.
+        for name in ["portable", "avx2", "avx512"] {
+            let cpu = Cpu::named(name).expect("a level");
+            assert_eq!(multiply_add(cpu), 0.5 * CHAINS as f32, "{name}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! `forebay bench`
+
+use crate::args::{MachineArgs, ModelArgs, RewriteArgs};
+use crate::bench::measure::{Measurement, measure};
+use crate::bench::torch::Torch;
+use crate::bench::versus::{Contest, Versus, accepts, compete, spec};
+use crate::bench::{optimizer, report};
+use crate::failure::Failure;
+use crate::model::ModelFile;
+use crate::output::{print, print_json};
+use forebay_compiler::pipeline::CompileOptions;
+use forebay_ir::DType;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Time training steps, alone or beside PyTorch
+///
+/// Trains on tokens drawn at random, the same batch in every step; needs no data and leaves no file. With --peers, PyTorch trains the same model from the
+/// same weights on the same batch: first both must come to the same losses, then they take turns.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay bench                                        the model bench-tiny, which is built in; so is bench-small
+  forebay bench model.moe --dtype bf16 --steps 20 --json
+  forebay bench --set layers=2 d=64 --threads 1
+  forebay bench --peers --python VENV/bin/python       an interpreter that has torch
+
+A step is forward, backward, clipping and AdamW. GFLOP/s count matrix products only. A machine that does other work at the same time slows PyTorch's
+barriers more than ours: believe ratios of an idle one.")]
+pub struct Args {
+    /// The model file, or bench-tiny or bench-small
+    #[arg(value_name = "MODEL", default_value = "bench-tiny")]
+    model: PathBuf,
+    /// Steps to time, after three that are not; with --peers in each turn
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Print an object
+    #[arg(long)]
+    json: bool,
+    /// Run PyTorch beside: eager and compiled, its allocator as it is and tuned, in f32 or with autocast to bf16 as --dtype says
+    #[arg(long)]
+    peers: bool,
+    /// An interpreter that has torch
+    #[arg(long, value_name = "PROGRAM", default_value = "python3", requires = "peers")]
+    python: PathBuf,
+    /// Turns of each variant of PyTorch and us
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..), requires = "peers")]
+    rounds: u64,
+    #[command(flatten)]
+    settings: ModelArgs,
+    #[command(flatten)]
+    rewriting: RewriteArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+#[derive(Serialize)]
+struct Output {
+    bench: Measurement,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<Versus>,
+}
+
+/// `started` is when the process was.
+pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
+    let file = ModelFile::read_or_built_in(&args.model)?;
+    file.accepts(&args.settings)?;
+    let mut options = args.settings.options();
+    options.rewrite = args.rewriting.options();
+    options.optimizer = optimizer();
+    let plan = file.compile(&options)?;
+    if args.peers {
+        accepts(&plan)?;
+    }
+    let machine = args.machine.options()?;
+    let bench = measure(&plan, &machine, args.steps, started)?;
+    if !args.json {
+        print(&report::measurement(&bench))?;
+    }
+    let mut peers = None;
+    if args.peers {
+        let spec = spec(&file.training(&options)?, &plan, bench.threads)?;
+        let torch = Torch::find(&args.python)?;
+        let exact = file.compile(&CompileOptions { compute: DType::F32, ..options })?;
+        let (steps, rounds) = (args.steps, args.rounds);
+        let versus = compete(&Contest { plan: &plan, exact: &exact, options: &machine, spec, steps, rounds }, &torch)?;
+        if !args.json {
+            print(&report::versus(&bench, &versus))?;
+        }
+        peers = Some(versus);
+    }
+    if args.json { print_json(&Output { bench, peers }) } else { Ok(()) }
+}

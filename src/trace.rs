@@ -1,0 +1,71 @@
+//! What happened when, in the trace event format that chrome://tracing and ui.perfetto.dev read: an object with `traceEvents`, times in µs.
+//!
+//! The process is the run. Its first thread has steps and, inside them, calls of programs; then comes a thread for each kind of stream, with
+//! the kernels. A kernel keeps all workers busy and runs alone, so workers have no threads of their own here.
+
+use forebay_plan::{Kernel, Plan, Program, StreamKind};
+use forebay_runtime::exec::{Event, Profile, Traced, kind};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Steps that a trace holds: more say the same, and viewers take a few hundred thousand events.
+pub const STEPS: u64 = 20;
+const RUN: u64 = 1;
+const CALLS: u64 = 0;
+
+/// The file.
+pub fn json(profile: &Profile, plan: &Plan) -> String {
+    let mut threads = BTreeMap::from([(CALLS, "steps and calls".to_string())]);
+    // What is around others comes before them.
+    let mut sorted: Vec<&Event> = profile.events().iter().collect();
+    sorted.sort_by_key(|e| (e.start, std::cmp::Reverse(e.time)));
+    let mut events: Vec<Value> = sorted.into_iter().map(|event| complete(event, plan, &mut threads)).collect();
+    let names = threads.iter().map(|(tid, name)| metadata("thread_name", *tid, name));
+    let process = metadata("process_name", CALLS, &format!("forebay {}", plan.model));
+    events.splice(0..0, std::iter::once(process).chain(names));
+    json!({ "displayTimeUnit": "ms", "traceEvents": events }).to_string()
+}
+
+fn metadata(what: &str, tid: u64, name: &str) -> Value {
+    json!({ "ph": "M", "pid": RUN, "tid": tid, "name": what, "args": { "name": name } })
+}
+
+fn complete(event: &Event, plan: &Plan, threads: &mut BTreeMap<u64, String>) -> Value {
+    let micros = |time: Duration| time.as_nanos() as f64 / 1e3;
+    let (tid, name, args) = match event.what {
+        Traced::Step(step) => (CALLS, format!("step {step}"), json!({ "kind": "step" })),
+        Traced::Call { program, layer } => {
+            let layer = plan.roles[0].layers.get(layer).map_or("", String::as_str);
+            (CALLS, plan.programs[program].name.clone(), json!({ "kind": "call", "layer": layer }))
+        }
+        Traced::Instruction { program, index } => {
+            let program = &plan.programs[program];
+            let instruction = &program.instructions[index];
+            let stream = program.streams[instruction.stream as usize];
+            threads.entry(thread(stream)).or_insert_with(|| format!("{stream:?} stream"));
+            (thread(stream), format!("{} {}", program.name, instruction.name), args(program, &instruction.kernel))
+        }
+    };
+    json!({
+        "ph": "X", "pid": RUN, "tid": tid, "name": name, "cat": args["kind"], "ts": micros(event.start),
+        "dur": micros(event.time), "args": args,
+    })
+}
+
+fn args(program: &Program, kernel: &Kernel) -> Value {
+    json!({ "kind": kind(program, kernel), "flops": kernel.flops(), "bytes": kernel.bytes(&program.buffers) })
+}
+
+/// The thread of a kind of stream.
+fn thread(stream: StreamKind) -> u64 {
+    1 + match stream {
+        StreamKind::Cube => 0,
+        StreamKind::Vector => 1,
+        StreamKind::IntraNode => 2,
+        StreamKind::InterNode => 3,
+        StreamKind::CopyIn => 4,
+        StreamKind::CopyOut => 5,
+        StreamKind::Host => 6,
+    }
+}

@@ -1,0 +1,53 @@
+//! `forebay bench`, without PyTorch.
+
+use crate::{Bench, SMALL};
+
+/// bench-tiny at a size at which a step takes a moment.
+const REDUCED: &[&str] =
+    &["bench", "--batch", "2", "--seq", "32", "--threads", "1", "--set", "layers=2", "d=64", "heads=4", "f=32"];
+
+#[test]
+fn numbers_of_a_built_in_model() {
+    let bench = Bench::new();
+    let run = bench.run(&[REDUCED, &["--steps", "4", "--json"]].concat()).ok();
+    assert_eq!(run.stderr, "");
+    let lines = run.lines();
+    assert_eq!(lines.len(), 1);
+    let of = &lines[0]["bench"];
+    let number = |key: &str| of[key].as_f64().unwrap_or_else(|| panic!("{key} is no number in {of}"));
+    assert_eq!((of["model"].as_str(), of["dtype"].as_str(), number("steps")), (Some("BenchTiny"), Some("f32"), 4.0));
+    assert!(number("best_ms") > 0.0 && number("best_ms") <= number("median_ms"));
+    let tokens = number("tokens_per_s") * number("median_ms") / 1e3;
+    assert!((tokens - 64.0).abs() < 1e-6, "{tokens}");
+    let gflop = number("gflop_per_s") * number("median_ms") / 1e3;
+    assert!((gflop / number("gflop_per_step") - 1.0).abs() < 1e-6, "{gflop}");
+    assert!(number("roofline_share") > 0.0 && number("probe_gflop_per_s") > 0.1);
+    assert!((0.0..1.0).contains(&number("dispatch_share")));
+    assert!(number("first_step_s") > 0.0 && number("planned_bytes") > 1e5);
+    assert!(of["peak_rss_bytes"].as_f64().is_none_or(|rss| rss > number("planned_bytes")));
+    // Neither checkpoints nor anything else.
+    assert_eq!(bench.names("."), ["model.moe", "text.txt"]);
+}
+
+#[test]
+fn people_see_what_was_measured() {
+    let bench = Bench::new();
+    let run = bench.run(&[&["bench", "model.moe", "--steps", "2", "--dtype", "bf16"], SMALL].concat()).ok();
+    for part in ["TinyMoE", "bf16", "median of 2", "tokens/s", "roofline", "between kernels", "first step", "planned"] {
+        assert!(run.stdout.contains(part), "`{part}` is not in:\n{}", run.stdout);
+    }
+}
+
+#[test]
+fn comparisons_that_cannot_be_made() {
+    let bench = Bench::new();
+    let peers = |args: &[&str]| bench.run(&[REDUCED, &["--steps", "1", "--peers"], args].concat());
+    peers(&["--python", "no-such-python"]).fails(&["cannot start `no-such-python`", "pip install torch"]);
+    // An interpreter that fails is one without torch.
+    peers(&["--python", "false"]).fails(&["`false` has no usable PyTorch", "pip install torch"]);
+    peers(&["--dtype", "f64"]).exits(2, &["f32 and bf16"]);
+    let other = [&["bench", "model.moe", "--steps", "1", "--peers"], SMALL].concat();
+    bench.run(&other).fails(&["there is no peer for `TinyMoE`", "`layers.0."]);
+    bench.run(&["bench", "--rounds", "2"]).exits(2, &["--peers"]);
+    bench.run(&["bench", "missing.moe"]).fails(&["cannot read `missing.moe`: "]);
+}
