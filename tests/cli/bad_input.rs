@@ -215,7 +215,7 @@ fn an_environment_that_asks_for_another_processor() {
     };
     let train = [&["train", "model.moe", "--data", "text.txt", "--steps", "1"], SMALL].concat();
     let timed = [&["bench", "model.moe", "--steps", "1", "--json"], SMALL].concat();
-    let wrong = ["the environment has FOREBAY_CPU=abacus", "`avx512`, `avx2` and `portable`"];
+    let wrong = ["the environment has FOREBAY_CPU=abacus", "`avx512bf16`, `avx512`, `avx2` and `portable`"];
     run(&train, "abacus").fails(&wrong);
     run(&timed, "abacus").fails(&wrong);
     bench.run(&[&["compile", "model.moe", "-o", "plan"], &SMALL[..SMALL.len() - 2]].concat()).ok();

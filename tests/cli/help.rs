@@ -11,7 +11,7 @@ fn every_command_explains_itself() {
         let own = bench.run(&[command, "--help"]).ok().stdout;
         assert!(own.contains("Usage: forebay ") && (command == "plan" || own.contains("Examples:")), "{own}");
     }
-    assert!(help.contains("FOREBAY_CPU=avx512|avx2|portable"), "{help}");
+    assert!(help.contains("FOREBAY_CPU=avx512bf16|avx512|avx2|portable"), "{help}");
     let train = bench.run(&["train", "--help"]).ok().stdout;
     let options = [
         "--set",

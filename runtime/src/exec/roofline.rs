@@ -34,9 +34,14 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register, bf16 is computed in f32.
+    /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register, bf16 is computed in f32, or in pairs where the
+    /// CPU has an instruction for that, which does twice as much.
     pub fn probe(pool: &Pool, cpu: Cpu, compute: DType) -> Roofline {
-        let width = if compute == DType::F64 { 0.5 } else { 1.0 };
+        let width = match (compute, cpu.level()) {
+            (DType::F64, _) => 0.5,
+            (DType::Bf16, Level::Avx512Bf16) => 2.0,
+            _ => 1.0,
+        };
         Roofline { flops: width * flops(pool, cpu), bytes: bytes(pool) }
     }
 }
@@ -57,7 +62,7 @@ fn best(amount: f64, run: &dyn Fn()) -> f64 {
 
 fn flops(pool: &Pool, cpu: Cpu) -> f64 {
     let lanes = match cpu.level() {
-        Level::Avx512 => 16,
+        Level::Avx512Bf16 | Level::Avx512 => 16,
         Level::Avx2 => 8,
         Level::Portable => 4,
     };
@@ -74,7 +79,7 @@ fn multiply_add(cpu: Cpu) -> f32 {
     match cpu.level() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a `Cpu` is never above what the machine has.
-        Level::Avx512 => unsafe { multiply_add_avx512() },
+        Level::Avx512Bf16 | Level::Avx512 => unsafe { multiply_add_avx512() },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Level::Avx2 => unsafe { multiply_add_avx2() },
