@@ -54,7 +54,7 @@ fn complete(event: &Event, plan: &Plan, threads: &mut BTreeMap<u64, String>) -> 
 }
 
 fn args(program: &Program, kernel: &Kernel) -> Value {
-    json!({ "kind": kind(program, kernel), "flops": kernel.flops(), "bytes": kernel.bytes(&program.buffers) })
+    json!({ "kind": kind(program, kernel), "flops": kernel.flops(), "bytes": kernel.traffic(&program.buffers).bytes() })
 }
 
 /// The thread of a kind of stream.
