@@ -126,10 +126,11 @@ fn is_for_tiles(program: &Program, instruction: &Instruction) -> bool {
         }
 }
 
-/// Is an access to a buffer whose elements lie side by side along rows?
+/// Is an access to a buffer whose elements lie side by side along rows, where no index picks them?
 fn runs_along(program: &Program, access: usize) -> bool {
     let (space, access) = (&program.space, &program.accesses[access]);
-    access.place != Place::Index && space.row_dims == 1 && access.strides[space.outer()..] == [1]
+    let picked = access.place == Place::Index || access.through.is_some();
+    !picked && space.row_dims == 1 && access.strides[space.outer()..] == [1]
 }
 
 struct Builder<'p> {
