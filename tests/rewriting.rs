@@ -154,7 +154,8 @@ fn training_curves_overlay() {
             run.losses.iter().map(|l| f64::from_le_bytes(l[..].try_into().unwrap())).collect()
         };
         let wide = curve(DType::F64, Selection::Off);
-        let far = |losses: Vec<f64>| -> f64 { losses.iter().zip(&wide).map(|(a, b)| (a - b).abs()).sum::<f64>() / 100.0 };
+        let far =
+            |losses: Vec<f64>| -> f64 { losses.iter().zip(&wide).map(|(a, b)| (a - b).abs()).sum::<f64>() / 100.0 };
         let (off, all) = (far(curve(DType::F32, Selection::Off)), far(curve(DType::F32, Selection::All)));
         assert!(wide[99] < wide[0], "{name}: it learns, from {} to {}", wide[0], wide[99]);
         // A floor for the luck of the plan that is compared with: the rounding of a loss itself.

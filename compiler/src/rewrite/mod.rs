@@ -44,7 +44,7 @@ use matching::{Maker, Match, Matcher};
 use normal::Forms;
 use pattern::{Names, Pattern};
 use std::collections::BTreeMap;
-use table::{Find, RULES, Rule};
+use table::{Find, RULES, Rule, When};
 use term::{Egraph, Facts};
 
 /// What a rule may change in the values.
@@ -179,7 +179,7 @@ impl Ready {
         let mut names = Names::default();
         let sides = match rule.find {
             Find::Pattern => Some((pattern::parse(rule.left, &mut names), pattern::parse(rule.right, &mut names))),
-            Find::Function(_) | Find::Joint(_) => None,
+            Find::Function(_) | Find::Joint(..) => None,
         };
         // Conditions may bind axes of the right side.
         Ready { rule, names, sides }
@@ -243,9 +243,9 @@ fn finish(
     simplify(new);
     let mut joined = vec![];
     for rule in RULES.iter().filter(|r| options.uses(r)) {
-        let Find::Joint(join) = rule.find else { continue };
+        let Find::Joint(when, join) = rule.find else { continue };
         // What a joint op is made of cannot be proven term by term.
-        if rule.numerics > options.numerics {
+        if rule.numerics > options.numerics || options.before_gradients && when == When::AfterGradients {
             continue;
         }
         let names = join(new, options);
@@ -258,7 +258,7 @@ fn finish(
 }
 
 fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
-    let is_joint = |r: &&Rule| matches!(r.find, Find::Joint(_));
+    let is_joint = |r: &&Rule| matches!(r.find, Find::Joint(..));
     let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r) && !is_joint(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
     report.stop = "iteration limit";

@@ -18,7 +18,16 @@ pub(super) enum Find {
     /// By a function, for what patterns cannot say: sets of axes, masks, views. `left` and `right` then describe it.
     Function(fn(&Egraph, &Forms, Id) -> Vec<Change>),
     /// In the graph of the cheapest terms, because it only pays for several values together. Returns the names of the values that it changed.
-    Joint(fn(&mut Graph, &Options) -> Vec<String>),
+    Joint(When, fn(&mut Graph, &Options) -> Vec<String>),
+}
+
+/// When joint choices are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// Before differentiation and after it.
+    Always,
+    /// After it only: the backward pass wants a sum, and not its parts.
+    AfterGradients,
 }
 
 /// A rule: two forms that are equal.
@@ -66,10 +75,10 @@ const fn joint(
     numerics: Numerics,
     left: &'static str,
     right: &'static str,
-    join: fn(&mut Graph, &Options) -> Vec<String>,
+    (when, join): (When, fn(&mut Graph, &Options) -> Vec<String>),
     meaning: &'static str,
 ) -> Rule {
-    Rule { name, meaning, numerics, left, right, conditions: &[], find: Find::Joint(join) }
+    Rule { name, meaning, numerics, left, right, conditions: &[], find: Find::Joint(when, join) }
 }
 
 use Numerics::{Approximate, Exact, Reassociates};
@@ -706,7 +715,7 @@ pub(super) static RULES: &[Rule] = &[
         Reassociates,
         "x + y; rms_norm(x + y, g; A; #e)",
         "add_rms_norm(x, y, g; A; #e), beside x + y",
-        pairs::join_adds,
+        (When::AfterGradients, pairs::join_adds),
         "The norm of a sum that is needed by itself: one kernel writes both.",
     ),
     joint(
@@ -714,7 +723,7 @@ pub(super) static RULES: &[Rule] = &[
         Reassociates,
         "log_sum_exp(x; A); log_sum_exp(x; A) - gather(x, l; A)",
         "cross_entropy(x, l; A), beside log_sum_exp(x; A)",
-        pairs::join_losses,
+        (When::Always, pairs::join_losses),
         "A loss whose log-sum-exp is needed by itself: one kernel writes both.",
     ),
     joint(
@@ -722,7 +731,7 @@ pub(super) static RULES: &[Rule] = &[
         Exact,
         "contract(x, v; A); contract(x, w; A); .., weights v, w",
         "slices of contract(x, concat(v, w, ..); A)",
-        merge::merge_projections,
+        (When::AfterGradients, merge::merge_projections),
         "Projections of one value as one, where reading it once pays for joining the weights.",
     ),
 ];
