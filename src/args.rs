@@ -99,7 +99,7 @@ pub struct ModelArgs {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Rewriting")]
 pub struct RewriteArgs {
-    /// Which rules are used: all, off, no-fusion, only=NAME,… or without=NAME,… (`forebay rules` lists them; a prefix names a family) [default: all]
+    /// Which rules are used: all, off, no-fusion, only=NAME,… or without=NAME,… (`forebay rules` lists them; what stands before the dot names a family) [default: all]
     #[arg(long, value_name = "RULES", value_parser = selection)]
     pub rewrite: Option<Selection>,
     /// The most that rules may change in the values [default: approximate]
@@ -134,9 +134,11 @@ pub enum Device {
 fn selection(text: &str) -> Result<Selection, String> {
     let names = |list: &str| -> Result<Vec<String>, String> {
         let names: Vec<String> = list.split(',').map(|n| n.trim().to_string()).collect();
-        match names.iter().find(|n| n.is_empty() || !rewrite::rules().iter().any(|r| r.name.starts_with(n.as_str()))) {
+        match names.iter().find(|n| !rewrite::is_rule_or_family(n)) {
             None => Ok(names),
-            Some(name) => Err(format!("no rule's name begins with `{name}`: `forebay rules` lists them")),
+            Some(name) => {
+                Err(format!("there is no rule and no family of the name `{name}`: `forebay rules` lists them"))
+            }
         }
     };
     match text.split_once('=') {

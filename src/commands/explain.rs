@@ -46,14 +46,17 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     file.accepts(&args.settings)?;
     let model = file.training(&options)?;
     let graphs = graphs(&model, &options);
-    let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
+    let (mut all, mut fused): (Vec<(String, Report, Vec<Story>)>, Vec<String>) = (vec![], vec![]);
     for (name, graph) in &graphs {
         let (_, report, mut stories) = rewrite::explain(graph, &options.rewrite);
+        fused.extend(stories.iter().map(|s| s.value.clone()));
         let segment = |b: &str| b == name || name.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
         let whole = args.block.as_deref().is_none_or(segment);
         let begins =
             |s: &Story| args.block.as_deref().is_some_and(|b| s.value.starts_with(&format!("{b}.")) || s.value == b);
-        stories.retain(|s| (whole || begins(s)) && args.node.as_deref().is_none_or(|n| n == s.value));
+        stories.retain(|s| {
+            (whole || begins(s)) && args.node.as_deref().is_none_or(|n| n.trim_start_matches('%') == s.value)
+        });
         if (whole && args.node.is_none()) || !stories.is_empty() {
             all.push((name.clone(), report, stories));
         }
@@ -61,7 +64,12 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     if all.is_empty() {
         let what = match (&args.block, &args.node) {
             (Some(block), None) => format!("no segment and no fused op of the name `{block}`"),
-            (_, Some(node)) => format!("no fused op is called `{node}`"),
+            (_, Some(node)) => {
+                return Err(Failure::Input(format!(
+                    "no fused op is called `{node}`; the fused ops are {}",
+                    fused.join(", ")
+                )));
+            }
             (None, None) => "no segment".into(),
         };
         return Err(Failure::Input(format!("{what}; the segments are {}", names(&graphs))));
@@ -99,16 +107,21 @@ fn as_text(name: &str, report: &Report, stories: &[Story]) -> String {
     text += &format!("  ops        {} -> {}\n", report.ops[0], report.ops[1]);
     text += &format!("  cost       {} -> {}, each op by itself\n", micro(report.seconds[0]), micro(report.seconds[1]));
     text += &format!("  bytes      {} -> {}\n", short(report.bytes[0]), short(report.bytes[1]));
-    text += &format!(
-        "  e-graph    {} terms in {} classes after {} iterations: {}\n",
-        report.size[0], report.size[1], report.iterations, report.stop
-    );
-    let answer = if report.exact {
-        "the cheapest there is".to_string()
+    if report.iterations > 0 {
+        text += &format!(
+            "  e-graph    {} terms in {} classes after {} iterations: {}\n",
+            report.size[0], report.size[1], report.iterations, report.stop
+        );
+        let answer = if report.exact {
+            "branch and bound: proven to be the cheapest choice".to_string()
+        } else {
+            let gap = report.gap * 100.0;
+            format!("greedy, improved until branches ran out: a cheaper choice could save {gap:.1} % at most")
+        };
+        text += &format!("  extraction {answer}\n");
     } else {
-        format!("a cheaper one could save {:.1} % at most", report.gap * 100.0)
-    };
-    text += &format!("  extraction {answer}\n");
+        text += &format!("  nothing was rewritten: {}\n", report.stop);
+    }
     for story in stories {
         text += &format!("\n  {}\n    from {}\n", story.op, story.source.join(", "));
         for step in &story.steps {

@@ -75,7 +75,9 @@ impl Condition {
         match self {
             Condition::InverseSize(c, a) => {
                 let (c, size) = (m.number(find(&names.numbers, c)), egraph.analysis.size(&set(a, m)));
-                (c * size - 1.0).abs() < 1e-6
+                // A constant has been rounded to the type of what it is multiplied with.
+                let rounding = if egraph[root].data.ty.dtype == DType::F64 { 1e-12 } else { 1.2e-7 };
+                (c * size - 1.0).abs() <= rounding
             }
             Condition::Lacks(x, a) => !set(a, m).iter().any(|axis| axes_of(class(x, m)).contains(axis)),
             Condition::Only(x, a) => {

@@ -4,7 +4,7 @@ use super::extract::Choice;
 use super::report::Report;
 use super::table::RULES;
 use super::term::{Egraph, Term};
-use super::{Options, Selection, build, extract, finish, saturate};
+use super::{MOST_OPS, Options, Selection, build, extract, finish, saturate};
 use egg::{Id, TreeTerm};
 use forebay_ir::{Graph, Op, ValueId};
 use rustc_hash::FxHashSet;
@@ -38,7 +38,7 @@ pub struct Step {
 /// Nieuwenhuis & Oliveras 2005), and by the joint choices after that.
 pub fn explain(graph: &Graph, options: &Options) -> (Graph, Report, Vec<Story>) {
     let mut report = Report::new(graph, options);
-    if options.selection == Selection::Off || graph.outputs.is_empty() {
+    if options.selection == Selection::Off || graph.outputs.is_empty() || graph.nodes.len() > MOST_OPS {
         return (graph.clone(), report, vec![]);
     }
     let (mut egraph, classes) = build::to_egraph_with_proofs(graph, options);
@@ -50,7 +50,8 @@ pub fn explain(graph: &Graph, options: &Options) -> (Graph, Report, Vec<Story>) 
         let node = new.node(value);
         let source = graph.values().find(|v| egraph.find(classes[v.index()]) == class);
         let (Op::Fused(_), Some(source)) = (&node.op, source) else { continue };
-        let covered = covered(graph, source, &new);
+        let survives = |v: ValueId| choice.needs(egraph.find(classes[v.index()]));
+        let covered = covered(graph, source, &survives);
         let names = covered.iter().map(|v| graph.node(*v).op.row().name.to_string()).collect();
         let steps = Proof { egraph: &mut egraph, classes: &classes, choice: &choice }.steps(classes[source.index()]);
         stories.push(Story { value: node.name.clone(), op: String::new(), source: names, steps });
@@ -75,14 +76,12 @@ pub fn explain(graph: &Graph, options: &Options) -> (Graph, Report, Vec<Story>) 
 }
 
 /// The values behind a value that the result no longer has: what the fused op does the work of.
-fn covered(graph: &Graph, value: ValueId, new: &Graph) -> Vec<ValueId> {
-    let kept: FxHashSet<&str> = new.nodes.iter().map(|n| n.name.as_str()).collect();
+fn covered(graph: &Graph, value: ValueId, survives: &dyn Fn(ValueId) -> bool) -> Vec<ValueId> {
     let mut seen = FxHashSet::default();
     let mut stack = vec![value];
     while let Some(v) = stack.pop() {
         let node = graph.node(v);
-        let own = v == value || !kept.contains(node.name.as_str());
-        if own && !node.operands.is_empty() && seen.insert(v) {
+        if (v == value || !survives(v)) && !node.operands.is_empty() && seen.insert(v) {
             stack.extend(&node.operands);
         }
     }

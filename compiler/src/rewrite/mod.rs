@@ -34,7 +34,7 @@ mod term;
 pub use alternatives::{Alternative, alternatives};
 pub use explain::{Step, Story, explain};
 pub use profile::Profile;
-pub use report::{Report, RuleInfo, RuleUse, rules};
+pub use report::{Report, RuleInfo, RuleUse, is_rule_or_family, rules};
 
 use crate::simplify::simplify;
 use conditions::Condition;
@@ -80,7 +80,7 @@ pub enum Selection {
     Off,
     /// None that makes a fused op.
     NoFusion,
-    /// Those with these names; what is no rule's name is the start of several.
+    /// Those with these names, of rules or of families.
     Only(Vec<String>),
     /// All but those.
     Without(Vec<String>),
@@ -97,7 +97,7 @@ pub struct Options {
     pub profile: Profile,
     /// Rounds of rules.
     pub iterations: usize,
-    /// Terms after which no further round begins.
+    /// Terms that rules may add, beside four for each of the source's.
     pub nodes: usize,
     /// Branches of the exact extraction.
     pub branches: usize,
@@ -112,7 +112,7 @@ impl Default for Options {
             selection: Selection::default(),
             profile: Profile::cpu(),
             iterations: 16,
-            nodes: 20_000,
+            nodes: 2_000,
             branches: 2_000,
             before_gradients: false,
         }
@@ -122,8 +122,7 @@ impl Default for Options {
 impl Options {
     /// Is the rule among those to be used?
     fn uses(&self, rule: &Rule) -> bool {
-        let is_rule = |name: &str| RULES.iter().any(|r| r.name == name);
-        let names_it = |n: &String| if is_rule(n) { rule.name == n } else { rule.name.starts_with(n.as_str()) };
+        let names_it = |n: &String| rule.name == n || rule.family() == n.trim_end_matches('.');
         let named = |names: &[String]| names.iter().any(names_it);
         let fuses = makes_fused(rule);
         // What fuses is proven one by one when everything has to be exact.
@@ -218,10 +217,17 @@ impl Ready {
     }
 }
 
+/// Larger graphs stay as they are: the memory of extraction grows with the square.
+const MOST_OPS: usize = 10_000;
+
 /// Rewrites a graph.
 pub fn rewrite(graph: &Graph, options: &Options) -> (Graph, Report) {
     let mut report = Report::new(graph, options);
     if options.selection == Selection::Off || graph.outputs.is_empty() {
+        return (graph.clone(), report);
+    }
+    if graph.nodes.len() > MOST_OPS {
+        report.stop = "too many ops";
         return (graph.clone(), report);
     }
     let (mut egraph, classes) = build::to_egraph(graph, options);
@@ -261,14 +267,11 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
     let is_joint = |r: &&Rule| matches!(r.find, Find::Joint(..));
     let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r) && !is_joint(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
+    let limit = options.nodes + 5 * egraph.total_number_of_nodes();
     report.stop = "iteration limit";
     for iteration in 0..options.iterations {
         report.iterations = iteration + 1;
         let terms = egraph.total_number_of_nodes();
-        if terms > options.nodes {
-            report.stop = "term limit";
-            break;
-        }
         let forms = Forms::new(egraph);
         let mut changes: Vec<(&'static str, bool, Change)> = vec![];
         if loose {
@@ -287,6 +290,9 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
         }
         let mut changed = false;
         for (name, proof, change) in changes {
+            if egraph.total_number_of_nodes() > limit {
+                break;
+            }
             let Some(equal) = (change.build)(&mut Maker::new(egraph)) else { continue };
             if !same_type(&egraph[change.class].data, &egraph[equal].data) {
                 continue;
@@ -306,6 +312,10 @@ fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
         }
         egraph.rebuild();
         build::sort_operands(egraph);
+        if egraph.total_number_of_nodes() > limit {
+            report.stop = "term limit";
+            break;
+        }
         if !changed && egraph.total_number_of_nodes() == terms {
             report.stop = "saturated";
             break;

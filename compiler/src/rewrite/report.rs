@@ -37,6 +37,11 @@ pub fn rules() -> Vec<RuleInfo> {
     RULES.iter().map(info).collect()
 }
 
+/// Is it the name of a rule, or of a family of rules?
+pub fn is_rule_or_family(name: &str) -> bool {
+    RULES.iter().any(|r| r.name == name || r.family() == name.trim_end_matches('.'))
+}
+
 /// How often a rule found something new.
 pub type RuleUse = BTreeMap<&'static str, usize>;
 

@@ -48,6 +48,13 @@ pub(super) struct Rule {
     pub find: Find,
 }
 
+impl Rule {
+    /// What stands before the dot of its name.
+    pub fn family(&self) -> &'static str {
+        self.name.split('.').next().unwrap_or(self.name)
+    }
+}
+
 const fn pattern(
     name: &'static str,
     numerics: Numerics,
@@ -93,6 +100,14 @@ pub(super) static RULES: &[Rule] = &[
         "sum(a * b; A)",
         native::algebra::dot,
         "A contraction that keeps axes of both operands only is the sum of a product.",
+    ),
+    function(
+        "algebra.contraction",
+        Reassociates,
+        "sum(a * b; A), both with A, and each with axes that the other lacks",
+        "contract(a, b; A)",
+        native::algebra::contraction,
+        "A sum of products is a matrix product, and needs no memory for the products.",
     ),
     function(
         "algebra.sum-factor",
@@ -570,7 +585,7 @@ pub(super) static RULES: &[Rule] = &[
         "top_k(score(x); E -> K)",
         "router_choice(x; E, K; 2)",
         native::routing::best_logits,
-        "The best scores are those of the best logits: a softmax and a sigmoid keep the order.",
+        "The best scores are those of the best logits: a softmax and a sigmoid keep the order, but for logits whose scores round to one number.",
     ),
     pattern(
         "router.softmax-normalised",

@@ -5,7 +5,7 @@ use crate::rewrite::Change;
 use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::Egraph;
 use egg::Id;
-use forebay_ir::{BinaryOp, DType, Op, ReduceKind};
+use forebay_ir::{AxisId, BinaryOp, DType, Op, ReduceKind};
 
 /// `contract(a, b; A)` where every axis is in both.
 pub(in crate::rewrite) fn dot(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
@@ -22,6 +22,44 @@ pub(in crate::rewrite) fn dot(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Chan
             let product = maker.op(Op::Binary(BinaryOp::Mul), &[a, b]);
             maker.try_op(Op::Reduce { kind: ReduceKind::Sum, over }, &[product])
         }));
+    }
+    found
+}
+
+/// More factors than this under one sum are not looked at.
+const MAX_FACTORS: usize = 4;
+
+/// `sum(a * b; A)` where both have the summed axes and each has others besides: a matrix product.
+pub(in crate::rewrite) fn contraction(egraph: &Egraph, forms: &Forms, class: Id) -> Vec<Change> {
+    let mut found = vec![];
+    for (op, term) in terms(egraph, class) {
+        let Op::Reduce { kind: ReduceKind::Sum, over } = op else { continue };
+        for product in forms.products(egraph.find(term.args[0])) {
+            if !(2..=MAX_FACTORS).contains(&product.factors.len()) {
+                continue;
+            }
+            for (i, &(b, exponent)) in product.factors.iter().enumerate() {
+                let mut rest = product.factors.clone();
+                rest.remove(i);
+                let mut of_rest: Vec<AxisId> = rest.iter().flat_map(|f| axes(egraph, f.0).to_vec()).collect();
+                of_rest.sort_unstable();
+                of_rest.dedup();
+                let summed = over.iter().all(|a| of_rest.contains(a) && axes(egraph, b).contains(a));
+                let own = |x: &[AxisId], y: &[AxisId]| x.iter().any(|a| !y.contains(a));
+                if exponent != 1.0 || !summed || !own(&of_rest, axes(egraph, b)) || !own(axes(egraph, b), &of_rest) {
+                    continue;
+                }
+                let a = Product { coefficient: 1.0, factors: rest };
+                let (over, coefficient) = (over.clone(), product.coefficient);
+                let (dtype, wanted) = (egraph[class].data.ty.dtype, egraph[class].data.ty.clone());
+                found.push(Change::new(class, move |maker| {
+                    let a = maker.product(&a, dtype)?;
+                    let contract = maker.try_op(Op::Contract { over }, &[a, b])?;
+                    let value = maker.product(&Product { coefficient, ..Product::atom(contract) }, dtype)?;
+                    (*maker.ty(value) == wanted).then_some(value)
+                }));
+            }
+        }
     }
     found
 }
