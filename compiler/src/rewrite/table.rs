@@ -433,6 +433,22 @@ pub(super) static RULES: &[Rule] = &[
         "SiLU (arXiv 1702.03118).",
     ),
     pattern(
+        "activation.silu-rest",
+        Approximate,
+        "x - x * (1 + exp(x)) ^ -1",
+        "silu(x)",
+        &[],
+        "SiLU as what is left of x.",
+    ),
+    pattern(
+        "activation.silu-tanh",
+        Approximate,
+        "h + h * tanh(h)",
+        "silu(2 * h)",
+        &[],
+        "SiLU by a hyperbolic tangent.",
+    ),
+    pattern(
         "activation.swiglu",
         Reassociates,
         "x * sigmoid(x) * y",

@@ -122,7 +122,8 @@ fn decode(egraph: &Egraph, forms: &Forms, class: Id, u: AxisId, depth: usize) ->
             && inner != class
         {
             let mut found = decode(egraph, forms, inner, u, depth);
-            found.retain(|s| s.mask == Mask::default());
+            // What is hidden stays hidden when it is scaled, but not when its sign is turned.
+            found.retain(|s| product.coefficient > 0.0 || s.mask == Mask::default());
             if !found.is_empty() {
                 found.iter_mut().for_each(|s| s.scale *= product.coefficient);
                 return found;
