@@ -46,7 +46,8 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     file.accepts(&args.settings)?;
     let model = file.training(&options)?;
     let graphs = graphs(&model, &options);
-    let (mut all, mut fused): (Vec<(String, Report, Vec<Story>)>, Vec<String>) = (vec![], vec![]);
+    let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
+    let mut fused: Vec<String> = vec![];
     for (name, graph) in &graphs {
         let (_, report, mut stories) = rewrite::explain(graph, &options.rewrite);
         fused.extend(stories.iter().map(|s| s.value.clone()));

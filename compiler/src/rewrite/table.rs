@@ -17,9 +17,12 @@ pub(super) enum Find {
     Pattern,
     /// By a function, for what patterns cannot say: sets of axes, masks, views. `left` and `right` then describe it.
     Function(fn(&Egraph, &Forms, Id) -> Vec<Change>),
-    /// In the graph of the cheapest terms, because it only pays for several values together. Returns the names of the values that it changed.
-    Joint(When, fn(&mut Graph, &Options) -> Vec<String>),
+    /// In the graph of the cheapest terms, because it only pays for several values together.
+    Joint(When, Join),
 }
+
+/// Changes a graph where that pays; returns the names of the values that it changed.
+pub(super) type Join = fn(&mut Graph, &Options) -> Vec<String>;
 
 /// When joint choices are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +85,7 @@ const fn joint(
     numerics: Numerics,
     left: &'static str,
     right: &'static str,
-    (when, join): (When, fn(&mut Graph, &Options) -> Vec<String>),
+    (when, join): (When, Join),
     meaning: &'static str,
 ) -> Rule {
     Rule { name, meaning, numerics, left, right, conditions: &[], find: Find::Joint(when, join) }
