@@ -59,13 +59,5 @@ fn args(program: &Program, kernel: &Kernel) -> Value {
 
 /// The thread of a kind of stream.
 fn thread(stream: StreamKind) -> u64 {
-    1 + match stream {
-        StreamKind::Cube => 0,
-        StreamKind::Vector => 1,
-        StreamKind::IntraNode => 2,
-        StreamKind::InterNode => 3,
-        StreamKind::CopyIn => 4,
-        StreamKind::CopyOut => 5,
-        StreamKind::Host => 6,
-    }
+    1 + stream.number() as u64
 }

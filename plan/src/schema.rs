@@ -303,6 +303,24 @@ pub enum StreamKind {
     Host,
 }
 
+impl StreamKind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 7;
+
+    /// Its number, below [`StreamKind::COUNT`].
+    pub fn number(self) -> usize {
+        match self {
+            StreamKind::Cube => 0,
+            StreamKind::Vector => 1,
+            StreamKind::IntraNode => 2,
+            StreamKind::InterNode => 3,
+            StreamKind::CopyIn => 4,
+            StreamKind::CopyOut => 5,
+            StreamKind::Host => 6,
+        }
+    }
+}
+
 /// One kernel on one stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

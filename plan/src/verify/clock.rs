@@ -2,25 +2,9 @@
 
 use crate::schema::StreamKind;
 
-/// How many kinds of streams there are.
-pub(super) const UNITS: usize = 7;
-
-/// The number of a kind of stream.
-pub(super) fn unit(kind: StreamKind) -> usize {
-    match kind {
-        StreamKind::Cube => 0,
-        StreamKind::Vector => 1,
-        StreamKind::IntraNode => 2,
-        StreamKind::InterNode => 3,
-        StreamKind::CopyIn => 4,
-        StreamKind::CopyOut => 5,
-        StreamKind::Host => 6,
-    }
-}
-
 /// For each unit how many of its instructions have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Clock(pub [u64; UNITS]);
+pub(super) struct Clock(pub [u64; StreamKind::COUNT]);
 
 impl Clock {
     /// What either knows.

@@ -4,7 +4,7 @@
 //! The walk also gives the [`Summary`] that the calls are checked with.
 
 use super::ALIGN;
-use super::clock::{Clock, UNITS, unit};
+use super::clock::Clock;
 use super::footprint::distinct;
 use super::intervals::{Intervals, merge};
 use super::place::{Place, quoted};
@@ -22,7 +22,7 @@ pub(super) struct Summary {
     /// How many instructions each unit runs.
     pub counts: Clock,
     /// For each unit what is known after its last instruction.
-    pub ends: [Known; UNITS],
+    pub ends: [Known; StreamKind::COUNT],
     /// For each event what is known when it is recorded.
     pub events: Vec<Known>,
     /// For each slot.
@@ -89,7 +89,7 @@ struct Walk<'a> {
     needs: Vec<Vec<(u64, u64)>>,
     slots: Vec<SlotSummary>,
     /// For each unit.
-    now: [Known; UNITS],
+    now: [Known; StreamKind::COUNT],
     counts: Clock,
     events: Vec<Known>,
     /// Operands so far, and the pieces that were touched for them.
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
             memory,
             needs: vec![vec![]; program.slots.len()],
             slots: vec![SlotSummary::default(); program.slots.len()],
-            now: [Known::default(); UNITS],
+            now: [Known::default(); StreamKind::COUNT],
             counts: Clock::default(),
             events: vec![Known::default(); program.events as usize],
             operands: 1 << 14,
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
 
     fn instruction(&mut self, at: usize) {
         let instruction = &self.program.instructions[at];
-        let unit = unit(self.program.streams[instruction.stream as usize]);
+        let unit = self.program.streams[instruction.stream as usize].number();
         let mut known = self.now[unit];
         known.begun |= 1 << unit;
         for &event in &instruction.waits {
@@ -271,7 +271,7 @@ impl<'a> Walk<'a> {
 
     /// The instruction with this number on its unit.
     fn find(&self, (on, number): (usize, u64)) -> usize {
-        let here = |i: &Instruction| unit(self.program.streams[i.stream as usize]) == on;
+        let here = |i: &Instruction| self.program.streams[i.stream as usize].number() == on;
         let found = self.program.instructions.iter().enumerate().filter(|(_, i)| here(i)).nth(number as usize - 1);
         found.map_or(0, |(at, _)| at)
     }

@@ -91,48 +91,35 @@ fn multiply_add(cpu: Cpu) -> f32 {
     }
 }
 
+/// Chains of multiply-adds with a CPU level's vectors.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn multiply_add_avx512() -> f32 {
-    use std::arch::x86_64::{_mm512_cvtss_f32, _mm512_fmadd_ps, _mm512_set1_ps};
-    let (x, y) = (_mm512_set1_ps(black_box(0.5)), _mm512_set1_ps(black_box(0.25)));
-    let mut chains = [x; CHAINS];
-    for _ in 0..ROUNDS {
-        for chain in &mut chains {
-            *chain = _mm512_fmadd_ps(*chain, x, y);
+macro_rules! chains {
+    ($(#[$meta:meta])* fn $name:ident, $features:literal, $splat:ident, $first:ident, |$c:ident, $x:ident, $y:ident| $next:expr) => {
+        $(#[$meta])*
+        #[target_feature(enable = $features)]
+        fn $name() -> f32 {
+            use std::arch::x86_64::*;
+            let ($x, $y) = ($splat(black_box(0.5)), $splat(black_box(0.25)));
+            let mut chains = [$x; CHAINS];
+            for _ in 0..ROUNDS {
+                for chain in &mut chains {
+                    let $c = *chain;
+                    *chain = $next;
+                }
+            }
+            chains.map(|c| $first(c)).iter().sum()
         }
-    }
-    chains.map(|c| _mm512_cvtss_f32(c)).iter().sum()
+    };
 }
-
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn multiply_add_avx2() -> f32 {
-    use std::arch::x86_64::{_mm256_cvtss_f32, _mm256_fmadd_ps, _mm256_set1_ps};
-    let (x, y) = (_mm256_set1_ps(black_box(0.5)), _mm256_set1_ps(black_box(0.25)));
-    let mut chains = [x; CHAINS];
-    for _ in 0..ROUNDS {
-        for chain in &mut chains {
-            *chain = _mm256_fmadd_ps(*chain, x, y);
-        }
-    }
-    chains.map(|c| _mm256_cvtss_f32(c)).iter().sum()
-}
-
-/// Multiplied and added separately, as the kernels do at this level.
+chains!(fn multiply_add_avx512, "avx512f", _mm512_set1_ps, _mm512_cvtss_f32, |c, x, y| _mm512_fmadd_ps(c, x, y));
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "sse2")]
-fn multiply_add_sse2() -> f32 {
-    use std::arch::x86_64::{_mm_add_ps, _mm_cvtss_f32, _mm_mul_ps, _mm_set1_ps};
-    let (x, y) = (_mm_set1_ps(black_box(0.5)), _mm_set1_ps(black_box(0.25)));
-    let mut chains = [x; CHAINS];
-    for _ in 0..ROUNDS {
-        for chain in &mut chains {
-            *chain = _mm_add_ps(_mm_mul_ps(*chain, x), y);
-        }
-    }
-    chains.map(|c| _mm_cvtss_f32(c)).iter().sum()
-}
+chains!(fn multiply_add_avx2, "avx2,fma", _mm256_set1_ps, _mm256_cvtss_f32, |c, x, y| _mm256_fmadd_ps(c, x, y));
+#[cfg(target_arch = "x86_64")]
+chains!(
+    /// Multiplied and added separately, as the kernels do at this level.
+    fn multiply_add_sse2, "sse2", _mm_set1_ps, _mm_cvtss_f32, |c, x, y| _mm_add_ps(_mm_mul_ps(c, x), y)
+);
 
 /// Four lanes a chain, for the compiler to make vectors of.
 #[cfg(not(target_arch = "x86_64"))]

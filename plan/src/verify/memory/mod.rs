@@ -7,7 +7,7 @@
 mod host;
 
 use super::ALIGN;
-use super::clock::{Clock, UNITS};
+use super::clock::Clock;
 use super::flow::{SlotSummary, Summary};
 use super::intervals::{Intervals, merge};
 use super::place::{Place, quoted};
@@ -83,7 +83,7 @@ struct Walk<'a> {
     many_units: bool,
     /// For each unit how many instructions it ran in the calls so far, and what is known after the last.
     counts: Clock,
-    ends: [Clock; UNITS],
+    ends: [Clock; StreamKind::COUNT],
     /// Events that some later call waits for, (call, event) in order, and what is known once they are recorded.
     events: Vec<((u32, u32), Clock)>,
     /// Ranges that calls use so far, and the pieces that were touched for them.
@@ -106,7 +106,7 @@ struct Bound<'a> {
 struct Current {
     at: usize,
     /// For each unit what its first instruction of the call knows.
-    begin: [Clock; UNITS],
+    begin: [Clock; StreamKind::COUNT],
 }
 
 impl<'a> Walk<'a> {
@@ -129,7 +129,7 @@ impl<'a> Walk<'a> {
             host: Intervals::default(),
             many_units: used.0.iter().filter(|n| **n > 0).count() > 1,
             counts: Clock::default(),
-            ends: [Clock::default(); UNITS],
+            ends: [Clock::default(); StreamKind::COUNT],
             events,
             effort: 1 << 14,
             touched: 0,
@@ -216,7 +216,7 @@ impl<'a> Walk<'a> {
     }
 
     /// For each unit what is known when the call's first instruction on it begins: what its last one knew, and what the call waits for.
-    fn begin_clocks(&self, at: usize, summary: &Summary) -> [Clock; UNITS] {
+    fn begin_clocks(&self, at: usize, summary: &Summary) -> [Clock; StreamKind::COUNT] {
         let mut begin = self.ends;
         for wait in &self.phase.calls[at].waits {
             let event = self.events.binary_search_by_key(&(wait.call, wait.event), |(event, _)| *event);
@@ -244,7 +244,7 @@ impl<'a> Walk<'a> {
         for ((_, event), clock) in self.events[mine..].iter_mut().take_while(|((call, _), _)| *call as usize == at) {
             *clock = known(&summary.events[*event as usize]);
         }
-        for unit in (0..UNITS).filter(|&u| summary.counts.0[u] > 0) {
+        for unit in (0..StreamKind::COUNT).filter(|&u| summary.counts.0[u] > 0) {
             self.ends[unit] = known(&summary.ends[unit]);
             self.counts.0[unit] += summary.counts.0[unit];
         }
@@ -457,7 +457,7 @@ impl Current {
     /// What an instruction knows that was begun after these units began the call.
     fn knows(&self, units: u8) -> Clock {
         let mut clock = Clock::default();
-        for unit in (0..UNITS).filter(|u| units >> u & 1 == 1) {
+        for unit in (0..StreamKind::COUNT).filter(|u| units >> u & 1 == 1) {
             clock.join(&self.begin[unit]);
         }
         clock

@@ -50,33 +50,39 @@ const SERIAL: usize = 1 << 18;
 /// Runs code with the flavour of vectors for a float type and a CPU level as `S`, and the type as stored as `X`.
 macro_rules! with_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
-        use $crate::kernels::cpu::Level;
         use $crate::kernels::matmul::portable;
         #[cfg(target_arch = "x86_64")]
         use $crate::kernels::matmul::{avx2, avx512};
         macro_rules! with {
             ($flavour:ty, $stored:ty) => {{
                 type $S = $flavour;
-                #[allow(dead_code)]
                 type $X = $stored;
                 $code
             }};
         }
         match ($dtype, $cpu.level()) {
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::F64, Level::Avx512 | Level::Avx512Bf16) => with!(avx512::F64x8, f64),
+            (
+                forebay_plan::DType::F64,
+                $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16,
+            ) => with!(avx512::F64x8, f64),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::F64, Level::Avx2) => with!(avx2::F64x4, f64),
+            (forebay_plan::DType::F64, $crate::kernels::cpu::Level::Avx2) => with!(avx2::F64x4, f64),
             (forebay_plan::DType::F64, _) => with!(portable::PortableF64, f64),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, Level::Avx512 | Level::Avx512Bf16) => with!(avx512::F32x16, half::bf16),
+            (
+                forebay_plan::DType::Bf16,
+                $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16,
+            ) => with!(avx512::F32x16, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, Level::Avx2) => with!(avx2::F32x8, half::bf16),
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx2) => with!(avx2::F32x8, half::bf16),
             (forebay_plan::DType::Bf16, _) => with!(portable::PortableF32, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (_, Level::Avx512 | Level::Avx512Bf16) => with!(avx512::F32x16, f32),
+            (_, $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16) => {
+                with!(avx512::F32x16, f32)
+            }
             #[cfg(target_arch = "x86_64")]
-            (_, Level::Avx2) => with!(avx2::F32x8, f32),
+            (_, $crate::kernels::cpu::Level::Avx2) => with!(avx2::F32x8, f32),
             (_, _) => with!(portable::PortableF32, f32),
         }
     }};
@@ -86,22 +92,25 @@ pub(in crate::kernels) use with_flavour;
 /// The same for products that are packed, which may be of pairs.
 macro_rules! with_packed_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
-        #[allow(unused_macros)]
-        macro_rules! with {
-            ($flavour:ty) => {{
-                type $S = $flavour;
-                #[allow(dead_code)]
-                type $X = half::bf16;
-                $code
-            }};
-        }
         match ($dtype, $cpu.level()) {
             #[cfg(target_arch = "x86_64")]
-            (DType::Bf16, $crate::kernels::cpu::Level::Avx512Bf16) => with!(pairs::Instruction),
+            (DType::Bf16, $crate::kernels::cpu::Level::Avx512Bf16) => {
+                type $X = half::bf16;
+                type $S = pairs::Instruction;
+                $code
+            }
             #[cfg(all(test, target_arch = "x86_64"))]
-            (DType::Bf16, $crate::kernels::cpu::Level::Avx512) if $cpu.emulates_pairs() => with!(pairs::Avx512),
+            (DType::Bf16, $crate::kernels::cpu::Level::Avx512) if $cpu.emulates_pairs() => {
+                type $X = half::bf16;
+                type $S = pairs::Avx512;
+                $code
+            }
             #[cfg(test)]
-            (DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => with!(pairs::Portable),
+            (DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => {
+                type $X = half::bf16;
+                type $S = pairs::Portable;
+                $code
+            }
             (_, _) => with_flavour!($dtype, $cpu, |$S, $X| $code),
         }
     }};
@@ -226,5 +235,8 @@ fn own_scratch(bytes: usize) -> usize {
 
 /// Columns of a tile.
 fn flavour_columns(dtype: DType, cpu: Cpu) -> usize {
-    with_packed_flavour!(dtype, cpu, |S, X| <S as Simd>::COLUMNS)
+    fn columns<S: Simd, X: Source<S::T>>() -> usize {
+        S::COLUMNS
+    }
+    with_packed_flavour!(dtype, cpu, |S, X| columns::<S, X>())
 }

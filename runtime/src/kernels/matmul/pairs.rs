@@ -18,7 +18,6 @@ macro_rules! flavour {
     ($(#[$meta:meta])* $module:ident, $base:ty, dot($a:ident, $b:ident, $c:ident) $dot:expr, $($points:tt)*) => {
         $(#[$meta])*
         mod $module {
-            #[allow(unused_imports)]
             use super::*;
 
             type Base = $base;

@@ -15,7 +15,7 @@ mod program;
 mod registers;
 mod space;
 mod steps;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports, reason = "elsewhere chains run step by step"))]
 mod tile;
 
 use super::cpu::Cpu;

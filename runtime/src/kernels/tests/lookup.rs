@@ -51,6 +51,18 @@ fn rows() {
             region.steps = vec![step(StepOp::Ne, DType::Bool, &[Arg::Load(0), Arg::Const(1.0)])];
             region.stores.push(Store { value: Arg::Step(0), view: view(compared, &strides) });
             check(&region, &memory);
+            if matches!(dtype, DType::F32 | DType::Bf16 | DType::F64) {
+                // So much that follows each other goes through vector registers.
+                let once = |op, from| step(op, dtype, &[from]);
+                region.steps = vec![
+                    once(StepOp::Neg, Arg::Load(0)),
+                    once(StepOp::Abs, Arg::Step(0)),
+                    step(StepOp::Add, dtype, &[Arg::Step(1), Arg::Load(0)]),
+                    once(StepOp::Neg, Arg::Step(2)),
+                ];
+                region.stores = vec![Store { value: Arg::Step(3), view: view(plain, &strides) }];
+                check(&region, &memory);
+            }
         }
     }
 }
