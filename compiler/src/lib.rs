@@ -10,5 +10,6 @@ pub mod optimizer;
 pub mod pipeline;
 pub mod rewrite;
 pub mod schedule;
+pub mod shard;
 pub mod simplify;
 pub mod summary;

@@ -156,7 +156,8 @@ impl<'g> Round<'g> {
             | Op::Group { .. }
             | Op::Offsets { .. }
             | Op::Invert
-            | Op::Fused(_) => Stays,
+            | Op::Fused(_)
+            | Op::Comm(_) => Stays,
         }
     }
 

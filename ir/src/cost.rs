@@ -10,6 +10,7 @@
 //! causal mask counts 1/2 (exactly, not (S + 1) / 2S), a sliding window of w keys w / S when that is less. Masks by content (documents) count
 //! as if they hid nothing. A step is three times its forward pass.
 
+use crate::collective::CommKind;
 use crate::graph::{Graph, InputRole, ValueId};
 use crate::op::{BinaryOp, Op, UnaryOp};
 use crate::types::{AxisId, DType, Type};
@@ -57,6 +58,13 @@ pub fn cost(graph: &Graph, value: ValueId) -> Cost {
         Op::Gather { .. } => (0.0, taken()),
         Op::Group { .. } | Op::Offsets { .. } | Op::Invert => (0.0, all),
         Op::Fused(fused) => return crate::fused::cost(graph, value, fused, &node.operands),
+        // Links are priced elsewhere; this is what the rank's own memory sees.
+        Op::Comm(comm) => match comm.kind {
+            CommKind::Vary => return Cost::default(),
+            CommKind::Shard { .. } => (0.0, bytes(value)),
+            CommKind::AllReduce(_) | CommKind::ReduceScatter { .. } => (operand(), all),
+            _ => (0.0, all),
+        },
     };
     Cost { flops, read, written: bytes(value) }
 }
@@ -150,7 +158,8 @@ impl<'g> Masks<'g> {
             | Op::Group { .. }
             | Op::Offsets { .. }
             | Op::Invert
-            | Op::Fused(_) => {}
+            | Op::Fused(_)
+            | Op::Comm(_) => {}
         }
         bounds
     }
@@ -375,7 +384,8 @@ fn products_with(graph: &Graph) -> Vec<f64> {
                 | Op::Group { .. }
                 | Op::Offsets { .. }
                 | Op::Invert
-                | Op::Fused(_) => 0.0,
+                | Op::Fused(_)
+                | Op::Comm(_) => 0.0,
             };
         }
     }

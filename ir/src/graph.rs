@@ -1,5 +1,6 @@
 //! The graph: axes, nodes in topological order, inputs and outputs.
 
+use crate::collective::MeshDim;
 use crate::infer::{self, TypeError};
 use crate::op::Op;
 use crate::types::{Axis, AxisId, DType, Extent, Type};
@@ -102,6 +103,8 @@ pub struct Output {
 pub struct Graph {
     /// The name, printed after `graph @`.
     pub name: String,
+    /// The mesh whose ranks all run this graph; empty for one rank.
+    pub mesh: Vec<MeshDim>,
     /// All axes.
     pub axes: Vec<Axis>,
     /// All nodes; [`ValueId`] is the position.
@@ -120,7 +123,7 @@ impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
         let parts =
             |g: &Graph| (g.name.clone(), g.axes.clone(), g.inputs.clone(), g.outputs.clone(), g.offsets.clone());
-        parts(self) == parts(other) && self.nodes == other.nodes
+        parts(self) == parts(other) && self.nodes == other.nodes && self.mesh == other.mesh
     }
 }
 
@@ -130,9 +133,9 @@ impl Graph {
         Graph { name: name.into(), ..Graph::default() }
     }
 
-    /// An empty graph over the same axes.
+    /// An empty graph over the same mesh and axes.
     pub fn like(&self, name: impl Into<String>) -> Graph {
-        Graph { name: name.into(), axes: self.axes.clone(), ..Graph::default() }
+        Graph { name: name.into(), mesh: self.mesh.clone(), axes: self.axes.clone(), ..Graph::default() }
     }
 
     /// The node that makes a value.

@@ -36,6 +36,7 @@ pub fn infer(graph: &Graph, op: &Op, operands: &[ValueId]) -> Result<Type> {
     ctx.check_arity()?;
     let ty = match op {
         Op::Fused(fused) => crate::fused::infer(graph, fused, operands)?,
+        Op::Comm(comm) => crate::collective::infer(graph, comm, operands)?,
         _ => ctx.infer()?,
     };
     one_ragged_axis(graph, &ty.axes)?;
@@ -72,6 +73,7 @@ pub fn infer_ordered(graph: &Graph, op: &Op, operands: &[ValueId], axes: &[AxisI
         }
         Op::Invert => ctx.invert(axes)?,
         Op::Fused(fused) => crate::fused::infer(graph, fused, operands)?,
+        Op::Comm(comm) => crate::collective::infer(graph, comm, operands)?,
         _ => ctx.infer()?,
     };
     let mut want = ty.axes.clone();
@@ -180,7 +182,7 @@ impl Ctx<'_> {
             Op::Input => fail("an input's type is declared, not inferred"),
             Op::Const(_) => fail("a constant's type is declared, not inferred"),
             Op::Random { .. } | Op::Invert => fail("the result's axes must be given"),
-            Op::Fused(_) => unreachable!("taken care of by the callers"),
+            Op::Fused(_) | Op::Comm(_) => unreachable!("taken care of by the callers"),
             Op::Iota(axis) => {
                 self.fixed(*axis)?;
                 Ok(Type::new(DType::I32, [*axis]))

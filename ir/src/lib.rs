@@ -4,6 +4,7 @@
 //!
 //! This crate knows nothing of models, devices, plans, files or threads.
 
+pub mod collective;
 pub mod contraction;
 pub mod cost;
 pub mod fused;
@@ -13,12 +14,14 @@ pub mod infer;
 pub mod op;
 pub mod random;
 pub mod reference;
+mod remap;
 #[doc(hidden)]
 pub mod testing;
 pub mod text;
 pub mod types;
 pub mod verify;
 
+pub use collective::{Comm, CommKind, MeshDim};
 pub use contraction::Contraction;
 pub use fused::{Fused, FusedKind};
 pub use graph::{Graph, Input, InputRole, Node, Output, OutputRole, ValueId};

@@ -4,6 +4,7 @@
 //! question, so that a new op breaks the build wherever it must be answered for: [`crate::infer`] (type rule), [`crate::cost`] (FLOPs
 //! and bytes), [`crate::gradient`] (backward), [`crate::reference`] (meaning), [`crate::text`] (attributes as text).
 
+use crate::collective::Comm;
 use crate::fused::{Fused, FusedKind};
 use crate::types::{AxisId, DType};
 
@@ -210,6 +211,8 @@ pub enum Op {
     Invert,
     /// Several primitive ops under one name; only rewriting makes them.
     Fused(Box<Fused>),
+    /// A collective between the ranks of a mesh; only sharding makes them.
+    Comm(Box<Comm>),
 }
 
 /// Which unit of a device executes an op.
@@ -223,6 +226,8 @@ pub enum Unit {
     Vector,
     /// Data movement by index.
     Copy,
+    /// Links between ranks.
+    Link,
 }
 
 /// How many operands an op takes.
@@ -254,7 +259,7 @@ const fn row(name: &'static str, arity: usize, unit: Unit, free_order: bool) -> 
 impl Op {
     /// The op's row.
     pub fn row(&self) -> OpRow {
-        use Unit::{Copy, Cube, None, Vector};
+        use Unit::{Copy, Cube, Link, None, Vector};
         match self {
             Op::Input => row("input", 0, None, true),
             Op::Const(_) => row("const", 0, Vector, false),
@@ -286,6 +291,10 @@ impl Op {
             Op::Group { .. } => row("group", 1, Vector, false),
             Op::Offsets { .. } => row("offsets", 1, Vector, false),
             Op::Invert => row("invert", 1, Copy, true),
+            Op::Comm(comm) => {
+                let unit = if comm.sends() { Link } else { Copy };
+                row(comm.name(), comm.arity(), unit, false)
+            }
             Op::Fused(fused) => {
                 let unit = match fused.kind {
                     FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad => Cube,
@@ -327,7 +336,8 @@ impl Op {
             | Op::Group { .. }
             | Op::Offsets { .. }
             | Op::Invert
-            | Op::Fused(_) => false,
+            | Op::Fused(_)
+            | Op::Comm(_) => false,
         }
     }
 }

@@ -279,7 +279,8 @@ fn summed(op: &Op) -> Option<&[AxisId]> {
         | Op::Group { .. }
         | Op::Offsets { .. }
         | Op::Invert
-        | Op::Fused(_) => None,
+        | Op::Fused(_)
+        | Op::Comm(_) => None,
     }
 }
 
@@ -316,6 +317,7 @@ fn attribute_axes(op: &Op) -> Vec<AxisId> {
         | Op::TopK { axis: from, into }
         | Op::Offsets { parent: from, into } => vec![*from, *into],
         Op::Fused(fused) => fused.axes.clone(),
+        Op::Comm(comm) => comm.axes(),
         Op::Split { from: one, into: many }
         | Op::Merge { from: many, into: one }
         | Op::Concat { from: many, into: one }

@@ -11,7 +11,7 @@
 //! Dinic's algorithm: O(V²E), in practice linear on such graphs. The result depends on the graph only.
 
 use super::extract::{needed, reads};
-use forebay_ir::{FusedKind, Graph, Op, ValueId};
+use forebay_ir::{CommKind, FusedKind, Graph, Op, ValueId};
 use std::collections::VecDeque;
 
 /// Where a value may be computed.
@@ -34,6 +34,7 @@ pub fn is_cheap(op: &Op) -> bool {
         Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } => true,
         Op::Take { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Stack(_) | Op::Concat { .. } => true,
         Op::Fused(fused) => is_cheap_fused(fused.kind),
+        Op::Comm(comm) => is_cheap_comm(&comm.kind),
         Op::Input
         | Op::Contract { .. }
         | Op::Reduce { .. }
@@ -44,6 +45,19 @@ pub fn is_cheap(op: &Op) -> bool {
         | Op::Group { .. }
         | Op::Offsets { .. }
         | Op::Invert => false,
+    }
+}
+
+/// What costs little on links: nothing at all, or one gathering again of what would be n times as large to keep (arXiv 2205.05198, section 4.2.2).
+fn is_cheap_comm(kind: &CommKind) -> bool {
+    match kind {
+        CommKind::Coordinate | CommKind::Vary | CommKind::Shard { .. } => true,
+        CommKind::AllGather { .. } | CommKind::Unshard { .. } => true,
+        CommKind::AllReduce(_)
+        | CommKind::ReduceScatter { .. }
+        | CommKind::AllToAll { .. }
+        | CommKind::Dispatch { .. }
+        | CommKind::Combine { .. } => false,
     }
 }
 

@@ -40,7 +40,7 @@ impl Profile {
         let cost = cost(graph, value);
         let flops = match unit {
             Unit::Cube => self.cube,
-            Unit::Vector | Unit::Copy | Unit::None => self.vector,
+            Unit::Vector | Unit::Copy | Unit::Link | Unit::None => self.vector,
         };
         self.launch + (cost.flops / flops).max((cost.read + cost.written) / self.bandwidth)
     }

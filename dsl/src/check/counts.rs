@@ -7,7 +7,6 @@ use super::Checker;
 use super::build::{Builder, Purpose};
 use super::constant::number;
 use super::losses::Divisor;
-use super::remap::map_axes;
 use super::value::{Checked, Outside, Value};
 use crate::ast::{Expr, Span};
 use crate::diagnostics::quote;
@@ -126,7 +125,7 @@ impl Copier<'_, '_> {
         let offsets: Vec<_> = builder.graph.offsets.iter().filter(|(_, v)| *v == value).map(|(a, _)| *a).collect();
         let operands: Vec<ValueId> = node.operands.iter().map(|&o| self.done[&(layer, o)]).collect();
         let counts = &mut self.counts.builder;
-        let op = map_axes(&node.op, |a| counts.axis_id(&self.cx.axes, axes[a.0 as usize]));
+        let op = node.op.map_axes(|a| counts.axis_id(&self.cx.axes, axes[a.0 as usize]));
         let ty_axes: Vec<_> = node.ty.axes.iter().map(|a| counts.axis_id(&self.cx.axes, axes[a.0 as usize])).collect();
         let ty = Type::new(node.ty.dtype, ty_axes);
         let key = format!("{op:?} {operands:?} {ty:?}");

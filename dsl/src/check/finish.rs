@@ -7,7 +7,6 @@
 use super::Checker;
 use super::build::{Builder, NodeName};
 use super::layers::SlotSource;
-use super::remap::map_axes;
 use super::value::{Declared, Outside};
 use crate::diagnostics::{Diagnostic, quote};
 use crate::model::{CheckedModel, Layer, Segment, Source, Tensor};
@@ -373,7 +372,7 @@ fn rebuild(builder: &Builder, name: &str, outputs: Vec<(OutputRole, String, Valu
             continue;
         }
         let node = old.node(value);
-        let op = map_axes(&node.op, |a| target.axis(a));
+        let op = node.op.map_axes(|a| target.axis(a));
         let ty = target.ty(&node.ty);
         let operands = node.operands.iter().map(|o| target.moved[o.index()].expect("operands come first")).collect();
         target.moved[value.index()] = Some(target.graph.push(op, operands, ty, &names[value.index()]));

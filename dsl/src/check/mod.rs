@@ -30,7 +30,6 @@ mod operators;
 mod patterns;
 mod poison;
 mod reading;
-mod remap;
 mod setup;
 mod statements;
 mod templates;

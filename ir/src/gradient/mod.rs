@@ -19,6 +19,7 @@
 
 mod gather;
 
+use crate::collective::{Comm, CommKind};
 use crate::graph::{Graph, Node, ValueId};
 use crate::infer::TypeError;
 use crate::op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp};
@@ -96,6 +97,7 @@ impl Rule<'_> {
             Op::Gather { axis } => self.gather_rule(axis),
             Op::ScatterAdd { axis, .. } => self.scatter_rule(axis),
             Op::TopK { .. } | Op::Group { .. } | Op::Offsets { .. } | Op::Invert => Ok(None),
+            Op::Comm(comm) => self.comm_rule(&comm),
             Op::Fused(fused) => {
                 match crate::fused::gradient(self.graph, self.y, &fused, self.operand, self.g, &self.name.clone())? {
                     Some(value) => self.fit(value),
@@ -260,6 +262,18 @@ impl Rule<'_> {
                 self.ordered(Op::Select, &[extremal, share, zero], &axes).map(Some)
             }
         }
+    }
+
+    fn comm_rule(&mut self, comm: &Comm) -> Gradient {
+        if let CommKind::AllReduce(ReduceKind::Max | ReduceKind::Min) = comm.kind {
+            return Err(TypeError(format!("`{}` has no gradient", comm.name())));
+        }
+        let Some(back) = comm.gradient() else { return Ok(None) };
+        let mut operands = vec![self.g];
+        // How many rows come from where is the same both ways.
+        operands.extend(&self.node.operands[1..]);
+        let value = self.op(Op::Comm(Box::new(back)), &operands)?;
+        self.fit(value)
     }
 
     fn take_rule(&mut self, axis: AxisId, index: u64) -> Gradient {

@@ -26,6 +26,23 @@ impl<'g> Machine<'g> {
         self.values.into_iter().map(|v| v.expect("all values are computed")).collect()
     }
 
+    /// Is the value taken as it is given, whatever would make it?
+    pub fn is_given(&self, value: ValueId) -> bool {
+        self.given.contains_key(&value)
+    }
+
+    /// A value that is known.
+    pub fn value(&self, value: ValueId) -> &Tensor {
+        self.values[value.index()].as_ref().expect("computed before")
+    }
+
+    /// Sets a value that was computed elsewhere.
+    pub fn give(&mut self, value: ValueId, mut tensor: Tensor) {
+        let dtype = self.graph.ty(value).dtype;
+        tensor.data.iter_mut().for_each(|x| *x = self.rounded(*x, dtype));
+        self.values[value.index()] = Some(tensor);
+    }
+
     pub fn compute(&mut self, value: ValueId) {
         if self.values[value.index()].is_some() {
             return;
@@ -166,6 +183,7 @@ impl<'g> Machine<'g> {
             Op::Group { .. } => self.group(node),
             Op::Offsets { parent, .. } => self.count_starts(node, *parent),
             Op::Invert => self.invert(node),
+            Op::Comm(comm) => panic!("`{}` needs all ranks: `evaluate_ranks`", comm.name()),
         }
     }
 

@@ -12,6 +12,7 @@
 //! * `scatter_add` adds in the order of v's elements.
 
 mod eval;
+mod ranks;
 pub mod sample;
 pub mod scalar;
 mod space;
@@ -72,6 +73,20 @@ pub fn evaluate(graph: &Graph, given: &FxHashMap<ValueId, Tensor>, mode: Mode) -
         machine.compute(value);
     }
     machine.finish()
+}
+
+/// The same on every rank of the graph's mesh, with what each is given: ranks in row-major order over the mesh.
+///
+/// # Panics
+/// As [`evaluate`], and when there are not as many ranks.
+pub fn evaluate_ranks(graph: &Graph, given: &[FxHashMap<ValueId, Tensor>], mode: Mode) -> Vec<Vec<Tensor>> {
+    let ranks: u64 = graph.mesh.iter().map(|d| u64::from(d.size)).product();
+    assert_eq!(ranks, given.len() as u64, "one set of inputs for each rank");
+    let mut machines: Vec<eval::Machine> = given.iter().map(|g| eval::Machine::new(graph, g, mode)).collect();
+    for value in graph.values() {
+        ranks::compute(graph, &mut machines, value);
+    }
+    machines.into_iter().map(eval::Machine::finish).collect()
 }
 
 /// The physical sizes of axes.

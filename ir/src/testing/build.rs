@@ -192,7 +192,7 @@ impl<'a> Builder<'a> {
             Op::Group { .. } => Some((0, self.graph.numel(self.graph.ty(operands[0])) as i64 - 1)),
             Op::Offsets { .. } => Some((0, self.graph.numel(self.graph.ty(operands[0])) as i64)),
             Op::Invert => Some((0, self.graph.numel(ty) as i64 - 1)),
-            Op::Fused(_) => None,
+            Op::Fused(_) | Op::Comm(_) => None,
             Op::Unary(UnaryOp::Neg) => of(0).map(|(low, high)| (-high, -low)),
             Op::Unary(UnaryOp::Abs) => of(0).map(|(low, high)| (0, high.max(-low))),
             Op::Unary(UnaryOp::Sign) => Some((-1, 1)),

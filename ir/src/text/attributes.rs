@@ -3,6 +3,7 @@
 use super::lex::{Cursor, Fault, Result, shown};
 use super::names;
 use super::scope::Scope;
+use crate::collective::{Comm, CommKind};
 use crate::fused::{AxisCount, Fused, FusedKind};
 use crate::graph::{Graph, Node, ValueId};
 use crate::op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp};
@@ -38,6 +39,7 @@ pub(super) fn print(graph: &Graph, node: &Node) -> String {
         Op::Group { ragged } => format!("{{{}}}", axis(ragged)),
         Op::Offsets { parent, into } => format!("{{{} -> {}}}", axis(parent), axis(into)),
         Op::Fused(fused) => print_fused(graph, fused),
+        Op::Comm(comm) => print_comm(graph, comm),
     };
     // An index stands after `at`: the two operands of a look-up are not interchangeable.
     let operands = match (&node.op, node.operands.as_slice()) {
@@ -56,6 +58,76 @@ fn print_fused(graph: &Graph, fused: &Fused) -> String {
     let numbers = if numbers.is_empty() { String::new() } else { format!("({})", numbers.join(", ")) };
     [axes, numbers].into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
 }
+
+/// `{seq_1 -> seq} on tp`: the axes, and the mesh dimensions of the group.
+fn print_comm(graph: &Graph, comm: &Comm) -> String {
+    let axis = |a: AxisId| names::axis(graph, a);
+    let pairs = |a: (AxisId, AxisId), b: (AxisId, AxisId)| {
+        format!("{{{} -> {}, {} -> {}}} ", axis(a.0), axis(a.1), axis(b.0), axis(b.1))
+    };
+    let axes = match comm.kind {
+        CommKind::Coordinate | CommKind::Vary | CommKind::AllReduce(_) => String::new(),
+        CommKind::AllGather { from, into }
+        | CommKind::ReduceScatter { from, into }
+        | CommKind::Shard { from, into }
+        | CommKind::Unshard { from, into } => format!("{{{} -> {}}} ", axis(from), axis(into)),
+        CommKind::AllToAll { split, join } => pairs(split, join),
+        CommKind::Dispatch { from, into } | CommKind::Combine { from, into } => {
+            pairs((from.0, into.0), (from.1, into.1))
+        }
+    };
+    let group: Vec<String> = comm.group.iter().map(|&d| names::mesh_dim(graph, d)).collect();
+    format!("{axes}on {}", group.join(", "))
+}
+
+/// The collective of a name.
+fn parse_comm(word: &str, scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Comm> {
+    let pair = |cursor: &mut Cursor<'_>| -> Result<(AxisId, AxisId)> {
+        let from = scope.axis(cursor)?;
+        cursor.expect("->")?;
+        Ok((from, scope.axis(cursor)?))
+    };
+    let one = |cursor: &mut Cursor<'_>| braced(cursor, pair);
+    let two = |cursor: &mut Cursor<'_>| {
+        braced(cursor, |cursor| {
+            let first = pair(cursor)?;
+            cursor.expect(",")?;
+            Ok((first, pair(cursor)?))
+        })
+    };
+    let kind = match word {
+        "coordinate" => CommKind::Coordinate,
+        "vary" => CommKind::Vary,
+        "all_reduce" => CommKind::AllReduce(ReduceKind::Sum),
+        "all_reduce_max" => CommKind::AllReduce(ReduceKind::Max),
+        "all_reduce_min" => CommKind::AllReduce(ReduceKind::Min),
+        "all_gather" => one(cursor).map(|(from, into)| CommKind::AllGather { from, into })?,
+        "reduce_scatter" => one(cursor).map(|(from, into)| CommKind::ReduceScatter { from, into })?,
+        "shard" => one(cursor).map(|(from, into)| CommKind::Shard { from, into })?,
+        "unshard" => one(cursor).map(|(from, into)| CommKind::Unshard { from, into })?,
+        "all_to_all" => two(cursor).map(|(split, join)| CommKind::AllToAll { split, join })?,
+        "dispatch" => two(cursor).map(|(e, r)| CommKind::Dispatch { from: (e.0, r.0), into: (e.1, r.1) })?,
+        _ => two(cursor).map(|(e, r)| CommKind::Combine { from: (e.0, r.0), into: (e.1, r.1) })?,
+    };
+    keyword(cursor, "on")?;
+    Ok(Comm { group: scope.mesh_dims(cursor)?, kind })
+}
+
+/// All collectives by name.
+const COLLECTIVES: [&str; 12] = [
+    "coordinate",
+    "vary",
+    "all_reduce",
+    "all_reduce_max",
+    "all_reduce_min",
+    "all_gather",
+    "reduce_scatter",
+    "shard",
+    "unshard",
+    "all_to_all",
+    "dispatch",
+    "combine",
+];
 
 fn parse_fused(kind: FusedKind, scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Fused> {
     let row = kind.row();
@@ -158,6 +230,7 @@ pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<V
             let (parent, into) = mapped(cursor, one, one)?;
             Op::Offsets { parent, into }
         }
+        _ if COLLECTIVES.contains(&word) => Op::Comm(Box::new(parse_comm(word, scope, cursor)?)),
         _ if FusedKind::from_name(word).is_some() => {
             let kind = FusedKind::from_name(word).expect("just seen");
             Op::Fused(Box::new(parse_fused(kind, scope, cursor)?))

@@ -51,6 +51,14 @@ pub(super) fn value(graph: &Graph, value: ValueId) -> String {
     }
 }
 
+/// The name of a mesh dimension, or its number in angle brackets.
+pub(super) fn mesh_dim(graph: &Graph, dim: u32) -> String {
+    match graph.mesh.get(dim as usize) {
+        Some(dim) => quoted_if_odd(&dim.name),
+        None => format!("<{dim}>"),
+    }
+}
+
 /// The name of an axis, or its number in angle brackets.
 pub(super) fn axis(graph: &Graph, axis: AxisId) -> String {
     match graph.axes.get(axis.0 as usize) {

@@ -4,6 +4,7 @@ use super::attributes;
 use super::error::ParseError;
 use super::lex::{Cursor, Fault, Name, Result, shown};
 use super::scope::Scope;
+use crate::collective::MeshDim;
 use crate::graph::{Graph, Input, InputRole, Node, OutputRole, ValueId};
 use crate::op::Op;
 use crate::types::{Axis, AxisId, Extent, Type};
@@ -163,6 +164,9 @@ impl<'a> Body<'a> {
             let name = cursor.signed_name("%", "a value")?;
             return self.define(cursor, name, number, Body::computed);
         }
+        if cursor.eat_word("mesh") {
+            return self.mesh(cursor);
+        }
         if cursor.eat_word("axis") {
             return self.axes(cursor, number);
         }
@@ -173,7 +177,7 @@ impl<'a> Body<'a> {
             return self.outputs(cursor);
         }
         let Some(role) = InputRole::from_name(cursor.peek_word()) else {
-            return Err(cursor.unexpected("`%name = …`, an input, `axis`, `offsets`, `return` or `}`"));
+            return Err(cursor.unexpected("`%name = …`, an input, `mesh`, `axis`, `offsets`, `return` or `}`"));
         };
         cursor.expect(role.name())?;
         let name = cursor.signed_name("%", "a value (`%name`)")?;
@@ -248,6 +252,24 @@ impl<'a> Body<'a> {
             node = Node { op: Op::Input, operands: vec![], ..node };
         }
         Ok(Some(self.scope.graph.push(node.op, node.operands, node.ty, name)))
+    }
+
+    /// `dp = 2, tp = 4`.
+    fn mesh(&mut self, cursor: &mut Cursor<'_>) -> Result<()> {
+        loop {
+            let name = cursor.name("a mesh dimension")?;
+            if self.scope.graph.mesh.iter().any(|d| d.name == name.text) {
+                return Err(Fault::new(name.range, format!("mesh dimension `{}` twice", shown(&name.text))));
+            }
+            cursor.expect("=")?;
+            let start = cursor.start();
+            let size = u32::try_from(cursor.number("how many ranks")?).ok().filter(|n| *n > 0);
+            let size = size.ok_or_else(|| Fault::new(start..cursor.end(), "a mesh dimension has 1 to 2^32 - 1 ranks"))?;
+            self.scope.graph.mesh.push(MeshDim { name: name.text, size });
+            if !cursor.eat(",") {
+                return cursor.expect_end();
+            }
+        }
     }
 
     /// `batch = 8, r = ragged(e, 4096) "label"`.

@@ -54,6 +54,11 @@ struct Line {
 fn lines(graph: &Graph) -> Vec<Line> {
     let mut lines =
         vec![Line { text: format!("graph @{} {{", names::quoted_if_odd(&graph.name)), places: vec![Place::Graph] }];
+    if !graph.mesh.is_empty() {
+        let dims = graph.mesh.iter().map(|d| format!("{} = {}", names::quoted_if_odd(&d.name), d.size));
+        let text = format!("  mesh {}", dims.collect::<Vec<_>>().join(", "));
+        lines.push(Line { text, places: vec![] });
+    }
     lines.extend(axis_lines(graph));
     for (i, (ragged, starts)) in graph.offsets.iter().enumerate() {
         let text = format!("  offsets {} = {}", names::axis(graph, *ragged), names::value(graph, *starts));

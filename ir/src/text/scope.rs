@@ -66,6 +66,21 @@ impl Scope {
         Ok(axes)
     }
 
+    /// One mesh dimension or more, with commas between.
+    pub(super) fn mesh_dims(&self, cursor: &mut Cursor<'_>) -> Result<Vec<u32>> {
+        let mut dims = vec![];
+        loop {
+            let name = cursor.name("a mesh dimension")?;
+            let dim = self.graph.mesh.iter().position(|d| d.name == name.text).ok_or_else(|| {
+                Fault::new(name.range, format!("there is no mesh dimension `{}`", shown(&name.text)))
+            })?;
+            dims.push(dim as u32);
+            if !cursor.eat(",") {
+                return Ok(dims);
+            }
+        }
+    }
+
     /// `{d, f}` as the sorted set it stands for.
     pub(super) fn axis_set(&self, cursor: &mut Cursor<'_>) -> Result<Vec<AxisId>> {
         cursor.expect("{")?;

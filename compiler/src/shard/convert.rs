@@ -1,0 +1,315 @@
+//! From one layout of a value to another, with as little as that takes.
+//!
+//! ```text
+//! rows of groups to their owners        dispatch, combine
+//! an axis gains what another loses      all_to_all
+//! terms of a sum, wanted in parts       reduce_scatter
+//! terms of a sum                        all_reduce
+//! an axis loses dimensions              unshard            (an all-gather where it is used for different work: `hoist`)
+//! an axis gains dimensions              shard              (nothing is sent)
+//! ```
+
+use super::layout::{Form, Layout};
+use super::partition::{Note, Partitioner};
+use super::strategy::StrategyError;
+use forebay_ir::{AxisId, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
+
+impl Partitioner<'_> {
+    /// A value in a layout.
+    pub fn form(&mut self, value: ValueId, wanted: &Layout) -> Result<Form, StrategyError> {
+        let known = |p: &Self| p.forms[value.index()].iter().find(|f| f.layout == *wanted).cloned();
+        if let Some(form) = known(self) {
+            return Ok(form);
+        }
+        let form = match self.made_again(value, wanted)? {
+            Some(form) => form,
+            None => self.converted(value, wanted)?,
+        };
+        self.forms[value.index()].push(form.clone());
+        Ok(form)
+    }
+
+    /// What every rank knows without parameters (positions, masks, what data says) is made in the wanted layout from the start; and merged axes are
+    /// merged again.
+    fn made_again(&mut self, value: ValueId, wanted: &Layout) -> Result<Option<Form>, StrategyError> {
+        let node = self.whole.node(value);
+        let own = self.own(value).clone();
+        let operands = match &node.op {
+            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_)
+                if !self.trained[value.index()] && own == Layout::default() && !node.operands.is_empty() =>
+            {
+                let axes = |o: &ValueId| self.whole.ty(*o).axes.clone();
+                let layouts: Vec<Layout> = node.operands.iter().map(|o| wanted.on(&axes(o))).collect();
+                // Cutting one operand may be all there is to it; when nothing is left to cut, a part of the result is as good.
+                layouts.into_iter().zip(&node.operands).map(|(l, &o)| self.form(o, &l)).collect::<Result<Vec<_>, _>>()?
+            }
+            Op::Merge { from, into } if own.of(*into) != wanted.of(*into) => {
+                let parts = from.clone();
+                let positions = parts.iter().copied().find(|&a| self.is_positions(a)).unwrap_or(parts[0]);
+                let mut layout = wanted.on(&self.whole.ty(node.operands[0]).axes.clone());
+                layout.partial = wanted.partial.clone();
+                layout = layout.with(positions, wanted.of(*into));
+                if !layout.of(positions).is_empty() && parts[0] != positions && !self.interleaved.contains(into) {
+                    self.interleaved.push(*into);
+                }
+                vec![self.form(node.operands[0], &layout)?]
+            }
+            _ => return Ok(None),
+        };
+        let mut joint = wanted.clone();
+        for form in &operands {
+            for (axis, dims) in &form.layout.cut {
+                joint.cut.entry(*axis).or_insert_with(|| dims.clone());
+            }
+        }
+        let value = self.emit(value, &joint, &operands);
+        Ok(Some(Form { layout: wanted.clone(), value }))
+    }
+
+    /// A value converted from the layout that its op gave it, or from one that needs less.
+    fn converted(&mut self, value: ValueId, wanted: &Layout) -> Result<Form, StrategyError> {
+        let is_free = |have: &Layout| {
+            have.partial == wanted.partial && have.cut.iter().all(|(a, dims)| wanted.of(*a).starts_with(dims))
+        };
+        let forms = &self.forms[value.index()];
+        let form = forms.iter().find(|f| is_free(&f.layout)).unwrap_or(&forms[0]).clone();
+        let mut steps = Steps { partitioner: self, value, form, wanted };
+        steps.rows()?;
+        steps.exchange();
+        steps.sums();
+        steps.join();
+        steps.cut();
+        let form = steps.form;
+        assert_eq!(form.layout, *wanted, "the steps lead from every layout to every other");
+        Ok(form)
+    }
+}
+
+struct Steps<'p, 'a> {
+    partitioner: &'p mut Partitioner<'a>,
+    value: ValueId,
+    form: Form,
+    wanted: &'p Layout,
+}
+
+impl Steps<'_, '_> {
+    /// The dimensions that an axis has to lose: those after the ones that stay.
+    fn surplus(&self, axis: AxisId) -> Vec<u32> {
+        let (have, wanted) = (self.form.layout.of(axis), self.wanted.of(axis));
+        let common = have.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        have[common..].to_vec()
+    }
+
+    /// The dimensions that an axis has to gain, when it need not lose any before.
+    fn missing(&self, axis: AxisId) -> Vec<u32> {
+        let (have, wanted) = (self.form.layout.of(axis), self.wanted.of(axis));
+        wanted.strip_prefix(have).unwrap_or_default().to_vec()
+    }
+
+    fn plain_axes(&self) -> Vec<AxisId> {
+        let whole = self.partitioner.whole;
+        let axes = &whole.ty(self.value).axes;
+        let ragged = whole.ragged_axis(axes);
+        let parent = ragged.and_then(|r| whole.ragged_parent(r));
+        axes.iter().copied().filter(|a| Some(*a) != ragged && (Some(*a) != parent || ragged.is_none())).collect()
+    }
+
+    fn apply(&mut self, kind: CommKind, group: &[u32], operands: &[ValueId], layout: Layout, sent: u64) {
+        let partitioner = &mut *self.partitioner;
+        let name = partitioner.whole.node(self.value).name.clone();
+        let comm = forebay_ir::Comm { group: group.to_vec(), kind: kind.clone() };
+        let note = Note {
+            value: name.clone(),
+            collective: comm.name(),
+            group: group.to_vec(),
+            layouts: (
+                self.form.layout.describe(partitioner.whole, partitioner.mesh),
+                self.wanted.describe(partitioner.whole, partitioner.mesh),
+            ),
+            wanted_by: partitioner.whole.node(partitioner.current).name.clone(),
+            bytes: sent,
+        };
+        if comm.sends() {
+            partitioner.notes.push(note);
+        }
+        let name = format!("{name}.{}", comm.name());
+        let value = partitioner.collective(kind, group, operands, &name);
+        self.form = Form { layout, value };
+    }
+
+    fn ranks(&self, group: &[u32]) -> u64 {
+        self.partitioner.mesh.ranks(group)
+    }
+
+    /// Rows go to the owners of their groups, or come back.
+    fn rows(&mut self) -> Result<(), StrategyError> {
+        let whole = self.partitioner.whole;
+        let Some(ragged) = whole.ragged_axis(&whole.ty(self.value).axes) else { return Ok(()) };
+        let parent = whole.ragged_parent(ragged).expect("ragged axes have parents");
+        let (have, wanted) = (self.form.layout.of(parent).to_vec(), self.wanted.of(parent).to_vec());
+        if have == wanted {
+            return Ok(());
+        }
+        let name = &whole.axis(ragged).name;
+        if self.partitioner.rows.get(&ragged).is_none() {
+            return Err(StrategyError::new(format!("rows `{name}` that come from another segment cannot be shared"), None));
+        }
+        let group = if have.is_empty() { wanted.clone() } else { have.clone() };
+        let (owned, counts) = self.partitioner.owned_rows(ragged, &group);
+        let local = self.partitioner.rows[&ragged].local;
+        let own_parent = self.partitioner.cut_axis(parent, &group);
+        let tokens = self.partitioner.rows[&ragged].tokens.clone();
+        let (source, owner) = ((parent, local), (own_parent, owned));
+        let sent = self.partitioner.bytes(self.value, &self.form.layout);
+        let sent = sent - sent / self.ranks(&group);
+        let operands = [self.form.value, counts];
+        if have.is_empty() {
+            let rest: Vec<u32> = tokens.iter().copied().filter(|d| !group.contains(d)).collect();
+            let layout = self.form.layout.clone().with(parent, &group).with(ragged, &rest);
+            self.apply(CommKind::Dispatch { from: source, into: owner }, &group, &operands, layout, sent);
+        } else {
+            let layout = self.form.layout.clone().with(parent, &[]).with(ragged, &tokens);
+            self.apply(CommKind::Combine { from: owner, into: source }, &group, &operands, layout, sent);
+        }
+        Ok(())
+    }
+
+    /// What one axis loses, another gains.
+    fn exchange(&mut self) {
+        for joined in self.plain_axes() {
+            let group = self.surplus(joined);
+            if group.is_empty() {
+                continue;
+            }
+            let gains = |s: &Self, a: AxisId| a != joined && s.missing(a) == group;
+            let Some(split) = self.plain_axes().into_iter().find(|&a| gains(self, a)) else { continue };
+            let layout = &self.form.layout;
+            let (before, after) = (layout.of(split).to_vec(), self.wanted.of(split).to_vec());
+            let (part, whole) = (layout.of(joined).to_vec(), layout.of(joined)[..layout.of(joined).len() - group.len()].to_vec());
+            let layout = layout.clone().with(split, &after).with(joined, &whole);
+            let mut axis = |a: AxisId, dims: &[u32]| self.partitioner.cut_axis(a, dims);
+            let kind = CommKind::AllToAll {
+                split: (axis(split, &before), axis(split, &after)),
+                join: (axis(joined, &part), axis(joined, &whole)),
+            };
+            let bytes = self.partitioner.bytes(self.value, &self.form.layout);
+            let sent = bytes - bytes / self.ranks(&group);
+            self.apply(kind, &group, &[self.form.value], layout, sent);
+        }
+    }
+
+    /// Sums what are terms, in parts where parts are wanted.
+    fn sums(&mut self) {
+        let open = |s: &Self| -> Vec<u32> {
+            s.form.layout.partial.iter().copied().filter(|d| !s.wanted.partial.contains(d)).collect()
+        };
+        for axis in self.plain_axes() {
+            let group = self.missing(axis);
+            if group.is_empty() || !group.iter().all(|d| open(self).contains(d)) {
+                continue;
+            }
+            let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
+            let mut layout = self.form.layout.clone().with(axis, &after);
+            layout.partial.retain(|d| !group.contains(d));
+            let (from, into) = (self.partitioner.cut_axis(axis, &before), self.partitioner.cut_axis(axis, &after));
+            let bytes = self.partitioner.bytes(self.value, &self.form.layout);
+            let sent = bytes - bytes / self.ranks(&group);
+            self.apply(CommKind::ReduceScatter { from, into }, &group, &[self.form.value], layout, sent);
+        }
+        let group = open(self);
+        if !group.is_empty() {
+            let mut layout = self.form.layout.clone();
+            layout.partial.retain(|d| !group.contains(d));
+            let bytes = self.partitioner.bytes(self.value, &self.form.layout);
+            let sent = 2 * (bytes - bytes / self.ranks(&group));
+            self.apply(CommKind::AllReduce(ReduceKind::Sum), &group, &[self.form.value], layout, sent);
+        }
+    }
+
+    /// Joins the parts of axes.
+    fn join(&mut self) {
+        for axis in self.plain_axes() {
+            let group = self.surplus(axis);
+            if group.is_empty() {
+                continue;
+            }
+            let have = self.form.layout.of(axis).to_vec();
+            let rest = have[..have.len() - group.len()].to_vec();
+            let (from, into) = (self.partitioner.cut_axis(axis, &have), self.partitioner.cut_axis(axis, &rest));
+            let sent = self.partitioner.bytes(self.value, &self.form.layout) * (self.ranks(&group) - 1);
+            let layout = self.form.layout.clone().with(axis, &rest);
+            self.apply(CommKind::Unshard { from, into }, &group, &[self.form.value], layout, sent);
+        }
+    }
+
+    /// Cuts axes.
+    fn cut(&mut self) {
+        for axis in self.plain_axes() {
+            let group = self.missing(axis);
+            if group.is_empty() {
+                continue;
+            }
+            let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
+            let (from, into) = (self.partitioner.cut_axis(axis, &before), self.partitioner.cut_axis(axis, &after));
+            let layout = self.form.layout.clone().with(axis, &after);
+            self.apply(CommKind::Shard { from, into }, &group, &[self.form.value], layout, 0);
+        }
+    }
+}
+
+impl Partitioner<'_> {
+    /// The rows that arrive for own groups: their axis, and how many come from where. Made once for each ragged axis.
+    ///
+    /// ```text
+    /// sizes[e]            = starts[e + 1] - starts[e]
+    /// counts[source, e']  = sizes, each rank's part for its own groups           all_to_all
+    /// starts'[e' + 1]     = 0, running sums over e' of the sums over sources
+    /// ```
+    fn owned_rows(&mut self, ragged: AxisId, group: &[u32]) -> (AxisId, ValueId) {
+        if let Some(owned) = self.rows[&ragged].owned {
+            return owned;
+        }
+        let whole = self.whole;
+        let parent = whole.ragged_parent(ragged).expect("ragged axes have parents");
+        let local = self.rows[&ragged].local;
+        let name = whole.axis(ragged).name.clone();
+        let own = self.cut_axis(parent, group);
+        let ranks = self.mesh.ranks(group);
+        let graph = &mut self.local;
+        let starts = graph.offsets_of(local).expect("group starts come before what is done with rows");
+        let bordered = graph.ty(starts).axes[0];
+        let mut add = |op: Op, operands: &[ValueId], what: &str| {
+            graph.add(op, operands, &format!("{name}.{what}")).unwrap_or_else(|e| panic!("counting rows: {e}"))
+        };
+        let ends = add(Op::Slice { from: bordered, into: parent, start: 1 }, &[starts], "ends");
+        let begins = add(Op::Slice { from: bordered, into: parent, start: 0 }, &[starts], "begins");
+        let sizes = add(Op::Binary(forebay_ir::BinaryOp::Sub), &[ends, begins], "sizes");
+        let one = graph.add_axis("one", Extent::Fixed(1), None);
+        let source = graph.add_axis("source", Extent::Fixed(ranks), None);
+        let ahead = graph
+            .add_ordered(Op::Broadcast(vec![one]), &[sizes], &[one, parent], &format!("{name}.to_send"))
+            .expect("a new axis of one element");
+        let kind = CommKind::AllToAll { split: (parent, own), join: (one, source) };
+        let counts = self.collective(kind, group, &[ahead], &format!("{name}.counts"));
+        let graph = &mut self.local;
+        let own_size = graph.size(own);
+        let own_starts = graph.add_axis(&format!("{}_starts", graph.axis(own).name), Extent::Fixed(own_size + 1), None);
+        let mut add = |op: Op, operands: &[ValueId], what: &str| {
+            graph.add(op, operands, &format!("{name}.{what}")).unwrap_or_else(|e| panic!("counting rows: {e}"))
+        };
+        let received = add(Op::Reduce { kind: ReduceKind::Sum, over: vec![source] }, &[counts], "received");
+        let running = add(Op::Scan { axis: own, direction: forebay_ir::Direction::Forward }, &[received], "running");
+        let zero = graph.push(Op::Const(0.0), vec![], Type::new(DType::I32, []), "zero");
+        let first = graph.add_axis("first", Extent::Fixed(1), None);
+        let zero = graph.add(Op::Broadcast(vec![first]), &[zero], "first").expect("a new axis of one element");
+        let kind = Op::Concat { from: vec![first, own], into: own_starts };
+        let starts = graph.add(kind, &[zero, running], &format!("{name}.starts")).expect("sizes add up");
+        // The worst case: all rows of all sources are for this rank.
+        let bound = graph.size(local) * ranks;
+        let owned = graph.add_axis(&format!("{name}_own"), Extent::Ragged { parent: own, bound }, None);
+        graph.offsets.push((owned, starts));
+        let rows = self.rows.get_mut(&ragged).expect("just looked at");
+        rows.owned = Some((owned, counts));
+        (owned, counts)
+    }
+}

@@ -1,0 +1,66 @@
+//! Gradients that wait, and gatherings that are used for different work.
+//!
+//! ```text
+//! param %gain                             param %gain          // its gradient is a sum over tp, made once at the end of the step
+//! %g = vary %gain on tp             ==>
+//! … %g …                                  … %gain …
+//!
+//! %w = unshard %x {seq_tp -> seq} on tp
+//! %v = vary %w on tp                ==>   %v = all_gather %x {seq_tp -> seq} on tp     // its gradient: one reduce_scatter
+//! ```
+
+use forebay_ir::{Comm, CommKind, Graph, InputRole, Op, ValueId};
+
+/// Returns for each parameter, in order, the dimensions over which its gradient is now a sum.
+pub(super) fn hoist(graph: &mut Graph) -> Vec<Vec<u32>> {
+    let params: Vec<ValueId> =
+        graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
+    let varied = params.iter().map(|&p| strip(graph, p, None)).collect();
+    for value in graph.values().collect::<Vec<_>>() {
+        let Op::Comm(comm) = graph.node(value).op.clone() else { continue };
+        let CommKind::Unshard { from, into } = comm.kind else { continue };
+        if strip(graph, value, Some(&comm.group)).is_empty() {
+            continue;
+        }
+        graph.nodes[value.index()].op =
+            Op::Comm(Box::new(Comm { group: comm.group, kind: CommKind::AllGather { from, into } }));
+    }
+    graph.prune();
+    varied
+}
+
+/// Takes out of all readers of a value, if each is a `vary`, the dimensions that they have in common: exactly `only`, when that is given. Returns
+/// them.
+fn strip(graph: &mut Graph, value: ValueId, only: Option<&[u32]>) -> Vec<u32> {
+    let readers: Vec<ValueId> = graph.values().filter(|&v| graph.reads(v).contains(&value)).collect();
+    let is_output = graph.outputs.iter().any(|o| o.value == value);
+    let group = |v: &ValueId| match &graph.node(*v).op {
+        Op::Comm(comm) if comm.kind == CommKind::Vary => Some(comm.group.clone()),
+        _ => None,
+    };
+    let Some(groups) = readers.iter().map(group).collect::<Option<Vec<_>>>().filter(|_| !is_output) else { return vec![] };
+    let Some(mut common) = groups.first().cloned() else { return vec![] };
+    common.retain(|d| groups.iter().all(|g| g.contains(d)));
+    if let Some(only) = only {
+        if !only.iter().all(|d| common.contains(d)) {
+            return vec![];
+        }
+        common = only.to_vec();
+    }
+    for reader in readers {
+        let Op::Comm(comm) = &mut graph.nodes[reader.index()].op else { unreachable!("just seen") };
+        comm.group.retain(|d| !common.contains(d));
+        if comm.group.is_empty() {
+            replace(graph, reader, value);
+        }
+    }
+    common
+}
+
+/// Lets everything that reads `old` read `new`.
+fn replace(graph: &mut Graph, old: ValueId, new: ValueId) {
+    graph.nodes.iter_mut().flat_map(|n| &mut n.operands).filter(|o| **o == old).for_each(|o| *o = new);
+    graph.outputs.iter_mut().filter(|o| o.value == old).for_each(|o| o.value = new);
+    // What nothing reads is pruned; until then it has to be a legal node.
+    graph.nodes[old.index()].op = Op::Detach;
+}

@@ -1,0 +1,157 @@
+//! The mesh: the ranks as a box whose dimensions serve both foldings.
+//!
+//! ```text
+//! dp=4 cp=1 tp=2          dp  ├──────────── 4 ────────────┤ tp ├─ 2 ─┤         innermost on the right
+//! edp=2 ep=4 etp=1        edp ├──── 2 ────┤ ep ├────────── 4 ────────┤
+//! mesh                    dp.edp = 2      dp.ep = 2         tp = 2
+//! ```
+//!
+//! Wherever either folding changes from one degree to the next the mesh has a boundary; so a degree is a run of mesh dimensions.
+
+use super::strategy::{Strategy, StrategyError};
+use forebay_ir::MeshDim;
+
+/// What a mesh dimension is to tokens and heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dense {
+    /// Part of `dp`.
+    Dp,
+    /// Part of `cp`.
+    Cp,
+    /// Part of `tp`.
+    Tp,
+    /// `pp`
+    Pp,
+}
+
+/// What a mesh dimension is to experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sparse {
+    /// Part of `edp`: ranks with copies of the same experts.
+    Edp,
+    /// Part of `ep`.
+    Ep,
+    /// Part of `etp`.
+    Etp,
+    /// `pp`
+    Pp,
+}
+
+/// The ranks of a strategy. Dimensions of one rank are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mesh {
+    /// The dimensions, outermost first.
+    pub dims: Vec<MeshDim>,
+    /// What each is.
+    pub kinds: Vec<(Dense, Sparse)>,
+}
+
+impl Mesh {
+    pub(super) fn new(strategy: &Strategy) -> Result<Mesh, StrategyError> {
+        let Strategy { dp, cp, tp, pp, ep, etp, .. } = *strategy;
+        let stage = u64::from(dp) * u64::from(cp) * u64::from(tp);
+        let experts = u64::from(ep) * u64::from(etp);
+        if stage > 1 << 24 {
+            return Err(StrategyError::new(format!("{stage} ranks a stage are more than the most, {}", 1 << 24), None));
+        }
+        if !stage.is_multiple_of(experts) {
+            let nearest: Vec<String> =
+                (1..=stage).filter(|n| (n * u64::from(etp)) <= stage && stage % (n * u64::from(etp)) == 0).map(|n| n.to_string()).collect();
+            return Err(StrategyError::new(
+                format!("ep × etp = {experts} does not divide the {stage} ranks of a stage (dp × cp × tp)"),
+                (!nearest.is_empty()).then(|| format!("with etp = {etp}, ep can be {}", nearest.join(", "))),
+            ));
+        }
+        if !tp.is_multiple_of(etp) {
+            return Err(StrategyError::new(
+                format!("etp = {etp} does not divide tp = {tp}: the width of an expert is shared within tp"),
+                Some(format!("use etp = {}", divisors(tp))),
+            ));
+        }
+        // From the innermost rank on, where each degree ends.
+        let dense = [(Dense::Tp, tp), (Dense::Cp, cp), (Dense::Dp, dp)];
+        let edp = (stage / experts) as u32;
+        let sparse = [(Sparse::Etp, etp), (Sparse::Ep, ep), (Sparse::Edp, edp)];
+        let mut ends: Vec<u64> = ends(&dense).chain(ends(&sparse)).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let (mut dims, mut kinds) = (vec![], vec![]);
+        let mut start = 1;
+        for end in ends.into_iter().filter(|&e| e > 1) {
+            if end % start != 0 {
+                return Err(StrategyError::new(
+                    format!("the degrees of experts (etp = {etp}, ep = {ep}) cut across those of tokens (tp = {tp}, cp = {cp}, dp = {dp})"),
+                    Some("one of two degrees that start at the same rank has to divide the other: powers of two always fit".to_string()),
+                ));
+            }
+            kinds.push((covering(&dense, start), covering(&sparse, start)));
+            dims.push((end / start) as u32);
+            start = end;
+        }
+        if pp > 1 {
+            kinds.push((Dense::Pp, Sparse::Pp));
+            dims.push(pp);
+        }
+        kinds.reverse();
+        dims.reverse();
+        let names: Vec<String> = kinds.iter().map(|&kind| name(kind, &kinds)).collect();
+        let dims = names.into_iter().zip(dims).map(|(name, size)| MeshDim { name, size }).collect();
+        Ok(Mesh { dims, kinds })
+    }
+
+    /// The dimensions that are this to tokens and heads, outermost first.
+    pub fn dense(&self, kind: Dense) -> Vec<u32> {
+        (0..self.dims.len() as u32).filter(|&d| self.kinds[d as usize].0 == kind).collect()
+    }
+
+    /// The dimensions that are this to experts, outermost first.
+    pub fn sparse(&self, kind: Sparse) -> Vec<u32> {
+        (0..self.dims.len() as u32).filter(|&d| self.kinds[d as usize].1 == kind).collect()
+    }
+
+    /// Ranks of a group.
+    pub fn ranks(&self, group: &[u32]) -> u64 {
+        group.iter().map(|&d| u64::from(self.dims[d as usize].size)).product()
+    }
+
+    /// Names of a group, for people: `dp.ep × tp`.
+    pub fn describe(&self, group: &[u32]) -> String {
+        group.iter().map(|&d| self.dims[d as usize].name.as_str()).collect::<Vec<_>>().join(" × ")
+    }
+}
+
+fn ends<K>(degrees: &[(K, u32)]) -> impl Iterator<Item = u64> {
+    degrees.iter().scan(1, |end, (_, n)| {
+        *end *= u64::from(*n);
+        Some(*end)
+    })
+}
+
+/// The degree that has the rank `start` away from the first as its own step.
+fn covering<K: Copy>(degrees: &[(K, u32)], start: u64) -> K {
+    let at = ends(degrees).position(|end| start < end).unwrap_or(degrees.len() - 1);
+    degrees[at].0
+}
+
+/// The name of a dimension: what it is to tokens, and to experts where that tells it apart from its neighbours.
+fn name(kind: (Dense, Sparse), all: &[(Dense, Sparse)]) -> String {
+    let dense = match kind.0 {
+        Dense::Dp => "dp",
+        Dense::Cp => "cp",
+        Dense::Tp => "tp",
+        Dense::Pp => "pp",
+    };
+    let sparse = match kind.1 {
+        Sparse::Edp => "edp",
+        Sparse::Ep => "ep",
+        Sparse::Etp => "etp",
+        Sparse::Pp => "pp",
+    };
+    let alone = all.iter().filter(|k| k.0 == kind.0).count() == 1;
+    if alone { dense.to_string() } else { format!("{dense}.{sparse}") }
+}
+
+/// `1, 2, 4`: what divides n.
+pub(super) fn divisors(n: u32) -> String {
+    (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
+}

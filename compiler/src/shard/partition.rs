@@ -1,0 +1,309 @@
+//! The walk over the graph: each value in the layout that its op gives it, and in others where they are wanted.
+
+use super::axes;
+use super::hoist;
+use super::layout::{Form, Layout};
+use super::mesh::{Dense, Mesh, Sparse};
+use super::strategy::{CpAlgo, Strategy, StrategyError};
+use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Graph, InputRole, Op, OutputRole, Type, ValueId};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// The graph of every rank, and what lies outside of it.
+#[derive(Clone, Debug)]
+pub struct Sharded {
+    /// The graph that each rank runs. Its inputs and outputs are those of the whole graph, in the same order.
+    pub graph: Graph,
+    /// For each input how it lies.
+    pub inputs: Vec<Layout>,
+    /// For each `Param` input, in order, the dimensions over which its gradient is a sum, data parallelism included.
+    pub gradient_sums: Vec<Vec<u32>>,
+    /// For each output how it lies. Only losses, metrics, statistics and counts may be sums; data parallelism is not counted.
+    pub outputs: Vec<Layout>,
+    /// The collectives, and why they are there.
+    pub notes: Vec<Note>,
+}
+
+/// Why a collective is there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Note {
+    /// The value that is converted, in the whole graph.
+    pub value: String,
+    /// What is done.
+    pub collective: &'static str,
+    /// Mesh dimensions.
+    pub group: Vec<u32>,
+    /// How it lay, and how it is wanted.
+    pub layouts: (String, String),
+    /// The value for which it is wanted.
+    pub wanted_by: String,
+    /// Bytes that a rank sends over links (ragged rows at their bound).
+    pub bytes: u64,
+}
+
+/// Shards a segment's forward graph (or any other graph of the model).
+///
+/// # Errors
+/// When an axis does not divide, or the graph does something that cannot be shared.
+pub fn shard(graph: &Graph, mesh: &Mesh, strategy: &Strategy) -> Result<Sharded, StrategyError> {
+    let params = axes::parameters(graph, mesh)?;
+    let mut partitioner = Partitioner::new(graph, mesh, strategy, params);
+    partitioner.run()?;
+    partitioner.finish()
+}
+
+/// Rows of a ragged axis on the ranks.
+pub(super) struct Rows {
+    /// The dimensions that cut the tokens that they come from.
+    pub tokens: Vec<u32>,
+    /// Rows of all groups, from this rank's tokens.
+    pub local: AxisId,
+    /// Rows of own groups: the axis, and the counts that [`CommKind::Dispatch`] takes.
+    pub owned: Option<(AxisId, ValueId)>,
+}
+
+pub(super) struct Partitioner<'a> {
+    pub whole: &'a Graph,
+    pub mesh: &'a Mesh,
+    pub cp_algo: CpAlgo,
+    pub local: Graph,
+    /// For each value of the whole graph the layouts in which it is there; the first is its own.
+    pub forms: Vec<Vec<Form>>,
+    /// (axis, dimensions that cut it) → the axis of the local graph.
+    pub cut_axes: FxHashMap<(AxisId, Vec<u32>), AxisId>,
+    pub rows: FxHashMap<AxisId, Rows>,
+    /// Does a gradient flow through the value?
+    pub trained: Vec<bool>,
+    pub weights: Vec<Option<ValueId>>,
+    params: BTreeMap<ValueId, Layout>,
+    /// Axes made by merging where the cut is not the outermost part: elements are in the ranks' own order.
+    pub interleaved: Vec<AxisId>,
+    /// The dimensions that cut positions between ops, outermost first.
+    pub home: Vec<u32>,
+    /// The dimensions of experts.
+    pub expert_dims: Vec<u32>,
+    pub expert_width_dims: Vec<u32>,
+    pub notes: Vec<Note>,
+    /// The value that is being made, for notes.
+    pub current: ValueId,
+    users: Vec<Vec<ValueId>>,
+}
+
+impl<'a> Partitioner<'a> {
+    fn new(whole: &'a Graph, mesh: &'a Mesh, strategy: &Strategy, params: BTreeMap<ValueId, Layout>) -> Partitioner<'a> {
+        let mut local = Graph::new(whole.name.clone());
+        local.mesh = mesh.dims.clone();
+        local.axes = whole.axes.clone();
+        let mut home = mesh.dense(Dense::Cp);
+        if strategy.sp {
+            home.extend(mesh.dense(Dense::Tp));
+        }
+        Partitioner {
+            whole,
+            mesh,
+            cp_algo: strategy.cp_algo,
+            local,
+            forms: vec![vec![]; whole.nodes.len()],
+            cut_axes: FxHashMap::default(),
+            rows: FxHashMap::default(),
+            trained: trained(whole),
+            weights: axes::weights(whole),
+            params,
+            interleaved: vec![],
+            home,
+            expert_dims: mesh.sparse(Sparse::Ep),
+            expert_width_dims: mesh.sparse(Sparse::Etp),
+            notes: vec![],
+            current: ValueId(0),
+            users: whole.users(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), StrategyError> {
+        for value in self.whole.values() {
+            self.current = value;
+            match self.whole.node(value).op {
+                Op::Input => self.input(value)?,
+                _ => self.apply(value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, value: ValueId) -> Result<(), StrategyError> {
+        let role = self.whole.inputs.iter().find(|i| i.value == value).expect("inputs are declared").role;
+        let layout = match role {
+            InputRole::Param => self.params[&value].clone(),
+            InputRole::Carry => self.carry_layout(value)?,
+            _ => Layout::default(),
+        };
+        let node = self.whole.node(value);
+        let ty = self.local_type(&node.ty, &layout);
+        let local = self.local.add_input(&node.name.clone(), ty, role);
+        self.forms[value.index()].push(Form { layout, value: local });
+        Ok(())
+    }
+
+    /// Between segments positions are cut, and nothing else is.
+    fn carry_layout(&self, value: ValueId) -> Result<Layout, StrategyError> {
+        let ty = self.whole.ty(value);
+        let Some(seq) = ty.axes.iter().copied().find(|&a| self.is_positions(a)) else { return Ok(Layout::default()) };
+        let ranks = self.mesh.ranks(&self.home);
+        let n = self.whole.size(seq);
+        if n % ranks != 0 {
+            return Err(StrategyError::new(
+                format!("axis `{}` has {n} positions, which do not divide over {} = {ranks} ranks", self.whole.axis(seq).name, self.mesh.describe(&self.home)),
+                Some("a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string()),
+            ));
+        }
+        Ok(Layout::default().with(seq, &self.home))
+    }
+
+    /// Is it the axis of a row's positions?
+    pub fn is_positions(&self, axis: AxisId) -> bool {
+        self.whole.axis(axis).label.as_deref() == Some("seq")
+    }
+
+    /// What reads a value in the whole graph.
+    pub fn readers(&self, value: ValueId) -> &[ValueId] {
+        &self.users[value.index()]
+    }
+
+    /// The layout that its op gave a value.
+    pub fn own(&self, value: ValueId) -> &Layout {
+        &self.forms[value.index()][0].layout
+    }
+
+    /// The local axis for an axis that is cut so.
+    pub fn axis(&mut self, axis: AxisId, layout: &Layout) -> AxisId {
+        if let Some(rows) = self.rows.get(&axis) {
+            let parent = self.whole.ragged_parent(axis).expect("ragged axes have parents");
+            return match layout.of(parent) {
+                [] => rows.local,
+                _ => rows.owned.as_ref().expect("rows are dispatched before they are used").0,
+            };
+        }
+        self.cut_axis(axis, layout.of(axis))
+    }
+
+    /// The local axis for an axis that these dimensions cut.
+    pub fn cut_axis(&mut self, axis: AxisId, dims: &[u32]) -> AxisId {
+        if dims.is_empty() {
+            return axis;
+        }
+        if let Some(known) = self.cut_axes.get(&(axis, dims.to_vec())) {
+            return *known;
+        }
+        let size = self.whole.size(axis) / self.mesh.ranks(dims);
+        let name = format!("{}_{}", self.whole.axis(axis).name, self.mesh.describe(dims).replace(" × ", "_"));
+        let label = self.whole.axis(axis).label.clone();
+        let new = self.local.add_axis(&name, Extent::Fixed(size), label);
+        self.cut_axes.insert((axis, dims.to_vec()), new);
+        new
+    }
+
+    /// A type on the ranks.
+    pub fn local_type(&mut self, ty: &Type, layout: &Layout) -> Type {
+        let axes: Vec<AxisId> = ty.axes.iter().map(|&a| self.axis(a, layout)).collect();
+        Type::new(ty.dtype, axes)
+    }
+
+    /// Bytes of a value on a rank.
+    pub fn bytes(&self, value: ValueId, layout: &Layout) -> u64 {
+        let ranks: u64 = layout.cut.values().map(|dims| self.mesh.ranks(dims)).product();
+        self.whole.bytes(value) / ranks.max(1)
+    }
+
+    pub fn collective(&mut self, kind: CommKind, group: &[u32], operands: &[ValueId], name: &str) -> ValueId {
+        let comm = Comm { group: group.to_vec(), kind };
+        self.local.add(Op::Comm(Box::new(comm)), operands, name).unwrap_or_else(|e| panic!("a collective of `{name}`: {e}"))
+    }
+
+    /// The rank's number in a group; one node for each group.
+    pub fn coordinate(&mut self, group: &[u32]) -> ValueId {
+        let wanted = Op::Comm(Box::new(Comm { group: group.to_vec(), kind: CommKind::Coordinate }));
+        match self.local.values().find(|&v| self.local.node(v).op == wanted) {
+            Some(known) => known,
+            None => self.collective(CommKind::Coordinate, group, &[], &format!("rank.{}", self.mesh.describe(group).replace(" × ", "."))),
+        }
+    }
+
+    /// A value as an operand of work that differs over these dimensions: what is the same on their ranks from here on is not.
+    pub fn varied(&mut self, value: ValueId, form: &Form, dims: &[u32]) -> ValueId {
+        let has = form.layout.dims();
+        let mut missing: Vec<u32> = dims.iter().copied().filter(|d| !has.contains(d)).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        if missing.is_empty() || !self.trained[value.index()] || !self.local.ty(form.value).dtype.is_float() {
+            return form.value;
+        }
+        let name = format!("{}.varied", self.local.node(form.value).name);
+        self.collective(CommKind::Vary, &missing, &[form.value], &name)
+    }
+
+    fn finish(mut self) -> Result<Sharded, StrategyError> {
+        let inputs = self.whole.inputs.iter().map(|i| self.own(i.value).clone()).collect();
+        let mut outputs = vec![];
+        for output in &self.whole.outputs {
+            self.current = output.value;
+            let own = self.own(output.value).clone();
+            let wanted = match output.role {
+                OutputRole::Carry => self.carry_layout(output.value)?,
+                OutputRole::Loss | OutputRole::Metric | OutputRole::Stat | OutputRole::Count => {
+                    Layout { partial: own.partial.clone(), ..Layout::default() }
+                }
+                _ => Layout::default(),
+            };
+            let value = self.form(output.value, &wanted)?.value;
+            outputs.push(wanted);
+            self.local.add_output(output.name.clone(), value, output.role);
+        }
+        let mut graph = self.local;
+        let hoisted = hoist::hoist(&mut graph);
+        let data = self.mesh.dense(Dense::Dp);
+        let whole_params = self.whole.inputs.iter().filter(|i| i.role == InputRole::Param);
+        let gradient_sums = whole_params.zip(hoisted).map(|(input, varied)| {
+            let cut = self.params[&input.value].dims();
+            let mut dims: Vec<u32> = data.iter().copied().filter(|d| !cut.contains(d)).chain(varied).collect();
+            dims.sort_unstable();
+            dims.dedup();
+            dims
+        });
+        let gradient_sums = gradient_sums.collect();
+        Ok(Sharded { graph, inputs, gradient_sums, outputs, notes: self.notes })
+    }
+}
+
+/// Values that depend on a parameter or on what another segment made, along floats.
+fn trained(graph: &Graph) -> Vec<bool> {
+    let mut trained = vec![false; graph.nodes.len()];
+    for input in &graph.inputs {
+        let flows = matches!(input.role, InputRole::Param | InputRole::Carry);
+        trained[input.value.index()] = flows && graph.ty(input.value).dtype.is_float();
+    }
+    for value in graph.values() {
+        let node = graph.node(value);
+        let any = node.operands.iter().any(|o| trained[o.index()]);
+        trained[value.index()] |= any && node.ty.dtype.is_float() && node.op != Op::Detach;
+    }
+    trained
+}
+
+/// Can a sum over ranks wait until after the op? Its operands that are terms of sums: all of them, or one that the op is linear in.
+pub(super) fn is_linear(graph: &Graph, value: ValueId, operand: usize) -> bool {
+    use forebay_ir::{BinaryOp, ReduceKind, UnaryOp};
+    let node = graph.node(value);
+    if !node.ty.dtype.is_float() && node.ty.dtype != DType::I32 {
+        return false;
+    }
+    match &node.op {
+        Op::Unary(UnaryOp::Neg) | Op::Reduce { kind: ReduceKind::Sum, .. } => true,
+        Op::Binary(BinaryOp::Mul) => true,
+        Op::Binary(BinaryOp::Div) => operand == 0 && node.ty.dtype.is_float(),
+        Op::Cast(to) => to.is_float() && graph.ty(node.operands[0]).dtype.is_float(),
+        Op::Broadcast(_) | Op::Reorder | Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } => true,
+        Op::Take { .. } | Op::Slice { .. } | Op::Pad { .. } => true,
+        Op::Gather { .. } | Op::ScatterAdd { .. } => operand == 0,
+        _ => false,
+    }
+}

@@ -1,0 +1,235 @@
+//! What the user asks for: how many ranks work on what.
+//!
+//! ```text
+//! ranks = dp × cp × tp × pp  (where tokens and heads live)  =  edp × ep × etp × pp  (where experts live)
+//! ```
+//!
+//! Two foldings of the same ranks (arXiv 2504.14960): `edp` follows from the others.
+
+use super::mesh::Mesh;
+use std::fmt;
+
+/// A parallel strategy. All degrees are at least 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// Data parallel: ranks that see different rows.
+    pub dp: u32,
+    /// Tensor parallel: ranks that share heads, hidden widths and the vocabulary.
+    pub tp: u32,
+    /// Sequence parallel: outside of attention and networks, `tp` ranks share positions.
+    pub sp: bool,
+    /// Expert parallel: ranks that share the experts by count.
+    pub ep: u32,
+    /// Expert tensor parallel: ranks that share the width of each expert.
+    pub etp: u32,
+    /// Context parallel: ranks that share the positions of a row.
+    pub cp: u32,
+    /// How attention sees positions of other ranks.
+    pub cp_algo: CpAlgo,
+    /// Pipeline stages.
+    pub pp: u32,
+    /// Model chunks of a stage.
+    pub vpp: u32,
+    /// Micro-batches of a step on each data-parallel rank; what is left of the batch when absent.
+    pub micro: Option<u32>,
+    /// Rows of a micro-batch; what is left of the batch when absent.
+    pub mbs: Option<u32>,
+    /// What data-parallel ranks share: nothing (0), optimizer state (1), gradients (2), parameters (3).
+    pub zero: u32,
+    /// The order of forward and backward passes in a pipeline.
+    pub schedule: Schedule,
+    /// Layers of each stage (of each chunk of each stage, chunk by chunk), instead of an even cut.
+    pub stages: Option<Vec<u32>>,
+}
+
+/// How attention works when ranks share the positions of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpAlgo {
+    /// All-to-all: positions for heads and back (arXiv 2309.14509).
+    Ulysses,
+    /// Keys and values of all positions are gathered on each rank (Llama 3, arXiv 2407.21783, section 3.3.2).
+    Gather,
+}
+
+/// The order of forward and backward passes in a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// All forward passes, then all backward passes (arXiv 1811.06965).
+    Gpipe,
+    /// One forward, one backward (arXiv 1806.03377); interleaved with several chunks (arXiv 2104.04473).
+    OneFOneB,
+}
+
+impl Default for Strategy {
+    fn default() -> Strategy {
+        Strategy {
+            dp: 1,
+            tp: 1,
+            sp: true,
+            ep: 1,
+            etp: 1,
+            cp: 1,
+            cp_algo: CpAlgo::Ulysses,
+            pp: 1,
+            vpp: 1,
+            micro: None,
+            mbs: None,
+            zero: 0,
+            schedule: Schedule::OneFOneB,
+            stages: None,
+        }
+    }
+}
+
+/// Why a strategy cannot be: a sentence, and what would work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrategyError {
+    /// What is wrong.
+    pub message: String,
+    /// What would work, where that is known.
+    pub help: Option<String>,
+}
+
+impl StrategyError {
+    pub(super) fn new(message: impl Into<String>, help: impl Into<Option<String>>) -> StrategyError {
+        StrategyError { message: message.into(), help: help.into() }
+    }
+}
+
+impl fmt::Display for StrategyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.help.as_ref().map_or(Ok(()), |help| write!(f, "\n  = help: {help}"))
+    }
+}
+
+impl std::error::Error for StrategyError {}
+
+/// All keys, as `--strategy` takes them.
+const KEYS: [&str; 14] =
+    ["dp", "tp", "sp", "ep", "etp", "cp", "cp_algo", "pp", "vpp", "micro", "mbs", "zero", "schedule", "stages"];
+
+impl Strategy {
+    /// Reads `dp=2,tp=2,ep=4,zero=1`. Stages are separated by `/`: `stages=4/5/5/4`.
+    ///
+    /// # Errors
+    /// An unknown or repeated key, or a value that is none.
+    pub fn parse(text: &str) -> Result<Strategy, StrategyError> {
+        let pairs = text.split(',').map(str::trim).filter(|p| !p.is_empty()).map(|pair| {
+            let (key, value) = pair.split_once('=').ok_or_else(|| {
+                StrategyError::new(format!("`{pair}` is not `key=value`"), Some("such as dp=2,tp=2".to_string()))
+            })?;
+            Ok((key.trim().to_string(), value.trim().to_string()))
+        });
+        Strategy::from_pairs(pairs.collect::<Result<Vec<_>, _>>()?)
+    }
+
+    /// A strategy from keys and values.
+    ///
+    /// # Errors
+    /// As [`Strategy::parse`].
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Strategy, StrategyError> {
+        let mut strategy = Strategy::default();
+        let mut seen: Vec<String> = vec![];
+        for (key, value) in pairs {
+            if seen.contains(&key) {
+                return Err(StrategyError::new(format!("`{key}` is given twice"), None));
+            }
+            strategy.set(&key, &value)?;
+            seen.push(key);
+        }
+        Ok(strategy)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), StrategyError> {
+        let wrong = |what: &str| Err(StrategyError::new(format!("`{key}` is {what}, not `{value}`"), None));
+        let degree = || match value.parse::<u32>() {
+            Ok(n) if n >= 1 => Ok(n),
+            _ => Err(StrategyError::new(format!("`{key}` is a number of at least 1, not `{value}`"), None)),
+        };
+        match key {
+            "dp" => self.dp = degree()?,
+            "tp" => self.tp = degree()?,
+            "ep" => self.ep = degree()?,
+            "etp" => self.etp = degree()?,
+            "cp" => self.cp = degree()?,
+            "pp" => self.pp = degree()?,
+            "vpp" => self.vpp = degree()?,
+            "micro" => self.micro = Some(degree()?),
+            "mbs" => self.mbs = Some(degree()?),
+            "sp" => match value {
+                "0" | "false" => self.sp = false,
+                "1" | "true" => self.sp = true,
+                _ => return wrong("0 or 1"),
+            },
+            "zero" => match value.parse() {
+                Ok(level) if level <= 3 => self.zero = level,
+                _ => return wrong("0, 1, 2 or 3"),
+            },
+            "cp_algo" => match value {
+                "ulysses" => self.cp_algo = CpAlgo::Ulysses,
+                "gather" => self.cp_algo = CpAlgo::Gather,
+                _ => return wrong("ulysses or gather"),
+            },
+            "schedule" => match value {
+                "gpipe" => self.schedule = Schedule::Gpipe,
+                "1f1b" => self.schedule = Schedule::OneFOneB,
+                _ => return wrong("gpipe or 1f1b"),
+            },
+            "stages" => {
+                let layers: Option<Vec<u32>> = value.split('/').map(|n| n.trim().parse().ok()).collect();
+                match layers {
+                    Some(layers) => self.stages = Some(layers),
+                    None => return wrong("numbers of layers such as 4/5/5/4"),
+                }
+            }
+            _ => {
+                let near = KEYS.into_iter().find(|k| k.starts_with(key) || key.starts_with(k));
+                let help = near.map_or_else(|| format!("keys are {}", KEYS.join(", ")), |k| format!("did you mean `{k}`?"));
+                return Err(StrategyError::new(format!("there is no strategy key `{key}`"), help));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ranks in all.
+    pub fn ranks(&self) -> u64 {
+        [self.dp, self.cp, self.tp, self.pp].iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// The mesh of its ranks.
+    ///
+    /// # Errors
+    /// When the two foldings do not fit each other.
+    pub fn mesh(&self) -> Result<Mesh, StrategyError> {
+        Mesh::new(self)
+    }
+}
+
+/// `dp=2,tp=2`: the keys that are not the default.
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Strategy::default();
+        let mut parts = vec![];
+        let degrees = [
+            ("dp", self.dp, default.dp),
+            ("cp", self.cp, default.cp),
+            ("tp", self.tp, default.tp),
+            ("pp", self.pp, default.pp),
+            ("vpp", self.vpp, default.vpp),
+            ("ep", self.ep, default.ep),
+            ("etp", self.etp, default.etp),
+            ("zero", self.zero, default.zero),
+        ];
+        parts.extend(degrees.iter().filter(|(_, n, usual)| n != usual).map(|(key, n, _)| format!("{key}={n}")));
+        parts.extend((!self.sp && self.tp > 1).then(|| "sp=0".to_string()));
+        parts.extend((self.cp > 1 && self.cp_algo == CpAlgo::Gather).then(|| "cp_algo=gather".to_string()));
+        parts.extend(self.micro.map(|n| format!("micro={n}")));
+        parts.extend(self.mbs.map(|n| format!("mbs={n}")));
+        parts.extend((self.pp > 1 && self.schedule == Schedule::Gpipe).then(|| "schedule=gpipe".to_string()));
+        if let Some(stages) = &self.stages {
+            parts.push(format!("stages={}", stages.iter().map(u32::to_string).collect::<Vec<_>>().join("/")));
+        }
+        f.write_str(if parts.is_empty() { "dp=1".to_string() } else { parts.join(",") }.as_str())
+    }
+}
