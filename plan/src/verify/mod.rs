@@ -24,6 +24,7 @@
 
 mod attention;
 mod clock;
+mod comm;
 mod flow;
 mod footprint;
 mod globals;

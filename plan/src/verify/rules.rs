@@ -35,8 +35,9 @@ rules! {
     Mesh "mesh" "Mesh dimensions are not too many and have distinct names and sizes of at least 1; the number of ranks is representable."
     // Tensors.
     TensorShape "tensor-shape" "A tensor's sizes are at least 1, its bytes representable, its place a multiple of 64."
-    TensorUnique "tensor-unique" "No two tensors have one name and kind."
-    TensorPlace "tensor-place" "Tensors lie in the persistent region of every role and do not overlap."
+    TensorPart "tensor-part" "Cuts are of different dimensions and lie inside of the whole tensor on every rank, shards are at least one element and countable; the ranks of some role hold all of each saved tensor, which must show: one mesh dimension serves one cut, or the shards."
+    TensorUnique "tensor-unique" "No two tensors of a role have one name and kind; tensors of several roles that have are the same tensor."
+    TensorPlace "tensor-place" "Tensors lie in the persistent region of their role and do not overlap; parts of one array share its shard, at different places."
     TensorKind "tensor-kind" "Copies, gradients and moments belong to a parameter of the same sizes and are of float type; copies and only copies are made from parameters."
     TensorInit "tensor-init" "Initial values are meaningful: finite deviations that are not negative, ranges that are not empty."
     // Programs.
@@ -63,6 +64,7 @@ rules! {
     Reduce "reduce" "A reduction keeps at most all dimensions, sums numbers, and when ragged reduces that dimension first, with one result a group if it says so."
     Indexed "indexed" "A gather's or scatter's ragged dimension exists, an index can be written into the result, and what is summed are numbers."
     Sorting "sorting" "A top-k takes at most all; positions and element numbers fit an i32; groups are at least one and not too many."
+    Exchange "exchange" "Truth values are not combined, and what is combined has one place; groups of rows are shared out evenly."
     GroupStarts "group-starts" "The starts of groups fill their buffer: one more than there are groups."
     // Programs, as a whole.
     Defined "defined" "A buffer of a `write` or `scratch` slot is written before it is read."
