@@ -72,7 +72,10 @@ rules! {
     Ordered "ordered" "Two instructions of which one changes what the other touches are ordered by streams and events."
     SlotWritten "slot-written" "A program writes all buffers of its `write` slots, and something in its `update` slots."
     // Roles.
-    RoleRanks "role-ranks" "Every rank of the mesh has exactly one role."
+    Group "group" "A group's mesh dimensions exist, once each, and have as many ranks as it says; messages go along the mesh dimension in which roles differ, to a rank there."
+    Coordinates "coordinates" "Functions of coordinates give representable values on all ranks, first rows those of the micro-batch."
+    RoleRanks "role-ranks" "Every rank of the mesh has exactly one role; roles differ along one mesh dimension at most."
+    PhaseRoles "phase-roles" "All roles have the same phases, of the same rows and tokens."
     Arena "arena" "The persistent region lies in the device arena, and the memory table does not contradict itself."
     PhaseName "phase-name" "Phases are called `train`, `eval` or `generate`, each at most once; their rows and tokens are at least 1, those of `train` the settings'."
     HostPlace "host-place" "Feeds, scalars, reports and outputs lie in the device arena at aligned places; what the host writes lies outside of the persistent region and overlaps nothing else it writes."
@@ -90,6 +93,9 @@ rules! {
     CallOverwritten "call-overwritten" "What a call or the host reads was not partly overwritten by another value since."
     CallWhole "call-whole" "A slot that is read covers whole values or lies within one."
     CallOrdered "call-ordered" "Two calls of which one changes what the other touches are ordered by streams and events."
+    // All ranks together.
+    Matched "matched" "Every message is received, as what it was sent as, before the phase ends; the members of a group agree on what they exchange."
+    Deadlock "deadlock" "No rank waits for ever: what it waits for is sent, or joined, by others that do not wait for it."
     Fragmented "fragmented" "Memory is not cut into so many pieces that following it would take too long."
 }
 

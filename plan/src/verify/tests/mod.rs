@@ -2,6 +2,7 @@ mod broken;
 mod hostile;
 mod mutations;
 mod order;
+mod ranks;
 
 use crate::schema::Plan;
 use crate::testing;
@@ -19,6 +20,7 @@ fn made_up_plans_are_valid() {
     assert_valid(&testing::tiny());
     (0..300).for_each(|seed| assert_valid(&testing::random(seed)));
     assert_valid(&testing::large(200));
+    assert_valid(&testing::pipeline());
 }
 
 /// The test plans are worth breaking only if they use everything.
