@@ -141,7 +141,8 @@ fn up_to_the_gradients<'p>(
         Executor::new(plan, &ExecOptions { seed: 7, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
     init::initialise(&mut executor);
     for (i, param) in model.params.iter().enumerate() {
-        let tensor = plan.tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Param).unwrap();
+        let tensor =
+            plan.roles[0].tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Param).unwrap();
         let values = oracle.params[i].data.iter();
         let bytes: Vec<u8> = match tensor.dtype {
             forebay_plan::DType::F64 => values.flat_map(|v| v.to_ne_bytes()).collect(),
@@ -179,7 +180,8 @@ fn check_narrow_plan(example: &Example, compute: DType, loss_error: f64, gradien
     let name = &example.name;
     assert!((got / wanted - 1.0).abs() < loss_error, "{name}, {compute:?}: the loss is {got}, the oracle's {wanted}");
     for (param, wanted) in model.params.iter().zip(oracle.gradients()) {
-        let tensor = plan.tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Gradient).unwrap();
+        let tensor =
+            plan.roles[0].tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Gradient).unwrap();
         let bytes = executor.tensor(tensor);
         let got = (0..wanted.data.len()).map(|i| element(tensor.dtype, bytes, i));
         let norm = wanted.data.iter().map(|w| w * w).sum::<f64>().sqrt();
@@ -222,7 +224,8 @@ fn check_plan(example: &Example, micro_batches: u32) {
         assert!(close(got, wanted), "{}: {loss} is {got}, the oracle has {wanted}", example.name);
     }
     for (param, wanted) in model.params.iter().zip(oracle.gradients()) {
-        let tensor = plan.tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Gradient).unwrap();
+        let tensor =
+            plan.roles[0].tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Gradient).unwrap();
         let got = executor.tensor(tensor).chunks_exact(8).map(|c| f64::from_ne_bytes(c.try_into().unwrap()));
         for (i, (got, wanted)) in got.zip(&wanted.data).enumerate() {
             assert!(

@@ -17,7 +17,7 @@ use std::f64::consts::PI;
 
 /// The values of all tensors of a kind, by name.
 fn tensors(executor: &Executor, plan: &Plan, kind: TensorKind) -> Vec<(usize, Vec<f64>)> {
-    let of_kind = plan.tensors.iter().filter(|t| t.kind == kind);
+    let of_kind = plan.roles[0].tensors.iter().filter(|t| t.kind == kind);
     of_kind
         .map(|t| {
             let bytes = executor.tensor(t);

@@ -89,7 +89,7 @@ fn run(graph: &Graph, given: &FxHashMap<ValueId, Tensor>, threads: usize) -> Vec
     let plan = standalone(graph);
     let options = ExecOptions { threads, ..ExecOptions::default() };
     let mut executor = Executor::new(&plan, &options).unwrap_or_else(|e| panic!("{e}"));
-    let (given_tensors, made): (Vec<_>, Vec<_>) = plan.tensors.iter().partition(|t| t.name.starts_with("in."));
+    let (given_tensors, made): (Vec<_>, Vec<_>) = plan.roles[0].tensors.iter().partition(|t| t.name.starts_with("in."));
     for tensor in given_tensors {
         let input = graph.inputs.iter().find(|i| tensor.name == format!("in.{}", graph.node(i.value).name));
         let bytes = to_bytes(tensor.dtype, &given[&input.expect("the graph's").value].data);

@@ -90,7 +90,7 @@ fn train(example: &Example, compute: DType, rewriting: rewrite::Options, steps: 
         losses.push(executor.report(report).to_le_bytes().to_vec());
         executor.commit(phase, step).unwrap();
     }
-    let gradients = plan.tensors.iter().filter(|t| t.kind == TensorKind::Gradient).map(|t| {
+    let gradients = plan.roles[0].tensors.iter().filter(|t| t.kind == TensorKind::Gradient).map(|t| {
         let bytes = executor.tensor(t);
         let n: u64 = t.dims.iter().product();
         (t.name.clone(), (0..n as usize).map(|i| element(t.dtype, bytes, i)).collect())

@@ -48,7 +48,7 @@ fn states_after(body: &str, steps: usize) -> Vec<(String, Vec<f32>)> {
     for _ in 0..steps {
         trainer.step().unwrap_or_else(|e| panic!("{e}"));
     }
-    let states = plan.tensors.iter().filter(|t| t.kind == TensorKind::State);
+    let states = plan.roles[0].tensors.iter().filter(|t| t.kind == TensorKind::State);
     let values = |t| executor.tensor(t).chunks_exact(4).map(|c| f32::from_ne_bytes(c.try_into().expect("4"))).collect();
     states.map(|t| (t.name.clone(), values(t))).collect()
 }

@@ -91,6 +91,7 @@ pub fn compile(models: &Models, options: &CompileOptions) -> plan::Plan {
         device_bytes,
         host_bytes: 0,
         persistent_bytes: layout.bytes,
+        tensors: layout.tensors.clone(),
         layers,
         phases,
     };
@@ -100,7 +101,6 @@ pub fn compile(models: &Models, options: &CompileOptions) -> plan::Plan {
         model: train.name.clone(),
         settings: settings(train, options),
         mesh: vec![],
-        tensors: layout.tensors.clone(),
         programs,
         roles: vec![role],
     }

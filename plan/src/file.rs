@@ -123,8 +123,8 @@ impl Plan {
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         let stored = Stored::deserialize(&mut deserializer).map_err(malformed)?;
         deserializer.end().map_err(malformed)?;
-        let Stored { format, version, model, settings, mesh, tensors, programs, roles, checksum: stored } = stored;
-        let plan = Plan { format, version, model, settings, mesh, tensors, programs, roles };
+        let Stored { format, version, model, settings, mesh, programs, roles, checksum: stored } = stored;
+        let plan = Plan { format, version, model, settings, mesh, programs, roles };
         let computed = plan.checksum();
         if stored != computed {
             return Err(ReadError::Checksum { stored: excerpt(&stored), computed });
@@ -149,7 +149,6 @@ struct Stored {
     model: String,
     settings: Settings,
     mesh: Vec<MeshDim>,
-    tensors: Vec<Tensor>,
     programs: Vec<Program>,
     roles: Vec<Role>,
     checksum: String,
@@ -237,7 +236,7 @@ pub(crate) fn excerpt(text: &str) -> String {
 }
 
 fn write_contents(out: &mut impl Write, plan: &Plan) -> io::Result<()> {
-    let Plan { format, version, model, settings, mesh, tensors, programs, roles } = plan;
+    let Plan { format, version, model, settings, mesh, programs, roles } = plan;
     write!(out, "{{")?;
     field(out, "format", format)?;
     field(out, "version", version)?;
@@ -247,7 +246,6 @@ fn write_contents(out: &mut impl Write, plan: &Plan) -> io::Result<()> {
     writeln!(out)?;
     field(out, "mesh", mesh)?;
     writeln!(out)?;
-    list(out, 0, "tensors", tensors, json)?;
     list(out, 0, "programs", programs, write_program)?;
     list(out, 0, "roles", roles, write_role)
 }
@@ -266,7 +264,7 @@ fn write_program(out: &mut impl Write, program: &Program) -> io::Result<()> {
 }
 
 fn write_role(out: &mut impl Write, role: &Role) -> io::Result<()> {
-    let Role { name, coordinates, device_bytes, host_bytes, persistent_bytes, layers, phases } = role;
+    let Role { name, coordinates, device_bytes, host_bytes, persistent_bytes, tensors, layers, phases } = role;
     write!(out, "{{")?;
     field(out, "name", name)?;
     field(out, "coordinates", coordinates)?;
@@ -274,6 +272,7 @@ fn write_role(out: &mut impl Write, role: &Role) -> io::Result<()> {
     field(out, "host_bytes", host_bytes)?;
     field(out, "persistent_bytes", persistent_bytes)?;
     writeln!(out)?;
+    list(out, 2, "tensors", tensors, json)?;
     list(out, 2, "layers", layers, json)?;
     last_list(out, 2, "phases", phases, write_phase)?;
     write!(out, "}}")

@@ -3,9 +3,12 @@
 
 mod attention;
 mod buffers;
+mod comm;
 
 pub use attention::*;
+pub use comm::*;
 
+use crate::mesh::Affine;
 use crate::schema::DType;
 use serde::{Deserialize, Serialize};
 
@@ -48,9 +51,27 @@ pub enum Kernel {
     RandomKey {
         /// `i32[4]`
         out: BufferId,
-        /// Rows of a micro-batch.
+        /// Rows of a micro-batch on this rank.
         rows: u64,
+        /// Rows of a micro-batch on all ranks that share it out; `rows` when there is one.
+        per_micro_batch: u64,
+        /// The first row is `micro-batch · per_micro_batch` plus this; 0 for one rank.
+        first_row: Affine,
     },
+    /// Dense collectives.
+    Exchange(Exchange),
+    /// Rows to and from the owners of experts.
+    AllToAllV(AllToAllV),
+    /// Group starts of received rows.
+    ExchangedOffsets(ExchangedOffsets),
+    /// Lengths of groups.
+    GroupSizes(GroupSizes),
+    /// A function of the rank's coordinates.
+    Coordinate(Coordinate),
+    /// An array to another rank.
+    Send(Message),
+    /// An array from another rank.
+    Recv(Message),
 }
 
 /// An array seen through strides: element (i₀, i₁, …) is at `offset + Σ iⱼ·strides[j]`.

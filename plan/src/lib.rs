@@ -6,9 +6,11 @@
 pub mod file;
 mod float;
 pub mod kernel;
+mod mesh;
 pub mod operands;
 pub mod print;
 pub mod schema;
+mod tensor;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

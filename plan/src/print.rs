@@ -14,7 +14,7 @@ macro_rules! line {
 pub fn text(plan: &Plan) -> String {
     let mut text = summary(plan);
     for program in &plan.programs {
-        text += &format!("\n{}", self::program(program));
+        text += &format!("\n{}", program_over(program, &plan.mesh));
     }
     for role in &plan.roles {
         text += &format!("\n{}", self::role(plan, role));
@@ -54,13 +54,13 @@ pub fn summary(plan: &Plan) -> String {
     out
 }
 
-/// Tensors by kind.
+/// Tensors by kind: those of all ranks, each once and as a whole.
 fn tensors(out: &mut String, plan: &Plan) {
     let mut kinds: std::collections::BTreeMap<TensorKind, (usize, u64)> = Default::default();
-    for tensor in &plan.tensors {
-        let bytes = tensor.dims.iter().fold(tensor.dtype.bytes(), |n, d| n.saturating_mul(*d));
+    let mut seen = std::collections::HashSet::new();
+    for tensor in plan.roles.iter().flat_map(|r| &r.tensors).filter(|t| seen.insert((&t.name, t.kind))) {
         let (n, total) = kinds.entry(tensor.kind).or_default();
-        (*n, *total) = (*n + 1, total.saturating_add(bytes));
+        (*n, *total) = (*n + 1, total.saturating_add(tensor.bytes()));
     }
     line!(out, "\ntensors");
     for (kind, (n, total)) in kinds {
@@ -90,8 +90,12 @@ fn memory(out: &mut String, role: &Role) {
     );
 }
 
-/// A program: its slots, then its instructions, one on a line.
+/// A program: its slots, then its instructions, one on a line. Mesh dimensions are shown by number.
 pub fn program(program: &Program) -> String {
+    program_over(program, &[])
+}
+
+fn program_over(program: &Program, mesh: &[MeshDim]) -> String {
     let flops: f64 = program.instructions.iter().map(|i| i.kernel.flops()).sum();
     let bytes =
         program.instructions.iter().fold(0u64, |n, i| n.saturating_add(i.kernel.traffic(&program.buffers).bytes()));
@@ -114,7 +118,7 @@ pub fn program(program: &Program) -> String {
             &mut out,
             "  {at:>4} {stream:<6} {:<11} {what:<28} {}{}",
             kernel.name(),
-            Shape(kernel),
+            Shape(kernel, mesh),
             Events(instruction)
         );
     }
@@ -146,7 +150,7 @@ fn phase(out: &mut String, plan: &Plan, role: &Role, phase: &Phase) {
             out,
             "    feed   {:<12} rows {} + {} at byte {}",
             name(&feed.input),
-            Rows(plan, &feed.first_row),
+            Sum(&plan.mesh, &feed.first_row),
             feed.rows,
             feed.offset
         );
@@ -207,17 +211,22 @@ impl Display for Run<'_> {
     }
 }
 
-struct Rows<'a>(&'a Plan, &'a Affine);
+/// An affine function in words: `4 + 2·dp`.
+struct Sum<'a>(&'a [MeshDim], &'a Affine);
 
-impl Display for Rows<'_> {
+impl Display for Sum<'_> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
-        let Rows(plan, affine) = self;
+        let Sum(mesh, affine) = self;
         write!(f, "{}", affine.base)?;
         for (dim, factor) in affine.terms.iter().filter(|(_, factor)| *factor != 0) {
-            write!(f, " + {factor}·{}", plan.mesh.get(*dim as usize).map_or("?".into(), |d| name(&d.name)))?;
+            write!(f, " + {factor}·{}", dim_name(mesh, *dim))?;
         }
         Ok(())
     }
+}
+
+fn dim_name(mesh: &[MeshDim], dim: u32) -> String {
+    mesh.get(dim as usize).map_or_else(|| format!("#{dim}"), |d| name(&d.name))
 }
 
 struct Events<'a>(&'a Instruction);
@@ -232,8 +241,8 @@ impl Display for Events<'_> {
     }
 }
 
-/// The sizes of a kernel, in a few words.
-struct Shape<'a>(&'a Kernel);
+/// The sizes of a kernel, in a few words; it may name dimensions of a mesh.
+struct Shape<'a>(&'a Kernel, &'a [MeshDim]);
 
 impl Display for Shape<'_> {
     fn fmt(&self, f: &mut Formatter) -> fmt::Result {
@@ -261,7 +270,35 @@ impl Display for Shape<'_> {
             Kernel::RowGroups(k) => write!(f, "[{}] in {} groups", k.rows, k.groups),
             Kernel::Random(k) => write!(f, "{} site {}", Dims(&k.dims), k.site),
             Kernel::RandomKey { .. } => Ok(()),
+            Kernel::Exchange(k) => {
+                let combined = k.reduce.map_or(String::new(), |op| format!(" {}", json_name(&op)));
+                let over = Group(self.1, &k.group);
+                write!(f, "{}{combined} over {over}: {} {}", k.kind().name(), Dims(&k.dims), k.dtype)
+            }
+            Kernel::AllToAllV(k) => {
+                let (over, way) = (Group(self.1, &k.group), json_name(&k.direction));
+                write!(f, "{way} over {over}: {} in {} groups {}", Dims(&[k.bound, k.row]), k.experts, k.dtype)
+            }
+            Kernel::ExchangedOffsets(k) => write!(f, "[{}] of {} sources", k.experts, k.sources),
+            Kernel::GroupSizes(k) => write!(f, "[{}]", k.groups),
+            Kernel::Coordinate(k) => write!(f, "{}", Sum(self.1, &k.value)),
+            Kernel::Send(k) => message(f, k, "to", self.1),
+            Kernel::Recv(k) => message(f, k, "from", self.1),
         }
+    }
+}
+
+fn message(f: &mut Formatter, k: &Message, way: &str, mesh: &[MeshDim]) -> fmt::Result {
+    write!(f, "[{}] {} {way} {} = {}, channel {}", k.elements, k.dtype, dim_name(mesh, k.dim), k.peer, k.channel)
+}
+
+/// Mesh dimensions: `dp × tp`.
+struct Group<'a>(&'a [MeshDim], &'a [u32]);
+
+impl Display for Group<'_> {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        let dims: Vec<String> = self.1.iter().map(|dim| dim_name(self.0, *dim)).collect();
+        f.write_str(&dims.join(" × "))
     }
 }
 

@@ -4,12 +4,15 @@
 //! buffers that are relative to *slots*. A [`Role`] is what one kind of rank does: for each phase a list of [`Call`]s that bind a program's
 //! slots to places in the rank's memory. So the size of a plan grows with distinct segments, and only the list of calls with layers.
 
+pub use crate::mesh::{Affine, MeshDim};
+pub use crate::tensor::{Cut, FlatRange, Held, Init, Tensor, TensorKind};
+
 use crate::kernel::Kernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version this crate writes, and the only one it reads.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A compiled model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,10 +26,8 @@ pub struct Plan {
     pub model: String,
     /// What the plan was compiled for.
     pub settings: Settings,
-    /// The mesh dimensions, outermost first; empty for one rank.
+    /// The mesh dimensions, outermost first; empty for one rank. Ranks are numbered row-major over them.
     pub mesh: Vec<MeshDim>,
-    /// Tensors that outlive a step.
-    pub tensors: Vec<Tensor>,
     /// The programs.
     pub programs: Vec<Program>,
     /// What each kind of rank does.
@@ -58,26 +59,6 @@ pub struct Settings {
     /// Matrix-product FLOPs of one step, forward and backward (3 × forward, causal attention at half).
     #[serde(with = "crate::float")]
     pub flops_per_step: f64,
-}
-
-/// One dimension of the mesh of ranks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MeshDim {
-    /// `dp`, `tp`, …
-    pub name: String,
-    /// Ranks along it.
-    pub size: u32,
-}
-
-/// `base + Σ factor · coordinate` over mesh dimensions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Affine {
-    /// The constant part.
-    pub base: i64,
-    /// (index of the mesh dimension, factor).
-    pub terms: Vec<(u32, i64)>,
 }
 
 /// Element types.
@@ -128,80 +109,6 @@ impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(self.name())
     }
-}
-
-/// What a tensor is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TensorKind {
-    /// A trainable parameter at master precision.
-    Param,
-    /// Its copy in the compute type; made from the master, not saved.
-    ComputeCopy,
-    /// Its gradient; not saved.
-    Gradient,
-    /// AdamW's first moment.
-    FirstMoment,
-    /// AdamW's second moment.
-    SecondMoment,
-    /// State that is updated without gradients.
-    State,
-}
-
-impl TensorKind {
-    /// Is it part of a checkpoint?
-    pub fn is_saved(self) -> bool {
-        match self {
-            TensorKind::Param | TensorKind::FirstMoment | TensorKind::SecondMoment | TensorKind::State => true,
-            TensorKind::ComputeCopy | TensorKind::Gradient => false,
-        }
-    }
-}
-
-/// A tensor that outlives a step, in the device space at a fixed place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tensor {
-    /// The instance name of the parameter or state: `layers.3.attention.wq`. The same for all kinds of tensors of a parameter.
-    pub name: String,
-    /// What it is for. (name, kind) is unique.
-    pub kind: TensorKind,
-    /// Element type.
-    pub dtype: DType,
-    /// Sizes, outermost first; contiguous.
-    pub dims: Vec<u64>,
-    /// Bytes from the start of the space.
-    pub offset: u64,
-    /// The first value.
-    pub init: Init,
-}
-
-impl Tensor {
-    /// Number of elements. Saturates, for plans that are not verified.
-    pub fn elements(&self) -> u64 {
-        self.dims.iter().fold(1, |n, d| n.saturating_mul(*d))
-    }
-
-    /// Size in bytes. Saturates.
-    pub fn bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.dtype.bytes())
-    }
-}
-
-/// How a tensor is initialised. Random ones are drawn from (seed, tensor name, element).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Init {
-    /// All elements equal.
-    Constant(#[serde(with = "crate::float")] f64),
-    /// Normal with mean 0 and this standard deviation.
-    Normal(#[serde(with = "crate::float")] f64),
-    /// The same, cut at two standard deviations.
-    TruncatedNormal(#[serde(with = "crate::float")] f64),
-    /// Uniform in `[lo, hi)`.
-    Uniform(#[serde(with = "crate::float")] f64, #[serde(with = "crate::float")] f64),
-    /// A rounded copy of the parameter of the same name (for [`TensorKind::ComputeCopy`]).
-    FromParam,
 }
 
 /// A memory of a rank.
@@ -351,8 +258,10 @@ pub struct Role {
     pub device_bytes: u64,
     /// Bytes of the host arena.
     pub host_bytes: u64,
-    /// Bytes at the start of the device arena that hold [`Plan::tensors`]: kept between phases and steps.
+    /// Bytes at the start of the device arena that hold [`Role::tensors`]: kept between phases and steps.
     pub persistent_bytes: u64,
+    /// Tensors that outlive a step, or the parts of them that these ranks hold.
+    pub tensors: Vec<Tensor>,
     /// Names of layers, for messages.
     pub layers: Vec<String>,
     /// What it can do: `train`, `eval`, `generate`.

@@ -18,7 +18,7 @@ const GRAIN: usize = 1 << 16;
 /// Gives every tensor its first value.
 pub fn initialise(executor: &mut Executor) {
     let (seed, threads) = (executor.seed(), executor.threads());
-    for tensor in &executor.plan().tensors {
+    for tensor in &executor.plan().roles[0].tensors {
         let key = hash::key(seed, &tensor.name);
         if tensor.init != Init::FromParam {
             fill(executor.tensor_mut(tensor), tensor.dtype, threads, &|i| value(tensor.init, key, i as u64));
@@ -29,7 +29,7 @@ pub fn initialise(executor: &mut Executor) {
 
 /// Makes the copies of parameters in the compute type again, after parameters were changed from outside.
 pub fn refresh_copies(executor: &mut Executor) {
-    let tensors = &executor.plan().tensors;
+    let tensors = &executor.plan().roles[0].tensors;
     let params = tensors.iter().filter(|t| t.kind == TensorKind::Param);
     let params: HashMap<&str, &Tensor> = params.map(|t| (t.name.as_str(), t)).collect();
     let threads = executor.threads();

@@ -40,6 +40,8 @@ pub fn tiny_plan(limit: u64) -> Plan {
         kind,
         dtype,
         dims: dims.to_vec(),
+        block: vec![],
+        range: None,
         offset,
         init,
     };
@@ -61,14 +63,6 @@ pub fn tiny_plan(limit: u64) -> Plan {
             flops_per_step: 0.0,
         },
         mesh: vec![],
-        tensors: vec![
-            tensor(TensorKind::Param, f32, &[2, 2], W, Init::Normal(0.5)),
-            tensor(TensorKind::ComputeCopy, DType::Bf16, &[2, 2], COPY, Init::FromParam),
-            tensor(TensorKind::Gradient, f32, &[2, 2], GRADIENT, zero),
-            tensor(TensorKind::FirstMoment, f32, &[2, 2], FIRST, zero),
-            tensor(TensorKind::SecondMoment, f32, &[2, 2], SECOND, zero),
-            Tensor { name: "line.count".into(), ..tensor(TensorKind::State, f32, &[1], COUNT, zero) },
-        ],
         programs: vec![penalty(limit as f64), forward(), rate(), update(), logits()],
         roles: vec![Role {
             name: "rank".into(),
@@ -76,6 +70,14 @@ pub fn tiny_plan(limit: u64) -> Plan {
             device_bytes: END,
             host_bytes: 0,
             persistent_bytes: PERSISTENT,
+            tensors: vec![
+                tensor(TensorKind::Param, f32, &[2, 2], W, Init::Normal(0.5)),
+                tensor(TensorKind::ComputeCopy, DType::Bf16, &[2, 2], COPY, Init::FromParam),
+                tensor(TensorKind::Gradient, f32, &[2, 2], GRADIENT, zero),
+                tensor(TensorKind::FirstMoment, f32, &[2, 2], FIRST, zero),
+                tensor(TensorKind::SecondMoment, f32, &[2, 2], SECOND, zero),
+                Tensor { name: "line.count".into(), ..tensor(TensorKind::State, f32, &[1], COUNT, zero) },
+            ],
             layers: vec!["lines.0".into(), "step".into()],
             phases: vec![train(), eval(), generate()],
         }],

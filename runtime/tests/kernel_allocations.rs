@@ -205,7 +205,7 @@ fn others(memory: &mut Memory) -> Vec<Kernel> {
         Kernel::Offsets(Offsets { chosen: index, elements: 400, groups: 50, out: offsets }),
         Kernel::Invert(Invert { rows, elements: 400, out: int }),
         Kernel::RowGroups(RowGroups { offsets: starts, groups: 2, rows: 400, out: int }),
-        Kernel::RandomKey { out: key, rows: 8 },
+        Kernel::RandomKey { out: key, rows: 8, per_micro_batch: 8, first_row: forebay_plan::Affine::default() },
         Kernel::Random(Random { key, site: 1, dims: vec![400, 300], batched: true, out: view(out, &[300, 1]) }),
     ]
 }

@@ -59,7 +59,7 @@ fn place(name: &str) -> Option<(String, usize, usize)> {
 
 /// A parameter of a plan that the peer does not have.
 pub fn without_peer(plan: &Plan) -> Option<&str> {
-    let tensors = plan.tensors.iter().filter(|t| matches!(t.kind, TensorKind::Param | TensorKind::State));
+    let tensors = plan.roles[0].tensors.iter().filter(|t| matches!(t.kind, TensorKind::Param | TensorKind::State));
     tensors.map(|t| t.name.as_str()).find(|name| place(name).is_none())
 }
 
@@ -147,7 +147,16 @@ mod tests {
         let data: Vec<u8> = (0..12u8).flat_map(|i| f32::from(i).to_le_bytes()).collect();
         let theirs = TensorView::new(Dtype::F32, vec![2, 6], &data).expect("a tensor");
         let (name, kind, dtype) = ("x".to_string(), TensorKind::Param, DType::F32);
-        let tensor = |dims| Tensor { name: name.clone(), kind, dtype, dims, offset: 0, init: Init::Constant(0.0) };
+        let tensor = |dims| Tensor {
+            name: name.clone(),
+            kind,
+            dtype,
+            dims,
+            block: vec![],
+            range: None,
+            offset: 0,
+            init: Init::Constant(0.0),
+        };
         let part = |n| part_of(&tensor(vec![2, 2]), &theirs, n, 3).expect("it fits").collect::<Vec<f32>>();
         assert_eq!((part(0), part(2)), (vec![0.0, 1.0, 6.0, 7.0], vec![4.0, 5.0, 10.0, 11.0]));
         assert!(part_of(&tensor(vec![2, 3]), &theirs, 0, 3).is_err());

@@ -47,7 +47,7 @@ impl<'p> Runner<'p> {
         &mut self,
         mut values: impl FnMut(&Tensor) -> Result<Vec<f32>, Failure>,
     ) -> Result<(), Failure> {
-        for tensor in self.executor.plan().tensors.iter().filter(|t| t.kind == TensorKind::Param) {
+        for tensor in self.executor.plan().roles[0].tensors.iter().filter(|t| t.kind == TensorKind::Param) {
             let values = values(tensor)?;
             let bytes = self.executor.tensor_mut(tensor).chunks_exact_mut(4);
             bytes.zip(values).for_each(|(place, value)| place.copy_from_slice(&value.to_ne_bytes()));

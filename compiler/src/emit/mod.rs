@@ -195,7 +195,11 @@ impl Emitter<'_> {
         for (input, home) in self.graph.inputs.iter().zip(&interface.inputs) {
             if home.is_none() {
                 let place = self.places.dest(input.value);
-                self.push(&self.name(input.value), plan::Kernel::RandomKey { out: place.buffer, rows: interface.rows });
+                let (out, rows) = (place.buffer, interface.rows);
+                // One rank: its rows are those of the micro-batch.
+                let key =
+                    plan::Kernel::RandomKey { out, rows, per_micro_batch: rows, first_row: plan::Affine::default() };
+                self.push(&self.name(input.value), key);
             }
         }
     }

@@ -21,6 +21,8 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
             kind: plan::TensorKind::State,
             dtype: dtype(ty.dtype),
             dims,
+            block: vec![],
+            range: None,
             offset: bytes,
             init,
         });
@@ -68,6 +70,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
         device_bytes: placed,
         host_bytes: 0,
         persistent_bytes: bytes,
+        tensors,
         layers: vec![graph.name.clone()],
         phases: vec![phase],
     };
@@ -88,7 +91,6 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
             flops_per_step: 0.0,
         },
         mesh: vec![],
-        tensors,
         programs: vec![emitted.program],
         roles: vec![role],
     }

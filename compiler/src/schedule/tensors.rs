@@ -137,7 +137,16 @@ impl Layout {
 
 fn tensor(t: &Tensor, kind: plan::TensorKind, dtype: DType, offset: u64, init: plan::Init) -> plan::Tensor {
     let dims = t.axes.iter().map(|(_, _, n)| *n).collect();
-    plan::Tensor { name: t.name.clone(), kind, dtype: crate::emit::dtype(dtype), dims, offset, init }
+    plan::Tensor {
+        name: t.name.clone(),
+        kind,
+        dtype: crate::emit::dtype(dtype),
+        dims,
+        block: vec![],
+        range: None,
+        offset,
+        init,
+    }
 }
 
 fn init(init: Init) -> plan::Init {

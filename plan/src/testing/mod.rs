@@ -3,10 +3,12 @@
 mod ops;
 mod phases;
 mod program;
+mod ranks;
 
 pub use ops::Op;
 pub use phases::{Shape, plan};
 pub use program::ProgramBuilder;
+pub use ranks::{RoleScript, exchange, pipeline, ranks};
 
 use crate::schema::Plan;
 

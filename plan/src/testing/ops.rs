@@ -3,7 +3,7 @@
 use super::Rng;
 use super::program::ProgramBuilder;
 use crate::kernel::*;
-use crate::schema::DType;
+use crate::schema::{Affine, DType};
 
 /// Something to do: takes arrays `[rows, columns]` of f32 and makes another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub enum Op {
     Scan,
     Experts,
     Dropout,
+    AllReduce,
     Halves,
 }
 
@@ -35,6 +36,7 @@ impl Op {
         Op::Scan,
         Op::Experts,
         Op::Dropout,
+        Op::AllReduce,
         Op::Halves,
     ];
 }
@@ -131,6 +133,26 @@ impl Body {
             Op::Experts => self.experts(),
             Op::Dropout => self.dropout(),
             Op::Halves => self.halves(),
+            Op::AllReduce => {
+                let (x, out) = (self.any(), self.array("summed"));
+                let strides = vec![self.columns, 1];
+                let all_reduce = Exchange {
+                    dtype: DType::F32,
+                    group: vec![0],
+                    ranks: 2,
+                    x,
+                    out,
+                    dims: vec![self.rows, self.columns],
+                    x_offset: 0,
+                    out_offset: 0,
+                    x_strides: strides.clone(),
+                    x_step: 0,
+                    out_strides: strides,
+                    out_step: 0,
+                    reduce: Some(ReduceOp::Sum),
+                };
+                self.push("summed", Kernel::Exchange(all_reduce));
+            }
         }
     }
 
@@ -396,7 +418,7 @@ impl Body {
     fn dropout(&mut self) {
         let (x, out) = (self.any(), self.array("dropped"));
         let key = self.integers("key", 4);
-        self.push("key", Kernel::RandomKey { out: key, rows: 1 });
+        self.push("key", Kernel::RandomKey { out: key, rows: 1, per_micro_batch: 2, first_row: Affine::along(0, 1) });
         let noise = self.array("noise");
         let dims = vec![self.rows, self.columns];
         let random = Random { key, site: 0, dims, batched: true, out: self.whole(noise) };

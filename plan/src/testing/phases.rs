@@ -77,7 +77,6 @@ pub fn plan(shape: &Shape) -> Plan {
             flops_per_step: 1.5e6,
         },
         mesh: vec![MeshDim { name: "dp".into(), size: 2 }],
-        tensors,
         programs,
         roles: vec![Role {
             name: "rank".into(),
@@ -85,6 +84,7 @@ pub fn plan(shape: &Shape) -> Plan {
             device_bytes: phases.iter().map(|p| p.memory.placed).max().unwrap_or(0),
             host_bytes: 0,
             persistent_bytes,
+            tensors,
             layers,
             phases: phases.into(),
         }],
@@ -102,7 +102,8 @@ fn tensors(shape: &Shape) -> Vec<Tensor> {
     let mut offset = 0;
     let mut tensor = |name: &str, kind, dims: Vec<u64>| {
         let init = if kind == TensorKind::Param { Init::Normal(0.02) } else { Init::Constant(0.0) };
-        let tensor = Tensor { name: name.into(), kind, dtype: DType::F32, dims, offset, init };
+        let tensor =
+            Tensor { name: name.into(), kind, dtype: DType::F32, dims, block: vec![], range: None, offset, init };
         offset += tensor_bytes(&tensor).next_multiple_of(ALIGN);
         tensor
     };

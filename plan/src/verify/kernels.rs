@@ -3,7 +3,7 @@
 use super::footprint::{Footprint, distinct};
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
-use super::{MAX_GROUPS, MAX_RANK, attention, region};
+use super::{MAX_GROUPS, MAX_RANK, attention, comm, region};
 use crate::kernel::*;
 use crate::operands::{Operand, reach};
 use crate::print::json_name;
@@ -113,7 +113,24 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
         | Kernel::Invert(Invert { elements, .. }) => cx.loops([*elements]),
         Kernel::RowGroups(k) => cx.loops([k.groups, k.rows]),
         Kernel::Random(k) => space_of(cx, &k.dims, [&k.out]),
-        Kernel::RandomKey { rows, .. } => cx.loops([*rows]),
+        Kernel::RandomKey { rows, per_micro_batch, .. } => cx.loops([*rows, *per_micro_batch]),
+        Kernel::Exchange(k) => {
+            rank(cx, k.dims.len() + 1);
+            cx.loops(k.dims.iter().copied().chain([k.ranks]));
+            for strides in [&k.x_strides, &k.out_strides] {
+                let n = strides.len();
+                cx.ensure(n == k.dims.len(), Rule::Sizes, || format!("{n} strides for {} dimensions", k.dims.len()));
+            }
+        }
+        Kernel::AllToAllV(k) => {
+            cx.loops([k.ranks, k.experts]);
+            cx.loops([k.bound, k.row]);
+            cx.loops([k.tokens, k.row]);
+        }
+        Kernel::ExchangedOffsets(k) => cx.loops([k.sources, k.experts]),
+        Kernel::GroupSizes(k) => cx.loops([k.groups]),
+        Kernel::Coordinate(_) => {}
+        Kernel::Send(k) | Kernel::Recv(k) => cx.loops([k.elements]),
     }
 }
 
@@ -192,6 +209,10 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Attention(_) | Kernel::AttentionBackward(_) => None,
         Kernel::Scan(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Invert(_) => None,
         Kernel::Random(_) | Kernel::RandomKey { .. } => None,
+        Kernel::AllToAllV(k) => Some((k.offsets, k.experts)),
+        Kernel::ExchangedOffsets(k) => Some((k.out, k.experts)),
+        Kernel::GroupSizes(k) => Some((k.offsets, k.groups)),
+        Kernel::Exchange(_) | Kernel::Coordinate(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
     };
     let Some((buffer, groups)) = starts else { return };
     let Buffer { name, elements, .. } = cx.buffer(buffer);
@@ -229,6 +250,10 @@ fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
             cx.apart(&pairs(&k.dims, &k.out));
         }
         Kernel::RandomKey { .. } => {}
+        Kernel::Exchange(k) => comm::exchange(cx, k),
+        Kernel::AllToAllV(k) => comm::all_to_all_v(cx, k),
+        Kernel::ExchangedOffsets(_) | Kernel::GroupSizes(_) | Kernel::Coordinate(_) => {}
+        Kernel::Send(_) | Kernel::Recv(_) => {}
     }
 }
 
@@ -236,17 +261,17 @@ fn pairs(dims: &[u64], view: &View) -> Vec<(u64, u64)> {
     dims.iter().copied().zip(view.strides.iter().copied()).collect()
 }
 
-fn positions(cx: &mut Cx, elements: u64) {
+pub(super) fn positions(cx: &mut Cx, elements: u64) {
     let fit = elements <= i32::MAX as u64;
     cx.ensure(fit, Rule::Sorting, || format!("the positions of {elements} elements do not fit an i32"));
 }
 
-fn group_count(cx: &mut Cx, groups: u64) {
+pub(super) fn group_count(cx: &mut Cx, groups: u64) {
     let fits = (1..=MAX_GROUPS).contains(&groups);
     cx.ensure(fits, Rule::Sorting, || format!("{groups} groups; between 1 and {MAX_GROUPS} are possible"));
 }
 
-fn numbers(cx: &mut Cx, dtype: DType, rule: Rule) {
+pub(super) fn numbers(cx: &mut Cx, dtype: DType, rule: Rule) {
     cx.ensure(dtype != DType::Bool, rule, || "truth values are no numbers".into());
 }
 

@@ -11,7 +11,9 @@
 //! 2. `program`: indices of each program; `kernels` and `region`: each instruction by itself; `flow`: the program as a whole — definition before use,
 //!    order between streams. Every program is checked once, however often it is called.
 //! 3. `roles`: indices and places of each role and call.
-//! 4. `memory`: the calls of each phase over the rank's memory, from one [`flow::Summary`] for each program.
+//!    `mesh`: groups, peers, and how roles share the mesh out.
+//! 4. `memory`: the calls of each phase over the rank's memory, from one [`flow::Summary`] for each program. `replay`: the messages and collectives of all
+//!    roles against each other.
 //!
 //! The unit of definition and order is the *buffer* in a program and the *slot* (where its buffers lie) in a call:
 //!
@@ -24,15 +26,18 @@
 
 mod attention;
 mod clock;
+mod comm;
 mod flow;
 mod footprint;
 mod globals;
 mod intervals;
 mod kernels;
 mod memory;
+mod mesh;
 mod place;
 mod program;
 mod region;
+mod replay;
 mod roles;
 mod rules;
 mod tensors;
@@ -81,12 +86,16 @@ pub fn verify(plan: &Plan) -> Result<(), Vec<Violation>> {
     globals::check(plan, &mut findings);
     let tensors = tensors::check(plan, &mut findings);
     let summaries: Vec<Option<Summary>> = plan.programs.iter().map(|p| program::check(p, &mut findings)).collect();
-    let roles_fit = findings.none_since(|f| roles::check(plan, f));
+    let roles_fit = findings.none_since(|f| {
+        roles::check(plan, f);
+        mesh::check(plan, f);
+    });
     // Without any one of these the calls cannot be followed.
     if let (Some(summaries), Some(tensors), true) =
         (summaries.into_iter().collect::<Option<Vec<_>>>(), tensors, roles_fit)
     {
         memory::check(plan, &tensors, &summaries, &mut findings);
+        replay::check(plan, &mut findings);
     }
     findings.result()
 }

@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Copy)]
 pub(super) enum Place<'p> {
     Plan,
-    Tensor(&'p Tensor),
+    Tensor(&'p Role, &'p Tensor),
     Program(&'p Program),
     Slot(&'p Program, usize),
     Buffer(&'p Program, usize),
@@ -23,7 +23,9 @@ impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match *self {
             Place::Plan => f.write_str("the plan"),
-            Place::Tensor(tensor) => write!(f, "tensor {} ({})", quoted(&tensor.name), json_name(&tensor.kind)),
+            Place::Tensor(role, tensor) => {
+                write!(f, "{}, tensor {} ({})", Place::Role(role), quoted(&tensor.name), json_name(&tensor.kind))
+            }
             Place::Program(program) => write!(f, "program {}", quoted(&program.name)),
             Place::Slot(program, slot) => {
                 write!(f, "{}, slot {slot} {}", Place::Program(program), quoted(&program.slots[slot].name))

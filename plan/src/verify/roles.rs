@@ -16,8 +16,8 @@ const INPUTS: [&str; 4] = ["tokens", "labels", "positions", "documents"];
 
 pub(super) fn check(plan: &Plan, findings: &mut Findings) {
     coordinates(plan, findings);
-    let runs = typed_runs(plan);
     for role in &plan.roles {
+        let runs = typed_runs(role);
         arena(role, findings);
         let mut names = HashSet::new();
         for phase in &role.phases {
@@ -124,25 +124,13 @@ impl<'a> Cx<'a> {
             let place = format!("{}, feed {i} {}", self.place(), quoted(&feed.input));
             let known = INPUTS.contains(&feed.input.as_str());
             findings.ensure(known, Rule::FeedRows, &place, || format!("inputs are called {}", INPUTS.join(", ")));
-            let first = self.values(&feed.first_row);
+            let first = feed.first_row.bounds(&self.role.coordinates);
             let inside =
                 first.is_some_and(|(lo, hi)| lo >= 0 && hi + i128::from(feed.rows) <= i128::from(self.phase.rows));
             findings.ensure(inside && feed.rows >= 1, Rule::FeedRows, &place, || {
                 format!("on some rank its {} rows are not rows of the phase, which has {}", feed.rows, self.phase.rows)
             });
         }
-    }
-
-    /// The least and the greatest value over the role's ranks.
-    fn values(&self, affine: &Affine) -> Option<(i128, i128)> {
-        let mut range = (i128::from(affine.base), i128::from(affine.base));
-        for &(dim, factor) in &affine.terms {
-            let &(lo, hi) = self.role.coordinates.get(dim as usize)?;
-            let ends = [lo, hi.saturating_sub(1)].map(|c| i128::from(c) * i128::from(factor));
-            range.0 = range.0.checked_add(ends[0].min(ends[1]))?;
-            range.1 = range.1.checked_add(ends[0].max(ends[1]))?;
-        }
-        Some(range)
     }
 
     fn host_places(&self, findings: &mut Findings) {
@@ -168,7 +156,7 @@ impl<'a> Cx<'a> {
             self.span("a report", report.offset, Some(report.dtype.bytes()), report.dtype.bytes(), findings);
         }
         for output in outputs {
-            self.span("an output", output.offset, bytes_of(&output.dims, output.dtype), ALIGN, findings);
+            self.span("an output", output.offset, bytes_of(output.dims.iter().copied(), output.dtype), ALIGN, findings);
         }
     }
 
@@ -320,12 +308,12 @@ struct Run<'a> {
 }
 
 /// The tensors as runs of one type, in the order of memory: however many there are, a buffer is compared with two.
-fn typed_runs(plan: &Plan) -> Vec<Run<'_>> {
-    let mut tensors: Vec<&Tensor> = plan.tensors.iter().collect();
+fn typed_runs(role: &Role) -> Vec<Run<'_>> {
+    let mut tensors: Vec<&Tensor> = role.tensors.iter().collect();
     tensors.sort_by_key(|t| t.offset);
     let mut runs: Vec<Run> = vec![];
     for tensor in tensors {
-        let bytes = bytes_of(&tensor.dims, tensor.dtype).unwrap_or(u64::MAX);
+        let bytes = tensor.place_bytes();
         let end = tensor.offset.saturating_add(bytes);
         match runs.last_mut() {
             Some(last) if last.dtype == tensor.dtype => last.end = last.end.max(end),

@@ -35,8 +35,9 @@ rules! {
     Mesh "mesh" "Mesh dimensions are not too many and have distinct names and sizes of at least 1; the number of ranks is representable."
     // Tensors.
     TensorShape "tensor-shape" "A tensor's sizes are at least 1, its bytes representable, its place a multiple of 64."
-    TensorUnique "tensor-unique" "No two tensors have one name and kind."
-    TensorPlace "tensor-place" "Tensors lie in the persistent region of every role and do not overlap."
+    TensorPart "tensor-part" "Cuts are of different dimensions and lie inside of the whole tensor on every rank, shards are at least one element and countable; the ranks of some role hold all of each saved tensor, which must show: one mesh dimension serves one cut, or the shards."
+    TensorUnique "tensor-unique" "No two tensors of a role have one name and kind; tensors of several roles that have are the same tensor."
+    TensorPlace "tensor-place" "Tensors lie in the persistent region of their role and do not overlap; parts of one array share its shard, at different places."
     TensorKind "tensor-kind" "Copies, gradients and moments belong to a parameter of the same sizes and are of float type; copies and only copies are made from parameters."
     TensorInit "tensor-init" "Initial values are meaningful: finite deviations that are not negative, ranges that are not empty."
     // Programs.
@@ -63,6 +64,7 @@ rules! {
     Reduce "reduce" "A reduction keeps at most all dimensions, sums numbers, and when ragged reduces that dimension first, with one result a group if it says so."
     Indexed "indexed" "A gather's or scatter's ragged dimension exists, an index can be written into the result, and what is summed are numbers."
     Sorting "sorting" "A top-k takes at most all; positions and element numbers fit an i32; groups are at least one and not too many."
+    Exchange "exchange" "Truth values are not combined, and what is combined has one place; groups of rows are shared out evenly."
     GroupStarts "group-starts" "The starts of groups fill their buffer: one more than there are groups."
     // Programs, as a whole.
     Defined "defined" "A buffer of a `write` or `scratch` slot is written before it is read."
@@ -70,7 +72,10 @@ rules! {
     Ordered "ordered" "Two instructions of which one changes what the other touches are ordered by streams and events."
     SlotWritten "slot-written" "A program writes all buffers of its `write` slots, and something in its `update` slots."
     // Roles.
-    RoleRanks "role-ranks" "Every rank of the mesh has exactly one role."
+    Group "group" "A group's mesh dimensions exist, once each, and have as many ranks as it says; messages go along the mesh dimension in which roles differ, to a rank there."
+    Coordinates "coordinates" "Functions of coordinates give representable values on all ranks, first rows those of the micro-batch."
+    RoleRanks "role-ranks" "Every rank of the mesh has exactly one role; roles differ along one mesh dimension at most."
+    PhaseRoles "phase-roles" "All roles have the same phases, of the same rows and tokens."
     Arena "arena" "The persistent region lies in the device arena, and the memory table does not contradict itself."
     PhaseName "phase-name" "Phases are called `train`, `eval` or `generate`, each at most once; their rows and tokens are at least 1, those of `train` the settings'."
     HostPlace "host-place" "Feeds, scalars, reports and outputs lie in the device arena at aligned places; what the host writes lies outside of the persistent region and overlaps nothing else it writes."
@@ -88,6 +93,9 @@ rules! {
     CallOverwritten "call-overwritten" "What a call or the host reads was not partly overwritten by another value since."
     CallWhole "call-whole" "A slot that is read covers whole values or lies within one."
     CallOrdered "call-ordered" "Two calls of which one changes what the other touches are ordered by streams and events."
+    // All ranks together.
+    Matched "matched" "Every message is received, as what it was sent as, before the phase ends; the members of a group agree on what they exchange."
+    Deadlock "deadlock" "No rank waits for ever: what it waits for is sent, or joined, by others that do not wait for it."
     Fragmented "fragmented" "Memory is not cut into so many pieces that following it would take too long."
 }
 

@@ -81,7 +81,7 @@ impl Checkpoint {
             Contents::Model => kind == TensorKind::Param || kind == TensorKind::State,
         };
         let plan = executor.plan();
-        let tensors: Vec<&Tensor> = plan.tensors.iter().filter(|t| wanted(t.kind)).collect();
+        let tensors: Vec<&Tensor> = plan.roles[0].tensors.iter().filter(|t| wanted(t.kind)).collect();
         let saved: HashMap<(&str, TensorKind), &SavedTensor> =
             self.index.tensors.iter().filter(|t| wanted(t.kind)).map(|t| ((t.name.as_str(), t.kind), t)).collect();
         let differences = differences(&tensors, &saved);

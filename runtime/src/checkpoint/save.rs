@@ -106,8 +106,9 @@ impl Saver {
         let plan = executor.plan();
         let _ = fs::remove_dir_all(folder);
         fs::create_dir(folder).map_err(|error| self.failed(folder, error))?;
-        let of_file =
-            |file: &'static str| plan.tensors.iter().filter(move |t| is_saved(t.kind) && file_of(t.kind) == file);
+        let of_file = |file: &'static str| {
+            plan.roles[0].tensors.iter().filter(move |t| is_saved(t.kind) && file_of(t.kind) == file)
+        };
         let mut saved = vec![];
         for file in [MODEL_FILE, OPTIMIZER_FILE] {
             let part = |t| Part { name: key(t), dtype: t.dtype, dims: &t.dims, bytes: executor.tensor(t) };

@@ -65,7 +65,7 @@ impl Executor<'_> {
     /// When data make a kernel stop.
     pub fn diagnose(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<Cause, ExecError> {
         let plan = self.plan;
-        let tensors = plan.tensors.iter().filter(|t| is_saved(t.kind));
+        let tensors = self.role.tensors.iter().filter(|t| is_saved(t.kind));
         if let Some((tensor, suspect)) = tensors.filter_map(|t| Some((t, self.suspect_tensor(t)?))).next() {
             return Ok(Cause::Tensor(tensor.name.clone(), suspect));
         }
@@ -96,7 +96,7 @@ impl Executor<'_> {
     }
 
     fn suspect_tensor(&self, tensor: &Tensor) -> Option<Suspect> {
-        let elements = tensor.dims.iter().product::<u64>() as usize;
+        let elements = tensor.elements() as usize;
         let bytes = self.tensor(tensor);
         (0..elements).filter_map(|i| suspect(element(tensor.dtype, bytes, i))).max()
     }

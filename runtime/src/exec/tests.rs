@@ -44,10 +44,10 @@ fn a_run_saves_evaluates_and_sums_up() {
     assert!(summary.evaluation.expect("it was not stopped").loss < 0.1);
     assert!((summary.order0_bits - 23f64.log2()).abs() < 0.01);
     assert!(summary.train_loss.is_some() && summary.tokens_per_s.is_some());
-    let count = plan.tensors.iter().find(|t| t.kind == TensorKind::State).expect("the counter");
+    let count = plan.roles[0].tensors.iter().find(|t| t.kind == TensorKind::State).expect("the counter");
     assert_eq!(element(DType::F32, executor.tensor(count), 0), 12.0);
     // The copy follows the parameter.
-    let of = |kind| plan.tensors.iter().find(|t| t.kind == kind).expect("it is there");
+    let of = |kind| plan.roles[0].tensors.iter().find(|t| t.kind == kind).expect("it is there");
     let (param, copy) = (of(TensorKind::Param), of(TensorKind::ComputeCopy));
     for i in 0..4 {
         let master = element(DType::F32, executor.tensor(param), i) as f32;
@@ -64,7 +64,7 @@ fn a_loss_that_is_no_number_stops_before_the_update() {
     let error = trainer.run(&options, None, &mut Unobserved).expect_err("step 5 is NaN");
     let want = "loss is NaN at step 5: first produced by `mul` penalty in lines.0 (program penalty)";
     assert_eq!(error.to_string(), want);
-    let count = plan.tensors.iter().find(|t| t.kind == TensorKind::State).expect("the counter");
+    let count = plan.roles[0].tensors.iter().find(|t| t.kind == TensorKind::State).expect("the counter");
     assert_eq!(element(DType::F32, executor.tensor(count), 0), 4.0);
 }
 
@@ -72,7 +72,7 @@ fn a_loss_that_is_no_number_stops_before_the_update() {
 fn a_tensor_that_is_no_number_is_named() {
     let plan = tiny_plan(1000);
     let (mut executor, dataset) = (executor(&plan, 1, 1), dataset(&plan));
-    executor.tensor_mut(&plan.tensors[0])[..4].copy_from_slice(&f32::NAN.to_ne_bytes());
+    executor.tensor_mut(&plan.roles[0].tensors[0])[..4].copy_from_slice(&f32::NAN.to_ne_bytes());
     let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
     let error = trainer.step().expect_err("the parameter is NaN");
     assert!(matches!(error, TrainError::NotFinite { .. }));

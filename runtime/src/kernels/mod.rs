@@ -161,9 +161,16 @@ pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared
         Kernel::Invert(k) => Inner::Invert(sort::Invert::prepare(k, &cx)?),
         Kernel::RowGroups(k) => Inner::RowGroups(sort::RowGroups::prepare(k, &cx)?),
         Kernel::Random(k) => Inner::Random(Box::new(random::Random::prepare(k, &cx)?)),
-        Kernel::RandomKey { out, rows } => {
-            Inner::RandomKey { out: cx.buffer_of(*out, DType::I32, "the random key")?, rows: *rows }
+        Kernel::RandomKey { out, per_micro_batch, .. } => {
+            Inner::RandomKey { out: cx.buffer_of(*out, DType::I32, "the random key")?, rows: *per_micro_batch }
         }
+        Kernel::Exchange(_)
+        | Kernel::AllToAllV(_)
+        | Kernel::ExchangedOffsets(_)
+        | Kernel::GroupSizes(_)
+        | Kernel::Coordinate(_)
+        | Kernel::Send(_)
+        | Kernel::Recv(_) => return Err(PrepareError("it talks to other ranks".into())),
     }))
 }
 

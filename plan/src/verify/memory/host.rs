@@ -8,13 +8,13 @@ use crate::verify::intervals::overlaps;
 use crate::verify::place::{Place, quoted};
 use crate::verify::roles::feed_bytes;
 use crate::verify::rules::{Findings, Rule};
-use crate::verify::tensors::{Span, bytes_of};
+use crate::verify::tensors::{Home, Span, bytes_of};
 
 impl Walk<'_> {
     /// What is there before the first call.
     pub(super) fn host_writes(&mut self) {
-        for (tensor, &span) in (0..).zip(self.tensors) {
-            self.begin(What::Tensor(tensor), span);
+        for home in self.homes {
+            self.begin(What::Tensor(home.tensor), home.span);
         }
         // What lies between the tensors is kept as well: padding that an optimizer walks over.
         let mut holes = vec![];
@@ -69,7 +69,7 @@ impl Walk<'_> {
 
     pub(super) fn outputs(&mut self, findings: &mut Findings) {
         for output in &self.phase.outputs {
-            let bytes = bytes_of(&output.dims, output.dtype).expect("checked with the roles");
+            let bytes = bytes_of(output.dims.iter().copied(), output.dtype).expect("checked with the roles");
             self.host_reads(Span::new(output.offset, bytes), &format!("output {}", quoted(&output.name)), findings);
         }
     }
@@ -80,7 +80,8 @@ impl Walk<'_> {
     }
 
     pub(super) fn tensors_kept(&mut self, findings: &mut Findings) {
-        for (tensor, &span) in self.plan.tensors.iter().zip(self.tensors) {
+        for &Home { tensor, span } in self.homes {
+            let tensor = &self.role.tensors[tensor as usize];
             if tensor.kind == TensorKind::Gradient || findings.is_full() {
                 continue;
             }
@@ -90,7 +91,7 @@ impl Walk<'_> {
                 value.is_none_or(|v| v.ended_by.is_some() || !nested(span, v.extent))
             });
             findings.ensure(!lost, Rule::TensorKept, Place::Phase(self.role, self.phase), || {
-                format!("{} is not whole after the last call", Place::Tensor(tensor))
+                format!("{} is not whole after the last call", Place::Tensor(self.role, tensor))
             });
         }
     }

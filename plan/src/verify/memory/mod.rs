@@ -12,19 +12,18 @@ use super::flow::{SlotSummary, Summary};
 use super::intervals::{Intervals, merge};
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
-use super::tensors::Span;
+use super::tensors::{Home, Span};
 use crate::schema::*;
 
 /// Pieces that may be touched for each range that a call uses, on average, before the check gives up.
 const EFFORT: u64 = 64;
 
 /// Checks the phases of all roles. Everything that they refer to is well-formed.
-pub(super) fn check(plan: &Plan, tensors: &[Span], summaries: &[Summary], findings: &mut Findings) {
-    let saved =
-        plan.tensors.iter().zip(tensors).filter(|(t, _)| t.kind.is_saved()).map(|(_, s)| (s.start, s.end)).collect();
-    let saved = merge(saved);
-    let shared = Shared { plan, tensors, summaries };
-    for role in &plan.roles {
+pub(super) fn check(plan: &Plan, homes: &[Vec<Home>], summaries: &[Summary], findings: &mut Findings) {
+    for (role, homes) in plan.roles.iter().zip(homes) {
+        let saved = homes.iter().filter(|h| role.tensors[h.tensor as usize].kind.is_saved());
+        let saved = merge(saved.map(|h| (h.span.start, h.span.end)).collect());
+        let shared = Shared { plan, homes, summaries };
         for phase in &role.phases {
             let mut walk = Walk::new(shared, role, phase);
             walk.commit(&saved, findings);
@@ -33,12 +32,12 @@ pub(super) fn check(plan: &Plan, tensors: &[Span], summaries: &[Summary], findin
     }
 }
 
-/// What all phases share.
+/// What the phases of a role share.
 #[derive(Clone, Copy)]
 struct Shared<'a> {
     plan: &'a Plan,
-    /// For each tensor its place.
-    tensors: &'a [Span],
+    /// Where the role's tensors live.
+    homes: &'a [Home],
     summaries: &'a [Summary],
 }
 
@@ -74,7 +73,7 @@ struct Walk<'a> {
     plan: &'a Plan,
     role: &'a Role,
     phase: &'a Phase,
-    tensors: &'a [Span],
+    homes: &'a [Home],
     summaries: &'a [Summary],
     values: Vec<Value>,
     device: Intervals<Piece>,
@@ -111,7 +110,7 @@ struct Current {
 
 impl<'a> Walk<'a> {
     fn new(shared: Shared<'a>, role: &'a Role, phase: &'a Phase) -> Walk<'a> {
-        let Shared { plan, tensors, summaries } = shared;
+        let Shared { plan, homes, summaries } = shared;
         let mut used = Clock::default();
         phase.calls.iter().for_each(|c| used.join(&summaries[c.program as usize].counts));
         let waits = phase.calls.iter().flat_map(|c| &c.waits);
@@ -122,7 +121,7 @@ impl<'a> Walk<'a> {
             plan,
             role,
             phase,
-            tensors,
+            homes,
             summaries,
             values: vec![],
             device: Intervals::default(),
@@ -437,7 +436,7 @@ impl<'a> Walk<'a> {
 
     fn words(&self, what: What) -> String {
         match what {
-            What::Tensor(i) => Place::Tensor(&self.plan.tensors[i as usize]).to_string(),
+            What::Tensor(i) => Place::Tensor(self.role, &self.role.tensors[i as usize]).to_string(),
             What::Feed(i) => format!("feed {i} {}", quoted(&self.phase.feeds[i as usize].input)),
             What::Padding => "the space between tensors".into(),
             What::Scalar => "a scalar".into(),

@@ -80,23 +80,35 @@ const BROKEN: &[(Rule, &str, Break)] = &[
         p.mesh = (0..17).map(|i| MeshDim { name: format!("d{i}"), size: 1 }).collect();
     }),
     (Rule::Mesh, "two of a name", |p| p.mesh.push(p.mesh[0].clone())),
-    (Rule::TensorShape, "size 0", |p| p.tensors[0].dims[0] = 0),
-    (Rule::TensorShape, "overflow", |p| p.tensors[0].dims[0] = u64::MAX),
-    (Rule::TensorShape, "end overflow", |p| p.tensors[0].offset = u64::MAX - 63),
-    (Rule::TensorShape, "unaligned", |p| p.tensors[0].offset += 4),
-    (Rule::TensorUnique, "twice", |p| p.tensors.push(p.tensors[0].clone())),
-    (Rule::TensorPlace, "overlap", |p| p.tensors[1].offset -= 64),
-    (Rule::TensorPlace, "outside", |p| p.tensors[0].offset = p.roles[0].persistent_bytes),
-    (Rule::TensorPlace, "a few bytes outside", |p| {
-        let state = p.tensors.last().expect("there are tensors");
-        p.roles[0].persistent_bytes = state.offset + state.bytes() - 1;
+    (Rule::TensorShape, "size 0", |p| p.roles[0].tensors[0].dims[0] = 0),
+    (Rule::TensorShape, "overflow", |p| p.roles[0].tensors[0].dims[0] = u64::MAX),
+    (Rule::TensorShape, "end overflow", |p| p.roles[0].tensors[0].offset = u64::MAX - 63),
+    (Rule::TensorShape, "unaligned", |p| p.roles[0].tensors[0].offset += 4),
+    (Rule::TensorPart, "cut too far", |p| {
+        p.roles[0].tensors[0].block = vec![Cut { dim: 0, size: 17, first: Affine::along(0, 16) }];
     }),
-    (Rule::TensorKind, "of no parameter", |p| p.tensors[1].name = "other".into()),
-    (Rule::TensorKind, "other sizes", |p| p.tensors[1].dims = vec![1]),
-    (Rule::TensorKind, "integer gradient", |p| p.tensors[1].dtype = DType::I32),
-    (Rule::TensorKind, "copy that is none", |p| p.tensors[1].init = Init::FromParam),
-    (Rule::TensorInit, "deviation", |p| p.tensors[0].init = Init::Normal(-1.0)),
-    (Rule::TensorInit, "range", |p| p.tensors[0].init = Init::Uniform(1.0, 0.0)),
+    (Rule::TensorPart, "not all of it", |p| {
+        p.roles[0].tensors[0].block = vec![Cut { dim: 0, size: 16, first: Affine::constant(16) }];
+    }),
+    (Rule::TensorPart, "shards end early", |p| {
+        p.roles[0].tensors[0].range = Some(FlatRange { start: 1, shard: 128, index: Affine::along(0, 1) });
+    }),
+    (Rule::TensorUnique, "twice", |p| {
+        let first = p.roles[0].tensors[0].clone();
+        p.roles[0].tensors.push(first);
+    }),
+    (Rule::TensorPlace, "overlap", |p| p.roles[0].tensors[1].offset -= 64),
+    (Rule::TensorPlace, "outside", |p| p.roles[0].tensors[0].offset = p.roles[0].persistent_bytes),
+    (Rule::TensorPlace, "a few bytes outside", |p| {
+        let state = p.roles[0].tensors.last().expect("there are tensors");
+        p.roles[0].persistent_bytes = state.offset + state.place_bytes() - 1;
+    }),
+    (Rule::TensorKind, "of no parameter", |p| p.roles[0].tensors[1].name = "other".into()),
+    (Rule::TensorKind, "other sizes", |p| p.roles[0].tensors[1].dims = vec![1]),
+    (Rule::TensorKind, "integer gradient", |p| p.roles[0].tensors[1].dtype = DType::I32),
+    (Rule::TensorKind, "copy that is none", |p| p.roles[0].tensors[1].init = Init::FromParam),
+    (Rule::TensorInit, "deviation", |p| p.roles[0].tensors[0].init = Init::Normal(-1.0)),
+    (Rule::TensorInit, "range", |p| p.roles[0].tensors[0].init = Init::Uniform(1.0, 0.0)),
     (Rule::BufferPlace, "no such slot", |p| forward(p).buffers[0].slot = 99),
     (Rule::BufferPlace, "unaligned", |p| buffer(p, "saved.1").offset -= 4),
     (Rule::BufferPlace, "outside", |p| buffer(p, "saved.1").offset += 64),
@@ -307,6 +319,7 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Sorting, "too many groups", |p| kernel!(p, "rows", Group).groups = 1 << 40),
     (Rule::GroupStarts, "fewer", |p| kernel!(p, "expert", RowGroups).groups -= 1),
     (Rule::GroupStarts, "fewer starts", |p| kernel!(p, "offsets", Offsets).groups -= 1),
+    (Rule::Exchange, "combined in several places", |p| kernel!(p, "summed", Exchange).out_step = 1),
     (Rule::Defined, "never written", |p| remove(forward(p), "sums")),
     (Rule::Defined, "half written", |p| remove(forward(p), "joined.back")),
     (Rule::Overwritten, "memory used again", |p| {
@@ -346,19 +359,19 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Binding, "outside", |p| train(p).calls[1].slots[2] = p.roles[0].device_bytes),
     (Rule::Binding, "overflow", |p| train(p).calls[1].slots[2] = u64::MAX - 63),
     (Rule::CallOverlap, "two slots", |p| train(p).calls[1].slots[2] = train(p).calls[1].slots[0] + 64),
-    (Rule::TensorType, "half as wide", |p| p.tensors[0].dtype = DType::Bf16),
+    (Rule::TensorType, "half as wide", |p| p.roles[0].tensors[0].dtype = DType::Bf16),
     (Rule::CallWait, "later", |p| train(p).calls[1].waits[0].call = 1),
     (Rule::CallWait, "no such event", |p| train(p).calls[1].waits[0].event = 99),
     (Rule::TensorKept, "scratch", |p| {
-        let moment = p.tensors[2].offset;
+        let moment = p.roles[0].tensors[2].offset;
         train(p).calls.last_mut().expect("an update").slots[5] = moment;
     }),
     (Rule::TensorKept, "cut", |p| {
         // The gradient of x over a part of a moment, where nothing reads it again.
-        let moment = p.tensors[2].offset;
+        let moment = p.roles[0].tensors[2].offset;
         train(p).calls.iter_mut().filter(|c| c.program == 4 && c.layer == 0).for_each(|c| c.slots[3] = moment - 64);
-        p.tensors[2].kind = TensorKind::ComputeCopy;
-        p.tensors[2].init = Init::FromParam;
+        p.roles[0].tensors[2].kind = TensorKind::ComputeCopy;
+        p.roles[0].tensors[2].init = Init::FromParam;
     }),
     (Rule::Commit, "late", |p| train(p).commit += 1),
     (Rule::Commit, "early", |p| train(p).commit -= 1),
@@ -409,7 +422,7 @@ fn every_broken_invariant_is_found() {
 
 #[test]
 fn every_rule_is_tried() {
-    let tried: Vec<Rule> = BROKEN.iter().map(|(rule, _, _)| *rule).collect();
+    let tried: Vec<Rule> = BROKEN.iter().chain(super::ranks::BROKEN).map(|(rule, _, _)| *rule).collect();
     let missing: Vec<&Rule> = Rule::ALL.iter().filter(|r| !tried.contains(r)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -2,6 +2,7 @@ mod broken;
 mod hostile;
 mod mutations;
 mod order;
+mod ranks;
 
 use crate::schema::Plan;
 use crate::testing;
@@ -19,6 +20,7 @@ fn made_up_plans_are_valid() {
     assert_valid(&testing::tiny());
     (0..300).for_each(|seed| assert_valid(&testing::random(seed)));
     assert_valid(&testing::large(200));
+    assert_valid(&testing::pipeline());
 }
 
 /// The test plans are worth breaking only if they use everything.
@@ -28,7 +30,7 @@ fn the_tiny_plan_uses_every_kernel_and_several_streams() {
     let mut kernels: Vec<&str> = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| i.kernel.name()).collect();
     kernels.sort_unstable();
     kernels.dedup();
-    assert_eq!(kernels.len(), 15, "{kernels:?}");
+    assert_eq!(kernels.len(), 16, "{kernels:?}");
     assert!(plan.programs.iter().any(|p| p.events > 3 && p.streams.len() > 1));
 }
 

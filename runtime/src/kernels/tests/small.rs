@@ -105,7 +105,12 @@ fn wrong_values_are_errors() {
 fn random_values_depend_on_their_place() {
     let mut memory = Memory::default();
     let key = memory.add(DType::I32, &[0.0; 4]);
-    memory = memory.done(&Kernel::RandomKey { out: key, rows: 6 });
+    memory = memory.done(&Kernel::RandomKey {
+        out: key,
+        rows: 6,
+        per_micro_batch: 6,
+        first_row: forebay_plan::Affine::default(),
+    });
     assert_eq!(memory.get(key), [-7.0, 3.0, 2.0, 30.0]);
     let dims = vec![5u64, 7, 100];
     let contiguous = memory.add(DType::F32, &[-1.0; 3500]);

@@ -1,0 +1,23 @@
+//! Kernels that talk to other ranks, each by itself.
+
+use super::kernels::{Cx, numbers, positions};
+use super::rules::Rule;
+use crate::kernel::*;
+
+pub(super) fn exchange(cx: &mut Cx, k: &Exchange) {
+    let piece = k.dims.iter().copied().zip(k.out_strides.iter().copied());
+    if k.reduce.is_some() {
+        numbers(cx, k.dtype, Rule::Exchange);
+        cx.ensure(k.out_step == 0, Rule::Exchange, || "pieces that are combined have one place".into());
+        cx.apart(&piece.collect::<Vec<_>>());
+    } else {
+        cx.apart(&std::iter::once((k.ranks, k.out_step)).chain(piece).collect::<Vec<_>>());
+    }
+}
+
+pub(super) fn all_to_all_v(cx: &mut Cx, k: &AllToAllV) {
+    cx.ensure(k.experts.is_multiple_of(k.ranks), Rule::Exchange, || {
+        format!("{} groups of rows cannot be shared out to {} ranks", k.experts, k.ranks)
+    });
+    positions(cx, k.bound.max(k.tokens));
+}
