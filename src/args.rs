@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};
 use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::shard::Strategy;
 use forebay_compiler::rewrite::{self, Numerics, Profile, Selection};
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
@@ -93,6 +94,34 @@ pub struct ModelArgs {
     /// The compute type [default: f32]
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
+    /// How ranks share the work: dp=2,tp=2,ep=4,… or a `.toml` file with the same keys [default: one rank]
+    #[arg(long, value_name = "STRATEGY", value_parser = strategy)]
+    pub strategy: Option<Strategy>,
+}
+
+/// `dp=2,tp=2`, or a file.
+fn strategy(text: &str) -> Result<Strategy, String> {
+    if !text.ends_with(".toml") {
+        return Strategy::parse(text).map_err(|error| error.to_string());
+    }
+    let read = std::fs::read_to_string(text).map_err(|error| format!("cannot read it: {error}"))?;
+    let table: toml::Table = read.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    let pairs = table.into_iter().map(|(key, value)| match scalar(&value) {
+        Some(value) => Ok((key, value)),
+        None => Err(format!("`{key}` is no number, truth value, word or list of numbers")),
+    });
+    Strategy::from_pairs(pairs.collect::<Result<Vec<_>, _>>()?).map_err(|error| error.to_string())
+}
+
+/// A value of a strategy file as `--strategy` would write it.
+fn scalar(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(n) => Some(n.to_string()),
+        toml::Value::Boolean(b) => Some(b.to_string()),
+        toml::Value::Array(list) => Some(list.iter().map(scalar).collect::<Option<Vec<_>>>()?.join("/")),
+        toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
 }
 
 /// How graphs are rewritten before they become programs.
@@ -256,14 +285,15 @@ impl ModelArgs {
             overrides,
             compute,
             micro_batches: self.micro_batches.unwrap_or(1),
+            strategy: self.strategy.clone().unwrap_or_default(),
             ..CompileOptions::default()
         }
     }
 
     /// Was anything asked for?
     pub fn is_given(&self) -> bool {
-        let ModelArgs { set, batch, seq, micro_batches, dtype } = self;
-        !set.is_empty() || batch.is_some() || seq.is_some() || micro_batches.is_some() || dtype.is_some()
+        let ModelArgs { set, batch, seq, micro_batches, dtype, strategy } = self;
+        !set.is_empty() || batch.is_some() || seq.is_some() || micro_batches.is_some() || dtype.is_some() || strategy.is_some()
     }
 }
 

@@ -100,14 +100,14 @@ impl ModelFile {
             .map_err(|errors| Failure::Rendered(forebay_ir::text::render(&errors, &self.text, &self.name)))
     }
 
-    /// The model as it trains, with the rows of a micro-batch.
+    /// The model as it trains, with the rows of a micro-batch on one data-parallel rank.
     pub fn training(&self, options: &CompileOptions) -> Result<CheckedModel, Failure> {
         if self.is_ir() {
             return Ok(self.forms(options)?.models.train);
         }
         let mut warned = HashSet::new();
-        let rows = self.rows(options, &mut warned)?;
-        self.check(&options.check_options(true, rows, options.micro_batches), &mut warned)
+        let parts = self.parts(options, &mut warned)?;
+        self.check(&options.check_options(true, parts.rows, parts.all()), &mut warned)
     }
 
     /// The forms of the model that a plan is made of.
@@ -122,40 +122,61 @@ impl ModelFile {
             };
         }
         let mut warned = HashSet::new();
-        let rows = self.rows(options, &mut warned)?;
+        let parts = self.parts(options, &mut warned)?;
         let mut check = |training, rows, micro_batches| {
             self.check(&options.check_options(training, rows, micro_batches), &mut warned)
         };
         let models = Models {
-            train: check(true, rows, options.micro_batches)?,
-            eval: check(false, rows, options.micro_batches)?,
+            train: check(true, parts.rows, parts.all())?,
+            eval: check(false, parts.rows, parts.all())?,
             generate: check(false, Some(1), 1)?,
         };
-        Ok(Forms { models, compute: options.compute, micro_batches: options.micro_batches })
+        Ok(Forms { models, compute: options.compute, micro_batches: parts.micro_batches })
     }
 
-    /// Rows of a micro-batch, when there are several.
-    fn rows(&self, options: &CompileOptions, warned: &mut HashSet<String>) -> Result<Option<u64>, Failure> {
-        let n = u64::from(options.micro_batches);
-        if n == 1 {
-            return Ok(None);
+    /// How a step's rows are divided: batch = data-parallel ranks × micro-batches × rows of a micro-batch.
+    fn parts(&self, options: &CompileOptions, warned: &mut HashSet<String>) -> Result<Parts, Failure> {
+        let ranks = options.strategy.dp;
+        let (micro, rows) = (options.strategy.micro, options.strategy.mbs);
+        let chosen = options.overrides.iter().any(|(name, _)| name == "batch");
+        if let (Some(micro_batches), Some(rows), false) = (micro, rows, chosen) {
+            return Ok(Parts { ranks, micro_batches, rows: Some(rows.into()) });
+        }
+        let micro = micro.or((options.micro_batches > 1).then_some(options.micro_batches));
+        if (ranks, micro, rows) == (1, None, None) {
+            return Ok(Parts { ranks, micro_batches: 1, rows: None });
         }
         let batch = self.check(&options.check_options(true, None, 1), warned)?.batch;
-        if batch.is_multiple_of(n) {
-            return Ok(Some(batch / n));
+        let of_rank = batch / u64::from(ranks);
+        let micro_batches = match (micro, rows) {
+            (Some(micro), _) => micro,
+            (None, Some(rows)) => u32::try_from(of_rank / u64::from(rows)).unwrap_or(u32::MAX).max(1),
+            (None, None) => 1,
+        };
+        let n = u64::from(micro_batches);
+        let of_part = rows.map_or(of_rank / n, u64::from);
+        if of_part > 0 && of_part * n * u64::from(ranks) == batch {
+            return Ok(Parts { ranks, micro_batches, rows: Some(of_part) });
         }
-        let divisors: Vec<String> = (1..=batch).filter(|d| batch.is_multiple_of(*d)).map(|d| d.to_string()).collect();
-        let fit = divisors.join(", ");
-        Err(Failure::Input(format!(
-            "a batch of {batch} rows cannot be done in {n} parts: --micro-batches must be one of {fit}"
-        )))
+        Err(Failure::Input(if ranks == 1 && rows.is_none() {
+            let fit: Vec<String> = (1..=batch).filter(|d| batch.is_multiple_of(*d)).map(|d| d.to_string()).collect();
+            let fit = fit.join(", ");
+            format!("a batch of {batch} rows cannot be done in {n} parts: --micro-batches must be one of {fit}")
+        } else {
+            let rows = rows.map_or("some".to_string(), |r| r.to_string());
+            format!(
+                "a batch of {batch} rows is not dp = {ranks} × micro = {n} × mbs = {rows}\n  = help: use a --batch that is a multiple of {}",
+                u64::from(ranks) * n * options.strategy.mbs.map_or(1, u64::from)
+            )
+        }))
     }
 
     /// Compiles the model, and verifies the plan.
     pub fn compile(&self, options: &CompileOptions) -> Result<Plan, Failure> {
         let Forms { models, compute, micro_batches } = self.forms(options)?;
         let options = CompileOptions { compute, micro_batches, ..options.clone() };
-        let plan = pipeline::compile(&models, &options);
+        let plan = pipeline::compile(&models, &options)
+            .map_err(|error| Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy)))?;
         match forebay_plan::verify(&plan) {
             Ok(()) => Ok(plan),
             Err(violations) => {
@@ -167,6 +188,23 @@ impl ModelFile {
                 )))
             }
         }
+    }
+}
+
+/// How a step's rows are divided.
+struct Parts {
+    /// Data-parallel ranks.
+    ranks: u32,
+    /// Micro-batches of each.
+    micro_batches: u32,
+    /// Rows of a micro-batch; the model's batch when `None`.
+    rows: Option<u64>,
+}
+
+impl Parts {
+    /// Micro-batches of all ranks: what losses without a count are means over.
+    fn all(&self) -> u32 {
+        self.ranks.saturating_mul(self.micro_batches)
     }
 }
 

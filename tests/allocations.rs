@@ -78,7 +78,7 @@ fn steps_from_the_third_on_allocate_nothing() {
     for (model, sizes, parts) in [("tiny-moe", &tiny[..], 2), ("packed-docs", &packed[..], 1)] {
         let overrides = sizes.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))).collect();
         let options = CompileOptions { overrides, micro_batches: parts, ..CompileOptions::default() };
-        let plan = pipeline::compile(&models(model, &options), &options);
+        let plan = pipeline::compile(&models(model, &options), &options).expect("one rank");
         let dataset =
             Dataset::new(Corpus::from_bytes("text", text.clone().into_bytes()), &plan.settings).expect("enough text");
         let options = ExecOptions { threads: 2, ..ExecOptions::default() };

@@ -167,7 +167,7 @@ fn check_narrow_plan(example: &Example, compute: DType, loss_error: f64, gradien
     let overrides = example.reduced_to(2, 16);
     let plan = {
         let options = options(compute, overrides.clone());
-        compile(&example.models(&options), &options)
+        compile(&example.models(&options), &options).expect("one rank")
     };
     let model = example.check(&options(DType::F64, overrides), true, None);
     let batch = data(&model, 3, 256);
@@ -206,7 +206,7 @@ fn check_plan(example: &Example, micro_batches: u32) {
     let mut options = options(DType::F64, example.reduced_to(rows, 16));
     options.micro_batches = micro_batches;
     let models = example.models(&options);
-    let plan = compile(&models, &options);
+    let plan = compile(&models, &options).expect("one rank");
     // The oracle takes all rows at once: micro-batches must not change losses that are divided by counts.
     let whole = CompileOptions { micro_batches: 1, ..options.clone() };
     let model = example.check(&whole, true, None);
@@ -272,7 +272,7 @@ fn check_training(example: &Example, compute: DType, steps: u64) {
     let mut options = options(compute, example.reduced());
     options.optimizer.steps = steps;
     options.optimizer.warmup = 5;
-    let plan = compile(&example.models(&options), &options);
+    let plan = compile(&example.models(&options), &options).expect("one rank");
     let mut executor =
         Executor::new(&plan, &ExecOptions { seed: 1, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
     init::initialise(&mut executor);
@@ -324,7 +324,7 @@ fn programs_do_not_grow_with_layers() {
     let with = |layers: i64| {
         let options =
             CompileOptions { overrides: vec![("layers".into(), Const::Int(layers))], ..CompileOptions::default() };
-        compile(&Example::named("deepseek-v3").models(&options), &options)
+        compile(&Example::named("deepseek-v3").models(&options), &options).expect("one rank")
     };
     let (few, many) = (with(61), with(610));
     let size = |plan: &forebay_plan::Plan| {
@@ -343,7 +343,7 @@ fn memory_is_placed_tightly() {
     for example in examples() {
         for overrides in [vec![], example.reduced()] {
             let options = options(DType::F32, overrides);
-            let plan = compile(&example.models(&options), &options);
+            let plan = compile(&example.models(&options), &options).expect("one rank");
             for phase in &plan.roles[0].phases {
                 let memory = phase.memory;
                 let ratio = memory.placed as f64 / memory.live_peak as f64;
@@ -357,7 +357,7 @@ fn memory_is_placed_tightly() {
 fn the_same_model_gives_the_same_plan() {
     for example in examples() {
         let options = options(DType::F32, example.reduced());
-        let bytes = || serde_json::to_vec(&compile(&example.models(&options), &options)).unwrap();
+        let bytes = || serde_json::to_vec(&compile(&example.models(&options), &options).expect("one rank")).unwrap();
         // Each run has threads, and so hash seeds and addresses, of its own.
         let other = std::thread::scope(|s| s.spawn(bytes).join().unwrap());
         assert_eq!(bytes(), other, "{}", example.name);
@@ -377,9 +377,9 @@ fn textual_models_read_back() {
                 Err(errors) => panic!("{}", forebay_ir::text::render(&errors, &text, &example.name)),
             };
             assert_eq!(module::print_forms(&read), text, "{}", example.name);
-            let first = compile(&example.models(&options), &options);
+            let first = compile(&example.models(&options), &options).expect("one rank");
             let again = read.models;
-            assert_eq!(compile(&again, &options), first, "{}: the same plan from text", example.name);
+            assert_eq!(compile(&again, &options).expect("one rank"), first, "{}: the same plan from text", example.name);
         }
     }
 }

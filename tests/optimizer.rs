@@ -60,7 +60,7 @@ fn check(optimizer: Optimizer) {
     let example = Example::named("tiny-moe");
     let mut options = options(DType::F64, example.reduced_to(2, 8));
     options.optimizer = optimizer.clone();
-    let plan = compile(&example.models(&options), &options);
+    let plan = compile(&example.models(&options), &options).expect("one rank");
     let corpus = (0..2000_u32).map(|i| (i * i % 251) as u8).collect();
     let dataset = Dataset::new(Corpus::from_bytes("bytes", corpus), &plan.settings).expect("enough");
     let mut params = tensors(&initialised(&plan), &plan, TensorKind::Param);

@@ -26,7 +26,7 @@ fn fused_ops_of_every_model() {
             table += &format!("  {:<10} backward  {}\n", "", line(&fused_ops(&graphs.backward)));
             assert!(reports.iter().all(|r| r.stop == "saturated" || r.ops[0] == 0), "{}: {:?}", example.name, reports);
         }
-        for graph in optimizer_graphs(&model, &CompileOptions::default()) {
+        for graph in optimizer_graphs(&model, &CompileOptions::default()).expect("one rank") {
             let fused = fused_ops(&rewrite::rewrite(&graph, &rewrite::Options::default()).0);
             table += &format!("  {:<20} {}\n", graph.name, line(&fused));
         }
@@ -69,7 +69,7 @@ struct Run {
 fn train(example: &Example, compute: DType, rewriting: rewrite::Options, steps: u64) -> Run {
     let mut options = options(compute, example.reduced_to(2, 8));
     options.rewrite = rewriting;
-    let plan = compile(&example.models(&options), &options);
+    let plan = compile(&example.models(&options), &options).expect("one rank");
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{}: {}", example.name, v[0]));
     let mut executor =
         Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", example.name));

@@ -38,7 +38,7 @@ fn states_after(body: &str, steps: usize) -> Vec<(String, Vec<f32>)> {
         accepted.unwrap_or_else(|d| panic!("{text}\n{d:?}")).model
     };
     let models = Models { train: check(true, None), eval: check(false, None), generate: check(false, Some(1)) };
-    let plan = compile(&models, &options);
+    let plan = compile(&models, &options).expect("one rank");
     verify(&plan).unwrap_or_else(|v| panic!("{text}\n{v:?}"));
     let corpus = (0..2000).map(|i| (i * i % 251) as u8).collect();
     let dataset = Dataset::new(Corpus::from_bytes("bytes", corpus), &plan.settings).expect("enough");

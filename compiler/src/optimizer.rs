@@ -6,7 +6,7 @@
 //! Sources: AdamW, Loshchilov & Hutter, arXiv:1711.05101 (decoupled decay); clipping by the global norm, Pascanu et al., arXiv:1211.5063.
 
 use forebay_ir::{
-    AxisId, BinaryOp, DType, Extent, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp, ValueId,
+    AxisId, BinaryOp, Comm, CommKind, DType, Extent, Graph, InputRole, MeshDim, Op, OutputRole, ReduceKind, Type, UnaryOp, ValueId,
 };
 
 /// Elements of a chunk of a flat group; groups are padded to whole chunks.
@@ -111,6 +111,15 @@ impl Scalars {
         self.op(Op::Reduce { kind: ReduceKind::Sum, over: vec![over] }, &[a], name)
     }
 
+    /// The sum over the ranks of a group.
+    fn all_reduced(&mut self, a: ValueId, group: &[u32]) -> ValueId {
+        if group.is_empty() {
+            return a;
+        }
+        let name = format!("{}.all", self.graph.node(a).name);
+        self.op(Op::Comm(Box::new(Comm { group: group.to_vec(), kind: CommKind::AllReduce(ReduceKind::Sum) })), &[a], &name)
+    }
+
     /// `a op constant`
     fn with(&mut self, op: BinaryOp, a: ValueId, constant: f64, name: &str) -> ValueId {
         let c = self.constant(constant);
@@ -132,17 +141,25 @@ pub fn squares(chunks: u64, wide: DType) -> Graph {
     g.graph
 }
 
-/// The scalars of one step: inputs `step: i32` and `squares.<i>: f64`; outputs `grad_norm`, `lr`, `scale` (of the gradients), `rate` (lr / bias
+/// The scalars of one step: inputs `step: i32` and `squares.<i>: f64`, each of which as many ranks have alike as `replicas` says; outputs `grad_norm`, `lr`, `scale` (of the gradients), `rate` (lr / bias
 /// correction of the first moment), `root` (1 / root of the bias correction of the second), `keep` (1 - lr · decay), all f64.
-pub fn scalars(optimizer: &Optimizer, groups: usize) -> Graph {
+pub fn scalars(optimizer: &Optimizer, replicas: &[u64], mesh: &[MeshDim]) -> Graph {
     let mut g = Scalars::new("optimizer.scalars");
+    g.graph.mesh = mesh.to_vec();
     let step = g.input("step", DType::I32, &[], InputRole::Runtime);
-    let squares: Vec<ValueId> =
-        (0..groups).map(|i| g.input(&format!("squares.{i}"), DType::F64, &[], InputRole::Carry)).collect();
+    let squares: Vec<ValueId> = replicas
+        .iter()
+        .enumerate()
+        .map(|(i, &n)| {
+            let sum = g.input(&format!("squares.{i}"), DType::F64, &[], InputRole::Carry);
+            if n == 1 { sum } else { g.with(BinaryOp::Mul, sum, 1.0 / n as f64, "share") }
+        })
+        .collect();
     let step = g.op(Op::Cast(DType::F64), &[step], "step.f64");
 
     let total = squares.into_iter().reduce(|a, b| g.binary(BinaryOp::Add, a, b, "total"));
     let total = total.unwrap_or_else(|| g.constant(0.0));
+    let total = g.all_reduced(total, &(0..mesh.len() as u32).collect::<Vec<_>>());
     let norm = g.unary(UnaryOp::Sqrt, total, "grad_norm");
     let scale = match optimizer.clip {
         Some(clip) => {
@@ -262,14 +279,80 @@ pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, wide: DType, na
     g.graph
 }
 
-/// The sum of `n` scalars that lie 64 bytes apart: input `parts: dtype[n, line]`, output `sum`.
-pub fn sum_of_scalars(n: u64, dtype: DType) -> Graph {
+/// The gradients of a flat group, summed over the ranks of `group`: as a whole on each rank (input and output `gradients`), or each rank's range of
+/// them (`gradients` to `shard`).
+pub fn summed(elements: u64, group: &[u32], keep: Keep, mesh: &[MeshDim], wide: DType) -> Graph {
+    let mut g = Scalars::new("optimizer.sum");
+    g.graph.mesh = mesh.to_vec();
+    let ranks: u64 = group.iter().map(|&d| u64::from(mesh[d as usize].size)).product();
+    let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
+    let part = g.graph.add_axis("part", Extent::Fixed(elements / ranks), None);
+    let gradients = g.input("gradients", wide, &[n], InputRole::State);
+    let comm = |kind| Op::Comm(Box::new(Comm { group: group.to_vec(), kind }));
+    let shard = g.op(comm(CommKind::ReduceScatter { from: n, into: part }), &[gradients], "shard");
+    match keep {
+        Keep::Shard => g.graph.add_output("shard", shard, OutputRole::Carry),
+        Keep::Whole => {
+            let whole = g.op(comm(CommKind::Unshard { from: part, into: n }), &[shard], "gradients.sum");
+            g.graph.add_output("gradients", whole, OutputRole::State);
+        }
+    }
+    g.graph
+}
+
+/// What a rank keeps of a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All of it.
+    Whole,
+    /// Its own range.
+    Shard,
+}
+
+/// What programs read of a flat group, from the ranges of its masters on the ranks of `group`: input `param: wide[n/ranks]`, output `copy: narrow[n]`.
+pub fn gathered(elements: u64, group: &[u32], mesh: &[MeshDim], wide: DType, narrow: DType) -> Graph {
+    let mut g = Scalars::new("optimizer.gather");
+    g.graph.mesh = mesh.to_vec();
+    let ranks: u64 = group.iter().map(|&d| u64::from(mesh[d as usize].size)).product();
+    let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
+    let part = g.graph.add_axis("part", Extent::Fixed(elements / ranks), None);
+    let param = g.input("param", wide, &[part], InputRole::State);
+    // What is sent is what is read: half as much in bf16.
+    let own = if narrow == wide { param } else { g.op(Op::Cast(narrow), &[param], "narrow") };
+    let kind = CommKind::Unshard { from: part, into: n };
+    let copy = g.op(Op::Comm(Box::new(Comm { group: group.to_vec(), kind })), &[own], "copy");
+    g.graph.add_output("copy", copy, OutputRole::State);
+    g.graph
+}
+
+/// A value summed over the ranks of a group: input and output `sum`, of any sizes.
+pub fn all_reduced(dims: &[u64], group: &[u32], mesh: &[MeshDim], dtype: DType) -> Graph {
+    let mut g = Scalars::new("sum.ranks");
+    g.graph.mesh = mesh.to_vec();
+    let axes: Vec<AxisId> = dims.iter().map(|&n| g.graph.add_axis("n", Extent::Fixed(n), None)).collect();
+    let own = g.input("own", dtype, &axes, InputRole::Carry);
+    let sum = g.all_reduced(own, group);
+    g.graph.add_output("sum", sum, OutputRole::Metric);
+    g.graph
+}
+
+/// The sum of `n` scalars that lie 64 bytes apart, and over the ranks of a group: input `parts: dtype[n, line]`, output `sum`.
+pub fn sum_of_scalars(n: u64, group: &[u32], mesh: &[MeshDim], dtype: DType) -> Graph {
     let mut g = Scalars::new("report.sum");
+    g.graph.mesh = mesh.to_vec();
+    if n == 0 {
+        // A stage without a contribution takes part in the sum all the same.
+        let zero = g.graph.constant(0.0, dtype);
+        let sum = g.all_reduced(zero, group);
+        g.graph.add_output("sum", sum, OutputRole::Metric);
+        return g.graph;
+    }
     let parts = g.graph.add_axis("part", Extent::Fixed(n), None);
     let line = g.graph.add_axis("line", Extent::Fixed(64 / dtype.bytes()), None);
     let all = g.input("parts", dtype, &[parts, line], InputRole::Carry);
     let first = g.op(Op::Take { axis: line, index: 0 }, &[all], "first");
     let sum = g.sum(first, parts, "sum");
+    let sum = g.all_reduced(sum, group);
     g.graph.add_output("sum", sum, OutputRole::Metric);
     g.graph
 }

@@ -3,7 +3,8 @@
 use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::optimizer::{self, Optimizer};
 use crate::rewrite::{self, Numerics, Report};
-use crate::schedule::{ForwardKind, Layout, Scheduler};
+use crate::schedule::{ForwardKind, Layout, Scheduler, stages};
+use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::{DType, Graph};
 use forebay_plan as plan;
@@ -21,6 +22,8 @@ pub struct CompileOptions {
     pub optimizer: Optimizer,
     /// Fusion and equivalent rewrites.
     pub rewrite: rewrite::Options,
+    /// How ranks share the work; `micro_batches` are those of each data-parallel rank.
+    pub strategy: Strategy,
 }
 
 impl Default for CompileOptions {
@@ -31,6 +34,7 @@ impl Default for CompileOptions {
             micro_batches: 1,
             optimizer: Optimizer::default(),
             rewrite: rewrite::Options::default(),
+            strategy: Strategy::default(),
         }
     }
 }
@@ -67,43 +71,72 @@ pub struct Models {
     pub generate: CheckedModel,
 }
 
-/// Compiles checked models to a verified plan for one rank.
-pub fn compile(models: &Models, options: &CompileOptions) -> plan::Plan {
-    let (wide, narrow) = (options.wide(), options.compute);
-    let train = &models.train;
-    let layout = Layout::new(train, &options.optimizer, wide, narrow);
-    let mut scheduler = Scheduler::new(train, &layout, wide, narrow, &options.rewrite);
-    let mut phases = vec![
-        scheduler.train(train, options.micro_batches, &options.optimizer),
-        scheduler.forward(&models.eval, ForwardKind::Eval, options.micro_batches),
-    ];
-    let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
-    if generates {
-        phases.push(scheduler.forward(&models.generate, ForwardKind::Generate, 1));
+/// Compiles checked models to a plan for all ranks of the strategy.
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, StrategyError> {
+    let (strategy, optimizer) = (&options.strategy, &options.optimizer);
+    let types = (options.wide(), options.compute);
+    if strategy.zero > 1 || strategy.vpp > 1 {
+        let (key, n) = if strategy.zero > 1 { ("zero", strategy.zero) } else { ("vpp", strategy.vpp) };
+        return Err(StrategyError { message: format!("{key} = {n} is not supported yet"), help: Some(format!("use {key} = 1")) });
     }
-    let programs = scheduler.into_programs();
-    let mut layers: Vec<String> = train.layers.iter().map(|l| layer_name(train, l)).collect();
-    layers.push("step".into());
-    let device_bytes = phases.iter().map(|p| p.memory.placed).max().unwrap_or(0);
-    let role = plan::Role {
-        name: "rank".into(),
-        coordinates: vec![],
-        device_bytes,
-        host_bytes: 0,
-        persistent_bytes: layout.bytes,
-        tensors: layout.tensors.clone(),
-        layers,
-        phases,
-    };
-    plan::Plan {
+    let train = shard_model(&models.train, strategy)?;
+    let eval = shard_model(&models.eval, strategy)?;
+    let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
+    let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
+    let mut scheduler = Scheduler::new(types.0, types.1, &options.rewrite);
+    let mut roles = vec![];
+    for stage in stages(&models.train, strategy)? {
+        let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
+        let micro = options.micro_batches;
+        let mut phases = vec![
+            scheduler.train(&train, &stage, &layout, (strategy.schedule, micro), optimizer),
+            scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro),
+        ];
+        phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
+        roles.push(role(&train, &stage, layout, phases));
+    }
+    let mesh = &train.mesh.dims;
+    Ok(plan::Plan {
         format: "forebay-plan".into(),
         version: plan::VERSION,
-        model: train.name.clone(),
-        settings: settings(train, options),
-        mesh: vec![],
-        programs,
-        roles: vec![role],
+        model: models.train.name.clone(),
+        settings: settings(&models.train, options),
+        mesh: mesh.iter().map(|d| plan::MeshDim { name: d.name.clone(), size: d.size }).collect(),
+        programs: scheduler.into_programs(),
+        roles,
+    })
+}
+
+/// What the ranks of a stage do.
+fn role(sharded: &ShardedModel, stage: &crate::schedule::Stage, layout: Layout, phases: Vec<plan::Phase>) -> plan::Role {
+    let mut layers: Vec<String> = sharded.model.layers.iter().map(|l| layer_name(&sharded.model, l)).collect();
+    layers.push("step".into());
+    let own = |d: usize| match sharded.mesh.kinds[d].0 {
+        Dense::Pp => (stage.number, stage.number + 1),
+        _ => (0, sharded.mesh.dims[d].size),
+    };
+    plan::Role {
+        name: if stage.of == 1 { "rank".into() } else { format!("stage{}", stage.number) },
+        coordinates: (0..sharded.mesh.dims.len()).map(own).collect(),
+        device_bytes: phases.iter().map(|p| p.memory.placed).max().unwrap_or(0),
+        host_bytes: 0,
+        persistent_bytes: layout.bytes,
+        tensors: layout.tensors,
+        layers,
+        phases,
     }
+}
+
+/// The graphs of each segment on the ranks of a strategy, for `--emit sharded` and `explain --sharding`.
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub fn sharded_segments(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Sharded>, StrategyError> {
+    let mesh = strategy.mesh()?;
+    model.segments.iter().map(|s| crate::shard::shard(&s.forward, &mesh, strategy)).collect()
 }
 
 fn has_output(graph: &Graph) -> bool {
@@ -122,7 +155,7 @@ fn settings(model: &CheckedModel, options: &CompileOptions) -> plan::Settings {
     let summary = crate::summary::Summary::new(model);
     plan::Settings {
         compute: crate::emit::dtype(options.compute),
-        batch: model.batch * u64::from(options.micro_batches),
+        batch: model.batch * u64::from(options.micro_batches) * u64::from(options.strategy.dp),
         micro_batches: options.micro_batches,
         seq: model.seq,
         vocab: int("vocab").unwrap_or(256),
@@ -130,7 +163,7 @@ fn settings(model: &CheckedModel, options: &CompileOptions) -> plan::Settings {
         steps: options.optimizer.steps,
         params: summary.params,
         active_params: summary.active_params,
-        flops_per_step: 3.0 * summary.forward_flops * f64::from(options.micro_batches),
+        flops_per_step: 3.0 * summary.forward_flops * f64::from(options.micro_batches) * f64::from(options.strategy.dp),
     }
 }
 
@@ -170,11 +203,19 @@ pub fn fused_gradients(
 }
 
 /// The optimizer's step over each group of parameters, before rewriting.
-pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Vec<Graph> {
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<Graph>, StrategyError> {
     let (wide, narrow) = (options.wide(), options.compute);
-    let layout = Layout::new(model, &options.optimizer, wide, narrow);
-    let adamw = |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.elements, g.decays, wide, narrow);
-    layout.groups.iter().map(adamw).collect()
+    let sharded = shard_model(model, &options.strategy)?;
+    let mut graphs = vec![];
+    for stage in stages(model, &options.strategy)? {
+        let layout = Layout::new(&sharded, &stage, &options.optimizer, options.strategy.zero, (wide, narrow));
+        let adamw = |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, wide, narrow);
+        graphs.extend(layout.groups.iter().map(adamw));
+    }
+    Ok(graphs)
 }
 
 /// The graphs of each segment after rewriting, and what was done to them.

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::module::{File, print_forms};
 use forebay_compiler::pipeline::{
-    CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs,
+    CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, sharded_segments,
 };
 use forebay_compiler::rewrite::rewrite;
 use forebay_dsl::model::CheckedModel;
@@ -55,6 +55,8 @@ enum Stage {
     Grad,
     /// The same after fusion and equivalent rewrites: forward, backward and the optimizer's step.
     Fused,
+    /// The forward graphs of a rank, with their collectives.
+    Sharded,
     /// The plan.
     Plan,
 }
@@ -69,6 +71,7 @@ pub fn compile(args: Args) -> Result<(), Failure> {
         Some(Stage::Graph) => Some(graphs(&file, &options)?),
         Some(Stage::Grad) => Some(gradients(&file, &options)?),
         Some(Stage::Fused) => Some(fused(&file, &options)?),
+        Some(Stage::Sharded) => Some(sharded(&file, &options)?),
         Some(Stage::Plan) | None => None,
     };
     if let Some(text) = text {
@@ -94,18 +97,25 @@ fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure>
     Ok(print_forms(&file.forms(options)?))
 }
 
+fn sharded(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
+    let model = file.training(options)?;
+    let segments = sharded_segments(&model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
+    Ok(print_module(&segments.into_iter().map(|s| s.graph).collect::<Vec<_>>()))
+}
+
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
-    let of_model = |model: &CheckedModel| {
-        let step = optimizer_graphs(model, options).into_iter().map(|g| rewrite(&g, &options.rewrite).0);
-        (fused_segments(model, &options.rewrite), step.collect())
+    let of_model = |model: &CheckedModel| -> Result<(Vec<_>, Vec<Graph>), Failure> {
+        let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
+        let step = step.into_iter().map(|g| rewrite(&g, &options.rewrite).0);
+        Ok((fused_segments(model, &options.rewrite), step.collect()))
     };
     let (segments, step): (Vec<_>, Vec<Graph>) = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => {
             let fused = |g: &Graph| fused_gradients(g, &Options::all_floats(g), &options.rewrite);
             (graphs.iter().map(fused).collect(), vec![])
         }
-        Some(File::Model(forms)) => of_model(&forms.models.train),
-        None => of_model(&file.training(options)?),
+        Some(File::Model(forms)) => of_model(&forms.models.train)?,
+        None => of_model(&file.training(options)?)?,
     };
     let parts = |(d, _): (Differentiated, _)| [d.forward, d.backward];
     Ok(print_module(&segments.into_iter().flat_map(parts).chain(step).collect::<Vec<_>>()))

@@ -45,7 +45,7 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let model = file.training(&options)?;
-    let graphs = graphs(&model, &options);
+    let graphs = graphs(&model, &options)?;
     let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
     let mut fused: Vec<String> = vec![];
     for (name, graph) in &graphs {
@@ -85,7 +85,7 @@ pub fn explain(args: Args) -> Result<(), Failure> {
 }
 
 /// What is rewritten: of each segment the forward graph and the differentiated one, and the optimizer's steps.
-fn graphs(model: &CheckedModel, options: &CompileOptions) -> Vec<(String, Graph)> {
+fn graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<(String, Graph)>, Failure> {
     let mut graphs = vec![];
     for segment in &model.segments {
         let forward = &segment.forward;
@@ -94,8 +94,9 @@ fn graphs(model: &CheckedModel, options: &CompileOptions) -> Vec<(String, Graph)
         graphs.push((segment.name.clone(), forward.clone()));
         graphs.push((format!("{}.backward", segment.name), differentiated.backward));
     }
-    graphs.extend(optimizer_graphs(model, options).into_iter().map(|g| (g.name.clone(), g)));
-    graphs
+    let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
+    graphs.extend(step.into_iter().map(|g| (g.name.clone(), g)));
+    Ok(graphs)
 }
 
 fn names(graphs: &[(String, Graph)]) -> String {

@@ -62,7 +62,7 @@ impl Emitter<'_> {
     }
 
     /// The buffer of a result that must be contiguous.
-    fn result(&mut self, value: ValueId) -> u32 {
+    pub(super) fn result(&mut self, value: ValueId) -> u32 {
         let place = self.places.dest(value);
         debug_assert!(self.places.is_contiguous(self.graph.ty(value), &place), "only regions and products write parts");
         place.buffer

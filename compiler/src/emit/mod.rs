@@ -10,7 +10,7 @@
 //! * [`lookups`] rewrites the graph so that what is looked up can be read where it is needed.
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
-//! * [`region`], [`matmul`], [`attention`] and [`index`] write the kernels.
+//! * [`region`], [`matmul`], [`attention`], [`index`] and [`ranks`] write the kernels.
 //! * [`epilogue`] joins elementwise regions with the matrix products before them.
 //! * [`frame`] gives the buffers that live within the program their offsets.
 //!
@@ -23,6 +23,7 @@ mod index;
 mod lookups;
 mod matmul;
 mod places;
+mod ranks;
 mod region;
 mod standalone;
 mod units;
@@ -49,6 +50,24 @@ pub struct Home {
     pub offset: u64,
 }
 
+/// The rows of a micro-batch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// On this rank.
+    pub rows: u64,
+    /// On all data-parallel ranks.
+    pub per_micro_batch: u64,
+    /// The first one of this rank.
+    pub first_row: plan::Affine,
+}
+
+impl Rows {
+    /// All rows on one rank.
+    pub fn whole(rows: u64) -> Rows {
+        Rows { rows, per_micro_batch: rows, first_row: plan::Affine::default() }
+    }
+}
+
 /// How a graph's inputs and outputs are laid out in the program's slots. The emitter adds the slot `frame`.
 ///
 /// An output may have the home of an input of the same type (in place): then every other read of that input happens before.
@@ -61,7 +80,7 @@ pub struct Interface {
     /// One for each of the graph's outputs.
     pub outputs: Vec<Home>,
     /// Rows of a micro-batch, for random keys.
-    pub rows: u64,
+    pub rows: Rows,
 }
 
 /// A program and what its memory needs.
@@ -75,7 +94,7 @@ pub struct Emitted {
 
 /// Emits a graph as a program.
 pub fn emit(graph: &Graph, interface: &Interface) -> Emitted {
-    let graph = lookups::brought_together(without_no_ops(&bodies(graph)));
+    let graph = lookups::brought_together(without_no_ops(&ranks::looked_up(&bodies(graph))));
     let graph = &offsets_first(inputs_not_passed_on(graph));
     let units = Units::new(graph, interface);
     let places = Places::new(graph, interface, &units);
@@ -195,10 +214,8 @@ impl Emitter<'_> {
         for (input, home) in self.graph.inputs.iter().zip(&interface.inputs) {
             if home.is_none() {
                 let place = self.places.dest(input.value);
-                let (out, rows) = (place.buffer, interface.rows);
-                // One rank: its rows are those of the micro-batch.
-                let key =
-                    plan::Kernel::RandomKey { out, rows, per_micro_batch: rows, first_row: plan::Affine::default() };
+                let Rows { rows, per_micro_batch, first_row } = interface.rows.clone();
+                let key = plan::Kernel::RandomKey { out: place.buffer, rows, per_micro_batch, first_row };
                 self.push(&self.name(input.value), key);
             }
         }
@@ -226,6 +243,7 @@ impl Emitter<'_> {
             Op::Group { ragged } => self.group(value, *ragged),
             Op::Offsets { parent, .. } => self.offsets(value, *parent),
             Op::Invert => self.invert(value),
+            Op::Comm(comm) => self.comm(value, &comm.clone()),
             Op::Random { site, batch } => self.random(value, *site, *batch),
             Op::Stack(_) | Op::Concat { .. } => self.join(value),
             Op::Pad { from, into, start } => self.pad(value, *from, *into, *start),

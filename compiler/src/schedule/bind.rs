@@ -1,6 +1,6 @@
 //! Slots: what each input and output of a segment's graph stands for in a call.
 
-use crate::emit::{Home, Interface, align};
+use crate::emit::{Home, Interface, Rows, align};
 use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan::{Access, Slot, Space};
 
@@ -72,8 +72,8 @@ impl SavedLayout {
     }
 }
 
-/// Lays out a graph's inputs and outputs in slots. `rows` are the rows of a micro-batch.
-pub fn bind(graph: &Graph, saved: &SavedLayout, rows: u64) -> Bound {
+/// Lays out a graph's inputs and outputs in slots.
+pub fn bind(graph: &Graph, saved: &SavedLayout, rows: Rows) -> Bound {
     let mut binder = Binder { slots: vec![], wants: vec![] };
     let outputs: Vec<Home> = graph.outputs.iter().map(|o| binder.output(graph, o, saved)).collect();
     let inputs = graph.inputs.iter().map(|i| binder.input(graph, i.value, i.role, saved)).collect();

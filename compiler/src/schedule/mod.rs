@@ -1,25 +1,33 @@
-//! Segments → phases: programs, the calls that bind them, and where everything lies in memory.
+//! Segments → phases: programs, the calls that bind them, and where everything lies in memory, for the ranks of each pipeline stage.
 //!
 //! ```text
-//! train:     counts · (forward of all layers · backward of all layers in reverse) per micro-batch · reports · norm · AdamW · state updates
-//! eval:      counts · forward of all layers · reports
+//! train:     counts · forward and backward of the stage's layers, micro-batch by micro-batch · gradients and losses over all ranks · norm · AdamW · states
+//! eval:      counts · forward of all layers · losses
 //! generate:  forward of all layers
 //! ```
 //!
-//! A program is compiled once for each segment and variant (which of its results are added to what is there); layers are calls.
+//! A program is compiled once for each segment and variant (which of its results are added to what is there); layers and stages are calls.
+//!
+//! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
+//! * [`layers`]: layers forward and backward. * [`step`]: the end of a step. * [`bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
+mod layers;
 mod phases;
+mod shared;
+mod stages;
+mod step;
 mod tensors;
 mod timeline;
 
 pub use phases::{ForwardKind, Scheduler};
+pub use stages::{Stage, stages};
 pub use tensors::{Group, Layout};
 
-use crate::emit::emit;
+use crate::emit::{Rows, emit};
 use bind::{SavedLayout, Want, bind};
-use forebay_ir::Graph;
+use forebay_ir::{Graph, MeshDim};
 use forebay_plan as plan;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -45,27 +53,92 @@ pub struct Compiled {
 pub struct Programs {
     list: Vec<plan::Program>,
     cache: FxHashMap<String, Rc<Compiled>>,
+    /// The rows of the phase that is being built.
+    rows: Rows,
+    mesh: Vec<MeshDim>,
+}
+
+/// Which way a value goes between stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    Send,
+    Receive,
 }
 
 impl Programs {
+    /// From here on programs are for these rows, on these ranks.
+    fn enter(&mut self, rows: Rows, mesh: &[MeshDim]) {
+        self.rows = rows;
+        self.mesh = mesh.to_vec();
+    }
+
     /// The program of this name, emitted from the graph on first use.
-    fn get(&mut self, name: &str, saved: &SavedLayout, rows: u64, graph: impl FnOnce() -> Graph) -> Rc<Compiled> {
+    fn get(&mut self, name: &str, saved: &SavedLayout, graph: impl FnOnce() -> Graph) -> Rc<Compiled> {
         if let Some(known) = self.cache.get(name) {
             return known.clone();
         }
         let mut graph = graph();
         graph.name = name.to_string();
-        let bound = bind(&graph, saved, rows);
+        graph.mesh.clone_from(&self.mesh);
+        let bound = bind(&graph, saved, self.rows.clone());
         let emitted = emit(&graph, &bound.interface);
+        let bytes = bound.interface.slots.iter().map(|s| s.bytes).collect();
+        self.add(name, emitted.program, (bound.wants, bytes), emitted.frame_live)
+    }
+
+    /// The program that passes a contiguous value to or from another stage. Its one slot besides the frame is the value.
+    fn message(
+        &mut self,
+        way: Message,
+        elements: u64,
+        dtype: plan::DType,
+        dim: u32,
+        peer: u32,
+        channel: u32,
+    ) -> Rc<Compiled> {
+        let what = if way == Message::Send { "send" } else { "receive" };
+        let name = format!("{what}.{elements}.{dtype}.{peer}.{channel}");
+        if let Some(known) = self.cache.get(&name) {
+            return known.clone();
+        }
+        let bytes = crate::emit::align(elements * dtype.bytes());
+        let (access, want) = match way {
+            Message::Send => (plan::Access::Read, Want::CarryIn("x".into())),
+            Message::Receive => (plan::Access::Write, Want::CarryOut("x".into())),
+        };
+        let message = plan::Message { dtype, buffer: 0, elements, dim, peer, channel };
+        let kernel = match way {
+            Message::Send => plan::Kernel::Send(message),
+            Message::Receive => plan::Kernel::Recv(message),
+        };
+        let slot = |name: &str, access, bytes| plan::Slot { name: name.into(), access, space: plan::Space::Device, bytes };
+        let program = plan::Program {
+            name: name.clone(),
+            slots: vec![slot("x", access, bytes), slot("frame", plan::Access::Scratch, 0)],
+            buffers: vec![plan::Buffer { name: "x".into(), dtype, elements, slot: 0, offset: 0 }],
+            streams: vec![plan::StreamKind::Cube],
+            events: 0,
+            instructions: vec![plan::Instruction { name: what.into(), stream: 0, waits: vec![], records: None, kernel }],
+        };
+        self.add(&name, program, (vec![want], vec![bytes]), 0)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        program: plan::Program,
+        (wants, bytes): (Vec<Want>, Vec<u64>),
+        frame_live: u64,
+    ) -> Rc<Compiled> {
         let compiled = Rc::new(Compiled {
             id: self.list.len() as u32,
-            slots: emitted.program.slots.len(),
-            wants: bound.wants,
-            bytes: bound.interface.slots.iter().map(|s| s.bytes).collect(),
-            frame_bytes: emitted.program.slots.last().map_or(0, |s| s.bytes),
-            frame_live: emitted.frame_live,
+            slots: program.slots.len(),
+            wants,
+            bytes,
+            frame_bytes: program.slots.last().map_or(0, |s| s.bytes),
+            frame_live,
         });
-        self.list.push(emitted.program);
+        self.list.push(program);
         self.cache.insert(name.to_string(), compiled.clone());
         compiled
     }

@@ -1,42 +1,66 @@
-//! The layout of what outlives a step: parameters, gradients and moments in flat groups, states and statistics one by one.
+//! The layout of what outlives a step on a rank: parameters, gradients and moments in flat groups, states one by one.
+//!
+//! A group holds the parameters whose gradients are summed over the same ranks and that the optimizer treats alike. With ZeRO (arXiv 1910.02054) the ranks that
+//! sum a gradient share masters and moments: each has one of as many equal ranges of the flat group, wherever tensors begin and end.
 
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
-use forebay_dsl::model::{CheckedModel, Init, Tensor};
+use super::stages::Stage;
+use crate::shard::{Mesh, ParamShard, ShardedModel};
+use forebay_dsl::model::{Init, Tensor};
 use forebay_ir::DType;
 use forebay_plan as plan;
+use std::collections::BTreeMap;
 
 /// Elements that every tensor of a group starts at a multiple of: 64 bytes even in bf16.
 const LINE: u64 = 32;
 
-/// A run of parameters that the optimizer treats alike.
+/// A run of parameters that the optimizer treats alike, on one rank.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Do they decay?
     pub decays: bool,
-    /// Elements, padding included: whole chunks.
+    /// The mesh dimensions over which their gradients are sums.
+    pub sums: Vec<u32>,
+    /// The mesh dimensions that cut them.
+    pub cut: Vec<u32>,
+    /// Elements, padding included: whole chunks on each rank that shares them.
     pub elements: u64,
-    /// Bytes from the start of the arena of each kind.
+    /// Ranks that share masters and moments; 1 without ZeRO.
+    pub shards: u64,
+    /// Bytes from the start of the arena of each kind. Masters: this rank's range.
     pub params: u64,
-    /// The copies in the compute type; the same as `params` when that is the master type.
+    /// What programs read, in the compute type; the same as `params` when that is the master type and nothing is shared.
     pub copies: u64,
     /// Gradients.
     pub gradients: u64,
-    /// First moments.
+    /// First moments: this rank's range.
     pub first: u64,
-    /// Second moments.
+    /// Second moments: this rank's range.
     pub second: u64,
+}
+
+impl Group {
+    /// Elements of this rank's range.
+    pub fn shard(&self) -> u64 {
+        self.elements / self.shards
+    }
+
+    /// Is what programs read something else than the masters?
+    pub fn has_copies(&self) -> bool {
+        self.copies != self.params
+    }
 }
 
 /// Where everything persistent lies.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// The groups of parameters that exist: those that decay, those that do not.
+    /// The groups of parameters that exist.
     pub groups: Vec<Group>,
-    /// For each parameter: (group, element within the group).
-    pub params: Vec<(usize, u64)>,
-    /// For each state its place.
-    pub states: Vec<u64>,
+    /// For each parameter of the stage: (group, element within the group).
+    pub params: BTreeMap<usize, (usize, u64)>,
+    /// For each state of the stage its place.
+    pub states: BTreeMap<usize, u64>,
     /// Bytes in all.
     pub bytes: u64,
     /// As the plan lists them.
@@ -47,28 +71,49 @@ pub struct Layout {
     narrow: DType,
 }
 
+/// What parameters of one group have in common: do they decay, over what are gradients sums, what cuts them.
+type Alike = (bool, Vec<u32>, Vec<u32>);
+
 impl Layout {
-    /// Lays out a model's tensors.
-    pub fn new(model: &CheckedModel, optimizer: &Optimizer, wide: DType, narrow: DType) -> Layout {
+    /// Lays out the tensors of a stage. `zero` is the level of ZeRO.
+    pub fn new(sharded: &ShardedModel, stage: &Stage, optimizer: &Optimizer, zero: u32, types: (DType, DType)) -> Layout {
+        let (wide, narrow) = types;
+        let model = &sharded.model;
         let mut layout = Layout {
             groups: vec![],
-            params: vec![(0, 0); model.params.len()],
-            states: vec![],
+            params: BTreeMap::new(),
+            states: BTreeMap::new(),
             bytes: 0,
             tensors: vec![],
             memory: plan::MemoryUse::default(),
             wide,
             narrow,
         };
-        for decays in [true, false] {
-            layout.add_group(model, optimizer, decays);
+        let alike = |i: usize| -> Alike {
+            let shard = &sharded.params[i];
+            let mut cut = shard.dims();
+            cut.sort_unstable();
+            (optimizer.decay == DecayScope::All || model.params[i].axes.len() >= 2, shard.sums.clone(), cut)
+        };
+        let mut kinds: Vec<Alike> = vec![];
+        for kind in stage.params.iter().map(|&i| alike(i)) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
         }
-        for (i, param) in model.params.iter().enumerate() {
-            layout.list_param(i, param);
+        // What decays comes first; else in the order of the parameters.
+        kinds.sort_by_key(|(decays, ..)| !decays);
+        for kind in kinds {
+            let members: Vec<usize> = stage.params.iter().copied().filter(|&i| alike(i) == kind).collect();
+            layout.add_group(sharded, kind, &members, zero);
         }
-        for state in &model.states {
+        for &i in &stage.params {
+            layout.list_param(i, &model.params[i], &sharded.params[i], &sharded.mesh);
+        }
+        for &i in &stage.states {
+            let state = &model.states[i];
             let offset = layout.reserve(state.numel() * wide.bytes());
-            layout.states.push(offset);
+            layout.states.insert(i, offset);
             layout.memory.other += align(state.numel() * wide.bytes());
             layout.tensors.push(tensor(state, plan::TensorKind::State, wide, offset, init(state.init)));
         }
@@ -81,58 +126,97 @@ impl Layout {
         offset
     }
 
-    fn add_group(&mut self, model: &CheckedModel, optimizer: &Optimizer, decays: bool) {
+    fn add_group(&mut self, sharded: &ShardedModel, (decays, sums, cut): Alike, members: &[usize], zero: u32) {
         let mut elements = 0;
-        for (i, param) in model.params.iter().enumerate() {
-            let belongs = optimizer.decay == DecayScope::All || param.axes.len() >= 2;
-            if belongs == decays {
-                self.params[i] = (self.groups.len(), elements);
-                elements += param.numel().div_ceil(LINE) * LINE;
-            }
+        for &i in members {
+            self.params.insert(i, (self.groups.len(), elements));
+            elements += local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE;
         }
         if elements == 0 {
             return;
         }
-        let elements = elements.div_ceil(CHUNK) * CHUNK;
+        let ranks = sharded.mesh.ranks(&sums);
+        let shards = if zero > 0 { ranks } else { 1 };
+        // Gradients are summed in as many parts as there are ranks, ZeRO or not.
+        let elements = elements.div_ceil(CHUNK * ranks) * CHUNK * ranks;
         let (wide, narrow) = (elements * self.wide.bytes(), elements * self.narrow.bytes());
-        let params = self.reserve(wide);
-        let copies = if self.wide == self.narrow { params } else { self.reserve(narrow) };
+        let shard = wide / shards;
+        let params = self.reserve(shard);
+        let has_copies = self.wide != self.narrow || shards > 1;
+        let copies = if has_copies { self.reserve(narrow) } else { params };
         let gradients = self.reserve(wide);
-        let first = self.reserve(wide);
-        let second = self.reserve(wide);
-        self.memory.weights += wide + if self.wide == self.narrow { 0 } else { narrow };
+        let first = self.reserve(shard);
+        let second = self.reserve(shard);
+        self.memory.weights += shard + if has_copies { narrow } else { 0 };
         self.memory.gradients += wide;
-        self.memory.optimizer += 2 * wide;
-        self.groups.push(Group { decays, elements, params, copies, gradients, first, second });
+        self.memory.optimizer += 2 * shard;
+        self.groups.push(Group { decays, sums, cut, elements, shards, params, copies, gradients, first, second });
     }
 
-    fn list_param(&mut self, i: usize, param: &Tensor) {
+    fn list_param(&mut self, i: usize, param: &Tensor, shard: &ParamShard, mesh: &Mesh) {
         use plan::TensorKind as K;
-        let (g, element) = self.params[i];
+        let (g, element) = self.params[&i];
         let group = self.groups[g].clone();
         let (wide, zero) = (self.wide, plan::Init::Constant(0.0));
+        let block: Vec<plan::Cut> = shard.cuts.iter().map(|(axis, dims)| cut(param, *axis, dims, mesh)).collect();
         let at = |base: u64| base + element * wide.bytes();
-        self.tensors.push(tensor(param, K::Param, wide, at(group.params), init(param.init)));
-        if self.wide != self.narrow {
+        let whole = |kind, dtype, offset, init| plan::Tensor { block: block.clone(), ..tensor(param, kind, dtype, offset, init) };
+        // A range of a group is where the group's shard is, wherever the tensor starts in it.
+        let shared = |kind, base: u64, init| match group.shards {
+            1 => whole(kind, wide, at(base), init),
+            _ => plan::Tensor {
+                range: Some(plan::FlatRange { start: element, shard: group.shard(), index: number(&group.sums, mesh) }),
+                ..whole(kind, wide, base, init)
+            },
+        };
+        let mut tensors = vec![shared(K::Param, group.params, init(param.init))];
+        if group.has_copies() {
             let offset = group.copies + element * self.narrow.bytes();
-            self.tensors.push(tensor(param, K::ComputeCopy, self.narrow, offset, plan::Init::FromParam));
+            tensors.push(whole(K::ComputeCopy, self.narrow, offset, plan::Init::FromParam));
         }
-        self.tensors.push(tensor(param, K::Gradient, wide, at(group.gradients), zero));
-        self.tensors.push(tensor(param, K::FirstMoment, wide, at(group.first), zero));
-        self.tensors.push(tensor(param, K::SecondMoment, wide, at(group.second), zero));
+        tensors.push(whole(K::Gradient, wide, at(group.gradients), zero));
+        tensors.push(shared(K::FirstMoment, group.first, zero));
+        tensors.push(shared(K::SecondMoment, group.second, zero));
+        self.tensors.extend(tensors);
     }
 
     /// Where programs read a parameter, in the compute type.
     pub fn param(&self, i: usize) -> u64 {
-        let (g, element) = self.params[i];
+        let (g, element) = self.params[&i];
         self.groups[g].copies + element * self.narrow.bytes()
     }
 
     /// Where a parameter's gradient is summed up, in the wide type.
     pub fn gradient(&self, i: usize) -> u64 {
-        let (g, element) = self.params[i];
+        let (g, element) = self.params[&i];
         self.groups[g].gradients + element * self.wide.bytes()
     }
+}
+
+/// Elements of a parameter on a rank.
+pub(super) fn local_elements(param: &Tensor, shard: &ParamShard, mesh: &Mesh) -> u64 {
+    param.numel() / mesh.ranks(&shard.dims())
+}
+
+/// The rank's number in a group, row-major over its dimensions.
+pub(super) fn number(dims: &[u32], mesh: &Mesh) -> plan::Affine {
+    scaled_number(dims, mesh, 1)
+}
+
+/// The rank's number in a group times a factor.
+pub(super) fn scaled_number(dims: &[u32], mesh: &Mesh, mut factor: i64) -> plan::Affine {
+    let mut terms = vec![];
+    for &dim in dims.iter().rev() {
+        terms.push((dim, factor));
+        factor *= i64::from(mesh.dims[dim as usize].size);
+    }
+    terms.sort_unstable();
+    plan::Affine { base: 0, terms }
+}
+
+fn cut(param: &Tensor, axis: usize, dims: &[u32], mesh: &Mesh) -> plan::Cut {
+    let size = param.axes[axis].2 / mesh.ranks(dims);
+    plan::Cut { dim: axis as u32, size, first: scaled_number(dims, mesh, size as i64) }
 }
 
 fn tensor(t: &Tensor, kind: plan::TensorKind, dtype: DType, offset: u64, init: plan::Init) -> plan::Tensor {

@@ -14,17 +14,20 @@
 //!
 //! * [`strategy`]: what the user asks for. * [`mesh`]: the ranks. * [`axes`]: which axes of parameters they share. * [`layout`]: how a value lies.
 //! * [`partition`]: op by op. * [`rules`]: which layouts an op takes. * [`convert`]: from one layout to another. * [`hoist`]: gradients that wait for the end of the step.
+//! * [`model`]: all segments of a model.
 
 mod axes;
 mod convert;
 mod hoist;
 mod layout;
 mod mesh;
+mod model;
 mod partition;
 mod rules;
 mod strategy;
 
 pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
+pub use model::{ParamShard, ShardedModel, shard_model};
 pub use partition::{Note, Sharded, shard};
 pub use strategy::{CpAlgo, Schedule, Strategy, StrategyError};

@@ -76,6 +76,8 @@ pub(super) struct Partitioner<'a> {
     pub trained: Vec<bool>,
     pub weights: Vec<Option<ValueId>>,
     params: BTreeMap<ValueId, Layout>,
+    /// For each input how it lies.
+    inputs: Vec<Layout>,
     /// Axes made by merging where the cut is not the outermost part: elements are in the ranks' own order.
     pub interleaved: Vec<AxisId>,
     /// The dimensions that cut positions between ops, outermost first.
@@ -109,6 +111,7 @@ impl<'a> Partitioner<'a> {
             trained: trained(whole),
             weights: axes::weights(whole),
             params,
+            inputs: vec![],
             interleaved: vec![],
             home,
             expert_dims: mesh.sparse(Sparse::Ep),
@@ -138,9 +141,26 @@ impl<'a> Partitioner<'a> {
             _ => Layout::default(),
         };
         let node = self.whole.node(value);
+        self.inputs.push(layout.clone());
         let ty = self.local_type(&node.ty, &layout);
         let local = self.local.add_input(&node.name.clone(), ty, role);
         self.forms[value.index()].push(Form { layout, value: local });
+        if role == InputRole::Data {
+            self.positions_first(value)?;
+        }
+        Ok(())
+    }
+
+    /// Ranks that share the positions of a row start with their own; the whole row stays at hand.
+    fn positions_first(&mut self, value: ValueId) -> Result<(), StrategyError> {
+        let axes = &self.whole.ty(value).axes;
+        let context = self.mesh.dense(Dense::Cp);
+        let Some(positions) = axes.iter().copied().find(|&a| self.is_positions(a)).filter(|_| !context.is_empty()) else {
+            return Ok(());
+        };
+        self.carry_layout(value)?;
+        self.form(value, &Layout::default().with(positions, &context))?;
+        self.forms[value.index()].swap(0, 1);
         Ok(())
     }
 
@@ -242,7 +262,6 @@ impl<'a> Partitioner<'a> {
     }
 
     fn finish(mut self) -> Result<Sharded, StrategyError> {
-        let inputs = self.whole.inputs.iter().map(|i| self.own(i.value).clone()).collect();
         let mut outputs = vec![];
         for output in &self.whole.outputs {
             self.current = output.value;
@@ -270,7 +289,7 @@ impl<'a> Partitioner<'a> {
             dims
         });
         let gradient_sums = gradient_sums.collect();
-        Ok(Sharded { graph, inputs, gradient_sums, outputs, notes: self.notes })
+        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes: self.notes })
     }
 }
 

@@ -91,7 +91,7 @@ pub struct StrategyError {
 }
 
 impl StrategyError {
-    pub(super) fn new(message: impl Into<String>, help: impl Into<Option<String>>) -> StrategyError {
+    pub(crate) fn new(message: impl Into<String>, help: impl Into<Option<String>>) -> StrategyError {
         StrategyError { message: message.into(), help: help.into() }
     }
 }

@@ -1,0 +1,292 @@
+//! The layers of a stage on one micro-batch, forward and backward, and what goes between stages.
+
+use super::bind::{SavedLayout, Want, accumulating, widen};
+use super::flow::{Flow, Names, output_names};
+use super::phases::Scheduler;
+use super::shared::{Pass, Shared};
+use super::stages::{Stage, has_gradient};
+use super::timeline::{Bind, Item};
+use super::Message;
+use crate::autodiff::Differentiated;
+use crate::emit::dtype;
+use crate::optimizer;
+use crate::shard::ShardedModel;
+use forebay_dsl::model::Source;
+use forebay_ir::{DType, Graph, OutputRole};
+use rustc_hash::FxHashSet;
+
+/// Messages of activations, and of gradients.
+const ACTIVATIONS: u32 = 0;
+const GRADIENTS: u32 = 1;
+
+/// A phase's model on a stage.
+pub struct Cx<'a> {
+    pub sharded: &'a ShardedModel,
+    pub stage: &'a Stage,
+    pub layout: &'a super::Layout,
+    /// Names of carries and tensors, for each segment.
+    pub names: &'a [Names],
+    /// `train`, `eval` or `generate`.
+    pub phase: &'a str,
+    /// For each segment the graph that runs forward.
+    pub forward: &'a [&'a Graph],
+}
+
+impl Cx<'_> {
+    /// Bytes and elements of a carry.
+    fn carry(&self, source: Source) -> (u64, DType) {
+        let segment = &self.sharded.model.segments[self.sharded.model.layers[source.layer].segment];
+        let mut carries = segment.forward.outputs.iter().filter(|o| o.role == OutputRole::Carry);
+        let ty = segment.forward.ty(carries.nth(source.output).expect("a carry of the layer").value);
+        (segment.forward.numel(ty), ty.dtype)
+    }
+}
+
+impl Scheduler<'_> {
+    /// The forward pass of a micro-batch through the stage's layers.
+    pub(super) fn forward_layers(&mut self, cx: &Cx, shared: &mut Shared, micro_batch: u32) -> Pass {
+        let mut pass = Pass::default();
+        for &source in &cx.stage.receives {
+            let (elements, of) = cx.carry(source);
+            let item = shared.timeline.item(elements * of.bytes());
+            pass.carries.insert(source, item);
+            self.message(cx, shared, (item, elements, of), Message::Receive, cx.stage.number - 1, ACTIVATIONS, micro_batch);
+        }
+        let layouts: Vec<SavedLayout> = cx.forward.iter().map(|g| SavedLayout::new(g)).collect();
+        for l in cx.stage.layers.clone() {
+            self.forward_layer(cx, shared, &mut pass, &layouts, l, micro_batch);
+        }
+        for &source in &cx.stage.sends {
+            let (elements, of) = cx.carry(source);
+            let item = pass.carries[&source];
+            self.message(cx, shared, (item, elements, of), Message::Send, cx.stage.number + 1, ACTIVATIONS, micro_batch);
+        }
+        pass
+    }
+
+    fn forward_layer(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        pass: &mut Pass,
+        layouts: &[SavedLayout],
+        l: usize,
+        micro_batch: u32,
+    ) {
+        let model = &cx.sharded.model;
+        let layer = &model.layers[l];
+        let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
+        let adds = micro_batch > 0 && !names.stats.is_empty();
+        let name = format!("{}.{}.forward{}", cx.phase, model.segments[s].name, if adds { ".add" } else { "" });
+        let program = self.programs.get(&name, &layouts[s], || {
+            let stats: Vec<_> =
+                output_names(graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
+            if adds { accumulating(graph, &stats) } else { graph.clone() }
+        });
+        let saved = (layouts[s].bytes > 0).then(|| shared.timeline.item(layouts[s].bytes));
+        pass.saved.extend(saved.map(|item| (l, item)));
+        let slots = program.bind(shared, |want, bytes, shared| match want {
+            Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
+            Want::CarryOut(name) => {
+                let source = Source { layer: l, output: position(&names.carry_out, name) };
+                Bind::Item(*pass.carries.entry(source).or_insert_with(|| shared.timeline.item(bytes)), 0)
+            }
+            Want::Saved => Bind::Item(saved.expect("a program with saved tensors has bytes for them"), 0),
+            Want::Loss(_) | Want::Metric(_) => shared.part(cx.sharded, s, want),
+            Want::Stat(name) => shared.stat(layer.stats[position(&names.stats, name)], bytes),
+            Want::Output(name) => {
+                let value = graph.output(OutputRole::Output, name).expect("the slot is one of its outputs");
+                let ty = graph.ty(value).clone();
+                let item = shared.timeline.permanent(bytes);
+                shared.outputs.insert(name.clone(), (item, ty));
+                let dims = graph.dims(&graph.ty(value).axes).iter().map(|d| d.1).collect();
+                shared.output_dims.insert(name.clone(), dims);
+                Bind::Item(item, 0)
+            }
+            want => common(cx, shared, want, l, micro_batch),
+        });
+        shared.timeline.call(&program, l as u32, micro_batch, slots);
+    }
+
+    /// The backward pass of a micro-batch. `written` are the parameters whose gradients have something in them.
+    pub(super) fn backward_layers(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        mut pass: Pass,
+        (flow, segments): (&Flow, &[Differentiated]),
+        micro_batch: u32,
+        written: &mut FxHashSet<usize>,
+    ) {
+        let model = &cx.sharded.model;
+        let flows = |source: &&Source| has_gradient(model, flow, **source);
+        for &source in cx.stage.sends.iter().filter(flows) {
+            let (elements, of) = cx.carry(source);
+            let item = shared.timeline.item(elements * of.bytes());
+            pass.gradients.insert(source, item);
+            self.message(cx, shared, (item, elements, of), Message::Receive, cx.stage.number + 1, GRADIENTS, micro_batch);
+        }
+        for l in cx.stage.layers.clone().rev() {
+            self.backward_layer(cx, shared, &mut pass, (flow, segments), l, micro_batch, written);
+        }
+        for &source in cx.stage.receives.iter().filter(flows) {
+            let (elements, of) = cx.carry(source);
+            if !pass.gradients.contains_key(&source) {
+                let item = shared.timeline.item(elements * of.bytes());
+                pass.gradients.insert(source, item);
+                self.zero(shared, elements, of, Bind::Item(item, 0), (source.layer as u32, micro_batch));
+            }
+            let item = pass.gradients[&source];
+            self.message(cx, shared, (item, elements, of), Message::Send, cx.stage.number - 1, GRADIENTS, micro_batch);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the state of the step, which the caller's loop owns")]
+    fn backward_layer(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        pass: &mut Pass,
+        (flow, segments): (&Flow, &[Differentiated]),
+        l: usize,
+        micro_batch: u32,
+        written: &mut FxHashSet<usize>,
+    ) {
+        let model = &cx.sharded.model;
+        let layer = &model.layers[l];
+        let (s, names) = (layer.segment, &cx.names[layer.segment]);
+        let graph = &segments[s].backward;
+        if graph.outputs.is_empty() {
+            return;
+        }
+        self.missing_gradients(cx, shared, pass, (flow, segments), l, micro_batch);
+        // Which results are added to what is there: shared parameters, values that several layers read, all micro-batches but the first.
+        let mut adds = vec![];
+        for name in output_names(graph, OutputRole::Grad) {
+            let there = match name.split_once('.') {
+                Some(("param", param)) => !written.insert(layer.params[position(&names.params, param)]),
+                Some(("carry", carry)) => {
+                    pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)])
+                }
+                _ => unreachable!("gradients are of carries and parameters"),
+            };
+            if there {
+                adds.push((OutputRole::Grad, name));
+            }
+        }
+        let layout = SavedLayout::new(&segments[s].forward);
+        let wide = self.wide;
+        let program = self.programs.get(&backward_name(&model.segments[s].name, graph, &adds), &layout, || {
+            let mut graph = graph.clone();
+            widen(&mut graph, wide);
+            accumulating(&graph, &adds)
+        });
+        let slots = program.bind(shared, |want, bytes, shared| match want {
+            Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
+            Want::Saved => Bind::Item(pass.saved[&l], 0),
+            Want::GradIn(name) => {
+                Bind::Item(pass.gradients[&Source { layer: l, output: position(&names.carry_out, name) }], 0)
+            }
+            Want::CarryGrad(name) => {
+                let source = layer.carries[position(&names.carry_in, name)];
+                Bind::Item(*pass.gradients.entry(source).or_insert_with(|| shared.timeline.item(bytes)), 0)
+            }
+            Want::ParamGrad(name) => {
+                Bind::Fixed(cx.layout.gradient(layer.params[position(&names.params, name)]))
+            }
+            want => common(cx, shared, want, l, micro_batch),
+        });
+        shared.timeline.call(&program, l as u32, micro_batch, slots);
+    }
+
+    /// Zeros for the gradients of outputs that no later layer of this model reads, although other layers of the segment are read.
+    fn missing_gradients(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        pass: &mut Pass,
+        (flow, segments): (&Flow, &[Differentiated]),
+        l: usize,
+        micro_batch: u32,
+    ) {
+        let s = cx.sharded.model.layers[l].segment;
+        let forward = &segments[s].forward;
+        let outputs = forward.outputs.iter().filter(|o| o.role == OutputRole::Carry);
+        for (output, o) in outputs.enumerate() {
+            let source = Source { layer: l, output };
+            if flow.outputs[s][output] && !pass.gradients.contains_key(&source) {
+                let ty = forward.ty(o.value);
+                let elements = forward.numel(ty);
+                let item = shared.timeline.item(elements * ty.dtype.bytes());
+                pass.gradients.insert(source, item);
+                self.zero(shared, elements, ty.dtype, Bind::Item(item, 0), (l as u32, micro_batch));
+            }
+        }
+    }
+
+    /// Zeros somewhere.
+    pub(super) fn zero(
+        &mut self,
+        shared: &mut Shared,
+        elements: u64,
+        of: DType,
+        at: Bind,
+        (layer, micro_batch): (u32, u32),
+    ) {
+        let name = format!("zeros.{elements}.{of}");
+        let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::zeros(elements, of));
+        shared.timeline.call(&program, layer, micro_batch, vec![at]);
+    }
+
+    /// A value goes to another stage, or comes from one.
+    #[allow(clippy::too_many_arguments, reason = "what, which way, with whom, and when")]
+    fn message(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (item, elements, of): (Item, u64, DType),
+        way: Message,
+        peer: u32,
+        channel: u32,
+        micro_batch: u32,
+    ) {
+        // The pipeline is the outermost dimension of the mesh.
+        let program = self.programs.message(way, elements, dtype(of), 0, peer, channel);
+        let layer = match way {
+            Message::Send if channel == ACTIVATIONS => cx.stage.layers.end - 1,
+            Message::Receive if channel == GRADIENTS => cx.stage.layers.end - 1,
+            _ => cx.stage.layers.start,
+        };
+        shared.timeline.call(&program, layer as u32, micro_batch, vec![Bind::Item(item, 0)]);
+    }
+}
+
+/// Slots that forward and backward programs have alike.
+fn common(cx: &Cx, shared: &mut Shared, want: &Want, l: usize, micro_batch: u32) -> Bind {
+    let layer = &cx.sharded.model.layers[l];
+    let names = &cx.names[layer.segment];
+    match want {
+        Want::Data(name) => shared.data(name, micro_batch),
+        Want::Param(name) => Bind::Fixed(cx.layout.param(layer.params[position(&names.params, name)])),
+        Want::State(name) => Bind::Fixed(cx.layout.states[&layer.states[position(&names.states, name)]]),
+        Want::Count(name) => shared.count(name),
+        want => unreachable!("segments have no {want:?}"),
+    }
+}
+
+pub(super) fn position(names: &[String], name: &str) -> usize {
+    names.iter().position(|n| n == name).expect("programs ask for what their segment has")
+}
+
+/// `train.layers.backward`, `train.layers.backward.add` when all gradients of parameters are added, else with the names of those that are.
+fn backward_name(segment: &str, graph: &Graph, adds: &[(OutputRole, String)]) -> String {
+    let stem = format!("train.{segment}.backward");
+    let params = |names: &mut dyn Iterator<Item = &str>| names.filter(|n| n.starts_with("param.")).count();
+    let all = params(&mut graph.outputs.iter().map(|o| o.name.as_str()));
+    let added = params(&mut adds.iter().map(|(_, n)| n.as_str()));
+    match (adds.len(), added) {
+        (0, _) => stem,
+        (n, p) if n == p && p == all => format!("{stem}.add"),
+        _ => format!("{stem}.add[{}]", adds.iter().map(|(_, n)| n.as_str()).collect::<Vec<_>>().join(",")),
+    }
+}

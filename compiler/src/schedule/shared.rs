@@ -1,0 +1,127 @@
+//! What all micro-batches of a phase share.
+
+use super::bind::Want;
+use super::timeline::{Bind, Item, Timeline};
+use crate::emit::ALIGN;
+use crate::shard::ShardedModel;
+use forebay_dsl::model::Source;
+use forebay_ir::{DType, Graph, OutputRole, Type};
+use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
+use std::ops::Range;
+
+/// Contributions to a loss or metric that are summed over the same ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// The loss (all losses make one total), or the metric.
+    pub want: Want,
+    /// Mesh dimensions of a stage.
+    pub sums: Vec<u32>,
+}
+
+/// A phase in the making.
+pub struct Shared {
+    pub timeline: Timeline,
+    /// Data by (input, micro-batch).
+    pub data: IndexMap<(String, u32), Item>,
+    pub scalars: IndexMap<&'static str, Item>,
+    /// Counts of the losses, over all ranks once they are known.
+    pub counts: FxHashMap<String, Item>,
+    pub stats: FxHashMap<usize, Item>,
+    /// The item and how many are in it so far; the same list on all stages.
+    pub parts: IndexMap<Part, (Item, u32)>,
+    pub outputs: IndexMap<String, (Item, Type)>,
+    pub output_dims: FxHashMap<String, Vec<u64>>,
+    pub reports: Vec<(String, DType, Bind, bool)>,
+}
+
+/// A micro-batch between its forward and its backward pass.
+#[derive(Default)]
+pub struct Pass {
+    /// For each layer and carry output its memory.
+    pub carries: FxHashMap<Source, Item>,
+    /// For each layer its saved tensors.
+    pub saved: FxHashMap<usize, Item>,
+    /// Gradients of carries, by whose output they are.
+    pub gradients: FxHashMap<Source, Item>,
+}
+
+impl Shared {
+    /// An empty phase.
+    pub fn new(sharded: &ShardedModel, micro_batches: u32) -> Shared {
+        let model = &sharded.model;
+        let mut timeline = Timeline::default();
+        let bytes = model.batch * model.seq * DType::I32.bytes();
+        let data = (0..micro_batches)
+            .flat_map(|m| model.inputs.iter().map(move |i| (i.clone(), m)))
+            .map(|key| (key, timeline.permanent(bytes)))
+            .collect();
+        let scalars = ["step", "seed"].into_iter().map(|s| (s, timeline.permanent(ALIGN))).collect();
+        Shared {
+            timeline,
+            data,
+            scalars,
+            counts: FxHashMap::default(),
+            stats: FxHashMap::default(),
+            parts: IndexMap::new(),
+            outputs: IndexMap::new(),
+            output_dims: FxHashMap::default(),
+            reports: vec![],
+        }
+    }
+
+    pub fn data(&self, name: &str, micro_batch: u32) -> Bind {
+        Bind::Item(self.data[&(name.to_string(), micro_batch)], 0)
+    }
+
+    pub fn count(&mut self, name: &str) -> Bind {
+        let timeline = &mut self.timeline;
+        Bind::Item(*self.counts.entry(name.to_string()).or_insert_with(|| timeline.item(ALIGN)), 0)
+    }
+
+    pub fn stat(&mut self, stat: usize, bytes: u64) -> Bind {
+        let timeline = &mut self.timeline;
+        Bind::Item(*self.stats.entry(stat).or_insert_with(|| timeline.item(bytes)), 0)
+    }
+
+    /// One line for each contribution to a loss that this stage makes: how many there will be is known before.
+    pub fn prepare_parts(&mut self, sharded: &ShardedModel, layers: &Range<usize>, graphs: &[&Graph], micro_batches: u32) {
+        let mut totals: IndexMap<Part, u64> = IndexMap::new();
+        for (l, layer) in sharded.model.layers.iter().enumerate() {
+            for output in &graphs[layer.segment].outputs {
+                if let Some(part) = part_of(sharded, layer.segment, output.role, &output.name) {
+                    let total = totals.entry(part).or_default();
+                    *total += if layers.contains(&l) { u64::from(micro_batches) } else { 0 };
+                }
+            }
+        }
+        for (part, n) in totals {
+            let item = self.timeline.item(n.max(1) * ALIGN);
+            self.parts.insert(part, (item, 0));
+        }
+    }
+
+    /// Where the next contribution goes.
+    pub fn part(&mut self, sharded: &ShardedModel, segment: usize, want: &Want) -> Bind {
+        let (role, name) = match want {
+            Want::Loss(name) => (OutputRole::Loss, name),
+            Want::Metric(name) => (OutputRole::Metric, name),
+            want => unreachable!("{want:?} is no contribution to a loss"),
+        };
+        let part = part_of(sharded, segment, role, name).expect("losses and metrics have parts");
+        let (item, n) = self.parts.get_mut(&part).expect("counted before");
+        *n += 1;
+        Bind::Item(*item, u64::from(*n - 1) * ALIGN)
+    }
+}
+
+fn part_of(sharded: &ShardedModel, segment: usize, role: OutputRole, name: &str) -> Option<Part> {
+    let want = match role {
+        // All losses add up to one total.
+        OutputRole::Loss => Want::Loss(String::new()),
+        OutputRole::Metric => Want::Metric(name.to_string()),
+        _ => return None,
+    };
+    let sums = sharded.sums[segment].get(&(role, name.to_string())).cloned().unwrap_or_default();
+    Some(Part { want, sums })
+}

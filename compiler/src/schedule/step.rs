@@ -1,0 +1,287 @@
+//! The end of a step: gradients and losses over all ranks, norm, learning rate, AdamW, states.
+
+use super::bind::Want;
+use super::flow::{input_names, output_names};
+use super::layers::{Cx, position};
+use super::phases::Scheduler;
+use super::shared::{Part, Shared};
+use super::tensors::{Group, local_elements};
+use super::timeline::Bind;
+use super::SavedLayout;
+use crate::emit::ALIGN;
+use crate::optimizer::{self, Keep, Optimizer};
+use crate::rewrite;
+use crate::shard::Dense;
+use forebay_ir::{DType, InputRole, OutputRole};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+impl Scheduler<'_> {
+    /// Gradients of parameters that no loss depends on are zero.
+    pub(super) fn untouched_gradients(&mut self, cx: &Cx, shared: &mut Shared, written: &FxHashSet<usize>) {
+        let sharded = cx.sharded;
+        for &i in cx.stage.params.iter().filter(|i| !written.contains(i)) {
+            let at = Bind::Fixed(cx.layout.gradient(i));
+            let elements = local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh);
+            self.zero(shared, elements, self.wide, at, (sharded.model.layers.len() as u32, 0));
+        }
+    }
+
+    /// Sums gradients over the ranks that have terms of them, where each rank keeps all.
+    pub(super) fn sum_gradients(&mut self, cx: &Cx, shared: &mut Shared) {
+        for group in cx.layout.groups.iter().filter(|g| !g.sums.is_empty() && g.shards == 1) {
+            let at = Bind::Fixed(group.gradients);
+            self.sum_group(cx, shared, group, Keep::Whole, &mut |_, _| at);
+        }
+    }
+
+    fn sum_group(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        group: &Group,
+        keep: Keep,
+        shard: &mut dyn FnMut(&mut Shared, u64) -> Bind,
+    ) {
+        let (mesh, wide) = (&cx.sharded.mesh, self.wide);
+        let what = if keep == Keep::Whole { "all_reduce" } else { "reduce_scatter" };
+        let name = format!("optimizer.{what}.{}.{}", group.elements, mesh.describe(&group.sums).replace(" × ", "."));
+        let program = self.programs.get(&name, &SavedLayout::default(), || {
+            optimizer::summed(group.elements, &group.sums, keep, &mesh.dims, wide)
+        });
+        let slots = program.bind(shared, |want, bytes, shared| match want {
+            Want::State(_) => Bind::Fixed(group.gradients),
+            _ => shard(shared, bytes),
+        });
+        shared.timeline.call(&program, cx.sharded.model.layers.len() as u32, 0, slots);
+    }
+
+    /// Sums the contributions of all layers, micro-batches and ranks to each loss.
+    pub(super) fn sum_parts(&mut self, cx: &Cx, shared: &mut Shared) {
+        let model = &cx.sharded.model;
+        let layer = model.layers.len() as u32;
+        let parts = std::mem::take(&mut shared.parts);
+        let mut wants: Vec<Want> = vec![];
+        for part in parts.keys() {
+            if !wants.contains(&part.want) {
+                wants.push(part.want.clone());
+            }
+        }
+        for want in wants {
+            let of: Vec<(&Part, &(super::timeline::Item, u32))> = parts.iter().filter(|(p, _)| p.want == want).collect();
+            // Sums over different ranks first by themselves, then together.
+            let together = shared.timeline.item(of.len() as u64 * ALIGN);
+            let sum = Bind::Item(shared.timeline.permanent(ALIGN), 0);
+            for (i, (part, (item, n))) in of.iter().enumerate() {
+                let to = if of.len() == 1 { sum } else { Bind::Item(together, i as u64 * ALIGN) };
+                let group: Vec<u32> = [cx.sharded.mesh.dense(Dense::Pp), part.sums.clone()].concat();
+                self.sum_scalars(cx, shared, u64::from(*n), &group, Bind::Item(*item, 0), to, layer);
+            }
+            if of.len() > 1 {
+                self.sum_scalars(cx, shared, of.len() as u64, &[], Bind::Item(together, 0), sum, layer);
+            }
+            let wide = self.wide;
+            match want {
+                Want::Metric(name) => {
+                    if model.losses.iter().any(|l| l.main && l.name == name) {
+                        shared.reports.push(("loss".into(), wide, sum, true));
+                    }
+                    shared.reports.push((format!("loss.{name}"), wide, sum, true));
+                }
+                _ => shared.reports.push(("total_loss".into(), wide, sum, true)),
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what, over which ranks, from where to where")]
+    fn sum_scalars(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        n: u64,
+        group: &[u32],
+        from: Bind,
+        to: Bind,
+        layer: u32,
+    ) {
+        let (mesh, wide) = (&cx.sharded.mesh, self.wide);
+        let over = if group.is_empty() { String::new() } else { format!(".{}", mesh.describe(group).replace(" × ", ".")) };
+        let program = self.programs.get(&format!("sum.{n}{over}"), &SavedLayout::default(), || {
+            optimizer::sum_of_scalars(n, group, &mesh.dims, wide)
+        });
+        let slots = program.bind(shared, |want, _, _| match want {
+            Want::Metric(_) => to,
+            _ => from,
+        });
+        shared.timeline.call(&program, layer, 0, slots);
+    }
+
+    /// Norm, learning rate and AdamW, then the updates of states. Returns the first call that changes what a checkpoint holds.
+    pub(super) fn optimize(&mut self, cx: &Cx, shared: &mut Shared, optimizer: &Optimizer) -> u32 {
+        let layer = cx.sharded.model.layers.len() as u32;
+        let groups = &cx.layout.groups;
+        let gradients: Vec<Bind> = groups.iter().map(|g| self.own_gradients(cx, shared, g)).collect();
+        let mut squares = vec![];
+        for (group, gradients) in groups.iter().zip(&gradients) {
+            let chunks = group.shard() / optimizer::CHUNK;
+            let wide = self.wide;
+            let program = self.programs.get(&format!("optimizer.squares.{chunks}"), &SavedLayout::default(), || {
+                optimizer::squares(chunks, wide)
+            });
+            let sum = Bind::Item(shared.timeline.item(ALIGN), 0);
+            let slots = program.bind(shared, |want, _, _| match want {
+                Want::Metric(_) => sum,
+                _ => *gradients,
+            });
+            shared.timeline.call(&program, layer, 0, slots);
+            squares.push(sum);
+        }
+        let scalars = self.scalars(cx, shared, optimizer, &squares);
+
+        let commit = shared.timeline.len();
+        for (group, gradients) in groups.iter().zip(&gradients) {
+            self.adamw(cx, shared, optimizer, group, *gradients, &scalars);
+        }
+        self.update_states(cx, shared);
+        commit
+    }
+
+    /// Where the gradients lie that this rank's optimizer takes: its range of their sum, when masters are shared.
+    fn own_gradients(&mut self, cx: &Cx, shared: &mut Shared, group: &Group) -> Bind {
+        if group.shards == 1 {
+            return Bind::Fixed(group.gradients);
+        }
+        let mut own = None;
+        self.sum_group(cx, shared, group, Keep::Shard, &mut |shared, bytes| {
+            *own.get_or_insert_with(|| Bind::Item(shared.timeline.item(bytes), 0))
+        });
+        own.expect("the program has a slot for its result")
+    }
+
+    /// The scalars of the step, by name.
+    fn scalars(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        optimizer: &Optimizer,
+        squares: &[Bind],
+    ) -> FxHashMap<String, Bind> {
+        let mesh = &cx.sharded.mesh;
+        let everyone: u64 = mesh.dims.iter().map(|d| u64::from(d.size)).product();
+        let stages = mesh.ranks(&mesh.dense(Dense::Pp));
+        // How many ranks of a stage have the same gradients.
+        let replicas: Vec<u64> =
+            cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards)).collect();
+        let names: Vec<String> = replicas.iter().map(u64::to_string).collect();
+        let name = format!("optimizer.scalars.{}", names.join("."));
+        let program = self
+            .programs
+            .get(&name, &SavedLayout::default(), || optimizer::scalars(optimizer, &replicas, &mesh.dims));
+        let mut scalars: FxHashMap<String, Bind> = FxHashMap::default();
+        let slots = program.bind(shared, |want, _, shared| match want {
+            Want::Scalar(_) => Bind::Item(shared.scalars["step"], 0),
+            Want::CarryIn(name) => {
+                squares[name.strip_prefix("squares.").and_then(|n| n.parse().ok()).unwrap_or(0usize)]
+            }
+            Want::Metric(name) => {
+                let bind = Bind::Item(shared.timeline.permanent(ALIGN), 0);
+                scalars.insert(name.clone(), bind);
+                bind
+            }
+            want => unreachable!("the optimizer's scalars have no {want:?}"),
+        });
+        shared.timeline.call(&program, cx.sharded.model.layers.len() as u32, 0, slots);
+        for name in ["grad_norm", "lr"] {
+            shared.reports.push((name.into(), DType::F64, scalars[name], true));
+        }
+        scalars
+    }
+
+    fn adamw(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        optimizer: &Optimizer,
+        group: &Group,
+        gradients: Bind,
+        scalars: &FxHashMap<String, Bind>,
+    ) {
+        let layer = cx.sharded.model.layers.len() as u32;
+        let (n, wide) = (group.shard(), self.wide);
+        // Ranges become copies by gathering; else the same kernel makes both.
+        let narrow = if group.shards > 1 { wide } else { self.narrow };
+        let rewriting = self.rewriting;
+        let name = format!("optimizer.adamw.{}.{n}", if group.decays { "decay" } else { "no_decay" });
+        let program = self.programs.get(&name, &SavedLayout::default(), || {
+            rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, wide, narrow), rewriting).0
+        });
+        let slots = program.bind(shared, |want, _, _| match want {
+            Want::State(name) => Bind::Fixed(match name.as_str() {
+                "param" => group.params,
+                "first" => group.first,
+                "second" => group.second,
+                _ => group.copies,
+            }),
+            Want::GradIn(_) => gradients,
+            Want::CarryIn(name) => scalars[name],
+            want => unreachable!("AdamW has no {want:?}"),
+        });
+        shared.timeline.call(&program, layer, 0, slots);
+        if group.shards > 1 {
+            let (mesh, narrow) = (&cx.sharded.mesh, self.narrow);
+            let name = format!("optimizer.gather.{}.{}", group.elements, mesh.describe(&group.sums).replace(" × ", "."));
+            let program = self.programs.get(&name, &SavedLayout::default(), || {
+                optimizer::gathered(group.elements, &group.sums, &mesh.dims, wide, narrow)
+            });
+            let slots = program.bind(shared, |want, _, _| match want {
+                Want::State(name) if name == "param" => Bind::Fixed(group.params),
+                _ => Bind::Fixed(group.copies),
+            });
+            shared.timeline.call(&program, layer, 0, slots);
+        }
+    }
+
+    fn update_states(&mut self, cx: &Cx, shared: &mut Shared) {
+        let model = &cx.sharded.model;
+        let order = model.update_order().expect("checked: layers do not update states that they read from each other");
+        for l in order.into_iter().filter(|l| cx.stage.layers.contains(l)) {
+            let layer = &model.layers[l];
+            self.sum_stats(cx, shared, l);
+            let segment = &model.segments[layer.segment];
+            let graph = segment.update.as_ref().expect("the order lists layers with updates");
+            let states_in = input_names(graph, InputRole::State);
+            let stats = input_names(graph, InputRole::Stat);
+            let states_out = output_names(graph, OutputRole::State);
+            let name = format!("train.{}.update", segment.name);
+            let program = self.programs.get(&name, &SavedLayout::default(), || graph.clone());
+            let slots = program.bind(shared, |want, bytes, shared| match want {
+                Want::State(name) => {
+                    let read = states_in.iter().position(|n| n == name).map(|i| layer.update_states[i]);
+                    let state = read.unwrap_or_else(|| layer.update_outputs[position(&states_out, name)]);
+                    Bind::Fixed(cx.layout.states[&state])
+                }
+                Want::Stat(name) => shared.stat(layer.update_stats[position(&stats, name)], bytes),
+                want => unreachable!("updates have no {want:?}"),
+            });
+            shared.timeline.call(&program, l as u32, 0, slots);
+        }
+    }
+
+    /// Statistics over all ranks, before they are used.
+    fn sum_stats(&mut self, cx: &Cx, shared: &mut Shared, l: usize) {
+        let layer = &cx.sharded.model.layers[l];
+        let graph = cx.forward[layer.segment];
+        for (name, stat) in output_names(graph, OutputRole::Stat).into_iter().zip(layer.stats.clone()) {
+            let group = cx.sharded.sums[layer.segment].get(&(OutputRole::Stat, name.clone())).cloned().unwrap_or_default();
+            if group.is_empty() {
+                continue;
+            }
+            let value = graph.output(OutputRole::Stat, &name).expect("one of its outputs");
+            let dims: Vec<u64> = graph.dims(&graph.ty(value).axes).into_iter().map(|(_, n)| n).collect();
+            let of = graph.ty(value).dtype;
+            let own = shared.stat(stat, graph.bytes(value));
+            let all = shared.timeline.item(graph.bytes(value));
+            shared.stats.insert(stat, all);
+            self.all_reduce(cx, shared, (&dims, of), &group, (own, Bind::Item(all, 0)), l as u32);
+        }
+    }
+}
