@@ -270,6 +270,8 @@ pub(super) fn key_of(graph: &Graph, value: ValueId) -> Key {
         Op::Group { .. } | Op::Offsets { .. } | Op::ScatterAdd { .. } | Op::Concat { .. } => {
             Key { orders: operand_orders(), ..plain }
         }
+        // Counts are by source, then by group.
+        Op::Comm(comm) if comm.arity() == 2 => Key { orders: operand_orders(), ..plain },
         _ => plain,
     }
 }

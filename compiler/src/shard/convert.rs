@@ -35,7 +35,7 @@ impl Partitioner<'_> {
         let node = self.whole.node(value);
         let own = self.own(value).clone();
         let operands = match &node.op {
-            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_)
+            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Broadcast(_)
                 if !self.trained[value.index()] && own == Layout::default() && !node.operands.is_empty() =>
             {
                 let axes = |o: &ValueId| self.whole.ty(*o).axes.clone();
