@@ -53,7 +53,8 @@ pub enum GenerateError {
 pub struct Generator<'a, 'p> {
     executor: &'a mut Executor<'p>,
     phase: PhaseId,
-    logits: &'p OutputTensor,
+    /// With the rank that has it.
+    logits: (usize, &'p OutputTensor),
     batch: Batch,
     text: Vec<u8>,
     sampling: Sampling,
@@ -73,13 +74,13 @@ impl<'a, 'p> Generator<'a, 'p> {
     ) -> Result<Generator<'a, 'p>, GenerateError> {
         let id = executor.phase_named("generate")?;
         let phase = executor.phase(id);
-        let logits = phase.outputs.iter().find(|o| o.name == "logits" && o.dims.len() == 3 && o.dims[1] == phase.seq);
+        let logits = executor.output_named(id, "logits").filter(|(_, o)| o.dims.len() == 3 && o.dims[1] == phase.seq);
         let logits = logits.ok_or_else(|| {
             GenerateError::NoLogits(
                 phase.outputs.iter().map(|o| format!("{}{:?}", o.name, o.dims)).collect::<Vec<_>>().join(", "),
             )
         })?;
-        let vocab = (executor.plan().settings.vocab.min(logits.dims[2])) as usize;
+        let vocab = (executor.plan().settings.vocab.min(logits.1.dims[2])) as usize;
         if let Some(byte) = prompt.iter().copied().find(|b| usize::from(*b) >= vocab) {
             return Err(GenerateError::Prompt { byte, vocab });
         }
@@ -99,12 +100,13 @@ impl<'a, 'p> Generator<'a, 'p> {
         fill(&mut self.batch, window);
         self.executor.start(self.phase, &self.batch, 1)?;
         self.executor.commit(self.phase, 1)?;
-        let width = self.logits.dims[2] as usize;
+        let (_, output) = self.logits;
+        let width = output.dims[2] as usize;
         // Data are bytes: what lies above was never trained on.
         let tokens = width.min(256);
         let bytes = self.executor.output(self.logits);
         self.candidates.clear();
-        let logit = |token| element(self.logits.dtype, bytes, last * width + token);
+        let logit = |token| element(output.dtype, bytes, last * width + token);
         self.candidates.extend((0..tokens).map(|t| (logit(t), t)).filter(|(l, _)| !l.is_nan()));
         let random = hash::unit(hash::at(hash::key(self.sampling.seed, "generate"), self.text.len() as u64));
         let token = choose(&mut self.candidates, &self.sampling, random).ok_or(GenerateError::NotNumbers)?;

@@ -18,27 +18,32 @@ const GRAIN: usize = 1 << 16;
 /// Gives every tensor its first value.
 pub fn initialise(executor: &mut Executor) {
     let (seed, threads) = (executor.seed(), executor.threads());
-    for tensor in &executor.plan().roles[0].tensors {
+    executor.each_part(|tensor, part, bytes| {
         let key = hash::key(seed, &tensor.name);
-        if tensor.init != Init::FromParam {
-            fill(executor.tensor_mut(tensor), tensor.dtype, threads, &|i| value(tensor.init, key, i as u64));
+        match tensor.init {
+            Init::FromParam => {}
+            init if part.is_prefix() => fill(bytes, tensor.dtype, threads, &|i| value(init, key, i as u64)),
+            init => fill(bytes, tensor.dtype, threads, &|i| value(init, key, part.whole_index(i as u64))),
         }
-    }
+    });
     refresh_copies(executor);
 }
 
 /// Makes the copies of parameters in the compute type again, after parameters were changed from outside.
 pub fn refresh_copies(executor: &mut Executor) {
-    let tensors = &executor.plan().roles[0].tensors;
-    let params = tensors.iter().filter(|t| t.kind == TensorKind::Param);
-    let params: HashMap<&str, &Tensor> = params.map(|t| (t.name.as_str(), t)).collect();
     let threads = executor.threads();
-    for copy in tensors.iter().filter(|t| t.init == Init::FromParam) {
-        if let Some(param) = params.get(copy.name.as_str()) {
-            // A copy of the master's bytes, so that no two borrows of the arena meet.
-            let master = executor.tensor(param).to_vec();
-            fill(executor.tensor_mut(copy), copy.dtype, threads, &|i| element(param.dtype, &master, i));
-        }
+    let (copies, others): (Vec<&Tensor>, Vec<&Tensor>) =
+        executor.tensors().into_iter().partition(|t| t.init == Init::FromParam);
+    let params: HashMap<&str, &Tensor> =
+        others.into_iter().filter(|t| t.kind == TensorKind::Param).map(|t| (t.name.as_str(), t)).collect();
+    for copy in copies {
+        let Some(param) = params.get(copy.name.as_str()) else { continue };
+        // The whole master, from all ranks: a rank's copy may be of more than it has of the master.
+        let master = executor.whole(param).into_owned();
+        executor.each_part_of(copy, |tensor, part, bytes| {
+            let of_master = |i| element(param.dtype, &master, part.whole_index(i as u64) as usize);
+            fill(bytes, tensor.dtype, threads, &of_master);
+        });
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! * [`exec`]: a plan with its memory, run call by call. * [`kernels`]: what instructions do. * [`pool`]: threads.
 //! * [`init`]: first values of tensors. * [`data`]: files to batches. * [`mod@train`]: the loop. * [`checkpoint`]: saved state. * [`generate`]: samples.
-//! * [`hash`]: hashes and counter-based random values.
+//! * [`comm`]: what ranks need from each other. * [`hash`]: hashes and counter-based random values.
 
 pub mod checkpoint;
+pub mod comm;
 pub mod data;
 pub mod exec;
 pub mod generate;

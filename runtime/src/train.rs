@@ -10,9 +10,9 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, DataInfo, Saver};
 use crate::data::{Batch, Dataset};
-use crate::exec::{Cause, ExecError, Executor, PhaseId, Profile, Roofline, memory_by_kind};
+use crate::exec::{Cause, ExecError, Executor, PhaseId, Profile, Roofline};
 use crate::hash;
-use forebay_plan::{MemoryUse, Phase, Report};
+use forebay_plan::{MemoryUse, Report, Role};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -224,6 +224,11 @@ impl<'a, 'p> Trainer<'a, 'p> {
         self.executor.profile()
     }
 
+    /// The same of every rank, with its role.
+    pub fn profiles(&self) -> impl Iterator<Item = (&'p Role, &Profile)> {
+        self.executor.profiles()
+    }
+
     /// See [`Executor::roofline`].
     pub fn roofline(&self) -> Roofline {
         self.executor.roofline()
@@ -275,10 +280,9 @@ impl<'a, 'p> Trainer<'a, 'p> {
         self.dataset.fill_training(&mut self.batch, self.executor.seed(), step);
         self.executor.start(self.train, &self.batch, step)?;
         let phase = self.executor.phase(self.train);
-        let early = |r: &&Report| r.before_commit && r.name != "lr";
-        self.check(phase.reports.iter().filter(early), self.train, step)?;
+        self.check(|r| r.before_commit && r.name != "lr", self.train, step)?;
         self.executor.commit(self.train, step)?;
-        let report = |name| report(self.executor, phase, name);
+        let report = |name| self.executor.report_named(self.train, name);
         let (loss, grad_norm, lr) = (report("loss"), report("grad_norm"), report("lr"));
         self.step = step;
         if self.recent.len() == RECENT {
@@ -299,7 +303,6 @@ impl<'a, 'p> Trainer<'a, 'p> {
     /// # Errors
     /// When the loss is no number.
     pub fn evaluate(&mut self) -> Result<Evaluation, TrainError> {
-        let phase = self.executor.phase(self.eval);
         let batches = self.dataset.validation_batches(self.eval_batch.rows());
         let (mut sum, mut tokens) = (0.0, 0);
         let step = self.step.max(1);
@@ -307,23 +310,23 @@ impl<'a, 'p> Trainer<'a, 'p> {
             self.dataset.fill_validation(&mut self.eval_batch, number);
             self.executor.start(self.eval, &self.eval_batch, step)?;
             self.executor.commit(self.eval, step)?;
-            self.check(phase.reports.iter().filter(|r| r.name == "loss"), self.eval, step)?;
+            self.check(|r| r.name == "loss", self.eval, step)?;
             let labelled = self.eval_batch.labelled() as u64;
-            sum += report(self.executor, phase, "loss") * labelled as f64;
+            sum += self.executor.report_named(self.eval, "loss") * labelled as f64;
             tokens += labelled;
         }
         Ok(Evaluation { loss: sum / tokens as f64, tokens })
     }
 
     /// Are these reports numbers?
-    fn check<'r>(
-        &mut self,
-        mut reports: impl Iterator<Item = &'r Report>,
-        id: PhaseId,
-        step: u64,
-    ) -> Result<(), TrainError> {
-        let Some(bad) = reports.find(|r| !self.executor.report(r).is_finite()) else { return Ok(()) };
-        let value = self.executor.report(bad);
+    fn check(&mut self, which: impl Fn(&Report) -> bool, id: PhaseId, step: u64) -> Result<(), TrainError> {
+        let mut reports = self.executor.reports(id).filter(|r| which(r.report));
+        let Some((bad, value)) =
+            reports.find_map(|r| Some((r.report, self.executor.value(&r))).filter(|(_, value)| !value.is_finite()))
+        else {
+            return Ok(());
+        };
+        drop(reports);
         let batch = if id == self.train { &self.batch } else { &self.eval_batch };
         let cause = Box::new(self.executor.diagnose(id, batch, step)?);
         Err(TrainError::NotFinite { what: bad.name.clone(), value, step, cause })
@@ -342,7 +345,7 @@ impl<'a, 'p> Trainer<'a, 'p> {
     }
 
     fn summary(&self, evaluation: Option<Evaluation>) -> Summary {
-        let role = &self.executor.plan().roles[0];
+        let (peak_bytes, memory) = self.executor.peak_memory();
         let (tokens, seconds) = self.timed;
         let mean = self.recent.iter().sum::<f64>() / self.recent.len() as f64;
         Summary {
@@ -351,14 +354,9 @@ impl<'a, 'p> Trainer<'a, 'p> {
             evaluation,
             order0_bits: self.dataset.order0_bits(),
             tokens_per_s: (tokens > 0).then(|| tokens as f64 / seconds),
-            peak_bytes: role.device_bytes + role.host_bytes,
-            memory: memory_by_kind(role),
+            peak_bytes,
+            memory,
             checkpoint: self.checkpoint.as_ref().map(|(_, folder)| folder.clone()),
         }
     }
-}
-
-/// A report by name; NaN when the phase does not have it.
-fn report(executor: &Executor, phase: &Phase, name: &str) -> f64 {
-    phase.reports.iter().find(|r| r.name == name).map_or(f64::NAN, |r| executor.report(r))
 }

@@ -241,7 +241,13 @@ fn kernels_do_not_allocate() {
         let pool = Pool::new(2);
         wait_for_helper(&pool);
         let scratch = Scratch::new(need, pool.workers());
-        let cx = KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key: RandomKeyArgs::default() };
+        let cx = KernelCx {
+            pool: &pool,
+            scratch: &scratch,
+            buffers: &buffers,
+            key: RandomKeyArgs::default(),
+            coordinates: &[],
+        };
         for (kernel, prepared) in kernels.iter().zip(&prepared) {
             let before = ALLOCATIONS.load(Ordering::SeqCst);
             for _ in 0..3 {

@@ -75,7 +75,13 @@ impl Memory {
             .zip(&mut self.data)
             .map(|(b, d)| Buf { ptr: d.as_mut_ptr().cast(), dtype: b.dtype, elements: b.elements as usize })
             .collect();
-        let cx = KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key: RandomKeyArgs::default() };
+        let cx = KernelCx {
+            pool: &pool,
+            scratch: &scratch,
+            buffers: &buffers,
+            key: RandomKeyArgs::default(),
+            coordinates: &[],
+        };
         let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(flops));
         let run = |kernel: &Prepared| {
             // SAFETY: the buffers are as large as the kernel's views.

@@ -80,8 +80,7 @@ impl Checkpoint {
             Contents::All => is_saved(kind),
             Contents::Model => kind == TensorKind::Param || kind == TensorKind::State,
         };
-        let plan = executor.plan();
-        let tensors: Vec<&Tensor> = plan.roles[0].tensors.iter().filter(|t| wanted(t.kind)).collect();
+        let tensors: Vec<&Tensor> = executor.tensors().into_iter().filter(|t| wanted(t.kind)).collect();
         let saved: HashMap<(&str, TensorKind), &SavedTensor> =
             self.index.tensors.iter().filter(|t| wanted(t.kind)).map(|t| ((t.name.as_str(), t.kind), t)).collect();
         let differences = differences(&tensors, &saved);
@@ -95,13 +94,15 @@ impl Checkpoint {
             }
             let path = self.folder.join(file);
             let mut reader = Reader::open(&path)?;
+            let mut bytes = vec![];
             for tensor in of_file {
-                let bytes = executor.tensor_mut(tensor);
-                reader.read(&key(tensor), tensor.dtype, &tensor.dims, bytes)?;
-                if hash::hex(Hasher::of(bytes)) != saved[&(tensor.name.as_str(), tensor.kind)].hash {
+                bytes.resize(tensor.bytes() as usize, 0);
+                reader.read(&key(tensor), tensor.dtype, &tensor.dims, &mut bytes)?;
+                if hash::hex(Hasher::of(&bytes)) != saved[&(tensor.name.as_str(), tensor.kind)].hash {
                     let why = format!("the bytes of `{}` are not those that were saved", key(tensor));
                     return Err(CheckpointError::Damaged { path, why });
                 }
+                executor.set_whole(tensor, &bytes);
             }
         }
         init::refresh_copies(executor);

@@ -106,21 +106,28 @@ impl Saver {
         let plan = executor.plan();
         let _ = fs::remove_dir_all(folder);
         fs::create_dir(folder).map_err(|error| self.failed(folder, error))?;
-        let of_file = |file: &'static str| {
-            plan.roles[0].tensors.iter().filter(move |t| is_saved(t.kind) && file_of(t.kind) == file)
-        };
+        let tensors = executor.tensors();
+        let of_file = |file| tensors.iter().copied().filter(move |t| is_saved(t.kind) && file_of(t.kind) == file);
         let mut saved = vec![];
         for file in [MODEL_FILE, OPTIMIZER_FILE] {
-            let part = |t| Part { name: key(t), dtype: t.dtype, dims: &t.dims, bytes: executor.tensor(t) };
-            let mut parts: Vec<Part> = of_file(file).map(part).collect();
-            saved.extend(of_file(file).map(|t| SavedTensor {
+            let tensors: Vec<&Tensor> = of_file(file).collect();
+            let parts: Vec<Part> =
+                tensors.iter().map(|t| Part { name: key(t), dtype: t.dtype, dims: &t.dims }).collect();
+            // One tensor at a time: it may have to be put together.
+            let mut hashes = vec![0; tensors.len()];
+            let mut bytes = |i: usize| {
+                let bytes = executor.whole(tensors[i]);
+                hashes[i] = Hasher::of(&bytes);
+                bytes
+            };
+            self.write_file(&folder.join(file), |out| tensors::write(out, &parts, &mut bytes))?;
+            saved.extend(tensors.iter().zip(hashes).map(|(t, hash)| SavedTensor {
                 name: t.name.clone(),
                 kind: t.kind,
                 dtype: t.dtype,
                 dims: t.dims.clone(),
-                hash: hash::hex(Hasher::of(executor.tensor(t))),
+                hash: hash::hex(hash),
             }));
-            self.write_file(&folder.join(file), |out| tensors::write(out, &mut parts))?;
         }
         self.write_file(&folder.join(PLAN_FILE), |out| plan.write_to(out))?;
         let index = Index {

@@ -8,6 +8,7 @@ use super::CheckpointError;
 use forebay_plan::DType;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,16 +22,27 @@ pub struct Part<'a> {
     pub name: String,
     pub dtype: DType,
     pub dims: &'a [u64],
-    pub bytes: &'a [u8],
 }
 
-/// Writes a file. Tensors stand by falling size of their elements (so that all are aligned), then by name.
-pub fn write(out: &mut impl Write, parts: &mut [Part]) -> io::Result<()> {
-    parts.sort_by(|a, b| b.dtype.bytes().cmp(&a.dtype.bytes()).then_with(|| a.name.cmp(&b.name)));
+impl Part<'_> {
+    fn bytes(&self) -> usize {
+        (self.dims.iter().product::<u64>() * self.dtype.bytes()) as usize
+    }
+}
+
+/// Writes a file of parts, of which `bytes` gives the i-th when its turn comes. Tensors stand by falling size of their elements (so that all are aligned), then by name.
+pub fn write<'b>(
+    out: &mut impl Write,
+    parts: &[Part],
+    mut bytes: impl FnMut(usize) -> Cow<'b, [u8]>,
+) -> io::Result<()> {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(parts[i].dtype.bytes()), &parts[i].name));
     let mut end = 0;
-    let infos = parts.iter().map(|part| {
+    let infos = order.iter().map(|&i| {
+        let part = &parts[i];
         let start = end;
-        end += part.bytes.len();
+        end += part.bytes();
         let shape = part.dims.iter().map(|d| *d as usize).collect();
         (part.name.clone(), TensorInfo { dtype: dtype(part.dtype), shape, data_offsets: (start, end) })
     });
@@ -40,7 +52,7 @@ pub fn write(out: &mut impl Write, parts: &mut [Part]) -> io::Result<()> {
     header.resize(header.len().next_multiple_of(8), b' ');
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    parts.iter().try_for_each(|part| out.write_all(part.bytes))
+    order.iter().try_for_each(|&i| out.write_all(&bytes(i)))
 }
 
 /// An open file.
@@ -105,18 +117,19 @@ fn dtype(dtype: DType) -> Dtype {
 mod tests {
     use super::*;
 
-    fn parts<'a>(a: &'a [u8], b: &'a [u8]) -> Vec<Part<'a>> {
-        vec![
-            Part { name: "x.b".into(), dtype: DType::Bf16, dims: &[1], bytes: b },
-            Part { name: "a".into(), dtype: DType::F32, dims: &[2, 1], bytes: a },
-        ]
+    fn write_both(out: &mut impl Write, a: &[u8], b: &[u8]) -> io::Result<()> {
+        let parts = [
+            Part { name: "x.b".into(), dtype: DType::Bf16, dims: &[1] },
+            Part { name: "a".into(), dtype: DType::F32, dims: &[2, 1] },
+        ];
+        write(out, &parts, |i| Cow::Borrowed([b, a][i]))
     }
 
     #[test]
     fn the_library_reads_what_we_write() {
         let (a, b) = ([1, 2, 3, 4, 5, 6, 7, 8], [9, 10]);
         let mut file = vec![];
-        write(&mut file, &mut parts(&a, &b)).expect("memory does not fail");
+        write_both(&mut file, &a, &b).expect("memory does not fail");
         let read = safetensors::SafeTensors::deserialize(&file).expect("a valid file");
         let tensor = read.tensor("a").expect("it is there");
         assert_eq!((tensor.dtype(), tensor.shape(), tensor.data()), (Dtype::F32, &[2, 1][..], &a[..]));
@@ -127,14 +140,14 @@ mod tests {
     fn every_truncation_and_every_short_write_is_noticed() {
         let (a, b) = ([1, 2, 3, 4, 5, 6, 7, 8], [9, 10]);
         let mut file = vec![];
-        write(&mut file, &mut parts(&a, &b)).expect("memory does not fail");
+        write_both(&mut file, &a, &b).expect("memory does not fail");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("x.safetensors");
         for length in 0..file.len() {
             std::fs::write(&path, &file[..length]).expect("a file");
             assert!(matches!(Reader::open(&path), Err(CheckpointError::Damaged { .. })), "{length}");
             let mut full_disk = &mut vec![0; length][..];
-            assert!(write(&mut full_disk, &mut parts(&a, &b)).is_err());
+            assert!(write_both(&mut full_disk, &a, &b).is_err());
         }
         std::fs::write(&path, &file).expect("a file");
         let mut reader = Reader::open(&path).expect("a whole file");

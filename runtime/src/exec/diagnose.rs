@@ -3,11 +3,12 @@
 //! The calls before the commit change nothing that lasts, so they can be run once more, instruction by instruction, with a look at everything
 //! that each of them wrote. Minus infinity is what masks are made of and never blamed; plus infinity is blamed when there is no NaN.
 
-use super::{ExecError, Executor, PhaseId, Place, element, is_saved};
+use super::{ExecError, Executor, PhaseId, Place, Rank, element, is_saved};
 use crate::data::Batch;
 use crate::kernels::Buf;
-use forebay_plan::{Arg, Buffer, BufferId, Call, DType, Kernel, Operand, RaggedDim, Tensor};
+use forebay_plan::{Arg, Buffer, BufferId, DType, Kernel, Operand, RaggedDim, Tensor};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 /// What is wrong with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,46 +59,83 @@ struct Written {
     op: String,
 }
 
+/// What a rank has found: the first NaN and the first infinity, each with the number of its call and instruction.
+#[derive(Debug, Default)]
+struct Found {
+    nan: Option<(usize, usize, Place)>,
+    infinite: Option<(usize, usize, Place)>,
+}
+
 impl Executor<'_> {
     /// Runs the calls before the phase's commit again to find where the first NaN (or else the first overflow) comes from.
     ///
     /// # Errors
     /// When data make a kernel stop.
     pub fn diagnose(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<Cause, ExecError> {
-        let plan = self.plan;
-        let tensors = self.role.tensors.iter().filter(|t| is_saved(t.kind));
-        if let Some((tensor, suspect)) = tensors.filter_map(|t| Some((t, self.suspect_tensor(t)?))).next() {
-            return Ok(Cause::Tensor(tensor.name.clone(), suspect));
+        for rank in &self.ranks {
+            let tensors = rank.role.tensors.iter().filter(|t| is_saved(t.kind));
+            if let Some((tensor, suspect)) = tensors.filter_map(|t| Some((t, rank.suspect_tensor(t)?))).next() {
+                return Ok(Cause::Tensor(tensor.name.clone(), suspect));
+            }
         }
+        let found: Mutex<Vec<Found>> = Mutex::new(vec![]);
+        let alone = self.ranks.len() == 1;
+        self.on_all(&|rank| {
+            let own = rank.look(id, batch, step, alone)?;
+            found.lock().unwrap_or_else(PoisonError::into_inner).push(own);
+            Ok(())
+        })?;
+        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Ranks run the same calls at about the same time: the lowest number is the best guess at who was first.
+        let (nan, infinite): (Vec<_>, Vec<_>) = found.into_iter().map(|f| (f.nan, f.infinite)).unzip();
+        let first = |of: Vec<Option<(usize, usize, Place)>>| {
+            of.into_iter().flatten().min_by_key(|(call, index, place)| (is_comm(&place.op), *call, *index))
+        };
+        Ok(match (first(nan), first(infinite)) {
+            (Some((_, _, place)), _) => Cause::Instruction(place, Suspect::NaN),
+            (None, Some((_, _, place))) => Cause::Instruction(place, Suspect::Infinite),
+            (None, None) => Cause::Unknown,
+        })
+    }
+}
+
+/// What comes from another rank was made there.
+fn is_comm(op: &str) -> bool {
+    ["exchange", "all_to_all_v", "recv"].contains(&op)
+}
+
+impl Rank<'_> {
+    /// Runs the calls before the commit, looking at all that is written. It ends at the first NaN only when nobody waits for it.
+    fn look(&mut self, id: PhaseId, batch: &Batch, step: u64, alone: bool) -> Result<Found, ExecError> {
+        let plan = self.plan;
+        let mut found = Found::default();
         self.write_inputs(id, batch, step)?;
         let phase = self.phase(id);
-        let mut overflow = None;
-        for call in &phase.calls[..phase.commit as usize] {
+        for (number, call) in phase.calls[..phase.commit as usize].iter().enumerate() {
             self.bind(call);
             let program = &plan.programs[call.program as usize];
             for (index, instruction) in program.instructions.iter().enumerate() {
                 self.instruction(call, index, step)?;
-                match self.suspect_result(&instruction.kernel, &program.buffers) {
-                    Some((Suspect::NaN, op)) => {
-                        return Ok(Cause::Instruction(self.blame(call, index, op), Suspect::NaN));
-                    }
-                    Some((Suspect::Infinite, op)) if overflow.is_none() => {
-                        overflow = Some(Cause::Instruction(self.blame(call, index, op), Suspect::Infinite));
-                    }
-                    _ => {}
+                if found.nan.is_some() {
+                    continue;
+                }
+                let Some((suspect, op)) = self.suspect_result(&instruction.kernel, &program.buffers) else { continue };
+                let place = Place { op, ..self.place(call, index) };
+                match suspect {
+                    Suspect::NaN => found.nan = Some((number, index, place)),
+                    Suspect::Infinite => drop(found.infinite.get_or_insert((number, index, place))),
+                }
+                if alone && found.nan.is_some() {
+                    return Ok(found);
                 }
             }
         }
-        Ok(overflow.unwrap_or(Cause::Unknown))
-    }
-
-    fn blame(&self, call: &Call, index: usize, op: String) -> Place {
-        Place { op, ..self.place(call, index) }
+        Ok(found)
     }
 
     fn suspect_tensor(&self, tensor: &Tensor) -> Option<Suspect> {
-        let elements = tensor.elements() as usize;
         let bytes = self.tensor(tensor);
+        let elements = bytes.len() / tensor.dtype.bytes() as usize;
         (0..elements).filter_map(|i| suspect(element(tensor.dtype, bytes, i))).max()
     }
 
@@ -132,6 +170,10 @@ fn suspect(value: f64) -> Option<Suspect> {
 
 /// What a kernel writes, with the name of the operation that makes it.
 fn written(kernel: &Kernel) -> Vec<Written> {
+    if let Kernel::AllToAllV(_) = kernel {
+        // Rows that others made; what lies behind them says nothing.
+        return vec![];
+    }
     let ragged = match kernel {
         // Dimensions of the result: those of the batch, rows, columns, groups.
         Kernel::Matmul(k) => k.groups.as_ref().and_then(|groups| match groups.ragged {

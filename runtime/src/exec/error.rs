@@ -1,5 +1,6 @@
 //! Why a plan cannot be run, or stopped.
 
+use crate::comm::CommError;
 use crate::kernels::{KernelError, PrepareError};
 use forebay_plan::{MemoryUse, Violation};
 use std::fmt;
@@ -33,8 +34,8 @@ pub enum ExecError {
     /// The plan's verifier says no.
     #[error("the plan is invalid:\n{}", list(.0))]
     Invalid(Vec<Violation>),
-    /// It is for more than one rank.
-    #[error("the plan is for {0} ranks, and this machine runs plans for one")]
+    /// It is for too many ranks.
+    #[error("the plan is for {0} ranks, more than one process runs")]
     Ranks(u64),
     /// It has no phase of this name.
     #[error("the plan cannot `{phase}`; it can: {}", .known.join(", "))]
@@ -45,7 +46,7 @@ pub enum ExecError {
         known: Vec<String>,
     },
     /// There is not enough memory.
-    #[error("{}", memory(*needed, *available, by_kind))]
+    #[error("{}", memory(*needed, *available, by_kind, *ranks))]
     Memory {
         /// Bytes.
         needed: u64,
@@ -53,6 +54,8 @@ pub enum ExecError {
         available: Option<u64>,
         /// Where they go.
         by_kind: MemoryUse,
+        /// How many ranks need it together.
+        ranks: usize,
     },
     /// A kernel has no meaning.
     #[error("{place} cannot be run: {error}")]
@@ -72,6 +75,32 @@ pub enum ExecError {
         /// Why.
         error: KernelError,
     },
+    /// An instruction got nothing from other ranks.
+    #[error("at step {step}, {place} stopped: {error}")]
+    Comm {
+        /// The step.
+        step: u64,
+        /// Which instruction.
+        place: Box<Place>,
+        /// Why.
+        error: CommError,
+    },
+    /// A rank gave up, and so all did.
+    #[error("rank {rank}: {error}{}", waiters(.waiting))]
+    Rank {
+        /// Which gave up first.
+        rank: u32,
+        /// Why.
+        error: Box<ExecError>,
+        /// Ranks that waited for it, and where.
+        waiting: Vec<(u32, Place)>,
+    },
+    /// A mistake of ours.
+    #[error("it panicked: {0}")]
+    Panic(String),
+    /// A rank gave up earlier, and the others were left in the middle of a step.
+    #[error("a rank has given up before")]
+    Broken,
     /// The data are not what the phase takes.
     #[error("the plan reads `{0}`, which the data do not have")]
     Input(String),
@@ -81,7 +110,11 @@ fn list(violations: &[Violation]) -> String {
     violations.iter().map(|v| format!("  {v}")).collect::<Vec<_>>().join("\n")
 }
 
-fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse) -> String {
+fn waiters(waiting: &[(u32, Place)]) -> String {
+    waiting.iter().map(|(rank, place)| format!("\n  rank {rank} waited in {place}")).collect()
+}
+
+fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse, ranks: usize) -> String {
     let available = available.map_or(String::new(), |bytes| format!(", and {} are available", human_bytes(bytes)));
     let MemoryUse { weights, gradients, optimizer, other, activations, .. } = *by_kind;
     let kinds = [
@@ -92,7 +125,8 @@ fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse) -> String {
         ("other", other),
     ];
     let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
-    format!("this plan needs {} of memory{available} ({})", human_bytes(needed), kinds.join(", "))
+    let ranks = if ranks == 1 { String::new() } else { format!(" for its {ranks} ranks") };
+    format!("this plan needs {} of memory{ranks}{available} ({})", human_bytes(needed), kinds.join(", "))
 }
 
 /// Bytes for people: `1.5 GiB`.
@@ -118,7 +152,7 @@ mod tests {
         assert_eq!(human_bytes(1536), "1.5 KiB");
         assert_eq!(human_bytes(150 << 20), "150 MiB");
         let by_kind = MemoryUse { weights: 1 << 30, activations: 3 << 30, ..MemoryUse::default() };
-        let error = ExecError::Memory { needed: 4 << 30, available: Some(1 << 30), by_kind };
+        let error = ExecError::Memory { needed: 4 << 30, available: Some(1 << 30), by_kind, ranks: 1 };
         let want = "this plan needs 4.0 GiB of memory, and 1.0 GiB are available \
             (weights 1.0 GiB, gradients 0 B, optimizer 0 B, activations 3.0 GiB, other 0 B)";
         assert_eq!(error.to_string(), want);

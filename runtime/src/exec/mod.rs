@@ -6,13 +6,18 @@
 //! commit: the calls from the commit on
 //! ```
 //!
+//! Every rank of the plan is a thread of this process with an arena and workers of its own ([`rank`]); they meet in [`crate::comm`]. A plan for one rank runs on the
+//! caller's thread.
+//!
 //! The order is the one that the plan gives: the calls of a phase one by one, the instructions of a program as they stand. That is a
 //! legal order for any number of streams, so events need no waiting here; the verifier proves that they are right.
 
 mod arena;
 mod diagnose;
 mod error;
+mod parts;
 mod profile;
+mod rank;
 mod roofline;
 #[cfg(test)]
 mod tests;
@@ -23,18 +28,19 @@ pub use error::{ExecError, Place, human_bytes};
 pub use profile::{Event, Profile, ProfileRow, Traced, kind};
 pub use roofline::Roofline;
 
+use crate::comm::{CommError, Crew, coordinates, ranks, shared};
 use crate::data::Batch;
-use crate::kernels::{self, Buf, Cpu, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
-use crate::pool::Pool;
-use forebay_plan::{
-    Call, DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Scalar, Space, Tensor, TensorKind,
-};
-use std::time::Instant;
+use crate::kernels::Cpu;
+use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Tensor, TensorKind};
+use rank::Rank;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// How to run a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct ExecOptions {
-    /// Threads that compute; all that the machine has when 0. Results do not depend on it.
+    /// Threads that compute, shared out to the ranks, at least one each; all that the machine has when 0. Results do not depend on it.
     pub threads: usize,
     /// The seed of random operations, and of the first values of parameters.
     pub seed: u64,
@@ -42,11 +48,19 @@ pub struct ExecOptions {
     pub cpu: Cpu,
     /// What will be run: memory is needed for this alone.
     pub purpose: Purpose,
+    /// How long a rank waits for others before it says who is missing: longer than any step takes.
+    pub stall: Duration,
 }
 
 impl Default for ExecOptions {
     fn default() -> Self {
-        ExecOptions { threads: 0, seed: 0, cpu: Cpu::detect(), purpose: Purpose::Train }
+        ExecOptions {
+            threads: 0,
+            seed: 0,
+            cpu: Cpu::detect(),
+            purpose: Purpose::Train,
+            stall: Duration::from_secs(600),
+        }
     }
 }
 
@@ -63,57 +77,50 @@ pub enum Purpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseId(usize);
 
-/// A plan with its memory, ready to run.
+/// A plan with its memory, ready to run: all ranks of it, in this process.
 #[derive(Debug)]
 pub struct Executor<'p> {
     plan: &'p Plan,
-    role: &'p Role,
-    device: Arena,
-    host: Arena,
-    /// For each program its instructions.
-    programs: Vec<Vec<Prepared>>,
-    /// The buffers of the program that runs; as long as the largest program needs.
-    buffers: Vec<Buf>,
-    scratch: Scratch,
-    pool: Pool,
+    ranks: Vec<Rank<'p>>,
+    /// Threads of the ranks, when there are several.
+    crew: Option<Crew>,
     seed: u64,
     cpu: Cpu,
-    profile: Option<Profile>,
+    /// Has a rank given up? Then the others are somewhere in the middle.
+    broken: bool,
 }
 
 impl<'p> Executor<'p> {
     /// Verifies a plan and makes everything that running it takes. The tensors are zero: [`crate::init`] or a checkpoint fills them.
     ///
     /// # Errors
-    /// When the plan is invalid or for several ranks, or there is not enough memory.
+    /// When the plan is invalid or for more ranks than fit into a process, or there is not enough memory.
     pub fn new(plan: &'p Plan, options: &ExecOptions) -> Result<Executor<'p>, ExecError> {
         forebay_plan::verify(plan).map_err(ExecError::Invalid)?;
-        let ranks = plan.mesh.iter().map(|d| u64::from(d.size)).product();
-        let role = match plan.roles.as_slice() {
-            [role] if ranks == 1 => role,
-            _ => return Err(ExecError::Ranks(ranks)),
-        };
-        let (device, host) = memory(role, options.purpose)?;
+        let count = ranks(&plan.mesh);
+        if count > MOST_RANKS {
+            return Err(ExecError::Ranks(count));
+        }
+        let count = count as u32;
+        let places = (0..count).map(|rank| coordinates(&plan.mesh, rank)).collect::<Vec<_>>();
+        let roles: Vec<&Role> = places.iter().map(|at| role_at(plan, at)).collect();
+        let memory = memory(&roles, options.purpose)?;
+        let programs = Arc::new(rank::prepare(plan, options.cpu)?);
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             threads => threads,
         };
-        let (programs, scratch) = prepare(plan, options.cpu)?;
-        let most_buffers = plan.programs.iter().map(|p| p.buffers.len()).max().unwrap_or(0);
-        let pool = Pool::new(threads);
-        Ok(Executor {
-            plan,
-            role,
-            device,
-            host,
-            programs,
-            buffers: Vec::with_capacity(most_buffers),
-            scratch: Scratch::new(scratch, pool.workers()),
-            pool,
-            seed: options.seed,
-            cpu: options.cpu,
-            profile: None,
-        })
+        let share = |rank: usize| (threads / count as usize + usize::from(rank < threads % count as usize)).max(1);
+        let links = shared::connect(plan, options.stall);
+        let mut ranks = Vec::with_capacity(count as usize);
+        for (rank, ((place, memory), link)) in places.into_iter().zip(memory).zip(links).enumerate() {
+            let options = ExecOptions { threads: share(rank), ..*options };
+            let programs = Arc::clone(&programs);
+            let number = (rank as u32, place);
+            ranks.push(Rank::new(plan, number, roles[rank], memory, programs, Box::new(link), &options));
+        }
+        let crew = (count > 1).then(|| Crew::new(count as usize));
+        Ok(Executor { plan, ranks, crew, seed: options.seed, cpu: options.cpu, broken: false })
     }
 
     /// The plan.
@@ -126,20 +133,32 @@ impl<'p> Executor<'p> {
         self.seed
     }
 
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.ranks.len()
+    }
+
     /// From here on measures the time of every instruction of a phase, which costs two readings of the clock for each, and keeps what happened in the
     /// phase's first `traced_steps` steps.
     pub fn start_profile(&mut self, id: PhaseId, traced_steps: u64) {
-        self.profile = Some(Profile::new(self.plan, id, traced_steps));
+        for rank in &mut self.ranks {
+            rank.profile = Some(Profile::new(self.plan, rank.role, id, traced_steps));
+        }
     }
 
-    /// Where the time went so far, when it is measured.
+    /// Where the time of the first rank went so far, when it is measured.
     pub fn profile(&self) -> Option<&Profile> {
-        self.profile.as_ref()
+        self.ranks[0].profile.as_ref()
     }
 
-    /// What this machine attains at most with the threads, instructions and compute type of the plan: a probe of a few tenths of a second.
+    /// The same of every rank, with its role.
+    pub fn profiles(&self) -> impl Iterator<Item = (&'p Role, &Profile)> {
+        self.ranks.iter().filter_map(|rank| Some((rank.role, rank.profile.as_ref()?)))
+    }
+
+    /// What this machine attains at most with the threads of the first rank, the instructions and the compute type of the plan: a probe of a few tenths of a second.
     pub fn roofline(&self) -> Roofline {
-        Roofline::probe(&self.pool, self.cpu, self.plan.settings.compute)
+        Roofline::probe(&self.ranks[0].pool, self.cpu, self.plan.settings.compute)
     }
 
     /// The CPU instructions that it uses.
@@ -147,9 +166,9 @@ impl<'p> Executor<'p> {
         self.cpu
     }
 
-    /// How many threads compute.
+    /// How many threads compute, on all ranks together.
     pub fn threads(&self) -> usize {
-        self.pool.workers()
+        self.ranks.iter().map(|rank| rank.pool.workers()).sum()
     }
 
     /// A phase by name.
@@ -157,16 +176,16 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When the plan does not have it.
     pub fn phase_named(&self, name: &str) -> Result<PhaseId, ExecError> {
-        let phases = &self.role.phases;
+        let phases = &self.ranks[0].role.phases;
         phases.iter().position(|p| p.name == name).map(PhaseId).ok_or_else(|| ExecError::Phase {
             phase: name.to_string(),
             known: phases.iter().map(|p| p.name.clone()).collect(),
         })
     }
 
-    /// A phase.
+    /// A phase, as the first rank does it; name, rows and tokens are the same for all.
     pub fn phase(&self, id: PhaseId) -> &'p Phase {
-        &self.role.phases[id.0]
+        self.ranks[0].phase(id)
     }
 
     /// Writes the batch and the scalars and runs the calls before the commit: nothing that a checkpoint holds changes. `step` counts from 1.
@@ -177,11 +196,7 @@ impl<'p> Executor<'p> {
     /// # Panics
     /// When the batch has another size than the phase.
     pub fn start(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
-        let calls = &self.phase(id).calls[..self.phase(id).commit as usize];
-        self.measured(id, step, |executor| {
-            executor.write_inputs(id, batch, step)?;
-            calls.iter().try_for_each(|call| executor.call(call, step))
-        })
+        self.on_all(&|rank| rank.start(id, batch, step))
     }
 
     /// Runs the calls from the commit on, after [`Executor::start`] of the same step.
@@ -189,138 +204,119 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When data make a kernel stop.
     pub fn commit(&mut self, id: PhaseId, step: u64) -> Result<(), ExecError> {
-        let calls = &self.phase(id).calls[self.phase(id).commit as usize..];
-        self.measured(id, step, |executor| calls.iter().try_for_each(|call| executor.call(call, step)))
+        self.on_all(&|rank| rank.commit(id, step))
     }
 
-    /// Does a part of a step, and tells the profile.
-    fn measured(
-        &mut self,
-        id: PhaseId,
-        step: u64,
-        part: impl FnOnce(&mut Self) -> Result<(), ExecError>,
-    ) -> Result<(), ExecError> {
-        if let Some(profile) = &mut self.profile {
-            profile.enter(id, step);
+    /// Does something on all ranks at the same time.
+    fn on_all(&mut self, job: &(dyn Fn(&mut Rank<'p>) -> Result<(), ExecError> + Sync)) -> Result<(), ExecError> {
+        let Some(crew) = &self.crew else { return job(&mut self.ranks[0]) };
+        if self.broken {
+            return Err(ExecError::Broken);
         }
-        let result = part(self);
-        if let Some(profile) = &mut self.profile {
-            profile.leave();
-        }
-        result
+        crew.run(&mut self.ranks, &|rank| {
+            // After a panic the rank is not used again.
+            rank.outcome = catch_unwind(AssertUnwindSafe(|| job(rank))).unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let message = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+                Err(ExecError::Panic(message.to_string()))
+            });
+            if rank.outcome.is_err() {
+                rank.link.fail();
+            }
+        });
+        self.outcome()
     }
 
-    /// A scalar that the phase reports, once it is known.
+    /// What became of a job on all ranks: the error of the rank that gave up for a reason of its own, and who waited for it.
+    fn outcome(&mut self) -> Result<(), ExecError> {
+        if self.ranks.iter().all(|rank| rank.outcome.is_ok()) {
+            return Ok(());
+        }
+        self.broken = true;
+        let (mut cause, mut waiting) = (None, vec![]);
+        for rank in &mut self.ranks {
+            match std::mem::replace(&mut rank.outcome, Ok(())) {
+                Ok(()) => {}
+                Err(ExecError::Comm { place, error: CommError::Failed { .. }, .. }) => {
+                    waiting.push((rank.number, *place))
+                }
+                Err(error) => {
+                    // Who stalled is the least of reasons.
+                    let stalled = |e: &ExecError| matches!(e, ExecError::Comm { .. });
+                    if cause.as_ref().is_none_or(|(_, known)| stalled(known) && !stalled(&error)) {
+                        cause = Some((rank.number, error));
+                    }
+                }
+            }
+        }
+        let (rank, error) = cause.expect("someone gave up first");
+        Err(ExecError::Rank { rank, error: Box::new(error), waiting })
+    }
+
+    /// What the host may ask for after a phase: each report once, from the first rank that has it.
+    pub fn reports(&self, id: PhaseId) -> impl Iterator<Item = Reported<'p>> {
+        let all = self.ranks.iter().enumerate();
+        let all =
+            all.flat_map(move |(rank, r)| r.phase(id).reports.iter().map(move |report| Reported { rank, report }));
+        // (A handful of reports: looking at those before is quick, and needs no memory.)
+        all.filter(move |reported| {
+            let before = self.ranks[..reported.rank].iter().flat_map(|r| &r.phase(id).reports);
+            before.into_iter().all(|r| r.name != reported.report.name)
+        })
+    }
+
+    /// A report's value, once it is known.
+    pub fn value(&self, reported: &Reported) -> f64 {
+        self.ranks[reported.rank].report(reported.report)
+    }
+
+    /// A report by name; NaN when the phase does not have it.
+    pub fn report_named(&self, id: PhaseId, name: &str) -> f64 {
+        self.reports(id).find(|r| r.report.name == name).map_or(f64::NAN, |r| self.value(&r))
+    }
+
+    /// A scalar that the first rank's phase reports, once it is known.
     pub fn report(&self, report: &Report) -> f64 {
-        let bytes = self.device.bytes(report.offset, report.dtype.bytes());
-        element(report.dtype, bytes, 0)
+        self.ranks[0].report(report)
     }
 
-    /// A tensor that the phase leaves for the host.
-    pub fn output(&self, output: &OutputTensor) -> &[u8] {
-        self.device.bytes(output.offset, output.dims.iter().product::<u64>() * output.dtype.bytes())
+    /// An output of a phase by name, and the first rank that has it.
+    pub fn output_named(&self, id: PhaseId, name: &str) -> Option<(usize, &'p OutputTensor)> {
+        let of = |rank: &Rank<'p>| rank.phase(id).outputs.iter().find(|o| o.name == name);
+        self.ranks.iter().enumerate().find_map(|(rank, r)| Some((rank, of(r)?)))
     }
 
-    /// The bytes of a tensor that outlives a step.
+    /// A tensor that a rank's phase leaves for the host.
+    pub fn output(&self, (rank, output): (usize, &OutputTensor)) -> &[u8] {
+        self.ranks[rank].device.bytes(output.offset, output.dims.iter().product::<u64>() * output.dtype.bytes())
+    }
+
+    /// The bytes that the first rank has of one of its tensors: all of it in a plan for one rank.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
-        self.device.bytes(tensor.offset, tensor_bytes(tensor))
+        self.ranks[0].tensor(tensor)
     }
 
     /// The same, to change. Call [`crate::init::refresh_copies`] after changing parameters.
     pub fn tensor_mut(&mut self, tensor: &Tensor) -> &mut [u8] {
-        self.device.bytes_mut(tensor.offset, tensor_bytes(tensor))
-    }
-
-    fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
-        let phase = self.phase(id);
-        assert_eq!(
-            (batch.rows() as u64, batch.seq() as u64),
-            (phase.rows, phase.seq),
-            "a batch is as large as its phase"
-        );
-        for feed in &phase.feeds {
-            let input = batch.input(&feed.input).ok_or_else(|| ExecError::Input(feed.input.clone()))?;
-            // One rank: the coordinates are all 0.
-            let first = feed.first_row.base as usize * batch.seq();
-            let elements = feed.rows as usize * batch.seq();
-            let bytes = bytemuck::cast_slice(&input[first..first + elements]);
-            self.device.bytes_mut(feed.offset, bytes.len() as u64).copy_from_slice(bytes);
-        }
-        for feed in &phase.scalars {
-            let value = match feed.scalar {
-                Scalar::Step => step as i32,
-                Scalar::Seed => self.seed as i32,
-            };
-            self.device.bytes_mut(feed.offset, 4).copy_from_slice(&value.to_ne_bytes());
-        }
-        Ok(())
-    }
-
-    fn call(&mut self, call: &Call, step: u64) -> Result<(), ExecError> {
-        let start = self.profile.as_ref().map(|_| Instant::now());
-        self.bind(call);
-        (0..self.programs[call.program as usize].len()).try_for_each(|i| self.instruction(call, i, step))?;
-        if let (Some(profile), Some(start)) = (&mut self.profile, start) {
-            profile.call(call, start);
-        }
-        Ok(())
-    }
-
-    /// Resolves the buffers of a call's program.
-    fn bind(&mut self, call: &Call) {
-        let program = &self.plan.programs[call.program as usize];
-        self.buffers.clear();
-        let (device, host) = (&self.device, &self.host);
-        self.buffers.extend(program.buffers.iter().map(|buffer| {
-            let space = match program.slots[buffer.slot as usize].space {
-                Space::Device => device,
-                Space::Host => host,
-            };
-            let ptr = space.at(call.slots[buffer.slot as usize] + buffer.offset);
-            Buf { ptr, dtype: buffer.dtype, elements: buffer.elements as usize }
-        }));
-    }
-
-    /// Runs an instruction of the bound program.
-    fn instruction(&mut self, call: &Call, index: usize, step: u64) -> Result<(), ExecError> {
-        let key = RandomKeyArgs {
-            seed: self.seed as i32,
-            step: step as i32,
-            layer: call.layer,
-            micro_batch: call.micro_batch,
-        };
-        let cx = KernelCx { pool: &self.pool, scratch: &self.scratch, buffers: &self.buffers, key };
-        // SAFETY: the buffers are those of the instruction's program. The verifier has proved that buffers lie within their slots, slots within the
-        // arena and views within buffers, that offsets are multiples of 64 (as the arena's start is), and that conflicting accesses
-        // are ordered. `&mut self` keeps everyone else out, and one kernel runs at a time, with workspace for every kernel.
-        let run = || unsafe { kernels::run(&self.programs[call.program as usize][index], &cx) };
-        let result = match &mut self.profile {
-            None => run(),
-            Some(profile) => {
-                let start = Instant::now();
-                let result = run();
-                profile.instruction(call.program as usize, index, start);
-                result
-            }
-        };
-        result.map_err(|error| ExecError::Kernel { step, place: Box::new(self.place(call, index)), error })
-    }
-
-    fn place(&self, call: &Call, index: usize) -> Place {
-        let program = &self.plan.programs[call.program as usize];
-        let instruction = &program.instructions[index];
-        Place {
-            op: instruction.kernel.name().to_string(),
-            instruction: instruction.name.clone(),
-            layer: self.role.layers.get(call.layer as usize).cloned().unwrap_or_default(),
-            program: program.name.clone(),
-        }
+        self.ranks[0].tensor_mut(tensor)
     }
 }
 
-/// Bytes of a tensor.
-pub fn tensor_bytes(tensor: &Tensor) -> u64 {
-    tensor.dims.iter().product::<u64>() * tensor.dtype.bytes()
+/// More ranks than this are not run in one process.
+const MOST_RANKS: u64 = 1024;
+
+/// A report of some rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Reported<'p> {
+    rank: usize,
+    /// What it is.
+    pub report: &'p Report,
+}
+
+/// The role of a rank.
+fn role_at<'p>(plan: &'p Plan, coordinates: &[u32]) -> &'p Role {
+    let has = |role: &&Role| role.coordinates.iter().zip(coordinates).all(|((lo, hi), at)| (lo..hi).contains(&at));
+    plan.roles.iter().find(has).expect("every rank has a role: the verifier has checked it")
 }
 
 /// Is the tensor part of a checkpoint?
@@ -345,43 +341,51 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
     }
 }
 
-/// The arenas of a role, or an error that says where the bytes go.
-fn memory(role: &Role, purpose: Purpose) -> Result<(Arena, Arena), ExecError> {
-    let by_kind = memory_by_kind(role);
-    // Pages that are never touched are never provided, so what counts is what the purpose uses.
-    let needed = role.host_bytes.saturating_add(match purpose {
-        Purpose::Train => role.device_bytes,
-        Purpose::Generate => role.device_bytes.saturating_sub(by_kind.gradients + by_kind.optimizer),
-    });
+/// The arenas of all ranks, or an error that says where the bytes go.
+fn memory(roles: &[&Role], purpose: Purpose) -> Result<Vec<(Arena, Arena)>, ExecError> {
+    let mut by_kind = MemoryUse::default();
+    let mut needed = 0u64;
+    for role in roles {
+        let kinds = memory_by_kind(role);
+        // Pages that are never touched are never provided, so what counts is what the purpose uses.
+        needed = needed.saturating_add(role.host_bytes).saturating_add(match purpose {
+            Purpose::Train => role.device_bytes,
+            Purpose::Generate => role.device_bytes.saturating_sub(kinds.gradients + kinds.optimizer),
+        });
+        by_kind = total(by_kind, kinds);
+    }
     let available = available_memory();
-    let error = || ExecError::Memory { needed, available, by_kind };
+    let error = || ExecError::Memory { needed, available, by_kind, ranks: roles.len() };
     if available.is_some_and(|available| needed > available) {
         return Err(error());
     }
     let arena = |bytes| Arena::new(bytes).ok_or_else(error);
-    Ok((arena(role.device_bytes)?, arena(role.host_bytes)?))
+    roles.iter().map(|role| Ok((arena(role.device_bytes)?, arena(role.host_bytes)?))).collect()
+}
+
+/// What two ranks take together.
+fn total(a: MemoryUse, b: MemoryUse) -> MemoryUse {
+    MemoryUse {
+        weights: a.weights.saturating_add(b.weights),
+        gradients: a.gradients.saturating_add(b.gradients),
+        optimizer: a.optimizer.saturating_add(b.optimizer),
+        other: a.other.saturating_add(b.other),
+        activations: a.activations.saturating_add(b.activations),
+        live_peak: a.live_peak.saturating_add(b.live_peak),
+        placed: a.placed.saturating_add(b.placed),
+    }
+}
+
+impl Executor<'_> {
+    /// Bytes that all ranks take at most, and where they go.
+    pub fn peak_memory(&self) -> (u64, MemoryUse) {
+        let roles = self.ranks.iter().map(|rank| rank.role);
+        let bytes = roles.clone().map(|role| role.device_bytes + role.host_bytes).sum();
+        (bytes, roles.map(memory_by_kind).fold(MemoryUse::default(), total))
+    }
 }
 
 /// The memory of the phase that takes most.
 pub fn memory_by_kind(role: &Role) -> MemoryUse {
     role.phases.iter().map(|p| p.memory).max_by_key(|m| m.placed).unwrap_or_default()
-}
-
-fn prepare(plan: &Plan, cpu: Cpu) -> Result<(Vec<Vec<Prepared>>, ScratchBytes), ExecError> {
-    let mut need = ScratchBytes::default();
-    let mut programs = Vec::with_capacity(plan.programs.len());
-    for program in &plan.programs {
-        let mut prepared = Vec::with_capacity(program.instructions.len());
-        for instruction in &program.instructions {
-            let ready = kernels::prepare(&instruction.kernel, &program.buffers, cpu).map_err(|error| {
-                let (op, instruction) = (instruction.kernel.name().to_string(), instruction.name.clone());
-                let place = Place { op, instruction, layer: String::new(), program: program.name.clone() };
-                ExecError::Prepare { place: Box::new(place), error }
-            })?;
-            need = need.max(kernels::scratch_bytes(&ready));
-            prepared.push(ready);
-        }
-        programs.push(prepared);
-    }
-    Ok((programs, need))
 }

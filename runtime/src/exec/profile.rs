@@ -7,7 +7,7 @@
 //! ```
 
 use super::{PhaseId, Roofline};
-use forebay_plan::{Call, Kernel, Plan, Program};
+use forebay_plan::{Call, Kernel, Plan, Program, Role};
 use std::time::{Duration, Instant};
 
 /// Programs of the optimizer have names that begin so.
@@ -91,9 +91,9 @@ impl ProfileRow {
 
 impl Profile {
     /// Nothing yet. Events are kept of so many steps.
-    pub(super) fn new(plan: &Plan, phase: PhaseId, traced_steps: u64) -> Profile {
+    pub(super) fn new(plan: &Plan, role: &Role, phase: PhaseId, traced_steps: u64) -> Profile {
         let spent = plan.programs.iter().map(|p| vec![(0, Duration::ZERO); p.instructions.len()]).collect();
-        let calls = &plan.roles[0].phases[phase.0].calls;
+        let calls = &role.phases[phase.0].calls;
         let instructions = |c: &Call| plan.programs[c.program as usize].instructions.len();
         let of_a_step = 2 + calls.iter().map(|c| 1 + instructions(c)).sum::<usize>();
         Profile {

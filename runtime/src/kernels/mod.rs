@@ -9,7 +9,7 @@
 //!        need = need.max(scratch_bytes(&prepared))
 //!        pool = Pool::new(threads);  scratch = Scratch::new(need, pool.workers())
 //! step:  buffers[i] = Buf { ptr, dtype, elements }                   as the call's slots say
-//!        unsafe { run(&prepared, &KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key }) }?
+//!        unsafe { run(&prepared, &KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key, coordinates }) }?
 //! ```
 //!
 //! **Bits.** A result depends on the operands, the sizes and the CPU level, never on the number of workers: either the work is cut at fixed places, or
@@ -23,16 +23,17 @@ pub(crate) mod cpu;
 mod index;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "elsewhere only single lanes are computed with"))]
 mod lanes;
-mod math;
+pub(crate) mod math;
 mod matmul;
 mod random;
+mod ranks;
 mod reduce;
 mod region;
-mod rows;
+pub(crate) mod rows;
 mod scan;
 mod scratch;
 mod sort;
-mod walk;
+pub(crate) mod walk;
 
 #[cfg(test)]
 mod tests;
@@ -83,6 +84,8 @@ pub struct KernelCx<'a> {
     pub buffers: &'a [Buf],
     /// For random keys.
     pub key: RandomKeyArgs,
+    /// Where the rank is in the mesh; empty for one rank.
+    pub coordinates: &'a [u32],
 }
 
 /// Why a kernel cannot be prepared: the plan asks for something that has no meaning, which its verifier should have found.
@@ -115,6 +118,32 @@ pub enum KernelError {
         /// The bound of the ragged dimension.
         limit: u64,
     },
+    /// There cannot be so many rows.
+    #[error("the count {value} (number {element}) is negative")]
+    Count {
+        /// The count.
+        value: i64,
+        /// Which.
+        element: u64,
+    },
+    /// More rows come than fit.
+    #[error("{rows} rows arrive, but there is room for {bound} (max_tokens_per_rank)")]
+    Rows {
+        /// How many come.
+        rows: u64,
+        /// The planned bound.
+        bound: u64,
+    },
+    /// A rank sends another number of rows than its receiver counts on.
+    #[error("{sent} rows are sent for group {expert}, its owner counts on {counted}")]
+    Counts {
+        /// What the source's offsets say.
+        sent: i64,
+        /// What the owner's counts say.
+        counted: i64,
+        /// Which group of rows, of all.
+        expert: u64,
+    },
 }
 
 /// A kernel that is ready to run.
@@ -137,7 +166,10 @@ enum Inner {
     Invert(sort::Invert),
     RowGroups(sort::RowGroups),
     Random(Box<random::Random>),
-    RandomKey { out: usize, rows: u64 },
+    RandomKey(random::Key),
+    ExchangedOffsets(ranks::ExchangedOffsets),
+    GroupSizes(ranks::GroupSizes),
+    Coordinate(ranks::Coordinate),
 }
 
 /// Prepares a kernel for the CPU level. `buffers` are those of its program.
@@ -161,16 +193,17 @@ pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared
         Kernel::Invert(k) => Inner::Invert(sort::Invert::prepare(k, &cx)?),
         Kernel::RowGroups(k) => Inner::RowGroups(sort::RowGroups::prepare(k, &cx)?),
         Kernel::Random(k) => Inner::Random(Box::new(random::Random::prepare(k, &cx)?)),
-        Kernel::RandomKey { out, per_micro_batch, .. } => {
-            Inner::RandomKey { out: cx.buffer_of(*out, DType::I32, "the random key")?, rows: *per_micro_batch }
+        Kernel::RandomKey { out, per_micro_batch, first_row, .. } => Inner::RandomKey(random::Key {
+            out: cx.buffer_of(*out, DType::I32, "the random key")?,
+            per_micro_batch: *per_micro_batch,
+            first_row: first_row.clone(),
+        }),
+        Kernel::ExchangedOffsets(k) => Inner::ExchangedOffsets(ranks::ExchangedOffsets::prepare(k, &cx)?),
+        Kernel::GroupSizes(k) => Inner::GroupSizes(ranks::GroupSizes::prepare(k, &cx)?),
+        Kernel::Coordinate(k) => Inner::Coordinate(ranks::Coordinate::prepare(k, &cx)?),
+        Kernel::Exchange(_) | Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => {
+            return Err(PrepareError("it talks to other ranks, which is not a kernel's to do".into()));
         }
-        Kernel::Exchange(_)
-        | Kernel::AllToAllV(_)
-        | Kernel::ExchangedOffsets(_)
-        | Kernel::GroupSizes(_)
-        | Kernel::Coordinate(_)
-        | Kernel::Send(_)
-        | Kernel::Recv(_) => return Err(PrepareError("it talks to other ranks".into())),
     }))
 }
 
@@ -203,7 +236,10 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
             Inner::Invert(k) => k.run(cx),
             Inner::RowGroups(k) => k.run(cx),
             Inner::Random(k) => k.run(cx),
-            Inner::RandomKey { out, rows } => random::key(cx, *out, *rows),
+            Inner::RandomKey(k) => k.run(cx),
+            Inner::ExchangedOffsets(k) => k.run(cx),
+            Inner::GroupSizes(k) => k.run(cx),
+            Inner::Coordinate(k) => k.run(cx),
         }
     }
 }
@@ -225,7 +261,10 @@ pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
         | Inner::Invert(_)
         | Inner::RowGroups(_)
         | Inner::Random(_)
-        | Inner::RandomKey { .. } => ScratchBytes::default(),
+        | Inner::RandomKey(_)
+        | Inner::ExchangedOffsets(_)
+        | Inner::GroupSizes(_)
+        | Inner::Coordinate(_) => ScratchBytes::default(),
     }
 }
 

@@ -75,13 +75,25 @@ impl Random {
     }
 }
 
-/// Makes a key.
-pub(super) unsafe fn key(cx: &KernelCx, out: usize, rows: u64) -> Result<(), KernelError> {
-    let first_row = u64::from(cx.key.micro_batch).wrapping_mul(rows);
-    let key = [cx.key.seed, cx.key.step, cx.key.layer as i32, first_row as i32];
-    // SAFETY: the key has four elements (the caller's contract).
-    unsafe { cx.buffers[out].ptr.cast::<[i32; 4]>().write(key) };
-    Ok(())
+/// A prepared random key.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub out: usize,
+    /// Rows of a micro-batch on all ranks that share it out.
+    pub per_micro_batch: u64,
+    /// The rank's first of them.
+    pub first_row: plan::Affine,
+}
+
+impl Key {
+    pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
+        let first_row = u64::from(cx.key.micro_batch).wrapping_mul(self.per_micro_batch);
+        let first_row = first_row.wrapping_add_signed(self.first_row.at(cx.coordinates));
+        let key = [cx.key.seed, cx.key.step, cx.key.layer as i32, first_row as i32];
+        // SAFETY: the key has four elements (the caller's contract).
+        unsafe { cx.buffers[self.out].ptr.cast::<[i32; 4]>().write(key) };
+        Ok(())
+    }
 }
 
 /// Four words from a counter and a key.

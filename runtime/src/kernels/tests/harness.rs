@@ -165,7 +165,7 @@ impl Memory {
                 })
                 .collect();
             let key = RandomKeyArgs { seed: -7, step: 3, layer: 2, micro_batch: 5 };
-            let cx = KernelCx { pool, scratch: &scratch, buffers: &buffers, key };
+            let cx = KernelCx { pool, scratch: &scratch, buffers: &buffers, key, coordinates: &[] };
             // SAFETY: tests make views that lie within their buffers.
             let result = unsafe { run(&prepared, &cx) };
             self.check_guards(kernel);

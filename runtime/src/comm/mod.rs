@@ -1,0 +1,143 @@
+//! What a rank needs from the others.
+//!
+//! A [`Transport`] is one rank's end. Kernels that talk to other ranks name groups by mesh dimensions and peers by rank number; what is moved is
+//! described by [`Pieces`] and [`Rows`] of this rank's own memory, so that a transport may copy out of another rank's memory ([`shared`]: ranks that are
+//! threads of one process) as well as send bytes.
+//!
+//! ```text
+//! exchange, rows   all members of a group, in the same order on each
+//! send             never waits             recv   waits for the next message of (sender, channel)
+//! ```
+//!
+//! Nobody waits for ever: when any rank gives up ([`Transport::fail`]) every wait ends, and a wait that takes longer than the stall limit names those who
+//! are missing.
+
+mod crew;
+mod pieces;
+mod rows;
+pub mod shared;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use crew::Crew;
+pub use pieces::Pieces;
+pub use rows::Rows;
+
+use crate::kernels::KernelError;
+use crate::pool::Pool;
+use forebay_plan::{MeshDim, ReduceOp};
+use std::fmt;
+use std::time::Duration;
+
+/// Why a rank got nothing from the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommError {
+    /// Another rank has given up, for a reason of its own.
+    Failed {
+        /// Which.
+        rank: u32,
+    },
+    /// The others did not come.
+    Stalled {
+        /// How long it waited.
+        limit: Duration,
+        /// Who is missing.
+        missing: Vec<u32>,
+    },
+    /// The data do not fit.
+    Data(KernelError),
+}
+
+impl fmt::Display for CommError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            CommError::Failed { rank } => write!(f, "rank {rank} has given up"),
+            CommError::Stalled { limit, missing } => {
+                let missing: Vec<String> = missing.iter().map(|rank| format!("rank {rank}")).collect();
+                write!(f, "it waited {limit:?} for {}", missing.join(", "))
+            }
+            CommError::Data(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<KernelError> for CommError {
+    fn from(error: KernelError) -> CommError {
+        CommError::Data(error)
+    }
+}
+
+/// One rank's connection to the others.
+///
+/// # Safety of the callers
+/// The unsafe methods take pointers into this rank's memory: views as the plan's verifier has checked them, of the types that they say, which nobody else
+/// touches before the method returns, other than through this transport.
+pub trait Transport: fmt::Debug + Send {
+    /// Gives every member of the group a piece and takes one from each, combined if `reduce`: see [`forebay_plan::Exchange`].
+    ///
+    /// # Errors
+    /// When a member does not come.
+    ///
+    /// # Safety
+    /// `x` and `out` lie in this rank's memory and do not overlap; all members pass pieces of the same sizes and type.
+    unsafe fn exchange(
+        &mut self,
+        group: &[u32],
+        x: &Pieces,
+        out: &Pieces,
+        reduce: Option<ReduceOp>,
+        pool: &Pool,
+    ) -> Result<(), CommError>;
+
+    /// Moves rows to the owners of experts, or back: see [`forebay_plan::AllToAllV`].
+    ///
+    /// # Errors
+    /// When a member does not come, or counts and offsets do not fit.
+    ///
+    /// # Safety
+    /// The arrays lie in this rank's memory, have the sizes that [`Rows`] says, and the result overlaps no other; all members pass the same sizes but `bound`
+    /// and `tokens`.
+    unsafe fn rows(&mut self, group: &[u32], rows: &Rows, pool: &Pool) -> Result<(), CommError>;
+
+    /// Sends bytes to a rank.
+    ///
+    /// # Errors
+    /// When it has given up.
+    fn send(&mut self, to: u32, channel: u32, bytes: &[u8]) -> Result<(), CommError>;
+
+    /// Waits for the next message of a rank and channel, which has as many bytes.
+    ///
+    /// # Errors
+    /// When it does not come.
+    fn recv(&mut self, from: u32, channel: u32, bytes: &mut [u8]) -> Result<(), CommError>;
+
+    /// This rank has given up: ends all waits.
+    fn fail(&self);
+}
+
+/// How many ranks a mesh has. (The verifier has checked that the product is representable.)
+pub fn ranks(mesh: &[MeshDim]) -> u64 {
+    mesh.iter().map(|dim| u64::from(dim.size)).product()
+}
+
+/// The coordinates of a rank: ranks are numbered row-major over the mesh.
+pub fn coordinates(mesh: &[MeshDim], rank: u32) -> Vec<u32> {
+    let mut rest = rank;
+    let mut coordinates: Vec<u32> = mesh
+        .iter()
+        .rev()
+        .map(|dim| {
+            let here = rest % dim.size;
+            rest /= dim.size;
+            here
+        })
+        .collect();
+    coordinates.reverse();
+    coordinates
+}
+
+/// The rank at coordinates, of which that along `dim` is replaced by another.
+pub fn rank_at(mesh: &[MeshDim], coordinates: &[u32], dim: u32, at: u32) -> u32 {
+    let place = (0..).zip(mesh.iter().zip(coordinates));
+    place.fold(0, |rank, (d, (size, here))| rank * size.size + if d == dim { at } else { *here })
+}

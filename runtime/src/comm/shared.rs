@@ -1,0 +1,334 @@
+//! Ranks that are threads of one process: they read each other's memory where it is.
+//!
+//! ```text
+//! exchange:  say where my array is ── all are here ── read from everyone, write my own ── all are done ──►
+//! send:      copy into the receiver's inbox          recv:  copy out of mine
+//! ```
+//!
+//! **Why nobody sees a half-written array.** A rank writes its own memory only; others read it only between the two rendezvous of a collective, while its owner is
+//! inside of the same collective and writes nothing but its result, which nobody reads before a rendezvous. A rendezvous goes through a mutex that every
+//! member takes, so what each wrote before it is there for all after it. A rank that gives up in between writes nothing any more, and its memory lives
+//! until all ranks have stopped.
+
+use super::{CommError, Pieces, Rows, Transport, coordinates, ranks};
+use super::{pieces, rows};
+use crate::pool::Pool;
+use forebay_plan::{Kernel, MeshDim, Plan, ReduceOp};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// All-reduces of so many elements are shared out: each member combines a part, which the others then copy.
+const SHARED_OUT: usize = 4096;
+
+/// What the ranks of a process share.
+#[derive(Debug)]
+pub struct World {
+    meetings: Vec<Meeting>,
+    /// For each rank.
+    inboxes: Vec<Inbox>,
+    /// The rank that gave up first, plus 1; 0 when none has.
+    failed: AtomicU32,
+    stall: Duration,
+}
+
+/// Where the members of a group meet.
+#[derive(Debug)]
+struct Meeting {
+    members: Vec<u32>,
+    state: Mutex<MeetingState>,
+    bell: Condvar,
+}
+
+#[derive(Debug)]
+struct MeetingState {
+    /// Who is here, by member; how many.
+    here: Vec<bool>,
+    arrived: usize,
+    /// Counts rendezvous.
+    round: u64,
+    /// What each member has shown.
+    shown: Vec<Option<Shown>>,
+}
+
+/// What a member shows the others.
+#[derive(Clone, Copy, Debug)]
+enum Shown {
+    Pieces { x: Pieces, out: Pieces },
+    Rows(Rows),
+}
+
+/// Messages for a rank.
+#[derive(Debug, Default)]
+struct Inbox {
+    channels: Mutex<Vec<Channel>>,
+    bell: Condvar,
+}
+
+/// Messages from one sender for one purpose.
+#[derive(Debug)]
+struct Channel {
+    from: u32,
+    number: u32,
+    waiting: VecDeque<Vec<u8>>,
+    /// Memory of messages that were read.
+    free: Vec<Vec<u8>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A rank that panics has failed, which everybody looks at before anything else.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One rank's end.
+#[derive(Debug)]
+pub struct Link {
+    world: Arc<World>,
+    rank: u32,
+    /// For each group of the plan: its mesh dimensions, its meeting, and which member this rank is.
+    groups: Vec<(Vec<u32>, usize, usize)>,
+}
+
+/// Connects the ranks of a plan: an end for each. A wait that takes longer than `stall` is an error.
+pub fn connect(plan: &Plan, stall: Duration) -> Vec<Link> {
+    let count = ranks(&plan.mesh) as u32;
+    let mut meetings: Vec<Meeting> = vec![];
+    let mut groups: Vec<Vec<(Vec<u32>, usize, usize)>> = vec![vec![]; count as usize];
+    for dims in groups_of(plan) {
+        let mut known: HashMap<Vec<u32>, usize> = HashMap::new();
+        for rank in 0..count {
+            let here = coordinates(&plan.mesh, rank);
+            let others = (0..).zip(&here).filter(|(dim, _)| !dims.contains(dim)).map(|(_, at)| *at).collect();
+            let meeting = *known.entry(others).or_insert_with(|| {
+                meetings.push(Meeting::new(vec![]));
+                meetings.len() - 1
+            });
+            groups[rank as usize].push((dims.clone(), meeting, number(&plan.mesh, &dims, &here)));
+        }
+    }
+    // Members in the order of their numbers, which need not be that of the ranks.
+    for meeting in 0..meetings.len() {
+        let of = |rank: &u32| groups[*rank as usize].iter().find(|g| g.1 == meeting).map(|g| g.2);
+        let mut members: Vec<u32> = (0..count).filter(|rank| of(rank).is_some()).collect();
+        members.sort_by_key(of);
+        meetings[meeting] = Meeting::new(members);
+    }
+    let inboxes = (0..count).map(|_| Inbox::default()).collect();
+    let world = Arc::new(World { meetings, inboxes, failed: AtomicU32::new(0), stall });
+    (0..).zip(groups).map(|(rank, groups)| Link { world: Arc::clone(&world), rank, groups }).collect()
+}
+
+/// The groups that a plan's kernels name.
+fn groups_of(plan: &Plan) -> BTreeSet<Vec<u32>> {
+    let kernels = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel);
+    let group = |kernel: &Kernel| match kernel {
+        Kernel::Exchange(k) => Some(k.group.clone()),
+        Kernel::AllToAllV(k) => Some(k.group.clone()),
+        _ => None,
+    };
+    kernels.filter_map(group).collect()
+}
+
+/// Which member of its group a rank is: row-major over the group's dimensions.
+fn number(mesh: &[MeshDim], dims: &[u32], coordinates: &[u32]) -> usize {
+    dims.iter().fold(0, |n, dim| n * mesh[*dim as usize].size as usize + coordinates[*dim as usize] as usize)
+}
+
+impl Meeting {
+    fn new(members: Vec<u32>) -> Meeting {
+        let n = members.len();
+        let state = MeetingState { here: vec![false; n], arrived: 0, round: 0, shown: vec![None; n] };
+        Meeting { members, state: Mutex::new(state), bell: Condvar::new() }
+    }
+}
+
+impl World {
+    fn check(&self) -> Result<(), CommError> {
+        match self.failed.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            rank => Err(CommError::Failed { rank: rank - 1 }),
+        }
+    }
+
+    fn fail(&self, rank: u32) {
+        let _ = self.failed.compare_exchange(0, rank + 1, Ordering::SeqCst, Ordering::SeqCst);
+        // Whoever looked before the store holds the lock until it sleeps, so nobody misses the bell.
+        for meeting in &self.meetings {
+            drop(lock(&meeting.state));
+            meeting.bell.notify_all();
+        }
+        for inbox in &self.inboxes {
+            drop(lock(&inbox.channels));
+            inbox.bell.notify_all();
+        }
+    }
+
+    /// Sleeps until something `happens` to what a lock guards, or everything ends.
+    fn wait<'a, T>(
+        &self,
+        mut guard: MutexGuard<'a, T>,
+        bell: &Condvar,
+        happens: impl Fn(&T) -> bool,
+        missing: impl Fn(&T) -> Vec<u32>,
+    ) -> Result<MutexGuard<'a, T>, CommError> {
+        let mut begun = None;
+        while !happens(&guard) {
+            self.check()?;
+            let waited = begun.get_or_insert_with(Instant::now).elapsed();
+            let Some(left) = self.stall.checked_sub(waited) else {
+                return Err(CommError::Stalled { limit: self.stall, missing: missing(&guard) });
+            };
+            guard = bell.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(guard)
+    }
+}
+
+impl Link {
+    fn group(&self, dims: &[u32]) -> (&Meeting, usize) {
+        let group = self.groups.iter().find(|(of, _, _)| of == dims);
+        let (_, meeting, me) = group.expect("connected for the groups of the plan");
+        (&self.world.meetings[*meeting], *me)
+    }
+
+    /// Waits for all members; what is shown can be seen by all of them then.
+    fn meet(&self, meeting: &Meeting, me: usize, show: Option<Shown>) -> Result<(), CommError> {
+        self.world.check()?;
+        let mut state = lock(&meeting.state);
+        if show.is_some() {
+            state.shown[me] = show;
+        }
+        state.arrived += 1;
+        state.here[me] = true;
+        if state.arrived == meeting.members.len() {
+            state.arrived = 0;
+            state.here.fill(false);
+            state.round += 1;
+            meeting.bell.notify_all();
+            return Ok(());
+        }
+        let round = state.round;
+        let missing = |state: &MeetingState| {
+            let absent = meeting.members.iter().zip(&state.here).filter(|(_, here)| !**here);
+            absent.map(|(member, _)| *member).collect()
+        };
+        self.world.wait(state, &meeting.bell, |state| state.round != round, missing).map(drop)
+    }
+}
+
+impl Meeting {
+    /// What a member shows; asked between two rendezvous.
+    fn shown(&self, member: usize) -> Shown {
+        lock(&self.state).shown[member].expect("every member has shown something")
+    }
+
+    fn pieces(&self, member: usize) -> (Pieces, Pieces) {
+        match self.shown(member) {
+            Shown::Pieces { x, out } => (x, out),
+            Shown::Rows(_) => unreachable!("members of a group do the same: the verifier has followed them"),
+        }
+    }
+
+    fn rows(&self, member: usize) -> Rows {
+        match self.shown(member) {
+            Shown::Rows(rows) => rows,
+            Shown::Pieces { .. } => unreachable!("members of a group do the same: the verifier has followed them"),
+        }
+    }
+}
+
+impl Transport for Link {
+    unsafe fn exchange(
+        &mut self,
+        group: &[u32],
+        x: &Pieces,
+        out: &Pieces,
+        reduce: Option<ReduceOp>,
+        pool: &Pool,
+    ) -> Result<(), CommError> {
+        let (meeting, me) = self.group(group);
+        let members = meeting.members.len();
+        self.meet(meeting, me, Some(Shown::Pieces { x: *x, out: *out }))?;
+        for member in 0..members {
+            assert!(meeting.pieces(member).0.same_shape(out), "members exchange pieces of one shape");
+        }
+        let elements = out.elements();
+        // SAFETY: (all blocks) every member's array is as it was shown, and nobody writes it before the last rendezvous; `out` is this rank's own.
+        match reduce {
+            None => {
+                let sources: &(dyn Fn(usize) -> Pieces + Sync) = &|member| meeting.pieces(member).0;
+                unsafe { pieces::copy_all(pool, out, members, |member| (sources(member), me)) };
+            }
+            Some(op) => {
+                let sources: &(dyn Fn(usize) -> Pieces + Sync) = &|member| meeting.pieces(member).0;
+                let everyone_gets_all = x.step == 0;
+                if !(everyone_gets_all && members > 1 && elements >= SHARED_OUT) {
+                    unsafe { pieces::reduce(pool, op, sources, members, me, out, (0, elements)) };
+                } else {
+                    let part = |member: usize| (elements * member / members, elements * (member + 1) / members);
+                    unsafe { pieces::reduce(pool, op, sources, members, me, out, part(me)) };
+                    // From here on all parts of results are there, and only read.
+                    self.meet(meeting, me, None)?;
+                    for member in (0..members).filter(|member| *member != me) {
+                        let (_, result) = meeting.pieces(member);
+                        unsafe { pieces::copy_part(pool, &result, out, part(member)) };
+                    }
+                }
+            }
+        }
+        self.meet(meeting, me, None)
+    }
+
+    unsafe fn rows(&mut self, group: &[u32], rows: &Rows, pool: &Pool) -> Result<(), CommError> {
+        let (meeting, me) = self.group(group);
+        // SAFETY: the caller's contract.
+        unsafe { rows.check() }?;
+        self.meet(meeting, me, Some(Shown::Rows(*rows)))?;
+        // SAFETY: all members have checked their arrays, which nobody writes before the last rendezvous; the result is this rank's own.
+        unsafe { rows::take(&|member| meeting.rows(member), me, pool) }?;
+        self.meet(meeting, me, None)
+    }
+
+    fn send(&mut self, to: u32, channel: u32, bytes: &[u8]) -> Result<(), CommError> {
+        self.world.check()?;
+        let inbox = &self.world.inboxes[to as usize];
+        let mut channels = lock(&inbox.channels);
+        let channel = find(&mut channels, self.rank, channel);
+        let mut message = channel.free.pop().unwrap_or_default();
+        message.clear();
+        message.extend_from_slice(bytes);
+        channel.waiting.push_back(message);
+        inbox.bell.notify_all();
+        Ok(())
+    }
+
+    fn recv(&mut self, from: u32, number: u32, bytes: &mut [u8]) -> Result<(), CommError> {
+        let inbox = &self.world.inboxes[self.rank as usize];
+        let mut channels = lock(&inbox.channels);
+        find(&mut channels, from, number);
+        let here = |channels: &Vec<Channel>| {
+            channels.iter().any(|c| (c.from, c.number) == (from, number) && !c.waiting.is_empty())
+        };
+        let mut channels = self.world.wait(channels, &inbox.bell, here, |_| vec![from])?;
+        let channel = find(&mut channels, from, number);
+        let message = channel.waiting.pop_front().expect("a message is here");
+        bytes.copy_from_slice(&message);
+        channel.free.push(message);
+        Ok(())
+    }
+
+    fn fail(&self) {
+        self.world.fail(self.rank);
+    }
+}
+
+/// A channel, which is made when it is used for the first time.
+fn find(channels: &mut Vec<Channel>, from: u32, number: u32) -> &mut Channel {
+    let known = channels.iter().position(|c| (c.from, c.number) == (from, number));
+    let at = known.unwrap_or_else(|| {
+        channels.push(Channel { from, number, waiting: VecDeque::new(), free: vec![] });
+        channels.len() - 1
+    });
+    &mut channels[at]
+}

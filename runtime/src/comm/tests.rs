@@ -1,0 +1,419 @@
+//! Ranks as threads: every collective against the naive one, bit for bit, and what happens when a rank gives up.
+
+use crate::data::Batch;
+use crate::exec::{ExecError, ExecOptions, Executor};
+use crate::hash;
+use forebay_plan::testing::{RoleScript, exchange, ranks};
+use forebay_plan::*;
+use std::time::{Duration, Instant};
+
+const SIZES: [u32; 6] = [1, 2, 3, 4, 6, 8];
+
+fn executor(plan: &Plan, threads: usize) -> Executor<'_> {
+    let options = ExecOptions { threads, seed: 5, stall: Duration::from_secs(20), ..ExecOptions::default() };
+    Executor::new(plan, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn named<'p>(executor: &Executor<'p>, name: &str) -> &'p Tensor {
+    executor.tensors().into_iter().find(|t| t.name == name).expect("the plan has it")
+}
+
+fn set(executor: &mut Executor, name: &str, bytes: &[u8]) {
+    let tensor = named(executor, name);
+    executor.set_whole(tensor, bytes);
+}
+
+fn get(executor: &Executor, name: &str) -> Vec<u8> {
+    executor.whole(named(executor, name)).into_owned()
+}
+
+fn elements<T>(bytes: &[u8], from: fn([u8; 4]) -> T) -> Vec<T> {
+    bytes.chunks_exact(4).map(|c| from(c.try_into().expect("four bytes"))).collect()
+}
+
+fn run(executor: &mut Executor) -> Result<(), ExecError> {
+    let id = executor.phase_named("train")?;
+    executor.start(id, &Batch::new(1, 1), 1)?;
+    executor.commit(id, 1)
+}
+
+/// So many values of a type that are no round numbers, as bytes.
+fn values(dtype: DType, n: usize, key: u64) -> Vec<u8> {
+    let one = |i: u64| {
+        let bits = hash::at(key, i);
+        let value = hash::unit(bits) * 2.0 - 0.7;
+        match dtype {
+            DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+            DType::F64 => value.to_ne_bytes().to_vec(),
+            DType::Bf16 => half::bf16::from_f64(value).to_ne_bytes().to_vec(),
+            DType::I32 => (bits as i32).to_ne_bytes().to_vec(),
+            DType::Bool => vec![(bits & 1) as u8],
+        }
+    };
+    (0..n as u64).flat_map(one).collect()
+}
+
+/// The sum of elements in their order, as the format defines it.
+fn sum(dtype: DType, elements: &[&[u8]]) -> Vec<u8> {
+    macro_rules! sum {
+        ($t:ty, $plus:expr) => {{
+            let all = elements.iter().map(|e| <$t>::from_ne_bytes((*e).try_into().expect("an element")));
+            all.reduce($plus).expect("there are sources").to_ne_bytes().to_vec()
+        }};
+    }
+    match dtype {
+        DType::F32 => sum!(f32, |a, b| a + b),
+        DType::F64 => sum!(f64, |a, b| a + b),
+        DType::I32 => sum!(i32, i32::wrapping_add),
+        DType::Bf16 => {
+            let all = elements.iter().map(|e| half::bf16::from_ne_bytes((*e).try_into().expect("two bytes")).to_f32());
+            half::bf16::from_f32(all.reduce(|a, b| a + b).expect("there are sources")).to_ne_bytes().to_vec()
+        }
+        DType::Bool => unreachable!("not combined"),
+    }
+}
+
+/// `out[d]` for each rank d, from x of each rank of the group of d: `members(d)` in order, `me(d)` its own number.
+fn naive(
+    kind: ExchangeKind,
+    dtype: DType,
+    piece: usize,
+    x: &[Vec<u8>],
+    members: &dyn Fn(usize) -> (Vec<usize>, usize),
+) -> Vec<u8> {
+    let width = dtype.bytes() as usize;
+    let scattered = matches!(kind, ExchangeKind::AllToAll | ExchangeKind::ReduceScatter);
+    let mut all = vec![];
+    for rank in 0..x.len() {
+        let (members, me) = members(rank);
+        let first = if scattered { me * piece * width } else { 0 };
+        let pieces: Vec<&[u8]> = members.iter().map(|m| &x[*m][first..first + piece * width]).collect();
+        if matches!(kind, ExchangeKind::AllReduce | ExchangeKind::ReduceScatter) {
+            for i in 0..piece {
+                let elements: Vec<&[u8]> = pieces.iter().map(|p| &p[i * width..(i + 1) * width]).collect();
+                all.extend(sum(dtype, &elements));
+            }
+        } else {
+            pieces.iter().for_each(|p| all.extend_from_slice(p));
+        }
+    }
+    all
+}
+
+const KINDS: [ExchangeKind; 4] =
+    [ExchangeKind::AllGather, ExchangeKind::AllToAll, ExchangeKind::AllReduce, ExchangeKind::ReduceScatter];
+
+/// Runs one exchange over a group and compares.
+fn compare(mesh: &[(&str, u32)], group: &[u32], kind: ExchangeKind, dtype: DType, piece: usize, threads: usize) {
+    let n: u64 = group.iter().map(|d| u64::from(mesh[*d as usize].1)).product();
+    let scattered = matches!(kind, ExchangeKind::AllToAll | ExchangeKind::ReduceScatter);
+    let combined = matches!(kind, ExchangeKind::AllReduce | ExchangeKind::ReduceScatter);
+    let piece64 = piece as u64;
+    let (x, out) = (if scattered { n * piece64 } else { piece64 }, if combined { piece64 } else { n * piece64 });
+    let script = RoleScript {
+        name: "r".into(),
+        coordinates: mesh.iter().map(|(_, size)| (0, *size)).collect(),
+        arrays: vec![("x", dtype, x, Access::Read), ("out", dtype, out, Access::Write)],
+        kernels: vec![exchange(group, n, kind, dtype, piece64, 0, 1)],
+    };
+    let plan = ranks(mesh, vec![script]);
+    let mut executor = executor(&plan, threads);
+    let count = executor.ranks();
+    let given = values(dtype, count * x as usize, 77);
+    set(&mut executor, "r.x", &given);
+    // Twice: nothing is left over from the first time.
+    for _ in 0..2 {
+        run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let x: Vec<Vec<u8>> = given.chunks(given.len() / count).map(<[u8]>::to_vec).collect();
+    let places: Vec<Vec<u32>> = (0..count as u32).map(|r| super::coordinates(&plan.mesh, r)).collect();
+    let members = |rank: usize| {
+        let alike = |other: &usize| {
+            let dims = 0..mesh.len() as u32;
+            dims.filter(|d| !group.contains(d)).all(|d| places[*other][d as usize] == places[rank][d as usize])
+        };
+        let mut members: Vec<usize> = (0..count).filter(alike).collect();
+        members.sort_by_key(|m| group.iter().map(|d| places[*m][*d as usize]).collect::<Vec<_>>());
+        let me = members.iter().position(|m| *m == rank).expect("it is a member");
+        (members, me)
+    };
+    let wanted = naive(kind, dtype, piece, &x, &members);
+    assert!(get(&executor, "r.out") == wanted, "{mesh:?} {group:?} {kind:?} {dtype} {piece}");
+}
+
+#[test]
+fn collectives_are_what_they_are_called() {
+    for ranks in SIZES {
+        for kind in KINDS {
+            for dtype in [DType::F32, DType::F64, DType::Bf16, DType::I32] {
+                compare(&[("dp", ranks)], &[0], kind, dtype, 7, 1);
+            }
+            // Long enough to be shared out.
+            compare(&[("dp", ranks)], &[0], kind, DType::Bf16, 20_001, 2 * ranks as usize);
+        }
+    }
+}
+
+#[test]
+fn groups_are_those_that_agree_in_all_other_coordinates() {
+    let mesh = [("pp", 2), ("dp", 2), ("tp", 2)];
+    for group in [&[0][..], &[1], &[2], &[0, 2], &[2, 0], &[1, 2], &[2, 1, 0], &[]] {
+        for kind in KINDS {
+            compare(&mesh, group, kind, DType::F32, 3, 2);
+        }
+    }
+}
+
+/// Columns of a matrix from everyone, beside each other, transposed on the way.
+#[test]
+fn pieces_have_strides() {
+    let n = 3u64;
+    let (rows, columns) = (5u64, 4u64);
+    let gather = Exchange {
+        dtype: DType::I32,
+        group: vec![0],
+        ranks: n,
+        x: 0,
+        out: 1,
+        dims: vec![rows, columns],
+        x_offset: 2,
+        out_offset: 1,
+        x_strides: vec![columns, 1],
+        x_step: 0,
+        out_strides: vec![1, n * rows],
+        out_step: rows,
+        reduce: None,
+    };
+    let script = RoleScript {
+        name: "r".into(),
+        coordinates: vec![(0, 3)],
+        arrays: vec![
+            ("x", DType::I32, 2 + rows * columns, Access::Read),
+            ("out", DType::I32, 1 + n * rows * columns, Access::Update),
+        ],
+        kernels: vec![Kernel::Exchange(gather)],
+    };
+    let plan = ranks(&[("tp", 3)], vec![script]);
+    let mut executor = executor(&plan, 3);
+    let x: Vec<i32> = (0..3 * (2 + rows * columns) as i32).collect();
+    set(&mut executor, "r.x", bytemuck::cast_slice(&x));
+    run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
+    let out = get(&executor, "r.out");
+    let out = elements(&out, i32::from_ne_bytes);
+    let width = (1 + n * rows * columns) as usize;
+    for rank in 0..3 {
+        let at = |i: u64| out[rank * width + i as usize];
+        assert_eq!(at(0), 0);
+        for (s, i, j) in (0..n).flat_map(|s| (0..rows).flat_map(move |i| (0..columns).map(move |j| (s, i, j)))) {
+            let wanted = x[(s * (2 + rows * columns) + 2 + i * columns + j) as usize];
+            assert_eq!(at(1 + s * rows + i + j * n * rows), wanted);
+        }
+    }
+}
+
+/// A plan that counts rows by expert, sends them to their experts, and back.
+fn routed(ranks_: u32, experts: u64, bound: u64, tokens: u64) -> Plan {
+    let n = u64::from(ranks_);
+    let own = experts / n;
+    let rows = |direction, x, out| {
+        Kernel::AllToAllV(AllToAllV {
+            dtype: DType::F32,
+            group: vec![0],
+            ranks: n,
+            x,
+            out,
+            row: 3,
+            experts,
+            offsets: 0,
+            counts: 2,
+            direction,
+            bound,
+            tokens,
+        })
+    };
+    let script = RoleScript {
+        name: "r".into(),
+        coordinates: vec![(0, ranks_)],
+        arrays: vec![
+            ("offsets", DType::I32, experts + 1, Access::Read),
+            ("sizes", DType::I32, experts, Access::Write),
+            ("counts", DType::I32, experts, Access::Write),
+            ("starts", DType::I32, own + 1, Access::Write),
+            ("x", DType::F32, tokens * 3, Access::Read),
+            ("there", DType::F32, bound * 3, Access::Update),
+            ("back", DType::F32, tokens * 3, Access::Update),
+        ],
+        kernels: vec![
+            Kernel::GroupSizes(GroupSizes { offsets: 0, groups: experts, out: 1 }),
+            exchange(&[0], n, ExchangeKind::AllToAll, DType::I32, own, 1, 2),
+            Kernel::ExchangedOffsets(ExchangedOffsets { counts: 2, sources: n, experts: own, out: 3 }),
+            rows(Direction::Dispatch, 4, 5),
+            rows(Direction::Combine, 5, 6),
+        ],
+    };
+    ranks(&[("ep", ranks_)], vec![script])
+}
+
+/// Starts of groups of these sizes.
+fn starts(sizes: &[usize]) -> Vec<i32> {
+    let mut at = 0;
+    std::iter::once(0)
+        .chain(sizes.iter().map(|n| {
+            at += *n as i32;
+            at
+        }))
+        .collect()
+}
+
+fn check_routes(n: u32, sizes: &[Vec<usize>]) {
+    let experts = sizes[0].len();
+    let own = experts / n as usize;
+    let tokens = sizes.iter().map(|s| s.iter().sum::<usize>()).max().unwrap_or(0).max(1);
+    let received =
+        |owner: usize| -> usize { sizes.iter().map(|s| s[owner * own..(owner + 1) * own].iter().sum::<usize>()).sum() };
+    let bound = (0..n as usize).map(received).max().unwrap_or(0).max(1);
+    let plan = routed(n, experts as u64, bound as u64, tokens as u64);
+    let mut executor = executor(&plan, n as usize);
+    let offsets: Vec<i32> = sizes.iter().flat_map(|s| starts(s)).collect();
+    // Row r of rank s is [s, r, 1].
+    let row = |s: usize, r: usize| [s as f32, r as f32, 1.0];
+    let x: Vec<f32> = (0..n as usize).flat_map(|s| (0..tokens).flat_map(move |r| row(s, r))).collect();
+    set(&mut executor, "r.offsets", bytemuck::cast_slice(&offsets));
+    set(&mut executor, "r.x", bytemuck::cast_slice(&x));
+    run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
+    let floats = |name: &str| elements(&get(&executor, name), f32::from_ne_bytes);
+    let there = floats("r.there");
+    let mut wanted = vec![];
+    for owner in 0..n as usize {
+        let first = wanted.len();
+        for expert in owner * own..(owner + 1) * own {
+            for (s, sizes) in sizes.iter().enumerate() {
+                let start = sizes[..expert].iter().sum::<usize>();
+                (start..start + sizes[expert]).for_each(|r| wanted.extend(row(s, r)));
+            }
+        }
+        wanted.resize(first + bound * 3, 0.0);
+    }
+    assert_eq!(there, wanted, "{sizes:?}");
+    let mut returned = x;
+    for (s, sizes) in sizes.iter().enumerate() {
+        returned[(s * tokens + sizes.iter().sum::<usize>()) * 3..(s + 1) * tokens * 3].fill(0.0);
+    }
+    assert_eq!(floats("r.back"), returned, "{sizes:?}");
+}
+
+#[test]
+fn rows_go_to_their_experts_and_back() {
+    for n in SIZES {
+        let experts = 2 * n as usize;
+        for round in 0..4u64 {
+            let size = |s: u64, e: u64| hash::below(hash::at(round, s * 100 + e), 5) as usize;
+            let mut sizes: Vec<Vec<usize>> =
+                (0..u64::from(n)).map(|s| (0..experts as u64).map(|e| size(s, e)).collect()).collect();
+            match round {
+                // All rows to one expert.
+                1 => sizes
+                    .iter_mut()
+                    .for_each(|s| s.iter_mut().enumerate().for_each(|(e, n)| *n = if e == 1 { 4 } else { 0 })),
+                // A rank without rows.
+                2 => sizes[0].fill(0),
+                // Nothing at all.
+                3 => sizes.iter_mut().for_each(|s| s.fill(0)),
+                _ => {}
+            }
+            check_routes(n, &sizes);
+        }
+    }
+}
+
+fn seconds_until_error(executor: &mut Executor) -> (String, f64) {
+    let start = Instant::now();
+    let error = run(executor).expect_err("a rank gives up").to_string();
+    (error, start.elapsed().as_secs_f64())
+}
+
+#[test]
+fn too_many_rows_are_an_error_that_names_the_bound() {
+    let plan = routed(2, 2, 3, 4);
+    let mut executor = executor(&plan, 2);
+    // Both ranks send two rows to the second expert.
+    set(&mut executor, "r.offsets", bytemuck::cast_slice(&[0, 1, 3, 0, 0, 2]));
+    let (error, seconds) = seconds_until_error(&mut executor);
+    let wanted = "rank 1: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: 4 rows arrive, but there is room for 3 (max_tokens_per_rank)\n  \
+                  rank 0 waited in `all_to_all_v` all_to_all_v in r (program r)";
+    assert_eq!(error, wanted);
+    assert!(seconds < 1.0, "{seconds}");
+    assert_eq!(run(&mut executor).expect_err("it is over").to_string(), "a rank has given up before");
+}
+
+#[test]
+fn a_kernel_that_stops_on_one_rank_stops_all() {
+    let plan = routed(4, 4, 3, 4);
+    let mut executor = executor(&plan, 4);
+    let mut offsets = [0; 20];
+    // Rank 2 has group starts that fall.
+    offsets[11] = 1;
+    set(&mut executor, "r.offsets", bytemuck::cast_slice(&offsets));
+    let (error, seconds) = seconds_until_error(&mut executor);
+    assert!(
+        error.starts_with("rank 2: at step 1, `group_sizes` group_sizes in r (program r) stopped: group offset 0"),
+        "{error}"
+    );
+    assert_eq!(error.matches("waited in `exchange`").count(), 3, "{error}");
+    assert!(seconds < 1.0, "{seconds}");
+}
+
+#[test]
+fn messages_go_round() {
+    for n in [1u32, 2, 3, 4, 6, 8] {
+        // Everyone adds nothing: what rank 0 sends comes back to it, through all others, on two channels whose messages must not mix.
+        let message = |buffer, peer, channel| Message { dtype: DType::I32, buffer, elements: 5, dim: 0, peer, channel };
+        let stage = |number: u32| {
+            let (next, before) = ((number + 1) % n, (number + n - 1) % n);
+            let send = |buffer, channel| Kernel::Send(message(buffer, next, channel));
+            let recv = |buffer, channel| Kernel::Recv(message(buffer, before, channel));
+            let mut kernels = vec![recv(0, 1), recv(1, 1), recv(2, 0), send(0, 1), send(1, 1), send(2, 0)];
+            if number == 0 {
+                kernels.rotate_left(3);
+                kernels[..3].clone_from_slice(&[send(3, 0), send(4, 1), send(5, 1)]);
+            }
+            let mut arrays: Vec<(&'static str, DType, u64, Access)> =
+                ["a", "b", "c"].map(|name| (name, DType::I32, 5, Access::Write)).to_vec();
+            arrays.extend(["x", "y", "z"].map(|name| (name, DType::I32, 5, Access::Read)));
+            RoleScript { name: format!("s{number}"), coordinates: vec![(number, number + 1)], arrays, kernels }
+        };
+        let plan = ranks(&[("pp", n)], (0..n).map(stage).collect());
+        if n == 1 {
+            // One role is all: nobody to talk to.
+            assert!(forebay_plan::verify(&plan).is_err());
+            continue;
+        }
+        let mut executor = executor(&plan, n as usize);
+        for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
+            set(&mut executor, &format!("s0.{name}"), bytemuck::cast_slice(&[i as i32, 1, 2, 3, 4]));
+        }
+        for _ in 0..3 {
+            run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
+        }
+        let first = |name: &str| get(&executor, name)[0];
+        assert_eq!([first("s0.a"), first("s0.b"), first("s0.c")], [1, 2, 0]);
+    }
+}
+
+/// All kernels together, on two stages of two ranks.
+#[test]
+fn a_pipeline_runs() {
+    let plan = forebay_plan::testing::pipeline();
+    let mut executor = executor(&plan, 4);
+    for stage in ["stage0", "stage1"] {
+        set(&mut executor, &format!("{stage}.offsets"), bytemuck::cast_slice(&[0, 1, 1, 3, 4, 0, 2, 2, 2, 4]));
+    }
+    for _ in 0..10 {
+        run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
+    }
+    let ints = |name: &str| elements(&get(&executor, name), i32::from_ne_bytes);
+    assert_eq!([ints("stage0.where"), ints("stage1.where")].concat(), [5, 6, 7, 8]);
+    assert_eq!(ints("stage0.key"), [5, 1, 0, 0, 5, 1, 0, 2]);
+    assert_eq!(ints("stage0.counts"), [1, 0, 2, 0, 2, 1, 0, 2]);
+    assert_eq!(ints("stage0.starts"), [0, 3, 3, 0, 2, 5]);
+}

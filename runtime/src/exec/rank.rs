@@ -1,0 +1,326 @@
+//! One rank: its memory, its threads, its end of the transport. Prepared kernels are shared by all ranks.
+
+use super::{Arena, ExecError, ExecOptions, PhaseId, Place, Profile, element};
+use crate::comm::{CommError, Pieces, Rows, Transport, rank_at};
+use crate::data::Batch;
+use crate::kernels::{self, Buf, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
+use crate::pool::Pool;
+use forebay_plan::{AllToAllV, Call, Exchange, Kernel, Message, Phase, Plan, Report, Role, Scalar, Space, Tensor};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The prepared instructions of every program.
+#[derive(Debug)]
+pub(super) struct Programs {
+    pub ready: Vec<Vec<Ready>>,
+    pub scratch: ScratchBytes,
+    /// Buffers of the largest program.
+    pub buffers: usize,
+}
+
+/// An instruction that is ready to run.
+#[derive(Debug)]
+pub(super) enum Ready {
+    Kernel(Prepared),
+    /// With other ranks, as the plan says.
+    Comm,
+}
+
+/// One rank with its memory.
+#[derive(Debug)]
+pub(super) struct Rank<'p> {
+    pub plan: &'p Plan,
+    pub role: &'p Role,
+    pub number: u32,
+    pub coordinates: Vec<u32>,
+    pub device: Arena,
+    host: Arena,
+    programs: Arc<Programs>,
+    /// The buffers of the program that runs; as long as the largest program needs.
+    pub buffers: Vec<Buf>,
+    scratch: Scratch,
+    pub pool: Pool,
+    pub link: Box<dyn Transport>,
+    seed: u64,
+    pub profile: Option<Profile>,
+    /// What became of the last job.
+    pub outcome: Result<(), ExecError>,
+}
+
+impl<'p> Rank<'p> {
+    pub fn new(
+        plan: &'p Plan,
+        (number, coordinates): (u32, Vec<u32>),
+        role: &'p Role,
+        (device, host): (Arena, Arena),
+        programs: Arc<Programs>,
+        link: Box<dyn Transport>,
+        options: &ExecOptions,
+    ) -> Rank<'p> {
+        let pool = Pool::new(options.threads);
+        let scratch = Scratch::new(programs.scratch, pool.workers());
+        let buffers = Vec::with_capacity(programs.buffers);
+        let (seed, profile, outcome) = (options.seed, None, Ok(()));
+        Rank {
+            plan,
+            role,
+            number,
+            coordinates,
+            device,
+            host,
+            programs,
+            buffers,
+            scratch,
+            pool,
+            link,
+            seed,
+            profile,
+            outcome,
+        }
+    }
+
+    pub fn phase(&self, id: PhaseId) -> &'p Phase {
+        &self.role.phases[id.0]
+    }
+
+    /// See [`super::Executor::start`].
+    pub fn start(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
+        let calls = &self.phase(id).calls[..self.phase(id).commit as usize];
+        self.measured(id, step, |rank| {
+            rank.write_inputs(id, batch, step)?;
+            calls.iter().try_for_each(|call| rank.call(call, step))
+        })
+    }
+
+    /// See [`super::Executor::commit`].
+    pub fn commit(&mut self, id: PhaseId, step: u64) -> Result<(), ExecError> {
+        let calls = &self.phase(id).calls[self.phase(id).commit as usize..];
+        self.measured(id, step, |rank| calls.iter().try_for_each(|call| rank.call(call, step)))
+    }
+
+    /// Does a part of a step, and tells the profile.
+    fn measured(
+        &mut self,
+        id: PhaseId,
+        step: u64,
+        part: impl FnOnce(&mut Self) -> Result<(), ExecError>,
+    ) -> Result<(), ExecError> {
+        if let Some(profile) = &mut self.profile {
+            profile.enter(id, step);
+        }
+        let result = part(self);
+        if let Some(profile) = &mut self.profile {
+            profile.leave();
+        }
+        result
+    }
+
+    pub fn report(&self, report: &Report) -> f64 {
+        let bytes = self.device.bytes(report.offset, report.dtype.bytes());
+        element(report.dtype, bytes, 0)
+    }
+
+    /// What it has of a tensor.
+    pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
+        let held = tensor.held(&self.coordinates);
+        self.device.bytes(held.offset, (held.to - held.from) * tensor.dtype.bytes())
+    }
+
+    pub fn tensor_mut(&mut self, tensor: &Tensor) -> &mut [u8] {
+        let held = tensor.held(&self.coordinates);
+        self.device.bytes_mut(held.offset, (held.to - held.from) * tensor.dtype.bytes())
+    }
+
+    pub fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
+        let phase = self.phase(id);
+        assert_eq!(
+            (batch.rows() as u64, batch.seq() as u64),
+            (phase.rows, phase.seq),
+            "a batch is as large as its phase"
+        );
+        for feed in &phase.feeds {
+            let input = batch.input(&feed.input).ok_or_else(|| ExecError::Input(feed.input.clone()))?;
+            let first = feed.first_row.at(&self.coordinates) as usize * batch.seq();
+            let elements = feed.rows as usize * batch.seq();
+            let bytes = bytemuck::cast_slice(&input[first..first + elements]);
+            self.device.bytes_mut(feed.offset, bytes.len() as u64).copy_from_slice(bytes);
+        }
+        for feed in &phase.scalars {
+            let value = match feed.scalar {
+                Scalar::Step => step as i32,
+                Scalar::Seed => self.seed as i32,
+            };
+            self.device.bytes_mut(feed.offset, 4).copy_from_slice(&value.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, call: &Call, step: u64) -> Result<(), ExecError> {
+        let start = self.profile.as_ref().map(|_| Instant::now());
+        self.bind(call);
+        let instructions = self.programs.ready[call.program as usize].len();
+        (0..instructions).try_for_each(|i| self.instruction(call, i, step))?;
+        if let (Some(profile), Some(start)) = (&mut self.profile, start) {
+            profile.call(call, start);
+        }
+        Ok(())
+    }
+
+    /// Resolves the buffers of a call's program.
+    pub fn bind(&mut self, call: &Call) {
+        let program = &self.plan.programs[call.program as usize];
+        self.buffers.clear();
+        let (device, host) = (&self.device, &self.host);
+        self.buffers.extend(program.buffers.iter().map(|buffer| {
+            let space = match program.slots[buffer.slot as usize].space {
+                Space::Device => device,
+                Space::Host => host,
+            };
+            let ptr = space.at(call.slots[buffer.slot as usize] + buffer.offset);
+            Buf { ptr, dtype: buffer.dtype, elements: buffer.elements as usize }
+        }));
+    }
+
+    /// Runs an instruction of the bound program.
+    pub fn instruction(&mut self, call: &Call, index: usize, step: u64) -> Result<(), ExecError> {
+        let start = self.profile.as_ref().map(|_| Instant::now());
+        let result = match &self.programs.ready[call.program as usize][index] {
+            Ready::Kernel(kernel) => self.kernel(kernel, call, step).map_err(CommError::Data),
+            Ready::Comm => self.comm(&self.plan.programs[call.program as usize].instructions[index].kernel),
+        };
+        if let (Some(profile), Some(start)) = (&mut self.profile, start) {
+            profile.instruction(call.program as usize, index, start);
+        }
+        result.map_err(|error| {
+            let place = Box::new(self.place(call, index));
+            match error {
+                CommError::Data(error) => ExecError::Kernel { step, place, error },
+                error => ExecError::Comm { step, place, error },
+            }
+        })
+    }
+
+    fn kernel(&self, kernel: &Prepared, call: &Call, step: u64) -> Result<(), kernels::KernelError> {
+        let key = RandomKeyArgs {
+            seed: self.seed as i32,
+            step: step as i32,
+            layer: call.layer,
+            micro_batch: call.micro_batch,
+        };
+        let cx = KernelCx {
+            pool: &self.pool,
+            scratch: &self.scratch,
+            buffers: &self.buffers,
+            key,
+            coordinates: &self.coordinates,
+        };
+        // SAFETY: the buffers are those of the instruction's program. The verifier has proved that buffers lie within their slots, slots within the
+        // arena and views within buffers, that offsets are multiples of 64 (as the arena's start is), and that conflicting accesses
+        // are ordered. Whoever runs a rank has it alone, other ranks read its memory only while it is in `comm` itself, and one kernel runs
+        // at a time, with workspace for every kernel.
+        unsafe { kernels::run(kernel, &cx) }
+    }
+
+    fn comm(&mut self, kernel: &Kernel) -> Result<(), CommError> {
+        match kernel {
+            Kernel::Exchange(k) => self.exchange(k),
+            Kernel::AllToAllV(k) => self.rows(k),
+            Kernel::Send(k) => {
+                let (to, len) = (self.peer(k), k.elements * k.dtype.bytes());
+                // SAFETY: the buffer has as many bytes (the verifier), which nobody writes meanwhile.
+                let bytes = unsafe { std::slice::from_raw_parts(self.buffers[k.buffer as usize].ptr, len as usize) };
+                self.link.send(to, k.channel, bytes)
+            }
+            Kernel::Recv(k) => {
+                let (from, len) = (self.peer(k), k.elements * k.dtype.bytes());
+                // SAFETY: the buffer has as many bytes (the verifier), which nobody else touches meanwhile.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(self.buffers[k.buffer as usize].ptr, len as usize) };
+                self.link.recv(from, k.channel, bytes)
+            }
+            _ => unreachable!("prepared as a kernel of this rank alone"),
+        }
+    }
+
+    fn peer(&self, message: &Message) -> u32 {
+        rank_at(&self.plan.mesh, &self.coordinates, message.dim, message.peer)
+    }
+
+    fn exchange(&mut self, k: &Exchange) -> Result<(), CommError> {
+        let x = pieces(k, self.buffers[k.x as usize].ptr, [k.x_offset, k.x_step], &k.x_strides);
+        let out = pieces(k, self.buffers[k.out as usize].ptr, [k.out_offset, k.out_step], &k.out_strides);
+        let (x, out) = x.zip(out).expect("tried when it was prepared");
+        // SAFETY: the verifier has proved that all pieces lie within their buffers, which are apart, and that members agree; this rank touches nothing else
+        // meanwhile.
+        unsafe { self.link.exchange(&k.group, &x, &out, k.reduce, &self.pool) }
+    }
+
+    fn rows(&mut self, k: &AllToAllV) -> Result<(), CommError> {
+        let ptr = |id: u32| self.buffers[id as usize].ptr;
+        let rows = Rows {
+            x: ptr(k.x),
+            out: ptr(k.out),
+            offsets: ptr(k.offsets).cast_const().cast(),
+            counts: ptr(k.counts).cast_const().cast(),
+            row: (k.row * k.dtype.bytes()) as usize,
+            ranks: k.ranks as usize,
+            experts: k.experts as usize,
+            direction: k.direction,
+            bound: k.bound as usize,
+            tokens: k.tokens as usize,
+        };
+        // SAFETY: as in `exchange`.
+        unsafe { self.link.rows(&k.group, &rows, &self.pool) }
+    }
+
+    pub fn place(&self, call: &Call, index: usize) -> Place {
+        let program = &self.plan.programs[call.program as usize];
+        let instruction = &program.instructions[index];
+        Place {
+            op: instruction.kernel.name().to_string(),
+            instruction: instruction.name.clone(),
+            layer: self.role.layers.get(call.layer as usize).cloned().unwrap_or_default(),
+            program: program.name.clone(),
+        }
+    }
+}
+
+/// One side of an exchange; `None` when its pieces have too many dimensions.
+fn pieces(k: &Exchange, ptr: *mut u8, places: [u64; 2], strides: &[u64]) -> Option<Pieces> {
+    Pieces::new(ptr, k.dtype, places, &k.dims, strides)
+}
+
+/// Prepares all programs.
+pub(super) fn prepare(plan: &Plan, cpu: kernels::Cpu) -> Result<Programs, ExecError> {
+    let buffers = plan.programs.iter().map(|p| p.buffers.len()).max().unwrap_or(0);
+    let mut programs = Programs { ready: vec![], scratch: ScratchBytes::default(), buffers };
+    for program in &plan.programs {
+        let mut prepared = Vec::with_capacity(program.instructions.len());
+        for instruction in &program.instructions {
+            let ready = ready(&instruction.kernel, &program.buffers, cpu).map_err(|error| {
+                let (op, instruction) = (instruction.kernel.name().to_string(), instruction.name.clone());
+                let place = Place { op, instruction, layer: String::new(), program: program.name.clone() };
+                ExecError::Prepare { place: Box::new(place), error }
+            })?;
+            if let Ready::Kernel(kernel) = &ready {
+                programs.scratch = programs.scratch.max(kernels::scratch_bytes(kernel));
+            }
+            prepared.push(ready);
+        }
+        programs.ready.push(prepared);
+    }
+    Ok(programs)
+}
+
+fn ready(kernel: &Kernel, buffers: &[forebay_plan::Buffer], cpu: kernels::Cpu) -> Result<Ready, kernels::PrepareError> {
+    match kernel {
+        Kernel::Exchange(k) => {
+            let null = std::ptr::null_mut();
+            let fits = [&k.x_strides, &k.out_strides].iter().all(|s| pieces(k, null, [0, 0], s).is_some());
+            let error = || kernels::PrepareError("pieces of an exchange have too many dimensions".into());
+            fits.then_some(Ready::Comm).ok_or_else(error)
+        }
+        Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => Ok(Ready::Comm),
+        kernel => kernels::prepare(kernel, buffers, cpu).map(Ready::Kernel),
+    }
+}
