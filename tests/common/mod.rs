@@ -3,6 +3,7 @@
 
 pub mod oracle;
 
+use forebay_compiler::shard::Strategy;
 use forebay_compiler::pipeline::{CompileOptions, Models};
 use forebay_dsl::model::{CheckedModel, Const};
 use forebay_ir::DType;
@@ -60,7 +61,7 @@ impl Example {
 
     /// The checked model.
     pub fn check(&self, options: &CompileOptions, training: bool, rows: Option<u64>) -> CheckedModel {
-        let options = options.check_options(training, rows, options.micro_batches);
+        let options = options.check_options(training, rows, options.micro_batches * options.strategy.dp);
         match forebay_dsl::load(&self.text, &options) {
             Ok(accepted) => accepted.model,
             Err(mistakes) => {
@@ -74,10 +75,10 @@ impl Example {
     pub fn models(&self, options: &CompileOptions) -> Models {
         let rows = |training| {
             let model = self.check(options, training, None);
-            model.batch / u64::from(options.micro_batches)
+            model.batch / u64::from(options.micro_batches * options.strategy.dp)
         };
         let per_micro_batch = Some(rows(true));
-        let one = CompileOptions { micro_batches: 1, ..options.clone() };
+        let one = CompileOptions { micro_batches: 1, strategy: Strategy::default(), ..options.clone() };
         Models {
             train: self.check(options, true, per_micro_batch),
             eval: self.check(options, false, per_micro_batch),
