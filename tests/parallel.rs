@@ -20,7 +20,7 @@ const ROWS: u32 = 4;
 const SEQ: i64 = 16;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 26] = [
+const STRATEGIES: [&str; 28] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
@@ -47,6 +47,8 @@ const STRATEGIES: [&str; 26] = [
     "pp=2,tp=2,ep=2,micro=4",
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1",
     "dp=2,pp=2,cp=2,tp=2,ep=8,micro=2,zero=1",
+    "pp=2,vpp=2,micro=4",
+    "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1",
 ];
 
 /// What a run came to.

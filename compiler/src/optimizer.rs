@@ -300,6 +300,17 @@ pub fn summed(elements: u64, group: &[u32], keep: Keep, mesh: &[MeshDim], wide: 
     g.graph
 }
 
+/// What another stage has of a gradient, added to one's own: input and output `gradients`, input `received`.
+pub fn added(elements: u64, wide: DType) -> Graph {
+    let mut g = Scalars::new("optimizer.add");
+    let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
+    let own = g.input("gradients", wide, &[n], InputRole::State);
+    let received = g.input("received", wide, &[n], InputRole::Carry);
+    let sum = g.binary(BinaryOp::Add, own, received, "sum");
+    g.graph.add_output("gradients", sum, OutputRole::State);
+    g.graph
+}
+
 /// What a rank keeps of a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {

@@ -78,9 +78,9 @@ pub struct Models {
 pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    if strategy.zero > 1 || strategy.vpp > 1 {
-        let (key, n) = if strategy.zero > 1 { ("zero", strategy.zero) } else { ("vpp", strategy.vpp) };
-        return Err(StrategyError { message: format!("{key} = {n} is not supported yet"), help: Some(format!("use {key} = 1")) });
+    if strategy.zero > 1 {
+        let message = format!("zero = {} is not supported yet", strategy.zero);
+        return Err(StrategyError { message, help: Some("use zero = 1".to_string()) });
     }
     let train = shard_model(&models.train, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
@@ -92,10 +92,12 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
         let micro = options.micro_batches;
         let mut phases = vec![
-            scheduler.train(&train, &stage, &layout, (strategy.schedule, micro), optimizer),
-            scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro),
+            scheduler.train(&train, &stage, &layout, (strategy.schedule, micro), optimizer)?,
+            scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)?,
         ];
-        phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
+        if let Some(generate) = &generate {
+            phases.push(scheduler.forward(generate, &stage, &layout, ForwardKind::Generate, 1)?);
+        }
         roles.push(role(&train, &stage, layout, phases));
     }
     let mesh = &train.mesh.dims;

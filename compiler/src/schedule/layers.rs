@@ -4,8 +4,9 @@ use super::bind::{SavedLayout, Want, accumulating, widen};
 use super::flow::{Flow, Names, output_names};
 use super::phases::Scheduler;
 use super::shared::{Pass, Shared};
-use super::stages::{Stage, has_gradient};
-use super::timeline::{Bind, Item};
+use super::stages::{Chunk, Stage, has_gradient};
+use super::tensors::local_elements;
+use super::timeline::Bind;
 use super::Message;
 use crate::autodiff::Differentiated;
 use crate::emit::dtype;
@@ -15,9 +16,23 @@ use forebay_dsl::model::Source;
 use forebay_ir::{DType, Graph, OutputRole};
 use rustc_hash::FxHashSet;
 
-/// Messages of activations, and of gradients.
-const ACTIVATIONS: u32 = 0;
-const GRADIENTS: u32 = 1;
+/// What a message between stages is about. Each chunk has channels of its own, so that messages of one never wait for those of another.
+#[derive(Clone, Copy)]
+enum About {
+    Activations,
+    Gradients,
+    Tied,
+}
+
+impl About {
+    fn channel(self, chunk: u32) -> u32 {
+        match self {
+            About::Tied => 0,
+            About::Activations => 1 + 2 * chunk,
+            About::Gradients => 2 + 2 * chunk,
+        }
+    }
+}
 
 /// A phase's model on a stage.
 pub struct Cx<'a> {
@@ -43,23 +58,28 @@ impl Cx<'_> {
 }
 
 impl Scheduler<'_> {
-    /// The forward pass of a micro-batch through the stage's layers.
-    pub(super) fn forward_layers(&mut self, cx: &Cx, shared: &mut Shared, micro_batch: u32) -> Pass {
+    /// The forward pass of a micro-batch through the layers of a chunk.
+    pub(super) fn forward_layers(&mut self, cx: &Cx, shared: &mut Shared, micro_batch: u32, chunk: u32) -> Pass {
         let mut pass = Pass::default();
-        for &source in &cx.stage.receives {
+        let Chunk { layers, receives, sends } = &cx.stage.chunks[chunk as usize];
+        let channel = About::Activations.channel(chunk);
+        for (peer, source) in each(receives) {
             let (elements, of) = cx.carry(source);
             let item = shared.timeline.item(elements * of.bytes());
             pass.carries.insert(source, item);
-            self.message(cx, shared, (item, elements, of), Message::Receive, cx.stage.number - 1, ACTIVATIONS, micro_batch);
+            let at = (layers.start as u32, micro_batch);
+            self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         let layouts: Vec<SavedLayout> = cx.forward.iter().map(|g| SavedLayout::new(g)).collect();
-        for l in cx.stage.layers.clone() {
+        for l in layers.clone() {
             self.forward_layer(cx, shared, &mut pass, &layouts, l, micro_batch);
         }
-        for &source in &cx.stage.sends {
+        // The part that follows reads from the channel of its own chunk.
+        let channel = About::Activations.channel(chunk + u32::from(cx.stage.number + 1 == cx.stage.of));
+        for (peer, source) in each(sends) {
             let (elements, of) = cx.carry(source);
-            let item = pass.carries[&source];
-            self.message(cx, shared, (item, elements, of), Message::Send, cx.stage.number + 1, ACTIVATIONS, micro_batch);
+            let (bind, at) = (Bind::Item(pass.carries[&source], 0), (layers.end as u32 - 1, micro_batch));
+            self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
         }
         pass
     }
@@ -115,29 +135,66 @@ impl Scheduler<'_> {
         shared: &mut Shared,
         mut pass: Pass,
         (flow, segments): (&Flow, &[Differentiated]),
-        micro_batch: u32,
+        (micro_batch, chunk): (u32, u32),
         written: &mut FxHashSet<usize>,
     ) {
         let model = &cx.sharded.model;
-        let flows = |source: &&Source| has_gradient(model, flow, **source);
-        for &source in cx.stage.sends.iter().filter(flows) {
+        let Chunk { layers, receives, sends } = &cx.stage.chunks[chunk as usize];
+        let flows = |(_, source): &(u32, Source)| has_gradient(model, flow, *source);
+        let channel = About::Gradients.channel(chunk);
+        for (peer, source) in each(sends).filter(flows) {
             let (elements, of) = cx.carry(source);
             let item = shared.timeline.item(elements * of.bytes());
             pass.gradients.insert(source, item);
-            self.message(cx, shared, (item, elements, of), Message::Receive, cx.stage.number + 1, GRADIENTS, micro_batch);
+            let at = (layers.end as u32 - 1, micro_batch);
+            self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
-        for l in cx.stage.layers.clone().rev() {
+        for l in layers.clone().rev() {
             self.backward_layer(cx, shared, &mut pass, (flow, segments), l, micro_batch, written);
         }
-        for &source in cx.stage.receives.iter().filter(flows) {
+        // The part before reads from the channel of its own chunk.
+        let channel = About::Gradients.channel(chunk - u32::from(cx.stage.number == 0 && chunk > 0));
+        for (peer, source) in each(receives).filter(flows) {
             let (elements, of) = cx.carry(source);
             if !pass.gradients.contains_key(&source) {
                 let item = shared.timeline.item(elements * of.bytes());
                 pass.gradients.insert(source, item);
                 self.zero(shared, elements, of, Bind::Item(item, 0), (source.layer as u32, micro_batch));
             }
-            let item = pass.gradients[&source];
-            self.message(cx, shared, (item, elements, of), Message::Send, cx.stage.number - 1, GRADIENTS, micro_batch);
+            let (bind, at) = (Bind::Item(pass.gradients[&source], 0), (layers.start as u32, micro_batch));
+            self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
+        }
+    }
+
+    /// Gradients of parameters that several stages use: the first of them adds up, and tells the others.
+    pub(super) fn tied_gradients(&mut self, cx: &Cx, shared: &mut Shared) {
+        let (sharded, wide) = (cx.sharded, self.wide);
+        let at = (sharded.model.layers.len() as u32, 0);
+        let channel = About::Tied.channel(0);
+        for (&param, holders) in &cx.stage.tied {
+            let gradient = Bind::Fixed(cx.layout.gradient(param));
+            let elements = local_elements(&sharded.model.params[param], &sharded.params[param], &sharded.mesh);
+            let what = (gradient, elements, wide);
+            let (first, others) = holders.split_first().expect("a tied parameter has holders");
+            if cx.stage.number != *first {
+                self.message(shared, what, Message::Send, (*first, channel), at);
+                self.message(shared, what, Message::Receive, (*first, channel), at);
+                continue;
+            }
+            for &other in others {
+                let received = Bind::Item(shared.timeline.item(elements * wide.bytes()), 0);
+                self.message(shared, (received, elements, wide), Message::Receive, (other, channel), at);
+                let name = format!("optimizer.add.{elements}");
+                let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::added(elements, wide));
+                let slots = program.bind(shared, |want, _, _| match want {
+                    Want::State(_) => gradient,
+                    _ => received,
+                });
+                shared.timeline.call(&program, at.0, at.1, slots);
+            }
+            for &other in others {
+                self.message(shared, what, Message::Send, (other, channel), at);
+            }
         }
     }
 
@@ -239,26 +296,23 @@ impl Scheduler<'_> {
     }
 
     /// A value goes to another stage, or comes from one.
-    #[allow(clippy::too_many_arguments, reason = "what, which way, with whom, and when")]
     fn message(
         &mut self,
-        cx: &Cx,
         shared: &mut Shared,
-        (item, elements, of): (Item, u64, DType),
+        (bind, elements, of): (Bind, u64, DType),
         way: Message,
-        peer: u32,
-        channel: u32,
-        micro_batch: u32,
+        (peer, channel): (u32, u32),
+        (layer, micro_batch): (u32, u32),
     ) {
         // The pipeline is the outermost dimension of the mesh.
         let program = self.programs.message(way, elements, dtype(of), 0, peer, channel);
-        let layer = match way {
-            Message::Send if channel == ACTIVATIONS => cx.stage.layers.end - 1,
-            Message::Receive if channel == GRADIENTS => cx.stage.layers.end - 1,
-            _ => cx.stage.layers.start,
-        };
-        shared.timeline.call(&program, layer as u32, micro_batch, vec![Bind::Item(item, 0)]);
+        shared.timeline.call(&program, layer, micro_batch, vec![bind]);
     }
+}
+
+/// Each value that goes between two parts, with the other stage.
+fn each(between: &Option<(u32, Vec<Source>)>) -> impl Iterator<Item = (u32, Source)> + '_ {
+    between.iter().flat_map(|(peer, sources)| sources.iter().map(|source| (*peer, *source)))
 }
 
 /// Slots that forward and backward programs have alike.

@@ -13,7 +13,7 @@ use crate::emit::{Rows, dtype};
 use crate::optimizer::{self, Optimizer};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
-use crate::shard::{Dense, Schedule, ShardedModel};
+use crate::shard::{Dense, Schedule, ShardedModel, StrategyError};
 use crate::simplify::simplify;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::{DType, Graph, InputRole, OutputRole};
@@ -68,6 +68,9 @@ impl<'a> Scheduler<'a> {
     }
 
     /// The training step of a stage over all micro-batches.
+    ///
+    /// # Errors
+    /// When the micro-batches do not fit the pipeline.
     pub fn train(
         &mut self,
         sharded: &ShardedModel,
@@ -75,7 +78,7 @@ impl<'a> Scheduler<'a> {
         layout: &Layout,
         (schedule, micro_batches): (Schedule, u32),
         optimizer: &Optimizer,
-    ) -> plan::Phase {
+    ) -> Result<plan::Phase, StrategyError> {
         let (flow, segments) = self.differentiated.take().unwrap_or_else(|| {
             let flow = Flow::new(&sharded.model);
             let segments = (0..sharded.model.segments.len())
@@ -90,26 +93,30 @@ impl<'a> Scheduler<'a> {
         self.counts(&cx, &mut shared, micro_batches);
 
         let mut written = FxHashSet::default();
-        let mut passes: FxHashMap<u32, Pass> = FxHashMap::default();
-        for work in order(schedule, stage, micro_batches) {
+        let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
+        for work in order(schedule, stage, micro_batches)? {
             match work {
-                Work::Forward(m) => drop(passes.insert(m, self.forward_layers(&cx, &mut shared, m))),
-                Work::Backward(m) => {
-                    let pass = passes.remove(&m).expect("a micro-batch goes forward before it goes backward");
-                    self.backward_layers(&cx, &mut shared, pass, (&flow, &segments), m, &mut written);
+                Work::Forward(m, c) => drop(passes.insert((m, c), self.forward_layers(&cx, &mut shared, m, c))),
+                Work::Backward(m, c) => {
+                    let pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
+                    self.backward_layers(&cx, &mut shared, pass, (&flow, &segments), (m, c), &mut written);
                 }
             }
         }
         self.untouched_gradients(&cx, &mut shared, &written);
+        self.tied_gradients(&cx, &mut shared);
         self.sum_gradients(&cx, &mut shared);
         self.sum_parts(&cx, &mut shared);
         let commit = self.optimize(&cx, &mut shared, optimizer);
         let phase = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
         self.differentiated = Some((flow, segments));
-        phase
+        Ok(phase)
     }
 
     /// A phase of a stage that runs the layers forward only.
+    ///
+    /// # Errors
+    /// When the micro-batches do not fit the pipeline.
     pub fn forward(
         &mut self,
         sharded: &ShardedModel,
@@ -117,7 +124,7 @@ impl<'a> Scheduler<'a> {
         layout: &Layout,
         kind: ForwardKind,
         micro_batches: u32,
-    ) -> plan::Phase {
+    ) -> Result<plan::Phase, StrategyError> {
         let roles: &[OutputRole] = match kind {
             ForwardKind::Eval => &[OutputRole::Carry, OutputRole::Metric, OutputRole::Loss],
             ForwardKind::Generate => &[OutputRole::Carry, OutputRole::Output],
@@ -146,20 +153,23 @@ impl<'a> Scheduler<'a> {
         if kind == ForwardKind::Eval {
             self.counts(&cx, &mut shared, micro_batches);
         }
-        for micro_batch in 0..micro_batches {
-            self.forward_layers(&cx, &mut shared, micro_batch);
+        // Chunk by chunk as in training, so that no stage waits for what another has not begun.
+        for work in order(Schedule::Gpipe, stage, micro_batches)? {
+            if let Work::Forward(m, c) = work {
+                self.forward_layers(&cx, &mut shared, m, c);
+            }
         }
         self.sum_parts(&cx, &mut shared);
         let commit = shared.timeline.len();
         let phase = self.finish(&cx, shared, micro_batches, commit, share);
         self.forward.insert(kind.name(), graphs);
-        phase
+        Ok(phase)
     }
 
     fn begin(&mut self, cx: &Cx, rows: Rows, micro_batches: u32) -> Shared {
         self.programs.enter(rows, &cx.sharded.mesh.dims);
         let mut shared = Shared::new(cx.sharded, micro_batches);
-        shared.prepare_parts(cx.sharded, &cx.stage.layers, cx.forward, micro_batches);
+        shared.prepare_parts(cx.sharded, cx.stage, cx.forward, micro_batches);
         shared
     }
 

@@ -1,6 +1,7 @@
 //! What all micro-batches of a phase share.
 
 use super::bind::Want;
+use super::stages::Stage;
 use super::timeline::{Bind, Item, Timeline};
 use crate::emit::ALIGN;
 use crate::shard::ShardedModel;
@@ -8,7 +9,6 @@ use forebay_dsl::model::Source;
 use forebay_ir::{DType, Graph, OutputRole, Type};
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
-use std::ops::Range;
 
 /// Contributions to a loss or metric that are summed over the same ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,13 +85,13 @@ impl Shared {
     }
 
     /// One line for each contribution to a loss that this stage makes: how many there will be is known before.
-    pub fn prepare_parts(&mut self, sharded: &ShardedModel, layers: &Range<usize>, graphs: &[&Graph], micro_batches: u32) {
+    pub fn prepare_parts(&mut self, sharded: &ShardedModel, stage: &Stage, graphs: &[&Graph], micro_batches: u32) {
         let mut totals: IndexMap<Part, u64> = IndexMap::new();
         for (l, layer) in sharded.model.layers.iter().enumerate() {
             for output in &graphs[layer.segment].outputs {
                 if let Some(part) = part_of(sharded, layer.segment, output.role, &output.name) {
                     let total = totals.entry(part).or_default();
-                    *total += if layers.contains(&l) { u64::from(micro_batches) } else { 0 };
+                    *total += if stage.has(l) { u64::from(micro_batches) } else { 0 };
                 }
             }
         }

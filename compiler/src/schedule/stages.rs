@@ -1,9 +1,15 @@
 //! Pipeline stages: which layers, tensors and values belong to which, and in which order a stage works.
+//!
+//! ```text
+//! layers       0 1 2 | 3 4 | 5 6 | 7 8 9          pp = 2, vpp = 2
+//! stage        0     | 1   | 0   | 1              parts of the model go round the stages
+//! chunk        0     | 0   | 1   | 1
+//! ```
 
 use super::flow::Flow;
 use crate::shard::{Schedule, Strategy, StrategyError};
-use forebay_dsl::model::{CheckedModel, Source};
-use std::collections::BTreeSet;
+use forebay_dsl::model::{CheckedModel, Layer, Source};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// What one stage of the pipeline has.
@@ -13,77 +19,104 @@ pub struct Stage {
     pub number: u32,
     /// How many there are.
     pub of: u32,
-    /// Its layers.
-    pub layers: Range<usize>,
+    /// Its parts of the model, in order.
+    pub chunks: Vec<Chunk>,
     /// Parameters of its layers, sorted.
     pub params: Vec<usize>,
     /// States of its layers, sorted.
     pub states: Vec<usize>,
-    /// What it gets from the stage before, in order.
-    pub receives: Vec<Source>,
-    /// What it gives to the stage after, in order.
-    pub sends: Vec<Source>,
+    /// Parameters that other stages have too: for each all stages that have it, sorted. Each keeps a copy; the first sums the gradients.
+    pub tied: BTreeMap<usize, Vec<u32>>,
+}
+
+/// A run of layers on a stage.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    /// Its layers.
+    pub layers: Range<usize>,
+    /// The stage before and what comes from it, in order.
+    pub receives: Option<(u32, Vec<Source>)>,
+    /// The stage after and what goes to it, in order.
+    pub sends: Option<(u32, Vec<Source>)>,
+}
+
+impl Stage {
+    /// Is the layer one of its own?
+    pub fn has(&self, layer: usize) -> bool {
+        self.chunks.iter().any(|c| c.layers.contains(&layer))
+    }
 }
 
 /// The stages of a model.
 ///
 /// # Errors
-/// When there are more stages than layers, or given stages do not add up.
+/// When there are more parts than layers, or given stages do not add up.
 pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, StrategyError> {
     let of = strategy.pp;
-    let ends = ends(model, strategy)?;
-    let mut start = 0;
-    let ranges: Vec<Range<usize>> = ends.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
-    if let Some(tied) = shared_by_stages(model, &ranges) {
+    if of == 1 && strategy.vpp > 1 {
         return Err(StrategyError::new(
-            format!("`{}` is used by layers of several pipeline stages, which is not supported yet", model.params[tied].name),
-            Some("use pp=1".to_string()),
+            format!("vpp = {} cuts the stages of a pipeline, but there is one stage", strategy.vpp),
+            Some("use vpp = 1, or pp = 2 or more".to_string()),
         ));
     }
-    let stage = |(number, layers): (usize, &Range<usize>)| {
-        let of_layers = |list: fn(&forebay_dsl::model::Layer) -> Vec<usize>| -> Vec<usize> {
-            let all: BTreeSet<usize> = model.layers[layers.clone()].iter().flat_map(list).collect();
-            all.into_iter().collect()
-        };
-        let mut params = of_layers(|l| l.params.clone());
-        let mut states = of_layers(|l| [&l.states[..], &l.update_states, &l.update_outputs].concat());
+    let mut start = 0;
+    let parts: Vec<Range<usize>> =
+        ends(model, strategy)?.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
+    let holders = holders(model, &parts, of);
+    let chunk = |part: usize| Chunk {
+        layers: parts[part].clone(),
+        receives: (part > 0).then(|| ((part as u32 - 1) % of, crossing(model, parts[part].start))),
+        sends: (part + 1 < parts.len()).then(|| ((part as u32 + 1) % of, crossing(model, parts[part].end))),
+    };
+    let stage = |number: u32| {
+        let chunks: Vec<Chunk> = (number as usize..parts.len()).step_by(of as usize).map(chunk).collect();
+        let layers = || chunks.iter().flat_map(|c| &model.layers[c.layers.clone()]);
+        let mut params: BTreeSet<usize> = layers().flat_map(|l| l.params.clone()).collect();
+        let mut states: BTreeSet<usize> = layers().flat_map(states_of).collect();
         if number == 0 {
             // What no layer uses has to be somewhere.
             let used: BTreeSet<usize> = model.layers.iter().flat_map(|l| l.params.clone()).collect();
             params.extend((0..model.params.len()).filter(|p| !used.contains(p)));
-            let used: BTreeSet<usize> =
-                model.layers.iter().flat_map(|l| [&l.states[..], &l.update_states, &l.update_outputs].concat()).collect();
+            let used: BTreeSet<usize> = model.layers.iter().flat_map(states_of).collect();
             states.extend((0..model.states.len()).filter(|s| !used.contains(s)));
-            params.sort_unstable();
-            states.sort_unstable();
         }
-        let (receives, sends) = (crossing(model, layers.start), crossing(model, layers.end));
-        Stage { number: number as u32, of, layers: layers.clone(), params, states, receives, sends }
+        let shared = |p: &&usize| holders.get(*p).is_some_and(|h| h.len() > 1);
+        let tied = params.iter().filter(shared).map(|&p| (p, holders[&p].clone())).collect();
+        let (params, states) = (params.into_iter().collect(), states.into_iter().collect());
+        Stage { number, of, chunks, params, states, tied }
     };
-    Ok(ranges.iter().enumerate().map(stage).collect())
+    Ok((0..of).map(stage).collect())
 }
 
-/// Where each stage ends: the layers in between divided evenly, the first and the last segment with the first and the last stage.
+fn states_of(layer: &Layer) -> Vec<usize> {
+    [&layer.states[..], &layer.update_states, &layer.update_outputs].concat()
+}
+
+/// Where each part ends: the layers in between divided evenly, the first and the last segment with the first and the last part.
 fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, StrategyError> {
-    let (stages, n) = (strategy.pp as usize, model.layers.len());
+    let (parts, n) = ((strategy.pp * strategy.vpp) as usize, model.layers.len());
     let inner = n.saturating_sub(2);
-    if stages == 1 {
+    if parts == 1 {
         return Ok(vec![n]);
     }
     let sizes: Vec<usize> = match &strategy.stages {
         Some(sizes) => sizes.iter().map(|s| *s as usize).collect(),
-        None => (0..stages).map(|s| inner / stages + usize::from(s < inner % stages)).collect(),
+        None => (0..parts).map(|s| inner / parts + usize::from(s < inner % parts)).collect(),
     };
-    if sizes.len() != stages || sizes.iter().sum::<usize>() != inner {
+    if sizes.len() != parts || sizes.iter().sum::<usize>() != inner {
         return Err(StrategyError::new(
-            format!("`stages` names {} layers in {} stages; the model has {inner} between its first and last part, for pp = {stages}", sizes.iter().sum::<usize>(), sizes.len()),
-            None,
+            format!(
+                "`stages` has {} layers in {} parts; between its first and last part the model has {inner}, for pp × vpp = {parts}",
+                sizes.iter().sum::<usize>(),
+                sizes.len()
+            ),
+            Some("an even cut needs no `stages`".to_string()),
         ));
     }
-    if inner < stages {
+    if sizes.contains(&0) {
         return Err(StrategyError::new(
-            format!("{inner} layers do not fill {stages} pipeline stages"),
-            Some(format!("use pp = {} or less", inner.max(1))),
+            format!("{inner} layers do not fill the {parts} parts of a pipeline (pp × vpp)"),
+            Some(format!("use pp × vpp = {} or less", inner.max(1))),
         ));
     }
     let mut end = 1;
@@ -94,21 +127,19 @@ fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, Strateg
             end
         })
         .collect();
-    *ends.last_mut().expect("at least one stage") = n;
+    *ends.last_mut().expect("at least one part") = n;
     Ok(ends)
 }
 
-/// A parameter that layers of two stages use.
-fn shared_by_stages(model: &CheckedModel, ranges: &[Range<usize>]) -> Option<usize> {
-    let mut owner = vec![None; model.params.len()];
-    for (stage, layers) in ranges.iter().enumerate() {
+/// For each parameter the stages whose layers use it, sorted.
+fn holders(model: &CheckedModel, parts: &[Range<usize>], of: u32) -> BTreeMap<usize, Vec<u32>> {
+    let mut holders: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
+    for (part, layers) in parts.iter().enumerate() {
         for &param in model.layers[layers.clone()].iter().flat_map(|l| &l.params) {
-            if *owner[param].get_or_insert(stage) != stage {
-                return Some(param);
-            }
+            holders.entry(param).or_default().insert(part as u32 % of);
         }
     }
-    None
+    holders.into_iter().map(|(param, stages)| (param, stages.into_iter().collect())).collect()
 }
 
 /// What layers before a boundary make and layers behind it read.
@@ -124,13 +155,13 @@ pub fn has_gradient(model: &CheckedModel, flow: &Flow, source: Source) -> bool {
     flow.outputs[model.layers[source.layer].segment][source.output]
 }
 
-/// A piece of a stage's step: all its layers on one micro-batch.
+/// A piece of a stage's step: one micro-batch through the layers of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Forward.
-    Forward(u32),
-    /// Backward.
-    Backward(u32),
+    /// Forward: micro-batch, chunk.
+    Forward(u32, u32),
+    /// Backward: micro-batch, chunk.
+    Backward(u32, u32),
 }
 
 /// The order in which a stage works.
@@ -138,20 +169,39 @@ pub enum Work {
 /// ```text
 /// 1F1B, stage 1 of 3, 4 micro-batches     F0 F1 B0 F2 B1 F3 B2 B3
 /// ```
-pub fn order(schedule: Schedule, stage: &Stage, micro_batches: u32) -> Vec<Work> {
-    let forward = (0..micro_batches).map(Work::Forward);
-    let backward = (0..micro_batches).map(Work::Backward);
-    match schedule {
-        Schedule::Gpipe => forward.chain(backward).collect(),
-        Schedule::OneFOneB => {
-            // As many micro-batches as there are stages behind are under way before the first comes back.
-            let ahead = (stage.of - 1 - stage.number).min(micro_batches) as usize;
-            let mut order: Vec<Work> = forward.clone().take(ahead).collect();
-            for (forward, backward) in forward.skip(ahead).zip(backward.clone()) {
-                order.extend([forward, backward]);
-            }
-            order.extend(backward.skip((micro_batches as usize).saturating_sub(ahead)));
-            order
-        }
+///
+/// With several chunks 1F1B is interleaved (arXiv 2104.04473, section 2.2): as many micro-batches as there are stages go through one chunk, then through
+/// the next; backward the same with the chunks in reverse.
+///
+/// # Errors
+/// When micro-batches cannot be interleaved.
+pub fn order(schedule: Schedule, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>, StrategyError> {
+    let (stages, chunks) = (stage.of, stage.chunks.len() as u32);
+    let units = micro_batches * chunks;
+    if chunks > 1 && micro_batches % stages != 0 {
+        return Err(StrategyError::new(
+            format!("{micro_batches} micro-batches cannot be interleaved over pp = {stages} stages of {chunks} chunks"),
+            Some(format!("use a multiple of {stages} micro-batches")),
+        ));
     }
+    // The number of a unit among all that go forward (or backward): which micro-batch, and which chunk.
+    let unit = |k: u32| match chunks {
+        1 => (k, 0),
+        _ => (k / (stages * chunks) * stages + k % stages, k / stages % chunks),
+    };
+    let forward = (0..units).map(unit).map(|(m, c)| Work::Forward(m, c));
+    let backward = (0..units).map(unit).map(|(m, c)| Work::Backward(m, chunks - 1 - c));
+    // As many units as are under way before the first comes back.
+    let ahead = match (schedule, chunks) {
+        (Schedule::Gpipe, _) => units,
+        (Schedule::OneFOneB, 1) => stages - 1 - stage.number,
+        (Schedule::OneFOneB, _) => 2 * (stages - 1 - stage.number) + (chunks - 1) * stages,
+    };
+    let ahead = ahead.min(units) as usize;
+    let mut order: Vec<Work> = forward.clone().take(ahead).collect();
+    for (forward, backward) in forward.skip(ahead).zip(backward.clone()) {
+        order.extend([forward, backward]);
+    }
+    order.extend(backward.skip(units as usize - ahead));
+    Ok(order)
 }

@@ -168,9 +168,9 @@ impl Scheduler<'_> {
         let mesh = &cx.sharded.mesh;
         let everyone: u64 = mesh.dims.iter().map(|d| u64::from(d.size)).product();
         let stages = mesh.ranks(&mesh.dense(Dense::Pp));
-        // How many ranks of a stage have the same gradients.
+        // How many ranks have the same gradients.
         let replicas: Vec<u64> =
-            cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards)).collect();
+            cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards) * g.holders).collect();
         let names: Vec<String> = replicas.iter().map(u64::to_string).collect();
         let name = format!("optimizer.scalars.{}", names.join("."));
         let program = self
@@ -243,7 +243,7 @@ impl Scheduler<'_> {
     fn update_states(&mut self, cx: &Cx, shared: &mut Shared) {
         let model = &cx.sharded.model;
         let order = model.update_order().expect("checked: layers do not update states that they read from each other");
-        for l in order.into_iter().filter(|l| cx.stage.layers.contains(l)) {
+        for l in order.into_iter().filter(|l| cx.stage.has(*l)) {
             let layer = &model.layers[l];
             self.sum_stats(cx, shared, l);
             let segment = &model.segments[layer.segment];

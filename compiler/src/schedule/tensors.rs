@@ -24,6 +24,8 @@ pub struct Group {
     pub sums: Vec<u32>,
     /// The mesh dimensions that cut them.
     pub cut: Vec<u32>,
+    /// Pipeline stages that have them.
+    pub holders: u64,
     /// Elements, padding included: whole chunks on each rank that shares them.
     pub elements: u64,
     /// Ranks that share masters and moments; 1 without ZeRO.
@@ -71,8 +73,8 @@ pub struct Layout {
     narrow: DType,
 }
 
-/// What parameters of one group have in common: do they decay, over what are gradients sums, what cuts them.
-type Alike = (bool, Vec<u32>, Vec<u32>);
+/// What parameters of one group have in common: do they decay, over what are gradients sums, what cuts them, which stages have them.
+type Alike = (bool, Vec<u32>, Vec<u32>, Vec<u32>);
 
 impl Layout {
     /// Lays out the tensors of a stage. `zero` is the level of ZeRO.
@@ -93,7 +95,8 @@ impl Layout {
             let shard = &sharded.params[i];
             let mut cut = shard.dims();
             cut.sort_unstable();
-            (optimizer.decay == DecayScope::All || model.params[i].axes.len() >= 2, shard.sums.clone(), cut)
+            let holders = stage.tied.get(&i).cloned().unwrap_or_default();
+            (optimizer.decay == DecayScope::All || model.params[i].axes.len() >= 2, shard.sums.clone(), cut, holders)
         };
         let mut kinds: Vec<Alike> = vec![];
         for kind in stage.params.iter().map(|&i| alike(i)) {
@@ -126,7 +129,7 @@ impl Layout {
         offset
     }
 
-    fn add_group(&mut self, sharded: &ShardedModel, (decays, sums, cut): Alike, members: &[usize], zero: u32) {
+    fn add_group(&mut self, sharded: &ShardedModel, (decays, sums, cut, holders): Alike, members: &[usize], zero: u32) {
         let mut elements = 0;
         for &i in members {
             self.params.insert(i, (self.groups.len(), elements));
@@ -150,7 +153,8 @@ impl Layout {
         self.memory.weights += shard + if has_copies { narrow } else { 0 };
         self.memory.gradients += wide;
         self.memory.optimizer += 2 * shard;
-        self.groups.push(Group { decays, sums, cut, elements, shards, params, copies, gradients, first, second });
+        let holders = holders.len().max(1) as u64;
+        self.groups.push(Group { decays, sums, cut, holders, elements, shards, params, copies, gradients, first, second });
     }
 
     fn list_param(&mut self, i: usize, param: &Tensor, shard: &ParamShard, mesh: &Mesh) {

@@ -1,10 +1,10 @@
 //! A model's segments on the ranks of a strategy.
 
 use super::mesh::{Dense, Mesh};
-use super::partition::{Note, shard};
+use super::partition::{Note, shard, shard_with_statistics};
 use super::strategy::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Scope};
-use forebay_ir::{Graph, InputRole, OutputRole};
+use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ValueId};
 use rustc_hash::FxHashMap;
 
 /// How a parameter lies on the ranks.
@@ -46,14 +46,6 @@ pub struct ShardedModel {
 /// When the strategy does not fit the model.
 pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
     let mesh = strategy.mesh()?;
-    if let Some(loss) = model.losses.iter().find(|l| matches!(l.scope, Scope::Group | Scope::Global))
-        && strategy.dp > 1
-    {
-        return Err(StrategyError::new(
-            format!("the loss `{}` has statistics over several data-parallel ranks, which is not supported yet", loss.name),
-            Some("use dp=1, or scope micro or sequence".to_string()),
-        ));
-    }
     let mut sharded = ShardedModel {
         model: model.clone(),
         mesh: mesh.clone(),
@@ -64,7 +56,8 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
     };
     let mut of_segments: Vec<Vec<ParamShard>> = vec![];
     for (s, segment) in model.segments.iter().enumerate() {
-        let local = shard(&segment.forward, &mesh, strategy)?;
+        let statistics = statistics(model, &segment.forward, &mesh)?;
+        let local = shard_with_statistics(&segment.forward, &mesh, strategy, statistics)?;
         sharded.sums.push(sums(&local.graph, &local.outputs, &mesh));
         let params = segment.forward.inputs.iter().zip(&local.inputs).filter(|(i, _)| i.role == InputRole::Param);
         let params = params.zip(&local.gradient_sums).map(|((input, layout), sums)| {
@@ -90,6 +83,55 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
         ));
     }
     Ok(sharded)
+}
+
+/// What losses with a scope beyond the rank's own micro-batch take over several data-parallel ranks: the sums over the batch in what they are made
+/// from. The group's are the ranks that share experts; `global` is all.
+fn statistics(
+    model: &CheckedModel,
+    graph: &Graph,
+    mesh: &Mesh,
+) -> Result<FxHashMap<ValueId, Vec<u32>>, StrategyError> {
+    let data = mesh.dense(Dense::Dp);
+    let mut found: FxHashMap<ValueId, Vec<u32>> = FxHashMap::default();
+    for output in graph.outputs.iter().filter(|o| o.role == OutputRole::Loss) {
+        let scope = model.losses.iter().find(|l| l.name == output.name).map(|l| l.scope);
+        let group: Vec<u32> = match scope {
+            Some(Scope::Global) => data.clone(),
+            Some(Scope::Group) => data.iter().copied().filter(|&d| is_expert_dim(mesh, d)).collect(),
+            _ => continue,
+        };
+        if group.is_empty() {
+            continue;
+        }
+        for value in batch_sums(graph, output.value) {
+            if found.insert(value, group.clone()).is_some_and(|other| other != group) {
+                return Err(StrategyError::new(
+                    format!("`{}` is a statistic of losses of different scopes", graph.node(value).name),
+                    None,
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The sums over rows that a value is made from.
+fn batch_sums(graph: &Graph, value: ValueId) -> Vec<ValueId> {
+    let is_batch = |a: &AxisId| graph.axis(*a).label.as_deref() == Some("batch");
+    let (mut stack, mut seen, mut sums) = (vec![value], vec![false; graph.nodes.len()], vec![]);
+    while let Some(value) = stack.pop() {
+        if std::mem::replace(&mut seen[value.index()], true) {
+            continue;
+        }
+        let node = graph.node(value);
+        match &node.op {
+            Op::Reduce { over, .. } | Op::ScatterAdd { over, .. } if over.iter().any(is_batch) => sums.push(value),
+            _ => stack.extend(&node.operands),
+        }
+    }
+    sums.sort_unstable();
+    sums
 }
 
 fn is_expert_dim(mesh: &Mesh, dim: u32) -> bool {

@@ -5,7 +5,7 @@ use super::hoist;
 use super::layout::{Form, Layout};
 use super::mesh::{Dense, Mesh, Sparse};
 use super::strategy::{CpAlgo, Strategy, StrategyError};
-use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Graph, InputRole, Op, OutputRole, Type, ValueId};
+use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Graph, InputRole, Op, OutputRole, ReduceKind, Type, ValueId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -46,8 +46,19 @@ pub struct Note {
 /// # Errors
 /// When an axis does not divide, or the graph does something that cannot be shared.
 pub fn shard(graph: &Graph, mesh: &Mesh, strategy: &Strategy) -> Result<Sharded, StrategyError> {
+    shard_with_statistics(graph, mesh, strategy, FxHashMap::default())
+}
+
+/// The same, with values that are means over data-parallel ranks: for each the mesh dimensions.
+pub(super) fn shard_with_statistics(
+    graph: &Graph,
+    mesh: &Mesh,
+    strategy: &Strategy,
+    statistics: FxHashMap<ValueId, Vec<u32>>,
+) -> Result<Sharded, StrategyError> {
     let params = axes::parameters(graph, mesh)?;
     let mut partitioner = Partitioner::new(graph, mesh, strategy, params);
+    partitioner.statistics = statistics;
     partitioner.run()?;
     partitioner.finish()
 }
@@ -86,6 +97,8 @@ pub(super) struct Partitioner<'a> {
     pub expert_dims: Vec<u32>,
     pub expert_width_dims: Vec<u32>,
     pub notes: Vec<Note>,
+    /// Values that are means over data-parallel ranks.
+    statistics: FxHashMap<ValueId, Vec<u32>>,
     /// The value that is being made, for notes.
     pub current: ValueId,
     users: Vec<Vec<ValueId>>,
@@ -117,6 +130,7 @@ impl<'a> Partitioner<'a> {
             expert_dims: mesh.sparse(Sparse::Ep),
             expert_width_dims: mesh.sparse(Sparse::Etp),
             notes: vec![],
+            statistics: FxHashMap::default(),
             current: ValueId(0),
             users: whole.users(),
         }
@@ -128,6 +142,9 @@ impl<'a> Partitioner<'a> {
             match self.whole.node(value).op {
                 Op::Input => self.input(value)?,
                 _ => self.apply(value)?,
+            }
+            if let Some(group) = self.statistics.remove(&value) {
+                self.mean_over(value, &group);
             }
         }
         Ok(())
@@ -182,6 +199,30 @@ impl<'a> Partitioner<'a> {
     /// Is it the axis of a row's positions?
     pub fn is_positions(&self, axis: AxisId) -> bool {
         self.whole.axis(axis).label.as_deref() == Some("seq")
+    }
+
+    /// Makes a value the mean of what data-parallel ranks have. Each goes on with it for itself: its loss is one of as many terms.
+    fn mean_over(&mut self, value: ValueId, group: &[u32]) {
+        let Form { layout, value: own } = self.forms[value.index()][0].clone();
+        let (name, ty) = (self.local.node(own).name.clone(), self.local.ty(own).clone());
+        let share = self.local.constant(1.0 / self.mesh.ranks(group) as f64, ty.dtype);
+        let op = Op::Binary(forebay_ir::BinaryOp::Mul);
+        let scaled = self.local.add_ordered(op, &[own, share], &ty.axes, &format!("{name}.share")).expect("floats");
+        let mean = self.collective(CommKind::AllReduce(ReduceKind::Sum), group, &[scaled], &format!("{name}.mean"));
+        let mean = match self.trained[value.index()] {
+            true => self.collective(CommKind::Vary, group, &[mean], &format!("{name}.varied")),
+            false => mean,
+        };
+        let bytes = 2 * self.local.bytes(own);
+        self.notes.push(Note {
+            value: self.whole.node(value).name.clone(),
+            collective: "all_reduce",
+            group: group.to_vec(),
+            layouts: ("of each data-parallel rank".into(), "their mean".into()),
+            wanted_by: "the scope of its loss".into(),
+            bytes: bytes - bytes / self.mesh.ranks(group),
+        });
+        self.forms[value.index()] = vec![Form { layout, value: mean }];
     }
 
     /// What reads a value in the whole graph.
@@ -310,7 +351,7 @@ fn trained(graph: &Graph) -> Vec<bool> {
 
 /// Can a sum over ranks wait until after the op? Its operands that are terms of sums: all of them, or one that the op is linear in.
 pub(super) fn is_linear(graph: &Graph, value: ValueId, operand: usize) -> bool {
-    use forebay_ir::{BinaryOp, ReduceKind, UnaryOp};
+    use forebay_ir::{BinaryOp, UnaryOp};
     let node = graph.node(value);
     if !node.ty.dtype.is_float() && node.ty.dtype != DType::I32 {
         return false;
