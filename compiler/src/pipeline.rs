@@ -93,11 +93,9 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         let micro = options.micro_batches;
         let mut phases = vec![
             scheduler.train(&train, &stage, &layout, (strategy.schedule, micro), optimizer)?,
-            scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)?,
+            scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro),
         ];
-        if let Some(generate) = &generate {
-            phases.push(scheduler.forward(generate, &stage, &layout, ForwardKind::Generate, 1)?);
-        }
+        phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
         roles.push(role(&train, &stage, layout, phases));
     }
     let mesh = &train.mesh.dims;
