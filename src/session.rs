@@ -121,7 +121,7 @@ fn report_profile(
         }
     }
     match &args.trace {
-        Some(path) => replace_file(path, trace::json(measured, plan).as_bytes()),
+        Some(path) => replace_file(path, trace::json(trainer.profiles(), plan).as_bytes()),
         None => Ok(()),
     }
 }

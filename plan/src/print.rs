@@ -22,6 +22,51 @@ pub fn text(plan: &Plan) -> String {
     text
 }
 
+/// What one rank does, functions of coordinates as the values they have there; `None` when there is no such rank.
+pub fn rank(plan: &Plan, rank: u32) -> Option<String> {
+    let mut rest = u64::from(rank);
+    let mut at = vec![0; plan.mesh.len()];
+    for (here, dim) in at.iter_mut().zip(&plan.mesh).rev() {
+        let size = u64::from(dim.size.max(1));
+        (*here, rest) = ((rest % size) as u32, rest / size);
+    }
+    let is_here = |role: &&Role| role.coordinates.iter().zip(&at).all(|((lo, hi), at)| (lo..hi).contains(&at));
+    let mut role = plan.roles.iter().find(is_here).filter(|_| rest == 0)?.clone();
+    let set = |affine: &mut Affine| *affine = Affine::constant(affine.at(&at));
+    role.coordinates = at.iter().map(|at| (*at, at + 1)).collect();
+    role.phases.iter_mut().flat_map(|p| &mut p.feeds).for_each(|feed| set(&mut feed.first_row));
+    let called: std::collections::HashSet<u32> = role.phases.iter().flat_map(|p| &p.calls).map(|c| c.program).collect();
+    let mut text = summary(plan);
+    parts(&mut text, &role, &at);
+    for program in (0..).zip(&plan.programs).filter(|(number, _)| called.contains(number)).map(|(_, program)| program) {
+        let mut program = program.clone();
+        for instruction in &mut program.instructions {
+            if let Kernel::Coordinate(k) = &mut instruction.kernel {
+                set(&mut k.value);
+            }
+        }
+        text += &format!("\n{}", program_over(&program, &plan.mesh));
+    }
+    Some(text + &format!("\n{}", self::role(plan, &role)))
+}
+
+/// What a rank has of tensors that are not whole there.
+fn parts(out: &mut String, role: &Role, coordinates: &[u32]) {
+    let cut = |t: &&Tensor| !t.block.is_empty() || t.range.is_some();
+    for (i, tensor) in role.tensors.iter().filter(cut).enumerate() {
+        if i == 0 {
+            line!(out, "\nparts of tensors");
+        }
+        let starts: Vec<u64> = tensor.block_start(coordinates).collect();
+        let ranges =
+            starts.iter().zip(tensor.local_dims()).map(|(start, n)| format!("{start}..{}", start.saturating_add(n)));
+        let held = tensor.held(coordinates);
+        let of = if tensor.range.is_some() { format!(", elements {}..{}", held.from, held.to) } else { String::new() };
+        let (kind, block) = (json_name(&tensor.kind), ranges.collect::<Vec<_>>().join(", "));
+        line!(out, "  {:<32} {kind:<15} {} [{block}]{of} at byte {}", name(&tensor.name), tensor.dtype, held.offset);
+    }
+}
+
 /// What it was compiled for, and where the memory goes.
 pub fn summary(plan: &Plan) -> String {
     let s = &plan.settings;

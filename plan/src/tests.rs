@@ -139,6 +139,13 @@ fn a_plan_is_shown() {
 }
 
 #[test]
+fn a_rank_of_a_plan_is_shown() {
+    let plan = testing::pipeline();
+    insta::assert_snapshot!(print::rank(&plan, 3).expect("there are four"));
+    assert_eq!(print::rank(&plan, 4), None);
+}
+
+#[test]
 fn operands_and_costs() {
     let plan = testing::tiny();
     let program = &plan.programs[1];

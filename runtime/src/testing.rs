@@ -84,6 +84,48 @@ pub fn tiny_plan(limit: u64) -> Plan {
     }
 }
 
+/// The same, its rows shared out to two data-parallel ranks, which add up losses and gradients (but not the norm).
+pub fn parallel_plan(limit: u64) -> Plan {
+    let mut plan = tiny_plan(limit);
+    let (part_of_gradient, part_of_loss) = (END, END + 64);
+    plan.mesh = vec![MeshDim { name: "dp".into(), size: ROWS as u32 }];
+    let forward = &mut plan.programs[1];
+    forward.buffers[..2].iter_mut().for_each(|b| b.elements = SEQ);
+    let Kernel::Region(line) = &mut forward.instructions[0].kernel else { unreachable!("it is a region") };
+    line.dims = vec![SEQ];
+    let sum = plan.programs.len() as u32;
+    plan.programs.extend([sum_program(4), sum_program(1)]);
+    let role = &mut plan.roles[0];
+    role.coordinates = vec![(0, ROWS as u32)];
+    role.device_bytes += 128;
+    for phase in &mut role.phases {
+        (phase.memory.activations, phase.memory.placed) = (phase.memory.activations + 128, phase.memory.placed + 128);
+        if phase.name == "generate" {
+            continue;
+        }
+        for feed in &mut phase.feeds {
+            (feed.rows, feed.first_row) = (1, Affine::along(0, 1));
+        }
+        phase.calls[1].slots[5] = part_of_loss;
+        let mut sums = vec![call(sum + 1, &[part_of_loss, LOSS])];
+        if phase.name == "train" {
+            phase.calls[1].slots[4] = part_of_gradient;
+            sums.push(call(sum, &[part_of_gradient, GRADIENT]));
+        }
+        phase.commit += sums.len() as u32;
+        phase.calls.splice(2..2, sums);
+    }
+    plan
+}
+
+/// An all-reduce over all ranks.
+fn sum_program(elements: u64) -> Program {
+    let kernel = testing::exchange(&[0], ROWS, ExchangeKind::AllReduce, DType::F32, elements, 0, 1);
+    let instruction = Instruction { name: "sum".into(), stream: 0, waits: vec![], records: None, kernel };
+    let slots = [("part", Access::Read, DType::F32, elements), ("sum", Access::Write, DType::F32, elements)];
+    program("sum", &slots, vec![instruction])
+}
+
 fn train() -> Phase {
     let (dtype, before_commit) = (DType::F32, true);
     Phase {
@@ -292,4 +334,44 @@ fn logits() -> Program {
     let score = region("logits", &[SEQ, 256], vec![view(0, 0, &[1, 0])], steps, vec![(S(6), view(1, 0, &[256, 1]))]);
     let slots = [("tokens", Access::Read, DType::I32, SEQ), ("logits", Access::Write, DType::F32, SEQ * 256)];
     program("logits", &slots, vec![score])
+}
+
+/// A plan that does nothing but hold tensors, on every rank of a mesh.
+pub fn holding(mesh: &[(&str, u32)], mut tensors: Vec<Tensor>) -> Plan {
+    let mut bytes = 0;
+    for tensor in &mut tensors {
+        tensor.offset = bytes;
+        bytes += tensor.place_bytes().next_multiple_of(64);
+    }
+    let mut plan = testing::ranks(mesh, vec![]);
+    plan.roles = vec![Role {
+        name: "rank".into(),
+        coordinates: mesh.iter().map(|(_, size)| (0, *size)).collect(),
+        device_bytes: bytes,
+        host_bytes: 0,
+        persistent_bytes: bytes,
+        tensors,
+        layers: vec![],
+        phases: vec![],
+    }];
+    plan
+}
+
+/// A `[6, 4]` tensor in different ways on a mesh `[2, 3]`, each with a whole copy of it in bf16.
+pub fn partings(whole: Tensor) -> Vec<Vec<Tensor>> {
+    let cut = |dim, size, along| Cut { dim, size, first: Affine::along(along, size as i64) };
+    let shards = |start, shard, along| Some(FlatRange { start, shard, index: Affine::along(along, 1) });
+    let ways = [
+        (vec![], None),
+        (vec![cut(0, 3, 0)], None),
+        (vec![cut(1, 2, 0), cut(0, 2, 1)], None),
+        (vec![], shards(0, 8, 1)),
+        (vec![], shards(5, 11, 1)),
+        (vec![cut(1, 2, 0)], shards(1, 5, 1)),
+    ];
+    let way = |(block, range)| {
+        let copy = Tensor { kind: TensorKind::ComputeCopy, dtype: DType::Bf16, init: Init::FromParam, ..whole.clone() };
+        vec![Tensor { block, range, ..whole.clone() }, copy]
+    };
+    ways.map(way).into()
 }

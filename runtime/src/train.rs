@@ -225,7 +225,7 @@ impl<'a, 'p> Trainer<'a, 'p> {
     }
 
     /// The same of every rank, with its role.
-    pub fn profiles(&self) -> impl Iterator<Item = (&'p Role, &Profile)> {
+    pub fn profiles(&self) -> impl Iterator<Item = (&Role, &Profile)> {
         self.executor.profiles()
     }
 

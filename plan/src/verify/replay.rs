@@ -63,15 +63,21 @@ struct Slab<'a> {
     arrived: bool,
 }
 
-/// What is under way: type, elements, and who sent it.
-type Queue = VecDeque<(DType, u64, String)>;
+/// A message under way: type, elements, and the sender's call and instruction.
+#[derive(Clone, Copy)]
+struct Sent {
+    dtype: DType,
+    elements: u64,
+    call: usize,
+    act: usize,
+}
 
 struct Replay<'a> {
     plan: &'a Plan,
     programs: &'a [Vec<u32>],
     slabs: Vec<Slab<'a>>,
     /// By sender, receiver and channel.
-    queues: HashMap<(u32, u32, u32), Queue>,
+    queues: HashMap<(u32, u32, u32), VecDeque<Sent>>,
     /// How many slabs wait at collectives.
     arrived: usize,
     name: String,
@@ -95,12 +101,12 @@ impl<'a> Replay<'a> {
                 return;
             }
         }
-        let left =
-            self.queues.iter().filter_map(|(key, queue)| Some((key, &queue.front()?.2))).min_by_key(|(key, _)| **key);
-        if let Some(((_, to, channel), sender)) = left {
+        let left = self.queues.iter().filter_map(|(key, queue)| Some((*key, *queue.front()?)));
+        if let Some(((from, to, channel), sent)) = left.min_by_key(|(key, _)| *key) {
+            let sender = self.instruction(from as usize, sent.call, sent.act);
             let message = format!(
                 "what {sender} sends to {} through channel {channel} is never received",
-                self.slab_name(*to as usize)
+                self.slab_name(to as usize)
             );
             findings.push(Rule::Matched, &self.name, message);
         }
@@ -126,16 +132,22 @@ impl<'a> Replay<'a> {
             match kernel {
                 Kernel::Send(m) => {
                     let key = (slab as u32, m.peer, m.channel);
-                    let here = self.here(slab);
-                    self.queues.entry(key).or_default().push_back((m.dtype, m.elements, here));
-                    ready.push(m.peer as usize);
+                    let Slab { call, act, .. } = self.slabs[slab];
+                    let queue = self.queues.entry(key).or_default();
+                    if queue.is_empty() {
+                        // Perhaps the receiver waits for it.
+                        ready.push(m.peer as usize);
+                    }
+                    queue.push_back(Sent { dtype: m.dtype, elements: m.elements, call, act });
                 }
                 Kernel::Recv(m) => {
                     let queue = self.queues.get_mut(&(m.peer, slab as u32, m.channel));
-                    let Some((dtype, elements, sender)) = queue.and_then(VecDeque::pop_front) else { return };
+                    let Some(sent) = queue.and_then(VecDeque::pop_front) else { return };
+                    let Sent { dtype, elements, .. } = sent;
                     let same = (dtype, elements) == (m.dtype, m.elements);
                     findings.ensure(same, Rule::Matched, &self.name, || {
                         let Message { dtype: wanted, elements: n, .. } = m;
+                        let sender = self.instruction(m.peer as usize, sent.call, sent.act);
                         format!(
                             "{} takes {n} elements of {wanted}, but {sender} sends {elements} of {dtype}",
                             self.here(slab)
@@ -195,11 +207,16 @@ impl<'a> Replay<'a> {
         format!("{role} (rank {slab})")
     }
 
-    /// `` `stage 1` (rank 1), call 3, instruction 5 `recv x` ``
+    /// Where a slab is.
     fn here(&self, slab: usize) -> String {
-        let Slab { phase, call, act, .. } = &self.slabs[slab];
-        let program = phase.calls[*call].program as usize;
-        let at = self.programs[program][*act] as usize;
+        let Slab { call, act, .. } = self.slabs[slab];
+        self.instruction(slab, call, act)
+    }
+
+    /// `` `stage1` (rank 1), call 3, program `backward`, instruction 5 `recv` ``
+    fn instruction(&self, slab: usize, call: usize, act: usize) -> String {
+        let program = self.slabs[slab].phase.calls[call].program as usize;
+        let at = self.programs[program][act] as usize;
         let instruction = Place::Instruction(&self.plan.programs[program], at);
         format!("{}, call {call}, {instruction}", self.slab_name(slab))
     }

@@ -4,9 +4,9 @@ use super::*;
 use crate::data::{Corpus, Dataset};
 use crate::exec::{ExecOptions, Executor};
 use crate::init;
-use crate::testing::tiny_plan;
+use crate::testing::{holding, parallel_plan, partings, tiny_plan};
 use crate::train::{Observer, StepReport, TrainOptions, Trainer, Unobserved};
-use forebay_plan::Plan;
+use forebay_plan::{DType, Init, Plan, Tensor, TensorKind};
 use std::fs;
 
 fn executor(plan: &Plan) -> Executor<'_> {
@@ -222,4 +222,54 @@ fn another_model_is_told_what_differs() {
         "  `line.count` is not in the model",
     ];
     assert_eq!(lines, want);
+}
+
+#[test]
+fn what_one_mesh_saves_another_loads() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let whole = Tensor {
+        name: "w".into(),
+        kind: TensorKind::Param,
+        dtype: DType::F32,
+        dims: vec![6, 4],
+        block: vec![],
+        range: None,
+        offset: 0,
+        init: Init::Uniform(-1.0, 1.0),
+    };
+    let mesh = [("a", 2), ("b", 3)];
+    let mut plans = vec![holding(&[], vec![whole.clone()])];
+    plans.extend(partings(whole.clone()).into_iter().map(|tensors| holding(&mesh, tensors)));
+    let data = DataInfo { fingerprint: String::new(), bytes: 0 };
+    let mut files = vec![];
+    for (number, plan) in plans.iter().enumerate() {
+        let run = folder.path().join(number.to_string());
+        let saved = executor(plan);
+        Saver::create(&run, 3).expect("a new folder").save(&saved, 1, &data, &[]).expect("it is saved");
+        let checkpoint = Checkpoint::open(&run).expect("a checkpoint");
+        files.push(fs::read(checkpoint.folder().join("model.safetensors")).expect("a file"));
+        for plan in &plans {
+            let options = ExecOptions { threads: 1, seed: 99, ..ExecOptions::default() };
+            let mut other = Executor::new(plan, &options).unwrap_or_else(|error| panic!("{error}"));
+            checkpoint.load(&mut other, Contents::All).expect("it fits");
+            assert!(other.whole(&whole) == saved.whole(&whole), "{:?}", plan.roles[0].tensors);
+        }
+    }
+    assert!(files.iter().all(|file| *file == files[0]), "the files do not depend on the mesh");
+}
+
+#[test]
+fn a_run_goes_on_under_another_mesh() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (one, two) = (tiny_plan(1000), parallel_plan(1000));
+    let whole = train(&one, &folder.path().join("whole"), 8, None);
+    let run = folder.path().join("run");
+    train(&two, &run, 4, None);
+    let rest = train(&one, &run, 8, Some(&Checkpoint::open(&run).expect("a checkpoint")));
+    let close = |(a, b): (&(u64, u64), &(u64, u64))| {
+        let (x, y) = (f64::from_bits(a.1), f64::from_bits(b.1));
+        a.0 == b.0 && (x - y).abs() <= 1e-4 * x.abs()
+    };
+    assert_eq!(rest.0.len(), 4);
+    assert!(whole.0[4..].iter().zip(&rest.0).all(close));
 }

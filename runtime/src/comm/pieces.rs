@@ -121,7 +121,7 @@ pub(super) unsafe fn copy_all(
     pool: &Pool,
     to: &Pieces,
     pieces: usize,
-    source: impl Fn(usize) -> (Pieces, usize) + Sync,
+    source: &(dyn Fn(usize) -> (Pieces, usize) + Sync),
 ) {
     let elements = to.elements();
     let parts = (elements / GRAIN).clamp(1, 4 * pool.workers());
@@ -152,8 +152,7 @@ pub(super) unsafe fn copy_part(pool: &Pool, from: &Pieces, to: &Pieces, (first, 
 pub(super) unsafe fn reduce(
     pool: &Pool,
     op: ReduceOp,
-    sources: &(dyn Fn(usize) -> Pieces + Sync),
-    count: usize,
+    sources: &[Pieces],
     piece: usize,
     out: &Pieces,
     range: (usize, usize),
@@ -165,7 +164,7 @@ pub(super) unsafe fn reduce(
             let to = (from + BLOCK).min(range.1);
             // SAFETY: the caller's contract; blocks have elements of their own.
             unsafe {
-                let block = Block { op, sources, count, piece, out, from, to };
+                let block = Block { op, sources, piece, out, from, to };
                 match out.dtype {
                     DType::F32 => block.run::<f32, f32>(|x| x, |x| x),
                     DType::F64 => block.run::<f64, f64>(|x| x, |x| x),
@@ -184,8 +183,7 @@ pub(super) unsafe fn reduce(
 /// Elements that are combined at a time.
 struct Block<'a> {
     op: ReduceOp,
-    sources: &'a (dyn Fn(usize) -> Pieces + Sync),
-    count: usize,
+    sources: &'a [Pieces],
     piece: usize,
     out: &'a Pieces,
     from: usize,
@@ -195,15 +193,14 @@ struct Block<'a> {
 impl Block<'_> {
     unsafe fn run<X: Copy, T: Number>(&self, widen: impl Fn(X) -> T, narrow: impl Fn(T) -> X) {
         let mut sums = [T::ZERO; BLOCK];
-        for source in 0..self.count {
-            let x = (self.sources)(source);
+        for (number, x) in self.sources.iter().enumerate() {
             let start = x.at(self.piece).cast::<X>();
             let mut done = 0;
-            runs(&Pieces::together([&x]), self.from, self.to, |[at], count, [stride]| {
+            runs(&Pieces::together([x]), self.from, self.to, |[at], count, [stride]| {
                 for (i, sum) in sums[done..done + count].iter_mut().enumerate() {
                     // SAFETY: within the source's piece (the caller's contract).
                     let value = widen(unsafe { start.add(at + i * stride).read() });
-                    *sum = if source == 0 { value } else { combine(self.op, *sum, value) };
+                    *sum = if number == 0 { value } else { combine(self.op, *sum, value) };
                 }
                 done += count;
             });

@@ -97,8 +97,8 @@ impl Rows {
 ///
 /// # Safety
 /// All arrays are checked ([`Rows::check`]) and readable, and `out` of `me` is writable by nobody else.
-pub(super) unsafe fn take(all: &(dyn Fn(usize) -> Rows + Sync), me: usize, pool: &Pool) -> Result<(), KernelError> {
-    let mine = all(me);
+pub(super) unsafe fn take(all: &[Rows], me: usize, pool: &Pool) -> Result<(), KernelError> {
+    let mine = &all[me];
     // What is copied for each expert, or refused.
     let work = |expert: usize, move_rows: bool| -> Result<(), KernelError> {
         let (owner, own) = (expert / mine.own(), expert % mine.own());
@@ -107,7 +107,7 @@ pub(super) unsafe fn take(all: &(dyn Fn(usize) -> Rows + Sync), me: usize, pool:
             Direction::Combine => me..me + 1,
         };
         for source in sources {
-            let (at_source, at_owner) = (all(source), all(owner));
+            let (at_source, at_owner) = (&all[source], &all[owner]);
             // SAFETY: the caller's contract; the rows lie within both arrays, as both ranks have checked their own.
             unsafe {
                 let (first, end) = (at_source.offset(expert), at_source.offset(expert + 1));

@@ -48,15 +48,9 @@ struct MeetingState {
     arrived: usize,
     /// Counts rendezvous.
     round: u64,
-    /// What each member has shown.
-    shown: Vec<Option<Shown>>,
-}
-
-/// What a member shows the others.
-#[derive(Clone, Copy, Debug)]
-enum Shown {
-    Pieces { x: Pieces, out: Pieces },
-    Rows(Rows),
+    /// What each member has shown: what it gives and where it takes to, or its rows.
+    pieces: Vec<Option<(Pieces, Pieces)>>,
+    rows: Vec<Option<Rows>>,
 }
 
 /// Messages for a rank.
@@ -88,6 +82,10 @@ pub struct Link {
     rank: u32,
     /// For each group of the plan: its mesh dimensions, its meeting, and which member this rank is.
     groups: Vec<(Vec<u32>, usize, usize)>,
+    /// What the members of a group have shown, while this rank looks at it: what they give, where they take to, or their rows.
+    given: Vec<Pieces>,
+    taken: Vec<Pieces>,
+    rows: Vec<Rows>,
 }
 
 /// Connects the ranks of a plan: an end for each. A wait that takes longer than `stall` is an error.
@@ -108,15 +106,23 @@ pub fn connect(plan: &Plan, stall: Duration) -> Vec<Link> {
         }
     }
     // Members in the order of their numbers, which need not be that of the ranks.
-    for meeting in 0..meetings.len() {
-        let of = |rank: &u32| groups[*rank as usize].iter().find(|g| g.1 == meeting).map(|g| g.2);
+    for (number, meeting) in meetings.iter_mut().enumerate() {
+        let of = |rank: &u32| groups[*rank as usize].iter().find(|g| g.1 == number).map(|g| g.2);
         let mut members: Vec<u32> = (0..count).filter(|rank| of(rank).is_some()).collect();
         members.sort_by_key(of);
-        meetings[meeting] = Meeting::new(members);
+        *meeting = Meeting::new(members);
     }
     let inboxes = (0..count).map(|_| Inbox::default()).collect();
     let world = Arc::new(World { meetings, inboxes, failed: AtomicU32::new(0), stall });
-    (0..).zip(groups).map(|(rank, groups)| Link { world: Arc::clone(&world), rank, groups }).collect()
+    let link = |(rank, groups)| Link {
+        world: Arc::clone(&world),
+        rank,
+        groups,
+        given: Vec::with_capacity(count as usize),
+        taken: Vec::with_capacity(count as usize),
+        rows: Vec::with_capacity(count as usize),
+    };
+    (0..).zip(groups).map(link).collect()
 }
 
 /// The groups that a plan's kernels name.
@@ -138,7 +144,8 @@ fn number(mesh: &[MeshDim], dims: &[u32], coordinates: &[u32]) -> usize {
 impl Meeting {
     fn new(members: Vec<u32>) -> Meeting {
         let n = members.len();
-        let state = MeetingState { here: vec![false; n], arrived: 0, round: 0, shown: vec![None; n] };
+        let here = vec![false; n];
+        let state = MeetingState { here, arrived: 0, round: 0, pieces: vec![None; n], rows: vec![None; n] };
         Meeting { members, state: Mutex::new(state), bell: Condvar::new() }
     }
 }
@@ -185,20 +192,12 @@ impl World {
     }
 }
 
-impl Link {
-    fn group(&self, dims: &[u32]) -> (&Meeting, usize) {
-        let group = self.groups.iter().find(|(of, _, _)| of == dims);
-        let (_, meeting, me) = group.expect("connected for the groups of the plan");
-        (&self.world.meetings[*meeting], *me)
-    }
-
-    /// Waits for all members; what is shown can be seen by all of them then.
-    fn meet(&self, meeting: &Meeting, me: usize, show: Option<Shown>) -> Result<(), CommError> {
-        self.world.check()?;
+impl World {
+    /// Waits for all members of a meeting; what `show` notes can be seen by all of them then.
+    fn meet(&self, meeting: &Meeting, me: usize, show: impl FnOnce(&mut MeetingState)) -> Result<(), CommError> {
+        self.check()?;
         let mut state = lock(&meeting.state);
-        if show.is_some() {
-            state.shown[me] = show;
-        }
+        show(&mut state);
         state.arrived += 1;
         state.here[me] = true;
         if state.arrived == meeting.members.len() {
@@ -213,30 +212,21 @@ impl Link {
             let absent = meeting.members.iter().zip(&state.here).filter(|(_, here)| !**here);
             absent.map(|(member, _)| *member).collect()
         };
-        self.world.wait(state, &meeting.bell, |state| state.round != round, missing).map(drop)
+        self.wait(state, &meeting.bell, |state| state.round != round, missing).map(drop)
     }
 }
 
-impl Meeting {
-    /// What a member shows; asked between two rendezvous.
-    fn shown(&self, member: usize) -> Shown {
-        lock(&self.state).shown[member].expect("every member has shown something")
-    }
-
-    fn pieces(&self, member: usize) -> (Pieces, Pieces) {
-        match self.shown(member) {
-            Shown::Pieces { x, out } => (x, out),
-            Shown::Rows(_) => unreachable!("members of a group do the same: the verifier has followed them"),
-        }
-    }
-
-    fn rows(&self, member: usize) -> Rows {
-        match self.shown(member) {
-            Shown::Rows(rows) => rows,
-            Shown::Pieces { .. } => unreachable!("members of a group do the same: the verifier has followed them"),
-        }
+impl Link {
+    /// The meeting of a group, and which member this rank is.
+    fn group(&self, dims: &[u32]) -> (usize, usize) {
+        let group = self.groups.iter().find(|(of, _, _)| of == dims);
+        let (_, meeting, me) = group.expect("connected for the groups of the plan");
+        (*meeting, *me)
     }
 }
+
+/// (What was shown stays the same until its owner comes to another collective, which is after the last rendezvous of this one.)
+const SHOWN: &str = "every member has shown something";
 
 impl Transport for Link {
     unsafe fn exchange(
@@ -248,46 +238,53 @@ impl Transport for Link {
         pool: &Pool,
     ) -> Result<(), CommError> {
         let (meeting, me) = self.group(group);
+        let (world, meeting) = (&self.world, &self.world.meetings[meeting]);
         let members = meeting.members.len();
-        self.meet(meeting, me, Some(Shown::Pieces { x: *x, out: *out }))?;
-        for member in 0..members {
-            assert!(meeting.pieces(member).0.same_shape(out), "members exchange pieces of one shape");
+        world.meet(meeting, me, |state| state.pieces[me] = Some((*x, *out)))?;
+        self.given.clear();
+        self.taken.clear();
+        for shown in &lock(&meeting.state).pieces {
+            let (x, theirs) = shown.expect(SHOWN);
+            assert!(x.same_shape(out), "members exchange pieces of one shape");
+            self.given.push(x);
+            self.taken.push(theirs);
         }
+        let (given, taken) = (self.given.as_slice(), self.taken.as_slice());
         let elements = out.elements();
-        // SAFETY: (all blocks) every member's array is as it was shown, and nobody writes it before the last rendezvous; `out` is this rank's own.
+        let everyone_gets_all = x.step == 0;
         match reduce {
             None => {
-                let sources: &(dyn Fn(usize) -> Pieces + Sync) = &|member| meeting.pieces(member).0;
-                unsafe { pieces::copy_all(pool, out, members, |member| (sources(member), me)) };
+                // SAFETY: every member's array is as it was shown, nobody writes it before the last rendezvous, and `out` is this rank's own.
+                unsafe { pieces::copy_all(pool, out, members, &|member| (given[member], me)) };
             }
-            Some(op) => {
-                let sources: &(dyn Fn(usize) -> Pieces + Sync) = &|member| meeting.pieces(member).0;
-                let everyone_gets_all = x.step == 0;
-                if !(everyone_gets_all && members > 1 && elements >= SHARED_OUT) {
-                    unsafe { pieces::reduce(pool, op, sources, members, me, out, (0, elements)) };
-                } else {
-                    let part = |member: usize| (elements * member / members, elements * (member + 1) / members);
-                    unsafe { pieces::reduce(pool, op, sources, members, me, out, part(me)) };
-                    // From here on all parts of results are there, and only read.
-                    self.meet(meeting, me, None)?;
-                    for member in (0..members).filter(|member| *member != me) {
-                        let (_, result) = meeting.pieces(member);
-                        unsafe { pieces::copy_part(pool, &result, out, part(member)) };
-                    }
+            Some(op) if everyone_gets_all && members > 1 && elements >= SHARED_OUT => {
+                let part = |member: usize| (elements * member / members, elements * (member + 1) / members);
+                // SAFETY: as above.
+                unsafe { pieces::reduce(pool, op, given, me, out, part(me)) };
+                // From here on all parts of results are there, and only read.
+                world.meet(meeting, me, |_| {})?;
+                for member in (0..members).filter(|member| *member != me) {
+                    // SAFETY: that part of the member's result is complete, and of this rank's nobody reads it.
+                    unsafe { pieces::copy_part(pool, &taken[member], out, part(member)) };
                 }
             }
+            // SAFETY: as above.
+            Some(op) => unsafe { pieces::reduce(pool, op, given, me, out, (0, elements)) },
         }
-        self.meet(meeting, me, None)
+        world.meet(meeting, me, |_| {})
     }
 
     unsafe fn rows(&mut self, group: &[u32], rows: &Rows, pool: &Pool) -> Result<(), CommError> {
         let (meeting, me) = self.group(group);
+        let (world, meeting) = (&self.world, &self.world.meetings[meeting]);
         // SAFETY: the caller's contract.
         unsafe { rows.check() }?;
-        self.meet(meeting, me, Some(Shown::Rows(*rows)))?;
+        world.meet(meeting, me, |state| state.rows[me] = Some(*rows))?;
+        self.rows.clear();
+        self.rows.extend(lock(&meeting.state).rows.iter().map(|shown| shown.expect(SHOWN)));
         // SAFETY: all members have checked their arrays, which nobody writes before the last rendezvous; the result is this rank's own.
-        unsafe { rows::take(&|member| meeting.rows(member), me, pool) }?;
-        self.meet(meeting, me, None)
+        unsafe { rows::take(&self.rows, me, pool) }?;
+        world.meet(meeting, me, |_| {})
     }
 
     fn send(&mut self, to: u32, channel: u32, bytes: &[u8]) -> Result<(), CommError> {

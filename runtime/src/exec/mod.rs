@@ -152,7 +152,7 @@ impl<'p> Executor<'p> {
     }
 
     /// The same of every rank, with its role.
-    pub fn profiles(&self) -> impl Iterator<Item = (&'p Role, &Profile)> {
+    pub fn profiles(&self) -> impl Iterator<Item = (&Role, &Profile)> {
         self.ranks.iter().filter_map(|rank| Some((rank.role, rank.profile.as_ref()?)))
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::data::{Corpus, Dataset};
 use crate::init;
-use crate::testing::tiny_plan;
+use crate::testing::{parallel_plan, tiny_plan};
 use crate::train::{TrainError, TrainOptions, Trainer, Unobserved};
 
 fn executor(plan: &Plan, threads: usize, seed: u64) -> Executor<'_> {
@@ -121,4 +121,94 @@ fn a_profile_sees_training_steps_alone() {
     let ends: Vec<_> = profile.events().iter().map(|e| e.start + e.time).collect();
     assert!(ends.is_sorted());
     assert_eq!(profile.events().last().map(|e| e.what), Some(Traced::Step(3)));
+}
+
+#[test]
+fn two_ranks_train_as_one_does() {
+    let losses = |plan: &Plan| {
+        let (mut executor, dataset) = (executor(plan, 2, 7), dataset(plan));
+        assert_eq!(executor.threads(), 2);
+        let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+        let mut losses: Vec<f64> = (0..20).map(|_| trainer.step().expect("a number").loss).collect();
+        losses.push(trainer.evaluate().expect("a number").loss);
+        losses
+    };
+    let (one, two) = (losses(&tiny_plan(1000)), losses(&parallel_plan(1000)));
+    assert!(one.iter().zip(&two).all(|(a, b)| (a - b).abs() <= 1e-5 * a.abs()), "{one:?}\n{two:?}");
+    // The same every time, to the bit.
+    assert_eq!(two, losses(&parallel_plan(1000)));
+}
+
+#[test]
+fn several_ranks_are_profiled_and_diagnosed() {
+    let plan = parallel_plan(4);
+    let (mut executor, dataset) = (executor(&plan, 2, 1), dataset(&plan));
+    let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
+    trainer.start_profile(2);
+    let options = TrainOptions { steps: 12, ..TrainOptions::default() };
+    let error = trainer.run(&options, None, &mut Unobserved).expect_err("step 5 is NaN");
+    let want = "loss is NaN at step 5: first produced by `mul` penalty in lines.0 (program penalty)";
+    assert_eq!(error.to_string(), want);
+    assert_eq!(trainer.profiles().map(|(_, profile)| profile.steps()).collect::<Vec<_>>(), [5, 5]);
+}
+
+#[test]
+fn a_rank_that_panics_ends_all() {
+    let plan = forebay_plan::testing::pipeline();
+    let mut executor = executor(&plan, 4, 1);
+    let id = executor.phase_named("train").expect("it trains");
+    let begun = std::time::Instant::now();
+    let result = executor.on_all(&|rank| if rank.number == 2 { panic!("on purpose") } else { rank.commit(id, 1) });
+    let error = result.expect_err("a rank panics").to_string();
+    assert!(error.starts_with("rank 2: it panicked: on purpose\n  rank 0 waited in `"), "{error}");
+    assert_eq!(error.matches("waited in").count(), 3, "{error}");
+    assert!(begun.elapsed().as_secs_f64() < 1.0);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named() {
+    let plan = forebay_plan::testing::pipeline();
+    let stall = Duration::from_millis(100);
+    let options = ExecOptions { threads: 4, stall, ..ExecOptions::default() };
+    let mut executor = Executor::new(&plan, &options).unwrap_or_else(|error| panic!("{error}"));
+    let id = executor.phase_named("train").expect("it trains");
+    let error = executor.on_all(&|rank| if rank.number == 1 { Ok(()) } else { rank.commit(id, 1) });
+    let error = error.expect_err("nobody can go on").to_string();
+    assert!(error.contains("it waited 100ms for rank 1"), "{error}");
+}
+
+#[test]
+fn memory_is_that_of_all_ranks() {
+    let mut plan = parallel_plan(1);
+    let bytes = plan.roles[0].device_bytes;
+    assert_eq!(executor(&plan, 1, 0).peak_memory().0, 2 * bytes);
+    plan.roles[0].device_bytes = 1 << 60;
+    let error = Executor::new(&plan, &ExecOptions::default()).expect_err("it is too much").to_string();
+    assert!(error.starts_with("this plan needs 2048 PiB of memory for its 2 ranks"), "{error}");
+}
+
+/// First values do not depend on how tensors are cut.
+#[test]
+fn parts_begin_with_the_values_of_the_whole() {
+    let tensor = |dims: &[u64]| Tensor {
+        name: "w".into(),
+        kind: TensorKind::Param,
+        dtype: DType::F32,
+        dims: dims.to_vec(),
+        block: vec![],
+        range: None,
+        offset: 0,
+        init: forebay_plan::Init::Normal(1.0),
+    };
+    let whole = crate::testing::holding(&[], vec![tensor(&[6, 4])]);
+    let wanted = executor(&whole, 1, 3).whole(&tensor(&[6, 4])).into_owned();
+    for parted in crate::testing::partings(tensor(&[6, 4])) {
+        let plan = crate::testing::holding(&[("a", 2), ("b", 3)], parted);
+        let executor = executor(&plan, 2, 3);
+        assert!(executor.whole(&plan.roles[0].tensors[0]) == wanted, "{:?}", plan.roles[0].tensors);
+        // A whole copy beside parts of the master.
+        let copy = executor.tensor(&plan.roles[0].tensors[1]);
+        let value = |i| element(DType::Bf16, copy, i);
+        assert!((0..24).all(|i| value(i) == half::bf16::from_f64(element(DType::F32, &wanted, i)).to_f64()));
+    }
 }

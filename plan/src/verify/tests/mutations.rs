@@ -112,6 +112,70 @@ fn some<T>(all: Vec<T>, most: usize) -> impl Iterator<Item = T> {
     all.into_iter().step_by(step)
 }
 
+/// Two stages of two ranks.
+fn pipeline() -> Value {
+    serde_json::from_slice(&testing::pipeline().to_bytes()).expect("plans are JSON")
+}
+
+/// Which of the instructions that concern other ranks, and what of them.
+#[test]
+fn peers_groups_and_channels() {
+    let value = pipeline();
+    let mut paths = vec![];
+    numbers(&value, &mut vec![], &mut paths);
+    let own =
+        ["kernel.exchange", "kernel.all_to_all_v", "kernel.send", "kernel.recv", "exchanged_offsets", "group_sizes"];
+    paths.retain(|path| own.iter().any(|name| kind(path).contains(name)));
+    let mut tally = Tally::default();
+    for path in paths {
+        for change in [1, -1] {
+            let mut value = value.clone();
+            let number = at(&mut value, &path);
+            *number = (number.as_i64().expect("plans have no huge numbers") + change).into();
+            tally.count(kind(&path), &value);
+        }
+    }
+    println!("{}", tally.report("numbers of other ranks off by one"));
+    // What survives reads another array of the same shape, or makes room smaller that may be enough.
+    assert!(tally.rate() > 0.75, "{}", tally.report("numbers of other ranks off by one"));
+}
+
+#[test]
+fn collectives_and_messages_left_out_or_swapped() {
+    let value = pipeline();
+    let (mut dropped, mut swapped) = (Tally::default(), Tally::default());
+    for program in 0..2 {
+        let path = vec![Step::Key("programs".into()), Step::Index(program), Step::Key("instructions".into())];
+        let count = at(&mut value.clone(), &path).as_array().expect("it is an array").len();
+        let name = |value: &Value, i: usize| {
+            let kernel = value["programs"][program]["instructions"][i]["kernel"].as_object().expect("a kernel");
+            kernel.keys().next().expect("its name").clone()
+        };
+        for i in 0..count {
+            let what = name(&value, i);
+            // Nothing waits for what it leaves behind but other ranks.
+            let comm = ["exchange", "send", "recv", "all_to_all_v"].contains(&what.as_str());
+            let mut without = value.clone();
+            at(&mut without, &path).as_array_mut().expect("it is an array").remove(i);
+            if comm && without["programs"][program]["instructions"].as_array().is_some_and(|l| l.len() + 1 == count) {
+                dropped.count(what.clone(), &without);
+            }
+            for j in (i + 1..count).filter(|_| comm) {
+                let mut other = value.clone();
+                let list = at(&mut other, &path).as_array_mut().expect("it is an array");
+                // Names and events stay where they are.
+                let (a, b) = (list[i]["kernel"].clone(), list[j]["kernel"].clone());
+                (list[i]["kernel"], list[j]["kernel"]) = (b, a);
+                swapped.count(format!("{what} and {}", name(&value, j)), &other);
+            }
+        }
+    }
+    println!("{}{}", dropped.report("left out"), swapped.report("swapped"));
+    assert!(dropped.rate() > 0.7, "{}", dropped.report("left out"));
+    // What survives keeps the order between slabs: within one, all ranks still do the same.
+    assert!(swapped.rate() > 0.5, "{}", swapped.report("swapped"));
+}
+
 #[test]
 fn numbers_off_by_one() {
     let value = subject();
