@@ -109,13 +109,13 @@ macro_rules! by_cpu {
         $vis unsafe fn $name $(<$($generic: $bound),*>)? (cpu: $crate::kernels::cpu::Cpu, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn avx512 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's contract.
                     unsafe { $body $(::<$($generic),*>)? ($($arg),*) }
                 }
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn avx2 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's contract.
