@@ -1,7 +1,7 @@
 //! Regions with a point of their own, against the interpreter.
 
-use super::harness::{Memory, Rng};
-use super::region::{FLOATS, check};
+use crate::kernels::testing::check;
+use crate::kernels::testing::harness::{Memory, Rng};
 use crate::kernels::{Cpu, prepare};
 use forebay_plan::{Arg, DType, Kernel, RaggedLimit, Region, Step, StepOp, Store, View};
 
@@ -17,7 +17,7 @@ pub(super) fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {
 #[test]
 fn softmax_in_place() {
     use Arg::{Load, Step as S};
-    let mut rng = Rng(7);
+    let mut rng = Rng::new(7);
     for n in [1, 5, 256, 2048, 2049, 8192] {
         let mut memory = Memory::default();
         let values = rng.floats(3 * n);
@@ -71,7 +71,7 @@ fn stores_do_not_spoil_loads() {
 fn row_values_in_place() {
     use Arg::{Load, Step as S};
     for n in [64u64, 3000] {
-        let mut rng = Rng(n);
+        let mut rng = Rng::new(n);
         let mut memory = Memory::default();
         let (x, scale, y) = (rng.floats(2 * n as usize), rng.floats(2), rng.floats(2 * n as usize));
         let (x, scale, y) = (memory.add(DType::F32, &x), memory.add(DType::F32, &scale), memory.add(DType::F32, &y));
@@ -105,7 +105,7 @@ fn special_values() {
     let n = values.len() as u64;
     use StepOp::*;
     for op in [Neg, Exp, Log, Sqrt, Rsqrt, Tanh, Sin, Cos, Abs, Sign, Floor] {
-        for dtype in FLOATS {
+        for dtype in [DType::F32, DType::F64, DType::Bf16] {
             let mut memory = memory.clone();
             let y = memory.add(dtype, &vec![9.0; n as usize]);
             let region = Region {
@@ -144,6 +144,28 @@ fn special_values() {
             stores: vec![Store { value: Arg::Step(0), view: view(y, &[1]) }],
         };
         check(&region, &memory);
+    }
+}
+
+/// Numbers of all sizes and both signs: the accuracy of single values (`math/tests.rs`) is that of registers at every level.
+#[test]
+fn functions_of_all_sizes() {
+    use StepOp::*;
+    let values: Vec<f64> = (0..1u32 << 15).map(|i| f64::from(f32::from_bits(i.wrapping_mul(131_071)))).collect();
+    for op in [Exp, Log, Sqrt, Rsqrt, Tanh, Sin, Cos, Sign, Floor] {
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut memory = Memory::default();
+            let [x, y] = [(); 2].map(|()| memory.add(dtype, &values));
+            let region = Region {
+                dims: vec![values.len() as u64],
+                row_dims: 1,
+                ragged: None,
+                loads: vec![view(x, &[1]).into()],
+                steps: vec![step(op, dtype, &[Arg::Load(0)])],
+                stores: vec![Store { value: Arg::Step(0), view: view(y, &[1]) }],
+            };
+            check(&region, &memory);
+        }
     }
 }
 
