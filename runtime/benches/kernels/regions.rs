@@ -1,4 +1,4 @@
-//! Regions: elementwise work and row reductions in one pass.
+//! Regions: elementwise work and row reductions in one pass. (Activations other than SwiGLU: `--bench activations`.)
 
 use super::memory::{Memory, view};
 use super::{WORKERS, bench, step};
@@ -28,22 +28,6 @@ fn swiglu(bencher: Bencher, (workers, n): (usize, usize)) {
     bench(memory, bencher, &kernel, workers, 5 * n, 12 * n);
 }
 
-/// Activations that have no name here: x·tanh(log(1 + eˣ)), and max(gate, 0)²·up.
-#[divan::bench(args = [(1, 16 * 1024), (1, 4096 * 512), (2, 4096 * 512)])]
-fn softplus_gate(bencher: Bencher, (workers, n): (usize, usize)) {
-    let mut memory = Memory::default();
-    let [x, out] = [(); 2].map(|()| memory.add(DType::F32, n));
-    let steps = vec![
-        step(StepOp::Exp, &[Load(0)]),
-        step(StepOp::Add, &[S(0), Const(1.0)]),
-        step(StepOp::Log, &[S(1)]),
-        step(StepOp::Tanh, &[S(2)]),
-        step(StepOp::Mul, &[Load(0), S(3)]),
-    ];
-    let stores = vec![Store { value: S(4), view: view(out, &[1]) }];
-    bench(memory, bencher, &region(&[n as u64], vec![view(x, &[1])], steps, stores), workers, 5 * n, 8 * n);
-}
-
 /// So many additions of a constant, one after the other: what one more costs is an instruction's dispatch and its arithmetic.
 #[divan::bench(args = [4, 20])]
 fn additions(bencher: Bencher, count: u32) {
@@ -55,20 +39,6 @@ fn additions(bencher: Bencher, count: u32) {
     let stores = vec![Store { value: value(count), view: view(out, &[1]) }];
     let kernel = region(&[n as u64], vec![view(x, &[1])], steps, stores);
     bench(memory, bencher, &kernel, 1, count as usize * n, 8 * n);
-}
-
-#[divan::bench(args = [(1, 16 * 1024), (1, 4096 * 512), (2, 4096 * 512)])]
-fn squared_gate(bencher: Bencher, (workers, n): (usize, usize)) {
-    let mut memory = Memory::default();
-    let [gate, up, out] = [(); 3].map(|()| memory.add(DType::F32, n));
-    let steps = vec![
-        step(StepOp::Max, &[Load(0), Const(0.0)]),
-        step(StepOp::Mul, &[S(0), S(0)]),
-        step(StepOp::Mul, &[S(1), Load(1)]),
-    ];
-    let stores = vec![Store { value: S(2), view: view(out, &[1]) }];
-    let kernel = region(&[n as u64], vec![view(gate, &[1]), view(up, &[1])], steps, stores);
-    bench(memory, bencher, &kernel, workers, 3 * n, 12 * n);
 }
 
 #[divan::bench(args = [(1, 16 * 1024), (1, 4096 * 512), (2, 4096 * 512)])]

@@ -90,9 +90,9 @@ pub(crate) fn tanh<V: Lanes>(x: V) -> V {
     let power = V::from_bits(V::up::<23>(shifted.bits()) + V::int(127 << 23));
     let sum = q.fused(r, c(1.0)).fused(r, c(1.0)).fused(power, c(1.0));
     let large = c(1.0) - c(2.0) / sum;
-    // It is not negative.
-    let large = V::from_bits(V::bit_or(large.bits(), V::bit_and(x.bits(), V::int(i32::MIN))));
-    small.or(a.lt(c(0.625)), large)
+    let y = small.or(a.lt(c(0.625)), large);
+    // The second is positive, and the first loses the sign of zero.
+    V::from_bits(V::bit_or(y.bits(), V::bit_and(x.bits(), V::int(i32::MIN))))
 }
 
 /// Up to here the reduction of [`sin`] and [`cos`] is good. (It is good much farther; but no model needs that, and the tests reach it.)

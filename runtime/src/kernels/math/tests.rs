@@ -61,7 +61,7 @@ fn signs_of_zeros_and_ends() {
     assert_eq!(log(-0.0), f32::NEG_INFINITY);
     assert!(log(-1.0).is_nan() && log(f32::NEG_INFINITY).is_nan());
     assert_eq!(log(1e-45), (f64::from(1e-45f32)).ln() as f32);
-    assert!(ulps(log(1e-45), f64::from(1e-45f32).ln()) <= 1.0);
+    assert_eq!(tanh(-0.0).to_bits(), (-0.0f32).to_bits());
     assert_eq!((tanh(30.0), tanh(f32::NEG_INFINITY)), (1.0, -1.0));
     assert_eq!(sin(-0.0), 0.0);
     assert_eq!(cos(0.0), 1.0);
