@@ -22,7 +22,7 @@ impl Memory {
     pub fn add(&mut self, dtype: DType, elements: usize) -> u32 {
         self.filled(dtype, elements, |i| {
             let number = (i / 16 * 7919 + i % 16 * 104_729) as u32;
-            (number >> 8 & 1) * 0x8000_8000 | (0x3f00_3f00 + number % 256 * 0x1_0001)
+            ((number >> 8 & 1) * 0x8000_8000) | (0x3f00_3f00 + number % 256 * 0x1_0001)
         })
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn log<V: Lanes>(x: V) -> V {
     let k = V::from_ints(power) - c(23.0 * ONE).or(denormal, c(0.0));
     let f = V::from_bits(bits - power) - c(1.0);
     // (log(1 + f) - f + f²/2) / f³: the polynomial whose greatest error, relative to the logarithm, is least (Remez), 0.1 ulp.
-    let p = polynomial!(f; -7.634_329_5e-2, 0.127_614_14, -0.131_601_69, 0.142_017_82, -0.166_233_61, 0.200_012_26, -0.250_008_2, 0.333_333_32);
+    let p = polynomial!(f; -7.634_33e-2, 0.127_614_14, -0.131_601_69, 0.142_017_82, -0.166_233_61, 0.200_012_26, -0.250_008_2, 0.333_333_3);
     let y = p.fused(f, c(-0.5)).fused(f * f, f);
     // ln 2 in one part: what it lacks is 0.05 ulp of the product.
     k.fused(c(LN2_HIGH / ONE), y).log_ends(x)

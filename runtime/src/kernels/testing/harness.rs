@@ -45,7 +45,7 @@ impl Rng {
     pub fn below(&mut self, n: usize) -> usize {
         match self.choices.pop() {
             Some(byte) if n <= 256 => usize::from(byte) % n.max(1),
-            Some(byte) => (usize::from(byte) << 8 | usize::from(self.choices.pop().unwrap_or(0))) % n,
+            Some(byte) => (usize::from(byte) * 256 + usize::from(self.choices.pop().unwrap_or(0))) % n,
             None => self.integer(n),
         }
     }

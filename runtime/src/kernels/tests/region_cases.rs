@@ -66,6 +66,34 @@ fn stores_do_not_spoil_loads() {
     }
 }
 
+/// The same where one of them must wait for a later pass: then so must the other.
+#[test]
+fn stores_of_two_passes_do_not_spoil_loads() {
+    use Arg::{Const, Load, Step as S};
+    for n in [100usize, 5000] {
+        let mut rng = Rng::new(n as u64);
+        let mut memory = Memory::default();
+        let [a, b, c] = [(); 3].map(|()| memory.add(DType::F32, &rng.floats(n)));
+        let region = Region {
+            dims: vec![n as u64],
+            row_dims: 1,
+            ragged: None,
+            loads: vec![view(a, &[1]).into(), view(b, &[1]).into()],
+            steps: vec![
+                step(StepOp::RowSum, DType::F32, &[Load(0)]),
+                step(StepOp::Add, DType::F32, &[Load(0), S(0)]),
+                step(StepOp::Mul, DType::F32, &[Load(1), Const(2.0)]),
+            ],
+            stores: vec![
+                Store { value: Load(1), view: view(a, &[1]) },
+                Store { value: S(2), view: view(b, &[1]) },
+                Store { value: S(1), view: view(c, &[1]) },
+            ],
+        };
+        check(&region, &memory);
+    }
+}
+
 /// A value of a row is updated while blocks of the row still use the old one.
 #[test]
 fn row_values_in_place() {
@@ -90,6 +118,31 @@ fn row_values_in_place() {
             stores: vec![
                 Store { value: S(2), view: view(scale, &[1, 0]) },
                 Store { value: S(4), view: view(y, &[n, 1]) },
+            ],
+        };
+        check(&region, &memory);
+    }
+}
+
+/// Rows of a ragged dimension that has one at most: no stride along it says whether a value is one of the row.
+#[test]
+fn a_ragged_dimension_of_one() {
+    for (n, length) in [(100, 1.0), (100, 0.0), (3000, 1.0)] {
+        let mut memory = Memory::default();
+        let offsets = memory.add(DType::I32, &[0.0, length]);
+        let [row, all, once] = [1, n, 1].map(|n| memory.add(DType::F32, &vec![2.5; n]));
+        let region = Region {
+            dims: vec![1, n as u64],
+            row_dims: 1,
+            ragged: Some(RaggedLimit { dim: 0, offsets, groups: 1 }),
+            loads: vec![view(row, &[1, 0]).into(), view(all, &[0, 1]).into()],
+            steps: vec![
+                step(StepOp::Exp, DType::F32, &[Arg::Load(0)]),
+                step(StepOp::RowSum, DType::F32, &[Arg::Load(1)]),
+            ],
+            stores: vec![
+                Store { value: Arg::Step(0), view: view(all, &[0, 1]) },
+                Store { value: Arg::Step(1), view: view(once, &[0, 0]) },
             ],
         };
         check(&region, &memory);
