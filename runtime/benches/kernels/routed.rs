@@ -1,8 +1,10 @@
 //! Rows on their way to experts and back: in one pass, and by the kernels that it stands for.
 
-use super::*;
+use super::memory::{Memory, view};
+use super::{bench_all, ints, step};
 use Arg::{Const, Load, Step as S};
-use forebay_plan::Lookup;
+use divan::Bencher;
+use forebay_plan::{Arg, DType, Gather, Kernel, Lookup, Reduce, ReduceOp, Region, Step, StepOp, Store, View};
 
 const TOKENS: u64 = 2048;
 const COPIES: u64 = 2;
@@ -38,7 +40,7 @@ fn gather(dims: &[u64], x: u32, axis_size: u64, index: View, out: u32) -> Kernel
 #[divan::bench(args = ARGS)]
 fn permute(bencher: Bencher, (workers, one_pass): (usize, bool)) {
     let mut memory = Memory::default();
-    let (rows, token) = (memory.ints(&permutation()), memory.ints(&vec![0; ROWS as usize]));
+    let (rows, token) = (ints(&mut memory, &permutation()), ints(&mut memory, &vec![0; ROWS as usize]));
     let (x, out) = (memory.add(DType::F32, (TOKENS * D) as usize), memory.add(DType::F32, (ROWS * D) as usize));
     let kernels = if one_pass {
         let load = looked_up(x, TOKENS, view(rows, &[1, 0]), COPIES);
@@ -51,14 +53,14 @@ fn permute(bencher: Bencher, (workers, one_pass): (usize, bool)) {
         ]
     };
     let bytes = 4 * (TOKENS * D + ROWS * D + ROWS) as usize;
-    memory.bench_all(bencher, &kernels, workers, 0, bytes);
+    bench_all(memory, bencher, &kernels, workers, 0, bytes);
 }
 
 /// The weighted sum of each token's rows.
 #[divan::bench(args = ARGS)]
 fn unpermute(bencher: Bencher, (workers, one_pass): (usize, bool)) {
     let mut memory = Memory::default();
-    let place = memory.ints(&permutation());
+    let place = ints(&mut memory, &permutation());
     let (share, x) = (memory.add(DType::F32, ROWS as usize), memory.add(DType::F32, (ROWS * D) as usize));
     let [gathered, weighted] = [(); 2].map(|()| memory.add(DType::F32, (ROWS * D) as usize));
     let out = memory.add(DType::F32, (TOKENS * D) as usize);
@@ -98,5 +100,5 @@ fn unpermute(bencher: Bencher, (workers, one_pass): (usize, bool)) {
         ]
     };
     let bytes = 4 * (ROWS * D + TOKENS * D + 2 * ROWS) as usize;
-    memory.bench_all(bencher, &kernels, workers, 3 * (TOKENS * D) as usize, bytes);
+    bench_all(memory, bencher, &kernels, workers, 3 * (TOKENS * D) as usize, bytes);
 }

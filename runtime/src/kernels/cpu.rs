@@ -2,7 +2,7 @@
 
 /// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
 ///
-/// Matrix products may differ in their last bits between `portable` and the others (which have fused multiply-add), and those of bf16
+/// Matrix products may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
 /// between `avx512bf16` (which sums pairs of products, and takes denormal numbers for zeros) and the others. Everything else gives equal
 /// bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,13 +109,13 @@ macro_rules! by_cpu {
         $vis unsafe fn $name $(<$($generic: $bound),*>)? (cpu: $crate::kernels::cpu::Cpu, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn avx512 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's contract.
                     unsafe { $body $(::<$($generic),*>)? ($($arg),*) }
                 }
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 #[allow(clippy::too_many_arguments)]
                 unsafe fn avx2 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's contract.

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! **Bits.** A result depends on the operands, the sizes and the CPU level, never on the number of workers: either the work is cut at fixed places, or
-//! the cut does not change how any element is computed. Region arithmetic uses no fused multiply-add, so that all CPU levels agree.
+//! the cut does not change how any element is computed. Region arithmetic fuses the same products and sums at all CPU levels, within
+//! functions only, so that these agree.
 //!
 //! **Errors.** The plan's verifier proves that views lie within buffers. What depends on data (indices, ragged offsets) is checked here and gives a
 //! [`KernelError`]; outputs are then unspecified, but nothing outside of them was touched.
@@ -21,7 +22,6 @@
 mod attention;
 pub(crate) mod cpu;
 mod index;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "elsewhere only single lanes are computed with"))]
 mod lanes;
 pub(crate) mod math;
 mod matmul;
@@ -35,6 +35,9 @@ mod scratch;
 mod sort;
 pub(crate) mod walk;
 
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the fuzz targets use a part of it"))]
+pub mod testing;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,6 @@
-//! AVX2: 8 values.
+//! AVX2 and FMA: 8 values.
 
-use super::{Lanes, Vector, operators};
+use super::{Lanes, Pair, Vector, Wide, operators};
 use std::arch::x86_64::*;
 
 /// 8 values.
@@ -11,13 +11,19 @@ pub(crate) struct Floats(__m256);
 #[derive(Clone, Copy)]
 pub(crate) struct Ints(__m256i);
 
+/// 4 values of f64.
+#[derive(Clone, Copy)]
+pub(crate) struct Doubles(__m256d);
+
 operators!(Floats, Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _mm256_mul_ps, Div div _mm256_div_ps);
 operators!(Ints, Add add _mm256_add_epi32, Sub sub _mm256_sub_epi32);
+operators!(Doubles, Add add _mm256_add_pd, Sub sub _mm256_sub_pd, Mul mul _mm256_mul_pd);
 
 // SAFETY, for all intrinsics below: values of these types are made in code for machines that have the features (the traits' contracts).
 impl Lanes for Floats {
     type Mask = __m256;
     type Ints = Ints;
+    type Wide = Pair<Doubles>;
 
     #[inline(always)]
     fn splat(x: f32) -> Floats {
@@ -28,6 +34,16 @@ impl Lanes for Floats {
     fn sqrt(self) -> Floats {
         // SAFETY: as above.
         Floats(unsafe { _mm256_sqrt_ps(self.0) })
+    }
+    #[inline(always)]
+    fn fused(self, factor: Floats, summand: Floats) -> Floats {
+        // SAFETY: as above.
+        Floats(unsafe { _mm256_fmadd_ps(self.0, factor.0, summand.0) })
+    }
+    #[inline(always)]
+    fn floor(self) -> Floats {
+        // SAFETY: as above.
+        Floats(unsafe { _mm256_floor_ps(self.0) })
     }
     #[inline(always)]
     fn least(self, other: Floats) -> Floats {
@@ -48,6 +64,36 @@ impl Lanes for Floats {
     fn le(self, other: Floats) -> __m256 {
         // SAFETY: as above.
         unsafe { _mm256_cmp_ps::<_CMP_LE_OQ>(self.0, other.0) }
+    }
+    #[inline(always)]
+    fn equal(self, other: Floats) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, other.0) }
+    }
+    #[inline(always)]
+    fn both(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_and_ps(a, b) }
+    }
+    #[inline(always)]
+    fn either(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_or_ps(a, b) }
+    }
+    #[inline(always)]
+    fn not(a: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_xor_ps(a, Self::mask(true)) }
+    }
+    #[inline(always)]
+    fn mask(holds: bool) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_castsi256_ps(_mm256_set1_epi32(-i32::from(holds))) }
+    }
+    #[inline(always)]
+    fn any(a: __m256) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm256_movemask_ps(a) != 0 }
     }
     #[inline(always)]
     fn or(self, mask: __m256, other: Floats) -> Floats {
@@ -99,6 +145,45 @@ impl Lanes for Floats {
         // SAFETY: as above.
         Floats(unsafe { _mm256_cvtepi32_ps(a.0) })
     }
+    #[inline(always)]
+    fn widen(self) -> Pair<Doubles> {
+        // SAFETY: as above.
+        unsafe {
+            let (low, high) = (_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            Pair(Doubles(_mm256_cvtps_pd(low)), Doubles(_mm256_cvtps_pd(high)))
+        }
+    }
+    #[inline(always)]
+    fn narrow(a: Pair<Doubles>) -> Floats {
+        // SAFETY: as above.
+        Floats(unsafe { _mm256_set_m128(_mm256_cvtpd_ps(a.1.0), _mm256_cvtpd_ps(a.0.0)) })
+    }
+}
+
+impl Wide for Doubles {
+    #[inline(always)]
+    fn splat(x: f64) -> Doubles {
+        // SAFETY: as above.
+        Doubles(unsafe { _mm256_set1_pd(x) })
+    }
+    #[inline(always)]
+    fn fused(self, factor: Doubles, summand: Doubles) -> Doubles {
+        // SAFETY: as above.
+        Doubles(unsafe { _mm256_fmadd_pd(self.0, factor.0, summand.0) })
+    }
+    #[inline(always)]
+    fn neg(self) -> Doubles {
+        // SAFETY: as above.
+        Doubles(unsafe { _mm256_xor_pd(self.0, _mm256_set1_pd(-0.0)) })
+    }
+    #[inline(always)]
+    fn negated_where_odd(self, number: Doubles) -> Doubles {
+        // SAFETY: as above.
+        unsafe {
+            let sign = _mm256_slli_epi64::<63>(_mm256_castpd_si256(number.0));
+            Doubles(_mm256_xor_pd(self.0, _mm256_castsi256_pd(sign)))
+        }
+    }
 }
 
 static MASK: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -149,6 +234,24 @@ impl Vector for Floats {
             // Packing works within halves of a register: the quarters in the middle change places.
             let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(upper, upper));
             _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_mask(p: *const u8) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+            _mm256_castsi256_ps(_mm256_cmpgt_epi32(wide, _mm256_setzero_si256()))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_mask(mask: __m256, p: *mut u8) {
+        // SAFETY: as above.
+        unsafe {
+            let ones = _mm256_and_si256(_mm256_castps_si256(mask), _mm256_set1_epi32(1));
+            let (low, high) = (_mm256_castsi256_si128(ones), _mm256_extracti128_si256::<1>(ones));
+            let halves = _mm_packs_epi32(low, high);
+            _mm_storel_epi64(p.cast(), _mm_packus_epi16(halves, halves));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! AVX-512: 16 values.
 
-use super::{Lanes, Vector, operators};
+use super::{Lanes, MAGIC, Pair, Vector, Wide, operators};
 use std::arch::x86_64::*;
 
 /// 16 values.
@@ -11,13 +11,19 @@ pub(crate) struct Floats(__m512);
 #[derive(Clone, Copy)]
 pub(crate) struct Ints(__m512i);
 
+/// 8 values of f64.
+#[derive(Clone, Copy)]
+pub(crate) struct Doubles(__m512d);
+
 operators!(Floats, Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul _mm512_mul_ps, Div div _mm512_div_ps);
 operators!(Ints, Add add _mm512_add_epi32, Sub sub _mm512_sub_epi32);
+operators!(Doubles, Add add _mm512_add_pd, Sub sub _mm512_sub_pd, Mul mul _mm512_mul_pd);
 
 // SAFETY, for all intrinsics below: values of these types are made in code for machines that have the features (the traits' contracts).
 impl Lanes for Floats {
     type Mask = __mmask16;
     type Ints = Ints;
+    type Wide = Pair<Doubles>;
 
     #[inline(always)]
     fn splat(x: f32) -> Floats {
@@ -28,6 +34,16 @@ impl Lanes for Floats {
     fn sqrt(self) -> Floats {
         // SAFETY: as above.
         Floats(unsafe { _mm512_sqrt_ps(self.0) })
+    }
+    #[inline(always)]
+    fn fused(self, factor: Floats, summand: Floats) -> Floats {
+        // SAFETY: as above.
+        Floats(unsafe { _mm512_fmadd_ps(self.0, factor.0, summand.0) })
+    }
+    #[inline(always)]
+    fn floor(self) -> Floats {
+        // SAFETY: as above.
+        Floats(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(self.0) })
     }
     #[inline(always)]
     fn least(self, other: Floats) -> Floats {
@@ -48,6 +64,31 @@ impl Lanes for Floats {
     fn le(self, other: Floats) -> __mmask16 {
         // SAFETY: as above.
         unsafe { _mm512_cmp_ps_mask::<_CMP_LE_OQ>(self.0, other.0) }
+    }
+    #[inline(always)]
+    fn equal(self, other: Floats) -> __mmask16 {
+        // SAFETY: as above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(self.0, other.0) }
+    }
+    #[inline(always)]
+    fn both(a: __mmask16, b: __mmask16) -> __mmask16 {
+        a & b
+    }
+    #[inline(always)]
+    fn either(a: __mmask16, b: __mmask16) -> __mmask16 {
+        a | b
+    }
+    #[inline(always)]
+    fn not(a: __mmask16) -> __mmask16 {
+        !a
+    }
+    #[inline(always)]
+    fn mask(holds: bool) -> __mmask16 {
+        if holds { !0 } else { 0 }
+    }
+    #[inline(always)]
+    fn any(a: __mmask16) -> bool {
+        a != 0
     }
     #[inline(always)]
     fn or(self, mask: __mmask16, other: Floats) -> Floats {
@@ -99,6 +140,80 @@ impl Lanes for Floats {
         // SAFETY: as above.
         Floats(unsafe { _mm512_cvtepi32_ps(a.0) })
     }
+    #[inline(always)]
+    fn widen(self) -> Pair<Doubles> {
+        // SAFETY: as above.
+        unsafe {
+            let (low, high) = (_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
+            Pair(Doubles(_mm512_cvtps_pd(low)), Doubles(_mm512_cvtps_pd(high)))
+        }
+    }
+    #[inline(always)]
+    fn narrow(a: Pair<Doubles>) -> Floats {
+        // SAFETY: as above.
+        unsafe {
+            let (low, high) = (_mm512_cvtpd_ps(a.0.0), _mm512_cvtpd_ps(a.1.0));
+            Floats(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
+        }
+    }
+    #[inline(always)]
+    fn times_power(self, shifted: Floats, zero: __mmask16) -> Floats {
+        let n = shifted - Floats::splat(MAGIC);
+        // SAFETY: as above. Where a value is masked, nothing underflows.
+        Floats(unsafe { _mm512_maskz_scalef_ps(!zero, self.0, n.0) })
+    }
+    #[inline(always)]
+    fn nearest_bf16(self) -> Floats {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x1_0000));
+            let up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+            let up = _mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
+            let rounded = Floats(_mm512_castsi512_ps(up)).by_kind(self, 0x22);
+            Floats::from_bits(Floats::bit_and(rounded.bits(), Floats::int(!0xffff)))
+        }
+    }
+    #[inline(always)]
+    fn log_ends(self, x: Floats) -> Floats {
+        self.by_kind(x, 0x0353_0422)
+    }
+}
+
+impl Floats {
+    /// `self`, or something else by the kind of x: of `table`, four bits each belong to quiet and signalling NaN, zero, one, -∞, +∞, other negative and other
+    /// positive numbers, the lowest first. 0 is `self`, 2 is x as a quiet NaN, 3 a NaN, 4 and 5 are the infinities.
+    #[inline(always)]
+    fn by_kind(self, x: Floats, table: i32) -> Floats {
+        // SAFETY: as above.
+        Floats(unsafe { _mm512_fixupimm_ps::<0>(self.0, x.0, _mm512_set1_epi32(table)) })
+    }
+}
+
+impl Wide for Doubles {
+    #[inline(always)]
+    fn splat(x: f64) -> Doubles {
+        // SAFETY: as above.
+        Doubles(unsafe { _mm512_set1_pd(x) })
+    }
+    #[inline(always)]
+    fn fused(self, factor: Doubles, summand: Doubles) -> Doubles {
+        // SAFETY: as above.
+        Doubles(unsafe { _mm512_fmadd_pd(self.0, factor.0, summand.0) })
+    }
+    #[inline(always)]
+    fn neg(self) -> Doubles {
+        // SAFETY: as above.
+        Doubles(unsafe { _mm512_xor_pd(self.0, _mm512_set1_pd(-0.0)) })
+    }
+    #[inline(always)]
+    fn negated_where_odd(self, number: Doubles) -> Doubles {
+        // SAFETY: as above.
+        unsafe {
+            let sign = _mm512_slli_epi64::<63>(_mm512_castpd_si512(number.0));
+            Doubles(_mm512_xor_pd(self.0, _mm512_castsi512_pd(sign)))
+        }
+    }
 }
 
 impl Vector for Floats {
@@ -139,5 +254,18 @@ impl Vector for Floats {
             let upper = _mm512_srli_epi32::<16>(_mm512_castps_si512(self.0));
             _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(upper));
         }
+    }
+    #[inline(always)]
+    unsafe fn load_mask(p: *const u8) -> __mmask16 {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = _mm_loadu_si128(p.cast());
+            _mm_test_epi8_mask(bytes, bytes)
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_mask(mask: __mmask16, p: *mut u8) {
+        // SAFETY: as above.
+        unsafe { _mm_storeu_si128(p.cast(), _mm_maskz_set1_epi8(mask, 1)) }
     }
 }

@@ -1,11 +1,17 @@
 //! Vectors of f32, whatever their width: elementary functions and loops that are written once, for a single value and for registers.
 //!
-//! Every operation is the IEEE one, rounded once, so that the bits are the same for all widths. There is no fused multiply-add here.
+//! Every operation is the IEEE one, rounded once, the fused multiply-add included, so that the bits are the same for all widths. Nothing is fused
+//! that does not say so.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+mod pair;
+pub(crate) mod portable;
+mod scalar;
+
+pub(crate) use pair::Pair;
 
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -19,9 +25,15 @@ pub(crate) trait Lanes:
     type Mask: Copy;
     /// As many i32, which wrap around.
     type Ints: Copy + Add<Output = Self::Ints> + Sub<Output = Self::Ints>;
+    /// As many f64.
+    type Wide: Wide;
 
     fn splat(x: f32) -> Self;
     fn sqrt(self) -> Self;
+    /// `self · factor + summand`, rounded once.
+    fn fused(self, factor: Self, summand: Self) -> Self;
+    /// Rounded towards minus infinity.
+    fn floor(self) -> Self;
     /// `self` where it is less than `other`, else `other`.
     fn least(self, other: Self) -> Self;
     /// `self` where it is greater than `other`, else `other`.
@@ -30,6 +42,18 @@ pub(crate) trait Lanes:
     fn lt(self, other: Self) -> Self::Mask;
     /// `self <= other`, false for NaN.
     fn le(self, other: Self) -> Self::Mask;
+    /// `self == other`, false for NaN.
+    fn equal(self, other: Self) -> Self::Mask;
+    /// Where both hold.
+    fn both(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+    /// Where one of them holds.
+    fn either(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+    /// Where it does not hold.
+    fn not(a: Self::Mask) -> Self::Mask;
+    /// Everywhere or nowhere.
+    fn mask(holds: bool) -> Self::Mask;
+    /// Does it hold anywhere?
+    fn any(a: Self::Mask) -> bool;
     /// `self` where the condition holds, `other` elsewhere.
     fn or(self, mask: Self::Mask, other: Self) -> Self;
     fn bits(self) -> Self::Ints;
@@ -44,6 +68,9 @@ pub(crate) trait Lanes:
     fn down<const N: u32>(a: Self::Ints) -> Self::Ints;
     /// The nearest f32.
     fn from_ints(a: Self::Ints) -> Self;
+    fn widen(self) -> Self::Wide;
+    /// The nearest f32.
+    fn narrow(a: Self::Wide) -> Self;
 
     /// The same without its sign.
     #[inline(always)]
@@ -57,189 +84,56 @@ pub(crate) trait Lanes:
         Self::from_bits(Self::bit_xor(self.bits(), Self::int(i32::MIN)))
     }
 
-    /// The absolute value with the sign of another.
+    /// `self · 2ⁿ`, rounded once, where `shifted` is n + [`MAGIC`]; 0 where the condition holds, whatever n is there. Elsewhere `self` is a number
+    /// between ½ and 2 or NaN, and n between -151 and 128.
     #[inline(always)]
-    fn copysign(self, sign: Self) -> Self {
-        let sign = Self::bit_and(sign.bits(), Self::int(i32::MIN));
-        Self::from_bits(Self::bit_xor(self.abs().bits(), sign))
+    fn times_power(self, shifted: Self, zero: Self::Mask) -> Self {
+        let c = Self::splat;
+        // 2ⁿ as two factors, of which the second is one of two, so that neither overflows and a denormal result is rounded once. Moving up
+        // leaves n alone of `shifted`: the low bits of the other summand are zeros.
+        let small = shifted.lt(c(MAGIC - 64.0));
+        let bias = c(f32::from_bits((127 + 64) << 23)).or(small, c(f32::from_bits(126 << 23))).bits();
+        let first = Self::from_bits(Self::up::<23>(shifted.bits()) + bias);
+        let second = c(f32::from_bits((127 - 64) << 23)).or(small, c(2.0));
+        // An exact zero before the second product: one that underflows takes a processor a hundred times as long.
+        c(0.0).or(zero, self * first) * second
+    }
+
+    /// The nearest bf16, ties to even, as an f32. NaNs stay NaNs.
+    #[inline(always)]
+    fn nearest_bf16(self) -> Self {
+        let bits = self.bits();
+        let odd = Self::bit_and(Self::down::<16>(bits), Self::int(1));
+        let rounded = Self::from_bits(bits + (Self::int(0x7fff) + odd));
+        let quiet = Self::from_bits(Self::bit_or(bits, Self::int(0x0040_0000)));
+        // A NaN is not equal to itself.
+        let y = rounded.or(self.le(self), quiet);
+        Self::from_bits(Self::bit_and(y.bits(), Self::int(!0xffff)))
+    }
+
+    /// The logarithm's value at its ends: `self`, but -∞ for both zeros, NaN below them, and +∞ for +∞; a NaN stays one.
+    #[inline(always)]
+    fn log_ends(self, x: Self) -> Self {
+        let c = Self::splat;
+        let y = c(f32::NEG_INFINITY).or(x.le(c(0.0)), self);
+        let y = x.or(c(f32::INFINITY).le(x), y);
+        // NaN is not at least zero either.
+        y.or(c(0.0).le(x), c(f32::NAN))
     }
 }
 
-impl Lanes for f32 {
-    type Mask = bool;
-    type Ints = Int;
+/// 1.5·2²³: adding it to a number below 2²² leaves the nearest integer in the low bits of the sum.
+pub(crate) const MAGIC: f32 = 12_582_912.0;
 
-    #[inline(always)]
-    fn splat(x: f32) -> f32 {
-        x
-    }
-    #[inline(always)]
-    fn sqrt(self) -> f32 {
-        self.sqrt()
-    }
-    #[inline(always)]
-    fn least(self, other: f32) -> f32 {
-        if self < other { self } else { other }
-    }
-    #[inline(always)]
-    fn most(self, other: f32) -> f32 {
-        if self > other { self } else { other }
-    }
-    #[inline(always)]
-    fn lt(self, other: f32) -> bool {
-        self < other
-    }
-    #[inline(always)]
-    fn le(self, other: f32) -> bool {
-        self <= other
-    }
-    #[inline(always)]
-    fn or(self, mask: bool, other: f32) -> f32 {
-        if mask { self } else { other }
-    }
-    #[inline(always)]
-    fn bits(self) -> Int {
-        Int(self.to_bits() as i32)
-    }
-    #[inline(always)]
-    fn from_bits(bits: Int) -> f32 {
-        f32::from_bits(bits.0 as u32)
-    }
-    #[inline(always)]
-    fn int(x: i32) -> Int {
-        Int(x)
-    }
-    #[inline(always)]
-    fn bit_and(a: Int, b: Int) -> Int {
-        Int(a.0 & b.0)
-    }
-    #[inline(always)]
-    fn bit_or(a: Int, b: Int) -> Int {
-        Int(a.0 | b.0)
-    }
-    #[inline(always)]
-    fn bit_xor(a: Int, b: Int) -> Int {
-        Int(a.0 ^ b.0)
-    }
-    #[inline(always)]
-    fn up<const N: u32>(a: Int) -> Int {
-        Int(a.0 << N)
-    }
-    #[inline(always)]
-    fn down<const N: u32>(a: Int) -> Int {
-        Int(a.0 >> N)
-    }
-    #[inline(always)]
-    fn from_ints(a: Int) -> f32 {
-        a.0 as f32
-    }
-}
-
-/// One i32 that wraps around.
-#[derive(Clone, Copy)]
-pub(crate) struct Int(i32);
-
-impl Add for Int {
-    type Output = Int;
-    #[inline(always)]
-    fn add(self, other: Int) -> Int {
-        Int(self.0.wrapping_add(other.0))
-    }
-}
-
-impl Sub for Int {
-    type Output = Int;
-    #[inline(always)]
-    fn sub(self, other: Int) -> Int {
-        Int(self.0.wrapping_sub(other.0))
-    }
-}
-
-/// Two that go through everything side by side: the operations of one hide the latency of the other's.
-#[derive(Clone, Copy)]
-pub(crate) struct Pair<V>(V, V);
-
-macro_rules! both {
-    ($($trait:ident $method:ident),*) => {
-        $(impl<V: $trait<Output = V>> $trait for Pair<V> {
-            type Output = Pair<V>;
-            #[inline(always)]
-            fn $method(self, other: Pair<V>) -> Pair<V> {
-                Pair(self.0.$method(other.0), self.1.$method(other.1))
-            }
-        })*
-    };
-}
-both!(Add add, Sub sub, Mul mul, Div div);
-
-impl<V: Lanes> Lanes for Pair<V> {
-    type Mask = Pair<V::Mask>;
-    type Ints = Pair<V::Ints>;
-
-    #[inline(always)]
-    fn splat(x: f32) -> Self {
-        Pair(V::splat(x), V::splat(x))
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        Pair(self.0.sqrt(), self.1.sqrt())
-    }
-    #[inline(always)]
-    fn least(self, other: Self) -> Self {
-        Pair(self.0.least(other.0), self.1.least(other.1))
-    }
-    #[inline(always)]
-    fn most(self, other: Self) -> Self {
-        Pair(self.0.most(other.0), self.1.most(other.1))
-    }
-    #[inline(always)]
-    fn lt(self, other: Self) -> Self::Mask {
-        Pair(self.0.lt(other.0), self.1.lt(other.1))
-    }
-    #[inline(always)]
-    fn le(self, other: Self) -> Self::Mask {
-        Pair(self.0.le(other.0), self.1.le(other.1))
-    }
-    #[inline(always)]
-    fn or(self, mask: Self::Mask, other: Self) -> Self {
-        Pair(self.0.or(mask.0, other.0), self.1.or(mask.1, other.1))
-    }
-    #[inline(always)]
-    fn bits(self) -> Self::Ints {
-        Pair(self.0.bits(), self.1.bits())
-    }
-    #[inline(always)]
-    fn from_bits(bits: Self::Ints) -> Self {
-        Pair(V::from_bits(bits.0), V::from_bits(bits.1))
-    }
-    #[inline(always)]
-    fn int(x: i32) -> Self::Ints {
-        Pair(V::int(x), V::int(x))
-    }
-    #[inline(always)]
-    fn bit_and(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        Pair(V::bit_and(a.0, b.0), V::bit_and(a.1, b.1))
-    }
-    #[inline(always)]
-    fn bit_or(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        Pair(V::bit_or(a.0, b.0), V::bit_or(a.1, b.1))
-    }
-    #[inline(always)]
-    fn bit_xor(a: Self::Ints, b: Self::Ints) -> Self::Ints {
-        Pair(V::bit_xor(a.0, b.0), V::bit_xor(a.1, b.1))
-    }
-    #[inline(always)]
-    fn up<const N: u32>(a: Self::Ints) -> Self::Ints {
-        Pair(V::up::<N>(a.0), V::up::<N>(a.1))
-    }
-    #[inline(always)]
-    fn down<const N: u32>(a: Self::Ints) -> Self::Ints {
-        Pair(V::down::<N>(a.0), V::down::<N>(a.1))
-    }
-    #[inline(always)]
-    fn from_ints(a: Self::Ints) -> Self {
-        Pair(V::from_ints(a.0), V::from_ints(a.1))
-    }
+/// Some values of f64.
+pub(crate) trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
+    fn splat(x: f64) -> Self;
+    /// `self · factor + summand`, rounded once.
+    fn fused(self, factor: Self, summand: Self) -> Self;
+    /// The same with the other sign.
+    fn neg(self) -> Self;
+    /// With the other sign where the lowest bit of `number` is set.
+    fn negated_where_odd(self, number: Self) -> Self;
 }
 
 /// Lanes in vector registers.
@@ -259,52 +153,10 @@ pub(crate) trait Vector: Lanes {
     unsafe fn load_bf16(p: *const u16) -> Self;
     /// Stores the upper halves.
     unsafe fn store_upper(self, p: *mut u16);
-}
-
-impl<V: Vector> Vector for Pair<V> {
-    const LANES: usize = 2 * V::LANES;
-
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: the trait's contract; so for all methods.
-        unsafe { Pair(V::load(p), V::load(p.add(V::LANES))) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32) {
-        // SAFETY: as above.
-        unsafe {
-            self.0.store(p);
-            self.1.store(p.add(V::LANES));
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_part(p: *const f32, n: usize) -> Self {
-        let second = n.saturating_sub(V::LANES);
-        // SAFETY: as above; of a part without values nothing is read.
-        unsafe { Pair(V::load_part(p, n - second), V::load_part(p.wrapping_add(V::LANES), second)) }
-    }
-    #[inline(always)]
-    unsafe fn store_part(self, p: *mut f32, n: usize) {
-        let second = n.saturating_sub(V::LANES);
-        // SAFETY: as above; of a part without values nothing is written.
-        unsafe {
-            self.0.store_part(p, n - second);
-            self.1.store_part(p.wrapping_add(V::LANES), second);
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const u16) -> Self {
-        // SAFETY: as above.
-        unsafe { Pair(V::load_bf16(p), V::load_bf16(p.add(V::LANES))) }
-    }
-    #[inline(always)]
-    unsafe fn store_upper(self, p: *mut u16) {
-        // SAFETY: as above.
-        unsafe {
-            self.0.store_upper(p);
-            self.1.store_upper(p.add(V::LANES));
-        }
-    }
+    /// Where bytes are not 0.
+    unsafe fn load_mask(p: *const u8) -> Self::Mask;
+    /// Bytes of 1 where it holds, of 0 elsewhere.
+    unsafe fn store_mask(mask: Self::Mask, p: *mut u8);
 }
 
 /// The operators of a register's type, by intrinsics.

@@ -42,9 +42,9 @@ macro_rules! accurate {
     };
 }
 
-accurate!(exp_is_accurate, exp, f64::exp, |_| true, 1.1);
+accurate!(exp_is_accurate, exp, f64::exp, |_| true, 1.0);
 accurate!(log_is_accurate, log, f64::ln, |_| true, 1.0);
-accurate!(tanh_is_accurate, tanh, f64::tanh, |_| true, 2.0);
+accurate!(tanh_is_accurate, tanh, f64::tanh, |_| true, 1.5);
 accurate!(sin_is_accurate, sin_any, f64::sin, |_| true, 0.51);
 accurate!(cos_is_accurate, cos_any, f64::cos, |_| true, 0.51);
 accurate!(small_sines_are_accurate, sin, f64::sin, |x: f32| x.abs() <= TRIG_LIMIT, 0.51);

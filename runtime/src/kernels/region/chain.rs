@@ -1,19 +1,25 @@
-//! Chains: instructions of a pass that follow each other and work on f32, element by element, are done together for one small tile after the other. The
-//! value just computed stays in vector registers for the instruction after it; only what others read as well is written to its place.
+//! Chains: instructions of a pass that follow each other and work on f32 or conditions, element by element, are done together for one small tile after the
+//! other. The number just computed stays in vector registers for the instructions after it, and so does the condition; only what others read as well is
+//! written to its place.
 //!
-//! A chain says nothing that its instructions do not say: where a CPU level has no tiles, or rows are too short for them, these are executed one
-//! by one, with the same bits.
+//! A chain says nothing that its instructions do not say: where rows are too short for tiles, these are executed one by one, with the same bits.
 
 use super::program::{Class, Home, Instruction, Op, Phase, Program, Slot};
 use super::space::{Place, Shape};
+use super::tile::LEAST_COLUMNS;
 use forebay_plan::{DType, StepOp};
+use std::ops::Range;
 
 /// Micro-operations of a chain at most: their sites are on the stack.
 pub(super) const MOST: usize = 96;
-/// Micro-operations that an instruction becomes at most: one to load, one to compute, one to store.
-const MICROS: usize = 3;
+/// Micro-operations that an instruction becomes at most: two to load, one to compute, one to store.
+const MICROS: usize = 4;
 /// Fewer instructions are faster one by one: their loops dispatch once for a block, and pass over the first-level cache few times.
 const LEAST: usize = 3;
+
+/// Blocks where everything is one chain are so many times as large: nothing of them lies in the first-level cache between instructions, and whatever is done
+/// for each block is done less often.
+const ENLARGED: usize = 4;
 
 /// A run of instructions of a pass.
 #[derive(Clone, Debug)]
@@ -24,7 +30,7 @@ pub(super) struct Chain {
     pub micros: Vec<Micro>,
 }
 
-/// What is done with the tile in registers, the *accumulator*.
+/// What is done with what is in registers: the *accumulator* `a`, a number for each column, and the *condition* `m`, a truth for each.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Micro {
     pub code: Code,
@@ -32,44 +38,76 @@ pub(super) struct Micro {
     pub site: Site,
 }
 
-/// What becomes of the accumulator `a` and the operand `b`.
+/// What becomes of the accumulator or condition; `b` and `n` are an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
-    /// `b`
+    /// `a = b`
     Load,
-    /// `a`, which is also stored.
+    /// Nothing, but `a` is stored.
     Store,
-    /// `a`, which is also stored as bf16, rounded.
+    /// The same, rounded to bf16.
     StoreBf16,
     Neg,
     Abs,
+    Sign,
     Exp,
     Log,
     Tanh,
+    Sin,
+    Cos,
     Sqrt,
     Rsqrt,
+    Floor,
     /// `a` rounded to bf16.
     Round,
     Add,
     Sub,
-    /// `b - a`
+    /// `a = b - a`
     SubFrom,
     Mul,
     Div,
-    /// `b / a`
+    /// `a = b / a`
     DivInto,
+    Rem,
+    /// The remainder of `b` by `a`.
+    RemInto,
+    Pow,
+    /// `b` to the power of `a`.
+    PowOf,
     Min,
     /// The smaller of `b` and `a`, in this order.
     MinOf,
     Max,
     /// The larger of `b` and `a`, in this order.
     MaxOf,
+    /// `m = a == b`
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    /// `m = a != 0`
+    Truth,
+    /// `m = n`
+    LoadTruth,
+    /// Nothing, but `m` is stored, as bytes.
+    StoreTruth,
+    Not,
+    And,
+    Or,
+    /// `a = m ? 1 : 0`
+    Number,
+    /// `a = m ? a : b`
+    Select,
+    /// `a = m ? b : a`
+    SelectOf,
 }
 
 /// Where the operand is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
-    /// It is the accumulator, or there is none.
+    /// It is the accumulator or the condition, or there is none.
     Accumulator,
     /// A value for each column.
     Columns,
@@ -77,6 +115,10 @@ pub(super) enum From {
     Row,
     /// bf16 for each column.
     Bf16,
+    /// A condition for each column, as bytes.
+    Truths,
+    /// One for all columns.
+    Truth,
 }
 
 /// A place that is read or written.
@@ -93,7 +135,26 @@ pub(super) fn find(mut program: Program) -> Program {
     for phase in 0..program.phases.len() {
         program.phases[phase].chains = chains_of(&program, phase);
     }
+    if is_one_chain(&program) {
+        // A block is a part of a row, or some rows.
+        let wide = program.block_columns < program.space.row();
+        *(if wide { &mut program.block_columns } else { &mut program.block_rows }) *= ENLARGED;
+    }
     program
+}
+
+/// Is there nothing but a chain that keeps nothing for others, over rows that are long enough for it?
+fn is_one_chain(program: &Program) -> bool {
+    let [Phase { blocks, chains, .. }] = &program.phases[..] else { return false };
+    let kept = |micro: &Micro| match micro.site {
+        Site::Slot(slot) => {
+            let operand = &program.operands[slot];
+            operand.shape == Shape::Full && matches!(operand.home, Home::Register { .. } | Home::LongRegister { .. })
+        }
+        _ => false,
+    };
+    program.space.row() >= LEAST_COLUMNS
+        && matches!(&chains[..], [chain] if chain.end - chain.first == blocks.len() && !chain.micros.iter().any(kept))
 }
 
 fn chains_of(program: &Program, phase: usize) -> Vec<Chain> {
@@ -104,9 +165,9 @@ fn chains_of(program: &Program, phase: usize) -> Vec<Chain> {
         let fit = |i: &&Instruction| is_for_tiles(program, i);
         let end = first + list[first..].iter().take(MOST / MICROS).take_while(fit).count();
         if end - first >= LEAST {
-            let mut builder = Builder { program, phase, end, micros: vec![], held: None };
-            (first..end).for_each(|at| builder.push(at));
-            chains.push(Chain { first, end, micros: builder.micros });
+            let mut builder = Builder { program, micros: vec![], number: None, truth: None };
+            list[first..end].iter().for_each(|i| builder.push(i));
+            chains.push(Chain { first, end, micros: builder.needed(phase, first..end) });
         }
         first = end.max(first + 1);
     }
@@ -117,11 +178,14 @@ fn chains_of(program: &Program, phase: usize) -> Vec<Chain> {
 fn is_for_tiles(program: &Program, instruction: &Instruction) -> bool {
     instruction.shape == Shape::Full
         && match instruction.op {
-            Op::Unary(Class::F32, op) => unary(op).is_some(),
-            Op::Binary(Class::F32, op) => binary(op).is_some(),
-            Op::Round => true,
+            Op::Unary(Class::F32, _) | Op::Binary(Class::F32, _) | Op::Compare(Class::F32, _) => true,
+            Op::Unary(Class::Bool, _) | Op::Binary(Class::Bool, _) | Op::Select(Class::F32) | Op::Round => true,
+            Op::Convert(from, to) => [from, to].iter().all(|c| matches!(c, Class::F32 | Class::Bool)),
             Op::Load(access) => runs_along(program, access) && program.accesses[access].dtype == DType::Bf16,
-            Op::Store(access) => runs_along(program, access) && program.operands[instruction.to].class == Class::F32,
+            Op::Store(access) => {
+                runs_along(program, access)
+                    && matches!(program.operands[instruction.to].class, Class::F32 | Class::Bool)
+            }
             _ => false,
         }
 }
@@ -135,54 +199,59 @@ fn runs_along(program: &Program, access: usize) -> bool {
 
 struct Builder<'p> {
     program: &'p Program,
-    phase: usize,
-    /// Of the chain.
-    end: usize,
     micros: Vec<Micro>,
     /// What the accumulator holds.
-    held: Option<Slot>,
+    number: Option<Slot>,
+    /// What the condition holds.
+    truth: Option<Slot>,
 }
 
 impl Builder<'_> {
-    /// Adds an instruction.
-    fn push(&mut self, at: usize) {
-        let instruction = self.program.phases[self.phase].blocks[at];
-        let [a, b, _] = instruction.args;
+    /// Adds an instruction. What it computes is stored, needed or not.
+    fn push(&mut self, instruction: &Instruction) {
+        let [a, b, c] = instruction.args;
         match instruction.op {
-            Op::Unary(_, op) => {
-                self.hold(a);
-                self.add(unary(op).expect("it is for tiles"), From::Accumulator, Site::None);
-            }
+            Op::Unary(Class::F32, op) => self.unary(unary(op), a),
+            Op::Round => self.unary(Code::Round, a),
+            Op::Binary(Class::F32, op) => self.binary(binary(op), a, b),
+            Op::Compare(_, op) => self.binary(comparison(op), a, b),
+            Op::Unary(_, _) => self.unary(Code::Not, a),
             Op::Binary(_, op) => {
-                let (code, turned) = binary(op).expect("it is for tiles");
-                if self.held == Some(b) && a != b {
-                    self.operand(turned, a);
-                } else {
-                    self.hold(a);
-                    if a == b {
-                        self.add(code, From::Accumulator, Site::None);
-                    } else {
-                        self.operand(code, b);
-                    }
-                }
+                let code = if op == StepOp::And { Code::And } else { Code::Or };
+                self.binary((code, code), a, b);
             }
-            Op::Round => {
+            Op::Select(_) => {
                 self.hold(a);
-                self.add(Code::Round, From::Accumulator, Site::None);
+                self.binary((Code::Select, Code::SelectOf), b, c);
             }
+            Op::Convert(Class::F32, Class::Bool) => self.unary(Code::Truth, a),
+            Op::Convert(Class::Bool, Class::F32) => self.unary(Code::Number, a),
+            Op::Convert(..) => self.hold(a),
             Op::Load(access) => self.add(Code::Load, From::Bf16, Site::Access(access)),
             Op::Store(access) => {
-                let narrow = self.program.accesses[access].dtype == DType::Bf16;
                 self.hold(a);
-                let code = if narrow { Code::StoreBf16 } else { Code::Store };
+                let code = match self.program.accesses[access].dtype {
+                    DType::Bf16 => Code::StoreBf16,
+                    DType::Bool => Code::StoreTruth,
+                    _ => Code::Store,
+                };
                 return self.add(code, From::Accumulator, Site::Access(access));
             }
             op => unreachable!("{op:?} is not for tiles"),
         }
-        self.held = Some(instruction.to);
-        if self.is_read_elsewhere(at) {
-            self.add(Code::Store, From::Accumulator, Site::Slot(instruction.to));
-        }
+        let to = instruction.to;
+        *self.held(to) = Some(to);
+        let code = if self.is_truth(to) { Code::StoreTruth } else { Code::Store };
+        self.add(code, From::Accumulator, Site::Slot(to));
+    }
+
+    fn is_truth(&self, slot: Slot) -> bool {
+        self.program.operands[slot].class == Class::Bool
+    }
+
+    /// What the registers hold in which an operand would be.
+    fn held(&mut self, slot: Slot) -> &mut Option<Slot> {
+        if self.is_truth(slot) { &mut self.truth } else { &mut self.number }
     }
 
     fn add(&mut self, code: Code, from: From, site: Site) {
@@ -190,65 +259,111 @@ impl Builder<'_> {
     }
 
     fn operand(&mut self, code: Code, slot: Slot) {
-        let from = match self.program.operands[slot].shape {
-            Shape::One | Shape::Row => From::Row,
-            Shape::Column | Shape::Full => From::Columns,
+        let wide = matches!(self.program.operands[slot].shape, Shape::Column | Shape::Full);
+        let from = match (self.is_truth(slot), wide) {
+            (false, true) => From::Columns,
+            (false, false) => From::Row,
+            (true, true) => From::Truths,
+            (true, false) => From::Truth,
         };
         self.add(code, from, Site::Slot(slot));
     }
 
     fn hold(&mut self, slot: Slot) {
-        if self.held != Some(slot) {
-            self.operand(Code::Load, slot);
-            self.held = Some(slot);
+        if *self.held(slot) != Some(slot) {
+            let code = if self.is_truth(slot) { Code::LoadTruth } else { Code::Load };
+            self.operand(code, slot);
+            *self.held(slot) = Some(slot);
         }
     }
 
-    /// Does anybody read what an instruction computes, but the next one of the chain, which finds it in the accumulator?
-    fn is_read_elsewhere(&self, at: usize) -> bool {
-        let list = &self.program.phases[self.phase].blocks;
-        let slot = list[at].to;
-        if !matches!(self.program.operands[slot].home, Home::Register { .. }) {
-            return true;
+    fn unary(&mut self, code: Code, a: Slot) {
+        self.hold(a);
+        self.add(code, From::Accumulator, Site::None);
+    }
+
+    /// The code for `a op b`, and that for `b op a`.
+    fn binary(&mut self, (code, turned): (Code, Code), a: Slot, b: Slot) {
+        if *self.held(b) == Some(b) && a != b {
+            return self.operand(turned, a);
         }
-        // What is rounded in place next is nothing to others before.
-        if at + 1 < self.end && list[at + 1].op == Op::Round && list[at + 1].to == slot {
-            return false;
+        self.hold(a);
+        if a == b {
+            self.add(code, From::Accumulator, Site::None);
+        } else {
+            self.operand(code, b);
         }
-        let reads = |i: &Instruction| !matches!(i.op, Op::Load(_)) && i.args.contains(&slot);
-        self.program.phases.iter().enumerate().any(|(number, Phase { before, blocks, .. })| {
-            // Whatever is before it in this pass runs before it; so does the next of the chain, in its way.
-            let skipped = match number == self.phase {
-                true => (at + 1 + (at + 1 < self.end) as usize).min(blocks.len()),
-                false => 0,
-            };
-            before.iter().chain(&blocks[skipped..]).any(reads)
-        })
+    }
+
+    /// The micro-operations without stores that nobody needs: of registers that are read neither in the chain, before the next store there, nor
+    /// outside of it.
+    fn needed(self, phase: usize, chain: Range<usize>) -> Vec<Micro> {
+        let Builder { program, micros, .. } = self;
+        let read_outside = |slot: Slot| {
+            let reads = |i: &Instruction| !matches!(i.op, Op::Load(_)) && i.args.contains(&slot);
+            program.phases.iter().enumerate().any(|(number, other)| {
+                let (before, after) = match number == phase {
+                    true => (&other.blocks[..chain.start], &other.blocks[chain.end..]),
+                    false => (&other.blocks[..], &[][..]),
+                };
+                other.before.iter().chain(before).chain(after).any(reads)
+            })
+        };
+        let stores = |micro: &Micro| matches!(micro.code, Code::Store | Code::StoreTruth);
+        let is_needed = |at: usize| {
+            let Micro { site: Site::Slot(slot), .. } = micros[at] else { return true };
+            if !stores(&micros[at]) || !matches!(program.operands[slot].home, Home::Register { .. }) {
+                return true;
+            }
+            let next = micros[at + 1..].iter().find(|m| matches!(m.site, Site::Slot(other) if other == slot));
+            next.map_or_else(|| read_outside(slot), |next| !stores(next))
+        };
+        (0..micros.len()).filter(|&at| is_needed(at)).map(|at| micros[at]).collect()
     }
 }
 
-fn unary(op: StepOp) -> Option<Code> {
-    Some(match op {
+/// The code for a function of one number.
+pub(super) fn unary(op: StepOp) -> Code {
+    match op {
         StepOp::Neg => Code::Neg,
         StepOp::Abs => Code::Abs,
+        StepOp::Sign => Code::Sign,
         StepOp::Exp => Code::Exp,
         StepOp::Log => Code::Log,
         StepOp::Tanh => Code::Tanh,
+        StepOp::Sin => Code::Sin,
+        StepOp::Cos => Code::Cos,
         StepOp::Sqrt => Code::Sqrt,
         StepOp::Rsqrt => Code::Rsqrt,
-        _ => return None,
-    })
+        StepOp::Floor => Code::Floor,
+        op => unreachable!("{op:?} of one f32"),
+    }
 }
 
-/// The code for `a op b`, and that for `b op a`.
-fn binary(op: StepOp) -> Option<(Code, Code)> {
-    Some(match op {
+/// The code for `a op b` of numbers, and that for `b op a`.
+pub(super) fn binary(op: StepOp) -> (Code, Code) {
+    match op {
         StepOp::Add => (Code::Add, Code::Add),
         StepOp::Sub => (Code::Sub, Code::SubFrom),
         StepOp::Mul => (Code::Mul, Code::Mul),
         StepOp::Div => (Code::Div, Code::DivInto),
+        StepOp::Rem => (Code::Rem, Code::RemInto),
+        StepOp::Pow => (Code::Pow, Code::PowOf),
         StepOp::Min => (Code::Min, Code::MinOf),
         StepOp::Max => (Code::Max, Code::MaxOf),
-        _ => return None,
-    })
+        op => unreachable!("{op:?} of two f32"),
+    }
+}
+
+/// The same for a comparison.
+fn comparison(op: StepOp) -> (Code, Code) {
+    match op {
+        StepOp::Eq => (Code::Eq, Code::Eq),
+        StepOp::Ne => (Code::Ne, Code::Ne),
+        StepOp::Lt => (Code::Lt, Code::Gt),
+        StepOp::Le => (Code::Le, Code::Ge),
+        StepOp::Gt => (Code::Gt, Code::Lt),
+        StepOp::Ge => (Code::Ge, Code::Le),
+        op => unreachable!("{op:?} is no comparison"),
+    }
 }

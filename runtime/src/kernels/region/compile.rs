@@ -160,12 +160,18 @@ impl<'r> Compiler<'r> {
         self.program.block_columns < self.program.space.row()
     }
 
+    /// Is there one row at most? A ragged dimension may have a bound of 1.
+    fn is_one_row(&self) -> bool {
+        let space = &self.program.space;
+        space.dims[..space.outer()].iter().all(|&size| size == 1)
+    }
+
     /// The shape of an access in a block. Within one row, and where there is only one, columns are all there is.
     fn shape_of(&self, access: usize) -> Shape {
         let of = |access: usize| self.program.space.shape(&self.program.accesses[access]);
         let through = self.program.accesses[access].through;
         let shape = through.map_or(of(access), |t| of(access).join(of(t.index)));
-        let columns_are_all = self.wide() || self.program.space.outer() == 0;
+        let columns_are_all = self.wide() || self.is_one_row();
         if shape == Shape::Column && columns_are_all { Shape::Full } else { shape }
     }
 
@@ -283,6 +289,7 @@ impl<'r> Compiler<'r> {
         }
         let end = levels.iter().copied().max().unwrap_or(0);
         self.phase(end);
+        self.find_store_phases(cx, &levels);
         self.choose_direct(cx, &runs, &levels);
         Ok(())
     }
@@ -294,23 +301,38 @@ impl<'r> Compiler<'r> {
         loads.filter(move |(_, l)| cx.same_place(l.view.buffer as usize, written)).map(|(i, _)| i)
     }
 
-    /// Which steps compute straight into memory, and until when the other stores must wait.
+    /// The first pass at whose end each store may run: after whoever reads its place.
+    fn find_store_phases(&mut self, cx: &PrepareCx, levels: &[usize]) {
+        let stores = &self.region.stores;
+        let shared: Vec<Vec<usize>> = (0..stores.len()).map(|s| self.shared_loads(s, cx).collect()).collect();
+        let takes = |store: usize, load: usize| stores[store].value == Arg::Load(load as u32);
+        for (store, loads) in shared.iter().enumerate() {
+            for &load in loads {
+                self.overwritten[load] = true;
+                self.endangered[load] |= (0..stores.len()).any(|s| takes(s, load));
+            }
+            let read = loads.iter().map(|&l| self.last_read[l].0).max().unwrap_or(0);
+            self.store_phase[store] = read.max(self.ready(stores[store].value, levels));
+        }
+        // A store takes a load at the end of its own pass, and whatever overwrites that load comes no earlier. Waiting goes from store to store.
+        for _ in stores {
+            for (store, loads) in shared.iter().enumerate() {
+                let takers = (0..stores.len()).filter(|&s| loads.iter().any(|&l| takes(s, l)));
+                let wait = takers.map(|s| self.store_phase[s]).max().unwrap_or(0);
+                self.store_phase[store] = self.store_phase[store].max(wait);
+            }
+        }
+    }
+
+    /// Which steps compute straight into memory.
     fn choose_direct(&mut self, cx: &PrepareCx, runs: &[usize], levels: &[usize]) {
         let region = self.region;
         for store in 0..region.stores.len() {
-            let access = self.loads + self.indices + store;
-            let shared: Vec<usize> = self.shared_loads(store, cx).collect();
-            let wait = shared.iter().map(|&l| self.last_read[l]).max();
-            for &load in &shared {
-                self.overwritten[load] = true;
-                self.endangered[load] |= region.stores.iter().any(|s| s.value == Arg::Load(load as u32));
-            }
-            let read = wait.map_or(0, |(pass, _)| pass);
-            self.store_phase[store] = read.max(self.ready(region.stores[store].value, levels));
             let Arg::Step(step) = region.stores[store].value else { continue };
-            let step = step as usize;
+            let (access, step) = (self.loads + self.indices + store, step as usize);
             let (dtype, op) = (region.steps[step].dtype, region.steps[step].op);
-            let unread = wait.is_none_or(|w| w < (runs[step], step + 1)) && !shared.iter().any(|&l| self.endangered[l]);
+            let read_before = |l: usize| self.last_read[l] < (runs[step], step + 1) && !self.endangered[l];
+            let unread = self.shared_loads(store, cx).all(read_before);
             let plain = dtype != DType::Bf16 && self.program.accesses[access].dtype == dtype;
             let elementwise = !op.is_row_reduction() && !matches!(op, StepOp::Index(_));
             let fits = self.shape_of(access) == Shape::Full && self.in_place(access);
@@ -534,7 +556,7 @@ impl<'r> Compiler<'r> {
             };
             let from = self.program.operands[value].shape;
             // A single row has one place a row and one place in all.
-            let single = from == Shape::Row && self.program.space.outer() == 0;
+            let single = from == Shape::Row && self.is_one_row();
             let fits = from.join(shape) == shape || self.program.space.row() == 1 || single;
             ensure(fits, || format!("store {i}: a value of each element, one place a row"))?;
             list.push((phase, Instruction { op: Op::Store(access), shape, to: value, args: [value; 3] }));

@@ -1,6 +1,6 @@
 //! Runs a region's program: cuts the space into blocks, and for each sets the operands and goes through the instructions.
 
-use super::chain::{self, Chain, Site};
+use super::chain::{self, Chain, Code, Site};
 use super::copy::{Move, Rectangle, copy, fill_index};
 use super::lookup::{Table, Wrong};
 use super::ops::{self, Arg, Loop};
@@ -11,6 +11,7 @@ use crate::kernels::cpu::Cpu;
 use crate::kernels::rows::{Rows, reduce_rows};
 use crate::kernels::{KernelCx, KernelError};
 use forebay_plan::{DType, StepOp};
+use std::mem::MaybeUninit;
 
 /// Element-steps that are worth a task.
 const GRAIN: usize = 32 * 1024;
@@ -238,24 +239,24 @@ impl<'a> Frame<'a> {
 
     /// Runs a chain tile by tile; false when it is to be executed instead.
     unsafe fn chain(&self, chain: &Chain, block: Block) -> bool {
-        if !tile::runs_on(self.cpu) {
-            return false;
-        }
-        let mut places = [tile::Place::NONE; chain::MOST];
+        // Only those of the chain are written: clearing them all would take longer than a micro-operation.
+        let mut places = [const { MaybeUninit::<tile::Place>::uninit() }; chain::MOST];
         for (place, micro) in places.iter_mut().zip(&chain.micros) {
             // SAFETY: the tables have a place for each operand and access, and were set for the block.
-            *place = unsafe {
+            place.write(unsafe {
                 match micro.site {
-                    Site::None => continue,
+                    Site::None => tile::Place::NONE,
                     Site::Slot(slot) => {
-                        let arg = self.arg(slot);
-                        tile::Place { ptr: arg.ptr, row: 4 * arg.row, column: 4 * arg.column }
+                        let (arg, bytes) = (self.arg(slot), self.program.operands[slot].class.bytes());
+                        tile::Place { ptr: arg.ptr, row: bytes * arg.row, column: bytes * arg.column }
                     }
                     Site::Access(access) => self.run_of(access, block),
                 }
-            };
+            });
         }
-        let (micros, places) = (&chain.micros[..], &places);
+        let micros = &chain.micros[..];
+        // SAFETY: as many have just been written.
+        let places = unsafe { std::slice::from_raw_parts(places.as_ptr().cast::<tile::Place>(), micros.len()) };
         let tiles = Tiles { micros, places, rows: block.rows, columns: block.columns }.flattened();
         if tiles.columns < tile::LEAST_COLUMNS {
             return false;
@@ -379,11 +380,13 @@ impl<'a> Frame<'a> {
         // SAFETY: as above.
         unsafe {
             match op {
-                Op::Unary(Class::F32, op) => ops::unary_f32(cpu, op, l),
+                Op::Unary(Class::F32, op) => tile::one(cpu, chain::unary(op), &l.to, &l.args[..1], l.rows, l.columns),
                 Op::Unary(Class::F64, op) => ops::unary_f64(cpu, op, l),
                 Op::Unary(Class::I32, op) => ops::unary_i32(cpu, op, l),
                 Op::Unary(Class::Bool, StepOp::Not) => ops::not(cpu, l),
-                Op::Binary(Class::F32, op) => ops::binary_f32(cpu, op, l),
+                Op::Binary(Class::F32, op) => {
+                    tile::one(cpu, chain::binary(op).0, &l.to, &l.args[..2], l.rows, l.columns)
+                }
                 Op::Binary(Class::F64, op) => ops::binary_f64(cpu, op, l),
                 Op::Binary(Class::I32, op) => ops::binary_i32(cpu, op, l),
                 Op::Binary(Class::Bool, op) => ops::binary_bool(cpu, op, l),
@@ -391,7 +394,7 @@ impl<'a> Frame<'a> {
                 Op::Select(class) => ops::select(cpu, class, l),
                 Op::Convert(from, to) => ops::convert(cpu, from, to, l),
                 Op::Copy(class) => ops::convert(cpu, class, class, l),
-                Op::Round => ops::round(cpu, l),
+                Op::Round => tile::one(cpu, Code::Round, &l.to, &l.args[..1], l.rows, l.columns),
                 op => unreachable!("{op:?} is not a loop over elements"),
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! A region is compiled when the plan is loaded ([`compile`]) to a program of loops over blocks of about a thousand elements. Registers hold a block each, in the
 //! worker's scratch: they stay in the first-level caches, so that memory is read and written once. Nothing is decided for each
-//! element: an instruction picks its loop once for each block. Instructions that follow each other element by element are done together where the CPU has
-//! vector registers for it ([`chain`], [`tile`]).
+//! element: an instruction picks its loop once for each block. Instructions on f32 and conditions that follow each other element by element are done together in vector
+//! registers ([`chain`], [`tile`]).
 
 mod chain;
 mod compile;
@@ -15,7 +15,6 @@ mod program;
 mod registers;
 mod space;
 mod steps;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_imports, reason = "elsewhere chains run step by step"))]
 mod tile;
 
 use super::cpu::Cpu;

@@ -1,5 +1,6 @@
 //! The loops: each function does one operation for all rows and columns of a block. Operands are seen through a stride between rows and one, 0 or 1, between
-//! columns, so that broadcasting costs nothing. Each function is compiled once for each CPU level; arithmetic is the same in all.
+//! columns, so that broadcasting costs nothing. Each function is compiled once for each CPU level; arithmetic is the same in all. Arithmetic on f32 is not here but in
+//! [`super::tile`].
 
 use super::program::Class;
 use crate::kernels::cpu::by_cpu;
@@ -101,33 +102,22 @@ unsafe fn map2<A: Copy, D: Copy>(l: &Loop, f: impl Fn(A, A) -> D) {
     }
 }
 
-/// A macro, not a function: each operation is its own loop.
-macro_rules! arithmetic {
-    ($l:expr, $op:expr, $t:ty, rem: $rem:expr, pow: $pow:expr) => {
-        match $op {
-            StepOp::Add => map2::<$t, $t>($l, |x, y| x + y),
-            StepOp::Sub => map2::<$t, $t>($l, |x, y| x - y),
-            StepOp::Mul => map2::<$t, $t>($l, |x, y| x * y),
-            StepOp::Div => map2::<$t, $t>($l, |x, y| x / y),
-            StepOp::Min => map2::<$t, $t>($l, math::min),
-            StepOp::Max => map2::<$t, $t>($l, math::max),
-            StepOp::Rem => map2::<$t, $t>($l, $rem),
-            StepOp::Pow => map2::<$t, $t>($l, $pow),
-            op => unreachable!("{op:?} of floats"),
-        }
-    };
-}
-
-#[inline(always)]
-unsafe fn binary_f32_body(op: StepOp, l: &Loop) {
-    // SAFETY: the callers' contract; so below.
-    unsafe { arithmetic!(l, op, f32, rem: math::remainder, pow: math::pow) }
-}
-
 #[inline(always)]
 unsafe fn binary_f64_body(op: StepOp, l: &Loop) {
-    // SAFETY: as above.
-    unsafe { arithmetic!(l, op, f64, rem: math::remainder_f64, pow: f64::powf) }
+    // SAFETY: the callers' contract; so below.
+    unsafe {
+        match op {
+            StepOp::Add => map2::<f64, f64>(l, |x, y| x + y),
+            StepOp::Sub => map2::<f64, f64>(l, |x, y| x - y),
+            StepOp::Mul => map2::<f64, f64>(l, |x, y| x * y),
+            StepOp::Div => map2::<f64, f64>(l, |x, y| x / y),
+            StepOp::Min => map2::<f64, f64>(l, math::min),
+            StepOp::Max => map2::<f64, f64>(l, math::max),
+            StepOp::Rem => map2::<f64, f64>(l, math::remainder_f64),
+            StepOp::Pow => map2::<f64, f64>(l, f64::powf),
+            op => unreachable!("{op:?} of f64"),
+        }
+    }
 }
 
 #[inline(always)]
@@ -182,52 +172,6 @@ unsafe fn compare_body(class: Class, op: StepOp, l: &Loop) {
             Class::F64 => comparison!(l, op, f64),
             Class::I32 => comparison!(l, op, i32),
             Class::Bool => comparison!(l, op, u8),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn unary_f32_body(op: StepOp, l: &Loop) {
-    // SAFETY: as above.
-    unsafe {
-        match op {
-            StepOp::Neg => map1::<f32, f32>(l, |x| -x),
-            StepOp::Exp => map1::<f32, f32>(l, math::exp),
-            StepOp::Log => map1::<f32, f32>(l, math::log),
-            StepOp::Sqrt => map1::<f32, f32>(l, f32::sqrt),
-            StepOp::Rsqrt => map1::<f32, f32>(l, |x| 1.0 / x.sqrt()),
-            StepOp::Tanh => map1::<f32, f32>(l, math::tanh),
-            StepOp::Sin => trigonometric(l, math::sin, math::sin_any),
-            StepOp::Cos => trigonometric(l, math::cos, math::cos_any),
-            StepOp::Abs => map1::<f32, f32>(l, f32::abs),
-            StepOp::Sign => map1::<f32, f32>(l, |x| {
-                if x > 0.0 {
-                    1.0
-                } else if x < 0.0 {
-                    -1.0
-                } else {
-                    x
-                }
-            }),
-            StepOp::Floor => map1::<f32, f32>(l, f32::floor),
-            op => unreachable!("{op:?} of one f32"),
-        }
-    }
-}
-
-/// The fast form for all, then the general one for the few arguments that need it.
-#[inline(always)]
-unsafe fn trigonometric(l: &Loop, fast: impl Fn(f32) -> f32, any: fn(f32) -> f32) {
-    // SAFETY: as above.
-    unsafe {
-        map1::<f32, f32>(l, fast);
-        let a = &l.args[0];
-        for row in 0..l.rows {
-            let to = target::<f32>(l, row);
-            let x = row_of::<f32>(a, row, if a.column == 1 { l.columns } else { 1 });
-            if !x.iter().all(|x| x.abs() <= math::TRIG_LIMIT) {
-                to.iter_mut().enumerate().for_each(|(i, d)| *d = any(x[i * a.column]));
-            }
         }
     }
 }
@@ -355,26 +299,12 @@ unsafe fn not_body(l: &Loop) {
     unsafe { map1::<u8, u8>(l, |x| (x == 0) as u8) }
 }
 
-#[inline(always)]
-unsafe fn round_body(l: &Loop) {
-    for row in 0..l.rows {
-        // SAFETY: as above.
-        unsafe { target::<f32>(l, row).iter_mut().for_each(|x| *x = math::round_to_bf16(*x)) }
-    }
-}
-
-by_cpu!(pub(super) unsafe fn binary_f32 / binary_f32_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn binary_f64 / binary_f64_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn binary_i32 / binary_i32_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn binary_bool / binary_bool_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn compare / compare_body(class: Class, op: StepOp, l: &Loop));
-by_cpu!(pub(super) unsafe fn unary_f32 / unary_f32_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn unary_f64 / unary_f64_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn unary_i32 / unary_i32_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn select / select_body(class: Class, l: &Loop));
 by_cpu!(pub(super) unsafe fn convert / convert_body(from: Class, to: Class, l: &Loop));
 by_cpu!(pub(super) unsafe fn not / not_body(l: &Loop));
-by_cpu!(
-    /// Rounds the destination to bf16.
-    pub(super) unsafe fn round / round_body(l: &Loop)
-);

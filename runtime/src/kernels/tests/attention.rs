@@ -1,7 +1,7 @@
 //! Attention against sums written out in f64.
 
-use super::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use crate::kernels::Cpu;
+use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use forebay_plan::{Attention, AttentionBackward, AttentionInputs, DType, Documents, Kernel, ScorePair, View};
 
 /// What a problem has besides its sizes.
@@ -271,7 +271,7 @@ fn random_shape(rng: &mut Rng) -> Shape {
 
 #[test]
 fn results_and_gradients() {
-    let mut rng = Rng(51);
+    let mut rng = Rng::new(51);
     for round in 0..150 {
         let dtype = [DType::F32, DType::F64, DType::Bf16][round % 3];
         let shape = random_shape(&mut rng);
@@ -282,7 +282,7 @@ fn results_and_gradients() {
 /// Grouped queries, a rotary key that heads share, long sequences, a sink of each head: the shapes of real models.
 #[test]
 fn shapes_of_models() {
-    let mut rng = Rng(52);
+    let mut rng = Rng::new(52);
     let base = Shape { queries: 100, keys: 100, causal: true, ..Shape::default() };
     let shapes = [
         // Grouped queries: [batch, kv_head, group].
@@ -334,7 +334,7 @@ fn shapes_of_models() {
 /// A result depends on the query and what it sees: not on how many queries, problems or later keys there are.
 #[test]
 fn other_queries_and_problems_do_not_matter() {
-    let mut rng = Rng(53);
+    let mut rng = Rng::new(53);
     let shape = Shape {
         batch: vec![3, 2],
         queries: 200,
@@ -376,7 +376,7 @@ fn other_queries_and_problems_do_not_matter() {
 /// Queries that see nothing: zeros, and gradients of zero.
 #[test]
 fn queries_that_see_nothing() {
-    let mut rng = Rng(54);
+    let mut rng = Rng::new(54);
     for (dtype, sink) in [(DType::F32, false), (DType::F32, true), (DType::Bf16, false), (DType::F64, true)] {
         let shape = Shape {
             batch: vec![2],

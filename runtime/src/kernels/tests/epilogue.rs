@@ -1,6 +1,6 @@
 //! Products with an epilogue: bit for bit the product, then the region.
 
-use super::harness::{Memory, Rng};
+use crate::kernels::testing::harness::{Memory, Rng};
 use forebay_plan::{
     Arg, BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim, RaggedLimit, Region, Step, StepOp, Store, View,
 };
@@ -122,7 +122,7 @@ fn check(rng: &mut Rng, sizes: Sizes, dtype: DType, ragged: Option<RaggedDim>, o
 
 #[test]
 fn products_of_all_kinds() {
-    let mut rng = Rng(21);
+    let mut rng = Rng::new(21);
     for round in 0..60 {
         let sizes = Sizes {
             batch: 1 + rng.below(3),
@@ -140,7 +140,7 @@ fn products_of_all_kinds() {
 /// Rows longer than a block of a region, a summed dimension of several blocks, more rows than a task has; one row, which makes columns of the batch.
 #[test]
 fn sizes_beyond_blocks() {
-    let mut rng = Rng(22);
+    let mut rng = Rng::new(22);
     let sizes = |batch, rows, columns, depth| Sizes { batch, groups: 3, rows, columns, depth };
     check(&mut rng, sizes(1, 530, 300, 40), DType::F32, None, true);
     check(&mut rng, sizes(1, 50, 2600, 300), DType::F32, None, false);

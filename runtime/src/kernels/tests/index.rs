@@ -1,5 +1,5 @@
-use super::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use crate::kernels::KernelError;
+use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use forebay_plan::{DType, Gather, Kernel, RaggedLimit, ScatterAdd, View};
 
 /// Dimensions of an indexed array: which of them the array has (`own`) and which the index has.
@@ -46,7 +46,7 @@ fn ragged(rng: &mut Rng, memory: &mut Memory, dims: &[usize]) -> (Option<RaggedL
 
 #[test]
 fn gathers() {
-    let mut rng = Rng(21);
+    let mut rng = Rng::new(21);
     for _ in 0..600 {
         let mut shape = shape(&mut rng);
         // Every dimension of the result comes from x or from the index.
@@ -101,7 +101,7 @@ fn gathers() {
 
 #[test]
 fn scatters() {
-    let mut rng = Rng(22);
+    let mut rng = Rng::new(22);
     for _ in 0..600 {
         let shape = shape(&mut rng);
         let dtype = rng.pick(&[DType::F32, DType::Bf16, DType::F64, DType::I32]);

@@ -1,8 +1,8 @@
 //! Loads through an index: sizes around those of blocks, ragged rows, and indices that lead nowhere. (Random ones are among the random regions.)
 
-use super::harness::{Memory, Rng};
-use super::region::check;
 use super::region_cases::{step, view};
+use crate::kernels::testing::check;
+use crate::kernels::testing::harness::{Memory, Rng};
 use crate::kernels::{Cpu, KernelError, prepare};
 use forebay_plan::{Arg, DType, Kernel, Load, Lookup, RaggedLimit, Region, StepOp, Store, View};
 
@@ -20,7 +20,7 @@ fn below(rng: &mut Rng, n: usize, limit: usize) -> Vec<f64> {
 /// Rows by index, as they are and with something done to them: the row a block, part of one, or several of them.
 #[test]
 fn rows() {
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     for (n, (rows, d)) in [(1, 1), (7, 1), (1, 1024), (5, 1023), (33, 31), (3, 2049), (300, 8), (9, 4100), (2, 20_000)]
         .into_iter()
         .enumerate()
@@ -70,7 +70,7 @@ fn rows() {
 /// One element a row, beside a reduction of the whole row: a label's logit.
 #[test]
 fn an_element_of_the_reduced_row() {
-    let mut rng = Rng(6);
+    let mut rng = Rng::new(6);
     for (rows, n) in [(1, 1), (4, 7), (3, 256), (2, 2048), (3, 2049), (2, 5000)] {
         for dtype in [DType::F32, DType::Bf16, DType::F64] {
             let mut memory = Memory::default();
@@ -99,7 +99,7 @@ fn an_element_of_the_reduced_row() {
 /// The first index of the first load that has a wrong one, whoever finds it.
 #[test]
 fn indices_outside_are_errors() {
-    let mut rng = Rng(8);
+    let mut rng = Rng::new(8);
     for (dims, strides, divide) in [
         ([40, 64], [1, 0], 1),
         ([40, 64], [1, 0], 3),

@@ -1,5 +1,5 @@
-use super::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use crate::kernels::Cpu;
+use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
 
 const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
@@ -186,7 +186,7 @@ fn check(case: &Case) {
 
 #[test]
 fn products_of_all_kinds() {
-    let mut rng = Rng(1);
+    let mut rng = Rng::new(1);
     for round in 0..150 {
         let dtype = rng.pick(&[DType::F32, DType::F32, DType::Bf16, DType::F64]);
         let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
@@ -197,7 +197,7 @@ fn products_of_all_kinds() {
 /// Pairs, packed in all ways, at all tails: every element has the bits of a sum of its own, whatever does the arithmetic.
 #[test]
 fn pairs_of_products() {
-    let mut rng = Rng(5);
+    let mut rng = Rng::new(5);
     for round in 0..150 {
         let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
         let case = case(&mut rng, DType::Bf16, ragged);
@@ -249,7 +249,7 @@ fn dense(
 /// A result of a product of some rows and columns is bit for bit that of the whole: which rows a batch has must not matter.
 #[test]
 fn rows_and_columns_do_not_matter() {
-    let mut rng = Rng(2);
+    let mut rng = Rng::new(2);
     for (round, k) in [32, 256, 300, 777].into_iter().enumerate() {
         let dtype = [DType::F32, DType::F64, DType::Bf16, DType::F32][round];
         for transposed in [[false, false], [false, true], [true, false]] {
@@ -286,7 +286,7 @@ fn rows_and_columns_do_not_matter() {
 /// `accumulate` is an addition after the product: nothing else.
 #[test]
 fn accumulating_is_adding() {
-    let mut rng = Rng(3);
+    let mut rng = Rng::new(3);
     for k in [40, 256, 600] {
         let mut memory = Memory::default();
         let mut product = dense(DType::F32, 70, 130, k, &mut memory, &mut rng, [true, false]);
@@ -305,7 +305,7 @@ fn accumulating_is_adding() {
 /// Products so large that they are cut into many tasks, whose B is packed in several waves, or not shared at all.
 #[test]
 fn large_products() {
-    let mut rng = Rng(4);
+    let mut rng = Rng::new(4);
     for (m, n, k) in [(300, 2500, 1100), (700, 60, 3000), (40, 500, 50_000), (520, 96, 45_000)] {
         let mut memory = Memory::default();
         let mut product = dense(DType::F32, m, n, k, &mut memory, &mut rng, [false, true]);
@@ -327,7 +327,7 @@ fn large_products() {
 /// The same for pairs, of which several waves are packed.
 #[test]
 fn large_products_of_pairs() {
-    let mut rng = Rng(6);
+    let mut rng = Rng::new(6);
     for ((m, n, k), transposed) in
         [((300, 2500, 1101), [false, true]), ((520, 96, 45_000), [true, false]), ((700, 130, 511), [true, true])]
     {

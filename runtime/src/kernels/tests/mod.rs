@@ -2,7 +2,6 @@
 
 mod attention;
 mod epilogue;
-mod harness;
 mod index;
 mod lookup;
 mod matmul;

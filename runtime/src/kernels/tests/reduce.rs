@@ -1,4 +1,4 @@
-use super::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
+use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
 use forebay_plan::{DType, Kernel, RaggedReduce, Reduce, ReduceOp, Scan, View};
 
 fn fold(op: ReduceOp, a: f64, b: f64) -> f64 {
@@ -109,14 +109,14 @@ fn random_reduce(rng: &mut Rng, round: usize) {
 
 #[test]
 fn reductions_of_all_kinds() {
-    let mut rng = Rng(11);
+    let mut rng = Rng::new(11);
     (0..500).for_each(|round| random_reduce(&mut rng, round));
 }
 
 /// The bits of a sum depend on its length, not on how the elements lie in memory.
 #[test]
 fn layout_does_not_matter() {
-    let mut rng = Rng(12);
+    let mut rng = Rng::new(12);
     for n in [7usize, 100, 300, 1500] {
         let rows = 70;
         let values = rng.floats(rows * n);
@@ -144,7 +144,7 @@ fn layout_does_not_matter() {
 
 #[test]
 fn scans() {
-    let mut rng = Rng(13);
+    let mut rng = Rng::new(13);
     for round in 0..60 {
         let dtype = [DType::F32, DType::F64, DType::Bf16, DType::I32][round % 4];
         let (outer, n, inner) = (rng.pick(&[0, 1, 3]), rng.pick(&[0, 1, 2, 50]), rng.pick(&[1, 2, 63, 65, 130]));
@@ -162,7 +162,7 @@ fn scans() {
                     let range = if backward { i..n } else { 0..i + 1 };
                     // Small multiples of 1/8: sums are exact in f32.
                     let sum: f64 = range.map(|j| values[at(j)]).sum();
-                    assert_eq!(have[at(i)], super::harness::rounded(sum, dtype), "{scan:?}");
+                    assert_eq!(have[at(i)], crate::kernels::testing::harness::rounded(sum, dtype), "{scan:?}");
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Regions with a point of their own, against the interpreter.
 
-use super::harness::{Memory, Rng};
-use super::region::{FLOATS, check};
+use crate::kernels::testing::check;
+use crate::kernels::testing::harness::{Memory, Rng};
 use crate::kernels::{Cpu, prepare};
 use forebay_plan::{Arg, DType, Kernel, RaggedLimit, Region, Step, StepOp, Store, View};
 
@@ -17,7 +17,7 @@ pub(super) fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {
 #[test]
 fn softmax_in_place() {
     use Arg::{Load, Step as S};
-    let mut rng = Rng(7);
+    let mut rng = Rng::new(7);
     for n in [1, 5, 256, 2048, 2049, 8192] {
         let mut memory = Memory::default();
         let values = rng.floats(3 * n);
@@ -66,12 +66,40 @@ fn stores_do_not_spoil_loads() {
     }
 }
 
+/// The same where one of them must wait for a later pass: then so must the other.
+#[test]
+fn stores_of_two_passes_do_not_spoil_loads() {
+    use Arg::{Const, Load, Step as S};
+    for n in [100usize, 5000] {
+        let mut rng = Rng::new(n as u64);
+        let mut memory = Memory::default();
+        let [a, b, c] = [(); 3].map(|()| memory.add(DType::F32, &rng.floats(n)));
+        let region = Region {
+            dims: vec![n as u64],
+            row_dims: 1,
+            ragged: None,
+            loads: vec![view(a, &[1]).into(), view(b, &[1]).into()],
+            steps: vec![
+                step(StepOp::RowSum, DType::F32, &[Load(0)]),
+                step(StepOp::Add, DType::F32, &[Load(0), S(0)]),
+                step(StepOp::Mul, DType::F32, &[Load(1), Const(2.0)]),
+            ],
+            stores: vec![
+                Store { value: Load(1), view: view(a, &[1]) },
+                Store { value: S(2), view: view(b, &[1]) },
+                Store { value: S(1), view: view(c, &[1]) },
+            ],
+        };
+        check(&region, &memory);
+    }
+}
+
 /// A value of a row is updated while blocks of the row still use the old one.
 #[test]
 fn row_values_in_place() {
     use Arg::{Load, Step as S};
     for n in [64u64, 3000] {
-        let mut rng = Rng(n);
+        let mut rng = Rng::new(n);
         let mut memory = Memory::default();
         let (x, scale, y) = (rng.floats(2 * n as usize), rng.floats(2), rng.floats(2 * n as usize));
         let (x, scale, y) = (memory.add(DType::F32, &x), memory.add(DType::F32, &scale), memory.add(DType::F32, &y));
@@ -96,6 +124,31 @@ fn row_values_in_place() {
     }
 }
 
+/// Rows of a ragged dimension that has one at most: no stride along it says whether a value is one of the row.
+#[test]
+fn a_ragged_dimension_of_one() {
+    for (n, length) in [(100, 1.0), (100, 0.0), (3000, 1.0)] {
+        let mut memory = Memory::default();
+        let offsets = memory.add(DType::I32, &[0.0, length]);
+        let [row, all, once] = [1, n, 1].map(|n| memory.add(DType::F32, &vec![2.5; n]));
+        let region = Region {
+            dims: vec![1, n as u64],
+            row_dims: 1,
+            ragged: Some(RaggedLimit { dim: 0, offsets, groups: 1 }),
+            loads: vec![view(row, &[1, 0]).into(), view(all, &[0, 1]).into()],
+            steps: vec![
+                step(StepOp::Exp, DType::F32, &[Arg::Load(0)]),
+                step(StepOp::RowSum, DType::F32, &[Arg::Load(1)]),
+            ],
+            stores: vec![
+                Store { value: Arg::Step(0), view: view(all, &[0, 1]) },
+                Store { value: Arg::Step(1), view: view(once, &[0, 0]) },
+            ],
+        };
+        check(&region, &memory);
+    }
+}
+
 #[test]
 fn special_values() {
     let mut memory = Memory::default();
@@ -105,7 +158,7 @@ fn special_values() {
     let n = values.len() as u64;
     use StepOp::*;
     for op in [Neg, Exp, Log, Sqrt, Rsqrt, Tanh, Sin, Cos, Abs, Sign, Floor] {
-        for dtype in FLOATS {
+        for dtype in [DType::F32, DType::F64, DType::Bf16] {
             let mut memory = memory.clone();
             let y = memory.add(dtype, &vec![9.0; n as usize]);
             let region = Region {
@@ -144,6 +197,28 @@ fn special_values() {
             stores: vec![Store { value: Arg::Step(0), view: view(y, &[1]) }],
         };
         check(&region, &memory);
+    }
+}
+
+/// Numbers of all sizes and both signs: the accuracy of single values (`math/tests.rs`) is that of registers at every level.
+#[test]
+fn functions_of_all_sizes() {
+    use StepOp::*;
+    let values: Vec<f64> = (0..1u32 << 15).map(|i| f64::from(f32::from_bits(i.wrapping_mul(131_071)))).collect();
+    for op in [Exp, Log, Sqrt, Rsqrt, Tanh, Sin, Cos, Sign, Floor] {
+        for dtype in [DType::F32, DType::Bf16] {
+            let mut memory = Memory::default();
+            let [x, y] = [(); 2].map(|()| memory.add(dtype, &values));
+            let region = Region {
+                dims: vec![values.len() as u64],
+                row_dims: 1,
+                ragged: None,
+                loads: vec![view(x, &[1]).into()],
+                steps: vec![step(op, dtype, &[Arg::Load(0)])],
+                stores: vec![Store { value: Arg::Step(0), view: view(y, &[1]) }],
+            };
+            check(&region, &memory);
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! Sorting, counting, random values.
 
-use super::harness::{Memory, Rng};
 use crate::kernels::KernelError;
+use crate::kernels::testing::harness::{Memory, Rng};
 use forebay_plan::{DType, Group, Invert, Kernel, Offsets, Random, RowGroups, TopK, View};
 
 #[test]
 fn top_k() {
-    let mut rng = Rng(31);
+    let mut rng = Rng::new(31);
     for round in 0..200 {
         let dtype = [DType::F32, DType::F64, DType::Bf16, DType::I32][round % 4];
         let (outer, inner) = (rng.pick(&[0, 1, 3, 40]), rng.pick(&[1, 1, 5]));
@@ -45,7 +45,7 @@ fn top_k() {
 
 #[test]
 fn grouping() {
-    let mut rng = Rng(32);
+    let mut rng = Rng::new(32);
     for _ in 0..100 {
         let (elements, groups) = (rng.pick(&[0, 1, 2, 100, 3000]), rng.pick(&[1, 2, 8, 100]));
         let chosen: Vec<f64> = match rng.below(3) {

@@ -10,25 +10,48 @@ use std::cell::RefCell;
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 
-/// Numbers that look random.
+/// Numbers that look random. Choices may come from bytes instead, as long as there are any.
 #[derive(Clone, Debug)]
-pub struct Rng(pub u64);
+pub struct Rng {
+    state: u64,
+    /// The last one is next.
+    choices: Vec<u8>,
+}
 
 impl Rng {
+    pub fn new(seed: u64) -> Rng {
+        Rng { state: seed, choices: vec![] }
+    }
+
+    /// Choices are those of the bytes: similar bytes make similar choices.
+    pub fn choosing(bytes: &[u8]) -> Rng {
+        Rng { state: 0, choices: bytes.iter().rev().copied().collect() }
+    }
+
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
 
+    /// A number, not a choice.
+    pub fn integer(&mut self, below: usize) -> usize {
+        (self.next() % below.max(1) as u64) as usize
+    }
+
+    /// A choice.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
+        match self.choices.pop() {
+            Some(byte) if n <= 256 => usize::from(byte) % n.max(1),
+            Some(byte) => (usize::from(byte) * 256 + usize::from(self.choices.pop().unwrap_or(0))) % n,
+            None => self.integer(n),
+        }
     }
 
     pub fn coin(&mut self) -> bool {
-        self.next() & 1 == 1
+        self.below(2) == 1
     }
 
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
