@@ -21,11 +21,13 @@ const ROWS: u32 = 4;
 const SEQ: i64 = 16;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 26] = [
+const STRATEGIES: [&str; 30] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
     "dp=4,micro=1,zero=1",
+    "dp=2,micro=2,zero=2",
+    "dp=4,micro=1,zero=3",
     "tp=2,micro=4",
     "tp=4,micro=4",
     "tp=2,sp=0,micro=4",
@@ -47,6 +49,8 @@ const STRATEGIES: [&str; 26] = [
     "dp=2,pp=2,micro=2,zero=1",
     "pp=2,tp=2,ep=2,micro=4",
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1",
+    "dp=2,tp=2,ep=2,micro=2,zero=2",
+    "dp=2,pp=2,tp=2,ep=4,micro=2,zero=3",
     "dp=2,pp=2,cp=2,tp=2,ep=8,micro=2,zero=1",
 ];
 

@@ -279,24 +279,28 @@ pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, wide: DType, na
     g.graph
 }
 
-/// The gradients of a flat group, summed over the ranks of `group`: as a whole on each rank (input and output `gradients`), or each rank's range of
-/// them (`gradients` to `shard`).
+/// The gradients of a flat array, summed over the ranks of `group`: input `gradients`, output `sum` — all of them on each rank, in place; or each rank's
+/// range of them, in place of what was there or added to it.
 pub fn summed(elements: u64, group: &[u32], keep: Keep, mesh: &[MeshDim], wide: DType) -> Graph {
     let mut g = Scalars::new("optimizer.sum");
     g.graph.mesh = mesh.to_vec();
     let ranks: u64 = group.iter().map(|&d| u64::from(mesh[d as usize].size)).product();
     let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
     let part = g.graph.add_axis("part", Extent::Fixed(elements / ranks), None);
-    let gradients = g.input("gradients", wide, &[n], InputRole::State);
+    // In place when all is kept; else the sum is apart from its terms.
+    let (name, role) = if keep == Keep::Whole { ("sum", InputRole::State) } else { ("gradients", InputRole::Carry) };
+    let gradients = g.input(name, wide, &[n], role);
     let comm = |kind| Op::Comm(Box::new(Comm { group: group.to_vec(), kind }));
     let shard = g.op(comm(CommKind::ReduceScatter { from: n, into: part }), &[gradients], "shard");
-    match keep {
-        Keep::Shard => g.graph.add_output("shard", shard, OutputRole::Carry),
-        Keep::Whole => {
-            let whole = g.op(comm(CommKind::Unshard { from: part, into: n }), &[shard], "gradients.sum");
-            g.graph.add_output("gradients", whole, OutputRole::State);
+    let sum = match keep {
+        Keep::Shard => shard,
+        Keep::Add => {
+            let before = g.input("sum", wide, &[part], InputRole::State);
+            g.binary(BinaryOp::Add, before, shard, "added")
         }
-    }
+        Keep::Whole => g.op(comm(CommKind::Unshard { from: part, into: n }), &[shard], "whole"),
+    };
+    g.graph.add_output("sum", sum, OutputRole::State);
     g.graph
 }
 
@@ -318,6 +322,8 @@ pub enum Keep {
     Whole,
     /// Its own range.
     Shard,
+    /// Its own range, added to what is there.
+    Add,
 }
 
 /// What programs read of a flat group, from the ranges of its masters on the ranks of `group`: input `param: wide[n/ranks]`, output `copy: narrow[n]`.
@@ -327,7 +333,7 @@ pub fn gathered(elements: u64, group: &[u32], mesh: &[MeshDim], wide: DType, nar
     let ranks: u64 = group.iter().map(|&d| u64::from(mesh[d as usize].size)).product();
     let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
     let part = g.graph.add_axis("part", Extent::Fixed(elements / ranks), None);
-    let param = g.input("param", wide, &[part], InputRole::State);
+    let param = g.input("param", wide, &[part], InputRole::Carry);
     // What is sent is what is read: half as much in bf16.
     let own = if narrow == wide { param } else { g.op(Op::Cast(narrow), &[param], "narrow") };
     let kind = CommKind::Unshard { from: part, into: n };

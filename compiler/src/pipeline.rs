@@ -78,10 +78,6 @@ pub struct Models {
 pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    if strategy.zero > 1 {
-        let message = format!("zero = {} is not supported yet", strategy.zero);
-        return Err(StrategyError { message, help: Some("use zero = 1".to_string()) });
-    }
     let train = shard_model(&models.train, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));

@@ -45,6 +45,9 @@ pub struct Cx<'a> {
     pub phase: &'a str,
     /// For each segment the graph that runs forward.
     pub forward: &'a [&'a Graph],
+    /// The types of masters and of what programs read.
+    pub wide: DType,
+    pub narrow: DType,
 }
 
 impl Cx<'_> {
@@ -103,6 +106,7 @@ impl Scheduler<'_> {
                 output_names(graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
             if adds { accumulating(graph, &stats) } else { graph.clone() }
         });
+        self.gather_layer(cx, shared, (l, micro_batch));
         let saved = (layouts[s].bytes > 0).then(|| shared.timeline.item(layouts[s].bytes));
         pass.saved.extend(saved.map(|item| (l, item)));
         let slots = program.bind(shared, |want, bytes, shared| match want {
@@ -172,7 +176,7 @@ impl Scheduler<'_> {
         let at = (sharded.model.layers.len() as u32, 0);
         let channel = About::Tied.channel(0);
         for (&param, holders) in &cx.stage.tied {
-            let gradient = Bind::Fixed(cx.layout.gradient(param));
+            let gradient = cx.gradient(shared, param);
             let elements = local_elements(&sharded.model.params[param], &sharded.params[param], &sharded.mesh);
             let what = (gradient, elements, wide);
             let (first, others) = holders.split_first().expect("a tied parameter has holders");
@@ -221,7 +225,10 @@ impl Scheduler<'_> {
         let mut adds = vec![];
         for name in output_names(graph, OutputRole::Grad) {
             let there = match name.split_once('.') {
-                Some(("param", param)) => !written.insert(layer.params[position(&names.params, param)]),
+                Some(("param", param)) => {
+                    let param = layer.params[position(&names.params, param)];
+                    !written.insert(param) || cx.is_passing(param)
+                }
                 Some(("carry", carry)) => {
                     pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)])
                 }
@@ -231,6 +238,8 @@ impl Scheduler<'_> {
                 adds.push((OutputRole::Grad, name));
             }
         }
+        self.gather_layer(cx, shared, (l, micro_batch));
+        self.begin_gradients(cx, shared, (l, micro_batch));
         let layout = SavedLayout::new(&segments[s].forward);
         let wide = self.wide;
         let program = self.programs.get(&backward_name(&model.segments[s].name, graph, &adds), &layout, || {
@@ -248,12 +257,11 @@ impl Scheduler<'_> {
                 let source = layer.carries[position(&names.carry_in, name)];
                 Bind::Item(*pass.gradients.entry(source).or_insert_with(|| shared.timeline.item(bytes)), 0)
             }
-            Want::ParamGrad(name) => {
-                Bind::Fixed(cx.layout.gradient(layer.params[position(&names.params, name)]))
-            }
+            Want::ParamGrad(name) => cx.gradient(shared, layer.params[position(&names.params, name)]),
             want => common(cx, shared, want, l, micro_batch),
         });
         shared.timeline.call(&program, l as u32, micro_batch, slots);
+        self.end_gradients(cx, shared, (l, micro_batch));
     }
 
     /// Zeros for the gradients of outputs that no later layer of this model reads, although other layers of the segment are read.
@@ -321,7 +329,7 @@ fn common(cx: &Cx, shared: &mut Shared, want: &Want, l: usize, micro_batch: u32)
     let names = &cx.names[layer.segment];
     match want {
         Want::Data(name) => shared.data(name, micro_batch),
-        Want::Param(name) => Bind::Fixed(cx.layout.param(layer.params[position(&names.params, name)])),
+        Want::Param(name) => cx.param(shared, layer.params[position(&names.params, name)]),
         Want::State(name) => Bind::Fixed(cx.layout.states[&layer.states[position(&names.states, name)]]),
         Want::Count(name) => shared.count(name),
         want => unreachable!("segments have no {want:?}"),

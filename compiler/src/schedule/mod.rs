@@ -9,7 +9,8 @@
 //! A program is compiled once for each segment and variant (which of its results are added to what is there); layers and stages are calls.
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
-//! * [`layers`]: layers forward and backward. * [`step`]: the end of a step. * [`bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed.
+//! * [`step`]: the end of a step. * [`bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
@@ -20,10 +21,11 @@ mod stages;
 mod step;
 mod tensors;
 mod timeline;
+mod units;
 
 pub use phases::{ForwardKind, Scheduler};
 pub use stages::{Stage, stages};
-pub use tensors::{Group, Layout};
+pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};
 use bind::{SavedLayout, Want, bind};

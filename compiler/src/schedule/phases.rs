@@ -88,7 +88,7 @@ impl<'a> Scheduler<'a> {
         });
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let names = names(&sharded.model);
-        let cx = Cx { sharded, stage, layout, names: &names, phase: "train", forward: &forward };
+        let cx = Cx { sharded, stage, layout, names: &names, phase: "train", forward: &forward, wide: self.wide, narrow: self.narrow };
         let mut shared = self.begin(&cx, data_rows(sharded), micro_batches);
         self.counts(&cx, &mut shared, micro_batches);
 
@@ -140,7 +140,7 @@ impl<'a> Scheduler<'a> {
             .unwrap_or_else(|| sharded.model.segments.iter().map(rewritten).collect());
         let forward: Vec<&Graph> = graphs.iter().collect();
         let names = names(&sharded.model);
-        let cx = Cx { sharded, stage, layout, names: &names, phase: kind.name(), forward: &forward };
+        let cx = Cx { sharded, stage, layout, names: &names, phase: kind.name(), forward: &forward, wide: self.wide, narrow: self.narrow };
         // Generation is of one text, the same on all data-parallel ranks.
         let (rows, share) = match kind {
             ForwardKind::Eval => (data_rows(sharded), Share::Rows),

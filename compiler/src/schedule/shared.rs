@@ -3,12 +3,13 @@
 use super::bind::Want;
 use super::stages::Stage;
 use super::timeline::{Bind, Item, Timeline};
+use super::units::UnitId;
 use crate::emit::ALIGN;
 use crate::shard::ShardedModel;
 use forebay_dsl::model::Source;
 use forebay_ir::{DType, Graph, OutputRole, Type};
 use indexmap::IndexMap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Contributions to a loss or metric that are summed over the same ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,12 @@ pub struct Shared {
     pub outputs: IndexMap<String, (Item, Type)>,
     pub output_dims: FxHashMap<String, Vec<u64>>,
     pub reports: Vec<(String, DType, Bind, bool)>,
+    /// Parameters that were gathered for the layer at hand.
+    pub gathered: FxHashMap<UnitId, Item>,
+    /// Gradients of the layer at hand that are summed when it is done.
+    pub layer_gradients: FxHashMap<UnitId, Item>,
+    /// The units whose sums have something in them.
+    pub summed: FxHashSet<UnitId>,
 }
 
 /// A micro-batch between its forward and its backward pass.
@@ -67,6 +74,9 @@ impl Shared {
             outputs: IndexMap::new(),
             output_dims: FxHashMap::default(),
             reports: vec![],
+            gathered: FxHashMap::default(),
+            layer_gradients: FxHashMap::default(),
+            summed: FxHashSet::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use super::flow::{input_names, output_names};
 use super::layers::{Cx, position};
 use super::phases::Scheduler;
 use super::shared::{Part, Shared};
-use super::tensors::{Group, local_elements};
+use super::tensors::local_elements;
 use super::timeline::Bind;
 use super::SavedLayout;
 use crate::emit::ALIGN;
@@ -19,40 +19,32 @@ impl Scheduler<'_> {
     /// Gradients of parameters that no loss depends on are zero.
     pub(super) fn untouched_gradients(&mut self, cx: &Cx, shared: &mut Shared, written: &FxHashSet<usize>) {
         let sharded = cx.sharded;
-        for &i in cx.stage.params.iter().filter(|i| !written.contains(i)) {
-            let at = Bind::Fixed(cx.layout.gradient(i));
+        let layer = sharded.model.layers.len() as u32;
+        for &i in cx.stage.params.iter().filter(|&&i| !written.contains(&i) && !cx.is_passing(i)) {
+            let at = cx.gradient(shared, i);
             let elements = local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh);
-            self.zero(shared, elements, self.wide, at, (sharded.model.layers.len() as u32, 0));
+            self.zero(shared, elements, self.wide, at, (layer, 0));
+        }
+        // Layers that no gradient reaches have summed nothing.
+        for (g, group) in cx.layout.groups.iter().enumerate() {
+            for (u, unit) in group.units.iter().enumerate() {
+                if let Some(base) = group.gradient_shards.filter(|_| unit.layer.is_some() && !shared.summed.contains(&(g, u))) {
+                    let at = Bind::Fixed(base + unit.shard_start * self.wide.bytes());
+                    self.zero(shared, unit.elements / group.shards, self.wide, at, (layer, 0));
+                }
+            }
         }
     }
 
     /// Sums gradients over the ranks that have terms of them, where each rank keeps all.
     pub(super) fn sum_gradients(&mut self, cx: &Cx, shared: &mut Shared) {
-        for group in cx.layout.groups.iter().filter(|g| !g.sums.is_empty() && g.shards == 1) {
-            let at = Bind::Fixed(group.gradients);
-            self.sum_group(cx, shared, group, Keep::Whole, &mut |_, _| at);
+        let at = (cx.sharded.model.layers.len() as u32, 0);
+        for (g, group) in cx.layout.groups.iter().enumerate() {
+            if !group.sums.is_empty() && group.shards == 1 {
+                let gradients = Bind::Fixed(group.units[0].gradients.expect("gradients that are not shared are kept"));
+                self.sum_unit(cx, shared, (g, 0), Keep::Whole, (gradients, gradients), at);
+            }
         }
-    }
-
-    fn sum_group(
-        &mut self,
-        cx: &Cx,
-        shared: &mut Shared,
-        group: &Group,
-        keep: Keep,
-        shard: &mut dyn FnMut(&mut Shared, u64) -> Bind,
-    ) {
-        let (mesh, wide) = (&cx.sharded.mesh, self.wide);
-        let what = if keep == Keep::Whole { "all_reduce" } else { "reduce_scatter" };
-        let name = format!("optimizer.{what}.{}.{}", group.elements, mesh.describe(&group.sums).replace(" × ", "."));
-        let program = self.programs.get(&name, &SavedLayout::default(), || {
-            optimizer::summed(group.elements, &group.sums, keep, &mesh.dims, wide)
-        });
-        let slots = program.bind(shared, |want, bytes, shared| match want {
-            Want::State(_) => Bind::Fixed(group.gradients),
-            _ => shard(shared, bytes),
-        });
-        shared.timeline.call(&program, cx.sharded.model.layers.len() as u32, 0, slots);
     }
 
     /// Sums the contributions of all layers, micro-batches and ranks to each loss.
@@ -119,7 +111,7 @@ impl Scheduler<'_> {
     pub(super) fn optimize(&mut self, cx: &Cx, shared: &mut Shared, optimizer: &Optimizer) -> u32 {
         let layer = cx.sharded.model.layers.len() as u32;
         let groups = &cx.layout.groups;
-        let gradients: Vec<Bind> = groups.iter().map(|g| self.own_gradients(cx, shared, g)).collect();
+        let gradients: Vec<Bind> = (0..groups.len()).map(|g| self.own_gradients(cx, shared, g)).collect();
         let mut squares = vec![];
         for (group, gradients) in groups.iter().zip(&gradients) {
             let chunks = group.shard() / optimizer::CHUNK;
@@ -138,23 +130,32 @@ impl Scheduler<'_> {
         let scalars = self.scalars(cx, shared, optimizer, &squares);
 
         let commit = shared.timeline.len();
-        for (group, gradients) in groups.iter().zip(&gradients) {
-            self.adamw(cx, shared, optimizer, group, *gradients, &scalars);
+        for (g, gradients) in gradients.iter().enumerate() {
+            self.adamw(cx, shared, optimizer, g, *gradients, &scalars);
         }
         self.update_states(cx, shared);
         commit
     }
 
-    /// Where the gradients lie that this rank's optimizer takes: its range of their sum, when masters are shared.
-    fn own_gradients(&mut self, cx: &Cx, shared: &mut Shared, group: &Group) -> Bind {
+    /// Where the gradients lie that this rank's optimizer takes: its ranges of their sums, when masters are shared.
+    fn own_gradients(&mut self, cx: &Cx, shared: &mut Shared, g: usize) -> Bind {
+        let group = &cx.layout.groups[g];
         if group.shards == 1 {
-            return Bind::Fixed(group.gradients);
+            return Bind::Fixed(group.units[0].gradients.expect("gradients that are not shared are kept"));
         }
-        let mut own = None;
-        self.sum_group(cx, shared, group, Keep::Shard, &mut |shared, bytes| {
-            *own.get_or_insert_with(|| Bind::Item(shared.timeline.item(bytes), 0))
-        });
-        own.expect("the program has a slot for its result")
+        let at = (cx.sharded.model.layers.len() as u32, 0);
+        let own = match group.gradient_shards {
+            Some(base) => Bind::Fixed(base),
+            None => Bind::Item(shared.timeline.item(group.shard() * self.wide.bytes()), 0),
+        };
+        for (u, unit) in group.units.iter().enumerate() {
+            // Layers have summed theirs already.
+            if let Some(gradients) = unit.gradients {
+                let to = own.further(unit.shard_start * self.wide.bytes());
+                self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), at);
+            }
+        }
+        own
     }
 
     /// The scalars of the step, by name.
@@ -201,11 +202,12 @@ impl Scheduler<'_> {
         cx: &Cx,
         shared: &mut Shared,
         optimizer: &Optimizer,
-        group: &Group,
+        g: usize,
         gradients: Bind,
         scalars: &FxHashMap<String, Bind>,
     ) {
         let layer = cx.sharded.model.layers.len() as u32;
+        let group = &cx.layout.groups[g];
         let (n, wide) = (group.shard(), self.wide);
         // Ranges become copies by gathering; else the same kernel makes both.
         let narrow = if group.shards > 1 { wide } else { self.narrow };
@@ -219,7 +221,7 @@ impl Scheduler<'_> {
                 "param" => group.params,
                 "first" => group.first,
                 "second" => group.second,
-                _ => group.copies,
+                _ => group.units[0].copies.expect("what is not shared has copies"),
             }),
             Want::GradIn(_) => gradients,
             Want::CarryIn(name) => scalars[name],
@@ -227,16 +229,11 @@ impl Scheduler<'_> {
         });
         shared.timeline.call(&program, layer, 0, slots);
         if group.shards > 1 {
-            let (mesh, narrow) = (&cx.sharded.mesh, self.narrow);
-            let name = format!("optimizer.gather.{}.{}", group.elements, mesh.describe(&group.sums).replace(" × ", "."));
-            let program = self.programs.get(&name, &SavedLayout::default(), || {
-                optimizer::gathered(group.elements, &group.sums, &mesh.dims, wide, narrow)
-            });
-            let slots = program.bind(shared, |want, _, _| match want {
-                Want::State(name) if name == "param" => Bind::Fixed(group.params),
-                _ => Bind::Fixed(group.copies),
-            });
-            shared.timeline.call(&program, layer, 0, slots);
+            for (u, unit) in group.units.iter().enumerate() {
+                if let Some(copies) = unit.copies {
+                    self.gather(cx, shared, (g, u), Bind::Fixed(copies), (layer, 0));
+                }
+            }
         }
     }
 

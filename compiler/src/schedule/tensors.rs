@@ -1,7 +1,13 @@
 //! The layout of what outlives a step on a rank: parameters, gradients and moments in flat groups, states one by one.
 //!
 //! A group holds the parameters whose gradients are summed over the same ranks and that the optimizer treats alike. With ZeRO (arXiv 1910.02054) the ranks that
-//! sum a gradient share masters and moments: each has one of as many equal ranges of the flat group, wherever tensors begin and end.
+//! sum a gradient share masters and moments: each has one of as many equal ranges of a flat array, wherever tensors begin and end.
+//!
+//! ```text
+//! zero = 1    one unit for the group: summed at the end of the step, copies gathered after the optimizer
+//! zero = 2    one unit for each layer: gradients are there until the layer's backward pass has summed them into the rank's range
+//! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
+//! ```
 
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
@@ -15,7 +21,7 @@ use std::collections::BTreeMap;
 /// Elements that every tensor of a group starts at a multiple of: 64 bytes even in bf16.
 const LINE: u64 = 32;
 
-/// A run of parameters that the optimizer treats alike, on one rank.
+/// Parameters that the optimizer treats alike, on one rank: a flat array of units.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Do they decay?
@@ -26,32 +32,51 @@ pub struct Group {
     pub cut: Vec<u32>,
     /// Pipeline stages that have them.
     pub holders: u64,
-    /// Elements, padding included: whole chunks on each rank that shares them.
-    pub elements: u64,
     /// Ranks that share masters and moments; 1 without ZeRO.
     pub shards: u64,
-    /// Bytes from the start of the arena of each kind. Masters: this rank's range.
+    /// The parts that are gathered and summed together, one after another.
+    pub units: Vec<Unit>,
+    /// Bytes from the start of the arena of each kind. Masters: this rank's ranges of all units.
     pub params: u64,
-    /// What programs read, in the compute type; the same as `params` when that is the master type and nothing is shared.
-    pub copies: u64,
-    /// Gradients.
-    pub gradients: u64,
-    /// First moments: this rank's range.
+    /// First moments, likewise.
     pub first: u64,
-    /// Second moments: this rank's range.
+    /// Second moments, likewise.
     pub second: u64,
+    /// This rank's ranges of the gradients' sums, where they are kept.
+    pub gradient_shards: Option<u64>,
+}
+
+/// Parameters of a group that go over links together: all of it, or those of one layer.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// The one layer that uses them, when they are gathered or their gradients summed layer by layer.
+    pub layer: Option<usize>,
+    /// Elements, padding included: whole chunks on each rank that shares them.
+    pub elements: u64,
+    /// Elements of this rank's ranges of the units before.
+    pub shard_start: u64,
+    /// What programs read, in the compute type; the masters when that is their type and nothing is shared, `None` when gathered for each use.
+    pub copies: Option<u64>,
+    /// Gradients; `None` when they are there only until they are summed.
+    pub gradients: Option<u64>,
 }
 
 impl Group {
-    /// Elements of this rank's range.
+    /// Elements of this rank's ranges.
     pub fn shard(&self) -> u64 {
-        self.elements / self.shards
+        self.units.iter().map(|u| u.elements).sum::<u64>() / self.shards
     }
+}
 
-    /// Is what programs read something else than the masters?
-    pub fn has_copies(&self) -> bool {
-        self.copies != self.params
-    }
+/// Where a parameter stands: its group, its unit, and its first element in the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Home {
+    /// Index into [`Layout::groups`].
+    pub group: usize,
+    /// Index into [`Group::units`].
+    pub unit: usize,
+    /// Elements from the start of the unit.
+    pub element: u64,
 }
 
 /// Where everything persistent lies.
@@ -59,8 +84,8 @@ impl Group {
 pub struct Layout {
     /// The groups of parameters that exist.
     pub groups: Vec<Group>,
-    /// For each parameter of the stage: (group, element within the group).
-    pub params: BTreeMap<usize, (usize, u64)>,
+    /// For each parameter of the stage its place.
+    pub params: BTreeMap<usize, Home>,
     /// For each state of the stage its place.
     pub states: BTreeMap<usize, u64>,
     /// Bytes in all.
@@ -69,6 +94,8 @@ pub struct Layout {
     pub tensors: Vec<plan::Tensor>,
     /// Bytes by kind.
     pub memory: plan::MemoryUse,
+    /// The level of ZeRO.
+    zero: u32,
     wide: DType,
     narrow: DType,
 }
@@ -78,8 +105,13 @@ type Alike = (bool, Vec<u32>, Vec<u32>, Vec<u32>);
 
 impl Layout {
     /// Lays out the tensors of a stage. `zero` is the level of ZeRO.
-    pub fn new(sharded: &ShardedModel, stage: &Stage, optimizer: &Optimizer, zero: u32, types: (DType, DType)) -> Layout {
-        let (wide, narrow) = types;
+    pub fn new(
+        sharded: &ShardedModel,
+        stage: &Stage,
+        optimizer: &Optimizer,
+        zero: u32,
+        (wide, narrow): (DType, DType),
+    ) -> Layout {
         let model = &sharded.model;
         let mut layout = Layout {
             groups: vec![],
@@ -88,6 +120,7 @@ impl Layout {
             bytes: 0,
             tensors: vec![],
             memory: plan::MemoryUse::default(),
+            zero,
             wide,
             narrow,
         };
@@ -108,10 +141,10 @@ impl Layout {
         kinds.sort_by_key(|(decays, ..)| !decays);
         for kind in kinds {
             let members: Vec<usize> = stage.params.iter().copied().filter(|&i| alike(i) == kind).collect();
-            layout.add_group(sharded, kind, &members, zero);
+            layout.add_group(sharded, stage, kind, &members);
         }
         for &i in &stage.params {
-            layout.list_param(i, &model.params[i], &sharded.params[i], &sharded.mesh);
+            layout.list_param(&model.params[i], &sharded.params[i], layout.params[&i], &sharded.mesh);
         }
         for &i in &stage.states {
             let state = &model.states[i];
@@ -129,72 +162,96 @@ impl Layout {
         offset
     }
 
-    fn add_group(&mut self, sharded: &ShardedModel, (decays, sums, cut, holders): Alike, members: &[usize], zero: u32) {
-        let mut elements = 0;
-        for &i in members {
-            self.params.insert(i, (self.groups.len(), elements));
-            elements += local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE;
-        }
-        if elements == 0 {
-            return;
-        }
+    fn add_group(&mut self, sharded: &ShardedModel, stage: &Stage, alike: Alike, members: &[usize]) {
+        let (decays, sums, cut, holders) = alike;
         let ranks = sharded.mesh.ranks(&sums);
-        let shards = if zero > 0 { ranks } else { 1 };
-        // Gradients are summed in as many parts as there are ranks, ZeRO or not.
-        let elements = elements.div_ceil(CHUNK * ranks) * CHUNK * ranks;
-        let (wide, narrow) = (elements * self.wide.bytes(), elements * self.narrow.bytes());
-        let shard = wide / shards;
+        let shards = if self.zero > 0 { ranks } else { 1 };
+        let layer = |i: usize| (self.zero > 1 && ranks > 1).then(|| only_layer(sharded, stage, i)).flatten();
+        let mut of_units: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+        members.iter().for_each(|&i| of_units.entry(layer(i)).or_default().push(i));
+        let mut units: Vec<Unit> = vec![];
+        let mut shard_start = 0;
+        for (layer, members) in of_units {
+            let mut elements = 0;
+            for i in members {
+                self.params.insert(i, Home { group: self.groups.len(), unit: units.len(), element: elements });
+                elements += local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE;
+            }
+            // Gradients are summed in as many parts as there are ranks, ZeRO or not.
+            let elements = elements.div_ceil(CHUNK * ranks) * CHUNK * ranks;
+            units.push(Unit { layer, elements, shard_start, copies: None, gradients: None });
+            shard_start += elements / shards;
+        }
+        let shard = shard_start * self.wide.bytes();
         let params = self.reserve(shard);
-        let has_copies = self.wide != self.narrow || shards > 1;
-        let copies = if has_copies { self.reserve(narrow) } else { params };
-        let gradients = self.reserve(wide);
+        self.memory.weights += shard;
+        for unit in &mut units {
+            let of_layer = unit.layer.is_some();
+            let has_copies = self.wide != self.narrow || shards > 1;
+            let (copy, gradient) = (unit.elements * self.narrow.bytes(), unit.elements * self.wide.bytes());
+            if !has_copies {
+                unit.copies = Some(params + unit.shard_start * self.wide.bytes());
+            } else if !(of_layer && self.zero > 2) {
+                unit.copies = Some(self.reserve(copy));
+                self.memory.weights += copy;
+            }
+            if !of_layer {
+                unit.gradients = Some(self.reserve(gradient));
+                self.memory.gradients += gradient;
+            }
+        }
         let first = self.reserve(shard);
         let second = self.reserve(shard);
-        self.memory.weights += shard + if has_copies { narrow } else { 0 };
-        self.memory.gradients += wide;
         self.memory.optimizer += 2 * shard;
+        let gradient_shards = units.iter().any(|u| u.layer.is_some()).then(|| {
+            self.memory.gradients += shard;
+            self.reserve(shard)
+        });
         let holders = holders.len().max(1) as u64;
-        self.groups.push(Group { decays, sums, cut, holders, elements, shards, params, copies, gradients, first, second });
+        self.groups.push(Group { decays, sums, cut, holders, shards, units, params, first, second, gradient_shards });
     }
 
-    fn list_param(&mut self, i: usize, param: &Tensor, shard: &ParamShard, mesh: &Mesh) {
+    fn list_param(&mut self, param: &Tensor, shard: &ParamShard, home: Home, mesh: &Mesh) {
         use plan::TensorKind as K;
-        let (g, element) = self.params[&i];
-        let group = self.groups[g].clone();
+        let group = self.groups[home.group].clone();
+        let unit = &group.units[home.unit];
         let (wide, zero) = (self.wide, plan::Init::Constant(0.0));
         let block: Vec<plan::Cut> = shard.cuts.iter().map(|(axis, dims)| cut(param, *axis, dims, mesh)).collect();
-        let at = |base: u64| base + element * wide.bytes();
+        let at = |base: u64| base + home.element * wide.bytes();
         let whole = |kind, dtype, offset, init| plan::Tensor { block: block.clone(), ..tensor(param, kind, dtype, offset, init) };
-        // A range of a group is where the group's shard is, wherever the tensor starts in it.
-        let shared = |kind, base: u64, init| match group.shards {
-            1 => whole(kind, wide, at(base), init),
-            _ => plan::Tensor {
-                range: Some(plan::FlatRange { start: element, shard: group.shard(), index: number(&group.sums, mesh) }),
-                ..whole(kind, wide, base, init)
-            },
+        // A range of a unit is where the unit's shard is, wherever the tensor starts in it.
+        let shared = |kind, base: u64, init| {
+            let base = base + unit.shard_start * wide.bytes();
+            match group.shards {
+                1 => whole(kind, wide, at(base), init),
+                _ => {
+                    let (shard, index) = (unit.elements / group.shards, number(&group.sums, mesh));
+                    let range = Some(plan::FlatRange { start: home.element, shard, index });
+                    plan::Tensor { range, ..whole(kind, wide, base, init) }
+                }
+            }
         };
         let mut tensors = vec![shared(K::Param, group.params, init(param.init))];
-        if group.has_copies() {
-            let offset = group.copies + element * self.narrow.bytes();
+        if let Some(copies) = unit.copies.filter(|_| self.wide != self.narrow || group.shards > 1) {
+            let offset = copies + home.element * self.narrow.bytes();
             tensors.push(whole(K::ComputeCopy, self.narrow, offset, plan::Init::FromParam));
         }
-        tensors.push(whole(K::Gradient, wide, at(group.gradients), zero));
+        tensors.push(match (unit.gradients, group.gradient_shards) {
+            (Some(gradients), _) => whole(K::Gradient, wide, at(gradients), zero),
+            (None, shards) => shared(K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
+        });
         tensors.push(shared(K::FirstMoment, group.first, zero));
         tensors.push(shared(K::SecondMoment, group.second, zero));
         self.tensors.extend(tensors);
     }
+}
 
-    /// Where programs read a parameter, in the compute type.
-    pub fn param(&self, i: usize) -> u64 {
-        let (g, element) = self.params[&i];
-        self.groups[g].copies + element * self.narrow.bytes()
-    }
-
-    /// Where a parameter's gradient is summed up, in the wide type.
-    pub fn gradient(&self, i: usize) -> u64 {
-        let (g, element) = self.params[&i];
-        self.groups[g].gradients + element * self.wide.bytes()
-    }
+/// The layer that uses a parameter, when it is the only one, and no other stage has the parameter.
+fn only_layer(sharded: &ShardedModel, stage: &Stage, param: usize) -> Option<usize> {
+    let layers = sharded.model.layers.iter().enumerate();
+    let mut users = layers.filter(|(l, layer)| stage.has(*l) && layer.params.contains(&param)).map(|(l, _)| l);
+    let first = users.next()?;
+    (users.next().is_none() && !stage.tied.contains_key(&param)).then_some(first)
 }
 
 /// Elements of a parameter on a rank.

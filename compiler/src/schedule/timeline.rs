@@ -16,6 +16,16 @@ pub enum Bind {
     Item(Item, u64),
 }
 
+impl Bind {
+    /// So many bytes further on.
+    pub fn further(self, bytes: u64) -> Bind {
+        match self {
+            Bind::Fixed(offset) => Bind::Fixed(offset + bytes),
+            Bind::Item(item, offset) => Bind::Item(item, offset + bytes),
+        }
+    }
+}
+
 struct ItemLife {
     bytes: u64,
     life: Option<(u32, u32)>,
