@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};
 use forebay_compiler::pipeline::CompileOptions;
-use forebay_compiler::shard::Strategy;
 use forebay_compiler::rewrite::{self, Numerics, Profile, Selection};
+use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_runtime::exec::ExecOptions;
@@ -293,7 +293,12 @@ impl ModelArgs {
     /// Was anything asked for?
     pub fn is_given(&self) -> bool {
         let ModelArgs { set, batch, seq, micro_batches, dtype, strategy } = self;
-        !set.is_empty() || batch.is_some() || seq.is_some() || micro_batches.is_some() || dtype.is_some() || strategy.is_some()
+        !set.is_empty()
+            || batch.is_some()
+            || seq.is_some()
+            || micro_batches.is_some()
+            || dtype.is_some()
+            || strategy.is_some()
     }
 }
 

@@ -175,8 +175,9 @@ impl ModelFile {
     pub fn compile(&self, options: &CompileOptions) -> Result<Plan, Failure> {
         let Forms { models, compute, micro_batches } = self.forms(options)?;
         let options = CompileOptions { compute, micro_batches, ..options.clone() };
-        let plan = pipeline::compile(&models, &options)
-            .map_err(|error| Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy)))?;
+        let plan = pipeline::compile(&models, &options).map_err(|error| {
+            Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy))
+        })?;
         match forebay_plan::verify(&plan) {
             Ok(()) => Ok(plan),
             Err(violations) => {

@@ -379,7 +379,12 @@ fn textual_models_read_back() {
             assert_eq!(module::print_forms(&read), text, "{}", example.name);
             let first = compile(&example.models(&options), &options).expect("one rank");
             let again = read.models;
-            assert_eq!(compile(&again, &options).expect("one rank"), first, "{}: the same plan from text", example.name);
+            assert_eq!(
+                compile(&again, &options).expect("one rank"),
+                first,
+                "{}: the same plan from text",
+                example.name
+            );
         }
     }
 }

@@ -6,7 +6,8 @@
 //! Sources: AdamW, Loshchilov & Hutter, arXiv:1711.05101 (decoupled decay); clipping by the global norm, Pascanu et al., arXiv:1211.5063.
 
 use forebay_ir::{
-    AxisId, BinaryOp, Comm, CommKind, DType, Extent, Graph, InputRole, MeshDim, Op, OutputRole, ReduceKind, Type, UnaryOp, ValueId,
+    AxisId, BinaryOp, Comm, CommKind, DType, Extent, Graph, InputRole, MeshDim, Op, OutputRole, ReduceKind, Type,
+    UnaryOp, ValueId,
 };
 
 /// Elements of a chunk of a flat group; groups are padded to whole chunks.
@@ -117,7 +118,11 @@ impl Scalars {
             return a;
         }
         let name = format!("{}.all", self.graph.node(a).name);
-        self.op(Op::Comm(Box::new(Comm { group: group.to_vec(), kind: CommKind::AllReduce(ReduceKind::Sum) })), &[a], &name)
+        self.op(
+            Op::Comm(Box::new(Comm { group: group.to_vec(), kind: CommKind::AllReduce(ReduceKind::Sum) })),
+            &[a],
+            &name,
+        )
     }
 
     /// `a op constant`

@@ -107,7 +107,12 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
 }
 
 /// What the ranks of a stage do.
-fn role(sharded: &ShardedModel, stage: &crate::schedule::Stage, layout: Layout, phases: Vec<plan::Phase>) -> plan::Role {
+fn role(
+    sharded: &ShardedModel,
+    stage: &crate::schedule::Stage,
+    layout: Layout,
+    phases: Vec<plan::Phase>,
+) -> plan::Role {
     let mut layers: Vec<String> = sharded.model.layers.iter().map(|l| layer_name(&sharded.model, l)).collect();
     layers.push("step".into());
     let own = |d: usize| match sharded.mesh.kinds[d].0 {
@@ -208,7 +213,8 @@ pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Resul
     let mut graphs = vec![];
     for stage in stages(model, &options.strategy)? {
         let layout = Layout::new(&sharded, &stage, &options.optimizer, options.strategy.zero, (wide, narrow));
-        let adamw = |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, wide, narrow);
+        let adamw =
+            |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, wide, narrow);
         graphs.extend(layout.groups.iter().map(adamw));
     }
     Ok(graphs)

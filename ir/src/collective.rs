@@ -247,7 +247,13 @@ impl Rule<'_> {
     }
 
     /// All groups with their rows against own groups with theirs.
-    fn rows(&self, all: (AxisId, AxisId), own: (AxisId, AxisId), counts: &Type, group: AxisId) -> Result<(), TypeError> {
+    fn rows(
+        &self,
+        all: (AxisId, AxisId),
+        own: (AxisId, AxisId),
+        counts: &Type,
+        group: AxisId,
+    ) -> Result<(), TypeError> {
         self.parts(all.0, own.0)?;
         for (parent, ragged) in [all, own] {
             let belongs = self.graph.ragged_parent(ragged) == Some(parent);
@@ -262,7 +268,8 @@ impl Rule<'_> {
     fn replaced(&self, by: &[(AxisId, AxisId)]) -> Result<Type, TypeError> {
         let mut ty = self.operand().clone();
         for &(from, into) in by {
-            let at = ty.position(from).ok_or_else(|| TypeError(format!("the operand has no axis `{}`", self.name(from))))?;
+            let at =
+                ty.position(from).ok_or_else(|| TypeError(format!("the operand has no axis `{}`", self.name(from))))?;
             ensure(!ty.has(into), || format!("the operand already has an axis `{}`", self.name(into)))?;
             ty.axes[at] = into;
         }

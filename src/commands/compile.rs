@@ -24,7 +24,9 @@ use std::path::PathBuf;
 Examples:
   forebay compile model.moe -o model.plan --steps 1000 --batch 16
   forebay compile model.moe --emit graph -o model.ir
-  forebay compile model.ir -o model.plan")]
+  forebay compile model.ir -o model.plan
+  forebay compile model.moe --strategy dp=2,tp=2,ep=4,zero=1 --devices 4 -o model.plan
+  forebay compile model.moe --strategy tp=2 --emit sharded       the graphs of a rank, with their collectives")]
 pub struct Args {
     /// The model file, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
@@ -38,6 +40,9 @@ pub struct Args {
     /// Steps that the learning rate is planned for [default: 150]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
+    /// How many devices there are; the strategy must use them all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    devices: Option<u64>,
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
@@ -65,6 +70,12 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     options.rewrite = args.rewriting.options();
+    if let Some(devices) = args.devices.filter(|n| *n != options.strategy.ranks()) {
+        let (ranks, strategy) = (options.strategy.ranks(), &options.strategy);
+        return Err(Failure::Input(format!(
+            "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices"
+        )));
+    }
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let text = match args.emit {

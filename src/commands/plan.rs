@@ -16,6 +16,9 @@ pub enum Command {
         /// Sizes only
         #[arg(long)]
         summary: bool,
+        /// What one rank does
+        #[arg(long, value_name = "R", conflicts_with = "summary")]
+        rank: Option<u32>,
     },
     /// Check that a plan is safe to run
     Verify {
@@ -27,7 +30,15 @@ pub enum Command {
 
 pub fn plan(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Show { plan, summary } => {
+        Command::Show { plan: path, rank: Some(rank), .. } => {
+            let plan = read_plan(&path)?;
+            let ranks: u64 = plan.mesh.iter().map(|d| u64::from(d.size)).product();
+            let text = forebay_plan::print::rank(&plan, rank);
+            print(&text.ok_or_else(|| {
+                Failure::Input(format!("`{}` has no rank {rank}: its {ranks} ranks count from 0", path.display()))
+            })?)
+        }
+        Command::Show { plan, summary, rank: None } => {
             let plan = read_plan(&plan)?;
             print(&if summary { forebay_plan::print::summary(&plan) } else { forebay_plan::print::text(&plan) })
         }

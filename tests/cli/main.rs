@@ -10,6 +10,7 @@ mod generate;
 mod help;
 mod profile;
 mod resume;
+mod strategy;
 mod train;
 
 use serde_json::Value;

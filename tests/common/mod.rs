@@ -3,8 +3,8 @@
 
 pub mod oracle;
 
-use forebay_compiler::shard::Strategy;
 use forebay_compiler::pipeline::{CompileOptions, Models};
+use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::{CheckedModel, Const};
 use forebay_ir::DType;
 use std::path::{Path, PathBuf};

@@ -93,7 +93,8 @@ fn step(model: &CheckedModel, renamed: &[(&str, &str)]) -> Step {
 /// A step by the compiled plan.
 fn step_of_plan(text: &str, model: &CheckedModel) -> Step {
     let options = options(DType::F64, vec![]);
-    let plan = compile(&Example { name: "spelled".into(), text: text.into() }.models(&options), &options).expect("one rank");
+    let plan =
+        compile(&Example { name: "spelled".into(), text: text.into() }.models(&options), &options).expect("one rank");
     let mut executor = Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     init::initialise(&mut executor);
     let tensor =

@@ -1,5 +1,6 @@
 //! The layers of a stage on one micro-batch, forward and backward, and what goes between stages.
 
+use super::Message;
 use super::bind::{SavedLayout, Want, accumulating, widen};
 use super::flow::{Flow, Names, output_names};
 use super::phases::Scheduler;
@@ -7,7 +8,6 @@ use super::shared::{Pass, Shared};
 use super::stages::{Chunk, Stage, has_gradient};
 use super::tensors::local_elements;
 use super::timeline::Bind;
-use super::Message;
 use crate::autodiff::Differentiated;
 use crate::emit::dtype;
 use crate::optimizer;
@@ -229,9 +229,7 @@ impl Scheduler<'_> {
                     let param = layer.params[position(&names.params, param)];
                     !written.insert(param) || cx.is_passing(param)
                 }
-                Some(("carry", carry)) => {
-                    pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)])
-                }
+                Some(("carry", carry)) => pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)]),
                 _ => unreachable!("gradients are of carries and parameters"),
             };
             if there {

@@ -113,14 +113,21 @@ impl Programs {
             Message::Send => plan::Kernel::Send(message),
             Message::Receive => plan::Kernel::Recv(message),
         };
-        let slot = |name: &str, access, bytes| plan::Slot { name: name.into(), access, space: plan::Space::Device, bytes };
+        let slot =
+            |name: &str, access, bytes| plan::Slot { name: name.into(), access, space: plan::Space::Device, bytes };
         let program = plan::Program {
             name: name.clone(),
             slots: vec![slot("x", access, bytes), slot("frame", plan::Access::Scratch, 0)],
             buffers: vec![plan::Buffer { name: "x".into(), dtype, elements, slot: 0, offset: 0 }],
             streams: vec![plan::StreamKind::Cube],
             events: 0,
-            instructions: vec![plan::Instruction { name: what.into(), stream: 0, waits: vec![], records: None, kernel }],
+            instructions: vec![plan::Instruction {
+                name: what.into(),
+                stream: 0,
+                waits: vec![],
+                records: None,
+                kernel,
+            }],
         };
         self.add(&name, program, (vec![want], vec![bytes]), 0)
     }

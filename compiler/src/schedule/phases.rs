@@ -88,7 +88,16 @@ impl<'a> Scheduler<'a> {
         });
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let names = names(&sharded.model);
-        let cx = Cx { sharded, stage, layout, names: &names, phase: "train", forward: &forward, wide: self.wide, narrow: self.narrow };
+        let cx = Cx {
+            sharded,
+            stage,
+            layout,
+            names: &names,
+            phase: "train",
+            forward: &forward,
+            wide: self.wide,
+            narrow: self.narrow,
+        };
         let mut shared = self.begin(&cx, data_rows(sharded), micro_batches);
         self.counts(&cx, &mut shared, micro_batches);
 
@@ -134,13 +143,20 @@ impl<'a> Scheduler<'a> {
             graph.drop_unused_inputs();
             graph
         };
-        let graphs = self
-            .forward
-            .remove(kind.name())
-            .unwrap_or_else(|| sharded.model.segments.iter().map(rewritten).collect());
+        let graphs =
+            self.forward.remove(kind.name()).unwrap_or_else(|| sharded.model.segments.iter().map(rewritten).collect());
         let forward: Vec<&Graph> = graphs.iter().collect();
         let names = names(&sharded.model);
-        let cx = Cx { sharded, stage, layout, names: &names, phase: kind.name(), forward: &forward, wide: self.wide, narrow: self.narrow };
+        let cx = Cx {
+            sharded,
+            stage,
+            layout,
+            names: &names,
+            phase: kind.name(),
+            forward: &forward,
+            wide: self.wide,
+            narrow: self.narrow,
+        };
         // Generation is of one text, the same on all data-parallel ranks.
         let (rows, share) = match kind {
             ForwardKind::Eval => (data_rows(sharded), Share::Rows),
@@ -212,9 +228,8 @@ impl<'a> Scheduler<'a> {
         let mesh = &cx.sharded.mesh;
         let sizes: Vec<String> = dims.iter().map(u64::to_string).collect();
         let name = format!("sum.{of}[{}].{}", sizes.join("x"), mesh.describe(group).replace(" × ", "."));
-        let program = self
-            .programs
-            .get(&name, &SavedLayout::default(), || optimizer::all_reduced(dims, group, &mesh.dims, of));
+        let program =
+            self.programs.get(&name, &SavedLayout::default(), || optimizer::all_reduced(dims, group, &mesh.dims, of));
         let slots = program.bind(shared, |want, _, _| match want {
             Want::Metric(_) => to,
             _ => from,
@@ -331,11 +346,7 @@ fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewri
 
 impl Compiled {
     /// Binds every slot but the frame.
-    pub(super) fn bind(
-        &self,
-        shared: &mut Shared,
-        mut how: impl FnMut(&Want, u64, &mut Shared) -> Bind,
-    ) -> Vec<Bind> {
+    pub(super) fn bind(&self, shared: &mut Shared, mut how: impl FnMut(&Want, u64, &mut Shared) -> Bind) -> Vec<Bind> {
         self.wants.iter().zip(&self.bytes).map(|(want, bytes)| how(want, *bytes, shared)).collect()
     }
 }

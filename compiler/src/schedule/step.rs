@@ -1,5 +1,6 @@
 //! The end of a step: gradients and losses over all ranks, norm, learning rate, AdamW, states.
 
+use super::SavedLayout;
 use super::bind::Want;
 use super::flow::{input_names, output_names};
 use super::layers::{Cx, position};
@@ -7,7 +8,6 @@ use super::phases::Scheduler;
 use super::shared::{Part, Shared};
 use super::tensors::local_elements;
 use super::timeline::Bind;
-use super::SavedLayout;
 use crate::emit::ALIGN;
 use crate::optimizer::{self, Keep, Optimizer};
 use crate::rewrite;
@@ -28,7 +28,9 @@ impl Scheduler<'_> {
         // Layers that no gradient reaches have summed nothing.
         for (g, group) in cx.layout.groups.iter().enumerate() {
             for (u, unit) in group.units.iter().enumerate() {
-                if let Some(base) = group.gradient_shards.filter(|_| unit.layer.is_some() && !shared.summed.contains(&(g, u))) {
+                if let Some(base) =
+                    group.gradient_shards.filter(|_| unit.layer.is_some() && !shared.summed.contains(&(g, u)))
+                {
                     let at = Bind::Fixed(base + unit.shard_start * self.wide.bytes());
                     self.zero(shared, unit.elements / group.shards, self.wide, at, (layer, 0));
                 }
@@ -59,7 +61,8 @@ impl Scheduler<'_> {
             }
         }
         for want in wants {
-            let of: Vec<(&Part, &(super::timeline::Item, u32))> = parts.iter().filter(|(p, _)| p.want == want).collect();
+            let of: Vec<(&Part, &(super::timeline::Item, u32))> =
+                parts.iter().filter(|(p, _)| p.want == want).collect();
             // Sums over different ranks first by themselves, then together.
             let together = shared.timeline.item(of.len() as u64 * ALIGN);
             let sum = Bind::Item(shared.timeline.permanent(ALIGN), 0);
@@ -85,18 +88,10 @@ impl Scheduler<'_> {
     }
 
     #[allow(clippy::too_many_arguments, reason = "what, over which ranks, from where to where")]
-    fn sum_scalars(
-        &mut self,
-        cx: &Cx,
-        shared: &mut Shared,
-        n: u64,
-        group: &[u32],
-        from: Bind,
-        to: Bind,
-        layer: u32,
-    ) {
+    fn sum_scalars(&mut self, cx: &Cx, shared: &mut Shared, n: u64, group: &[u32], from: Bind, to: Bind, layer: u32) {
         let (mesh, wide) = (&cx.sharded.mesh, self.wide);
-        let over = if group.is_empty() { String::new() } else { format!(".{}", mesh.describe(group).replace(" × ", ".")) };
+        let over =
+            if group.is_empty() { String::new() } else { format!(".{}", mesh.describe(group).replace(" × ", ".")) };
         let program = self.programs.get(&format!("sum.{n}{over}"), &SavedLayout::default(), || {
             optimizer::sum_of_scalars(n, group, &mesh.dims, wide)
         });
@@ -174,9 +169,8 @@ impl Scheduler<'_> {
             cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards) * g.holders).collect();
         let names: Vec<String> = replicas.iter().map(u64::to_string).collect();
         let name = format!("optimizer.scalars.{}", names.join("."));
-        let program = self
-            .programs
-            .get(&name, &SavedLayout::default(), || optimizer::scalars(optimizer, &replicas, &mesh.dims));
+        let program =
+            self.programs.get(&name, &SavedLayout::default(), || optimizer::scalars(optimizer, &replicas, &mesh.dims));
         let mut scalars: FxHashMap<String, Bind> = FxHashMap::default();
         let slots = program.bind(shared, |want, _, shared| match want {
             Want::Scalar(_) => Bind::Item(shared.scalars["step"], 0),
@@ -268,7 +262,8 @@ impl Scheduler<'_> {
         let layer = &cx.sharded.model.layers[l];
         let graph = cx.forward[layer.segment];
         for (name, stat) in output_names(graph, OutputRole::Stat).into_iter().zip(layer.stats.clone()) {
-            let group = cx.sharded.sums[layer.segment].get(&(OutputRole::Stat, name.clone())).cloned().unwrap_or_default();
+            let group =
+                cx.sharded.sums[layer.segment].get(&(OutputRole::Stat, name.clone())).cloned().unwrap_or_default();
             if group.is_empty() {
                 continue;
             }

@@ -9,9 +9,9 @@
 //! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
 //! ```
 
+use super::stages::Stage;
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
-use super::stages::Stage;
 use crate::shard::{Mesh, ParamShard, ShardedModel};
 use forebay_dsl::model::{Init, Tensor};
 use forebay_ir::DType;
@@ -175,7 +175,8 @@ impl Layout {
             let mut elements = 0;
             for i in members {
                 self.params.insert(i, Home { group: self.groups.len(), unit: units.len(), element: elements });
-                elements += local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE;
+                elements +=
+                    local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE;
             }
             // Gradients are summed in as many parts as there are ranks, ZeRO or not.
             let elements = elements.div_ceil(CHUNK * ranks) * CHUNK * ranks;
@@ -218,7 +219,10 @@ impl Layout {
         let (wide, zero) = (self.wide, plan::Init::Constant(0.0));
         let block: Vec<plan::Cut> = shard.cuts.iter().map(|(axis, dims)| cut(param, *axis, dims, mesh)).collect();
         let at = |base: u64| base + home.element * wide.bytes();
-        let whole = |kind, dtype, offset, init| plan::Tensor { block: block.clone(), ..tensor(param, kind, dtype, offset, init) };
+        let whole = |kind, dtype, offset, init| plan::Tensor {
+            block: block.clone(),
+            ..tensor(param, kind, dtype, offset, init)
+        };
         // A range of a unit is where the unit's shard is, wherever the tensor starts in it.
         let shared = |kind, base: u64, init| {
             let base = base + unit.shard_start * wide.bytes();

@@ -117,9 +117,9 @@ impl Scheduler<'_> {
             Keep::Add => "reduce_scatter.add",
         };
         let name = format!("optimizer.{what}.{elements}.{}", mesh.describe(&group.sums).replace(" × ", "."));
-        let program = self.programs.get(&name, &SavedLayout::default(), || {
-            optimizer::summed(elements, &group.sums, keep, &mesh.dims, wide)
-        });
+        let program = self
+            .programs
+            .get(&name, &SavedLayout::default(), || optimizer::summed(elements, &group.sums, keep, &mesh.dims, wide));
         let slots = program.bind(shared, |want, _, _| match want {
             super::bind::Want::CarryIn(_) => from,
             _ => to,

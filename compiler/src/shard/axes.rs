@@ -133,7 +133,10 @@ impl Finder<'_> {
         let label = self.graph.axis(axis).label.as_ref().filter(|l| *l != name);
         let label = label.map(|l| format!(" ({l})")).unwrap_or_default();
         StrategyError::new(
-            format!("axis `{name}`{label} of `{}` has {n} {what}, which do not divide over {degree} = {ranks}", self.graph.name),
+            format!(
+                "axis `{name}`{label} of `{}` has {n} {what}, which do not divide over {degree} = {ranks}",
+                self.graph.name
+            ),
             Some(format!("use {degree} = {}", if works.is_empty() { "1".to_string() } else { works.join(", ") })),
         )
     }

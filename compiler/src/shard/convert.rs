@@ -41,7 +41,11 @@ impl Partitioner<'_> {
                 let axes = |o: &ValueId| self.whole.ty(*o).axes.clone();
                 let layouts: Vec<Layout> = node.operands.iter().map(|o| wanted.on(&axes(o))).collect();
                 // Cutting one operand may be all there is to it; when nothing is left to cut, a part of the result is as good.
-                layouts.into_iter().zip(&node.operands).map(|(l, &o)| self.form(o, &l)).collect::<Result<Vec<_>, _>>()?
+                layouts
+                    .into_iter()
+                    .zip(&node.operands)
+                    .map(|(l, &o)| self.form(o, &l))
+                    .collect::<Result<Vec<_>, _>>()?
             }
             Op::Merge { from, into } if own.of(*into) != wanted.of(*into) => {
                 let parts = from.clone();
@@ -152,7 +156,10 @@ impl Steps<'_, '_> {
         }
         let name = &whole.axis(ragged).name;
         if self.partitioner.rows.get(&ragged).is_none() {
-            return Err(StrategyError::new(format!("rows `{name}` that come from another segment cannot be shared"), None));
+            return Err(StrategyError::new(
+                format!("rows `{name}` that come from another segment cannot be shared"),
+                None,
+            ));
         }
         let group = if have.is_empty() { wanted.clone() } else { have.clone() };
         let (owned, counts) = self.partitioner.owned_rows(ragged, &group);
@@ -185,7 +192,8 @@ impl Steps<'_, '_> {
             let Some(split) = self.plain_axes().into_iter().find(|&a| gains(self, a)) else { continue };
             let layout = &self.form.layout;
             let (before, after) = (layout.of(split).to_vec(), self.wanted.of(split).to_vec());
-            let (part, whole) = (layout.of(joined).to_vec(), layout.of(joined)[..layout.of(joined).len() - group.len()].to_vec());
+            let (part, whole) =
+                (layout.of(joined).to_vec(), layout.of(joined)[..layout.of(joined).len() - group.len()].to_vec());
             let layout = layout.clone().with(split, &after).with(joined, &whole);
             let mut axis = |a: AxisId, dims: &[u32]| self.partitioner.cut_axis(a, dims);
             let kind = CommKind::AllToAll {
@@ -305,7 +313,8 @@ impl Partitioner<'_> {
         let kind = Op::Concat { from: vec![first, own], into: own_starts };
         let starts = graph.add(kind, &[zero, running], &format!("{name}.starts")).expect("sizes add up");
         // The worst case: all rows of all sources are for this rank.
-        let bound = graph.size(local) * ranks;
+        let worst = graph.size(local) * ranks;
+        let bound = self.max_rows.map_or(worst, |most| most.min(worst));
         let owned = graph.add_axis(&format!("{name}_own"), Extent::Ragged { parent: own, bound }, None);
         graph.offsets.push((owned, starts));
         let rows = self.rows.get_mut(&ragged).expect("just looked at");

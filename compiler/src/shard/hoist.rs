@@ -13,8 +13,7 @@ use forebay_ir::{Comm, CommKind, Graph, InputRole, Op, ValueId};
 
 /// Returns for each parameter, in order, the dimensions over which its gradient is now a sum.
 pub(super) fn hoist(graph: &mut Graph) -> Vec<Vec<u32>> {
-    let params: Vec<ValueId> =
-        graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
+    let params: Vec<ValueId> = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
     let varied = params.iter().map(|&p| strip(graph, p, None)).collect();
     for value in graph.values().collect::<Vec<_>>() {
         let Op::Comm(comm) = graph.node(value).op.clone() else { continue };
@@ -38,7 +37,9 @@ fn strip(graph: &mut Graph, value: ValueId, only: Option<&[u32]>) -> Vec<u32> {
         Op::Comm(comm) if comm.kind == CommKind::Vary => Some(comm.group.clone()),
         _ => None,
     };
-    let Some(groups) = readers.iter().map(group).collect::<Option<Vec<_>>>().filter(|_| !is_output) else { return vec![] };
+    let Some(groups) = readers.iter().map(group).collect::<Option<Vec<_>>>().filter(|_| !is_output) else {
+        return vec![];
+    };
     let Some(mut common) = groups.first().cloned() else { return vec![] };
     common.retain(|d| groups.iter().all(|g| g.contains(d)));
     if let Some(only) = only {

@@ -48,7 +48,10 @@ impl Layout {
 
     /// Only what is said of these axes; no terms of a sum.
     pub fn on(&self, axes: &[AxisId]) -> Layout {
-        Layout { cut: self.cut.iter().filter(|(a, _)| axes.contains(a)).map(|(a, d)| (*a, d.clone())).collect(), partial: vec![] }
+        Layout {
+            cut: self.cut.iter().filter(|(a, _)| axes.contains(a)).map(|(a, d)| (*a, d.clone())).collect(),
+            partial: vec![],
+        }
     }
 
     /// `seq/tp, kv/tp; sum over cp` for people.

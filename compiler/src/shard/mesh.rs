@@ -55,8 +55,10 @@ impl Mesh {
             return Err(StrategyError::new(format!("{stage} ranks a stage are more than the most, {}", 1 << 24), None));
         }
         if !stage.is_multiple_of(experts) {
-            let nearest: Vec<String> =
-                (1..=stage).filter(|n| (n * u64::from(etp)) <= stage && stage % (n * u64::from(etp)) == 0).map(|n| n.to_string()).collect();
+            let nearest: Vec<String> = (1..=stage)
+                .filter(|n| (n * u64::from(etp)) <= stage && stage % (n * u64::from(etp)) == 0)
+                .map(|n| n.to_string())
+                .collect();
             return Err(StrategyError::new(
                 format!("ep × etp = {experts} does not divide the {stage} ranks of a stage (dp × cp × tp)"),
                 (!nearest.is_empty()).then(|| format!("with etp = {etp}, ep can be {}", nearest.join(", "))),

@@ -76,7 +76,7 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
         sharded.count_sums = sums.into_iter().map(|((_, name), dims)| (name, dims)).collect();
         sharded.model.counts = Some(local.graph);
     }
-    if strategy.ep > 1 && !sharded.params.iter().any(|p| p.dims().iter().any(|&d| is_expert_dim(&mesh, d) )) {
+    if strategy.ep > 1 && !sharded.params.iter().any(|p| p.dims().iter().any(|&d| is_expert_dim(&mesh, d))) {
         return Err(StrategyError::new(
             format!("ep = {}, but `{}` has no experts that tokens are grouped by", strategy.ep, model.name),
             Some("use ep = 1".to_string()),
@@ -87,11 +87,7 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
 
 /// What losses with a scope beyond the rank's own micro-batch take over several data-parallel ranks: the sums over the batch in what they are made
 /// from. The group's are the ranks that share experts; `global` is all.
-fn statistics(
-    model: &CheckedModel,
-    graph: &Graph,
-    mesh: &Mesh,
-) -> Result<FxHashMap<ValueId, Vec<u32>>, StrategyError> {
+fn statistics(model: &CheckedModel, graph: &Graph, mesh: &Mesh) -> Result<FxHashMap<ValueId, Vec<u32>>, StrategyError> {
     let data = mesh.dense(Dense::Dp);
     let mut found: FxHashMap<ValueId, Vec<u32>> = FxHashMap::default();
     for output in graph.outputs.iter().filter(|o| o.role == OutputRole::Loss) {
@@ -164,7 +160,9 @@ fn of_params(
             let known = params[param].get_or_insert_with(|| shard.clone());
             if known != shard {
                 let tell = |s: &ParamShard| match s.cuts.first() {
-                    Some((axis, dims)) => format!("`{}` cut over {}", model.params[param].axes[*axis].0, mesh.describe(dims)),
+                    Some((axis, dims)) => {
+                        format!("`{}` cut over {}", model.params[param].axes[*axis].0, mesh.describe(dims))
+                    }
                     None => format!("whole, its gradient a sum over {}", mesh.describe(&s.sums)),
                 };
                 return Err(StrategyError::new(

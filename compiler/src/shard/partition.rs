@@ -77,6 +77,7 @@ pub(super) struct Partitioner<'a> {
     pub whole: &'a Graph,
     pub mesh: &'a Mesh,
     pub cp_algo: CpAlgo,
+    pub max_rows: Option<u64>,
     pub local: Graph,
     /// For each value of the whole graph the layouts in which it is there; the first is its own.
     pub forms: Vec<Vec<Form>>,
@@ -105,7 +106,12 @@ pub(super) struct Partitioner<'a> {
 }
 
 impl<'a> Partitioner<'a> {
-    fn new(whole: &'a Graph, mesh: &'a Mesh, strategy: &Strategy, params: BTreeMap<ValueId, Layout>) -> Partitioner<'a> {
+    fn new(
+        whole: &'a Graph,
+        mesh: &'a Mesh,
+        strategy: &Strategy,
+        params: BTreeMap<ValueId, Layout>,
+    ) -> Partitioner<'a> {
         let mut local = Graph::new(whole.name.clone());
         local.mesh = mesh.dims.clone();
         local.axes = whole.axes.clone();
@@ -117,6 +123,7 @@ impl<'a> Partitioner<'a> {
             whole,
             mesh,
             cp_algo: strategy.cp_algo,
+            max_rows: strategy.max_tokens_per_rank,
             local,
             forms: vec![vec![]; whole.nodes.len()],
             cut_axes: FxHashMap::default(),
@@ -172,7 +179,8 @@ impl<'a> Partitioner<'a> {
     fn positions_first(&mut self, value: ValueId) -> Result<(), StrategyError> {
         let axes = &self.whole.ty(value).axes;
         let context = self.mesh.dense(Dense::Cp);
-        let Some(positions) = axes.iter().copied().find(|&a| self.is_positions(a)).filter(|_| !context.is_empty()) else {
+        let Some(positions) = axes.iter().copied().find(|&a| self.is_positions(a)).filter(|_| !context.is_empty())
+        else {
             return Ok(());
         };
         self.carry_layout(value)?;
@@ -189,7 +197,11 @@ impl<'a> Partitioner<'a> {
         let n = self.whole.size(seq);
         if n % ranks != 0 {
             return Err(StrategyError::new(
-                format!("axis `{}` has {n} positions, which do not divide over {} = {ranks} ranks", self.whole.axis(seq).name, self.mesh.describe(&self.home)),
+                format!(
+                    "axis `{}` has {n} positions, which do not divide over {} = {ranks} ranks",
+                    self.whole.axis(seq).name,
+                    self.mesh.describe(&self.home)
+                ),
                 Some("a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string()),
             ));
         }
@@ -277,7 +289,9 @@ impl<'a> Partitioner<'a> {
 
     pub fn collective(&mut self, kind: CommKind, group: &[u32], operands: &[ValueId], name: &str) -> ValueId {
         let comm = Comm { group: group.to_vec(), kind };
-        self.local.add(Op::Comm(Box::new(comm)), operands, name).unwrap_or_else(|e| panic!("a collective of `{name}`: {e}"))
+        self.local
+            .add(Op::Comm(Box::new(comm)), operands, name)
+            .unwrap_or_else(|e| panic!("a collective of `{name}`: {e}"))
     }
 
     /// The rank's number in a group; one node for each group.
@@ -285,7 +299,12 @@ impl<'a> Partitioner<'a> {
         let wanted = Op::Comm(Box::new(Comm { group: group.to_vec(), kind: CommKind::Coordinate }));
         match self.local.values().find(|&v| self.local.node(v).op == wanted) {
             Some(known) => known,
-            None => self.collective(CommKind::Coordinate, group, &[], &format!("rank.{}", self.mesh.describe(group).replace(" × ", "."))),
+            None => self.collective(
+                CommKind::Coordinate,
+                group,
+                &[],
+                &format!("rank.{}", self.mesh.describe(group).replace(" × ", ".")),
+            ),
         }
     }
 

@@ -74,7 +74,11 @@ impl Partitioner<'_> {
             Op::Split { from, into } => {
                 let dims = self.own(node.operands[0]).of(*from);
                 let divides = self.whole.size(into[0]) % self.mesh.ranks(dims) == 0;
-                if divides && !self.interleaved.contains(from) { into[1..].to_vec() } else { [&[*from], &into[..]].concat() }
+                if divides && !self.interleaved.contains(from) {
+                    into[1..].to_vec()
+                } else {
+                    [&[*from], &into[..]].concat()
+                }
             }
             Op::Merge { from, .. } => {
                 // One of the axes may be cut: positions, which only ranks' own numbers look up, or else the outermost.
@@ -135,12 +139,8 @@ impl Partitioner<'_> {
     fn winner(&self, value: ValueId, dim: u32, whole: &[AxisId], won: &[(AxisId, u32)]) -> Winner {
         let node = self.whole.node(value);
         let allowed = |a: &AxisId| !whole.contains(a);
-        let claims: Vec<(usize, AxisId)> = node
-            .operands
-            .iter()
-            .enumerate()
-            .filter_map(|(i, &o)| Some((i, self.own(o).axis_of(dim)?)))
-            .collect();
+        let claims: Vec<(usize, AxisId)> =
+            node.operands.iter().enumerate().filter_map(|(i, &o)| Some((i, self.own(o).axis_of(dim)?))).collect();
         let is_weight = |i: usize| self.weights[node.operands[i].index()].is_some();
         if let Some(&(_, axis)) = claims.iter().find(|(i, _)| is_weight(*i)) {
             return Winner::Axis(axis);
@@ -244,8 +244,11 @@ impl Partitioner<'_> {
         // What cuts the axis already in the query stays.
         axes.find(|&a| {
             let dims: Vec<u32> = self.own(query).of(a).to_vec();
-            let with: Vec<(AxisId, u32)> =
-                won.iter().copied().chain(dims.into_iter().filter(|d| !won.contains(&(a, *d))).map(|d| (a, d))).collect();
+            let with: Vec<(AxisId, u32)> = won
+                .iter()
+                .copied()
+                .chain(dims.into_iter().filter(|d| !won.contains(&(a, *d))).map(|d| (a, d)))
+                .collect();
             self.divides(a, dim, &with)
         })
     }
@@ -346,7 +349,10 @@ impl Partitioner<'_> {
         let form = self.form(node.operands[0], &layout)?;
         let starts = self.local.add(Op::Offsets { parent, into }, &[form.value], &node.name).expect("the same groups");
         for (ragged, _) in self.whole.offsets.iter().filter(|(_, v)| *v == value) {
-            let rows = self.rows.get(ragged).ok_or_else(|| StrategyError::new("rows are counted before they are grouped", None))?;
+            let rows = self
+                .rows
+                .get(ragged)
+                .ok_or_else(|| StrategyError::new("rows are counted before they are grouped", None))?;
             self.local.offsets.push((rows.local, starts));
         }
         self.forms[value.index()].push(Form { layout: Layout::default(), value: starts });
@@ -363,7 +369,8 @@ impl Partitioner<'_> {
         let own = self.own(rows).clone();
         let form = self.form(rows, &own)?;
         let ty = self.local_type(&node.ty, &layout);
-        let place = self.local.add_ordered(Op::Invert, &[form.value], &ty.axes, &node.name).expect("a place for each row");
+        let place =
+            self.local.add_ordered(Op::Invert, &[form.value], &ty.axes, &node.name).expect("a place for each row");
         self.forms[value.index()].push(Form { layout: layout.on(&node.ty.axes), value: place });
         Ok(())
     }
@@ -373,7 +380,8 @@ impl Partitioner<'_> {
     fn gather(&mut self, value: ValueId, axis: AxisId) -> Result<(), StrategyError> {
         let node = self.whole.node(value);
         let (x, index) = (node.operands[0], node.operands[1]);
-        let rows = [self.whole.ragged_axis(&self.whole.ty(index).axes), Some(axis).filter(|a| self.whole.is_ragged(*a))];
+        let rows =
+            [self.whole.ragged_axis(&self.whole.ty(index).axes), Some(axis).filter(|a| self.whole.is_ragged(*a))];
         let by_own_numbers = rows[1].is_some() || rows[0].is_some() && self.is_of_tokens(x, axis);
         if by_own_numbers {
             return self.gather_rows(value, axis);
@@ -388,7 +396,8 @@ impl Partitioner<'_> {
         joint.cut.retain(|_, dims| !dims.is_empty());
         joint.partial.retain(|d| !group.contains(d));
         joint.cut.insert(axis, group.clone());
-        let x_form = self.form(x, &Layout { partial: self.kept_sums(x, &joint), ..joint.on(&self.whole.ty(x).axes.clone()) })?;
+        let x_form =
+            self.form(x, &Layout { partial: self.kept_sums(x, &joint), ..joint.on(&self.whole.ty(x).axes.clone()) })?;
         let index_form = self.form(index, &joint.on(&self.whole.ty(index).axes.clone()))?;
         let looked_up = self.masked_gather(value, axis, &joint, &x_form, &index_form);
         let mut layout = joint.on(&node.ty.axes);
@@ -413,7 +422,8 @@ impl Partitioner<'_> {
         let x = self.varied(node.operands[0], x, &dims);
         let result = self.local_type(&node.ty, joint);
         let graph = &mut self.local;
-        let integer = |graph: &mut forebay_ir::Graph, n: f64| graph.push(Op::Const(n), vec![], Type::new(DType::I32, []), "c");
+        let integer =
+            |graph: &mut forebay_ir::Graph, n: f64| graph.push(Op::Const(n), vec![], Type::new(DType::I32, []), "c");
         let (size, zero, last) = (integer(graph, part), integer(graph, 0.0), integer(graph, part - 1.0));
         let add = |graph: &mut forebay_ir::Graph, op: Op, operands: &[ValueId], what: &str| {
             let name = format!("{}.{what}", node.name);
@@ -452,7 +462,10 @@ impl Partitioner<'_> {
         let ragged = Some(axis).filter(|a| self.whole.is_ragged(*a)).or_else(|| self.whole.ragged_axis(&index_axes));
         let ragged = ragged.expect("one of the two has rows");
         let Some(rows) = self.rows.get(&ragged) else {
-            return Err(StrategyError::new(format!("rows `{}` that come from another segment cannot be shared", self.whole.axis(ragged).name), None));
+            return Err(StrategyError::new(
+                format!("rows `{}` that come from another segment cannot be shared", self.whole.axis(ragged).name),
+                None,
+            ));
         };
         let tokens = rows.tokens.clone();
         let parent = self.whole.ragged_parent(ragged).expect("ragged axes have parents");
@@ -463,7 +476,11 @@ impl Partitioner<'_> {
         joint.partial.retain(|d| !tokens.contains(d));
         let x_wanted = Layout { partial: self.kept_sums(x, &joint), ..joint.on(&x_axes) }.with(axis, &tokens);
         let index_own = self.own(index).on(&index_axes);
-        let index_wanted = if index_own.of(ragged).is_empty() { self.by_tokens(&index_own, &index_axes, &tokens) } else { index_own.with(parent, &[]).with(ragged, &tokens) };
+        let index_wanted = if index_own.of(ragged).is_empty() {
+            self.by_tokens(&index_own, &index_axes, &tokens)
+        } else {
+            index_own.with(parent, &[]).with(ragged, &tokens)
+        };
         let forms = [self.form(x, &x_wanted)?, self.form(index, &index_wanted)?];
         let mut layout = Layout { partial: joint.partial.clone(), ..joint.clone() };
         index_wanted.cut.iter().for_each(|(a, d)| drop(layout.cut.insert(*a, d.clone())));

@@ -38,8 +38,10 @@ pub struct Strategy {
     pub zero: u32,
     /// The order of forward and backward passes in a pipeline.
     pub schedule: Schedule,
-    /// Layers of each stage (of each chunk of each stage, chunk by chunk), instead of an even cut.
+    /// Layers of each part of a pipeline (stage by stage, chunk by chunk), instead of an even cut.
     pub stages: Option<Vec<u32>>,
+    /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
+    pub max_tokens_per_rank: Option<u64>,
 }
 
 /// How attention works when ranks share the positions of a row.
@@ -77,6 +79,7 @@ impl Default for Strategy {
             zero: 0,
             schedule: Schedule::OneFOneB,
             stages: None,
+            max_tokens_per_rank: None,
         }
     }
 }
@@ -106,8 +109,23 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 14] =
-    ["dp", "tp", "sp", "ep", "etp", "cp", "cp_algo", "pp", "vpp", "micro", "mbs", "zero", "schedule", "stages"];
+const KEYS: [&str; 15] = [
+    "dp",
+    "tp",
+    "sp",
+    "ep",
+    "etp",
+    "cp",
+    "cp_algo",
+    "pp",
+    "vpp",
+    "micro",
+    "mbs",
+    "zero",
+    "schedule",
+    "stages",
+    "max_tokens_per_rank",
+];
 
 impl Strategy {
     /// Reads `dp=2,tp=2,ep=4,zero=1`. Stages are separated by `/`: `stages=4/5/5/4`.
@@ -157,6 +175,7 @@ impl Strategy {
             "vpp" => self.vpp = degree()?,
             "micro" => self.micro = Some(degree()?),
             "mbs" => self.mbs = Some(degree()?),
+            "max_tokens_per_rank" => self.max_tokens_per_rank = Some(degree()?.into()),
             "sp" => match value {
                 "0" | "false" => self.sp = false,
                 "1" | "true" => self.sp = true,
@@ -169,6 +188,10 @@ impl Strategy {
             "cp_algo" => match value {
                 "ulysses" => self.cp_algo = CpAlgo::Ulysses,
                 "gather" => self.cp_algo = CpAlgo::Gather,
+                "ring" | "hybrid" => {
+                    let message = format!("cp_algo = {value} is not supported yet");
+                    return Err(StrategyError::new(message, Some("use ulysses or gather".to_string())));
+                }
                 _ => return wrong("ulysses or gather"),
             },
             "schedule" => match value {
@@ -185,7 +208,8 @@ impl Strategy {
             }
             _ => {
                 let near = KEYS.into_iter().find(|k| k.starts_with(key) || key.starts_with(k));
-                let help = near.map_or_else(|| format!("keys are {}", KEYS.join(", ")), |k| format!("did you mean `{k}`?"));
+                let help =
+                    near.map_or_else(|| format!("keys are {}", KEYS.join(", ")), |k| format!("did you mean `{k}`?"));
                 return Err(StrategyError::new(format!("there is no strategy key `{key}`"), help));
             }
         }
@@ -227,6 +251,7 @@ impl fmt::Display for Strategy {
         parts.extend(self.micro.map(|n| format!("micro={n}")));
         parts.extend(self.mbs.map(|n| format!("mbs={n}")));
         parts.extend((self.pp > 1 && self.schedule == Schedule::Gpipe).then(|| "schedule=gpipe".to_string()));
+        parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
             parts.push(format!("stages={}", stages.iter().map(u32::to_string).collect::<Vec<_>>().join("/")));
         }

@@ -79,10 +79,13 @@ impl Cx<'_> {
                 let parts = self.group.iter().map(|&r| self.operands[r][0].data.clone()).collect();
                 Tensor::new(dims, self.joined(parts, into))
             }
-            CommKind::ReduceScatter { from, .. } => Tensor::new(dims, self.part(&self.reduced(ReduceKind::Sum), from, self.own)),
+            CommKind::ReduceScatter { from, .. } => {
+                Tensor::new(dims, self.part(&self.reduced(ReduceKind::Sum), from, self.own))
+            }
             CommKind::Shard { from, .. } => Tensor::new(dims, self.part(&mine().data, from, self.own)),
             CommKind::AllToAll { split, join } => {
-                let parts = self.group.iter().map(|&r| self.part(&self.operands[r][0].data, split.0, self.own)).collect();
+                let parts =
+                    self.group.iter().map(|&r| self.part(&self.operands[r][0].data, split.0, self.own)).collect();
                 Tensor::new(dims, self.joined(parts, join.1))
             }
             CommKind::Dispatch { from, .. } => self.rows(&dims, from.1, true),
@@ -145,11 +148,14 @@ impl Cx<'_> {
                 let mut at = self.starts[self.group[owner]][with_owner][group] as usize;
                 for source in 0..n {
                     let rows = counts.data[source * own_groups + group] as usize;
-                    let with_source = self.starts[self.group[source]][with_sources][owner * own_groups + group] as usize;
-                    let (from, to) = if there { ((source, with_source), (owner, at)) } else { ((owner, at), (source, with_source)) };
+                    let with_source =
+                        self.starts[self.group[source]][with_sources][owner * own_groups + group] as usize;
+                    let (from, to) =
+                        if there { ((source, with_source), (owner, at)) } else { ((owner, at), (source, with_source)) };
                     if to.0 == self.own {
                         let data = &self.operands[self.group[from.0]][0].data;
-                        result[to.1 * row..(to.1 + rows) * row].copy_from_slice(&data[from.1 * row..(from.1 + rows) * row]);
+                        result[to.1 * row..(to.1 + rows) * row]
+                            .copy_from_slice(&data[from.1 * row..(from.1 + rows) * row]);
                     }
                     at += rows;
                 }

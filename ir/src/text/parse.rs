@@ -264,7 +264,8 @@ impl<'a> Body<'a> {
             cursor.expect("=")?;
             let start = cursor.start();
             let size = u32::try_from(cursor.number("how many ranks")?).ok().filter(|n| *n > 0);
-            let size = size.ok_or_else(|| Fault::new(start..cursor.end(), "a mesh dimension has 1 to 2^32 - 1 ranks"))?;
+            let size =
+                size.ok_or_else(|| Fault::new(start..cursor.end(), "a mesh dimension has 1 to 2^32 - 1 ranks"))?;
             self.scope.graph.mesh.push(MeshDim { name: name.text, size });
             if !cursor.eat(",") {
                 return cursor.expect_end();

@@ -71,9 +71,10 @@ impl Scope {
         let mut dims = vec![];
         loop {
             let name = cursor.name("a mesh dimension")?;
-            let dim = self.graph.mesh.iter().position(|d| d.name == name.text).ok_or_else(|| {
-                Fault::new(name.range, format!("there is no mesh dimension `{}`", shown(&name.text)))
-            })?;
+            let dim =
+                self.graph.mesh.iter().position(|d| d.name == name.text).ok_or_else(|| {
+                    Fault::new(name.range, format!("there is no mesh dimension `{}`", shown(&name.text)))
+                })?;
             dims.push(dim as u32);
             if !cursor.eat(",") {
                 return Ok(dims);

@@ -1,0 +1,109 @@
+//! `--strategy`: several ranks on one machine.
+
+use crate::{Bench, SMALL};
+
+fn losses(bench: &Bench, args: &[&str]) -> Vec<f64> {
+    let all = [&["--json", "--dtype", "f64", "--steps", "4"], args].concat();
+    let run = bench.train(&all).ok();
+    run.losses().into_iter().map(|(_, bits)| f64::from_bits(bits)).collect()
+}
+
+fn near(have: &[f64], want: &[f64]) {
+    assert_eq!(have.len(), want.len());
+    let apart = have.iter().zip(want).fold(0.0_f64, |m, (a, b)| m.max((a - b).abs()));
+    assert!(apart < 1e-11, "{have:?}, not {want:?}");
+}
+
+#[test]
+fn ranks_print_the_losses_of_one() {
+    let bench = Bench::new();
+    let alone = losses(&bench, &["--micro-batches", "2", "--save", "alone"]);
+    near(&losses(&bench, &["--strategy", "dp=2,ep=2,zero=1", "--save", "a"]), &alone);
+    bench.write("s.toml", "tp = 2\nep = 2\nmicro = 2\n");
+    near(&losses(&bench, &["--strategy", "s.toml", "--save", "b"]), &alone);
+}
+
+/// A checkpoint does not know how many ranks made it.
+#[test]
+fn a_run_goes_on_with_another_strategy() {
+    let bench = Bench::new();
+    let whole = losses(&bench, &["--micro-batches", "2", "--save", "whole"]);
+    let first = ["--json", "--dtype", "f64", "--steps", "2", "--strategy", "dp=2,zero=3,ep=2", "--save", "run"];
+    let steps = ["--lr-schedule", "constant", "--warmup", "1"];
+    let alone = losses(&bench, &[&steps[..], &["--micro-batches", "2", "--save", "constant"]].concat());
+    let begun = bench.train(&[&first[..], &steps].concat()).ok();
+    let begun: Vec<f64> = begun.losses().into_iter().map(|(_, bits)| f64::from_bits(bits)).collect();
+    near(&begun, &alone[..2]);
+    let rest = losses(&bench, &[&steps[..], &["--resume", "run", "--strategy", "tp=2,pp=2,micro=2"]].concat());
+    near(&rest, &alone[2..]);
+    assert_ne!(whole, alone);
+}
+
+#[test]
+fn strategies_that_cannot_be_say_what_can() {
+    let bench = Bench::new();
+    let compile = |strategy: &str| {
+        bench.run(
+            &[&["compile", "model.moe", "-o", "x.plan", "--strategy", strategy], &SMALL[..SMALL.len() - 2]].concat(),
+        )
+    };
+    let three = ["compile", "model.moe", "-o", "x.plan", "--set", "experts=4", "--strategy", "dp=3,ep=3,micro=1,mbs=1"];
+    bench.run(&three).fails(&["has 4 experts, which do not divide over ep = 3", "use ep = 2, 4"]);
+    compile("tp=8").fails(&["do not divide over tp = 8", "use tp = 2, 4"]);
+    compile("pp=9").fails(&["2 layers do not fill the 9 parts", "pp × vpp = 2 or less"]);
+    compile("pp=2,vpp=2").fails(&["2 layers do not fill the 4 parts"]);
+    compile("vpp=2").fails(&["there is one stage"]);
+    compile("ep=3,dp=2").fails(&["does not divide the 2 ranks of a stage", "ep can be 1, 2"]);
+    compile("etp=4,tp=2,dp=2").fails(&["etp = 4 does not divide tp = 2"]);
+    compile("dp=3").fails(&["a batch of 4 rows is not dp = 3"]);
+    for (strategy, part) in [
+        ("dp", "`dp` is not `key=value`"),
+        ("dp=0", "`dp` is a number of at least 1, not `0`"),
+        ("dp=2,dp=2", "`dp` is given twice"),
+        ("dpp=2", "did you mean `dp`?"),
+        ("cp_algo=ring", "not supported yet"),
+        ("zero=4", "`zero` is 0, 1, 2 or 3"),
+        ("no.toml", "cannot read it"),
+    ] {
+        compile(strategy).exits(2, &[part]);
+    }
+    bench
+        .run(
+            &[
+                &["compile", "model.moe", "-o", "x.plan", "--strategy", "dp=2", "--devices", "4"],
+                &SMALL[..SMALL.len() - 2],
+            ]
+            .concat(),
+        )
+        .fails(&["makes 2 ranks", "there are 4 devices"]);
+    assert!(!bench.path("x.plan").exists());
+}
+
+#[test]
+fn plans_of_ranks_are_shown_and_run() {
+    let bench = Bench::new();
+    let settings = &SMALL[..SMALL.len() - 2];
+    let strategy = ["--strategy", "dp=2,tp=2,ep=4", "--devices", "4", "--steps", "2", "--dtype", "f64"];
+    bench.run(&[&["compile", "model.moe", "-o", "x.plan"], &strategy[..], settings].concat()).ok();
+    let shown = bench.run(&["plan", "show", "x.plan", "--rank", "3"]).ok().stdout;
+    for part in ["all_to_all_v", "reduce_scatter", "all_gather"] {
+        assert!(shown.contains(part), "`{part}` is not in:\n{shown}");
+    }
+    bench.run(&["plan", "show", "x.plan", "--rank", "4"]).fails(&["its 4 ranks count from 0"]);
+    bench.run(&["plan", "verify", "x.plan"]).ok();
+    let run = bench.run(&["run", "x.plan", "--data", "text.txt", "--json", "--save", "r"]).ok();
+    assert_eq!(run.losses().len(), 2);
+    let sharded = [&["compile", "model.moe", "--emit", "sharded"], &strategy[..2], settings].concat();
+    let sharded = bench.run(&sharded).ok().stdout;
+    for part in ["mesh dp = 2, tp = 2", "= dispatch ", "= combine ", "= reduce_scatter "] {
+        assert!(sharded.contains(part), "`{part}` is not in:\n{sharded}");
+    }
+}
+
+/// Rows that a rank has no room for stop the run.
+#[test]
+fn too_many_rows_for_a_rank_stop_the_run() {
+    let bench = Bench::new();
+    let few = ["--strategy", "dp=2,ep=2,max_tokens_per_rank=8", "--steps", "1", "--save", "r"];
+    bench.train(&few).fails(&["8"]);
+}
