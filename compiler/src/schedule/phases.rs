@@ -227,7 +227,7 @@ impl<'a> Scheduler<'a> {
     ) {
         let mesh = &cx.sharded.mesh;
         let sizes: Vec<String> = dims.iter().map(u64::to_string).collect();
-        let name = format!("sum.{of}[{}].{}", sizes.join("x"), mesh.describe(group).replace(" × ", "."));
+        let name = format!("sum.{of}[{}].{}", sizes.join("x"), mesh.named(group, "."));
         let program =
             self.programs.get(&name, &SavedLayout::default(), || optimizer::all_reduced(dims, group, &mesh.dims, of));
         let slots = program.bind(shared, |want, _, _| match want {

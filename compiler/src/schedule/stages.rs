@@ -205,3 +205,49 @@ pub fn order(schedule: Schedule, stage: &Stage, micro_batches: u32) -> Result<Ve
     order.extend(backward.skip(units as usize - ahead));
     Ok(order)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `F0 F1 B0`, and with several chunks `F0.1` for micro-batch 0 through chunk 1.
+    fn shown(number: u32, of: u32, chunks: u32, schedule: Schedule, micro_batches: u32) -> String {
+        let chunk = Chunk { layers: 0..1, receives: None, sends: None };
+        let chunks = vec![chunk; chunks as usize];
+        let stage = Stage { number, of, chunks, params: vec![], states: vec![], tied: BTreeMap::new() };
+        let several = stage.chunks.len() > 1;
+        let name = |what: &str, m: u32, c: u32| if several { format!("{what}{m}.{c}") } else { format!("{what}{m}") };
+        let work = order(schedule, &stage, micro_batches).unwrap();
+        let work = work.into_iter().map(|w| match w {
+            Work::Forward(m, c) => name("F", m, c),
+            Work::Backward(m, c) => name("B", m, c),
+        });
+        work.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn one_forward_one_backward() {
+        let order = |stage| shown(stage, 3, 1, Schedule::OneFOneB, 4);
+        assert_eq!(order(0), "F0 F1 F2 B0 F3 B1 B2 B3");
+        assert_eq!(order(1), "F0 F1 B0 F2 B1 F3 B2 B3");
+        assert_eq!(order(2), "F0 B0 F1 B1 F2 B2 F3 B3");
+        assert_eq!(shown(0, 3, 1, Schedule::OneFOneB, 1), "F0 B0");
+        assert_eq!(shown(0, 2, 1, Schedule::Gpipe, 2), "F0 F1 B0 B1");
+    }
+
+    /// Figure 4 of arXiv 2104.04473, with two stages.
+    #[test]
+    fn interleaved() {
+        let order = |stage| shown(stage, 2, 2, Schedule::OneFOneB, 4);
+        assert_eq!(order(1), "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0");
+        assert!(order(0).starts_with("F0.0 F1.0 F0.1 F1.1 F2.0 B0.1"), "{}", order(0));
+    }
+
+    #[test]
+    fn micro_batches_that_cannot_be_interleaved_are_refused() {
+        let chunk = Chunk { layers: 0..1, receives: None, sends: None };
+        let stage =
+            Stage { number: 0, of: 2, chunks: vec![chunk; 2], params: vec![], states: vec![], tied: BTreeMap::new() };
+        assert!(order(Schedule::OneFOneB, &stage, 3).unwrap_err().to_string().contains("multiple of 2"));
+    }
+}

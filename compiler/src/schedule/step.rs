@@ -90,8 +90,7 @@ impl Scheduler<'_> {
     #[allow(clippy::too_many_arguments, reason = "what, over which ranks, from where to where")]
     fn sum_scalars(&mut self, cx: &Cx, shared: &mut Shared, n: u64, group: &[u32], from: Bind, to: Bind, layer: u32) {
         let (mesh, wide) = (&cx.sharded.mesh, self.wide);
-        let over =
-            if group.is_empty() { String::new() } else { format!(".{}", mesh.describe(group).replace(" × ", ".")) };
+        let over = if group.is_empty() { String::new() } else { format!(".{}", mesh.named(group, ".")) };
         let program = self.programs.get(&format!("sum.{n}{over}"), &SavedLayout::default(), || {
             optimizer::sum_of_scalars(n, group, &mesh.dims, wide)
         });

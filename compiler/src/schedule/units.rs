@@ -64,7 +64,7 @@ impl Scheduler<'_> {
         let (mesh, wide, narrow) = (&cx.sharded.mesh, self.wide, self.narrow);
         let group = &cx.layout.groups[g];
         let unit = &group.units[u];
-        let name = format!("optimizer.gather.{}.{}", unit.elements, mesh.describe(&group.sums).replace(" × ", "."));
+        let name = format!("optimizer.gather.{}.{}", unit.elements, mesh.named(&group.sums, "."));
         let program = self.programs.get(&name, &SavedLayout::default(), || {
             optimizer::gathered(unit.elements, &group.sums, &mesh.dims, wide, narrow)
         });
@@ -116,7 +116,7 @@ impl Scheduler<'_> {
             Keep::Shard => "reduce_scatter",
             Keep::Add => "reduce_scatter.add",
         };
-        let name = format!("optimizer.{what}.{elements}.{}", mesh.describe(&group.sums).replace(" × ", "."));
+        let name = format!("optimizer.{what}.{elements}.{}", mesh.named(&group.sums, "."));
         let program = self
             .programs
             .get(&name, &SavedLayout::default(), || optimizer::summed(elements, &group.sums, keep, &mesh.dims, wide));

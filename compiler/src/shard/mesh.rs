@@ -118,7 +118,12 @@ impl Mesh {
 
     /// Names of a group, for people: `dp.ep × tp`.
     pub fn describe(&self, group: &[u32]) -> String {
-        group.iter().map(|&d| self.dims[d as usize].name.as_str()).collect::<Vec<_>>().join(" × ")
+        self.named(group, " × ")
+    }
+
+    /// Names of a group with something between them, for names.
+    pub fn named(&self, group: &[u32], between: &str) -> String {
+        group.iter().map(|&d| self.dims[d as usize].name.as_str()).collect::<Vec<_>>().join(between)
     }
 }
 
@@ -156,4 +161,48 @@ fn name(kind: (Dense, Sparse), all: &[(Dense, Sparse)]) -> String {
 /// `1, 2, 4`: what divides n.
 pub(super) fn divisors(n: u32) -> String {
     (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and sizes of a strategy's mesh.
+    fn dims(strategy: &str) -> String {
+        let mesh = Strategy::parse(strategy).unwrap().mesh().unwrap_or_else(|e| panic!("{strategy}: {e}"));
+        mesh.dims.iter().map(|d| format!("{}={}", d.name, d.size)).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn both_foldings_are_runs_of_dimensions() {
+        assert_eq!(dims("dp=1"), "");
+        assert_eq!(dims("dp=2,tp=4"), "dp=2 tp=4");
+        assert_eq!(dims("dp=4,tp=2,ep=4"), "dp.edp=2 dp.ep=2 tp=2");
+        assert_eq!(dims("dp=4,tp=2,ep=4,etp=2,pp=3"), "pp=3 dp=4 tp=2");
+        assert_eq!(dims("cp=2,tp=4,ep=2,etp=2"), "cp=2 tp.ep=2 tp.etp=2");
+        // The published layout of Pangu Ultra MoE: experts over TP8 × 4 nodes.
+        assert_eq!(dims("tp=8,ep=32,dp=64,pp=16"), "pp=16 dp.edp=16 dp.ep=4 tp=8");
+    }
+
+    #[test]
+    fn every_degree_is_as_large_as_asked_for() {
+        for text in ["dp=4,tp=2,ep=4", "dp=8,cp=2,tp=4,ep=16,etp=2", "dp=3,tp=2,ep=6", "cp=4,ep=2"] {
+            let strategy = Strategy::parse(text).unwrap();
+            let mesh = strategy.mesh().unwrap();
+            let dense = [(Dense::Dp, strategy.dp), (Dense::Cp, strategy.cp), (Dense::Tp, strategy.tp)];
+            for (kind, n) in dense {
+                assert_eq!(mesh.ranks(&mesh.dense(kind)), u64::from(n), "{text}: {kind:?}");
+            }
+            for (kind, n) in [(Sparse::Ep, strategy.ep), (Sparse::Etp, strategy.etp)] {
+                assert_eq!(mesh.ranks(&mesh.sparse(kind)), u64::from(n), "{text}: {kind:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn foldings_that_cut_across_each_other_are_refused() {
+        let refused = |text: &str| Strategy::parse(text).unwrap().mesh().unwrap_err().to_string();
+        assert!(refused("dp=6,tp=2,ep=3").contains("cut across"), "{}", refused("dp=6,tp=2,ep=3"));
+        assert!(refused("dp=2,ep=4").contains("does not divide the 2 ranks"), "{}", refused("dp=2,ep=4"));
+    }
 }

@@ -268,7 +268,7 @@ impl<'a> Partitioner<'a> {
             return *known;
         }
         let size = self.whole.size(axis) / self.mesh.ranks(dims);
-        let name = format!("{}_{}", self.whole.axis(axis).name, self.mesh.describe(dims).replace(" × ", "_"));
+        let name = format!("{}_{}", self.whole.axis(axis).name, self.mesh.named(dims, "_"));
         let label = self.whole.axis(axis).label.clone();
         let new = self.local.add_axis(&name, Extent::Fixed(size), label);
         self.cut_axes.insert((axis, dims.to_vec()), new);
@@ -299,12 +299,7 @@ impl<'a> Partitioner<'a> {
         let wanted = Op::Comm(Box::new(Comm { group: group.to_vec(), kind: CommKind::Coordinate }));
         match self.local.values().find(|&v| self.local.node(v).op == wanted) {
             Some(known) => known,
-            None => self.collective(
-                CommKind::Coordinate,
-                group,
-                &[],
-                &format!("rank.{}", self.mesh.describe(group).replace(" × ", ".")),
-            ),
+            None => self.collective(CommKind::Coordinate, group, &[], &format!("rank.{}", self.mesh.named(group, "."))),
         }
     }
 
