@@ -41,7 +41,7 @@ pub enum CommError {
     Stalled {
         /// How long it waited.
         limit: Duration,
-        /// Who is missing.
+        /// The ranks that did not wait themselves; those that it waited for when all did.
         missing: Vec<u32>,
     },
     /// The data do not fit.

@@ -15,7 +15,7 @@ use super::{pieces, rows};
 use crate::pool::Pool;
 use forebay_plan::{Kernel, MeshDim, Plan, ReduceOp};
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub struct World {
     inboxes: Vec<Inbox>,
     /// The rank that gave up first, plus 1; 0 when none has.
     failed: AtomicU32,
+    /// For each rank: does it wait for others?
+    waiting: Vec<AtomicBool>,
     stall: Duration,
 }
 
@@ -113,7 +115,8 @@ pub fn connect(plan: &Plan, stall: Duration) -> Vec<Link> {
         *meeting = Meeting::new(members);
     }
     let inboxes = (0..count).map(|_| Inbox::default()).collect();
-    let world = Arc::new(World { meetings, inboxes, failed: AtomicU32::new(0), stall });
+    let waiting = (0..count).map(|_| AtomicBool::new(false)).collect();
+    let world = Arc::new(World { meetings, inboxes, failed: AtomicU32::new(0), waiting, stall });
     let link = |(rank, groups)| Link {
         world: Arc::clone(&world),
         rank,
@@ -171,8 +174,26 @@ impl World {
         }
     }
 
-    /// Sleeps until something `happens` to what a lock guards, or everything ends.
+    /// A rank sleeps until something `happens` to what a lock guards, or everything ends.
     fn wait<'a, T>(
+        &self,
+        rank: u32,
+        guard: MutexGuard<'a, T>,
+        bell: &Condvar,
+        happens: impl Fn(&T) -> bool,
+        missing: impl Fn(&T) -> Vec<u32>,
+    ) -> Result<MutexGuard<'a, T>, CommError> {
+        if happens(&guard) {
+            return Ok(guard);
+        }
+        let waiting = &self.waiting[rank as usize];
+        waiting.store(true, Ordering::SeqCst);
+        let result = self.sleep(guard, bell, happens, missing);
+        waiting.store(false, Ordering::SeqCst);
+        result
+    }
+
+    fn sleep<'a, T>(
         &self,
         mut guard: MutexGuard<'a, T>,
         bell: &Condvar,
@@ -184,7 +205,13 @@ impl World {
             self.check()?;
             let waited = begun.get_or_insert_with(Instant::now).elapsed();
             let Some(left) = self.stall.checked_sub(waited) else {
-                return Err(CommError::Stalled { limit: self.stall, missing: missing(&guard) });
+                // Whom it waits for may itself wait for another: to blame is who does not wait.
+                let awake = |rank: &u32| !self.waiting[*rank as usize].load(Ordering::SeqCst);
+                let mut awake: Vec<u32> = (0..self.waiting.len() as u32).filter(awake).collect();
+                if awake.is_empty() {
+                    awake = missing(&guard);
+                }
+                return Err(CommError::Stalled { limit: self.stall, missing: awake });
             };
             guard = bell.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -212,7 +239,7 @@ impl World {
             let absent = meeting.members.iter().zip(&state.here).filter(|(_, here)| !**here);
             absent.map(|(member, _)| *member).collect()
         };
-        self.wait(state, &meeting.bell, |state| state.round != round, missing).map(drop)
+        self.wait(meeting.members[me], state, &meeting.bell, |state| state.round != round, missing).map(drop)
     }
 }
 
@@ -307,7 +334,7 @@ impl Transport for Link {
         let here = |channels: &Vec<Channel>| {
             channels.iter().any(|c| (c.from, c.number) == (from, number) && !c.waiting.is_empty())
         };
-        let mut channels = self.world.wait(channels, &inbox.bell, here, |_| vec![from])?;
+        let mut channels = self.world.wait(self.rank, channels, &inbox.bell, here, |_| vec![from])?;
         let channel = find(&mut channels, from, number);
         let message = channel.waiting.pop_front().expect("a message is here");
         bytes.copy_from_slice(&message);

@@ -6,7 +6,7 @@
 //! commit: the calls from the commit on
 //! ```
 //!
-//! Every rank of the plan is a thread of this process with an arena and workers of its own ([`rank`]); they meet in [`crate::comm`]. A plan for one rank runs on the
+//! Every rank of the plan is a thread of this process with an arena and workers of its own (`rank.rs`); they meet in [`crate::comm`]. A plan for one rank runs on the
 //! caller's thread.
 //!
 //! The order is the one that the plan gives: the calls of a phase one by one, the instructions of a program as they stand. That is a

@@ -168,13 +168,14 @@ fn a_rank_that_panics_ends_all() {
 #[test]
 fn a_rank_that_does_not_come_is_named() {
     let plan = forebay_plan::testing::pipeline();
-    let stall = Duration::from_millis(100);
+    let stall = Duration::from_millis(500);
     let options = ExecOptions { threads: 4, stall, ..ExecOptions::default() };
     let mut executor = Executor::new(&plan, &options).unwrap_or_else(|error| panic!("{error}"));
     let id = executor.phase_named("train").expect("it trains");
     let error = executor.on_all(&|rank| if rank.number == 1 { Ok(()) } else { rank.commit(id, 1) });
     let error = error.expect_err("nobody can go on").to_string();
-    assert!(error.contains("it waited 100ms for rank 1"), "{error}");
+    // (Whoever noticed it first: that rank waits for rank 1, or for one that does.)
+    assert!(error.contains("it waited 500ms for rank 1"), "{error}");
 }
 
 #[test]
