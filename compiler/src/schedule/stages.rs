@@ -178,7 +178,7 @@ pub enum Work {
 pub fn order(schedule: Schedule, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>, StrategyError> {
     let (stages, chunks) = (stage.of, stage.chunks.len() as u32);
     let units = micro_batches * chunks;
-    if chunks > 1 && micro_batches % stages != 0 {
+    if chunks > 1 && !micro_batches.is_multiple_of(stages) {
         return Err(StrategyError::new(
             format!("{micro_batches} micro-batches cannot be interleaved over pp = {stages} stages of {chunks} chunks"),
             Some(format!("use a multiple of {stages} micro-batches")),

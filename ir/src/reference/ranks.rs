@@ -20,12 +20,12 @@ pub(super) fn compute(graph: &Graph, machines: &mut [Machine], value: ValueId) {
         machines.iter().map(|m| node.operands.iter().map(|&o| m.value(o).clone()).collect()).collect();
     // Rows move between groups: where they start, on each rank.
     let starts: Vec<[Vec<f64>; 2]> = machines.iter_mut().map(|m| row_starts(graph, m, &comm.kind)).collect();
-    for rank in 0..machines.len() {
+    for (rank, machine) in machines.iter_mut().enumerate() {
         let group = group_of(graph, &comm.group, rank);
         let own = group.iter().position(|&r| r == rank).expect("a rank is in its group");
         let cx = Cx { graph, value, comm, group: &group, own, operands: &operands, starts: &starts };
         let tensor = cx.apply();
-        machines[rank].give(value, tensor);
+        machine.give(value, tensor);
     }
 }
 
