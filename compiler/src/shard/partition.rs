@@ -33,11 +33,11 @@ pub struct Note {
     pub collective: &'static str,
     /// Mesh dimensions.
     pub group: Vec<u32>,
-    /// How it lay, and how it is wanted.
+    /// How it lay before, and how it lies then.
     pub layouts: (String, String),
     /// The value for which it is wanted.
     pub wanted_by: String,
-    /// Bytes that a rank sends over links (ragged rows at their bound).
+    /// Bytes that a rank sends to others in the forward pass of a micro-batch. Of the rows of experts: when each expert gets as many.
     pub bytes: u64,
 }
 
@@ -85,7 +85,8 @@ pub(super) struct Partitioner<'a> {
     /// The dimensions of experts.
     pub expert_dims: Vec<u32>,
     pub expert_width_dims: Vec<u32>,
-    pub notes: Vec<Note>,
+    /// The collectives so far, each with the local value that it makes.
+    notes: Vec<(ValueId, Note)>,
     /// The value that is being made, for notes.
     pub current: ValueId,
     users: Vec<Vec<ValueId>>,
@@ -234,6 +235,29 @@ impl<'a> Partitioner<'a> {
         self.whole.bytes(value) / ranks.max(1)
     }
 
+    /// A collective that sends something, with a note of why. Bytes are those that a rank sends; `layouts` say how the value lies before and after.
+    pub fn send(
+        &mut self,
+        value: ValueId,
+        comm: Comm,
+        operands: &[ValueId],
+        layouts: (String, String),
+        bytes: u64,
+    ) -> ValueId {
+        let node = |v: ValueId| self.whole.node(v).name.clone();
+        let note = Note {
+            value: node(value),
+            collective: comm.name(),
+            group: comm.group.clone(),
+            layouts,
+            wanted_by: node(self.current),
+            bytes,
+        };
+        let local = self.collective(comm.kind, &comm.group, operands, &format!("{}.{}", note.value, note.collective));
+        self.notes.push((local, note));
+        local
+    }
+
     pub fn collective(&mut self, kind: CommKind, group: &[u32], operands: &[ValueId], name: &str) -> ValueId {
         let comm = Comm { group: group.to_vec(), kind };
         self.local.add(Op::Comm(Box::new(comm)), operands, name).unwrap_or_else(|e| panic!("a collective of `{name}`: {e}"))
@@ -279,9 +303,15 @@ impl<'a> Partitioner<'a> {
         }
         let mut graph = self.local;
         let hoisted = hoist::hoist(&mut graph);
+        let notes = self.notes.into_iter().filter(|(value, _)| hoisted.live[value.index()]);
+        let notes = notes.map(|(value, note)| match hoisted.gathered.contains(&value) {
+            true => Note { collective: "all_gather", ..note },
+            false => note,
+        });
+        let notes = notes.collect();
         let data = self.mesh.dense(Dense::Dp);
         let whole_params = self.whole.inputs.iter().filter(|i| i.role == InputRole::Param);
-        let gradient_sums = whole_params.zip(hoisted).map(|(input, varied)| {
+        let gradient_sums = whole_params.zip(hoisted.varied).map(|(input, varied)| {
             let cut = self.params[&input.value].dims();
             let mut dims: Vec<u32> = data.iter().copied().filter(|d| !cut.contains(d)).chain(varied).collect();
             dims.sort_unstable();
@@ -289,7 +319,7 @@ impl<'a> Partitioner<'a> {
             dims
         });
         let gradient_sums = gradient_sums.collect();
-        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes: self.notes })
+        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes })
     }
 }
 
