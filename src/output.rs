@@ -58,19 +58,25 @@ pub fn short(value: f64) -> String {
     format!("{value:.digits$}{}", UNITS[unit])
 }
 
-/// Rows of text in columns: the first to the left, the others to the right.
-#[derive(Debug, Default)]
+/// Rows of text in columns: the first (or as many as [`Table::left`] says) to the left, the others to the right.
+#[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
+    left: usize,
 }
 
 impl Table {
     /// With a heading.
     pub fn new(heading: &[&str]) -> Table {
-        let mut table = Table::default();
+        let mut table = Table { rows: vec![], left: 1 };
         table.row(heading.iter().map(|h| h.to_string()).collect());
         table.rule();
         table
+    }
+
+    /// With so many columns to the left.
+    pub fn left(self, columns: usize) -> Table {
+        Table { left: columns, ..self }
     }
 
     /// Adds a row.
@@ -95,7 +101,8 @@ impl Table {
             } else {
                 let cells = row.iter().enumerate().map(|(c, text)| {
                     let pad = " ".repeat(widths[c] - text.chars().count());
-                    if c == 0 { format!("{text}{pad}") } else { format!("  {pad}{text}") }
+                    let gap = if c == 0 { "" } else { "  " };
+                    if c < self.left { format!("{gap}{text}{pad}") } else { format!("{gap}{pad}{text}") }
                 });
                 cells.collect()
             };

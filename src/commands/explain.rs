@@ -1,5 +1,6 @@
 //! `forebay explain`
 
+use super::sharding;
 use crate::args::{ModelArgs, RewriteArgs};
 use crate::failure::Failure;
 use crate::model::ModelFile;
@@ -12,14 +13,16 @@ use forebay_ir::Graph;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Explain what rewriting made of a model: which fused ops, by which rules, at what cost
+/// Explain what rewriting made of a model (which fused ops, by which rules, at what cost), or how ranks share it
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   forebay explain model.moe
   forebay explain model.moe --block layers
   forebay explain model.moe --block layers --node attention.o
-  forebay explain model.moe --rewrite without=attention --json")]
+  forebay explain model.moe --rewrite without=attention --json
+  forebay explain model.moe --sharding --strategy dp=2,tp=2,ep=4,zero=1
+  forebay explain model.moe --sharding --strategy tp=2 --block layers --json")]
 pub struct Args {
     /// The model file, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
@@ -30,6 +33,10 @@ pub struct Args {
     /// One value, with its whole chain of rules
     #[arg(long, value_name = "N")]
     node: Option<String>,
+    /// How the ranks of --strategy share the model instead: how parameters and values between layers lie, which collective is where and why, and
+    /// what a rank sends and keeps
+    #[arg(long, conflicts_with_all = ["node", "rewrite", "numerics", "device"])]
+    sharding: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -45,6 +52,9 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let model = file.training(&options)?;
+    if args.sharding {
+        return sharding::explain(&model, &options, args.block.as_deref(), args.json);
+    }
     let graphs = graphs(&model, &options)?;
     let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
     let mut fused: Vec<String> = vec![];

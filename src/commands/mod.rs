@@ -9,4 +9,5 @@ pub mod generate;
 pub mod plan;
 pub mod rules;
 pub mod run;
+pub mod sharding;
 pub mod train;

@@ -50,3 +50,99 @@ fn what_is_not_there_is_named() {
     let wanted = ["no fused op is called `nothing`", "attention.o", "param.next"];
     Bench::new().run(&["explain", "model.moe", "--node", "nothing"]).fails(&wanted);
 }
+
+/// `explain --sharding` of the tiny model, as JSON.
+fn shared(strategy: &str, arguments: &[&str]) -> Value {
+    let args = [&["explain", "model.moe", "--sharding", "--strategy", strategy, "--json"], arguments].concat();
+    serde_json::from_str(&Bench::new().run(&args).ok().stdout).expect("JSON")
+}
+
+fn texts(list: &Value, keys: &[&str]) -> Vec<String> {
+    let line = |item: &Value| keys.iter().map(|k| item[k].as_str().unwrap()).collect::<Vec<_>>().join(" | ");
+    list.as_array().unwrap().iter().map(line).collect()
+}
+
+/// Four ranks: heads, hidden widths and the vocabulary over two, experts over all four.
+#[test]
+fn sharding_says_how_parameters_and_carries_lie() {
+    let all = shared("dp=2,tp=2,ep=4,zero=1", &["--block", "layers"]);
+    assert_eq!((&all["ranks"], texts(&all["mesh"], &["name"])), (&4.into(), vec!["dp".to_string(), "tp".to_string()]));
+    let layers = &all["segments"][0];
+    assert_eq!((&layers["segment"], &layers["layers"]), (&"layers".into(), &4.into()));
+    let lies = texts(&layers["parameters"], &["name", "lies", "gradient_over"]);
+    for line in [
+        "rms_norm.gain | whole | dp × tp",
+        "attention.wo | kv/tp | dp",
+        "moe.up | e/dp × tp | ",
+        "moe.shared.up | f_2/tp | dp",
+    ] {
+        assert!(lies.iter().any(|l| l == line), "{line}: {lies:?}");
+    }
+    let experts = layers["parameters"].as_array().unwrap().iter().find(|p| p["name"] == "moe.up").unwrap();
+    assert_eq!(experts["bytes_on_a_rank"], 8 / 4 * 128 * 256 * 4);
+    assert_eq!(texts(&layers["carries"], &["way", "name", "lies"]), ["in | x | seq/tp", "out | x | seq/tp"]);
+}
+
+/// The two gathers and two scatters of a layer (arXiv 2205.05198), and the experts' rows there and back.
+#[test]
+fn sharding_says_what_is_sent_and_why() {
+    let all = shared("dp=2,tp=2,ep=4", &[]);
+    let segments = all["segments"].as_array().unwrap();
+    let layers = segments.iter().find(|s| s["segment"] == "layers").unwrap();
+    let sent = texts(&layers["collectives"], &["collective", "over", "wanted_by"]);
+    let wanted = [
+        "all_gather | tp | attention.q",
+        "reduce_scatter | tp | x_2",
+        "all_to_all | dp × tp | moe.contract_2",
+        "dispatch | dp × tp | moe.contract_2",
+        "combine | dp × tp | moe.gather",
+        "all_gather | tp | moe.shared.contract",
+        "reduce_scatter | tp | moe.add_2",
+    ];
+    assert_eq!(sent, wanted);
+    // Four rows of 128 positions on a data-parallel rank, half of the positions on each of its ranks, 128 numbers of four bytes, two experts a token.
+    let positions = 4 * 128 * 128 * 4 / 2;
+    let rows = 2 * positions * 3 / 4;
+    let bytes: Vec<u64> =
+        layers["collectives"].as_array().unwrap().iter().map(|c| c["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(bytes, [positions, positions, 3 * 2 * 4, rows, rows, positions, positions]);
+    // What a rank sends in all: for the layers, the embedding and the head.
+    let total = &all["stages"][0]["micro_batch"];
+    let scatter = total.as_array().unwrap().iter().find(|t| t["collective"] == "reduce_scatter").unwrap();
+    let scalars = 2 * 4 * 128 * 4 / 2;
+    assert_eq!(
+        (&scatter["times"], &scatter["bytes"]),
+        (&(4 * 2 + 1 + 2).into(), &((4 * 2 + 1) * positions + scalars).into())
+    );
+}
+
+#[test]
+fn sharding_is_a_table_for_people() {
+    let bench = Bench::new();
+    let one = bench.run(&["explain", "model.moe", "--sharding"]).ok().stdout;
+    assert!(one.starts_with("TinyMoE with dp=1: 1 rank\n") && one.contains("\na rank sends nothing\n"), "{one}");
+    let piped = bench.run(&["explain", "model.moe", "--sharding", "--strategy", "pp=2,tp=2"]).ok().stdout;
+    for line in [
+        "TinyMoE with tp=2,pp=2: 4 ranks, a mesh of pp = 2 × tp = 2\n",
+        "\nlayers, 4 layers\n",
+        "attention.wq     [d 128, kv 4, g 1, dh 32]  kv/tp   -                16,384    32.8 kB\n",
+        "\na rank of stage 0 sends  over  when                  times    bytes\n",
+        "\nsend                     pp    micro-batch, forward      1   262 kB\n",
+        "\na rank of stage 1 keeps ",
+    ] {
+        assert!(piped.contains(line), "{line} is not in:\n{piped}");
+    }
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused() {
+    let bench = Bench::new();
+    let explain = |args: &[&str]| bench.run(&[&["explain", "model.moe", "--sharding"], args].concat());
+    explain(&["--strategy", "tp=3"]).fails(&["`vocab`", "do not divide over tp = 3", "use tp = 2, 4"]);
+    explain(&["--block", "layer"]).fails(&["no segment of the name `layer`", "prologue, layers, epilogue"]);
+    explain(&["--node", "x"]).exits(2, &["--sharding"]);
+    // No rows of experts go anywhere, whatever else the same ranks share.
+    let choosing = example("expert-choice");
+    let choosing = choosing.to_str().expect("a path of text");
+    bench.run(&["explain", choosing, "--sharding", "--strategy", "tp=4,ep=2"]).fails(&["ep = 2", "has no experts"]);
+}

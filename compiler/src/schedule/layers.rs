@@ -160,12 +160,12 @@ impl Scheduler<'_> {
         let channel = About::Gradients.channel(chunk - u32::from(cx.stage.number == 0 && chunk > 0));
         for (peer, source) in each(receives).filter(flows) {
             let (elements, of) = cx.carry(source);
-            if !pass.gradients.contains_key(&source) {
+            let item = pass.gradients.get(&source).copied().unwrap_or_else(|| {
                 let item = shared.timeline.item(elements * of.bytes());
-                pass.gradients.insert(source, item);
                 self.zero(shared, elements, of, Bind::Item(item, 0), (source.layer as u32, micro_batch));
-            }
-            let (bind, at) = (Bind::Item(pass.gradients[&source], 0), (layers.start as u32, micro_batch));
+                item
+            });
+            let (bind, at) = (Bind::Item(item, 0), (layers.start as u32, micro_batch));
             self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
         }
     }

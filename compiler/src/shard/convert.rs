@@ -10,9 +10,9 @@
 //! ```
 
 use super::layout::{Form, Layout};
-use super::partition::{Note, Partitioner};
+use super::partition::Partitioner;
 use super::strategy::StrategyError;
-use forebay_ir::{AxisId, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
+use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
 
 impl Partitioner<'_> {
     /// A value in a layout.
@@ -120,24 +120,15 @@ impl Steps<'_, '_> {
 
     fn apply(&mut self, kind: CommKind, group: &[u32], operands: &[ValueId], layout: Layout, sent: u64) {
         let partitioner = &mut *self.partitioner;
-        let name = partitioner.whole.node(self.value).name.clone();
-        let comm = forebay_ir::Comm { group: group.to_vec(), kind: kind.clone() };
-        let note = Note {
-            value: name.clone(),
-            collective: comm.name(),
-            group: group.to_vec(),
-            layouts: (
-                self.form.layout.describe(partitioner.whole, partitioner.mesh),
-                self.wanted.describe(partitioner.whole, partitioner.mesh),
-            ),
-            wanted_by: partitioner.whole.node(partitioner.current).name.clone(),
-            bytes: sent,
+        let describe = |layout: &Layout| layout.describe(partitioner.whole, partitioner.mesh);
+        let layouts = (describe(&self.form.layout), describe(&layout));
+        let comm = Comm { group: group.to_vec(), kind };
+        let value = if comm.sends() {
+            partitioner.send(self.value, comm, operands, layouts, sent)
+        } else {
+            let name = format!("{}.{}", partitioner.whole.node(self.value).name, comm.name());
+            partitioner.collective(comm.kind, group, operands, &name)
         };
-        if comm.sends() {
-            partitioner.notes.push(note);
-        }
-        let name = format!("{name}.{}", comm.name());
-        let value = partitioner.collective(kind, group, operands, &name);
         self.form = Form { layout, value };
     }
 
@@ -155,19 +146,20 @@ impl Steps<'_, '_> {
             return Ok(());
         }
         let name = &whole.axis(ragged).name;
-        if self.partitioner.rows.get(&ragged).is_none() {
+        if !self.partitioner.rows.contains_key(&ragged) {
             return Err(StrategyError::new(
                 format!("rows `{name}` that come from another segment cannot be shared"),
                 None,
             ));
         }
         let group = if have.is_empty() { wanted.clone() } else { have.clone() };
-        let (owned, counts) = self.partitioner.owned_rows(ragged, &group);
+        let (owned, counts) = self.partitioner.owned_rows(self.value, ragged, &group);
         let local = self.partitioner.rows[&ragged].local;
         let own_parent = self.partitioner.cut_axis(parent, &group);
         let tokens = self.partitioner.rows[&ragged].tokens.clone();
         let (source, owner) = ((parent, local), (own_parent, owned));
-        let sent = self.partitioner.bytes(self.value, &self.form.layout);
+        let at_source = self.form.layout.clone().with(parent, &[]).with(ragged, &tokens);
+        let sent = self.partitioner.bytes(self.value, &at_source);
         let sent = sent - sent / self.ranks(&group);
         let operands = [self.form.value, counts];
         if have.is_empty() {
@@ -175,8 +167,7 @@ impl Steps<'_, '_> {
             let layout = self.form.layout.clone().with(parent, &group).with(ragged, &rest);
             self.apply(CommKind::Dispatch { from: source, into: owner }, &group, &operands, layout, sent);
         } else {
-            let layout = self.form.layout.clone().with(parent, &[]).with(ragged, &tokens);
-            self.apply(CommKind::Combine { from: owner, into: source }, &group, &operands, layout, sent);
+            self.apply(CommKind::Combine { from: owner, into: source }, &group, &operands, at_source, sent);
         }
         Ok(())
     }
@@ -273,7 +264,7 @@ impl Partitioner<'_> {
     /// counts[source, e']  = sizes, each rank's part for its own groups           all_to_all
     /// starts'[e' + 1]     = 0, running sums over e' of the sums over sources
     /// ```
-    fn owned_rows(&mut self, ragged: AxisId, group: &[u32]) -> (AxisId, ValueId) {
+    fn owned_rows(&mut self, value: ValueId, ragged: AxisId, group: &[u32]) -> (AxisId, ValueId) {
         if let Some(owned) = self.rows[&ragged].owned {
             return owned;
         }
@@ -298,7 +289,9 @@ impl Partitioner<'_> {
             .add_ordered(Op::Broadcast(vec![one]), &[sizes], &[one, parent], &format!("{name}.to_send"))
             .expect("a new axis of one element");
         let kind = CommKind::AllToAll { split: (parent, own), join: (one, source) };
-        let counts = self.collective(kind, group, &[ahead], &format!("{name}.counts"));
+        let layouts = ("own counts of all experts".to_string(), "all counts of own experts".to_string());
+        let bytes = (ranks - 1) * self.local.size(own) * DType::I32.bytes();
+        let counts = self.send(value, Comm { group: group.to_vec(), kind }, &[ahead], layouts, bytes);
         let graph = &mut self.local;
         let own_size = graph.size(own);
         let own_starts = graph.add_axis(&format!("{}_starts", graph.axis(own).name), Extent::Fixed(own_size + 1), None);

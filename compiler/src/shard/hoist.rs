@@ -11,10 +11,20 @@
 
 use forebay_ir::{Comm, CommKind, Graph, InputRole, Op, ValueId};
 
-/// Returns for each parameter, in order, the dimensions over which its gradient is now a sum.
-pub(super) fn hoist(graph: &mut Graph) -> Vec<Vec<u32>> {
+/// What has changed.
+pub(super) struct Hoisted {
+    /// For each parameter, in order, the dimensions over which its gradient is now a sum.
+    pub varied: Vec<Vec<u32>>,
+    /// The `unshard` values that have become an `all_gather`, as they were numbered before.
+    pub gathered: Vec<ValueId>,
+    /// For each value as it was numbered before: is it still there?
+    pub live: Vec<bool>,
+}
+
+pub(super) fn hoist(graph: &mut Graph) -> Hoisted {
     let params: Vec<ValueId> = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
     let varied = params.iter().map(|&p| strip(graph, p, None)).collect();
+    let mut gathered = vec![];
     for value in graph.values().collect::<Vec<_>>() {
         let Op::Comm(comm) = graph.node(value).op.clone() else { continue };
         let CommKind::Unshard { from, into } = comm.kind else { continue };
@@ -23,9 +33,10 @@ pub(super) fn hoist(graph: &mut Graph) -> Vec<Vec<u32>> {
         }
         graph.nodes[value.index()].op =
             Op::Comm(Box::new(Comm { group: comm.group, kind: CommKind::AllGather { from, into } }));
+        gathered.push(value);
     }
-    graph.prune();
-    varied
+    let live = graph.prune().iter().map(Option::is_some).collect();
+    Hoisted { varied, gathered, live }
 }
 
 /// Takes out of all readers of a value, if each is a `vary`, the dimensions that they have in common: exactly `only`, when that is given. Returns

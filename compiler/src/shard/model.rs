@@ -1,5 +1,6 @@
 //! A model's segments on the ranks of a strategy.
 
+use super::layout::Layout;
 use super::mesh::{Dense, Mesh};
 use super::partition::{Note, shard, shard_with_statistics};
 use super::strategy::{Strategy, StrategyError};
@@ -36,6 +37,8 @@ pub struct ShardedModel {
     pub sums: Vec<FxHashMap<(OutputRole, String), Vec<u32>>>,
     /// The same for the counts.
     pub count_sums: FxHashMap<String, Vec<u32>>,
+    /// For each segment how its inputs and its outputs lie, in their order.
+    pub layouts: Vec<(Vec<Layout>, Vec<Layout>)>,
     /// For each segment its collectives.
     pub notes: Vec<Vec<Note>>,
 }
@@ -52,6 +55,7 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
         params: vec![],
         sums: vec![],
         count_sums: FxHashMap::default(),
+        layouts: vec![],
         notes: vec![],
     };
     let mut of_segments: Vec<Vec<ParamShard>> = vec![];
@@ -67,6 +71,7 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
         });
         of_segments.push(params.collect());
         sharded.model.segments[s].forward = local.graph;
+        sharded.layouts.push((local.inputs, local.outputs));
         sharded.notes.push(local.notes);
     }
     sharded.params = of_params(model, &of_segments, &mesh)?;
@@ -76,7 +81,7 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
         sharded.count_sums = sums.into_iter().map(|((_, name), dims)| (name, dims)).collect();
         sharded.model.counts = Some(local.graph);
     }
-    if strategy.ep > 1 && !sharded.params.iter().any(|p| p.dims().iter().any(|&d| is_expert_dim(&mesh, d))) {
+    if strategy.ep > 1 && !sharded.notes.iter().flatten().any(|n| n.collective == "dispatch") {
         return Err(StrategyError::new(
             format!("ep = {}, but `{}` has no experts that tokens are grouped by", strategy.ep, model.name),
             Some("use ep = 1".to_string()),
@@ -135,7 +140,7 @@ fn is_expert_dim(mesh: &Mesh, dim: u32) -> bool {
 }
 
 /// The outputs that are sums, and over what.
-fn sums(graph: &Graph, layouts: &[super::Layout], mesh: &Mesh) -> FxHashMap<(OutputRole, String), Vec<u32>> {
+fn sums(graph: &Graph, layouts: &[Layout], mesh: &Mesh) -> FxHashMap<(OutputRole, String), Vec<u32>> {
     let data = mesh.dense(Dense::Dp);
     let summed = |role| matches!(role, OutputRole::Loss | OutputRole::Metric | OutputRole::Stat | OutputRole::Count);
     let outputs = graph.outputs.iter().zip(layouts).filter(|(o, _)| summed(o.role));

@@ -33,11 +33,11 @@ pub struct Note {
     pub collective: &'static str,
     /// Mesh dimensions.
     pub group: Vec<u32>,
-    /// How it lay, and how it is wanted.
+    /// How it lay before, and how it lies then.
     pub layouts: (String, String),
     /// The value for which it is wanted.
     pub wanted_by: String,
-    /// Bytes that a rank sends over links (ragged rows at their bound).
+    /// Bytes that a rank sends to others in the forward pass of a micro-batch. Of the rows of experts: when each expert gets as many.
     pub bytes: u64,
 }
 
@@ -97,7 +97,8 @@ pub(super) struct Partitioner<'a> {
     /// The dimensions of experts.
     pub expert_dims: Vec<u32>,
     pub expert_width_dims: Vec<u32>,
-    pub notes: Vec<Note>,
+    /// The collectives so far, each with the local value that it makes.
+    notes: Vec<(ValueId, Note)>,
     /// Values that are means over data-parallel ranks.
     statistics: FxHashMap<ValueId, Vec<u32>>,
     /// The value that is being made, for notes.
@@ -195,7 +196,7 @@ impl<'a> Partitioner<'a> {
         let Some(seq) = ty.axes.iter().copied().find(|&a| self.is_positions(a)) else { return Ok(Layout::default()) };
         let ranks = self.mesh.ranks(&self.home);
         let n = self.whole.size(seq);
-        if n % ranks != 0 {
+        if !n.is_multiple_of(ranks) {
             return Err(StrategyError::new(
                 format!(
                     "axis `{}` has {n} positions, which do not divide over {} = {ranks} ranks",
@@ -220,20 +221,14 @@ impl<'a> Partitioner<'a> {
         let share = self.local.constant(1.0 / self.mesh.ranks(group) as f64, ty.dtype);
         let op = Op::Binary(forebay_ir::BinaryOp::Mul);
         let scaled = self.local.add_ordered(op, &[own, share], &ty.axes, &format!("{name}.share")).expect("floats");
-        let mean = self.collective(CommKind::AllReduce(ReduceKind::Sum), group, &[scaled], &format!("{name}.mean"));
+        let bytes = 2 * self.local.bytes(own);
+        let comm = Comm { group: group.to_vec(), kind: CommKind::AllReduce(ReduceKind::Sum) };
+        let layouts = ("of each data-parallel rank".into(), "their mean".into());
+        let mean = self.send(value, comm, &[scaled], layouts, bytes - bytes / self.mesh.ranks(group));
         let mean = match self.trained[value.index()] {
             true => self.collective(CommKind::Vary, group, &[mean], &format!("{name}.varied")),
             false => mean,
         };
-        let bytes = 2 * self.local.bytes(own);
-        self.notes.push(Note {
-            value: self.whole.node(value).name.clone(),
-            collective: "all_reduce",
-            group: group.to_vec(),
-            layouts: ("of each data-parallel rank".into(), "their mean".into()),
-            wanted_by: "the scope of its loss".into(),
-            bytes: bytes - bytes / self.mesh.ranks(group),
-        });
         self.forms[value.index()] = vec![Form { layout, value: mean }];
     }
 
@@ -287,6 +282,29 @@ impl<'a> Partitioner<'a> {
         self.whole.bytes(value) / ranks.max(1)
     }
 
+    /// A collective that sends something, with a note of why. Bytes are those that a rank sends; `layouts` say how the value lies before and after.
+    pub fn send(
+        &mut self,
+        value: ValueId,
+        comm: Comm,
+        operands: &[ValueId],
+        layouts: (String, String),
+        bytes: u64,
+    ) -> ValueId {
+        let node = |v: ValueId| self.whole.node(v).name.clone();
+        let note = Note {
+            value: node(value),
+            collective: comm.name(),
+            group: comm.group.clone(),
+            layouts,
+            wanted_by: node(self.current),
+            bytes,
+        };
+        let local = self.collective(comm.kind, &comm.group, operands, &format!("{}.{}", note.value, note.collective));
+        self.notes.push((local, note));
+        local
+    }
+
     pub fn collective(&mut self, kind: CommKind, group: &[u32], operands: &[ValueId], name: &str) -> ValueId {
         let comm = Comm { group: group.to_vec(), kind };
         self.local
@@ -334,9 +352,15 @@ impl<'a> Partitioner<'a> {
         }
         let mut graph = self.local;
         let hoisted = hoist::hoist(&mut graph);
+        let notes = self.notes.into_iter().filter(|(value, _)| hoisted.live[value.index()]);
+        let notes = notes.map(|(value, note)| match hoisted.gathered.contains(&value) {
+            true => Note { collective: "all_gather", ..note },
+            false => note,
+        });
+        let notes = notes.collect();
         let data = self.mesh.dense(Dense::Dp);
         let whole_params = self.whole.inputs.iter().filter(|i| i.role == InputRole::Param);
-        let gradient_sums = whole_params.zip(hoisted).map(|(input, varied)| {
+        let gradient_sums = whole_params.zip(hoisted.varied).map(|(input, varied)| {
             let cut = self.params[&input.value].dims();
             let mut dims: Vec<u32> = data.iter().copied().filter(|d| !cut.contains(d)).chain(varied).collect();
             dims.sort_unstable();
@@ -344,7 +368,7 @@ impl<'a> Partitioner<'a> {
             dims
         });
         let gradient_sums = gradient_sums.collect();
-        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes: self.notes })
+        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes })
     }
 }
 

@@ -10,7 +10,7 @@
 use super::layout::{Form, Layout};
 use super::partition::{Partitioner, Rows, is_linear};
 use super::strategy::{CpAlgo, StrategyError};
-use forebay_ir::{AxisId, BinaryOp, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
+use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
 
 impl Partitioner<'_> {
     /// Makes a value: operands in the layouts that the op takes, and the op on them.
@@ -73,7 +73,7 @@ impl Partitioner<'_> {
             Op::Broadcast(axes) => axes.clone(),
             Op::Split { from, into } => {
                 let dims = self.own(node.operands[0]).of(*from);
-                let divides = self.whole.size(into[0]) % self.mesh.ranks(dims) == 0;
+                let divides = self.whole.size(into[0]).is_multiple_of(self.mesh.ranks(dims));
                 if divides && !self.interleaved.contains(from) {
                     into[1..].to_vec()
                 } else {
@@ -283,9 +283,12 @@ impl Partitioner<'_> {
         }
         let form = self.form(x, &own.whole())?;
         let part = self.emit(value, &own.whole(), &[form]);
-        let name = format!("{}.all", self.whole.node(value).name);
-        let all = self.collective(CommKind::AllReduce(kind), &group, &[part], &name);
         let layout = own.on(&self.whole.ty(value).axes.clone());
+        let bytes = self.bytes(value, &layout);
+        let sent = 2 * (bytes - bytes / self.mesh.ranks(&group));
+        let layouts = (own.describe(self.whole, self.mesh), layout.describe(self.whole, self.mesh));
+        let comm = Comm { group, kind: CommKind::AllReduce(kind) };
+        let all = self.send(value, comm, &[part], layouts, sent);
         self.forms[value.index()].push(Form { layout, value: all });
         Ok(())
     }
@@ -387,7 +390,9 @@ impl Partitioner<'_> {
             return self.gather_rows(value, axis);
         }
         let group = self.own(x).of(axis).to_vec();
-        if group.is_empty() {
+        // What is smaller than the results (and often there as a whole already) is not worth a sum of them.
+        let gathered = self.weights[x.index()].is_none() && self.whole.bytes(x) < self.whole.bytes(value);
+        if group.is_empty() || gathered {
             return self.plain(value, &[axis]);
         }
         // The index as every rank has it; the sum comes back in parts where parts are wanted.
