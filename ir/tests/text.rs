@@ -20,7 +20,7 @@ fn graphs_in(source: &str) -> &str {
 
 /// Equal to the last bit, NaN and the sign of zero included, which `==` on floats is not.
 fn exact(graph: &Graph) -> String {
-    format!("{:?}", (&graph.name, &graph.axes, &graph.nodes, &graph.inputs, &graph.outputs, &graph.offsets))
+    format!("{:?}", (&graph.name, &graph.mesh, &graph.axes, &graph.nodes, &graph.inputs, &graph.outputs, &graph.offsets))
 }
 
 /// Snapshots lie beside their inputs.
@@ -107,12 +107,29 @@ fn kind(op: &Op) -> usize {
         Op::Offsets { .. } => 26,
         Op::Invert => 27,
         Op::Fused(_) => FUSED,
+        Op::Comm(_) => FUSED + 1,
     }
 }
 
-/// Fused ops come last: random graphs have none.
+/// Fused ops and collectives come last: random graphs have none.
 const FUSED: usize = 28;
-const KINDS: usize = FUSED + 1;
+const KINDS: usize = FUSED + 2;
+
+/// All collectives.
+const COLLECTIVES: [&str; 12] = [
+    "coordinate",
+    "vary",
+    "all_reduce",
+    "all_reduce_max",
+    "all_reduce_min",
+    "all_gather",
+    "reduce_scatter",
+    "shard",
+    "unshard",
+    "all_to_all",
+    "dispatch",
+    "combine",
+];
 
 #[test]
 fn every_op_round_trips() {
@@ -126,6 +143,10 @@ fn every_op_round_trips() {
     for kind in FusedKind::ALL {
         let is = |op: &&&Op| matches!(op, Op::Fused(fused) if fused.kind == kind);
         assert!(ops.iter().any(|op| is(&op)), "{kind:?} has no line in tests/text");
+    }
+    for name in COLLECTIVES {
+        let is = |op: &&&Op| matches!(op, Op::Comm(comm) if comm.name() == name);
+        assert!(ops.iter().any(|op| is(&op)), "`{name}` has no line in tests/text");
     }
     [DType::F64, DType::F32, DType::BF16, DType::Bool].into_iter().for_each(|dtype| has(Op::Cast(dtype)));
     for kind in [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min] {
