@@ -1,6 +1,7 @@
 //! Differentiated segments: gradients against differences, agreement of the graphs with each other, and what is saved.
 
 mod autodiff_support;
+mod snapshots;
 
 use autodiff_support::{
     Values, bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all,
@@ -10,7 +11,7 @@ use forebay_ir::reference::{Mode, sample};
 use forebay_ir::text::{parse, print, print_module, render};
 use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ReduceKind, UnaryOp, ValueId, testing};
 use proptest::prelude::*;
-use std::path::Path;
+use snapshots::snapshot;
 
 fn read(source: &str) -> Graph {
     let graph = parse(source).unwrap_or_else(|e| panic!("{}", render(&e, source, "input")));
@@ -79,17 +80,6 @@ fn segments_are_differentiated() {
         };
         snapshot(path, &text);
     });
-}
-
-/// Snapshots lie beside their inputs.
-fn snapshot(path: &Path, result: &str) {
-    let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path(path.parent().expect("files lie in a directory"));
-    settings.set_prepend_module_to_snapshot(false);
-    settings.set_omit_expression(true);
-    settings.remove_snapshot_suffix();
-    let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
-    settings.bind(|| insta::assert_snapshot!(name, result));
 }
 
 /// A random segment: inputs are carries and parameters in turn, all results are carried on, and one is a loss.

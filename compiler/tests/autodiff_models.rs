@@ -1,35 +1,14 @@
 //! The segments of the example models, at sizes that the oracle can run: gradients against differences.
 
 mod autodiff_support;
+mod example_models;
 
 use autodiff_support::{bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all};
+use example_models::reduced;
 use forebay_compiler::autodiff::{Options, differentiate};
-use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::reference::{Mode, Tensor, sample};
-use forebay_ir::{DType, Graph, InputRole, ValueId};
+use forebay_ir::{Graph, InputRole, ValueId};
 use rustc_hash::FxHashMap;
-
-/// A model at the sizes of its `// reduced: --set …` line, with short sequences.
-fn reduced(source: &str) -> CheckedModel {
-    let line =
-        source.lines().find_map(|l| l.strip_prefix("// reduced: --set ")).expect("examples say how to reduce them");
-    let set = |pair: &str| {
-        let (name, value) = pair.split_once('=').expect("name=value");
-        let value = value.parse().map(Const::Int).unwrap_or_else(|_| Const::Float(value.parse().expect("a number")));
-        (name.to_string(), value)
-    };
-    let mut overrides: Vec<(String, Const)> = line.split_whitespace().map(set).collect();
-    overrides.push(("seq".into(), Const::Int(8)));
-    let options = CheckOptions {
-        overrides,
-        narrow: DType::F64,
-        wide: DType::F64,
-        training: true,
-        micro_batches: 1,
-        limits: Limits::default(),
-    };
-    forebay_dsl::load(source, &options).unwrap_or_else(|e| panic!("{e:?}")).model
-}
 
 /// Activations of the size of 1, parameters small enough that no softmax saturates.
 fn inputs(graph: &Graph, seed: i32) -> FxHashMap<ValueId, Tensor> {

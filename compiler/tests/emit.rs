@@ -1,10 +1,12 @@
 //! Emission: what runs together as one kernel, in which order. That the programs are right is for the tests that run them; these show how few kernels they are.
 
+mod snapshots;
+
 use forebay_compiler::emit::standalone;
 use forebay_ir::text::{parse_module, render};
 use forebay_ir::verify;
 use forebay_plan::print;
-use std::path::Path;
+use snapshots::snapshot;
 
 #[test]
 fn graphs_become_programs() {
@@ -22,15 +24,4 @@ fn graphs_become_programs() {
         }
         snapshot(path, &programs);
     });
-}
-
-/// Snapshots lie beside their inputs.
-fn snapshot(path: &Path, result: &str) {
-    let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path(path.parent().expect("files lie in a directory"));
-    settings.set_prepend_module_to_snapshot(false);
-    settings.set_omit_expression(true);
-    settings.remove_snapshot_suffix();
-    let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
-    settings.bind(|| insta::assert_snapshot!(name, result));
 }

@@ -1,36 +1,18 @@
 //! Sharded segments against whole ones: what all ranks compute together is what one computes.
 
 mod autodiff_support;
+mod example_models;
+mod snapshots;
 
 use autodiff_support::{Results, Values, bind, check_legal, output_gradients, run};
+use example_models::reduced;
 use forebay_compiler::autodiff::{Options, differentiate};
-use forebay_compiler::shard::{Dense, Layout, Mesh, Strategy, shard};
-use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
+use forebay_compiler::shard::{Dense, Layout, Mesh, Sharded, Strategy, shard};
 use forebay_ir::reference::{Mode, Tensor, evaluate_ranks, sample};
-use forebay_ir::{DType, Graph, InputRole, OutputRole, ValueId};
+use forebay_ir::text::{parse_module, print, render};
+use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId, verify};
 use rustc_hash::FxHashMap;
-
-/// A model at the sizes of its `// reduced: --set …` line, with short sequences.
-fn reduced(source: &str) -> CheckedModel {
-    let line =
-        source.lines().find_map(|l| l.strip_prefix("// reduced: --set ")).expect("examples say how to reduce them");
-    let set = |pair: &str| {
-        let (name, value) = pair.split_once('=').expect("name=value");
-        let value = value.parse().map(Const::Int).unwrap_or_else(|_| Const::Float(value.parse().expect("a number")));
-        (name.to_string(), value)
-    };
-    let mut overrides: Vec<(String, Const)> = line.split_whitespace().map(set).collect();
-    overrides.push(("seq".into(), Const::Int(8)));
-    let options = CheckOptions {
-        overrides,
-        narrow: DType::F64,
-        wide: DType::F64,
-        training: true,
-        micro_batches: 1,
-        limits: Limits::default(),
-    };
-    forebay_dsl::load(source, &options).unwrap_or_else(|e| panic!("{e:?}")).model
-}
+use snapshots::snapshot;
 
 /// The ranks of a mesh, as coordinates.
 fn ranks(mesh: &Mesh) -> Vec<Vec<usize>> {
@@ -271,4 +253,62 @@ fn shared_segments_compute_what_whole_ones_do() {
             }
         }
     });
+}
+
+/// What is inserted into small graphs, and that they compute the same then.
+#[test]
+fn collectives_stand_where_they_must() {
+    insta::glob!("shard/*.ir", |path| {
+        let source = std::fs::read_to_string(path).expect("readable");
+        let graphs =
+            parse_module(&source).unwrap_or_else(|e| panic!("{}", render(&e, &source, &path.display().to_string())));
+        graphs.iter().for_each(|g| verify::verify(g).unwrap_or_else(|v| panic!("{}", verify::render(g, &v))));
+        let mut text = String::new();
+        for strategy in source.lines().filter_map(|l| l.strip_prefix("// strategy: ")) {
+            text += &format!("// {strategy}\n\n");
+            let strategy = Strategy::parse(strategy).expect("a strategy");
+            let mesh = match strategy.mesh() {
+                Ok(mesh) => mesh,
+                Err(error) => {
+                    text += &format!("{error}\n\n");
+                    continue;
+                }
+            };
+            for graph in &graphs {
+                match shard(graph, &mesh, &strategy) {
+                    Ok(sharded) => {
+                        check_segment(&format!("{} {strategy}", graph.name), graph, &mesh, &strategy);
+                        text += &described(graph, &sharded, &mesh);
+                    }
+                    Err(error) => text += &format!("{}: {error}\n\n", graph.name),
+                }
+            }
+        }
+        snapshot(path, &text);
+    });
+}
+
+/// The graph of a rank, why each collective is there, and which gradients are sums.
+fn described(whole: &Graph, sharded: &Sharded, mesh: &Mesh) -> String {
+    let local = &sharded.graph;
+    let sends = local.values().filter(|v| matches!(&local.node(*v).op, Op::Comm(comm) if comm.sends()));
+    assert_eq!(sends.count(), sharded.notes.len(), "a note for each collective:\n{}", print(local));
+    let mut text = print(local);
+    for note in &sharded.notes {
+        let (before, after) = &note.layouts;
+        text += &format!(
+            "// {} over {}: %{} for %{}, {before} -> {after}, {} bytes\n",
+            note.collective,
+            mesh.describe(&note.group),
+            note.value,
+            note.wanted_by,
+            note.bytes
+        );
+    }
+    let params = whole.inputs.iter().filter(|i| i.role == InputRole::Param);
+    for (param, sums) in params.zip(&sharded.gradient_sums).filter(|(_, sums)| !sums.is_empty()) {
+        text +=
+            &format!("// the gradient of %{} is a sum over {}\n", whole.node(param.value).name, mesh.describe(sums));
+    }
+    text + "\n"
 }

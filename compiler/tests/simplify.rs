@@ -1,12 +1,14 @@
 //! Simplification: what goes, what stays, and that no bit changes.
 
+mod snapshots;
+
 use forebay_compiler::simplify::simplify;
 use forebay_ir::reference::{Mode, Tensor, evaluate, sample};
 use forebay_ir::text::{parse_module, print, print_module, render};
 use forebay_ir::{DType, Graph, ValueId, testing, verify};
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
-use std::path::Path;
+use snapshots::snapshot;
 
 /// Runs both graphs on the same inputs in typed semantics.
 fn same_outputs(before: &Graph, after: &Graph, given: &FxHashMap<ValueId, Tensor>) {
@@ -46,17 +48,6 @@ fn simplified_graphs_mean_the_same() {
             .collect();
         snapshot(path, &print_module(&simplified));
     });
-}
-
-/// Snapshots lie beside their inputs.
-fn snapshot(path: &Path, result: &str) {
-    let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path(path.parent().expect("files lie in a directory"));
-    settings.set_prepend_module_to_snapshot(false);
-    settings.set_omit_expression(true);
-    settings.remove_snapshot_suffix();
-    let name = path.file_stem().expect("a file").to_string_lossy().into_owned();
-    settings.bind(|| insta::assert_snapshot!(name, result));
 }
 
 proptest! {

@@ -20,7 +20,10 @@ fn graphs_in(source: &str) -> &str {
 
 /// Equal to the last bit, NaN and the sign of zero included, which `==` on floats is not.
 fn exact(graph: &Graph) -> String {
-    format!("{:?}", (&graph.name, &graph.mesh, &graph.axes, &graph.nodes, &graph.inputs, &graph.outputs, &graph.offsets))
+    format!(
+        "{:?}",
+        (&graph.name, &graph.mesh, &graph.axes, &graph.nodes, &graph.inputs, &graph.outputs, &graph.offsets)
+    )
 }
 
 /// Snapshots lie beside their inputs.

@@ -264,7 +264,7 @@ impl Partitioner<'_> {
     /// counts[source, e']  = sizes, each rank's part for its own groups           all_to_all
     /// starts'[e' + 1]     = 0, running sums over e' of the sums over sources
     /// ```
-    fn owned_rows(&mut self, value: ValueId, ragged: AxisId, group: &[u32]) -> (AxisId, ValueId) {
+    pub(super) fn owned_rows(&mut self, value: ValueId, ragged: AxisId, group: &[u32]) -> (AxisId, ValueId) {
         if let Some(owned) = self.rows[&ragged].owned {
             return owned;
         }

@@ -7,6 +7,9 @@
 //!
 //! %w = unshard %x {seq_tp -> seq} on tp
 //! %v = vary %w on tp                ==>   %v = all_gather %x {seq_tp -> seq} on tp     // its gradient: one reduce_scatter
+//!
+//! %r = gather %x at %token {n}            %v = vary %x on etp                          // gradients meet as tokens, not as their copies for experts
+//! %v = vary %r on etp               ==>   %r = gather %v at %token {n}
 //! ```
 
 use forebay_ir::{Comm, CommKind, Graph, InputRole, Op, ValueId};
@@ -22,6 +25,9 @@ pub(super) struct Hoisted {
 }
 
 pub(super) fn hoist(graph: &mut Graph) -> Hoisted {
+    for value in graph.values().rev().collect::<Vec<_>>() {
+        vary_before(graph, value);
+    }
     let params: Vec<ValueId> = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
     let varied = params.iter().map(|&p| strip(graph, p, None)).collect();
     let mut gathered = vec![];
@@ -37,6 +43,45 @@ pub(super) fn hoist(graph: &mut Graph) -> Hoisted {
     }
     let live = graph.prune().iter().map(Option::is_some).collect();
     Hoisted { varied, gathered, live }
+}
+
+/// Lets a value's operand vary instead of the value, where all that reads it is a `vary` and the operand is not larger: sums of gradients pass
+/// through an op that is linear in it.
+fn vary_before(graph: &mut Graph, value: ValueId) {
+    let node = graph.node(value);
+    let moves = match &node.op {
+        Op::Merge { .. }
+        | Op::Split { .. }
+        | Op::Rename { .. }
+        | Op::Reorder
+        | Op::Broadcast(_)
+        | Op::Gather { .. } => true,
+        Op::Comm(comm) => matches!(comm.kind, CommKind::Dispatch { .. }),
+        _ => false,
+    };
+    if !moves || !node.ty.dtype.is_float() || graph.bytes(node.operands[0]) > graph.bytes(value) {
+        return;
+    }
+    let readers: Vec<ValueId> = graph.values().filter(|&v| graph.reads(v).contains(&value)).collect();
+    let [first, others @ ..] = &readers[..] else { return };
+    let is_vary = matches!(&graph.node(*first).op, Op::Comm(comm) if comm.kind == CommKind::Vary);
+    let is_alike = |v: &ValueId| graph.node(*v).op == graph.node(*first).op;
+    if !is_vary || !others.iter().all(is_alike) || graph.outputs.iter().any(|o| o.value == value) {
+        return;
+    }
+    for &other in others {
+        replace(graph, other, *first);
+    }
+    // The two change places: what stood at the first reader still does, with the value's type.
+    let operand = graph.node(value).operands[0];
+    let vary = graph.node(*first).op.clone();
+    let (ty, of_operand) = (graph.ty(value).clone(), graph.ty(operand).clone());
+    let (op, mut operands) = (graph.node(value).op.clone(), graph.node(value).operands.clone());
+    operands[0] = value;
+    let before = &mut graph.nodes[value.index()];
+    (before.op, before.operands, before.ty) = (vary, vec![operand], of_operand);
+    let after = &mut graph.nodes[first.index()];
+    (after.op, after.operands, after.ty) = (op, operands, ty);
 }
 
 /// Takes out of all readers of a value, if each is a `vary`, the dimensions that they have in common: exactly `only`, when that is given. Returns

@@ -92,7 +92,8 @@ impl Partitioner<'_> {
 
     /// Says of the axes that an op makes what holds of those that they are made from.
     fn carry_over(&mut self, value: ValueId, joint: &mut Layout) {
-        let node = self.whole.node(value);
+        let whole = self.whole;
+        let node = whole.node(value);
         let moved = |joint: &mut Layout, from: AxisId, to: AxisId| {
             let dims = joint.of(from).to_vec();
             *joint = joint.clone().with(to, &dims);
@@ -100,6 +101,17 @@ impl Partitioner<'_> {
         match &node.op {
             Op::Rename { from, to } => moved(joint, *from, *to),
             Op::Split { from, into } => moved(joint, *from, into[0]),
+            // A copy for each row is a copy for each row of the rank.
+            Op::Broadcast(axes) => {
+                let Some((ragged, rows)) = axes.iter().find_map(|a| Some((*a, self.rows.get(a)?))) else { return };
+                let mut dims = rows.tokens.clone();
+                let owners = joint.of(whole.ragged_parent(ragged).expect("ragged axes have parents")).to_vec();
+                if !owners.is_empty() {
+                    dims.retain(|d| !owners.contains(d));
+                    self.owned_rows(value, ragged, &owners);
+                }
+                *joint = joint.clone().with(ragged, &dims);
+            }
             Op::Merge { from, into } => {
                 let Some(cut) = from.iter().position(|a| !joint.of(*a).is_empty()) else { return };
                 moved(joint, from[cut], *into);
