@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use forebay_plan::{Plan, Tensor, TensorKind};
 use forebay_runtime::data::Batch;
-use forebay_runtime::exec::{ExecOptions, Executor, PhaseId};
+use forebay_runtime::exec::{ExecOptions, Executor, Laps, PhaseId};
 use forebay_runtime::{hash, init};
 use std::time::Instant;
 
@@ -18,8 +18,15 @@ pub struct Runner<'p> {
 impl<'p> Runner<'p> {
     /// First values of the seed, and tokens drawn from the whole vocabulary.
     pub fn new(plan: &'p Plan, options: &ExecOptions) -> Result<Runner<'p>, Failure> {
+        Runner::timed(plan, options, &mut Laps::since(Instant::now()))
+    }
+
+    /// The same, and how long its parts took.
+    pub fn timed(plan: &'p Plan, options: &ExecOptions, laps: &mut Laps) -> Result<Runner<'p>, Failure> {
         let mut executor = Executor::new(plan, options)?;
+        laps.lap_of(executor.made_in());
         init::initialise(&mut executor);
+        laps.lap("initialise");
         let phase = executor.phase_named("train")?;
         let (rows, seq) = (executor.phase(phase).rows, executor.phase(phase).seq);
         let mut runner = Runner { executor, phase, batch: Batch::new(rows, seq), step: 0 };

@@ -10,6 +10,7 @@ use crate::model::ModelFile;
 use crate::output::{print, print_json};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_ir::DType;
+use forebay_runtime::exec::Laps;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -69,12 +70,14 @@ pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
     let mut options = args.settings.options();
     options.rewrite = args.rewriting.options();
     options.optimizer = optimizer();
+    let mut laps = Laps::since(started);
     let plan = file.compile(&options)?;
+    laps.lap("compile");
     if args.peers {
         accepts(&plan)?;
     }
     let machine = args.machine.options()?;
-    let bench = measure(&plan, &machine, args.steps, started)?;
+    let bench = measure(&plan, &machine, args.steps, laps)?;
     if !args.json {
         print(&report::measurement(&bench))?;
     }

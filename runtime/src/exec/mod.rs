@@ -1,7 +1,7 @@
 //! Runs plans: one arena for everything, every kernel prepared once, and then nothing but kernels.
 //!
 //! ```text
-//! new:    verify · memory · prepare all kernels · workspace · threads
+//! new:    verify · prepare all kernels · is there enough memory? · memory and workspace · threads
 //! start:  write feeds and scalars · the calls before the commit        nothing that a checkpoint holds has changed: the host may look and give up
 //! commit: the calls from the commit on
 //! ```
@@ -12,23 +12,26 @@
 mod arena;
 mod diagnose;
 mod error;
+mod fill;
+mod laps;
+mod memory;
 mod profile;
 mod roofline;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, available_memory};
+pub use arena::Arena;
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
+pub use laps::Laps;
+pub use memory::{available_memory, memory_by_kind};
 pub use profile::{Event, Profile, ProfileRow, Traced, kind};
 pub use roofline::Roofline;
 
 use crate::data::Batch;
 use crate::kernels::{self, Buf, Cpu, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
 use crate::pool::Pool;
-use forebay_plan::{
-    Call, DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Scalar, Space, Tensor, TensorKind,
-};
+use forebay_plan::{Call, DType, OutputTensor, Phase, Plan, Report, Role, Scalar, Space, Tensor, TensorKind};
 use std::time::Instant;
 
 /// How to run a plan.
@@ -70,6 +73,8 @@ pub struct Executor<'p> {
     role: &'p Role,
     device: Arena,
     host: Arena,
+    /// Has no byte of `device` been written since it was made, zeroed?
+    untouched: bool,
     /// For each program its instructions.
     programs: Vec<Vec<Prepared>>,
     /// The buffers of the program that runs; as long as the largest program needs.
@@ -79,6 +84,7 @@ pub struct Executor<'p> {
     seed: u64,
     cpu: Cpu,
     profile: Option<Profile>,
+    made_in: Laps,
 }
 
 impl<'p> Executor<'p> {
@@ -87,38 +93,50 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When the plan is invalid or for several ranks, or there is not enough memory.
     pub fn new(plan: &'p Plan, options: &ExecOptions) -> Result<Executor<'p>, ExecError> {
+        let mut made_in = Laps::since(Instant::now());
         forebay_plan::verify(plan).map_err(ExecError::Invalid)?;
+        made_in.lap("verify");
         let ranks = plan.mesh.iter().map(|d| u64::from(d.size)).product();
         let role = match plan.roles.as_slice() {
             [role] if ranks == 1 => role,
             _ => return Err(ExecError::Ranks(ranks)),
         };
-        let (device, host) = memory(role, options.purpose)?;
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             threads => threads,
         };
         let (programs, scratch) = prepare(plan, options.cpu)?;
+        made_in.lap("prepare");
+        let (device, host) = memory::arenas(role, options.purpose, scratch.of_workers(threads), threads)?;
+        let scratch = Scratch::new(scratch, threads);
         let most_buffers = plan.programs.iter().map(|p| p.buffers.len()).max().unwrap_or(0);
         let pool = Pool::new(threads);
+        made_in.lap("allocate");
         Ok(Executor {
             plan,
             role,
             device,
             host,
+            untouched: true,
             programs,
             buffers: Vec::with_capacity(most_buffers),
-            scratch: Scratch::new(scratch, pool.workers()),
+            scratch,
             pool,
             seed: options.seed,
             cpu: options.cpu,
             profile: None,
+            made_in,
         })
     }
 
     /// The plan.
     pub fn plan(&self) -> &'p Plan {
         self.plan
+    }
+
+    /// How long it took to verify the plan, to prepare its kernels, and to allocate its memory and start its threads.
+    pub fn made_in(&self) -> &Laps {
+        &self.made_in
     }
 
     /// The seed.
@@ -228,10 +246,12 @@ impl<'p> Executor<'p> {
 
     /// The same, to change. Call [`crate::init::refresh_copies`] after changing parameters.
     pub fn tensor_mut(&mut self, tensor: &Tensor) -> &mut [u8] {
+        self.untouched = false;
         self.device.bytes_mut(tensor.offset, tensor_bytes(tensor))
     }
 
     fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
+        self.untouched = false;
         let phase = self.phase(id);
         assert_eq!(
             (batch.rows() as u64, batch.seq() as u64),
@@ -343,28 +363,6 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
         DType::I32 => f64::from(i32::from_ne_bytes(part(bytes, index))),
         DType::Bool => f64::from(bytes[index]),
     }
-}
-
-/// The arenas of a role, or an error that says where the bytes go.
-fn memory(role: &Role, purpose: Purpose) -> Result<(Arena, Arena), ExecError> {
-    let by_kind = memory_by_kind(role);
-    // Pages that are never touched are never provided, so what counts is what the purpose uses.
-    let needed = role.host_bytes.saturating_add(match purpose {
-        Purpose::Train => role.device_bytes,
-        Purpose::Generate => role.device_bytes.saturating_sub(by_kind.gradients + by_kind.optimizer),
-    });
-    let available = available_memory();
-    let error = || ExecError::Memory { needed, available, by_kind };
-    if available.is_some_and(|available| needed > available) {
-        return Err(error());
-    }
-    let arena = |bytes| Arena::new(bytes).ok_or_else(error);
-    Ok((arena(role.device_bytes)?, arena(role.host_bytes)?))
-}
-
-/// The memory of the phase that takes most.
-pub fn memory_by_kind(role: &Role) -> MemoryUse {
-    role.phases.iter().map(|p| p.memory).max_by_key(|m| m.placed).unwrap_or_default()
 }
 
 fn prepare(plan: &Plan, cpu: Cpu) -> Result<(Vec<Vec<Prepared>>, ScratchBytes), ExecError> {

@@ -20,6 +20,7 @@
 
 mod attention;
 pub(crate) mod cpu;
+pub(crate) mod draw;
 mod index;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "elsewhere only single lanes are computed with"))]
 mod lanes;
