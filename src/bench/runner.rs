@@ -1,7 +1,7 @@
 //! Training steps without data or checkpoints: every step sees the same batch.
 
 use crate::failure::Failure;
-use forebay_plan::{Plan, Tensor, TensorKind};
+use forebay_plan::{DType, Plan, Tensor, TensorKind};
 use forebay_runtime::data::Batch;
 use forebay_runtime::exec::{ExecOptions, Executor, Laps, PhaseId};
 use forebay_runtime::{hash, init};
@@ -56,8 +56,11 @@ impl<'p> Runner<'p> {
     ) -> Result<(), Failure> {
         for tensor in self.executor.plan().tensors.iter().filter(|t| t.kind == TensorKind::Param) {
             let values = values(tensor)?;
-            let bytes = self.executor.tensor_mut(tensor).chunks_exact_mut(4);
-            bytes.zip(values).for_each(|(place, value)| place.copy_from_slice(&value.to_ne_bytes()));
+            let bytes = self.executor.tensor_mut(tensor);
+            match tensor.dtype {
+                DType::F64 => write(bytes, values.iter().map(|value| f64::from(*value).to_ne_bytes())),
+                _ => write(bytes, values.iter().map(|value| value.to_ne_bytes())),
+            }
         }
         init::refresh_copies(&mut self.executor);
         Ok(())
@@ -94,4 +97,8 @@ impl<'p> Runner<'p> {
     pub fn executor(&self) -> &Executor<'p> {
         &self.executor
     }
+}
+
+fn write<const N: usize>(bytes: &mut [u8], values: impl Iterator<Item = [u8; N]>) {
+    bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(place, value)| *place = value);
 }

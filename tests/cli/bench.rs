@@ -54,5 +54,7 @@ fn comparisons_that_cannot_be_made() {
     let other = [&["bench", "model.moe", "--steps", "1", "--peers"], SMALL].concat();
     bench.run(&other).fails(&["there is no peer for `TinyMoE`", "`layers.0."]);
     bench.run(&["bench", "--rounds", "2"]).exits(2, &["--peers"]);
+    bench.run(&["bench", "--curves", "2"]).exits(2, &["--peers"]);
+    peers(&["--curves", "2", "--rounds", "2"]).exits(2, &["--rounds"]);
     bench.run(&["bench", "missing.moe"]).fails(&["cannot read `missing.moe`: "]);
 }
