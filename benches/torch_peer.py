@@ -3,11 +3,12 @@
     python torch_peer.py SPEC
 
 SPEC is a JSON object: the sizes `d heads layers experts topk ffn vocab seq batch`, the optimizer's `lr beta1 beta2 epsilon weight_decay clip`,
-`threads`, `dtype` (f32, or bf16: autocast over f32 weights), `compile` (true: torch.compile) and `dump` (null, or a file that gets the first
-weights and the batch as safetensors). Then each line of stdin is a number of steps to do; each is answered with a line of JSON: the steps'
-milliseconds and losses, and the process's peak memory. Every step sees the same batch. Needs a torch that has `grouped_mm` on the CPU (tried with 2.15).
+`threads`, `dtype` (f32, or bf16: autocast over f32 weights), `compile` (true: torch.compile), `batches` (how many come one after the other, again and
+again), `turn` (how many rows of each come last instead of first) and `dump` (null, or a file that gets the first weights and the batches as safetensors). Then each line of stdin is a number of steps to do; each is answered with a line of JSON: the steps'
+milliseconds and losses, and the process's peak memory. Needs a torch that has `grouped_mm` on the CPU (tried with 2.15).
 """
 import ctypes
+import itertools
 import json
 import struct
 import sys
@@ -149,14 +150,15 @@ def peak_bytes():
         return None
 
 
-text = torch.randint(VOCAB, (BATCH, SEQ + 1))
+text = torch.randint(VOCAB, (spec["batches"], BATCH, SEQ + 1))
 if spec["dump"]:
     tensors = {name: p.detach().contiguous() for name, p in named.items()}
     write(spec["dump"], tensors | {"text": text.int().contiguous()})
+texts = itertools.cycle(text.roll(-spec["turn"], 1).unbind())
 for line in sys.stdin:
     losses, times = [], []
     for _ in range(int(line)):
         start = time.perf_counter()
-        losses.append(step(text))
+        losses.append(step(next(texts)))
         times.append(1e3 * (time.perf_counter() - start))
     print(json.dumps({"torch": torch.__version__, "ms": times, "losses": losses, "peak_bytes": peak_bytes()}), flush=True)

@@ -2,7 +2,7 @@
 
 use crate::output::{Table, short};
 use forebay_plan::Plan;
-use forebay_runtime::exec::{Profile, ProfileRow, Roofline};
+use forebay_runtime::exec::{Laps, Profile, ProfileRow, Roofline};
 
 /// Instructions shown; the others are one row together.
 const ROWS: usize = 30;
@@ -66,6 +66,17 @@ pub fn text(profile: &Profile, plan: &Plan, roofline: &Roofline) -> String {
 /// `250 GFLOP/s and 14.0 GB/s`
 pub fn rates(roofline: &Roofline) -> String {
     format!("{}FLOP/s and {}B/s", short(roofline.flops), short(roofline.bytes))
+}
+
+/// What a run did before its first step.
+pub fn start_up(laps: &Laps) -> String {
+    let times: Vec<(&str, f64)> = laps.get().iter().map(|(name, time)| (*name, time.as_secs_f64())).collect();
+    format!("start-up of {:.2} s: {}\n", laps.total().as_secs_f64(), parts(&times))
+}
+
+/// `compile 0.10, verify 0.00`
+pub fn parts(seconds: &[(&str, f64)]) -> String {
+    seconds.iter().map(|(name, seconds)| format!("{name} {seconds:.2}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The part of the steps' time that their instructions would take at the machine's rates.

@@ -9,7 +9,7 @@ use crate::{profile, trace};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
 use forebay_runtime::data::{Corpus, Dataset};
-use forebay_runtime::exec::{ExecOptions, Executor, Roofline};
+use forebay_runtime::exec::{ExecOptions, Executor, Laps, Roofline};
 use forebay_runtime::init;
 use forebay_runtime::train::{TrainError, TrainOptions, Trainer};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -17,6 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Steps between checkpoints when nothing else is said.
 const SAVE_EVERY: u64 = 100;
@@ -33,8 +34,10 @@ pub enum Program<'a> {
 
 /// Does a run.
 pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: Option<u64>) -> Result<(), Failure> {
+    let mut laps = Laps::since(Instant::now());
     let start = Start::new(args)?;
     let corpus = Corpus::load(&args.data)?;
+    laps.lap("read data");
     let plan = match (program, &start.checkpoint) {
         (Program::Compiled(compile), _) => compile()?,
         (Program::OfCheckpoint, Some(checkpoint)) => checkpoint.plan()?,
@@ -45,13 +48,17 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
             )));
         }
     };
+    laps.lap("compile");
     let dataset = Dataset::new(corpus, &plan.settings)?;
+    laps.lap("cut data");
     let options = ExecOptions { seed: start.seed, ..machine.options()? };
     let mut executor = Executor::new(&plan, &options)?;
+    laps.lap_of(executor.made_in());
     match &start.checkpoint {
         Some(checkpoint) => checkpoint.load(&mut executor, Contents::All)?,
         None => init::initialise(&mut executor),
     }
+    laps.lap("initialise");
     let mut trainer = Trainer::new(&mut executor, &dataset, start.checkpoint.as_ref())?;
     let steps = steps.unwrap_or(plan.settings.steps);
     let mut saver = start.saver(args, &plan)?;
@@ -84,7 +91,7 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     }
     let result = trainer.run(&options, Some(&mut saver), &mut progress);
     progress.finish();
-    let measured = report_profile(&trainer, args, &plan, roofline);
+    let measured = report_profile(&trainer, args, &plan, &laps, roofline);
     let summary = result.map_err(|error| failed(error, saver.run()))?;
     measured?;
     if summary.evaluation.is_none() && stop.load(Ordering::Relaxed) {
@@ -110,11 +117,12 @@ fn report_profile(
     trainer: &Trainer,
     args: &SessionArgs,
     plan: &Plan,
+    laps: &Laps,
     roofline: Option<Roofline>,
 ) -> Result<(), Failure> {
     let Some(measured) = trainer.profile() else { return Ok(()) };
     if let (Some(file), Some(roofline)) = (&args.profile, roofline) {
-        let text = profile::text(measured, plan, &roofline);
+        let text = profile::start_up(laps) + &profile::text(measured, plan, &roofline);
         match file {
             Some(path) => replace_file(path, text.as_bytes())?,
             None => eprint!("{text}"),

@@ -66,13 +66,26 @@ struct Run {
     gradients: BTreeMap<String, Vec<f64>>,
 }
 
+/// What is trained on, and the seed of first values.
+#[derive(Clone, Copy)]
+struct Text {
+    seed: u64,
+    /// Batches that come again and again.
+    batches: u64,
+}
+
+/// Every step has new text.
 fn train(example: &Example, compute: DType, rewriting: rewrite::Options, steps: u64) -> Run {
+    train_on(example, compute, rewriting, steps, Text { seed: 0, batches: steps })
+}
+
+fn train_on(example: &Example, compute: DType, rewriting: rewrite::Options, steps: u64, text: Text) -> Run {
     let mut options = options(compute, example.reduced_to(2, 8));
     options.rewrite = rewriting;
     let plan = compile(&example.models(&options), &options).expect("one rank");
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{}: {}", example.name, v[0]));
-    let mut executor =
-        Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{}: {e}", example.name));
+    let mut executor = Executor::new(&plan, &ExecOptions { seed: text.seed, ..ExecOptions::default() })
+        .unwrap_or_else(|e| panic!("{}: {e}", example.name));
     init::initialise(&mut executor);
     init::refresh_copies(&mut executor);
     let settings = &plan.settings;
@@ -80,7 +93,7 @@ fn train(example: &Example, compute: DType, rewriting: rewrite::Options, steps: 
     let mut losses = vec![];
     for step in 1..=steps {
         let mut batch = Batch::new(settings.batch, settings.seq);
-        let mut numbers = Numbers::new(step);
+        let mut numbers = Numbers::new(text.seed * 1000 + (step - 1) % text.batches + 1);
         let vocab = settings.vocab as f64;
         batch.tokens.iter_mut().chain(&mut batch.labels).for_each(|t| *t = (numbers.uniform() * vocab) as i32);
         let positions = batch.positions.chunks_mut(settings.seq as usize);
@@ -143,22 +156,31 @@ fn all_rules_keep_losses_and_gradients() {
     }
 }
 
-/// Training curves overlay: over 100 steps the losses of an f32 plan with all rules are no further from those in f64 than twice what those of the plan
-/// without rewriting are.
+/// Training curves overlay: over 100 steps on four batches that come again and again, the losses of an f32 plan with all rules are no further from those in f64
+/// than twice what those of the plan without rewriting are. One run may leave the others by far (docs/performance.md): hence the median over three seeds.
 #[test]
 fn training_curves_overlay() {
     for name in ["bench-tiny", "deepseek-v3"] {
         let example = Example::named(name);
-        let curve = |compute, selection| -> Vec<f64> {
-            let run = train(&example, compute, selected(selection, Numerics::Approximate), 100);
-            run.losses.iter().map(|l| f64::from_le_bytes(l[..].try_into().unwrap())).collect()
+        let ratio = |seed: u64| -> f64 {
+            let curve = |compute, selection| -> Vec<f64> {
+                let text = Text { seed, batches: 4 };
+                let run = train_on(&example, compute, selected(selection, Numerics::Approximate), 100, text);
+                run.losses.iter().map(|l| f64::from_le_bytes(l[..].try_into().unwrap())).collect()
+            };
+            let wide = curve(DType::F64, Selection::Off);
+            let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+            let (first, last) = (mean(&wide[..4]), mean(&wide[96..]));
+            assert!(last < first, "{name}, seed {seed}: it learns, from {first} to {last}");
+            let far =
+                |losses: Vec<f64>| mean(&losses.iter().zip(&wide).map(|(a, b)| (a - b).abs()).collect::<Vec<_>>());
+            let (off, all) = (far(curve(DType::F32, Selection::Off)), far(curve(DType::F32, Selection::All)));
+            println!("{name}, seed {seed}: from {first} to {last}; {all:e} with rewriting, {off:e} without");
+            // A floor for the luck of the plan that is compared with: the rounding of a loss itself.
+            all / (off + 0.5e-6)
         };
-        let wide = curve(DType::F64, Selection::Off);
-        let far =
-            |losses: Vec<f64>| -> f64 { losses.iter().zip(&wide).map(|(a, b)| (a - b).abs()).sum::<f64>() / 100.0 };
-        let (off, all) = (far(curve(DType::F32, Selection::Off)), far(curve(DType::F32, Selection::All)));
-        assert!(wide[99] < wide[0], "{name}: it learns, from {} to {}", wide[0], wide[99]);
-        // A floor for the luck of the plan that is compared with: the rounding of a loss itself.
-        assert!(all <= 2.0 * off + 1e-6, "{name}: {all} with rewriting, {off} without");
+        let mut ratios = [1, 2, 3].map(ratio);
+        ratios.sort_by(f64::total_cmp);
+        assert!(ratios[1] <= 2.0, "{name}: {ratios:?}");
     }
 }

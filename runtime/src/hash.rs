@@ -4,6 +4,7 @@
 //! thread or how often values are drawn.
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit changes every output bit with a probability near one half.
+#[inline(always)]
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -11,6 +12,7 @@ pub fn mix(mut z: u64) -> u64 {
 }
 
 /// The `counter`-th value of the stream that `key` names: SplitMix64 started at the key.
+#[inline(always)]
 pub fn at(key: u64, counter: u64) -> u64 {
     mix(key.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
@@ -24,6 +26,7 @@ pub fn key(seed: u64, purpose: &str) -> u64 {
 }
 
 /// A uniform value in the open interval (0, 1): never an end, so that it can be put through the inverse of a distribution function.
+#[inline(always)]
 pub fn unit(bits: u64) -> f64 {
     ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }

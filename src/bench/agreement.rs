@@ -63,17 +63,15 @@ pub fn without_peer(plan: &Plan) -> Option<&str> {
     tensors.map(|t| t.name.as_str()).find(|name| place(name).is_none())
 }
 
-/// Puts the peer's weights and batch into our run.
-pub fn load(runner: &mut Runner, file: &Path) -> Result<(), Failure> {
+/// Puts the peer's weights into our run, and gives the text of its batches.
+pub fn load(runner: &mut Runner, file: &Path) -> Result<Vec<i32>, Failure> {
     let bytes = std::fs::read(file)?;
     let tensors = SafeTensors::deserialize(&bytes)?;
     runner.set_parameters(|tensor| {
         let (name, part, parts) = place(&tensor.name).expect("every parameter has its place");
         Ok(part_of(tensor, &tensors.tensor(&name)?, part, parts)?.collect())
     })?;
-    let text = tensors.tensor("text")?;
-    runner.set_text(&elements(text.data()).map(i32::from_le_bytes).collect::<Vec<i32>>());
-    Ok(())
+    Ok(elements(tensors.tensor("text")?.data()).map(i32::from_le_bytes).collect())
 }
 
 /// Part `part` of `parts` of each row of the peer's tensor.

@@ -5,9 +5,8 @@ use super::{best, median};
 use crate::failure::Failure;
 use crate::profile;
 use forebay_plan::Plan;
-use forebay_runtime::exec::{ExecOptions, Roofline};
+use forebay_runtime::exec::{ExecOptions, Laps, Roofline};
 use serde::Serialize;
-use std::time::Instant;
 
 /// Steps after the first that are not timed: caches and the system's pages settle.
 pub const WARM_UP: u64 = 2;
@@ -40,16 +39,20 @@ pub struct Measurement {
     pub dispatch_share: f64,
     /// From the start of the process to the end of step 1, compilation included.
     pub first_step_s: f64,
+    /// The parts of that, in order: names and seconds.
+    pub first_step_parts: Vec<(&'static str, f64)>,
+    /// The same without the time that a step takes later.
+    pub start_up_s: f64,
     pub planned_bytes: u64,
     /// Of the process; null where the system does not say.
     pub peak_rss_bytes: Option<u64>,
 }
 
-/// Compares nothing, times steps.
-pub fn measure(plan: &Plan, options: &ExecOptions, steps: u64, started: Instant) -> Result<Measurement, Failure> {
-    let mut runner = Runner::new(plan, options)?;
+/// Compares nothing, times steps. `laps` were measured since the start of the process.
+pub fn measure(plan: &Plan, options: &ExecOptions, steps: u64, mut laps: Laps) -> Result<Measurement, Failure> {
+    let mut runner = Runner::timed(plan, options, &mut laps)?;
     runner.step()?;
-    let first_step_s = started.elapsed().as_secs_f64();
+    laps.lap("step 1");
     runner.time(WARM_UP)?;
     let seconds = runner.time(steps)?;
     // Before the probe, which takes memory of its own.
@@ -57,7 +60,7 @@ pub fn measure(plan: &Plan, options: &ExecOptions, steps: u64, started: Instant)
     let roofline = runner.executor().roofline();
     runner.start_profile();
     runner.time(steps.min(PROFILED))?;
-    Ok(summary(plan, &runner, &seconds, &roofline, first_step_s, peak_rss_bytes))
+    Ok(summary(plan, &runner, &seconds, &roofline, &laps, peak_rss_bytes))
 }
 
 fn summary(
@@ -65,7 +68,7 @@ fn summary(
     runner: &Runner,
     seconds: &[f64],
     roofline: &Roofline,
-    first_step_s: f64,
+    laps: &Laps,
     peak_rss_bytes: Option<u64>,
 ) -> Measurement {
     let executor = runner.executor();
@@ -90,7 +93,9 @@ fn summary(
         probe_gflop_per_s: roofline.flops / 1e9,
         probe_gbyte_per_s: roofline.bytes / 1e9,
         dispatch_share: profile.dispatch_share(),
-        first_step_s,
+        first_step_s: laps.total().as_secs_f64(),
+        first_step_parts: laps.get().iter().map(|(name, time)| (*name, time.as_secs_f64())).collect(),
+        start_up_s: laps.total().as_secs_f64() - step,
         planned_bytes: role.device_bytes + role.host_bytes,
         peak_rss_bytes,
     }

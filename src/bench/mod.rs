@@ -2,8 +2,10 @@
 //!
 //! * [`runner`]: our steps on a batch that stays the same. * [`measure`]: what they come to. * [`torch`]: the peer's process.
 //! * [`agreement`]: the peer's weights and batch in our run, and the same losses. * [`versus`]: both alternately. * [`report`]: the tables.
+//! * [`curves`]: losses over many steps in several types, ours and the peer's.
 
 pub mod agreement;
+pub mod curves;
 pub mod measure;
 pub mod report;
 pub mod runner;

@@ -4,7 +4,7 @@ use super::agreement;
 use super::measure::Measurement;
 use super::versus::Versus;
 use crate::output::{Table, short};
-use crate::profile::percent;
+use crate::profile::{parts, percent};
 use forebay_runtime::exec::human_bytes;
 
 /// Our own.
@@ -31,7 +31,12 @@ pub fn measurement(m: &Measurement) -> String {
             m.probe_gbyte_per_s
         ),
         format!("dispatch    {:.2} % of a step lies between kernels", 100.0 * m.dispatch_share),
-        format!("first step  {:.2} s after the start of the process, compilation included", m.first_step_s),
+        format!(
+            "first step  {:.2} s after the start of the process ({}), {:.2} s without a step's time",
+            m.first_step_s,
+            parts(&m.first_step_parts),
+            m.start_up_s
+        ),
         format!("memory      {} planned, {rss} at the process's peak", human_bytes(m.planned_bytes)),
     ];
     lines.join("\n") + "\n"

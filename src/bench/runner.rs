@@ -1,9 +1,9 @@
 //! Training steps without data or checkpoints: every step sees the same batch.
 
 use crate::failure::Failure;
-use forebay_plan::{Plan, Tensor, TensorKind};
+use forebay_plan::{DType, Plan, Tensor, TensorKind};
 use forebay_runtime::data::Batch;
-use forebay_runtime::exec::{ExecOptions, Executor, PhaseId};
+use forebay_runtime::exec::{ExecOptions, Executor, Laps, PhaseId};
 use forebay_runtime::{hash, init};
 use std::time::Instant;
 
@@ -18,8 +18,15 @@ pub struct Runner<'p> {
 impl<'p> Runner<'p> {
     /// First values of the seed, and tokens drawn from the whole vocabulary.
     pub fn new(plan: &'p Plan, options: &ExecOptions) -> Result<Runner<'p>, Failure> {
+        Runner::timed(plan, options, &mut Laps::since(Instant::now()))
+    }
+
+    /// The same, and how long its parts took.
+    pub fn timed(plan: &'p Plan, options: &ExecOptions, laps: &mut Laps) -> Result<Runner<'p>, Failure> {
         let mut executor = Executor::new(plan, options)?;
+        laps.lap_of(executor.made_in());
         init::initialise(&mut executor);
+        laps.lap("initialise");
         let phase = executor.phase_named("train")?;
         let (rows, seq) = (executor.phase(phase).rows, executor.phase(phase).seq);
         let mut runner = Runner { executor, phase, batch: Batch::new(rows, seq), step: 0 };
@@ -49,8 +56,11 @@ impl<'p> Runner<'p> {
     ) -> Result<(), Failure> {
         for tensor in self.executor.plan().roles[0].tensors.iter().filter(|t| t.kind == TensorKind::Param) {
             let values = values(tensor)?;
-            let bytes = self.executor.tensor_mut(tensor).chunks_exact_mut(4);
-            bytes.zip(values).for_each(|(place, value)| place.copy_from_slice(&value.to_ne_bytes()));
+            let bytes = self.executor.tensor_mut(tensor);
+            match tensor.dtype {
+                DType::F64 => write(bytes, values.iter().map(|value| f64::from(*value).to_ne_bytes())),
+                _ => write(bytes, values.iter().map(|value| value.to_ne_bytes())),
+            }
         }
         init::refresh_copies(&mut self.executor);
         Ok(())
@@ -87,4 +97,8 @@ impl<'p> Runner<'p> {
     pub fn executor(&self) -> &Executor<'p> {
         &self.executor
     }
+}
+
+fn write<const N: usize>(bytes: &mut [u8], values: impl Iterator<Item = [u8; N]>) {
+    bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(place, value)| *place = value);
 }

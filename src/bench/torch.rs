@@ -35,6 +35,10 @@ pub struct Spec {
     pub threads: usize,
     pub dtype: String,
     pub compile: bool,
+    /// Batches that come one after the other, again and again.
+    pub batches: u64,
+    /// How many rows of each come last instead of first.
+    pub turn: u64,
     pub dump: Option<PathBuf>,
 }
 

@@ -98,6 +98,8 @@ pub fn spec(model: &CheckedModel, plan: &Plan, threads: usize) -> Result<Spec, F
         threads,
         dtype: plan.settings.compute.name().into(),
         compile: false,
+        batches: 1,
+        turn: 0,
         dump: None,
     })
 }
@@ -108,13 +110,15 @@ pub fn compete(contest: &Contest, torch: &Torch) -> Result<Versus, Failure> {
     let exact = Spec { dtype: "f32".into(), dump: Some(weights.clone()), ..contest.spec.clone() };
     let theirs = torch.start(&exact, VARIANTS[0])?.steps(agreement::STEPS)?;
     let mut runner = Runner::new(contest.exact, contest.options)?;
-    agreement::load(&mut runner, &weights)?;
+    let text = agreement::load(&mut runner, &weights)?;
+    runner.set_text(&text);
     let same_losses = agreement::compare(&mut runner, &theirs)?;
     eprintln!("the same losses in {} steps, to {:.1e}", agreement::STEPS, same_losses.largest);
     // Its memory goes before the next one's comes.
     drop(runner);
     let mut runner = Runner::new(contest.plan, contest.options)?;
-    agreement::load(&mut runner, &weights)?;
+    let text = agreement::load(&mut runner, &weights)?;
+    runner.set_text(&text);
     runner.time(1 + WARM_UP)?;
     let variants = VARIANTS.map(|variant| beside(contest, torch, variant, &mut runner));
     let variants = variants.into_iter().collect::<Result<Vec<Outcome>, Failure>>()?;

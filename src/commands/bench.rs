@@ -1,6 +1,7 @@
 //! `forebay bench`
 
 use crate::args::{MachineArgs, ModelArgs, RewriteArgs};
+use crate::bench::curves::{Curves, LR, Question, draw, text};
 use crate::bench::measure::{Measurement, measure};
 use crate::bench::torch::Torch;
 use crate::bench::versus::{Contest, Versus, accepts, compete, spec};
@@ -8,8 +9,10 @@ use crate::bench::{optimizer, report};
 use crate::failure::Failure;
 use crate::model::ModelFile;
 use crate::output::{print, print_json};
+use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_ir::DType;
+use forebay_runtime::exec::Laps;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,6 +28,7 @@ Examples:
   forebay bench model.moe --dtype bf16 --steps 20 --json
   forebay bench --set layers=2 d=64 --threads 1
   forebay bench --peers --python VENV/bin/python       an interpreter that has torch
+  forebay bench --peers --curves 100 --set layers=2    how rounding moves the losses, ours and PyTorch's
 
 A step is forward, backward, clipping and AdamW. GFLOP/s count matrix products only. A machine that does other work at the same time slows PyTorch's
 barriers more than ours: believe ratios of an idle one.")]
@@ -47,6 +51,9 @@ pub struct Args {
     /// Turns of each variant of PyTorch and us
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..), requires = "peers")]
     rounds: u64,
+    /// Instead of turns: how far the losses of so many steps are from those in f64, in f32 and bf16, ours and PyTorch's
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..), requires = "peers", conflicts_with = "rounds")]
+    curves: Option<u64>,
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
@@ -60,6 +67,8 @@ struct Output {
     bench: Measurement,
     #[serde(skip_serializing_if = "Option::is_none")]
     peers: Option<Versus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    curves: Option<Curves>,
 }
 
 /// `started` is when the process was.
@@ -69,26 +78,40 @@ pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
     let mut options = args.settings.options();
     options.rewrite = args.rewriting.options();
     options.optimizer = optimizer();
+    let mut laps = Laps::since(started);
     let plan = file.compile(&options)?;
+    laps.lap("compile");
     if args.peers {
         accepts(&plan)?;
     }
     let machine = args.machine.options()?;
-    let bench = measure(&plan, &machine, args.steps, started)?;
+    let bench = measure(&plan, &machine, args.steps, laps)?;
     if !args.json {
         print(&report::measurement(&bench))?;
     }
-    let mut peers = None;
+    let (mut peers, mut curves) = (None, None);
     if args.peers {
         let spec = spec(&file.training(&options)?, &plan, bench.threads)?;
         let torch = Torch::find(&args.python)?;
-        let exact = file.compile(&CompileOptions { compute: DType::F32, ..options })?;
-        let (steps, rounds) = (args.steps, args.rounds);
-        let versus = compete(&Contest { plan: &plan, exact: &exact, options: &machine, spec, steps, rounds }, &torch)?;
-        if !args.json {
-            print(&report::versus(&bench, &versus))?;
+        if let Some(steps) = args.curves {
+            let optimizer = Optimizer { lr: LR, ..optimizer() };
+            let plan =
+                |compute| file.compile(&CompileOptions { compute, optimizer: optimizer.clone(), ..options.clone() });
+            let drawn = draw(&Question { plan: &plan, options: &machine, spec, steps }, &torch)?;
+            if !args.json {
+                print(&text(&drawn))?;
+            }
+            curves = Some(drawn);
+        } else {
+            let exact = file.compile(&CompileOptions { compute: DType::F32, ..options })?;
+            let (steps, rounds) = (args.steps, args.rounds);
+            let versus =
+                compete(&Contest { plan: &plan, exact: &exact, options: &machine, spec, steps, rounds }, &torch)?;
+            if !args.json {
+                print(&report::versus(&bench, &versus))?;
+            }
+            peers = Some(versus);
         }
-        peers = Some(versus);
     }
-    if args.json { print_json(&Output { bench, peers }) } else { Ok(()) }
+    if args.json { print_json(&Output { bench, peers, curves }) } else { Ok(()) }
 }

@@ -157,6 +157,18 @@ fn a_loss_that_is_no_number() {
     assert!(bench.path("run/step-000002/index.json").exists());
 }
 
+/// The program, started by a shell that has done something else before.
+#[cfg(unix)]
+fn limited(bench: &Bench, before: &str, args: &[&str]) -> crate::Run {
+    let output = std::process::Command::new("sh")
+        .args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_forebay")])
+        .args(args)
+        .current_dir(bench.folder.path())
+        .output()
+        .expect("a shell");
+    crate::Run::new(output)
+}
+
 /// A disk that is full, as far as a process can tell: files may not grow beyond a limit.
 #[cfg(unix)]
 #[test]
@@ -165,15 +177,8 @@ fn a_full_disk_leaves_the_previous_checkpoint() {
     bench.train(&["--steps", "1", "--save", "run"]).ok();
     let before = fs::read(bench.path("run/step-000001/model.safetensors")).expect("a file");
     // 64 blocks of 512 or 1024 bytes; the signal for it is ignored, so that writing fails.
-    let script = "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\"";
     let args = [&["train", "model.moe", "--data", "text.txt", "--steps", "2", "--resume", "run"], SMALL].concat();
-    let output = std::process::Command::new("sh")
-        .args(["-c", script, env!("CARGO_BIN_EXE_forebay")])
-        .args(args)
-        .current_dir(bench.folder.path())
-        .output()
-        .expect("a shell");
-    let run = crate::Run::new(output);
+    let run = limited(&bench, "trap '' XFSZ; ulimit -f 64", &args);
     run.fails(&["cannot save the checkpoint: writing `", "; the previous checkpoint `", "step-000001` is untouched"]);
     assert_eq!(fs::read(bench.path("run/step-000001/model.safetensors")).expect("a file"), before);
     assert_eq!(bench.names("run"), ["latest", "run.json", "step-000001"]);
@@ -204,6 +209,25 @@ fn more_memory_than_there_is() {
     let huge = [&["bench", "model.moe"], &sizes[..]].concat();
     bench.run(&huge).fails(&["this plan needs ", "activations "]);
     assert!(!bench.path("run").exists());
+}
+
+/// A limit on the process, far below what the machine has.
+#[cfg(target_os = "linux")]
+#[test]
+fn more_memory_than_is_allowed() {
+    let bench = Bench::new();
+    let mut sizes = SMALL.to_vec();
+    sizes[6] = "4000";
+    for kind in ["v", "d"] {
+        let limit = format!("ulimit -{kind} 600000");
+        for args in [&["train", "model.moe", "--data", "text.txt", "--save", "run"][..], &["bench", "model.moe"]] {
+            let run = limited(&bench, &limit, &[args, &sizes].concat());
+            run.fails(&["this plan needs ", " MiB of memory, and ", " MiB are available (weights ", "activations "]);
+        }
+        assert!(!bench.path("run").exists());
+        // What fits is done.
+        limited(&bench, &limit, &[&["bench", "model.moe", "--steps", "1"], SMALL].concat()).ok();
+    }
 }
 
 #[test]

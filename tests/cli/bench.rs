@@ -23,6 +23,11 @@ fn numbers_of_a_built_in_model() {
     assert!((gflop / number("gflop_per_step") - 1.0).abs() < 1e-6, "{gflop}");
     assert!(number("roofline_share") > 0.0 && number("probe_gflop_per_s") > 0.1);
     assert!((0.0..1.0).contains(&number("dispatch_share")));
+    let parts = of["first_step_parts"].as_array().expect("parts");
+    let names: Vec<&str> = parts.iter().filter_map(|p| p[0].as_str()).collect();
+    assert_eq!(names, ["compile", "verify", "prepare", "allocate", "initialise", "step 1"]);
+    let sum: f64 = parts.iter().filter_map(|p| p[1].as_f64()).sum();
+    assert!((sum - number("first_step_s")).abs() < 1e-6 && number("start_up_s") < sum, "{sum}");
     assert!(number("first_step_s") > 0.0 && number("planned_bytes") > 1e5);
     assert!(of["peak_rss_bytes"].as_f64().is_none_or(|rss| rss > number("planned_bytes")));
     // Neither checkpoints nor anything else.
@@ -49,5 +54,7 @@ fn comparisons_that_cannot_be_made() {
     let other = [&["bench", "model.moe", "--steps", "1", "--peers"], SMALL].concat();
     bench.run(&other).fails(&["there is no peer for `TinyMoE`", "`layers.0."]);
     bench.run(&["bench", "--rounds", "2"]).exits(2, &["--peers"]);
+    bench.run(&["bench", "--curves", "2"]).exits(2, &["--peers"]);
+    peers(&["--curves", "2", "--rounds", "2"]).exits(2, &["--rounds"]);
     bench.run(&["bench", "missing.moe"]).fails(&["cannot read `missing.moe`: "]);
 }

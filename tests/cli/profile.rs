@@ -8,6 +8,9 @@ fn a_table_of_where_the_time_went() {
     let bench = Bench::new();
     let run = bench.train(&["--steps", "3", "--save", "a", "--profile"]).ok();
     let parts = [
+        "start-up of ",
+        "compile ",
+        "initialise ",
         "3 training steps of ",
         "FLOP/s and ",
         "GFLOP/s",

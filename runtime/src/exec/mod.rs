@@ -1,7 +1,7 @@
 //! Runs plans: one arena for everything, every kernel prepared once, and then nothing but kernels.
 //!
 //! ```text
-//! new:    verify · memory · prepare all kernels · workspace · threads
+//! new:    verify · prepare all kernels · is there enough memory? · memory and workspace · threads
 //! start:  write feeds and scalars · the calls before the commit        nothing that a checkpoint holds has changed: the host may look and give up
 //! commit: the calls from the commit on
 //! ```
@@ -15,6 +15,9 @@
 mod arena;
 mod diagnose;
 mod error;
+mod fill;
+mod laps;
+mod memory;
 mod parts;
 mod profile;
 mod rank;
@@ -22,9 +25,11 @@ mod roofline;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{Arena, available_memory};
+pub use arena::Arena;
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
+pub use laps::Laps;
+pub use memory::{available_memory, memory_by_kind};
 pub use profile::{Event, Profile, ProfileRow, Traced, kind};
 pub use roofline::Roofline;
 
@@ -32,10 +37,11 @@ use crate::comm::{CommError, Crew, coordinates, ranks, shared};
 use crate::data::Batch;
 use crate::kernels::Cpu;
 use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Tensor, TensorKind};
+use memory::Need;
 use rank::Rank;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How to run a plan.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +94,7 @@ pub struct Executor<'p> {
     cpu: Cpu,
     /// Has a rank given up? Then the others are somewhere in the middle.
     broken: bool,
+    made_in: Laps,
 }
 
 impl<'p> Executor<'p> {
@@ -96,7 +103,9 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When the plan is invalid or for more ranks than fit into a process, or there is not enough memory.
     pub fn new(plan: &'p Plan, options: &ExecOptions) -> Result<Executor<'p>, ExecError> {
+        let mut made_in = Laps::since(Instant::now());
         forebay_plan::verify(plan).map_err(ExecError::Invalid)?;
+        made_in.lap("verify");
         let count = ranks(&plan.mesh);
         if count > MOST_RANKS {
             return Err(ExecError::Ranks(count));
@@ -104,28 +113,37 @@ impl<'p> Executor<'p> {
         let count = count as u32;
         let places = (0..count).map(|rank| coordinates(&plan.mesh, rank)).collect::<Vec<_>>();
         let roles: Vec<&Role> = places.iter().map(|at| role_at(plan, at)).collect();
-        let memory = memory(&roles, options.purpose)?;
         let programs = Arc::new(rank::prepare(plan, options.cpu)?);
+        made_in.lap("prepare");
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             threads => threads,
         };
         let share = |rank: usize| (threads / count as usize + usize::from(rank < threads % count as usize)).max(1);
+        let needs: Vec<Need> =
+            roles.iter().enumerate().map(|(rank, role)| Need::new(role, &programs, share(rank))).collect();
+        let arenas = memory::arenas(&needs, options.purpose)?;
         let links = shared::connect(plan, options.stall);
         let mut ranks = Vec::with_capacity(count as usize);
-        for (rank, ((place, memory), link)) in places.into_iter().zip(memory).zip(links).enumerate() {
+        for (rank, ((place, arenas), link)) in places.into_iter().zip(arenas).zip(links).enumerate() {
             let options = ExecOptions { threads: share(rank), ..*options };
             let programs = Arc::clone(&programs);
             let number = (rank as u32, place);
-            ranks.push(Rank::new(plan, number, roles[rank], memory, programs, Box::new(link), &options));
+            ranks.push(Rank::new(plan, number, roles[rank], arenas, programs, Box::new(link), &options));
         }
         let crew = (count > 1).then(|| Crew::new(count as usize));
-        Ok(Executor { plan, ranks, crew, seed: options.seed, cpu: options.cpu, broken: false })
+        made_in.lap("allocate");
+        Ok(Executor { plan, ranks, crew, seed: options.seed, cpu: options.cpu, broken: false, made_in })
     }
 
     /// The plan.
     pub fn plan(&self) -> &'p Plan {
         self.plan
+    }
+
+    /// How long it took to verify the plan, to prepare its kernels, and to allocate its memory and start its threads.
+    pub fn made_in(&self) -> &Laps {
+        &self.made_in
     }
 
     /// The seed.
@@ -341,51 +359,11 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
     }
 }
 
-/// The arenas of all ranks, or an error that says where the bytes go.
-fn memory(roles: &[&Role], purpose: Purpose) -> Result<Vec<(Arena, Arena)>, ExecError> {
-    let mut by_kind = MemoryUse::default();
-    let mut needed = 0u64;
-    for role in roles {
-        let kinds = memory_by_kind(role);
-        // Pages that are never touched are never provided, so what counts is what the purpose uses.
-        needed = needed.saturating_add(role.host_bytes).saturating_add(match purpose {
-            Purpose::Train => role.device_bytes,
-            Purpose::Generate => role.device_bytes.saturating_sub(kinds.gradients + kinds.optimizer),
-        });
-        by_kind = total(by_kind, kinds);
-    }
-    let available = available_memory();
-    let error = || ExecError::Memory { needed, available, by_kind, ranks: roles.len() };
-    if available.is_some_and(|available| needed > available) {
-        return Err(error());
-    }
-    let arena = |bytes| Arena::new(bytes).ok_or_else(error);
-    roles.iter().map(|role| Ok((arena(role.device_bytes)?, arena(role.host_bytes)?))).collect()
-}
-
-/// What two ranks take together.
-fn total(a: MemoryUse, b: MemoryUse) -> MemoryUse {
-    MemoryUse {
-        weights: a.weights.saturating_add(b.weights),
-        gradients: a.gradients.saturating_add(b.gradients),
-        optimizer: a.optimizer.saturating_add(b.optimizer),
-        other: a.other.saturating_add(b.other),
-        activations: a.activations.saturating_add(b.activations),
-        live_peak: a.live_peak.saturating_add(b.live_peak),
-        placed: a.placed.saturating_add(b.placed),
-    }
-}
-
 impl Executor<'_> {
     /// Bytes that all ranks take at most, and where they go.
     pub fn peak_memory(&self) -> (u64, MemoryUse) {
         let roles = self.ranks.iter().map(|rank| rank.role);
         let bytes = roles.clone().map(|role| role.device_bytes + role.host_bytes).sum();
-        (bytes, roles.map(memory_by_kind).fold(MemoryUse::default(), total))
+        (bytes, roles.map(memory_by_kind).fold(MemoryUse::default(), memory::total))
     }
-}
-
-/// The memory of the phase that takes most.
-pub fn memory_by_kind(role: &Role) -> MemoryUse {
-    role.phases.iter().map(|p| p.memory).max_by_key(|m| m.placed).unwrap_or_default()
 }

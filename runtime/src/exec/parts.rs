@@ -4,6 +4,7 @@ use super::{Executor, Rank};
 use forebay_plan::{Tensor, TensorKind};
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 
 /// What a rank has of a tensor: its elements, in terms of the whole tensor's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,13 +39,8 @@ impl Part {
         self.to - self.from
     }
 
-    /// Is the i-th element that is there the i-th of the tensor?
-    pub fn is_prefix(&self) -> bool {
-        self.from == 0 && self.dims.iter().all(|(_, start, _)| *start == 0) && self.elements() <= self.run
-    }
-
     /// The whole tensor's number of the i-th element that is there.
-    pub fn whole_index(&self, i: u64) -> u64 {
+    fn whole_index(&self, i: u64) -> u64 {
         let mut rest = self.from + i;
         self.dims.iter().rev().fold(0, |sum, (size, start, stride)| {
             let at = rest % size;
@@ -54,10 +50,15 @@ impl Part {
     }
 
     /// Visits runs that lie side by side: (first element here, first of the whole tensor, how many).
-    fn runs(&self, mut visit: impl FnMut(usize, usize, usize)) {
-        let mut at = 0;
-        while at < self.elements() {
-            let count = (self.run - (self.from + at) % self.run).min(self.elements() - at);
+    pub fn runs(&self, visit: impl FnMut(usize, usize, usize)) {
+        self.runs_among(0..self.elements(), visit);
+    }
+
+    /// The same of some of the elements that are there.
+    pub fn runs_among(&self, elements: Range<u64>, mut visit: impl FnMut(usize, usize, usize)) {
+        let mut at = elements.start;
+        while at < elements.end {
+            let count = (self.run - (self.from + at) % self.run).min(elements.end - at);
             visit(at as usize, self.whole_index(at) as usize, count as usize);
             at += count;
         }
@@ -66,7 +67,7 @@ impl Part {
 
 impl<'p> Rank<'p> {
     /// Its tensor of this name and kind.
-    fn find(&self, name: &str, kind: TensorKind) -> Option<&'p Tensor> {
+    pub fn find(&self, name: &str, kind: TensorKind) -> Option<&'p Tensor> {
         self.role.tensors.iter().find(|t| t.kind == kind && t.name == name)
     }
 }
@@ -120,26 +121,6 @@ impl<'p> Executor<'p> {
             });
         }
     }
-
-    /// Visits what each rank has of one tensor.
-    pub(crate) fn each_part_of(&mut self, tensor: &Tensor, mut visit: impl FnMut(&'p Tensor, &Part, &mut [u8])) {
-        for rank in &mut self.ranks {
-            if let Some(own) = rank.find(&tensor.name, tensor.kind) {
-                let part = Part::new(own, &rank.coordinates);
-                visit(own, &part, rank.tensor_mut(own));
-            }
-        }
-    }
-
-    /// Visits what each rank has of each of its tensors.
-    pub(crate) fn each_part(&mut self, mut visit: impl FnMut(&'p Tensor, &Part, &mut [u8])) {
-        for rank in &mut self.ranks {
-            for tensor in &rank.role.tensors {
-                let part = Part::new(tensor, &rank.coordinates);
-                visit(tensor, &part, rank.tensor_mut(tensor));
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -171,6 +152,16 @@ mod tests {
                 local += n;
             });
             assert_eq!(local as u64, part.elements());
+            // Cut somewhere, the same elements.
+            let each = |ranges: [Range<u64>; 2]| {
+                let mut all = vec![];
+                for range in ranges {
+                    part.runs_among(range, |here, there, n| all.extend((0..n).map(|e| (here + e, there + e))));
+                }
+                all
+            };
+            let (middle, end) = (part.elements() / 3, part.elements());
+            assert_eq!(each([0..middle, middle..end]), each([0..end, end..end]));
         }
         // 7 + 90 elements of a block in shards of 33: three; the fourth is empty.
         assert!(seen.iter().all(|n| *n == 1), "{seen:?}");

@@ -35,6 +35,8 @@ pub(super) struct Rank<'p> {
     pub coordinates: Vec<u32>,
     pub device: Arena,
     host: Arena,
+    /// Has no byte of `device` been written since it was made, zeroed?
+    pub untouched: bool,
     programs: Arc<Programs>,
     /// The buffers of the program that runs; as long as the largest program needs.
     pub buffers: Vec<Buf>,
@@ -68,6 +70,7 @@ impl<'p> Rank<'p> {
             coordinates,
             device,
             host,
+            untouched: true,
             programs,
             buffers,
             scratch,
@@ -120,18 +123,26 @@ impl<'p> Rank<'p> {
         element(report.dtype, bytes, 0)
     }
 
+    /// Where what it has of a tensor lies: offset and length in bytes.
+    pub fn place_of(&self, tensor: &Tensor) -> (u64, u64) {
+        let held = tensor.held(&self.coordinates);
+        (held.offset, (held.to - held.from) * tensor.dtype.bytes())
+    }
+
     /// What it has of a tensor.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
-        let held = tensor.held(&self.coordinates);
-        self.device.bytes(held.offset, (held.to - held.from) * tensor.dtype.bytes())
+        let (offset, len) = self.place_of(tensor);
+        self.device.bytes(offset, len)
     }
 
     pub fn tensor_mut(&mut self, tensor: &Tensor) -> &mut [u8] {
-        let held = tensor.held(&self.coordinates);
-        self.device.bytes_mut(held.offset, (held.to - held.from) * tensor.dtype.bytes())
+        self.untouched = false;
+        let (offset, len) = self.place_of(tensor);
+        self.device.bytes_mut(offset, len)
     }
 
     pub fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
+        self.untouched = false;
         let phase = self.phase(id);
         assert_eq!(
             (batch.rows() as u64, batch.seq() as u64),
@@ -168,6 +179,7 @@ impl<'p> Rank<'p> {
 
     /// Resolves the buffers of a call's program.
     pub fn bind(&mut self, call: &Call) {
+        self.untouched = false;
         let program = &self.plan.programs[call.program as usize];
         self.buffers.clear();
         let (device, host) = (&self.device, &self.host);

@@ -1,10 +1,12 @@
 //! The executor on a plan small enough to write down.
 
+use super::parts::Part;
 use super::*;
 use crate::data::{Corpus, Dataset};
 use crate::init;
 use crate::testing::{parallel_plan, tiny_plan};
 use crate::train::{TrainError, TrainOptions, Trainer, Unobserved};
+use forebay_plan::{Affine, Cut, FlatRange, Init};
 
 fn executor(plan: &Plan, threads: usize, seed: u64) -> Executor<'_> {
     let options = ExecOptions { threads, seed, ..ExecOptions::default() };
@@ -186,12 +188,25 @@ fn memory_is_that_of_all_ranks() {
     plan.roles[0].device_bytes = 1 << 60;
     let error = Executor::new(&plan, &ExecOptions::default()).expect_err("it is too much").to_string();
     assert!(error.starts_with("this plan needs 2048 PiB of memory for its 2 ranks"), "{error}");
+    // Every worker of every rank has workspace and a stack.
+    let needed = |threads| match Executor::new(&plan, &ExecOptions { threads, ..ExecOptions::default() }) {
+        Err(ExecError::Memory { needed, by_kind, .. }) => {
+            let kinds = [by_kind.weights, by_kind.gradients, by_kind.optimizer, by_kind.activations, by_kind.other];
+            assert_eq!(kinds.iter().sum::<u64>(), needed);
+            needed
+        }
+        other => panic!("it is too much: {other:?}"),
+    };
+    let worker = (needed(4) - needed(2)) / 2;
+    assert!(worker > 2 << 20);
+    assert_eq!(needed(7) - needed(2), 5 * worker);
+    // Each rank has one at least.
+    assert_eq!(needed(1), needed(2));
 }
 
-/// First values do not depend on how tensors are cut.
-#[test]
-fn parts_begin_with_the_values_of_the_whole() {
-    let tensor = |dims: &[u64]| Tensor {
+/// A whole tensor.
+fn tensor(dims: &[u64]) -> Tensor {
+    Tensor {
         name: "w".into(),
         kind: TensorKind::Param,
         dtype: DType::F32,
@@ -199,8 +214,13 @@ fn parts_begin_with_the_values_of_the_whole() {
         block: vec![],
         range: None,
         offset: 0,
-        init: forebay_plan::Init::Normal(1.0),
-    };
+        init: Init::Normal(1.0),
+    }
+}
+
+/// First values do not depend on how tensors are cut.
+#[test]
+fn parts_begin_with_the_values_of_the_whole() {
     let whole = crate::testing::holding(&[], vec![tensor(&[6, 4])]);
     let wanted = executor(&whole, 1, 3).whole(&tensor(&[6, 4])).into_owned();
     for parted in crate::testing::partings(tensor(&[6, 4])) {
@@ -212,4 +232,60 @@ fn parts_begin_with_the_values_of_the_whole() {
         let value = |i| element(DType::Bf16, copy, i);
         assert!((0..24).all(|i| value(i) == half::bf16::from_f64(element(DType::F32, &wanted, i)).to_f64()));
     }
+}
+
+/// A tensor of several pieces, cut so that pieces have many runs: every rank has what it should have, also of copies; and it gets the same whatever was there.
+#[test]
+fn large_parts_begin_with_the_values_of_the_whole() {
+    let dims = [700, 1200];
+    let alone = crate::testing::holding(&[], vec![tensor(&dims)]);
+    let wanted = executor(&alone, 1, 3).whole(&tensor(&dims)).into_owned();
+    let block = vec![Cut { dim: 1, size: 600, first: Affine::along(0, 600) }];
+    let range = FlatRange { start: 70_000, shard: 245_000, index: Affine::along(1, 1) };
+    let cut = Tensor { block: block.clone(), ..tensor(&dims) };
+    let of = |kind, dtype, init| Tensor { kind, dtype, init, ..cut.clone() };
+    for master in [cut.clone(), Tensor { range: Some(range), ..cut.clone() }] {
+        let copy = of(TensorKind::ComputeCopy, DType::Bf16, Init::FromParam);
+        let gradient = of(TensorKind::Gradient, DType::F32, Init::Constant(0.0));
+        let plan = crate::testing::holding(&[("a", 2), ("b", 2)], vec![master, copy, gradient]);
+        let mut executor = executor(&plan, 8, 3);
+        for time in 0..2 {
+            for rank in &executor.ranks {
+                let [master, copy, gradient] = rank.role.tensors.as_slice() else { unreachable!("there are three") };
+                let value = |i| element(DType::F32, &wanted, i);
+                Part::new(master, &rank.coordinates).runs(|here, there, n| {
+                    let own = |i| element(DType::F32, rank.tensor(master), i);
+                    assert!((0..n).all(|e| own(here + e) == value(there + e)), "rank {}, time {time}", rank.number);
+                });
+                Part::new(copy, &rank.coordinates).runs(|here, there, n| {
+                    let own = |i| element(DType::Bf16, rank.tensor(copy), i);
+                    let value = |i| half::bf16::from_f32(value(i) as f32).to_f64();
+                    assert!((0..n).all(|e| own(here + e) == value(there + e)), "rank {}, time {time}", rank.number);
+                });
+                assert!(rank.tensor(gradient).iter().all(|b| *b == 0), "rank {}, time {time}", rank.number);
+            }
+            for rank in &mut executor.ranks {
+                rank.role.tensors.iter().for_each(|t| rank.tensor_mut(t).fill(1));
+            }
+            init::initialise(&mut executor);
+        }
+    }
+}
+
+/// Pages that nobody uses yet are left to the system.
+#[test]
+fn zeros_that_are_there_are_not_written() {
+    let plan = parallel_plan(1);
+    let mut executor = Executor::new(&plan, &ExecOptions::default()).expect("it can be run");
+    let gradient = &plan.roles[0].tensors[2];
+    for rank in &mut executor.ranks {
+        let (offset, len) = rank.place_of(gradient);
+        // Behind the rank's back.
+        rank.device.bytes_mut(offset, len).fill(1);
+    }
+    init::initialise(&mut executor);
+    assert!(executor.ranks.iter().all(|rank| rank.tensor(gradient).iter().all(|b| *b == 1)));
+    // Now it knows that something was written.
+    init::initialise(&mut executor);
+    assert!(executor.ranks.iter().all(|rank| rank.tensor(gradient).iter().all(|b| *b == 0)));
 }

@@ -21,6 +21,7 @@
 
 mod attention;
 pub(crate) mod cpu;
+pub(crate) mod draw;
 mod index;
 mod lanes;
 pub(crate) mod math;

@@ -16,6 +16,20 @@ impl ScratchBytes {
     pub fn max(self, other: ScratchBytes) -> ScratchBytes {
         ScratchBytes { shared: self.shared.max(other.shared), worker: self.worker.max(other.worker) }
     }
+
+    /// What a [`Scratch`] for so many workers takes.
+    pub fn of_workers(self, workers: usize) -> u64 {
+        let ScratchBytes { shared, worker } = self.in_pages();
+        shared as u64 + workers as u64 * worker as u64
+    }
+
+    /// What a [`Scratch`] has of it.
+    fn in_pages(self) -> ScratchBytes {
+        ScratchBytes {
+            shared: self.shared.next_multiple_of(ALIGN),
+            worker: self.worker.next_multiple_of(ALIGN) + ALIGN,
+        }
+    }
 }
 
 /// The workspace: a shared part and a part for each worker. One kernel at a time may use it.
@@ -38,11 +52,9 @@ const ALIGN: usize = 4096;
 impl Scratch {
     /// Workspace for kernels that need at most `bytes`, run by a pool of `workers`.
     pub fn new(bytes: ScratchBytes, workers: usize) -> Scratch {
-        let bytes = ScratchBytes {
-            shared: bytes.shared.next_multiple_of(ALIGN),
-            worker: bytes.worker.next_multiple_of(ALIGN) + ALIGN,
-        };
-        let layout = Layout::from_size_align(bytes.shared + workers * bytes.worker, ALIGN).expect("a size that fits");
+        let size = usize::try_from(bytes.of_workers(workers)).expect("a size that fits");
+        let bytes = bytes.in_pages();
+        let layout = Layout::from_size_align(size, ALIGN).expect("a size that fits");
         // SAFETY: the size is not 0, each worker's part has at least a page.
         let base = unsafe { alloc_zeroed(layout) };
         if base.is_null() {

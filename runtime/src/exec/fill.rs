@@ -1,0 +1,117 @@
+//! Writing tensors from outside of programs: all ranks at once, each what it has, on all of its workers.
+//!
+//! Pieces are handed out as workers get free, like the tasks of kernels, so the pages that come with the first write come from the memory nodes of all workers.
+//! No page has one user: which worker gets which part of a kernel is not fixed either.
+
+use super::parts::Part;
+use super::{Executor, Rank};
+use forebay_plan::{Init, Tensor, TensorKind};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Elements of a piece.
+const PIECE: usize = 1 << 18;
+
+/// Fills elements that lie side by side in the whole tensor, too; the number is that of the first one there.
+pub(crate) type Fill<'a> = dyn Fn(&Tensor, u64, &mut [u8]) + Sync + 'a;
+
+/// Makes elements of a copy from those of its master.
+pub(crate) type Convert<'a> = dyn Fn((&Tensor, &[u8]), (&Tensor, &mut [u8])) + Sync + 'a;
+
+impl<'p> Executor<'p> {
+    /// Gives every tensor its first value, but for copies of parameters. Zeros are not written where nothing has been: whoever first uses the pages gets
+    /// them, which for gradients and moments is a kernel of the first step.
+    ///
+    /// # Panics
+    /// When a rank has given up before.
+    pub(crate) fn fill_tensors(&mut self, fill: &Fill) {
+        self.on_every_rank(&|rank| {
+            let untouched = rank.untouched;
+            for tensor in &rank.role.tensors {
+                let zeros = matches!(tensor.init, Init::Constant(c) if c.to_bits() == 0);
+                if tensor.init != Init::FromParam && !(zeros && untouched) {
+                    rank.fill(tensor, &|first, bytes| fill(tensor, first, bytes));
+                }
+            }
+        });
+    }
+
+    /// Makes all copies of parameters again.
+    ///
+    /// # Panics
+    /// When a rank has given up before.
+    pub(crate) fn fill_copies(&mut self, convert: &Convert) {
+        let (copies, others): (Vec<&Tensor>, Vec<&Tensor>) =
+            self.tensors().into_iter().partition(|t| t.init == Init::FromParam);
+        let params = others.into_iter().filter(|t| t.kind == TensorKind::Param);
+        let params: HashMap<&str, &Tensor> = params.map(|t| (t.name.as_str(), t)).collect();
+        for copy in copies {
+            let Some(param) = params.get(copy.name.as_str()) else { continue };
+            // A rank's copy may be of more than it has of the master: then the whole master is put together, from all ranks.
+            let alone = self
+                .ranks
+                .iter()
+                .all(|rank| rank.find(&copy.name, copy.kind).is_none_or(|own| rank.master(param, own).is_some()));
+            let whole = (!alone).then(|| self.whole(param).into_owned());
+            self.on_every_rank(&|rank| {
+                let Some(own) = rank.find(&copy.name, copy.kind) else { return };
+                match (rank.master(param, own), &whole) {
+                    (Some(master), _) => rank.fill_from(master, own, convert),
+                    (None, Some(whole)) => rank.fill(own, &|first, bytes| {
+                        let (first, n) = (first as usize, bytes.len() / own.dtype.bytes() as usize);
+                        let width = param.dtype.bytes() as usize;
+                        convert((param, &whole[first * width..(first + n) * width]), (own, bytes));
+                    }),
+                    (None, None) => unreachable!("not all have what they need"),
+                }
+            });
+        }
+    }
+
+    fn on_every_rank(&mut self, job: &(dyn Fn(&mut Rank<'p>) + Sync)) {
+        let done = self.on_all(&|rank| {
+            job(rank);
+            Ok(())
+        });
+        done.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+impl<'p> Rank<'p> {
+    /// The elements of a parameter that a copy is of, when it has the same of both.
+    fn master(&self, param: &Tensor, copy: &Tensor) -> Option<&'p Tensor> {
+        let part = |tensor: &Tensor| Part::new(tensor, &self.coordinates);
+        self.find(&param.name, param.kind).filter(|own| part(own) == part(copy))
+    }
+
+    /// Fills what it has of a tensor: `fill` gets the number of an element of the whole tensor, and elements from there on.
+    fn fill(&mut self, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) {
+        self.untouched = false;
+        let part = Part::new(tensor, &self.coordinates);
+        let width = tensor.dtype.bytes() as usize;
+        let (offset, len) = self.place_of(tensor);
+        let bytes = self.device.bytes_mut(offset, len);
+        let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(PIECE * width).map(Mutex::new).collect();
+        self.pool.run(pieces.len(), &|i, _| {
+            let mut piece = pieces[i].lock().expect("each piece is filled once");
+            let first = i * PIECE;
+            let end = first + piece.len() / width;
+            part.runs_among(first as u64..end as u64, |here, there, n| {
+                fill(there as u64, &mut piece[(here - first) * width..(here - first + n) * width]);
+            });
+        });
+    }
+
+    /// Fills a tensor from another one of which it has the same elements: `convert` gets the same of both.
+    fn fill_from(&mut self, from: &Tensor, to: &Tensor, convert: &Convert) {
+        self.untouched = false;
+        let piece = |tensor: &Tensor| PIECE * tensor.dtype.bytes() as usize;
+        let (source, bytes) = self.device.bytes_and_mut(self.place_of(from), self.place_of(to));
+        let pieces = source.chunks(piece(from)).zip(bytes.chunks_mut(piece(to)).map(Mutex::new));
+        let pieces: Vec<(&[u8], Mutex<&mut [u8]>)> = pieces.collect();
+        self.pool.run(pieces.len(), &|i, _| {
+            let mut bytes = pieces[i].1.lock().expect("each piece is filled once");
+            convert((from, pieces[i].0), (to, &mut bytes));
+        });
+    }
+}
