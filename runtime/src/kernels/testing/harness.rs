@@ -10,22 +10,22 @@ use std::cell::RefCell;
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
 
-/// Numbers that look random. Choices may come from bytes instead, as long as there are any.
+/// Numbers that look random. Choices may come from bytes instead.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
     /// The last one is next.
-    choices: Vec<u8>,
+    choices: Option<Vec<u8>>,
 }
 
 impl Rng {
     pub fn new(seed: u64) -> Rng {
-        Rng { state: seed, choices: vec![] }
+        Rng { state: seed, choices: None }
     }
 
-    /// Choices are those of the bytes: similar bytes make similar choices.
+    /// Choices are those of the bytes, and the first there is to choose when they end: similar bytes make similar choices, and few bytes small things.
     pub fn choosing(bytes: &[u8]) -> Rng {
-        Rng { state: 0, choices: bytes.iter().rev().copied().collect() }
+        Rng { state: 0, choices: Some(bytes.iter().rev().copied().collect()) }
     }
 
     pub fn next(&mut self) -> u64 {
@@ -43,11 +43,10 @@ impl Rng {
 
     /// A choice.
     pub fn below(&mut self, n: usize) -> usize {
-        match self.choices.pop() {
-            Some(byte) if n <= 256 => usize::from(byte) % n.max(1),
-            Some(byte) => (usize::from(byte) * 256 + usize::from(self.choices.pop().unwrap_or(0))) % n,
-            None => self.integer(n),
-        }
+        let Some(bytes) = &mut self.choices else { return self.integer(n) };
+        let mut byte = || usize::from(bytes.pop().unwrap_or(0));
+        let number = if n <= 256 { byte() } else { byte() * 256 + byte() };
+        number % n.max(1)
     }
 
     pub fn coin(&mut self) -> bool {

@@ -26,7 +26,7 @@ pub(crate) fn check(region: &Region, memory: &Memory) {
 /// Results differ.
 pub fn check_region_of(bytes: &[u8]) {
     let mut rng = Rng::choosing(bytes);
-    let (wide, loads, steps) = (rng.below(5) == 0, 1 + rng.below(4), rng.below(24));
+    let (wide, loads, steps) = (rng.below(8) == 7, 1 + rng.below(4), rng.below(24));
     let (region, memory) = generator::random_region(&mut rng, loads, steps, wide);
     check(&region, &memory);
 }
