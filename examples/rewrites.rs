@@ -129,7 +129,10 @@ fn measure(name: &str) {
     };
     let plans: Vec<_> = variants
         .iter()
-        .map(|(_, rewrite)| compile(&models, &CompileOptions { rewrite: rewrite.clone(), ..CompileOptions::default() }))
+        .map(|(_, rewrite)| {
+            let options = CompileOptions { rewrite: rewrite.clone(), ..CompileOptions::default() };
+            compile(&models, &options).expect("one rank takes every model")
+        })
         .collect();
     let mut runs: Vec<(Executor, Vec<f64>)> = plans
         .iter()

@@ -82,7 +82,6 @@ fn segments_are_differentiated() {
     });
 }
 
-
 /// A random segment: inputs are carries and parameters in turn, all results are carried on, and one is a loss.
 fn segment(tape: &[u32], allows: impl Fn(&Graph, &Op) -> bool) -> Graph {
     let mut graph = testing::graph_where(tape, allows);

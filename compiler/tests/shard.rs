@@ -54,9 +54,16 @@ fn near(what: &str, have: &[f64], want: &[f64]) {
 }
 
 /// What a graph takes on each rank.
-fn bind_ranks(graph: &Graph, forward: (&Graph, &[Values]), saved: &[Results], grads: &[FxHashMap<String, Tensor>]) -> Vec<Values> {
+fn bind_ranks(
+    graph: &Graph,
+    forward: (&Graph, &[Values]),
+    saved: &[Results],
+    grads: &[FxHashMap<String, Tensor>],
+) -> Vec<Values> {
     let given = forward.1.iter().enumerate();
-    given.map(|(r, values)| bind(graph, (forward.0, values), &saved.get(r).into_iter().collect::<Vec<_>>(), &grads[r])).collect()
+    given
+        .map(|(r, values)| bind(graph, (forward.0, values), &saved.get(r).into_iter().collect::<Vec<_>>(), &grads[r]))
+        .collect()
 }
 
 fn run_ranks(graph: &Graph, given: &[Values]) -> Vec<Results> {
@@ -127,13 +134,17 @@ fn check_segment(what: &str, whole: &Graph, mesh: &Mesh, strategy: &Strategy) {
         .map(|rank| {
             let inputs = whole.inputs.iter().zip(&local.inputs).zip(layouts);
             inputs
-                .map(|((w, l), layout)| (l.value, part(whole, w.value, &given[replica(rank)][&w.value], layout, mesh, rank)))
+                .map(|((w, l), layout)| {
+                    (l.value, part(whole, w.value, &given[replica(rank)][&w.value], layout, mesh, rank))
+                })
                 .collect()
         })
         .collect();
     let carry = |name: &str| {
         let mut outputs = whole.outputs.iter().zip(&sharded.outputs);
-        outputs.find(|(o, _)| o.role == OutputRole::Carry && o.name == name).map(|(o, layout)| (o.value, layout.clone()))
+        outputs
+            .find(|(o, _)| o.role == OutputRole::Carry && o.name == name)
+            .map(|(o, layout)| (o.value, layout.clone()))
     };
     let local_grads: Vec<FxHashMap<String, Tensor>> = all
         .iter()
@@ -296,7 +307,8 @@ fn described(whole: &Graph, sharded: &Sharded, mesh: &Mesh) -> String {
     }
     let params = whole.inputs.iter().filter(|i| i.role == InputRole::Param);
     for (param, sums) in params.zip(&sharded.gradient_sums).filter(|(_, sums)| !sums.is_empty()) {
-        text += &format!("// the gradient of %{} is a sum over {}\n", whole.node(param.value).name, mesh.describe(sums));
+        text +=
+            &format!("// the gradient of %{} is a sum over {}\n", whole.node(param.value).name, mesh.describe(sums));
     }
     text + "\n"
 }

@@ -50,7 +50,6 @@ fn simplified_graphs_mean_the_same() {
     });
 }
 
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -106,7 +106,7 @@ impl Finder<'_> {
             if of.iter().any(|p| taken.contains(p)) {
                 continue;
             }
-            if self.graph.size(*axis) % ranks != 0 {
+            if !self.graph.size(*axis).is_multiple_of(ranks) {
                 refused.push(*axis);
                 continue;
             }
@@ -128,7 +128,7 @@ impl Finder<'_> {
     }
 
     fn indivisible(&self, axis: AxisId, what: &str, n: u64, degree: &str, ranks: u64) -> StrategyError {
-        let works: Vec<String> = (2..=n).filter(|d| n % d == 0).take(8).map(|d| d.to_string()).collect();
+        let works: Vec<String> = (2..=n).filter(|d| n.is_multiple_of(*d)).take(8).map(|d| d.to_string()).collect();
         let name = &self.graph.axis(axis).name;
         let label = self.graph.axis(axis).label.as_ref().filter(|l| *l != name);
         let label = label.map(|l| format!(" ({l})")).unwrap_or_default();

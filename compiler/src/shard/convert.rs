@@ -142,7 +142,7 @@ impl Steps<'_, '_> {
             return Ok(());
         }
         let name = &whole.axis(ragged).name;
-        if self.partitioner.rows.get(&ragged).is_none() {
+        if !self.partitioner.rows.contains_key(&ragged) {
             return Err(StrategyError::new(format!("rows `{name}` that come from another segment cannot be shared"), None));
         }
         let group = if have.is_empty() { wanted.clone() } else { have.clone() };

@@ -171,7 +171,7 @@ impl<'a> Partitioner<'a> {
         let Some(seq) = ty.axes.iter().copied().find(|&a| self.is_positions(a)) else { return Ok(Layout::default()) };
         let ranks = self.mesh.ranks(&self.home);
         let n = self.whole.size(seq);
-        if n % ranks != 0 {
+        if !n.is_multiple_of(ranks) {
             return Err(StrategyError::new(
                 format!("axis `{}` has {n} positions, which do not divide over {} = {ranks} ranks", self.whole.axis(seq).name, self.mesh.describe(&self.home)),
                 Some("a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string()),

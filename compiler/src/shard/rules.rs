@@ -73,7 +73,7 @@ impl Partitioner<'_> {
             Op::Broadcast(axes) => axes.clone(),
             Op::Split { from, into } => {
                 let dims = self.own(node.operands[0]).of(*from);
-                let divides = self.whole.size(into[0]) % self.mesh.ranks(dims) == 0;
+                let divides = self.whole.size(into[0]).is_multiple_of(self.mesh.ranks(dims));
                 if divides && !self.interleaved.contains(from) { into[1..].to_vec() } else { [&[*from], &into[..]].concat() }
             }
             Op::Merge { from, .. } => {

@@ -1,4 +1,5 @@
 //! Running the graphs of a differentiated segment, and its derivatives by differences.
+#![allow(dead_code, reason = "each test uses its part")]
 
 use forebay_compiler::autodiff::{Differentiated, Options, grad_input_name};
 use forebay_ir::reference::{Mode, Tensor, evaluate, sample};
