@@ -82,6 +82,8 @@ fn vary_before(graph: &mut Graph, value: ValueId) {
     (before.op, before.operands, before.ty) = (vary, vec![operand], of_operand);
     let after = &mut graph.nodes[first.index()];
     (after.op, after.operands, after.ty) = (op, operands, ty);
+    let name = std::mem::take(&mut after.name);
+    graph.nodes[first.index()].name = std::mem::replace(&mut graph.nodes[value.index()].name, name);
 }
 
 /// Takes out of all readers of a value, if each is a `vary`, the dimensions that they have in common: exactly `only`, when that is given. Returns
