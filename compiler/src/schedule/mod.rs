@@ -10,7 +10,7 @@
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed.
-//! * [`step`]: the end of a step. * [`bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
