@@ -103,6 +103,22 @@ pub enum CommKind {
 }
 
 impl Comm {
+    /// All names in textual IR.
+    pub const NAMES: [&'static str; 12] = [
+        "coordinate",
+        "vary",
+        "all_reduce",
+        "all_reduce_max",
+        "all_reduce_min",
+        "all_gather",
+        "reduce_scatter",
+        "shard",
+        "unshard",
+        "all_to_all",
+        "dispatch",
+        "combine",
+    ];
+
     /// The name in textual IR.
     pub fn name(&self) -> &'static str {
         match self.kind {

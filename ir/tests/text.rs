@@ -2,7 +2,7 @@
 
 use forebay_ir::text::{self, parse, parse_module, print, print_module};
 use forebay_ir::{
-    BinaryOp, DType, Direction, Extent, FusedKind, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp,
+    BinaryOp, Comm, DType, Direction, Extent, FusedKind, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp,
     testing, verify,
 };
 use proptest::prelude::*;
@@ -118,22 +118,6 @@ fn kind(op: &Op) -> usize {
 const FUSED: usize = 28;
 const KINDS: usize = FUSED + 2;
 
-/// All collectives.
-const COLLECTIVES: [&str; 12] = [
-    "coordinate",
-    "vary",
-    "all_reduce",
-    "all_reduce_max",
-    "all_reduce_min",
-    "all_gather",
-    "reduce_scatter",
-    "shard",
-    "unshard",
-    "all_to_all",
-    "dispatch",
-    "combine",
-];
-
 #[test]
 fn every_op_round_trips() {
     let graphs = canonical_graphs();
@@ -147,7 +131,7 @@ fn every_op_round_trips() {
         let is = |op: &&&Op| matches!(op, Op::Fused(fused) if fused.kind == kind);
         assert!(ops.iter().any(|op| is(&op)), "{kind:?} has no line in tests/text");
     }
-    for name in COLLECTIVES {
+    for name in Comm::NAMES {
         let is = |op: &&&Op| matches!(op, Op::Comm(comm) if comm.name() == name);
         assert!(ops.iter().any(|op| is(&op)), "`{name}` has no line in tests/text");
     }

@@ -7,7 +7,7 @@ use super::phases::Scheduler;
 use super::shared::{Pass, Shared};
 use super::stages::{Chunk, Stage, has_gradient};
 use super::tensors::local_elements;
-use super::timeline::Bind;
+use super::timeline::{Bind, Item};
 use crate::autodiff::Differentiated;
 use crate::emit::dtype;
 use crate::optimizer;
@@ -43,15 +43,24 @@ pub struct Cx<'a> {
     pub names: &'a [Names],
     /// `train`, `eval` or `generate`.
     pub phase: &'a str,
-    /// For each segment the graph that runs forward.
+    /// For each segment the graph that runs forward, and the layout of what it saves.
     pub forward: &'a [&'a Graph],
+    pub saved: &'a [SavedLayout],
     /// The types of masters and of what programs read.
     pub wide: DType,
     pub narrow: DType,
 }
 
+/// What the backward passes of a step have in common.
+pub struct Training<'a> {
+    pub flow: &'a Flow,
+    pub segments: &'a [Differentiated],
+    /// The parameters whose gradients have something in them.
+    pub written: FxHashSet<usize>,
+}
+
 impl Cx<'_> {
-    /// Bytes and elements of a carry.
+    /// Elements and type of a carry.
     fn carry(&self, source: Source) -> (u64, DType) {
         let segment = &self.sharded.model.segments[self.sharded.model.layers[source.layer].segment];
         let mut carries = segment.forward.outputs.iter().filter(|o| o.role == OutputRole::Carry);
@@ -73,9 +82,8 @@ impl Scheduler<'_> {
             let at = (layers.start as u32, micro_batch);
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
-        let layouts: Vec<SavedLayout> = cx.forward.iter().map(|g| SavedLayout::new(g)).collect();
         for l in layers.clone() {
-            self.forward_layer(cx, shared, &mut pass, &layouts, l, micro_batch);
+            self.forward_layer(cx, shared, &mut pass, l, micro_batch);
         }
         // The part that follows reads from the channel of its own chunk.
         let channel = About::Activations.channel(chunk + u32::from(cx.stage.number + 1 == cx.stage.of));
@@ -87,27 +95,19 @@ impl Scheduler<'_> {
         pass
     }
 
-    fn forward_layer(
-        &mut self,
-        cx: &Cx,
-        shared: &mut Shared,
-        pass: &mut Pass,
-        layouts: &[SavedLayout],
-        l: usize,
-        micro_batch: u32,
-    ) {
+    fn forward_layer(&mut self, cx: &Cx, shared: &mut Shared, pass: &mut Pass, l: usize, micro_batch: u32) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
         let adds = micro_batch > 0 && !names.stats.is_empty();
         let name = format!("{}.{}.forward{}", cx.phase, model.segments[s].name, if adds { ".add" } else { "" });
-        let program = self.programs.get(&name, &layouts[s], || {
+        let program = self.programs.get(&name, &cx.saved[s], || {
             let stats: Vec<_> =
                 output_names(graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
             if adds { accumulating(graph, &stats) } else { graph.clone() }
         });
         self.gather_layer(cx, shared, (l, micro_batch));
-        let saved = (layouts[s].bytes > 0).then(|| shared.timeline.item(layouts[s].bytes));
+        let saved = (cx.saved[s].bytes > 0).then(|| shared.timeline.item(cx.saved[s].bytes));
         pass.saved.extend(saved.map(|item| (l, item)));
         let slots = program.bind(shared, |want, bytes, shared| match want {
             Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
@@ -132,19 +132,18 @@ impl Scheduler<'_> {
         shared.timeline.call(&program, l as u32, micro_batch, slots);
     }
 
-    /// The backward pass of a micro-batch. `written` are the parameters whose gradients have something in them.
+    /// The backward pass of a micro-batch through the layers of a chunk.
     pub(super) fn backward_layers(
         &mut self,
         cx: &Cx,
         shared: &mut Shared,
         mut pass: Pass,
-        (flow, segments): (&Flow, &[Differentiated]),
+        training: &mut Training,
         (micro_batch, chunk): (u32, u32),
-        written: &mut FxHashSet<usize>,
     ) {
         let model = &cx.sharded.model;
         let Chunk { layers, receives, sends } = &cx.stage.chunks[chunk as usize];
-        let flows = |(_, source): &(u32, Source)| has_gradient(model, flow, *source);
+        let flows = |(_, source): &(u32, Source)| has_gradient(model, training.flow, *source);
         let channel = About::Gradients.channel(chunk);
         for (peer, source) in each(sends).filter(flows) {
             let (elements, of) = cx.carry(source);
@@ -154,17 +153,14 @@ impl Scheduler<'_> {
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         for l in layers.clone().rev() {
-            self.backward_layer(cx, shared, &mut pass, (flow, segments), l, micro_batch, written);
+            self.backward_layer(cx, shared, &mut pass, training, (l, micro_batch));
         }
         // The part before reads from the channel of its own chunk.
         let channel = About::Gradients.channel(chunk - u32::from(cx.stage.number == 0 && chunk > 0));
         for (peer, source) in each(receives).filter(flows) {
             let (elements, of) = cx.carry(source);
-            let item = pass.gradients.get(&source).copied().unwrap_or_else(|| {
-                let item = shared.timeline.item(elements * of.bytes());
-                self.zero(shared, elements, of, Bind::Item(item, 0), (source.layer as u32, micro_batch));
-                item
-            });
+            let known = pass.gradients.get(&source).copied();
+            let item = known.unwrap_or_else(|| self.zero_gradient(cx, shared, source, micro_batch));
             let (bind, at) = (Bind::Item(item, 0), (layers.start as u32, micro_batch));
             self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
         }
@@ -202,32 +198,29 @@ impl Scheduler<'_> {
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "the state of the step, which the caller's loop owns")]
     fn backward_layer(
         &mut self,
         cx: &Cx,
         shared: &mut Shared,
         pass: &mut Pass,
-        (flow, segments): (&Flow, &[Differentiated]),
-        l: usize,
-        micro_batch: u32,
-        written: &mut FxHashSet<usize>,
+        training: &mut Training,
+        (l, micro_batch): (usize, u32),
     ) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names) = (layer.segment, &cx.names[layer.segment]);
-        let graph = &segments[s].backward;
+        let graph = &training.segments[s].backward;
         if graph.outputs.is_empty() {
             return;
         }
-        self.missing_gradients(cx, shared, pass, (flow, segments), l, micro_batch);
+        self.missing_gradients(cx, shared, pass, training, (l, micro_batch));
         // Which results are added to what is there: shared parameters, values that several layers read, all micro-batches but the first.
         let mut adds = vec![];
         for name in output_names(graph, OutputRole::Grad) {
             let there = match name.split_once('.') {
                 Some(("param", param)) => {
                     let param = layer.params[position(&names.params, param)];
-                    !written.insert(param) || cx.is_passing(param)
+                    !training.written.insert(param) || cx.is_passing(param)
                 }
                 Some(("carry", carry)) => pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)]),
                 _ => unreachable!("gradients are of carries and parameters"),
@@ -238,9 +231,8 @@ impl Scheduler<'_> {
         }
         self.gather_layer(cx, shared, (l, micro_batch));
         self.begin_gradients(cx, shared, (l, micro_batch));
-        let layout = SavedLayout::new(&segments[s].forward);
         let wide = self.wide;
-        let program = self.programs.get(&backward_name(&model.segments[s].name, graph, &adds), &layout, || {
+        let program = self.programs.get(&backward_name(&model.segments[s].name, graph, &adds), &cx.saved[s], || {
             let mut graph = graph.clone();
             widen(&mut graph, wide);
             accumulating(&graph, &adds)
@@ -268,23 +260,22 @@ impl Scheduler<'_> {
         cx: &Cx,
         shared: &mut Shared,
         pass: &mut Pass,
-        (flow, segments): (&Flow, &[Differentiated]),
-        l: usize,
-        micro_batch: u32,
+        training: &Training,
+        (l, micro_batch): (usize, u32),
     ) {
         let s = cx.sharded.model.layers[l].segment;
-        let forward = &segments[s].forward;
-        let outputs = forward.outputs.iter().filter(|o| o.role == OutputRole::Carry);
-        for (output, o) in outputs.enumerate() {
+        for (output, _) in training.flow.outputs[s].iter().enumerate().filter(|(_, flows)| **flows) {
             let source = Source { layer: l, output };
-            if flow.outputs[s][output] && !pass.gradients.contains_key(&source) {
-                let ty = forward.ty(o.value);
-                let elements = forward.numel(ty);
-                let item = shared.timeline.item(elements * ty.dtype.bytes());
-                pass.gradients.insert(source, item);
-                self.zero(shared, elements, ty.dtype, Bind::Item(item, 0), (l as u32, micro_batch));
-            }
+            pass.gradients.entry(source).or_insert_with(|| self.zero_gradient(cx, shared, source, micro_batch));
         }
+    }
+
+    /// A gradient that nothing contributes to.
+    fn zero_gradient(&mut self, cx: &Cx, shared: &mut Shared, source: Source, micro_batch: u32) -> Item {
+        let (elements, of) = cx.carry(source);
+        let item = shared.timeline.item(elements * of.bytes());
+        self.zero(shared, elements, of, Bind::Item(item, 0), (source.layer as u32, micro_batch));
+        item
     }
 
     /// Zeros somewhere.

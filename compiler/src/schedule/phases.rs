@@ -2,7 +2,7 @@
 
 use super::bind::{Want, accumulating, restrict};
 use super::flow::{Flow, Names, input_names, output_names};
-use super::layers::Cx;
+use super::layers::{Cx, Training};
 use super::shared::{Pass, Shared};
 use super::stages::{Stage, Work, order};
 use super::tensors::{Layout, scaled_number};
@@ -87,7 +87,7 @@ impl<'a> Scheduler<'a> {
             (flow, segments)
         });
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
-        let names = names(&sharded.model);
+        let (names, saved) = (names(&sharded.model), saved(&forward));
         let cx = Cx {
             sharded,
             stage,
@@ -95,24 +95,25 @@ impl<'a> Scheduler<'a> {
             names: &names,
             phase: "train",
             forward: &forward,
+            saved: &saved,
             wide: self.wide,
             narrow: self.narrow,
         };
         let mut shared = self.begin(&cx, data_rows(sharded), micro_batches);
         self.counts(&cx, &mut shared, micro_batches);
 
-        let mut written = FxHashSet::default();
+        let mut training = Training { flow: &flow, segments: &segments, written: FxHashSet::default() };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         for work in order(schedule, stage, micro_batches)? {
             match work {
                 Work::Forward(m, c) => drop(passes.insert((m, c), self.forward_layers(&cx, &mut shared, m, c))),
                 Work::Backward(m, c) => {
                     let pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
-                    self.backward_layers(&cx, &mut shared, pass, (&flow, &segments), (m, c), &mut written);
+                    self.backward_layers(&cx, &mut shared, pass, &mut training, (m, c));
                 }
             }
         }
-        self.untouched_gradients(&cx, &mut shared, &written);
+        self.untouched_gradients(&cx, &mut shared, &training.written);
         self.tied_gradients(&cx, &mut shared);
         self.sum_gradients(&cx, &mut shared);
         self.sum_parts(&cx, &mut shared);
@@ -146,7 +147,7 @@ impl<'a> Scheduler<'a> {
         let graphs =
             self.forward.remove(kind.name()).unwrap_or_else(|| sharded.model.segments.iter().map(rewritten).collect());
         let forward: Vec<&Graph> = graphs.iter().collect();
-        let names = names(&sharded.model);
+        let (names, saved) = (names(&sharded.model), saved(&forward));
         let cx = Cx {
             sharded,
             stage,
@@ -154,6 +155,7 @@ impl<'a> Scheduler<'a> {
             names: &names,
             phase: kind.name(),
             forward: &forward,
+            saved: &saved,
             wide: self.wide,
             narrow: self.narrow,
         };
@@ -311,6 +313,11 @@ impl<'a> Scheduler<'a> {
 enum Share {
     Rows,
     Nothing,
+}
+
+/// What each segment saves.
+fn saved(forward: &[&Graph]) -> Vec<SavedLayout> {
+    forward.iter().map(|g| SavedLayout::new(g)).collect()
 }
 
 fn names(model: &CheckedModel) -> Vec<Names> {

@@ -25,16 +25,20 @@ pub(super) struct Hoisted {
 }
 
 pub(super) fn hoist(graph: &mut Graph) -> Hoisted {
+    let mut users = graph.users();
     for value in graph.values().rev().collect::<Vec<_>>() {
-        vary_before(graph, value);
+        if vary_before(graph, value, &users[value.index()]) {
+            users = graph.users();
+        }
     }
     let params: Vec<ValueId> = graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
-    let varied = params.iter().map(|&p| strip(graph, p, None)).collect();
+    let varied = params.iter().map(|&p| strip(graph, p, &users[p.index()], None)).collect();
+    let users = graph.users();
     let mut gathered = vec![];
     for value in graph.values().collect::<Vec<_>>() {
         let Op::Comm(comm) = graph.node(value).op.clone() else { continue };
         let CommKind::Unshard { from, into } = comm.kind else { continue };
-        if strip(graph, value, Some(&comm.group)).is_empty() {
+        if strip(graph, value, &users[value.index()], Some(&comm.group)).is_empty() {
             continue;
         }
         graph.nodes[value.index()].op =
@@ -46,8 +50,8 @@ pub(super) fn hoist(graph: &mut Graph) -> Hoisted {
 }
 
 /// Lets a value's operand vary instead of the value, where all that reads it is a `vary` and the operand is not larger: sums of gradients pass
-/// through an op that is linear in it.
-fn vary_before(graph: &mut Graph, value: ValueId) {
+/// through an op that is linear in it. Returns whether it did.
+fn vary_before(graph: &mut Graph, value: ValueId, readers: &[ValueId]) -> bool {
     let node = graph.node(value);
     let moves = match &node.op {
         Op::Merge { .. }
@@ -60,14 +64,13 @@ fn vary_before(graph: &mut Graph, value: ValueId) {
         _ => false,
     };
     if !moves || !node.ty.dtype.is_float() || graph.bytes(node.operands[0]) > graph.bytes(value) {
-        return;
+        return false;
     }
-    let readers: Vec<ValueId> = graph.values().filter(|&v| graph.reads(v).contains(&value)).collect();
-    let [first, others @ ..] = &readers[..] else { return };
+    let [first, others @ ..] = readers else { return false };
     let is_vary = matches!(&graph.node(*first).op, Op::Comm(comm) if comm.kind == CommKind::Vary);
     let is_alike = |v: &ValueId| graph.node(*v).op == graph.node(*first).op;
     if !is_vary || !others.iter().all(is_alike) || graph.outputs.iter().any(|o| o.value == value) {
-        return;
+        return false;
     }
     for &other in others {
         replace(graph, other, *first);
@@ -84,12 +87,12 @@ fn vary_before(graph: &mut Graph, value: ValueId) {
     (after.op, after.operands, after.ty) = (op, operands, ty);
     let name = std::mem::take(&mut after.name);
     graph.nodes[first.index()].name = std::mem::replace(&mut graph.nodes[value.index()].name, name);
+    true
 }
 
 /// Takes out of all readers of a value, if each is a `vary`, the dimensions that they have in common: exactly `only`, when that is given. Returns
 /// them.
-fn strip(graph: &mut Graph, value: ValueId, only: Option<&[u32]>) -> Vec<u32> {
-    let readers: Vec<ValueId> = graph.values().filter(|&v| graph.reads(v).contains(&value)).collect();
+fn strip(graph: &mut Graph, value: ValueId, readers: &[ValueId], only: Option<&[u32]>) -> Vec<u32> {
     let is_output = graph.outputs.iter().any(|o| o.value == value);
     let group = |v: &ValueId| match &graph.node(*v).op {
         Op::Comm(comm) if comm.kind == CommKind::Vary => Some(comm.group.clone()),
@@ -106,7 +109,7 @@ fn strip(graph: &mut Graph, value: ValueId, only: Option<&[u32]>) -> Vec<u32> {
         }
         common = only.to_vec();
     }
-    for reader in readers {
+    for &reader in readers {
         let Op::Comm(comm) = &mut graph.nodes[reader.index()].op else { unreachable!("just seen") };
         comm.group.retain(|d| !common.contains(d));
         if comm.group.is_empty() {

@@ -5,7 +5,7 @@ use super::mesh::{Dense, Mesh};
 use super::partition::{Note, shard, shard_with_statistics};
 use super::strategy::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Scope};
-use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ValueId};
+use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ReduceKind, ValueId};
 use rustc_hash::FxHashMap;
 
 /// How a parameter lies on the ranks.
@@ -105,7 +105,19 @@ fn statistics(model: &CheckedModel, graph: &Graph, mesh: &Mesh) -> Result<FxHash
         if group.is_empty() {
             continue;
         }
-        for value in batch_sums(graph, output.value) {
+        for value in batch_reductions(graph, output.value) {
+            // A mean over ranks is what a sum becomes; of a maximum, or of whole numbers, it would be something else.
+            let is_sum = !matches!(graph.node(value).op, Op::Reduce { kind: ReduceKind::Max | ReduceKind::Min, .. });
+            if !is_sum || !graph.ty(value).dtype.is_float() {
+                return Err(StrategyError::new(
+                    format!(
+                        "the loss `{}` takes `{}` over several data-parallel ranks, which is no sum of floats",
+                        output.name,
+                        graph.node(value).name
+                    ),
+                    Some("use dp = 1, or scope micro".to_string()),
+                ));
+            }
             if found.insert(value, group.clone()).is_some_and(|other| other != group) {
                 return Err(StrategyError::new(
                     format!("`{}` is a statistic of losses of different scopes", graph.node(value).name),
@@ -117,8 +129,8 @@ fn statistics(model: &CheckedModel, graph: &Graph, mesh: &Mesh) -> Result<FxHash
     Ok(found)
 }
 
-/// The sums over rows that a value is made from.
-fn batch_sums(graph: &Graph, value: ValueId) -> Vec<ValueId> {
+/// The reductions over rows that a value is made from.
+fn batch_reductions(graph: &Graph, value: ValueId) -> Vec<ValueId> {
     let is_batch = |a: &AxisId| graph.axis(*a).label.as_deref() == Some("batch");
     let (mut stack, mut seen, mut sums) = (vec![value], vec![false; graph.nodes.len()], vec![]);
     while let Some(value) = stack.pop() {

@@ -128,7 +128,7 @@ impl Rule<'_> {
         if let Some((from, to)) = renamed {
             index = self.op(Op::Rename { from, to }, &[index])?;
         }
-        let g = self.beside_parent(axis, index)?;
+        let (g, index) = self.beside_parent(axis, index)?;
         let mut gathered = self.op(Op::Gather { axis }, &[g, index])?;
         if let Some((from, to)) = renamed {
             gathered = self.op(Op::Rename { from: to, to: from }, &[gathered])?;
@@ -137,18 +137,25 @@ impl Rule<'_> {
         self.fit(gathered)
     }
 
-    /// The cotangent in an order in which the index's axes can take the place of `axis`: a ragged one of them stands behind its parent.
-    fn beside_parent(&mut self, axis: AxisId, index: ValueId) -> Result<ValueId, TypeError> {
+    /// The cotangent and the index in orders in which the index's axes can take the place of `axis`: a ragged one of them stands
+    /// directly behind its parent, so that `axis` does in the cotangent, and no other axis of the index comes between.
+    fn beside_parent(&mut self, axis: AxisId, index: ValueId) -> Result<(ValueId, ValueId), TypeError> {
         let g = self.graph.ty(self.g).clone();
-        let own = self.graph.ty(index).axes.iter().copied().filter(|&a| !g.has(a));
-        let Some(beside) = own.filter_map(|a| self.graph.ragged_parent(a)).find(|&p| g.has(p)) else {
-            return Ok(self.g);
+        let index_axes = self.graph.ty(index).axes.clone();
+        let own = index_axes.iter().copied().filter(|&a| !g.has(a));
+        let mut parents = own.filter_map(|a| self.graph.ragged_parent(a).map(|p| [p, a]));
+        let Some(pair) = parents.find(|[parent, _]| g.has(*parent)) else {
+            return Ok((self.g, index));
         };
         let gone = [self.graph.ragged_parent(axis), Some(axis)];
         let mut axes: Vec<AxisId> = g.axes.iter().copied().filter(|&a| !gone.contains(&Some(a))).collect();
-        let at = 1 + axes.iter().position(|&a| a == beside).expect("the parent stays");
+        let at = 1 + axes.iter().position(|&a| a == pair[0]).expect("the parent stays");
         axes.splice(at..at, gone.into_iter().flatten());
-        self.ordered(Op::Reorder, &[self.g], &axes)
+        let g = self.ordered(Op::Reorder, &[self.g], &axes)?;
+        let first: Vec<AxisId> =
+            pair.into_iter().chain(index_axes.iter().copied().filter(|a| !pair.contains(a))).collect();
+        let index = if first == index_axes { index } else { self.ordered(Op::Reorder, &[index], &first)? };
+        Ok((g, index))
     }
 }
 

@@ -113,22 +113,6 @@ fn parse_comm(word: &str, scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Comm
     Ok(Comm { group: scope.mesh_dims(cursor)?, kind })
 }
 
-/// All collectives by name.
-const COLLECTIVES: [&str; 12] = [
-    "coordinate",
-    "vary",
-    "all_reduce",
-    "all_reduce_max",
-    "all_reduce_min",
-    "all_gather",
-    "reduce_scatter",
-    "shard",
-    "unshard",
-    "all_to_all",
-    "dispatch",
-    "combine",
-];
-
 fn parse_fused(kind: FusedKind, scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Fused> {
     let row = kind.row();
     let axes = if row.axes == AxisCount::Exactly(0) { vec![] } else { braced(cursor, |cursor| scope.axes(cursor))? };
@@ -230,7 +214,7 @@ pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<V
             let (parent, into) = mapped(cursor, one, one)?;
             Op::Offsets { parent, into }
         }
-        _ if COLLECTIVES.contains(&word) => Op::Comm(Box::new(parse_comm(word, scope, cursor)?)),
+        _ if Comm::NAMES.contains(&word) => Op::Comm(Box::new(parse_comm(word, scope, cursor)?)),
         _ if FusedKind::from_name(word).is_some() => {
             let kind = FusedKind::from_name(word).expect("just seen");
             Op::Fused(Box::new(parse_fused(kind, scope, cursor)?))
