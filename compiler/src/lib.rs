@@ -5,6 +5,7 @@
 
 pub mod autodiff;
 pub mod emit;
+pub mod memory;
 pub mod module;
 pub mod optimizer;
 pub mod pipeline;
