@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::training::{Run, plan, train};
+use common::training::{plan, train};
 use common::{Example, examples};
 use forebay_ir::DType;
 use forebay_plan::Plan;
@@ -13,11 +13,6 @@ fn activations(plan: &Plan) -> u64 {
     plan.roles.iter().map(|role| train(role).activations).max().expect("a plan has a role")
 }
 
-fn bits(run: &Run) -> Vec<u64> {
-    let all = run.losses.iter().chain(&run.norms).chain(run.params.values().flatten());
-    all.chain([&run.evaluation]).map(|x| x.to_bits()).collect()
-}
-
 #[test]
 fn whole_blocks_again_are_the_same_bits_in_less_memory() {
     for example in examples() {
@@ -26,7 +21,7 @@ fn whole_blocks_again_are_the_same_bits_in_less_memory() {
         let name = &example.name;
         let (before, after) = (activations(&kept), activations(&again));
         assert!(after < before, "{name}: {after} bytes, of {before} when everything is kept");
-        assert!(bits(&train(name, &kept, 2)) == bits(&train(name, &again, 2)), "{name}: other bits");
+        assert!(train(name, &kept, 2).bits() == train(name, &again, 2).bits(), "{name}: other bits");
     }
 }
 
@@ -39,7 +34,7 @@ fn named_values_again_are_the_same_bits() {
         let kept = of(with);
         let run = train(name, &kept, 2);
         let again = of(&format!("{with},recompute={what}"));
-        assert!(bits(&train(name, &again, 2)) == bits(&run), "{name} {with} {what}: other bits");
+        assert!(train(name, &again, 2).bits() == run.bits(), "{name} {with} {what}: other bits");
         (activations(&kept), activations(&again))
     };
     for (name, with, what) in [

@@ -3,6 +3,7 @@
 use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::{Recompute, recompute};
 use crate::optimizer::{self, Optimizer};
+use crate::overlap;
 use crate::rewrite::{self, Numerics, Report};
 use crate::schedule::{ForwardKind, Layout, Scheduler, stages};
 use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
@@ -96,7 +97,7 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         roles.push(role(&train, &stage, layout, phases));
     }
     let mesh = &train.mesh.dims;
-    Ok(plan::Plan {
+    let mut plan = plan::Plan {
         format: "forebay-plan".into(),
         version: plan::VERSION,
         model: models.train.name.clone(),
@@ -104,7 +105,9 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         mesh: mesh.iter().map(|d| plan::MeshDim { name: d.name.clone(), size: d.size }).collect(),
         programs: scheduler.into_programs(),
         roles,
-    })
+    };
+    overlap::spread(&mut plan, &train.mesh);
+    Ok(plan)
 }
 
 /// What the ranks of a stage do.

@@ -15,6 +15,14 @@ use std::collections::BTreeMap;
 pub const ROWS: u32 = 4;
 const SEQ: i64 = 16;
 
+impl Run {
+    /// All numbers, so that runs can be compared bit by bit.
+    pub fn bits(&self) -> Vec<u64> {
+        let all = self.losses.iter().chain(&self.norms).chain(self.params.values().flatten());
+        all.chain([&self.evaluation]).map(|x| x.to_bits()).collect()
+    }
+}
+
 /// What a run came to.
 #[derive(Debug, PartialEq)]
 pub struct Run {
@@ -70,7 +78,12 @@ fn batch(plan: &Plan, step: u64) -> Batch {
 
 /// Trains from the first values on, and evaluates.
 pub fn train(name: &str, plan: &Plan, steps: u64) -> Run {
-    let mut executor = Executor::new(plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    train_with(name, plan, steps, &ExecOptions::default())
+}
+
+/// The same with options.
+pub fn train_with(name: &str, plan: &Plan, steps: u64, options: &ExecOptions) -> Run {
+    let mut executor = Executor::new(plan, options).unwrap_or_else(|e| panic!("{name}: {e}"));
     init::initialise(&mut executor);
     init::refresh_copies(&mut executor);
     let phase = executor.phase_named("train").unwrap();
