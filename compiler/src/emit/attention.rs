@@ -63,20 +63,27 @@ fn fits(graph: &Graph, value: ValueId) -> bool {
         None => exactly(value, &[t, element]),
         Some([out, lse, g]) => exactly(out, &[t, element]) && exactly(lse, &[t]) && exactly(g, &[t, element]),
     };
-    of_keys && documents && sink && result
+    let start = parts.start.is_none_or(|s| axes(s).is_empty());
+    of_keys && documents && sink && start && result
 }
 
 /// Are both made from the same operands by the same kernel?
 pub(super) fn is_sibling(graph: &Graph, a: ValueId, b: ValueId) -> bool {
     let (Op::Fused(x), Op::Fused(y)) = (&graph.node(a).op, &graph.node(b).op) else { return false };
     let back = |f: &Fused| f.kind == FusedKind::AttentionGrad;
-    if back(x) != back(y) || x.axes != y.axes || x.numbers[..5] != y.numbers[..5] {
+    if back(x) != back(y) || x.axes != y.axes || x.numbers[..6] != y.numbers[..6] {
         return false;
     }
     let (p, q) = (parts(graph, a), parts(graph, b));
     let values = p.v.is_none() || q.v.is_none() || p.v == q.v;
     let distinct = back(x) || x.kind != y.kind;
-    values && distinct && p.pairs == q.pairs && p.documents == q.documents && p.sink == q.sink && p.back == q.back
+    values
+        && distinct
+        && p.pairs == q.pairs
+        && p.documents == q.documents
+        && p.sink == q.sink
+        && p.start == q.start
+        && p.back == q.back
 }
 
 fn parts(graph: &Graph, value: ValueId) -> AttentionParts {
@@ -123,6 +130,7 @@ impl Emitter<'_> {
             window: fused.numbers[2] as u64,
             documents,
             sink: parts.sink.map(|sink| view(&self.place(sink), &[])),
+            start: parts.start.map(|start| view(&self.place(start), &[])),
         };
         let name = self.name(whole);
         let kernel = match parts.back {
@@ -148,7 +156,7 @@ impl Emitter<'_> {
                 let n = parts.pairs.len();
                 let mut of = |number: usize, own: &[AxisId]| {
                     let is =
-                        |m: &&ValueId| matches!(&graph.node(**m).op, Op::Fused(f) if f.numbers[5] as usize == number);
+                        |m: &&ValueId| matches!(&graph.node(**m).op, Op::Fused(f) if f.numbers[6] as usize == number);
                     members.iter().find(is).map(|&m| view(&self.places.dest(m), own))
                 };
                 let d_q = (0..n).map(|i| of(2 * i, &[t, heads[i]])).collect();

@@ -12,7 +12,7 @@
 use super::layout::{Form, Layout};
 use super::partition::Partitioner;
 use super::strategy::StrategyError;
-use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
+use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
 
 impl Partitioner<'_> {
     /// A value in a layout.
@@ -251,12 +251,32 @@ impl Steps<'_, '_> {
             let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
             let (from, into) = (self.partitioner.cut_axis(axis, &before), self.partitioner.cut_axis(axis, &after));
             let layout = self.form.layout.clone().with(axis, &after);
+            if self.partitioner.is_iota(self.value) && before.is_empty() {
+                self.form = Form { value: self.partitioner.own_positions(into, &group), layout };
+                continue;
+            }
             self.apply(CommKind::Shard { from, into }, &group, &[self.form.value], layout, 0);
         }
     }
 }
 
 impl Partitioner<'_> {
+    fn is_iota(&self, value: ValueId) -> bool {
+        matches!(self.whole.node(value).op, Op::Iota(_))
+    }
+
+    /// The positions that a rank has: they follow on each other, from its own first one on.
+    fn own_positions(&mut self, axis: AxisId, group: &[u32]) -> ValueId {
+        let rank = self.coordinate(group);
+        let n = self.local.constant(self.local.size(axis) as f64, DType::I32);
+        let mut add = |op: Op, operands: &[ValueId], name: &str| {
+            self.local.add(op, operands, name).expect("positions are whole numbers")
+        };
+        let first = add(Op::Binary(BinaryOp::Mul), &[rank, n], "first");
+        let here = add(Op::Iota(axis), &[], "here");
+        add(Op::Binary(BinaryOp::Add), &[here, first], "position")
+    }
+
     /// The rows that arrive for own groups: their axis, and how many come from where. Made once for each ragged axis.
     ///
     /// ```text

@@ -169,7 +169,8 @@ impl Partitioner<'_> {
         }
         let bytes = |i: usize| self.bytes(node.operands[i], self.own(node.operands[i]));
         let mut allowed_claims: Vec<(usize, AxisId)> = claims.iter().copied().filter(|(_, a)| allowed(a)).collect();
-        allowed_claims.sort_by_key(|(i, _)| std::cmp::Reverse(bytes(*i)));
+        // The larger operand stays where it is. Of equals it is the one of positions: what is wanted of all of them (keys) is gathered.
+        allowed_claims.sort_by_key(|(i, axis)| (std::cmp::Reverse(bytes(*i)), !self.is_positions(*axis)));
         if let Some((_, axis)) = allowed_claims.first() {
             return Winner::Axis(*axis);
         }

@@ -1,8 +1,8 @@
 //! Attention as one op (arXiv 2205.14135): scores and probabilities are never values of the graph.
 //!
 //! Axes: queries t, keys u, then a head axis for each pair of q and k; the scores of several pairs are summed (multi-head latent attention has two).
-//! Operands: `q, k` of each pair, `v`, then the documents of queries and of keys, then the sink's logit, as the attributes say; the gradient also
-//! takes the result, its log-sum-exp and the cotangent. What an operand lacks it shares: the heads of a group one key, all heads a rotary key.
+//! Operands: `q, k` of each pair, `v`, then the documents of queries and of keys, then the sink's logit, then the position of the first query (a
+//! whole number, counted from the first key), as the attributes say; the gradient also takes the result, its log-sum-exp and the cotangent. What an operand lacks it shares: the heads of a group one key, all heads a rotary key.
 
 use super::Fused;
 use super::body::Body;
@@ -13,8 +13,8 @@ use crate::types::AxisId;
 
 type Result<T = ValueId> = std::result::Result<T, TypeError>;
 
-pub(super) const NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink"];
-pub(super) const GRAD_NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "operand"];
+pub(super) const NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "start"];
+pub(super) const GRAD_NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "start", "operand"];
 
 /// The operands of an attention op by what they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct AttentionParts {
     pub documents: Option<(ValueId, ValueId)>,
     /// The sink's logit.
     pub sink: Option<ValueId>,
+    /// The position of the first query.
+    pub start: Option<ValueId>,
     /// For the gradient: result, log-sum-exp, cotangent.
     pub back: Option<[ValueId; 3]>,
 }
@@ -40,8 +42,9 @@ impl AttentionParts {
         let v = (op.kind != super::FusedKind::AttentionLse).then(&mut next);
         let documents = flag(op, 3).then(|| (next(), next()));
         let sink = flag(op, 4).then(&mut next);
+        let start = flag(op, 5).then(&mut next);
         let back = (op.kind == super::FusedKind::AttentionGrad).then(|| [next(), next(), next()]);
-        AttentionParts { pairs, v, documents, sink, back }
+        AttentionParts { pairs, v, documents, sink, start, back }
     }
 }
 
@@ -59,10 +62,11 @@ pub(super) fn operands(op: &Fused) -> Result<usize> {
     let v = usize::from(op.kind != super::FusedKind::AttentionLse);
     let pairs = 2 * (op.axes.len() - 2);
     let sink = usize::from(flag(op, 4));
-    if back > 0 && op.numbers[5] as usize > pairs + sink {
+    let start = usize::from(flag(op, 5));
+    if back > 0 && op.numbers[6] as usize > pairs + sink {
         return fail("has no such operand to be differentiated in");
     }
-    Ok(pairs + v + 2 * usize::from(flag(op, 3)) + sink + back)
+    Ok(pairs + v + 2 * usize::from(flag(op, 3)) + sink + start + back)
 }
 
 /// The scores, masked, and scaled.
@@ -81,7 +85,10 @@ fn scores(body: &mut Body, op: &Fused, parts: &AttentionParts) -> Result {
     let mut s = body.scaled(sum, op.numbers[0])?;
     let hidden = body.constant(f64::NEG_INFINITY, s);
     if flag(op, 1) || flag(op, 2) {
-        let (query, key) = (body.op(Op::Iota(t), &[])?, body.op(Op::Iota(u), &[])?);
+        let (mut query, key) = (body.op(Op::Iota(t), &[])?, body.op(Op::Iota(u), &[])?);
+        if let Some(start) = parts.start {
+            query = body.add(query, start)?;
+        }
         if flag(op, 1) {
             let sees = body.binary(BinaryOp::Le, key, query)?;
             s = body.select(sees, s, hidden)?;
@@ -138,7 +145,7 @@ pub(super) fn log_sum_exp(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result 
 /// With p = exp(s - lse) and delta = sum(g * out): dv = p g, ds = p (g v - delta), dq = scale ds k, dk = scale ds q, and -exp(sink - lse) delta.
 pub(super) fn gradient_part(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
     let parts = AttentionParts::new(op, x);
-    let number = op.numbers[5] as usize;
+    let number = op.numbers[6] as usize;
     let v = parts.v.expect("the gradient has values");
     let [out, lse, g] = parts.back.expect("the gradient has a cotangent");
     let pairs = 2 * parts.pairs.len();

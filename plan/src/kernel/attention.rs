@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// For every index of the batch and every query t the scores are `s[u] = scale · Σ_pairs Σ_d q[t, d]·k[u, d]`. A key u is *visible* to the query t when all
 /// of this holds; the scores of other keys are -∞:
-/// - `u ≤ t`, when `causal`;
-/// - `t - u < window` (in signed numbers), when the window is not 0;
+/// - `u ≤ t + start`, when `causal`;
+/// - `t + start - u < window` (in signed numbers), when the window is not 0;
 /// - `documents.queries[t] = documents.keys[u]`, when there are documents.
 ///
 /// The views have a stride for each dimension of the batch, then one for positions, then one for the elements of a head. Stride 0 along a dimension of the batch
@@ -43,6 +43,9 @@ pub struct AttentionInputs {
     /// Documents that see only themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<Documents>,
+    /// The position of the first query, counted from the first key: one i32, 0 when absent. Strides of the batch alone, all of them 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<View>,
     /// One more score for each index of the batch, which takes part in the sum of the softmax and has no value. Strides of the batch alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sink: Option<View>,

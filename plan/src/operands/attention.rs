@@ -13,9 +13,12 @@ impl AttentionInputs {
         if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
     }
 
-    /// How many keys all queries of one problem see together, documents aside.
+    /// How many keys all queries of one problem see together, documents aside; at most, when the first position is known at run time only.
     fn visible(&self) -> f64 {
         let (queries, keys) = (self.queries as f64, self.keys as f64);
+        if self.start.is_some() {
+            return queries * keys;
+        }
         // Σ min(t + 1, keys) over the first n queries.
         let triangle = |n: f64| {
             let rising = n.min(keys);
@@ -55,6 +58,8 @@ impl AttentionInputs {
             reads.push(of(&documents.queries, "the documents of queries", self.queries));
             reads.push(of(&documents.keys, "the documents of keys", self.keys));
         }
+        let one = |view| Operand::view(view, "the first position", Usage::Read, Some(DType::I32), &self.dims(&[]));
+        reads.extend(self.start.iter().map(one));
         reads.extend(self.sink.iter().map(|sink| self.operand(sink, "the sink", Usage::Read, &[])));
         reads
     }

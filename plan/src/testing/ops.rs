@@ -248,6 +248,7 @@ impl Body {
             causal: true,
             window: 3,
             documents: Some(Documents { queries: of_documents.clone(), keys: of_documents }),
+            start: Some(view(documents, &[0])),
             sink: Some(view(sink, &[1])),
         };
         let lse = self.builder.temporary("attention.lse", DType::F32, heads * rows);

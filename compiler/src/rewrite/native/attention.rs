@@ -61,6 +61,7 @@ fn change(egraph: &Egraph, class: Id, scores: &Scores, sink: Option<Id>, v: Id, 
         operands.extend([query, key]);
     }
     operands.extend(sink.map(|s| narrowest(egraph, s)));
+    operands.extend(scores.mask.start);
     let mut all = vec![t, u];
     all.extend(scores.pairs.iter().map(|p| p.2));
     let numbers = vec![
@@ -69,6 +70,7 @@ fn change(egraph: &Egraph, class: Id, scores: &Scores, sink: Option<Id>, v: Id, 
         scores.mask.window.unwrap_or(0) as f64,
         f64::from(u8::from(scores.mask.documents.is_some())),
         f64::from(u8::from(sink.is_some())),
+        f64::from(u8::from(scores.mask.start.is_some())),
     ];
     let fused = Fused { kind: FusedKind::Attention, axes: all, numbers };
     let wanted = egraph[class].data.ty.clone();

@@ -16,6 +16,8 @@ pub(super) struct Mask {
     pub window: Option<i64>,
     /// Only keys of the query's document: documents of queries and keys.
     pub documents: Option<(Id, Id)>,
+    /// The position of the first query, where queries are a part of a row.
+    pub start: Option<Id>,
 }
 
 impl Mask {
@@ -33,7 +35,13 @@ impl Mask {
             (Some(a), Some(b)) if a != b => return None,
             (a, b) => a.or(b),
         };
-        Some(Mask { query, causal: self.causal || other.causal, window, documents })
+        // What speaks of positions speaks of the same ones.
+        let positions = |mask: &Mask| mask.causal || mask.window.is_some();
+        if positions(&self) && positions(&other) && self.start != other.start {
+            return None;
+        }
+        let start = self.start.or(other.start);
+        Some(Mask { query, causal: self.causal || other.causal, window, documents, start })
     }
 }
 
@@ -80,9 +88,14 @@ fn distance(difference: &Linear, u: AxisId) -> Option<Mask> {
     if a != u && b != u {
         return None;
     }
+    let start = match difference.starts[..] {
+        [] => None,
+        [(start, k)] if k == kt => Some(start),
+        _ => return None,
+    };
     match (kt, ku, difference.constant) {
-        (1, -1, 0) => Some(Mask { query: Some(t), causal: true, ..Mask::default() }),
-        (-1, 1, far) if far >= 0 => Some(Mask { query: Some(t), window: Some(far + 1), ..Mask::default() }),
+        (1, -1, 0) => Some(Mask { query: Some(t), causal: true, start, ..Mask::default() }),
+        (-1, 1, far) if far >= 0 => Some(Mask { query: Some(t), window: Some(far + 1), start, ..Mask::default() }),
         _ => None,
     }
 }
@@ -105,49 +118,62 @@ fn same_document(egraph: &Egraph, a: Id, b: Id, u: AxisId) -> Option<Mask> {
     })
 }
 
-/// A sum of positions along axes, and a constant.
-#[derive(Clone, Debug)]
+/// A sum of positions along axes, of whole numbers that the ranks know, and a constant.
+#[derive(Clone, Debug, Default)]
 struct Linear {
     terms: Vec<(AxisId, i64)>,
+    starts: Vec<(Id, i64)>,
     constant: i64,
 }
 
 impl Linear {
     fn minus(&self, other: &Linear) -> Linear {
-        let mut terms = self.terms.clone();
-        for &(axis, k) in &other.terms {
-            match terms.iter_mut().find(|t| t.0 == axis) {
-                Some(term) => term.1 -= k,
-                None => terms.push((axis, -k)),
-            }
+        Linear {
+            terms: without(&self.terms, &other.terms),
+            starts: without(&self.starts, &other.starts),
+            constant: self.constant - other.constant,
         }
-        terms.retain(|t| t.1 != 0);
-        Linear { terms, constant: self.constant - other.constant }
     }
+}
+
+fn without<T: Copy + PartialEq>(a: &[(T, i64)], b: &[(T, i64)]) -> Vec<(T, i64)> {
+    let mut terms = a.to_vec();
+    for &(of, k) in b {
+        match terms.iter_mut().find(|t| t.0 == of) {
+            Some(term) => term.1 -= k,
+            None => terms.push((of, -k)),
+        }
+    }
+    terms.retain(|t| t.1 != 0);
+    terms
 }
 
 fn linear(egraph: &Egraph, class: Id, depth: usize) -> Option<Linear> {
     let depth = depth.checked_sub(1)?;
-    let zero = Linear { terms: vec![], constant: 0 };
+    let zero = Linear::default();
     if let Some(c) = egraph[class].data.constant {
         let small = c.fract() == 0.0 && c.abs() < 1e9;
         return small.then_some(Linear { constant: c as i64, ..zero });
     }
-    terms(egraph, class).find_map(|(op, term)| {
-        let arg = |i: usize| linear(egraph, egraph.find(term.args[i]), depth);
-        match op {
-            Op::Iota(axis) => Some(Linear { terms: vec![(*axis, 1)], constant: 0 }),
-            Op::Rename { from, to } => {
-                let mut inner = arg(0)?;
-                inner.terms.iter_mut().filter(|t| t.0 == *from).for_each(|t| t.0 = *to);
-                Some(inner)
+    let scalar = egraph[class].data.ty.axes.is_empty() && egraph[class].data.ty.dtype == DType::I32;
+    let start = scalar.then(|| Linear { starts: vec![(class, 1)], ..Linear::default() });
+    start.or_else(|| {
+        terms(egraph, class).find_map(|(op, term)| {
+            let arg = |i: usize| linear(egraph, egraph.find(term.args[i]), depth);
+            match op {
+                Op::Iota(axis) => Some(Linear { terms: vec![(*axis, 1)], ..Linear::default() }),
+                Op::Rename { from, to } => {
+                    let mut inner = arg(0)?;
+                    inner.terms.iter_mut().filter(|t| t.0 == *from).for_each(|t| t.0 = *to);
+                    Some(inner)
+                }
+                // bf16 does not hold all numbers above 256.
+                Op::Cast(to) if !matches!(to, DType::Bool | DType::BF16) => arg(0),
+                Op::Unary(UnaryOp::Neg) => Some(zero.minus(&arg(0)?)),
+                Op::Binary(BinaryOp::Sub) => Some(arg(0)?.minus(&arg(1)?)),
+                Op::Binary(BinaryOp::Add) => Some(arg(0)?.minus(&zero.minus(&arg(1)?))),
+                _ => None,
             }
-            // bf16 does not hold all numbers above 256.
-            Op::Cast(to) if !matches!(to, DType::Bool | DType::BF16) => arg(0),
-            Op::Unary(UnaryOp::Neg) => Some(zero.minus(&arg(0)?)),
-            Op::Binary(BinaryOp::Sub) => Some(arg(0)?.minus(&arg(1)?)),
-            Op::Binary(BinaryOp::Add) => Some(arg(0)?.minus(&zero.minus(&arg(1)?))),
-            _ => None,
-        }
+        })
     })
 }

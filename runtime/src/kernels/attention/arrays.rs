@@ -112,6 +112,8 @@ pub(super) struct Inputs {
     /// Of queries and keys.
     pub documents: Option<[Array; 2]>,
     pub sink: Option<Array>,
+    /// The position of the first query.
+    pub start: Option<Array>,
 }
 
 impl Inputs {
@@ -140,9 +142,10 @@ impl Inputs {
             value_size: k.value_size as usize,
             scale: k.scale,
             causal: k.causal,
-            window: k.window as usize,
+            window: k.window.min(1 << 32) as usize,
             documents,
             sink: k.sink.as_ref().map(|s| array(s, "the sink")).transpose()?,
+            start: k.start.as_ref().map(|s| batch.array(s, DType::I32, cx, "the first position")).transpose()?,
             batch,
         })
     }
@@ -163,10 +166,11 @@ impl Inputs {
         positions.saturating_mul(self.score_size() + self.value_size)
     }
 
-    /// The blocks of keys that queries `first..end` may see.
-    pub fn key_blocks(&self, first: usize, end: usize) -> std::ops::Range<usize> {
-        let visible = if self.causal { end.min(self.keys) } else { self.keys };
-        let passed = if self.window > 0 { (first + 1).saturating_sub(self.window) } else { 0 };
+    /// The blocks of keys that queries `first..end` may see, the first of all being at position `start`.
+    pub fn key_blocks(&self, start: i64, first: usize, end: usize) -> std::ops::Range<usize> {
+        let key = |position: i64| position.clamp(0, self.keys as i64) as usize;
+        let visible = if self.causal { key(start + end as i64) } else { self.keys };
+        let passed = if self.window > 0 { key(start + first as i64 + 1 - self.window as i64) } else { 0 };
         passed.min(visible) / KEYS..visible.div_ceil(KEYS)
     }
 

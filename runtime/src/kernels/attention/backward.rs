@@ -195,7 +195,8 @@ impl Backward {
         slot: usize,
     ) {
         let (i, places) = (&self.inputs, &self.places);
-        let seen = i.key_blocks(0, i.queries);
+        // SAFETY: the caller's contract.
+        let seen = i.key_blocks(unsafe { problem.start() }, 0, i.queries);
         let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
         let mut sink = S::T::ZERO;
         // SAFETY: the caller's contract; the workspace has room for all places.
@@ -285,8 +286,9 @@ impl Backward {
             }
             let documents = problem.documents(first, queries, places.documents);
             let state = Gradients { scores, gradients, lse: at(places.lse), delta: at(places.delta) };
-            for number in i.key_blocks(first, first + queries) {
-                let block = Block::new(i, number, first, queries);
+            let start = problem.start();
+            for number in i.key_blocks(start, first, first + queries) {
+                let block = Block::new(i, number, start + first as i64, queries);
                 problem.scores::<S>(&block, keys, |p| places.pairs[p].q[1], places.scores);
                 transposed::<S>(&block, values, i.value_size, at(places.d_out[1]), gradients, false);
                 let pass = softmax::Backward { block: &block, documents: documents.as_ref(), gradients: state };

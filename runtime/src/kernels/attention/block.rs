@@ -14,8 +14,8 @@ pub(super) struct Block {
     pub key: usize,
     /// Keys; the last block of all may have fewer than [`KEYS`].
     pub keys: usize,
-    /// The first query.
-    query: usize,
+    /// The position of the first query.
+    query: i64,
     /// Queries, and up to a multiple of [`LANES`] more that do not exist.
     width: usize,
     causal: bool,
@@ -27,7 +27,8 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub fn new(inputs: &Inputs, number: usize, query: usize, queries: usize) -> Block {
+    /// The block of so many queries, of which the first is at position `query`, and of keys number `number`.
+    pub fn new(inputs: &Inputs, number: usize, query: i64, queries: usize) -> Block {
         let key = number * KEYS;
         let keys = (inputs.keys - key).min(KEYS);
         let width = queries.next_multiple_of(LANES);
@@ -51,10 +52,10 @@ impl Block {
     /// The queries that may see a key of the block: `first..end`, documents aside.
     #[inline(always)]
     pub fn visible(&self, key: usize) -> (i32, i32) {
-        let key = self.key + key;
-        let from = |position: usize| position.saturating_sub(self.query).min(QUERIES) as i32;
+        let key = (self.key + key) as i64;
+        let from = |position: i64| (position - self.query).clamp(0, QUERIES as i64) as i32;
         let first = if self.causal { from(key) } else { 0 };
-        let end = if self.window > 0 { from(key.saturating_add(self.window)) } else { QUERIES as i32 };
+        let end = if self.window > 0 { from(key + self.window as i64) } else { QUERIES as i32 };
         (first, end)
     }
 

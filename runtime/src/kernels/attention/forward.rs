@@ -111,8 +111,10 @@ impl Forward {
     /// Some blocks of queries of a problem.
     unsafe fn blocks<S: Simd<T: Wide>, X: Source<S::T>>(&self, problem: &Problem<S::T>, blocks: Range<usize>) {
         let (i, places) = (&self.inputs, &self.places);
+        // SAFETY: the caller's contract.
+        let start = unsafe { problem.start() };
         // Keys that none of them sees are not copied either.
-        let seen = i.key_blocks(blocks.start * QUERIES, (blocks.end * QUERIES).min(i.queries));
+        let seen = i.key_blocks(start, blocks.start * QUERIES, (blocks.end * QUERIES).min(i.queries));
         let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
         // SAFETY: the caller's contract; the workspace has room for all places.
         unsafe {
@@ -127,8 +129,8 @@ impl Forward {
                 let documents = problem.documents(first, queries, places.documents);
                 self.start::<S::T, X>(problem, &running);
                 std::slice::from_raw_parts_mut(out, queries * i.value_size).fill(S::T::ZERO);
-                for number in i.key_blocks(first, first + queries) {
-                    let block = Block::new(i, number, first, queries);
+                for number in i.key_blocks(start, first, first + queries) {
+                    let block = Block::new(i, number, start + first as i64, queries);
                     problem.scores::<S>(&block, &keys, |p| places.pairs[p][1], places.scores);
                     let pass = softmax::Forward { scores, block: &block, documents: documents.as_ref(), running };
                     pass.run::<S>();

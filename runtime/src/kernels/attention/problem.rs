@@ -95,6 +95,12 @@ impl<T: Wide> Problem<'_, T> {
         }
     }
 
+    /// The position of the first query.
+    pub unsafe fn start(&self) -> i64 {
+        // SAFETY: the caller's contract.
+        self.inputs.start.as_ref().map_or(0, |start| unsafe { *self.part::<i32>(start).at }.into())
+    }
+
     /// The documents of a block of queries, copied side by side, and of all keys.
     pub unsafe fn documents(&self, first: usize, queries: usize, place: usize) -> Option<DocumentsHere> {
         let [of_queries, of_keys] = self.inputs.documents.as_ref()?;

@@ -16,6 +16,8 @@ struct Shape {
     causal: bool,
     window: usize,
     documents: bool,
+    /// The position of the first query, when it is not 0.
+    start: Option<i64>,
     sink: bool,
     /// For each pair, then for the values: dimensions of the batch that the array of keys lacks.
     lacks: Vec<Vec<bool>>,
@@ -85,6 +87,11 @@ impl Case {
             };
             Documents { queries: ids(rng, queries), keys: ids(rng, keys) }
         });
+        let start = shape.start.map(|start| View {
+            buffer: memory.add(DType::I32, &[start as f64]),
+            offset: 0,
+            strides: vec![0; shape.batch.len()],
+        });
         let inputs = AttentionInputs {
             dtype,
             batch: shape.batch.iter().map(|n| *n as u64).collect(),
@@ -97,6 +104,7 @@ impl Case {
             causal: shape.causal,
             window: shape.window as u64,
             documents,
+            start,
             sink,
         };
         let forward = Attention { inputs: inputs.clone(), out: out.clone(), lse: lse.clone() };
@@ -150,7 +158,8 @@ fn naive(case: &Case) -> Want {
         for t in 0..shape.queries {
             let visible = |u: usize| {
                 let same = documents.as_ref().is_none_or(|(d, q, k)| at(q, &d.queries, &[t]) == at(k, &d.keys, &[u]));
-                (!shape.causal || u <= t) && (shape.window == 0 || (t as i64 - u as i64) < shape.window as i64) && same
+                let back = shape.start.unwrap_or(0) + t as i64 - u as i64;
+                (!shape.causal || back >= 0) && (shape.window == 0 || back < shape.window as i64) && same
             };
             let score = |u: usize| {
                 let dot = |(p, q, k): &(&ScorePair, Vec<f64>, Vec<f64>)| -> f64 {
@@ -260,6 +269,7 @@ fn random_shape(rng: &mut Rng) -> Shape {
         causal: rng.below(3) > 0,
         window: if rng.below(3) == 0 { 1 + rng.below(40) } else { 0 },
         documents: rng.below(4) == 0,
+        start: (rng.below(3) == 0).then(|| rng.below(2 * keys + 40) as i64 - queries as i64 - 10),
         sink: rng.below(3) == 0,
         lacks: (0..=sizes.len()).map(|_| lack(rng, 3)).collect(),
         queries_lack: lack(rng, 10),
