@@ -15,7 +15,7 @@ const LEFT: f64 = 72.0;
 const RIGHT: f64 = 24.0;
 /// Width that a cell of median length gets, and limits of the whole.
 const CELL: f64 = 22.0;
-const WIDTH: (f64, f64) = (480.0, 12_000.0);
+const WIDTH: (f64, f64) = (680.0, 12_000.0);
 /// Pixels that a digit takes.
 const DIGIT: f64 = 6.6;
 
