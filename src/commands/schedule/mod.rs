@@ -344,7 +344,9 @@ fn all(args: &Args, size: Size, prices: &Prices) -> Result<(), Failure> {
         let schedule = kind.generate(Size::new(size.stages, chunks, size.micros)?)?;
         let costs = prices.costs(schedule.layout())?;
         costs.check(schedule.layout())?;
-        let bound = lower_bound(schedule.layout(), &costs, args.cap, pairs(&schedule));
+        // The cap says nothing about a schedule that does not keep to it.
+        let cap = args.cap.filter(|_| report::within(&schedule, args.cap));
+        let bound = lower_bound(schedule.layout(), &costs, cap, pairs(&schedule));
         let timeline = replay(&schedule, &costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?;
         Ok((schedule, timeline, bound))
     };

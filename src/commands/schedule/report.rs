@@ -163,7 +163,8 @@ fn runs(ranges: impl Iterator<Item = (u32, u32)>) -> String {
 /// A kind, and what it is at a size.
 pub type Row = (Kind, Result<(Schedule, Timeline, Ticks), ScheduleError>);
 
-fn within(schedule: &Schedule, cap: Option<u32>) -> bool {
+/// Does it keep to the cap?
+pub fn within(schedule: &Schedule, cap: Option<u32>) -> bool {
     cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap))
 }
 
