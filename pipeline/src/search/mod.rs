@@ -31,6 +31,8 @@ const DEFAULT_NODES: u64 = 4_000_000;
 const FIRST_PART: u64 = 32;
 /// A climb's acceptance looks back over so small a part of its nodes.
 const HISTORY_PART: u64 = 200;
+/// Within these.
+const HISTORY: (u64, u64) = (500, 1 << 16);
 /// How often a search tells how far it is.
 const REPORTS: u64 = 100;
 
@@ -218,7 +220,7 @@ impl Hunt<'_> {
             return false;
         }
         let start = line.starts[round as usize % line.starts.len()].clone();
-        let history = (nodes / HISTORY_PART).clamp(1, 1 << 16) as usize;
+        let history = (nodes / HISTORY_PART).clamp(HISTORY.0, HISTORY.1) as usize;
         let mut climb = Climb::new(&line.shop, start, history, round).expect("starts have been replayed");
         let slice = (self.of / REPORTS).max(1);
         let done_before = self.nodes;
