@@ -5,6 +5,10 @@ use crate::ScheduleError;
 /// The most (layer group, micro-batch) pairs a schedule may have: its orders and times then stay within some hundred MB.
 pub const MAX_WORK: u64 = 1 << 21;
 
+/// The most stages and the most chunks a stage: far beyond any pipeline, and small enough for what looks at each stage or at pairs of chunks.
+const MAX_STAGES: u32 = 4096;
+const MAX_CHUNKS: u32 = 64;
+
 /// The size of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
@@ -20,11 +24,16 @@ impl Size {
     /// A size that can be scheduled.
     ///
     /// # Errors
-    /// A number is zero, or there is more work than [`MAX_WORK`].
+    /// A number is zero, or there is more work than [`MAX_WORK`], or more than 4,096 stages or 64 chunks a stage.
     pub fn new(stages: u32, chunks: u32, micros: u32) -> Result<Size, ScheduleError> {
         for (name, n) in [("stages", stages), ("chunks", chunks), ("micro-batches", micros)] {
             if n == 0 {
                 return Err(ScheduleError::plain(format!("a pipeline needs at least one of {name}, not 0")));
+            }
+        }
+        for (name, n, most) in [("stages", stages, MAX_STAGES), ("chunks", chunks, MAX_CHUNKS)] {
+            if n > most {
+                return Err(ScheduleError::plain(format!("{n} {name} are too many; a schedule has at most {most}")));
             }
         }
         let work = u128::from(stages) * u128::from(chunks) * u128::from(micros);
@@ -101,8 +110,20 @@ impl Layout {
 
     /// The groups of which a stage works on some micro-batch, in the order of the model.
     pub fn groups_of(&self, stage: u32) -> Vec<u32> {
-        let last = self.size.micros - 1;
-        (0..self.groups()).filter(|g| self.stage_of(*g, 0) == stage || self.stage_of(*g, last) == stage).collect()
+        let Size { stages, chunks, .. } = self.size;
+        match self.placement {
+            Placement::Blocked => (stage * chunks..(stage + 1) * chunks).collect(),
+            Placement::Interleaved => (0..chunks).map(|c| c * stages + stage).collect(),
+            Placement::Wave => {
+                (0..chunks).map(|c| c * stages + if c.is_multiple_of(2) { stage } else { stages - 1 - stage }).collect()
+            }
+            Placement::TwoWay => {
+                let (block, mirror) = (stage.min(stages - 1 - stage), stage.max(stages - 1 - stage));
+                let groups = |block: u32| block * (chunks / 2)..(block + 1) * (chunks / 2);
+                let mirrored = if block == mirror { 0..0 } else { groups(mirror) };
+                groups(block).chain(mirrored).collect()
+            }
+        }
     }
 
     /// Micro-batches for which a stage works on a group, out of those that [`Layout::groups_of`] names.

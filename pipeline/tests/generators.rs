@@ -3,7 +3,7 @@
 mod common;
 
 use common::{any_generated, generate, size, usual};
-use forebay_pipeline::{Costs, Item, Kind, Placement, Size, replay, verify};
+use forebay_pipeline::{Costs, Item, Kind, Layout, Placement, Size, replay, verify};
 use proptest::prelude::*;
 
 /// Makespans of one amount of work, 2 chunks a stage and m = 2p, as the published generators give them with F=10 I=12 W=8, F&B=25; and the largest peak.
@@ -174,6 +174,9 @@ fn what_does_not_exist_is_refused() {
         error(Kind::VHalf, 200, 2, 8),
         Size::new(1_000_000_000, 4, 1_000_000_000).expect_err("too large").to_string(),
         Size::new(4, 0, 8).expect_err("nothing").to_string(),
+        Size::new(1 << 17, 1, 1).expect_err("too many").to_string(),
+        Size::new(4, 65, 1).expect_err("too many").to_string(),
+        Size::new(4096, 64, 4096).expect_err("too large").to_string(),
     ];
     insta::assert_snapshot!(told.join("\n"));
 }
@@ -187,6 +190,22 @@ fn hints_work() {
             let numbers: Vec<u32> = hint.split_whitespace().filter_map(|w| w.parse().ok()).collect();
             assert_eq!(numbers.len(), 2);
             numbers.into_iter().for_each(|m| drop(generate(Kind::Interleaved, 5, 2, m)));
+        }
+    }
+}
+
+/// A stage has the groups that lie on it, in order.
+#[test]
+fn groups_of_a_stage() {
+    for placement in [Placement::Blocked, Placement::Interleaved, Placement::Wave, Placement::TwoWay] {
+        for (p, v, m) in [(1, 2, 2), (2, 2, 1), (3, 4, 2), (4, 6, 3), (5, 2, 4)] {
+            let layout = Layout { size: size(p, v, m), placement };
+            for stage in 0..p {
+                let lies = |group: &u32| (0..m).any(|k| layout.stage_of(*group, k) == stage);
+                let lying: Vec<u32> = (0..layout.groups()).filter(lies).collect();
+                let held = layout.groups_of(stage).into_iter().filter(|g| layout.micros_of(stage, *g) > 0);
+                assert_eq!(held.collect::<Vec<_>>(), lying, "{layout:?} stage {stage}");
+            }
         }
     }
 }

@@ -119,8 +119,9 @@ fn refused() {
         run(&[&["--kind", kind, "--stages", p, "--chunks", v, "--microbatches", m], more].concat())
     };
     // Hostile sizes, before anything is allocated.
-    of("1f1b", ["1000000000", "1", "8"], &[]).fails(&["1000000000 stages", "at most 2097152"]);
+    of("1f1b", ["1000000000", "1", "8"], &[]).fails(&["1000000000 stages are too many", "at most 4096"]);
     of("search", ["4294967295", "4294967295", "4294967295"], &[]).fails(&["a schedule has at most"]);
+    of("gpipe", ["4000", "60", "60000"], &[]).fails(&["14400000000 forwards", "at most 2097152"]);
     of("search", ["64", "2", "4096"], &[]).fails(&["too many to search over", "= help: "]);
     // Sizes that a kind does not have.
     of("zb-v", ["4", "3", "8"], &[]).fails(&["zb-v has 2 chunks a stage, not 3", "= help: use 2 chunks"]);

@@ -198,9 +198,14 @@ impl Grid {
     /// The slot behind the I that the n-th W of a stage belongs to: Is of both chunks count together.
     fn after_input(&self, s: usize, nth: usize) -> u32 {
         let (one, zero) = (&self.slots[s][2], &self.slots[s][3]);
-        let mut times: Vec<u32> = one.iter().take(nth + 1).chain(zero.iter().take(nth + 1)).copied().collect();
-        let (_, time, _) = times.select_nth_unstable(nth);
-        let own = *time + 1;
+        // The first slot up to which more than n have been.
+        let until = |slot: u32| one.partition_point(|t| *t <= slot) + zero.partition_point(|t| *t <= slot);
+        let (mut low, mut high) = (0, one.last().max(zero.last()).copied().unwrap_or(0));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if until(middle) > nth { high = middle } else { low = middle + 1 }
+        }
+        let own = low + 1;
         nth.checked_sub(1).map_or(own, |before| own.max(self.slots[s][W][before] + 1))
     }
 }
