@@ -5,7 +5,7 @@ mod report;
 
 use crate::failure::Failure;
 use crate::model::replace_file;
-use crate::output::{print, print_json};
+use crate::output::{grouped, print, print_json};
 use clap::ValueEnum;
 use costs::{CostSpec, LayerSpec, Prices};
 use forebay_pipeline::bound::{Pairs, lower_bound};
@@ -16,9 +16,10 @@ use forebay_pipeline::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use report::Report;
+use std::cell::Cell;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Items of a schedule that are drawn: more cannot be read.
 const MOST_DRAWN: usize = 20_000;
@@ -239,7 +240,7 @@ fn priced(
 /// A schedule that was searched for.
 fn found(args: &Args, size: Size, prices: &Prices) -> Result<Report, Failure> {
     let placements = placements(args.placement.unwrap_or(PlacementArg::Auto), size);
-    let bar = Bar::new(prices);
+    let bar = Bar::new(prices, args.json);
     let result = match prices.layers() {
         None => {
             let layout = Layout { size, placement: placements[0] };
@@ -297,27 +298,44 @@ fn placements(wanted: PlacementArg, size: Size) -> Vec<Placement> {
     }
 }
 
-/// How far a search is, on stderr, where people look.
+/// Between lines of progress where there is no terminal.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How far a search is, on stderr: a bar for people, lines where nobody sees a bar move, nothing for programs.
 struct Bar {
     bar: ProgressBar,
+    /// When the next line is due.
+    line: Option<Cell<Instant>>,
     decimals: u32,
 }
 
 impl Bar {
-    fn new(prices: &Prices) -> Bar {
-        let bar = if std::io::stderr().is_terminal() { ProgressBar::new(1) } else { ProgressBar::hidden() };
+    fn new(prices: &Prices, json: bool) -> Bar {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal && !json { ProgressBar::new(1) } else { ProgressBar::hidden() };
         let style =
             ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len} nodes  {msg}").expect("a valid template");
         bar.set_style(style.progress_chars("━╸─"));
         bar.enable_steady_tick(Duration::from_millis(500));
-        Bar { bar, decimals: prices.decimals() }
+        let line = (!terminal && !json).then(|| Cell::new(Instant::now() + PAUSE));
+        Bar { bar, line, decimals: prices.decimals() }
     }
 
     fn show(&self, Progress { nodes, of, best, bound }: Progress) {
-        self.bar.set_length(of);
-        self.bar.set_position(nodes);
         let shown = |ticks| report::shown(ticks, self.decimals);
-        self.bar.set_message(format!("best {}, bound {}", shown(best), shown(bound)));
+        let message = format!("best {}, bound {}", shown(best), shown(bound));
+        match &self.line {
+            Some(due) if Instant::now() >= due.get() => {
+                eprintln!("searched {} of {} nodes: {message}", grouped(nodes), grouped(of));
+                due.set(Instant::now() + PAUSE);
+            }
+            Some(_) => {}
+            None => {
+                self.bar.set_length(of);
+                self.bar.set_position(nodes);
+                self.bar.set_message(message);
+            }
+        }
     }
 
     fn finish(&self) {
