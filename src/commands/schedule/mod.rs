@@ -9,8 +9,8 @@ use crate::output::{grouped, print, print_json};
 use clap::ValueEnum;
 use costs::{CostSpec, LayerSpec, Prices};
 use forebay_pipeline::bound::{Pairs, lower_bound};
-use forebay_pipeline::layers::{Cut, LayerCosts, cut, refine};
-use forebay_pipeline::search::{Found, Progress, Request, published, search};
+use forebay_pipeline::layers::{Cut, cut, refine};
+use forebay_pipeline::search::{Found, Progress, Request, search};
 use forebay_pipeline::{
     Costs, Decimal, Kind, Layout, Placement, Schedule, ScheduleError, Size, Timeline, replay, verify,
 };
@@ -248,9 +248,9 @@ fn found(args: &Args, size: Size, prices: &Prices) -> Result<Report, Failure> {
             (look(args, size, &costs, &placements, &bar)?, costs, None)
         }
         // Each placement has a cut of its own.
-        Some(layers) => placements
+        Some(_) => placements
             .iter()
-            .map(|placement| cut_and_look(args, Layout { size, placement: *placement }, (prices, layers), &bar))
+            .map(|placement| cut_and_look(args, Layout { size, placement: *placement }, prices, &bar))
             .collect::<Result<Vec<_>, Failure>>()?
             .into_iter()
             .min_by_key(|(found, ..)| found.makespan)
@@ -275,15 +275,13 @@ fn look(args: &Args, size: Size, costs: &Costs, placements: &[Placement], bar: &
 fn cut_and_look(
     args: &Args,
     layout: Layout,
-    (prices, layers): (&Prices, &[LayerCosts]),
+    prices: &Prices,
     bar: &Bar,
 ) -> Result<(Found, Costs, Option<Cut>), Failure> {
-    debug_assert!(!layers.is_empty());
-    let ours = |costs: &Costs| {
-        let all = published(layout.size, costs).into_iter();
-        all.filter(|(kind, ..)| kind.placement() == layout.placement).map(|(.., makespan)| makespan).min()
-    };
-    let (costs, cut) = priced(prices, layout, ours)?;
+    let kinds = Kind::ALL.into_iter().filter(|kind| kind.placement() == layout.placement);
+    let schedules: Vec<Schedule> = kinds.filter_map(|kind| kind.generate(layout.size).ok()).collect();
+    let best = |costs: &Costs| schedules.iter().filter_map(|s| Some(replay(s, costs).ok()?.makespan)).min();
+    let (costs, cut) = priced(prices, layout, best)?;
     Ok((look(args, layout.size, &costs, &[layout.placement], bar)?, costs, cut))
 }
 
