@@ -49,6 +49,7 @@ enum Command {
     Fmt(commands::fmt::Args),
     Compile(commands::compile::Args),
     Rules(commands::rules::Args),
+    Schedule(commands::schedule::Args),
     Explain(commands::explain::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Command::Fmt(args) => commands::fmt::fmt(args),
         Command::Compile(args) => commands::compile::compile(args),
         Command::Rules(args) => commands::rules::rules(args),
+        Command::Schedule(args) => commands::schedule::schedule(args),
         Command::Explain(args) => commands::explain::explain(args),
         Command::Plan(command) => commands::plan::plan(command),
     });

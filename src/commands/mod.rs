@@ -9,5 +9,6 @@ pub mod generate;
 pub mod plan;
 pub mod rules;
 pub mod run;
+pub mod schedule;
 pub mod sharding;
 pub mod train;

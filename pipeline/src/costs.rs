@@ -1,0 +1,151 @@
+//! What work costs, exactly: whole ticks of any length of time.
+
+use crate::{Item, Layout, Op, ScheduleError, Work};
+use std::str::FromStr;
+
+/// Time. How long a tick is, the caller knows; nothing here depends on it.
+pub type Ticks = u64;
+
+/// The costs of a pipeline's work, in ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Forward, by layer group.
+    pub forward: Vec<Ticks>,
+    /// Backward for the input, by layer group.
+    pub input: Vec<Ticks>,
+    /// Backward for the weights, by layer group. A whole backward costs both.
+    pub weight: Vec<Ticks>,
+    /// From one stage to another, between the end of work and the start of work that needs it.
+    pub p2p: Ticks,
+    /// A forward and a whole backward that run together; without it a pair costs the sum of its parts.
+    pub pair: Option<Ticks>,
+}
+
+impl Costs {
+    /// The same for all groups.
+    pub fn equal(groups: u32, forward: Ticks, input: Ticks, weight: Ticks) -> Costs {
+        let all = |cost| vec![cost; groups as usize];
+        Costs { forward: all(forward), input: all(input), weight: all(weight), p2p: 0, pair: None }
+    }
+
+    /// With a cost between stages.
+    pub fn with_p2p(self, p2p: Ticks) -> Costs {
+        Costs { p2p, ..self }
+    }
+
+    /// With a cost of pairs.
+    pub fn with_pair(self, pair: Option<Ticks>) -> Costs {
+        Costs { pair, ..self }
+    }
+
+    /// Layer groups that have costs.
+    pub fn groups(&self) -> u32 {
+        self.forward.len() as u32
+    }
+
+    /// Of one work.
+    pub fn of(&self, work: Work) -> Ticks {
+        let group = work.group as usize;
+        match work.op {
+            Op::F => self.forward[group],
+            Op::I => self.input[group],
+            Op::W => self.weight[group],
+            Op::B => self.input[group] + self.weight[group],
+        }
+    }
+
+    /// Of an item: a forward and a whole backward together cost [`Costs::pair`], anything else the sum of its works.
+    pub fn of_item(&self, item: &Item) -> Ticks {
+        match (*item, self.pair) {
+            (Item::Pair(Work { op: Op::F, .. }, Work { op: Op::B, .. }), Some(pair)) => pair,
+            (Item::Pair(first, second), _) => self.of(first) + self.of(second),
+            (Item::One(work), _) => self.of(work),
+        }
+    }
+
+    /// That sums of these costs cannot overflow, that there is one for each group, and that a pair is no shorter than its parts.
+    ///
+    /// # Errors
+    /// One of these does not hold.
+    pub fn check(&self, layout: Layout) -> Result<(), ScheduleError> {
+        let groups = layout.groups();
+        for (name, costs) in [("F", &self.forward), ("I", &self.input), ("W", &self.weight)] {
+            if costs.len() != groups as usize {
+                return Err(ScheduleError::plain(format!("{} costs {name} for {groups} layer groups", costs.len())));
+            }
+        }
+        let sum = |costs: &[Ticks]| costs.iter().map(|c| u128::from(*c)).sum::<u128>();
+        let once =
+            sum(&self.forward) + sum(&self.input) + sum(&self.weight) + 2 * u128::from(groups) * u128::from(self.p2p);
+        let pairs = u128::from(groups) * u128::from(self.pair.unwrap_or(0));
+        // Twice: bounds add heads and tails to the work of a stage.
+        if 2 * (once + pairs) * u128::from(layout.size.micros) > u128::from(u64::MAX / 4) {
+            return Err(ScheduleError::new(
+                "these costs are too large to be added up",
+                "give them in a larger unit of time",
+            ));
+        }
+        let longest = (0..groups as usize).map(|g| self.forward[g].max(self.input[g] + self.weight[g])).max();
+        match (self.pair, longest) {
+            (Some(pair), Some(longest)) if pair < longest => Err(ScheduleError::new(
+                format!("a pair of {pair} ticks is shorter than one of its parts, which takes {longest}"),
+                "a pair takes as long as its longer part at least, F + I + W at most",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The serial work of each stage: what it is busy for when nothing runs together.
+    pub fn stage_work(&self, layout: Layout) -> Vec<Ticks> {
+        let cost = |g: u32| self.forward[g as usize] + self.input[g as usize] + self.weight[g as usize];
+        let mut work = vec![0; layout.size.stages as usize];
+        let halves = [0, layout.size.micros / 2, layout.size.micros];
+        for (from, to) in halves.into_iter().zip(halves.into_iter().skip(1)).filter(|(from, to)| from < to) {
+            for group in 0..layout.groups() {
+                work[layout.stage_of(group, from) as usize] += cost(group) * u64::from(to - from);
+            }
+        }
+        work
+    }
+}
+
+/// A decimal number as it is written: `12`, `0.25`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decimal {
+    digits: u64,
+    decimals: u32,
+}
+
+/// Digits behind the point that a cost may have.
+const MAX_DECIMALS: u32 = 9;
+
+impl Decimal {
+    /// Digits behind the point.
+    pub fn decimals(self) -> u32 {
+        self.decimals
+    }
+
+    /// In ticks of 10^−`decimals`; `None` when that is too large or when digits would be lost.
+    pub fn ticks(self, decimals: u32) -> Option<Ticks> {
+        10u64.checked_pow(decimals.checked_sub(self.decimals)?)?.checked_mul(self.digits)
+    }
+}
+
+impl FromStr for Decimal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Decimal, String> {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+        if whole.is_empty() || !digits(whole) || !digits(part) || text.ends_with('.') {
+            return Err(format!("`{text}` is no cost: it is a number like 12 or 0.25, not negative"));
+        }
+        let part = part.trim_end_matches('0');
+        let decimals = part.len() as u32;
+        if decimals > MAX_DECIMALS {
+            return Err(format!("`{text}` has more than {MAX_DECIMALS} digits behind the point"));
+        }
+        let digits = format!("{whole}{part}").parse().map_err(|_| format!("`{text}` is too large a cost"))?;
+        Ok(Decimal { digits, decimals })
+    }
+}

@@ -1,0 +1,376 @@
+//! `forebay schedule`
+
+mod costs;
+mod report;
+
+use crate::failure::Failure;
+use crate::model::replace_file;
+use crate::output::{grouped, print, print_json};
+use clap::ValueEnum;
+use costs::{CostSpec, LayerSpec, Prices};
+use forebay_pipeline::bound::{Pairs, lower_bound};
+use forebay_pipeline::layers::{Cut, cut, refine};
+use forebay_pipeline::search::{Found, Progress, Request, search};
+use forebay_pipeline::{
+    Costs, Decimal, Kind, Layout, Placement, Schedule, ScheduleError, Size, Timeline, replay, verify,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use report::Report;
+use std::cell::Cell;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Items of a schedule that are drawn: more cannot be read.
+const MOST_DRAWN: usize = 20_000;
+/// Replayed items that a joint cut of layers may take.
+const REFINE_ITEMS: usize = 20_000_000;
+
+/// Show a pipeline schedule: orders, makespan, bubble and memory; or search for a better one
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay schedule --kind 1f1b --stages 4 --microbatches 8
+  forebay schedule --kind zb-v --stages 4 --microbatches 8 --costs F=10,I=12,W=8 --p2p 2 --svg zb-v.svg
+  forebay schedule --kind all --stages 8 --chunks 2 --microbatches 16 --costs F=10,I=12,W=8 --p2p 2 --pair 25
+  forebay schedule --kind search --stages 8 --chunks 2 --microbatches 16 --costs F=10,I=12,W=8 --p2p 2 --cap 16
+  forebay schedule --kind search --stages 2 --chunks 2 --microbatches 8 --costs F=8/10/10/13,I=9/12/12/14,W=6/8/8/10
+  forebay schedule --kind search --stages 4 --microbatches 16 --layers 1x4:2:1,3x8:9:6,26x10:12:8,1x6:9:7
+
+An order is a list of <op><layer group>:<micro-batch>, with the ops F (forward), I (backward for the input), W (backward for the weights),
+B (I and W together), and A&B for two that run together. Layer groups count in the order of the model.
+
+Times have no unit: they are in that of --costs. An activation is held from the start of F to the end of W or B; --cap and peaks count
+activations of one layer group and one micro-batch.")]
+pub struct Args {
+    /// The schedule, `search` for the best that is found, `all` for a table
+    #[arg(long, value_enum)]
+    kind: KindArg,
+    /// Stages of the pipeline
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+    stages: u32,
+    /// Layer groups that a stage holds [default: 1 for gpipe, 1f1b, zb-h1 and zb-h2, otherwise 2]
+    #[arg(long, value_name = "V", value_parser = clap::value_parser!(u32).range(1..))]
+    chunks: Option<u32>,
+    /// Micro-batches of a step
+    #[arg(long, value_name = "M", visible_alias = "micro-batches", value_parser = clap::value_parser!(u32).range(1..))]
+    microbatches: u32,
+    /// What a layer group costs: F=10,I=12,W=8; one number for all groups or one for each, F=8/10/10/12; or a `.toml` file with the same
+    /// keys, and p2p and pair [default: F=1,I=1,W=1]
+    #[arg(long, value_name = "COSTS", value_parser = costs::cost_spec)]
+    costs: Option<CostSpec>,
+    /// Layers to cut into groups so that the slowest stage is fast: COUNTxF:I:W,… in the order of the model
+    #[arg(long, value_name = "LAYERS", value_parser = costs::layer_spec, conflicts_with = "costs")]
+    layers: Option<LayerSpec>,
+    /// From the end of work on one stage to the start of work on another that needs it [default: 0]
+    #[arg(long, value_name = "TIME")]
+    p2p: Option<Decimal>,
+    /// What a forward and a backward cost together when they run as a pair [default: the sum]
+    #[arg(long, value_name = "TIME")]
+    pair: Option<Decimal>,
+    /// The most activations that a stage may hold
+    #[arg(long, value_name = "CHUNKS", value_parser = clap::value_parser!(u32).range(1..))]
+    cap: Option<u32>,
+    /// Where a search may place layer groups [default: auto, all that there are]
+    #[arg(long, value_enum)]
+    placement: Option<PlacementArg>,
+    /// Replays that a search may take [default: up to 4,000,000, fewer for large schedules]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    nodes: Option<u64>,
+    /// Draw the diagram into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KindArg {
+    /// All forwards, then all backwards
+    #[value(name = "gpipe")]
+    GPipe,
+    /// One forward, one backward
+    #[value(name = "1f1b")]
+    OneFOneB,
+    /// Interleaved 1F1B: a virtual pipeline of several chunks a stage
+    #[value(name = "vpp", alias = "interleaved")]
+    Interleaved,
+    /// The same with one more forward ahead, and F/B pairs
+    #[value(name = "vpp-overlap", aliases = ["vpp-extra", "interleaved-overlap"])]
+    InterleavedOverlap,
+    /// Zero bubble at the memory of 1F1B
+    ZbH1,
+    /// Zero bubble at twice the memory
+    ZbH2,
+    /// Zero bubble, two chunks in a V
+    #[value(name = "zb-v", alias = "zbv")]
+    ZbV,
+    /// Half the memory of 1F1B, two chunks in a V
+    VHalf,
+    /// A third of the memory of 1F1B, two chunks in a V
+    VMin,
+    /// Interleaved zero bubble
+    #[value(name = "zb-vpp", aliases = ["interleaved-zb", "zb-interleaved"])]
+    InterleavedZb,
+    /// Both directions, F/B pairs, weights twice
+    #[value(name = "dualpipe")]
+    DualPipe,
+    /// DualPipe cut in half, two chunks in a V
+    #[value(name = "dualpipev", alias = "dualpipe-v")]
+    DualPipeV,
+    /// The best that is found under --cap
+    Search,
+    /// A table of all that there are at this size
+    All,
+}
+
+/// Where layer groups go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PlacementArg {
+    /// All that there are
+    Auto,
+    /// The model cut once
+    Plain,
+    /// Round the stages, chunk by chunk
+    Interleaved,
+    /// There and back again
+    V,
+}
+
+impl KindArg {
+    /// The published schedule, if it is one.
+    fn published(self) -> Option<Kind> {
+        Some(match self {
+            KindArg::GPipe => Kind::GPipe,
+            KindArg::OneFOneB => Kind::OneFOneB,
+            KindArg::Interleaved => Kind::Interleaved,
+            KindArg::InterleavedOverlap => Kind::InterleavedOverlap,
+            KindArg::ZbH1 => Kind::ZbH1,
+            KindArg::ZbH2 => Kind::ZbH2,
+            KindArg::ZbV => Kind::ZbV,
+            KindArg::VHalf => Kind::VHalf,
+            KindArg::VMin => Kind::VMin,
+            KindArg::InterleavedZb => Kind::InterleavedZb,
+            KindArg::DualPipe => Kind::DualPipe,
+            KindArg::DualPipeV => Kind::DualPipeV,
+            KindArg::Search | KindArg::All => return None,
+        })
+    }
+}
+
+pub fn schedule(args: Args) -> Result<(), Failure> {
+    usage(&args)?;
+    let chunks = args.chunks.unwrap_or(args.kind.published().map_or(2, Kind::default_chunks));
+    let size = Size::new(args.stages, chunks, args.microbatches)?;
+    let prices = Prices::new(args.costs.as_ref(), args.layers.as_ref(), args.p2p, args.pair)?;
+    if args.kind == KindArg::All {
+        return all(&args, size, &prices);
+    }
+    let report = match args.kind.published() {
+        Some(kind) => one(&args, kind, size, &prices)?,
+        None => found(&args, size, &prices)?,
+    };
+    if let Some(path) = &args.svg {
+        let drawn = draw(&report, &prices)?;
+        replace_file(path, drawn.as_bytes())?;
+    }
+    if args.json { print_json(&report.json(&prices)) } else { print(&report.text(&prices)) }
+}
+
+fn usage(args: &Args) -> Result<(), Failure> {
+    let searching = args.kind == KindArg::Search;
+    let wrong = |text: &str| Err(Failure::Usage(text.to_string()));
+    match args {
+        Args { placement: Some(_), .. } if !searching => {
+            wrong("--placement is for --kind search: other kinds have theirs")
+        }
+        Args { nodes: Some(_), .. } if !searching => wrong("--nodes is for --kind search"),
+        Args { svg: Some(_), kind: KindArg::All, .. } => wrong("--svg draws one schedule: name its --kind"),
+        Args { layers: Some(_), kind: KindArg::All, .. } => {
+            wrong("--layers are cut for one schedule: name its --kind, or give --costs by layer group")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A published schedule.
+fn one(args: &Args, kind: Kind, size: Size, prices: &Prices) -> Result<Report, Failure> {
+    let schedule = kind.generate(size)?;
+    let layout = schedule.layout();
+    let (costs, cut) = priced(prices, layout, |costs| replay(&schedule, costs).ok().map(|t| t.makespan))?;
+    costs.check(layout)?;
+    capped(&schedule, args.cap)?;
+    let bound = lower_bound(layout, &costs, args.cap, pairs(&schedule));
+    let timeline = replay(&schedule, &costs)?;
+    Ok(Report { name: kind.name().to_string(), schedule, timeline, costs, bound, cut, nodes: None })
+}
+
+/// Refuses a schedule that holds too much, and says which does not.
+fn capped(schedule: &Schedule, cap: Option<u32>) -> Result<(), Failure> {
+    let Err(problems) = verify(schedule, cap) else { return Ok(()) };
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    Err(Failure::Input(format!(
+        "{}\n  = help: --kind search keeps to a cap; --kind all shows peaks",
+        lines.join("\n  ")
+    )))
+}
+
+fn pairs(schedule: &Schedule) -> Pairs {
+    if schedule.has_pairs() { Pairs::Allowed } else { Pairs::None }
+}
+
+/// The costs of a layout's groups: as given, or of layers cut for it, moved until `makespan` is no shorter.
+fn priced(
+    prices: &Prices,
+    layout: Layout,
+    makespan: impl Fn(&Costs) -> Option<u64>,
+) -> Result<(Costs, Option<Cut>), Failure> {
+    let Some(layers) = prices.layers() else { return Ok((prices.costs(layout)?, None)) };
+    let costs = |cut: &Cut| prices.with_links(cut.costs(layers));
+    let even = cut(layers, layout)?;
+    costs(&even).check(layout)?;
+    let items = 3 * layout.groups() as usize * layout.size.micros as usize;
+    let value = |cut: &Cut| makespan(&costs(cut)).unwrap_or(u64::MAX);
+    let best = refine(even, (REFINE_ITEMS / items).max(1), value);
+    Ok((costs(&best), Some(best)))
+}
+
+/// A schedule that was searched for.
+fn found(args: &Args, size: Size, prices: &Prices) -> Result<Report, Failure> {
+    let placements = placements(args.placement.unwrap_or(PlacementArg::Auto), size);
+    let bar = Bar::new(prices, args.json);
+    let result = match prices.layers() {
+        None => {
+            let layout = Layout { size, placement: placements[0] };
+            let costs = prices.costs(layout)?;
+            (look(args, size, &costs, &placements, &bar)?, costs, None)
+        }
+        // Each placement has a cut of its own.
+        Some(_) => placements
+            .iter()
+            .map(|placement| cut_and_look(args, Layout { size, placement: *placement }, prices, &bar))
+            .collect::<Result<Vec<_>, Failure>>()?
+            .into_iter()
+            .min_by_key(|(found, ..)| found.makespan)
+            .expect("at least one placement"),
+    };
+    bar.finish();
+    let (Found { schedule, published, bound, nodes, .. }, costs, cut) = result;
+    verify(&schedule, args.cap).expect("a searched schedule is valid");
+    let timeline = replay(&schedule, &costs)?;
+    let name = match published {
+        Some(kind) => format!("search: nothing beats {}", kind.name()),
+        None => "search".to_string(),
+    };
+    Ok(Report { name, schedule, timeline, costs, bound, cut, nodes: Some(nodes) })
+}
+
+fn look(args: &Args, size: Size, costs: &Costs, placements: &[Placement], bar: &Bar) -> Result<Found, Failure> {
+    let request = Request { size, costs, cap: args.cap, placements, nodes: args.nodes };
+    Ok(search(&request, &mut |progress| bar.show(progress))?)
+}
+
+fn cut_and_look(
+    args: &Args,
+    layout: Layout,
+    prices: &Prices,
+    bar: &Bar,
+) -> Result<(Found, Costs, Option<Cut>), Failure> {
+    let kinds = Kind::ALL.into_iter().filter(|kind| kind.placement() == layout.placement);
+    let schedules: Vec<Schedule> = kinds.filter_map(|kind| kind.generate(layout.size).ok()).collect();
+    let best = |costs: &Costs| schedules.iter().filter_map(|s| Some(replay(s, costs).ok()?.makespan)).min();
+    let (costs, cut) = priced(prices, layout, best)?;
+    Ok((look(args, layout.size, &costs, &[layout.placement], bar)?, costs, cut))
+}
+
+fn placements(wanted: PlacementArg, size: Size) -> Vec<Placement> {
+    match wanted {
+        // With one chunk they are the same.
+        PlacementArg::Auto if size.chunks == 1 => vec![Placement::Blocked],
+        PlacementArg::Auto => vec![Placement::Wave, Placement::Interleaved, Placement::Blocked],
+        PlacementArg::Plain => vec![Placement::Blocked],
+        PlacementArg::Interleaved => vec![Placement::Interleaved],
+        PlacementArg::V => vec![Placement::Wave],
+    }
+}
+
+/// Between lines of progress where there is no terminal.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How far a search is, on stderr: a bar for people, lines where nobody sees a bar move, nothing for programs.
+struct Bar {
+    bar: ProgressBar,
+    /// When the next line is due.
+    line: Option<Cell<Instant>>,
+    decimals: u32,
+}
+
+impl Bar {
+    fn new(prices: &Prices, json: bool) -> Bar {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal && !json { ProgressBar::new(1) } else { ProgressBar::hidden() };
+        let style =
+            ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len} nodes  {msg}").expect("a valid template");
+        bar.set_style(style.progress_chars("━╸─"));
+        bar.enable_steady_tick(Duration::from_millis(500));
+        let line = (!terminal && !json).then(|| Cell::new(Instant::now() + PAUSE));
+        Bar { bar, line, decimals: prices.decimals() }
+    }
+
+    fn show(&self, Progress { nodes, of, best, bound }: Progress) {
+        let shown = |ticks| report::shown(ticks, self.decimals);
+        let message = format!("best {}, bound {}", shown(best), shown(bound));
+        match &self.line {
+            Some(due) if Instant::now() >= due.get() => {
+                eprintln!("searched {} of {} nodes: {message}", grouped(nodes), grouped(of));
+                due.set(Instant::now() + PAUSE);
+            }
+            Some(_) => {}
+            None => {
+                self.bar.set_length(of);
+                self.bar.set_position(nodes);
+                self.bar.set_message(message);
+            }
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn draw(report: &Report, prices: &Prices) -> Result<String, Failure> {
+    let items: usize = report.schedule.orders().iter().map(Vec::len).sum();
+    if items > MOST_DRAWN {
+        return Err(Failure::Input(format!(
+            "a diagram of {items} items cannot be read; the most is {MOST_DRAWN}\n  = help: the steady state repeats: draw fewer micro-batches"
+        )));
+    }
+    let title = report.title();
+    Ok(forebay_pipeline::draw::svg(&report.schedule, &report.timeline, &title, 10u64.pow(prices.decimals())))
+}
+
+/// A table of what there is, each with the same layer groups.
+fn all(args: &Args, size: Size, prices: &Prices) -> Result<(), Failure> {
+    let row = |kind: Kind| -> Result<(Schedule, Timeline, u64), ScheduleError> {
+        // A stage of DualPipe has as many groups of each direction.
+        let chunks = if kind.placement() == Placement::TwoWay { 2 * size.chunks } else { size.chunks };
+        let schedule = kind.generate(Size::new(size.stages, chunks, size.micros)?)?;
+        let costs = prices.costs(schedule.layout())?;
+        costs.check(schedule.layout())?;
+        // The cap says nothing about a schedule that does not keep to it.
+        let cap = args.cap.filter(|_| report::within(&schedule, args.cap));
+        let bound = lower_bound(schedule.layout(), &costs, cap, pairs(&schedule));
+        let timeline = replay(&schedule, &costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?;
+        Ok((schedule, timeline, bound))
+    };
+    // What is wrong with the costs is wrong with all.
+    prices.costs(Layout { size, placement: Placement::Blocked })?;
+    let rows = Kind::ALL.map(|kind| (kind, row(kind)));
+    match args.json {
+        true => print_json(&report::all_json(&rows, args.cap, prices)),
+        false => print(&report::all_text(&rows, size, args.cap, prices)),
+    }
+}

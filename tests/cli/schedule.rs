@@ -1,0 +1,161 @@
+//! `forebay schedule`.
+
+use crate::Bench;
+use forebay_pipeline::{Costs, Layout, Placement, Schedule, Size, replay, verify};
+use serde_json::Value;
+
+/// Two chunks in a V, F=10 I=12 W=8, p2p=2, m = 2p: what published schedules are measured with.
+const V4: &[&str] =
+    &["--stages", "4", "--chunks", "2", "--microbatches", "8", "--costs", "F=10,I=12,W=8", "--p2p", "2"];
+
+fn schedule(kind: &str, args: &[&str]) -> Value {
+    let run = Bench::new().run(&[&["schedule", "--json", "--kind", kind], args].concat()).ok();
+    serde_json::from_str(&run.stdout).expect("JSON")
+}
+
+/// What a program reads is the schedule: its orders parse, are right, and take as long as it says.
+fn checked(value: &Value, placement: Placement, cap: Option<u32>) {
+    let layout = Layout { size: Size::new(4, 2, 8).expect("a size"), placement };
+    let orders: Vec<&str> =
+        value["orders"].as_array().expect("orders").iter().map(|o| o.as_str().expect("text")).collect();
+    let schedule = Schedule::parse(layout, &orders).expect("orders");
+    assert_eq!(verify(&schedule, cap), Ok(()));
+    let makespan = replay(&schedule, &Costs::equal(8, 10, 12, 8).with_p2p(2)).expect("it ends").makespan;
+    assert_eq!(value["makespan"], makespan);
+    assert_eq!(value["peak_inflight"], Value::from(schedule.peaks()));
+}
+
+#[test]
+fn a_published_schedule_as_json() {
+    let zb_v = schedule("zb-v", V4);
+    let keys: Vec<&String> = zb_v.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["bubble", "ideal_busy", "lower_bound", "makespan", "orders", "peak_inflight"]);
+    checked(&zb_v, Placement::Wave, Some(8));
+    for (key, wanted) in [("makespan", 542), ("bubble", 62), ("ideal_busy", 480), ("lower_bound", 516)] {
+        assert_eq!(zb_v[key], wanted, "{key}");
+    }
+    // Pairs can take less time than their works one after the other.
+    let pairs = schedule("vpp-overlap", &[&V4[..6], &["--costs", "F=1,I=1.5,W=0.5", "--pair", "2"]].concat());
+    assert_eq!((&pairs["ideal_busy"], &pairs["makespan"]), (&48.0.into(), &46.0.into()));
+    assert_eq!(pairs["bubble"], -2.0);
+    assert!(pairs["orders"][0].as_str().expect("text").contains(" F0:7&B"), "{pairs}");
+}
+
+#[test]
+fn a_search_keeps_to_its_cap_and_reaches_the_bound() {
+    let found = schedule("search", &[V4, &["--cap", "8"]].concat());
+    checked(&found, Placement::Wave, Some(8));
+    assert_eq!((&found["makespan"], &found["lower_bound"]), (&534.into(), &534.into()));
+    let plain = schedule("search", &[V4, &["--cap", "8", "--placement", "plain", "--nodes", "2000"]].concat());
+    checked(&plain, Placement::Blocked, Some(8));
+    assert!(plain["makespan"].as_u64() > found["makespan"].as_u64());
+}
+
+#[test]
+fn a_table_of_all() {
+    let bench = Bench::new();
+    let run = |args: &[&str]| bench.run(&[&["schedule", "--kind", "all"], V4, args].concat()).ok().stdout;
+    let table = run(&["--pair", "25", "--cap", "8"]);
+    for line in [
+        "\n1f1b         plain             692     212                8    580\n",
+        "\nvpp          interleaved       598     118  11 over the cap    516\n",
+        "\nv-min        v                 768     288                4    534\n",
+        "\ndualpipe holds the weights twice\n",
+    ] {
+        assert!(table.contains(line), "{line} is not in:\n{table}");
+    }
+    let rows: Value = serde_json::from_str(&run(&["--json"])).expect("JSON");
+    let vpp = rows.as_array().expect("rows").iter().find(|r| r["kind"] == "vpp").expect("a row");
+    assert_eq!((&vpp["makespan"], &vpp["within_cap"]), (&598.into(), &true.into()));
+}
+
+#[test]
+fn a_table_and_a_diagram_for_people() {
+    let bench = Bench::new();
+    let args = ["schedule", "--kind", "1f1b", "--stages", "2", "--microbatches", "3", "--svg", "deep.svg"];
+    let text = bench.run(&args).ok().stdout;
+    for line in [
+        "1f1b: 2 stages × 1 chunks (plain), 3 micro-batches\n",
+        "makespan       12\nlower bound    10; the makespan is 20.0 % above it\nbubble         3, 25.0 % of the makespan\n",
+        "\n0      0                9     3     2\n",
+        "\nstage 1: F1:0 B1:0 F1:1 B1:1 F1:2 B1:2\n",
+        "\n1 │············F0─",
+    ] {
+        assert!(text.contains(line), "{line} is not in:\n{text}");
+    }
+    let drawn = bench.read("deep.svg");
+    assert!(drawn.starts_with("<svg ") && drawn.contains("<title>B1:2</title>") && drawn.ends_with("</svg>\n"));
+    assert_eq!(bench.names("."), ["deep.svg", "model.moe", "text.txt"]);
+    bench.run(&[&args[..8], &["no/where.svg"]].concat()).fails(&["cannot write `no/where.svg`"]);
+}
+
+#[test]
+fn costs_of_groups_files_and_layers() {
+    let bench = Bench::new();
+    bench.write("costs.toml", "F = [8, 10, 10, 13]\nI = 12\nW = 8.5\np2p = 2\n");
+    let size = ["--stages", "4", "--microbatches", "8"];
+    let json = |args: &[&str]| -> Value {
+        let run = bench.run(&[&["schedule", "--json", "--kind", "1f1b"], &size[..], args].concat()).ok();
+        serde_json::from_str(&run.stdout).expect("JSON")
+    };
+    let file = json(&["--costs", "costs.toml"]);
+    assert_eq!(file, json(&["--costs", "F=8/10/10/13,I=12,W=8.5", "--p2p", "2"]));
+    assert_eq!(file["ideal_busy"], 8.0 * 33.5);
+    // The first layer and the last one are cheap, so their stages get more of the others.
+    let layers = ["--layers", "1x1:1:1,10x10:12:8,1x2:2:2"];
+    let cut = json(&layers);
+    assert_eq!(cut["ideal_busy"], 8 * 90);
+    assert_eq!(cut["layer_group_ends"].as_array().map(Vec::len), Some(4));
+    let text = bench.run(&[&["schedule", "--kind", "search", "--nodes", "500"], &size[..], &layers].concat()).ok();
+    assert!(text.stdout.contains("stage  layer groups  layers"), "{}", text.stdout);
+}
+
+#[test]
+fn refused() {
+    let bench = Bench::new();
+    let run = |args: &[&str]| bench.run(&[&["schedule"], args].concat());
+    let of = |kind: &'static str, size: [&'static str; 3], more: &[&str]| {
+        let [p, v, m] = size;
+        run(&[&["--kind", kind, "--stages", p, "--chunks", v, "--microbatches", m], more].concat())
+    };
+    // Hostile sizes, before anything is allocated.
+    of("1f1b", ["1000000000", "1", "8"], &[]).fails(&["1000000000 stages are too many", "at most 4096"]);
+    of("search", ["4294967295", "4294967295", "4294967295"], &[]).fails(&["a schedule has at most"]);
+    of("gpipe", ["4000", "60", "60000"], &[]).fails(&["14400000000 forwards", "at most 2097152"]);
+    of("search", ["64", "2", "4096"], &[]).fails(&["too many to search over", "= help: "]);
+    // Sizes that a kind does not have.
+    of("zb-v", ["4", "3", "8"], &[]).fails(&["zb-v has 2 chunks a stage, not 3", "= help: use 2 chunks"]);
+    of("vpp", ["4", "2", "11"], &[]).fails(&["11 micro-batches", "use 8 or 12"]);
+    of("dualpipe", ["4", "2", "6"], &[]).fails(&["needs 8 micro-batches"]);
+    // Memory.
+    of("zb-v", ["4", "2", "8"], &["--cap", "6"])
+        .fails(&["stage 0: holds 8 activations at once; the cap is 6", "--kind search"]);
+    of("search", ["4", "2", "8"], &["--cap", "1"]).fails(&["use a cap of 2 or more"]);
+    // Costs.
+    of("1f1b", ["4", "1", "8"], &["--costs", "F=1/2,I=1,W=1"]).fails(&["F has 2 costs, and there are 4 layer groups"]);
+    of("1f1b", ["4", "1", "8"], &["--costs", "F=9000000000000000000,I=1,W=1"]).fails(&["too large"]);
+    of("dualpipev", ["4", "2", "8"], &["--pair", "1"]).fails(&["shorter than one of its parts"]);
+    of("1f1b", ["4", "1", "8"], &["--layers", "3x1:1:1"]).fails(&["3 layers do not fill 4 layer groups"]);
+    of("zb-v", ["16", "2", "512"], &["--svg", "x.svg"]).fails(&["cannot be read"]);
+    // The command line.
+    of("1f1b", ["0", "1", "8"], &[]).exits(2, &["--stages"]);
+    of("2f2b", ["4", "1", "8"], &[]).exits(2, &["1f1b", "zb-v"]);
+    for (costs, part) in [
+        ("F=1,I=1", "`W` is missing"),
+        ("F=-1,I=1,W=1", "no cost"),
+        ("G=1", "`G`"),
+        ("F=1,F=1", "twice"),
+        ("no.toml", "read"),
+    ] {
+        of("1f1b", ["4", "1", "8"], &["--costs", costs]).exits(2, &[part]);
+    }
+    for (layers, part) in
+        [("3x1:1", "F, I and W"), ("ax1:1:1", "COUNTxF:I:W"), ("9999999x1:1:1", "more than 1024"), ("", "no cost")]
+    {
+        of("1f1b", ["4", "1", "8"], &["--layers", layers]).exits(2, &[part]);
+    }
+    of("zb-v", ["4", "2", "8"], &["--nodes", "5"]).exits(2, &["--nodes is for --kind search"]);
+    of("zb-v", ["4", "2", "8"], &["--placement", "v"]).exits(2, &["--placement is for --kind search"]);
+    of("all", ["4", "2", "8"], &["--svg", "x.svg"]).exits(2, &["name its --kind"]);
+    of("all", ["4", "2", "8"], &["--layers", "9x1:1:1"]).exits(2, &["name its --kind"]);
+}
