@@ -122,6 +122,7 @@ fn interleaved_pipelines_train_as_one_rank() {
     let alone = train("alone", &alone, 3);
     for text in [
         "pp=2,vpp=2,micro=4",
+        "dp=2,pp=2,vpp=2,schedule=vpp-overlap,micro=2",
         "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1",
         "pp=2,vpp=2,stages=1/2/1/1,micro=4",
         "pp=4,stages=2/1/1/1,micro=4",

@@ -14,10 +14,11 @@ use crate::memory::Recompute;
 use crate::optimizer::{self, Optimizer};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
-use crate::shard::{Dense, Schedule, ShardedModel, StrategyError};
+use crate::shard::{Dense, ShardedModel, StrategyError};
 use crate::simplify::simplify;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::{DType, Graph, InputRole, OutputRole};
+use forebay_pipeline::Kind;
 use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
@@ -84,7 +85,7 @@ impl<'a> Scheduler<'a> {
         sharded: &ShardedModel,
         stage: &Stage,
         layout: &Layout,
-        (schedule, micro_batches): (Schedule, u32),
+        (schedule, micro_batches): (Kind, u32),
         optimizer: &Optimizer,
     ) -> Result<plan::Phase, StrategyError> {
         let (flow, segments) = match self.differentiated.take() {

@@ -7,8 +7,9 @@
 //! ```
 
 use super::flow::Flow;
-use crate::shard::{Schedule, Strategy, StrategyError};
+use crate::shard::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
+use forebay_pipeline::{Item, Kind, Op, ScheduleError, Size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -170,39 +171,30 @@ pub enum Work {
 /// 1F1B, stage 1 of 3, 4 micro-batches     F0 F1 B0 F2 B1 F3 B2 B3
 /// ```
 ///
-/// With several chunks 1F1B is interleaved (arXiv 2104.04473, section 2.2): as many micro-batches as there are stages go through one chunk, then through
-/// the next; backward the same with the chunks in reverse.
+/// With several chunks 1F1B is interleaved (arXiv 2104.04473, section 2.2), and all that goes forward first in the same order is GPipe.
 ///
 /// # Errors
-/// When micro-batches cannot be interleaved.
-pub fn order(schedule: Schedule, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>, StrategyError> {
-    let (stages, chunks) = (stage.of, stage.chunks.len() as u32);
-    let units = micro_batches * chunks;
-    if chunks > 1 && !micro_batches.is_multiple_of(stages) {
-        return Err(StrategyError::new(
-            format!("{micro_batches} micro-batches cannot be interleaved over pp = {stages} stages of {chunks} chunks"),
-            Some(format!("use a multiple of {stages} micro-batches")),
-        ));
-    }
-    // The number of a unit among all that go forward (or backward): which micro-batch, and which chunk.
-    let unit = |k: u32| match chunks {
-        1 => (k, 0),
-        _ => (k / (stages * chunks) * stages + k % stages, k / stages % chunks),
+/// When the schedule does not exist at that size, or is none that training can run.
+pub fn order(kind: Kind, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>, StrategyError> {
+    let chunks = stage.chunks.len() as u32;
+    let parts = match kind {
+        Kind::GPipe | Kind::OneFOneB if chunks > 1 => Kind::Interleaved,
+        kind => kind,
     };
-    let forward = (0..units).map(unit).map(|(m, c)| Work::Forward(m, c));
-    let backward = (0..units).map(unit).map(|(m, c)| Work::Backward(m, chunks - 1 - c));
-    // As many units as are under way before the first comes back.
-    let ahead = match (schedule, chunks) {
-        (Schedule::Gpipe, _) => units,
-        (Schedule::OneFOneB, 1) => stages - 1 - stage.number,
-        (Schedule::OneFOneB, _) => 2 * (stages - 1 - stage.number) + (chunks - 1) * stages,
-    };
-    let ahead = ahead.min(units) as usize;
-    let mut order: Vec<Work> = forward.clone().take(ahead).collect();
-    for (forward, backward) in forward.skip(ahead).zip(backward.clone()) {
-        order.extend([forward, backward]);
+    let refused = |e: ScheduleError| StrategyError::new(format!("schedule = {}: {}", kind.name(), e.message), e.hint);
+    let size = Size::new(stage.of, chunks, micro_batches).map_err(refused)?;
+    let schedule = parts.generate(size).map_err(refused)?;
+    let items = schedule.orders()[stage.number as usize].iter().flat_map(Item::works);
+    // Parts of the model go round the stages: a stage's chunk is the round.
+    let mut order: Vec<Work> = items
+        .map(|work| match work.op {
+            Op::F => Work::Forward(work.micro, work.group / stage.of),
+            _ => Work::Backward(work.micro, work.group / stage.of),
+        })
+        .collect();
+    if kind == Kind::GPipe {
+        order.sort_by_key(|work| matches!(work, Work::Backward(..)));
     }
-    order.extend(backward.skip(units as usize - ahead));
     Ok(order)
 }
 
@@ -211,7 +203,7 @@ mod tests {
     use super::*;
 
     /// `F0 F1 B0`, and with several chunks `F0.1` for micro-batch 0 through chunk 1.
-    fn shown(number: u32, of: u32, chunks: u32, schedule: Schedule, micro_batches: u32) -> String {
+    fn shown(number: u32, of: u32, chunks: u32, schedule: Kind, micro_batches: u32) -> String {
         let chunk = Chunk { layers: 0..1, receives: None, sends: None };
         let chunks = vec![chunk; chunks as usize];
         let stage = Stage { number, of, chunks, params: vec![], states: vec![], tied: BTreeMap::new() };
@@ -227,18 +219,18 @@ mod tests {
 
     #[test]
     fn one_forward_one_backward() {
-        let order = |stage| shown(stage, 3, 1, Schedule::OneFOneB, 4);
+        let order = |stage| shown(stage, 3, 1, Kind::OneFOneB, 4);
         assert_eq!(order(0), "F0 F1 F2 B0 F3 B1 B2 B3");
         assert_eq!(order(1), "F0 F1 B0 F2 B1 F3 B2 B3");
         assert_eq!(order(2), "F0 B0 F1 B1 F2 B2 F3 B3");
-        assert_eq!(shown(0, 3, 1, Schedule::OneFOneB, 1), "F0 B0");
-        assert_eq!(shown(0, 2, 1, Schedule::Gpipe, 2), "F0 F1 B0 B1");
+        assert_eq!(shown(0, 3, 1, Kind::OneFOneB, 1), "F0 B0");
+        assert_eq!(shown(0, 2, 1, Kind::GPipe, 2), "F0 F1 B0 B1");
     }
 
     /// Figure 4 of arXiv 2104.04473, with two stages.
     #[test]
     fn interleaved() {
-        let order = |stage| shown(stage, 2, 2, Schedule::OneFOneB, 4);
+        let order = |stage| shown(stage, 2, 2, Kind::OneFOneB, 4);
         assert_eq!(order(1), "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0");
         assert!(order(0).starts_with("F0.0 F1.0 F0.1 F1.1 F2.0 B0.1"), "{}", order(0));
     }
@@ -248,6 +240,7 @@ mod tests {
         let chunk = Chunk { layers: 0..1, receives: None, sends: None };
         let stage =
             Stage { number: 0, of: 2, chunks: vec![chunk; 2], params: vec![], states: vec![], tied: BTreeMap::new() };
-        assert!(order(Schedule::OneFOneB, &stage, 3).unwrap_err().to_string().contains("multiple of 2"));
+        let error = order(Kind::OneFOneB, &stage, 5).unwrap_err().to_string();
+        assert!(error.contains("4 or 6"), "{error}");
     }
 }

@@ -30,4 +30,4 @@ pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};
 pub use partition::{Note, Sharded, shard};
-pub use strategy::{CpAlgo, Schedule, Strategy, StrategyError};
+pub use strategy::{CpAlgo, Strategy, StrategyError};

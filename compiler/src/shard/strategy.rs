@@ -8,6 +8,7 @@
 
 use super::mesh::Mesh;
 use crate::memory::Recompute;
+use forebay_pipeline::Kind;
 use std::fmt;
 
 /// A parallel strategy. All degrees are at least 1.
@@ -38,7 +39,7 @@ pub struct Strategy {
     /// What data-parallel ranks share: nothing (0), optimizer state (1), gradients (2), parameters (3).
     pub zero: u32,
     /// The order of forward and backward passes in a pipeline.
-    pub schedule: Schedule,
+    pub schedule: Kind,
     /// Layers of each part of a pipeline (stage by stage, chunk by chunk), instead of an even cut.
     pub stages: Option<Vec<u32>>,
     /// What backward passes may compute again instead of reading it from memory.
@@ -56,15 +57,6 @@ pub enum CpAlgo {
     Gather,
 }
 
-/// The order of forward and backward passes in a pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Schedule {
-    /// All forward passes, then all backward passes (arXiv 1811.06965).
-    Gpipe,
-    /// One forward, one backward (arXiv 1806.03377); interleaved with several chunks (arXiv 2104.04473).
-    OneFOneB,
-}
-
 impl Default for Strategy {
     fn default() -> Strategy {
         Strategy {
@@ -80,7 +72,7 @@ impl Default for Strategy {
             micro: None,
             mbs: None,
             zero: 0,
-            schedule: Schedule::OneFOneB,
+            schedule: Kind::OneFOneB,
             stages: None,
             recompute: Recompute::Nothing,
             max_tokens_per_rank: None,
@@ -111,6 +103,16 @@ impl fmt::Display for StrategyError {
 }
 
 impl std::error::Error for StrategyError {}
+
+/// The schedules that training runs.
+const TRAINED: [Kind; 4] = [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::InterleavedOverlap];
+
+/// `gpipe, 1f1b or vpp`
+fn names(kinds: &[Kind]) -> String {
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+    let (last, rest) = names.split_last().expect("there are some");
+    format!("{} or {last}", rest.join(", "))
+}
 
 /// All keys, as `--strategy` takes them.
 const KEYS: [&str; 16] = [
@@ -199,10 +201,16 @@ impl Strategy {
                 }
                 _ => return wrong("ulysses or gather"),
             },
-            "schedule" => match value {
-                "gpipe" => self.schedule = Schedule::Gpipe,
-                "1f1b" => self.schedule = Schedule::OneFOneB,
-                _ => return wrong("gpipe or 1f1b"),
+            "schedule" => match Kind::ALL.into_iter().find(|kind| kind.name() == value) {
+                Some(kind) if TRAINED.contains(&kind) => self.schedule = kind,
+                Some(_) => {
+                    let message = format!(
+                        "training does not run schedule = {value} yet: it cuts backward passes in two, or stages in a V"
+                    );
+                    let help = format!("use {}; `forebay schedule --kind {value}` shows it", names(&TRAINED));
+                    return Err(StrategyError::new(message, Some(help)));
+                }
+                None => return wrong(&names(&TRAINED)),
             },
             "stages" => {
                 let layers: Option<Vec<u32>> = value.split('/').map(|n| n.trim().parse().ok()).collect();
@@ -259,7 +267,9 @@ impl fmt::Display for Strategy {
         parts.extend((self.cp > 1 && self.cp_algo == CpAlgo::Gather).then(|| "cp_algo=gather".to_string()));
         parts.extend(self.micro.map(|n| format!("micro={n}")));
         parts.extend(self.mbs.map(|n| format!("mbs={n}")));
-        parts.extend((self.pp > 1 && self.schedule == Schedule::Gpipe).then(|| "schedule=gpipe".to_string()));
+        parts.extend(
+            (self.pp > 1 && self.schedule != Kind::OneFOneB).then(|| format!("schedule={}", self.schedule.name())),
+        );
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
