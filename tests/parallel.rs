@@ -10,7 +10,7 @@ use common::{Example, examples};
 use forebay_ir::DType;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 30] = [
+const STRATEGIES: [&str; 31] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
@@ -35,6 +35,7 @@ const STRATEGIES: [&str; 30] = [
     "cp=2,tp=2,etp=2,ep=2,micro=4",
     "pp=2,micro=4",
     "pp=2,schedule=gpipe,micro=4",
+    "pp=2,schedule=zb-h1,tp=2,ep=2,micro=4",
     "dp=2,pp=2,micro=2,zero=1",
     "pp=2,tp=2,ep=2,micro=4",
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1",
@@ -123,6 +124,10 @@ fn interleaved_pipelines_train_as_one_rank() {
     for text in [
         "pp=2,vpp=2,micro=4",
         "dp=2,pp=2,vpp=2,schedule=vpp-overlap,micro=2",
+        "dp=2,pp=2,vpp=2,schedule=zb-vpp,ep=2,micro=2,zero=1",
+        "pp=3,schedule=zb-h1,micro=4",
+        "pp=4,schedule=zb-h2,tp=2,micro=4,recompute=attention",
+        "dp=2,pp=2,schedule=zb-h1,tp=2,ep=4,micro=2,zero=3",
         "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1",
         "pp=2,vpp=2,stages=1/2/1/1,micro=4",
         "pp=4,stages=2/1/1/1,micro=4",

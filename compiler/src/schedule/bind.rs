@@ -21,6 +21,8 @@ pub enum Want {
     Count(String),
     /// All saved tensors of the layer.
     Saved,
+    /// All that the backward for the input leaves to that for the weights.
+    Handed,
     /// The gradient of a carry output.
     GradIn(String),
     /// A scalar.
@@ -47,12 +49,14 @@ pub struct Bound {
     pub wants: Vec<Want>,
 }
 
-/// The layout of a layer's saved tensors within one slot.
+/// The layout of a layer's saved tensors: those of the forward pass in one slot, those of the backward for the input in another.
 #[derive(Clone, Debug, Default)]
 pub struct SavedLayout {
-    names: Vec<(String, u64)>,
-    /// Bytes of the slot.
+    names: Vec<(String, Want, u64)>,
+    /// Bytes of the slot of the forward pass.
     pub bytes: u64,
+    /// Bytes of the slot of the backward for the input.
+    pub handed: u64,
 }
 
 impl SavedLayout {
@@ -60,15 +64,29 @@ impl SavedLayout {
     pub fn new(forward: &Graph) -> SavedLayout {
         let mut layout = SavedLayout::default();
         for output in forward.outputs.iter().filter(|o| o.role == OutputRole::Saved) {
-            layout.names.push((output.name.clone(), layout.bytes));
+            layout.names.push((output.name.clone(), Want::Saved, layout.bytes));
             layout.bytes += align(forward.bytes(output.value));
         }
         layout
     }
 
-    fn offset(&self, name: &str) -> u64 {
-        let found = self.names.iter().find(|(n, _)| n == name);
-        found.map(|(_, o)| *o).expect("a backward graph reads what the forward graph saved")
+    /// The same with what the backward for the input saves.
+    pub fn with_handed(&self, backward_input: &Graph) -> SavedLayout {
+        let mut layout = self.clone();
+        for output in backward_input.outputs.iter().filter(|o| o.role == OutputRole::Saved) {
+            layout.names.push((output.name.clone(), Want::Handed, layout.handed));
+            layout.handed += align(backward_input.bytes(output.value));
+        }
+        layout
+    }
+
+    /// The slot, its bytes, and where in it: of what is saved the last of that name, of what is read the first, since what a graph saves again
+    /// is for those that follow.
+    fn place(&self, name: &str, is_output: bool) -> (Want, u64, u64) {
+        let mut of_name = self.names.iter().filter(|(n, ..)| n == name);
+        let found = if is_output { of_name.next_back() } else { of_name.next() };
+        let (_, want, offset) = found.expect("a backward graph reads what an earlier one saved");
+        (want.clone(), if *want == Want::Saved { self.bytes } else { self.handed }, *offset)
     }
 }
 
@@ -105,8 +123,8 @@ impl Binder {
         let bytes = align(graph.bytes(output.value));
         let want = match output.role {
             OutputRole::Saved => {
-                let home = self.slot(Want::Saved, Access::Write, saved.bytes);
-                return Home { offset: saved.offset(&name), ..home };
+                let (want, bytes, offset) = saved.place(&name, true);
+                return Home { offset, ..self.slot(want, Access::Write, bytes) };
             }
             OutputRole::Carry => Want::CarryOut(name),
             OutputRole::Loss => Want::Loss(name),
@@ -130,8 +148,8 @@ impl Binder {
         let want = match role {
             InputRole::Runtime if name == "rng" => return None,
             InputRole::Saved => {
-                let home = self.slot(Want::Saved, Access::Read, saved.bytes);
-                return Some(Home { offset: saved.offset(&name), ..home });
+                let (want, bytes, offset) = saved.place(&name, false);
+                return Some(Home { offset, ..self.slot(want, Access::Read, bytes) });
             }
             InputRole::Accumulator => {
                 // The accumulator is the output of the same name, in place.
@@ -164,6 +182,7 @@ impl Want {
             Want::Stat(n) => format!("stat.{n}"),
             Want::Count(n) => format!("count.{n}"),
             Want::Saved => "saved".into(),
+            Want::Handed => "handed".into(),
             Want::GradIn(n) => format!("grad_in.{n}"),
             Want::Scalar(n) => format!("scalar.{n}"),
             Want::CarryOut(n) => format!("out.{n}"),

@@ -13,7 +13,7 @@ use crate::emit::dtype;
 use crate::optimizer;
 use crate::shard::ShardedModel;
 use forebay_dsl::model::Source;
-use forebay_ir::{DType, Graph, OutputRole};
+use forebay_ir::{DType, Graph, InputRole, OutputRole};
 use rustc_hash::FxHashSet;
 
 /// What a message between stages is about. Each chunk has channels of its own, so that messages of one never wait for those of another.
@@ -57,6 +57,37 @@ pub struct Training<'a> {
     pub segments: &'a [Differentiated],
     /// The parameters whose gradients have something in them.
     pub written: FxHashSet<usize>,
+    /// For each segment the layout of what its two halves of a backward pass save.
+    pub handed: &'a [SavedLayout],
+}
+
+/// What of a backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// All of it.
+    Whole,
+    /// The gradients that earlier layers wait for.
+    Input,
+    /// The gradients of parameters, from what the other half left.
+    Weights,
+}
+
+impl Half {
+    fn graph(self, segment: &Differentiated) -> &Graph {
+        match self {
+            Half::Whole => &segment.backward,
+            Half::Input => &segment.backward_input,
+            Half::Weights => &segment.backward_weight,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Half::Whole => "backward",
+            Half::Input => "backward_input",
+            Half::Weights => "backward_weight",
+        }
+    }
 }
 
 impl Cx<'_> {
@@ -132,14 +163,28 @@ impl Scheduler<'_> {
         shared.timeline.call(&program, l as u32, micro_batch, slots);
     }
 
-    /// The backward pass of a micro-batch through the layers of a chunk.
+    /// The backward for the weights of a micro-batch through the layers of a chunk: nobody waits for it.
+    pub(super) fn backward_weights(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        pass: &mut Pass,
+        training: &mut Training,
+        (micro_batch, chunk): (u32, u32),
+    ) {
+        for l in cx.stage.chunks[chunk as usize].layers.clone().rev() {
+            self.backward_layer(cx, shared, pass, training, (l, micro_batch, Half::Weights));
+        }
+    }
+
+    /// The backward pass of a micro-batch through the layers of a chunk, or the half of it that others wait for.
     pub(super) fn backward_layers(
         &mut self,
         cx: &Cx,
         shared: &mut Shared,
-        mut pass: Pass,
+        pass: &mut Pass,
         training: &mut Training,
-        (micro_batch, chunk): (u32, u32),
+        (micro_batch, chunk, half): (u32, u32, Half),
     ) {
         let model = &cx.sharded.model;
         let Chunk { layers, receives, sends } = &cx.stage.chunks[chunk as usize];
@@ -153,7 +198,7 @@ impl Scheduler<'_> {
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         for l in layers.clone().rev() {
-            self.backward_layer(cx, shared, &mut pass, training, (l, micro_batch));
+            self.backward_layer(cx, shared, pass, training, (l, micro_batch, half));
         }
         // The part before reads from the channel of its own chunk.
         let channel = About::Gradients.channel(chunk - u32::from(cx.stage.number == 0 && chunk > 0));
@@ -204,16 +249,21 @@ impl Scheduler<'_> {
         shared: &mut Shared,
         pass: &mut Pass,
         training: &mut Training,
-        (l, micro_batch): (usize, u32),
+        (l, micro_batch, half): (usize, u32, Half),
     ) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names) = (layer.segment, &cx.names[layer.segment]);
-        let graph = &training.segments[s].backward;
+        let graph = half.graph(&training.segments[s]);
+        if training.segments[s].backward.outputs.is_empty() {
+            return;
+        }
+        if half != Half::Weights {
+            self.missing_gradients(cx, shared, pass, training, (l, micro_batch));
+        }
         if graph.outputs.is_empty() {
             return;
         }
-        self.missing_gradients(cx, shared, pass, training, (l, micro_batch));
         // Which results are added to what is there: shared parameters, values that several layers read, all micro-batches but the first.
         let mut adds = vec![];
         for name in output_names(graph, OutputRole::Grad) {
@@ -229,10 +279,16 @@ impl Scheduler<'_> {
                 adds.push((OutputRole::Grad, name));
             }
         }
-        self.gather_layer(cx, shared, (l, micro_batch));
-        self.begin_gradients(cx, shared, (l, micro_batch));
+        if graph.inputs.iter().any(|i| i.role == InputRole::Param) {
+            self.gather_layer(cx, shared, (l, micro_batch));
+        }
+        if half != Half::Input {
+            self.begin_gradients(cx, shared, (l, micro_batch));
+        }
         let wide = self.wide;
-        let program = self.programs.get(&backward_name(&model.segments[s].name, graph, &adds), &cx.saved[s], || {
+        let name = backward_name(&format!("{}.{}", model.segments[s].name, half.name()), graph, &adds);
+        let layout = if half == Half::Whole { &cx.saved[s] } else { &training.handed[s] };
+        let program = self.programs.get(&name, layout, || {
             let mut graph = graph.clone();
             widen(&mut graph, wide);
             accumulating(&graph, &adds)
@@ -240,6 +296,7 @@ impl Scheduler<'_> {
         let slots = program.bind(shared, |want, bytes, shared| match want {
             Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
             Want::Saved => Bind::Item(pass.saved[&l], 0),
+            Want::Handed => Bind::Item(*pass.handed.entry(l).or_insert_with(|| shared.timeline.item(bytes)), 0),
             Want::GradIn(name) => {
                 Bind::Item(pass.gradients[&Source { layer: l, output: position(&names.carry_out, name) }], 0)
             }
@@ -251,7 +308,9 @@ impl Scheduler<'_> {
             want => common(cx, shared, want, l, micro_batch),
         });
         shared.timeline.call(&program, l as u32, micro_batch, slots);
-        self.end_gradients(cx, shared, (l, micro_batch));
+        if half != Half::Input {
+            self.end_gradients(cx, shared, (l, micro_batch));
+        }
     }
 
     /// Zeros for the gradients of outputs that no later layer of this model reads, although other layers of the segment are read.
@@ -330,8 +389,8 @@ pub(super) fn position(names: &[String], name: &str) -> usize {
 }
 
 /// `train.layers.backward`, `train.layers.backward.add` when all gradients of parameters are added, else with the names of those that are.
-fn backward_name(segment: &str, graph: &Graph, adds: &[(OutputRole, String)]) -> String {
-    let stem = format!("train.{segment}.backward");
+fn backward_name(part: &str, graph: &Graph, adds: &[(OutputRole, String)]) -> String {
+    let stem = format!("train.{part}");
     let params = |names: &mut dyn Iterator<Item = &str>| names.filter(|n| n.starts_with("param.")).count();
     let all = params(&mut graph.outputs.iter().map(|o| o.name.as_str()));
     let added = params(&mut adds.iter().map(|(_, n)| n.as_str()));

@@ -2,7 +2,7 @@
 
 use super::bind::{Want, accumulating, restrict};
 use super::flow::{Flow, Names, input_names, output_names};
-use super::layers::{Cx, Training};
+use super::layers::{Cx, Half, Training};
 use super::shared::{Pass, Shared};
 use super::stages::{Stage, Work, order};
 use super::tensors::{Layout, scaled_number};
@@ -108,14 +108,24 @@ impl<'a> Scheduler<'a> {
         let mut shared = self.begin(&cx, data_rows(sharded), micro_batches);
         self.counts(&cx, &mut shared, micro_batches);
 
-        let mut training = Training { flow: &flow, segments: &segments, written: FxHashSet::default() };
+        let handed: Vec<SavedLayout> =
+            segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
+        let mut training =
+            Training { flow: &flow, segments: &segments, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         for work in order(schedule, stage, micro_batches)? {
             match work {
                 Work::Forward(m, c) => drop(passes.insert((m, c), self.forward_layers(&cx, &mut shared, m, c))),
-                Work::Backward(m, c) => {
-                    let pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
-                    self.backward_layers(&cx, &mut shared, pass, &mut training, (m, c));
+                Work::Backward(m, c, half) => {
+                    let mut pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
+                    if half == Half::Weights {
+                        self.backward_weights(&cx, &mut shared, &mut pass, &mut training, (m, c));
+                    } else {
+                        self.backward_layers(&cx, &mut shared, &mut pass, &mut training, (m, c, half));
+                    }
+                    if half == Half::Input {
+                        passes.insert((m, c), pass);
+                    }
                 }
             }
         }

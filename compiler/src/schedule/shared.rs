@@ -49,6 +49,8 @@ pub struct Pass {
     pub carries: FxHashMap<Source, Item>,
     /// For each layer its saved tensors.
     pub saved: FxHashMap<usize, Item>,
+    /// For each layer what its backward for the input left to that for the weights.
+    pub handed: FxHashMap<usize, Item>,
     /// Gradients of carries, by whose output they are.
     pub gradients: FxHashMap<Source, Item>,
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use super::flow::Flow;
+use super::layers::Half;
 use crate::shard::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
 use forebay_pipeline::{Item, Kind, Op, ScheduleError, Size};
@@ -161,8 +162,8 @@ pub fn has_gradient(model: &CheckedModel, flow: &Flow, source: Source) -> bool {
 pub enum Work {
     /// Forward: micro-batch, chunk.
     Forward(u32, u32),
-    /// Backward: micro-batch, chunk.
-    Backward(u32, u32),
+    /// Backward, or a half of it: micro-batch, chunk.
+    Backward(u32, u32, Half),
 }
 
 /// The order in which a stage works.
@@ -189,7 +190,9 @@ pub fn order(kind: Kind, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>,
     let mut order: Vec<Work> = items
         .map(|work| match work.op {
             Op::F => Work::Forward(work.micro, work.group / stage.of),
-            _ => Work::Backward(work.micro, work.group / stage.of),
+            Op::I => Work::Backward(work.micro, work.group / stage.of, Half::Input),
+            Op::W => Work::Backward(work.micro, work.group / stage.of, Half::Weights),
+            Op::B => Work::Backward(work.micro, work.group / stage.of, Half::Whole),
         })
         .collect();
     if kind == Kind::GPipe {
@@ -212,7 +215,9 @@ mod tests {
         let work = order(schedule, &stage, micro_batches).unwrap();
         let work = work.into_iter().map(|w| match w {
             Work::Forward(m, c) => name("F", m, c),
-            Work::Backward(m, c) => name("B", m, c),
+            Work::Backward(m, c, Half::Whole) => name("B", m, c),
+            Work::Backward(m, c, Half::Input) => name("I", m, c),
+            Work::Backward(m, c, Half::Weights) => name("W", m, c),
         });
         work.collect::<Vec<_>>().join(" ")
     }
@@ -225,6 +230,7 @@ mod tests {
         assert_eq!(order(2), "F0 B0 F1 B1 F2 B2 F3 B3");
         assert_eq!(shown(0, 3, 1, Kind::OneFOneB, 1), "F0 B0");
         assert_eq!(shown(0, 2, 1, Kind::GPipe, 2), "F0 F1 B0 B1");
+        assert_eq!(shown(0, 2, 1, Kind::ZbH1, 3), "F0 F1 I0 W0 F2 I1 W1 I2 W2");
     }
 
     /// Figure 4 of arXiv 2104.04473, with two stages.

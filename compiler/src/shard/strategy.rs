@@ -105,7 +105,15 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// The schedules that training runs.
-const TRAINED: [Kind; 4] = [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::InterleavedOverlap];
+const TRAINED: [Kind; 7] = [
+    Kind::GPipe,
+    Kind::OneFOneB,
+    Kind::Interleaved,
+    Kind::InterleavedOverlap,
+    Kind::ZbH1,
+    Kind::ZbH2,
+    Kind::InterleavedZb,
+];
 
 /// `gpipe, 1f1b or vpp`
 fn names(kinds: &[Kind]) -> String {
@@ -204,9 +212,8 @@ impl Strategy {
             "schedule" => match Kind::ALL.into_iter().find(|kind| kind.name() == value) {
                 Some(kind) if TRAINED.contains(&kind) => self.schedule = kind,
                 Some(_) => {
-                    let message = format!(
-                        "training does not run schedule = {value} yet: it cuts backward passes in two, or stages in a V"
-                    );
+                    let message =
+                        format!("training does not run schedule = {value} yet: it lays the stages out in a V");
                     let help = format!("use {}; `forebay schedule --kind {value}` shows it", names(&TRAINED));
                     return Err(StrategyError::new(message, Some(help)));
                 }
