@@ -10,7 +10,7 @@ use common::{Example, examples};
 use forebay_ir::DType;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 31] = [
+const STRATEGIES: [&str; 32] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
@@ -36,6 +36,7 @@ const STRATEGIES: [&str; 31] = [
     "pp=2,micro=4",
     "pp=2,schedule=gpipe,micro=4",
     "pp=2,schedule=zb-h1,tp=2,ep=2,micro=4",
+    "pp=2,vpp=2,schedule=zb-v,tp=2,ep=2,micro=4",
     "dp=2,pp=2,micro=2,zero=1",
     "pp=2,tp=2,ep=2,micro=4",
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1",
@@ -126,6 +127,10 @@ fn interleaved_pipelines_train_as_one_rank() {
         "dp=2,pp=2,vpp=2,schedule=vpp-overlap,micro=2",
         "dp=2,pp=2,vpp=2,schedule=zb-vpp,ep=2,micro=2,zero=1",
         "pp=3,schedule=zb-h1,micro=4",
+        "pp=2,vpp=2,schedule=zb-v,micro=4",
+        "dp=2,pp=2,vpp=2,schedule=v-half,tp=2,ep=2,micro=2,zero=2",
+        "pp=2,vpp=2,schedule=v-min,micro=4",
+        "pp=2,vpp=2,schedule=dualpipev,micro=4",
         "pp=4,schedule=zb-h2,tp=2,micro=4,recompute=attention",
         "dp=2,pp=2,schedule=zb-h1,tp=2,ep=4,micro=2,zero=3",
         "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1",

@@ -101,12 +101,23 @@ impl Cx<'_> {
 }
 
 impl Scheduler<'_> {
-    /// The forward pass of a micro-batch through the layers of a chunk.
-    pub(super) fn forward_layers(&mut self, cx: &Cx, shared: &mut Shared, micro_batch: u32, chunk: u32) -> Pass {
+    /// The forward pass of a micro-batch through the layers of a chunk. `before` is that through the chunk before, which may be where its inputs are.
+    pub(super) fn forward_layers(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (micro_batch, chunk): (u32, u32),
+        before: Option<&Pass>,
+    ) -> Pass {
         let mut pass = Pass::default();
-        let Chunk { layers, receives, sends } = &cx.stage.chunks[chunk as usize];
+        let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
         let channel = About::Activations.channel(chunk);
         for (peer, source) in each(receives) {
+            if peer == cx.stage.number {
+                let before = before.expect("the part before is on this stage");
+                pass.carries.insert(source, before.carries[&source]);
+                continue;
+            }
             let (elements, of) = cx.carry(source);
             let item = shared.timeline.item(elements * of.bytes());
             pass.carries.insert(source, item);
@@ -117,8 +128,8 @@ impl Scheduler<'_> {
             self.forward_layer(cx, shared, &mut pass, l, micro_batch);
         }
         // The part that follows reads from the channel of its own chunk.
-        let channel = About::Activations.channel(chunk + u32::from(cx.stage.number + 1 == cx.stage.of));
-        for (peer, source) in each(sends) {
+        let channel = About::Activations.channel((*part as u32 + 1) / cx.stage.of);
+        for (peer, source) in each(sends).filter(|(peer, _)| *peer != cx.stage.number) {
             let (elements, of) = cx.carry(source);
             let (bind, at) = (Bind::Item(pass.carries[&source], 0), (layers.end as u32 - 1, micro_batch));
             self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
@@ -177,7 +188,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// The backward pass of a micro-batch through the layers of a chunk, or the half of it that others wait for.
+    /// The backward pass of a micro-batch through the layers of a chunk, or the half of it that others wait for. What the part before waits for on
+    /// this same stage is handed back.
     pub(super) fn backward_layers(
         &mut self,
         cx: &Cx,
@@ -185,12 +197,12 @@ impl Scheduler<'_> {
         pass: &mut Pass,
         training: &mut Training,
         (micro_batch, chunk, half): (u32, u32, Half),
-    ) {
+    ) -> Vec<(Source, Item)> {
         let model = &cx.sharded.model;
-        let Chunk { layers, receives, sends } = &cx.stage.chunks[chunk as usize];
+        let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
         let flows = |(_, source): &(u32, Source)| has_gradient(model, training.flow, *source);
         let channel = About::Gradients.channel(chunk);
-        for (peer, source) in each(sends).filter(flows) {
+        for (peer, source) in each(sends).filter(flows).filter(|(peer, _)| *peer != cx.stage.number) {
             let (elements, of) = cx.carry(source);
             let item = shared.timeline.item(elements * of.bytes());
             pass.gradients.insert(source, item);
@@ -201,14 +213,20 @@ impl Scheduler<'_> {
             self.backward_layer(cx, shared, pass, training, (l, micro_batch, half));
         }
         // The part before reads from the channel of its own chunk.
-        let channel = About::Gradients.channel(chunk - u32::from(cx.stage.number == 0 && chunk > 0));
+        let channel = About::Gradients.channel((*part as u32).saturating_sub(1) / cx.stage.of);
+        let mut kept = vec![];
         for (peer, source) in each(receives).filter(flows) {
             let (elements, of) = cx.carry(source);
             let known = pass.gradients.get(&source).copied();
             let item = known.unwrap_or_else(|| self.zero_gradient(cx, shared, source, micro_batch));
+            if peer == cx.stage.number {
+                kept.push((source, item));
+                continue;
+            }
             let (bind, at) = (Bind::Item(item, 0), (layers.start as u32, micro_batch));
             self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
         }
+        kept
     }
 
     /// Gradients of parameters that several stages use: the first of them adds up, and tells the others.

@@ -115,13 +115,20 @@ impl<'a> Scheduler<'a> {
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         for work in order(schedule, stage, micro_batches)? {
             match work {
-                Work::Forward(m, c) => drop(passes.insert((m, c), self.forward_layers(&cx, &mut shared, m, c))),
+                Work::Forward(m, c) => {
+                    let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
+                    let pass = self.forward_layers(&cx, &mut shared, (m, c), before);
+                    passes.insert((m, c), pass);
+                }
                 Work::Backward(m, c, half) => {
                     let mut pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
                     if half == Half::Weights {
                         self.backward_weights(&cx, &mut shared, &mut pass, &mut training, (m, c));
                     } else {
-                        self.backward_layers(&cx, &mut shared, &mut pass, &mut training, (m, c, half));
+                        let kept = self.backward_layers(&cx, &mut shared, &mut pass, &mut training, (m, c, half));
+                        if let Some(before) = c.checked_sub(1).and_then(|before| passes.get_mut(&(m, before))) {
+                            before.gradients.extend(kept);
+                        }
                     }
                     if half == Half::Input {
                         passes.insert((m, c), pass);
@@ -203,8 +210,9 @@ impl<'a> Scheduler<'a> {
             self.counts(&cx, &mut shared, micro_batches);
         }
         for micro_batch in 0..micro_batches {
+            let mut before = None;
             for chunk in 0..stage.chunks.len() as u32 {
-                self.forward_layers(&cx, &mut shared, micro_batch, chunk);
+                before = Some(self.forward_layers(&cx, &mut shared, (micro_batch, chunk), before.as_ref()));
             }
         }
         self.sum_parts(&cx, &mut shared);

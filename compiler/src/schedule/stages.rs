@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! layers       0 1 2 | 3 4 | 5 6 | 7 8 9          pp = 2, vpp = 2
-//! stage        0     | 1   | 0   | 1              parts of the model go round the stages
+//! stage        0     | 1   | 0   | 1              parts of the model go round the stages,
+//!              0     | 1   | 1   | 0              or there and back again
 //! chunk        0     | 0   | 1   | 1
 //! ```
 
@@ -10,7 +11,7 @@ use super::flow::Flow;
 use super::layers::Half;
 use crate::shard::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
-use forebay_pipeline::{Item, Kind, Op, ScheduleError, Size};
+use forebay_pipeline::{Item, Kind, Op, Placement, ScheduleError, Size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -34,6 +35,8 @@ pub struct Stage {
 /// A run of layers on a stage.
 #[derive(Clone, Debug)]
 pub struct Chunk {
+    /// Which part of the model it is.
+    pub part: usize,
     /// Its layers.
     pub layers: Range<usize>,
     /// The stage before and what comes from it, in order.
@@ -64,14 +67,16 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
     let mut start = 0;
     let parts: Vec<Range<usize>> =
         ends(model, strategy)?.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
-    let holders = holders(model, &parts, of);
+    let at = |part: usize| stage_of(strategy, part);
+    let holders = holders(model, &parts, &at);
     let chunk = |part: usize| Chunk {
+        part,
         layers: parts[part].clone(),
-        receives: (part > 0).then(|| ((part as u32 - 1) % of, crossing(model, parts[part].start))),
-        sends: (part + 1 < parts.len()).then(|| ((part as u32 + 1) % of, crossing(model, parts[part].end))),
+        receives: (part > 0).then(|| (at(part - 1), crossing(model, parts[part].start))),
+        sends: (part + 1 < parts.len()).then(|| (at(part + 1), crossing(model, parts[part].end))),
     };
     let stage = |number: u32| {
-        let chunks: Vec<Chunk> = (number as usize..parts.len()).step_by(of as usize).map(chunk).collect();
+        let chunks: Vec<Chunk> = (0..parts.len()).filter(|part| at(*part) == number).map(chunk).collect();
         let layers = || chunks.iter().flat_map(|c| &model.layers[c.layers.clone()]);
         let mut params: BTreeSet<usize> = layers().flat_map(|l| l.params.clone()).collect();
         let mut states: BTreeSet<usize> = layers().flat_map(states_of).collect();
@@ -88,6 +93,13 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
         Stage { number, of, chunks, params, states, tied }
     };
     Ok((0..of).map(stage).collect())
+}
+
+/// The stage of a part of the model.
+fn stage_of(strategy: &Strategy, part: usize) -> u32 {
+    let (round, place) = (part as u32 / strategy.pp, part as u32 % strategy.pp);
+    let back = strategy.schedule.placement() == Placement::Wave && !round.is_multiple_of(2);
+    if back { strategy.pp - 1 - place } else { place }
 }
 
 fn states_of(layer: &Layer) -> Vec<usize> {
@@ -134,11 +146,11 @@ fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, Strateg
 }
 
 /// For each parameter the stages whose layers use it, sorted.
-fn holders(model: &CheckedModel, parts: &[Range<usize>], of: u32) -> BTreeMap<usize, Vec<u32>> {
+fn holders(model: &CheckedModel, parts: &[Range<usize>], stage_of: &dyn Fn(usize) -> u32) -> BTreeMap<usize, Vec<u32>> {
     let mut holders: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
     for (part, layers) in parts.iter().enumerate() {
         for &param in model.layers[layers.clone()].iter().flat_map(|l| &l.params) {
-            holders.entry(param).or_default().insert(part as u32 % of);
+            holders.entry(param).or_default().insert(stage_of(part));
         }
     }
     holders.into_iter().map(|(param, stages)| (param, stages.into_iter().collect())).collect()
@@ -186,7 +198,7 @@ pub fn order(kind: Kind, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>,
     let size = Size::new(stage.of, chunks, micro_batches).map_err(refused)?;
     let schedule = parts.generate(size).map_err(refused)?;
     let items = schedule.orders()[stage.number as usize].iter().flat_map(Item::works);
-    // Parts of the model go round the stages: a stage's chunk is the round.
+    // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
     let mut order: Vec<Work> = items
         .map(|work| match work.op {
             Op::F => Work::Forward(work.micro, work.group / stage.of),
@@ -207,7 +219,7 @@ mod tests {
 
     /// `F0 F1 B0`, and with several chunks `F0.1` for micro-batch 0 through chunk 1.
     fn shown(number: u32, of: u32, chunks: u32, schedule: Kind, micro_batches: u32) -> String {
-        let chunk = Chunk { layers: 0..1, receives: None, sends: None };
+        let chunk = Chunk { part: 0, layers: 0..1, receives: None, sends: None };
         let chunks = vec![chunk; chunks as usize];
         let stage = Stage { number, of, chunks, params: vec![], states: vec![], tied: BTreeMap::new() };
         let several = stage.chunks.len() > 1;
@@ -243,7 +255,7 @@ mod tests {
 
     #[test]
     fn micro_batches_that_cannot_be_interleaved_are_refused() {
-        let chunk = Chunk { layers: 0..1, receives: None, sends: None };
+        let chunk = Chunk { part: 0, layers: 0..1, receives: None, sends: None };
         let stage =
             Stage { number: 0, of: 2, chunks: vec![chunk; 2], params: vec![], states: vec![], tied: BTreeMap::new() };
         let error = order(Kind::OneFOneB, &stage, 5).unwrap_err().to_string();

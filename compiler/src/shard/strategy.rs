@@ -105,7 +105,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// The schedules that training runs.
-const TRAINED: [Kind; 7] = [
+const TRAINED: [Kind; 11] = [
     Kind::GPipe,
     Kind::OneFOneB,
     Kind::Interleaved,
@@ -113,6 +113,10 @@ const TRAINED: [Kind; 7] = [
     Kind::ZbH1,
     Kind::ZbH2,
     Kind::InterleavedZb,
+    Kind::ZbV,
+    Kind::VHalf,
+    Kind::VMin,
+    Kind::DualPipeV,
 ];
 
 /// `gpipe, 1f1b or vpp`
@@ -212,8 +216,7 @@ impl Strategy {
             "schedule" => match Kind::ALL.into_iter().find(|kind| kind.name() == value) {
                 Some(kind) if TRAINED.contains(&kind) => self.schedule = kind,
                 Some(_) => {
-                    let message =
-                        format!("training does not run schedule = {value} yet: it lays the stages out in a V");
+                    let message = format!("training does not run schedule = {value}: it keeps the weights twice");
                     let help = format!("use {}; `forebay schedule --kind {value}` shows it", names(&TRAINED));
                     return Err(StrategyError::new(message, Some(help)));
                 }
