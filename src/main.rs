@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod cluster;
 mod commands;
 mod failure;
 mod model;
@@ -50,6 +51,8 @@ enum Command {
     Compile(commands::compile::Args),
     Rules(commands::rules::Args),
     Explain(commands::explain::Args),
+    Simulate(commands::simulate::Args),
+    Validate(commands::validate::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
 }
@@ -68,6 +71,8 @@ fn main() -> ExitCode {
         Command::Compile(args) => commands::compile::compile(args),
         Command::Rules(args) => commands::rules::rules(args),
         Command::Explain(args) => commands::explain::explain(args),
+        Command::Simulate(args) => commands::simulate::simulate(args),
+        Command::Validate(args) => commands::validate::validate(args),
         Command::Plan(command) => commands::plan::plan(command),
     });
     match result {

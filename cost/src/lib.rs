@@ -5,6 +5,7 @@
 
 pub mod cluster;
 pub mod device;
+pub mod known;
 pub mod network;
 
 pub use cluster::{Cluster, ClusterError};

@@ -10,4 +10,6 @@ pub mod plan;
 pub mod rules;
 pub mod run;
 pub mod sharding;
+pub mod simulate;
 pub mod train;
+pub mod validate;

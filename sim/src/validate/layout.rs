@@ -1,0 +1,204 @@
+//! The strategy of a measured run, and what its row says of recomputation, routing and the network.
+
+use super::runs::Run;
+use super::shape::Shape;
+use crate::framework::Framework;
+use crate::kind::Kind;
+use crate::lower::Recompute;
+use forebay_compiler::shard::{CpAlgo, Strategy};
+use forebay_cost::cluster::Positive;
+use forebay_cost::{Cluster, Precision};
+
+/// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean (load figures of arXiv 2412.19437, figure 9: 1.1 to 1.4).
+const REAL_ROUTING: f64 = 1.2;
+
+/// The strategy.
+///
+/// # Errors
+/// What is missing or does not fit: a sentence.
+pub fn strategy(run: &Run, shape: &Shape) -> Result<Strategy, String> {
+    let degree = |name: &str| u32::try_from(run.degree(name)).map_err(|_| format!("`{name}` is too large"));
+    let (tp, pp, cp, vpp) = (degree("tp")?, degree("pp")?, degree("cp")?, degree("vpp")?);
+    let ep = degree("ep")?;
+    let etp = if shape.experts() > 0 { run.number("etp").map_or(1, |n| n.max(1) as u32).min(tp) } else { 1 };
+    let devices = degree("n_devices")?;
+    let model = tp.checked_mul(pp).and_then(|n| n.checked_mul(cp)).ok_or("the degrees are too large")?;
+    let dp = match run.number("dp") {
+        Some(dp) => dp.max(1) as u32,
+        None => devices / model,
+    };
+    if u64::from(dp) * u64::from(model) != u64::from(devices) {
+        return Err(format!("dp {dp} × tp {tp} × pp {pp} × cp {cp} are not its {devices} devices"));
+    }
+    let batch = run.degree("gbs");
+    let mbs = run.number("mbs").map_or(1, |n| n.max(1));
+    let micro = batch / (u64::from(dp) * mbs).max(1);
+    if micro == 0 || micro * u64::from(dp) * mbs != batch {
+        return Err(format!("a batch of {batch} rows is not dp {dp} × whole micro-batches of {mbs} rows"));
+    }
+    let tokens = mbs * shape.seq() / u64::from(cp * tp).max(1);
+    let rows = tokens * shape.topk() * u64::from(etp);
+    Ok(Strategy {
+        dp,
+        tp,
+        sp: sequence_parallel(run),
+        ep,
+        etp,
+        cp,
+        cp_algo: if run.text.contains("all-to-all") { CpAlgo::Ulysses } else { CpAlgo::Gather },
+        pp,
+        vpp: if pp > 1 { vpp } else { 1 },
+        micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
+        mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
+        zero: zero(run),
+        stages: stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 }),
+        max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows as f64 * imbalance(run)).ceil() as u64),
+        ..Strategy::default()
+    })
+}
+
+/// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else the last ones have less.
+fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
+    if parts <= 1 || layers % parts == 0 || layers < parts {
+        return None;
+    }
+    let n = parts as usize;
+    let mut counts: Vec<u32> = vec![(layers / parts) as u32; n];
+    match parts - layers % parts {
+        1 => {
+            counts.iter_mut().for_each(|c| *c += 1);
+            counts[n - 1] -= 1;
+        }
+        2 => {
+            counts.iter_mut().for_each(|c| *c += 1);
+            counts[0] -= 1;
+            counts[n - 1] -= 1;
+        }
+        _ => {
+            let more = (layers % parts) as usize;
+            // In the middle: the first has the embedding, the last the loss.
+            let first = (n - more) / 2;
+            counts[first..first + more].iter_mut().for_each(|c| *c += 1);
+        }
+    }
+    Some(counts)
+}
+
+fn sequence_parallel(run: &Run) -> bool {
+    let text = run.text.to_lowercase();
+    let off = ["without sequence parallel", "sequence_parallel=false", "seq_parallel=false", "seq_parallel=none"];
+    let on = ["sequence parallel", "sequence-parallel", "sequence_parallel=true", "seq_parallel=true", "tp compile"];
+    !off.iter().any(|t| text.contains(t)) && (on.iter().any(|t| text.contains(t)) || !text.contains("megatron-deepspeed") && !text.contains("1.0.rc"))
+}
+
+fn zero(run: &Run) -> u32 {
+    let text = run.text.to_lowercase();
+    let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
+    if any(&["fsdp"]) {
+        3
+    } else if any(&["zero stage 0", "parallel_optimizer=false", "megatron-deepspeed"]) {
+        0
+    } else if any(&["zero", "distributed optimizer", "use-distributed-optimizer", "parallel_optimizer=true", "megatron-bridge", "modelzoo", "nemo", "mlperf"]) {
+        1
+    } else {
+        0
+    }
+}
+
+/// What is computed again.
+pub fn recompute(run: &Run, framework: &Framework) -> Recompute {
+    let text = run.recompute.to_lowercase();
+    if text.is_empty() || text.starts_with("none") {
+        return Recompute::default();
+    }
+    let layers = numbers(&text);
+    if text.starts_with("select [") || text.starts_with("partial list") {
+        return Recompute { layers, ..Recompute::full() };
+    }
+    if text.starts_with("full") {
+        let block = text.contains("block") && !layers.is_empty();
+        return Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() };
+    }
+    if text.contains("every 2nd layer") {
+        let half = run.degree("layers").div_ceil(2) / run.degree("pp");
+        return Recompute { layers: vec![half as u32], ..Recompute::full() };
+    }
+    let mut recompute = Recompute::default();
+    let mut add = |kind: Kind, part: f64| {
+        let at = &mut recompute.parts[kind.number()];
+        *at = (*at + part).min(1.0);
+    };
+    // What Megatron-Core calls these modules; the parts are shares of a layer's work of that kind.
+    for word in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
+        match word {
+            "attention" | "core_attn" => add(Kind::Attention, 1.0),
+            "layernorm" | "norm" => add(Kind::Vector, 0.35),
+            "act" | "moe_act" => add(Kind::Vector, 0.25),
+            "mla_up_proj" => add(Kind::Products, 0.3),
+            "mlp" | "shared_expert" => add(Kind::Products, 0.3),
+            "moe" => {
+                add(Kind::ExpertProducts, 1.0);
+                add(Kind::Ep, 1.0);
+                add(Kind::Vector, 0.4);
+            }
+            // torchtitan: every second product and all elementwise work.
+            "op" => {
+                add(Kind::Products, 0.5);
+                add(Kind::Vector, 0.8);
+            }
+            _ => {}
+        }
+    }
+    let _ = framework;
+    recompute
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+}
+
+/// Rows of the busiest rank.
+pub fn imbalance(run: &Run) -> f64 {
+    let text = run.text.to_lowercase();
+    let forced = ["force", "capacity factor 1"].iter().any(|t| text.contains(t));
+    let dense = run.number("experts").unwrap_or(0) == 0;
+    if dense || forced { 1.0 } else { REAL_ROUTING }
+}
+
+/// Type of the inputs of products.
+pub fn precision(run: &Run) -> Precision {
+    let text = run.precision.to_lowercase();
+    match () {
+        () if text.contains("mxfp8") => Precision::Mxfp8,
+        () if text.contains("fp8") || text.contains("float8") => Precision::Fp8,
+        () if text.contains("fp32") || text.contains("f32") => Precision::F32,
+        () => Precision::Bf16,
+    }
+}
+
+/// The cluster with the network of the run's site, where the row says what it is: `inter-node 800 Gb/s per node`, or collectives that were measured on all its devices.
+pub fn site(run: &Run, cluster: &Cluster) -> Cluster {
+    let mut cluster = cluster.clone();
+    let node = run.number("devices_per_node").unwrap_or(8).max(1) as f64;
+    if cluster.tiers.len() < 2 {
+        return cluster;
+    }
+    if let Some(gigabits) = before(&run.text, " Gb/s per node") {
+        cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
+    }
+    // Bus bandwidth of a ring through all devices: eight links of each node.
+    if let Some(measured) = run.text.split_once("measured AllReduce/AllGather/ReduceScatter GB/s ").and_then(|(_, rest)| {
+        let rates: Vec<f64> = rest.split(|c: char| !c.is_ascii_digit() && c != '.').take(3).filter_map(|n| n.parse().ok()).collect();
+        (rates.len() == 3 && rates[1] > 0.0).then(|| rates[1])
+    }) && run.degree("n_devices") as f64 > node
+    {
+        cluster.tiers[1].gbps = Positive(measured / node / cluster.calibrated.network_efficiency.0);
+    }
+    cluster
+}
+
+/// The number that stands before some words.
+fn before(text: &str, words: &str) -> Option<f64> {
+    let (head, _) = text.split_once(words)?;
+    head.rsplit(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok().filter(|v: &f64| *v > 0.0)
+}
