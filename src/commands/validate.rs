@@ -4,7 +4,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::output::{Table, print, print_json};
 use forebay_sim::validate::summary::{Errors, Summary};
-use forebay_sim::validate::{Row, predict, runs};
+use forebay_sim::validate::{Row, Skipped, predict, runs};
 use std::path::PathBuf;
 
 /// Compare predictions with measured runs
@@ -50,13 +50,18 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     let text = std::fs::read(&args.runs).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
     let text = String::from_utf8(text).map_err(|_| Failure::Input(format!("`{name}` is not text in UTF-8")))?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
-    let mut runs = runs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))?;
+    let (mut runs, mut bad) = runs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))?;
     runs.retain(|run| args.grade.as_ref().is_none_or(|g| run.grade == *g));
     runs.retain(|run| args.only.as_ref().is_none_or(|o| run.id.starts_with(o)));
+    bad.retain(|(id, _)| args.only.as_ref().is_none_or(|o| id.starts_with(o)));
+    if let (true, Some((_, why))) = (runs.is_empty(), bad.first()) {
+        return Err(Failure::Input(format!("`{name}` has no run that can be used: {why}")));
+    }
     if runs.is_empty() {
         return Err(Failure::Input(format!("`{name}` has no runs (of this grade and name)")));
     }
-    let (rows, skipped) = predict(&runs, &clusters, args.threads.into());
+    let (rows, mut skipped) = predict(&runs, &clusters, args.threads.into());
+    skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
     let summary = Summary::new(rows, skipped);
     if args.json { print_json(&summary) } else { print(&table(&summary, args.worst)) }
 }

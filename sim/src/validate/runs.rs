@@ -65,11 +65,14 @@ impl fmt::Display for RunsError {
 
 impl std::error::Error for RunsError {}
 
-/// Reads runs. Columns may stand in any order; unknown ones are left alone.
+/// A row that cannot be used: its name, and why.
+pub type BadRow = (String, RunsError);
+
+/// Reads runs, and says which rows cannot be used because there is text where a number belongs. Columns may stand in any order; unknown ones are left alone.
 ///
 /// # Errors
-/// An empty file, columns that are missing or there twice, rows of another length, text that is no number where one belongs.
-pub fn read(text: &str) -> Result<Vec<Run>, RunsError> {
+/// An empty file, columns that are missing or there twice, rows of another length.
+pub fn read(text: &str) -> Result<(Vec<Run>, Vec<BadRow>), RunsError> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?.clone();
     if header.iter().all(str::is_empty) {
@@ -91,16 +94,20 @@ pub fn read(text: &str) -> Result<Vec<Run>, RunsError> {
     if ["step_time_s", "tokens_per_s_per_device"].iter().all(|n| header.iter().all(|h| h != *n)) {
         return Err(RunsError("there is nothing measured: a column `step_time_s` or `tokens_per_s_per_device` is missing".into()));
     }
-    let mut runs = vec![];
+    let (mut runs, mut bad) = (vec![], vec![]);
     for record in reader.records() {
         let record = record.map_err(|e| RunsError(format!("a row cannot be read: {e}")))?;
         let line = record.position().map_or(0, csv::Position::line);
         if record.iter().all(str::is_empty) {
             continue;
         }
-        runs.push(run(&Fields { header: &header, record: &record }, line)?);
+        let fields = Fields { header: &header, record: &record };
+        match run(&fields, line) {
+            Ok(run) => runs.push(run),
+            Err(why) => bad.push((fields.get("id").to_string(), why)),
+        }
     }
-    Ok(runs)
+    Ok((runs, bad))
 }
 
 /// A row's fields by name; what is not there is blank.
@@ -115,6 +122,11 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// A number may have a remark behind it: `8 (the config says 16)`.
+fn leading(text: &str) -> &str {
+    text.split_once(" (").map_or(text, |(number, _)| number)
+}
+
 fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     let field = |name: &str| fields.get(name);
     let wrong = |name: &str, what: &str| {
@@ -123,7 +135,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     };
     let decimal = |name: &str| match field(name) {
         "" => Ok(None),
-        text => match text.parse::<f64>() {
+        text => match leading(text).parse::<f64>() {
             Ok(v) if v.is_finite() && v > 0.0 => Ok(Some(v)),
             _ => Err(wrong(name, "a number above 0")),
         },
@@ -133,7 +145,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         *slot = match field(name) {
             "" => None,
             // Tables are often written by programs that make every number a decimal.
-            text => match text.parse::<f64>() {
+            text => match leading(text).parse::<f64>() {
                 Ok(v) if v >= 0.0 && v.fract() == 0.0 && v <= 1e12 => Some(v as u64),
                 _ => return Err(wrong(name, "a whole number")),
             },
@@ -175,7 +187,8 @@ mod tests {
 
     #[test]
     fn rows_are_read_by_name() {
-        let runs = read(&format!("{HEAD}a-1,2,64,4,256,128,H100,8.0,16,32\n,,,,,,,,,\n")).expect("a file");
+        let text = format!("{HEAD}a-1,2,64,4 (says the config),256,128,H100,8.0,16,32\n,,,,,,,,,\n");
+        let runs = read(&text).expect("a file").0;
         assert_eq!(runs.len(), 1);
         assert_eq!((runs[0].system.as_str(), runs[0].number("n_devices"), runs[0].degree("tp")), ("a", Some(8), 1));
         assert_eq!(runs[0].step_time, Some(16.0 * 128.0 / (32.0 * 8.0)));
@@ -188,8 +201,10 @@ mod tests {
         assert!(of("id,layers\n").contains("hidden, heads, vocab"));
         assert!(of(&HEAD.replace(",tokens_per_s_per_device", "")).contains("nothing measured"));
         assert!(of(&HEAD.replace("id,", "layers,")).contains("twice"));
-        assert!(of(&format!("{HEAD}a,two,64,4,256,128,H100,8,16,1\n")).contains("line 2: `layers` is a whole number, not `two`"));
-        assert!(of(&format!("{HEAD}a,2,64,4,256,128,H100,8,16,-1\n")).contains("above 0"));
+        let bad = |row: &str| read(&format!("{HEAD}{row}\n")).expect("a file").1[0].1.0.clone();
+        assert!(bad("a,two,64,4,256,128,H100,8,16,1").contains("line 2: `layers` is a whole number, not `two`"));
+        assert!(bad("a,2,64,4,256,128,H100,8,16,-1").contains("above 0"));
+        assert!(bad("a,2,64,4,256,128,H100,8,16,120 ms").contains("`120 ms`"));
         assert!(of(&format!("{HEAD}a,2,64\n")).contains("row"));
     }
 }
