@@ -24,6 +24,8 @@ pub struct Options {
     pub recompute: Recompute,
     /// How finely programs are replayed.
     pub fidelity: Fidelity,
+    /// Simulate the step again without each kind of work, to see what it costs.
+    pub without: bool,
 }
 
 impl Default for Options {
@@ -34,6 +36,7 @@ impl Default for Options {
             imbalance: 1.0,
             recompute: Recompute::default(),
             fidelity: Fidelity::Calls,
+            without: true,
         }
     }
 }
@@ -160,7 +163,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
         memory_bytes: plan.roles.iter().zip(&prepared.roles).map(|(r, ops)| memory(plan, r, ops, &options.recompute)).collect(),
-        costs: costs(&prepared, step, &outcomes)?,
+        costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
         by_kind: Kind::ALL.into_iter().map(|k| (k, total[k.number()])).collect(),
         devices,
     })

@@ -106,6 +106,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         imbalance: args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &plan, ep))?,
         recompute: if args.recompute { Recompute::full() } else { Recompute::default() },
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
+        without: true,
     };
     let report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report)) }

@@ -84,7 +84,7 @@ fn table(summary: &Summary, worst: usize) -> String {
     rows.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
     let mut table = Table::new(&["worst", "measured", "predicted", "error", "most of it"]).left(1);
     for row in rows.iter().take(worst) {
-        let most = row.report.costs.first().map_or("", |c| c.what);
+        let most = row.report.by_kind.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |k| k.0.name());
         table.row(vec![
             row.id.clone(),
             format!("{:.4} s", row.measured_s),
