@@ -21,6 +21,10 @@ pub struct Framework {
     pub prefetch: bool,
     /// Bytes of a gradient element when it is summed over ranks.
     pub gradient_bytes: f64,
+    /// MB of a bucket of gradients that are summed together: each pays the latency of its collective. 0: all at once.
+    pub bucket_mb: f64,
+    /// Are layers shared out over stages by their work, embedding and head counted, rather than by number?
+    pub balances_head: bool,
     /// The part of tensor-parallel communication that is cut up and hidden behind products.
     pub hidden_tp: f64,
     /// The part of expert communication that is hidden behind other work.
@@ -29,12 +33,12 @@ pub struct Framework {
     pub experts_wait: bool,
     /// Are kernels started from recorded graphs, without the host?
     pub graphs: bool,
-    /// Fitted: host time for each kernel, µs.
+    /// Fitted: host time for each instruction of our plan, µs. A framework starts several kernels for one that our plan fuses.
     pub dispatch_us: f64,
     /// Fitted: memory passes of elementwise work, as a multiple of our fused plan's.
     pub vector_passes: f64,
-    /// Fitted: time of a step outside of the plan (data, logging, host work of the optimizer), ms.
-    pub step_ms: f64,
+    /// Fitted: host time for each collective of tensor-parallel ranks beside that of a kernel (streams, events, views), µs.
+    pub collective_us: f64,
 }
 
 /// [`Generation`] in TOML.
@@ -73,13 +77,15 @@ impl Default for Framework {
             overlap_parameters: false,
             prefetch: false,
             gradient_bytes: 4.0,
+            bucket_mb: 0.0,
+            balances_head: false,
             hidden_tp: 0.0,
             hidden_ep: 0.0,
             experts_wait: false,
             graphs: false,
             dispatch_us: 5.0,
             vector_passes: 1.0,
-            step_ms: 0.0,
+            collective_us: 0.0,
         }
     }
 }

@@ -23,6 +23,8 @@ pub struct Priced {
     pub flops: f64,
     /// What it does to other ranks.
     pub action: Action,
+    /// How many kernels' time the host takes to start it.
+    pub launches: f64,
     /// Must the host know its result before it goes on?
     pub host_waits: bool,
 }
@@ -117,7 +119,7 @@ impl<'a> Pricer<'a> {
     /// Prices an instruction of a program.
     pub fn instruction(&self, program: &Program, instruction: &Instruction) -> Priced {
         let optimizer = program.name.starts_with(OPTIMIZER);
-        let work = |kind, seconds, flops| Priced { kind, seconds, flops, action: Action::Work, host_waits: false };
+        let work = |kind, seconds, flops| Priced { kind, seconds, flops, action: Action::Work, launches: 1.0, host_waits: false };
         match &instruction.kernel {
             Kernel::Matmul(k) => self.matmul(program, k, &instruction.kernel),
             Kernel::Attention(k) => self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Forward),
@@ -131,11 +133,11 @@ impl<'a> Pricer<'a> {
                 let stride = self.strides.get(k.dim as usize).copied().unwrap_or(1);
                 let transfer = self.cluster.message(stride, bytes);
                 let action = Action::Send { peer: k.peer, channel: k.channel, transfer };
-                Priced { kind: Kind::Pp, seconds: self.cluster.kernel_start(), flops: 0.0, action, host_waits: false }
+                Priced { kind: Kind::Pp, seconds: self.cluster.kernel_start(), flops: 0.0, action, launches: 1.0, host_waits: false }
             }
             Kernel::Recv(k) => {
                 let action = Action::Receive { peer: k.peer, channel: k.channel };
-                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, host_waits: false }
+                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, launches: 1.0, host_waits: false }
             }
             kernel => {
                 let ragged = ragged_bound(kernel).map_or(1.0, |bound| self.ragged(bound));
@@ -179,7 +181,7 @@ impl<'a> Pricer<'a> {
         };
         let product = Product { groups, m, n, k: depth, bytes: matrices + beside, precision };
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
-        Priced { kind, seconds: self.cluster.product(&product), flops, action: Action::Work, host_waits: false }
+        Priced { kind, seconds: self.cluster.product(&product), flops, action: Action::Work, launches: 1.0, host_waits: false }
     }
 
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
@@ -194,7 +196,7 @@ impl<'a> Pricer<'a> {
             bytes: kernel.traffic(&program.buffers).bytes() as f64,
         };
         let seconds = self.cluster.attention(&attended, way, self.framework.attention.into());
-        Priced { kind: Kind::Attention, seconds, flops, action: Action::Work, host_waits: false }
+        Priced { kind: Kind::Attention, seconds, flops, action: Action::Work, launches: 1.0, host_waits: false }
     }
 
     fn exchange(&self, program: &Program, k: &Exchange) -> Priced {
@@ -213,12 +215,18 @@ impl<'a> Pricer<'a> {
             ExchangeKind::AllToAll => (Collective::AllToAll, piece * k.ranks as f64),
         };
         let hidden = if kind == Kind::Tp { self.framework.hidden_tp } else { 0.0 };
-        let seconds = self.cluster.collective(what, &group, bytes) * (1.0 - hidden);
+        let buckets = match self.framework.bucket_mb {
+            mb if mb > 0.0 && kind == Kind::Dp && k.reduce.is_some() => (bytes / (mb * 1e6)).ceil().max(1.0),
+            _ => 1.0,
+        };
+        let seconds = buckets * self.cluster.collective(what, &group, bytes / buckets) * (1.0 - hidden);
         let meets = self.stage_dim.is_some_and(|d| k.group.contains(&d));
         let action = if meets { Action::Meet } else { Action::Work };
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
         let host_waits = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
-        Priced { kind, seconds, flops: 0.0, action, host_waits }
+        let framework = self.framework;
+        let launches = 1.0 + if kind == Kind::Tp { framework.collective_us / framework.dispatch_us.max(1e-3) } else { 0.0 };
+        Priced { kind, seconds, flops: 0.0, action, launches, host_waits }
     }
 
     /// Which degree a group belongs to.
@@ -242,7 +250,7 @@ impl<'a> Pricer<'a> {
         let bytes = sent * self.imbalance * (k.row * k.dtype.bytes()) as f64;
         let seconds =
             self.cluster.collective(Collective::AllToAll, &self.group(&k.group), bytes) * (1.0 - self.framework.hidden_ep);
-        Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, host_waits: false }
+        Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, launches: 1.0, host_waits: false }
     }
 }
 

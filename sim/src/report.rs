@@ -128,7 +128,7 @@ impl Prepared<'_> {
         let dispatch = if framework.graphs { 0.1 } else { 1.0 } * framework.dispatch_us * 1e-6 * host;
         let outcomes = replay(&programs, &self.roles, &self.waits, Host { dispatch }, self.slowdown)
             .map_err(|stuck| format!("role `{}` waits for ever", self.plan.roles[stuck.role].name))?;
-        let end = outcomes.iter().map(|o| o.end).fold(0.0, f64::max) + framework.step_ms * 1e-3;
+        let end = outcomes.iter().map(|o| o.end).fold(0.0, f64::max);
         Ok((end, outcomes))
     }
 }

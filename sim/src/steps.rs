@@ -60,7 +60,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         let step = Step {
             stream: program.streams[instruction.stream as usize].number(),
             seconds,
-            launches: if scale[number] > 0.0 { 1.0 } else { 0.0 },
+            launches: if scale[number] > 0.0 { priced.launches } else { 0.0 },
             waits: instruction.waits.clone(),
             records: instruction.records,
             kind: priced.kind,
@@ -73,7 +73,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
                     last.kind = step.kind;
                 }
                 last.seconds += step.seconds;
-                last.launches += 1.0;
+                last.launches += step.launches;
                 last.records = step.records;
                 last.host_waits = step.host_waits;
             }

@@ -6,7 +6,7 @@ use crate::framework::Framework;
 use crate::kind::Kind;
 use crate::lower::Recompute;
 use forebay_compiler::shard::{CpAlgo, Strategy};
-use forebay_cost::cluster::Positive;
+use forebay_cost::cluster::{NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
 
 /// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean (load figures of arXiv 2412.19437, figure 9: 1.1 to 1.4).
@@ -16,7 +16,7 @@ const REAL_ROUTING: f64 = 1.2;
 ///
 /// # Errors
 /// What is missing or does not fit: a sentence.
-pub fn strategy(run: &Run, shape: &Shape) -> Result<Strategy, String> {
+pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strategy, String> {
     let degree = |name: &str| u32::try_from(run.degree(name)).map_err(|_| format!("`{name}` is too large"));
     let (tp, pp, cp, vpp) = (degree("tp")?, degree("pp")?, degree("cp")?, degree("vpp")?);
     let ep = degree("ep")?;
@@ -51,7 +51,11 @@ pub fn strategy(run: &Run, shape: &Shape) -> Result<Strategy, String> {
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
         zero: zero(run),
-        stages: stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 }),
+        stages: if framework.balances_head && pp > 1 && vpp == 1 {
+            stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
+        } else {
+            stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
+        },
         max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows as f64 * imbalance(run)).ceil() as u64),
         ..Strategy::default()
     })
@@ -84,6 +88,22 @@ fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
     Some(counts)
 }
 
+/// Layers of each stage so that the most work of one is least; the last also has the head, which is worth some layers.
+fn stages_by_work(layers: u64, parts: u64, head: f64) -> Option<Vec<u32>> {
+    if layers < parts {
+        return None;
+    }
+    let most = |last: u64| {
+        let others = (layers - last).div_ceil(parts - 1);
+        f64::max(others as f64, last as f64 + head)
+    };
+    let last = (1..=layers - (parts - 1)).min_by(|a, b| most(*a).total_cmp(&most(*b)))?;
+    let (rest, n) = (layers - last, parts - 1);
+    let mut counts: Vec<u32> = (0..n).map(|i| (rest / n + u64::from(i < rest % n)) as u32).collect();
+    counts.push(last as u32);
+    Some(counts)
+}
+
 fn sequence_parallel(run: &Run) -> bool {
     let text = run.text.to_lowercase();
     let off = ["without sequence parallel", "sequence_parallel=false", "seq_parallel=false", "seq_parallel=none"];
@@ -106,7 +126,7 @@ fn zero(run: &Run) -> u32 {
 }
 
 /// What is computed again.
-pub fn recompute(run: &Run, framework: &Framework) -> Recompute {
+pub fn recompute(run: &Run) -> Recompute {
     let text = run.recompute.to_lowercase();
     if text.is_empty() || text.starts_with("none") {
         return Recompute::default();
@@ -149,7 +169,6 @@ pub fn recompute(run: &Run, framework: &Framework) -> Recompute {
             _ => {}
         }
     }
-    let _ = framework;
     recompute
 }
 
@@ -186,15 +205,27 @@ pub fn site(run: &Run, cluster: &Cluster) -> Cluster {
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
     }
-    // Bus bandwidth of a ring through all devices: eight links of each node.
-    if let Some(measured) = run.text.split_once("measured AllReduce/AllGather/ReduceScatter GB/s ").and_then(|(_, rest)| {
-        let rates: Vec<f64> = rest.split(|c: char| !c.is_ascii_digit() && c != '.').take(3).filter_map(|n| n.parse().ok()).collect();
-        (rates.len() == 3 && rates[1] > 0.0).then(|| rates[1])
-    }) && run.degree("n_devices") as f64 > node
+    if let Some([gathers, scatters]) = measured_collectives(&run.text)
+        && run.degree("n_devices") as f64 > node
     {
-        cluster.tiers[1].gbps = Positive(measured / node / cluster.calibrated.network_efficiency.0);
+        // Of arrays of one size on 16 to 512 devices, 1/bandwidth grows linearly with the devices: a latency for each hop of the ring.
+        let ring = node * cluster.tiers[1].gbps.0 * cluster.calibrated.network_efficiency.0;
+        let rate = (gathers * scatters).sqrt();
+        let hop = MEASURED_MB * 1e-3 * (1.0 / rate - 1.0 / ring).max(0.0) / run.degree("n_devices") as f64;
+        cluster.tiers[1].latency_us = NonNegative((hop * node * 1e6).max(cluster.tiers[1].latency_us.0));
     }
     cluster
+}
+
+/// MB of the arrays with which sites measure their collectives (an assumption: sources do not say).
+const MEASURED_MB: f64 = 256.0;
+
+/// GB/s of all-gathers and reduce-scatters through all devices, where a run's site has measured them.
+fn measured_collectives(text: &str) -> Option<[f64; 2]> {
+    let (_, rest) = text.split_once("measured AllReduce/AllGather/ReduceScatter GB/s ")?;
+    let rates: Vec<f64> =
+        rest.split(|c: char| !c.is_ascii_digit() && c != '.').take(3).filter_map(|n| n.parse().ok()).collect();
+    (rates.len() == 3 && rates.iter().all(|r| *r > 0.0)).then(|| [rates[1], rates[2]])
 }
 
 /// The number that stands before some words.

@@ -95,9 +95,9 @@ fn one(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Row,
     let cluster = layout::site(run, cluster);
     let framework = find(frameworks, &run.text);
     let shape = Shape::of(run, run.degree("tp"))?;
-    let strategy = layout::strategy(run, &shape)?;
+    let strategy = layout::strategy(run, &shape, &framework)?;
     let options = Options {
-        recompute: layout::recompute(run, &framework),
+        recompute: layout::recompute(run),
         precision: layout::precision(run),
         imbalance: layout::imbalance(run),
         fidelity: Fidelity::Calls,
@@ -150,6 +150,7 @@ fn steady(shape: &Shape, strategy: &Strategy, cluster: &Cluster, options: &Optio
     report.mfu *= share;
     report.hfu *= share;
     report.bubble_fraction /= longer;
+    report.by_kind.iter_mut().for_each(|(_, seconds)| *seconds *= f64::from(micro) / f64::from(full));
     Ok(report)
 }
 

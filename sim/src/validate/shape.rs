@@ -110,6 +110,13 @@ impl Shape {
         self.layers
     }
 
+    /// The head's products as a multiple of a layer's (attention scores left out).
+    pub fn head_in_layers(&self) -> f64 {
+        let inner = if self.gpt { 2 } else { 3 };
+        let attention = 2 * (self.heads + self.kv_heads) * self.head.max(1);
+        self.vocab as f64 / (attention + inner * self.ffn) as f64
+    }
+
     /// Experts of a layer; 0 for dense models.
     pub fn experts(&self) -> u64 {
         self.experts
