@@ -346,6 +346,9 @@ pub struct MachineArgs {
     /// Threads that compute; the results do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: Option<u16>,
+    /// Run instructions in another order that the plan's streams and events permit, drawn from this seed: values must stay the same bits
+    #[arg(long, value_name = "SEED")]
+    pub shuffle: Option<u64>,
     /// CPU instructions to use at most: avx512bf16, avx512, avx2 or portable [default: FOREBAY_CPU, or the best there are]
     #[arg(long, value_name = "LEVEL")]
     pub cpu: Option<String>,
@@ -361,7 +364,8 @@ impl MachineArgs {
             })?,
             (None, None) => Cpu::detect(),
         };
-        Ok(ExecOptions { threads: self.threads.map_or(0, usize::from), cpu, ..ExecOptions::default() })
+        let threads = self.threads.map_or(0, usize::from);
+        Ok(ExecOptions { threads, cpu, shuffle: self.shuffle, ..ExecOptions::default() })
     }
 }
 

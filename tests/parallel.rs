@@ -5,20 +5,9 @@
 
 mod common;
 
-use common::{Example, Numbers, examples, options};
-use forebay_compiler::pipeline::{CompileOptions, compile};
-use forebay_compiler::shard::Strategy;
-use forebay_dsl::model::Const;
+use common::training::{ROWS, Run, plan, strategy, train};
+use common::{Example, examples};
 use forebay_ir::DType;
-use forebay_plan::{Plan, TensorKind};
-use forebay_runtime::data::Batch;
-use forebay_runtime::exec::{ExecOptions, Executor, element};
-use forebay_runtime::init;
-use std::collections::BTreeMap;
-
-/// Rows of a step, all of them micro-batches of their own.
-const ROWS: u32 = 4;
-const SEQ: i64 = 16;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
 const STRATEGIES: [&str; 30] = [
@@ -53,76 +42,6 @@ const STRATEGIES: [&str; 30] = [
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=3",
     "dp=2,pp=2,cp=2,tp=2,ep=8,micro=2,zero=1",
 ];
-
-/// What a run came to.
-struct Run {
-    losses: Vec<f64>,
-    norms: Vec<f64>,
-    params: BTreeMap<String, Vec<f64>>,
-    evaluation: f64,
-}
-
-fn strategy(text: &str) -> Strategy {
-    Strategy::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
-}
-
-/// The plan of an example at reduced size; `None` when the strategy does not fit the model.
-fn plan(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> Result<Plan, String> {
-    let strategy = strategy(text);
-    let micro_batches = strategy.micro.unwrap_or(1);
-    let mut overrides = example.reduced_to(ROWS.into(), SEQ);
-    overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
-    let options = CompileOptions { micro_batches, strategy, ..options(compute, overrides) };
-    let plan = compile(&example.models(&options), &options).map_err(|e| e.to_string())?;
-    forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {text}: {}", example.name, v[0]));
-    Ok(plan)
-}
-
-fn batch(plan: &Plan, step: u64) -> Batch {
-    let settings = &plan.settings;
-    let mut batch = Batch::new(settings.batch, settings.seq);
-    let mut numbers = Numbers::new(step);
-    let vocab = settings.vocab as f64;
-    batch.tokens.iter_mut().chain(&mut batch.labels).for_each(|t| *t = (numbers.uniform() * vocab) as i32);
-    // Some positions have no label, and documents end within rows.
-    batch.labels.iter_mut().step_by(7).for_each(|l| *l = -1);
-    let seq = settings.seq as usize;
-    for (row, (positions, documents)) in
-        batch.positions.chunks_mut(seq).zip(batch.documents.chunks_mut(seq)).enumerate()
-    {
-        for t in 0..seq {
-            let start = if t >= 5 + row { 5 + row } else { 0 };
-            (positions[t], documents[t]) = ((t - start) as i32, i32::from(start > 0));
-        }
-    }
-    batch
-}
-
-fn train(name: &str, plan: &Plan, steps: u64) -> Run {
-    let mut executor = Executor::new(plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
-    init::initialise(&mut executor);
-    init::refresh_copies(&mut executor);
-    let phase = executor.phase_named("train").unwrap();
-    let (mut losses, mut norms) = (vec![], vec![]);
-    for step in 1..=steps {
-        executor.start(phase, &batch(plan, step), step).unwrap_or_else(|e| panic!("{name}: {e}"));
-        losses.push(executor.report_named(phase, "loss"));
-        norms.push(executor.report_named(phase, "grad_norm"));
-        executor.commit(phase, step).unwrap_or_else(|e| panic!("{name}: {e}"));
-    }
-    let saved = executor.tensors().into_iter().filter(|t| matches!(t.kind, TensorKind::Param | TensorKind::State));
-    let params = saved
-        .map(|t| {
-            let bytes = executor.whole(t);
-            let n: u64 = t.dims.iter().product();
-            (t.name.clone(), (0..n as usize).map(|i| element(t.dtype, &bytes, i)).collect())
-        })
-        .collect();
-    let eval = executor.phase_named("eval").unwrap();
-    executor.start(eval, &batch(plan, 77), steps).unwrap_or_else(|e| panic!("{name}: {e}"));
-    executor.commit(eval, steps).unwrap();
-    Run { losses, norms, params, evaluation: executor.report_named(eval, "loss") }
-}
 
 fn near(what: &str, have: f64, want: f64, tolerance: f64) {
     assert!((have - want).abs() <= tolerance * want.abs().max(1e-3), "{what}: {have}, alone {want}");
@@ -175,7 +94,7 @@ fn ranks_together_train_as_one_alone() {
                 }
             };
             let alone = alone.get_or_insert_with(|| {
-                let one = self::plan(example, &format!("micro={ROWS}"), DType::F64, &[]);
+                let one = common::training::plan(example, &format!("micro={ROWS}"), DType::F64, &[]);
                 train(&example.name, &one.expect("one rank takes every model"), steps)
             });
             compare(&what, &train(&what, &plan, steps), alone, 1e-10);

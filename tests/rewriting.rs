@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Example, Numbers, examples, options};
+use forebay_compiler::memory::Recompute;
 use forebay_compiler::pipeline::{CompileOptions, compile, fused_segments, optimizer_graphs};
 use forebay_compiler::rewrite::{self, Numerics, Selection, fused_ops};
 use forebay_ir::DType;
@@ -20,7 +21,7 @@ fn fused_ops_of_every_model() {
         table += &format!("{}\n", example.name);
         let model = example.check(&CompileOptions::default(), true, None);
         for (segment, (graphs, reports)) in
-            model.segments.iter().zip(fused_segments(&model, &rewrite::Options::default()))
+            model.segments.iter().zip(fused_segments(&model, &Recompute::Nothing, &rewrite::Options::default()))
         {
             table += &format!("  {:<10} forward   {}\n", segment.name, line(&fused_ops(&graphs.forward)));
             table += &format!("  {:<10} backward  {}\n", "", line(&fused_ops(&graphs.backward)));
@@ -47,7 +48,7 @@ fn the_result_is_always_the_same() {
     for name in ["deepseek-v3", "gpt-oss-120b"] {
         let model = Example::named(name).check(&CompileOptions::default(), true, None);
         let text = || {
-            let all = fused_segments(&model, &rewrite::Options::default());
+            let all = fused_segments(&model, &Recompute::Nothing, &rewrite::Options::default());
             all.iter()
                 .map(|(g, _)| forebay_ir::text::print(&g.forward) + &forebay_ir::text::print(&g.backward))
                 .collect::<String>()

@@ -5,8 +5,10 @@
 
 pub mod autodiff;
 pub mod emit;
+pub mod memory;
 pub mod module;
 pub mod optimizer;
+pub mod overlap;
 pub mod pipeline;
 pub mod rewrite;
 pub mod schedule;

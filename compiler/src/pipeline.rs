@@ -1,7 +1,9 @@
 //! The pipeline: model text → plan.
 
 use crate::autodiff::{Differentiated, Options, differentiate};
+use crate::memory::{Recompute, recompute};
 use crate::optimizer::{self, Optimizer};
+use crate::overlap;
 use crate::rewrite::{self, Numerics, Report};
 use crate::schedule::{ForwardKind, Layout, Scheduler, stages};
 use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
@@ -82,7 +84,7 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
-    let mut scheduler = Scheduler::new(types.0, types.1, &options.rewrite);
+    let mut scheduler = Scheduler::new(types, &options.rewrite, &strategy.recompute);
     let mut roles = vec![];
     for stage in stages(&models.train, strategy)? {
         let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
@@ -95,7 +97,7 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         roles.push(role(&train, &stage, layout, phases));
     }
     let mesh = &train.mesh.dims;
-    Ok(plan::Plan {
+    let mut plan = plan::Plan {
         format: "forebay-plan".into(),
         version: plan::VERSION,
         model: models.train.name.clone(),
@@ -103,7 +105,9 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         mesh: mesh.iter().map(|d| plan::MeshDim { name: d.name.clone(), size: d.size }).collect(),
         programs: scheduler.into_programs(),
         roles,
-    })
+    };
+    overlap::spread(&mut plan, &train.mesh);
+    Ok(plan)
 }
 
 /// What the ranks of a stage do.
@@ -188,11 +192,12 @@ pub fn differentiated_after_fusion(
     (differentiate(&fused, options), vec![report])
 }
 
-/// The same, with the graphs rewritten again.
+/// The same, with the graphs rewritten again, and what is not saved computed again.
 pub fn fused_gradients(
     forward: &Graph,
     options: &Options,
     rewriting: &rewrite::Options,
+    again: &Recompute,
 ) -> (Differentiated, Vec<Report>) {
     let (mut all, mut reports) = differentiated_after_fusion(forward, options, rewriting);
     for graph in [&mut all.forward, &mut all.backward, &mut all.backward_input, &mut all.backward_weight] {
@@ -200,6 +205,7 @@ pub fn fused_gradients(
         *graph = fused;
         reports.push(report);
     }
+    recompute(&mut all, again);
     (all, reports)
 }
 
@@ -221,6 +227,11 @@ pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Resul
 }
 
 /// The graphs of each segment after rewriting, and what was done to them.
-pub fn fused_segments(model: &CheckedModel, rewriting: &rewrite::Options) -> Vec<(Differentiated, Vec<Report>)> {
-    model.segments.iter().map(|s| fused_gradients(&s.forward, &Options::all_floats(&s.forward), rewriting)).collect()
+pub fn fused_segments(
+    model: &CheckedModel,
+    again: &Recompute,
+    rewriting: &rewrite::Options,
+) -> Vec<(Differentiated, Vec<Report>)> {
+    let of = |g: &Graph| fused_gradients(g, &Options::all_floats(g), rewriting, again);
+    model.segments.iter().map(|s| of(&s.forward)).collect()
 }

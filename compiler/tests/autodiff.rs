@@ -7,6 +7,7 @@ use autodiff_support::{
     Values, bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all,
 };
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
+use forebay_compiler::memory::{Recompute, recompute};
 use forebay_ir::reference::{Mode, sample};
 use forebay_ir::text::{parse, print, print_module, render};
 use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ReduceKind, UnaryOp, ValueId, testing};
@@ -46,12 +47,11 @@ fn directive<'s>(source: &'s str, key: &str) -> Option<&'s str> {
     source.lines().find_map(|l| l.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
 }
 
-fn options(source: &str, forward: &Graph) -> Options {
-    let mut options = Options::all_floats(forward);
-    let again =
-        |name: &str| directive(source, "recompute").is_some_and(|l| l == "all" || l.split(' ').any(|n| n == name));
-    options.recompute = forward.values().filter(|&v| again(&forward.node(v).name)).collect();
-    options
+/// The differentiated segment, with what the head of the file says of computing again.
+fn differentiated(source: &str, forward: &Graph, options: &Options) -> Differentiated {
+    let mut d = differentiate(forward, options);
+    recompute(&mut d, &directive(source, "recompute").map_or(Recompute::Nothing, |l| Recompute::parse(l).expect(l)));
+    d
 }
 
 /// Inputs and outputs of a graph.
@@ -68,8 +68,8 @@ fn segments_are_differentiated() {
     insta::glob!("autodiff/*.ir", |path| {
         let source = std::fs::read_to_string(path).expect("readable");
         let forward = read(&source);
-        let options = options(&source, &forward);
-        let d = differentiate(&forward, &options);
+        let options = Options::all_floats(&forward);
+        let d = differentiated(&source, &forward, &options);
         graphs(&d).into_iter().for_each(check_legal);
         for seed in 0..3 {
             check_against_differences(&forward, &options, &d, &sample::inputs(&forward, seed, &(-1.0..1.0)), seed);
@@ -133,16 +133,17 @@ proptest! {
     #[test]
     fn random_segments_stay_legal_and_agree(tape in proptest::collection::vec(any::<u32>(), 0..250), again: bool) {
         let forward = segment(&tape, |_, _| true);
-        let mut options = Options::all_floats(&forward);
+        let options = Options::all_floats(&forward);
+        let mut d = differentiate(&forward, &options);
+        let is_block = !options.carry_inputs.is_empty() && !options.carry_outputs.is_empty();
         if again {
-            options.recompute = forward.values().collect();
+            recompute(&mut d, &Recompute::Full);
         }
-        let d = differentiate(&forward, &options);
         graphs(&d).into_iter().for_each(check_legal);
         let grads = output_gradients(&forward, &options, 7);
         let given = random_inputs(&forward, 1);
         run_all(&d, &forward, &given, &grads, Mode::Typed);
-        if again {
+        if again && is_block {
             prop_assert!(d.forward.outputs.iter().all(|o| o.role != OutputRole::Saved));
         }
     }

@@ -62,10 +62,6 @@ pub enum Kernel {
     Exchange(Exchange),
     /// Rows to and from the owners of experts.
     AllToAllV(AllToAllV),
-    /// Group starts of received rows.
-    ExchangedOffsets(ExchangedOffsets),
-    /// Lengths of groups.
-    GroupSizes(GroupSizes),
     /// A function of the rank's coordinates.
     Coordinate(Coordinate),
     /// An array to another rank.

@@ -181,8 +181,6 @@ impl Kernel {
             Kernel::RandomKey { .. } => "random_key",
             Kernel::Exchange(_) => "exchange",
             Kernel::AllToAllV(_) => "all_to_all_v",
-            Kernel::ExchangedOffsets(_) => "exchanged_offsets",
-            Kernel::GroupSizes(_) => "group_sizes",
             Kernel::Coordinate(_) => "coordinate",
             Kernel::Send(_) => "send",
             Kernel::Recv(_) => "recv",
@@ -217,7 +215,7 @@ impl Kernel {
             Kernel::Gather(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Offsets(_) => 0.0,
             Kernel::Invert(_) | Kernel::RowGroups(_) | Kernel::Random(_) | Kernel::RandomKey { .. } => 0.0,
             Kernel::Exchange(k) => k.flops(),
-            Kernel::ExchangedOffsets(_) | Kernel::GroupSizes(_) | Kernel::Coordinate(_) => 0.0,
+            Kernel::Coordinate(_) => 0.0,
             Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => 0.0,
         }
     }
@@ -282,13 +280,6 @@ impl Kernel {
             Kernel::RandomKey { out, .. } => vec![integers(*out, "the result", Usage::Write, &[4])],
             Kernel::Exchange(k) => k.operands(),
             Kernel::AllToAllV(k) => k.operands(),
-            Kernel::ExchangedOffsets(k) => vec![
-                integers(k.counts, "the counts", Usage::Read, &[k.sources, k.experts]),
-                integers(k.out, "the result", Usage::Write, &[k.experts.saturating_add(1)]),
-            ],
-            Kernel::GroupSizes(k) => {
-                vec![group_starts(k.offsets, k.groups), integers(k.out, "the result", Usage::Write, &[k.groups])]
-            }
             Kernel::Coordinate(k) => vec![integers(k.out, "the result", Usage::Write, &[1])],
             Kernel::Send(k) => vec![Operand::contiguous(k.buffer, "the array", Usage::Read, k.dtype, &[k.elements])],
             Kernel::Recv(k) => vec![Operand::contiguous(k.buffer, "the array", Usage::Write, k.dtype, &[k.elements])],

@@ -161,7 +161,7 @@ fn program_over(program: &Program, mesh: &[MeshDim]) -> String {
         let what = excerpt(&instruction.name);
         line!(
             &mut out,
-            "  {at:>4} {stream:<6} {:<11} {what:<28} {}{}",
+            "  {at:>4} {stream:<10} {:<11} {what:<28} {}{}",
             kernel.name(),
             Shape(kernel, mesh),
             Events(instruction)
@@ -324,8 +324,6 @@ impl Display for Shape<'_> {
                 let (over, way) = (Group(self.1, &k.group), json_name(&k.direction));
                 write!(f, "{way} over {over}: {} in {} groups {}", Dims(&[k.bound, k.row]), k.experts, k.dtype)
             }
-            Kernel::ExchangedOffsets(k) => write!(f, "[{}] of {} sources", k.experts, k.sources),
-            Kernel::GroupSizes(k) => write!(f, "[{}]", k.groups),
             Kernel::Coordinate(k) => write!(f, "{}", Sum(self.1, &k.value)),
             Kernel::Send(k) => message(f, k, "to", self.1),
             Kernel::Recv(k) => message(f, k, "from", self.1),

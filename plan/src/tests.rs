@@ -79,8 +79,8 @@ fn the_checksum_is_fnv_1a_of_what_stands_before_it() {
 fn what_is_no_plan_is_refused() {
     let text = tiny_text();
     let cut = &text[..text.len() / 2];
-    let next = text.replacen("\"version\":4", "\"version\":5,\"later\":[[", 1);
-    let nested = format!("{{\"format\":\"forebay-plan\",\"version\":4,\"model\":{}", "[".repeat(100_000));
+    let next = text.replacen("\"version\":5", "\"version\":6,\"later\":[[", 1);
+    let nested = format!("{{\"format\":\"forebay-plan\",\"version\":5,\"model\":{}", "[".repeat(100_000));
     let mut no_utf8 = text.clone().into_bytes();
     no_utf8[text.find("made_up").expect("the model's name")] = 0xff;
     let cases: Vec<(&str, Vec<u8>)> = vec![
@@ -90,8 +90,8 @@ fn what_is_no_plan_is_refused() {
         ("binary", vec![0x1f, 0x8b, 8, 0, 0, 0xff, 0xfe]),
         ("other JSON", br#"{"hello": [1, 2]}"#.to_vec()),
         ("a list", b"[1, 2]".to_vec()),
-        ("another format", br#"{"format": "safetensors", "version": 4}"#.to_vec()),
-        ("a format of another type", br#"{"format": {"a": 1}, "version": 4}"#.to_vec()),
+        ("another format", br#"{"format": "safetensors", "version": 5}"#.to_vec()),
+        ("a format of another type", br#"{"format": {"a": 1}, "version": 5}"#.to_vec()),
         ("broken JSON", br#"{"hello" 1}"#.to_vec()),
         ("no version", br#"{"format": "forebay-plan"}"#.to_vec()),
         ("a later version, otherwise unreadable", next.into_bytes()),

@@ -11,6 +11,7 @@ use forebay_compiler::pipeline::{
     CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, sharded_segments,
 };
 use forebay_compiler::rewrite::rewrite;
+use forebay_compiler::shard::shard_model;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use forebay_ir::text::print_module;
@@ -114,15 +115,23 @@ fn sharded(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure
     Ok(print_module(&segments.into_iter().map(|s| s.graph).collect::<Vec<_>>()))
 }
 
+/// A model with the graphs that each rank of the strategy runs.
+fn on_a_rank(model: &CheckedModel, options: &CompileOptions) -> Result<CheckedModel, Failure> {
+    let sharded = shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
+    Ok(sharded.model)
+}
+
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
     let of_model = |model: &CheckedModel| -> Result<(Vec<_>, Vec<Graph>), Failure> {
         let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
         let step = step.into_iter().map(|g| rewrite(&g, &options.rewrite).0);
-        Ok((fused_segments(model, &options.rewrite), step.collect()))
+        let model = on_a_rank(model, options)?;
+        Ok((fused_segments(&model, &options.strategy.recompute, &options.rewrite), step.collect()))
     };
     let (segments, step): (Vec<_>, Vec<Graph>) = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => {
-            let fused = |g: &Graph| fused_gradients(g, &Options::all_floats(g), &options.rewrite);
+            let fused =
+                |g: &Graph| fused_gradients(g, &Options::all_floats(g), &options.rewrite, &options.strategy.recompute);
             (graphs.iter().map(fused).collect(), vec![])
         }
         Some(File::Model(forms)) => of_model(&forms.models.train)?,
@@ -133,10 +142,13 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
 }
 
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
+    let of_model = |model: &CheckedModel| -> Result<Vec<Differentiated>, Failure> {
+        Ok(differentiated_segments(&on_a_rank(model, options)?))
+    };
     let segments = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => graphs.iter().map(|g| differentiate(g, &Options::all_floats(g))).collect(),
-        Some(File::Model(forms)) => differentiated_segments(&forms.models.train),
-        None => differentiated_segments(&file.training(options)?),
+        Some(File::Model(forms)) => of_model(&forms.models.train)?,
+        None => of_model(&file.training(options)?)?,
     };
     let parts = |d: Differentiated| [d.forward, d.backward, d.backward_input, d.backward_weight];
     Ok(print_module(&segments.into_iter().flat_map(parts).collect::<Vec<_>>()))

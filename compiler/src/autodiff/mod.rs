@@ -39,8 +39,6 @@ use cut::Place;
 use extract::{Needs, extract};
 use forebay_ir::verify::{render, verify};
 use forebay_ir::{FusedKind, Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
-use rustc_hash::FxHashSet;
-use std::collections::BTreeSet;
 
 /// What the caller decides about a differentiation.
 #[derive(Clone, Debug, Default)]
@@ -49,13 +47,10 @@ pub struct Options {
     pub carry_inputs: Vec<String>,
     /// The `Carry` outputs of F that have a gradient, by name.
     pub carry_outputs: Vec<String>,
-    /// Values of F that the backward graphs may compute again although that is not cheap (contractions, reductions, gathers, …). Cheap
-    /// ones (elementwise, views, copies) they may anyway.
-    pub recompute: BTreeSet<ValueId>,
 }
 
 impl Options {
-    /// All carries that can have a gradient have one; nothing dear is recomputed.
+    /// All carries that can have a gradient have one.
     pub fn all_floats(forward: &Graph) -> Options {
         let float = |v: ValueId| forward.ty(v).dtype.is_float();
         let inputs = forward.inputs.iter().filter(|i| i.role == InputRole::Carry && float(i.value));
@@ -63,7 +58,6 @@ impl Options {
         Options {
             carry_inputs: inputs.map(|i| forward.node(i.value).name.clone()).collect(),
             carry_outputs: outputs.map(|o| o.name.clone()).collect(),
-            recompute: BTreeSet::new(),
         }
     }
 }
@@ -93,18 +87,14 @@ pub fn grad_input_name(carry_output: &str) -> String {
 pub fn differentiate(forward: &Graph, options: &Options) -> Differentiated {
     // First by itself: what forward computes twice would get two gradients, rounded one by one.
     let mut simple = forward.clone();
-    let moved = simplify(&mut simple);
-    let recompute: Vec<ValueId> = options.recompute.iter().filter_map(|v| moved[v.index()]).collect();
+    simplify(&mut simple);
     let sweep::Joint { mut graph, backward } = sweep::sweep(&simple, options);
     let moved = simplify(&mut graph);
-    let again: Vec<ValueId> = recompute.iter().filter_map(|v| moved[v.index()]).collect();
-    let mut recompute = vec![false; graph.nodes.len()];
-    again.iter().for_each(|v| recompute[v.index()] = true);
     let backward = carried_over(&graph, &backward, &moved);
 
     let (kept, grads): (Vec<Output>, Vec<Output>) =
         graph.outputs.iter().cloned().partition(|o| o.role != OutputRole::Grad);
-    let saved = saved_for_backward(&graph, &kept, &grads, &backward, &recompute);
+    let saved = saved_for_backward(&graph, &kept, &grads, &backward);
     let in_order = |_| false;
     let stem = forward.name.strip_suffix(".forward").unwrap_or(&forward.name);
     let forward = extract(&graph, &forward.name, &with_saved(&graph, &kept, &saved), &[], Needs::AllInputs, &in_order);
@@ -112,9 +102,7 @@ pub fn differentiate(forward: &Graph, options: &Options) -> Differentiated {
 
     let (carry, param): (Vec<Output>, Vec<Output>) =
         b.outputs.iter().cloned().partition(|o| o.name.starts_with("carry."));
-    let again: FxHashSet<&str> =
-        graph.values().filter(|v| recompute[v.index()]).map(|v| graph.node(v).name.as_str()).collect();
-    let handed = saved_for_weights(&b, &carry, &param, &|v| again.contains(b.node(v).name.as_str()));
+    let handed = saved_for_weights(&b, &carry, &param);
     let i = extract(
         &b,
         &format!("{stem}.backward_input"),
@@ -157,13 +145,7 @@ fn carried_over(graph: &Graph, backward: &[bool], moved: &[Option<ValueId>]) -> 
 }
 
 /// The values that go from F to B, inputs left out: the fewest bytes such that B computes no dear value of F again.
-fn saved_for_backward(
-    graph: &Graph,
-    kept: &[Output],
-    grads: &[Output],
-    backward: &[bool],
-    recompute: &[bool],
-) -> Vec<ValueId> {
+fn saved_for_backward(graph: &Graph, kept: &[Output], grads: &[Output], backward: &[bool]) -> Vec<ValueId> {
     let mut in_forward = vec![false; graph.nodes.len()];
     for value in extract::needed(graph, &values(kept), &[]) {
         in_forward[value.index()] = true;
@@ -173,7 +155,7 @@ fn saved_for_backward(
         Op::Input => Place::Before,
         // The forward kernel makes it on the way.
         Op::Fused(fused) if matches!(fused.kind, FusedKind::AttentionLse | FusedKind::LogSumExp) => Place::Before,
-        op if in_forward[v.index()] && !cut::is_cheap(op) && !recompute[v.index()] => Place::Before,
+        op if in_forward[v.index()] && !cut::is_cheap(op) => Place::Before,
         _ => Place::Either,
     };
     // Inputs are there anyway. Beyond bytes, fewer tensors; then the tensor itself rather than a view, and what F makes in any case.
@@ -188,12 +170,7 @@ fn saved_for_backward(
 }
 
 /// The values that W takes, inputs of B among them: the fewest bytes that live from I to W.
-fn saved_for_weights(
-    graph: &Graph,
-    carry: &[Output],
-    param: &[Output],
-    recompute: &dyn Fn(ValueId) -> bool,
-) -> Vec<ValueId> {
+fn saved_for_weights(graph: &Graph, carry: &[Output], param: &[Output]) -> Vec<ValueId> {
     let mut in_input = vec![false; graph.nodes.len()];
     for value in extract::needed(graph, &values(carry), &[]) {
         in_input[value.index()] = true;
@@ -201,7 +178,7 @@ fn saved_for_weights(
     let place = |v: ValueId| match &graph.node(v).op {
         Op::Input => Place::Before,
         _ if !in_input[v.index()] => Place::After,
-        op if !cut::is_cheap(op) && !recompute(v) => Place::Before,
+        op if !cut::is_cheap(op) => Place::Before,
         _ => Place::Either,
     };
     let role = |v: ValueId| graph.inputs.iter().find(|i| i.value == v).map(|i| i.role);

@@ -10,6 +10,7 @@ use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
+use crate::memory::Recompute;
 use crate::optimizer::{self, Optimizer};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
@@ -19,6 +20,7 @@ use forebay_dsl::model::CheckedModel;
 use forebay_ir::{DType, Graph, InputRole, OutputRole};
 use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 
 /// What a forward-only phase is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,7 @@ pub struct Scheduler<'a> {
     pub(super) wide: DType,
     pub(super) narrow: DType,
     pub(super) rewriting: &'a rewrite::Options,
+    recompute: &'a Recompute,
     pub(super) programs: Programs,
     /// By phase: the graphs of its segments, made once for all stages.
     forward: FxHashMap<&'static str, Vec<Graph>>,
@@ -50,12 +53,17 @@ pub struct Scheduler<'a> {
 }
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler for float types and rewriting options.
-    pub fn new(wide: DType, narrow: DType, rewriting: &'a rewrite::Options) -> Scheduler<'a> {
+    /// A scheduler for float types, rewriting options, and what backward passes may compute again.
+    pub fn new(
+        (wide, narrow): (DType, DType),
+        rewriting: &'a rewrite::Options,
+        recompute: &'a Recompute,
+    ) -> Scheduler<'a> {
         Scheduler {
             wide,
             narrow,
             rewriting,
+            recompute,
             programs: Programs::default(),
             forward: FxHashMap::default(),
             differentiated: None,
@@ -70,7 +78,7 @@ impl<'a> Scheduler<'a> {
     /// The training step of a stage over all micro-batches.
     ///
     /// # Errors
-    /// When the micro-batches do not fit the pipeline.
+    /// When the micro-batches do not fit the pipeline, or something is to be computed again that is not there.
     pub fn train(
         &mut self,
         sharded: &ShardedModel,
@@ -79,13 +87,10 @@ impl<'a> Scheduler<'a> {
         (schedule, micro_batches): (Schedule, u32),
         optimizer: &Optimizer,
     ) -> Result<plan::Phase, StrategyError> {
-        let (flow, segments) = self.differentiated.take().unwrap_or_else(|| {
-            let flow = Flow::new(&sharded.model);
-            let segments = (0..sharded.model.segments.len())
-                .map(|s| differentiated(&sharded.model, &flow, s, self.rewriting))
-                .collect();
-            (flow, segments)
-        });
+        let (flow, segments) = match self.differentiated.take() {
+            Some(known) => known,
+            None => self.differentiate(&sharded.model)?,
+        };
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward));
         let cx = Cx {
@@ -121,6 +126,24 @@ impl<'a> Scheduler<'a> {
         let phase = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
         self.differentiated = Some((flow, segments));
         Ok(phase)
+    }
+
+    fn differentiate(&self, model: &CheckedModel) -> Result<(Flow, Vec<Differentiated>), StrategyError> {
+        let flow = Flow::new(model);
+        let segments =
+            (0..model.segments.len()).map(|s| differentiated(model, &flow, s, self.rewriting, self.recompute));
+        let segments: Vec<Differentiated> = segments.collect();
+        let graphs: Vec<&Graph> = segments.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
+        if let Some(name) = self.recompute.unknown(&graphs).first() {
+            let saved = segments.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved));
+            let saved: BTreeSet<String> = saved.collect();
+            let saved = saved.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(StrategyError::new(
+                format!("recompute: no value and no op of the fused graphs is called `{name}`"),
+                Some(format!("`full`, or a name that `forebay explain` shows; what is saved is {saved}")),
+            ));
+        }
+        Ok((flow, segments))
     }
 
     /// A phase of a stage that runs the layers forward only.
@@ -336,7 +359,13 @@ fn data_rows(sharded: &ShardedModel) -> Rows {
 }
 
 /// The differentiated segment, with the losses that training needs.
-fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewrite::Options) -> Differentiated {
+fn differentiated(
+    model: &CheckedModel,
+    flow: &Flow,
+    s: usize,
+    rewriting: &rewrite::Options,
+    recompute: &Recompute,
+) -> Differentiated {
     let roles = [OutputRole::Carry, OutputRole::Loss, OutputRole::Metric, OutputRole::Stat];
     let forward = restrict(&model.segments[s].forward, &roles);
     let names = Names::new(&model.segments[s].forward);
@@ -346,9 +375,8 @@ fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewri
     let there = input_names(&forward, InputRole::Carry);
     let mut carry_inputs = chosen(&names.carry_in, &flow.inputs[s]);
     carry_inputs.retain(|n| there.contains(n));
-    let options =
-        Options { carry_inputs, carry_outputs: chosen(&names.carry_out, &flow.outputs[s]), ..Options::default() };
-    fused_gradients(&forward, &options, rewriting).0
+    let carry_outputs = chosen(&names.carry_out, &flow.outputs[s]);
+    fused_gradients(&forward, &Options { carry_inputs, carry_outputs }, rewriting, recompute).0
 }
 
 impl Compiled {

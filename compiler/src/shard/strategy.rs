@@ -7,6 +7,7 @@
 //! Two foldings of the same ranks (arXiv 2504.14960): `edp` follows from the others.
 
 use super::mesh::Mesh;
+use crate::memory::Recompute;
 use std::fmt;
 
 /// A parallel strategy. All degrees are at least 1.
@@ -40,6 +41,8 @@ pub struct Strategy {
     pub schedule: Schedule,
     /// Layers of each part of a pipeline (stage by stage, chunk by chunk), instead of an even cut.
     pub stages: Option<Vec<u32>>,
+    /// What backward passes may compute again instead of reading it from memory.
+    pub recompute: Recompute,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
 }
@@ -79,6 +82,7 @@ impl Default for Strategy {
             zero: 0,
             schedule: Schedule::OneFOneB,
             stages: None,
+            recompute: Recompute::Nothing,
             max_tokens_per_rank: None,
         }
     }
@@ -109,7 +113,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "dp",
     "tp",
     "sp",
@@ -124,6 +128,7 @@ const KEYS: [&str; 15] = [
     "zero",
     "schedule",
     "stages",
+    "recompute",
     "max_tokens_per_rank",
 ];
 
@@ -206,6 +211,10 @@ impl Strategy {
                     None => return wrong("numbers of layers such as 4/5/5/4"),
                 }
             }
+            "recompute" => match Recompute::parse(value) {
+                Some(what) => self.recompute = what,
+                None => return wrong("none, full, or names such as swiglu/rms_norm"),
+            },
             _ => {
                 let near = KEYS.into_iter().find(|k| k.starts_with(key) || key.starts_with(k));
                 let help =
@@ -251,6 +260,7 @@ impl fmt::Display for Strategy {
         parts.extend(self.micro.map(|n| format!("micro={n}")));
         parts.extend(self.mbs.map(|n| format!("mbs={n}")));
         parts.extend((self.pp > 1 && self.schedule == Schedule::Gpipe).then(|| "schedule=gpipe".to_string()));
+        parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
             parts.push(format!("stages={}", stages.iter().map(u32::to_string).collect::<Vec<_>>().join("/")));

@@ -45,8 +45,6 @@ impl Kernel {
             Kernel::RandomKey { out, .. } => vec![out],
             Kernel::Exchange(k) => vec![&mut k.x, &mut k.out],
             Kernel::AllToAllV(k) => vec![&mut k.x, &mut k.offsets, &mut k.counts, &mut k.out],
-            Kernel::ExchangedOffsets(k) => vec![&mut k.counts, &mut k.out],
-            Kernel::GroupSizes(k) => vec![&mut k.offsets, &mut k.out],
             Kernel::Coordinate(k) => vec![&mut k.out],
             Kernel::Send(k) | Kernel::Recv(k) => vec![&mut k.buffer],
         }

@@ -149,32 +149,6 @@ impl AllToAllV {
     }
 }
 
-/// Where the rows of each own expert start after a dispatch: `out[0] = 0`, `out[j+1] = out[j] + Σₛ counts[s, j]`. A negative count is a run-time error.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExchangedOffsets {
-    /// i32[sources, experts]
-    pub counts: BufferId,
-    /// Ranks that send rows.
-    pub sources: u64,
-    /// Own experts.
-    pub experts: u64,
-    /// i32[experts + 1]
-    pub out: BufferId,
-}
-
-/// How long each group is: `out[i] = offsets[i+1] - offsets[i]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GroupSizes {
-    /// i32[groups + 1]
-    pub offsets: BufferId,
-    /// Number of groups.
-    pub groups: u64,
-    /// `i32[groups]`
-    pub out: BufferId,
-}
-
 /// Where the rank is: an affine function of its coordinates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

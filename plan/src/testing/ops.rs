@@ -151,7 +151,8 @@ impl Body {
                     out_step: 0,
                     reduce: Some(ReduceOp::Sum),
                 };
-                self.push("summed", Kernel::Exchange(all_reduce));
+                // All collectives of a group are on one stream.
+                self.builder.push("summed", 0, Kernel::Exchange(all_reduce));
             }
         }
     }

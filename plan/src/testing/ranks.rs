@@ -161,7 +161,7 @@ pub fn pipeline() -> Plan {
             tokens,
         })
     };
-    // 0 x, 1 out, 2 rows, 3 offsets, 4 counts, 5 sizes, 6 starts, 7 where, 8 all, 9 key
+    // 0 x, 1 out, 2 rows, 3 offsets, 4 counts, 5 sizes, 6 where, 7 all, 8 key
     let stage = |number: u32, kernels: Vec<Kernel>| RoleScript {
         name: format!("stage{number}"),
         coordinates: vec![(number, number + 1), (0, 2)],
@@ -171,8 +171,7 @@ pub fn pipeline() -> Plan {
             ("rows", f32, 16, Update),
             ("offsets", i32, 5, Read),
             ("counts", i32, 4, Write),
-            ("sizes", i32, 4, Write),
-            ("starts", i32, 3, Write),
+            ("sizes", i32, 4, Read),
             ("where", i32, 1, Write),
             ("all", f32, 32, Write),
             ("key", i32, 4, Write),
@@ -182,19 +181,17 @@ pub fn pipeline() -> Plan {
     let own = || {
         let first_row = Affine::along(1, 2);
         vec![
-            Kernel::GroupSizes(GroupSizes { offsets: 3, groups: 4, out: 5 }),
             exchange(&[1], 2, ExchangeKind::AllToAll, i32, 2, 5, 4),
-            Kernel::ExchangedOffsets(ExchangedOffsets { counts: 4, sources: 2, experts: 2, out: 6 }),
             rows(Direction::Dispatch, 0, 2),
             rows(Direction::Combine, 2, 1),
             exchange(&[1], 2, ExchangeKind::ReduceScatter, f32, 4, 1, 0),
-            Kernel::Coordinate(Coordinate { out: 7, value: Affine { base: 5, terms: vec![(0, 2), (1, 1)] } }),
-            Kernel::RandomKey { out: 9, rows: 2, per_micro_batch: 4, first_row },
+            Kernel::Coordinate(Coordinate { out: 6, value: Affine { base: 5, terms: vec![(0, 2), (1, 1)] } }),
+            Kernel::RandomKey { out: 8, rows: 2, per_micro_batch: 4, first_row },
         ]
     };
     let together = || {
         vec![
-            exchange(&[0, 1], 4, ExchangeKind::AllGather, f32, 8, 0, 8),
+            exchange(&[0, 1], 4, ExchangeKind::AllGather, f32, 8, 0, 7),
             exchange(&[0], 2, ExchangeKind::AllReduce, f32, 8, 0, 1),
         ]
     };

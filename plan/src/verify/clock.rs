@@ -4,7 +4,7 @@ use crate::schema::StreamKind;
 
 /// For each unit how many of its instructions have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Clock(pub [u64; StreamKind::COUNT]);
+pub struct Clock(pub [u64; StreamKind::COUNT]);
 
 impl Clock {
     /// What either knows.

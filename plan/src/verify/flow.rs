@@ -18,7 +18,7 @@ const MAX_RANGES: usize = 64;
 
 /// What a caller must know of a program. Ranges are in units of [`ALIGN`] bytes from the start of the slot.
 #[derive(Clone, Debug)]
-pub(super) struct Summary {
+pub struct Summary {
     /// How many instructions each unit runs.
     pub counts: Clock,
     /// For each unit what is known after its last instruction.
@@ -32,14 +32,16 @@ pub(super) struct Summary {
 /// What an instruction knows: instructions of this program that have ended, and the units (as bits) that have begun it, so that what
 /// they knew then is known too.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub struct Known {
+    /// For each unit how many of its instructions have ended.
     pub clock: Clock,
+    /// The units that have begun the program, as bits.
     pub begun: u8,
 }
 
 /// How a program uses a slot.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SlotSummary {
+pub struct SlotSummary {
     /// What must be there before the program.
     pub needs: Vec<(u64, u64)>,
     /// What it writes.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// Disjoint ranges with a value each.
 #[derive(Clone, Debug)]
-pub(super) struct Intervals<T> {
+pub struct Intervals<T> {
     pieces: BTreeMap<u64, Piece<T>>,
     touched: u64,
 }

@@ -127,8 +127,6 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             cx.loops([k.bound, k.row]);
             cx.loops([k.tokens, k.row]);
         }
-        Kernel::ExchangedOffsets(k) => cx.loops([k.sources, k.experts]),
-        Kernel::GroupSizes(k) => cx.loops([k.groups]),
         Kernel::Coordinate(_) => {}
         Kernel::Send(k) | Kernel::Recv(k) => cx.loops([k.elements]),
     }
@@ -210,8 +208,6 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Scan(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Invert(_) => None,
         Kernel::Random(_) | Kernel::RandomKey { .. } => None,
         Kernel::AllToAllV(k) => Some((k.offsets, k.experts)),
-        Kernel::ExchangedOffsets(k) => Some((k.out, k.experts)),
-        Kernel::GroupSizes(k) => Some((k.offsets, k.groups)),
         Kernel::Exchange(_) | Kernel::Coordinate(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
     };
     let Some((buffer, groups)) = starts else { return };
@@ -252,7 +248,7 @@ fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
         Kernel::RandomKey { .. } => {}
         Kernel::Exchange(k) => comm::exchange(cx, k),
         Kernel::AllToAllV(k) => comm::all_to_all_v(cx, k),
-        Kernel::ExchangedOffsets(_) | Kernel::GroupSizes(_) | Kernel::Coordinate(_) => {}
+        Kernel::Coordinate(_) => {}
         Kernel::Send(_) | Kernel::Recv(_) => {}
     }
 }

@@ -7,7 +7,9 @@
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use crate::kernel::*;
+use crate::print::json_name;
 use crate::schema::*;
+use std::collections::HashMap;
 
 /// More slabs than this are not followed.
 const MAX_SLABS: u32 = 4096;
@@ -28,8 +30,39 @@ pub(super) fn check(plan: &Plan, findings: &mut Findings) {
             cx.kernel(&instruction.kernel);
         }
     }
+    lanes(plan, findings);
     roles(plan, findings);
     phases(plan, findings);
+}
+
+/// What ranks must do in one order.
+#[derive(PartialEq, Eq, Hash)]
+enum Lane {
+    Group(Vec<u32>),
+    Sent { to: u32, channel: u32 },
+    Received { from: u32, channel: u32 },
+}
+
+/// The same order on all ranks: each rank lists it in one, and units run in order. So following the listed order (`replay`) is enough.
+fn lanes(plan: &Plan, findings: &mut Findings) {
+    let mut lanes: HashMap<Lane, StreamKind> = HashMap::new();
+    for program in &plan.programs {
+        for (at, instruction) in program.instructions.iter().enumerate() {
+            let lane = match &instruction.kernel {
+                Kernel::Exchange(k) => Lane::Group(k.group.clone()),
+                Kernel::AllToAllV(k) => Lane::Group(k.group.clone()),
+                Kernel::Send(m) => Lane::Sent { to: m.peer, channel: m.channel },
+                Kernel::Recv(m) => Lane::Received { from: m.peer, channel: m.channel },
+                _ => continue,
+            };
+            let Some(unit) = program.streams.get(instruction.stream as usize) else { continue };
+            let first = *lanes.entry(lane).or_insert(*unit);
+            findings.ensure(first == *unit, Rule::Lanes, Place::Instruction(program, at), || {
+                let (here, there) = (json_name(unit), json_name(&first));
+                format!("it is on stream {here}; others of its group or channel are on {there}")
+            });
+        }
+    }
 }
 
 struct Cx<'a, 'p> {

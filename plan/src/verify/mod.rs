@@ -34,6 +34,7 @@ mod intervals;
 mod kernels;
 mod memory;
 mod mesh;
+pub mod order;
 mod place;
 mod program;
 mod region;

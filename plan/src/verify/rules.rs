@@ -94,6 +94,7 @@ rules! {
     CallWhole "call-whole" "A slot that is read covers whole values or lies within one."
     CallOrdered "call-ordered" "Two calls of which one changes what the other touches are ordered by streams and events."
     // All ranks together.
+    Lanes "lanes" "Messages of one channel, and collectives of one group, are all on one unit, which keeps them in order."
     Matched "matched" "Every message is received, as what it was sent as, before the phase ends; the members of a group agree on what they exchange."
     Deadlock "deadlock" "No rank waits for ever: what it waits for is sent, or joined, by others that do not wait for it."
     Fragmented "fragmented" "Memory is not cut into so many pieces that following it would take too long."

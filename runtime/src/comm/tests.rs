@@ -211,7 +211,7 @@ fn pieces_have_strides() {
     }
 }
 
-/// A plan that counts rows by expert, sends them to their experts, and back.
+/// A plan that tells experts how many rows they get, sends these to them, and back.
 fn routed(ranks_: u32, experts: u64, bound: u64, tokens: u64) -> Plan {
     let n = u64::from(ranks_);
     let own = experts / n;
@@ -236,19 +236,16 @@ fn routed(ranks_: u32, experts: u64, bound: u64, tokens: u64) -> Plan {
         coordinates: vec![(0, ranks_)],
         arrays: vec![
             ("offsets", DType::I32, experts + 1, Access::Read),
-            ("sizes", DType::I32, experts, Access::Write),
+            ("sizes", DType::I32, experts, Access::Read),
             ("counts", DType::I32, experts, Access::Write),
-            ("starts", DType::I32, own + 1, Access::Write),
             ("x", DType::F32, tokens * 3, Access::Read),
             ("there", DType::F32, bound * 3, Access::Update),
             ("back", DType::F32, tokens * 3, Access::Update),
         ],
         kernels: vec![
-            Kernel::GroupSizes(GroupSizes { offsets: 0, groups: experts, out: 1 }),
             exchange(&[0], n, ExchangeKind::AllToAll, DType::I32, own, 1, 2),
-            Kernel::ExchangedOffsets(ExchangedOffsets { counts: 2, sources: n, experts: own, out: 3 }),
-            rows(Direction::Dispatch, 4, 5),
-            rows(Direction::Combine, 5, 6),
+            rows(Direction::Dispatch, 3, 4),
+            rows(Direction::Combine, 4, 5),
         ],
     };
     ranks(&[("ep", ranks_)], vec![script])
@@ -275,10 +272,12 @@ fn check_routes(n: u32, sizes: &[Vec<usize>]) {
     let plan = routed(n, experts as u64, bound as u64, tokens as u64);
     let mut executor = executor(&plan, n as usize);
     let offsets: Vec<i32> = sizes.iter().flat_map(|s| starts(s)).collect();
+    let numbers: Vec<i32> = sizes.iter().flatten().map(|n| *n as i32).collect();
     // Row r of rank s is [s, r, 1].
     let row = |s: usize, r: usize| [s as f32, r as f32, 1.0];
     let x: Vec<f32> = (0..n as usize).flat_map(|s| (0..tokens).flat_map(move |r| row(s, r))).collect();
     set(&mut executor, "r.offsets", bytemuck::cast_slice(&offsets));
+    set(&mut executor, "r.sizes", bytemuck::cast_slice(&numbers));
     set(&mut executor, "r.x", bytemuck::cast_slice(&x));
     run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
     let floats = |name: &str| elements(&get(&executor, name), f32::from_ne_bytes);
@@ -338,6 +337,7 @@ fn too_many_rows_are_an_error_that_names_the_bound() {
     let mut executor = executor(&plan, 2);
     // Both ranks send two rows to the second expert.
     set(&mut executor, "r.offsets", bytemuck::cast_slice(&[0, 1, 3, 0, 0, 2]));
+    set(&mut executor, "r.sizes", bytemuck::cast_slice(&[1, 2, 0, 2]));
     let (error, seconds) = seconds_until_error(&mut executor);
     let wanted = "rank 1: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: 4 rows arrive, but there is room for 3 (max_tokens_per_rank)\n  \
                   rank 0 waited in `all_to_all_v` all_to_all_v in r (program r)";
@@ -355,11 +355,8 @@ fn a_kernel_that_stops_on_one_rank_stops_all() {
     offsets[11] = 1;
     set(&mut executor, "r.offsets", bytemuck::cast_slice(&offsets));
     let (error, seconds) = seconds_until_error(&mut executor);
-    assert!(
-        error.starts_with("rank 2: at step 1, `group_sizes` group_sizes in r (program r) stopped: group offset 0"),
-        "{error}"
-    );
-    assert_eq!(error.matches("waited in `exchange`").count(), 3, "{error}");
+    assert!(error.starts_with("rank 2: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: "), "{error}");
+    assert_eq!(error.matches("waited in `all_to_all_v`").count(), 3, "{error}");
     assert!(seconds < 1.0, "{seconds}");
 }
 
@@ -407,6 +404,7 @@ fn a_pipeline_runs() {
     let mut executor = executor(&plan, 4);
     for stage in ["stage0", "stage1"] {
         set(&mut executor, &format!("{stage}.offsets"), bytemuck::cast_slice(&[0, 1, 1, 3, 4, 0, 2, 2, 2, 4]));
+        set(&mut executor, &format!("{stage}.sizes"), bytemuck::cast_slice(&[1, 0, 2, 1, 2, 0, 0, 2]));
     }
     for _ in 0..10 {
         run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
@@ -415,5 +413,4 @@ fn a_pipeline_runs() {
     assert_eq!([ints("stage0.where"), ints("stage1.where")].concat(), [5, 6, 7, 8]);
     assert_eq!(ints("stage0.key"), [5, 1, 0, 0, 5, 1, 0, 2]);
     assert_eq!(ints("stage0.counts"), [1, 0, 2, 0, 2, 1, 0, 2]);
-    assert_eq!(ints("stage0.starts"), [0, 3, 3, 0, 2, 5]);
 }

@@ -10,7 +10,7 @@
 //! caller's thread.
 //!
 //! The order is the one that the plan gives: the calls of a phase one by one, the instructions of a program as they stand. That is a
-//! legal order for any number of streams, so events need no waiting here; the verifier proves that they are right.
+//! legal order for any number of streams, so events need no waiting here; the verifier proves that they are right, and `shuffle.rs` runs others.
 
 mod arena;
 mod diagnose;
@@ -22,6 +22,7 @@ mod parts;
 mod profile;
 mod rank;
 mod roofline;
+mod shuffle;
 #[cfg(test)]
 mod tests;
 
@@ -54,6 +55,8 @@ pub struct ExecOptions {
     pub cpu: Cpu,
     /// What will be run: memory is needed for this alone.
     pub purpose: Purpose,
+    /// Runs another order that streams and events permit, drawn from this seed: a test of the plan, since values do not depend on it.
+    pub shuffle: Option<u64>,
     /// How long a rank waits for others before it says who is missing: longer than any step takes.
     pub stall: Duration,
 }
@@ -65,6 +68,7 @@ impl Default for ExecOptions {
             seed: 0,
             cpu: Cpu::detect(),
             purpose: Purpose::Train,
+            shuffle: None,
             stall: Duration::from_secs(600),
         }
     }
@@ -130,6 +134,13 @@ impl<'p> Executor<'p> {
             let programs = Arc::clone(&programs);
             let number = (rank as u32, place);
             ranks.push(Rank::new(plan, number, roles[rank], arenas, programs, Box::new(link), &options));
+        }
+        if let Some(seed) = options.shuffle {
+            for phase in 0..ranks[0].role.phases.len() {
+                let phases: Vec<&Phase> = ranks.iter().map(|rank| &rank.role.phases[phase]).collect();
+                let orders = shuffle::shuffled(plan, &phases, seed).expect("a verified plan has an order");
+                ranks.iter_mut().zip(orders).for_each(|(rank, order)| rank.orders.push(order));
+            }
         }
         let crew = (count > 1).then(|| Crew::new(count as usize));
         made_in.lap("allocate");

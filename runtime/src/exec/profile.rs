@@ -221,6 +221,6 @@ pub fn kind(program: &Program, kernel: &Kernel) -> &'static str {
         }
         Kernel::Random(_) | Kernel::RandomKey { .. } => "random",
         Kernel::Exchange(_) | Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => "communication",
-        Kernel::ExchangedOffsets(_) | Kernel::GroupSizes(_) | Kernel::Coordinate(_) => "sort and top-k",
+        Kernel::Coordinate(_) => "sort and top-k",
     }
 }

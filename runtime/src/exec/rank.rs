@@ -45,6 +45,8 @@ pub(super) struct Rank<'p> {
     pub link: Box<dyn Transport>,
     seed: u64,
     pub profile: Option<Profile>,
+    /// For each phase another order of its two parts: calls and instructions. Empty when the plan's own is run.
+    pub orders: Vec<[Vec<(u32, u32)>; 2]>,
     /// What became of the last job.
     pub outcome: Result<(), ExecError>,
 }
@@ -78,6 +80,7 @@ impl<'p> Rank<'p> {
             link,
             seed,
             profile,
+            orders: vec![],
             outcome,
         }
     }
@@ -88,17 +91,34 @@ impl<'p> Rank<'p> {
 
     /// See [`super::Executor::start`].
     pub fn start(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
-        let calls = &self.phase(id).calls[..self.phase(id).commit as usize];
         self.measured(id, step, |rank| {
             rank.write_inputs(id, batch, step)?;
-            calls.iter().try_for_each(|call| rank.call(call, step))
+            rank.part(id, 0, step)
         })
     }
 
     /// See [`super::Executor::commit`].
     pub fn commit(&mut self, id: PhaseId, step: u64) -> Result<(), ExecError> {
-        let calls = &self.phase(id).calls[self.phase(id).commit as usize..];
-        self.measured(id, step, |rank| calls.iter().try_for_each(|call| rank.call(call, step)))
+        self.measured(id, step, |rank| rank.part(id, 1, step))
+    }
+
+    /// The calls before (0) or from the commit on (1).
+    fn part(&mut self, id: PhaseId, part: usize, step: u64) -> Result<(), ExecError> {
+        let phase = self.phase(id);
+        if self.orders.is_empty() {
+            let (before, after) = phase.calls.split_at(phase.commit as usize);
+            return [before, after][part].iter().try_for_each(|call| self.call(call, step));
+        }
+        let mut bound = None;
+        for i in 0..self.orders[id.0][part].len() {
+            let (number, instruction) = self.orders[id.0][part][i];
+            let call = &phase.calls[number as usize];
+            if bound.replace(number) != Some(number) {
+                self.bind(call);
+            }
+            self.instruction(call, instruction as usize, step)?;
+        }
+        Ok(())
     }
 
     /// Does a part of a step, and tells the profile.

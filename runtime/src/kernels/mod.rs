@@ -171,8 +171,6 @@ enum Inner {
     RowGroups(sort::RowGroups),
     Random(Box<random::Random>),
     RandomKey(random::Key),
-    ExchangedOffsets(ranks::ExchangedOffsets),
-    GroupSizes(ranks::GroupSizes),
     Coordinate(ranks::Coordinate),
 }
 
@@ -202,8 +200,6 @@ pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared
             per_micro_batch: *per_micro_batch,
             first_row: first_row.clone(),
         }),
-        Kernel::ExchangedOffsets(k) => Inner::ExchangedOffsets(ranks::ExchangedOffsets::prepare(k, &cx)?),
-        Kernel::GroupSizes(k) => Inner::GroupSizes(ranks::GroupSizes::prepare(k, &cx)?),
         Kernel::Coordinate(k) => Inner::Coordinate(ranks::Coordinate::prepare(k, &cx)?),
         Kernel::Exchange(_) | Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => {
             return Err(PrepareError("it talks to other ranks, which is not a kernel's to do".into()));
@@ -241,8 +237,6 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
             Inner::RowGroups(k) => k.run(cx),
             Inner::Random(k) => k.run(cx),
             Inner::RandomKey(k) => k.run(cx),
-            Inner::ExchangedOffsets(k) => k.run(cx),
-            Inner::GroupSizes(k) => k.run(cx),
             Inner::Coordinate(k) => k.run(cx),
         }
     }
@@ -266,8 +260,6 @@ pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
         | Inner::RowGroups(_)
         | Inner::Random(_)
         | Inner::RandomKey(_)
-        | Inner::ExchangedOffsets(_)
-        | Inner::GroupSizes(_)
         | Inner::Coordinate(_) => ScratchBytes::default(),
     }
 }

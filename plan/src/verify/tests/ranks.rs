@@ -59,6 +59,18 @@ pub(super) const BROKEN: &[(Rule, &str, Break)] = &[
         p.roles[1].tensors[0].name = name;
         p.roles[1].tensors[0].dtype = DType::I32;
     }),
+    (Rule::Lanes, "a group on two streams", |p| {
+        p.programs[0].streams.push(StreamKind::IntraNode);
+        let found = p.programs[0].instructions.iter_mut().find(|i| i.kernel.name() == "exchange");
+        found.expect("the pipeline has it").stream = 1;
+    }),
+    (Rule::Lanes, "a channel on two streams", |p| {
+        let again = p.programs[0].instructions.iter().find(|i| i.kernel.name() == "send").cloned();
+        let mut again = again.expect("the pipeline has it");
+        p.programs[0].streams.push(StreamKind::InterNode);
+        again.stream = 1;
+        p.programs[0].instructions.push(again);
+    }),
     (Rule::Matched, "elements", |p| of!(p, 0, "send", 0, Send).elements = 7),
     (Rule::Matched, "never received", |p| remove(p, 1, "recv")),
     (Rule::Matched, "other reduction", |p| of!(p, 1, "exchange", 3, Exchange).reduce = Some(ReduceOp::Max)),

@@ -1,0 +1,5 @@
+//! What is kept for the backward pass, and what is not.
+
+mod recompute;
+
+pub use recompute::{Recompute, recompute};

@@ -1,0 +1,109 @@
+//! Plans of examples at reduced size under a strategy, and what training by them comes to.
+
+use super::{Example, Numbers, options};
+use forebay_compiler::pipeline::{CompileOptions, compile};
+use forebay_compiler::shard::Strategy;
+use forebay_dsl::model::Const;
+use forebay_ir::DType;
+use forebay_plan::{Plan, TensorKind};
+use forebay_runtime::data::Batch;
+use forebay_runtime::exec::{ExecOptions, Executor, element};
+use forebay_runtime::init;
+use std::collections::BTreeMap;
+
+/// Rows of a step, all of them micro-batches of their own.
+pub const ROWS: u32 = 4;
+const SEQ: i64 = 16;
+
+impl Run {
+    /// All numbers, so that runs can be compared bit by bit.
+    pub fn bits(&self) -> Vec<u64> {
+        let all = self.losses.iter().chain(&self.norms).chain(self.params.values().flatten());
+        all.chain([&self.evaluation]).map(|x| x.to_bits()).collect()
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, PartialEq)]
+pub struct Run {
+    /// The loss of each step.
+    pub losses: Vec<f64>,
+    /// The gradient norm of each step.
+    pub norms: Vec<f64>,
+    /// Parameters and state after the last step.
+    pub params: BTreeMap<String, Vec<f64>>,
+    /// The loss of other rows.
+    pub evaluation: f64,
+}
+
+/// A strategy that parses.
+pub fn strategy(text: &str) -> Strategy {
+    Strategy::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// The plan of an example at reduced size, verified.
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub fn plan(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> Result<Plan, String> {
+    let strategy = strategy(text);
+    let micro_batches = strategy.micro.unwrap_or(1);
+    let mut overrides = example.reduced_to(ROWS.into(), SEQ);
+    overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
+    let options = CompileOptions { micro_batches, strategy, ..options(compute, overrides) };
+    let plan = compile(&example.models(&options), &options).map_err(|e| e.to_string())?;
+    forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {text}: {}", example.name, v[0]));
+    Ok(plan)
+}
+
+fn batch(plan: &Plan, step: u64) -> Batch {
+    let settings = &plan.settings;
+    let mut batch = Batch::new(settings.batch, settings.seq);
+    let mut numbers = Numbers::new(step);
+    let vocab = settings.vocab as f64;
+    batch.tokens.iter_mut().chain(&mut batch.labels).for_each(|t| *t = (numbers.uniform() * vocab) as i32);
+    // Some positions have no label, and documents end within rows.
+    batch.labels.iter_mut().step_by(7).for_each(|l| *l = -1);
+    let seq = settings.seq as usize;
+    for (row, (positions, documents)) in
+        batch.positions.chunks_mut(seq).zip(batch.documents.chunks_mut(seq)).enumerate()
+    {
+        for t in 0..seq {
+            let start = if t >= 5 + row { 5 + row } else { 0 };
+            (positions[t], documents[t]) = ((t - start) as i32, i32::from(start > 0));
+        }
+    }
+    batch
+}
+
+/// Trains from the first values on, and evaluates.
+pub fn train(name: &str, plan: &Plan, steps: u64) -> Run {
+    train_with(name, plan, steps, &ExecOptions::default())
+}
+
+/// The same with options.
+pub fn train_with(name: &str, plan: &Plan, steps: u64, options: &ExecOptions) -> Run {
+    let mut executor = Executor::new(plan, options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    init::initialise(&mut executor);
+    init::refresh_copies(&mut executor);
+    let phase = executor.phase_named("train").unwrap();
+    let (mut losses, mut norms) = (vec![], vec![]);
+    for step in 1..=steps {
+        executor.start(phase, &batch(plan, step), step).unwrap_or_else(|e| panic!("{name}: {e}"));
+        losses.push(executor.report_named(phase, "loss"));
+        norms.push(executor.report_named(phase, "grad_norm"));
+        executor.commit(phase, step).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    let saved = executor.tensors().into_iter().filter(|t| matches!(t.kind, TensorKind::Param | TensorKind::State));
+    let params = saved
+        .map(|t| {
+            let bytes = executor.whole(t);
+            let n: u64 = t.dims.iter().product();
+            (t.name.clone(), (0..n as usize).map(|i| element(t.dtype, &bytes, i)).collect())
+        })
+        .collect();
+    let eval = executor.phase_named("eval").unwrap();
+    executor.start(eval, &batch(plan, 77), steps).unwrap_or_else(|e| panic!("{name}: {e}"));
+    executor.commit(eval, steps).unwrap();
+    Run { losses, norms, params, evaluation: executor.report_named(eval, "loss") }
+}
