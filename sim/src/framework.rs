@@ -11,6 +11,8 @@ pub struct Framework {
     pub name: String,
     /// It is meant when one of these occurs in a run's source or notes.
     pub matches: Vec<String>,
+    /// Does it run kernels on the plan's streams? If not, one after another.
+    pub streams: bool,
     /// Which attention kernels it has: `unfused`, `flash1`, `flash2`, `newest`.
     pub attention: AttentionName,
     /// Are gradients summed while the last micro-batch goes backward?
@@ -72,6 +74,7 @@ impl Default for Framework {
         Framework {
             name: "plan".into(),
             matches: vec![],
+            streams: true,
             attention: AttentionName::Newest,
             overlap_gradients: false,
             overlap_parameters: false,

@@ -6,7 +6,7 @@ use crate::lower::{Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
 use crate::price::{Priced, Pricer};
 use crate::replay::{Host, Outcome, replay};
-use crate::steps::{Fidelity, Timed, timed};
+use crate::steps::{Fidelity, Order, Timed, timed};
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{CallEvent, Plan};
 use serde::Serialize;
@@ -116,12 +116,13 @@ struct Prepared<'a> {
 impl Prepared<'_> {
     /// Replays a step with the seconds of each kind and the host's scaled.
     fn run(&self, scale: &ByKind, host: f64) -> Result<(f64, Vec<Outcome>), String> {
+        let order = if self.options.framework.streams { Order::Streams } else { Order::InLine };
         let all = || self.plan.programs.iter().zip(&self.priced);
         let again: ByKind = std::array::from_fn(|k| scale[k] * self.options.recompute.parts[k]);
         // The programs, and behind them what is done of each again.
-        let mut programs: Vec<Timed> = all().map(|(p, priced)| timed(p, priced, scale, self.options.fidelity)).collect();
+        let mut programs: Vec<Timed> = all().map(|(p, priced)| timed(p, priced, scale, self.options.fidelity, order)).collect();
         if self.options.recompute.is_some() {
-            programs.extend(all().map(|(p, priced)| timed(p, priced, &again, self.options.fidelity)));
+            programs.extend(all().map(|(p, priced)| timed(p, priced, &again, self.options.fidelity, order)));
         }
         let framework = &self.options.framework;
         // A recorded graph is started by a fraction of the work.
@@ -190,6 +191,7 @@ fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Re
     let roles = plan.roles.iter().map(|r| lower(plan, r, &options.framework, &options.recompute)).collect();
     let waits = plan.roles.iter().map(|r| {
         let phase = r.phases.iter().find(|p| p.name == "train");
+        let phase = phase.filter(|_| options.framework.streams);
         phase.map_or(vec![], |p| p.calls.iter().map(|c| c.waits.clone()).collect())
     });
     Ok(Prepared {

@@ -36,6 +36,15 @@ pub struct Timed {
     pub flops: f64,
 }
 
+/// Which order instructions keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of streams and events.
+    Streams,
+    /// One after another, as they stand.
+    InLine,
+}
+
 /// How finely a program is replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fidelity {
@@ -46,7 +55,7 @@ pub enum Fidelity {
 }
 
 /// Makes the steps of a program. Seconds of each kind are multiplied by `scale`.
-pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fidelity) -> Timed {
+pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fidelity, order: Order) -> Timed {
     let mut timed = Timed::default();
     for (instruction, priced) in program.instructions.iter().zip(priced) {
         let number = priced.kind.number();
@@ -58,11 +67,11 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             action => action,
         };
         let step = Step {
-            stream: program.streams[instruction.stream as usize].number(),
+            stream: if order == Order::InLine { 0 } else { program.streams[instruction.stream as usize].number() },
             seconds,
             launches: if scale[number] > 0.0 { priced.launches } else { 0.0 },
-            waits: instruction.waits.clone(),
-            records: instruction.records,
+            waits: if order == Order::InLine { vec![] } else { instruction.waits.clone() },
+            records: instruction.records.filter(|_| order == Order::Streams),
             kind: priced.kind,
             action,
             host_waits: priced.host_waits,
