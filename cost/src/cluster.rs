@@ -194,7 +194,11 @@ impl Cluster {
             Err(ClusterError { message, span: at_tier(n), help: Some(help.to_string()) })
         };
         let Some(last) = self.tiers.len().checked_sub(1) else {
-            return wrong(0, "a cluster has at least one [[tier]]".into(), "add a [[tier]] with name, gbps and latency_us");
+            return wrong(
+                0,
+                "a cluster has at least one [[tier]]".into(),
+                "add a [[tier]] with name, gbps and latency_us",
+            );
         };
         let mut inner = 1;
         for (n, tier) in self.tiers.iter().enumerate() {
@@ -293,7 +297,10 @@ source = "a test"
 
     #[test]
     fn mistakes_are_named_where_they_are() {
-        assert_eq!(error("cores = 4", "cores = 0"), ("this must be a whole number from 1 to 16,777,216, not 0".into(), "0".into()));
+        assert_eq!(
+            error("cores = 4", "cores = 0"),
+            ("this must be a whole number from 1 to 16,777,216, not 0".into(), "0".into())
+        );
         assert_eq!(
             error("memory_gb = 16", "memory_gb = -16"),
             ("this must be a number above 0 (and at most 10⁹), not -16".into(), "-16".into())
@@ -303,7 +310,10 @@ source = "a test"
         assert_eq!(error("link_efficiency = 1.0", "link_efficiency = 95").1, "95");
         assert!(error("cores = 4", "coers = 4").0.contains("unknown field `coers`"));
         assert!(error("\ngbps = 100\n", "\n").0.contains("missing field"));
-        assert_eq!(error("devices = 4\n", ""), ("tier `node` must say how many devices it has: only the last has no end".into(), "[[tier]]".into()));
+        assert_eq!(
+            error("devices = 4\n", ""),
+            ("tier `node` must say how many devices it has: only the last has no end".into(), "[[tier]]".into())
+        );
         assert!(Cluster::parse("").is_err() && Cluster::parse("\u{0}[[[").is_err());
     }
 }

@@ -146,7 +146,13 @@ impl Cluster {
         // Older kernels, as parts of the newest: the figures of arXiv 2307.08691 (A100: 1 to 1.7-2) and 2407.08608 (H100: 350-400 against 600-740).
         let generation = match generation {
             Generation::Flash1 => 0.50,
-            Generation::Flash2 => if self.device.cube.fp8.is_some() { 0.62 } else { 1.0 },
+            Generation::Flash2 => {
+                if self.device.cube.fp8.is_some() {
+                    0.62
+                } else {
+                    1.0
+                }
+            }
             Generation::Newest | Generation::Unfused => 1.0,
         };
         let direction = match kernel {
@@ -160,7 +166,8 @@ impl Cluster {
         let blocks = problems * (queries / 128.0).ceil();
         let full = blocks / ((blocks / cores).ceil() * cores);
         let rate = self.peak(Precision::Bf16) * self.calibrated.attention_efficiency.0 * generation * direction;
-        (flops / (rate * narrow.min(1.1) * short * full.max(0.05))).max(bytes / self.memory_rate()) + self.kernel_start()
+        (flops / (rate * narrow.min(1.1) * short * full.max(0.05))).max(bytes / self.memory_rate())
+            + self.kernel_start()
     }
 
     /// Products, scale and mask, softmax, dropout as kernels of their own: all scores (masked ones too) go through memory in half precision.
@@ -207,7 +214,9 @@ mod tests {
     #[test]
     fn large_products_reach_the_sustained_rate_and_small_ones_do_not() {
         let cluster = cluster();
-        let share = |m: f64, n: f64, k: f64| 2.0 * m * n * k / cluster.product(&product(m, n, k)) / cluster.peak(Precision::Bf16);
+        let share = |m: f64, n: f64, k: f64| {
+            2.0 * m * n * k / cluster.product(&product(m, n, k)) / cluster.peak(Precision::Bf16)
+        };
         let sustained = cluster.calibrated.product_efficiency.0;
         assert!((0.9..=1.0).contains(&(share(16384.0, 16384.0, 16384.0) / sustained)));
         assert!(share(4096.0, 4096.0, 4096.0) < share(16384.0, 16384.0, 16384.0));

@@ -9,5 +9,5 @@ pub mod known;
 pub mod network;
 
 pub use cluster::{Cluster, ClusterError};
-pub use device::{AttentionKernel, Attended, Generation, Precision, Product};
+pub use device::{Attended, AttentionKernel, Generation, Precision, Product};
 pub use network::{Collective, Group};

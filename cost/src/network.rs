@@ -102,16 +102,23 @@ impl Cluster {
                 let tree = 2.0 * bytes / (0.9 * self.ring_rate(group)) + 2.0 * self.tree_latency(group);
                 start + ring.min(tree)
             }
-            Collective::AllToAll => {
-                // Each rank sends to all others at once; what goes over different tiers goes at the same time.
-                let over = self.crossed(group).map(|(tier, _, parts)| {
-                    let below = group.members[tier] as f64 / parts;
-                    let share = (group.members[tier] as f64 - below) / n;
-                    bytes * share / self.tier_rate(tier) + self.latency(tier)
-                });
-                start + over.fold(0.0, f64::max)
-            }
+            Collective::AllToAll => self.rows(group, bytes, 1.0),
         }
+    }
+
+    /// Seconds of an all-to-all in which a rank gives `bytes`, and only a part of them (`outside`) goes beyond the first tier: tokens for several experts of a node.
+    ///
+    /// Each rank sends to all others at once; what goes over different tiers goes at the same time.
+    pub fn rows(&self, group: &Group, bytes: f64, outside: f64) -> f64 {
+        if group.ranks <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let over = self.crossed(group).map(|(tier, _, parts)| {
+            let members = group.members[tier] as f64;
+            let share = (members - members / parts) / group.ranks as f64 * if tier == 0 { 1.0 } else { outside };
+            bytes * share / self.tier_rate(tier) + self.latency(tier)
+        });
+        self.kernel_start() + over.fold(0.0, f64::max)
     }
 
     /// Seconds of a message between two ranks, so many ranks apart.
@@ -182,7 +189,8 @@ mod tests {
         for tier in 0..2 {
             let mut fast = slow.clone();
             fast.tiers[tier].gbps.0 *= 3.0;
-            for kind in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::AllToAll] {
+            for kind in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::AllToAll]
+            {
                 for dims in [vec![(4, 1)], vec![(8, 1)], vec![(16, 2)], vec![(4, 4)]] {
                     let group = Group::new(&slow, &dims);
                     assert!(fast.collective(kind, &group, 1e6) <= slow.collective(kind, &group, 1e6));

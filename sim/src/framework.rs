@@ -31,6 +31,8 @@ pub struct Framework {
     pub hidden_tp: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
+    /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
+    pub deduplicates: bool,
     /// Does the host wait for the number of rows of each expert?
     pub experts_wait: bool,
     /// Are kernels started from recorded graphs, without the host?
@@ -84,6 +86,7 @@ impl Default for Framework {
             balances_head: false,
             hidden_tp: 0.0,
             hidden_ep: 0.0,
+            deduplicates: false,
             experts_wait: false,
             graphs: false,
             dispatch_us: 5.0,

@@ -100,7 +100,11 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
         if call.micro_batch == 0 && program.name.ends_with(FORWARD) {
             first_forward.push(ops.len());
         }
-        ops.push(Op { program: call.program, call: Some(number), lane: lane(&program.name, call.layer == step, framework) });
+        ops.push(Op {
+            program: call.program,
+            call: Some(number),
+            lane: lane(&program.name, call.layer == step, framework),
+        });
     }
     let last_backward = last_backward.unwrap_or(ops.len());
     RoleOps { coordinate, ops, last_backward, first_forward }
@@ -116,8 +120,7 @@ fn forward_of(name: &str, by_name: &FxHashMap<&str, u32>) -> Option<u32> {
 /// The layers of a role that are computed again: the first so many, or all.
 fn recomputed_layers(role: &Role, again: &[Option<u32>], most: usize) -> Vec<u32> {
     let calls = role.phases.iter().find(|p| p.name == "train").map_or(&[][..], |p| &p.calls);
-    let mut layers: Vec<u32> =
-        calls.iter().filter(|c| again[c.program as usize].is_some()).map(|c| c.layer).collect();
+    let mut layers: Vec<u32> = calls.iter().filter(|c| again[c.program as usize].is_some()).map(|c| c.layer).collect();
     layers.sort_unstable();
     layers.dedup();
     layers.truncate(most);

@@ -1,7 +1,7 @@
 //! Memory of each stage, from the plan's arena.
 
 use crate::kind::Kind;
-use crate::lower::{RoleOps, Recompute};
+use crate::lower::{Recompute, RoleOps};
 use forebay_plan::{Plan, Role};
 use rustc_hash::FxHashMap;
 use serde::Serialize;

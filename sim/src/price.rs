@@ -5,9 +5,9 @@
 
 use crate::framework::Framework;
 use crate::kind::Kind;
-use forebay_cost::{AttentionKernel, Attended, Cluster, Collective, Group, Precision, Product};
+use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -67,6 +67,8 @@ pub struct Pricer<'a> {
     /// The mesh dimension in which roles differ.
     stage_dim: Option<u32>,
     groups: RefCell<FxHashMap<Vec<u32>, Group>>,
+    /// Experts of a token: the most that any router chooses.
+    topk: f64,
     /// Bounds of received rows, and how many come from an even routing.
     rows: FxHashMap<u64, f64>,
 }
@@ -95,8 +97,24 @@ impl<'a> Pricer<'a> {
                 rows.insert(*bound, *tokens as f64);
             }
         }
+        let chosen = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| match &i.kernel {
+            Kernel::TopK(k) => k.k,
+            _ => 0,
+        });
+        let topk = chosen.max().unwrap_or(0).max(1) as f64;
         let stage_dim = plan.mesh.iter().position(|d| d.name == "pp").map(|d| d as u32);
-        Pricer { plan, cluster, framework, precision, imbalance, strides, stage_dim, groups: RefCell::default(), rows }
+        Pricer {
+            plan,
+            cluster,
+            framework,
+            precision,
+            imbalance,
+            strides,
+            stage_dim,
+            groups: RefCell::default(),
+            topk,
+            rows,
+        }
     }
 
     /// The part of a ragged dimension's bound that is there.
@@ -119,7 +137,14 @@ impl<'a> Pricer<'a> {
     /// Prices an instruction of a program.
     pub fn instruction(&self, program: &Program, instruction: &Instruction) -> Priced {
         let optimizer = program.name.starts_with(OPTIMIZER);
-        let work = |kind, seconds, flops| Priced { kind, seconds, flops, action: Action::Work, launches: 1.0, host_waits: false };
+        let work = |kind, seconds, flops| Priced {
+            kind,
+            seconds,
+            flops,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+        };
         match &instruction.kernel {
             Kernel::Matmul(k) => self.matmul(program, k, &instruction.kernel),
             Kernel::Attention(k) => self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Forward),
@@ -133,7 +158,14 @@ impl<'a> Pricer<'a> {
                 let stride = self.strides.get(k.dim as usize).copied().unwrap_or(1);
                 let transfer = self.cluster.message(stride, bytes);
                 let action = Action::Send { peer: k.peer, channel: k.channel, transfer };
-                Priced { kind: Kind::Pp, seconds: self.cluster.kernel_start(), flops: 0.0, action, launches: 1.0, host_waits: false }
+                Priced {
+                    kind: Kind::Pp,
+                    seconds: self.cluster.kernel_start(),
+                    flops: 0.0,
+                    action,
+                    launches: 1.0,
+                    host_waits: false,
+                }
             }
             Kernel::Recv(k) => {
                 let action = Action::Receive { peer: k.peer, channel: k.channel };
@@ -168,7 +200,8 @@ impl<'a> Pricer<'a> {
         let matrices = element * groups * (m * depth + depth * n + m * n);
         // What the epilogue reads and writes beside the result.
         let bound = element
-            * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64) + k.k.0 as f64 * outer * k.n.0 as f64);
+            * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64)
+                + k.k.0 as f64 * outer * k.n.0 as f64);
         let beside = if k.epilogue.is_some() {
             (kernel.traffic(&program.buffers).bytes() as f64 - bound).max(0.0).min(8.0 * groups * m * n)
         } else {
@@ -181,7 +214,14 @@ impl<'a> Pricer<'a> {
         };
         let product = Product { groups, m, n, k: depth, bytes: matrices + beside, precision };
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
-        Priced { kind, seconds: self.cluster.product(&product), flops, action: Action::Work, launches: 1.0, host_waits: false }
+        Priced {
+            kind,
+            seconds: self.cluster.product(&product),
+            flops,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+        }
     }
 
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
@@ -225,7 +265,8 @@ impl<'a> Pricer<'a> {
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
         let host_waits = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let framework = self.framework;
-        let launches = 1.0 + if kind == Kind::Tp { framework.collective_us / framework.dispatch_us.max(1e-3) } else { 0.0 };
+        let launches =
+            1.0 + if kind == Kind::Tp { framework.collective_us / framework.dispatch_us.max(1e-3) } else { 0.0 };
         Priced { kind, seconds, flops: 0.0, action, launches, host_waits }
     }
 
@@ -244,13 +285,21 @@ impl<'a> Pricer<'a> {
     }
 
     fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
-        let sent = match k.direction {
-            Direction::Dispatch | Direction::Combine => k.tokens as f64,
-        };
-        let bytes = sent * self.imbalance * (k.row * k.dtype.bytes()) as f64;
-        let seconds =
-            self.cluster.collective(Collective::AllToAll, &self.group(&k.group), bytes) * (1.0 - self.framework.hidden_ep);
+        let group = self.group(&k.group);
+        let bytes = k.tokens as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
+        let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
+        let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
         Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, launches: 1.0, host_waits: false }
+    }
+
+    /// What goes between nodes when a token goes once to each, as a part of what goes when it goes to each of its experts: with k experts on N nodes,
+    /// (N − 1)(1 − (1 − 1/N)^k) nodes against k (N − 1)/N.
+    fn copies(&self, group: &Group) -> f64 {
+        let nodes = group.ranks as f64 / group.members.first().map_or(1.0, |m| *m as f64);
+        if nodes <= 1.0 {
+            return 1.0;
+        }
+        nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
     }
 }
 

@@ -120,7 +120,8 @@ impl Prepared<'_> {
         let all = || self.plan.programs.iter().zip(&self.priced);
         let again: ByKind = std::array::from_fn(|k| scale[k] * self.options.recompute.parts[k]);
         // The programs, and behind them what is done of each again.
-        let mut programs: Vec<Timed> = all().map(|(p, priced)| timed(p, priced, scale, self.options.fidelity, order)).collect();
+        let mut programs: Vec<Timed> =
+            all().map(|(p, priced)| timed(p, priced, scale, self.options.fidelity, order)).collect();
         if self.options.recompute.is_some() {
             programs.extend(all().map(|(p, priced)| timed(p, priced, &again, self.options.fidelity, order)));
         }
@@ -163,7 +164,12 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
         host_bound_fraction: mean(&|o| o.host) / step,
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
-        memory_bytes: plan.roles.iter().zip(&prepared.roles).map(|(r, ops)| memory(plan, r, ops, &options.recompute)).collect(),
+        memory_bytes: plan
+            .roles
+            .iter()
+            .zip(&prepared.roles)
+            .map(|(r, ops)| memory(plan, r, ops, &options.recompute))
+            .collect(),
         costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
         by_kind: Kind::ALL.into_iter().map(|k| (k, total[k.number()])).collect(),
         devices,
@@ -209,7 +215,9 @@ fn costs(prepared: &Prepared, step: f64, outcomes: &[Outcome]) -> Result<Vec<Cos
     let most = |f: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(f).fold(0.0, f64::max);
     let mut costs = vec![];
     for kind in Kind::ALL {
-        let seconds = most(&|o| o.total[kind.number()] + o.waited[kind.number()].min(if kind == Kind::Pp { f64::MAX } else { 0.0 }));
+        let seconds = most(&|o| {
+            o.total[kind.number()] + o.waited[kind.number()].min(if kind == Kind::Pp { f64::MAX } else { 0.0 })
+        });
         if seconds > 0.0 {
             let mut scale = [1.0; Kind::COUNT];
             scale[kind.number()] = 0.0;

@@ -63,7 +63,9 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         timed.by_kind[number] += seconds;
         timed.flops += if scale[number] > 0.0 { priced.flops * scale[number].min(1.0) } else { 0.0 };
         let action = match priced.action {
-            Action::Send { peer, channel, transfer } => Action::Send { peer, channel, transfer: transfer * scale[number] },
+            Action::Send { peer, channel, transfer } => {
+                Action::Send { peer, channel, transfer: transfer * scale[number] }
+            }
             action => action,
         };
         let step = Step {

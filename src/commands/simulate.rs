@@ -123,9 +123,11 @@ fn framework(name: Option<&str>) -> Result<Framework, Failure> {
     let Some(name) = name else { return Ok(Framework::default()) };
     let known = known();
     let names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
-    known.iter().find(|f| f.name == name).cloned().ok_or_else(|| {
-        Failure::Usage(format!("--framework {name}: there are {}", names.join(", ")))
-    })
+    known
+        .iter()
+        .find(|f| f.name == name)
+        .cloned()
+        .ok_or_else(|| Failure::Usage(format!("--framework {name}: there are {}", names.join(", "))))
 }
 
 /// The rows of the busiest of `ep` ranks, as a multiple of the mean.
@@ -140,7 +142,9 @@ fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Fail
     let loads: Vec<f64> = match load.strip_prefix("zipf=") {
         Some(exponent) => match exponent.parse::<f64>() {
             Ok(s) if (0.0..=8.0).contains(&s) => (1..=experts).map(|rank| (rank as f64).powf(-s)).collect(),
-            _ => return Err(Failure::Usage(format!("--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8"))),
+            _ => {
+                return Err(Failure::Usage(format!("--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8")));
+            }
         },
         None => read_loads(load)?,
     };
@@ -163,14 +167,17 @@ fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Fail
 }
 
 fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::Input(format!("cannot read `{path}`: {error}")))?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::Input(format!("cannot read `{path}`: {error}")))?;
     let mut loads = vec![];
     for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
         match word.parse::<f64>() {
             Ok(v) if v.is_finite() && v >= 0.0 => loads.push(v),
             _ => {
                 let shown: String = word.chars().take(40).collect();
-                return Err(Failure::Input(format!("`{path}` holds a number of tokens for each expert, not `{shown}`")));
+                return Err(Failure::Input(format!(
+                    "`{path}` holds a number of tokens for each expert, not `{shown}`"
+                )));
             }
         }
     }
@@ -199,7 +206,8 @@ fn table(model: &str, cluster: &Cluster, report: &Report) -> String {
         communication.row(vec![name.into(), seconds(exposed), seconds(total)]);
     }
     out += &communication.render();
-    let mut memory = Table::new(&["memory of stage", "weights", "gradients", "optimizer", "activations", "buffers", "peak", "at"]);
+    let mut memory =
+        Table::new(&["memory of stage", "weights", "gradients", "optimizer", "activations", "buffers", "peak", "at"]);
     for m in &report.memory_bytes {
         let bytes = |b: f64| format!("{}B", short(b));
         let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.peak].map(bytes);
@@ -207,10 +215,18 @@ fn table(model: &str, cluster: &Cluster, report: &Report) -> String {
     }
     out += &format!("\n{}", memory.render());
     let fits = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) <= cluster.device.memory_gb.0 * 1e9;
-    out += &format!("{} a device has {} GB\n\n", if fits { "It fits:" } else { "It does not fit:" }, cluster.device.memory_gb.0);
+    out += &format!(
+        "{} a device has {} GB\n\n",
+        if fits { "It fits:" } else { "It does not fit:" },
+        cluster.device.memory_gb.0
+    );
     let mut costs = Table::new(&["costs most", "takes", "without it, the step is shorter by"]);
     for cost in &report.costs {
-        costs.row(vec![cost.what.into(), seconds(cost.seconds), format!("{} ({})", seconds(cost.gives_back), percent(cost.gives_back / report.step_time_s))]);
+        costs.row(vec![
+            cost.what.into(),
+            seconds(cost.seconds),
+            format!("{} ({})", seconds(cost.gives_back), percent(cost.gives_back / report.step_time_s)),
+        ]);
     }
     out + &costs.render()
 }

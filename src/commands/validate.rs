@@ -74,7 +74,16 @@ fn table(summary: &Summary, worst: usize) -> String {
     let mut out = String::new();
     let groups = [("system", &summary.by_system), ("model", &summary.by_kind), ("size", &summary.by_size)];
     for (title, group) in groups {
-        let mut table = Table::new(&[title, "runs", "median error", "90 % below", "bias", "rank in sweeps", "memory: median", "90 %"]);
+        let mut table = Table::new(&[
+            title,
+            "runs",
+            "median error",
+            "90 % below",
+            "bias",
+            "rank in sweeps",
+            "memory: median",
+            "90 %",
+        ]);
         for (name, errors) in group {
             table.row(line(name, errors));
         }

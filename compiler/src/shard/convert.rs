@@ -49,7 +49,8 @@ impl Partitioner<'_> {
             }
             // The narrow value is sent, and widened where it arrives: what is sent is less, and attention is still recognised behind it.
             Op::Cast(_) if wanted.partial == own.partial && self.widens(value) => {
-                let layout = Layout { partial: wanted.partial.clone(), ..wanted.on(&self.whole.ty(node.operands[0]).axes) };
+                let layout =
+                    Layout { partial: wanted.partial.clone(), ..wanted.on(&self.whole.ty(node.operands[0]).axes) };
                 vec![self.form(node.operands[0], &layout)?]
             }
             Op::Merge { from, into } if own.of(*into) != wanted.of(*into) => {

@@ -89,12 +89,13 @@ pub fn predict(runs: &[Run], clusters: &[Cluster], threads: usize) -> (Vec<Row>,
 
 fn one(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Row, String> {
     let measured_s = run.step_time.ok_or("nothing is measured")?;
-    let cluster = clusters.iter().find(|c| c.is_called(&run.device)).ok_or_else(|| {
-        format!("no cluster file is called `{}`", run.device)
-    })?;
+    let cluster = clusters
+        .iter()
+        .find(|c| c.is_called(&run.device))
+        .ok_or_else(|| format!("no cluster file is called `{}`", run.device))?;
     let cluster = layout::site(run, cluster);
-    let framework = find(frameworks, &run.text);
-    let shape = Shape::of(run, run.degree("tp"))?;
+    let framework = layout::stated(run, find(frameworks, &run.text));
+    let shape = Shape::of(run, run.degree("tp") * run.degree("cp"))?;
     let strategy = layout::strategy(run, &shape, &framework)?;
     let options = Options {
         recompute: layout::recompute(run),
@@ -165,7 +166,9 @@ fn plan(shape: &Shape, strategy: &Strategy) -> Result<Plan, String> {
     };
     let check = options.check_options(true, strategy.mbs.map(u64::from), options.micro_batches);
     let accepted = forebay_dsl::load(&shape.text(), &check).map_err(|diagnostics| {
-        diagnostics.first().map_or("its model cannot be written down".to_string(), |d| format!("its model: {}", d.message))
+        diagnostics
+            .first()
+            .map_or("its model cannot be written down".to_string(), |d| format!("its model: {}", d.message))
     })?;
     let train = accepted.model;
     let models = Models { eval: train.clone(), generate: train.clone(), train };

@@ -35,8 +35,29 @@ pub struct Run {
 
 /// Columns of whole numbers.
 const NUMBERS: [&str; 23] = [
-    "layers", "dense_layers", "hidden", "ffn_hidden", "moe_ffn_hidden", "experts", "topk", "shared_experts", "heads",
-    "kv_heads", "vocab", "seq_len", "devices_per_node", "n_devices", "tp", "pp", "vpp", "ep", "etp", "cp", "dp", "mbs", "gbs",
+    "layers",
+    "dense_layers",
+    "hidden",
+    "ffn_hidden",
+    "moe_ffn_hidden",
+    "experts",
+    "topk",
+    "shared_experts",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq_len",
+    "devices_per_node",
+    "n_devices",
+    "tp",
+    "pp",
+    "vpp",
+    "ep",
+    "etp",
+    "cp",
+    "dp",
+    "mbs",
+    "gbs",
 ];
 /// Columns without which there is nothing to predict.
 const NEEDED: [&str; 8] = ["layers", "hidden", "heads", "vocab", "seq_len", "device", "n_devices", "gbs"];
@@ -76,7 +97,9 @@ pub fn read(text: &str) -> Result<(Vec<Run>, Vec<BadRow>), RunsError> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?.clone();
     if header.iter().all(str::is_empty) {
-        return Err(RunsError("the file is empty: the first line names columns such as layers, hidden, device, n_devices".into()));
+        return Err(RunsError(
+            "the file is empty: the first line names columns such as layers, hidden, device, n_devices".into(),
+        ));
     }
     for (i, name) in header.iter().enumerate() {
         if !name.is_empty() && header.iter().take(i).any(|n| n == name) {
@@ -92,7 +115,9 @@ pub fn read(text: &str) -> Result<(Vec<Run>, Vec<BadRow>), RunsError> {
         )));
     }
     if ["step_time_s", "tokens_per_s_per_device"].iter().all(|n| header.iter().all(|h| h != *n)) {
-        return Err(RunsError("there is nothing measured: a column `step_time_s` or `tokens_per_s_per_device` is missing".into()));
+        return Err(RunsError(
+            "there is nothing measured: a column `step_time_s` or `tokens_per_s_per_device` is missing".into(),
+        ));
     }
     let (mut runs, mut bad) = (vec![], vec![]);
     for record in reader.records() {

@@ -40,7 +40,7 @@ pub struct Shape {
 const GPT: [&str; 9] = ["gpt", "mpt", "bloom", "opt-", "turing", "nemotron", "starcoder", "falcon", "pythia"];
 
 impl Shape {
-    /// Reads a row; `tp` is the tensor-parallel degree, which heads and vocabulary are rounded up to.
+    /// Reads a row; `tp` is how many ranks share heads and vocabulary, which are rounded up to it.
     ///
     /// # Errors
     /// What is missing: a sentence.
@@ -140,17 +140,16 @@ impl Shape {
         let theta = if gpt { "0.0" } else { "10000.0" };
         let attention = match self.latent {
             None => format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta})"),
-            Some(l) => format!(
-                "mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})",
-                l.q, l.kv, l.nope, l.rope, l.value
-            ),
+            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
         };
         let dense = if gpt { format!("gelu_network(h, {ffn})") } else { format!("swiglu(h, {ffn})") };
         let moe = format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)");
         let network = match (experts, dense_layers) {
             (0, _) => format!("        x = x + {dense}\n"),
             (_, 0) => format!("        x = x + {moe}\n"),
-            _ => format!("        if dense {{\n            x = x + {dense}\n        }} else {{\n            x = x + {moe}\n        }}\n"),
+            _ => format!(
+                "        if dense {{\n            x = x + {dense}\n        }} else {{\n            x = x + {moe}\n        }}\n"
+            ),
         };
         let positions = if gpt { ", position[seq, d] = normal(0.02)" } else { "" };
         let embedded = if gpt { "embed[tokens, d] + position" } else { "embed[tokens, d]" };

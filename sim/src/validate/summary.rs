@@ -77,10 +77,8 @@ impl Errors {
     fn of(rows: &[&Row]) -> Errors {
         let signed: Vec<f64> = rows.iter().map(|r| r.error).collect();
         let errors: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
-        let memory: Vec<f64> = rows
-            .iter()
-            .filter_map(|r| r.measured_mem_gb.map(|m| (r.predicted_mem_gb / m - 1.0).abs()))
-            .collect();
+        let memory: Vec<f64> =
+            rows.iter().filter_map(|r| r.measured_mem_gb.map(|m| (r.predicted_mem_gb / m - 1.0).abs())).collect();
         Errors {
             rows: rows.len(),
             median_abs_error: quantile(&errors, 0.5),
