@@ -10,6 +10,7 @@ mod generate;
 mod help;
 mod profile;
 mod resume;
+mod simulate;
 mod strategy;
 mod train;
 
