@@ -143,7 +143,9 @@ fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Fail
         Some(exponent) => match exponent.parse::<f64>() {
             Ok(s) if (0.0..=8.0).contains(&s) => (1..=experts).map(|rank| (rank as f64).powf(-s)).collect(),
             _ => {
-                return Err(Failure::Usage(format!("--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8")));
+                return Err(Failure::Usage(format!(
+                    "--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8"
+                )));
             }
         },
         None => read_loads(load)?,

@@ -36,14 +36,24 @@ fn a_step_has_a_time_and_a_memory() {
 fn uneven_experts_take_longer() {
     let bench = Bench::new();
     let strategy = ["--strategy", "ep=4,dp=4,mbs=2"];
-    let time = |args: &[&str]| simulated(&bench, &[&strategy[..], args].concat())["step_time_s"].as_f64().expect("seconds");
+    let time =
+        |args: &[&str]| simulated(&bench, &[&strategy[..], args].concat())["step_time_s"].as_f64().expect("seconds");
     bench.write("load.txt", "900 10 10 10 10 10 10 10\n");
     let even = time(&[]);
     assert!(time(&["--tokens-per-expert", "zipf=1.1"]) > even);
     assert!(time(&["--tokens-per-expert", "load.txt"]) > time(&["--tokens-per-expert", "zipf=1.1"]));
     bench.write("short.txt", "1 2\n");
     let simulate = |load: &str| {
-        bench.run(&["simulate", "model.moe", "--cluster", "h100", "--strategy", "ep=4,dp=4,mbs=2", "--tokens-per-expert", load])
+        bench.run(&[
+            "simulate",
+            "model.moe",
+            "--cluster",
+            "h100",
+            "--strategy",
+            "ep=4,dp=4,mbs=2",
+            "--tokens-per-expert",
+            load,
+        ])
     };
     simulate("short.txt").fails(&["2 numbers", "8 experts"]);
     bench.write("words.txt", "many few\n");
@@ -59,9 +69,9 @@ fn cluster_files_are_diagnosed() {
     let right = include_str!("../../examples/clusters/h100.toml");
     bench.write("c.toml", right);
     with("c.toml").ok();
-    bench.write("c.toml", &right.replace("memory_gb = 80", "memory_gb = -80"));
+    bench.write("c.toml", right.replace("memory_gb = 80", "memory_gb = -80"));
     with("c.toml").fails(&["above 0", "c.toml:10", "memory_gb = -80"]);
-    bench.write("c.toml", &right.replace("cores", "coers"));
+    bench.write("c.toml", right.replace("cores", "coers"));
     with("c.toml").fails(&["unknown field `coers`", "c.toml:"]);
     bench.write("c.toml", "");
     with("c.toml").fails(&["missing field"]);
@@ -91,7 +101,10 @@ fn runs_are_compared_and_skips_are_named() {
     assert!(summary["by_system"]["ours"]["median_abs_error"].is_number());
     let whys: Vec<&str> = summary["skipped"].as_array().unwrap().iter().map(|s| s["why"].as_str().unwrap()).collect();
     assert_eq!(whys.len(), 3);
-    assert!(whys[0].contains("`Abacus`") && whys[1].contains("micro-batches") && whys[2].contains("not `four`"), "{whys:?}");
+    assert!(
+        whys[0].contains("`Abacus`") && whys[1].contains("micro-batches") && whys[2].contains("not `four`"),
+        "{whys:?}"
+    );
     assert!(bench.run(&["validate", "runs.csv"]).ok().stdout.contains("3 skipped"));
 }
 
@@ -105,7 +118,8 @@ fn tables_that_cannot_be_read_say_why() {
     with("").fails(&["empty"]);
     with("id,layers\na,2\n").fails(&["columns are missing: hidden, heads"]);
     with(RUNS.lines().next().unwrap()).fails(&["has no runs"]);
-    with(&RUNS.lines().take(1).chain(RUNS.lines().skip(4)).collect::<Vec<_>>().join("\n")).fails(&["line 2", "not `four`"]);
+    with(&RUNS.lines().take(1).chain(RUNS.lines().skip(4)).collect::<Vec<_>>().join("\n"))
+        .fails(&["line 2", "not `four`"]);
     with(&RUNS.replace(",step_time_s", ",speed")).fails(&["nothing measured"]);
     bench.run(&["validate", "nowhere.csv"]).fails(&["cannot read `nowhere.csv`"]);
 }

@@ -37,7 +37,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         return Err(format!("a batch of {batch} rows is not dp {dp} × whole micro-batches of {mbs} rows"));
     }
     let tokens = mbs * shape.seq() / u64::from(cp * tp).max(1);
-    let rows = tokens * shape.topk() * u64::from(etp);
+    let rows = tokens as f64 * shape.topk() as f64 * f64::from(etp);
     Ok(Strategy {
         dp,
         tp,
@@ -57,14 +57,14 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         } else {
             stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
         },
-        max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows as f64 * imbalance(run)).ceil() as u64),
+        max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
         ..Strategy::default()
     })
 }
 
 /// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else the last ones have less.
 fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
-    if parts <= 1 || layers % parts == 0 || layers < parts {
+    if parts <= 1 || layers.is_multiple_of(parts) || layers < parts {
         return None;
     }
     let n = parts as usize;

@@ -132,7 +132,7 @@ fn one(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Row,
 fn steady(shape: &Shape, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<Report, String> {
     let micro = strategy.micro.unwrap_or(1);
     let round = strategy.pp;
-    let full = (3 * strategy.pp * strategy.vpp).max(4).next_multiple_of(round);
+    let full = strategy.pp.saturating_mul(strategy.vpp).min(1 << 24).saturating_mul(3).max(4).next_multiple_of(round);
     let of = |micro: u32| {
         let strategy = Strategy { micro: Some(micro), ..strategy.clone() };
         simulate(&plan(shape, &strategy)?, cluster, options)

@@ -171,7 +171,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
             "" => None,
             // Tables are often written by programs that make every number a decimal.
             text => match leading(text).parse::<f64>() {
-                Ok(v) if v >= 0.0 && v.fract() == 0.0 && v <= 1e12 => Some(v as u64),
+                Ok(v) if v >= 0.0 && v.fract() == 0.0 && v <= 1e8 => Some(v as u64),
                 _ => return Err(wrong(name, "a whole number")),
             },
         };

@@ -78,14 +78,14 @@ impl Shape {
         };
         // Key heads that are fewer than tensor-parallel ranks are there on several of them.
         shape.kv_heads = match shape.kv_heads {
-            n if n % tp == 0 => n,
-            n if tp % n == 0 => tp,
+            n if n.is_multiple_of(tp) => n,
+            n if tp.is_multiple_of(n) => tp,
             _ => shape.heads,
         };
-        if shape.heads % shape.kv_heads != 0 {
+        if !shape.heads.is_multiple_of(shape.kv_heads) {
             shape.kv_heads = shape.heads;
         }
-        if shape.vocab % tp != 0 {
+        if !shape.vocab.is_multiple_of(tp) {
             shape.vocab = shape.vocab.next_multiple_of(128 * tp);
         }
         shape.gpt = shape.is_gpt(run, &text);
