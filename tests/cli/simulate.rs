@@ -33,15 +33,16 @@ fn a_step_has_a_time_and_a_memory() {
 }
 
 #[test]
-fn uneven_experts_take_longer() {
+fn uneven_experts_exchange_for_longer() {
     let bench = Bench::new();
     let strategy = ["--strategy", "ep=4,dp=4,mbs=2"];
-    let time =
-        |args: &[&str]| simulated(&bench, &[&strategy[..], args].concat())["step_time_s"].as_f64().expect("seconds");
+    let time = |args: &[&str]| {
+        simulated(&bench, &[&strategy[..], args].concat())["total_comm_s"]["ep"].as_f64().expect("seconds")
+    };
     bench.write("load.txt", "900 10 10 10 10 10 10 10\n");
-    let even = time(&[]);
-    assert!(time(&["--tokens-per-expert", "zipf=1.1"]) > even);
-    assert!(time(&["--tokens-per-expert", "load.txt"]) > time(&["--tokens-per-expert", "zipf=1.1"]));
+    let even = exchange(&[]);
+    assert!(exchange(&["--tokens-per-expert", "zipf=1.1"]) > even);
+    assert!(exchange(&["--tokens-per-expert", "load.txt"]) > exchange(&["--tokens-per-expert", "zipf=1.1"]));
     bench.write("short.txt", "1 2\n");
     let simulate = |load: &str| {
         bench.run(&[
@@ -70,7 +71,7 @@ fn cluster_files_are_diagnosed() {
     bench.write("c.toml", right);
     with("c.toml").ok();
     bench.write("c.toml", right.replace("memory_gb = 80", "memory_gb = -80"));
-    with("c.toml").fails(&["above 0", "c.toml:10", "memory_gb = -80"]);
+    with("c.toml").fails(&["above 0", "c.toml:9", "memory_gb = -80"]);
     bench.write("c.toml", right.replace("cores", "coers"));
     with("c.toml").fails(&["unknown field `coers`", "c.toml:"]);
     bench.write("c.toml", "");
