@@ -36,8 +36,9 @@ fn a_step_has_a_time_and_a_memory() {
 fn uneven_experts_exchange_for_longer() {
     let bench = Bench::new();
     let strategy = ["--strategy", "ep=4,dp=4,mbs=2"];
-    let time = |args: &[&str]| {
-        simulated(&bench, &[&strategy[..], args].concat())["total_comm_s"]["ep"].as_f64().expect("seconds")
+    let exchange = |args: &[&str]| {
+        let report = simulated(&bench, &[&strategy[..], args].concat());
+        report["total_comm_s"]["ep"].as_f64().expect("seconds")
     };
     bench.write("load.txt", "900 10 10 10 10 10 10 10\n");
     let even = exchange(&[]);
