@@ -143,7 +143,7 @@ impl Cluster {
             return self.unfused_attention(attended, kernel);
         }
         let Attended { problems, queries, head, flops, bytes, .. } = *attended;
-        // Older kernels, as parts of the newest: the figures of arXiv 2307.08691 (A100: 1 to 1.7-2) and 2407.08608 (H100: 350-400 against 600-740).
+        // Older kernels, as parts of the newest: round numbers after what arXiv 2307.08691 and 2407.08608 report, not fitted.
         let generation = match generation {
             Generation::Flash1 => 0.50,
             Generation::Flash2 => {

@@ -9,7 +9,7 @@ use forebay_compiler::shard::{CpAlgo, Strategy};
 use forebay_cost::cluster::{NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
 
-/// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean (load figures of arXiv 2412.19437, figure 9: 1.1 to 1.4).
+/// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean: an assumption.
 const REAL_ROUTING: f64 = 1.2;
 
 /// The strategy.
@@ -205,8 +205,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     framework
 }
 
-/// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired (41.25 to 31.31 s of Qwen3-30B on 16 devices:
-/// Megatron-Bridge's documentation).
+/// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
 const PAIRED: f64 = 0.6;
 
 /// Rows of the busiest rank.
