@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod cluster;
 mod commands;
 mod failure;
 mod model;
@@ -51,6 +52,8 @@ enum Command {
     Rules(commands::rules::Args),
     Schedule(commands::schedule::Args),
     Explain(commands::explain::Args),
+    Simulate(commands::simulate::Args),
+    Validate(commands::validate::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
 }
@@ -70,6 +73,8 @@ fn main() -> ExitCode {
         Command::Rules(args) => commands::rules::rules(args),
         Command::Schedule(args) => commands::schedule::schedule(args),
         Command::Explain(args) => commands::explain::explain(args),
+        Command::Simulate(args) => commands::simulate::simulate(args),
+        Command::Validate(args) => commands::validate::validate(args),
         Command::Plan(command) => commands::plan::plan(command),
     });
     match result {

@@ -11,4 +11,6 @@ pub mod rules;
 pub mod run;
 pub mod schedule;
 pub mod sharding;
+pub mod simulate;
 pub mod train;
+pub mod validate;

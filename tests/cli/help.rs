@@ -6,9 +6,10 @@ use crate::Bench;
 fn every_command_explains_itself() {
     let bench = Bench::new();
     let help = bench.run(&["--help"]).ok().stdout;
-    for command in
-        ["train", "run", "generate", "bench", "check", "fmt", "compile", "explain", "rules", "schedule", "plan"]
-    {
+    for command in [
+        "train", "run", "generate", "bench", "check", "fmt", "compile", "explain", "rules", "schedule", "plan",
+        "simulate", "validate",
+    ] {
         assert!(help.contains(&format!("  {command} ")), "{help}");
         let own = bench.run(&[command, "--help"]).ok().stdout;
         assert!(own.contains("Usage: forebay ") && (command == "plan" || own.contains("Examples:")), "{own}");

@@ -11,6 +11,7 @@ mod help;
 mod profile;
 mod resume;
 mod schedule;
+mod simulate;
 mod strategy;
 mod train;
 

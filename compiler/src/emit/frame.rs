@@ -76,26 +76,80 @@ fn max_live(intervals: &[Interval]) -> u64 {
 /// Each interval in turn at the lowest offset where nothing placed before is in its way.
 fn first_fit(intervals: &[Interval], order: &[usize]) -> Vec<u64> {
     let mut offsets = vec![0; intervals.len()];
-    // Placed intervals by offset.
-    let mut placed: Vec<usize> = Vec::with_capacity(intervals.len());
+    let mut placed = Lives::new(intervals);
+    let mut met = vec![];
     for &i in order {
         let this = intervals[i];
+        placed.meeting(this, &mut met);
+        met.sort_unstable_by_key(|&p| offsets[p as usize]);
         let mut offset = 0;
-        for &p in &placed {
-            let other = intervals[p];
-            if other.start > this.end || this.start > other.end {
-                continue;
-            }
+        for &p in &met {
+            let p = p as usize;
             if offsets[p] >= offset + align(this.bytes) {
                 break;
             }
-            offset = offset.max(offsets[p] + align(other.bytes));
+            offset = offset.max(offsets[p] + align(intervals[p].bytes));
         }
         offsets[i] = offset;
-        let at = placed.partition_point(|&p| offsets[p] <= offset);
-        placed.insert(at, i);
+        placed.insert(i, this);
     }
     offsets
+}
+
+/// Intervals by the time of their lives: finds those that meet another without looking at all of them.
+///
+/// Those that are alive at a moment are on the path to it in a segment tree; those that begin later are listed by their begin.
+struct Lives {
+    /// The moments at which intervals start, sorted: what lies between two of them makes no difference.
+    moments: Vec<u32>,
+    beginning: Vec<Vec<u32>>,
+    tree: Vec<Vec<u32>>,
+}
+
+impl Lives {
+    fn new(intervals: &[Interval]) -> Lives {
+        let mut moments: Vec<u32> = intervals.iter().map(|i| i.start).collect();
+        moments.sort_unstable();
+        moments.dedup();
+        let n = moments.len();
+        Lives { moments, beginning: vec![vec![]; n], tree: vec![vec![]; 2 * n.max(1)] }
+    }
+
+    /// The moments of a life, half-open.
+    fn span(&self, life: Interval) -> (usize, usize) {
+        (self.moments.partition_point(|&m| m < life.start), self.moments.partition_point(|&m| m <= life.end))
+    }
+
+    fn insert(&mut self, number: usize, life: Interval) {
+        let (from, to) = self.span(life);
+        self.beginning[from].push(number as u32);
+        let (mut low, mut high) = (from + self.moments.len(), to + self.moments.len());
+        while low < high {
+            if low % 2 == 1 {
+                self.tree[low].push(number as u32);
+                low += 1;
+            }
+            if high % 2 == 1 {
+                high -= 1;
+                self.tree[high].push(number as u32);
+            }
+            (low, high) = (low / 2, high / 2);
+        }
+    }
+
+    /// All that are alive at some moment of a life.
+    fn meeting(&self, life: Interval, met: &mut Vec<u32>) {
+        met.clear();
+        let (from, to) = self.span(life);
+        let mut node = from + self.moments.len();
+        while node > 0 {
+            met.extend(&self.tree[node]);
+            node /= 2;
+        }
+        for beginning in &self.beginning[from + 1..to] {
+            met.extend(beginning);
+        }
+    }
 }
 
 /// What placing the frame's buffers gave.

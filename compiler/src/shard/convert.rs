@@ -47,6 +47,12 @@ impl Partitioner<'_> {
                     .map(|(l, &o)| self.form(o, &l))
                     .collect::<Result<Vec<_>, _>>()?
             }
+            // The narrow value is sent, and widened where it arrives: what is sent is less, and attention is still recognised behind it.
+            Op::Cast(_) if wanted.partial == own.partial && self.widens(value) => {
+                let layout =
+                    Layout { partial: wanted.partial.clone(), ..wanted.on(&self.whole.ty(node.operands[0]).axes) };
+                vec![self.form(node.operands[0], &layout)?]
+            }
             Op::Merge { from, into } if own.of(*into) != wanted.of(*into) => {
                 let parts = from.clone();
                 let positions = parts.iter().copied().find(|&a| self.is_positions(a)).unwrap_or(parts[0]);
@@ -68,6 +74,12 @@ impl Partitioner<'_> {
         }
         let value = self.emit(value, &joint, &operands);
         Ok(Some(Form { layout: wanted.clone(), value }))
+    }
+
+    /// Has a cast's result more bytes than its operand?
+    fn widens(&self, cast: ValueId) -> bool {
+        let bytes = |value: ValueId| self.whole.ty(value).dtype.bytes();
+        bytes(cast) > bytes(self.whole.node(cast).operands[0])
     }
 
     /// A value converted from the layout that its op gave it, or from one that needs less.

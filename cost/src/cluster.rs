@@ -1,0 +1,319 @@
+//! Cluster files: TOML, every number with its unit in its name.
+//!
+//! What a vendor states stands in `[device]` and `[[tier]]`, each table with the source of its numbers. What was fitted to measurements stands in
+//! `[calibrated]`, so that the two are never mixed up.
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use std::fmt;
+use std::ops::Range;
+
+/// A cluster: many of one device, and the network between them.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// What people call it.
+    pub name: String,
+    /// Other names of the device, as measured runs give them.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// The datasheet.
+    pub device: Device,
+    /// Fitted to measurements.
+    pub calibrated: Calibrated,
+    /// The network, from the nearest devices outwards.
+    #[serde(rename = "tier")]
+    pub tiers: Vec<Tier>,
+}
+
+/// What the vendor says of one device.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// The product.
+    pub name: String,
+    /// Cores that each do a tile of a product: streaming multiprocessors, AI cores.
+    pub cores: Count,
+    /// Dense matrix-product peaks, TFLOP/s.
+    pub cube: Peaks,
+    /// Peak of the vector units in f32, TFLOP/s.
+    pub vector_tflops: Positive,
+    /// Device memory, GB (10⁹ bytes).
+    pub memory_gb: Positive,
+    /// Its bandwidth, GB/s.
+    pub memory_gbps: Positive,
+    /// Last-level cache, MB.
+    pub cache_mb: Positive,
+    /// Where these numbers are from.
+    pub source: String,
+}
+
+/// Dense matrix-product peaks, TFLOP/s.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peaks {
+    /// bf16 and fp16.
+    pub bf16: Positive,
+    /// f32 inputs (TF32 where the device has it).
+    pub f32: Positive,
+    /// fp8, where the device has it.
+    #[serde(default)]
+    pub fp8: Option<Positive>,
+}
+
+/// Numbers that no datasheet has: at most eight for a family of devices.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibrated {
+    /// The part of the peak that a large product sustains: power limits and issue slots.
+    pub product_efficiency: Share,
+    /// Depth (elements of K) that filling and draining a tile's pipeline costs.
+    pub product_depth: NonNegative,
+    /// The part of the peak that the device's newest attention kernel sustains forwards, long sequences, heads of 128.
+    pub attention_efficiency: Share,
+    /// The part of the memory bandwidth that streaming kernels sustain.
+    pub memory_efficiency: Share,
+    /// Start and end of a kernel on the device, µs.
+    pub kernel_us: NonNegative,
+    /// The part of the bandwidth that collectives sustain on the first tier.
+    pub link_efficiency: Share,
+    /// The part of the bandwidth that collectives sustain on the other tiers.
+    pub network_efficiency: Share,
+    /// How much longer work takes per second of communication that runs beside it.
+    pub overlap_slowdown: NonNegative,
+}
+
+/// A tier of the network: devices that reach each other at one speed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// `node`, `supernode`, `rail`, …
+    pub name: String,
+    /// How many devices one domain of this tier has; absent for the last.
+    #[serde(default)]
+    pub devices: Option<Count>,
+    /// Per device and direction, GB/s.
+    pub gbps: Positive,
+    /// Of one step of a collective, µs.
+    pub latency_us: NonNegative,
+    /// Where these numbers are from.
+    pub source: String,
+}
+
+/// A number above 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Positive(pub f64);
+
+/// A number of at least 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NonNegative(pub f64);
+
+/// Above 0, at most 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share(pub f64);
+
+/// A whole number of at least 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Count(pub u32);
+
+/// The largest number that a cluster file may hold: beyond it a unit is wrong.
+const LARGEST: f64 = 1e9;
+
+macro_rules! checked {
+    ($name:ident, $what:literal, $test:expr) => {
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let value = f64::deserialize(deserializer)?;
+                let test: fn(f64) -> bool = $test;
+                if value.is_finite() && value <= LARGEST && test(value) {
+                    Ok($name(value))
+                } else {
+                    Err(D::Error::custom(format!("this must be {}, not {value}", $what)))
+                }
+            }
+        }
+    };
+}
+
+checked!(Positive, "a number above 0 (and at most 10⁹)", |v| v > 0.0);
+checked!(NonNegative, "a number of at least 0 (and at most 10⁹)", |v| v >= 0.0);
+checked!(Share, "above 0 and at most 1", |v| v > 0.0 && v <= 1.0);
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = i64::deserialize(deserializer)?;
+        match u32::try_from(value) {
+            Ok(n @ 1..=16_777_216) => Ok(Count(n)),
+            _ => Err(D::Error::custom(format!("this must be a whole number from 1 to 16,777,216, not {value}"))),
+        }
+    }
+}
+
+/// What is wrong with a cluster file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterError {
+    /// A sentence.
+    pub message: String,
+    /// Where: bytes of the text.
+    pub span: Option<Range<usize>>,
+    /// What would work, where that is known.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for ClusterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.help.as_ref().map_or(Ok(()), |help| write!(f, "\n  = help: {help}"))
+    }
+}
+
+impl std::error::Error for ClusterError {}
+
+impl Cluster {
+    /// Reads a cluster file.
+    ///
+    /// # Errors
+    /// Text that is no TOML, unknown or missing keys, numbers out of range, tiers that do not nest.
+    pub fn parse(text: &str) -> Result<Cluster, ClusterError> {
+        let cluster: Cluster = toml::from_str(text).map_err(|error| ClusterError {
+            message: error.message().lines().next().unwrap_or("this is not a cluster file").to_string(),
+            span: error.span(),
+            help: Some("examples/clusters has files to start from".to_string()),
+        })?;
+        cluster.check(text)?;
+        Ok(cluster)
+    }
+
+    /// Tiers nest: each has a whole number of domains of the one before it, and the last has no end.
+    fn check(&self, text: &str) -> Result<(), ClusterError> {
+        let at_tier = |n: usize| {
+            let start = text.match_indices("[[tier]]").nth(n).map_or(0, |(at, _)| at);
+            Some(start..(start + "[[tier]]".len()).min(text.len()))
+        };
+        let wrong = |n: usize, message: String, help: &str| {
+            Err(ClusterError { message, span: at_tier(n), help: Some(help.to_string()) })
+        };
+        let Some(last) = self.tiers.len().checked_sub(1) else {
+            return wrong(
+                0,
+                "a cluster has at least one [[tier]]".into(),
+                "add a [[tier]] with name, gbps and latency_us",
+            );
+        };
+        let mut inner = 1;
+        for (n, tier) in self.tiers.iter().enumerate() {
+            match tier.devices {
+                None if n < last => {
+                    return wrong(
+                        n,
+                        format!("tier `{}` must say how many devices it has: only the last has no end", tier.name),
+                        "add `devices = …`",
+                    );
+                }
+                Some(Count(devices)) if devices < inner || devices % inner != 0 => {
+                    return wrong(
+                        n,
+                        format!(
+                            "tier `{}` has {devices} devices, which is not a multiple of the {inner} of the tier inside of it",
+                            tier.name
+                        ),
+                        "tiers are listed from the nearest devices outwards",
+                    );
+                }
+                Some(Count(devices)) => inner = devices,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Devices of one domain of a tier; everything for the last.
+    pub fn domain(&self, tier: usize) -> u64 {
+        self.tiers.get(tier).and_then(|t| t.devices).map_or(u64::MAX, |n| u64::from(n.0))
+    }
+
+    /// Devices of a node: a domain of the first tier.
+    pub fn node(&self) -> u64 {
+        self.domain(0)
+    }
+
+    /// Is this what a measured run calls the device? Upper and lower case are the same, and what follows in brackets does not count.
+    pub fn is_called(&self, device: &str) -> bool {
+        let plain = |name: &str| name.trim().to_lowercase();
+        let names = self.aliases.iter().chain([&self.name, &self.device.name]);
+        names.map(|n| plain(n)).any(|name| name == plain(device))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) const SMALL: &str = r#"
+name = "small"
+[device]
+name = "D"
+cores = 4
+vector_tflops = 1
+memory_gb = 16
+memory_gbps = 100
+cache_mb = 1
+source = "a test"
+cube = { bf16 = 10, f32 = 5 }
+[calibrated]
+product_efficiency = 1.0
+product_depth = 0
+attention_efficiency = 0.5
+memory_efficiency = 1.0
+kernel_us = 0
+link_efficiency = 1.0
+network_efficiency = 1.0
+overlap_slowdown = 0
+[[tier]]
+name = "node"
+devices = 4
+gbps = 100
+latency_us = 0
+source = "a test"
+[[tier]]
+name = "net"
+gbps = 10
+latency_us = 0
+source = "a test"
+"#;
+
+    fn error(from: &str, to: &str) -> (String, String) {
+        let text = SMALL.replacen(from, to, 1);
+        let error = Cluster::parse(&text).expect_err("it is wrong");
+        (error.message, error.span.map_or(String::new(), |s| text[s].to_string()))
+    }
+
+    #[test]
+    fn a_file_is_read() {
+        let cluster = Cluster::parse(SMALL).expect("it is right");
+        assert_eq!((cluster.node(), cluster.domain(1)), (4, u64::MAX));
+        assert!(cluster.is_called("d") && !cluster.is_called("e"));
+    }
+
+    #[test]
+    fn mistakes_are_named_where_they_are() {
+        assert_eq!(
+            error("cores = 4", "cores = 0"),
+            ("this must be a whole number from 1 to 16,777,216, not 0".into(), "0".into())
+        );
+        assert_eq!(
+            error("memory_gb = 16", "memory_gb = -16"),
+            ("this must be a number above 0 (and at most 10⁹), not -16".into(), "-16".into())
+        );
+        assert_eq!(error("memory_gbps = 100", "memory_gbps = nan").1, "nan");
+        assert_eq!(error("memory_gbps = 100", "memory_gbps = 1e15").1, "1e15");
+        assert_eq!(error("link_efficiency = 1.0", "link_efficiency = 95").1, "95");
+        assert!(error("cores = 4", "coers = 4").0.contains("unknown field `coers`"));
+        assert!(error("\ngbps = 100\n", "\n").0.contains("missing field"));
+        assert_eq!(
+            error("devices = 4\n", ""),
+            ("tier `node` must say how many devices it has: only the last has no end".into(), "[[tier]]".into())
+        );
+        assert!(Cluster::parse("").is_err() && Cluster::parse("\u{0}[[[").is_err());
+    }
+}

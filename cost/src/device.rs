@@ -1,0 +1,236 @@
+//! The time of a kernel on one device, in seconds.
+//!
+//! Everything is the longer of arithmetic and traffic, plus the start of a kernel. Arithmetic runs at a part of the peak that depends on the shape: products are
+//! cut into tiles, tiles run in waves over the cores, and a wave that is not full costs as much as one that is.
+
+use crate::cluster::Cluster;
+
+/// Element type of a product's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// f32.
+    F32,
+    /// bf16 or fp16.
+    Bf16,
+    /// fp8 with one scale for a tensor or a row.
+    Fp8,
+    /// fp8 with a scale for each block of 32.
+    Mxfp8,
+}
+
+/// `groups` products of (m × k) · (k × n).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// Independent products.
+    pub groups: f64,
+    /// Rows of each.
+    pub m: f64,
+    /// Columns of each.
+    pub n: f64,
+    /// Summed length.
+    pub k: f64,
+    /// Bytes of memory that must be read and written in all.
+    pub bytes: f64,
+    /// Type of the inputs.
+    pub precision: Precision,
+}
+
+/// Which attention kernels software of a time used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Generation {
+    /// Products, softmax and masks as kernels of their own, scores in memory (before 2022).
+    Unfused,
+    /// FlashAttention (arXiv 2205.14135).
+    Flash1,
+    /// FlashAttention-2 (arXiv 2307.08691).
+    Flash2,
+    /// The device's newest: FlashAttention-3 (arXiv 2407.08608), cuDNN, vendor kernels.
+    Newest,
+}
+
+/// Forward or backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttentionKernel {
+    /// Scores, softmax and values.
+    Forward,
+    /// Their gradients.
+    Backward,
+}
+
+/// An attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attended {
+    /// Independent problems: rows × heads.
+    pub problems: f64,
+    /// Queries of each.
+    pub queries: f64,
+    /// Keys of each.
+    pub keys: f64,
+    /// Elements of a head.
+    pub head: f64,
+    /// FLOPs, of visible keys only.
+    pub flops: f64,
+    /// Bytes of queries, keys, values and results.
+    pub bytes: f64,
+}
+
+/// Tiles that libraries choose from: rows, columns, and the part of a large tile's rate that they reach (less reuse of operands).
+const TILES: [(f64, f64, f64); 5] =
+    [(256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 0.92), (128.0, 64.0, 0.75), (64.0, 64.0, 0.55)];
+/// Parts that the summed dimension may be cut into, so that more cores have work.
+const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
+/// What scaling to fp8 costs a product: reading bf16 once and writing fp8, bytes an element of the inputs; amortised by caching of weights.
+const CAST_BYTES: f64 = 3.0;
+
+impl Cluster {
+    /// Peak of products, FLOP/s.
+    pub fn peak(&self, precision: Precision) -> f64 {
+        let cube = &self.device.cube;
+        let tflops = match precision {
+            Precision::F32 => cube.f32.0,
+            Precision::Bf16 => cube.bf16.0,
+            Precision::Fp8 | Precision::Mxfp8 => cube.fp8.map_or(cube.bf16.0, |p| p.0),
+        };
+        tflops * 1e12
+    }
+
+    /// Bandwidth that streaming kernels get, bytes/s.
+    pub fn memory_rate(&self) -> f64 {
+        self.device.memory_gbps.0 * 1e9 * self.calibrated.memory_efficiency.0
+    }
+
+    /// Start and end of a kernel on the device, seconds.
+    pub fn kernel_start(&self) -> f64 {
+        self.calibrated.kernel_us.0 * 1e-6
+    }
+
+    /// Seconds of products.
+    pub fn product(&self, product: &Product) -> f64 {
+        let Product { groups, m, n, k, bytes, precision } = *product;
+        if groups * m * n * k <= 0.0 {
+            return 0.0;
+        }
+        let cores = f64::from(self.device.cores.0);
+        let calibrated = &self.calibrated;
+        let rate = self.peak(precision) * calibrated.product_efficiency.0 / cores;
+        let depth = calibrated.product_depth.0;
+        let mut best = f64::INFINITY;
+        for (rows, columns, reuse) in TILES {
+            let tiles = groups * (m / rows).ceil() * (n / columns).ceil();
+            for parts in SPLITS {
+                let waves = (tiles * parts / cores).ceil();
+                let of_tile = 2.0 * rows * columns * (k / parts + depth) / (rate * reuse);
+                // Parts are added up in memory: written and read once more, in f32.
+                let sum = if parts > 1.0 { 8.0 * parts * groups * m * n / self.memory_rate() } else { 0.0 };
+                best = best.min(waves * of_tile + sum);
+            }
+        }
+        let cast = match precision {
+            Precision::Fp8 | Precision::Mxfp8 => CAST_BYTES * groups * m * k / self.memory_rate(),
+            Precision::F32 | Precision::Bf16 => 0.0,
+        };
+        best.max(bytes / self.memory_rate()) + cast + self.kernel_start()
+    }
+
+    /// Seconds of work on the vector units: the longer of traffic and arithmetic.
+    pub fn vector(&self, flops: f64, bytes: f64) -> f64 {
+        (bytes / self.memory_rate()).max(flops / (self.device.vector_tflops.0 * 1e12)) + self.kernel_start()
+    }
+
+    /// Seconds of an attention.
+    pub fn attention(&self, attended: &Attended, kernel: AttentionKernel, generation: Generation) -> f64 {
+        if generation == Generation::Unfused {
+            return self.unfused_attention(attended, kernel);
+        }
+        let Attended { problems, queries, head, flops, bytes, .. } = *attended;
+        // Older kernels, as parts of the newest: round numbers after what arXiv 2307.08691 and 2407.08608 report, not fitted.
+        let generation = match generation {
+            Generation::Flash1 => 0.50,
+            Generation::Flash2 => {
+                if self.device.cube.fp8.is_some() {
+                    0.62
+                } else {
+                    1.0
+                }
+            }
+            Generation::Newest | Generation::Unfused => 1.0,
+        };
+        let direction = match kernel {
+            AttentionKernel::Forward => 1.0,
+            AttentionKernel::Backward => 0.80,
+        };
+        // Narrow heads leave more softmax for each product; short rows have fewer blocks of keys to hide it behind.
+        let narrow = head / (head + 40.0) * (168.0 / 128.0);
+        let short = queries / (queries + 256.0);
+        let cores = f64::from(self.device.cores.0);
+        let blocks = problems * (queries / 128.0).ceil();
+        let full = blocks / ((blocks / cores).ceil() * cores);
+        let rate = self.peak(Precision::Bf16) * self.calibrated.attention_efficiency.0 * generation * direction;
+        (flops / (rate * narrow.min(1.1) * short * full.max(0.05))).max(bytes / self.memory_rate())
+            + self.kernel_start()
+    }
+
+    /// Products, scale and mask, softmax, dropout as kernels of their own: all scores (masked ones too) go through memory in half precision.
+    fn unfused_attention(&self, attended: &Attended, kernel: AttentionKernel) -> f64 {
+        let Attended { problems, queries, keys, head, .. } = *attended;
+        let scores = problems * queries * keys;
+        let (products, passes) = match kernel {
+            AttentionKernel::Forward => (2.0, 5.0),
+            AttentionKernel::Backward => (4.0, 6.0),
+        };
+        let one = Product {
+            groups: problems,
+            m: queries,
+            n: keys,
+            k: head,
+            bytes: 2.0 * (scores + problems * (queries + keys) * head),
+            precision: Precision::Bf16,
+        };
+        products * self.product(&one) + passes * 2.0 * scores / self.memory_rate() + 3.0 * self.kernel_start()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster() -> Cluster {
+        Cluster::parse(include_str!("../../examples/clusters/h100.toml")).expect("a cluster file")
+    }
+
+    fn product(m: f64, n: f64, k: f64) -> Product {
+        Product { groups: 1.0, m, n, k, bytes: 2.0 * (m * k + k * n + m * n), precision: Precision::Bf16 }
+    }
+
+    #[test]
+    fn a_started_wave_costs_a_whole_one() {
+        let cluster = cluster();
+        // 132 cores: 132 tiles of 128 × 256 are one wave, 133 are two.
+        let one = cluster.product(&product(128.0 * 12.0, 256.0 * 11.0, 65536.0));
+        let more = cluster.product(&product(128.0 * 12.0, 256.0 * 11.0 + 1.0, 65536.0));
+        assert!(more > one * 1.05, "{one} {more}");
+    }
+
+    #[test]
+    fn large_products_reach_the_sustained_rate_and_small_ones_do_not() {
+        let cluster = cluster();
+        let share = |m: f64, n: f64, k: f64| {
+            2.0 * m * n * k / cluster.product(&product(m, n, k)) / cluster.peak(Precision::Bf16)
+        };
+        let sustained = cluster.calibrated.product_efficiency.0;
+        assert!((0.9..=1.0).contains(&(share(16384.0, 16384.0, 16384.0) / sustained)));
+        assert!(share(4096.0, 4096.0, 4096.0) < share(16384.0, 16384.0, 16384.0));
+        assert!(share(64.0, 4096.0, 4096.0) < 0.3);
+    }
+
+    #[test]
+    fn more_bandwidth_is_never_slower() {
+        let slow = cluster();
+        let mut fast = slow.clone();
+        fast.device.memory_gbps.0 *= 2.0;
+        for m in [1.0, 100.0, 5000.0] {
+            assert!(fast.product(&product(m, 512.0, 4096.0)) <= slow.product(&product(m, 512.0, 4096.0)));
+            assert!(fast.vector(m, m * 1e6) <= slow.vector(m, m * 1e6));
+        }
+    }
+}

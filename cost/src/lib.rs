@@ -1,0 +1,13 @@
+//! What work costs on a cluster, in seconds.
+//!
+//! [`cluster`] is what a cluster file says: a device, its datasheet, the tiers of the network, and a few calibrated numbers. [`device`] turns that into the
+//! time of a kernel, [`network`] into the time of a collective. Nothing here knows plans, models or files; `docs/cost-model.md` explains every term.
+
+pub mod cluster;
+pub mod device;
+pub mod known;
+pub mod network;
+
+pub use cluster::{Cluster, ClusterError};
+pub use device::{Attended, AttentionKernel, Generation, Precision, Product};
+pub use network::{Collective, Group};

@@ -1,0 +1,201 @@
+//! The time of collectives, in seconds.
+//!
+//! A group has some members in each domain of each tier: 16 ranks, 8 to a node, are `[8, 16]`. Every device has its own link to each tier, so a ring through
+//! nodes with k members each uses k links between nodes:
+//!
+//! ```text
+//! bandwidth of a ring = min(link of the first tier, k₀ · link of the second, k₁ · link of the third, …)      tiers that it crosses
+//! ```
+
+use crate::cluster::Cluster;
+
+/// What a group does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// Everyone gets everyone's array; `bytes` are those of the whole.
+    AllGather,
+    /// Everyone gets a piece of the sum; `bytes` are those of the whole.
+    ReduceScatter,
+    /// Everyone gets the sum; `bytes` are those of the array.
+    AllReduce,
+    /// A piece from each to each; `bytes` are what one rank gives, its own piece included.
+    AllToAll,
+}
+
+/// Where the members of a group are: how many of them share a domain of each tier with one of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    /// All members.
+    pub ranks: u64,
+    /// Members in one domain of each tier, from the nearest outwards; not falling, the last is `ranks`.
+    pub members: Vec<u64>,
+}
+
+impl Group {
+    /// The group of a rank over dimensions of (size, stride), ranks being numbered so that neighbours are near. Domains are runs of ranks.
+    pub fn new(cluster: &Cluster, dims: &[(u64, u64)]) -> Group {
+        let ranks = dims.iter().map(|d| d.0).product::<u64>().max(1);
+        let last = cluster.tiers.len().saturating_sub(1);
+        let inside = |tier: usize| if tier == last { ranks } else { members_below(dims, cluster.domain(tier)) };
+        Group { ranks, members: (0..cluster.tiers.len()).map(inside).collect() }
+    }
+}
+
+/// How many sums of coordinates × strides are below a limit. The dimensions are those of one mesh: sorted by stride, each stride is a multiple of the extent of those below.
+fn members_below(dims: &[(u64, u64)], limit: u64) -> u64 {
+    let mut dims: Vec<(u64, u64)> = dims.to_vec();
+    dims.sort_by_key(|d| d.1);
+    dims.iter().map(|&(size, stride)| size.min(limit.div_ceil(stride.max(1))).max(1)).product()
+}
+
+impl Cluster {
+    /// Bandwidth that one device's collectives get from a tier, bytes/s.
+    fn tier_rate(&self, tier: usize) -> f64 {
+        let calibrated = &self.calibrated;
+        let efficiency = if tier == 0 { calibrated.link_efficiency.0 } else { calibrated.network_efficiency.0 };
+        self.tiers[tier].gbps.0 * 1e9 * efficiency
+    }
+
+    fn latency(&self, tier: usize) -> f64 {
+        self.tiers[tier].latency_us.0 * 1e-6
+    }
+
+    /// For each tier that a group crosses: (tier, members inside of the domain below it, parts of a domain of it).
+    fn crossed<'a>(&'a self, group: &'a Group) -> impl Iterator<Item = (usize, f64, f64)> + 'a {
+        (0..self.tiers.len()).filter_map(move |tier| {
+            let below = if tier == 0 { 1 } else { group.members[tier - 1] };
+            let here = group.members[tier];
+            (here > below).then(|| (tier, below as f64, (here / below.max(1)) as f64))
+        })
+    }
+
+    /// Bandwidth of a ring through the group, bytes/s.
+    fn ring_rate(&self, group: &Group) -> f64 {
+        self.crossed(group).map(|(tier, below, _)| below * self.tier_rate(tier)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Latency of once round the ring: between domains, a step for each of them.
+    fn ring_latency(&self, group: &Group) -> f64 {
+        self.crossed(group).map(|(tier, _, parts)| (parts - 1.0) * self.latency(tier)).sum()
+    }
+
+    /// Latency of a tree over the group.
+    fn tree_latency(&self, group: &Group) -> f64 {
+        self.crossed(group).map(|(tier, _, parts)| parts.log2().ceil() * self.latency(tier)).sum()
+    }
+
+    /// Seconds of a collective of `bytes`.
+    pub fn collective(&self, kind: Collective, group: &Group, bytes: f64) -> f64 {
+        if group.ranks <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let n = group.ranks as f64;
+        let passing = bytes * (n - 1.0) / n;
+        let start = self.kernel_start();
+        match kind {
+            Collective::AllGather | Collective::ReduceScatter => {
+                start + passing / self.ring_rate(group) + self.ring_latency(group)
+            }
+            Collective::AllReduce => {
+                // A ring passes everything twice; a tree too, at nearly the bandwidth, with a latency that grows with the logarithm (NCCL 2.4's double trees).
+                let ring = 2.0 * passing / self.ring_rate(group) + 2.0 * self.ring_latency(group);
+                let tree = 2.0 * bytes / (0.9 * self.ring_rate(group)) + 2.0 * self.tree_latency(group);
+                start + ring.min(tree)
+            }
+            Collective::AllToAll => self.rows(group, bytes, 1.0),
+        }
+    }
+
+    /// Seconds of an all-to-all in which a rank gives `bytes`, and only a part of them (`outside`) goes beyond the first tier: tokens for several experts of a node.
+    ///
+    /// Each rank sends to all others at once; what goes over different tiers goes at the same time.
+    pub fn rows(&self, group: &Group, bytes: f64, outside: f64) -> f64 {
+        if group.ranks <= 1 || bytes <= 0.0 {
+            return 0.0;
+        }
+        let over = self.crossed(group).map(|(tier, _, parts)| {
+            let members = group.members[tier] as f64;
+            let share = (members - members / parts) / group.ranks as f64 * if tier == 0 { 1.0 } else { outside };
+            bytes * share / self.tier_rate(tier) + self.latency(tier)
+        });
+        self.kernel_start() + over.fold(0.0, f64::max)
+    }
+
+    /// Seconds of a message between two ranks, so many ranks apart.
+    pub fn message(&self, distance: u64, bytes: f64) -> f64 {
+        let last = self.tiers.len() - 1;
+        let tier = (0..last).find(|&tier| distance < self.domain(tier)).unwrap_or(last);
+        self.kernel_start() + self.latency(tier) + bytes / self.tier_rate(tier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes of 4 with 100 GB/s inside and 10 GB/s for each device between, no latency, everything sustained.
+    fn cluster() -> Cluster {
+        Cluster::parse(crate::cluster::tests::SMALL).expect("a cluster file")
+    }
+
+    fn near(got: f64, want: f64) {
+        assert!((got / want - 1.0).abs() < 1e-9, "{got} is not {want}");
+    }
+
+    #[test]
+    fn groups_lie_on_tiers() {
+        let cluster = cluster();
+        let members = |dims: &[(u64, u64)]| Group::new(&cluster, dims).members;
+        assert_eq!(members(&[(4, 1)]), [4, 4]);
+        assert_eq!(members(&[(16, 1)]), [4, 16]);
+        assert_eq!(members(&[(8, 2)]), [2, 8]);
+        assert_eq!(members(&[(8, 4)]), [1, 8]);
+        assert_eq!(members(&[(2, 8), (2, 1)]), [2, 4]);
+    }
+
+    #[test]
+    fn rings_on_two_tiers_by_hand() {
+        let cluster = cluster();
+        let time = |kind, dims: &[(u64, u64)]| cluster.collective(kind, &Group::new(&cluster, dims), 16e9);
+        // 4 ranks of one node: three quarters of 16 GB at 100 GB/s.
+        near(time(Collective::AllGather, &[(4, 1)]), 12.0 / 100.0);
+        // 8 ranks on two nodes: a ring over 4 links of 10 GB/s.
+        near(time(Collective::ReduceScatter, &[(8, 1)]), 14.0 / 40.0);
+        // One rank of each of 4 nodes: one link.
+        near(time(Collective::AllGather, &[(4, 4)]), 12.0 / 10.0);
+        near(time(Collective::AllReduce, &[(4, 1)]), 2.0 * 12.0 / 100.0);
+    }
+
+    #[test]
+    fn an_all_to_all_on_two_tiers_by_hand() {
+        let cluster = cluster();
+        let time = |dims: &[(u64, u64)]| cluster.collective(Collective::AllToAll, &Group::new(&cluster, dims), 16e9);
+        near(time(&[(4, 1)]), 12.0 / 100.0);
+        // Of 8 pieces of 2 GB, 4 leave the node at 10 GB/s, 3 go inside of it meanwhile.
+        near(time(&[(8, 1)]), 8.0 / 10.0);
+    }
+
+    #[test]
+    fn messages_take_the_nearest_tier() {
+        let cluster = cluster();
+        near(cluster.message(3, 1e9), 0.01);
+        near(cluster.message(4, 1e9), 0.1);
+        assert_eq!(cluster.collective(Collective::AllReduce, &Group::new(&cluster, &[]), 1e9), 0.0);
+    }
+
+    #[test]
+    fn more_bandwidth_is_never_slower() {
+        let slow = cluster();
+        for tier in 0..2 {
+            let mut fast = slow.clone();
+            fast.tiers[tier].gbps.0 *= 3.0;
+            for kind in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::AllToAll]
+            {
+                for dims in [vec![(4, 1)], vec![(8, 1)], vec![(16, 2)], vec![(4, 4)]] {
+                    let group = Group::new(&slow, &dims);
+                    assert!(fast.collective(kind, &group, 1e6) <= slow.collective(kind, &group, 1e6));
+                }
+            }
+        }
+    }
+}

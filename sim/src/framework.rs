@@ -1,0 +1,130 @@
+//! Framework profiles: what a training system does differently from our plan, in switches that its documentation states, and at most three fitted numbers.
+
+use forebay_cost::Generation;
+use serde::Deserialize;
+
+/// A training system, of some release.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Framework {
+    /// What people call it.
+    pub name: String,
+    /// It is meant when one of these occurs in a run's source or notes.
+    pub matches: Vec<String>,
+    /// Does it run kernels on the plan's streams? If not, one after another.
+    pub streams: bool,
+    /// Which attention kernels it has: `unfused`, `flash1`, `flash2`, `newest`.
+    pub attention: AttentionName,
+    /// Are gradients summed while the last micro-batch goes backward?
+    pub overlap_gradients: bool,
+    /// Are parameters gathered while the next step's first micro-batch goes forward?
+    pub overlap_parameters: bool,
+    /// Are a layer's parameters gathered (and its gradients summed) while its neighbours compute (FSDP)?
+    pub prefetch: bool,
+    /// Bytes of a gradient element when it is summed over ranks.
+    pub gradient_bytes: f64,
+    /// MB of a bucket of gradients that are summed together: each pays the latency of its collective. 0: all at once.
+    pub bucket_mb: f64,
+    /// Are layers shared out over stages by their work, embedding and head counted, rather than by number?
+    pub balances_head: bool,
+    /// The part of tensor-parallel communication that is cut up and hidden behind products.
+    pub hidden_tp: f64,
+    /// The part of expert communication that is hidden behind other work.
+    pub hidden_ep: f64,
+    /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
+    pub deduplicates: bool,
+    /// Does the host wait for the number of rows of each expert?
+    pub experts_wait: bool,
+    /// Are kernels started from recorded graphs, without the host?
+    pub graphs: bool,
+    /// Fitted: host time for each instruction of our plan, µs. A framework starts several kernels for one that our plan fuses.
+    pub dispatch_us: f64,
+    /// Fitted: memory passes of elementwise work, as a multiple of our fused plan's.
+    pub vector_passes: f64,
+    /// Fitted: host time for each collective of tensor-parallel ranks beside that of a kernel (streams, events, views), µs.
+    pub collective_us: f64,
+}
+
+/// [`Generation`] in TOML.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionName {
+    /// Scores in memory.
+    Unfused,
+    /// FlashAttention.
+    Flash1,
+    /// FlashAttention-2.
+    Flash2,
+    /// The device's newest.
+    Newest,
+}
+
+impl From<AttentionName> for Generation {
+    fn from(name: AttentionName) -> Generation {
+        match name {
+            AttentionName::Unfused => Generation::Unfused,
+            AttentionName::Flash1 => Generation::Flash1,
+            AttentionName::Flash2 => Generation::Flash2,
+            AttentionName::Newest => Generation::Newest,
+        }
+    }
+}
+
+/// Our own plan, run as it stands: kernels that are launched ahead, collectives that wait.
+impl Default for Framework {
+    fn default() -> Framework {
+        Framework {
+            name: "plan".into(),
+            matches: vec![],
+            streams: true,
+            attention: AttentionName::Newest,
+            overlap_gradients: false,
+            overlap_parameters: false,
+            prefetch: false,
+            gradient_bytes: 4.0,
+            bucket_mb: 0.0,
+            balances_head: false,
+            hidden_tp: 0.0,
+            hidden_ep: 0.0,
+            deduplicates: false,
+            experts_wait: false,
+            graphs: false,
+            dispatch_us: 5.0,
+            vector_passes: 1.0,
+            collective_us: 0.0,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    framework: Vec<Framework>,
+}
+
+/// The profiles that come with the program.
+pub fn known() -> Vec<Framework> {
+    let table: Table = toml::from_str(include_str!("../frameworks.toml")).expect("the table is part of the program");
+    table.framework
+}
+
+/// The first profile that is meant by a text; our plan as it stands when none is.
+pub fn find(known: &[Framework], text: &str) -> Framework {
+    let text = text.to_lowercase();
+    let meant = |f: &&Framework| f.matches.iter().any(|m| text.contains(&m.to_lowercase()));
+    known.iter().find(meant).cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_found_by_what_runs_say() {
+        let known = known();
+        assert_eq!(find(&known, "HF nanotron ultra-scale benchmark").name, "nanotron");
+        assert_eq!(find(&known, "a system of our own").name, "plan");
+        let names: std::collections::BTreeSet<&str> = known.iter().map(|f| f.name.as_str()).collect();
+        assert_eq!(names.len(), known.len(), "each profile has a name of its own");
+    }
+}

@@ -1,0 +1,26 @@
+//! What a training step of a plan costs on a cluster.
+//!
+//! ```text
+//! plan ──► price ──► steps ──────────┐
+//!          (kernels, collectives)    ├──► replay ──► report
+//! plan, framework ──► lower ─────────┘    (streams, events, messages, host)
+//!                     (calls)
+//! ```
+//!
+//! Instructions are timed once for each program ([`price`], [`steps`]); the [`replay`] runs over the calls of one rank for each role, so that the number of
+//! devices does not matter. A [`framework`] says what systems other than ours do differently, in switches. Nothing here measures anything: the
+//! same input gives the same numbers. `docs/cost-model.md` explains every term.
+
+pub mod framework;
+pub mod kind;
+pub mod lower;
+pub mod memory;
+pub mod price;
+pub mod replay;
+pub mod report;
+pub mod steps;
+pub mod validate;
+
+pub use framework::Framework;
+pub use kind::Kind;
+pub use report::{Options, Report, simulate};

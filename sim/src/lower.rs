@@ -1,0 +1,140 @@
+//! From the calls of a plan to what a framework runs: which calls stand by themselves beside the others, and what is computed again.
+
+use crate::framework::Framework;
+use crate::kind::{ByKind, Kind};
+use forebay_plan::{Plan, Role};
+use rustc_hash::FxHashMap;
+
+/// Where a call runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// In line.
+    Main,
+    /// Beside the call before it; the next call in line waits for it (a layer's parameters).
+    Ahead,
+    /// Beside the calls after it; the end of the step waits for it (a layer's gradients).
+    Behind,
+    /// Beside the last backward pass (all gradients).
+    LateBackward,
+    /// Beside the next step's first forward pass (all parameters).
+    NextForward,
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Op {
+    /// The program; behind the plan's programs are those that are computed again.
+    pub program: u32,
+    /// Index of the plan's call, for its events; none for what is computed again.
+    pub call: Option<u32>,
+    /// Where it runs.
+    pub lane: Lane,
+}
+
+/// What the ranks of a role run in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoleOps {
+    /// The role's coordinate along the dimension of stages.
+    pub coordinate: u32,
+    /// The calls, in order.
+    pub ops: Vec<Op>,
+    /// The first call of the last micro-batch's backward passes.
+    pub last_backward: usize,
+    /// Layers of the last call of which is forwards, for the first micro-batch: calls of the first forward pass.
+    pub first_forward: Vec<usize>,
+}
+
+/// What is computed again in the backward pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recompute {
+    /// Of each kind of work the part of a layer's forward pass that is done again, 0 to 1.
+    pub parts: ByKind,
+    /// In at most so many layers of each stage; the last number holds for all stages after it. Empty: in all.
+    pub layers: Vec<u32>,
+}
+
+impl Recompute {
+    /// All of every layer.
+    pub fn full() -> Recompute {
+        Recompute { parts: [1.0; Kind::COUNT], layers: vec![] }
+    }
+
+    /// Is anything computed again?
+    pub fn is_some(&self) -> bool {
+        self.parts.iter().any(|p| *p > 0.0)
+    }
+
+    /// In how many layers of a stage at most.
+    pub fn layers_of(&self, stage: u32) -> usize {
+        self.layers.get(stage as usize).or(self.layers.last()).map_or(usize::MAX, |n| *n as usize)
+    }
+}
+
+const FORWARD: &str = ".forward";
+const BACKWARD: &str = ".backward";
+
+/// The calls of a role's training phase, as a framework runs them.
+pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recompute) -> RoleOps {
+    let stage_dim = plan.mesh.iter().position(|d| d.name == "pp");
+    let coordinate = stage_dim.map_or(0, |d| role.coordinates[d].0);
+    let by_name: FxHashMap<&str, u32> = (0..).zip(&plan.programs).map(|(i, p)| (p.name.as_str(), i)).collect();
+    let again: Vec<Option<u32>> = plan.programs.iter().map(|p| forward_of(&p.name, &by_name)).collect();
+    let Some(phase) = role.phases.iter().find(|p| p.name == "train") else {
+        return RoleOps { coordinate, ops: vec![], last_backward: 0, first_forward: vec![] };
+    };
+    let step = role.layers.len().saturating_sub(1) as u32;
+    let last_micro = phase.calls.iter().map(|c| c.micro_batch).max().unwrap_or(0);
+    let recomputed = recomputed_layers(role, &again, recompute.layers_of(coordinate));
+    let programs = plan.programs.len() as u32;
+    let mut ops = vec![];
+    let (mut last_backward, mut first_forward) = (None, vec![]);
+    for (number, call) in (0..).zip(&phase.calls) {
+        let program = &plan.programs[call.program as usize];
+        let forward = again[call.program as usize];
+        if let (Some(forward), true) = (forward, recompute.is_some() && recomputed.contains(&call.layer)) {
+            ops.push(Op { program: programs + forward, call: None, lane: Lane::Main });
+        }
+        if call.micro_batch == last_micro && program.name.contains(BACKWARD) {
+            last_backward.get_or_insert(ops.len());
+        }
+        if call.micro_batch == 0 && program.name.ends_with(FORWARD) {
+            first_forward.push(ops.len());
+        }
+        ops.push(Op {
+            program: call.program,
+            call: Some(number),
+            lane: lane(&program.name, call.layer == step, framework),
+        });
+    }
+    let last_backward = last_backward.unwrap_or(ops.len());
+    RoleOps { coordinate, ops, last_backward, first_forward }
+}
+
+/// The forward program of a layer's backward program. What is before the first layer and after the last is not computed again.
+fn forward_of(name: &str, by_name: &FxHashMap<&str, u32>) -> Option<u32> {
+    let stem = name.strip_suffix(".add").unwrap_or(name).strip_suffix(BACKWARD)?;
+    let outer = stem.ends_with(".prologue") || stem.ends_with(".epilogue");
+    (!outer).then(|| by_name.get(format!("{stem}{FORWARD}").as_str()).copied()).flatten()
+}
+
+/// The layers of a role that are computed again: the first so many, or all.
+fn recomputed_layers(role: &Role, again: &[Option<u32>], most: usize) -> Vec<u32> {
+    let calls = role.phases.iter().find(|p| p.name == "train").map_or(&[][..], |p| &p.calls);
+    let mut layers: Vec<u32> = calls.iter().filter(|c| again[c.program as usize].is_some()).map(|c| c.layer).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    layers.truncate(most);
+    layers
+}
+
+fn lane(program: &str, at_end: bool, framework: &Framework) -> Lane {
+    let gathers = program.starts_with("optimizer.gather");
+    let sums = program.starts_with("optimizer.reduce_scatter") || program.starts_with("optimizer.all_reduce");
+    match (gathers, sums, at_end) {
+        (true, _, false) if framework.prefetch => Lane::Ahead,
+        (_, true, false) if framework.prefetch => Lane::Behind,
+        (_, true, true) if framework.overlap_gradients || framework.prefetch => Lane::LateBackward,
+        (true, _, true) if framework.overlap_parameters || framework.prefetch => Lane::NextForward,
+        _ => Lane::Main,
+    }
+}

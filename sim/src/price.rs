@@ -1,0 +1,316 @@
+//! The time of each instruction of a plan, in seconds.
+//!
+//! FLOPs and bytes come from the kernel's operands. Ragged dimensions have bounds in the plan; the rows that a run brings are those of an even routing, times the
+//! imbalance. Where a plan has room for the worst case (all rows of all ranks on one), that is far less.
+
+use crate::framework::Framework;
+use crate::kind::Kind;
+use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
+use forebay_plan::{
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
+};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+
+/// What an instruction costs, and what it does to others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Priced {
+    /// What it is for.
+    pub kind: Kind,
+    /// How long it takes once it runs.
+    pub seconds: f64,
+    /// Floating-point operations of products and attention.
+    pub flops: f64,
+    /// What it does to other ranks.
+    pub action: Action,
+    /// How many kernels' time the host takes to start it.
+    pub launches: f64,
+    /// Must the host know its result before it goes on?
+    pub host_waits: bool,
+}
+
+/// What an instruction has to do with ranks of other roles.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// Nothing.
+    Work,
+    /// A message to the role at a coordinate.
+    Send {
+        /// The coordinate along the mesh dimension in which roles differ.
+        peer: u32,
+        /// The channel.
+        channel: u32,
+        /// How long it is on its way, seconds.
+        transfer: f64,
+    },
+    /// Waits for a message.
+    Receive {
+        /// As for sending.
+        peer: u32,
+        /// The channel.
+        channel: u32,
+    },
+    /// All roles meet.
+    Meet,
+}
+
+/// Prices the instructions of one plan.
+pub struct Pricer<'a> {
+    plan: &'a Plan,
+    cluster: &'a Cluster,
+    framework: &'a Framework,
+    precision: Precision,
+    /// Rows of the busiest rank, as a multiple of the mean.
+    imbalance: f64,
+    /// Ranks between neighbours along each mesh dimension.
+    strides: Vec<u64>,
+    /// The mesh dimension in which roles differ.
+    stage_dim: Option<u32>,
+    groups: RefCell<FxHashMap<Vec<u32>, Group>>,
+    /// Experts of a token: the most that any router chooses.
+    topk: f64,
+    /// Bounds of received rows, and how many come from an even routing.
+    rows: FxHashMap<u64, f64>,
+}
+
+/// Rows of programs whose names begin so are the optimizer's.
+const OPTIMIZER: &str = "optimizer.";
+/// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
+const HEAD: &str = "train.epilogue";
+
+impl<'a> Pricer<'a> {
+    /// For a plan on a cluster.
+    pub fn new(
+        plan: &'a Plan,
+        cluster: &'a Cluster,
+        framework: &'a Framework,
+        precision: Precision,
+        imbalance: f64,
+    ) -> Pricer<'a> {
+        let mut strides = vec![1; plan.mesh.len()];
+        for d in (0..plan.mesh.len().saturating_sub(1)).rev() {
+            strides[d] = strides[d + 1] * u64::from(plan.mesh[d + 1].size);
+        }
+        let mut rows = FxHashMap::default();
+        for kernel in plan.programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
+            if let Kernel::AllToAllV(AllToAllV { bound, tokens, .. }) = kernel {
+                rows.insert(*bound, *tokens as f64);
+            }
+        }
+        let chosen = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| match &i.kernel {
+            Kernel::TopK(k) => k.k,
+            _ => 0,
+        });
+        let topk = chosen.max().unwrap_or(0).max(1) as f64;
+        let stage_dim = plan.mesh.iter().position(|d| d.name == "pp").map(|d| d as u32);
+        Pricer {
+            plan,
+            cluster,
+            framework,
+            precision,
+            imbalance,
+            strides,
+            stage_dim,
+            groups: RefCell::default(),
+            topk,
+            rows,
+        }
+    }
+
+    /// The part of a ragged dimension's bound that is there.
+    fn ragged(&self, bound: u64) -> f64 {
+        let rows = self.rows.get(&bound).copied().unwrap_or(bound as f64) * self.imbalance;
+        (rows / bound.max(1) as f64).min(1.0)
+    }
+
+    /// The group of ranks over mesh dimensions.
+    fn group(&self, dims: &[u32]) -> Group {
+        let mut groups = self.groups.borrow_mut();
+        let make = || {
+            let dims: Vec<(u64, u64)> =
+                dims.iter().map(|&d| (u64::from(self.plan.mesh[d as usize].size), self.strides[d as usize])).collect();
+            Group::new(self.cluster, &dims)
+        };
+        groups.entry(dims.to_vec()).or_insert_with(make).clone()
+    }
+
+    /// Prices an instruction of a program.
+    pub fn instruction(&self, program: &Program, instruction: &Instruction) -> Priced {
+        let optimizer = program.name.starts_with(OPTIMIZER);
+        let work = |kind, seconds, flops| Priced {
+            kind,
+            seconds,
+            flops,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+        };
+        match &instruction.kernel {
+            Kernel::Matmul(k) => self.matmul(program, k, &instruction.kernel),
+            Kernel::Attention(k) => self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Forward),
+            Kernel::AttentionBackward(k) => {
+                self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Backward)
+            }
+            Kernel::Exchange(k) => self.exchange(program, k),
+            Kernel::AllToAllV(k) => self.rows_exchanged(k),
+            Kernel::Send(k) => {
+                let bytes = (k.elements * k.dtype.bytes()) as f64;
+                let stride = self.strides.get(k.dim as usize).copied().unwrap_or(1);
+                let transfer = self.cluster.message(stride, bytes);
+                let action = Action::Send { peer: k.peer, channel: k.channel, transfer };
+                Priced {
+                    kind: Kind::Pp,
+                    seconds: self.cluster.kernel_start(),
+                    flops: 0.0,
+                    action,
+                    launches: 1.0,
+                    host_waits: false,
+                }
+            }
+            Kernel::Recv(k) => {
+                let action = Action::Receive { peer: k.peer, channel: k.channel };
+                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, launches: 1.0, host_waits: false }
+            }
+            kernel => {
+                let ragged = ragged_bound(kernel).map_or(1.0, |bound| self.ragged(bound));
+                let bytes = kernel.traffic(&program.buffers).bytes() as f64 * ragged;
+                let (kind, passes) =
+                    if optimizer { (Kind::Optimizer, 1.0) } else { (Kind::Vector, self.framework.vector_passes) };
+                work(kind, self.cluster.vector(kernel.flops() * ragged, bytes * passes), 0.0)
+            }
+        }
+    }
+
+    fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
+        let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
+        let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
+        let (mut m, mut n, mut depth, mut groups) = (k.m.0 as f64, k.n.0 as f64, k.k.0 as f64 * outer, batch);
+        if let Some(ragged) = &k.groups {
+            let count = ragged.count as f64;
+            let size = match ragged.ragged {
+                RaggedDim::M => &mut m,
+                RaggedDim::N => &mut n,
+                RaggedDim::K => &mut depth,
+            };
+            *size *= self.ragged(*size as u64) / count;
+            groups *= count;
+        }
+        let flops = 2.0 * groups * m * n * depth;
+        let element = k.dtype.bytes() as f64;
+        let matrices = element * groups * (m * depth + depth * n + m * n);
+        // What the epilogue reads and writes beside the result.
+        let bound = element
+            * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64)
+                + k.k.0 as f64 * outer * k.n.0 as f64);
+        let beside = if k.epilogue.is_some() {
+            (kernel.traffic(&program.buffers).bytes() as f64 - bound).max(0.0).min(8.0 * groups * m * n)
+        } else {
+            0.0
+        };
+        let precision = match (k.dtype, self.precision) {
+            (DType::F32 | DType::F64, _) => Precision::F32,
+            (_, precision) if program.name.starts_with(HEAD) && precision != Precision::F32 => Precision::Bf16,
+            (_, precision) => precision,
+        };
+        let product = Product { groups, m, n, k: depth, bytes: matrices + beside, precision };
+        let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
+        Priced {
+            kind,
+            seconds: self.cluster.product(&product),
+            flops,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+        }
+    }
+
+    fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
+        let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
+        let flops = kernel.flops();
+        let attended = Attended {
+            problems: inputs.batch.iter().map(|d| *d as f64).product(),
+            queries: inputs.queries as f64,
+            keys: inputs.keys as f64,
+            head: (scores + inputs.value_size) as f64 / 2.0,
+            flops,
+            bytes: kernel.traffic(&program.buffers).bytes() as f64,
+        };
+        let seconds = self.cluster.attention(&attended, way, self.framework.attention.into());
+        Priced { kind: Kind::Attention, seconds, flops, action: Action::Work, launches: 1.0, host_waits: false }
+    }
+
+    fn exchange(&self, program: &Program, k: &Exchange) -> Priced {
+        let group = self.group(&k.group);
+        let optimizer = program.name.starts_with(OPTIMIZER);
+        let kind = self.purpose(optimizer, &k.group);
+        let element = match k.dtype {
+            DType::F32 if kind == Kind::Dp && k.reduce.is_some() && k.piece() > 1024 => self.framework.gradient_bytes,
+            dtype => dtype.bytes() as f64,
+        };
+        let piece = k.piece() as f64 * element;
+        let (what, bytes) = match k.kind() {
+            ExchangeKind::AllGather => (Collective::AllGather, piece * k.ranks as f64),
+            ExchangeKind::ReduceScatter => (Collective::ReduceScatter, piece * k.ranks as f64),
+            ExchangeKind::AllReduce => (Collective::AllReduce, piece),
+            ExchangeKind::AllToAll => (Collective::AllToAll, piece * k.ranks as f64),
+        };
+        let hidden = if kind == Kind::Tp { self.framework.hidden_tp } else { 0.0 };
+        let buckets = match self.framework.bucket_mb {
+            mb if mb > 0.0 && kind == Kind::Dp && k.reduce.is_some() => (bytes / (mb * 1e6)).ceil().max(1.0),
+            _ => 1.0,
+        };
+        let seconds = buckets * self.cluster.collective(what, &group, bytes / buckets) * (1.0 - hidden);
+        let meets = self.stage_dim.is_some_and(|d| k.group.contains(&d));
+        let action = if meets { Action::Meet } else { Action::Work };
+        // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
+        let host_waits = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
+        let framework = self.framework;
+        let launches =
+            1.0 + if kind == Kind::Tp { framework.collective_us / framework.dispatch_us.max(1e-3) } else { 0.0 };
+        Priced { kind, seconds, flops: 0.0, action, launches, host_waits }
+    }
+
+    /// Which degree a group belongs to.
+    fn purpose(&self, optimizer: bool, dims: &[u32]) -> Kind {
+        let name = |d: &u32| self.plan.mesh[*d as usize].name.as_str();
+        if optimizer || dims.iter().any(|d| name(d) == "pp") {
+            return Kind::Dp;
+        }
+        let any = |of: &str| dims.iter().any(|d| name(d) == of || name(d).starts_with(&format!("{of}.")));
+        match (any("dp"), any("cp"), any("tp")) {
+            (true, _, _) => Kind::Ep,
+            (false, true, _) => Kind::Cp,
+            _ => Kind::Tp,
+        }
+    }
+
+    fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
+        let group = self.group(&k.group);
+        let bytes = k.tokens as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
+        let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
+        let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
+        Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, launches: 1.0, host_waits: false }
+    }
+
+    /// What goes between nodes when a token goes once to each, as a part of what goes when it goes to each of its experts: with k experts on N nodes,
+    /// (N − 1)(1 − (1 − 1/N)^k) nodes against k (N − 1)/N.
+    fn copies(&self, group: &Group) -> f64 {
+        let nodes = group.ranks as f64 / group.members.first().map_or(1.0, |m| *m as f64);
+        if nodes <= 1.0 {
+            return 1.0;
+        }
+        nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
+    }
+}
+
+/// The bound of the ragged dimension of a kernel that has one.
+fn ragged_bound(kernel: &Kernel) -> Option<u64> {
+    let (ragged, dims) = match kernel {
+        Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
+        Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
+        Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
+        Kernel::Reduce(k) => return k.ragged.as_ref().and(k.dims.get(k.kept as usize)).copied(),
+        _ => return None,
+    };
+    ragged.and_then(|r| dims.get(r.dim as usize)).copied()
+}

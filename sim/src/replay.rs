@@ -1,0 +1,392 @@
+//! A discrete-event replay: one rank of each role runs its calls in order; streams, events, messages and the host decide when.
+//!
+//! A step starts when its stream is free, what it waits for has happened, and the host has started it. Roles run until one waits for a message that has not
+//! been sent; then the next one runs. The order in which roles are taken does not matter: all times are maxima of sums.
+//!
+//! The cube's stream is the *main* one: its time is work, waiting for communication, waiting for other stages (bubble), or waiting for the host.
+
+use crate::kind::{ByKind, Kind};
+use crate::lower::{Lane, Op, RoleOps};
+use crate::price::Action;
+use crate::steps::{Step, Timed};
+use forebay_plan::{CallEvent, StreamKind};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// What the host does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Host {
+    /// Seconds to start a kernel.
+    pub dispatch: f64,
+}
+
+/// What a role did in a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// When it ended, seconds.
+    pub end: f64,
+    /// Work on the main stream, communication that others wait for included.
+    pub busy: ByKind,
+    /// The main stream waited for communication that runs beside it.
+    pub waited: ByKind,
+    /// The main stream waited for other stages.
+    pub bubble: f64,
+    /// The main stream waited for the host.
+    pub host: f64,
+    /// All work of each kind, hidden or not.
+    pub total: ByKind,
+    /// Floating-point operations of products and attention.
+    pub flops: f64,
+}
+
+impl Outcome {
+    /// Work, waiting, bubbles and the host: all of the main stream's time.
+    pub fn accounted(&self) -> f64 {
+        self.busy.iter().sum::<f64>() + self.waited.iter().sum::<f64>() + self.bubble + self.host
+    }
+}
+
+/// Roles that wait for each other for ever; a verified plan has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// A role that does not come to its end.
+    pub role: usize,
+}
+
+/// What everyone shares.
+struct World<'a> {
+    programs: &'a [Timed],
+    waits: &'a [Vec<Vec<CallEvent>>],
+    host: Host,
+    /// Seconds lost per second of communication beside work.
+    slowdown: f64,
+    /// (from, to, channel): when each message arrives, and how long it was on its way.
+    messages: FxHashMap<(u32, u32, u32), VecDeque<(f64, f64)>>,
+    /// For each meeting the roles' times of arrival.
+    meetings: Vec<Vec<f64>>,
+    roles: usize,
+}
+
+const MAIN: usize = 0;
+
+/// Where a role is.
+struct Walk<'a> {
+    ops: &'a RoleOps,
+    number: usize,
+    op: usize,
+    step: usize,
+    streams: [f64; StreamKind::COUNT],
+    host: f64,
+    /// The link that calls beside the main ones use, and what it did last.
+    link: f64,
+    /// What the next call in line waits for: until when, and for what.
+    pending: (f64, Kind),
+    /// When the last call in line began.
+    main_began: f64,
+    /// When the last backward passes began.
+    late_began: f64,
+    /// Seconds of calls beside the next step's first forward pass.
+    next_forward: f64,
+    first_forward: f64,
+    met: usize,
+    /// Events of the running call, and of earlier ones.
+    events: Vec<(f64, Kind)>,
+    past: FxHashMap<(u32, u32), (f64, Kind)>,
+    /// The last step on another stream, for contention.
+    beside: [(f64, f64); 2],
+    outcome: Outcome,
+}
+
+/// Replays a step. `waits` are, for each role and call of the plan, events of earlier calls.
+///
+/// # Errors
+/// When roles wait for each other.
+pub fn replay(
+    programs: &[Timed],
+    roles: &[RoleOps],
+    waits: &[Vec<Vec<CallEvent>>],
+    host: Host,
+    slowdown: f64,
+) -> Result<Vec<Outcome>, Stuck> {
+    let mut world =
+        World { programs, waits, host, slowdown, messages: FxHashMap::default(), meetings: vec![], roles: roles.len() };
+    let mut walks: Vec<Walk> = roles.iter().enumerate().map(|(number, ops)| Walk::new(number, ops)).collect();
+    loop {
+        let mut moved = false;
+        for walk in &mut walks {
+            moved |= walk.run(&mut world);
+        }
+        if let Some(stuck) = walks.iter().find(|w| !w.is_done()) {
+            if !moved {
+                return Err(Stuck { role: stuck.number });
+            }
+        } else {
+            break;
+        }
+    }
+    Ok(walks.into_iter().map(Walk::finish).collect())
+}
+
+impl<'a> Walk<'a> {
+    fn new(number: usize, ops: &'a RoleOps) -> Walk<'a> {
+        Walk {
+            ops,
+            number,
+            op: 0,
+            step: 0,
+            streams: [0.0; StreamKind::COUNT],
+            host: 0.0,
+            link: 0.0,
+            pending: (0.0, Kind::Dp),
+            main_began: 0.0,
+            late_began: 0.0,
+            next_forward: 0.0,
+            first_forward: 0.0,
+            met: 0,
+            events: vec![],
+            past: FxHashMap::default(),
+            beside: [(0.0, 0.0); 2],
+            outcome: Outcome::default(),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.op >= self.ops.ops.len()
+    }
+
+    /// Runs until a message is missing. Did anything happen?
+    fn run(&mut self, world: &mut World) -> bool {
+        let mut moved = false;
+        while let Some(&op) = self.ops.ops.get(self.op) {
+            if op.lane == Lane::Main {
+                if self.step == 0 {
+                    self.begin(world, op);
+                }
+                while let Some(step) = world.programs[op.program as usize].steps.get(self.step) {
+                    if !self.main_step(world, op, step) {
+                        return moved;
+                    }
+                    moved = true;
+                    self.step += 1;
+                }
+                self.end(op);
+            } else {
+                self.beside(world, op);
+            }
+            moved = true;
+            self.op += 1;
+            self.step = 0;
+        }
+        moved
+    }
+
+    /// A call in line begins: it waits for what was fetched for it.
+    fn begin(&mut self, world: &World, op: Op) {
+        let timed = &world.programs[op.program as usize];
+        self.wait_main(self.pending.0, self.pending.1);
+        if self.op == self.ops.last_backward {
+            self.late_began = self.streams[MAIN];
+        }
+        self.main_began = self.streams[MAIN];
+        for (kind, seconds) in timed.by_kind.iter().enumerate() {
+            self.outcome.total[kind] += seconds;
+        }
+        self.outcome.flops += timed.flops;
+        if self.ops.first_forward.contains(&self.op) {
+            self.first_forward += timed.by_kind.iter().sum::<f64>();
+        }
+        self.events.clear();
+    }
+
+    fn end(&mut self, op: Op) {
+        if let Some(call) = op.call {
+            for (event, &at) in (0..).zip(&self.events) {
+                self.past.insert((call, event), at);
+            }
+        }
+    }
+
+    /// The main stream has nothing to do until a time.
+    fn wait_main(&mut self, until: f64, kind: Kind) {
+        let gap = until - self.streams[MAIN];
+        if gap > 0.0 {
+            self.outcome.waited[kind.number()] += gap;
+            self.streams[MAIN] = until;
+        }
+    }
+
+    /// Runs a step of a call in line; false when a message or another role is not there yet.
+    fn main_step(&mut self, world: &mut World, op: Op, step: &Step) -> bool {
+        match step.action {
+            Action::Work => {}
+            Action::Send { peer, channel, transfer } => {
+                let leaves = self.streams[step.stream].max(self.host) + step.seconds;
+                let key = (self.ops.coordinate, peer, channel);
+                world.messages.entry(key).or_default().push_back((leaves + transfer, transfer));
+            }
+            Action::Receive { peer, channel } => {
+                let key = (peer, self.ops.coordinate, channel);
+                let Some((arrival, transfer)) = world.messages.get_mut(&key).and_then(VecDeque::pop_front) else {
+                    return false;
+                };
+                self.receive(step.stream, arrival, transfer);
+            }
+            Action::Meet => match self.meet(world, step.stream) {
+                Some(at) => self.receive(step.stream, at, 0.0),
+                None => return false,
+            },
+        }
+        self.work(world, op, step);
+        true
+    }
+
+    fn receive(&mut self, stream: usize, arrival: f64, transfer: f64) {
+        let gap = arrival - self.streams[stream];
+        if gap > 0.0 {
+            if stream == MAIN {
+                let on_its_way = gap.min(transfer);
+                self.outcome.waited[Kind::Pp.number()] += on_its_way;
+                self.outcome.bubble += gap - on_its_way;
+            }
+            self.streams[stream] = arrival;
+        }
+    }
+
+    /// Everyone comes to the same meeting; it begins when the last has come.
+    fn meet(&mut self, world: &mut World, stream: usize) -> Option<f64> {
+        if world.meetings.len() <= self.met {
+            world.meetings.resize(self.met + 1, vec![-1.0; world.roles]);
+        }
+        let arrived = &mut world.meetings[self.met];
+        if arrived[self.number] < 0.0 {
+            arrived[self.number] = self.streams[stream];
+        }
+        let all = arrived.iter().all(|at| *at >= 0.0);
+        let last = arrived.iter().copied().fold(0.0, f64::max);
+        all.then(|| {
+            self.met += 1;
+            last
+        })
+    }
+
+    fn work(&mut self, world: &World, op: Op, step: &Step) {
+        let stream = step.stream;
+        for &event in &step.waits {
+            if let Some(&(at, kind)) = self.events.get(event as usize) {
+                self.wait(stream, at, kind);
+            }
+        }
+        if self.step == 0 {
+            let waits = op.call.and_then(|c| world.waits.get(self.number).and_then(|w| w.get(c as usize)));
+            for wait in waits.into_iter().flatten() {
+                if let Some(&(at, kind)) = self.past.get(&(wait.call, wait.event)) {
+                    self.wait(stream, at, kind);
+                }
+            }
+        }
+        // The host starts the first kernel, then the others while it runs.
+        let before = self.host;
+        self.host += step.launches * world.host.dispatch;
+        let started = before + world.host.dispatch.min(self.host - before);
+        let late = (started - self.streams[stream]).max(0.0);
+        let begin = self.streams[stream] + late;
+        let seconds = step.seconds;
+        let communicates = step.kind.is_communication();
+        let other = self.beside[usize::from(!communicates)];
+        let contended = world.slowdown * overlap((begin, begin + seconds), other);
+        let end = (begin + seconds + contended).max(self.host);
+        if stream == MAIN {
+            let lost = late + (end - begin - seconds - contended);
+            self.outcome.host += lost;
+            self.add_busy(world, op, step, seconds, contended);
+        } else {
+            self.beside[usize::from(communicates)] = (begin, end);
+        }
+        self.streams[stream] = end;
+        if step.host_waits {
+            self.host = self.host.max(end);
+        }
+        if let Some(event) = step.records {
+            let event = event as usize;
+            if self.events.len() <= event {
+                self.events.resize(event + 1, (0.0, step.kind));
+            }
+            self.events[event] = (end, step.kind);
+        }
+    }
+
+    fn wait(&mut self, stream: usize, at: f64, kind: Kind) {
+        if stream == MAIN {
+            self.wait_main(at, kind);
+        } else {
+            self.streams[stream] = self.streams[stream].max(at);
+        }
+    }
+
+    /// Work on the main stream, by kind. A program that is one step has the parts of the program.
+    fn add_busy(&mut self, world: &World, op: Op, step: &Step, seconds: f64, contended: f64) {
+        let timed = &world.programs[op.program as usize];
+        self.outcome.busy[step.kind.number()] += contended;
+        let main: f64 = timed.steps.iter().filter(|s| s.stream == MAIN).map(|s| s.seconds).sum();
+        let all: f64 = timed.by_kind.iter().sum();
+        if main <= 0.0 || (main - all).abs() > 1e-9 * all {
+            self.outcome.busy[step.kind.number()] += seconds;
+            return;
+        }
+        let share = seconds / all;
+        for (kind, of_kind) in timed.by_kind.iter().enumerate() {
+            self.outcome.busy[kind] += of_kind * share;
+        }
+    }
+
+    /// A call beside the main ones.
+    fn beside(&mut self, world: &World, op: Op) {
+        let timed = &world.programs[op.program as usize];
+        let seconds: f64 = timed.by_kind.iter().sum();
+        for (kind, of_kind) in timed.by_kind.iter().enumerate() {
+            self.outcome.total[kind] += of_kind;
+        }
+        let launches: f64 = timed.steps.iter().map(|s| s.launches).sum();
+        self.host += launches * world.host.dispatch;
+        let now = self.streams[MAIN];
+        let begin = match op.lane {
+            Lane::Main | Lane::Ahead => self.link.max(self.main_began),
+            Lane::Behind => self.link.max(now),
+            Lane::LateBackward => self.link.max(self.late_began),
+            Lane::NextForward => {
+                self.next_forward += seconds;
+                return;
+            }
+        };
+        let end = begin + seconds;
+        // What ran meanwhile took longer.
+        let contended = world.slowdown * overlap((begin, end), (self.main_began.min(begin), now));
+        if contended > 0.0 && op.lane != Lane::LateBackward {
+            self.streams[MAIN] += contended;
+            self.outcome.busy[Kind::Products.number()] += contended;
+        }
+        self.link = end;
+        if op.lane == Lane::LateBackward {
+            // The last bucket is full only when the backward pass has ended.
+            let last_bucket = 0.05 * seconds;
+            self.link = end.max(now + last_bucket);
+        }
+        if op.lane != Lane::Behind {
+            self.pending = (self.pending.0.max(self.link), Kind::Dp);
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        let last = self.streams.iter().copied().fold(self.link, f64::max);
+        self.wait_main(last.max(self.pending.0), Kind::Dp);
+        // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
+        let rest = (self.next_forward - self.first_forward).max(0.05 * self.next_forward);
+        self.wait_main(self.streams[MAIN] + rest, Kind::Dp);
+        self.outcome.end = self.streams[MAIN];
+        self.outcome
+    }
+}
+
+fn overlap(a: (f64, f64), b: (f64, f64)) -> f64 {
+    (a.1.min(b.1) - a.0.max(b.0)).max(0.0)
+}

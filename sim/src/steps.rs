@@ -1,0 +1,106 @@
+//! Programs as steps: what the replay runs. Instructions that follow each other on one stream, and that nobody waits for in between, are one step.
+
+use crate::kind::{ByKind, Kind};
+use crate::price::{Action, Priced};
+use forebay_plan::Program;
+
+/// A run of instructions on one stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Number of the stream's kind ([`forebay_plan::StreamKind::number`]).
+    pub stream: usize,
+    /// How long it takes.
+    pub seconds: f64,
+    /// How many kernels the host starts for it.
+    pub launches: f64,
+    /// Events of the program that it waits for.
+    pub waits: Vec<u32>,
+    /// The event that its end records.
+    pub records: Option<u32>,
+    /// What most of it is for.
+    pub kind: Kind,
+    /// What it does to other roles.
+    pub action: Action,
+    /// Does the host wait for its end?
+    pub host_waits: bool,
+}
+
+/// A program, timed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timed {
+    /// What runs.
+    pub steps: Vec<Step>,
+    /// Seconds of each kind.
+    pub by_kind: ByKind,
+    /// Floating-point operations of products and attention.
+    pub flops: f64,
+}
+
+/// Which order instructions keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of streams and events.
+    Streams,
+    /// One after another, as they stand.
+    InLine,
+}
+
+/// How finely a program is replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fidelity {
+    /// Runs of instructions together.
+    Calls,
+    /// Each instruction by itself.
+    Instructions,
+}
+
+/// Makes the steps of a program. Seconds of each kind are multiplied by `scale`.
+pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fidelity, order: Order) -> Timed {
+    let mut timed = Timed::default();
+    for (instruction, priced) in program.instructions.iter().zip(priced) {
+        let number = priced.kind.number();
+        let seconds = priced.seconds * scale[number];
+        timed.by_kind[number] += seconds;
+        timed.flops += if scale[number] > 0.0 { priced.flops * scale[number].min(1.0) } else { 0.0 };
+        let action = match priced.action {
+            Action::Send { peer, channel, transfer } => {
+                Action::Send { peer, channel, transfer: transfer * scale[number] }
+            }
+            action => action,
+        };
+        let step = Step {
+            stream: if order == Order::InLine { 0 } else { program.streams[instruction.stream as usize].number() },
+            seconds,
+            launches: if scale[number] > 0.0 { priced.launches } else { 0.0 },
+            waits: if order == Order::InLine { vec![] } else { instruction.waits.clone() },
+            records: instruction.records.filter(|_| order == Order::Streams),
+            kind: priced.kind,
+            action,
+            host_waits: priced.host_waits,
+        };
+        match timed.steps.last_mut().filter(|last| fidelity == Fidelity::Calls && joins(last, &step)) {
+            Some(last) => {
+                if step.seconds > last.seconds {
+                    last.kind = step.kind;
+                }
+                last.seconds += step.seconds;
+                last.launches += step.launches;
+                last.records = step.records;
+                last.host_waits = step.host_waits;
+            }
+            None => timed.steps.push(step),
+        }
+    }
+    timed
+}
+
+/// May a step run as part of the one before it?
+fn joins(last: &Step, next: &Step) -> bool {
+    let alone = |step: &Step| step.action != Action::Work;
+    last.stream == next.stream
+        && !alone(last)
+        && !alone(next)
+        && last.records.is_none()
+        && next.waits.is_empty()
+        && !last.host_waits
+}

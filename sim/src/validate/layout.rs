@@ -1,0 +1,267 @@
+//! The strategy of a measured run, and what its row says of recomputation, routing and the network.
+
+use super::runs::Run;
+use super::shape::Shape;
+use crate::framework::Framework;
+use crate::kind::Kind;
+use crate::lower::Recompute;
+use forebay_compiler::shard::{CpAlgo, Strategy};
+use forebay_cost::cluster::{NonNegative, Positive};
+use forebay_cost::{Cluster, Precision};
+
+/// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean: an assumption.
+const REAL_ROUTING: f64 = 1.2;
+
+/// The strategy.
+///
+/// # Errors
+/// What is missing or does not fit: a sentence.
+pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strategy, String> {
+    let degree = |name: &str| u32::try_from(run.degree(name)).map_err(|_| format!("`{name}` is too large"));
+    let (tp, pp, cp, vpp) = (degree("tp")?, degree("pp")?, degree("cp")?, degree("vpp")?);
+    let ep = degree("ep")?;
+    let etp = if shape.experts() > 0 { run.number("etp").map_or(1, |n| n.max(1) as u32).min(tp) } else { 1 };
+    let devices = degree("n_devices")?;
+    let model = tp.checked_mul(pp).and_then(|n| n.checked_mul(cp)).ok_or("the degrees are too large")?;
+    let dp = match run.number("dp") {
+        Some(dp) => dp.max(1) as u32,
+        None => devices / model,
+    };
+    if u64::from(dp) * u64::from(model) != u64::from(devices) {
+        return Err(format!("dp {dp} × tp {tp} × pp {pp} × cp {cp} are not its {devices} devices"));
+    }
+    let batch = run.degree("gbs");
+    let mbs = run.number("mbs").map_or(1, |n| n.max(1));
+    let micro = batch / (u64::from(dp) * mbs).max(1);
+    if micro == 0 || micro * u64::from(dp) * mbs != batch {
+        return Err(format!("a batch of {batch} rows is not dp {dp} × whole micro-batches of {mbs} rows"));
+    }
+    let tokens = mbs * shape.seq() / u64::from(cp * tp).max(1);
+    let rows = tokens as f64 * shape.topk() as f64 * f64::from(etp);
+    Ok(Strategy {
+        dp,
+        tp,
+        sp: sequence_parallel(run),
+        ep,
+        etp,
+        cp,
+        // Rings are not in our plans; sharing heads does the same work in even parts, which balanced rings do too.
+        cp_algo: CpAlgo::Ulysses,
+        pp,
+        vpp: if pp > 1 { vpp } else { 1 },
+        micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
+        mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
+        zero: zero(run),
+        stages: if framework.balances_head && pp > 1 && vpp == 1 {
+            stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
+        } else {
+            stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
+        },
+        max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
+        ..Strategy::default()
+    })
+}
+
+/// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else the last ones have less.
+fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
+    if parts <= 1 || layers.is_multiple_of(parts) || layers < parts {
+        return None;
+    }
+    let n = parts as usize;
+    let mut counts: Vec<u32> = vec![(layers / parts) as u32; n];
+    match parts - layers % parts {
+        1 => {
+            counts.iter_mut().for_each(|c| *c += 1);
+            counts[n - 1] -= 1;
+        }
+        2 => {
+            counts.iter_mut().for_each(|c| *c += 1);
+            counts[0] -= 1;
+            counts[n - 1] -= 1;
+        }
+        _ => {
+            let more = (layers % parts) as usize;
+            // In the middle: the first has the embedding, the last the loss.
+            let first = (n - more) / 2;
+            counts[first..first + more].iter_mut().for_each(|c| *c += 1);
+        }
+    }
+    Some(counts)
+}
+
+/// Layers of each stage so that the most work of one is least; the last also has the head, which is worth some layers.
+fn stages_by_work(layers: u64, parts: u64, head: f64) -> Option<Vec<u32>> {
+    if layers < parts {
+        return None;
+    }
+    let most = |last: u64| {
+        let others = (layers - last).div_ceil(parts - 1);
+        f64::max(others as f64, last as f64 + head)
+    };
+    let last = (1..=layers - (parts - 1)).min_by(|a, b| most(*a).total_cmp(&most(*b)))?;
+    let (rest, n) = (layers - last, parts - 1);
+    let mut counts: Vec<u32> = (0..n).map(|i| (rest / n + u64::from(i < rest % n)) as u32).collect();
+    counts.push(last as u32);
+    Some(counts)
+}
+
+fn sequence_parallel(run: &Run) -> bool {
+    let text = run.text.to_lowercase();
+    let off = ["without sequence parallel", "sequence_parallel=false", "seq_parallel=false", "seq_parallel=none"];
+    let on = ["sequence parallel", "sequence-parallel", "sequence_parallel=true", "seq_parallel=true", "tp compile"];
+    !off.iter().any(|t| text.contains(t))
+        && (on.iter().any(|t| text.contains(t)) || !text.contains("megatron-deepspeed") && !text.contains("1.0.rc"))
+}
+
+fn zero(run: &Run) -> u32 {
+    let text = run.text.to_lowercase();
+    let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
+    if any(&["fsdp"]) {
+        3
+    } else if any(&["zero stage 0", "parallel_optimizer=false", "megatron-deepspeed"]) {
+        0
+    } else if any(&[
+        "zero",
+        "distributed optimizer",
+        "use-distributed-optimizer",
+        "parallel_optimizer=true",
+        "megatron-bridge",
+        "modelzoo",
+        "nemo",
+        "mlperf",
+    ]) {
+        1
+    } else {
+        0
+    }
+}
+
+/// What is computed again.
+pub fn recompute(run: &Run) -> Recompute {
+    let text = run.recompute.to_lowercase();
+    if text.is_empty() || text.starts_with("none") {
+        return Recompute::default();
+    }
+    let layers = numbers(&text);
+    if text.starts_with("select [") {
+        // MindFormers' select_recompute: activations and multiplications between products.
+        let mut recompute = Recompute { layers, ..Recompute::default() };
+        recompute.parts[Kind::Vector.number()] = 0.5;
+        return recompute;
+    }
+    if text.starts_with("partial list") {
+        return Recompute { layers, ..Recompute::full() };
+    }
+    if text.starts_with("full") {
+        let block = text.contains("block") && !layers.is_empty();
+        return Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() };
+    }
+    if text.contains("every 2nd layer") {
+        let half = run.degree("layers").div_ceil(2) / run.degree("pp");
+        return Recompute { layers: vec![half as u32], ..Recompute::full() };
+    }
+    let mut recompute = Recompute::default();
+    let mut add = |kind: Kind, part: f64| {
+        let at = &mut recompute.parts[kind.number()];
+        *at = (*at + part).min(1.0);
+    };
+    // What Megatron-Core calls these modules; the parts are shares of a layer's work of that kind.
+    for word in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
+        match word {
+            "attention" | "core_attn" => add(Kind::Attention, 1.0),
+            "layernorm" | "norm" => add(Kind::Vector, 0.35),
+            "act" | "moe_act" => add(Kind::Vector, 0.25),
+            "mla_up_proj" => add(Kind::Products, 0.3),
+            "mlp" | "shared_expert" => add(Kind::Products, 0.3),
+            "moe" => {
+                add(Kind::ExpertProducts, 1.0);
+                add(Kind::Ep, 1.0);
+                add(Kind::Vector, 0.4);
+            }
+            // torchtitan: every second product and all elementwise work.
+            "op" => {
+                add(Kind::Products, 0.5);
+                add(Kind::Vector, 0.8);
+            }
+            _ => {}
+        }
+    }
+    recompute
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+}
+
+/// Switches of the framework that a run states itself.
+pub fn stated(run: &Run, mut framework: Framework) -> Framework {
+    let text = run.text.to_lowercase();
+    framework.deduplicates |= ["deepep", "hybridep"].iter().any(|t| text.contains(t));
+    // Their kernels take the number of rows from device memory.
+    framework.experts_wait &= !framework.deduplicates;
+    if ["overlap_moe_expert_parallel_comm=true", "1f1b a2a overlap"].iter().any(|t| text.contains(t)) {
+        framework.hidden_ep = framework.hidden_ep.max(PAIRED);
+    }
+    framework
+}
+
+/// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
+const PAIRED: f64 = 0.6;
+
+/// Rows of the busiest rank.
+pub fn imbalance(run: &Run) -> f64 {
+    let text = run.text.to_lowercase();
+    let forced = ["force", "capacity factor 1"].iter().any(|t| text.contains(t));
+    let dense = run.number("experts").unwrap_or(0) == 0;
+    if dense || forced { 1.0 } else { REAL_ROUTING }
+}
+
+/// Type of the inputs of products.
+pub fn precision(run: &Run) -> Precision {
+    let text = run.precision.to_lowercase();
+    match () {
+        () if text.contains("mxfp8") => Precision::Mxfp8,
+        () if text.contains("fp8") || text.contains("float8") => Precision::Fp8,
+        () if text.contains("fp32") || text.contains("f32") => Precision::F32,
+        () => Precision::Bf16,
+    }
+}
+
+/// The cluster with the network of the run's site, where the row says what it is: `inter-node 800 Gb/s per node`, or collectives that were measured on all its devices.
+pub fn site(run: &Run, cluster: &Cluster) -> Cluster {
+    let mut cluster = cluster.clone();
+    let node = run.number("devices_per_node").unwrap_or(8).max(1) as f64;
+    if cluster.tiers.len() < 2 {
+        return cluster;
+    }
+    if let Some(gigabits) = before(&run.text, " Gb/s per node") {
+        cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
+    }
+    if let Some([gathers, scatters]) = measured_collectives(&run.text)
+        && run.degree("n_devices") as f64 > node
+    {
+        // Of arrays of one size on 16 to 512 devices, 1/bandwidth grows linearly with the devices: a latency for each hop of the ring.
+        let ring = node * cluster.tiers[1].gbps.0 * cluster.calibrated.network_efficiency.0;
+        let rate = (gathers * scatters).sqrt();
+        let hop = MEASURED_MB * 1e-3 * (1.0 / rate - 1.0 / ring).max(0.0) / run.degree("n_devices") as f64;
+        cluster.tiers[1].latency_us = NonNegative((hop * node * 1e6).max(cluster.tiers[1].latency_us.0));
+    }
+    cluster
+}
+
+/// MB of the arrays with which sites measure their collectives (an assumption: sources do not say).
+const MEASURED_MB: f64 = 256.0;
+
+/// GB/s of all-gathers and reduce-scatters through all devices, where a run's site has measured them.
+fn measured_collectives(text: &str) -> Option<[f64; 2]> {
+    let (_, rest) = text.split_once("measured AllReduce/AllGather/ReduceScatter GB/s ")?;
+    let rates: Vec<f64> =
+        rest.split(|c: char| !c.is_ascii_digit() && c != '.').take(3).filter_map(|n| n.parse().ok()).collect();
+    (rates.len() == 3 && rates.iter().all(|r| *r > 0.0)).then(|| [rates[1], rates[2]])
+}
+
+/// The number that stands before some words.
+fn before(text: &str, words: &str) -> Option<f64> {
+    let (head, _) = text.split_once(words)?;
+    head.rsplit(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok().filter(|v: &f64| *v > 0.0)
+}

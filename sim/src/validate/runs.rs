@@ -1,0 +1,235 @@
+//! Measured runs: a CSV file, one run a row, columns by name.
+
+use std::fmt;
+
+/// A measured run, as its row says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Its name.
+    pub id: String,
+    /// The system: the name up to the last dash, or the `system` column.
+    pub system: String,
+    /// Where it is from, the model's name, and remarks: what says which framework ran it.
+    pub text: String,
+    /// The model's name.
+    pub model: String,
+    /// The device.
+    pub device: String,
+    /// `A`, `B`, …
+    pub grade: String,
+    /// `BF16`, `FP8`, …
+    pub precision: String,
+    /// `none`, `full`, `selective: …`
+    pub recompute: String,
+    /// A number of a head's elements, or the sizes of latent attention.
+    pub head: String,
+    /// Parameters, in 10⁹.
+    pub params_b: Option<f64>,
+    /// Whole numbers by column.
+    numbers: [Option<u64>; NUMBERS.len()],
+    /// Seconds of a step.
+    pub step_time: Option<f64>,
+    /// Peak memory of a device, GB.
+    pub memory_gb: Option<f64>,
+}
+
+/// Columns of whole numbers.
+const NUMBERS: [&str; 23] = [
+    "layers",
+    "dense_layers",
+    "hidden",
+    "ffn_hidden",
+    "moe_ffn_hidden",
+    "experts",
+    "topk",
+    "shared_experts",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq_len",
+    "devices_per_node",
+    "n_devices",
+    "tp",
+    "pp",
+    "vpp",
+    "ep",
+    "etp",
+    "cp",
+    "dp",
+    "mbs",
+    "gbs",
+];
+/// Columns without which there is nothing to predict.
+const NEEDED: [&str; 8] = ["layers", "hidden", "heads", "vocab", "seq_len", "device", "n_devices", "gbs"];
+
+impl Run {
+    /// A whole number of the row; `None` where it is blank or the column is missing.
+    pub fn number(&self, column: &str) -> Option<u64> {
+        NUMBERS.iter().position(|c| *c == column).and_then(|i| self.numbers[i])
+    }
+
+    /// The same, at least 1, for what is 1 when nothing is said.
+    pub fn degree(&self, column: &str) -> u64 {
+        self.number(column).unwrap_or(1).max(1)
+    }
+}
+
+/// Why a file of runs cannot be read: a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunsError(pub String);
+
+impl fmt::Display for RunsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for RunsError {}
+
+/// A row that cannot be used: its name, and why.
+pub type BadRow = (String, RunsError);
+
+/// Reads runs, and says which rows cannot be used because there is text where a number belongs. Columns may stand in any order; unknown ones are left alone.
+///
+/// # Errors
+/// An empty file, columns that are missing or there twice, rows of another length.
+pub fn read(text: &str) -> Result<(Vec<Run>, Vec<BadRow>), RunsError> {
+    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?.clone();
+    if header.iter().all(str::is_empty) {
+        return Err(RunsError(
+            "the file is empty: the first line names columns such as layers, hidden, device, n_devices".into(),
+        ));
+    }
+    for (i, name) in header.iter().enumerate() {
+        if !name.is_empty() && header.iter().take(i).any(|n| n == name) {
+            return Err(RunsError(format!("the column `{name}` is there twice")));
+        }
+    }
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|n| header.iter().all(|h| h != *n)).collect();
+    if !missing.is_empty() {
+        return Err(RunsError(format!(
+            "columns are missing: {}\n  = help: the first line names the columns; those that are needed are {}",
+            missing.join(", "),
+            NEEDED.join(", ")
+        )));
+    }
+    if ["step_time_s", "tokens_per_s_per_device"].iter().all(|n| header.iter().all(|h| h != *n)) {
+        return Err(RunsError(
+            "there is nothing measured: a column `step_time_s` or `tokens_per_s_per_device` is missing".into(),
+        ));
+    }
+    let (mut runs, mut bad) = (vec![], vec![]);
+    for record in reader.records() {
+        let record = record.map_err(|e| RunsError(format!("a row cannot be read: {e}")))?;
+        let line = record.position().map_or(0, csv::Position::line);
+        if record.iter().all(str::is_empty) {
+            continue;
+        }
+        let fields = Fields { header: &header, record: &record };
+        match run(&fields, line) {
+            Ok(run) => runs.push(run),
+            Err(why) => bad.push((fields.get("id").to_string(), why)),
+        }
+    }
+    Ok((runs, bad))
+}
+
+/// A row's fields by name; what is not there is blank.
+struct Fields<'a> {
+    header: &'a csv::StringRecord,
+    record: &'a csv::StringRecord,
+}
+
+impl<'a> Fields<'a> {
+    fn get(&self, name: &str) -> &'a str {
+        self.header.iter().position(|h| h == name).and_then(|i| self.record.get(i)).unwrap_or("")
+    }
+}
+
+/// A number may have a remark behind it: `8 (the config says 16)`.
+fn leading(text: &str) -> &str {
+    text.split_once(" (").map_or(text, |(number, _)| number)
+}
+
+fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
+    let field = |name: &str| fields.get(name);
+    let wrong = |name: &str, what: &str| {
+        let shown: String = field(name).chars().take(60).collect();
+        RunsError(format!("line {line}: `{name}` is {what}, not `{shown}`"))
+    };
+    let decimal = |name: &str| match field(name) {
+        "" => Ok(None),
+        text => match leading(text).parse::<f64>() {
+            Ok(v) if v.is_finite() && v > 0.0 => Ok(Some(v)),
+            _ => Err(wrong(name, "a number above 0")),
+        },
+    };
+    let mut numbers = [None; NUMBERS.len()];
+    for (slot, name) in numbers.iter_mut().zip(NUMBERS) {
+        *slot = match field(name) {
+            "" => None,
+            // Tables are often written by programs that make every number a decimal.
+            text => match leading(text).parse::<f64>() {
+                Ok(v) if v >= 0.0 && v.fract() == 0.0 && v <= 1e8 => Some(v as u64),
+                _ => return Err(wrong(name, "a whole number")),
+            },
+        };
+    }
+    let id = if field("id").is_empty() { format!("line {line}") } else { field("id").to_string() };
+    let system = match field("system") {
+        "" => id.rsplit_once('-').map_or(id.as_str(), |(system, _)| system).to_string(),
+        system => system.to_string(),
+    };
+    let mut run = Run {
+        id,
+        system,
+        text: ["source", "notes_config", "extra"].map(field).join("; "),
+        model: field("model").to_string(),
+        device: field("device").to_string(),
+        grade: field("grade").to_string(),
+        precision: field("precision").to_string(),
+        recompute: field("recompute").to_string(),
+        head: field("head_dim").to_string(),
+        params_b: decimal("params_b")?,
+        numbers,
+        step_time: decimal("step_time_s")?,
+        memory_gb: decimal("peak_mem_gb")?,
+    };
+    if let (None, Some(rate)) = (run.step_time, decimal("tokens_per_s_per_device")?) {
+        let all = |name| run.number(name).map(|n| n as f64);
+        let tokens = all("gbs").zip(all("seq_len")).map(|(g, s)| g * s);
+        run.step_time = tokens.zip(all("n_devices")).map(|(t, n)| t / (rate * n.max(1.0)));
+    }
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "id,layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,tokens_per_s_per_device\n";
+
+    #[test]
+    fn rows_are_read_by_name() {
+        let text = format!("{HEAD}a-1,2,64,4 (says the config),256,128,H100,8.0,16,32\n,,,,,,,,,\n");
+        let runs = read(&text).expect("a file").0;
+        assert_eq!(runs.len(), 1);
+        assert_eq!((runs[0].system.as_str(), runs[0].number("n_devices"), runs[0].degree("tp")), ("a", Some(8), 1));
+        assert_eq!(runs[0].step_time, Some(16.0 * 128.0 / (32.0 * 8.0)));
+    }
+
+    #[test]
+    fn mistakes_are_said() {
+        let of = |text: &str| read(text).expect_err("it is wrong").0;
+        assert!(of("").contains("empty"));
+        assert!(of("id,layers\n").contains("hidden, heads, vocab"));
+        assert!(of(&HEAD.replace(",tokens_per_s_per_device", "")).contains("nothing measured"));
+        assert!(of(&HEAD.replace("id,", "layers,")).contains("twice"));
+        let bad = |row: &str| read(&format!("{HEAD}{row}\n")).expect("a file").1[0].1.0.clone();
+        assert!(bad("a,two,64,4,256,128,H100,8,16,1").contains("line 2: `layers` is a whole number, not `two`"));
+        assert!(bad("a,2,64,4,256,128,H100,8,16,-1").contains("above 0"));
+        assert!(bad("a,2,64,4,256,128,H100,8,16,120 ms").contains("`120 ms`"));
+        assert!(of(&format!("{HEAD}a,2,64\n")).contains("row"));
+    }
+}

@@ -1,0 +1,202 @@
+//! The model of a measured run, as a model file: the standard library's blocks with the sizes of its row.
+
+use super::runs::Run;
+
+/// Sizes of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Latent {
+    q: u64,
+    kv: u64,
+    nope: u64,
+    rope: u64,
+    value: u64,
+}
+
+/// What a row says of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    layers: u64,
+    dense_layers: u64,
+    hidden: u64,
+    ffn: u64,
+    expert_ffn: u64,
+    experts: u64,
+    topk: u64,
+    shared: u64,
+    heads: u64,
+    kv_heads: u64,
+    head: u64,
+    latent: Option<Latent>,
+    vocab: u64,
+    seq: u64,
+    /// GELU, layer norm and learned positions, as GPT-3; SwiGLU, RMS norm and RoPE otherwise.
+    gpt: bool,
+    tied: bool,
+    /// A layer that predicts one token further.
+    mtp: bool,
+}
+
+/// Families whose networks have one inner projection.
+const GPT: [&str; 9] = ["gpt", "mpt", "bloom", "opt-", "turing", "nemotron", "starcoder", "falcon", "pythia"];
+
+impl Shape {
+    /// Reads a row; `tp` is how many ranks share heads and vocabulary, which are rounded up to it.
+    ///
+    /// # Errors
+    /// What is missing: a sentence.
+    pub fn of(run: &Run, tp: u64) -> Result<Shape, String> {
+        let need = |name: &str| run.number(name).filter(|n| *n > 0).ok_or(format!("`{name}` is not given"));
+        let (layers, hidden, heads) = (need("layers")?, need("hidden")?, need("heads")?);
+        let experts = run.number("experts").unwrap_or(0);
+        let dense_layers = if experts > 0 { run.number("dense_layers").unwrap_or(0).min(layers) } else { layers };
+        let latent = latent(&run.head);
+        let head = match run.head.parse::<f64>() {
+            Ok(head) if head >= 1.0 => head as u64,
+            _ if latent.is_some() => 0,
+            _ => hidden / heads,
+        };
+        let ffn = if dense_layers > 0 { need("ffn_hidden")? } else { run.number("ffn_hidden").unwrap_or(hidden) };
+        let text = run.text.to_lowercase();
+        let mut shape = Shape {
+            layers,
+            dense_layers,
+            hidden,
+            ffn,
+            expert_ffn: if experts > 0 { run.number("moe_ffn_hidden").unwrap_or(ffn) } else { 0 },
+            experts,
+            topk: if experts > 0 { need("topk")? } else { 0 },
+            shared: run.number("shared_experts").unwrap_or(0),
+            heads: heads.next_multiple_of(tp),
+            kv_heads: run.number("kv_heads").filter(|n| *n > 0).unwrap_or(heads),
+            head,
+            latent,
+            vocab: need("vocab")?,
+            seq: need("seq_len")?,
+            gpt: false,
+            tied: false,
+            mtp: text.contains("mtp layer included"),
+        };
+        // Key heads that are fewer than tensor-parallel ranks are there on several of them.
+        shape.kv_heads = match shape.kv_heads {
+            n if n.is_multiple_of(tp) => n,
+            n if tp.is_multiple_of(n) => tp,
+            _ => shape.heads,
+        };
+        if !shape.heads.is_multiple_of(shape.kv_heads) {
+            shape.kv_heads = shape.heads;
+        }
+        if !shape.vocab.is_multiple_of(tp) {
+            shape.vocab = shape.vocab.next_multiple_of(128 * tp);
+        }
+        shape.gpt = shape.is_gpt(run, &text);
+        shape.tied = !text.contains("tied embeddings false") && (text.contains("tied embeddings") || shape.gpt);
+        Ok(shape)
+    }
+
+    /// Parameters tell, where they are given; else what the row says, else the family.
+    fn is_gpt(&self, run: &Run, text: &str) -> bool {
+        if text.contains("swiglu") {
+            return false;
+        }
+        if text.contains("gelu") {
+            return true;
+        }
+        let name = run.model.to_lowercase();
+        self.experts == 0 && GPT.iter().any(|family| name.contains(family))
+    }
+
+    /// Layers of the model that are repeated, without the one of multi-token prediction.
+    pub fn layers(&self) -> u64 {
+        self.layers
+    }
+
+    /// The head's products as a multiple of a layer's (attention scores left out).
+    pub fn head_in_layers(&self) -> f64 {
+        let inner = if self.gpt { 2 } else { 3 };
+        let attention = 2 * (self.heads + self.kv_heads) * self.head.max(1);
+        self.vocab as f64 / (attention + inner * self.ffn) as f64
+    }
+
+    /// Experts of a layer; 0 for dense models.
+    pub fn experts(&self) -> u64 {
+        self.experts
+    }
+
+    /// Experts of a token.
+    pub fn topk(&self) -> u64 {
+        self.topk
+    }
+
+    /// Tokens of a row.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    /// The model file.
+    pub fn text(&self) -> String {
+        let Shape { layers, dense_layers, hidden, ffn, expert_ffn, experts, topk, shared, .. } = *self;
+        let Shape { heads, kv_heads, head, vocab, seq, gpt, tied, mtp, .. } = *self;
+        let norm = if gpt { "layer_norm" } else { "rms_norm" };
+        let theta = if gpt { "0.0" } else { "10000.0" };
+        let attention = match self.latent {
+            None => format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta})"),
+            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
+        };
+        let dense = if gpt { format!("gelu_network(h, {ffn})") } else { format!("swiglu(h, {ffn})") };
+        let moe = format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)");
+        let network = match (experts, dense_layers) {
+            (0, _) => format!("        x = x + {dense}\n"),
+            (_, 0) => format!("        x = x + {moe}\n"),
+            _ => format!(
+                "        if dense {{\n            x = x + {dense}\n        }} else {{\n            x = x + {moe}\n        }}\n"
+            ),
+        };
+        let positions = if gpt { ", position[seq, d] = normal(0.02)" } else { "" };
+        let embedded = if gpt { "embed[tokens, d] + position" } else { "embed[tokens, d]" };
+        let head_param = if tied { "" } else { ", head[d, vocab] = normal(0.02)" };
+        let logits = |x: &str, n: &str| {
+            format!("[batch, seq, vocab] = {norm}@{n}({x}) * {}", if tied { "embed" } else { "head" })
+        };
+        let mut text = format!(
+            "model Run(batch = 1, seq = {seq}, layers = {layers}, d = {hidden}, vocab = {vocab}) {{\n    \
+             input tokens: token[batch, seq], labels: token[batch, seq]\n    \
+             param embed[vocab, d] = normal(0.02){head_param}{positions}\n    \
+             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = i < {dense_layers})\n    }}\n    \
+             logits{}\n    nll = cross_entropy(logits, labels)\n    \
+             loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n",
+            logits("x", "norm")
+        );
+        if mtp {
+            text += &format!(
+                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false)\n    \
+                 guess{}\n    later = labels_after(labels)\n    miss = cross_entropy(guess, later)\n    \
+                 loss mtp_ce = sum(miss over batch, seq) per sum(valid(later) over batch, seq) weight 0.3\n",
+                logits("ahead", "mtp_norm")
+            );
+        }
+        text += &format!(
+            "}}\n\nblock layer(x[.., t, d], dense) {{\n    x = x + {attention}\n    h = {norm}@norm2(x)\n{}    return x\n}}\n",
+            network.replace("        ", "    ")
+        );
+        if gpt {
+            text += "\nblock gelu_network(x[.., d], f) {\n    param up[d, f] = normal(0.02), down[f, d] = normal(0.02)\n    \
+                     h = gelu((x * up)[.., f])\n    return (h * down)[.., d]\n}\n";
+        }
+        text
+    }
+}
+
+/// `MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128`
+fn latent(text: &str) -> Option<Latent> {
+    if !text.to_lowercase().contains("mla") {
+        return None;
+    }
+    let of = |key: &str| text.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('=')?.parse().ok());
+    Some(Latent {
+        q: of("q_lora").unwrap_or(0),
+        kv: of("kv_lora")?,
+        nope: of("nope")?,
+        rope: of("rope")?,
+        value: of("v")?,
+    })
+}

@@ -1,0 +1,145 @@
+//! How good predictions are: errors by system, and whether they put the runs of a sweep in order.
+
+use super::{Row, Skipped};
+use indexmap::IndexMap;
+use serde::Serialize;
+
+/// Errors of some rows: |predicted / measured − 1|.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Errors {
+    /// How many rows.
+    pub rows: usize,
+    /// Half of them are below.
+    pub median_abs_error: f64,
+    /// Nine tenths of them are below.
+    pub p90_abs_error: f64,
+    /// The median with its sign: above 0 when predictions are too slow.
+    pub bias: f64,
+    /// Kendall's tau-b within sweeps of at least three runs, mean over sweeps.
+    pub rank: Option<f64>,
+    /// Peak memory: median and 90th percentile of the same error.
+    pub memory: Option<(f64, f64)>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Each run.
+    pub rows: Vec<Row>,
+    /// By system.
+    pub by_system: IndexMap<String, Errors>,
+    /// Dense models and mixtures.
+    pub by_kind: IndexMap<String, Errors>,
+    /// By devices.
+    pub by_size: IndexMap<String, Errors>,
+    /// Half of all errors are below.
+    pub median_abs_error: f64,
+    /// Nine tenths of all errors are below.
+    pub p90_abs_error: f64,
+    /// Runs without a prediction.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Summary {
+    /// Of rows.
+    pub fn new(rows: Vec<Row>, skipped: Vec<Skipped>) -> Summary {
+        let by = |key: &dyn Fn(&Row) -> String| {
+            let mut groups: IndexMap<String, Vec<&Row>> = IndexMap::new();
+            for row in &rows {
+                groups.entry(key(row)).or_default().push(row);
+            }
+            groups.sort_keys();
+            groups.into_iter().map(|(key, rows)| (key, Errors::of(&rows))).collect()
+        };
+        let all = Errors::of(&rows.iter().collect::<Vec<_>>());
+        Summary {
+            by_system: by(&|r| r.system.clone()),
+            by_kind: by(&|r| r.kind.to_string()),
+            by_size: by(&|r| size(r.devices).to_string()),
+            median_abs_error: all.median_abs_error,
+            p90_abs_error: all.p90_abs_error,
+            rows,
+            skipped,
+        }
+    }
+}
+
+fn size(devices: u64) -> &'static str {
+    match devices {
+        0..=8 => "up to 8 devices",
+        9..=64 => "up to 64",
+        65..=512 => "up to 512",
+        _ => "more",
+    }
+}
+
+impl Errors {
+    fn of(rows: &[&Row]) -> Errors {
+        let signed: Vec<f64> = rows.iter().map(|r| r.error).collect();
+        let errors: Vec<f64> = signed.iter().map(|e| e.abs()).collect();
+        let memory: Vec<f64> =
+            rows.iter().filter_map(|r| r.measured_mem_gb.map(|m| (r.predicted_mem_gb / m - 1.0).abs())).collect();
+        Errors {
+            rows: rows.len(),
+            median_abs_error: quantile(&errors, 0.5),
+            p90_abs_error: quantile(&errors, 0.9),
+            bias: quantile(&signed, 0.5),
+            rank: rank(rows),
+            memory: (!memory.is_empty()).then(|| (quantile(&memory, 0.5), quantile(&memory, 0.9))),
+        }
+    }
+}
+
+/// The value that a part of the values is at or below, between neighbours in proportion; 0 of none.
+pub fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
+    let at = part * last as f64;
+    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    low + (high - low) * at.fract()
+}
+
+fn rank(rows: &[&Row]) -> Option<f64> {
+    let mut sweeps: IndexMap<&str, Vec<(f64, f64)>> = IndexMap::new();
+    for row in rows {
+        sweeps.entry(&row.sweep).or_default().push((row.measured_s, row.predicted_s));
+    }
+    let taus: Vec<f64> = sweeps.values().filter(|s| s.len() >= 3).filter_map(|s| kendall(s)).collect();
+    (!taus.is_empty()).then(|| taus.iter().sum::<f64>() / taus.len() as f64)
+}
+
+/// Kendall's tau-b of pairs; `None` when one side is all the same.
+pub fn kendall(pairs: &[(f64, f64)]) -> Option<f64> {
+    let (mut agree, mut left, mut right) = (0.0, 0.0, 0.0);
+    for (i, a) in pairs.iter().enumerate() {
+        for b in &pairs[i + 1..] {
+            let sign = |x: f64| if x == 0.0 { 0.0 } else { x.signum() };
+            let (x, y) = (sign(a.0 - b.0), sign(a.1 - b.1));
+            agree += x * y;
+            left += x * x;
+            right += y * y;
+        }
+    }
+    (left > 0.0 && right > 0.0).then(|| agree / f64::sqrt(left * right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_is_measured() {
+        assert_eq!(kendall(&[(1.0, 2.0), (2.0, 3.0), (3.0, 9.0)]), Some(1.0));
+        assert_eq!(kendall(&[(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)]), Some(-1.0));
+        // One of three pairs is turned round.
+        assert!((kendall(&[(1.0, 1.0), (2.0, 3.0), (3.0, 2.0)]).unwrap() - 1.0 / 3.0).abs() < 1e-12);
+        assert_eq!(kendall(&[(1.0, 1.0), (1.0, 2.0)]), None);
+    }
+
+    #[test]
+    fn quantiles_lie_between_neighbours() {
+        assert_eq!(quantile(&[4.0, 1.0, 2.0, 3.0], 0.5), 2.5);
+        assert_eq!((quantile(&[], 0.5), quantile(&[7.0], 0.9)), (0.0, 7.0));
+    }
+}

@@ -1,0 +1,109 @@
+//! Compiled plans, simulated.
+
+use forebay_compiler::pipeline::{CompileOptions, Models, compile};
+use forebay_compiler::shard::Strategy;
+use forebay_cost::{Cluster, known};
+use forebay_ir::DType;
+use forebay_plan::Plan;
+use forebay_sim::framework::{find, known as frameworks};
+use forebay_sim::lower::Recompute;
+use forebay_sim::report::{Options, Report, simulate};
+use forebay_sim::steps::Fidelity;
+use forebay_sim::validate::{predict, runs};
+
+const MODEL: &str = include_str!("../../examples/models/tiny-moe.moe");
+
+fn plan(strategy: &str) -> Plan {
+    let strategy = Strategy::parse(strategy).expect("a strategy");
+    let options = CompileOptions {
+        compute: DType::BF16,
+        micro_batches: strategy.micro.unwrap_or(1),
+        strategy: strategy.clone(),
+        ..CompileOptions::default()
+    };
+    let check = options.check_options(true, strategy.mbs.map(u64::from), options.micro_batches);
+    let train = forebay_dsl::load(MODEL, &check).expect("the model is right").model;
+    compile(&Models { eval: train.clone(), generate: train.clone(), train }, &options).expect("a plan")
+}
+
+fn cluster(name: &str) -> Cluster {
+    let (_, text) = known::FILES.iter().find(|(n, _)| *n == name).expect("a cluster");
+    Cluster::parse(text).expect("it is right")
+}
+
+fn of(plan: &Plan, cluster: &Cluster, options: &Options) -> Report {
+    simulate(plan, cluster, options).expect("a report")
+}
+
+#[test]
+fn instructions_one_by_one_come_to_the_same() {
+    for strategy in ["mbs=2,micro=2", "tp=2,ep=2,mbs=2,micro=2", "pp=2,vpp=2,mbs=1,micro=4", "dp=4,ep=4,zero=3,mbs=2"] {
+        let plan = plan(strategy);
+        let calls = of(&plan, &cluster("h100"), &Options::default()).step_time_s;
+        let fine = Options { fidelity: Fidelity::Instructions, ..Options::default() };
+        let instructions = of(&plan, &cluster("h100"), &fine).step_time_s;
+        assert!((calls / instructions - 1.0).abs() < 0.01, "{strategy}: {calls} against {instructions}");
+    }
+}
+
+#[test]
+fn better_hardware_is_never_slower() {
+    let plan = plan("dp=2,tp=4,ep=8,pp=2,zero=1,mbs=1,micro=4");
+    let slow = cluster("a100-80g");
+    let time = |c: &Cluster| of(&plan, c, &Options::default()).step_time_s;
+    let before = time(&slow);
+    let changes: [fn(&mut Cluster); 5] = [
+        |c| c.device.memory_gbps.0 *= 2.0,
+        |c| c.device.cube.bf16.0 *= 2.0,
+        |c| c.tiers[0].gbps.0 *= 2.0,
+        |c| c.tiers[1].gbps.0 *= 2.0,
+        |c| c.tiers[1].latency_us.0 /= 2.0,
+    ];
+    for change in changes {
+        let mut fast = slow.clone();
+        change(&mut fast);
+        assert!(time(&fast) <= before * (1.0 + 1e-12));
+    }
+}
+
+#[test]
+fn memory_is_that_of_the_arena_and_recomputation_takes_less() {
+    let plan = plan("pp=2,mbs=2,micro=4");
+    let report = of(&plan, &cluster("h100"), &Options::default());
+    for (role, memory) in plan.roles.iter().zip(&report.memory_bytes) {
+        let train = role.phases.iter().find(|p| p.name == "train").expect("it trains");
+        assert_eq!(memory.peak, train.memory.placed as f64);
+        let parts = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.buffers;
+        assert!(parts >= memory.peak * 0.999);
+    }
+    let again = of(&plan, &cluster("h100"), &Options { recompute: Recompute::full(), ..Options::default() });
+    assert!(again.step_time_s > report.step_time_s && again.hfu > 0.0);
+    assert!(again.memory_bytes[0].peak < report.memory_bytes[0].peak);
+}
+
+#[test]
+fn imbalance_and_what_frameworks_hide_show_in_the_step() {
+    let plan = plan("dp=8,ep=8,zero=1,mbs=4");
+    let even = of(&plan, &cluster("h100"), &Options::default());
+    let uneven = of(&plan, &cluster("h100"), &Options { imbalance: 2.0, ..Options::default() });
+    assert!(uneven.total_comm_s.ep > even.total_comm_s.ep);
+    assert!(even.exposed_comm_s.ep > 0.0 && even.exposed_comm_s.tp == 0.0);
+    let megatron = find(&frameworks(), "Megatron-Bridge");
+    let hidden = of(&plan, &cluster("h100"), &Options { framework: megatron, ..Options::default() });
+    assert!(hidden.exposed_comm_s.dp < hidden.total_comm_s.dp);
+}
+
+/// Figures of publications: configuration, device and step time as printed there.
+#[test]
+fn published_runs_are_predicted() {
+    let text = include_str!("published.csv");
+    let (runs, bad) = runs::read(text).expect("a table");
+    assert_eq!(bad, []);
+    let (rows, skipped) = predict(&runs, &known::clusters(), 1);
+    assert_eq!(skipped, []);
+    for row in &rows {
+        assert!(row.error.abs() < 0.10, "{}: {:.4} s, predicted {:.4} s", row.id, row.measured_s, row.predicted_s);
+    }
+    let (two, _) = predict(&runs, &known::clusters(), 2);
+    assert_eq!(rows, two, "threads do not change predictions");
+}

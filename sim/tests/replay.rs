@@ -1,0 +1,156 @@
+//! Replays against what they come to by hand.
+
+use forebay_sim::Kind;
+use forebay_sim::lower::{Lane, Op, RoleOps};
+use forebay_sim::price::Action;
+use forebay_sim::replay::{Host, Outcome, replay};
+use forebay_sim::steps::{Step, Timed};
+
+const FORWARD: f64 = 3.0;
+const BACKWARD: f64 = 5.0;
+const IDLE_HOST: Host = Host { dispatch: 0.0 };
+
+fn step(seconds: f64, action: Action) -> Step {
+    let kind = if action == Action::Work { Kind::Products } else { Kind::Pp };
+    Step { stream: 0, seconds, launches: 1.0, waits: vec![], records: None, kind, action, host_waits: false }
+}
+
+fn program(steps: Vec<Step>) -> Timed {
+    let mut by_kind = [0.0; Kind::COUNT];
+    for step in &steps {
+        by_kind[step.kind.number()] += step.seconds;
+    }
+    Timed { steps, by_kind, flops: 0.0 }
+}
+
+fn main_op(program: usize) -> Op {
+    Op { program: program as u32, call: None, lane: Lane::Main }
+}
+
+/// 1F1B by its definition: p − 1 − r forward passes, then one forward and one backward at a time.
+fn one_f_one_b(stages: u32, micro: u32, transfer: f64) -> (Vec<Timed>, Vec<RoleOps>) {
+    let mut programs = vec![program(vec![step(FORWARD, Action::Work)]), program(vec![step(BACKWARD, Action::Work)])];
+    let mut message = |action| {
+        programs.push(program(vec![step(0.0, action)]));
+        main_op(programs.len() - 1)
+    };
+    let mut roles = vec![];
+    for stage in 0..stages {
+        let mut ops = vec![];
+        let mut pass = |forward: bool, ops: &mut Vec<Op>| {
+            let (from, to) =
+                if forward { (stage.checked_sub(1), Some(stage + 1)) } else { (Some(stage + 1), stage.checked_sub(1)) };
+            let channel = u32::from(forward);
+            let there = |s: Option<u32>| s.filter(|s| *s < stages);
+            ops.extend(there(from).map(|peer| message(Action::Receive { peer, channel })));
+            ops.push(main_op(usize::from(!forward)));
+            ops.extend(there(to).map(|peer| message(Action::Send { peer, channel, transfer })));
+        };
+        let warm_up = (stages - 1 - stage).min(micro);
+        (0..warm_up).for_each(|_| pass(true, &mut ops));
+        for _ in warm_up..micro {
+            pass(true, &mut ops);
+            pass(false, &mut ops);
+        }
+        (0..warm_up).for_each(|_| pass(false, &mut ops));
+        roles.push(RoleOps { coordinate: stage, ops, last_backward: usize::MAX, first_forward: vec![] });
+    }
+    (programs, roles)
+}
+
+fn run(programs: &[Timed], roles: &[RoleOps], host: Host) -> Vec<Outcome> {
+    replay(programs, roles, &vec![vec![]; roles.len()], host, 0.0).expect("nobody waits for ever")
+}
+
+fn near(got: f64, want: f64) {
+    assert!((got - want).abs() <= 1e-9 * want.abs().max(1.0), "{got} is not {want}");
+}
+
+#[test]
+fn the_bubble_of_one_f_one_b_is_exact() {
+    for (p, m) in [(1, 1), (2, 2), (4, 8), (8, 8), (16, 40)] {
+        let (programs, roles) = one_f_one_b(p, m, 0.0);
+        let outcomes = run(&programs, &roles, IDLE_HOST);
+        let end = outcomes.iter().map(|o| o.end).fold(0.0, f64::max);
+        let work = f64::from(m) * (FORWARD + BACKWARD);
+        near(end, work + f64::from(p - 1) * (FORWARD + BACKWARD));
+    }
+}
+
+#[test]
+fn work_and_waiting_are_all_of_the_time() {
+    for transfer in [0.0, 0.5, 10.0] {
+        let (programs, roles) = one_f_one_b(4, 12, transfer);
+        for outcome in run(&programs, &roles, Host { dispatch: 0.7 }) {
+            near(outcome.accounted(), outcome.end);
+        }
+    }
+}
+
+#[test]
+fn slower_messages_are_never_faster_and_more_micro_batches_have_a_smaller_bubble() {
+    let end = |transfer: f64, m: u32| {
+        let (programs, roles) = one_f_one_b(4, m, transfer);
+        run(&programs, &roles, IDLE_HOST).iter().map(|o| o.end).fold(0.0, f64::max)
+    };
+    let times: Vec<f64> = [0.0, 0.1, 1.0, 4.0].into_iter().map(|t| end(t, 8)).collect();
+    assert!(times.windows(2).all(|w| w[0] <= w[1]), "{times:?}");
+    let shares: Vec<f64> =
+        [4, 8, 16, 64].into_iter().map(|m| 1.0 - f64::from(m) * (FORWARD + BACKWARD) / end(0.0, m)).collect();
+    assert!(shares.windows(2).all(|w| w[0] >= w[1]), "{shares:?}");
+}
+
+#[test]
+fn a_slow_host_bounds_the_step() {
+    let programs = vec![program(vec![step(1.0, Action::Work)])];
+    let ops = RoleOps { coordinate: 0, ops: vec![main_op(0); 10], last_backward: usize::MAX, first_forward: vec![] };
+    let outcome = &run(&programs, std::slice::from_ref(&ops), Host { dispatch: 4.0 })[0];
+    // Every kernel starts when the host has started it; the last one runs for a second after that.
+    near(outcome.end, 41.0);
+    near(outcome.host, 31.0);
+    near(run(&programs, &[ops], Host { dispatch: 0.5 })[0].end, 10.5);
+}
+
+/// A copy on another stream that the next kernel waits for.
+#[test]
+fn streams_run_beside_each_other_until_an_event() {
+    let mut beside = step(4.0, Action::Work);
+    (beside.stream, beside.records, beside.kind) = (2, Some(0), Kind::Tp);
+    let mut after = step(2.0, Action::Work);
+    after.waits = vec![0];
+    let programs = vec![program(vec![beside, step(3.0, Action::Work), after])];
+    let ops = RoleOps { coordinate: 0, ops: vec![main_op(0)], last_backward: usize::MAX, first_forward: vec![] };
+    let outcome = &run(&programs, std::slice::from_ref(&ops), IDLE_HOST)[0];
+    near(outcome.end, 6.0);
+    near(outcome.waited[Kind::Tp.number()], 1.0);
+    near(outcome.accounted(), outcome.end);
+    // With contention the three seconds that run beside it are half as fast.
+    let slower = replay(&programs, &[ops], &[vec![]], IDLE_HOST, 0.5).expect("it ends");
+    assert!(slower[0].end > 6.0);
+}
+
+#[test]
+fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_before() {
+    let mut gather = step(2.0, Action::Work);
+    gather.kind = Kind::Dp;
+    let programs = vec![program(vec![gather]), program(vec![step(3.0, Action::Work)])];
+    let ahead = Op { program: 0, call: None, lane: Lane::Ahead };
+    let ops = vec![ahead, main_op(1), ahead, main_op(1), ahead, main_op(1)];
+    let ops = RoleOps { coordinate: 0, ops, last_backward: usize::MAX, first_forward: vec![] };
+    // The first gather is seen; the others run behind the layers.
+    near(run(&programs, &[ops], IDLE_HOST)[0].end, 2.0 + 3.0 * 3.0);
+}
+
+#[test]
+fn roles_that_wait_for_each_other_are_found() {
+    let receive = |peer| program(vec![step(0.0, Action::Receive { peer, channel: 0 })]);
+    let programs = vec![receive(1), receive(0)];
+    let role = |coordinate: u32| RoleOps {
+        coordinate,
+        ops: vec![main_op(coordinate as usize)],
+        last_backward: usize::MAX,
+        first_forward: vec![],
+    };
+    let stuck = replay(&programs, &[role(0), role(1)], &[vec![], vec![]], IDLE_HOST, 0.0);
+    assert_eq!(stuck.expect_err("nobody sends").role, 0);
+}

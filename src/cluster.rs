@@ -1,0 +1,76 @@
+//! Cluster files, with diagnostics.
+
+use crate::failure::{Failure, colors};
+use forebay_cost::{Cluster, ClusterError, known};
+use forebay_dsl::ast::Span;
+use forebay_dsl::diagnostics::{Diagnostic, Severity, Source, SourceId, render};
+use std::path::Path;
+
+/// Files are at most so long.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a cluster file, or one that is built in.
+pub fn read(name: &str) -> Result<Cluster, Failure> {
+    if let Some((_, text)) = known::FILES.iter().find(|(known, _)| *known == name) {
+        return parse(name, text);
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let names: Vec<&str> = known::FILES.iter().map(|(known, _)| *known).collect();
+        return Err(Failure::Input(format!(
+            "there is no cluster file `{name}`\n  = help: built in are {}",
+            names.join(", ")
+        )));
+    }
+    parse(name, &text(path)?)
+}
+
+/// All cluster files of a folder, in the order of their names; those that are built in when there is no folder.
+pub fn folder(path: Option<&Path>) -> Result<Vec<Cluster>, Failure> {
+    let Some(path) = path else { return Ok(known::clusters()) };
+    let failed = |error: std::io::Error| Failure::Input(format!("cannot read `{}`: {error}", path.display()));
+    let mut files = vec![];
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        if file.extension().is_some_and(|e| e == "toml") {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(Failure::Input(format!("`{}` has no cluster files (.toml)", path.display())));
+    }
+    files.iter().map(|file| parse(&file.display().to_string(), &text(file)?)).collect()
+}
+
+fn text(path: &Path) -> Result<String, Failure> {
+    let name = path.display();
+    let failed = |error: std::io::Error| Failure::Input(format!("cannot read `{name}`: {error}"));
+    if std::fs::metadata(path).map_err(failed)?.len() > MAX_BYTES {
+        return Err(Failure::Input(format!("`{name}` is too long for a cluster file")));
+    }
+    let bytes = std::fs::read(path).map_err(failed)?;
+    String::from_utf8(bytes).map_err(|error| {
+        Failure::Input(format!("`{name}` is not text: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+    })
+}
+
+fn parse(name: &str, text: &str) -> Result<Cluster, Failure> {
+    Cluster::parse(text).map_err(|error| Failure::Rendered(rendered(name, text, &error)))
+}
+
+fn rendered(name: &str, text: &str, error: &ClusterError) -> String {
+    let span = error.span.clone().unwrap_or(0..0);
+    let diagnostic = Diagnostic {
+        code: "C0001",
+        severity: Severity::Error,
+        message: error.message.clone(),
+        source: SourceId(0),
+        span: Span { start: span.start as u32, end: span.end as u32 },
+        label: String::new(),
+        secondary: vec![],
+        related: vec![],
+        help: error.help.clone(),
+    };
+    render(&[diagnostic], &[Source::new(name, text)], colors())
+}

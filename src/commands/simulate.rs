@@ -1,0 +1,244 @@
+//! `forebay simulate`
+
+use crate::args::{Dtype, ModelArgs};
+use crate::cluster;
+use crate::failure::Failure;
+use crate::model::ModelFile;
+use crate::output::{Table, grouped, print, print_json, short};
+use clap::ValueEnum;
+use forebay_cost::{Cluster, Precision};
+use forebay_sim::framework::{Framework, known};
+use forebay_sim::lower::Recompute;
+use forebay_sim::report::{Communication, Options, Report};
+use forebay_sim::steps::Fidelity;
+use std::path::PathBuf;
+
+/// Predict the time and memory of a training step on a cluster
+///
+/// The model is compiled to the plan that `forebay run` would execute; the plan is timed, kernel by kernel, and replayed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay simulate model.moe --cluster h100 --strategy tp=2,ep=8,zero=1,mbs=1 --devices 64 --batch 512
+  forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --json
+  forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
+
+`--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
+pub struct Args {
+    /// The model file
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// The cluster: a file, or the name of one that is built in
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: String,
+    /// How many devices there are; what the strategy leaves is data parallel
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    devices: Option<u32>,
+    /// How tokens fall on experts: `zipf=EXPONENT`, or a file with a number for each expert [default: evenly]
+    #[arg(long, value_name = "LOAD")]
+    tokens_per_expert: Option<String>,
+    /// Type of the inputs of products [default: that of --dtype]
+    #[arg(long, value_enum, value_name = "TYPE")]
+    precision: Option<PrecisionName>,
+    /// Predict how this training system would run it [default: our plan as it stands]
+    #[arg(long, value_name = "NAME")]
+    framework: Option<String>,
+    /// Compute every layer's forward pass again in the backward pass
+    #[arg(long)]
+    recompute: bool,
+    /// Replay each instruction by itself
+    #[arg(long)]
+    instructions: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    settings: ModelArgs,
+}
+
+/// Type of the inputs of products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PrecisionName {
+    F32,
+    Bf16,
+    Fp16,
+    Fp8,
+    Mxfp8,
+}
+
+impl From<PrecisionName> for Precision {
+    fn from(name: PrecisionName) -> Precision {
+        match name {
+            PrecisionName::F32 => Precision::F32,
+            PrecisionName::Bf16 | PrecisionName::Fp16 => Precision::Bf16,
+            PrecisionName::Fp8 => Precision::Fp8,
+            PrecisionName::Mxfp8 => Precision::Mxfp8,
+        }
+    }
+}
+
+pub fn simulate(args: Args) -> Result<(), Failure> {
+    let cluster = cluster::read(&args.cluster)?;
+    let framework = framework(args.framework.as_deref())?;
+    let mut settings = args.settings.clone();
+    settings.dtype.get_or_insert(Dtype::Bf16);
+    let mut options = settings.options();
+    if let Some(devices) = args.devices {
+        let strategy = &mut options.strategy;
+        let model = strategy.ranks() / u64::from(strategy.dp);
+        if strategy.dp == 1 && u64::from(devices) % model == 0 {
+            strategy.dp = devices / model as u32;
+        }
+        if strategy.ranks() != u64::from(devices) {
+            return Err(Failure::Input(format!(
+                "{strategy} makes {} ranks (dp × cp × tp × pp), but there are {devices} devices",
+                strategy.ranks()
+            )));
+        }
+    }
+    let ep = options.strategy.ep;
+    let file = ModelFile::read(&args.model)?;
+    file.accepts(&args.settings)?;
+    let plan = file.compile(&options)?;
+    let options = Options {
+        framework,
+        precision: args.precision.map_or(default_precision(settings.dtype), Precision::from),
+        imbalance: args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &plan, ep))?,
+        recompute: if args.recompute { Recompute::full() } else { Recompute::default() },
+        fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
+        without: true,
+    };
+    let report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
+    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report)) }
+}
+
+fn default_precision(dtype: Option<Dtype>) -> Precision {
+    match dtype {
+        Some(Dtype::Bf16) | None => Precision::Bf16,
+        Some(Dtype::F32 | Dtype::F64) => Precision::F32,
+    }
+}
+
+fn framework(name: Option<&str>) -> Result<Framework, Failure> {
+    let Some(name) = name else { return Ok(Framework::default()) };
+    let known = known();
+    let names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
+    known
+        .iter()
+        .find(|f| f.name == name)
+        .cloned()
+        .ok_or_else(|| Failure::Usage(format!("--framework {name}: there are {}", names.join(", "))))
+}
+
+/// The rows of the busiest of `ep` ranks, as a multiple of the mean.
+fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Failure> {
+    let experts = plan.programs.iter().flat_map(|p| &p.instructions).find_map(|i| match &i.kernel {
+        forebay_plan::Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
+        _ => None,
+    });
+    let Some(experts) = experts else {
+        return Err(Failure::Input("--tokens-per-expert: the model has no experts".into()));
+    };
+    let loads: Vec<f64> = match load.strip_prefix("zipf=") {
+        Some(exponent) => match exponent.parse::<f64>() {
+            Ok(s) if (0.0..=8.0).contains(&s) => (1..=experts).map(|rank| (rank as f64).powf(-s)).collect(),
+            _ => {
+                return Err(Failure::Usage(format!(
+                    "--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8"
+                )));
+            }
+        },
+        None => read_loads(load)?,
+    };
+    if loads.len() != experts {
+        let n = loads.len();
+        return Err(Failure::Input(format!("`{load}` has {n} numbers, but a layer has {experts} experts")));
+    }
+    let total: f64 = loads.iter().sum();
+    // Experts stand in the order of their loads only in `zipf`: then they are dealt out, the next one to the next rank.
+    let ranks = ep as usize;
+    let of_rank = |r: usize| -> f64 {
+        if load.starts_with("zipf=") {
+            loads.iter().skip(r).step_by(ranks).sum()
+        } else {
+            loads[r * experts / ranks..(r + 1) * experts / ranks].iter().sum()
+        }
+    };
+    let most = (0..ranks).map(of_rank).fold(0.0, f64::max);
+    Ok((most * ranks as f64 / total).max(1.0))
+}
+
+fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::Input(format!("cannot read `{path}`: {error}")))?;
+    let mut loads = vec![];
+    for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
+        match word.parse::<f64>() {
+            Ok(v) if v.is_finite() && v >= 0.0 => loads.push(v),
+            _ => {
+                let shown: String = word.chars().take(40).collect();
+                return Err(Failure::Input(format!(
+                    "`{path}` holds a number of tokens for each expert, not `{shown}`"
+                )));
+            }
+        }
+    }
+    if loads.iter().sum::<f64>() <= 0.0 {
+        return Err(Failure::Input(format!("`{path}` holds no tokens")));
+    }
+    Ok(loads)
+}
+
+fn table(model: &str, cluster: &Cluster, report: &Report) -> String {
+    let percent = |x: f64| format!("{:.1} %", 100.0 * x);
+    let mut out = format!(
+        "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}\n\n",
+        grouped(report.devices),
+        cluster.device.name,
+        seconds(report.step_time_s),
+        report.tokens_per_s_per_device,
+        percent(report.mfu),
+        percent(report.hfu),
+        percent(report.bubble_fraction),
+        percent(report.host_bound_fraction),
+    );
+    let mut communication = Table::new(&["communication", "exposed", "in all"]);
+    let parts = |c: &Communication| [("ep", c.ep), ("tp", c.tp), ("cp", c.cp), ("pp", c.pp), ("dp", c.dp)];
+    for ((name, exposed), (_, total)) in parts(&report.exposed_comm_s).into_iter().zip(parts(&report.total_comm_s)) {
+        communication.row(vec![name.into(), seconds(exposed), seconds(total)]);
+    }
+    out += &communication.render();
+    let mut memory =
+        Table::new(&["memory of stage", "weights", "gradients", "optimizer", "activations", "buffers", "peak", "at"]);
+    for m in &report.memory_bytes {
+        let bytes = |b: f64| format!("{}B", short(b));
+        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.peak].map(bytes);
+        memory.row([vec![m.stage.to_string()], kinds.to_vec(), vec![percent(m.peak_at)]].concat());
+    }
+    out += &format!("\n{}", memory.render());
+    let fits = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) <= cluster.device.memory_gb.0 * 1e9;
+    out += &format!(
+        "{} a device has {} GB\n\n",
+        if fits { "It fits:" } else { "It does not fit:" },
+        cluster.device.memory_gb.0
+    );
+    let mut costs = Table::new(&["costs most", "takes", "without it, the step is shorter by"]);
+    for cost in &report.costs {
+        costs.row(vec![
+            cost.what.into(),
+            seconds(cost.seconds),
+            format!("{} ({})", seconds(cost.gives_back), percent(cost.gives_back / report.step_time_s)),
+        ]);
+    }
+    out + &costs.render()
+}
+
+/// Seconds in three digits.
+fn seconds(s: f64) -> String {
+    match s {
+        s if s >= 1.0 => format!("{s:.3} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s if s > 0.0 => format!("{:.1} µs", s * 1e6),
+        _ => "0".into(),
+    }
+}

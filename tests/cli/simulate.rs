@@ -1,0 +1,127 @@
+//! `forebay simulate` and `forebay validate`.
+
+use crate::Bench;
+use serde_json::Value;
+
+fn simulated(bench: &Bench, args: &[&str]) -> Value {
+    let fixed = ["simulate", "model.moe", "--cluster", "h100", "--json"];
+    let run = bench.run(&[&fixed[..], args].concat()).ok();
+    serde_json::from_str(&run.stdout).expect("an object")
+}
+
+#[test]
+fn a_step_has_a_time_and_a_memory() {
+    let bench = Bench::new();
+    let report = simulated(&bench, &["--strategy", "tp=2,ep=4,pp=2,zero=1,mbs=1,micro=4", "--devices", "16"]);
+    let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key} is a number"));
+    assert!(number("step_time_s") > 0.0 && number("tokens_per_s_per_device") > 0.0);
+    for share in ["mfu", "hfu", "bubble_fraction", "host_bound_fraction"] {
+        assert!((0.0..1.0).contains(&number(share)), "{share}");
+    }
+    for kind in ["ep", "tp", "cp", "pp", "dp"] {
+        let of = |key: &str| report[key][kind].as_f64().expect("seconds");
+        assert!(of("exposed_comm_s") >= 0.0 && of("total_comm_s") >= 0.0);
+    }
+    let stages = report["memory_bytes"].as_array().expect("stages");
+    assert_eq!(stages.len(), 2);
+    for key in ["stage", "weights", "gradients", "optimizer", "activations", "buffers", "peak"] {
+        assert!(stages[1][key].is_number(), "{key}");
+    }
+    assert_eq!(report["costs"].as_array().map(Vec::len), Some(5));
+    let table = bench.run(&["simulate", "model.moe", "--cluster", "atlas-800t-a2", "--strategy", "mbs=8"]).ok();
+    assert!(table.stdout.contains("It fits") && table.stdout.contains("costs most"), "{}", table.stdout);
+}
+
+#[test]
+fn uneven_experts_exchange_for_longer() {
+    let bench = Bench::new();
+    let strategy = ["--strategy", "ep=4,dp=4,mbs=2"];
+    let exchange = |args: &[&str]| {
+        let report = simulated(&bench, &[&strategy[..], args].concat());
+        report["total_comm_s"]["ep"].as_f64().expect("seconds")
+    };
+    bench.write("load.txt", "900 10 10 10 10 10 10 10\n");
+    let even = exchange(&[]);
+    assert!(exchange(&["--tokens-per-expert", "zipf=1.1"]) > even);
+    assert!(exchange(&["--tokens-per-expert", "load.txt"]) > exchange(&["--tokens-per-expert", "zipf=1.1"]));
+    bench.write("short.txt", "1 2\n");
+    let simulate = |load: &str| {
+        bench.run(&[
+            "simulate",
+            "model.moe",
+            "--cluster",
+            "h100",
+            "--strategy",
+            "ep=4,dp=4,mbs=2",
+            "--tokens-per-expert",
+            load,
+        ])
+    };
+    simulate("short.txt").fails(&["2 numbers", "8 experts"]);
+    bench.write("words.txt", "many few\n");
+    simulate("words.txt").fails(&["not `many`"]);
+    simulate("nowhere.txt").fails(&["cannot read `nowhere.txt`"]);
+}
+
+#[test]
+fn cluster_files_are_diagnosed() {
+    let bench = Bench::new();
+    let with = |cluster: &str| bench.run(&["simulate", "model.moe", "--cluster", cluster, "--strategy", "mbs=8"]);
+    with("nowhere").fails(&["no cluster file `nowhere`", "built in are"]);
+    let right = include_str!("../../examples/clusters/h100.toml");
+    bench.write("c.toml", right);
+    with("c.toml").ok();
+    bench.write("c.toml", right.replace("memory_gb = 80", "memory_gb = -80"));
+    with("c.toml").fails(&["above 0", "c.toml:9", "memory_gb = -80"]);
+    bench.write("c.toml", right.replace("cores", "coers"));
+    with("c.toml").fails(&["unknown field `coers`", "c.toml:"]);
+    bench.write("c.toml", "");
+    with("c.toml").fails(&["missing field"]);
+    let devices = ["simulate", "model.moe", "--cluster", "h100", "--strategy", "tp=2,dp=2", "--devices", "5"];
+    bench.run(&devices).fails(&["makes 4 ranks", "5 devices"]);
+}
+
+const RUNS: &str = "\
+id,layers,hidden,ffn_hidden,heads,vocab,seq_len,device,n_devices,tp,pp,dp,mbs,gbs,step_time_s
+ours-1,2,256,1024,4,1024,256,H100,2,2,1,1,2,8,0.01
+ours-2,2,256,1024,4,1024,256,Abacus,2,2,1,1,2,8,0.01
+ours-3,2,256,1024,4,1024,256,H100,2,2,1,1,3,8,0.01
+ours-4,2,256,1024,four,1024,256,H100,2,2,1,1,2,8,0.01
+";
+
+#[test]
+fn runs_are_compared_and_skips_are_named() {
+    let bench = Bench::new();
+    bench.write("runs.csv", RUNS);
+    let run = bench.run(&["validate", "runs.csv", "--json"]).ok();
+    let summary: Value = serde_json::from_str(&run.stdout).expect("an object");
+    let rows = summary["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 1);
+    let (measured, predicted) = (rows[0]["measured_s"].as_f64().unwrap(), rows[0]["predicted_s"].as_f64().unwrap());
+    assert!((rows[0]["error"].as_f64().unwrap() - (predicted / measured - 1.0)).abs() < 1e-12);
+    assert_eq!(rows[0]["system"], "ours");
+    assert!(summary["by_system"]["ours"]["median_abs_error"].is_number());
+    let whys: Vec<&str> = summary["skipped"].as_array().unwrap().iter().map(|s| s["why"].as_str().unwrap()).collect();
+    assert_eq!(whys.len(), 3);
+    assert!(
+        whys[0].contains("`Abacus`") && whys[1].contains("micro-batches") && whys[2].contains("not `four`"),
+        "{whys:?}"
+    );
+    assert!(bench.run(&["validate", "runs.csv"]).ok().stdout.contains("3 skipped"));
+}
+
+#[test]
+fn tables_that_cannot_be_read_say_why() {
+    let bench = Bench::new();
+    let with = |text: &str| {
+        bench.write("runs.csv", text);
+        bench.run(&["validate", "runs.csv"])
+    };
+    with("").fails(&["empty"]);
+    with("id,layers\na,2\n").fails(&["columns are missing: hidden, heads"]);
+    with(RUNS.lines().next().unwrap()).fails(&["has no runs"]);
+    with(&RUNS.lines().take(1).chain(RUNS.lines().skip(4)).collect::<Vec<_>>().join("\n"))
+        .fails(&["line 2", "not `four`"]);
+    with(&RUNS.replace(",step_time_s", ",speed")).fails(&["nothing measured"]);
+    bench.run(&["validate", "nowhere.csv"]).fails(&["cannot read `nowhere.csv`"]);
+}
