@@ -36,7 +36,9 @@ impl Partitioner<'_> {
         let own = self.own(value).clone();
         let operands = match &node.op {
             Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Broadcast(_)
-                if !self.trained[value.index()] && own == Layout::default() && !node.operands.is_empty() =>
+                if !self.trained[value.index()]
+                    && !node.operands.is_empty()
+                    && (own == Layout::default() || (own.partial.is_empty() && self.grows(value))) =>
             {
                 let axes = |o: &ValueId| self.whole.ty(*o).axes.clone();
                 let layouts: Vec<Layout> = node.operands.iter().map(|o| wanted.on(&axes(o))).collect();
@@ -74,6 +76,12 @@ impl Partitioner<'_> {
         }
         let value = self.emit(value, &joint, &operands);
         Ok(Some(Form { layout: wanted.clone(), value }))
+    }
+
+    /// Has a value more bytes than all that it is made from? A mask of queries and keys has.
+    fn grows(&self, value: ValueId) -> bool {
+        let operands = self.whole.node(value).operands.iter();
+        operands.map(|&o| self.whole.bytes(o)).sum::<u64>() < self.whole.bytes(value)
     }
 
     /// Has a cast's result more bytes than its operand?
