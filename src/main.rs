@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod commands;
 mod failure;
+mod hosts;
 mod model;
 mod output;
 mod profile;
