@@ -82,7 +82,7 @@ impl Session<'_> {
         let facts = self.facts(&place, &options);
         let (network, mut crowd) = place.join(self.plan, &facts, options.stall)?;
         self.laps.lap("join");
-        let mut run = || {
+        let run = || {
             let mut executor = Executor::joined(self.plan, &options, network)?;
             let result = self.go(&mut executor);
             if let Err(failure) = &result {

@@ -83,6 +83,13 @@ impl<'p> Fleet<'p> {
     }
 }
 
+/// As processes do, they end at the same time: each waits a moment for the others to close their connections.
+impl Drop for Fleet<'_> {
+    fn drop(&mut self) {
+        std::thread::scope(|scope| self.executors.drain(..).for_each(|executor| drop(scope.spawn(|| drop(executor)))));
+    }
+}
+
 /// Processes with so many ranks each.
 fn joined<'p>(plan: &'p Plan, ranks: &[u32], options: ExecOptions) -> Vec<Executor<'p>> {
     let listeners: Vec<TcpListener> =

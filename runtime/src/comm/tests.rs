@@ -366,9 +366,8 @@ fn a_process_that_goes_away_is_missed() {
     fleet.runs();
     drop(fleet.executors.pop());
     let wanted = "process 2, which has rank 2, is gone: its connection was closed";
-    for error in errors(&mut fleet) {
-        assert!(error.contains(wanted) && error.contains("`exchange` exchange in r (program r) stopped"), "{error}");
-    }
+    let errors = errors(&mut fleet);
+    assert!(errors.iter().all(|error| error.contains(wanted)), "{errors:?}");
 }
 
 /// One that has done its work is not missed, unless somebody waits for it.

@@ -137,7 +137,10 @@ impl<'p> Executor<'p> {
     }
 
     fn want(&self, number: u32) -> Result<(), ExecError> {
-        Ok(self.processes.others().try_for_each(|other| self.processes.tell(other, Say::Want, &number.to_le_bytes()))?)
+        Ok(self
+            .processes
+            .others()
+            .try_for_each(|other| self.processes.tell(other, Say::Want, &number.to_le_bytes()))?)
     }
 
     /// Gives the first process what it gathers, as long as it does.

@@ -2,6 +2,7 @@
 
 use super::parts::Part;
 use super::*;
+use crate::comm::fleet::{Fleet, Way};
 use crate::data::{Corpus, Dataset};
 use crate::init;
 use crate::testing::{parallel_plan, tiny_plan};
@@ -154,6 +155,23 @@ fn several_ranks_are_profiled_and_diagnosed() {
     assert_eq!(trainer.profiles().map(|(_, profile)| profile.steps()).collect::<Vec<_>>(), [5, 5]);
 }
 
+/// All processes know the loss and find out together where it went wrong, whichever rank it was.
+#[test]
+fn several_processes_find_the_same_cause() {
+    let plan = parallel_plan(4);
+    let dataset = dataset(&plan);
+    let options = ExecOptions { threads: 2, seed: 1, ..ExecOptions::default() };
+    let mut fleet = Fleet::new(&plan, Way::Processes(2), options);
+    let errors = fleet.each(|executor| {
+        init::initialise(executor).expect("all ranks are well");
+        let mut trainer = Trainer::new(executor, &dataset, None).expect("it can train");
+        let options = TrainOptions { steps: 12, ..TrainOptions::default() };
+        trainer.run(&options, None, &mut Unobserved).expect_err("step 5 is NaN").to_string()
+    });
+    let want = "loss is NaN at step 5: first produced by `mul` penalty in lines.0 (program penalty)";
+    assert_eq!(errors, [want, want]);
+}
+
 #[test]
 fn a_rank_that_panics_ends_all() {
     let plan = forebay_plan::testing::pipeline();
@@ -226,7 +244,11 @@ fn parts_begin_with_the_values_of_the_whole() {
     for parted in crate::testing::partings(tensor(&[6, 4])) {
         let plan = crate::testing::holding(&[("a", 2), ("b", 3)], parted);
         let executor = executor(&plan, 2, 3);
-        assert!(executor.whole(&plan.roles[0].tensors[0]).expect("one process") == wanted, "{:?}", plan.roles[0].tensors);
+        assert!(
+            executor.whole(&plan.roles[0].tensors[0]).expect("one process") == wanted,
+            "{:?}",
+            plan.roles[0].tensors
+        );
         // A whole copy beside parts of the master.
         let copy = executor.tensor(&plan.roles[0].tensors[1]);
         let value = |i| element(DType::Bf16, copy, i);

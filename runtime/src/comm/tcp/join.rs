@@ -141,7 +141,8 @@ impl Joining<'_> {
             Err(error) => format!("-{error}"),
         };
         for stream in streams.iter_mut().flatten() {
-            let told = stream.write_all(&(news.len() as u32).to_le_bytes()).and_then(|()| stream.write_all(news.as_bytes()));
+            let told =
+                stream.write_all(&(news.len() as u32).to_le_bytes()).and_then(|()| stream.write_all(news.as_bytes()));
             told.map_err(JoinError::Socket)?;
         }
         came.map(drop)
@@ -321,7 +322,12 @@ mod tests {
     use super::*;
 
     /// Runs these processes on threads; the result of each.
-    fn meet(present: &[u32], ranks: &[u32], facts: &(dyn Fn(u32) -> u64 + Sync), limit: Duration) -> Vec<Result<usize, String>> {
+    fn meet(
+        present: &[u32],
+        ranks: &[u32],
+        facts: &(dyn Fn(u32) -> u64 + Sync),
+        limit: Duration,
+    ) -> Vec<Result<usize, String>> {
         let first = TcpListener::bind("127.0.0.1:0").expect("a port");
         let rendezvous = first.local_addr().expect("an address").to_string();
         let first = &first;
@@ -360,7 +366,10 @@ mod tests {
         assert_eq!(met, [Err(wanted.to_string()), Err(wanted.to_string())]);
         let met = meet(&[1], &[1, 1], &|_| 5, Duration::from_millis(300));
         // (Nobody answers behind the address of process 0.)
-        assert!(met[0].as_ref().is_err_and(|error| error.starts_with("process 0 cannot be reached at 127.0.0.1:")), "{met:?}");
+        assert!(
+            met[0].as_ref().is_err_and(|error| error.starts_with("process 0 cannot be reached at 127.0.0.1:")),
+            "{met:?}"
+        );
     }
 
     #[test]

@@ -103,12 +103,7 @@ impl Network {
     }
 
     /// Waits for what another process sends to this one, which has as many bytes.
-    pub(in crate::comm) fn hear(
-        &self,
-        from: u32,
-        channel: u32,
-        bytes: &mut [u8],
-    ) -> Result<(), CommError> {
+    pub(in crate::comm) fn hear(&self, from: u32, channel: u32, bytes: &mut [u8]) -> Result<(), CommError> {
         let (from, to) = (self.office.end_of(from), self.office.end_of(self.office.me));
         let have = self.office.receive((from, to), (Kind::Message, channel), |message| {
             if message.len() == bytes.len() {
