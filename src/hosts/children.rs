@@ -64,17 +64,26 @@ impl Children {
         })
     }
 
-    /// The children that others can say nothing of: those that were killed, and those that panicked.
+    /// After a run that has failed: waits a moment, and ends those that have not done so themselves. Returns what others can say nothing of: who was
+    /// killed, who panicked, who had to be ended.
     pub fn fallen(&mut self) -> Vec<String> {
-        let deadline = Instant::now() + INSISTENCE;
+        self.wait(INSISTENCE);
+        let fallen = |running: &mut Running| match running.child.try_wait().ok()? {
+            Some(status) => status.code().is_none_or(|code| code > 100).then(|| running.obituary(status)),
+            None => {
+                running.end();
+                Some(format!("process {} did not end by itself", running.process))
+            }
+        };
+        self.all.iter_mut().filter_map(fallen).collect()
+    }
+
+    /// Waits until all have ended, but not for long.
+    fn wait(&mut self, limit: Duration) {
+        let deadline = Instant::now() + limit;
         while Instant::now() < deadline && !self.all_ended() {
             std::thread::sleep(PAUSE);
         }
-        let fallen = |running: &mut Running| {
-            let status = running.child.try_wait().ok()??;
-            status.code().is_none_or(|code| code > 100).then(|| running.obituary(status))
-        };
-        self.all.iter_mut().filter_map(fallen).collect()
     }
 
     fn all_ended(&mut self) -> bool {
@@ -83,6 +92,12 @@ impl Children {
 }
 
 impl Running {
+    /// (Nothing happens to one that has ended.)
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     fn obituary(&mut self, status: ExitStatus) -> String {
         let words = self.words.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
         let words = words.trim();
@@ -93,20 +108,10 @@ impl Running {
 
 impl Drop for Children {
     fn drop(&mut self) {
-        let wait = |children: &mut Children, limit: Duration| {
-            let deadline = Instant::now() + limit;
-            while Instant::now() < deadline && !children.all_ended() {
-                std::thread::sleep(PAUSE);
-            }
-        };
-        wait(self, PATIENCE);
+        self.wait(PATIENCE);
         self.all.iter_mut().for_each(|running| drop(running.child.stdin.take()));
-        wait(self, INSISTENCE);
-        for running in &mut self.all {
-            // (Nothing happens to one that has ended.)
-            let _ = running.child.kill();
-            let _ = running.child.wait();
-        }
+        self.wait(INSISTENCE);
+        self.all.iter_mut().for_each(Running::end);
     }
 }
 
