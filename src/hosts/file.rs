@@ -82,7 +82,7 @@ fn parse(text: &str) -> Result<Vec<Host>, Vec<Diagnostic>> {
         let content = line.split('#').next().unwrap_or_default();
         match host(content, start, &hosts) {
             Some(Ok(host)) => hosts.push(host),
-            Some(Err(error)) => errors.push(error),
+            Some(Err(error)) => errors.push(*error),
             None => {}
         }
         start += line.len();
@@ -96,7 +96,7 @@ fn parse(text: &str) -> Result<Vec<Host>, Vec<Diagnostic>> {
 const EXAMPLE: &str = "a line is an address and a number of ranks: 10.0.0.1:7000 4";
 
 /// The host of a line, if it has one.
-fn host(content: &str, start: usize, before: &[Host]) -> Option<Result<Host, Diagnostic>> {
+fn host(content: &str, start: usize, before: &[Host]) -> Option<Result<Host, Box<Diagnostic>>> {
     let mut fields = content.split_whitespace();
     let place = |field: &str| {
         let at = start + (field.as_ptr() as usize - content.as_ptr() as usize);
@@ -107,24 +107,25 @@ fn host(content: &str, start: usize, before: &[Host]) -> Option<Result<Host, Dia
         let (name, port) = address.rsplit_once(':').unwrap_or((address, ""));
         if name.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
             let error = error(place(address), format!("`{address}` is not an address with a port"));
-            return Err(error.label("a port is a number from 1 to 65535").help(EXAMPLE));
+            return Err(Box::new(error.label("a port is a number from 1 to 65535").help(EXAMPLE)));
         }
         if let Some(other) = before.iter().position(|host| host.address == address) {
             let error = error(place(address), format!("`{address}` is host {other} already"));
-            return Err(error.help("every host has an address of its own; give it all of its ranks in one line"));
+            let help = "every host has an address of its own; give it all of its ranks in one line";
+            return Err(Box::new(error.help(help)));
         }
         let Some(number) = fields.next() else {
             let error = error(place(address), format!("how many ranks run at `{address}` is not said"));
-            return Err(error.help(EXAMPLE));
+            return Err(Box::new(error.help(EXAMPLE)));
         };
         let ranks = number.parse().ok().filter(|n| (1..=MOST_RANKS).contains(n));
         let Some(ranks) = ranks else {
             let error = error(place(number), format!("`{number}` is not a number of ranks"));
-            return Err(error.label(format!("from 1 to {MOST_RANKS}")).help(EXAMPLE));
+            return Err(Box::new(error.label(format!("from 1 to {MOST_RANKS}")).help(EXAMPLE)));
         };
         if let Some(more) = fields.next() {
             let error = error(place(more), format!("`{more}` has no meaning here"));
-            return Err(error.help("a comment begins with `#`"));
+            return Err(Box::new(error.help("a comment begins with `#`")));
         }
         Ok(Host { address: address.to_string(), ranks, place: place(number) })
     })())

@@ -52,7 +52,7 @@ pub fn write<'b>(
     header.resize(header.len().next_multiple_of(8), b' ');
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    order.iter().try_for_each(|&i| out.write_all(&*bytes(i)?))
+    order.iter().try_for_each(|&i| out.write_all(&bytes(i)?))
 }
 
 /// An open file.
