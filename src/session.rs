@@ -2,7 +2,7 @@
 
 use crate::args::{MachineArgs, SessionArgs};
 use crate::failure::Failure;
-use crate::hosts::Place;
+use crate::hosts::{self, Place};
 use crate::model::replace_file;
 use crate::output::{grouped, print, stdout_failed};
 use crate::progress::{Progress, summary_text};
@@ -83,6 +83,7 @@ impl Session<'_> {
         let (network, mut crowd) = place.join(self.plan, &facts, options.stall)?;
         self.laps.lap("join");
         let run = || {
+            hosts::end_after_failure(network.lookout());
             let mut executor = Executor::joined(self.plan, &options, network)?;
             let result = self.go(&mut executor);
             if let Err(failure) = &result {

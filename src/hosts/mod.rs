@@ -9,7 +9,7 @@ use clap::Args;
 use file::HostsFile;
 use forebay_plan::Plan;
 use forebay_runtime::comm::ranks;
-use forebay_runtime::comm::tcp::{Fact, Joining, Network};
+use forebay_runtime::comm::tcp::{Fact, Joining, Lookout, Network};
 use forebay_runtime::exec::ExecError;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -162,6 +162,27 @@ impl Place {
         let network = Network::join(plan, joining, stall)?;
         Ok((network, Crowd { children }))
     }
+}
+
+/// How long a run that has failed may go on in this process.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Ends this process when the run has failed and a rank here goes on nevertheless.
+pub fn end_after_failure(lookout: Lookout) {
+    std::thread::spawn(move || {
+        while lookout.goes_on() {
+            if let Some(why) = lookout.failure() {
+                std::thread::sleep(GRACE);
+                if lookout.goes_on() {
+                    eprintln!(
+                        "error: {why}\n  = note: a rank of this process does not stop; the process ends without it"
+                    );
+                    std::process::exit(1);
+                }
+            }
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
 }
 
 /// The processes that this one has started.

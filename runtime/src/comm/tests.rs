@@ -387,8 +387,14 @@ fn a_process_that_gives_up_says_why() {
     let plan = routed(3, 3, 3, 4);
     let mut fleet = fleet(&plan, Way::Processes(3), 3);
     fleet.runs();
+    let lookout = fleet.executors[2].lookout().expect("several processes");
+    assert_eq!(lookout.failure(), None);
     fleet.executors[1].fail("the disk is full");
     let errors = errors(&mut fleet);
+    assert_eq!(lookout.failure().as_deref(), Some("process 1: the disk is full"));
+    assert!(lookout.goes_on());
+    drop(fleet);
+    assert!(!lookout.goes_on() && lookout.failure().is_none());
     assert!(errors.iter().all(|error| error.starts_with("process 1: the disk is full")), "{errors:?}");
 }
 

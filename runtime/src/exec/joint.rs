@@ -2,6 +2,7 @@
 
 use super::{ExecError, Executor, PhaseId};
 use crate::comm::Say;
+use crate::comm::tcp::{Lookout, Network};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -33,6 +34,11 @@ impl Executor<'_> {
     /// This process has given up, for a reason that is not its ranks': tells all others.
     pub fn fail(&self, why: &str) {
         self.processes.fail(why);
+    }
+
+    /// Looks at a run of several processes from outside.
+    pub fn lookout(&self) -> Option<Lookout> {
+        self.processes.network().map(Network::lookout)
     }
 
     /// Tells all processes the reports of the ranks here, and hears the others.

@@ -25,4 +25,4 @@ mod office;
 mod wire;
 
 pub use join::{Fact, JoinError, Joining};
-pub use network::Network;
+pub use network::{Lookout, Network};

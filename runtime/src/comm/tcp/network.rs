@@ -10,7 +10,7 @@ use crate::comm::{CommError, Transport};
 use forebay_plan::Plan;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -67,6 +67,11 @@ impl Network {
         Ok(())
     }
 
+    /// Looks at the run from outside, for as long as it goes on.
+    pub fn lookout(&self) -> Lookout {
+        Lookout(Arc::downgrade(&self.office))
+    }
+
     /// The ends of this process's ranks.
     pub(crate) fn links(&self, plan: &Plan) -> Vec<Box<dyn Transport>> {
         let link = |rank| -> Box<dyn Transport> { Box::new(Link::new(plan, rank, Arc::clone(&self.office))) };
@@ -117,6 +122,22 @@ impl Network {
     /// This process has given up.
     pub(in crate::comm) fn fail(&self, why: &str) {
         self.office.fail(self.office.end_of(self.office.me), why);
+    }
+}
+
+/// Sees whether a run that has failed comes to its end in this process: a rank that computes for ever hears of nothing.
+#[derive(Clone, Debug)]
+pub struct Lookout(Weak<Office>);
+
+impl Lookout {
+    /// Is the run still there?
+    pub fn goes_on(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Why it has failed, if it has.
+    pub fn failure(&self) -> Option<String> {
+        self.0.upgrade()?.watch.check().err().map(|error| error.to_string())
     }
 }
 
