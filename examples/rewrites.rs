@@ -139,8 +139,8 @@ fn measure(name: &str) {
         .iter()
         .map(|plan| {
             let mut executor = Executor::new(plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-            init::initialise(&mut executor);
-            init::refresh_copies(&mut executor);
+            init::initialise(&mut executor).expect("all ranks are well");
+            init::refresh_copies(&mut executor).expect("all ranks are well");
             (executor, vec![])
         })
         .collect();

@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use crate::failure::Failure;
+use crate::hosts::HostArgs;
 use clap::{Args, ValueEnum};
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};
 use forebay_compiler::pipeline::CompileOptions;
@@ -403,6 +404,8 @@ pub struct SessionArgs {
     /// Write the same lines of JSON to a file as well
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    #[command(flatten)]
+    pub hosts: HostArgs,
 }
 
 #[cfg(test)]

@@ -21,6 +21,16 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What is said.
+    pub fn text(&self) -> &str {
+        match self {
+            Failure::Input(text) | Failure::Rendered(text) | Failure::Usage(text) => text,
+            Failure::Found => "something was found",
+            Failure::Interrupted => "it was interrupted",
+            Failure::Closed => "nobody reads its output any more",
+        }
+    }
+
     /// Says why, and gives the exit status.
     pub fn report(self) -> ExitCode {
         let (label, bold, reset) =

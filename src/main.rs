@@ -5,6 +5,7 @@ mod bench;
 mod cluster;
 mod commands;
 mod failure;
+mod hosts;
 mod model;
 mod output;
 mod profile;
@@ -42,7 +43,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Train(commands::train::Args),
+    Train(Box<commands::train::Args>),
     Run(commands::run::Args),
     Generate(commands::generate::Args),
     Bench(commands::bench::Args),
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
     failure::install_panic_hook();
     let cli = Cli::parse_from(args::spread_settings(std::env::args_os()));
     let result = std::panic::catch_unwind(|| match cli.command {
-        Command::Train(args) => commands::train::train(args),
+        Command::Train(args) => commands::train::train(*args),
         Command::Run(args) => commands::run::run(args),
         Command::Generate(args) => commands::generate::generate(args),
         Command::Bench(args) => commands::bench::bench(args, started),

@@ -2,21 +2,24 @@
 
 use crate::args::{MachineArgs, SessionArgs};
 use crate::failure::Failure;
+use crate::hosts::{self, Place};
 use crate::model::replace_file;
 use crate::output::{grouped, print, stdout_failed};
 use crate::progress::{Progress, summary_text};
 use crate::{profile, trace};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
+use forebay_runtime::comm::tcp::Fact;
 use forebay_runtime::data::{Corpus, Dataset};
 use forebay_runtime::exec::{ExecOptions, Executor, Laps, Roofline};
+use forebay_runtime::hash::Hasher;
 use forebay_runtime::init;
-use forebay_runtime::train::{TrainError, TrainOptions, Trainer};
+use forebay_runtime::train::{TrainError, TrainOptions, Trainer, Unobserved};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// Steps between checkpoints when nothing else is said.
@@ -34,6 +37,7 @@ pub enum Program<'a> {
 
 /// Does a run.
 pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: Option<u64>) -> Result<(), Failure> {
+    args.hosts.end_with_parent();
     let mut laps = Laps::since(Instant::now());
     let start = Start::new(args)?;
     let corpus = Corpus::load(&args.data)?;
@@ -52,64 +56,131 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     let dataset = Dataset::new(corpus, &plan.settings)?;
     laps.lap("cut data");
     let options = ExecOptions { seed: start.seed, ..machine.options()? };
-    let mut executor = Executor::new(&plan, &options)?;
-    laps.lap_of(executor.made_in());
-    match &start.checkpoint {
-        Some(checkpoint) => checkpoint.load(&mut executor, Contents::All)?,
-        None => init::initialise(&mut executor),
-    }
-    laps.lap("initialise");
-    let mut trainer = Trainer::new(&mut executor, &dataset, start.checkpoint.as_ref())?;
     let steps = steps.unwrap_or(plan.settings.steps);
-    let mut saver = start.saver(args, &plan)?;
-    let open = |path: &Path| Progress::new(args.json, Some(path), trainer.steps_done(), steps);
-    let mut progress = match &args.log {
-        Some(path) => {
-            open(path).map_err(|error| Failure::Input(format!("cannot write the log `{}`: {error}", path.display())))?
-        }
-        None => Progress::new(args.json, None, trainer.steps_done(), steps)?,
-    };
-    introduce(&progress, &dataset, &plan, saver.run());
-    start.warn(&plan, &trainer.data().fingerprint);
+    let mut session = Session { args, start, plan: &plan, dataset, steps, laps };
+    match args.hosts.place(&plan)? {
+        None => session.go(&mut Executor::new(&plan, &options)?),
+        Some(place) => session.join(place, options),
+    }
+}
 
-    let stop = stop_on_signals()?;
-    let options = TrainOptions {
-        steps,
-        eval_every: args.eval_every,
-        save_every: Some(args.save_every.unwrap_or(SAVE_EVERY)),
-        stop: Some(&stop),
-    };
-    if trainer.steps_done() >= steps {
-        progress.note(&format!(
-            "the run is at step {} already: nothing is trained, --steps says how far to go",
-            trainer.steps_done()
-        ));
+/// A run that is ready to begin.
+struct Session<'a> {
+    args: &'a SessionArgs,
+    start: Start,
+    plan: &'a Plan,
+    dataset: Dataset,
+    /// The step to stop after.
+    steps: u64,
+    laps: Laps,
+}
+
+impl Session<'_> {
+    /// Goes on as one process of several.
+    fn join(&mut self, place: Place, options: ExecOptions) -> Result<(), Failure> {
+        let options = ExecOptions { threads: place.threads(options.threads), ..options };
+        let facts = self.facts(&place, &options);
+        let (network, mut crowd) = place.join(self.plan, &facts, options.stall)?;
+        self.laps.lap("join");
+        let run = || {
+            hosts::end_after_failure(network.lookout());
+            let mut executor = Executor::joined(self.plan, &options, network)?;
+            let result = self.go(&mut executor);
+            if let Err(failure) = &result {
+                executor.fail(failure.text());
+            }
+            result
+        };
+        run().map_err(|failure| crowd.explain(failure))
     }
-    let roofline = args.profile.is_some().then(|| trainer.roofline());
-    if args.profile.is_some() || args.trace.is_some() {
-        trainer.start_profile(if args.trace.is_some() { trace::STEPS } else { 0 });
+
+    /// What all processes of a run must agree on.
+    fn facts(&self, place: &Place, options: &ExecOptions) -> Vec<Fact> {
+        let resumed = self.start.checkpoint.as_ref().map_or(0, |c| Hasher::of(&c.index().to_bytes()));
+        vec![
+            ("plan", Hasher::of(self.plan.checksum().as_bytes())),
+            ("--hosts", place.layout()),
+            ("--seed", self.start.seed),
+            ("--steps", self.steps),
+            ("--data", self.dataset.corpus().fingerprint()),
+            ("--eval-every", self.args.eval_every.unwrap_or(0)),
+            ("--save-every", self.args.save_every.unwrap_or(0)),
+            ("--resume", resumed),
+            ("--shuffle", options.shuffle.map_or(0, |seed| seed.wrapping_add(1))),
+        ]
     }
-    let result = trainer.run(&options, Some(&mut saver), &mut progress);
-    progress.finish();
-    let measured = report_profile(&trainer, args, &plan, &laps, roofline);
-    let summary = result.map_err(|error| failed(error, saver.run()))?;
-    measured?;
-    if summary.evaluation.is_none() && stop.load(Ordering::Relaxed) {
-        eprintln!(
-            "stopped after step {}; the same command with `--resume {}` goes on",
-            summary.steps,
-            saver.run().display()
-        );
-        return Err(Failure::Interrupted);
+
+    /// Trains from the first values or a checkpoint on.
+    fn go(&mut self, executor: &mut Executor) -> Result<(), Failure> {
+        self.laps.lap_of(executor.made_in());
+        match &self.start.checkpoint {
+            Some(checkpoint) => checkpoint.load(executor, Contents::All)?,
+            None => init::initialise(executor)?,
+        }
+        self.laps.lap("initialise");
+        let stop = stop_on_signals()?;
+        let options = TrainOptions {
+            steps: self.steps,
+            eval_every: self.args.eval_every,
+            save_every: Some(self.args.save_every.unwrap_or(SAVE_EVERY)),
+            stop: Some(&stop),
+        };
+        if executor.is_first() { self.lead(executor, &options) } else { self.follow(executor, &options) }
     }
-    let Settings { batch, seq, params, active_params, .. } = plan.settings;
-    progress.summary(&summary, params, active_params).map_err(stdout_failed)?;
-    if args.json {
-        return Ok(());
+
+    /// As the process that shows and saves what becomes of it.
+    fn lead(&self, executor: &mut Executor, options: &TrainOptions) -> Result<(), Failure> {
+        let Session { args, start, plan, dataset, steps, laps } = self;
+        let steps = *steps;
+        let mut trainer = Trainer::new(executor, dataset, start.checkpoint.as_ref())?;
+        let mut saver = start.saver(args, plan)?;
+        let open = |path: &Path| Progress::new(args.json, Some(path), trainer.steps_done(), steps);
+        let mut progress = match &args.log {
+            Some(path) => open(path)
+                .map_err(|error| Failure::Input(format!("cannot write the log `{}`: {error}", path.display())))?,
+            None => Progress::new(args.json, None, trainer.steps_done(), steps)?,
+        };
+        introduce(&progress, dataset, plan, saver.run());
+        start.warn(plan, &trainer.data().fingerprint);
+        if trainer.steps_done() >= steps {
+            progress.note(&format!(
+                "the run is at step {} already: nothing is trained, --steps says how far to go",
+                trainer.steps_done()
+            ));
+        }
+        let roofline = args.profile.is_some().then(|| trainer.roofline());
+        if args.profile.is_some() || args.trace.is_some() {
+            trainer.start_profile(if args.trace.is_some() { trace::STEPS } else { 0 });
+        }
+        let result = trainer.run(options, Some(&mut saver), &mut progress);
+        progress.finish();
+        let measured = report_profile(&trainer, args, plan, laps, roofline);
+        let summary = result.map_err(|error| failed(error, saver.run()))?;
+        measured?;
+        if summary.evaluation.is_none() {
+            eprintln!(
+                "stopped after step {}; the same command with `--resume {}` goes on",
+                summary.steps,
+                saver.run().display()
+            );
+            return Err(Failure::Interrupted);
+        }
+        let Settings { batch, seq, params, active_params, .. } = plan.settings;
+        progress.summary(&summary, params, active_params).map_err(stdout_failed)?;
+        if args.json {
+            return Ok(());
+        }
+        let shape = format!("{}: {} steps of {batch} × {seq} tokens", plan.model, summary.steps);
+        let text = summary_text(&summary, &shape, params, active_params);
+        print(&format!("{text}            forebay generate {} --prompt \"…\"\n", saver.run().display()))
     }
-    let shape = format!("{}: {} steps of {batch} × {seq} tokens", plan.model, summary.steps);
-    let text = summary_text(&summary, &shape, params, active_params);
-    print(&format!("{text}            forebay generate {} --prompt \"…\"\n", saver.run().display()))
+
+    /// As another process: quietly.
+    fn follow(&self, executor: &mut Executor, options: &TrainOptions) -> Result<(), Failure> {
+        let mut trainer = Trainer::new(executor, &self.dataset, self.start.checkpoint.as_ref())?;
+        let summary = trainer.run(options, None, &mut Unobserved)?;
+        if summary.evaluation.is_none() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
 }
 
 /// Where the time went, as far as that was asked for.

@@ -83,7 +83,7 @@ fn steps_from_the_third_on_allocate_nothing() {
             Dataset::new(Corpus::from_bytes("text", text.clone().into_bytes()), &plan.settings).expect("enough text");
         let options = ExecOptions { threads: 2, ..ExecOptions::default() };
         let mut executor = Executor::new(&plan, &options).unwrap_or_else(|e| panic!("{e}"));
-        init::initialise(&mut executor);
+        init::initialise(&mut executor).unwrap();
         let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
         let mut step = || trainer.step().unwrap_or_else(|e| panic!("{e}")).loss;
         let (first, _) = (step(), step());

@@ -139,7 +139,7 @@ fn up_to_the_gradients<'p>(
 ) -> Executor<'p> {
     let mut executor =
         Executor::new(plan, &ExecOptions { seed: 7, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).unwrap();
     for (i, param) in model.params.iter().enumerate() {
         let tensor =
             plan.roles[0].tensors.iter().find(|t| t.name == param.name && t.kind == TensorKind::Param).unwrap();
@@ -150,7 +150,7 @@ fn up_to_the_gradients<'p>(
         };
         executor.tensor_mut(tensor).copy_from_slice(&bytes);
     }
-    init::refresh_copies(&mut executor);
+    init::refresh_copies(&mut executor).unwrap();
     let mut fed = Batch::new(model.batch, model.seq);
     let ints = |name: &str| batch[name].data.iter().map(|v| *v as i32).collect::<Vec<_>>();
     fed.tokens = ints("tokens");
@@ -275,7 +275,7 @@ fn check_training(example: &Example, compute: DType, steps: u64) {
     let plan = compile(&example.models(&options), &options).expect("one rank");
     let mut executor =
         Executor::new(&plan, &ExecOptions { seed: 1, ..ExecOptions::default() }).unwrap_or_else(|e| panic!("{e}"));
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).unwrap();
     let phase = executor.phase_named("train").unwrap();
     let (rows, seq) = (executor.phase(phase).rows, executor.phase(phase).seq);
     let report = executor.phase(phase).reports.iter().find(|r| r.name == "loss").unwrap();

@@ -44,7 +44,7 @@ fn learning_rate(o: &Optimizer, step: f64) -> f64 {
 fn initialised(plan: &Plan) -> Executor<'_> {
     let options = ExecOptions { threads: 1, ..ExecOptions::default() };
     let mut executor = Executor::new(plan, &options).unwrap_or_else(|e| panic!("{e}"));
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).unwrap();
     executor
 }
 

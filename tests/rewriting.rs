@@ -87,8 +87,8 @@ fn train_on(example: &Example, compute: DType, rewriting: rewrite::Options, step
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{}: {}", example.name, v[0]));
     let mut executor = Executor::new(&plan, &ExecOptions { seed: text.seed, ..ExecOptions::default() })
         .unwrap_or_else(|e| panic!("{}: {e}", example.name));
-    init::initialise(&mut executor);
-    init::refresh_copies(&mut executor);
+    init::initialise(&mut executor).unwrap();
+    init::refresh_copies(&mut executor).unwrap();
     let settings = &plan.settings;
     let phase = executor.phase_named("train").unwrap();
     let mut losses = vec![];

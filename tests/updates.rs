@@ -43,7 +43,7 @@ fn states_after(body: &str, steps: usize) -> Vec<(String, Vec<f32>)> {
     let corpus = (0..2000).map(|i| (i * i % 251) as u8).collect();
     let dataset = Dataset::new(Corpus::from_bytes("bytes", corpus), &plan.settings).expect("enough");
     let mut executor = Executor::new(&plan, &ExecOptions { threads: 1, ..ExecOptions::default() }).expect("it fits");
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).unwrap();
     let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it trains");
     for _ in 0..steps {
         trainer.step().unwrap_or_else(|e| panic!("{e}"));

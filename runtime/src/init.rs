@@ -3,7 +3,7 @@
 //! Element i of tensor `name` is a function of (seed, name, i), i counted in row-major order: the same whatever the threads, the CPU level, the
 //! layout, the order of tensors, or the type (up to rounding to bf16). [`crate::kernels::draw`] says which function.
 
-use crate::exec::{Executor, element};
+use crate::exec::{ExecError, Executor, element};
 use crate::hash;
 use crate::kernels::Cpu;
 use crate::kernels::draw::{Distribution, draw};
@@ -14,22 +14,22 @@ const BLOCK: usize = 1024;
 
 /// Gives every tensor its first value.
 ///
-/// # Panics
-/// When a rank has given up before.
-pub fn initialise(executor: &mut Executor) {
+/// # Errors
+/// When a rank or process has given up.
+pub fn initialise(executor: &mut Executor) -> Result<(), ExecError> {
     let (seed, cpu) = (executor.seed(), executor.cpu());
     executor.fill_tensors(&|tensor, first, bytes| {
         fill(cpu, tensor.init, hash::key(seed, &tensor.name), first, tensor.dtype, bytes);
-    });
-    refresh_copies(executor);
+    })?;
+    refresh_copies(executor)
 }
 
 /// Makes the copies of parameters in the compute type again, after parameters were changed from outside.
 ///
-/// # Panics
-/// When a rank has given up before.
-pub fn refresh_copies(executor: &mut Executor) {
-    executor.fill_copies(&|(param, master), (copy, bytes)| convert(param.dtype, master, copy.dtype, bytes));
+/// # Errors
+/// When a rank or process has given up.
+pub fn refresh_copies(executor: &mut Executor) -> Result<(), ExecError> {
+    executor.fill_copies(&|(param, master), (copy, bytes)| convert(param.dtype, master, copy.dtype, bytes))
 }
 
 /// Fills part of a tensor, from element `first` on.
@@ -113,10 +113,10 @@ mod tests {
         let mut executor = Executor::new(&plan, &ExecOptions::default()).expect("it can be run");
         let all =
             |executor: &Executor| plan.roles[0].tensors.iter().map(|t| executor.tensor(t).to_vec()).collect::<Vec<_>>();
-        initialise(&mut executor);
+        initialise(&mut executor).expect("all ranks are well");
         let first = all(&executor);
         plan.roles[0].tensors.iter().for_each(|t| executor.tensor_mut(t).fill(1));
-        initialise(&mut executor);
+        initialise(&mut executor).expect("all ranks are well");
         for ((tensor, first), second) in plan.roles[0].tensors.iter().zip(first).zip(all(&executor)) {
             assert_eq!(first, second, "{}", tensor.name);
         }

@@ -234,7 +234,7 @@ impl<'a, 'p> Trainer<'a, 'p> {
         self.executor.roofline()
     }
 
-    /// Trains until `options.steps`, saves, evaluates and sums up.
+    /// Trains until `options.steps`, saves, evaluates and sums up. Of several processes the first has the saver, and all are done with each other afterwards.
     ///
     /// # Errors
     /// When the loss is no number, a checkpoint cannot be saved, or the observer fails. The last checkpoint is untouched.
@@ -245,11 +245,14 @@ impl<'a, 'p> Trainer<'a, 'p> {
         observer: &mut dyn Observer,
     ) -> Result<Summary, TrainError> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|n| n > 0 && step.is_multiple_of(n));
-        let stopped = || options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
-        while self.step < options.steps && !stopped() {
+        let asked = || options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        // All processes stop after the same step, whichever was asked to.
+        let mut stopped = self.executor.any(asked())?;
+        while self.step < options.steps && !stopped {
             let report = self.step()?;
             observer.step(&report)?;
-            if self.step == options.steps || stopped() {
+            stopped = self.executor.any(asked())?;
+            if self.step == options.steps || stopped {
                 break;
             }
             if due(options.eval_every, self.step) {
@@ -262,11 +265,12 @@ impl<'a, 'p> Trainer<'a, 'p> {
         }
         self.save(saver, observer)?;
         let mut evaluation = None;
-        if !stopped() {
+        if !self.executor.any(stopped || asked())? {
             let last = self.evaluate()?;
             observer.evaluated(self.step, &last)?;
             evaluation = Some(last);
         }
+        self.executor.part()?;
         Ok(self.summary(evaluation))
     }
 
@@ -333,11 +337,16 @@ impl<'a, 'p> Trainer<'a, 'p> {
     }
 
     fn save(&mut self, saver: Option<&mut Saver>, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(saver) = saver else { return Ok(()) };
-        let here = self.checkpoint.as_ref().filter(|(_, folder)| folder.parent() == Some(saver.run()));
-        if here.is_some_and(|(step, _)| *step == self.step) {
+        let is_due = |saver: &&mut Saver| {
+            let here = self.checkpoint.as_ref().filter(|(_, folder)| folder.parent() == Some(saver.run()));
+            here.is_none_or(|(step, _)| *step != self.step)
+        };
+        let saver = saver.filter(is_due);
+        // The process that saves says so.
+        if !self.executor.any(saver.is_some())? {
             return Ok(());
         }
+        let Some(saver) = saver else { return Ok(self.executor.give_tensors()?) };
         let folder = saver.save(self.executor, self.step, &self.data, self.recent.make_contiguous())?;
         observer.saved(self.step, &folder)?;
         self.checkpoint = Some((self.step, folder));

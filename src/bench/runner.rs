@@ -25,7 +25,7 @@ impl<'p> Runner<'p> {
     pub fn timed(plan: &'p Plan, options: &ExecOptions, laps: &mut Laps) -> Result<Runner<'p>, Failure> {
         let mut executor = Executor::new(plan, options)?;
         laps.lap_of(executor.made_in());
-        init::initialise(&mut executor);
+        init::initialise(&mut executor)?;
         laps.lap("initialise");
         let phase = executor.phase_named("train")?;
         let (rows, seq) = (executor.phase(phase).rows, executor.phase(phase).seq);
@@ -62,8 +62,7 @@ impl<'p> Runner<'p> {
                 _ => write(bytes, values.iter().map(|value| value.to_ne_bytes())),
             }
         }
-        init::refresh_copies(&mut self.executor);
-        Ok(())
+        Ok(init::refresh_copies(&mut self.executor)?)
     }
 
     /// Does a step: the loss before its update, nats per token.

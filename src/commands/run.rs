@@ -13,7 +13,8 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   forebay compile model.moe -o model.plan --steps 1000
-  forebay run model.plan --data corpus.txt --save runs/a")]
+  forebay run model.plan --data corpus.txt --save runs/a
+  forebay run model.plan --data corpus.txt --hosts hosts --host-index 0     one process of several, where the file hosts says")]
 pub struct Args {
     /// The plan
     #[arg(value_name = "PLAN")]

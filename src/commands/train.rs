@@ -17,6 +17,7 @@ Examples:
   forebay train model.moe --data corpus.txt --set layers=2 d=64 --dtype bf16
   forebay train model.moe --data corpus.txt --profile --trace trace.json      where the time of a step goes
   forebay train model.moe --data corpus.txt --strategy dp=2,tp=2,ep=4,zero=1     on four ranks of this machine
+  forebay train model.moe --data corpus.txt --strategy dp=2,tp=2 --hosts local:2     the same in two processes; a file: on several hosts
   forebay train --data corpus.txt --resume runs/a       go on after an interruption, with the plan of the checkpoint
 
 With the model file and --resume, its options must be those of the run's start, or the losses differ from an uninterrupted run's.

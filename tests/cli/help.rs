@@ -42,6 +42,8 @@ fn every_command_explains_itself() {
         "--eval-every",
         "--profile",
         "--trace",
+        "--hosts",
+        "--host-index",
     ];
     options.iter().for_each(|option| assert!(train.contains(option), "{option} is not in:\n{train}"));
     assert!(bench.run(&["--version"]).ok().stdout.starts_with("forebay "));

@@ -8,6 +8,7 @@ mod explain;
 mod fmt;
 mod generate;
 mod help;
+mod hosts;
 mod profile;
 mod resume;
 mod schedule;

@@ -84,8 +84,8 @@ pub fn train(name: &str, plan: &Plan, steps: u64) -> Run {
 /// The same with options.
 pub fn train_with(name: &str, plan: &Plan, steps: u64, options: &ExecOptions) -> Run {
     let mut executor = Executor::new(plan, options).unwrap_or_else(|e| panic!("{name}: {e}"));
-    init::initialise(&mut executor);
-    init::refresh_copies(&mut executor);
+    init::initialise(&mut executor).unwrap();
+    init::refresh_copies(&mut executor).unwrap();
     let phase = executor.phase_named("train").unwrap();
     let (mut losses, mut norms) = (vec![], vec![]);
     for step in 1..=steps {
@@ -97,7 +97,7 @@ pub fn train_with(name: &str, plan: &Plan, steps: u64, options: &ExecOptions) ->
     let saved = executor.tensors().into_iter().filter(|t| matches!(t.kind, TensorKind::Param | TensorKind::State));
     let params = saved
         .map(|t| {
-            let bytes = executor.whole(t);
+            let bytes = executor.whole(t).unwrap();
             let n: u64 = t.dims.iter().product();
             (t.name.clone(), (0..n as usize).map(|i| element(t.dtype, &bytes, i)).collect())
         })

@@ -96,14 +96,14 @@ fn step_of_plan(text: &str, model: &CheckedModel) -> Step {
     let plan =
         compile(&Example { name: "spelled".into(), text: text.into() }.models(&options), &options).expect("one rank");
     let mut executor = Executor::new(&plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).unwrap();
     let tensor =
         |name: &str, kind: TensorKind| plan.roles[0].tensors.iter().find(|t| t.name == name && t.kind == kind).unwrap();
     for (param, values) in model.params.iter().zip(oracle(model, &[]).params) {
         let bytes: Vec<u8> = values.data.iter().flat_map(|v| v.to_ne_bytes()).collect();
         executor.tensor_mut(tensor(&param.name, TensorKind::Param)).copy_from_slice(&bytes);
     }
-    init::refresh_copies(&mut executor);
+    init::refresh_copies(&mut executor).unwrap();
     let batch = batch(model);
     let ints = |name: &str| batch[name].data.iter().map(|v| *v as i32).collect::<Vec<_>>();
     let mut fed = Batch::new(model.batch, model.seq);

@@ -105,7 +105,7 @@ impl Checkpoint {
                 executor.set_whole(tensor, &bytes);
             }
         }
-        init::refresh_copies(executor);
+        init::refresh_copies(executor)?;
         Ok(())
     }
 }

@@ -85,6 +85,9 @@ pub enum CheckpointError {
         /// Its last checkpoint.
         step: u64,
     },
+    /// The ranks that it was loaded into have given up.
+    #[error(transparent)]
+    Exec(#[from] crate::exec::ExecError),
     /// The plan in the checkpoint cannot be read.
     #[error("the checkpoint's plan `{path}`: {error}")]
     Plan {

@@ -69,7 +69,7 @@ impl Saver {
         &self.run
     }
 
-    /// Saves what the executor holds after `step` steps; returns the checkpoint's folder. Older ones than the last [`KEPT`] go.
+    /// Saves what the executor holds after `step` steps, in the first process of a run; the others give it their parts ([`Executor::give_tensors`]). Returns the checkpoint's folder. Older ones than the last [`KEPT`] go.
     ///
     /// # Errors
     /// When something cannot be written. The previous checkpoint is then untouched.
@@ -116,9 +116,9 @@ impl Saver {
             // One tensor at a time: it may have to be put together.
             let mut hashes = vec![0; tensors.len()];
             let mut bytes = |i: usize| {
-                let bytes = executor.whole(tensors[i]);
+                let bytes = executor.gathered(tensors[i]).map_err(io::Error::other)?;
                 hashes[i] = Hasher::of(&bytes);
-                bytes
+                Ok(bytes)
             };
             self.write_file(&folder.join(file), |out| tensors::write(out, &parts, &mut bytes))?;
             saved.extend(tensors.iter().zip(hashes).map(|(t, hash)| SavedTensor {
@@ -129,6 +129,7 @@ impl Saver {
                 hash: hash::hex(hash),
             }));
         }
+        executor.gathered_all().map_err(|error| self.failed(folder, io::Error::other(error)))?;
         self.write_file(&folder.join(PLAN_FILE), |out| plan.write_to(out))?;
         let index = Index {
             format: FORMAT.into(),

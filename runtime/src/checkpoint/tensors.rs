@@ -34,7 +34,7 @@ impl Part<'_> {
 pub fn write<'b>(
     out: &mut impl Write,
     parts: &[Part],
-    mut bytes: impl FnMut(usize) -> Cow<'b, [u8]>,
+    mut bytes: impl FnMut(usize) -> io::Result<Cow<'b, [u8]>>,
 ) -> io::Result<()> {
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(parts[i].dtype.bytes()), &parts[i].name));
@@ -52,7 +52,7 @@ pub fn write<'b>(
     header.resize(header.len().next_multiple_of(8), b' ');
     out.write_all(&(header.len() as u64).to_le_bytes())?;
     out.write_all(&header)?;
-    order.iter().try_for_each(|&i| out.write_all(&bytes(i)))
+    order.iter().try_for_each(|&i| out.write_all(&bytes(i)?))
 }
 
 /// An open file.
@@ -122,7 +122,7 @@ mod tests {
             Part { name: "x.b".into(), dtype: DType::Bf16, dims: &[1] },
             Part { name: "a".into(), dtype: DType::F32, dims: &[2, 1] },
         ];
-        write(out, &parts, |i| Cow::Borrowed([b, a][i]))
+        write(out, &parts, |i| Ok(Cow::Borrowed([b, a][i])))
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A [`Transport`] is one rank's end. Kernels that talk to other ranks name groups by mesh dimensions and peers by rank number; what is moved is
 //! described by [`Pieces`] and [`Rows`] of this rank's own memory, so that a transport may copy out of another rank's memory ([`shared`]: ranks that are
-//! threads of one process) as well as send bytes.
+//! threads of one process) as well as send bytes ([`tcp`]: ranks in several processes). Results have the same bits.
 //!
 //! ```text
 //! exchange, rows   all members of a group, in the same order on each
@@ -13,14 +13,22 @@
 //! are missing.
 
 mod crew;
+#[cfg(test)]
+pub(crate) mod fleet;
+mod groups;
+mod inbox;
 mod pieces;
+mod processes;
 mod rows;
 pub mod shared;
+pub mod tcp;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub(crate) use crew::Crew;
 pub use pieces::Pieces;
+pub use processes::{Processes, Say};
 pub use rows::Rows;
 
 use crate::kernels::KernelError;
@@ -32,10 +40,21 @@ use std::time::Duration;
 /// Why a rank got nothing from the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommError {
-    /// Another rank has given up, for a reason of its own.
+    /// Another rank or process has given up, for a reason of its own.
     Failed {
         /// Which.
-        rank: u32,
+        who: Who,
+        /// The reason.
+        why: String,
+    },
+    /// Another process cannot be reached any more.
+    Lost {
+        /// Which, and which ranks are there.
+        process: u32,
+        /// The first, and one past the last.
+        ranks: (u32, u32),
+        /// How that was noticed.
+        why: String,
     },
     /// The others did not come.
     Stalled {
@@ -51,7 +70,11 @@ pub enum CommError {
 impl fmt::Display for CommError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            CommError::Failed { rank } => write!(f, "rank {rank} has given up"),
+            CommError::Failed { who, why } => write!(f, "{who}: {why}"),
+            CommError::Lost { process, ranks: (first, end), why } => match end - first {
+                1 => write!(f, "process {process}, which has rank {first}, is gone: {why}"),
+                _ => write!(f, "process {process}, which has ranks {first} to {}, is gone: {why}", end - 1),
+            },
             CommError::Stalled { limit, missing } => {
                 let missing: Vec<String> = missing.iter().map(|rank| format!("rank {rank}")).collect();
                 write!(f, "it waited {limit:?} for {}", missing.join(", "))
@@ -60,6 +83,26 @@ impl fmt::Display for CommError {
         }
     }
 }
+
+/// Who takes part in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// A rank.
+    Rank(u32),
+    /// A process that ranks are threads of, in what it does beside their work.
+    Process(u32),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Who::Rank(rank) => write!(f, "rank {rank}"),
+            Who::Process(process) => write!(f, "process {process}"),
+        }
+    }
+}
+
+impl std::error::Error for CommError {}
 
 impl From<KernelError> for CommError {
     fn from(error: KernelError) -> CommError {
@@ -111,8 +154,16 @@ pub trait Transport: fmt::Debug + Send {
     /// When it does not come.
     fn recv(&mut self, from: u32, channel: u32, bytes: &mut [u8]) -> Result<(), CommError>;
 
-    /// This rank has given up: ends all waits.
-    fn fail(&self);
+    /// This rank has given up: ends all waits, and tells those who wait why.
+    fn fail(&self, why: &str);
+}
+
+/// All-reduces of so many elements are shared out: each member combines a part, which the others then copy.
+const SHARED_OUT: usize = 4096;
+
+/// Which elements a member combines when they are shared out.
+fn share(elements: usize, member: usize, members: usize) -> (usize, usize) {
+    (elements * member / members, elements * (member + 1) / members)
 }
 
 /// How many ranks a mesh has. (The verifier has checked that the product is representable.)
@@ -140,4 +191,9 @@ pub fn coordinates(mesh: &[MeshDim], rank: u32) -> Vec<u32> {
 pub fn rank_at(mesh: &[MeshDim], coordinates: &[u32], dim: u32, at: u32) -> u32 {
     let place = (0..).zip(mesh.iter().zip(coordinates));
     place.fold(0, |rank, (d, (size, here))| rank * size.size + if d == dim { at } else { *here })
+}
+
+/// The rank at coordinates.
+fn rank_of(mesh: &[MeshDim], coordinates: &[u32]) -> u32 {
+    mesh.iter().zip(coordinates).fold(0, |rank, (dim, at)| rank * dim.size + at)
 }

@@ -57,8 +57,20 @@ impl Pieces {
         self.dtype == other.dtype && self.sizes == other.sizes
     }
 
-    fn width(&self) -> usize {
+    /// Bytes of an element.
+    pub(super) fn width(&self) -> usize {
         self.dtype.bytes() as usize
+    }
+
+    /// A piece of the same shape whose elements from `first` on lie one behind the other at `ptr`; those before are not there.
+    pub(super) fn packed(&self, ptr: *mut u8, first: usize) -> Pieces {
+        let mut strides = [0; MOST_DIMS];
+        let mut stride = 1;
+        for d in (0..self.dims).rev() {
+            strides[d] = stride;
+            stride *= self.sizes[d];
+        }
+        Pieces { ptr: ptr.wrapping_sub(first * self.width()), start: 0, step: 0, strides, ..*self }
     }
 
     /// Where a piece begins.
@@ -99,9 +111,10 @@ fn runs<const N: usize>(dims: &Dims<N>, from: usize, to: usize, mut visit: impl 
 pub(super) unsafe fn copy(from: &Pieces, piece: usize, to: &Pieces, to_piece: usize, range: (usize, usize)) {
     let (source, target, width) = (from.at(piece), to.at(to_piece), from.width());
     runs(&Pieces::together([from, to]), range.0, range.1, |[x, out], count, strides| {
+        // (Only elements of the range need be there, so the way to them may begin elsewhere.)
+        let (x, out) = (source.wrapping_add(x * width), target.wrapping_add(out * width));
         // SAFETY: the run lies within both pieces (the caller's contract).
         unsafe {
-            let (x, out) = (source.add(x * width), target.add(out * width));
             if strides == [1, 1] || count == 1 {
                 return std::ptr::copy_nonoverlapping(x, out, count * width);
             }
@@ -199,7 +212,7 @@ impl Block<'_> {
             runs(&Pieces::together([x]), self.from, self.to, |[at], count, [stride]| {
                 for (i, sum) in sums[done..done + count].iter_mut().enumerate() {
                     // SAFETY: within the source's piece (the caller's contract).
-                    let value = widen(unsafe { start.add(at + i * stride).read() });
+                    let value = widen(unsafe { start.wrapping_add(at + i * stride).read() });
                     *sum = if number == 0 { value } else { combine(self.op, *sum, value) };
                 }
                 done += count;
@@ -210,7 +223,7 @@ impl Block<'_> {
         runs(&Pieces::together([self.out]), self.from, self.to, |[at], count, [stride]| {
             for (i, sum) in sums[done..done + count].iter().enumerate() {
                 // SAFETY: within the result (the caller's contract).
-                unsafe { start.add(at + i * stride).write(narrow(*sum)) };
+                unsafe { start.wrapping_add(at + i * stride).write(narrow(*sum)) };
             }
             done += count;
         });

@@ -5,7 +5,8 @@
 //! owner d      rows of own expert j from source s:  behind those of all earlier (j', s') in order of (j', s')
 //! ```
 //! Everyone checks its own offsets and counts before others see them; then all know that rows lie where they are looked for, once counts and offsets
-//! agree, which whoever copies checks.
+//! agree, which whoever copies checks. Where memory is not shared, a message has the numbers of rows of each of the owner's experts, `i32[experts/ranks]`,
+//! and then these rows.
 
 use crate::kernels::KernelError;
 use crate::pool::Pool;
@@ -91,6 +92,67 @@ impl Rows {
         }
         if rows > bound { Err(KernelError::Rows { rows, bound }) } else { Ok(()) }
     }
+}
+
+/// What a rank gives to another one, and takes from it, as a message.
+impl Rows {
+    /// Writes what this rank gives to member `to` over a message.
+    ///
+    /// # Safety
+    /// The arrays are checked ([`Rows::check`]) and readable.
+    pub(super) unsafe fn pack(&self, to: usize, message: &mut Vec<u8>) {
+        message.clear();
+        // SAFETY: the caller's contract; all rows lie within the arrays, which were checked.
+        unsafe {
+            let given = |j| match self.direction {
+                Direction::Dispatch => (self.offset(to * self.own() + j) as usize, self.sent(to, j)),
+                Direction::Combine => (self.received(to, j), self.count(to, j)),
+            };
+            (0..self.own()).for_each(|j| message.extend_from_slice(&given(j).1.to_le_bytes()));
+            for (first, rows) in (0..self.own()).map(given) {
+                let rows = std::slice::from_raw_parts(self.x.add(first * self.row), rows as usize * self.row);
+                message.extend_from_slice(rows);
+            }
+        }
+    }
+
+    /// How many rows this rank as a source has for expert `j` of an owner.
+    unsafe fn sent(&self, owner: usize, j: usize) -> i32 {
+        let expert = owner * self.own() + j;
+        // SAFETY: as of `pack`.
+        unsafe { self.offset(expert + 1) - self.offset(expert) }
+    }
+
+    /// Takes what member `from` has given to member `me`. False when the message is shorter or longer than it says.
+    ///
+    /// # Safety
+    /// The arrays are checked ([`Rows::check`]), and `out` is writable by nobody else.
+    pub(super) unsafe fn unpack(&self, me: usize, from: usize, message: &[u8]) -> Result<bool, KernelError> {
+        let Some((sizes, mut rows)) = message.split_at_checked(4 * self.own()) else { return Ok(false) };
+        for (j, size) in sizes.as_chunks::<4>().0.iter().enumerate() {
+            let size = i32::from_le_bytes(*size);
+            // SAFETY: the caller's contract; what is written lies within `out`, since as many rows come as were counted, and these were checked.
+            unsafe {
+                let (first, sent, counted, owner) = match self.direction {
+                    Direction::Dispatch => (self.received(from, j), size, self.count(from, j), me),
+                    Direction::Combine => (self.offset(from * self.own() + j) as usize, self.sent(from, j), size, from),
+                };
+                if sent != counted {
+                    let expert = (owner * self.own() + j) as u64;
+                    return Err(KernelError::Counts { sent: sent.into(), counted: counted.into(), expert });
+                }
+                let Some((here, rest)) = rows.split_at_checked(size as usize * self.row) else { return Ok(false) };
+                std::ptr::copy_nonoverlapping(here.as_ptr(), self.out.add(first * self.row), here.len());
+                rows = rest;
+            }
+        }
+        Ok(rows.is_empty())
+    }
+}
+
+/// Bytes of a message with rows, and with the numbers of those of `own` experts, each of which has `row` bytes.
+pub(super) fn message_bytes(own: u64, rows: u64, row: u64) -> u64 {
+    rows.saturating_mul(row).saturating_add(own.saturating_mul(4))
 }
 
 /// Does member `me`'s part: takes its rows from all members' arrays.

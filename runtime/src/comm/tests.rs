@@ -1,7 +1,7 @@
-//! Ranks as threads: every collective against the naive one, bit for bit, and what happens when a rank gives up.
+//! Ranks as threads of one process and of several: every collective against the naive one, bit for bit, and what happens when a rank gives up.
 
-use crate::data::Batch;
-use crate::exec::{ExecError, ExecOptions, Executor};
+use super::fleet::{Fleet, Way, ways};
+use crate::exec::ExecOptions;
 use crate::hash;
 use forebay_plan::testing::{RoleScript, exchange, ranks};
 use forebay_plan::*;
@@ -9,32 +9,12 @@ use std::time::{Duration, Instant};
 
 const SIZES: [u32; 6] = [1, 2, 3, 4, 6, 8];
 
-fn executor(plan: &Plan, threads: usize) -> Executor<'_> {
-    let options = ExecOptions { threads, seed: 5, stall: Duration::from_secs(20), ..ExecOptions::default() };
-    Executor::new(plan, &options).unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn named<'p>(executor: &Executor<'p>, name: &str) -> &'p Tensor {
-    executor.tensors().into_iter().find(|t| t.name == name).expect("the plan has it")
-}
-
-fn set(executor: &mut Executor, name: &str, bytes: &[u8]) {
-    let tensor = named(executor, name);
-    executor.set_whole(tensor, bytes);
-}
-
-fn get(executor: &Executor, name: &str) -> Vec<u8> {
-    executor.whole(named(executor, name)).into_owned()
+fn fleet(plan: &Plan, way: Way, threads: usize) -> Fleet<'_> {
+    Fleet::new(plan, way, ExecOptions { threads, seed: 5, stall: Duration::from_secs(20), ..ExecOptions::default() })
 }
 
 fn elements<T>(bytes: &[u8], from: fn([u8; 4]) -> T) -> Vec<T> {
     bytes.chunks_exact(4).map(|c| from(c.try_into().expect("four bytes"))).collect()
-}
-
-fn run(executor: &mut Executor) -> Result<(), ExecError> {
-    let id = executor.phase_named("train")?;
-    executor.start(id, &Batch::new(1, 1), 1)?;
-    executor.commit(id, 1)
 }
 
 /// So many values of a type that are no round numbers, as bytes.
@@ -103,8 +83,11 @@ fn naive(
 const KINDS: [ExchangeKind; 4] =
     [ExchangeKind::AllGather, ExchangeKind::AllToAll, ExchangeKind::AllReduce, ExchangeKind::ReduceScatter];
 
+/// What is exchanged: how, of what, and elements of a piece.
+type Case = (ExchangeKind, DType, usize);
+
 /// Runs one exchange over a group and compares.
-fn compare(mesh: &[(&str, u32)], group: &[u32], kind: ExchangeKind, dtype: DType, piece: usize, threads: usize) {
+fn compare(mesh: &[(&str, u32)], group: &[u32], (kind, dtype, piece): Case, way: Way, threads: usize) {
     let n: u64 = group.iter().map(|d| u64::from(mesh[*d as usize].1)).product();
     let scattered = matches!(kind, ExchangeKind::AllToAll | ExchangeKind::ReduceScatter);
     let combined = matches!(kind, ExchangeKind::AllReduce | ExchangeKind::ReduceScatter);
@@ -117,14 +100,12 @@ fn compare(mesh: &[(&str, u32)], group: &[u32], kind: ExchangeKind, dtype: DType
         kernels: vec![exchange(group, n, kind, dtype, piece64, 0, 1)],
     };
     let plan = ranks(mesh, vec![script]);
-    let mut executor = executor(&plan, threads);
-    let count = executor.ranks();
+    let mut fleet = fleet(&plan, way, threads);
+    let count = fleet.executors[0].ranks();
     let given = values(dtype, count * x as usize, 77);
-    set(&mut executor, "r.x", &given);
+    fleet.set("r.x", &given);
     // Twice: nothing is left over from the first time.
-    for _ in 0..2 {
-        run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
-    }
+    (0..2).for_each(|_| fleet.runs());
     let x: Vec<Vec<u8>> = given.chunks(given.len() / count).map(<[u8]>::to_vec).collect();
     let places: Vec<Vec<u32>> = (0..count as u32).map(|r| super::coordinates(&plan.mesh, r)).collect();
     let members = |rank: usize| {
@@ -138,7 +119,7 @@ fn compare(mesh: &[(&str, u32)], group: &[u32], kind: ExchangeKind, dtype: DType
         (members, me)
     };
     let wanted = naive(kind, dtype, piece, &x, &members);
-    assert!(get(&executor, "r.out") == wanted, "{mesh:?} {group:?} {kind:?} {dtype} {piece}");
+    assert!(fleet.get("r.out") == wanted, "{mesh:?} {group:?} {kind:?} {dtype} {piece} {way:?}");
 }
 
 #[test]
@@ -146,10 +127,13 @@ fn collectives_are_what_they_are_called() {
     for ranks in SIZES {
         for kind in KINDS {
             for dtype in [DType::F32, DType::F64, DType::Bf16, DType::I32] {
-                compare(&[("dp", ranks)], &[0], kind, dtype, 7, 1);
+                compare(&[("dp", ranks)], &[0], (kind, dtype, 7), Way::Threads, 1);
             }
-            // Long enough to be shared out.
-            compare(&[("dp", ranks)], &[0], kind, DType::Bf16, 20_001, 2 * ranks as usize);
+            for way in ways(ranks) {
+                compare(&[("dp", ranks)], &[0], (kind, DType::F32, 5), way, 1);
+                // Long enough to be shared out.
+                compare(&[("dp", ranks)], &[0], (kind, DType::Bf16, 20_001), way, 2 * ranks as usize);
+            }
         }
     }
 }
@@ -159,7 +143,9 @@ fn groups_are_those_that_agree_in_all_other_coordinates() {
     let mesh = [("pp", 2), ("dp", 2), ("tp", 2)];
     for group in [&[0][..], &[1], &[2], &[0, 2], &[2, 0], &[1, 2], &[2, 1, 0], &[]] {
         for kind in KINDS {
-            compare(&mesh, group, kind, DType::F32, 3, 2);
+            for way in [Way::Threads, Way::Processes(3)] {
+                compare(&mesh, group, (kind, DType::F32, 3), way, 2);
+            }
         }
     }
 }
@@ -194,19 +180,20 @@ fn pieces_have_strides() {
         kernels: vec![Kernel::Exchange(gather)],
     };
     let plan = ranks(&[("tp", 3)], vec![script]);
-    let mut executor = executor(&plan, 3);
     let x: Vec<i32> = (0..3 * (2 + rows * columns) as i32).collect();
-    set(&mut executor, "r.x", bytemuck::cast_slice(&x));
-    run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
-    let out = get(&executor, "r.out");
-    let out = elements(&out, i32::from_ne_bytes);
     let width = (1 + n * rows * columns) as usize;
-    for rank in 0..3 {
-        let at = |i: u64| out[rank * width + i as usize];
-        assert_eq!(at(0), 0);
-        for (s, i, j) in (0..n).flat_map(|s| (0..rows).flat_map(move |i| (0..columns).map(move |j| (s, i, j)))) {
-            let wanted = x[(s * (2 + rows * columns) + 2 + i * columns + j) as usize];
-            assert_eq!(at(1 + s * rows + i + j * n * rows), wanted);
+    for way in ways(3) {
+        let mut fleet = fleet(&plan, way, 3);
+        fleet.set("r.x", bytemuck::cast_slice(&x));
+        fleet.runs();
+        let out = elements(&fleet.get("r.out"), i32::from_ne_bytes);
+        for rank in 0..3 {
+            let at = |i: u64| out[rank * width + i as usize];
+            assert_eq!(at(0), 0);
+            for (s, i, j) in (0..n).flat_map(|s| (0..rows).flat_map(move |i| (0..columns).map(move |j| (s, i, j)))) {
+                let wanted = x[(s * (2 + rows * columns) + 2 + i * columns + j) as usize];
+                assert_eq!(at(1 + s * rows + i + j * n * rows), wanted, "{way:?}");
+            }
         }
     }
 }
@@ -262,7 +249,7 @@ fn starts(sizes: &[usize]) -> Vec<i32> {
         .collect()
 }
 
-fn check_routes(n: u32, sizes: &[Vec<usize>]) {
+fn check_routes(n: u32, sizes: &[Vec<usize>], way: Way) {
     let experts = sizes[0].len();
     let own = experts / n as usize;
     let tokens = sizes.iter().map(|s| s.iter().sum::<usize>()).max().unwrap_or(0).max(1);
@@ -270,17 +257,17 @@ fn check_routes(n: u32, sizes: &[Vec<usize>]) {
         |owner: usize| -> usize { sizes.iter().map(|s| s[owner * own..(owner + 1) * own].iter().sum::<usize>()).sum() };
     let bound = (0..n as usize).map(received).max().unwrap_or(0).max(1);
     let plan = routed(n, experts as u64, bound as u64, tokens as u64);
-    let mut executor = executor(&plan, n as usize);
+    let mut fleet = fleet(&plan, way, n as usize);
     let offsets: Vec<i32> = sizes.iter().flat_map(|s| starts(s)).collect();
     let numbers: Vec<i32> = sizes.iter().flatten().map(|n| *n as i32).collect();
     // Row r of rank s is [s, r, 1].
     let row = |s: usize, r: usize| [s as f32, r as f32, 1.0];
     let x: Vec<f32> = (0..n as usize).flat_map(|s| (0..tokens).flat_map(move |r| row(s, r))).collect();
-    set(&mut executor, "r.offsets", bytemuck::cast_slice(&offsets));
-    set(&mut executor, "r.sizes", bytemuck::cast_slice(&numbers));
-    set(&mut executor, "r.x", bytemuck::cast_slice(&x));
-    run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
-    let floats = |name: &str| elements(&get(&executor, name), f32::from_ne_bytes);
+    fleet.set("r.offsets", bytemuck::cast_slice(&offsets));
+    fleet.set("r.sizes", bytemuck::cast_slice(&numbers));
+    fleet.set("r.x", bytemuck::cast_slice(&x));
+    fleet.runs();
+    let mut floats = |name: &str| elements(&fleet.get(name), f32::from_ne_bytes);
     let there = floats("r.there");
     let mut wanted = vec![];
     for owner in 0..n as usize {
@@ -320,44 +307,95 @@ fn rows_go_to_their_experts_and_back() {
                 3 => sizes.iter_mut().for_each(|s| s.fill(0)),
                 _ => {}
             }
-            check_routes(n, &sizes);
+            ways(n).into_iter().for_each(|way| check_routes(n, &sizes, way));
         }
     }
 }
 
-fn seconds_until_error(executor: &mut Executor) -> (String, f64) {
+/// What all processes say at the end of a run, which comes quickly.
+fn errors(fleet: &mut Fleet) -> Vec<String> {
     let start = Instant::now();
-    let error = run(executor).expect_err("a rank gives up").to_string();
-    (error, start.elapsed().as_secs_f64())
+    let errors = fleet.run().into_iter().map(|result| result.expect_err("a rank gives up").to_string()).collect();
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(seconds < 1.0, "{seconds}");
+    errors
 }
 
 #[test]
 fn too_many_rows_are_an_error_that_names_the_bound() {
     let plan = routed(2, 2, 3, 4);
-    let mut executor = executor(&plan, 2);
-    // Both ranks send two rows to the second expert.
-    set(&mut executor, "r.offsets", bytemuck::cast_slice(&[0, 1, 3, 0, 0, 2]));
-    set(&mut executor, "r.sizes", bytemuck::cast_slice(&[1, 2, 0, 2]));
-    let (error, seconds) = seconds_until_error(&mut executor);
-    let wanted = "rank 1: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: 4 rows arrive, but there is room for 3 (max_tokens_per_rank)\n  \
-                  rank 0 waited in `all_to_all_v` all_to_all_v in r (program r)";
-    assert_eq!(error, wanted);
-    assert!(seconds < 1.0, "{seconds}");
-    assert_eq!(run(&mut executor).expect_err("it is over").to_string(), "a rank has given up before");
+    let what = "rank 1: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: 4 rows arrive, but there is room for 3 (max_tokens_per_rank)";
+    let waited = "\n  rank 0 waited in `all_to_all_v` all_to_all_v in r (program r)";
+    for way in ways(2) {
+        let mut fleet = fleet(&plan, way, 2);
+        // Both ranks send two rows to the second expert.
+        fleet.set("r.offsets", bytemuck::cast_slice(&[0, 1, 3, 0, 0, 2]));
+        fleet.set("r.sizes", bytemuck::cast_slice(&[1, 2, 0, 2]));
+        let errors = errors(&mut fleet);
+        assert_eq!(errors[0], format!("{what}{waited}"), "{way:?}");
+        assert!(errors.iter().all(|error| error.starts_with(what)), "{way:?} {errors:?}");
+        for error in fleet.run().into_iter().map(|result| result.expect_err("it is over").to_string()) {
+            assert_eq!(error, "a rank has given up before");
+        }
+    }
 }
 
 #[test]
 fn a_kernel_that_stops_on_one_rank_stops_all() {
     let plan = routed(4, 4, 3, 4);
-    let mut executor = executor(&plan, 4);
-    let mut offsets = [0; 20];
-    // Rank 2 has group starts that fall.
-    offsets[11] = 1;
-    set(&mut executor, "r.offsets", bytemuck::cast_slice(&offsets));
-    let (error, seconds) = seconds_until_error(&mut executor);
-    assert!(error.starts_with("rank 2: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: "), "{error}");
-    assert_eq!(error.matches("waited in `all_to_all_v`").count(), 3, "{error}");
-    assert!(seconds < 1.0, "{seconds}");
+    for way in ways(4) {
+        let mut fleet = fleet(&plan, way, 4);
+        let mut offsets = [0; 20];
+        // Rank 2 has group starts that fall.
+        offsets[11] = 1;
+        fleet.set("r.offsets", bytemuck::cast_slice(&offsets));
+        let errors = errors(&mut fleet);
+        let start = "rank 2: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: ";
+        assert!(errors.iter().all(|error| error.starts_with(start)), "{way:?} {errors:?}");
+        // Each process says where its own ranks waited.
+        let waited: usize = errors.iter().map(|error| error.matches("waited in `all_to_all_v`").count()).sum();
+        assert_eq!(waited, 3, "{way:?} {errors:?}");
+    }
+}
+
+/// A process that is gone ends the run of all others, which say so.
+#[test]
+fn a_process_that_goes_away_is_missed() {
+    let plan = routed(3, 3, 3, 4);
+    let mut fleet = fleet(&plan, Way::Processes(3), 3);
+    fleet.runs();
+    drop(fleet.executors.pop());
+    let wanted = "process 2, which has rank 2, is gone: its connection was closed";
+    let errors = errors(&mut fleet);
+    assert!(errors.iter().all(|error| error.contains(wanted)), "{errors:?}");
+}
+
+/// One that has done its work is not missed, unless somebody waits for it.
+#[test]
+fn a_process_that_is_done_may_go() {
+    let plan = routed(2, 2, 3, 4);
+    let mut fleet = fleet(&plan, Way::Processes(2), 2);
+    fleet.runs();
+    fleet.each(|executor| executor.part()).into_iter().for_each(|parted| parted.expect("all are well"));
+    drop(fleet.executors.pop());
+    let error = errors(&mut fleet).remove(0);
+    assert!(error.contains("process 1, which has rank 1, is gone: it has done its work"), "{error}");
+}
+
+#[test]
+fn a_process_that_gives_up_says_why() {
+    let plan = routed(3, 3, 3, 4);
+    let mut fleet = fleet(&plan, Way::Processes(3), 3);
+    fleet.runs();
+    let lookout = fleet.executors[2].lookout().expect("several processes");
+    assert_eq!(lookout.failure(), None);
+    fleet.executors[1].fail("the disk is full");
+    let errors = errors(&mut fleet);
+    assert_eq!(lookout.failure().as_deref(), Some("process 1: the disk is full"));
+    assert!(lookout.goes_on());
+    drop(fleet);
+    assert!(!lookout.goes_on() && lookout.failure().is_none());
+    assert!(errors.iter().all(|error| error.starts_with("process 1: the disk is full")), "{errors:?}");
 }
 
 #[test]
@@ -385,15 +423,15 @@ fn messages_go_round() {
             assert!(forebay_plan::verify(&plan).is_err());
             continue;
         }
-        let mut executor = executor(&plan, n as usize);
-        for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
-            set(&mut executor, &format!("s0.{name}"), bytemuck::cast_slice(&[i as i32, 1, 2, 3, 4]));
+        for way in ways(n) {
+            let mut fleet = fleet(&plan, way, n as usize);
+            for (i, name) in ["x", "y", "z"].into_iter().enumerate() {
+                fleet.set(&format!("s0.{name}"), bytemuck::cast_slice(&[i as i32, 1, 2, 3, 4]));
+            }
+            (0..3).for_each(|_| fleet.runs());
+            let mut first = |name: &str| fleet.get(name)[0];
+            assert_eq!([first("s0.a"), first("s0.b"), first("s0.c")], [1, 2, 0], "{way:?}");
         }
-        for _ in 0..3 {
-            run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
-        }
-        let first = |name: &str| get(&executor, name)[0];
-        assert_eq!([first("s0.a"), first("s0.b"), first("s0.c")], [1, 2, 0]);
     }
 }
 
@@ -401,16 +439,16 @@ fn messages_go_round() {
 #[test]
 fn a_pipeline_runs() {
     let plan = forebay_plan::testing::pipeline();
-    let mut executor = executor(&plan, 4);
-    for stage in ["stage0", "stage1"] {
-        set(&mut executor, &format!("{stage}.offsets"), bytemuck::cast_slice(&[0, 1, 1, 3, 4, 0, 2, 2, 2, 4]));
-        set(&mut executor, &format!("{stage}.sizes"), bytemuck::cast_slice(&[1, 0, 2, 1, 2, 0, 0, 2]));
+    for way in ways(4) {
+        let mut fleet = fleet(&plan, way, 4);
+        for stage in ["stage0", "stage1"] {
+            fleet.set(&format!("{stage}.offsets"), bytemuck::cast_slice(&[0, 1, 1, 3, 4, 0, 2, 2, 2, 4]));
+            fleet.set(&format!("{stage}.sizes"), bytemuck::cast_slice(&[1, 0, 2, 1, 2, 0, 0, 2]));
+        }
+        (0..10).for_each(|_| fleet.runs());
+        let mut ints = |name: &str| elements(&fleet.get(name), i32::from_ne_bytes);
+        assert_eq!([ints("stage0.where"), ints("stage1.where")].concat(), [5, 6, 7, 8]);
+        assert_eq!(ints("stage0.key"), [5, 1, 0, 0, 5, 1, 0, 2]);
+        assert_eq!(ints("stage0.counts"), [1, 0, 2, 0, 2, 1, 0, 2]);
     }
-    for _ in 0..10 {
-        run(&mut executor).unwrap_or_else(|error| panic!("{error}"));
-    }
-    let ints = |name: &str| elements(&get(&executor, name), i32::from_ne_bytes);
-    assert_eq!([ints("stage0.where"), ints("stage1.where")].concat(), [5, 6, 7, 8]);
-    assert_eq!(ints("stage0.key"), [5, 1, 0, 0, 5, 1, 0, 2]);
-    assert_eq!(ints("stage0.counts"), [1, 0, 2, 0, 2, 1, 0, 2]);
 }

@@ -7,11 +7,12 @@ use super::{ExecError, Executor, PhaseId, Place, Rank, element, is_saved};
 use crate::data::Batch;
 use crate::kernels::Buf;
 use forebay_plan::{Arg, Buffer, BufferId, DType, Kernel, Operand, RaggedDim, Tensor};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// What is wrong with a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Suspect {
     /// Plus infinity.
     Infinite,
@@ -72,14 +73,15 @@ impl Executor<'_> {
     /// # Errors
     /// When data make a kernel stop.
     pub fn diagnose(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<Cause, ExecError> {
-        for rank in &self.ranks {
+        let in_rank = |rank: &Rank| {
             let tensors = rank.role.tensors.iter().filter(|t| is_saved(t.kind));
-            if let Some((tensor, suspect)) = tensors.filter_map(|t| Some((t, rank.suspect_tensor(t)?))).next() {
-                return Ok(Cause::Tensor(tensor.name.clone(), suspect));
-            }
+            tensors.filter_map(|t| Some((rank.number, t.name.clone(), rank.suspect_tensor(t)?))).next()
+        };
+        if let Some((_, name, suspect)) = self.least(self.ranks.iter().find_map(in_rank))? {
+            return Ok(Cause::Tensor(name, suspect));
         }
         let found: Mutex<Vec<Found>> = Mutex::new(vec![]);
-        let alone = self.ranks.len() == 1;
+        let alone = self.ranks() == 1;
         self.on_all(&|rank| {
             let own = rank.look(id, batch, step, alone)?;
             found.lock().unwrap_or_else(PoisonError::into_inner).push(own);
@@ -89,11 +91,12 @@ impl Executor<'_> {
         // Ranks run the same calls at about the same time: the lowest number is the best guess at who was first.
         let (nan, infinite): (Vec<_>, Vec<_>) = found.into_iter().map(|f| (f.nan, f.infinite)).unzip();
         let first = |of: Vec<Option<(usize, usize, Place)>>| {
-            of.into_iter().flatten().min_by_key(|(call, index, place)| (is_comm(&place.op), *call, *index))
+            let sorted = |(call, index, place): (usize, usize, Place)| ((is_comm(&place.op), call, index), place);
+            self.least(of.into_iter().flatten().map(sorted).min())
         };
-        Ok(match (first(nan), first(infinite)) {
-            (Some((_, _, place)), _) => Cause::Instruction(place, Suspect::NaN),
-            (None, Some((_, _, place))) => Cause::Instruction(place, Suspect::Infinite),
+        Ok(match (first(nan)?, first(infinite)?) {
+            (Some((_, place)), _) => Cause::Instruction(place, Suspect::NaN),
+            (None, Some((_, place))) => Cause::Instruction(place, Suspect::Infinite),
             (None, None) => Cause::Unknown,
         })
     }

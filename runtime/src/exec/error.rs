@@ -1,12 +1,13 @@
 //! Why a plan cannot be run, or stopped.
 
-use crate::comm::CommError;
+use crate::comm::{CommError, Who};
 use crate::kernels::{KernelError, PrepareError};
 use forebay_plan::{MemoryUse, Violation};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Where in a plan something happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// What kind of kernel, or the operation of a region: `matmul`, `div`.
     pub op: String,
@@ -35,7 +36,7 @@ pub enum ExecError {
     #[error("the plan is invalid:\n{}", list(.0))]
     Invalid(Vec<Violation>),
     /// It is for too many ranks.
-    #[error("the plan is for {0} ranks, more than one process runs")]
+    #[error("the plan is for {0} ranks, more than can be run")]
     Ranks(u64),
     /// It has no phase of this name.
     #[error("the plan cannot `{phase}`; it can: {}", .known.join(", "))]
@@ -85,16 +86,22 @@ pub enum ExecError {
         /// Why.
         error: CommError,
     },
-    /// A rank gave up, and so all did.
-    #[error("rank {rank}: {error}{}", waiters(.waiting))]
-    Rank {
+    /// A rank or process gave up, and so all did.
+    #[error("{who}: {error}{}", waiters(.waiting))]
+    GaveUp {
         /// Which gave up first.
-        rank: u32,
+        who: Who,
         /// Why.
         error: Box<ExecError>,
         /// Ranks that waited for it, and where.
         waiting: Vec<(u32, Place)>,
     },
+    /// What a rank of another process has said.
+    #[error("{0}")]
+    Elsewhere(String),
+    /// The processes have lost each other, or another one has given up.
+    #[error(transparent)]
+    Processes(#[from] CommError),
     /// A mistake of ours.
     #[error("it panicked: {0}")]
     Panic(String),

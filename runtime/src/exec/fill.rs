@@ -3,9 +3,10 @@
 //! Pieces are handed out as workers get free, like the tasks of kernels, so the pages that come with the first write come from the memory nodes of all workers.
 //! No page has one user: which worker gets which part of a kernel is not fixed either.
 
-use super::parts::Part;
-use super::{Executor, Rank};
-use forebay_plan::{Init, Tensor, TensorKind};
+use super::parts::{Part, find};
+use super::{ExecError, Executor, Rank};
+use crate::comm::coordinates;
+use forebay_plan::{Init, Role, Tensor, TensorKind};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -22,9 +23,9 @@ impl<'p> Executor<'p> {
     /// Gives every tensor its first value, but for copies of parameters. Zeros are not written where nothing has been: whoever first uses the pages gets
     /// them, which for gradients and moments is a kernel of the first step.
     ///
-    /// # Panics
+    /// # Errors
     /// When a rank has given up before.
-    pub(crate) fn fill_tensors(&mut self, fill: &Fill) {
+    pub(crate) fn fill_tensors(&mut self, fill: &Fill) -> Result<(), ExecError> {
         self.on_every_rank(&|rank| {
             let untouched = rank.untouched;
             for tensor in &rank.role.tensors {
@@ -33,29 +34,29 @@ impl<'p> Executor<'p> {
                     rank.fill(tensor, &|first, bytes| fill(tensor, first, bytes));
                 }
             }
-        });
+        })
     }
 
     /// Makes all copies of parameters again.
     ///
-    /// # Panics
-    /// When a rank has given up before.
-    pub(crate) fn fill_copies(&mut self, convert: &Convert) {
+    /// # Errors
+    /// When a rank or process has given up.
+    pub(crate) fn fill_copies(&mut self, convert: &Convert) -> Result<(), ExecError> {
         let (copies, others): (Vec<&Tensor>, Vec<&Tensor>) =
             self.tensors().into_iter().partition(|t| t.init == Init::FromParam);
         let params = others.into_iter().filter(|t| t.kind == TensorKind::Param);
         let params: HashMap<&str, &Tensor> = params.map(|t| (t.name.as_str(), t)).collect();
         for copy in copies {
             let Some(param) = params.get(copy.name.as_str()) else { continue };
-            // A rank's copy may be of more than it has of the master: then the whole master is put together, from all ranks.
-            let alone = self
-                .ranks
-                .iter()
-                .all(|rank| rank.find(&copy.name, copy.kind).is_none_or(|own| rank.master(param, own).is_some()));
-            let whole = (!alone).then(|| self.whole(param).into_owned());
+            // A rank's copy may be of more than it has of the master: then the whole master is put together, from all ranks of all processes.
+            let alone = (0..).zip(&self.roles).all(|(rank, role)| {
+                let at = coordinates(&self.plan.mesh, rank);
+                find(role, &copy.name, copy.kind).is_none_or(|own| master(role, &at, param, own).is_some())
+            });
+            let whole = if alone { None } else { Some(self.whole(param)?.into_owned()) };
             self.on_every_rank(&|rank| {
                 let Some(own) = rank.find(&copy.name, copy.kind) else { return };
-                match (rank.master(param, own), &whole) {
+                match (master(rank.role, &rank.coordinates, param, own), &whole) {
                     (Some(master), _) => rank.fill_from(master, own, convert),
                     (None, Some(whole)) => rank.fill(own, &|first, bytes| {
                         let (first, n) = (first as usize, bytes.len() / own.dtype.bytes() as usize);
@@ -64,26 +65,26 @@ impl<'p> Executor<'p> {
                     }),
                     (None, None) => unreachable!("not all have what they need"),
                 }
-            });
+            })?;
         }
+        Ok(())
     }
 
-    fn on_every_rank(&mut self, job: &(dyn Fn(&mut Rank<'p>) + Sync)) {
-        let done = self.on_all(&|rank| {
+    fn on_every_rank(&mut self, job: &(dyn Fn(&mut Rank<'p>) + Sync)) -> Result<(), ExecError> {
+        self.on_all(&|rank| {
             job(rank);
             Ok(())
-        });
-        done.unwrap_or_else(|error| panic!("{error}"));
+        })
     }
 }
 
-impl<'p> Rank<'p> {
-    /// The elements of a parameter that a copy is of, when it has the same of both.
-    fn master(&self, param: &Tensor, copy: &Tensor) -> Option<&'p Tensor> {
-        let part = |tensor: &Tensor| Part::new(tensor, &self.coordinates);
-        self.find(&param.name, param.kind).filter(|own| part(own) == part(copy))
-    }
+/// The elements of a parameter that a rank's copy is of, when the rank has the same of both.
+fn master<'p>(role: &'p Role, coordinates: &[u32], param: &Tensor, copy: &Tensor) -> Option<&'p Tensor> {
+    let part = |tensor: &Tensor| Part::new(tensor, coordinates);
+    find(role, &param.name, param.kind).filter(|own| part(own) == part(copy))
+}
 
+impl<'p> Rank<'p> {
     /// Fills what it has of a tensor: `fill` gets the number of an element of the whole tensor, and elements from there on.
     fn fill(&mut self, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) {
         self.untouched = false;

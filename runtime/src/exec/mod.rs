@@ -6,8 +6,8 @@
 //! commit: the calls from the commit on
 //! ```
 //!
-//! Every rank of the plan is a thread of this process with an arena and workers of its own (`rank.rs`); they meet in [`crate::comm`]. A plan for one rank runs on the
-//! caller's thread.
+//! Every rank of the plan is a thread with an arena and workers of its own (`rank.rs`), of this process or of one of several that run the same plan (`joint.rs`);
+//! they meet in [`crate::comm`]. A plan for one rank runs on the caller's thread.
 //!
 //! The order is the one that the plan gives: the calls of a phase one by one, the instructions of a program as they stand. That is a
 //! legal order for any number of streams, so events need no waiting here; the verifier proves that they are right, and `shuffle.rs` runs others.
@@ -16,6 +16,7 @@ mod arena;
 mod diagnose;
 mod error;
 mod fill;
+mod joint;
 mod laps;
 mod memory;
 mod parts;
@@ -34,7 +35,8 @@ pub use memory::{available_memory, memory_by_kind};
 pub use profile::{Event, Profile, ProfileRow, Traced, kind};
 pub use roofline::Roofline;
 
-use crate::comm::{CommError, Crew, coordinates, ranks, shared};
+use crate::comm::tcp::Network;
+use crate::comm::{CommError, Crew, Processes, Transport, Who, coordinates, ranks, shared};
 use crate::data::Batch;
 use crate::kernels::Cpu;
 use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Tensor, TensorKind};
@@ -87,11 +89,21 @@ pub enum Purpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseId(usize);
 
-/// A plan with its memory, ready to run: all ranks of it, in this process.
+/// A plan with its memory, ready to run: all ranks of it, or those of this process of several that were joined. Of several, all call the same methods in the
+/// same order, but for those that only look.
 #[derive(Debug)]
 pub struct Executor<'p> {
     plan: &'p Plan,
+    /// Those of this process.
     ranks: Vec<Rank<'p>>,
+    /// Of every rank of the plan.
+    roles: Vec<&'p Role>,
+    /// The distinct roles, each with its first rank, in the order of these.
+    speakers: Vec<(u32, &'p Role)>,
+    processes: Processes,
+    /// Reports of a phase as all processes know them, and memory to tell them; not used by one process.
+    told: Vec<f64>,
+    telling: Vec<u8>,
     /// Threads of the ranks, when there are several.
     crew: Option<Crew>,
     seed: u64,
@@ -107,6 +119,18 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When the plan is invalid or for more ranks than fit into a process, or there is not enough memory.
     pub fn new(plan: &'p Plan, options: &ExecOptions) -> Result<Executor<'p>, ExecError> {
+        Executor::made(plan, options, None)
+    }
+
+    /// The same of the ranks that belong to this process of several: memory and threads are made for these alone.
+    ///
+    /// # Errors
+    /// As [`Executor::new`]; the other processes are told.
+    pub fn joined(plan: &'p Plan, options: &ExecOptions, network: Network) -> Result<Executor<'p>, ExecError> {
+        Executor::made(plan, options, Some(network))
+    }
+
+    fn made(plan: &'p Plan, options: &ExecOptions, network: Option<Network>) -> Result<Executor<'p>, ExecError> {
         let mut made_in = Laps::since(Instant::now());
         forebay_plan::verify(plan).map_err(ExecError::Invalid)?;
         made_in.lap("verify");
@@ -115,36 +139,48 @@ impl<'p> Executor<'p> {
             return Err(ExecError::Ranks(count));
         }
         let count = count as u32;
-        let places = (0..count).map(|rank| coordinates(&plan.mesh, rank)).collect::<Vec<_>>();
-        let roles: Vec<&Role> = places.iter().map(|at| role_at(plan, at)).collect();
+        let roles: Vec<&Role> = (0..count).map(|rank| role_at(plan, &coordinates(&plan.mesh, rank))).collect();
+        let mut speakers: Vec<(u32, &Role)> = vec![];
+        for (rank, role) in (0..).zip(&roles) {
+            if !speakers.iter().any(|(_, known)| std::ptr::eq(*known, *role)) {
+                speakers.push((rank, role));
+            }
+        }
+        let processes = match network {
+            Some(network) => Processes::several(network, count),
+            None => Processes::one(count),
+        };
+        let own = processes.own_ranks();
+        let here = own.len();
         let programs = Arc::new(rank::prepare(plan, options.cpu)?);
         made_in.lap("prepare");
         let threads = match options.threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             threads => threads,
         };
-        let share = |rank: usize| (threads / count as usize + usize::from(rank < threads % count as usize)).max(1);
-        let needs: Vec<Need> =
-            roles.iter().enumerate().map(|(rank, role)| Need::new(role, &programs, share(rank))).collect();
-        let arenas = memory::arenas(&needs, options.purpose)?;
-        let links = shared::connect(plan, options.stall);
-        let mut ranks = Vec::with_capacity(count as usize);
-        for (rank, ((place, arenas), link)) in places.into_iter().zip(arenas).zip(links).enumerate() {
-            let options = ExecOptions { threads: share(rank), ..*options };
+        let share = |at: usize| (threads / here + usize::from(at < threads % here)).max(1);
+        let of_rank = |(at, rank): (usize, u32)| Need::new(roles[rank as usize], &programs, share(at));
+        let needs: Vec<Need> = own.clone().enumerate().map(of_rank).collect();
+        let arenas = memory::arenas(&needs, options.purpose).inspect_err(|error| processes.fail(&error.to_string()))?;
+        let mut ranks = Vec::with_capacity(here);
+        for (at, ((rank, arenas), link)) in own.zip(arenas).zip(links(plan, &processes, options.stall)).enumerate() {
+            let options = ExecOptions { threads: share(at), ..*options };
             let programs = Arc::clone(&programs);
-            let number = (rank as u32, place);
-            ranks.push(Rank::new(plan, number, roles[rank], arenas, programs, Box::new(link), &options));
+            let number = (rank, coordinates(&plan.mesh, rank));
+            ranks.push(Rank::new(plan, number, roles[rank as usize], arenas, programs, link, &options));
         }
         if let Some(seed) = options.shuffle {
-            for phase in 0..ranks[0].role.phases.len() {
-                let phases: Vec<&Phase> = ranks.iter().map(|rank| &rank.role.phases[phase]).collect();
+            for phase in 0..roles[0].phases.len() {
+                let phases: Vec<&Phase> = roles.iter().map(|role| &role.phases[phase]).collect();
                 let orders = shuffle::shuffled(plan, &phases, seed).expect("a verified plan has an order");
-                ranks.iter_mut().zip(orders).for_each(|(rank, order)| rank.orders.push(order));
+                let first = processes.own_ranks().start as usize;
+                ranks.iter_mut().zip(orders.into_iter().skip(first)).for_each(|(rank, order)| rank.orders.push(order));
             }
         }
-        let crew = (count > 1).then(|| Crew::new(count as usize));
+        let crew = (count > 1).then(|| Crew::new(here));
         made_in.lap("allocate");
-        Ok(Executor { plan, ranks, crew, seed: options.seed, cpu: options.cpu, broken: false, made_in })
+        let (seed, cpu, broken, told, telling) = (options.seed, options.cpu, false, vec![], vec![]);
+        Ok(Executor { plan, ranks, roles, speakers, processes, told, telling, crew, seed, cpu, broken, made_in })
     }
 
     /// The plan.
@@ -162,9 +198,9 @@ impl<'p> Executor<'p> {
         self.seed
     }
 
-    /// How many ranks there are.
+    /// How many ranks there are, in all processes.
     pub fn ranks(&self) -> usize {
-        self.ranks.len()
+        self.roles.len()
     }
 
     /// From here on measures the time of every instruction of a phase, which costs two readings of the clock for each, and keeps what happened in the
@@ -175,12 +211,12 @@ impl<'p> Executor<'p> {
         }
     }
 
-    /// Where the time of the first rank went so far, when it is measured.
+    /// Where the time of the first rank here went so far, when it is measured.
     pub fn profile(&self) -> Option<&Profile> {
         self.ranks[0].profile.as_ref()
     }
 
-    /// The same of every rank, with its role.
+    /// The same of every rank of this process, with its role.
     pub fn profiles(&self) -> impl Iterator<Item = (&Role, &Profile)> {
         self.ranks.iter().filter_map(|rank| Some((rank.role, rank.profile.as_ref()?)))
     }
@@ -195,7 +231,7 @@ impl<'p> Executor<'p> {
         self.cpu
     }
 
-    /// How many threads compute, on all ranks together.
+    /// How many threads compute, on all ranks of this process together.
     pub fn threads(&self) -> usize {
         self.ranks.iter().map(|rank| rank.pool.workers()).sum()
     }
@@ -225,7 +261,8 @@ impl<'p> Executor<'p> {
     /// # Panics
     /// When the batch has another size than the phase.
     pub fn start(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
-        self.on_all(&|rank| rank.start(id, batch, step))
+        self.on_all(&|rank| rank.start(id, batch, step))?;
+        self.tell_reports(id)
     }
 
     /// Runs the calls from the commit on, after [`Executor::start`] of the same step.
@@ -233,10 +270,11 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When data make a kernel stop.
     pub fn commit(&mut self, id: PhaseId, step: u64) -> Result<(), ExecError> {
-        self.on_all(&|rank| rank.commit(id, step))
+        self.on_all(&|rank| rank.commit(id, step))?;
+        self.tell_reports(id)
     }
 
-    /// Does something on all ranks at the same time.
+    /// Does something on all ranks of this process at the same time.
     fn on_all(&mut self, job: &(dyn Fn(&mut Rank<'p>) -> Result<(), ExecError> + Sync)) -> Result<(), ExecError> {
         let Some(crew) = &self.crew else { return job(&mut self.ranks[0]) };
         if self.broken {
@@ -249,8 +287,8 @@ impl<'p> Executor<'p> {
                 let message = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
                 Err(ExecError::Panic(message.to_string()))
             });
-            if rank.outcome.is_err() {
-                rank.link.fail();
+            if let Err(error) = &rank.outcome {
+                rank.link.fail(&error.to_string());
             }
         });
         self.outcome()
@@ -262,41 +300,46 @@ impl<'p> Executor<'p> {
             return Ok(());
         }
         self.broken = true;
-        let (mut cause, mut waiting) = (None, vec![]);
+        let (mut cause, mut waiting, mut elsewhere) = (None, vec![], None);
         for rank in &mut self.ranks {
             match std::mem::replace(&mut rank.outcome, Ok(())) {
                 Ok(()) => {}
-                Err(ExecError::Comm { place, error: CommError::Failed { .. }, .. }) => {
+                Err(ExecError::Comm { place, error: CommError::Failed { who, why }, .. }) => {
+                    elsewhere = Some((who, ExecError::Elsewhere(why)));
                     waiting.push((rank.number, *place))
                 }
                 Err(error) => {
                     // Who stalled is the least of reasons.
                     let stalled = |e: &ExecError| matches!(e, ExecError::Comm { .. });
                     if cause.as_ref().is_none_or(|(_, known)| stalled(known) && !stalled(&error)) {
-                        cause = Some((rank.number, error));
+                        cause = Some((Who::Rank(rank.number), error));
                     }
                 }
             }
         }
-        let (rank, error) = cause.expect("someone gave up first");
-        Err(ExecError::Rank { rank, error: Box::new(error), waiting })
+        let (who, error) = cause.or(elsewhere).expect("someone gave up first");
+        Err(ExecError::GaveUp { who, error: Box::new(error), waiting })
     }
 
     /// What the host may ask for after a phase: each report once, from the first rank that has it.
     pub fn reports(&self, id: PhaseId) -> impl Iterator<Item = Reported<'p>> {
-        let all = self.ranks.iter().enumerate();
-        let all =
-            all.flat_map(move |(rank, r)| r.phase(id).reports.iter().map(move |report| Reported { rank, report }));
+        let of_role = move |role: &'p Role| role.phases[id.0].reports.iter();
+        let all = self.speakers.iter().enumerate();
+        let all = all.flat_map(move |(i, (rank, role))| of_role(role).map(move |report| (i, *rank, report)));
         // (A handful of reports: looking at those before is quick, and needs no memory.)
-        all.filter(move |reported| {
-            let before = self.ranks[..reported.rank].iter().flat_map(|r| &r.phase(id).reports);
-            before.into_iter().all(|r| r.name != reported.report.name)
-        })
+        let firsts = all.filter(move |(i, _, report)| {
+            let mut before = self.speakers[..*i].iter().flat_map(move |(_, role)| of_role(role));
+            before.all(|r| r.name != report.name)
+        });
+        firsts.enumerate().map(|(number, (_, rank, report))| Reported { rank, number, report })
     }
 
     /// A report's value, once it is known.
     pub fn value(&self, reported: &Reported) -> f64 {
-        self.ranks[reported.rank].report(reported.report)
+        match self.ranks.iter().find(|rank| rank.number == reported.rank) {
+            Some(rank) => rank.report(reported.report),
+            None => self.told[reported.number],
+        }
     }
 
     /// A report by name; NaN when the phase does not have it.
@@ -331,13 +374,23 @@ impl<'p> Executor<'p> {
     }
 }
 
-/// More ranks than this are not run in one process.
+/// The ends of this process's ranks.
+fn links(plan: &Plan, processes: &Processes, stall: Duration) -> Vec<Box<dyn Transport>> {
+    match processes.network() {
+        None => shared::connect(plan, stall).into_iter().map(|link| -> Box<dyn Transport> { Box::new(link) }).collect(),
+        Some(network) => network.links(plan),
+    }
+}
+
+/// More ranks than this are not run.
 const MOST_RANKS: u64 = 1024;
 
 /// A report of some rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Reported<'p> {
-    rank: usize,
+    rank: u32,
+    /// Counts the reports of a phase.
+    number: usize,
     /// What it is.
     pub report: &'p Report,
 }
@@ -373,7 +426,7 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
 impl Executor<'_> {
     /// Bytes that all ranks take at most, and where they go.
     pub fn peak_memory(&self) -> (u64, MemoryUse) {
-        let roles = self.ranks.iter().map(|rank| rank.role);
+        let roles = self.roles.iter().copied();
         let bytes = roles.clone().map(|role| role.device_bytes + role.host_bytes).sum();
         (bytes, roles.map(memory_by_kind).fold(MemoryUse::default(), memory::total))
     }

@@ -1,7 +1,10 @@
 //! Tensors as wholes: put together from what ranks have of them, and cut to it. One tensor at a time, so that no second copy of the model is needed.
+//!
+//! With several processes, every part comes from the first rank that has it; what the first process gathers to write it down, it asks for tensor by tensor.
 
-use super::{Executor, Rank};
-use forebay_plan::{Tensor, TensorKind};
+use super::{ExecError, Executor, Rank};
+use crate::comm::{Say, coordinates};
+use forebay_plan::{Role, Tensor, TensorKind};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -68,9 +71,25 @@ impl Part {
 impl<'p> Rank<'p> {
     /// Its tensor of this name and kind.
     pub fn find(&self, name: &str, kind: TensorKind) -> Option<&'p Tensor> {
-        self.role.tensors.iter().find(|t| t.kind == kind && t.name == name)
+        find(self.role, name, kind)
     }
 }
+
+/// A role's tensor of this name and kind.
+pub(super) fn find<'p>(role: &'p Role, name: &str, kind: TensorKind) -> Option<&'p Tensor> {
+    role.tensors.iter().find(|t| t.kind == kind && t.name == name)
+}
+
+/// A part of a tensor, and the first rank that has it.
+struct Piece<'p> {
+    rank: u32,
+    /// The rank's tensor.
+    own: &'p Tensor,
+    part: Part,
+}
+
+/// What the first process wants: the number of a tensor, or nothing more.
+const NOTHING_MORE: u32 = u32::MAX;
 
 impl<'p> Executor<'p> {
     /// The tensors of all ranks, each once.
@@ -80,32 +99,114 @@ impl<'p> Executor<'p> {
         all.filter(|t| seen.insert((t.name.as_str(), t.kind))).collect()
     }
 
-    /// All bytes of a tensor: where they are, or put together from all ranks.
-    pub fn whole(&self, tensor: &Tensor) -> Cow<'_, [u8]> {
-        if let [rank] = self.ranks.as_slice()
-            && tensor.block.is_empty()
-            && tensor.range.is_none()
-        {
-            return Cow::Borrowed(rank.tensor(tensor));
+    /// All bytes of a tensor: where they are, or put together from all ranks. All processes get them.
+    ///
+    /// # Errors
+    /// When another process has given up.
+    pub fn whole(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
+        if let Some(bytes) = self.at_hand(tensor) {
+            return Ok(Cow::Borrowed(bytes));
         }
-        let width = tensor.dtype.bytes() as usize;
-        let mut whole = vec![0; tensor.bytes() as usize];
-        let mut seen = HashSet::new();
-        for rank in &self.ranks {
-            let Some(own) = rank.find(&tensor.name, tensor.kind) else { continue };
-            let part = Part::new(own, &rank.coordinates);
-            let bytes = rank.tensor(own);
-            // Replicas are read once.
-            if seen.insert(part.clone()) {
-                part.runs(|here, there, n| {
-                    whole[there * width..(there + n) * width].copy_from_slice(&bytes[here * width..(here + n) * width]);
-                });
-            }
-        }
-        Cow::Owned(whole)
+        let pieces = self.pieces(tensor);
+        self.processes.others().try_for_each(|other| self.tell_pieces(other, &pieces))?;
+        self.put_together(tensor, &pieces)
     }
 
-    /// Gives every rank what it has of a tensor.
+    /// The same for the first process alone. The others are in [`Executor::give_tensors`] meanwhile.
+    ///
+    /// # Errors
+    /// When another process has given up.
+    pub fn gathered(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
+        if let Some(bytes) = self.at_hand(tensor) {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        if self.processes.count() > 1 {
+            let same = |t: &&Tensor| (&t.name, t.kind) == (&tensor.name, tensor.kind);
+            let number = self.tensors().iter().position(same).expect("a tensor of the plan");
+            self.want(number as u32)?;
+        }
+        self.put_together(tensor, &self.pieces(tensor))
+    }
+
+    /// The first process has gathered what it wants.
+    ///
+    /// # Errors
+    /// When another process has given up.
+    pub fn gathered_all(&self) -> Result<(), ExecError> {
+        self.want(NOTHING_MORE)
+    }
+
+    fn want(&self, number: u32) -> Result<(), ExecError> {
+        Ok(self
+            .processes
+            .others()
+            .try_for_each(|other| self.processes.tell(other, Say::Want, &number.to_le_bytes()))?)
+    }
+
+    /// Gives the first process what it gathers, as long as it does.
+    ///
+    /// # Errors
+    /// When another process has given up.
+    pub fn give_tensors(&self) -> Result<(), ExecError> {
+        let tensors = self.tensors();
+        loop {
+            let mut number = [0; 4];
+            self.processes.hear(0, Say::Want, &mut number)?;
+            let Some(tensor) = tensors.get(u32::from_le_bytes(number) as usize) else { return Ok(()) };
+            self.tell_pieces(0, &self.pieces(tensor))?;
+        }
+    }
+
+    /// A tensor that the only rank has all of.
+    fn at_hand(&self, tensor: &Tensor) -> Option<&[u8]> {
+        let alone = self.ranks() == 1 && tensor.block.is_empty() && tensor.range.is_none();
+        alone.then(|| self.ranks[0].tensor(tensor))
+    }
+
+    /// The parts of a tensor, each once, in the order of the ranks that are the first to have them.
+    fn pieces(&self, tensor: &Tensor) -> Vec<Piece<'p>> {
+        let mut seen = HashSet::new();
+        let of_rank = |(rank, role): (u32, &&'p Role)| {
+            let own = find(role, &tensor.name, tensor.kind)?;
+            Some(Piece { rank, own, part: Part::new(own, &coordinates(&self.plan.mesh, rank)) })
+        };
+        let all = (0..).zip(&self.roles).filter_map(of_rank);
+        all.filter(|piece| seen.insert(piece.part.clone())).collect()
+    }
+
+    /// Sends another process those that are here.
+    fn tell_pieces(&self, to: u32, pieces: &[Piece]) -> Result<(), ExecError> {
+        for piece in pieces {
+            if let Some(rank) = self.ranks.iter().find(|rank| rank.number == piece.rank) {
+                self.processes.tell(to, Say::Part, rank.tensor(piece.own))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole of parts that are here and parts that come.
+    fn put_together(&self, tensor: &Tensor, pieces: &[Piece]) -> Result<Cow<'_, [u8]>, ExecError> {
+        let width = tensor.dtype.bytes() as usize;
+        let mut whole = vec![0; tensor.bytes() as usize];
+        let mut heard = vec![];
+        for Piece { rank, own, part } in pieces {
+            let bytes = match self.ranks.iter().find(|r| r.number == *rank) {
+                Some(rank) => rank.tensor(own),
+                None => {
+                    let process = self.processes.others().find(|p| self.processes.ranks_of(*p).contains(rank));
+                    heard.resize(part.elements() as usize * width, 0);
+                    self.processes.hear(process.expect("every rank is somewhere"), Say::Part, &mut heard)?;
+                    &heard
+                }
+            };
+            part.runs(|here, there, n| {
+                whole[there * width..(there + n) * width].copy_from_slice(&bytes[here * width..(here + n) * width]);
+            });
+        }
+        Ok(Cow::Owned(whole))
+    }
+
+    /// Gives every rank of this process what it has of a tensor.
     ///
     /// # Panics
     /// When there are not as many bytes as the tensor has.

@@ -2,6 +2,7 @@
 
 use super::parts::Part;
 use super::*;
+use crate::comm::fleet::{Fleet, Way};
 use crate::data::{Corpus, Dataset};
 use crate::init;
 use crate::testing::{parallel_plan, tiny_plan};
@@ -11,7 +12,7 @@ use forebay_plan::{Affine, Cut, FlatRange, Init};
 fn executor(plan: &Plan, threads: usize, seed: u64) -> Executor<'_> {
     let options = ExecOptions { threads, seed, ..ExecOptions::default() };
     let mut executor = Executor::new(plan, &options).unwrap_or_else(|error| panic!("{error}"));
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).expect("all ranks are well");
     executor
 }
 
@@ -154,6 +155,23 @@ fn several_ranks_are_profiled_and_diagnosed() {
     assert_eq!(trainer.profiles().map(|(_, profile)| profile.steps()).collect::<Vec<_>>(), [5, 5]);
 }
 
+/// All processes know the loss and find out together where it went wrong, whichever rank it was.
+#[test]
+fn several_processes_find_the_same_cause() {
+    let plan = parallel_plan(4);
+    let dataset = dataset(&plan);
+    let options = ExecOptions { threads: 2, seed: 1, ..ExecOptions::default() };
+    let mut fleet = Fleet::new(&plan, Way::Processes(2), options);
+    let errors = fleet.each(|executor| {
+        init::initialise(executor).expect("all ranks are well");
+        let mut trainer = Trainer::new(executor, &dataset, None).expect("it can train");
+        let options = TrainOptions { steps: 12, ..TrainOptions::default() };
+        trainer.run(&options, None, &mut Unobserved).expect_err("step 5 is NaN").to_string()
+    });
+    let want = "loss is NaN at step 5: first produced by `mul` penalty in lines.0 (program penalty)";
+    assert_eq!(errors, [want, want]);
+}
+
 #[test]
 fn a_rank_that_panics_ends_all() {
     let plan = forebay_plan::testing::pipeline();
@@ -222,11 +240,15 @@ fn tensor(dims: &[u64]) -> Tensor {
 #[test]
 fn parts_begin_with_the_values_of_the_whole() {
     let whole = crate::testing::holding(&[], vec![tensor(&[6, 4])]);
-    let wanted = executor(&whole, 1, 3).whole(&tensor(&[6, 4])).into_owned();
+    let wanted = executor(&whole, 1, 3).whole(&tensor(&[6, 4])).expect("one process").into_owned();
     for parted in crate::testing::partings(tensor(&[6, 4])) {
         let plan = crate::testing::holding(&[("a", 2), ("b", 3)], parted);
         let executor = executor(&plan, 2, 3);
-        assert!(executor.whole(&plan.roles[0].tensors[0]) == wanted, "{:?}", plan.roles[0].tensors);
+        assert!(
+            executor.whole(&plan.roles[0].tensors[0]).expect("one process") == wanted,
+            "{:?}",
+            plan.roles[0].tensors
+        );
         // A whole copy beside parts of the master.
         let copy = executor.tensor(&plan.roles[0].tensors[1]);
         let value = |i| element(DType::Bf16, copy, i);
@@ -239,7 +261,7 @@ fn parts_begin_with_the_values_of_the_whole() {
 fn large_parts_begin_with_the_values_of_the_whole() {
     let dims = [700, 1200];
     let alone = crate::testing::holding(&[], vec![tensor(&dims)]);
-    let wanted = executor(&alone, 1, 3).whole(&tensor(&dims)).into_owned();
+    let wanted = executor(&alone, 1, 3).whole(&tensor(&dims)).expect("one process").into_owned();
     let block = vec![Cut { dim: 1, size: 600, first: Affine::along(0, 600) }];
     let range = FlatRange { start: 70_000, shard: 245_000, index: Affine::along(1, 1) };
     let cut = Tensor { block: block.clone(), ..tensor(&dims) };
@@ -267,7 +289,7 @@ fn large_parts_begin_with_the_values_of_the_whole() {
             for rank in &mut executor.ranks {
                 rank.role.tensors.iter().for_each(|t| rank.tensor_mut(t).fill(1));
             }
-            init::initialise(&mut executor);
+            init::initialise(&mut executor).expect("all ranks are well");
         }
     }
 }
@@ -283,9 +305,9 @@ fn zeros_that_are_there_are_not_written() {
         // Behind the rank's back.
         rank.device.bytes_mut(offset, len).fill(1);
     }
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).expect("all ranks are well");
     assert!(executor.ranks.iter().all(|rank| rank.tensor(gradient).iter().all(|b| *b == 1)));
     // Now it knows that something was written.
-    init::initialise(&mut executor);
+    init::initialise(&mut executor).expect("all ranks are well");
     assert!(executor.ranks.iter().all(|rank| rank.tensor(gradient).iter().all(|b| *b == 0)));
 }
