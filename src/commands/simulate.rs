@@ -43,9 +43,6 @@ pub struct Args {
     /// Predict how this training system would run it [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
-    /// Compute every layer's forward pass again in the backward pass
-    #[arg(long)]
-    recompute: bool,
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
@@ -104,7 +101,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         framework,
         precision: args.precision.map_or(default_precision(settings.dtype), Precision::from),
         imbalance: args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &plan, ep))?,
-        recompute: if args.recompute { Recompute::full() } else { Recompute::default() },
+        recompute: Recompute::default(),
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
     };
