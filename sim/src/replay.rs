@@ -90,11 +90,21 @@ struct Walk<'a> {
     first_forward: f64,
     met: usize,
     /// Events of the running call, and of earlier ones.
-    events: Vec<(f64, Kind)>,
-    past: FxHashMap<(u32, u32), (f64, Kind)>,
+    /// Since when each stream has not waited for another role.
+    since: [f64; StreamKind::COUNT],
+    events: Vec<Recorded>,
+    past: FxHashMap<(u32, u32), Recorded>,
     /// The last step on another stream, for contention.
     beside: [(f64, f64); 2],
     outcome: Outcome,
+}
+
+/// An event: when, what recorded it, and for how long before its stream was at work; what one waits longer, is for another role.
+#[derive(Clone, Copy)]
+struct Recorded {
+    at: f64,
+    kind: Kind,
+    moving: f64,
 }
 
 /// Replays a step. `waits` are, for each role and call of the plan, events of earlier calls.
@@ -143,6 +153,7 @@ impl<'a> Walk<'a> {
             next_forward: 0.0,
             first_forward: 0.0,
             met: 0,
+            since: [f64::NEG_INFINITY; StreamKind::COUNT],
             events: vec![],
             past: FxHashMap::default(),
             beside: [(0.0, 0.0); 2],
@@ -248,6 +259,8 @@ impl<'a> Walk<'a> {
                 self.outcome.waited[Kind::Pp.number()] += on_its_way;
                 self.outcome.bubble += gap - on_its_way;
             }
+            // Before the message was under way its sender had not come so far.
+            self.since[stream] = arrival - gap.min(transfer);
             self.streams[stream] = arrival;
         }
     }
@@ -272,15 +285,15 @@ impl<'a> Walk<'a> {
     fn work(&mut self, world: &World, op: Op, step: &Step) {
         let stream = step.stream;
         for &event in &step.waits {
-            if let Some(&(at, kind)) = self.events.get(event as usize) {
-                self.wait(stream, at, kind);
+            if let Some(&recorded) = self.events.get(event as usize) {
+                self.wait(stream, recorded);
             }
         }
         if self.step == 0 {
             let waits = op.call.and_then(|c| world.waits.get(self.number).and_then(|w| w.get(c as usize)));
             for wait in waits.into_iter().flatten() {
-                if let Some(&(at, kind)) = self.past.get(&(wait.call, wait.event)) {
-                    self.wait(stream, at, kind);
+                if let Some(&recorded) = self.past.get(&(wait.call, wait.event)) {
+                    self.wait(stream, recorded);
                 }
             }
         }
@@ -309,17 +322,21 @@ impl<'a> Walk<'a> {
         if let Some(event) = step.records {
             let event = event as usize;
             if self.events.len() <= event {
-                self.events.resize(event + 1, (0.0, step.kind));
+                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, moving: 0.0 });
             }
-            self.events[event] = (end, step.kind);
+            self.events[event] = Recorded { at: end, kind: step.kind, moving: end - self.since[stream] };
         }
     }
 
-    fn wait(&mut self, stream: usize, at: f64, kind: Kind) {
+    fn wait(&mut self, stream: usize, Recorded { at, kind, moving }: Recorded) {
         if stream == MAIN {
+            let gap = at - self.streams[MAIN];
+            self.outcome.bubble += (gap - moving).max(0.0);
+            self.streams[MAIN] = self.streams[MAIN].max(at - moving);
             self.wait_main(at, kind);
-        } else {
-            self.streams[stream] = self.streams[stream].max(at);
+        } else if at > self.streams[stream] {
+            self.since[stream] = self.since[stream].max(at - moving);
+            self.streams[stream] = at;
         }
     }
 

@@ -7,7 +7,7 @@ use forebay_ir::DType;
 use forebay_plan::Plan;
 use forebay_sim::framework::{find, known as frameworks};
 use forebay_sim::lower::Recompute;
-use forebay_sim::report::{Options, Report, simulate};
+use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
 use forebay_sim::validate::{predict, runs};
 
@@ -106,4 +106,19 @@ fn published_runs_are_predicted() {
     }
     let (two, _) = predict(&runs, &known::clusters(), 2);
     assert_eq!(rows, two, "threads do not change predictions");
+}
+
+/// What waits for another stage is a bubble, whatever it is that comes late.
+#[test]
+fn no_more_communication_is_exposed_than_there_is() {
+    for strategy in [
+        "dp=2,tp=2,ep=4,zero=1,mbs=1,micro=4",
+        "dp=2,pp=2,tp=2,ep=4,mbs=1,micro=4",
+        "pp=2,vpp=2,ep=2,dp=2,mbs=1,micro=4",
+    ] {
+        let report = of(&plan(strategy), &cluster("atlas-800t-a2"), &Options::default());
+        let sum = |c: &Communication| c.ep + c.tp + c.cp + c.dp;
+        let (exposed, total) = (sum(&report.exposed_comm_s), sum(&report.total_comm_s));
+        assert!(exposed <= total * 1.01, "{strategy}: {exposed} of {total}");
+    }
 }

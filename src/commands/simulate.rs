@@ -94,6 +94,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         }
     }
     let ep = options.strategy.ep;
+    // Without a bound there is room for all rows of a group on one rank.
+    let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
+        .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let plan = file.compile(&options)?;
@@ -106,7 +109,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         without: true,
     };
     let report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
-    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report)) }
+    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
 }
 
 fn default_precision(dtype: Option<Dtype>) -> Precision {
@@ -186,7 +189,7 @@ fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
     Ok(loads)
 }
 
-fn table(model: &str, cluster: &Cluster, report: &Report) -> String {
+fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) -> String {
     let percent = |x: f64| format!("{:.1} %", 100.0 * x);
     let mut out = format!(
         "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}\n\n",
@@ -219,6 +222,9 @@ fn table(model: &str, cluster: &Cluster, report: &Report) -> String {
         if fits { "It fits:" } else { "It does not fit:" },
         cluster.device.memory_gb.0
     );
+    if let (false, Some(hint)) = (fits, hint) {
+        out += &format!("  = help: {hint}\n\n");
+    }
     let mut costs = Table::new(&["costs most", "takes", "without it, the step is shorter by"]);
     for cost in &report.costs {
         costs.row(vec![
