@@ -5,7 +5,7 @@ use crate::memory::{Recompute, recompute};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap;
 use crate::rewrite::{self, Numerics, Report};
-use crate::schedule::{ForwardKind, Layout, Scheduler, stages};
+use crate::schedule::{ForwardKind, Layout, Scheduler, orders, stages};
 use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::{DType, Graph};
@@ -85,12 +85,13 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let mut scheduler = Scheduler::new(types, &options.rewrite, &strategy.recompute);
+    let micro = options.micro_batches;
+    let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
     let mut roles = vec![];
-    for stage in stages(&models.train, strategy)? {
+    for (stage, order) in stages(&models.train, strategy)?.into_iter().zip(&orders) {
         let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
-        let micro = options.micro_batches;
         let mut phases = vec![
-            scheduler.train(&train, &stage, &layout, (strategy.schedule, micro), optimizer)?,
+            scheduler.train(&train, &stage, &layout, (order, micro), optimizer)?,
             scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro),
         ];
         phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));

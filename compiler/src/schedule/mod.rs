@@ -24,7 +24,7 @@ mod timeline;
 mod units;
 
 pub use phases::{ForwardKind, Scheduler};
-pub use stages::{Stage, stages};
+pub use stages::{Stage, orders, stages};
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};

@@ -4,7 +4,7 @@ use super::bind::{Want, accumulating, restrict};
 use super::flow::{Flow, Names, input_names, output_names};
 use super::layers::{Cx, Half, Training};
 use super::shared::{Pass, Shared};
-use super::stages::{Stage, Work, order};
+use super::stages::{Stage, Work};
 use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
@@ -18,7 +18,6 @@ use crate::shard::{Dense, ShardedModel, StrategyError};
 use crate::simplify::simplify;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::{DType, Graph, InputRole, OutputRole};
-use forebay_pipeline::Kind;
 use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
@@ -76,16 +75,16 @@ impl<'a> Scheduler<'a> {
         self.programs.into_list()
     }
 
-    /// The training step of a stage over all micro-batches.
+    /// The training step of a stage over all micro-batches, in this order.
     ///
     /// # Errors
-    /// When the micro-batches do not fit the pipeline, or something is to be computed again that is not there.
+    /// When something is to be computed again that is not there.
     pub fn train(
         &mut self,
         sharded: &ShardedModel,
         stage: &Stage,
         layout: &Layout,
-        (schedule, micro_batches): (Kind, u32),
+        (order, micro_batches): (&[Work], u32),
         optimizer: &Optimizer,
     ) -> Result<plan::Phase, StrategyError> {
         let (flow, segments) = match self.differentiated.take() {
@@ -113,8 +112,8 @@ impl<'a> Scheduler<'a> {
         let mut training =
             Training { flow: &flow, segments: &segments, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
-        for work in order(schedule, stage, micro_batches)? {
-            match work {
+        for work in order {
+            match *work {
                 Work::Forward(m, c) => {
                     let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
                     let pass = self.forward_layers(&cx, &mut shared, (m, c), before);

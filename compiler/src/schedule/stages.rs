@@ -178,7 +178,7 @@ pub enum Work {
     Backward(u32, u32, Half),
 }
 
-/// The order in which a stage works.
+/// The orders in which the stages work, one for each.
 ///
 /// ```text
 /// 1F1B, stage 1 of 3, 4 micro-batches     F0 F1 B0 F2 B1 F3 B2 B3
@@ -188,29 +188,32 @@ pub enum Work {
 ///
 /// # Errors
 /// When the schedule does not exist at that size, or is none that training can run.
-pub fn order(kind: Kind, stage: &Stage, micro_batches: u32) -> Result<Vec<Work>, StrategyError> {
-    let chunks = stage.chunks.len() as u32;
+pub fn orders(kind: Kind, stages: u32, chunks: u32, micro_batches: u32) -> Result<Vec<Vec<Work>>, StrategyError> {
     let parts = match kind {
         Kind::GPipe | Kind::OneFOneB if chunks > 1 => Kind::Interleaved,
         kind => kind,
     };
     let refused = |e: ScheduleError| StrategyError::new(format!("schedule = {}: {}", kind.name(), e.message), e.hint);
-    let size = Size::new(stage.of, chunks, micro_batches).map_err(refused)?;
+    let size = Size::new(stages, chunks, micro_batches).map_err(refused)?;
     let schedule = parts.generate(size).map_err(refused)?;
-    let items = schedule.orders()[stage.number as usize].iter().flat_map(Item::works);
-    // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
-    let mut order: Vec<Work> = items
-        .map(|work| match work.op {
-            Op::F => Work::Forward(work.micro, work.group / stage.of),
-            Op::I => Work::Backward(work.micro, work.group / stage.of, Half::Input),
-            Op::W => Work::Backward(work.micro, work.group / stage.of, Half::Weights),
-            Op::B => Work::Backward(work.micro, work.group / stage.of, Half::Whole),
-        })
-        .collect();
-    if kind == Kind::GPipe {
-        order.sort_by_key(|work| matches!(work, Work::Backward(..)));
-    }
-    Ok(order)
+    let work = |work: forebay_pipeline::Work| {
+        // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
+        let (micro_batch, chunk) = (work.micro, work.group / stages);
+        match work.op {
+            Op::F => Work::Forward(micro_batch, chunk),
+            Op::I => Work::Backward(micro_batch, chunk, Half::Input),
+            Op::W => Work::Backward(micro_batch, chunk, Half::Weights),
+            Op::B => Work::Backward(micro_batch, chunk, Half::Whole),
+        }
+    };
+    let order = |items: &Vec<Item>| {
+        let mut order: Vec<Work> = items.iter().flat_map(Item::works).map(work).collect();
+        if kind == Kind::GPipe {
+            order.sort_by_key(|work| matches!(work, Work::Backward(..)));
+        }
+        order
+    };
+    Ok(schedule.orders().iter().map(order).collect())
 }
 
 #[cfg(test)]
@@ -219,13 +222,10 @@ mod tests {
 
     /// `F0 F1 B0`, and with several chunks `F0.1` for micro-batch 0 through chunk 1.
     fn shown(number: u32, of: u32, chunks: u32, schedule: Kind, micro_batches: u32) -> String {
-        let chunk = Chunk { part: 0, layers: 0..1, receives: None, sends: None };
-        let chunks = vec![chunk; chunks as usize];
-        let stage = Stage { number, of, chunks, params: vec![], states: vec![], tied: BTreeMap::new() };
-        let several = stage.chunks.len() > 1;
+        let several = chunks > 1;
         let name = |what: &str, m: u32, c: u32| if several { format!("{what}{m}.{c}") } else { format!("{what}{m}") };
-        let work = order(schedule, &stage, micro_batches).unwrap();
-        let work = work.into_iter().map(|w| match w {
+        let orders = orders(schedule, of, chunks, micro_batches).unwrap();
+        let work = orders[number as usize].iter().map(|w| match *w {
             Work::Forward(m, c) => name("F", m, c),
             Work::Backward(m, c, Half::Whole) => name("B", m, c),
             Work::Backward(m, c, Half::Input) => name("I", m, c),
@@ -255,10 +255,7 @@ mod tests {
 
     #[test]
     fn micro_batches_that_cannot_be_interleaved_are_refused() {
-        let chunk = Chunk { part: 0, layers: 0..1, receives: None, sends: None };
-        let stage =
-            Stage { number: 0, of: 2, chunks: vec![chunk; 2], params: vec![], states: vec![], tied: BTreeMap::new() };
-        let error = order(Kind::OneFOneB, &stage, 5).unwrap_err().to_string();
+        let error = orders(Kind::OneFOneB, 2, 2, 5).unwrap_err().to_string();
         assert!(error.contains("4 or 6"), "{error}");
     }
 }

@@ -8,7 +8,7 @@
 
 use super::mesh::Mesh;
 use crate::memory::Recompute;
-use forebay_pipeline::Kind;
+use forebay_pipeline::{Kind, Placement};
 use std::fmt;
 
 /// A parallel strategy. All degrees are at least 1.
@@ -104,20 +104,10 @@ impl fmt::Display for StrategyError {
 
 impl std::error::Error for StrategyError {}
 
-/// The schedules that training runs.
-const TRAINED: [Kind; 11] = [
-    Kind::GPipe,
-    Kind::OneFOneB,
-    Kind::Interleaved,
-    Kind::InterleavedOverlap,
-    Kind::ZbH1,
-    Kind::ZbH2,
-    Kind::InterleavedZb,
-    Kind::ZbV,
-    Kind::VHalf,
-    Kind::VMin,
-    Kind::DualPipeV,
-];
+/// The schedules that training runs: all but those that keep the weights twice.
+fn trained() -> Vec<Kind> {
+    Kind::ALL.into_iter().filter(|kind| kind.placement() != Placement::TwoWay).collect()
+}
 
 /// `gpipe, 1f1b or vpp`
 fn names(kinds: &[Kind]) -> String {
@@ -214,13 +204,13 @@ impl Strategy {
                 _ => return wrong("ulysses or gather"),
             },
             "schedule" => match Kind::ALL.into_iter().find(|kind| kind.name() == value) {
-                Some(kind) if TRAINED.contains(&kind) => self.schedule = kind,
+                Some(kind) if trained().contains(&kind) => self.schedule = kind,
                 Some(_) => {
                     let message = format!("training does not run schedule = {value}: it keeps the weights twice");
-                    let help = format!("use {}; `forebay schedule --kind {value}` shows it", names(&TRAINED));
+                    let help = format!("use {}; `forebay schedule --kind {value}` shows it", names(&trained()));
                     return Err(StrategyError::new(message, Some(help)));
                 }
-                None => return wrong(&names(&TRAINED)),
+                None => return wrong(&names(&trained())),
             },
             "stages" => {
                 let layers: Option<Vec<u32>> = value.split('/').map(|n| n.trim().parse().ok()).collect();

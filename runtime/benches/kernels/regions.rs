@@ -14,8 +14,18 @@ fn region(dims: &[u64], loads: Vec<View>, steps: Vec<Step>, stores: Vec<Store>) 
 /// silu(gate)·up
 #[divan::bench(args = [(1, 4096 * 512), (2, 4096 * 512), (1, 16 * 1024), (1, 16 << 20), (2, 16 << 20)])]
 fn swiglu(bencher: Bencher, (workers, n): (usize, usize)) {
+    swiglu_of(DType::F32, bencher, workers, n);
+}
+
+#[divan::bench(args = [(1, 16 * 1024), (1, 4096 * 512), (2, 4096 * 512)])]
+fn swiglu_bf16(bencher: Bencher, (workers, n): (usize, usize)) {
+    swiglu_of(DType::Bf16, bencher, workers, n);
+}
+
+fn swiglu_of(dtype: DType, bencher: Bencher, workers: usize, n: usize) {
     let mut memory = Memory::default();
-    let [gate, up, out] = [(); 3].map(|()| memory.add(DType::F32, n));
+    let [gate, up, out] = [(); 3].map(|()| memory.add(dtype, n));
+    let step = |op, args: &[Arg]| Step { op, dtype, args: args.to_vec() };
     let steps = vec![
         step(StepOp::Neg, &[Load(0)]),
         step(StepOp::Exp, &[S(0)]),
@@ -25,7 +35,7 @@ fn swiglu(bencher: Bencher, (workers, n): (usize, usize)) {
     ];
     let stores = vec![Store { value: S(4), view: view(out, &[1]) }];
     let kernel = region(&[n as u64], vec![view(gate, &[1]), view(up, &[1])], steps, stores);
-    bench(memory, bencher, &kernel, workers, 5 * n, 12 * n);
+    bench(memory, bencher, &kernel, workers, 5 * n, 3 * n * dtype.bytes() as usize);
 }
 
 /// So many additions of a constant, one after the other: what one more costs is an instruction's dispatch and its arithmetic.
@@ -39,23 +49,6 @@ fn additions(bencher: Bencher, count: u32) {
     let stores = vec![Store { value: value(count), view: view(out, &[1]) }];
     let kernel = region(&[n as u64], vec![view(x, &[1])], steps, stores);
     bench(memory, bencher, &kernel, 1, count as usize * n, 8 * n);
-}
-
-#[divan::bench(args = [(1, 16 * 1024), (1, 4096 * 512), (2, 4096 * 512)])]
-fn swiglu_bf16(bencher: Bencher, (workers, n): (usize, usize)) {
-    let mut memory = Memory::default();
-    let [gate, up, out] = [(); 3].map(|()| memory.add(DType::Bf16, n));
-    let step = |op, args: &[Arg]| Step { op, dtype: DType::Bf16, args: args.to_vec() };
-    let steps = vec![
-        step(StepOp::Neg, &[Load(0)]),
-        step(StepOp::Exp, &[S(0)]),
-        step(StepOp::Add, &[S(1), Const(1.0)]),
-        step(StepOp::Div, &[Load(0), S(2)]),
-        step(StepOp::Mul, &[S(3), Load(1)]),
-    ];
-    let stores = vec![Store { value: S(4), view: view(out, &[1]) }];
-    let kernel = region(&[n as u64], vec![view(gate, &[1]), view(up, &[1])], steps, stores);
-    bench(memory, bencher, &kernel, workers, 5 * n, 6 * n);
 }
 
 #[divan::bench(args = [(1, 2048, 256), (2, 2048, 256), (2, 16384, 1024)])]
