@@ -246,6 +246,7 @@ fn sent(kernel: &Kernel) -> u64 {
             let piece = k.piece() * k.dtype.bytes();
             match k.kind() {
                 ExchangeKind::AllReduce => 2 * piece * (k.ranks - 1) / k.ranks,
+                ExchangeKind::Shift => piece,
                 _ => piece * (k.ranks - 1),
             }
         }

@@ -10,7 +10,7 @@ use forebay_compiler::autodiff::{Options, differentiate};
 use forebay_compiler::shard::{Dense, Layout, Mesh, Sharded, Strategy, shard};
 use forebay_ir::reference::{Mode, Tensor, evaluate_ranks, sample};
 use forebay_ir::text::{parse_module, print, render};
-use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId, verify};
+use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ValueId, verify};
 use rustc_hash::FxHashMap;
 use snapshots::snapshot;
 
@@ -36,6 +36,9 @@ fn part(graph: &Graph, value: ValueId, whole: &Tensor, layout: &Layout, mesh: &M
         let n = mesh.ranks(dims) as usize;
         let inner: usize = tensor.dims[at + 1..].iter().product::<u64>() as usize;
         let size = tensor.dims[at] as usize;
+        if in_slots(graph, *axis, dims, mesh) {
+            tensor.data = tensor.data.chunks(size * inner).flat_map(|c| balanced(c, inner, mesh)).collect();
+        }
         let (own, piece) = (number(mesh, rank, dims), size / n * inner);
         let data: Vec<f64> =
             tensor.data.chunks(size * inner).flat_map(|c| &c[own * piece..(own + 1) * piece]).copied().collect();
@@ -43,6 +46,21 @@ fn part(graph: &Graph, value: ValueId, whole: &Tensor, layout: &Layout, mesh: &M
         tensor = Tensor::new(tensor.dims.clone(), data);
     }
     tensor
+}
+
+/// Do travelling keys cut the axis?
+fn in_slots(graph: &Graph, axis: AxisId, dims: &[u32], mesh: &Mesh) -> bool {
+    let ring = mesh.ring();
+    let is_row = graph.axis(axis).label.as_deref() == Some("seq");
+    is_row && !ring.is_empty() && dims.starts_with(&ring) && graph.size(axis).is_multiple_of(2 * mesh.ranks(&ring))
+}
+
+/// Rows of positions as ranks of a ring have them: each a chunk from the front and one from the back.
+fn balanced(row: &[f64], inner: usize, mesh: &Mesh) -> Vec<f64> {
+    let chunks = 2 * mesh.ranks(&mesh.ring()) as usize;
+    let chunk = |c: usize| &row[c * row.len() / chunks..(c + 1) * row.len() / chunks];
+    assert!((row.len() / chunks).is_multiple_of(inner));
+    (0..chunks / 2).flat_map(|r| [chunk(r), chunk(chunks - 1 - r)].concat()).collect()
 }
 
 fn near(what: &str, have: &[f64], want: &[f64]) {
@@ -216,12 +234,15 @@ fn check_segment(what: &str, whole: &Graph, mesh: &Mesh, strategy: &Strategy) {
 }
 
 /// Strategies over up to eight ranks, every kind of sharing alone and with others.
-const STRATEGIES: [&str; 16] = [
+const STRATEGIES: [&str; 19] = [
     "dp=2",
     "tp=2",
     "tp=2,sp=0",
     "cp=2",
     "cp=2,cp_algo=gather",
+    "cp=4,cp_algo=ring",
+    "cp=4,tp=2,cp_algo=ring,ep=4",
+    "cp=4,cp_algo=hybrid,ep=2",
     "dp=2,ep=2",
     "tp=2,ep=2",
     "tp=2,ep=2,sp=0",

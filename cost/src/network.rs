@@ -20,6 +20,8 @@ pub enum Collective {
     AllReduce,
     /// A piece from each to each; `bytes` are what one rank gives, its own piece included.
     AllToAll,
+    /// Each rank gives an array to the next one.
+    Shift,
 }
 
 /// Where the members of a group are: how many of them share a domain of each tier with one of them.
@@ -103,6 +105,11 @@ impl Cluster {
                 start + ring.min(tree)
             }
             Collective::AllToAll => self.rows(group, bytes, 1.0),
+            // Everyone sends at once; of the ranks of a domain one sends to the next domain.
+            Collective::Shift => {
+                let over = self.crossed(group).map(|(tier, ..)| bytes / self.tier_rate(tier) + self.latency(tier));
+                start + over.fold(0.0, f64::max)
+            }
         }
     }
 

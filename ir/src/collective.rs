@@ -78,6 +78,11 @@ pub enum CommKind {
         /// The whole.
         into: AxisId,
     },
+    /// The value of the rank that stands so many places before this one, round.
+    Rotate {
+        /// How many places; less than n.
+        by: u64,
+    },
     /// Part d of one axis goes to rank d; what comes is joined along another.
     AllToAll {
         /// The axis that is cut: the whole and its part.
@@ -104,7 +109,7 @@ pub enum CommKind {
 
 impl Comm {
     /// All names in textual IR.
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 13] = [
         "coordinate",
         "vary",
         "all_reduce",
@@ -114,6 +119,7 @@ impl Comm {
         "reduce_scatter",
         "shard",
         "unshard",
+        "rotate",
         "all_to_all",
         "dispatch",
         "combine",
@@ -131,6 +137,7 @@ impl Comm {
             CommKind::ReduceScatter { .. } => "reduce_scatter",
             CommKind::Shard { .. } => "shard",
             CommKind::Unshard { .. } => "unshard",
+            CommKind::Rotate { .. } => "rotate",
             CommKind::AllToAll { .. } => "all_to_all",
             CommKind::Dispatch { .. } => "dispatch",
             CommKind::Combine { .. } => "combine",
@@ -159,7 +166,7 @@ impl Comm {
     /// The axes that it speaks of.
     pub fn axes(&self) -> Vec<AxisId> {
         match self.kind {
-            CommKind::Coordinate | CommKind::Vary | CommKind::AllReduce(_) => vec![],
+            CommKind::Coordinate | CommKind::Vary | CommKind::AllReduce(_) | CommKind::Rotate { .. } => vec![],
             CommKind::AllGather { from, into }
             | CommKind::ReduceScatter { from, into }
             | CommKind::Shard { from, into }
@@ -172,7 +179,7 @@ impl Comm {
     }
 
     /// The collective that undoes it for cotangents; `None` where nothing flows.
-    pub fn gradient(&self) -> Option<Comm> {
+    pub fn gradient(&self, graph: &Graph) -> Option<Comm> {
         let kind = match self.kind {
             CommKind::Coordinate => return None,
             CommKind::Vary => CommKind::AllReduce(ReduceKind::Sum),
@@ -181,6 +188,7 @@ impl Comm {
             CommKind::ReduceScatter { from, into } => CommKind::AllGather { from: into, into: from },
             CommKind::Shard { from, into } => CommKind::Unshard { from: into, into: from },
             CommKind::Unshard { from, into } => CommKind::Shard { from: into, into: from },
+            CommKind::Rotate { by } => CommKind::Rotate { by: self.ranks(graph) - by },
             CommKind::AllToAll { split, join } => {
                 CommKind::AllToAll { split: (join.1, join.0), join: (split.1, split.0) }
             }
@@ -205,6 +213,12 @@ pub(crate) fn infer(graph: &Graph, comm: &Comm, operands: &[ValueId]) -> Result<
     match comm.kind {
         CommKind::Coordinate => Ok(Type::new(DType::I32, [])),
         CommKind::Vary => Ok(rule.operand().clone()),
+        CommKind::Rotate { by } => {
+            ensure((1..rule.n).contains(&by), || format!("`rotate` by {by} of {} ranks", rule.n))?;
+            let ty = rule.operand().clone();
+            ensure(graph.ragged_axis(&ty.axes).is_none(), || "`rotate` takes no ragged axis".into())?;
+            Ok(ty)
+        }
         CommKind::AllReduce(_) => {
             ensure(numbers, || format!("`{}` does not take bool", comm.name()))?;
             Ok(rule.operand().clone())

@@ -54,7 +54,7 @@ impl Op {
 fn map_comm(kind: &CommKind, mut map: impl FnMut(AxisId) -> AxisId) -> CommKind {
     let mut pair = |(a, b): (AxisId, AxisId)| (map(a), map(b));
     match *kind {
-        CommKind::Coordinate | CommKind::Vary | CommKind::AllReduce(_) => kind.clone(),
+        CommKind::Coordinate | CommKind::Vary | CommKind::AllReduce(_) | CommKind::Rotate { .. } => kind.clone(),
         CommKind::AllGather { from, into } => {
             let (from, into) = pair((from, into));
             CommKind::AllGather { from, into }

@@ -382,8 +382,8 @@ fn attention(f: &mut Formatter, k: &AttentionInputs) -> fmt::Result {
     }
     let documents = if k.documents.is_some() { ", documents" } else { "" };
     let sink = if k.sink.is_some() { ", sink" } else { "" };
-    let start = if k.start.is_some() { ", from a position" } else { "" };
-    write!(f, "{documents}{sink}{start} {}", k.dtype)
+    let positions = if k.positions.is_some() { ", positions" } else { "" };
+    write!(f, "{documents}{sink}{positions} {}", k.dtype)
 }
 
 fn region(f: &mut Formatter, k: &Region) -> fmt::Result {

@@ -160,13 +160,13 @@ fn operands_and_costs() {
     assert_eq!(product.writes().count(), 1);
     // Row sums and maxima visit every element, what follows from them alone a row.
     assert_eq!(named("softmax").flops(), 5.0 * 256.0 + 256.0);
-    // Two heads, products over 8 elements; where the first query is, is known at run time, so it may be all keys that are seen.
+    // Two heads, products over 8 elements; positions are known at run time, but none sees more than the 3 keys of the window.
     let products = |seen: f64, n: f64| 2.0 * 2.0 * seen * 8.0 * n;
-    assert_eq!(named("attention").flops(), products(32.0 * 32.0, 2.0));
-    assert_eq!(named("attention.gradients").flops(), products(32.0 * 32.0, 5.0));
+    assert_eq!(named("attention").flops(), products(32.0 * 3.0, 2.0));
+    assert_eq!(named("attention.gradients").flops(), products(32.0 * 3.0, 5.0));
     // From the first key on, 32 queries see 3 keys each, but for the first two.
     let Kernel::Attention(mut attention) = named("attention").clone() else { panic!("attention") };
-    attention.inputs.start = None;
+    attention.inputs.positions = None;
     assert_eq!(Kernel::Attention(attention).flops(), products(3.0 * 32.0 - 3.0, 2.0));
     for instruction in &program.instructions {
         let kernel = &instruction.kernel;

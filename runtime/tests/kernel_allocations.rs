@@ -147,7 +147,7 @@ fn attention(memory: &mut Memory) -> Vec<Kernel> {
             causal: true,
             window: 150,
             documents: None,
-            start: None,
+            positions: None,
             sink: Some(sink),
         };
         all.push(Kernel::Attention(Attention { inputs: inputs.clone(), out: out.clone(), lse: lse.clone() }));

@@ -253,6 +253,7 @@ impl<'a> Pricer<'a> {
             ExchangeKind::ReduceScatter => (Collective::ReduceScatter, piece * k.ranks as f64),
             ExchangeKind::AllReduce => (Collective::AllReduce, piece),
             ExchangeKind::AllToAll => (Collective::AllToAll, piece * k.ranks as f64),
+            ExchangeKind::Shift => (Collective::Shift, piece),
         };
         let hidden = if kind == Kind::Tp { self.framework.hidden_tp } else { 0.0 };
         let buckets = match self.framework.bucket_mb {

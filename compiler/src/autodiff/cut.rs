@@ -55,6 +55,7 @@ fn is_cheap_comm(kind: &CommKind) -> bool {
         CommKind::AllGather { .. } | CommKind::Unshard { .. } => true,
         CommKind::AllReduce(_)
         | CommKind::ReduceScatter { .. }
+        | CommKind::Rotate { .. }
         | CommKind::AllToAll { .. }
         | CommKind::Dispatch { .. }
         | CommKind::Combine { .. } => false,

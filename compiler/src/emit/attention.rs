@@ -57,14 +57,13 @@ fn fits(graph: &Graph, value: ValueId) -> bool {
     let within = |v: ValueId, more: &[AxisId]| axes(v).iter().all(|a| batch.contains(a) || more.contains(a));
     let exactly = |v: ValueId, more: &[AxisId]| within(v, more) && axes(v).len() == batch.len() + more.len();
     let of_keys = !graph.ty(v).has(t) && graph.ty(v).has(u);
-    let documents = parts.documents.is_none_or(|(q, k)| within(q, &[t]) && within(k, &[u]));
+    let marks = parts.documents.iter().chain(&parts.positions).all(|&(q, k)| within(q, &[t]) && within(k, &[u]));
     let sink = parts.sink.is_none_or(|s| within(s, &[]));
     let result = match parts.back {
         None => exactly(value, &[t, element]),
         Some([out, lse, g]) => exactly(out, &[t, element]) && exactly(lse, &[t]) && exactly(g, &[t, element]),
     };
-    let start = parts.start.is_none_or(|s| axes(s).is_empty());
-    of_keys && documents && sink && start && result
+    of_keys && marks && sink && result
 }
 
 /// Are both made from the same operands by the same kernel?
@@ -82,7 +81,7 @@ pub(super) fn is_sibling(graph: &Graph, a: ValueId, b: ValueId) -> bool {
         && p.pairs == q.pairs
         && p.documents == q.documents
         && p.sink == q.sink
-        && p.start == q.start
+        && p.positions == q.positions
         && p.back == q.back
 }
 
@@ -113,10 +112,13 @@ impl Emitter<'_> {
             let (q, k) = (self.place(q), self.place(k));
             pairs.push(plan::ScorePair { size: graph.size(head), q: view(&q, &[t, head]), k: view(&k, &[u, head]) });
         }
-        let documents = parts.documents.map(|(query, key)| plan::Documents {
-            queries: view(&self.place(query), &[t]),
-            keys: view(&self.place(key), &[u]),
-        });
+        let mut marks = |of: Option<(ValueId, ValueId)>| {
+            of.map(|(query, key)| plan::Marks {
+                queries: view(&self.place(query), &[t]),
+                keys: view(&self.place(key), &[u]),
+            })
+        };
+        let (documents, positions) = (marks(parts.documents), marks(parts.positions));
         let inputs = plan::AttentionInputs {
             dtype: dtype(graph.ty(v).dtype),
             batch: dims,
@@ -130,7 +132,7 @@ impl Emitter<'_> {
             window: fused.numbers[2] as u64,
             documents,
             sink: parts.sink.map(|sink| view(&self.place(sink), &[])),
-            start: parts.start.map(|start| view(&self.place(start), &[])),
+            positions,
         };
         let name = self.name(whole);
         let kernel = match parts.back {

@@ -86,17 +86,17 @@ impl Emitter<'_> {
     pub(super) fn comm(&mut self, value: ValueId, comm: &Comm) {
         match comm.kind {
             CommKind::Coordinate => self.coordinate(value, comm),
-            CommKind::AllReduce(kind) => self.exchange(value, comm, &[], [None, None], Some(reduce_op(kind))),
+            CommKind::AllReduce(_) | CommKind::Rotate { .. } => self.exchange(value, comm, &[], [None, None]),
             CommKind::AllGather { from, into } | CommKind::Unshard { from, into } => {
-                self.exchange(value, comm, &[(from, from, into)], [None, Some((from, into))], None);
+                self.exchange(value, comm, &[(from, from, into)], [None, Some((from, into))]);
             }
             CommKind::ReduceScatter { from, into } => {
                 let (pieces, step) = ([(into, from, into)], [Some((into, from)), None]);
-                self.exchange(value, comm, &pieces, step, Some(plan::ReduceOp::Sum));
+                self.exchange(value, comm, &pieces, step);
             }
             CommKind::AllToAll { split, join } => {
                 let pieces = [(split.1, split.0, split.1), (join.0, join.0, join.1)];
-                self.exchange(value, comm, &pieces, [Some((split.1, split.0)), Some(join)], None);
+                self.exchange(value, comm, &pieces, [Some((split.1, split.0)), Some(join)]);
             }
             CommKind::Dispatch { from, into } => self.rows(value, comm, from, into, plan::Direction::Dispatch),
             CommKind::Combine { from, into } => self.rows(value, comm, into, from, plan::Direction::Combine),
@@ -125,7 +125,6 @@ impl Emitter<'_> {
         comm: &Comm,
         pieces: &[(AxisId, AxisId, AxisId)],
         steps: [Option<(AxisId, AxisId)>; 2],
-        reduce: Option<plan::ReduceOp>,
     ) {
         let operand = self.graph.node(value).operands[0];
         let ty = self.graph.ty(operand).clone();
@@ -153,7 +152,8 @@ impl Emitter<'_> {
             x_step: step(&x, steps[0]),
             out_strides: dims.iter().map(|d| d.2).collect(),
             out_step: step(&out, steps[1]),
-            reduce,
+            reduce: combined(&comm.kind),
+            shift: if let CommKind::Rotate { by } = comm.kind { by } else { 0 },
         };
         self.push(&self.name(value), Kernel::Exchange(kernel));
     }
@@ -194,10 +194,12 @@ impl Emitter<'_> {
     }
 }
 
-fn reduce_op(kind: ReduceKind) -> plan::ReduceOp {
+/// How the pieces of all ranks are combined, if they are.
+fn combined(kind: &CommKind) -> Option<plan::ReduceOp> {
     match kind {
-        ReduceKind::Sum => plan::ReduceOp::Sum,
-        ReduceKind::Max => plan::ReduceOp::Max,
-        ReduceKind::Min => plan::ReduceOp::Min,
+        CommKind::AllReduce(ReduceKind::Sum) | CommKind::ReduceScatter { .. } => Some(plan::ReduceOp::Sum),
+        CommKind::AllReduce(ReduceKind::Max) => Some(plan::ReduceOp::Max),
+        CommKind::AllReduce(ReduceKind::Min) => Some(plan::ReduceOp::Min),
+        _ => None,
     }
 }

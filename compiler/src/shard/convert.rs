@@ -12,7 +12,7 @@
 use super::layout::{Form, Layout};
 use super::partition::Partitioner;
 use super::strategy::StrategyError;
-use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
+use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
 
 impl Partitioner<'_> {
     /// A value in a layout.
@@ -93,7 +93,10 @@ impl Partitioner<'_> {
     /// A value converted from the layout that its op gave it, or from one that needs less.
     fn converted(&mut self, value: ValueId, wanted: &Layout) -> Result<Form, StrategyError> {
         let is_free = |have: &Layout| {
-            have.partial == wanted.partial && have.cut.iter().all(|(a, dims)| wanted.of(*a).starts_with(dims))
+            let extends = |(a, dims): (&AxisId, &Vec<u32>)| {
+                wanted.of(*a).starts_with(dims) && self.same_order(*a, dims, wanted.of(*a))
+            };
+            have.partial == wanted.partial && have.cut.iter().all(extends)
         };
         let forms = &self.forms[value.index()];
         let form = forms.iter().find(|f| is_free(&f.layout)).unwrap_or(&forms[0]).clone();
@@ -121,13 +124,15 @@ impl Steps<'_, '_> {
     fn surplus(&self, axis: AxisId) -> Vec<u32> {
         let (have, wanted) = (self.form.layout.of(axis), self.wanted.of(axis));
         let common = have.iter().zip(wanted).take_while(|(a, b)| a == b).count();
+        let common = if self.partitioner.same_order(axis, have, wanted) { common } else { 0 };
         have[common..].to_vec()
     }
 
     /// The dimensions that an axis has to gain, when it need not lose any before.
     fn missing(&self, axis: AxisId) -> Vec<u32> {
         let (have, wanted) = (self.form.layout.of(axis), self.wanted.of(axis));
-        wanted.strip_prefix(have).unwrap_or_default().to_vec()
+        let stays = have.is_empty() || self.partitioner.same_order(axis, have, wanted);
+        wanted.strip_prefix(have).filter(|_| stays).unwrap_or_default().to_vec()
     }
 
     fn plain_axes(&self) -> Vec<AxisId> {
@@ -192,15 +197,23 @@ impl Steps<'_, '_> {
         Ok(())
     }
 
-    /// What one axis loses, another gains.
+    /// What one axis loses, the innermost dimensions of it at least, another gains.
     fn exchange(&mut self) {
         for joined in self.plain_axes() {
-            let group = self.surplus(joined);
-            if group.is_empty() {
-                continue;
-            }
-            let gains = |s: &Self, a: AxisId| a != joined && s.missing(a) == group;
+            let surplus = self.surplus(joined);
+            let have = self.form.layout.of(joined).to_vec();
+            let gains = |s: &Self, a: AxisId| {
+                let missing = s.missing(a);
+                let rest = &have[..have.len() - missing.len().min(have.len())];
+                let (before, after) = (s.form.layout.of(a), s.wanted.of(a));
+                a != joined
+                    && !missing.is_empty()
+                    && surplus.ends_with(&missing)
+                    && s.partitioner.same_order(joined, &have, rest)
+                    && s.partitioner.same_order(a, before, after)
+            };
             let Some(split) = self.plain_axes().into_iter().find(|&a| gains(self, a)) else { continue };
+            let group = self.missing(split);
             let layout = &self.form.layout;
             let (before, after) = (layout.of(split).to_vec(), self.wanted.of(split).to_vec());
             let (part, whole) =
@@ -224,10 +237,11 @@ impl Steps<'_, '_> {
         };
         for axis in self.plain_axes() {
             let group = self.missing(axis);
-            if group.is_empty() || !group.iter().all(|d| open(self).contains(d)) {
+            let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
+            let in_order = self.partitioner.same_order(axis, &before, &after);
+            if group.is_empty() || !in_order || !group.iter().all(|d| open(self).contains(d)) {
                 continue;
             }
-            let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
             let mut layout = self.form.layout.clone().with(axis, &after);
             layout.partial.retain(|d| !group.contains(d));
             let (from, into) = (self.partitioner.cut_axis(axis, &before), self.partitioner.cut_axis(axis, &after));
@@ -254,10 +268,15 @@ impl Steps<'_, '_> {
             }
             let have = self.form.layout.of(axis).to_vec();
             let rest = have[..have.len() - group.len()].to_vec();
-            let (from, into) = (self.partitioner.cut_axis(axis, &have), self.partitioner.cut_axis(axis, &rest));
+            let from = self.partitioner.cut_axis(axis, &have);
+            let in_order = self.partitioner.same_order(axis, &have, &rest);
+            let into = if in_order { self.partitioner.cut_axis(axis, &rest) } else { self.partitioner.slots_axis(axis) };
             let sent = self.partitioner.bytes(self.value, &self.form.layout) * (self.ranks(&group) - 1);
             let layout = self.form.layout.clone().with(axis, &rest);
             self.apply(CommKind::Unshard { from, into }, &group, &[self.form.value], layout, sent);
+            if !in_order {
+                self.form.value = self.partitioner.in_row_order(self.form.value, into, axis);
+            }
         }
     }
 
@@ -271,8 +290,23 @@ impl Steps<'_, '_> {
             let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
             let (from, into) = (self.partitioner.cut_axis(axis, &before), self.partitioner.cut_axis(axis, &after));
             let layout = self.form.layout.clone().with(axis, &after);
-            if self.partitioner.is_iota(self.value) && before.is_empty() {
-                self.form = Form { value: self.partitioner.own_positions(into, &group), layout };
+            let in_order = self.partitioner.same_order(axis, &before, &after);
+            if !in_order && self.partitioner.trained[self.value.index()] {
+                // All ranks reorder alike, so that gradients come back as parts.
+                let slots = self.partitioner.slots_axis(axis);
+                let positions = self.partitioner.positions_of_slots(slots);
+                let value = self.partitioner.reordered(self.form.value, from, positions, "in_slots");
+                self.apply(CommKind::Shard { from: slots, into }, &group, &[value], layout, 0);
+                continue;
+            }
+            let counted = !self.partitioner.is_keys(axis) || self.partitioner.balance.in_slots(&after);
+            if !in_order || (self.partitioner.is_iota(self.value) && before.is_empty() && counted) {
+                let positions = self.partitioner.own_positions(axis, into, &group);
+                let value = match self.partitioner.is_iota(self.value) {
+                    true => positions,
+                    false => self.partitioner.reordered(self.form.value, from, positions, "shard"),
+                };
+                self.form = Form { value, layout };
                 continue;
             }
             self.apply(CommKind::Shard { from, into }, &group, &[self.form.value], layout, 0);
@@ -285,16 +319,22 @@ impl Partitioner<'_> {
         matches!(self.whole.node(value).op, Op::Iota(_))
     }
 
-    /// The positions that a rank has: they follow on each other, from its own first one on.
-    fn own_positions(&mut self, axis: AxisId, group: &[u32]) -> ValueId {
-        let rank = self.coordinate(group);
-        let n = self.local.constant(self.local.size(axis) as f64, DType::I32);
-        let mut add = |op: Op, operands: &[ValueId], name: &str| {
-            self.local.add(op, operands, name).expect("positions are whole numbers")
-        };
-        let first = add(Op::Binary(BinaryOp::Mul), &[rank, n], "first");
-        let here = add(Op::Iota(axis), &[], "here");
-        add(Op::Binary(BinaryOp::Add), &[here, first], "position")
+    /// Do elements of the axis stand in one order in both layouts?
+    fn same_order(&self, axis: AxisId, a: &[u32], b: &[u32]) -> bool {
+        self.is_keys(axis) || !self.is_positions(axis) || self.balance.in_slots(a) == self.balance.in_slots(b)
+    }
+
+    /// An axis as long as another, for what is in the order of slots.
+    fn slots_axis(&mut self, axis: AxisId) -> AxisId {
+        let name = format!("{}_slots", self.whole.axis(axis).name);
+        self.local.add_axis(&name, Extent::Fixed(self.whole.size(axis)), None)
+    }
+
+    /// A value in the order of the row, given in that of slots.
+    fn in_row_order(&mut self, value: ValueId, slots: AxisId, axis: AxisId) -> ValueId {
+        let here = self.local.add(Op::Iota(axis), &[], "here").expect("positions");
+        let numbers = self.slots(here, self.whole.size(axis));
+        self.reordered(value, slots, numbers, "in_order")
     }
 
     /// The rows that arrive for own groups: their axis, and how many come from where. Made once for each ragged axis.

@@ -16,7 +16,9 @@ use forebay_ir::MeshDim;
 pub enum Dense {
     /// Part of `dp`.
     Dp,
-    /// Part of `cp`.
+    /// Part of `cp` round which keys travel.
+    Ring,
+    /// Any other part of `cp`.
     Cp,
     /// Part of `tp`.
     Tp,
@@ -49,6 +51,7 @@ pub struct Mesh {
 impl Mesh {
     pub(super) fn new(strategy: &Strategy) -> Result<Mesh, StrategyError> {
         let Strategy { dp, cp, tp, pp, ep, etp, .. } = *strategy;
+        let (ring, inner) = strategy.rings()?;
         let stage = u64::from(dp) * u64::from(cp) * u64::from(tp);
         let experts = u64::from(ep) * u64::from(etp);
         if stage > 1 << 24 {
@@ -71,7 +74,7 @@ impl Mesh {
             ));
         }
         // From the innermost rank on, where each degree ends.
-        let dense = [(Dense::Tp, tp), (Dense::Cp, cp), (Dense::Dp, dp)];
+        let dense = [(Dense::Tp, tp), (Dense::Cp, inner), (Dense::Ring, ring), (Dense::Dp, dp)];
         let edp = (stage / experts) as u32;
         let sparse = [(Sparse::Etp, etp), (Sparse::Ep, ep), (Sparse::Edp, edp)];
         let mut ends: Vec<u64> = ends(&dense).chain(ends(&sparse)).collect();
@@ -101,9 +104,21 @@ impl Mesh {
         Ok(Mesh { dims, kinds })
     }
 
-    /// The dimensions that are this to tokens and heads, outermost first.
+    /// The dimensions that are this to tokens and heads, outermost first. All of `cp` is what [`Dense::Cp`] gives.
     pub fn dense(&self, kind: Dense) -> Vec<u32> {
-        (0..self.dims.len() as u32).filter(|&d| self.kinds[d as usize].0 == kind).collect()
+        let of = |d: u32| self.kinds[d as usize].0;
+        (0..self.dims.len() as u32).filter(|&d| of(d) == kind || (kind == Dense::Cp && of(d) == Dense::Ring)).collect()
+    }
+
+    /// The dimensions round which keys travel.
+    pub fn ring(&self) -> Vec<u32> {
+        self.dense(Dense::Ring)
+    }
+
+    /// The dimensions of `cp` in which ranks have parts of the heads while they attend.
+    pub fn heads(&self) -> Vec<u32> {
+        let ring = self.ring();
+        self.dense(Dense::Cp).into_iter().filter(|d| !ring.contains(d)).collect()
     }
 
     /// The dimensions that are this to experts, outermost first.
@@ -144,7 +159,9 @@ fn covering<K: Copy>(degrees: &[(K, u32)], start: u64) -> K {
 fn name(kind: (Dense, Sparse), all: &[(Dense, Sparse)]) -> String {
     let dense = match kind.0 {
         Dense::Dp => "dp",
-        Dense::Cp => "cp",
+        Dense::Ring if all.iter().any(|k| k.0 == Dense::Cp) => "cp.ring",
+        Dense::Cp if all.iter().any(|k| k.0 == Dense::Ring) => "cp.heads",
+        Dense::Ring | Dense::Cp => "cp",
         Dense::Tp => "tp",
         Dense::Pp => "pp",
     };

@@ -17,6 +17,7 @@
 //! * [`model`]: all segments of a model.
 
 mod axes;
+mod balance;
 mod convert;
 mod hoist;
 mod layout;

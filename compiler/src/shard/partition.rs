@@ -1,6 +1,7 @@
 //! The walk over the graph: each value in the layout that its op gives it, and in others where they are wanted.
 
 use super::axes;
+use super::balance::Balance;
 use super::hoist;
 use super::layout::{Form, Layout};
 use super::mesh::{Dense, Mesh, Sparse};
@@ -76,7 +77,8 @@ pub(super) struct Rows {
 pub(super) struct Partitioner<'a> {
     pub whole: &'a Graph,
     pub mesh: &'a Mesh,
-    pub cp_algo: CpAlgo,
+    /// The dimensions in which attention cuts heads instead of positions.
+    pub heads_for_positions: Vec<u32>,
     pub max_rows: Option<u64>,
     pub local: Graph,
     /// For each value of the whole graph the layouts in which it is there; the first is its own.
@@ -92,6 +94,8 @@ pub(super) struct Partitioner<'a> {
     inputs: Vec<Layout>,
     /// Axes made by merging where the cut is not the outermost part: elements are in the ranks' own order.
     pub interleaved: Vec<AxisId>,
+    /// How positions lie that travelling keys belong to.
+    pub balance: Balance,
     /// The dimensions that cut positions between ops, outermost first.
     pub home: Vec<u32>,
     /// The dimensions of experts.
@@ -123,7 +127,10 @@ impl<'a> Partitioner<'a> {
         Partitioner {
             whole,
             mesh,
-            cp_algo: strategy.cp_algo,
+            heads_for_positions: match strategy.cp_algo {
+                CpAlgo::Gather | CpAlgo::Ring => vec![],
+                CpAlgo::Ulysses | CpAlgo::Hybrid => mesh.heads(),
+            },
             max_rows: strategy.max_tokens_per_rank,
             local,
             forms: vec![vec![]; whole.nodes.len()],
@@ -134,6 +141,7 @@ impl<'a> Partitioner<'a> {
             params,
             inputs: vec![],
             interleaved: vec![],
+            balance: Balance::new(whole, mesh.ring(), mesh.ranks(&mesh.ring())),
             home,
             expert_dims: mesh.sparse(Sparse::Ep),
             expert_width_dims: mesh.sparse(Sparse::Etp),

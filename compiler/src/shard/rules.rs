@@ -4,12 +4,13 @@
 //! for one dimension,
 //!
 //! * parameters keep their layout: activations are many, and are converted once for all that need them so;
-//! * attention over positions of other ranks follows the strategy: heads for positions (Ulysses), or all keys on each rank;
+//! * attention over positions of other ranks follows the strategy: heads for positions (Ulysses), or the keys of all ranks, gathered or one part after
+//!   another;
 //! * else the larger operand stays as it is.
 
 use super::layout::{Form, Layout};
 use super::partition::{Partitioner, Rows, is_linear};
-use super::strategy::{CpAlgo, StrategyError};
+use super::strategy::StrategyError;
 use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Extent, Op, ReduceKind, Type, ValueId};
 
 impl Partitioner<'_> {
@@ -51,8 +52,22 @@ impl Partitioner<'_> {
             layout.partial.dedup();
         }
         let local = self.emit(value, &joint, &forms);
+        let local = self.keys_in_slots(value, local, &layout);
         self.forms[value.index()].push(Form { layout, value: local });
         Ok(())
+    }
+
+    /// A value that has keys as a whole, in the order of slots: positions count so, and what was positions is brought into it.
+    fn keys_in_slots(&mut self, value: ValueId, local: ValueId, layout: &Layout) -> ValueId {
+        match self.whole.node(value).op {
+            Op::Iota(axis) if self.is_keys(axis) => self.positions_of_slots(axis),
+            Op::Rename { from, to } if self.is_keys(to) && !self.is_keys(from) && layout.of(to).is_empty() => {
+                let operand = self.local.node(local).operands[0];
+                let positions = self.positions_of_slots(to);
+                self.reordered(operand, from, positions, "in_slots")
+            }
+            _ => local,
+        }
     }
 
     /// The sums that an operand may stay.
@@ -68,13 +83,24 @@ impl Partitioner<'_> {
             Op::TopK { axis, into } => vec![*axis, *into],
             Op::Slice { from, into, .. } | Op::Pad { from, into, .. } => vec![*from, *into],
             Op::Concat { from, into } => from.iter().chain([into]).copied().collect(),
+            // What keys are made of comes in the order of slots, or is brought into it as a whole.
+            Op::Rename { from, to } if self.is_keys(*to) && !self.is_keys(*from) => {
+                let in_slots = self.balance.in_slots(self.own(node.operands[0]).of(*from));
+                if in_slots { vec![] } else { vec![*from] }
+            }
+            // Under a name that is not one of keys they have the order of the row, which the ring's parts have not.
+            Op::Rename { from, to } if self.is_positions(*from) && !self.is_positions(*to) && !self.is_keys(*to) => {
+                let in_slots = self.balance.in_slots(self.own(node.operands[0]).of(*from));
+                if in_slots { vec![*from] } else { vec![] }
+            }
             Op::ScatterAdd { axis, .. } => vec![*axis],
             Op::Random { .. } | Op::Const(_) => node.ty.axes.clone(),
             Op::Broadcast(axes) => axes.clone(),
             Op::Split { from, into } => {
                 let dims = self.own(node.operands[0]).of(*from);
                 let divides = self.whole.size(into[0]).is_multiple_of(self.mesh.ranks(dims));
-                if divides && !self.interleaved.contains(from) {
+                let in_order = !self.is_positions(*from) || !self.balance.in_slots(dims);
+                if divides && in_order && !self.interleaved.contains(from) {
                     into[1..].to_vec()
                 } else {
                     [&[*from], &into[..]].concat()
@@ -116,7 +142,8 @@ impl Partitioner<'_> {
                 let Some(cut) = from.iter().position(|a| !joint.of(*a).is_empty()) else { return };
                 moved(joint, from[cut], *into);
                 let is_outermost = from[..cut].iter().all(|&a| self.whole.size(a) == 1);
-                if !is_outermost && !self.interleaved.contains(into) {
+                let in_order = is_outermost && !self.balance.in_slots(joint.of(*into));
+                if !in_order && !self.interleaved.contains(into) {
                     self.interleaved.push(*into);
                 }
             }
@@ -240,7 +267,7 @@ impl Partitioner<'_> {
             (None, [(a, first), (b, second)]) if first != second => {
                 let query = [(*a, *first), (*b, *second)].into_iter().find(|(_, axis)| self.is_positions(*axis));
                 let (operand, positions) = query?;
-                if self.cp_algo == CpAlgo::Gather {
+                if !self.heads_for_positions.contains(&dim) {
                     return Some(Winner::Axis(positions));
                 }
                 Some(Winner::Axis(self.heads(node.operands[operand], over, dim, won).unwrap_or(positions)))
@@ -355,8 +382,8 @@ impl Partitioner<'_> {
 
     /// Does the dimension join ranks that have the same rows of data?
     fn is_within_rows(&self, dim: u32) -> bool {
-        use super::mesh::Dense::{Cp, Tp};
-        matches!(self.mesh.kinds[dim as usize].0, Cp | Tp)
+        use super::mesh::Dense::{Cp, Ring, Tp};
+        matches!(self.mesh.kinds[dim as usize].0, Ring | Cp | Tp)
     }
 
     fn offsets(&mut self, value: ValueId, parent: AxisId, into: AxisId) -> Result<(), StrategyError> {
@@ -435,6 +462,11 @@ impl Partitioner<'_> {
         let cut = self.axis(axis, joint);
         let part = self.local.size(cut) as f64;
         let rank = self.coordinate(&group);
+        // A position is looked up where it lies.
+        let index = match self.is_positions(axis) && self.balance.in_slots(&group) {
+            true => self.slots(index.value, self.whole.size(axis)),
+            false => index.value,
+        };
         let mut dims = joint.dims();
         dims.extend(&x.layout.partial);
         let x = self.varied(node.operands[0], x, &dims);
@@ -449,7 +481,7 @@ impl Partitioner<'_> {
         };
         let binary = Op::Binary;
         let first = add(graph, binary(BinaryOp::Mul), &[rank, size], "first");
-        let own = add(graph, binary(BinaryOp::Sub), &[index.value, first], "own");
+        let own = add(graph, binary(BinaryOp::Sub), &[index, first], "own");
         let from = add(graph, binary(BinaryOp::Ge), &[own, zero], "from");
         let to = add(graph, binary(BinaryOp::Le), &[own, last], "to");
         let here = add(graph, binary(BinaryOp::And), &[from, to], "here");

@@ -6,7 +6,7 @@
 //!
 //! Two foldings of the same ranks (arXiv 2504.14960): `edp` follows from the others.
 
-use super::mesh::Mesh;
+use super::mesh::{Mesh, divisors};
 use crate::memory::Recompute;
 use forebay_pipeline::{Kind, Placement};
 use std::fmt;
@@ -28,6 +28,8 @@ pub struct Strategy {
     pub cp: u32,
     /// How attention sees positions of other ranks.
     pub cp_algo: CpAlgo,
+    /// Of `cp`, how many ranks have parts of the heads in the hybrid; as near to the square root as divides, when absent.
+    pub ulysses: Option<u32>,
     /// Pipeline stages.
     pub pp: u32,
     /// Model chunks of a stage.
@@ -55,6 +57,23 @@ pub enum CpAlgo {
     Ulysses,
     /// Keys and values of all positions are gathered on each rank (Llama 3, arXiv 2407.21783, section 3.3.2).
     Gather,
+    /// Keys and values travel from rank to rank while queries stay (arXiv 2310.01889), positions lying so that all have as much to do.
+    Ring,
+    /// Heads for positions among neighbours, and rings across them (arXiv 2405.07719).
+    Hybrid,
+}
+
+impl CpAlgo {
+    const ALL: [CpAlgo; 4] = [CpAlgo::Ulysses, CpAlgo::Gather, CpAlgo::Ring, CpAlgo::Hybrid];
+
+    fn name(self) -> &'static str {
+        match self {
+            CpAlgo::Ulysses => "ulysses",
+            CpAlgo::Gather => "gather",
+            CpAlgo::Ring => "ring",
+            CpAlgo::Hybrid => "hybrid",
+        }
+    }
 }
 
 impl Default for Strategy {
@@ -67,6 +86,7 @@ impl Default for Strategy {
             etp: 1,
             cp: 1,
             cp_algo: CpAlgo::Ulysses,
+            ulysses: None,
             pp: 1,
             vpp: 1,
             micro: None,
@@ -117,7 +137,7 @@ fn names(kinds: &[Kind]) -> String {
 }
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "dp",
     "tp",
     "sp",
@@ -125,6 +145,7 @@ const KEYS: [&str; 16] = [
     "etp",
     "cp",
     "cp_algo",
+    "ulysses",
     "pp",
     "vpp",
     "micro",
@@ -194,15 +215,11 @@ impl Strategy {
                 Ok(level) if level <= 3 => self.zero = level,
                 _ => return wrong("0, 1, 2 or 3"),
             },
-            "cp_algo" => match value {
-                "ulysses" => self.cp_algo = CpAlgo::Ulysses,
-                "gather" => self.cp_algo = CpAlgo::Gather,
-                "ring" | "hybrid" => {
-                    let message = format!("cp_algo = {value} is not supported yet");
-                    return Err(StrategyError::new(message, Some("use ulysses or gather".to_string())));
-                }
-                _ => return wrong("ulysses or gather"),
+            "cp_algo" => match CpAlgo::ALL.into_iter().find(|algo| algo.name() == value) {
+                Some(algo) => self.cp_algo = algo,
+                None => return wrong("ulysses, ring, hybrid or gather"),
             },
+            "ulysses" => self.ulysses = Some(degree()?),
             "schedule" => match Kind::ALL.into_iter().find(|kind| kind.name() == value) {
                 Some(kind) if trained().contains(&kind) => self.schedule = kind,
                 Some(_) => {
@@ -238,6 +255,29 @@ impl Strategy {
         [self.dp, self.cp, self.tp, self.pp].iter().map(|&n| u64::from(n)).product()
     }
 
+    /// `cp` as (ranks round which keys travel, ranks that share heads or gather keys).
+    pub(super) fn rings(&self) -> Result<(u32, u32), StrategyError> {
+        let cp = self.cp;
+        if self.cp_algo != CpAlgo::Hybrid && self.ulysses.is_some() {
+            return Err(StrategyError::new("ulysses says how cp_algo = hybrid cuts cp", "add cp_algo=hybrid".to_string()));
+        }
+        match self.cp_algo {
+            CpAlgo::Ulysses | CpAlgo::Gather => Ok((1, cp)),
+            CpAlgo::Ring => Ok((cp, 1)),
+            CpAlgo::Hybrid => {
+                let most = (1..=cp).filter(|n| cp.is_multiple_of(*n) && u64::from(*n) * u64::from(*n) <= u64::from(cp));
+                let inner = self.ulysses.unwrap_or_else(|| most.max().unwrap_or(1));
+                if !cp.is_multiple_of(inner) {
+                    return Err(StrategyError::new(
+                        format!("ulysses = {inner} does not divide cp = {cp}"),
+                        Some(format!("use ulysses = {}", divisors(cp))),
+                    ));
+                }
+                Ok((cp / inner, inner))
+            }
+        }
+    }
+
     /// The mesh of its ranks.
     ///
     /// # Errors
@@ -264,7 +304,9 @@ impl fmt::Display for Strategy {
         ];
         parts.extend(degrees.iter().filter(|(_, n, usual)| n != usual).map(|(key, n, _)| format!("{key}={n}")));
         parts.extend((!self.sp && self.tp > 1).then(|| "sp=0".to_string()));
-        parts.extend((self.cp > 1 && self.cp_algo == CpAlgo::Gather).then(|| "cp_algo=gather".to_string()));
+        let usual = self.cp == 1 || self.cp_algo == default.cp_algo;
+        parts.extend((!usual).then(|| format!("cp_algo={}", self.cp_algo.name())));
+        parts.extend(self.ulysses.map(|n| format!("ulysses={n}")));
         parts.extend(self.micro.map(|n| format!("micro={n}")));
         parts.extend(self.mbs.map(|n| format!("mbs={n}")));
         parts.extend(

@@ -1,8 +1,8 @@
 //! Attention as one op (arXiv 2205.14135): scores and probabilities are never values of the graph.
 //!
 //! Axes: queries t, keys u, then a head axis for each pair of q and k; the scores of several pairs are summed (multi-head latent attention has two).
-//! Operands: `q, k` of each pair, `v`, then the documents of queries and of keys, then the sink's logit, then the position of the first query (a
-//! whole number, counted from the first key), as the attributes say; the gradient also takes the result, its log-sum-exp and the cotangent. What an operand lacks it shares: the heads of a group one key, all heads a rotary key.
+//! Operands: `q, k` of each pair, `v`, then the documents of queries and of keys, then the sink's logit, then the positions of queries
+//! and of keys (whole numbers; without them both count from 0), as the attributes say; the gradient also takes the result, its log-sum-exp and the cotangent. What an operand lacks it shares: the heads of a group one key, all heads a rotary key.
 
 use super::Fused;
 use super::body::Body;
@@ -13,8 +13,8 @@ use crate::types::AxisId;
 
 type Result<T = ValueId> = std::result::Result<T, TypeError>;
 
-pub(super) const NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "start"];
-pub(super) const GRAD_NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "start", "operand"];
+pub(super) const NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "positions"];
+pub(super) const GRAD_NUMBERS: &[&str] = &["scale", "causal", "window", "documents", "sink", "positions", "operand"];
 
 /// The operands of an attention op by what they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub struct AttentionParts {
     pub documents: Option<(ValueId, ValueId)>,
     /// The sink's logit.
     pub sink: Option<ValueId>,
-    /// The position of the first query.
-    pub start: Option<ValueId>,
+    /// The positions of queries and keys.
+    pub positions: Option<(ValueId, ValueId)>,
     /// For the gradient: result, log-sum-exp, cotangent.
     pub back: Option<[ValueId; 3]>,
 }
@@ -42,9 +42,9 @@ impl AttentionParts {
         let v = (op.kind != super::FusedKind::AttentionLse).then(&mut next);
         let documents = flag(op, 3).then(|| (next(), next()));
         let sink = flag(op, 4).then(&mut next);
-        let start = flag(op, 5).then(&mut next);
+        let positions = flag(op, 5).then(|| (next(), next()));
         let back = (op.kind == super::FusedKind::AttentionGrad).then(|| [next(), next(), next()]);
-        AttentionParts { pairs, v, documents, sink, start, back }
+        AttentionParts { pairs, v, documents, sink, positions, back }
     }
 }
 
@@ -62,11 +62,11 @@ pub(super) fn operands(op: &Fused) -> Result<usize> {
     let v = usize::from(op.kind != super::FusedKind::AttentionLse);
     let pairs = 2 * (op.axes.len() - 2);
     let sink = usize::from(flag(op, 4));
-    let start = usize::from(flag(op, 5));
+    let positions = 2 * usize::from(flag(op, 5));
     if back > 0 && op.numbers[6] as usize > pairs + sink {
         return fail("has no such operand to be differentiated in");
     }
-    Ok(pairs + v + 2 * usize::from(flag(op, 3)) + sink + start + back)
+    Ok(pairs + v + 2 * usize::from(flag(op, 3)) + sink + positions + back)
 }
 
 /// The scores, masked, and scaled.
@@ -85,10 +85,10 @@ fn scores(body: &mut Body, op: &Fused, parts: &AttentionParts) -> Result {
     let mut s = body.scaled(sum, op.numbers[0])?;
     let hidden = body.constant(f64::NEG_INFINITY, s);
     if flag(op, 1) || flag(op, 2) {
-        let (mut query, key) = (body.op(Op::Iota(t), &[])?, body.op(Op::Iota(u), &[])?);
-        if let Some(start) = parts.start {
-            query = body.add(query, start)?;
-        }
+        let (query, key) = match parts.positions {
+            Some(positions) => positions,
+            None => (body.op(Op::Iota(t), &[])?, body.op(Op::Iota(u), &[])?),
+        };
         if flag(op, 1) {
             let sees = body.binary(BinaryOp::Le, key, query)?;
             s = body.select(sees, s, hidden)?;

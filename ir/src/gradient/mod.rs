@@ -268,7 +268,7 @@ impl Rule<'_> {
         if let CommKind::AllReduce(ReduceKind::Max | ReduceKind::Min) = comm.kind {
             return Err(TypeError(format!("`{}` has no gradient", comm.name())));
         }
-        let Some(back) = comm.gradient() else { return Ok(None) };
+        let Some(back) = comm.gradient(self.graph) else { return Ok(None) };
         let mut operands = vec![self.g];
         // How many rows come from where is the same both ways.
         operands.extend(&self.node.operands[1..]);

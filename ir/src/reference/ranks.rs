@@ -82,6 +82,10 @@ impl Cx<'_> {
             CommKind::ReduceScatter { from, .. } => {
                 Tensor::new(dims, self.part(&self.reduced(ReduceKind::Sum), from, self.own))
             }
+            CommKind::Rotate { by } => {
+                let n = self.group.len();
+                self.operands[self.group[(self.own + n - by as usize) % n]][0].clone()
+            }
             CommKind::Shard { from, .. } => Tensor::new(dims, self.part(&mine().data, from, self.own)),
             CommKind::AllToAll { split, join } => {
                 let parts =

@@ -71,6 +71,7 @@ fn print_comm(graph: &Graph, comm: &Comm) -> String {
         | CommKind::ReduceScatter { from, into }
         | CommKind::Shard { from, into }
         | CommKind::Unshard { from, into } => format!("{{{} -> {}}} ", axis(from), axis(into)),
+        CommKind::Rotate { by } => format!("by {by} "),
         CommKind::AllToAll { split, join } => pairs(split, join),
         CommKind::Dispatch { from, into } | CommKind::Combine { from, into } => {
             pairs((from.0, into.0), (from.1, into.1))
@@ -105,6 +106,10 @@ fn parse_comm(word: &str, scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Comm
         "reduce_scatter" => one(cursor).map(|(from, into)| CommKind::ReduceScatter { from, into })?,
         "shard" => one(cursor).map(|(from, into)| CommKind::Shard { from, into })?,
         "unshard" => one(cursor).map(|(from, into)| CommKind::Unshard { from, into })?,
+        "rotate" => {
+            keyword(cursor, "by")?;
+            CommKind::Rotate { by: cursor.number("a number of places")? }
+        }
         "all_to_all" => two(cursor).map(|(split, join)| CommKind::AllToAll { split, join })?,
         "dispatch" => two(cursor).map(|(e, r)| CommKind::Dispatch { from: (e.0, r.0), into: (e.1, r.1) })?,
         _ => two(cursor).map(|(e, r)| CommKind::Combine { from: (e.0, r.0), into: (e.1, r.1) })?,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 ///
 /// For every index of the batch and every query t the scores are `s[u] = scale · Σ_pairs Σ_d q[t, d]·k[u, d]`. A key u is *visible* to the query t when all
 /// of this holds; the scores of other keys are -∞:
-/// - `u ≤ t + start`, when `causal`;
-/// - `t + start - u < window` (in signed numbers), when the window is not 0;
+/// - its position is not after that of the query, when `causal`;
+/// - it is less than `window` positions before that of the query (in signed numbers), when the window is not 0;
 /// - `documents.queries[t] = documents.keys[u]`, when there are documents.
 ///
 /// The views have a stride for each dimension of the batch, then one for positions, then one for the elements of a head. Stride 0 along a dimension of the batch
@@ -42,10 +42,10 @@ pub struct AttentionInputs {
     pub window: u64,
     /// Documents that see only themselves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub documents: Option<Documents>,
-    /// The position of the first query, counted from the first key: one i32, 0 when absent. Strides of the batch alone, all of them 0.
+    pub documents: Option<Marks>,
+    /// The positions of queries and keys, where they are parts of a row; both count from 0 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start: Option<View>,
+    pub positions: Option<Marks>,
     /// One more score for each index of the batch, which takes part in the sum of the softmax and has no value. Strides of the batch alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sink: Option<View>,
@@ -63,10 +63,10 @@ pub struct ScorePair {
     pub k: View,
 }
 
-/// The document of each position, i32; strides of the batch, then of positions.
+/// An i32 for each query and each key; strides of the batch, then of queries or keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Documents {
+pub struct Marks {
     /// Of the queries.
     pub queries: View,
     /// Of the keys.

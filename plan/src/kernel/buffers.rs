@@ -62,6 +62,6 @@ fn region(k: &mut Region) -> Vec<&mut BufferId> {
 
 fn inputs(k: &mut AttentionInputs) -> Vec<&mut BufferId> {
     let pairs = k.pairs.iter_mut().flat_map(|p| [&mut p.q, &mut p.k]);
-    let documents = k.documents.iter_mut().flat_map(|d| [&mut d.queries, &mut d.keys]);
-    pairs.chain([&mut k.v]).chain(documents).chain(&mut k.sink).chain(&mut k.start).map(|v| &mut v.buffer).collect()
+    let marks = k.documents.iter_mut().chain(&mut k.positions).flat_map(|d| [&mut d.queries, &mut d.keys]);
+    pairs.chain([&mut k.v]).chain(marks).chain(&mut k.sink).map(|v| &mut v.buffer).collect()
 }

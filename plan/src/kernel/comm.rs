@@ -45,6 +45,10 @@ pub struct Exchange {
     /// Combines the pieces of all sources.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduce: Option<ReduceOp>,
+    /// When not 0: takes the piece of one source only, of the rank that stands so many places before this one in the group, round. Everyone gives the
+    /// same to all then, and both steps are 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub shift: u64,
 }
 
 /// What an exchange is commonly called.
@@ -58,6 +62,8 @@ pub enum ExchangeKind {
     AllReduce,
     /// Everyone gets a piece of the combination.
     ReduceScatter,
+    /// Everyone gets the array of one other.
+    Shift,
 }
 
 impl ExchangeKind {
@@ -68,6 +74,7 @@ impl ExchangeKind {
             ExchangeKind::AllToAll => "all_to_all",
             ExchangeKind::AllReduce => "all_reduce",
             ExchangeKind::ReduceScatter => "reduce_scatter",
+            ExchangeKind::Shift => "shift",
         }
     }
 }
@@ -75,6 +82,9 @@ impl ExchangeKind {
 impl Exchange {
     /// What it is commonly called.
     pub fn kind(&self) -> ExchangeKind {
+        if self.shift != 0 {
+            return ExchangeKind::Shift;
+        }
         match (self.reduce, self.x_step) {
             (None, 0) => ExchangeKind::AllGather,
             (None, _) => ExchangeKind::AllToAll,

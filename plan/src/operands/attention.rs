@@ -13,11 +13,13 @@ impl AttentionInputs {
         if self.dtype == DType::F64 { DType::F64 } else { DType::F32 }
     }
 
-    /// How many keys all queries of one problem see together, documents aside; at most, when the first position is known at run time only.
+    /// How many keys all queries of one problem see together, documents aside. Where positions are known at run time only: the mean over the ranks
+    /// that share a row, since of all pairs half are visible to a causal query.
     fn visible(&self) -> f64 {
         let (queries, keys) = (self.queries as f64, self.keys as f64);
-        if self.start.is_some() {
-            return queries * keys;
+        if self.positions.is_some() {
+            let seen = if self.causal { keys / 2.0 } else { keys };
+            return queries * if self.window > 0 { seen.min(self.window as f64) } else { seen };
         }
         // Σ min(t + 1, keys) over the first n queries.
         let triangle = |n: f64| {
@@ -53,13 +55,15 @@ impl AttentionInputs {
             reads.push(self.operand(&pair.k, "the keys", Usage::Read, &[self.keys, pair.size]));
         }
         reads.push(self.operand(&self.v, "the values", Usage::Read, &[self.keys, self.value_size]));
+        let of = |view, what, n| Operand::view(view, what, Usage::Read, Some(DType::I32), &self.dims(&[n]));
         if let Some(documents) = &self.documents {
-            let of = |view, what, n| Operand::view(view, what, Usage::Read, Some(DType::I32), &self.dims(&[n]));
             reads.push(of(&documents.queries, "the documents of queries", self.queries));
             reads.push(of(&documents.keys, "the documents of keys", self.keys));
         }
-        let one = |view| Operand::view(view, "the first position", Usage::Read, Some(DType::I32), &self.dims(&[]));
-        reads.extend(self.start.iter().map(one));
+        if let Some(positions) = &self.positions {
+            reads.push(of(&positions.queries, "the positions of queries", self.queries));
+            reads.push(of(&positions.keys, "the positions of keys", self.keys));
+        }
         reads.extend(self.sink.iter().map(|sink| self.operand(sink, "the sink", Usage::Read, &[])));
         reads
     }

@@ -150,6 +150,7 @@ impl Body {
                     out_strides: strides,
                     out_step: 0,
                     reduce: Some(ReduceOp::Sum),
+                    shift: 0,
                 };
                 // All collectives of a group are on one stream.
                 self.builder.push("summed", 0, Kernel::Exchange(all_reduce));
@@ -247,8 +248,8 @@ impl Body {
             scale: 0.5,
             causal: true,
             window: 3,
-            documents: Some(Documents { queries: of_documents.clone(), keys: of_documents }),
-            start: Some(view(documents, &[0])),
+            documents: Some(Marks { queries: of_documents.clone(), keys: of_documents.clone() }),
+            positions: Some(Marks { queries: of_documents.clone(), keys: of_documents }),
             sink: Some(view(sink, &[1])),
         };
         let lse = self.builder.temporary("attention.lse", DType::F32, heads * rows);

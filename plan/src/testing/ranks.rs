@@ -109,7 +109,7 @@ fn role(number: u32, script: &RoleScript) -> Role {
     }
 }
 
-/// An all-reduce, all-gather, … of contiguous pieces of so many elements.
+/// An all-reduce, all-gather, … of contiguous pieces of so many elements. A shift is by one rank.
 pub fn exchange(
     group: &[u32],
     ranks: u64,
@@ -121,6 +121,7 @@ pub fn exchange(
 ) -> Kernel {
     let scattered = matches!(kind, ExchangeKind::AllToAll | ExchangeKind::ReduceScatter);
     let combined = matches!(kind, ExchangeKind::AllReduce | ExchangeKind::ReduceScatter);
+    let shifted = kind == ExchangeKind::Shift;
     Kernel::Exchange(Exchange {
         dtype,
         group: group.to_vec(),
@@ -133,8 +134,9 @@ pub fn exchange(
         x_strides: vec![1],
         x_step: if scattered { piece } else { 0 },
         out_strides: vec![1],
-        out_step: if combined { 0 } else { piece },
+        out_step: if combined || shifted { 0 } else { piece },
         reduce: combined.then_some(ReduceOp::Sum),
+        shift: u64::from(shifted && ranks > 1),
     })
 }
 

@@ -39,8 +39,8 @@ pub(super) fn strides(cx: &mut Cx, kernel: &Kernel) {
     cx.ensure(counted, Rule::Sizes, || "not every pair has its gradients, or none for them".into());
     let mut views: Vec<(&View, usize)> = k.pairs.iter().flat_map(|p| [(&p.q, 2), (&p.k, 2)]).collect();
     views.push((&k.v, 2));
-    views.extend(k.documents.iter().flat_map(|d| [(&d.queries, 1), (&d.keys, 1)]));
-    views.extend(k.sink.iter().chain(&k.start).map(|s| (s, 0)));
+    views.extend(k.documents.iter().chain(&k.positions).flat_map(|d| [(&d.queries, 1), (&d.keys, 1)]));
+    views.extend(k.sink.iter().map(|s| (s, 0)));
     views.extend(rest);
     for (view, inner) in views {
         let (n, dims) = (view.strides.len(), k.batch.len() + inner);
@@ -62,8 +62,6 @@ pub(super) fn check(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
     };
     cx.ensure(k.dtype.is_float(), Rule::Attention, || format!("attention of {}", k.dtype));
     cx.ensure(k.scale.is_finite(), Rule::Attention, || format!("scores times {}", k.scale));
-    let shared = k.start.iter().all(|view| view.strides.iter().all(|s| *s == 0));
-    cx.ensure(shared, Rule::Attention, || "the first position differs within the batch".into());
     let sums = matches!(kernel, Kernel::AttentionBackward(_));
     let batch = k.batch.len();
     for operand in operands {

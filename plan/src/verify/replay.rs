@@ -235,7 +235,7 @@ fn group(kernel: &Kernel) -> Option<&[u32]> {
 fn agree(a: &Kernel, b: &Kernel) -> bool {
     match (a, b) {
         (Kernel::Exchange(a), Kernel::Exchange(b)) => {
-            let key = |k: &Exchange| (k.group.clone(), k.dtype, k.dims.clone(), k.kind(), k.reduce);
+            let key = |k: &Exchange| (k.group.clone(), k.dtype, k.dims.clone(), k.kind(), k.reduce, k.shift);
             key(a) == key(b)
         }
         (Kernel::AllToAllV(a), Kernel::AllToAllV(b)) => {

@@ -27,7 +27,7 @@ fn inputs(memory: &mut Memory, dtype: DType, [b, h, group, n, d]: [u64; 5]) -> (
         causal: true,
         window: 0,
         documents: None,
-        start: None,
+        positions: None,
         sink: None,
     };
     (inputs, results, lse)

@@ -110,13 +110,24 @@ impl From<KernelError> for CommError {
     }
 }
 
+/// What a rank takes in an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    /// A piece from each member.
+    Each,
+    /// The pieces of all members, combined.
+    Combined(ReduceOp),
+    /// The piece of the member so many places before this one, round; at least 1 and fewer than there are.
+    Shifted(usize),
+}
+
 /// One rank's connection to the others.
 ///
 /// # Safety of the callers
 /// The unsafe methods take pointers into this rank's memory: views as the plan's verifier has checked them, of the types that they say, which nobody else
 /// touches before the method returns, other than through this transport.
 pub trait Transport: fmt::Debug + Send {
-    /// Gives every member of the group a piece and takes one from each, combined if `reduce`: see [`forebay_plan::Exchange`].
+    /// Gives members of the group a piece and takes what `take` says: see [`forebay_plan::Exchange`].
     ///
     /// # Errors
     /// When a member does not come.
@@ -128,7 +139,7 @@ pub trait Transport: fmt::Debug + Send {
         group: &[u32],
         x: &Pieces,
         out: &Pieces,
-        reduce: Option<ReduceOp>,
+        take: Take,
         pool: &Pool,
     ) -> Result<(), CommError>;
 

@@ -13,10 +13,10 @@
 use super::groups::{self, Group};
 use super::inbox::Inbox;
 use super::watch::{Watch, lock};
-use super::{CommError, Pieces, Rows, SHARED_OUT, Transport, Who, ranks, share};
+use super::{CommError, Pieces, Rows, SHARED_OUT, Take, Transport, Who, ranks, share};
 use super::{pieces, rows};
 use crate::pool::Pool;
-use forebay_plan::{Plan, ReduceOp};
+use forebay_plan::Plan;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Transport for Link {
         group: &[u32],
         x: &Pieces,
         out: &Pieces,
-        reduce: Option<ReduceOp>,
+        take: Take,
         pool: &Pool,
     ) -> Result<(), CommError> {
         let (meeting, me) = self.group(group);
@@ -169,12 +169,17 @@ impl Transport for Link {
         let (given, taken) = (self.given.as_slice(), self.taken.as_slice());
         let elements = out.elements();
         let everyone_gets_all = x.step == 0;
-        match reduce {
-            None => {
+        match take {
+            Take::Shifted(by) => {
+                let source = given[(me + members - by) % members];
+                // SAFETY: every member's array is as it was shown, nobody writes it before the last rendezvous, and `out` is this rank's own.
+                unsafe { pieces::copy_all(pool, out, 1, &|_| (source, 0)) };
+            }
+            Take::Each => {
                 // SAFETY: every member's array is as it was shown, nobody writes it before the last rendezvous, and `out` is this rank's own.
                 unsafe { pieces::copy_all(pool, out, members, &|member| (given[member], me)) };
             }
-            Some(op) if everyone_gets_all && members > 1 && elements >= SHARED_OUT => {
+            Take::Combined(op) if everyone_gets_all && members > 1 && elements >= SHARED_OUT => {
                 let part = |member: usize| share(elements, member, members);
                 // SAFETY: as above.
                 unsafe { pieces::reduce(pool, op, given, me, out, part(me)) };
@@ -186,7 +191,7 @@ impl Transport for Link {
                 }
             }
             // SAFETY: as above.
-            Some(op) => unsafe { pieces::reduce(pool, op, given, me, out, (0, elements)) },
+            Take::Combined(op) => unsafe { pieces::reduce(pool, op, given, me, out, (0, elements)) },
         }
         world.meet(meeting, me, |_| {})
     }

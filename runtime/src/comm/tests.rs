@@ -73,6 +73,8 @@ fn naive(
                 let elements: Vec<&[u8]> = pieces.iter().map(|p| &p[i * width..(i + 1) * width]).collect();
                 all.extend(sum(dtype, &elements));
             }
+        } else if kind == ExchangeKind::Shift {
+            all.extend_from_slice(pieces[(me + members.len() - 1) % members.len()]);
         } else {
             pieces.iter().for_each(|p| all.extend_from_slice(p));
         }
@@ -80,8 +82,13 @@ fn naive(
     all
 }
 
-const KINDS: [ExchangeKind; 4] =
-    [ExchangeKind::AllGather, ExchangeKind::AllToAll, ExchangeKind::AllReduce, ExchangeKind::ReduceScatter];
+const KINDS: [ExchangeKind; 5] = [
+    ExchangeKind::AllGather,
+    ExchangeKind::AllToAll,
+    ExchangeKind::AllReduce,
+    ExchangeKind::ReduceScatter,
+    ExchangeKind::Shift,
+];
 
 /// What is exchanged: how, of what, and elements of a piece.
 type Case = (ExchangeKind, DType, usize);
@@ -92,7 +99,8 @@ fn compare(mesh: &[(&str, u32)], group: &[u32], (kind, dtype, piece): Case, way:
     let scattered = matches!(kind, ExchangeKind::AllToAll | ExchangeKind::ReduceScatter);
     let combined = matches!(kind, ExchangeKind::AllReduce | ExchangeKind::ReduceScatter);
     let piece64 = piece as u64;
-    let (x, out) = (if scattered { n * piece64 } else { piece64 }, if combined { piece64 } else { n * piece64 });
+    let one = combined || kind == ExchangeKind::Shift;
+    let (x, out) = (if scattered { n * piece64 } else { piece64 }, if one { piece64 } else { n * piece64 });
     let script = RoleScript {
         name: "r".into(),
         coordinates: mesh.iter().map(|(_, size)| (0, *size)).collect(),
@@ -169,6 +177,7 @@ fn pieces_have_strides() {
         out_strides: vec![1, n * rows],
         out_step: rows,
         reduce: None,
+        shift: 0,
     };
     let script = RoleScript {
         name: "r".into(),

@@ -1,7 +1,7 @@
 //! One rank: its memory, its threads, its end of the transport. Prepared kernels are shared by all ranks.
 
 use super::{Arena, ExecError, ExecOptions, PhaseId, Place, Profile, element};
-use crate::comm::{CommError, Pieces, Rows, Transport, rank_at};
+use crate::comm::{CommError, Pieces, Rows, Take, Transport, rank_at};
 use crate::data::Batch;
 use crate::kernels::{self, Buf, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
 use crate::pool::Pool;
@@ -282,9 +282,14 @@ impl<'p> Rank<'p> {
         let x = pieces(k, self.buffers[k.x as usize].ptr, [k.x_offset, k.x_step], &k.x_strides);
         let out = pieces(k, self.buffers[k.out as usize].ptr, [k.out_offset, k.out_step], &k.out_strides);
         let (x, out) = x.zip(out).expect("tried when it was prepared");
+        let take = match (k.shift, k.reduce) {
+            (0, None) => Take::Each,
+            (0, Some(op)) => Take::Combined(op),
+            (by, _) => Take::Shifted(by as usize),
+        };
         // SAFETY: the verifier has proved that all pieces lie within their buffers, which are apart, and that members agree; this rank touches nothing else
         // meanwhile.
-        unsafe { self.link.exchange(&k.group, &x, &out, k.reduce, &self.pool) }
+        unsafe { self.link.exchange(&k.group, &x, &out, take, &self.pool) }
     }
 
     fn rows(&mut self, k: &AllToAllV) -> Result<(), CommError> {

@@ -1,12 +1,13 @@
 //! Attention: scores, mask, softmax and values.
 
-use super::masks::{Mask, mask};
+use super::masks::{Mask, Part, mask};
 use super::{axes, narrowest, terms};
 use crate::rewrite::Change;
+use crate::rewrite::matching::Maker;
 use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::{Egraph, Term};
 use egg::Id;
-use forebay_ir::{AxisId, Fused, FusedKind, Op, UnaryOp};
+use forebay_ir::{AxisId, BinaryOp, Fused, FusedKind, Op, UnaryOp};
 
 /// What scores are made of.
 #[derive(Clone, Debug)]
@@ -61,7 +62,6 @@ fn change(egraph: &Egraph, class: Id, scores: &Scores, sink: Option<Id>, v: Id, 
         operands.extend([query, key]);
     }
     operands.extend(sink.map(|s| narrowest(egraph, s)));
-    operands.extend(scores.mask.start);
     let mut all = vec![t, u];
     all.extend(scores.pairs.iter().map(|p| p.2));
     let numbers = vec![
@@ -70,14 +70,35 @@ fn change(egraph: &Egraph, class: Id, scores: &Scores, sink: Option<Id>, v: Id, 
         scores.mask.window.unwrap_or(0) as f64,
         f64::from(u8::from(scores.mask.documents.is_some())),
         f64::from(u8::from(sink.is_some())),
-        f64::from(u8::from(scores.mask.start.is_some())),
+        f64::from(u8::from(scores.mask.positions.is_some())),
     ];
     let fused = Fused { kind: FusedKind::Attention, axes: all, numbers };
     let wanted = egraph[class].data.ty.clone();
+    let positions = scores.mask.positions.clone();
     Some(Change::new(class, move |maker| {
+        let mut operands = operands.clone();
+        for position in positions.iter().flat_map(|(query, key)| [query, key]) {
+            operands.push(made(maker, position)?);
+        }
         let value = maker.try_op(Op::Fused(Box::new(fused)), &operands)?;
         (*maker.ty(value) == wanted).then_some(value)
     }))
+}
+
+/// The sum of a position's parts.
+fn made(maker: &mut Maker, position: &[Part]) -> Option<Id> {
+    let mut sum: Option<Id> = None;
+    for part in position {
+        let part = match *part {
+            Part::Iota(axis) => maker.try_op(Op::Iota(axis), &[])?,
+            Part::Value(id) => id,
+        };
+        sum = Some(match sum {
+            Some(sum) => maker.try_op(Op::Binary(BinaryOp::Add), &[sum, part])?,
+            None => part,
+        });
+    }
+    sum
 }
 
 /// The scores and the sink of what is a softmax over the keys, maybe narrowed.

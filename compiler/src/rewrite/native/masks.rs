@@ -1,4 +1,4 @@
-//! What a condition says of positions: linear forms of indices.
+//! What a condition says of positions: linear forms of indices and of other whole numbers.
 
 use super::{axes, terms};
 use crate::rewrite::term::Egraph;
@@ -16,8 +16,8 @@ pub(super) struct Mask {
     pub window: Option<i64>,
     /// Only keys of the query's document: documents of queries and keys.
     pub documents: Option<(Id, Id)>,
-    /// The position of the first query, where queries are a part of a row.
-    pub start: Option<Id>,
+    /// Where queries and keys are, unless both are counted along their axes.
+    pub positions: Option<(Position, Position)>,
 }
 
 impl Mask {
@@ -36,12 +36,12 @@ impl Mask {
             (a, b) => a.or(b),
         };
         // What speaks of positions speaks of the same ones.
-        let positions = |mask: &Mask| mask.causal || mask.window.is_some();
-        if positions(&self) && positions(&other) && self.start != other.start {
+        let speaks = |mask: &Mask| mask.causal || mask.window.is_some();
+        if speaks(&self) && speaks(&other) && self.positions != other.positions {
             return None;
         }
-        let start = self.start.or(other.start);
-        Some(Mask { query, causal: self.causal || other.causal, window, documents, start })
+        let positions = self.positions.or(other.positions);
+        Some(Mask { query, causal: self.causal || other.causal, window, documents, positions })
     }
 }
 
@@ -74,28 +74,37 @@ pub(super) fn mask(egraph: &Egraph, condition: Id, u: AxisId, negated: bool) -> 
                 let strict = matches!(op, BinaryOp::Lt | BinaryOp::Gt);
                 let mut difference = a.minus(&b);
                 difference.constant -= i64::from(strict);
-                distance(&difference, u)
+                distance(egraph, &difference, u)
             }
             _ => None,
         }
     })
 }
 
-/// `t - u >= 0`, or `u - t + width - 1 >= 0`.
-fn distance(difference: &Linear, u: AxisId) -> Option<Mask> {
-    let [(a, ka), (b, kb)] = difference.terms[..] else { return None };
-    let (t, kt, ku) = if a == u { (b, kb, ka) } else { (a, ka, kb) };
-    if a != u && b != u {
+/// `q - k >= 0`, or `k - q + width - 1 >= 0`, of positions q of queries and k of keys.
+fn distance(egraph: &Egraph, difference: &Linear, u: AxisId) -> Option<Mask> {
+    let is_of_keys = |part: &Part| part.axes(egraph).contains(&u);
+    let sign = -difference.parts.iter().find(|(part, _)| is_of_keys(part))?.1;
+    let (query, key): (Vec<_>, Vec<_>) = difference.parts.iter().partition(|(part, k)| !is_of_keys(part) && *k == sign);
+    if sign.abs() != 1 || key.iter().any(|(_, k)| *k != -sign) {
         return None;
     }
-    let start = match difference.starts[..] {
-        [] => None,
-        [(start, k)] if k == kt => Some(start),
-        _ => return None,
+    let side = |parts: Vec<(Part, i64)>| -> Position {
+        let mut parts: Position = parts.into_iter().map(|(part, _)| part).collect();
+        parts.sort_unstable();
+        parts
     };
-    match (kt, ku, difference.constant) {
-        (1, -1, 0) => Some(Mask { query: Some(t), causal: true, start, ..Mask::default() }),
-        (-1, 1, far) if far >= 0 => Some(Mask { query: Some(t), window: Some(far + 1), start, ..Mask::default() }),
+    let (query, key) = (side(query), side(key));
+    let of_keys: Vec<AxisId> = key.iter().flat_map(|part| part.axes(egraph)).collect();
+    let mut own: Vec<AxisId> = query.iter().flat_map(|part| part.axes(egraph)).collect();
+    own.retain(|axis| !of_keys.contains(axis));
+    own.dedup();
+    let [t] = own[..] else { return None };
+    let plain = query == [Part::Iota(t)] && key == [Part::Iota(u)];
+    let mask = Mask { query: Some(t), positions: (!plain).then_some((query, key)), ..Mask::default() };
+    match (sign, difference.constant) {
+        (1, 0) => Some(Mask { causal: true, ..mask }),
+        (-1, far) if far >= 0 => Some(Mask { window: Some(far + 1), ..mask }),
         _ => None,
     }
 }
@@ -118,62 +127,79 @@ fn same_document(egraph: &Egraph, a: Id, b: Id, u: AxisId) -> Option<Mask> {
     })
 }
 
-/// A sum of positions along axes, of whole numbers that the ranks know, and a constant.
+/// A term of a position: what is counted along an axis, or other whole numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    Iota(AxisId),
+    Value(Id),
+}
+
+impl Part {
+    fn axes(self, egraph: &Egraph) -> Vec<AxisId> {
+        match self {
+            Part::Iota(axis) => vec![axis],
+            Part::Value(id) => axes(egraph, id).to_vec(),
+        }
+    }
+}
+
+/// The sum of these is where something is in a row.
+pub(super) type Position = Vec<Part>;
+
+/// A sum of positions, each times a number, and a constant.
 #[derive(Clone, Debug, Default)]
 struct Linear {
-    terms: Vec<(AxisId, i64)>,
-    starts: Vec<(Id, i64)>,
+    parts: Vec<(Part, i64)>,
     constant: i64,
 }
 
 impl Linear {
-    fn minus(&self, other: &Linear) -> Linear {
-        Linear {
-            terms: without(&self.terms, &other.terms),
-            starts: without(&self.starts, &other.starts),
-            constant: self.constant - other.constant,
+    fn minus(mut self, other: &Linear) -> Linear {
+        for &(of, k) in &other.parts {
+            match self.parts.iter_mut().find(|t| t.0 == of) {
+                Some(part) => part.1 -= k,
+                None => self.parts.push((of, -k)),
+            }
         }
+        self.parts.retain(|t| t.1 != 0);
+        Linear { constant: self.constant - other.constant, ..self }
     }
-}
 
-fn without<T: Copy + PartialEq>(a: &[(T, i64)], b: &[(T, i64)]) -> Vec<(T, i64)> {
-    let mut terms = a.to_vec();
-    for &(of, k) in b {
-        match terms.iter_mut().find(|t| t.0 == of) {
-            Some(term) => term.1 -= k,
-            None => terms.push((of, -k)),
-        }
+    fn one(part: Part) -> Linear {
+        Linear { parts: vec![(part, 1)], constant: 0 }
     }
-    terms.retain(|t| t.1 != 0);
-    terms
 }
 
 fn linear(egraph: &Egraph, class: Id, depth: usize) -> Option<Linear> {
     let depth = depth.checked_sub(1)?;
-    let zero = Linear::default();
     if let Some(c) = egraph[class].data.constant {
         let small = c.fract() == 0.0 && c.abs() < 1e9;
-        return small.then_some(Linear { constant: c as i64, ..zero });
+        return small.then_some(Linear { constant: c as i64, ..Linear::default() });
     }
-    let scalar = egraph[class].data.ty.axes.is_empty() && egraph[class].data.ty.dtype == DType::I32;
-    let start = scalar.then(|| Linear { starts: vec![(class, 1)], ..Linear::default() });
-    start.or_else(|| {
-        terms(egraph, class).find_map(|(op, term)| {
-            let arg = |i: usize| linear(egraph, egraph.find(term.args[i]), depth);
-            match op {
-                Op::Iota(axis) => Some(Linear { terms: vec![(*axis, 1)], ..Linear::default() }),
-                Op::Rename { from, to } => {
-                    let mut inner = arg(0)?;
-                    inner.terms.iter_mut().filter(|t| t.0 == *from).for_each(|t| t.0 = *to);
-                    Some(inner)
-                }
-                // bf16 does not hold all numbers above 256.
-                Op::Cast(to) if !matches!(to, DType::Bool | DType::BF16) => arg(0),
-                Op::Unary(UnaryOp::Neg) => Some(zero.minus(&arg(0)?)),
-                Op::Binary(BinaryOp::Sub) => Some(arg(0)?.minus(&arg(1)?)),
-                Op::Binary(BinaryOp::Add) => Some(arg(0)?.minus(&zero.minus(&arg(1)?))),
-                _ => None,
+    let ty = &egraph[class].data.ty;
+    let whole = || (ty.dtype == DType::I32).then(|| Linear::one(Part::Value(class)));
+    // What has no axis is the same for all: there is nothing to gain from how it is made.
+    if ty.axes.is_empty() {
+        return whole();
+    }
+    let sum = terms(egraph, class).find_map(|(op, term)| {
+        let arg = |i: usize| linear(egraph, egraph.find(term.args[i]), depth);
+        match op {
+            Op::Iota(axis) => Some(Linear::one(Part::Iota(*axis))),
+            Op::Rename { from, to } => {
+                let mut inner = arg(0)?;
+                let alone = |part: &Part| matches!(part, Part::Iota(_)) || part.axes(egraph).is_empty();
+                let renamed = |part: Part| if part == Part::Iota(*from) { Part::Iota(*to) } else { part };
+                inner.parts.iter_mut().for_each(|(part, _)| *part = renamed(*part));
+                inner.parts.iter().all(|(part, _)| alone(part)).then_some(inner)
             }
-        })
-    })
+            // bf16 does not hold all numbers above 256.
+            Op::Cast(to) if !matches!(to, DType::Bool | DType::BF16) => arg(0),
+            Op::Unary(UnaryOp::Neg) => Some(Linear::default().minus(&arg(0)?)),
+            Op::Binary(BinaryOp::Sub) => Some(arg(0)?.minus(&arg(1)?)),
+            Op::Binary(BinaryOp::Add) => Some(arg(0)?.minus(&Linear::default().minus(&arg(1)?))),
+            _ => None,
+        }
+    });
+    sum.or_else(whole)
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! exchange             give each member its piece, packed · take one from each            all-gather, all-to-all, small sums
+//! … of one source      give one member the piece · take one from another                   shift
 //! … of large sums      give each member its share of the elements · combine the own share · give it to all · take the others'
 //! rows                 give each member numbers and rows · take the same
 //! ```
@@ -9,9 +10,9 @@
 use super::frame::Kind;
 use super::office::Office;
 use crate::comm::groups::{self, Group};
-use crate::comm::{CommError, Pieces, Rows, SHARED_OUT, Transport, pieces, share};
+use crate::comm::{CommError, Pieces, Rows, SHARED_OUT, Take, Transport, pieces, share};
 use crate::pool::Pool;
-use forebay_plan::{Plan, ReduceOp};
+use forebay_plan::Plan;
 use std::sync::Arc;
 
 /// One rank's end.
@@ -109,20 +110,26 @@ impl Transport for Link {
         group: &[u32],
         x: &Pieces,
         out: &Pieces,
-        reduce: Option<ReduceOp>,
+        take: Take,
         pool: &Pool,
     ) -> Result<(), CommError> {
         self.office.watch.check()?;
         let round = Round::new(&self.office, &self.groups, group);
         let (me, members, elements) = (round.me(), round.members(), out.elements());
         let all = (0, elements);
-        let Some(op) = reduce else {
+        let op = match take {
             // SAFETY: the caller's contract: pieces lie in this rank's memory, and only this rank touches it.
-            unsafe {
+            Take::Each => unsafe {
                 round.others().for_each(|member| round.give(member, (x, member), all));
                 pieces::copy(x, me, out, me, all);
                 return round.others().try_for_each(|member| round.place(member, (out, member), all));
-            }
+            },
+            // SAFETY: as above.
+            Take::Shifted(by) => unsafe {
+                round.give((me + by) % members, (x, 0), all);
+                return round.place((me + members - by) % members, (out, 0), all);
+            },
+            Take::Combined(op) => op,
         };
         let shared_out = x.step == 0 && members > 1 && elements >= SHARED_OUT;
         let part = |member: usize| if shared_out { share(elements, member, members) } else { all };

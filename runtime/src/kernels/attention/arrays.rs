@@ -3,7 +3,7 @@
 use super::super::{Buf, PrepareCx, PrepareError, ensure};
 use super::{KEYS, QUERIES, wide_bytes};
 use forebay_plan::verify::MAX_PAIRS;
-use forebay_plan::{AttentionInputs, DType, View};
+use forebay_plan::{AttentionInputs, DType, Marks, View};
 
 /// The dimensions of the batch, in the order in which problems are numbered.
 #[derive(Clone, Debug)]
@@ -112,8 +112,8 @@ pub(super) struct Inputs {
     /// Of queries and keys.
     pub documents: Option<[Array; 2]>,
     pub sink: Option<Array>,
-    /// The position of the first query.
-    pub start: Option<Array>,
+    /// Of queries and keys, where both do not count from 0.
+    pub positions: Option<[Array; 2]>,
 }
 
 impl Inputs {
@@ -126,13 +126,12 @@ impl Inputs {
         let pair = |p: &forebay_plan::ScorePair| {
             Ok(Pair { size: p.size as usize, q: array(&p.q, "queries")?, k: array(&p.k, "keys")? })
         };
-        let documents = match &k.documents {
-            Some(d) => Some([
-                batch.array(&d.queries, DType::I32, cx, "documents")?,
-                batch.array(&d.keys, DType::I32, cx, "documents")?,
-            ]),
-            None => None,
+        let marks = |of: &Option<Marks>, what: &str| {
+            let array = |view: &View| batch.array(view, DType::I32, cx, what);
+            let pair = |of: &Marks| Ok([array(&of.queries)?, array(&of.keys)?]);
+            of.as_ref().map(pair).transpose()
         };
+        let (documents, positions) = (marks(&k.documents, "documents")?, marks(&k.positions, "positions")?);
         Ok(Inputs {
             dtype: k.dtype,
             queries: k.queries as usize,
@@ -145,7 +144,7 @@ impl Inputs {
             window: k.window.min(1 << 32) as usize,
             documents,
             sink: k.sink.as_ref().map(|s| array(s, "the sink")).transpose()?,
-            start: k.start.as_ref().map(|s| batch.array(s, DType::I32, cx, "the first position")).transpose()?,
+            positions,
             batch,
         })
     }
@@ -166,11 +165,11 @@ impl Inputs {
         positions.saturating_mul(self.score_size() + self.value_size)
     }
 
-    /// The blocks of keys that queries `first..end` may see, the first of all being at position `start`.
-    pub fn key_blocks(&self, start: i64, first: usize, end: usize) -> std::ops::Range<usize> {
-        let key = |position: i64| position.clamp(0, self.keys as i64) as usize;
-        let visible = if self.causal { key(start + end as i64) } else { self.keys };
-        let passed = if self.window > 0 { key(start + first as i64 + 1 - self.window as i64) } else { 0 };
+    /// The blocks of keys that queries `first..end` may see; all of them, where positions are given.
+    pub fn key_blocks(&self, first: usize, end: usize) -> std::ops::Range<usize> {
+        let counted = self.positions.is_none();
+        let visible = if self.causal && counted { end.min(self.keys) } else { self.keys };
+        let passed = if self.window > 0 && counted { (first + 1).saturating_sub(self.window) } else { 0 };
         passed.min(visible) / KEYS..visible.div_ceil(KEYS)
     }
 

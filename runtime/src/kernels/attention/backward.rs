@@ -58,7 +58,8 @@ struct Places {
     gradients: usize,
     lse: usize,
     delta: usize,
-    documents: usize,
+    /// Documents and positions of a block of queries.
+    marks: [usize; 2],
     room: Room,
 }
 
@@ -97,7 +98,7 @@ impl Places {
             gradients: room.take(KEYS * QUERIES),
             lse: room.take(QUERIES),
             delta: room.take(QUERIES),
-            documents: room.take(QUERIES),
+            marks: [room.take(QUERIES), room.take(QUERIES)],
             room,
         }
     }
@@ -195,8 +196,7 @@ impl Backward {
         slot: usize,
     ) {
         let (i, places) = (&self.inputs, &self.places);
-        // SAFETY: the caller's contract.
-        let seen = i.key_blocks(unsafe { problem.start() }, 0, i.queries);
+        let seen = i.key_blocks(0, i.queries);
         let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
         let mut sink = S::T::ZERO;
         // SAFETY: the caller's contract; the workspace has room for all places.
@@ -284,14 +284,13 @@ impl Backward {
                 let d_q = at(places.pairs[p].d_q);
                 std::slice::from_raw_parts_mut(d_q, queries * pair.size).fill(S::T::ZERO);
             }
-            let documents = problem.documents(first, queries, places.documents);
+            let marked = problem.marks(first, queries, places.marks);
             let state = Gradients { scores, gradients, lse: at(places.lse), delta: at(places.delta) };
-            let start = problem.start();
-            for number in i.key_blocks(start, first, first + queries) {
-                let block = Block::new(i, number, start + first as i64, queries);
+            for number in i.key_blocks(first, first + queries) {
+                let Some(block) = Block::new(i, number, first, queries, &marked) else { continue };
                 problem.scores::<S>(&block, keys, |p| places.pairs[p].q[1], places.scores);
                 transposed::<S>(&block, values, i.value_size, at(places.d_out[1]), gradients, false);
-                let pass = softmax::Backward { block: &block, documents: documents.as_ref(), gradients: state };
+                let pass = softmax::Backward { block: &block, gradients: state };
                 pass.run::<S>();
                 if self.d_v.is_some() {
                     add_to_keys::<S>(&block, scores, d_out, [queries, i.value_size], at(places.d_v));

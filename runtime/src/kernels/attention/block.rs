@@ -1,6 +1,7 @@
 //! Which scores of a block are visible.
 
 use super::arrays::Inputs;
+use super::marks::{Marked, Marks};
 use super::{KEYS, LANES, QUERIES};
 use std::ops::Range;
 
@@ -14,30 +15,64 @@ pub(super) struct Block {
     pub key: usize,
     /// Keys; the last block of all may have fewer than [`KEYS`].
     pub keys: usize,
-    /// The position of the first query.
-    query: i64,
+    /// The first query.
+    query: usize,
     /// Queries, and up to a multiple of [`LANES`] more that do not exist.
     width: usize,
+    /// Do positions count along queries and keys, so that a mask is a matter of their numbers?
     causal: bool,
     window: usize,
     /// Is there anything in it that may not be visible?
     pub masked: bool,
     /// For each group of keys the queries that may see one of them, in steps of [`LANES`].
     seen: [(usize, usize); GROUPS],
+    /// Where documents have to be compared.
+    pub documents: Option<Marks>,
+    /// Where positions have to be compared.
+    pub positions: Option<Marks>,
+    /// The least and the largest distance at which a query sees a key.
+    pub distances: (i64, i64),
 }
 
 impl Block {
-    /// The block of so many queries, of which the first is at position `query`, and of keys number `number`.
-    pub fn new(inputs: &Inputs, number: usize, query: i64, queries: usize) -> Block {
+    /// The block of so many queries from `query` on and of keys number `number`; nothing, if no position of the ones may be seen from the others.
+    ///
+    /// # Safety
+    /// The marks are those of the queries and of all keys.
+    pub unsafe fn new(inputs: &Inputs, number: usize, query: usize, queries: usize, marked: &Marked) -> Option<Block> {
         let key = number * KEYS;
         let keys = (inputs.keys - key).min(KEYS);
         let width = queries.next_multiple_of(LANES);
-        let (causal, window) = (inputs.causal, inputs.window);
-        let mut block = Block { key, keys, query, width, causal, window, masked: false, seen: [(0, width); GROUPS] };
+        let counted = marked.positions.is_none();
+        let (causal, window) = (inputs.causal && counted, if counted { inputs.window } else { 0 });
+        let least = if inputs.causal { 0 } else { i64::MIN };
+        let most = if inputs.window > 0 { inputs.window as i64 - 1 } else { i64::MAX };
+        let mut positions = None;
+        if let Some(marks) = marked.positions {
+            // SAFETY: the caller's contract.
+            let here = unsafe { marks.distances(key..key + keys) };
+            if here.1 < least || here.0 > most {
+                return None;
+            }
+            positions = Some(marks).filter(|_| here.0 < least || here.1 > most);
+        }
+        let mut block = Block {
+            key,
+            keys,
+            query,
+            width,
+            causal,
+            window,
+            masked: false,
+            seen: [(0, width); GROUPS],
+            documents: marked.documents,
+            positions,
+            distances: (least, most),
+        };
         let first = block.visible(keys - 1).0;
         let end = block.visible(0).1;
         let cut = first > 0 || end < queries as i32;
-        block.masked = cut || inputs.documents.is_some();
+        block.masked = cut || block.documents.is_some() || block.positions.is_some();
         if cut {
             for group in 0..keys.div_ceil(LANES) {
                 let last = ((group + 1) * LANES).min(keys) - 1;
@@ -46,16 +81,16 @@ impl Block {
                 block.seen[group] = (first.min(end), end);
             }
         }
-        block
+        Some(block)
     }
 
-    /// The queries that may see a key of the block: `first..end`, documents aside.
+    /// The queries that may see a key of the block: `first..end`, what marks say aside.
     #[inline(always)]
     pub fn visible(&self, key: usize) -> (i32, i32) {
-        let key = (self.key + key) as i64;
-        let from = |position: i64| (position - self.query).clamp(0, QUERIES as i64) as i32;
+        let key = self.key + key;
+        let from = |position: usize| position.saturating_sub(self.query).min(QUERIES) as i32;
         let first = if self.causal { from(key) } else { 0 };
-        let end = if self.window > 0 { from(key + self.window as i64) } else { QUERIES as i32 };
+        let end = if self.window > 0 { from(key + self.window) } else { QUERIES as i32 };
         (first, end)
     }
 

@@ -35,7 +35,8 @@ struct Places {
     most: usize,
     sum: usize,
     factor: usize,
-    documents: usize,
+    /// Documents and positions of a block of queries.
+    marks: [usize; 2],
     room: Room,
 }
 
@@ -55,7 +56,7 @@ impl Places {
             most: room.take(QUERIES),
             sum: room.take(QUERIES),
             factor: room.take(QUERIES),
-            documents: room.take(QUERIES),
+            marks: [room.take(QUERIES), room.take(QUERIES)],
             room,
         }
     }
@@ -111,10 +112,8 @@ impl Forward {
     /// Some blocks of queries of a problem.
     unsafe fn blocks<S: Simd<T: Wide>, X: Source<S::T>>(&self, problem: &Problem<S::T>, blocks: Range<usize>) {
         let (i, places) = (&self.inputs, &self.places);
-        // SAFETY: the caller's contract.
-        let start = unsafe { problem.start() };
         // Keys that none of them sees are not copied either.
-        let seen = i.key_blocks(start, blocks.start * QUERIES, (blocks.end * QUERIES).min(i.queries));
+        let seen = i.key_blocks(blocks.start * QUERIES, (blocks.end * QUERIES).min(i.queries));
         let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
         // SAFETY: the caller's contract; the workspace has room for all places.
         unsafe {
@@ -126,13 +125,13 @@ impl Forward {
             for first in blocks.map(|block| block * QUERIES) {
                 let queries = (i.queries - first).min(QUERIES);
                 problem.turn_queries::<S, X>(first, queries, |p| places.pairs[p][1]);
-                let documents = problem.documents(first, queries, places.documents);
+                let marked = problem.marks(first, queries, places.marks);
                 self.start::<S::T, X>(problem, &running);
                 std::slice::from_raw_parts_mut(out, queries * i.value_size).fill(S::T::ZERO);
-                for number in i.key_blocks(start, first, first + queries) {
-                    let block = Block::new(i, number, start + first as i64, queries);
+                for number in i.key_blocks(first, first + queries) {
+                    let Some(block) = Block::new(i, number, first, queries, &marked) else { continue };
                     problem.scores::<S>(&block, &keys, |p| places.pairs[p][1], places.scores);
-                    let pass = softmax::Forward { scores, block: &block, documents: documents.as_ref(), running };
+                    let pass = softmax::Forward { scores, block: &block, running };
                     pass.run::<S>();
                     rows::scale_rows(self.cpu, out, queries, i.value_size, running.factor);
                     add_to_queries::<S>(&block, scores, values, [queries, i.value_size], out);

@@ -24,6 +24,7 @@ mod arrays;
 mod backward;
 mod block;
 mod forward;
+mod marks;
 mod problem;
 mod product;
 mod rows;

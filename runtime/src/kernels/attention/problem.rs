@@ -5,7 +5,8 @@ use super::arrays::{Array, Inputs};
 use super::block::Block;
 use super::product::{Product, Rows};
 use super::rows::{self, Strided};
-use super::softmax::{DocumentsHere, Wide};
+use super::marks::{Marked, Marks};
+use super::softmax::Wide;
 use crate::kernels::KernelCx;
 use crate::kernels::cpu::Cpu;
 use crate::kernels::matmul::tile::{Simd, Source};
@@ -95,24 +96,23 @@ impl<T: Wide> Problem<'_, T> {
         }
     }
 
-    /// The position of the first query.
-    pub unsafe fn start(&self) -> i64 {
-        // SAFETY: the caller's contract.
-        self.inputs.start.as_ref().map_or(0, |start| unsafe { *self.part::<i32>(start).at }.into())
-    }
-
-    /// The documents of a block of queries, copied side by side, and of all keys.
-    pub unsafe fn documents(&self, first: usize, queries: usize, place: usize) -> Option<DocumentsHere> {
-        let [of_queries, of_keys] = self.inputs.documents.as_ref()?;
-        // SAFETY: the caller's contract; the place has room for `QUERIES` elements that are not smaller.
-        unsafe {
-            let (from, keys) = (self.part::<i32>(of_queries).from(first), self.part::<i32>(of_keys));
-            let to = self.space.add(place).cast::<i32>();
-            for t in 0..QUERIES {
-                *to.add(t) = if t < queries { *from.at.add(t * from.row) } else { 0 };
+    /// The documents and the positions of a block of queries, copied side by side, and of all keys.
+    pub unsafe fn marks(&self, first: usize, queries: usize, places: [usize; 2]) -> Marked {
+        let here = |of: &Option<[Array; 2]>, place: usize| {
+            let [of_queries, of_keys] = of.as_ref()?;
+            // SAFETY: the caller's contract; the place has room for `QUERIES` elements that are not smaller.
+            unsafe {
+                let (from, keys) = (self.part::<i32>(of_queries).from(first), self.part::<i32>(of_keys));
+                let to = self.space.add(place).cast::<i32>();
+                for t in 0..QUERIES {
+                    // What does not exist is like the last one: it makes nothing visible.
+                    *to.add(t) = *from.at.add(t.min(queries - 1) * from.row);
+                }
+                Some(Marks { queries: to, keys: keys.at, stride: keys.row })
             }
-            Some(DocumentsHere { queries: to, keys: keys.at, stride: keys.row })
-        }
+        };
+        let i = self.inputs;
+        Marked { documents: here(&i.documents, places[0]), positions: here(&i.positions, places[1]) }
     }
 }
 

@@ -92,38 +92,28 @@ fn exp(x: f32, fused: bool) -> f32 {
     if vanishes { 0.0 } else { y }
 }
 
-/// Documents of a block of queries, and of all keys.
-#[derive(Clone, Copy)]
-pub(super) struct DocumentsHere {
-    /// [`QUERIES`] of them.
-    pub queries: *const i32,
-    pub keys: *const i32,
-    /// From one key to the next.
-    pub stride: usize,
-}
-
 /// Puts another value where a query does not see a key.
 #[inline(always)]
-unsafe fn hide<T: Wide>(
-    x: &mut [T; LANES],
-    block: &Block,
-    documents: Option<&DocumentsHere>,
-    (key, first): (usize, usize),
-    hidden: T,
-) {
+unsafe fn hide<T: Wide>(x: &mut [T; LANES], block: &Block, (key, first): (usize, usize), hidden: T) {
     let (start, end) = block.visible(key);
     let (start, end) = (start - first as i32, end - first as i32);
     for (i, x) in (0..).zip(x.iter_mut()) {
         *x = if (i >= start) & (i < end) { *x } else { hidden };
     }
-    if let Some(documents) = documents {
-        // SAFETY: there is a document for each key and each of `QUERIES` queries.
-        let (key, of) = unsafe {
-            let key = *documents.keys.add((block.key + key) * documents.stride);
-            (key, *documents.queries.add(first).cast::<[i32; LANES]>())
-        };
+    if let Some(documents) = &block.documents {
+        // SAFETY: the caller's contract; there are marks for each key and each of `QUERIES` queries.
+        let (key, of) = unsafe { (documents.of_key(block.key + key), load(documents.queries.add(first))) };
         for (x, of) in x.iter_mut().zip(of) {
             *x = if of == key { *x } else { hidden };
+        }
+    }
+    if let Some(positions) = &block.positions {
+        // SAFETY: as above.
+        let (key, of) = unsafe { (positions.of_key(block.key + key), load(positions.queries.add(first))) };
+        let (least, most) = block.distances;
+        for (x, of) in x.iter_mut().zip(of) {
+            let distance = i64::from(of) - i64::from(key);
+            *x = if (distance >= least) & (distance <= most) { *x } else { hidden };
         }
     }
 }
@@ -158,7 +148,7 @@ fn finite<T: Wide>(most: T) -> T {
 
 #[inline(always)]
 unsafe fn forward_body<S: Simd<T: Wide>>(pass: &Forward<S::T>) {
-    let &Forward { scores, block, documents, running } = pass;
+    let &Forward { scores, block, running } = pass;
     for first in block.groups() {
         // SAFETY: the caller's contract; rows of scores have `QUERIES` elements.
         unsafe {
@@ -174,7 +164,7 @@ unsafe fn forward_body<S: Simd<T: Wide>>(pass: &Forward<S::T>) {
             for key in keys.clone() {
                 let mut x = load(at(key));
                 if block.masked {
-                    hide(&mut x, block, documents, (key, first), S::T::LEAST);
+                    hide(&mut x, block, (key, first), S::T::LEAST);
                     save(at(key), x);
                 }
                 for (most, x) in most.iter_mut().zip(x) {
@@ -202,12 +192,11 @@ unsafe fn forward_body<S: Simd<T: Wide>>(pass: &Forward<S::T>) {
 
 /// Makes scores exponentials relative to the largest so far, and brings the state up to date. Scores of queries that do not exist may be any numbers.
 ///
-/// Its contract: `scores` has a row of [`QUERIES`] for each key of the block, the state as many, documents are there if given.
+/// Its contract: `scores` has a row of [`QUERIES`] for each key of the block, the state as many; the block's marks are there.
 #[derive(Clone, Copy)]
 pub(super) struct Forward<'a, T> {
     pub scores: *mut T,
     pub block: &'a Block,
-    pub documents: Option<&'a DocumentsHere>,
     pub running: Running<T>,
 }
 
@@ -267,7 +256,7 @@ pub(super) struct Gradients<T> {
 
 #[inline(always)]
 unsafe fn backward_body<S: Simd<T: Wide>>(pass: &Backward<S::T>) {
-    let &Backward { block, documents, gradients: g } = pass;
+    let &Backward { block, gradients: g } = pass;
     for first in block.groups() {
         // SAFETY: the caller's contract; rows have `QUERIES` elements.
         unsafe {
@@ -278,8 +267,8 @@ unsafe fn backward_body<S: Simd<T: Wide>>(pass: &Backward<S::T>) {
                 let (mut p, mut d) = (load(g.scores.add(at)), load(g.gradients.add(at)));
                 (0..LANES).for_each(|i| p[i] = p[i].minus(lse[i]).exp(S::FUSED));
                 if block.masked {
-                    hide(&mut p, block, documents, (key, first), S::T::ZERO);
-                    hide(&mut d, block, documents, (key, first), S::T::ZERO);
+                    hide(&mut p, block, (key, first), S::T::ZERO);
+                    hide(&mut d, block, (key, first), S::T::ZERO);
                 }
                 (0..LANES).for_each(|i| d[i] = p[i].times(d[i].minus(delta[i])));
                 save(g.scores.add(at), p);
@@ -291,11 +280,10 @@ unsafe fn backward_body<S: Simd<T: Wide>>(pass: &Backward<S::T>) {
 
 /// Makes scores p, and gradients of p those of scores.
 ///
-/// Its contract: the arrays have a row of [`QUERIES`] for each key of the block, documents are there if given.
+/// Its contract: the arrays have a row of [`QUERIES`] for each key of the block; the block's marks are there.
 #[derive(Clone, Copy)]
 pub(super) struct Backward<'a, T> {
     pub block: &'a Block,
-    pub documents: Option<&'a DocumentsHere>,
     pub gradients: Gradients<T>,
 }
 

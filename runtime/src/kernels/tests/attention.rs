@@ -2,7 +2,7 @@
 
 use crate::kernels::Cpu;
 use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
-use forebay_plan::{Attention, AttentionBackward, AttentionInputs, DType, Documents, Kernel, ScorePair, View};
+use forebay_plan::{Attention, AttentionBackward, AttentionInputs, DType, Kernel, Marks, ScorePair, View};
 
 /// What a problem has besides its sizes.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,8 @@ struct Shape {
     window: usize,
     documents: bool,
     /// The position of the first query, when it is not 0.
-    start: Option<i64>,
+    /// Of queries and keys.
+    positions: Option<[Vec<i64>; 2]>,
     sink: bool,
     /// For each pair, then for the values: dimensions of the batch that the array of keys lacks.
     lacks: Vec<Vec<bool>>,
@@ -85,12 +86,15 @@ impl Case {
                 let numbers: Vec<f64> = (0..elements).map(|_| rng.below(3) as f64).collect();
                 View { buffer: memory.add(DType::I32, &numbers), offset: 0, strides }
             };
-            Documents { queries: ids(rng, queries), keys: ids(rng, keys) }
+            Marks { queries: ids(rng, queries), keys: ids(rng, keys) }
         });
-        let start = shape.start.map(|start| View {
-            buffer: memory.add(DType::I32, &[start as f64]),
-            offset: 0,
-            strides: vec![0; shape.batch.len()],
+        let positions = shape.positions.as_ref().map(|positions| {
+            let [queries, keys] = positions.each_ref().map(|of| {
+                let numbers: Vec<f64> = of.iter().map(|p| *p as f64).collect();
+                let strides = [vec![0; shape.batch.len()], vec![1]].concat();
+                View { buffer: memory.add(DType::I32, &numbers), offset: 0, strides }
+            });
+            Marks { queries, keys }
         });
         let inputs = AttentionInputs {
             dtype,
@@ -104,7 +108,7 @@ impl Case {
             causal: shape.causal,
             window: shape.window as u64,
             documents,
-            start,
+            positions,
             sink,
         };
         let forward = Attention { inputs: inputs.clone(), out: out.clone(), lse: lse.clone() };
@@ -158,7 +162,7 @@ fn naive(case: &Case) -> Want {
         for t in 0..shape.queries {
             let visible = |u: usize| {
                 let same = documents.as_ref().is_none_or(|(d, q, k)| at(q, &d.queries, &[t]) == at(k, &d.keys, &[u]));
-                let back = shape.start.unwrap_or(0) + t as i64 - u as i64;
+                let back = shape.positions.as_ref().map_or(t as i64 - u as i64, |[of, keys]| of[t] - keys[u]);
                 (!shape.causal || back >= 0) && (shape.window == 0 || back < shape.window as i64) && same
             };
             let score = |u: usize| {
@@ -251,6 +255,13 @@ fn run(case: &Case) {
     }
 }
 
+/// Positions that count up from a few first ones, as those of ranks that share a row do.
+fn runs(rng: &mut Rng, n: usize, room: usize) -> Vec<i64> {
+    let length = n.div_ceil(1 + rng.below(3));
+    let firsts: Vec<i64> = (0..n.div_ceil(length)).map(|_| rng.below(2 * room) as i64 - room as i64 / 2).collect();
+    (0..n).map(|i| firsts[i / length] + (i % length) as i64).collect()
+}
+
 fn random_shape(rng: &mut Rng) -> Shape {
     let batch: Vec<usize> = (0..rng.below(4)).map(|_| rng.pick(&[1, 2, 3])).collect();
     let positions = [1, 1, 2, 3, 7, 13, 16, 17, 31, 47, 48, 49, 61, 64, 65, 97];
@@ -269,7 +280,7 @@ fn random_shape(rng: &mut Rng) -> Shape {
         causal: rng.below(3) > 0,
         window: if rng.below(3) == 0 { 1 + rng.below(40) } else { 0 },
         documents: rng.below(4) == 0,
-        start: (rng.below(3) == 0).then(|| rng.below(2 * keys + 40) as i64 - queries as i64 - 10),
+        positions: (rng.below(3) == 0).then(|| [queries, keys].map(|n| runs(rng, n, queries + keys))),
         sink: rng.below(3) == 0,
         lacks: (0..=sizes.len()).map(|_| lack(rng, 3)).collect(),
         queries_lack: lack(rng, 10),
