@@ -10,7 +10,7 @@ use common::{Example, examples};
 use forebay_ir::DType;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 31] = [
+const STRATEGIES: [&str; 36] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
@@ -31,6 +31,11 @@ const STRATEGIES: [&str; 31] = [
     "dp=2,tp=2,etp=2,ep=2,micro=2,zero=1",
     "cp=2,micro=4",
     "cp=2,cp_algo=gather,micro=4",
+    "cp=2,cp_algo=ring,micro=4",
+    "cp=4,cp_algo=ring,micro=4",
+    "dp=2,cp=2,cp_algo=ring,tp=2,ep=4,micro=2,zero=1",
+    "cp=4,cp_algo=hybrid,micro=4",
+    "pp=2,schedule=zb-h1,cp=4,cp_algo=hybrid,tp=2,ep=2,micro=4",
     "dp=2,cp=2,tp=2,ep=4,micro=2,zero=1",
     "cp=2,tp=2,etp=2,ep=2,micro=4",
     "pp=2,micro=4",
@@ -165,6 +170,7 @@ fn ranks_together_stay_close_in_f32() {
     for (name, text) in [
         ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1"),
         ("gpt-oss-120b", "cp=2,ep=2,micro=4"),
+        ("packed-docs", "cp=4,cp_algo=ring,micro=4"),
         ("packed-docs", "dp=2,pp=2,micro=2"),
     ] {
         let example = Example::named(name);

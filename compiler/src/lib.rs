@@ -11,6 +11,7 @@ pub mod optimizer;
 pub mod overlap;
 pub mod pipeline;
 pub mod rewrite;
+pub mod ring;
 pub mod schedule;
 pub mod shard;
 pub mod simplify;

@@ -14,6 +14,7 @@ use crate::memory::Recompute;
 use crate::optimizer::{self, Optimizer};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
+use crate::ring;
 use crate::shard::{Dense, ShardedModel, StrategyError};
 use crate::simplify::simplify;
 use forebay_dsl::model::CheckedModel;
@@ -89,7 +90,7 @@ impl<'a> Scheduler<'a> {
     ) -> Result<plan::Phase, StrategyError> {
         let (flow, segments) = match self.differentiated.take() {
             Some(known) => known,
-            None => self.differentiate(&sharded.model)?,
+            None => self.differentiate(sharded)?,
         };
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward));
@@ -145,11 +146,13 @@ impl<'a> Scheduler<'a> {
         Ok(phase)
     }
 
-    fn differentiate(&self, model: &CheckedModel) -> Result<(Flow, Vec<Differentiated>), StrategyError> {
+    fn differentiate(&self, sharded: &ShardedModel) -> Result<(Flow, Vec<Differentiated>), StrategyError> {
+        let model = &sharded.model;
         let flow = Flow::new(model);
         let segments =
             (0..model.segments.len()).map(|s| differentiated(model, &flow, s, self.rewriting, self.recompute));
-        let segments: Vec<Differentiated> = segments.collect();
+        let mut segments: Vec<Differentiated> = segments.collect();
+        segments.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
         let graphs: Vec<&Graph> = segments.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
         if let Some(name) = self.recompute.unknown(&graphs).first() {
             let saved = segments.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved));
@@ -181,6 +184,7 @@ impl<'a> Scheduler<'a> {
             let mut graph = restrict(&s.forward, roles);
             simplify(&mut graph);
             let (mut graph, _) = rewrite::rewrite(&graph, rewriting);
+            ring::travel(&mut graph, &sharded.mesh.ring());
             graph.drop_unused_inputs();
             graph
         };
