@@ -203,7 +203,12 @@ fn attention_of_unusual_axes() {
     };
     let none = "documents 0, sink 0, positions 0";
     let keys = "  param %k : f64[u, h, d]\n  param %v : f64[u, h, e]\n";
-    attention(&format!("{keys}  param %s : f64[h, t]"), "%q, %k, %v, %s", "documents 0, sink 1, positions 0", "h, t, e");
+    attention(
+        &format!("{keys}  param %s : f64[h, t]"),
+        "%q, %k, %v, %s",
+        "documents 0, sink 1, positions 0",
+        "h, t, e",
+    );
     attention("  param %k : f64[t, u, h, d]\n  param %v : f64[u, h, e]", "%q, %k, %v", none, "h, t, e");
     attention("  param %k : f64[u, h, d]\n  param %v : f64[u, h, d, e]", "%q, %k, %v", none, "h, t, d, e");
     attention("  param %k : f64[u, h, d]\n  param %v : f64[u, h, e, x]", "%q, %k, %v", none, "h, t, e, x");
@@ -212,7 +217,12 @@ fn attention_of_unusual_axes() {
     // Positions that buffers say; the sink is for queries that see no key.
     let positions = format!("{keys}  param %s : f64[h]\n  data %a : i32[t]\n  data %b : i32[u]");
     attention(&positions, "%q, %k, %v, %s, %a, %b", "documents 0, sink 1, positions 1", "h, t, e");
-    attention(&format!("{keys}  param %s : f64[h, x]"), "%q, %k, %v, %s", "documents 0, sink 1, positions 0", "h, t, x, e");
+    attention(
+        &format!("{keys}  param %s : f64[h, x]"),
+        "%q, %k, %v, %s",
+        "documents 0, sink 1, positions 0",
+        "h, t, x, e",
+    );
 }
 
 /// A few, always the same; or many, new ones each time, with `FOREBAY_TEST_ALL=1`.

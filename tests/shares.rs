@@ -23,7 +23,7 @@ const SEQ: u64 = 16;
 const F32: u64 = 4;
 
 /// `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 14] = [
+const STRATEGIES: [&str; 16] = [
     "micro=4",
     "dp=2,micro=2",
     "dp=4,micro=1,zero=1",
@@ -36,6 +36,8 @@ const STRATEGIES: [&str; 14] = [
     "dp=2,tp=2,ep=4,micro=2,zero=1",
     "cp=2,micro=4",
     "cp=2,cp_algo=gather,micro=4",
+    "cp=4,cp_algo=ring,micro=4",
+    "cp=4,cp_algo=hybrid,tp=2,micro=4",
     "dp=2,cp=2,tp=2,ep=4,micro=2,zero=1",
     "pp=2,tp=2,ep=2,micro=4",
 ];
@@ -96,9 +98,12 @@ fn class(name: &str) -> Class {
 
 /// The plan of an example at reduced size, every product as a kernel of its own.
 fn plan(example: &Example, text: &str) -> Plan {
+    plan_with(example, text, rewrite::Options { selection: Selection::Off, ..rewrite::Options::default() })
+}
+
+fn plan_with(example: &Example, text: &str, rewrite: rewrite::Options) -> Plan {
     let strategy = Strategy::parse(text).unwrap();
     let micro_batches = strategy.micro.unwrap();
-    let rewrite = rewrite::Options { selection: Selection::Off, ..rewrite::Options::default() };
     let overrides = example.reduced_to(ROWS as i64, SEQ as i64);
     let options = CompileOptions { micro_batches, strategy, rewrite, ..options(DType::F32, overrides) };
     compile(&example.models(&options), &options).unwrap_or_else(|e| panic!("{} {text}: {e}", example.name))
@@ -285,7 +290,6 @@ fn layers_send_what_the_papers_say() {
     let (layers, h, k) = (constant("layers"), constant("d"), constant("topk"));
     for text in STRATEGIES {
         let (plan, d) = (plan(&example, text), Degrees::new(text));
-        let gathers_keys = text.contains("cp_algo=gather");
         let all =
             |of: &dyn Fn(&str, &Kernel) -> bool| plan.roles.iter().map(|role| sent_by(&plan, role, of)).sum::<u64>();
         let forward = |name: &str| name.starts_with("train.layers.forward");
@@ -295,12 +299,14 @@ fn layers_send_what_the_papers_say() {
         let positions = SEQ / d.cp;
         // Attention and the shared expert: an all-gather and a reduce-scatter each.
         let tensor = 4 * positions * h * (d.tp - 1) / d.tp;
-        // Queries, keys, values and results for heads and back; or keys and values of all positions.
-        let context = if gathers_keys {
-            2 * positions * (h / d.tp) * (d.cp - 1)
-        } else {
-            4 * positions * (h / d.tp) * (d.cp - 1) / d.cp
+        // Queries, keys, values and results for heads and back; or keys and values of all positions, at once or one part after another.
+        let (rings, heads) = match text.split("cp_algo=").nth(1).and_then(|rest| rest.split(',').next()) {
+            Some("hybrid") => (2, d.cp / 2),
+            Some(_) => (d.cp, 1),
+            None => (1, d.cp),
         };
+        let part = positions * (h / d.tp);
+        let context = 4 * part * (heads - 1) / heads + 2 * part * (rings - 1);
         // Ranks that share an expert's width all have its rows. With etp = tp these are whole already for the shared expert, and the terms of both are
         // added before they are scattered; only the experts' shares are gathered besides.
         assert!(d.etp == 1 || d.etp == d.tp, "{text}");
@@ -309,6 +315,30 @@ fn layers_send_what_the_papers_say() {
         // There and back, forward and backward.
         let tokens = positions * d.etp / d.tp;
         assert_eq!(rows, 4 * times * k * tokens * h * (d.ep - 1) / d.ep, "{text}: rows of experts");
+    }
+}
+
+/// Round a ring of n ranks a part of the keys and values goes n - 1 times forward, as often again backward, and its gradients n times.
+#[test]
+fn keys_go_round_once() {
+    let example = Example::named("tiny-moe");
+    for (text, rings, heads) in [("cp=4,cp_algo=ring,micro=4", 4, 1), ("cp=4,cp_algo=hybrid,tp=2,micro=4", 2, 2)] {
+        let plan = plan_with(&example, text, rewrite::Options::default());
+        let d = Degrees::new(text);
+        let part = 2 * SEQ / d.cp * (64 / d.tp) * F32;
+        let calls = 2 * d.micro;
+        for (pass, rounds) in [("forward", rings - 1), ("backward", 2 * rings - 1)] {
+            let own = |name: &str| name.starts_with(&format!("train.layers.{pass}"));
+            let travels = |kernel: &Kernel| matches!(kernel, Kernel::Exchange(x) if x.kind() == ExchangeKind::Shift);
+            let have = sent_by(&plan, &plan.roles[0], |name, kernel| own(name) && travels(kernel));
+            assert_eq!(have, calls * part * rounds, "{text} {pass}");
+            let gathers = |kernel: &Kernel| match kernel {
+                Kernel::Exchange(x) => x.kind() != ExchangeKind::Shift && x.ranks != heads && x.ranks != d.tp,
+                _ => false,
+            };
+            let besides = sent_by(&plan, &plan.roles[0], |name, kernel| own(name) && gathers(kernel));
+            assert_eq!(besides, 0, "{text} {pass}: nothing is gathered besides");
+        }
     }
 }
 

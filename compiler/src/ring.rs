@@ -19,9 +19,7 @@
 
 use crate::autodiff::Differentiated;
 use forebay_ir::fused::AttentionParts;
-use forebay_ir::{
-    AxisId, BinaryOp, Comm, CommKind, DType, Fused, FusedKind, Graph, Op, TypeError, UnaryOp, ValueId,
-};
+use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Fused, FusedKind, Graph, Op, TypeError, UnaryOp, ValueId};
 use rustc_hash::FxHashMap;
 
 /// Lets keys travel in all graphs of a segment, round a ring of these mesh dimensions. No dimensions are no ring.

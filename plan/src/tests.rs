@@ -79,8 +79,9 @@ fn the_checksum_is_fnv_1a_of_what_stands_before_it() {
 fn what_is_no_plan_is_refused() {
     let text = tiny_text();
     let cut = &text[..text.len() / 2];
-    let next = text.replacen("\"version\":5", "\"version\":6,\"later\":[[", 1);
-    let nested = format!("{{\"format\":\"forebay-plan\",\"version\":5,\"model\":{}", "[".repeat(100_000));
+    let next =
+        text.replacen(&format!("\"version\":{VERSION}"), &format!("\"version\":{},\"later\":[[", VERSION + 1), 1);
+    let nested = format!("{{\"format\":\"forebay-plan\",\"version\":{VERSION},\"model\":{}", "[".repeat(100_000));
     let mut no_utf8 = text.clone().into_bytes();
     no_utf8[text.find("made_up").expect("the model's name")] = 0xff;
     let cases: Vec<(&str, Vec<u8>)> = vec![

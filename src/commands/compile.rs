@@ -5,13 +5,13 @@ use crate::failure::Failure;
 use crate::model::{ModelFile, replace_file};
 use crate::output::print;
 use clap::ValueEnum;
-use forebay_compiler::ring::travel_all;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::module::{File, print_forms};
 use forebay_compiler::pipeline::{
     CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, sharded_segments,
 };
 use forebay_compiler::rewrite::rewrite;
+use forebay_compiler::ring::travel_all;
 use forebay_compiler::shard::shard_model;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
@@ -126,8 +126,7 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
     let of_model = |model: &CheckedModel| -> Result<(Vec<_>, Vec<Graph>), Failure> {
         let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
         let step = step.into_iter().map(|g| rewrite(&g, &options.rewrite).0);
-        let sharded =
-            shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
+        let sharded = shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
         let mut segments = fused_segments(&sharded.model, &options.strategy.recompute, &options.rewrite);
         segments.iter_mut().for_each(|(segment, _)| travel_all(segment, &sharded.mesh.ring()));
         Ok((segments, step.collect()))

@@ -55,13 +55,16 @@ fn strategies_that_cannot_be_say_what_can() {
     compile("vpp=2").fails(&["there is one stage"]);
     compile("ep=3,dp=2").fails(&["does not divide the 2 ranks of a stage", "ep can be 1, 2"]);
     compile("etp=4,tp=2,dp=2").fails(&["etp = 4 does not divide tp = 2"]);
+    compile("cp=2,ulysses=2").fails(&["ulysses says how cp_algo = hybrid cuts cp", "add cp_algo=hybrid"]);
+    compile("cp=2,cp_algo=hybrid,ulysses=3").fails(&["ulysses = 3 does not divide cp = 2", "use ulysses = 1, 2"]);
     compile("dp=3").fails(&["a batch of 4 rows is not dp = 3"]);
     for (strategy, part) in [
         ("dp", "`dp` is not `key=value`"),
         ("dp=0", "`dp` is a number of at least 1, not `0`"),
         ("dp=2,dp=2", "`dp` is given twice"),
         ("dpp=2", "did you mean `dp`?"),
-        ("cp_algo=ring", "not supported yet"),
+        ("cp_algo=rings", "`cp_algo` is ulysses, ring, hybrid or gather, not `rings`"),
+        ("ulysses=0", "`ulysses` is a number of at least 1"),
         ("zero=4", "`zero` is 0, 1, 2 or 3"),
         ("no.toml", "cannot read it"),
     ] {

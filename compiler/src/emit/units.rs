@@ -124,10 +124,24 @@ impl Units {
         for (unit, deps) in self.deps.iter().enumerate() {
             deps.iter().for_each(|&d| users[d].push(unit));
         }
-        let key = |u: usize| std::cmp::Reverse((self.list[u].last, u));
+        // What an attention waits for is as early as that: the parts of a ring come one after another, and what travels ahead needs memory.
+        let is_attention = |unit: &Unit| matches!(unit.kind, UnitKind::Attention(_));
+        let mut first: Vec<u32> = self.list.iter().map(|u| if is_attention(u) { u.last } else { u32::MAX }).collect();
+        let mut left: Vec<usize> = users.iter().map(Vec::len).collect();
+        let mut done: Vec<usize> = (0..self.list.len()).filter(|&u| left[u] == 0).collect();
+        while let Some(unit) = done.pop() {
+            for &d in &self.deps[unit] {
+                first[d] = first[d].min(first[unit]);
+                left[d] -= 1;
+                if left[d] == 0 {
+                    done.push(d);
+                }
+            }
+        }
+        let key = |u: usize| std::cmp::Reverse((first[u].min(self.list[u].last), self.list[u].last, u));
         let mut ready: BinaryHeap<_> = (0..self.list.len()).filter(|&u| waiting[u] == 0).map(key).collect();
         let mut order = Vec::with_capacity(self.list.len());
-        while let Some(std::cmp::Reverse((_, unit))) = ready.pop() {
+        while let Some(std::cmp::Reverse((.., unit))) = ready.pop() {
             order.push(unit);
             for &user in &users[unit] {
                 waiting[user] -= 1;

@@ -259,7 +259,10 @@ impl Strategy {
     pub(super) fn rings(&self) -> Result<(u32, u32), StrategyError> {
         let cp = self.cp;
         if self.cp_algo != CpAlgo::Hybrid && self.ulysses.is_some() {
-            return Err(StrategyError::new("ulysses says how cp_algo = hybrid cuts cp", "add cp_algo=hybrid".to_string()));
+            return Err(StrategyError::new(
+                "ulysses says how cp_algo = hybrid cuts cp",
+                "add cp_algo=hybrid".to_string(),
+            ));
         }
         match self.cp_algo {
             CpAlgo::Ulysses | CpAlgo::Gather => Ok((1, cp)),

@@ -2,7 +2,7 @@
 //!
 //! Axes: queries t, keys u, then a head axis for each pair of q and k; the scores of several pairs are summed (multi-head latent attention has two).
 //! Operands: `q, k` of each pair, `v`, then the documents of queries and of keys, then the sink's logit, then the positions of queries
-//! and of keys (whole numbers; without them both count from 0), as the attributes say; the gradient also takes the result, its log-sum-exp and the cotangent. What an operand lacks it shares: the heads of a group one key, all heads a rotary key.
+//! and of keys (whole numbers; without them both count from 0, and a query sees some key), as the attributes say; the gradient also takes the result, its log-sum-exp and the cotangent. What an operand lacks it shares: the heads of a group one key, all heads a rotary key.
 
 use super::Fused;
 use super::body::Body;
@@ -114,6 +114,7 @@ pub(super) fn attention(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
     let over = Fused::new(super::FusedKind::Softmax, [u], []);
     let p = match parts.sink {
         Some(sink) => super::softmax::sink_softmax(body, &over, &[s, sink])?,
+        None if parts.positions.is_some() => super::softmax::softmax_or_nothing(body, s, u)?,
         None => super::softmax::softmax(body, &over, &[s])?,
     };
     let dtype = body.dtype(v);
@@ -126,6 +127,9 @@ pub(super) fn log_sum_exp(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result 
     let s = scores(body, op, &parts)?;
     let u = op.axes[1];
     let Some(sink) = parts.sink else {
+        if parts.positions.is_some() {
+            return super::softmax::log_sum_exp_or_nothing(body, s, u);
+        }
         let over = Fused::new(super::FusedKind::LogSumExp, [u], []);
         return super::softmax::log_sum_exp(body, &over, &[s]);
     };
@@ -147,7 +151,10 @@ pub(super) fn gradient_part(body: &mut Body, op: &Fused, x: &[ValueId]) -> Resul
     let parts = AttentionParts::new(op, x);
     let number = op.numbers[6] as usize;
     let v = parts.v.expect("the gradient has values");
-    let [out, lse, g] = parts.back.expect("the gradient has a cotangent");
+    let [out, mut lse, g] = parts.back.expect("the gradient has a cotangent");
+    if parts.positions.is_some() {
+        lse = body.with(BinaryOp::Max, lse, super::softmax::LEAST)?;
+    }
     let pairs = 2 * parts.pairs.len();
     let target = match number {
         n if n < pairs => [parts.pairs[n / 2].0, parts.pairs[n / 2].1][n % 2],

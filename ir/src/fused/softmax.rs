@@ -5,6 +5,7 @@ use super::body::Body;
 use crate::graph::ValueId;
 use crate::infer::TypeError;
 use crate::op::{BinaryOp, Op, ReduceKind, UnaryOp};
+use crate::types::AxisId;
 
 type Result = std::result::Result<ValueId, TypeError>;
 
@@ -15,6 +16,33 @@ pub(super) fn softmax(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
     let w = body.unary(UnaryOp::Exp, less)?;
     let sum = body.sum(w, &op.axes)?;
     body.div(w, sum)
+}
+
+/// Below every score that is one.
+pub(super) const LEAST: f64 = -1e30;
+
+/// The exponentials of scores that may all be -∞, relative to the largest, which is a number; their sum; the largest.
+fn exponentials(body: &mut Body, s: ValueId, u: AxisId) -> std::result::Result<[ValueId; 3], TypeError> {
+    let top = body.reduce(ReduceKind::Max, s, &[u])?;
+    let top = body.with(BinaryOp::Max, top, LEAST)?;
+    let less = body.sub(s, top)?;
+    let w = body.unary(UnaryOp::Exp, less)?;
+    let sum = body.sum(w, &[u])?;
+    Ok([w, sum, top])
+}
+
+/// Softmax, or zeros where all scores are -∞. (Otherwise the largest has the exponential 1, and the sum is no less.)
+pub(super) fn softmax_or_nothing(body: &mut Body, s: ValueId, u: AxisId) -> Result {
+    let [w, sum, _] = exponentials(body, s, u)?;
+    let sum = body.with(BinaryOp::Max, sum, 1.0)?;
+    body.div(w, sum)
+}
+
+/// The logarithm of the sum of exponentials, -∞ where all scores are.
+pub(super) fn log_sum_exp_or_nothing(body: &mut Body, s: ValueId, u: AxisId) -> Result {
+    let [_, sum, top] = exponentials(body, s, u)?;
+    let log = body.unary(UnaryOp::Log, sum)?;
+    body.add(top, log)
 }
 
 /// `p * (g - sum(g * p))`.

@@ -8,7 +8,9 @@ pub(super) fn exchange(cx: &mut Cx, k: &Exchange) {
     let piece = k.dims.iter().copied().zip(k.out_strides.iter().copied());
     if k.shift != 0 {
         let steps = k.reduce.is_none() && (k.x_step, k.out_step) == (0, 0);
-        cx.ensure(steps && k.shift < k.ranks, Rule::Exchange, || format!("a shift by {} of {} ranks", k.shift, k.ranks));
+        cx.ensure(steps && k.shift < k.ranks, Rule::Exchange, || {
+            format!("a shift by {} of {} ranks", k.shift, k.ranks)
+        });
         cx.apart(&piece.collect::<Vec<_>>());
     } else if k.reduce.is_some() {
         numbers(cx, k.dtype, Rule::Exchange);

@@ -3,9 +3,9 @@
 use super::QUERIES;
 use super::arrays::{Array, Inputs};
 use super::block::Block;
+use super::marks::{Marked, Marks};
 use super::product::{Product, Rows};
 use super::rows::{self, Strided};
-use super::marks::{Marked, Marks};
 use super::softmax::Wide;
 use crate::kernels::KernelCx;
 use crate::kernels::cpu::Cpu;
