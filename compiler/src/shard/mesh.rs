@@ -64,10 +64,14 @@ impl Mesh {
                 (!nearest.is_empty()).then(|| format!("with etp = {etp}, ep can be {}", nearest.join(", "))),
             ));
         }
-        if !tp.is_multiple_of(etp) {
+        // Ranks that share the width of an expert multiply the same rows: those of a row of the batch, whose positions they can give each other.
+        let row = u64::from(tp) * u64::from(cp);
+        if !row.is_multiple_of(u64::from(etp)) {
             return Err(StrategyError::new(
-                format!("etp = {etp} does not divide tp = {tp}: the width of an expert is shared within tp"),
-                Some(format!("use etp = {}", divisors(tp))),
+                format!(
+                    "etp = {etp} does not divide tp × cp = {row}: the width of an expert is shared by ranks that have the same rows of the batch"
+                ),
+                Some(format!("use etp = {}, or more tp", divisors(row as u32))),
             ));
         }
         // From the innermost rank on, where each degree ends.
