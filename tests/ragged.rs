@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::Example;
 use common::training::{batch, compare, plan_with, strategy, train};
+use common::{Example, options};
 use forebay_ir::DType;
 use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
@@ -96,7 +96,7 @@ block products(x[.., d], chosen[.., k], share[.., k], experts, f, std) {{
 }
 
 fn plan(routing: &Routing, experts: &str, text: &str, compute: DType) -> Plan {
-    plan_with(&model(routing, experts), &strategy(text), vec![], compute)
+    plan_with(&model(routing, experts), &strategy(text), options(compute, vec![]))
         .unwrap_or_else(|e| panic!("{} {text}: {e}", routing.name))
 }
 

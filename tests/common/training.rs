@@ -48,21 +48,16 @@ pub fn strategy(text: &str) -> Strategy {
 pub fn plan(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> Result<Plan, String> {
     let mut overrides = example.reduced_to(ROWS.into(), SEQ);
     overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
-    plan_with(example, &strategy(text), overrides, compute)
+    plan_with(example, &strategy(text), options(compute, overrides))
 }
 
-/// The plan of a model with these settings, verified.
+/// The plan of a model under a strategy, verified; the other options as given.
 ///
 /// # Errors
 /// As [`plan`].
-pub fn plan_with(
-    example: &Example,
-    strategy: &Strategy,
-    overrides: Vec<(String, Const)>,
-    compute: DType,
-) -> Result<Plan, String> {
+pub fn plan_with(example: &Example, strategy: &Strategy, options: CompileOptions) -> Result<Plan, String> {
     let micro_batches = strategy.micro.unwrap_or(1);
-    let options = CompileOptions { micro_batches, strategy: strategy.clone(), ..options(compute, overrides) };
+    let options = CompileOptions { micro_batches, strategy: strategy.clone(), ..options };
     let plan = compile(&example.models(&options), &options).map_err(|e| e.to_string())?;
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {strategy}: {}", example.name, v[0]));
     Ok(plan)

@@ -13,10 +13,11 @@ mod common;
 mod changes;
 
 use changes::KINDS;
-use common::training::{batch, plan};
+use common::training::plan;
 use common::{Example, Numbers};
 use forebay_ir::DType;
-use forebay_plan::{Plan, verify};
+use forebay_plan::{Phase, Plan, verify};
+use forebay_runtime::data::Batch;
 use forebay_runtime::exec::{ExecOptions, Executor};
 use forebay_runtime::init;
 use std::time::Duration;
@@ -36,30 +37,45 @@ fn subject() -> Plan {
     plan(&Example::named("tiny-moe"), "dp=2,tp=2,ep=2,pp=2,micro=2", DType::F32, &[("layers", 2)]).expect("it fits")
 }
 
-/// The bits of a step, or what it stopped with.
-fn step(plan: &Plan, shuffle: Option<u64>) -> Result<Vec<u8>, String> {
+/// The bits that every phase leaves behind, or what it stopped with.
+fn bits(plan: &Plan, shuffle: Option<u64>) -> Result<Vec<u8>, String> {
     let options = ExecOptions { shuffle, stall: Duration::from_secs(60), ..ExecOptions::default() };
     let mut executor = Executor::new(plan, &options).map_err(|e| e.to_string())?;
     init::initialise(&mut executor).map_err(|e| e.to_string())?;
-    let phase = executor.phase_named("train").map_err(|e| e.to_string())?;
-    // Which of several ranks stops first is not told by the plan.
-    executor.start(phase, &batch(plan, 1), 1).map_err(|_| "stopped".to_string())?;
-    executor.commit(phase, 1).map_err(|_| "stopped".to_string())?;
-    let mut bits = executor.report_named(phase, "loss").to_ne_bytes().to_vec();
+    let mut bits = vec![];
+    for name in ["train", "eval", "generate"] {
+        let phase = executor.phase_named(name).map_err(|e| e.to_string())?;
+        let batch = batch(plan, executor.phase(phase));
+        // Which of several ranks stops first is not told by the plan.
+        executor.start(phase, &batch, 1).map_err(|_| "stopped".to_string())?;
+        executor.commit(phase, 1).map_err(|_| "stopped".to_string())?;
+        executor.reports(phase).for_each(|report| bits.extend_from_slice(&executor.value(&report).to_ne_bytes()));
+        let logits = executor.output_named(phase, "logits");
+        logits.into_iter().for_each(|output| bits.extend_from_slice(executor.output(output)));
+    }
     for tensor in executor.tensors() {
         bits.extend_from_slice(&executor.whole(tensor).map_err(|e| e.to_string())?);
     }
     Ok(bits)
 }
 
+/// Random tokens for a phase.
+fn batch(plan: &Plan, phase: &Phase) -> Batch {
+    let mut batch = Batch::new(phase.rows, phase.seq);
+    let mut numbers = Numbers::new(2);
+    let mut token = |t: &mut i32| *t = (numbers.uniform() * plan.settings.vocab as f64) as i32;
+    batch.tokens.iter_mut().chain(&mut batch.labels).for_each(&mut token);
+    batch
+}
+
 #[test]
 fn changes_of_a_sharded_plan_are_found_or_harmless() {
     let cases = std::env::var("FOREBAY_CASES").map_or(200, |n| n.parse().expect("FOREBAY_CASES is a number"));
-    // Survivors that are run, of each kind: each takes two steps of eight ranks.
+    // Survivors that are run, of each kind: each takes all phases on eight ranks, twice.
     let runs = if std::env::var_os("FOREBAY_CASES").is_some() { usize::MAX } else { 1 };
     let plan = subject();
     verify(&plan).expect("the plan is valid");
-    let unchanged = step(&plan, None).expect("the plan runs");
+    let unchanged = bits(&plan, None).expect("the plan runs");
     let mut numbers = Numbers::new(11);
     let (mut all, mut all_found) = (0, 0);
     for (kind, change) in KINDS {
@@ -79,7 +95,7 @@ fn changes_of_a_sharded_plan_are_found_or_harmless() {
                 continue;
             }
             ran += 1;
-            let (listed, other) = (step(&changed, None), step(&changed, Some(1)));
+            let (listed, other) = (bits(&changed, None), bits(&changed, Some(1)));
             assert!(listed == other, "{kind}: {what}: not found, and other bits in another order");
             let same = listed.as_ref() == Ok(&unchanged);
             assert!(same || !ORDER.contains(&kind), "{kind}: {what}: not found, and other bits");
