@@ -82,6 +82,13 @@ impl Drawn {
         if parts > 1 && draw.once_in(3) {
             let mut stages = vec![1; parts as usize];
             (parts..layers).for_each(|_| stages[draw.below(parts as usize)] += 1);
+            // An embedding or a head without layers beside it.
+            let last = parts as usize - 1;
+            for (from, to) in [(0, 1), (last, last - 1)] {
+                if draw.once_in(4) {
+                    stages[to] += std::mem::take(&mut stages[from]);
+                }
+            }
             let stages: Vec<String> = stages.iter().map(u32::to_string).collect();
             self.text += &format!(",stages={}", stages.join("/"));
         }

@@ -49,7 +49,7 @@ pub struct Mesh {
 impl Mesh {
     pub(super) fn new(strategy: &Strategy) -> Result<Mesh, StrategyError> {
         let Strategy { dp, cp, tp, pp, ep, etp, .. } = *strategy;
-        let stage = u64::from(dp) * u64::from(cp) * u64::from(tp);
+        let stage = u64::from(dp).saturating_mul(cp.into()).saturating_mul(tp.into());
         let experts = u64::from(ep) * u64::from(etp);
         if stage > 1 << 24 {
             return Err(StrategyError::new(format!("{stage} ranks a stage are more than the most, {}", 1 << 24), None));
