@@ -41,12 +41,18 @@ pub fn model(draw: &mut Draw, strategy: &Drawn) -> Model {
     let more = if packed { ", positions, documents" } else { "" };
     let taken = if packed { ", pos[.., t], doc[.., t]" } else { "" };
     let (declared, head) = if tied { ("", "embed") } else { (", head[d, vocab] = normal(0.3)", "head") };
+    // A row that begins with the same token twice has there the same values twice, and which of them an expert takes is up to the rounding.
+    let place = if moe.value.contains("expert_choice") {
+        " + narrow(sin(wide(index(seq)) * 1.7 + wide(index(d))))"
+    } else {
+        ""
+    };
     let drop = |x: String| if rate.is_empty() { x } else { format!("dropout({x}, {rate})") };
     let mut text = format!(
         "model Random(batch = {batch}, seq = {seq}, vocab = {vocab}, layers = {layers}, d = {d}) {{
     input tokens: token[batch, seq], labels: token[batch, seq]{inputs}
     param embed[vocab, d] = normal(0.7){declared}
-    x = {embedded}
+    x = {embedded}{place}
     repeat i in layers {{
         x = layer(x, i < {dense_layers}{more})
     }}
