@@ -1,11 +1,11 @@
 //! Ranks together against one rank alone: the same losses and the same parameters, for every example model and every way to share the work.
 //!
 //! The same rows make the same micro-batches everywhere, so that nothing but the order of sums differs. Some models and strategies by turns;
-//! `FOREBAY_TEST_ALL=1`: all of them, over 20 steps.
+//! `FOREBAY_TEST_ALL=1`: all of them, over 20 steps, which takes four to five minutes of a core.
 
 mod common;
 
-use common::training::{ROWS, Run, plan, strategy, train};
+use common::training::{ROWS, Run, compare, plan, strategy, train};
 use common::{Example, examples};
 use forebay_ir::DType;
 
@@ -48,28 +48,6 @@ const STRATEGIES: [&str; 36] = [
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=3",
     "dp=2,pp=2,cp=2,tp=2,ep=8,micro=2,zero=1",
 ];
-
-fn near(what: &str, have: f64, want: f64, tolerance: f64) {
-    assert!((have - want).abs() <= tolerance * want.abs().max(1e-3), "{what}: {have}, alone {want}");
-}
-
-fn compare(what: &str, together: &Run, alone: &Run, tolerance: f64) {
-    for (step, (have, want)) in together.losses.iter().zip(&alone.losses).enumerate() {
-        near(&format!("{what}: the loss of step {}", step + 1), *have, *want, tolerance);
-    }
-    for (step, (have, want)) in together.norms.iter().zip(&alone.norms).enumerate() {
-        near(&format!("{what}: the gradient norm of step {}", step + 1), *have, *want, tolerance);
-    }
-    near(&format!("{what}: the evaluation"), together.evaluation, alone.evaluation, tolerance);
-    assert_eq!(together.params.len(), alone.params.len(), "{what}: as many parameters");
-    for (name, want) in &alone.params {
-        let have = &together.params[name];
-        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
-        let apart = norm(&mut have.iter().zip(want).map(|(a, b)| a - b));
-        let size = norm(&mut want.iter().copied()).max(1e-3);
-        assert!(apart <= tolerance * size, "{what}: `{name}` is {apart:e} away from one rank's, of {size:e}");
-    }
-}
 
 fn all() -> bool {
     std::env::var_os("FOREBAY_TEST_ALL").is_some()
@@ -140,6 +118,7 @@ fn interleaved_pipelines_train_as_one_rank() {
         "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1",
         "pp=2,vpp=2,stages=1/2/1/1,micro=4",
         "pp=4,stages=2/1/1/1,micro=4",
+        "pp=4,stages=0/3/2/0,schedule=zb-h1,micro=4",
         "pp=2,vpp=2,schedule=gpipe,tp=2,micro=4",
     ] {
         let plan = plan(&example, text, DType::F64, &set).unwrap_or_else(|e| panic!("{text}: {e}"));
@@ -171,11 +150,44 @@ fn ranks_together_stay_close_in_f32() {
         ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1"),
         ("gpt-oss-120b", "cp=2,ep=2,micro=4"),
         ("packed-docs", "cp=4,cp_algo=ring,micro=4"),
+        ("gpt-oss-120b", "cp=2,cp_algo=gather,micro=4"),
         ("packed-docs", "dp=2,pp=2,micro=2"),
     ] {
         let example = Example::named(name);
         let alone = plan(&example, &format!("micro={ROWS}"), DType::F32, &[]).unwrap();
         let plan = plan(&example, text, DType::F32, &[]).unwrap_or_else(|e| panic!("{text}: {e}"));
         compare(&format!("{name} {text}"), &train(name, &plan, 2), &train(name, &alone, 2), 1e-4);
+    }
+}
+
+/// Experts that choose tokens see whole rows: the ranks that have these share them, which is what `ep` can be.
+#[test]
+fn experts_that_choose_tokens_are_shared_by_tp() {
+    let example = Example::named("expert-choice");
+    let alone = train("alone", &plan(&example, "micro=4", DType::F64, &[]).unwrap(), 3);
+    for text in ["tp=2,ep=2,micro=4", "dp=2,tp=4,ep=4,micro=2,zero=1"] {
+        let plan = plan(&example, text, DType::F64, &[]).unwrap_or_else(|e| panic!("{text}: {e}"));
+        compare(text, &train(text, &plan, 3), &alone, 1e-10);
+    }
+    let refused = plan(&example, "dp=4,ep=4,micro=1", DType::F64, &[]).unwrap_err();
+    for part in ["ep = 4 with tp = 1", "the 8 experts", "axis `e`", "tp=4,ep=4"] {
+        assert!(refused.contains(part), "`{part}` is not in: {refused}");
+    }
+}
+
+/// The width of an expert is shared by ranks that have the same rows of the batch: those of `tp`, and of `cp` beyond.
+#[test]
+fn experts_are_as_wide_as_rows_are_shared() {
+    let example = Example::named("tiny-moe");
+    let alone = train("alone", &plan(&example, "micro=4", DType::F64, &[]).unwrap(), 3);
+    for text in
+        ["cp=2,etp=2,micro=4", "cp=2,tp=2,etp=4,micro=4,zero=1", "dp=2,cp=2,tp=2,etp=4,ep=2,cp_algo=gather,micro=2"]
+    {
+        let plan = plan(&example, text, DType::F64, &[]).unwrap_or_else(|e| panic!("{text}: {e}"));
+        compare(text, &train(text, &plan, 3), &alone, 1e-10);
+    }
+    let refused = plan(&example, "dp=2,tp=2,etp=4,micro=2", DType::F64, &[]).unwrap_err();
+    for part in ["etp = 4", "tp × cp = 2", "use etp = 1, 2"] {
+        assert!(refused.contains(part), "`{part}` is not in: {refused}");
     }
 }

@@ -160,6 +160,15 @@ impl Region {
     }
 }
 
+impl Matmul {
+    /// Floating-point operations of the product alone, a ragged dimension at its bound: 2 for each multiplication.
+    pub fn product_flops(&self) -> f64 {
+        let batch: f64 = self.batch.iter().map(|d| d.0 as f64).product();
+        let outer: f64 = self.k_outer.iter().map(|d| d.0 as f64).product();
+        2.0 * batch * outer * self.m.0 as f64 * self.n.0 as f64 * self.k.0 as f64
+    }
+}
+
 impl Kernel {
     /// Its name in plans: `matmul`, `region`, …
     pub fn name(&self) -> &'static str {
@@ -201,10 +210,8 @@ impl Kernel {
     pub fn flops(&self) -> f64 {
         match self {
             Kernel::Matmul(k) => {
-                let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
-                let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
                 let epilogue = k.epilogue.as_ref().map_or(0.0, |e| e.flops());
-                2.0 * batch * outer * k.m.0 as f64 * k.n.0 as f64 * k.k.0 as f64 + epilogue
+                k.product_flops() + epilogue
             }
             Kernel::Region(k) => k.flops(),
             Kernel::Attention(k) => k.flops(),

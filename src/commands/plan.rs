@@ -3,7 +3,10 @@
 use crate::failure::Failure;
 use crate::model::read_plan;
 use crate::output::print;
-use std::path::PathBuf;
+use forebay_runtime::exec::human_bytes;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Look at compiled plans
 #[derive(Debug, clap::Subcommand)]
@@ -44,7 +47,10 @@ pub fn plan(command: Command) -> Result<(), Failure> {
         }
         // Reading verifies.
         Command::Verify { plan: path } => {
-            let plan = read_plan(&path)?;
+            let waiting = waiting(&path);
+            let plan = read_plan(&path);
+            waiting.finish_and_clear();
+            let plan = plan?;
             let instructions: usize = plan.programs.iter().map(|p| p.instructions.len()).sum();
             let calls: usize = plan.roles.iter().flat_map(|r| &r.phases).map(|p| p.calls.len()).sum();
             print(&format!(
@@ -54,4 +60,14 @@ pub fn plan(command: Command) -> Result<(), Failure> {
             ))
         }
     }
+}
+
+/// Shows how long a plan has been read and checked for, on a terminal: one for thousands of ranks takes seconds.
+fn waiting(path: &Path) -> ProgressBar {
+    let bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}  {elapsed}").expect("a valid template"));
+    bar.set_message(format!("checking {} ({})", path.display(), human_bytes(bytes)));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
 }

@@ -86,7 +86,11 @@ fn endless(bench: &Bench) -> (Child, u32) {
 }
 
 fn kill(process: u32) {
-    assert!(Command::new("kill").args(["-9", &process.to_string()]).status().expect("kill runs").success());
+    signal(process, "-9");
+}
+
+fn signal(process: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &process.to_string()]).status().expect("kill runs").success());
 }
 
 /// Waits until something is so.
@@ -110,6 +114,21 @@ fn a_killed_process_ends_the_run() {
     for part in ["process 1, which has rank 1, is gone", "process 1 has ended (signal: 9"] {
         assert!(stderr.contains(part), "`{part}` is not in:\n{stderr}");
     }
+    assert_eq!(run.wait().expect("it has ended").code(), Some(1));
+}
+
+/// One that stands still is alive to the system, but gives no sign of life.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_that_stands_still_ends_the_run() {
+    let bench = Bench::new();
+    let (mut run, child) = endless(&bench);
+    signal(child, "-STOP");
+    // (The first process ends those that it has started, even those that stand still.)
+    soon("the run ends", || run.try_wait().expect("it can be waited for").is_some());
+    let mut stderr = String::new();
+    run.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
+    assert!(stderr.contains("nothing was heard of it for 5 s"), "{stderr}");
     assert_eq!(run.wait().expect("it has ended").code(), Some(1));
 }
 

@@ -54,7 +54,10 @@ fn strategies_that_cannot_be_say_what_can() {
     compile("pp=2,vpp=2").fails(&["2 layers do not fill the 4 parts"]);
     compile("vpp=2").fails(&["there is one stage"]);
     compile("ep=3,dp=2").fails(&["does not divide the 2 ranks of a stage", "ep can be 1, 2"]);
-    compile("etp=4,tp=2,dp=2").fails(&["etp = 4 does not divide tp = 2"]);
+    compile("etp=4,tp=2,dp=2").fails(&["etp = 4 does not divide tp × cp = 2", "use etp = 1, 2"]);
+    compile("tp=4294967295,cp=4294967295,dp=4").fails(&["more than the most"]);
+    compile("stages=1/1").fails(&["`stages` has 2 layers in 2 parts", "pp × vpp = 1"]);
+    compile("pp=3,stages=1/0/1").fails(&["leaves a part without layers"]);
     compile("cp=2,ulysses=2").fails(&["ulysses says how cp_algo = hybrid cuts cp", "add cp_algo=hybrid"]);
     compile("cp=2,cp_algo=hybrid,ulysses=3").fails(&["ulysses = 3 does not divide cp = 2", "use ulysses = 1, 2"]);
     compile("dp=3").fails(&["a batch of 4 rows is not dp = 3"]);

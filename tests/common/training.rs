@@ -46,17 +46,25 @@ pub fn strategy(text: &str) -> Strategy {
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn plan(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> Result<Plan, String> {
-    let strategy = strategy(text);
-    let micro_batches = strategy.micro.unwrap_or(1);
     let mut overrides = example.reduced_to(ROWS.into(), SEQ);
     overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
-    let options = CompileOptions { micro_batches, strategy, ..options(compute, overrides) };
+    plan_with(example, &strategy(text), options(compute, overrides))
+}
+
+/// The plan of a model under a strategy, verified; the other options as given.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_with(example: &Example, strategy: &Strategy, options: CompileOptions) -> Result<Plan, String> {
+    let micro_batches = strategy.micro.unwrap_or(1);
+    let options = CompileOptions { micro_batches, strategy: strategy.clone(), ..options };
     let plan = compile(&example.models(&options), &options).map_err(|e| e.to_string())?;
-    forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {text}: {}", example.name, v[0]));
+    forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {strategy}: {}", example.name, v[0]));
     Ok(plan)
 }
 
-fn batch(plan: &Plan, step: u64) -> Batch {
+/// Random tokens of a step.
+pub fn batch(plan: &Plan, step: u64) -> Batch {
     let settings = &plan.settings;
     let mut batch = Batch::new(settings.batch, settings.seq);
     let mut numbers = Numbers::new(step);
@@ -106,4 +114,27 @@ pub fn train_with(name: &str, plan: &Plan, steps: u64, options: &ExecOptions) ->
     executor.start(eval, &batch(plan, 77), steps).unwrap_or_else(|e| panic!("{name}: {e}"));
     executor.commit(eval, steps).unwrap();
     Run { losses, norms, params, evaluation: executor.report_named(eval, "loss") }
+}
+
+fn near(what: &str, have: f64, want: f64, tolerance: f64) {
+    assert!((have - want).abs() <= tolerance * want.abs().max(1e-3), "{what}: {have}, alone {want}");
+}
+
+/// Panics where a run of ranks is not that of one alone: losses, gradient norms, and each tensor by its relative L2 norm.
+pub fn compare(what: &str, together: &Run, alone: &Run, tolerance: f64) {
+    for (step, (have, want)) in together.losses.iter().zip(&alone.losses).enumerate() {
+        near(&format!("{what}: the loss of step {}", step + 1), *have, *want, tolerance);
+    }
+    for (step, (have, want)) in together.norms.iter().zip(&alone.norms).enumerate() {
+        near(&format!("{what}: the gradient norm of step {}", step + 1), *have, *want, tolerance);
+    }
+    near(&format!("{what}: the evaluation"), together.evaluation, alone.evaluation, tolerance);
+    assert_eq!(together.params.len(), alone.params.len(), "{what}: as many parameters");
+    for (name, want) in &alone.params {
+        let have = &together.params[name];
+        let norm = |x: &mut dyn Iterator<Item = f64>| x.map(|x| x * x).sum::<f64>().sqrt();
+        let apart = norm(&mut have.iter().zip(want).map(|(a, b)| a - b));
+        let size = norm(&mut want.iter().copied()).max(1e-3);
+        assert!(apart <= tolerance * size, "{what}: `{name}` is {apart:e} away from one rank's, of {size:e}");
+    }
 }

@@ -110,7 +110,7 @@ fn states_of(layer: &Layer) -> Vec<usize> {
 fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, StrategyError> {
     let (parts, n) = ((strategy.pp * strategy.vpp) as usize, model.layers.len());
     let inner = n.saturating_sub(2);
-    if parts == 1 {
+    if parts == 1 && strategy.stages.is_none() {
         return Ok(vec![n]);
     }
     let sizes: Vec<usize> = match &strategy.stages {
@@ -127,11 +127,21 @@ fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, Strateg
             Some("an even cut needs no `stages`".to_string()),
         ));
     }
-    if sizes.contains(&0) {
-        return Err(StrategyError::new(
-            format!("{inner} layers do not fill the {parts} parts of a pipeline (pp × vpp)"),
-            Some(format!("use pp × vpp = {} or less", inner.max(1))),
-        ));
+    match &strategy.stages {
+        None if sizes.contains(&0) => {
+            return Err(StrategyError::new(
+                format!("{inner} layers do not fill the {parts} parts of a pipeline (pp × vpp)"),
+                Some(format!("use pp × vpp = {} or less", inner.max(1))),
+            ));
+        }
+        // The first and the last part have the embedding and the losses in any case.
+        Some(_) if parts > 1 && sizes[1..parts - 1].contains(&0) => {
+            return Err(StrategyError::new(
+                "`stages` leaves a part without layers".to_string(),
+                Some("the first and the last part can do without, which have the embedding and the losses".to_string()),
+            ));
+        }
+        _ => {}
     }
     let mut end = 1;
     let mut ends: Vec<usize> = sizes

@@ -51,12 +51,12 @@ pub struct Mesh {
 impl Mesh {
     pub(super) fn new(strategy: &Strategy) -> Result<Mesh, StrategyError> {
         let Strategy { dp, cp, tp, pp, ep, etp, .. } = *strategy;
-        let (ring, inner) = strategy.rings()?;
-        let stage = u64::from(dp) * u64::from(cp) * u64::from(tp);
+        let stage = u64::from(dp).saturating_mul(cp.into()).saturating_mul(tp.into());
         let experts = u64::from(ep) * u64::from(etp);
         if stage > 1 << 24 {
             return Err(StrategyError::new(format!("{stage} ranks a stage are more than the most, {}", 1 << 24), None));
         }
+        let (ring, inner) = strategy.rings()?;
         if !stage.is_multiple_of(experts) {
             let nearest: Vec<String> = (1..=stage)
                 .filter(|n| (n * u64::from(etp)) <= stage && stage % (n * u64::from(etp)) == 0)
@@ -67,10 +67,14 @@ impl Mesh {
                 (!nearest.is_empty()).then(|| format!("with etp = {etp}, ep can be {}", nearest.join(", "))),
             ));
         }
-        if !tp.is_multiple_of(etp) {
+        // Ranks that share the width of an expert multiply the same rows: those of a row of the batch, whose positions they can give each other.
+        let row = u64::from(tp) * u64::from(cp);
+        if !row.is_multiple_of(u64::from(etp)) {
             return Err(StrategyError::new(
-                format!("etp = {etp} does not divide tp = {tp}: the width of an expert is shared within tp"),
-                Some(format!("use etp = {}", divisors(tp))),
+                format!(
+                    "etp = {etp} does not divide tp × cp = {row}: the width of an expert is shared by ranks that have the same rows of the batch"
+                ),
+                Some(format!("use etp = {}, or more tp", divisors(row as u32))),
             ));
         }
         // From the innermost rank on, where each degree ends.

@@ -1,7 +1,8 @@
 //! A model's segments on the ranks of a strategy.
 
+use super::axes::weights;
 use super::layout::Layout;
-use super::mesh::{Dense, Mesh};
+use super::mesh::{Dense, Mesh, Sparse};
 use super::partition::{Note, shard, shard_with_statistics};
 use super::strategy::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Scope};
@@ -81,13 +82,63 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
         sharded.count_sums = sums.into_iter().map(|((_, name), dims)| (name, dims)).collect();
         sharded.model.counts = Some(local.graph);
     }
-    if strategy.ep > 1 && !sharded.notes.iter().flatten().any(|n| n.collective == "dispatch") {
-        return Err(StrategyError::new(
-            format!("ep = {}, but `{}` has no experts that tokens are grouped by", strategy.ep, model.name),
-            Some("use ep = 1".to_string()),
-        ));
+    let groups = sharded.notes.iter().flatten().any(|n| n.collective == "dispatch");
+    if strategy.ep > 1 && !groups {
+        check_choosing_experts(model, &sharded, strategy)?;
     }
     Ok(sharded)
+}
+
+/// Experts that choose tokens (arXiv 2202.09368) see whole rows of the batch, and no rows are sent: they are shared by the ranks that have the same
+/// rows, `tp`, which is what `ep` can be for them.
+fn check_choosing_experts(
+    model: &CheckedModel,
+    sharded: &ShardedModel,
+    strategy: &Strategy,
+) -> Result<(), StrategyError> {
+    let (ep, tp) = (strategy.ep, strategy.tp);
+    let Some((param, axis)) = choosing_experts(model) else {
+        return Err(StrategyError::new(
+            format!("ep = {ep}, but `{}` has no experts that tokens are grouped by", model.name),
+            Some("use ep = 1".to_string()),
+        ));
+    };
+    let (name, _, experts) = &model.params[param].axes[axis];
+    let dims = sharded.mesh.sparse(Sparse::Ep);
+    if sharded.params[param].cuts.contains(&(axis, dims)) {
+        return Ok(());
+    }
+    let works: Vec<String> =
+        (2..=*experts).filter(|n| experts.is_multiple_of(*n)).take(4).map(|n| format!("tp={n},ep={n}")).collect();
+    Err(StrategyError::new(
+        format!(
+            "ep = {ep} with tp = {tp} and etp = {}: the {experts} experts of `{}` (axis `{name}`) choose tokens, and are shared by `tp` alone",
+            strategy.etp, model.name
+        ),
+        Some(format!("use ep = 1 and etp = 1, which leave them to `tp`, or {}", works.join(" or "))),
+    ))
+}
+
+/// A parameter of experts that no rows are sent to, and the number of its axis that counts them: a product has it for every expert by itself.
+fn choosing_experts(model: &CheckedModel) -> Option<(usize, usize)> {
+    model.layers.iter().find_map(|layer| {
+        let graph = &model.segments[layer.segment].forward;
+        let weights = weights(graph);
+        let params: Vec<ValueId> =
+            graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value).collect();
+        graph.values().find_map(|value| {
+            let node = graph.node(value);
+            let Op::Contract { .. } = &node.op else { return None };
+            let &[a, b] = &node.operands[..] else { return None };
+            let by_itself = |axis: &AxisId| node.ty.has(*axis) && graph.ty(a).has(*axis) && graph.ty(b).has(*axis);
+            [a, b].into_iter().find_map(|operand| {
+                let param = weights[operand.index()]?;
+                let axis = graph.ty(operand).axes.iter().position(by_itself)?;
+                let number = params.iter().position(|p| *p == param)?;
+                Some((*layer.params.get(number)?, axis))
+            })
+        })
+    })
 }
 
 /// What losses with a scope beyond the rank's own micro-batch take over several data-parallel ranks: the sums over the batch in what they are made
@@ -148,7 +199,7 @@ fn batch_reductions(graph: &Graph, value: ValueId) -> Vec<ValueId> {
 }
 
 fn is_expert_dim(mesh: &Mesh, dim: u32) -> bool {
-    mesh.kinds[dim as usize].1 == super::mesh::Sparse::Ep
+    mesh.kinds[dim as usize].1 == Sparse::Ep
 }
 
 /// The outputs that are sums, and over what.

@@ -250,9 +250,9 @@ impl Strategy {
         Ok(())
     }
 
-    /// Ranks in all.
+    /// Ranks in all. Saturates.
     pub fn ranks(&self) -> u64 {
-        [self.dp, self.cp, self.tp, self.pp].iter().map(|&n| u64::from(n)).product()
+        [self.dp, self.cp, self.tp, self.pp].iter().fold(1, |all, &n| u64::saturating_mul(all, n.into()))
     }
 
     /// `cp` as (ranks round which keys travel, ranks that share heads or gather keys).

@@ -7,7 +7,7 @@
 //! ```
 
 use super::{PhaseId, Roofline};
-use forebay_plan::{Call, Kernel, Plan, Program, Role};
+use forebay_plan::{Call, Kernel, Plan, Program, RaggedDim, Role};
 use std::time::{Duration, Instant};
 
 /// Programs of the optimizer have names that begin so.
@@ -20,8 +20,8 @@ pub struct Profile {
     begun: Instant,
     /// When the part of a step began that runs; nothing outside of the phase.
     since: Option<Instant>,
-    /// For each program and instruction the number of times it ran and how long it took.
-    spent: Vec<Vec<(u64, Duration)>>,
+    /// For each program and instruction.
+    spent: Vec<Vec<Spent>>,
     /// The last step that was seen.
     step: Option<u64>,
     steps: u64,
@@ -29,6 +29,14 @@ pub struct Profile {
     /// What happened, of the first steps only.
     events: Vec<Event>,
     traced_steps: u64,
+}
+
+/// How often an instruction ran, how long that took, and its FLOPs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    runs: u64,
+    time: Duration,
+    flops: f64,
 }
 
 /// What happened, and when.
@@ -76,7 +84,7 @@ pub struct ProfileRow {
     pub runs: u64,
     /// All of its runs together.
     pub seconds: f64,
-    /// All of its runs together, ragged dimensions at their planned bound.
+    /// All of its runs together: grouped products of the rows that there were, what else is ragged at its planned bound.
     pub flops: f64,
     /// Bytes read and written, each operand once; all of its runs together.
     pub bytes: f64,
@@ -92,7 +100,7 @@ impl ProfileRow {
 impl Profile {
     /// Nothing yet. Events are kept of so many steps.
     pub(super) fn new(plan: &Plan, role: &Role, phase: PhaseId, traced_steps: u64) -> Profile {
-        let spent = plan.programs.iter().map(|p| vec![(0, Duration::ZERO); p.instructions.len()]).collect();
+        let spent = plan.programs.iter().map(|p| vec![Spent::default(); p.instructions.len()]).collect();
         let calls = &role.phases[phase.0].calls;
         let instructions = |c: &Call| plan.programs[c.program as usize].instructions.len();
         let of_a_step = 2 + calls.iter().map(|c| 1 + instructions(c)).sum::<usize>();
@@ -135,13 +143,14 @@ impl Profile {
         }
     }
 
-    /// An instruction has ended.
-    pub(super) fn instruction(&mut self, program: usize, index: usize, start: Instant) {
+    /// An instruction has ended, of so many FLOPs.
+    pub(super) fn instruction(&mut self, program: usize, index: usize, start: Instant, flops: f64) {
         if self.since.is_some() {
             let time = start.elapsed();
-            let (runs, spent) = &mut self.spent[program][index];
-            *runs += 1;
-            *spent += time;
+            let spent = &mut self.spent[program][index];
+            spent.runs += 1;
+            spent.time += time;
+            spent.flops += flops;
             self.event(Traced::Instruction { program, index }, start, time);
         }
     }
@@ -164,7 +173,7 @@ impl Profile {
 
     /// Seconds inside kernels.
     pub fn kernel_seconds(&self) -> f64 {
-        self.spent.iter().flatten().map(|(_, time)| time.as_secs_f64()).sum()
+        self.spent.iter().flatten().map(|spent| spent.time.as_secs_f64()).sum()
     }
 
     /// The part of its steps' time that is not inside kernels, 0 to 1.
@@ -186,14 +195,16 @@ impl Profile {
     pub fn rows(&self, plan: &Plan) -> Vec<ProfileRow> {
         let mut rows = vec![];
         for (program, spent) in plan.programs.iter().zip(&self.spent) {
-            for (instruction, &(runs, time)) in program.instructions.iter().zip(spent).filter(|(_, s)| s.0 > 0) {
+            for (instruction, &Spent { runs, time, flops }) in
+                program.instructions.iter().zip(spent).filter(|(_, s)| s.runs > 0)
+            {
                 rows.push(ProfileRow {
                     program: program.name.clone(),
                     instruction: instruction.name.clone(),
                     kind: kind(program, &instruction.kernel),
                     runs,
                     seconds: time.as_secs_f64(),
-                    flops: instruction.kernel.flops() * runs as f64,
+                    flops,
                     bytes: instruction.kernel.traffic(&program.buffers).bytes() as f64 * runs as f64,
                 });
             }
@@ -201,6 +212,22 @@ impl Profile {
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         rows
     }
+}
+
+/// FLOPs of a kernel whose ragged groups have so many rows together, if it has groups.
+pub(super) fn flops_of_rows(kernel: &Kernel, rows: Option<u64>) -> f64 {
+    let (Kernel::Matmul(k), Some(rows)) = (kernel, rows) else { return kernel.flops() };
+    let Some(groups) = &k.groups else { return kernel.flops() };
+    let bound = match groups.ragged {
+        RaggedDim::M => k.m.0,
+        RaggedDim::K => k.k.0,
+        RaggedDim::N => k.n.0,
+    };
+    let share = rows as f64 / bound.max(1) as f64;
+    let product = k.product_flops();
+    // What follows the product is done for rows of the result: all of them where the ragged dimension is summed.
+    let rest = kernel.flops() - product;
+    product * share + if groups.ragged == RaggedDim::K { rest } else { rest * share }
 }
 
 /// What an instruction counts as in a table by kind.

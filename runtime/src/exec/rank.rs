@@ -1,5 +1,6 @@
 //! One rank: its memory, its threads, its end of the transport. Prepared kernels are shared by all ranks.
 
+use super::profile::flops_of_rows;
 use super::{Arena, ExecError, ExecOptions, PhaseId, Place, Profile, element};
 use crate::comm::{CommError, Pieces, Rows, Take, Transport, rank_at};
 use crate::data::Batch;
@@ -220,8 +221,12 @@ impl<'p> Rank<'p> {
             Ready::Kernel(kernel) => self.kernel(kernel, call, step).map_err(CommError::Data),
             Ready::Comm => self.comm(&self.plan.programs[call.program as usize].instructions[index].kernel),
         };
-        if let (Some(profile), Some(start)) = (&mut self.profile, start) {
-            profile.instruction(call.program as usize, index, start);
+        if let Some(start) = start {
+            let kernel = &self.plan.programs[call.program as usize].instructions[index].kernel;
+            let flops = flops_of_rows(kernel, self.ragged_rows(call, index));
+            if let Some(profile) = &mut self.profile {
+                profile.instruction(call.program as usize, index, start, flops);
+            }
         }
         result.map_err(|error| {
             let place = Box::new(self.place(call, index));
@@ -230,6 +235,17 @@ impl<'p> Rank<'p> {
                 error => ExecError::Comm { step, place, error },
             }
         })
+    }
+
+    /// The rows that the groups of a product have together.
+    fn ragged_rows(&self, call: &Call, index: usize) -> Option<u64> {
+        let program = &self.plan.programs[call.program as usize];
+        let Kernel::Matmul(k) = &program.instructions[index].kernel else { return None };
+        let groups = k.groups.as_ref()?;
+        let offsets = &program.buffers[groups.offsets as usize];
+        let last = call.slots[offsets.slot as usize] + offsets.offset + 4 * groups.count;
+        let bytes = self.device.bytes(last, 4).try_into().expect("an i32 has four bytes");
+        Some(i32::from_ne_bytes(bytes).max(0) as u64)
     }
 
     fn kernel(&self, kernel: &Prepared, call: &Call, step: u64) -> Result<(), kernels::KernelError> {

@@ -12,7 +12,7 @@
 //!
 //! **Nothing hangs.** Sending queues a message and never waits, and whoever receives always takes what comes, so sockets never fill up for good. A process
 //! that is gone closes its connections; one that stands still, or a machine that has lost its power, is noticed since every connection carries something
-//! every second ([`wire::BEAT`], [`wire::SILENCE`]). Who gives up tells everybody why.
+//! every half second ([`wire::BEAT`], [`wire::SILENCE`]). Who gives up tells everybody why.
 //!
 //! Connections are neither authenticated nor encrypted: they belong into a network whose users trust each other.
 

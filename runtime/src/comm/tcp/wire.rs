@@ -10,9 +10,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How often a connection carries something, if only a sign of life.
-pub(super) const BEAT: Duration = Duration::from_secs(1);
+pub(super) const BEAT: Duration = Duration::from_millis(500);
 /// A process that sends nothing for so long, or takes nothing, is gone.
-pub(super) const SILENCE: Duration = Duration::from_secs(10);
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// Bytes that are read and written at once.
 const AT_ONCE: usize = 64 << 10;
 /// Messages whose memory is kept for the next ones, and how large these are at most: for larger ones it takes no time to speak of.
