@@ -86,7 +86,9 @@ impl<'a> ValuePricer<'a> {
         let dims: Vec<(u64, u64)> =
             comm.group.iter().map(|&d| (u64::from(graph.mesh[d as usize].size), stride(d))).collect();
         let group = Group::new(self.cluster, &dims);
-        let (own, whole) = (graph.bytes(graph.node(value).operands[0]) as f64, graph.bytes(value) as f64);
+        // What has no operand sends nothing.
+        let own = graph.node(value).operands.first().map_or(0.0, |&o| graph.bytes(o) as f64);
+        let whole = graph.bytes(value) as f64;
         match comm.kind {
             CommKind::Coordinate | CommKind::Vary | CommKind::Shard { .. } => 0.0,
             CommKind::AllReduce(_) => self.cluster.collective(Collective::AllReduce, &group, whole),

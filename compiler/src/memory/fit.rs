@@ -48,7 +48,7 @@ pub struct Misfit {
     pub stage: u32,
     /// Bytes that were allowed.
     pub budget: u64,
-    /// The least that it takes.
+    /// The least that it takes in any form that was tried.
     pub least: u64,
     /// Bytes of that which outlive a step: parameters, gradients, optimizer state.
     pub persistent: u64,
@@ -60,14 +60,16 @@ impl fmt::Display for Misfit {
         let over = least - budget;
         write!(
             f,
-            "stage {stage} needs at least {least} bytes with everything computed again that can be, {over} more than the {budget} allowed; \
-             {persistent} of them are parameters, gradients and optimizer state"
+            "stage {stage} needs {least} bytes in the smallest form that was found, {over} more than the {budget} allowed; {persistent} of them are \
+             parameters, gradients and optimizer state"
         )
     }
 }
 
 /// Schedules are made at most so often for a stage.
 const TRIES: u32 = 7;
+/// So many choices of few bytes are looked at for the smallest arena.
+const ENDS: usize = 3;
 /// A choice is looked for with so many minimum cuts at most.
 const CUTS: u32 = 400;
 /// What is still free is good enough below this part of the budget.
@@ -151,15 +153,23 @@ pub fn fit(
                 .map_err(|least| Misfit { stage, budget, least, persistent })?
         }
         Aim::Least => {
-            let selection = problem.least_bytes();
-            let (phase, usage) = schedule(&forms.make(segments, &problem, &selection));
-            let choice = Choice { bound: selection.seconds, selection, exact: true };
-            [Tried { phase, usage, choice }, first].into_iter().min_by_key(Tried::peak).expect("there are two")
+            let smallest = smallest(&problem, &mut |selection| schedule(&forms.make(segments, &problem, selection)));
+            smallest.into_iter().chain([first]).min_by_key(Tried::peak).expect("the first is one")
         }
     };
     let Tried { phase, usage, choice } = tried;
     let memory = table::stage_memory((stage, persistent, unrestricted), &phase, &usage, (&problem, segments, &choice));
     Ok(Fitted { phase, memory })
+}
+
+/// Schedules the choices at the end of the front: fewer saved bytes can take larger frames.
+fn smallest(problem: &Problem, schedule: &mut dyn FnMut(&Selection) -> (plan::Phase, Usage)) -> Vec<Tried> {
+    let last = problem.front().into_iter().rev().take(ENDS);
+    let tried = last.map(|selection| {
+        let (phase, usage) = schedule(&selection);
+        Tried { phase, usage, choice: Choice { bound: selection.seconds, selection, exact: true } }
+    });
+    tried.collect()
 }
 
 /// Tries choices until one fits, and the memory is used. `Err` is the least peak that was seen.
@@ -204,6 +214,12 @@ fn search(
         if lower.is_finite() && (limit >= upper || limit <= lower) {
             limit = 0.5 * (lower + upper);
         }
+    }
+    if best.is_none() {
+        let ends = smallest(problem, schedule);
+        least = ends.iter().map(Tried::peak).fold(least, u64::min);
+        let fits = ends.into_iter().filter(|tried| tried.peak() <= budget);
+        best = fits.min_by(|a, b| a.choice.selection.seconds.total_cmp(&b.choice.selection.seconds));
     }
     best.ok_or(least)
 }
