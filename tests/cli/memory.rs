@@ -81,7 +81,7 @@ fn what_cannot_be_is_said() {
     let bench = Bench::new();
     let compile = |args: &[&str]| bench.run(&[&["compile", "model.moe", "-o", "x.plan"], &SMALL[..9], args].concat());
     compile(&["--memory-budget", "10kB"]).fails(&[
-        "needs at least",
+        "in the smallest form",
         "more than the 10000 allowed",
         "none of these fits",
     ]);
