@@ -6,6 +6,7 @@ mod cluster;
 mod commands;
 mod failure;
 mod hosts;
+mod memory;
 mod model;
 mod output;
 mod profile;
@@ -54,6 +55,7 @@ enum Command {
     Schedule(commands::schedule::Args),
     Explain(commands::explain::Args),
     Simulate(commands::simulate::Args),
+    Memory(commands::memory::Args),
     Validate(commands::validate::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Schedule(args) => commands::schedule::schedule(args),
         Command::Explain(args) => commands::explain::explain(args),
         Command::Simulate(args) => commands::simulate::simulate(args),
+        Command::Memory(args) => commands::memory::memory(args),
         Command::Validate(args) => commands::validate::validate(args),
         Command::Plan(command) => commands::plan::plan(command),
     });

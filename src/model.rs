@@ -2,8 +2,9 @@
 
 use crate::args::ModelArgs;
 use crate::failure::{Failure, colors};
+use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::module::{self, File, Forms};
-use forebay_compiler::pipeline::{self, CompileOptions, Models};
+use forebay_compiler::pipeline::{self, CompileError, CompileOptions, Compiled, Models};
 use forebay_dsl::diagnostics::{self, Diagnostic};
 use forebay_dsl::model::{CheckOptions, CheckedModel};
 use forebay_dsl::std_library;
@@ -173,13 +174,27 @@ impl ModelFile {
 
     /// Compiles the model, and verifies the plan.
     pub fn compile(&self, options: &CompileOptions) -> Result<Plan, Failure> {
+        match self.compile_within(options, Aim::Fastest, &options.rewrite.profile)? {
+            Ok(compiled) => Ok(compiled.plan),
+            Err(error) => Err(self.misfit(options, &error)),
+        }
+    }
+
+    /// Compiles the model for as much memory, by these prices of what is made again, and verifies the plan.
+    pub fn compile_within(
+        &self,
+        options: &CompileOptions,
+        aim: Aim,
+        price: &dyn Price,
+    ) -> Result<Result<Compiled, CompileError>, Failure> {
         let Forms { models, compute, micro_batches } = self.forms(options)?;
         let options = CompileOptions { compute, micro_batches, ..options.clone() };
-        let plan = pipeline::compile(&models, &options).map_err(|error| {
-            Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy))
-        })?;
-        match forebay_plan::verify(&plan) {
-            Ok(()) => Ok(plan),
+        let compiled = match pipeline::compile_within(&models, &options, aim, price) {
+            Ok(compiled) => compiled,
+            Err(error) => return Ok(Err(error)),
+        };
+        match forebay_plan::verify(&compiled.plan) {
+            Ok(()) => Ok(Ok(compiled)),
             Err(violations) => {
                 let shown: Vec<String> = violations.iter().take(5).map(|v| format!("  {v}")).collect();
                 Err(Failure::Input(format!(
@@ -189,6 +204,11 @@ impl ModelFile {
                 )))
             }
         }
+    }
+
+    /// Why the model has no plan under a strategy.
+    pub fn misfit(&self, options: &CompileOptions, error: &impl std::fmt::Display) -> Failure {
+        Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy))
     }
 }
 

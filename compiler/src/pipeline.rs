@@ -1,15 +1,17 @@
 //! The pipeline: model text → plan.
 
 use crate::autodiff::{Differentiated, Options, differentiate};
-use crate::memory::{Recompute, recompute};
+use crate::memory::fit::{Forms, fit};
+use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap;
 use crate::rewrite::{self, Numerics, Report};
-use crate::schedule::{ForwardKind, Layout, Scheduler, orders, stages};
+use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
 use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::{DType, Graph};
 use forebay_plan as plan;
+use std::fmt;
 
 /// What the user decides about a compilation.
 #[derive(Clone, Debug)]
@@ -73,27 +75,82 @@ pub struct Models {
     pub generate: CheckedModel,
 }
 
+/// A plan, and what its stages keep in memory.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The plan.
+    pub plan: plan::Plan,
+    /// For each stage.
+    pub stages: Vec<StageMemory>,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CompileError {
+    /// The strategy does not fit the model.
+    Strategy(StrategyError),
+    /// A stage does not fit into memory.
+    Memory(Misfit),
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CompileError::Strategy(error) => error.fmt(f),
+            CompileError::Memory(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CompileError {}
+
+impl From<StrategyError> for CompileError {
+    fn from(error: StrategyError) -> CompileError {
+        CompileError::Strategy(error)
+    }
+}
+
 /// Compiles checked models to a plan for all ranks of the strategy.
 ///
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, StrategyError> {
+    match compile_within(models, options, Aim::Fastest, &options.rewrite.profile) {
+        Ok(compiled) => Ok(compiled.plan),
+        Err(CompileError::Strategy(error)) => Err(error),
+        Err(CompileError::Memory(error)) => unreachable!("nothing was asked of the memory: {error}"),
+    }
+}
+
+/// The same with an arena of at most so many bytes on each device: what is not kept for the backward pass is made again, at the least cost by these prices.
+///
+/// # Errors
+/// When the strategy does not fit the model, or a stage does not fit into memory.
+pub fn compile_within(
+    models: &Models,
+    options: &CompileOptions,
+    aim: Aim,
+    price: &dyn Price,
+) -> Result<Compiled, CompileError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
     let train = shard_model(&models.train, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite, &strategy.recompute);
+    let mut scheduler = Scheduler::new(types, &options.rewrite);
     let micro = options.micro_batches;
     let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
-    let mut roles = vec![];
-    for (stage, order) in stages(&models.train, strategy)?.into_iter().zip(&orders) {
+    let stages = stages(&models.train, strategy)?;
+    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
+    for (stage, order) in stages.into_iter().zip(&orders) {
         let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
-        let mut phases = vec![
-            scheduler.train(&train, &stage, &layout, (order, micro), optimizer)?,
-            scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro),
-        ];
+        let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, (order, micro), optimizer);
+        let fitted = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
+            .map_err(CompileError::Memory)?;
+        memory.push(fitted.memory);
+        let mut phases = vec![fitted.phase, scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)];
         phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
         roles.push(role(&train, &stage, layout, phases));
     }
@@ -107,8 +164,27 @@ pub fn compile(models: &Models, options: &CompileOptions) -> Result<plan::Plan, 
         programs: scheduler.into_programs(),
         roles,
     };
+    drop_unused(&mut plan);
     overlap::spread(&mut plan, &train.mesh);
-    Ok(plan)
+    Ok(Compiled { plan, stages: memory })
+}
+
+/// Drops programs that no call runs: those of choices that did not fit.
+fn drop_unused(plan: &mut plan::Plan) {
+    let calls = || plan.roles.iter().flat_map(|r| &r.phases).flat_map(|p| &p.calls);
+    let mut used = vec![false; plan.programs.len()];
+    calls().for_each(|call| used[call.program as usize] = true);
+    let mut left = 0;
+    let mut number = |used: &bool| {
+        left += u32::from(*used);
+        left.saturating_sub(1)
+    };
+    let numbers: Vec<u32> = used.iter().map(&mut number).collect();
+    for call in plan.roles.iter_mut().flat_map(|r| &mut r.phases).flat_map(|p| &mut p.calls) {
+        call.program = numbers[call.program as usize];
+    }
+    let mut used = used.into_iter();
+    plan.programs.retain(|_| used.next().expect("one for each"));
 }
 
 /// What the ranks of a stage do.

@@ -7,7 +7,9 @@ use autodiff_support::{
     Values, bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all,
 };
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
-use forebay_compiler::memory::{Recompute, recompute};
+use forebay_compiler::memory::choose::{Part, Problem};
+use forebay_compiler::memory::{Recompute, keep, recompute};
+use forebay_ir::cost::cost;
 use forebay_ir::reference::{Mode, sample};
 use forebay_ir::text::{parse, print, print_module, render};
 use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ReduceKind, UnaryOp, ValueId, testing};
@@ -51,7 +53,26 @@ fn directive<'s>(source: &'s str, key: &str) -> Option<&'s str> {
 fn differentiated(source: &str, forward: &Graph, options: &Options) -> Differentiated {
     let mut d = differentiate(forward, options);
     recompute(&mut d, &directive(source, "recompute").map_or(Recompute::Nothing, |l| Recompute::parse(l).expect(l)));
+    if let Some(bytes) = directive(source, "within") {
+        keep_within(&mut d, bytes.parse().expect("bytes"), |graph, value| cost(graph, value).flops);
+    }
     d
+}
+
+/// Keeps so many bytes at most, or as few as can be, at the least price of what is made again.
+fn keep_within(d: &mut Differentiated, bytes: f64, price: impl Fn(&Graph, ValueId) -> f64) {
+    let graph = &d.forward;
+    let is_input = |v: ValueId| graph.node(v).op == Op::Input;
+    let part = Part {
+        graph,
+        wanted: graph.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value).collect(),
+        bytes: graph.values().map(|v| if is_input(v) { 0.0 } else { graph.bytes(v) as f64 }).collect(),
+        seconds: graph.values().map(|v| if is_input(v) { 0.0 } else { price(graph, v) }).collect(),
+    };
+    let problem = Problem { parts: vec![part] };
+    let selection = problem.within(bytes, u32::MAX).map_or_else(|least| least, |choice| choice.selection);
+    let kept = selection.kept[0].clone();
+    keep(d, &kept);
 }
 
 /// Inputs and outputs of a graph.
@@ -146,6 +167,28 @@ proptest! {
         if again && is_block {
             prop_assert!(d.forward.outputs.iter().all(|o| o.role != OutputRole::Saved));
         }
+    }
+
+    /// Whatever is kept and whatever made again: the same bits.
+    #[test]
+    fn random_choices_agree(
+        tape in proptest::collection::vec(any::<u32>(), 0..250),
+        prices in proptest::collection::vec(0_u8..100, 32),
+        share in 0.0..1.0,
+    ) {
+        let forward = segment(&tape, |_, _| true);
+        let options = Options::all_floats(&forward);
+        let mut d = differentiate(&forward, &options);
+        let saved = |d: &Differentiated| -> u64 {
+            d.forward.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| d.forward.bytes(o.value)).sum()
+        };
+        let before = saved(&d);
+        let limit = before as f64 * share;
+        keep_within(&mut d, limit, |_, v| f64::from(prices[v.index() % prices.len()]));
+        graphs(&d).into_iter().for_each(check_legal);
+        prop_assert!(saved(&d) <= before);
+        let grads = output_gradients(&forward, &options, 7);
+        run_all(&d, &forward, &random_inputs(&forward, 1), &grads, Mode::Typed);
     }
 
     #[test]

@@ -20,7 +20,9 @@ pub mod replay;
 pub mod report;
 pub mod steps;
 pub mod validate;
+pub mod value;
 
 pub use framework::Framework;
 pub use kind::Kind;
 pub use report::{Options, Report, simulate};
+pub use value::ValuePricer;

@@ -2,6 +2,7 @@
 
 use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
 use crate::failure::Failure;
+use crate::memory::{self, Budget, budget};
 use crate::model::{ModelFile, replace_file};
 use crate::output::print;
 use clap::ValueEnum;
@@ -45,6 +46,9 @@ pub struct Args {
     /// How many devices there are; the strategy must use them all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     devices: Option<u64>,
+    /// Memory of a device, a size such as 58GiB or 800MB: what does not fit is made again in the backward pass
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    memory_budget: Option<Budget>,
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
@@ -93,7 +97,8 @@ pub fn compile(args: Args) -> Result<(), Failure> {
             None => print(&text),
         };
     }
-    let plan = file.compile(&options)?;
+    let budget = args.memory_budget.map(|b| b.bytes(None)).transpose()?;
+    let plan = memory::compile(&file, &options, budget, &options.rewrite.profile)?.plan;
     if let Some(path) = &args.output {
         replace_file(path, &plan.to_bytes())?;
     }

@@ -6,6 +6,7 @@ pub mod compile;
 pub mod explain;
 pub mod fmt;
 pub mod generate;
+pub mod memory;
 pub mod plan;
 pub mod rules;
 pub mod run;

@@ -3,10 +3,13 @@
 use crate::args::{Dtype, ModelArgs};
 use crate::cluster;
 use crate::failure::Failure;
+use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
 use crate::output::{Table, grouped, print, print_json, short};
 use clap::ValueEnum;
+use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
+use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report};
@@ -43,6 +46,9 @@ pub struct Args {
     /// Predict how this training system would run it [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
+    /// Memory of a device, a size such as 58GiB, or `device` for what the cluster file says: what does not fit is made again in the backward pass
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    memory_budget: Option<Budget>,
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
@@ -80,29 +86,20 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let mut settings = args.settings.clone();
     settings.dtype.get_or_insert(Dtype::Bf16);
     let mut options = settings.options();
-    if let Some(devices) = args.devices {
-        let strategy = &mut options.strategy;
-        let model = strategy.ranks() / u64::from(strategy.dp);
-        if strategy.dp == 1 && u64::from(devices) % model == 0 {
-            strategy.dp = devices / model as u32;
-        }
-        if strategy.ranks() != u64::from(devices) {
-            return Err(Failure::Input(format!(
-                "{strategy} makes {} ranks (dp × cp × tp × pp), but there are {devices} devices",
-                strategy.ranks()
-            )));
-        }
-    }
+    use_devices(&mut options.strategy, args.devices)?;
     let ep = options.strategy.ep;
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
-    let plan = file.compile(&options)?;
+    let precision = args.precision.map_or(default_precision(settings.dtype), Precision::from);
+    let budget = args.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
+    let price = ValuePricer::new(&cluster, precision, 1.0);
+    let plan = memory::compile(&file, &options, budget, &price)?.plan;
     let options = Options {
         framework,
-        precision: args.precision.map_or(default_precision(settings.dtype), Precision::from),
+        precision,
         imbalance: args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &plan, ep))?,
         recompute: Recompute::default(),
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
@@ -112,7 +109,24 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
 }
 
-fn default_precision(dtype: Option<Dtype>) -> Precision {
+/// Uses so many devices: what the strategy leaves is data parallel.
+pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
+    let Some(devices) = devices else { return Ok(()) };
+    let model = strategy.ranks() / u64::from(strategy.dp);
+    if strategy.dp == 1 && u64::from(devices) % model == 0 {
+        strategy.dp = devices / model as u32;
+    }
+    if strategy.ranks() != u64::from(devices) {
+        let ranks = strategy.ranks();
+        return Err(Failure::Input(format!(
+            "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices"
+        )));
+    }
+    Ok(())
+}
+
+/// The type of products' inputs that goes with a compute type.
+pub fn default_precision(dtype: Option<Dtype>) -> Precision {
     match dtype {
         Some(Dtype::Bf16) | None => Precision::Bf16,
         Some(Dtype::F32 | Dtype::F64) => Precision::F32,

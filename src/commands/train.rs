@@ -2,6 +2,7 @@
 
 use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, RewriteArgs, SessionArgs};
 use crate::failure::Failure;
+use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
 use crate::session::{self, Program};
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ pub struct Args {
     steps: Option<u64>,
     #[command(flatten)]
     session: SessionArgs,
+    /// Memory of a device, a size such as 58GiB or 800MB: what does not fit is made again in the backward pass
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    memory_budget: Option<Budget>,
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
@@ -56,10 +60,11 @@ pub fn train(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options();
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
+    let budget = args.memory_budget.map(|b| b.bytes(None)).transpose()?;
     let compile = || {
         let file = ModelFile::read(path)?;
         file.accepts(&args.settings)?;
-        file.compile(&options)
+        Ok(memory::compile(&file, &options, budget, &options.rewrite.profile)?.plan)
     };
     session::run(Program::Compiled(&compile), &args.session, &args.machine, args.steps)
 }

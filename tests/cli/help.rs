@@ -8,7 +8,7 @@ fn every_command_explains_itself() {
     let help = bench.run(&["--help"]).ok().stdout;
     for command in [
         "train", "run", "generate", "bench", "check", "fmt", "compile", "explain", "rules", "schedule", "plan",
-        "simulate", "validate",
+        "simulate", "memory", "validate",
     ] {
         assert!(help.contains(&format!("  {command} ")), "{help}");
         let own = bench.run(&[command, "--help"]).ok().stdout;

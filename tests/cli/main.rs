@@ -9,6 +9,7 @@ mod fmt;
 mod generate;
 mod help;
 mod hosts;
+mod memory;
 mod profile;
 mod resume;
 mod schedule;

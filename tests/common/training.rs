@@ -1,7 +1,8 @@
 //! Plans of examples at reduced size under a strategy, and what training by them comes to.
 
 use super::{Example, Numbers, options};
-use forebay_compiler::pipeline::{CompileOptions, compile};
+use forebay_compiler::memory::{Aim, Price};
+use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled, compile, compile_within};
 use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
@@ -46,9 +47,7 @@ pub fn strategy(text: &str) -> Strategy {
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn plan(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> Result<Plan, String> {
-    let mut overrides = example.reduced_to(ROWS.into(), SEQ);
-    overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
-    plan_with(example, &strategy(text), options(compute, overrides))
+    plan_with(example, &strategy(text), reduced_options(example, text, compute, set))
 }
 
 /// The plan of a model under a strategy, verified; the other options as given.
@@ -61,6 +60,25 @@ pub fn plan_with(example: &Example, strategy: &Strategy, options: CompileOptions
     let plan = compile(&example.models(&options), &options).map_err(|e| e.to_string())?;
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {strategy}: {}", example.name, v[0]));
     Ok(plan)
+}
+
+/// The same for as much memory, by these prices of what is made again.
+///
+/// # Errors
+/// When it does not fit.
+pub fn plan_within(example: &Example, text: &str, aim: Aim, price: &dyn Price) -> Result<Compiled, CompileError> {
+    let options = reduced_options(example, text, DType::F32, &[]);
+    let compiled = compile_within(&example.models(&options), &options, aim, price)?;
+    forebay_plan::verify(&compiled.plan).unwrap_or_else(|v| panic!("{} {text}: {}", example.name, v[0]));
+    Ok(compiled)
+}
+
+fn reduced_options(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> CompileOptions {
+    let strategy = strategy(text);
+    let micro_batches = strategy.micro.unwrap_or(1);
+    let mut overrides = example.reduced_to(ROWS.into(), SEQ);
+    overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
+    CompileOptions { micro_batches, strategy, ..options(compute, overrides) }
 }
 
 /// Random tokens of a step.

@@ -109,6 +109,18 @@ pub fn minimum_cut(
     weight: &dyn Fn(ValueId) -> u64,
     wanted: &[ValueId],
 ) -> Vec<ValueId> {
+    priced_cut(graph, place, weight, &|_| 0, wanted)
+}
+
+/// The same where computing a value in the later graph costs something too, once: `again`, of values with [`Place::Either`]. That is an edge from
+/// the source to the value, cut when the value is made after the cut: then all that it is made from is kept, or made there as well.
+pub fn priced_cut(
+    graph: &Graph,
+    place: &dyn Fn(ValueId) -> Place,
+    weight: &dyn Fn(ValueId) -> u64,
+    again: &dyn Fn(ValueId) -> u64,
+    wanted: &[ValueId],
+) -> Vec<ValueId> {
     let live = needed(graph, wanted, &[]);
     let (source, target) = (0, 1);
     let enter = |v: ValueId| 2 + 2 * v.index();
@@ -122,6 +134,9 @@ pub fn minimum_cut(
         if at == Place::Before {
             network.edge(source, enter(value), UNBOUNDED);
             continue;
+        }
+        if at == Place::Either && again(value) > 0 {
+            network.edge(source, enter(value), again(value).min(UNBOUNDED - 1));
         }
         for read in reads(graph, value).into_iter().filter(|&r| place(r) != Place::After) {
             let to = if at == Place::After { target } else { enter(value) };
@@ -137,7 +152,7 @@ pub fn minimum_cut(
 }
 
 /// More than all weights together.
-const UNBOUNDED: u64 = 1 << 60;
+pub const UNBOUNDED: u64 = 1 << 60;
 
 /// A flow network with integer capacities; edge `i ^ 1` is the reverse of edge `i`.
 struct Network {

@@ -1,5 +1,14 @@
 //! What is kept for the backward pass, and what is not.
+//!
+//! * [`recompute`]: what the user names is made again. * [`mod@choose`]: the least time within a number of bytes. * [`mod@fit`]: choices of a pipeline stage
+//!   until its arena fits. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
 
+pub mod choose;
+pub mod fit;
 mod recompute;
+mod splice;
+pub mod table;
 
-pub use recompute::{Recompute, recompute};
+pub use fit::{Aim, Misfit, Price};
+pub use recompute::{Recompute, keep, recompute};
+pub use table::{SavedTensor, StageMemory};

@@ -41,6 +41,8 @@ pub struct Cx<'a> {
     pub layout: &'a super::Layout,
     /// Names of carries and tensors, for each segment.
     pub names: &'a [Names],
+    /// For each segment what tells its programs from those of its other forms.
+    pub tags: &'a [String],
     /// `train`, `eval` or `generate`.
     pub phase: &'a str,
     /// For each segment the graph that runs forward, and the layout of what it saves.
@@ -142,7 +144,8 @@ impl Scheduler<'_> {
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
         let adds = micro_batch > 0 && !names.stats.is_empty();
-        let name = format!("{}.{}.forward{}", cx.phase, model.segments[s].name, if adds { ".add" } else { "" });
+        let (segment, tag) = (&model.segments[s].name, &cx.tags[s]);
+        let name = format!("{}.{segment}{tag}.forward{}", cx.phase, if adds { ".add" } else { "" });
         let program = self.programs.get(&name, &cx.saved[s], || {
             let stats: Vec<_> =
                 output_names(graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
@@ -171,6 +174,7 @@ impl Scheduler<'_> {
             }
             want => common(cx, shared, want, l, micro_batch),
         });
+        shared.begin_span((l, micro_batch), s);
         shared.timeline.call(&program, l as u32, micro_batch, slots);
     }
 
@@ -304,7 +308,7 @@ impl Scheduler<'_> {
             self.begin_gradients(cx, shared, (l, micro_batch));
         }
         let wide = self.wide;
-        let name = backward_name(&format!("{}.{}", model.segments[s].name, half.name()), graph, &adds);
+        let name = backward_name(&format!("{}{}.{}", model.segments[s].name, cx.tags[s], half.name()), graph, &adds);
         let layout = if half == Half::Whole { &cx.saved[s] } else { &training.handed[s] };
         let program = self.programs.get(&name, layout, || {
             let mut graph = graph.clone();
@@ -325,6 +329,7 @@ impl Scheduler<'_> {
             Want::ParamGrad(name) => cx.gradient(shared, layer.params[position(&names.params, name)]),
             want => common(cx, shared, want, l, micro_batch),
         });
+        shared.end_span((l, micro_batch));
         shared.timeline.call(&program, l as u32, micro_batch, slots);
         if half != Half::Input {
             self.end_gradients(cx, shared, (l, micro_batch));

@@ -23,8 +23,9 @@ mod tensors;
 mod timeline;
 mod units;
 
-pub use phases::{ForwardKind, Scheduler};
-pub use stages::{Stage, orders, stages};
+pub use phases::{ForwardKind, Scheduler, Segments};
+pub use shared::{Span, Usage};
+pub use stages::{Stage, Work, orders, stages};
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};

@@ -3,7 +3,7 @@
 use super::bind::{Want, accumulating, restrict};
 use super::flow::{Flow, Names, input_names, output_names};
 use super::layers::{Cx, Half, Training};
-use super::shared::{Pass, Shared};
+use super::shared::{Pass, Shared, Usage};
 use super::stages::{Stage, Work};
 use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Placed};
@@ -46,29 +46,55 @@ pub struct Scheduler<'a> {
     pub(super) wide: DType,
     pub(super) narrow: DType,
     pub(super) rewriting: &'a rewrite::Options,
-    recompute: &'a Recompute,
     pub(super) programs: Programs,
     /// By phase: the graphs of its segments, made once for all stages.
     forward: FxHashMap<&'static str, Vec<Graph>>,
-    differentiated: Option<(Flow, Vec<Differentiated>)>,
+}
+
+/// The segments of a model as they train.
+#[derive(Clone, Debug)]
+pub struct Segments {
+    flow: Flow,
+    /// Their graphs.
+    pub list: Vec<Differentiated>,
+    /// For each what tells its programs from those of the same segment with other graphs: nothing, or `.` and a word.
+    pub tags: Vec<String>,
+}
+
+impl Segments {
+    /// Differentiates the segments of a model; what `recompute` names is computed again.
+    ///
+    /// # Errors
+    /// When something is to be computed again that is not there.
+    pub fn new(
+        sharded: &ShardedModel,
+        rewriting: &rewrite::Options,
+        recompute: &Recompute,
+    ) -> Result<Segments, StrategyError> {
+        let model = &sharded.model;
+        let flow = Flow::new(model);
+        let segments = (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting, recompute));
+        let mut list: Vec<Differentiated> = segments.collect();
+        let graphs: Vec<&Graph> = list.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
+        if let Some(name) = recompute.unknown(&graphs).first() {
+            let saved = list.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved));
+            let saved: BTreeSet<String> = saved.collect();
+            let saved = saved.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(StrategyError::new(
+                format!("recompute: no value and no op of the fused graphs is called `{name}`"),
+                Some(format!("`full`, or a name that `forebay explain` shows; what is saved is {saved}")),
+            ));
+        }
+        list.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
+        let tags = vec![String::new(); list.len()];
+        Ok(Segments { flow, list, tags })
+    }
 }
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler for float types, rewriting options, and what backward passes may compute again.
-    pub fn new(
-        (wide, narrow): (DType, DType),
-        rewriting: &'a rewrite::Options,
-        recompute: &'a Recompute,
-    ) -> Scheduler<'a> {
-        Scheduler {
-            wide,
-            narrow,
-            rewriting,
-            recompute,
-            programs: Programs::default(),
-            forward: FxHashMap::default(),
-            differentiated: None,
-        }
+    /// A scheduler for float types and rewriting options.
+    pub fn new((wide, narrow): (DType, DType), rewriting: &'a rewrite::Options) -> Scheduler<'a> {
+        Scheduler { wide, narrow, rewriting, programs: Programs::default(), forward: FxHashMap::default() }
     }
 
     /// All programs of the phases built so far.
@@ -76,22 +102,16 @@ impl<'a> Scheduler<'a> {
         self.programs.into_list()
     }
 
-    /// The training step of a stage over all micro-batches, in this order.
-    ///
-    /// # Errors
-    /// When something is to be computed again that is not there.
+    /// The training step of a stage over all micro-batches, in this order, and the memory that it uses.
     pub fn train(
         &mut self,
-        sharded: &ShardedModel,
+        (sharded, segments): (&ShardedModel, &Segments),
         stage: &Stage,
         layout: &Layout,
         (order, micro_batches): (&[Work], u32),
         optimizer: &Optimizer,
-    ) -> Result<plan::Phase, StrategyError> {
-        let (flow, segments) = match self.differentiated.take() {
-            Some(known) => known,
-            None => self.differentiate(sharded)?,
-        };
+    ) -> (plan::Phase, Usage) {
+        let Segments { flow, list: segments, tags } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward));
         let cx = Cx {
@@ -99,6 +119,7 @@ impl<'a> Scheduler<'a> {
             stage,
             layout,
             names: &names,
+            tags,
             phase: "train",
             forward: &forward,
             saved: &saved,
@@ -110,8 +131,7 @@ impl<'a> Scheduler<'a> {
 
         let handed: Vec<SavedLayout> =
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
-        let mut training =
-            Training { flow: &flow, segments: &segments, written: FxHashSet::default(), handed: &handed };
+        let mut training = Training { flow, segments, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         for work in order {
             match *work {
@@ -141,29 +161,9 @@ impl<'a> Scheduler<'a> {
         self.sum_gradients(&cx, &mut shared);
         self.sum_parts(&cx, &mut shared);
         let commit = self.optimize(&cx, &mut shared, optimizer);
-        let phase = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
-        self.differentiated = Some((flow, segments));
-        Ok(phase)
-    }
-
-    fn differentiate(&self, sharded: &ShardedModel) -> Result<(Flow, Vec<Differentiated>), StrategyError> {
-        let model = &sharded.model;
-        let flow = Flow::new(model);
-        let segments =
-            (0..model.segments.len()).map(|s| differentiated(model, &flow, s, self.rewriting, self.recompute));
-        let mut segments: Vec<Differentiated> = segments.collect();
-        segments.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
-        let graphs: Vec<&Graph> = segments.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
-        if let Some(name) = self.recompute.unknown(&graphs).first() {
-            let saved = segments.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved));
-            let saved: BTreeSet<String> = saved.collect();
-            let saved = saved.into_iter().collect::<Vec<_>>().join(", ");
-            return Err(StrategyError::new(
-                format!("recompute: no value and no op of the fused graphs is called `{name}`"),
-                Some(format!("`full`, or a name that `forebay explain` shows; what is saved is {saved}")),
-            ));
-        }
-        Ok((flow, segments))
+        let (phase, usage) = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
+        let split = order.iter().any(|work| matches!(work, Work::Backward(_, _, Half::Weights)));
+        (phase, Usage { halves: if split { 2 } else { 1 }, ..usage })
     }
 
     /// A phase of a stage that runs the layers forward only.
@@ -192,11 +192,13 @@ impl<'a> Scheduler<'a> {
             self.forward.remove(kind.name()).unwrap_or_else(|| sharded.model.segments.iter().map(rewritten).collect());
         let forward: Vec<&Graph> = graphs.iter().collect();
         let (names, saved) = (names(&sharded.model), saved(&forward));
+        let tags = vec![String::new(); forward.len()];
         let cx = Cx {
             sharded,
             stage,
             layout,
             names: &names,
+            tags: &tags,
             phase: kind.name(),
             forward: &forward,
             saved: &saved,
@@ -220,7 +222,7 @@ impl<'a> Scheduler<'a> {
         }
         self.sum_parts(&cx, &mut shared);
         let commit = shared.timeline.len();
-        let phase = self.finish(&cx, shared, micro_batches, commit, share);
+        let (phase, _) = self.finish(&cx, shared, micro_batches, commit, share);
         self.forward.insert(kind.name(), graphs);
         phase
     }
@@ -284,10 +286,11 @@ impl<'a> Scheduler<'a> {
         shared.timeline.call(&program, layer, 0, slots);
     }
 
-    fn finish(&self, cx: &Cx, shared: Shared, micro_batches: u32, commit: u32, share: Share) -> plan::Phase {
+    fn finish(&self, cx: &Cx, shared: Shared, micro_batches: u32, commit: u32, share: Share) -> (plan::Phase, Usage) {
         let model = &cx.sharded.model;
-        let Shared { timeline, data, scalars, outputs, reports, output_dims, .. } = shared;
-        let placed: Placed = timeline.place(cx.layout.bytes);
+        let Shared { timeline, data, scalars, outputs, reports, output_dims, spans, .. } = shared;
+        let mut placed: Placed = timeline.place(cx.layout.bytes);
+        let usage = Usage { spans: spans.into_values().collect(), live: std::mem::take(&mut placed.curve), halves: 1 };
         let mesh = &cx.sharded.mesh;
         let ranks_of_data = match share {
             Share::Rows => mesh.dense(Dense::Dp),
@@ -311,7 +314,7 @@ impl<'a> Scheduler<'a> {
             "step" => plan::Scalar::Step,
             _ => plan::Scalar::Seed,
         };
-        plan::Phase {
+        let phase = plan::Phase {
             name: cx.phase.to_string(),
             rows: per_micro_batch * u64::from(micro_batches),
             seq: model.seq,
@@ -349,7 +352,8 @@ impl<'a> Scheduler<'a> {
                 ..cx.layout.memory
             },
             calls: placed.calls,
-        }
+        };
+        (phase, usage)
     }
 }
 

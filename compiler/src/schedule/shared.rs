@@ -20,6 +20,32 @@ pub struct Part {
     pub sums: Vec<u32>,
 }
 
+/// A layer's work on a micro-batch: what it saves lives from one call to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The layer's segment.
+    pub segment: usize,
+    /// The layer.
+    pub layer: usize,
+    /// The micro-batch.
+    pub micro_batch: u32,
+    /// The call that runs it forward.
+    pub forward: u32,
+    /// The last call that runs it backward; the same call when nothing does.
+    pub backward: u32,
+}
+
+/// The memory that a phase uses.
+#[derive(Clone, Debug)]
+pub struct Usage {
+    /// Each layer's work on each micro-batch.
+    pub spans: Vec<Span>,
+    /// For each call the bytes above the persistent ones that are alive, those of a frame that are never in use at once left out.
+    pub live: Vec<u64>,
+    /// Parts in which backward passes run: 2 when that for the weights is apart.
+    pub halves: u32,
+}
+
 /// A phase in the making.
 pub struct Shared {
     pub timeline: Timeline,
@@ -40,6 +66,8 @@ pub struct Shared {
     pub layer_gradients: FxHashMap<UnitId, Item>,
     /// The units whose sums have something in them.
     pub summed: FxHashSet<UnitId>,
+    /// By layer and micro-batch.
+    pub spans: IndexMap<(usize, u32), Span>,
 }
 
 /// A micro-batch between its forward and its backward pass.
@@ -79,7 +107,20 @@ impl Shared {
             gathered: FxHashMap::default(),
             layer_gradients: FxHashMap::default(),
             summed: FxHashSet::default(),
+            spans: IndexMap::new(),
         }
+    }
+
+    /// The next call runs a layer forward.
+    pub fn begin_span(&mut self, (layer, micro_batch): (usize, u32), segment: usize) {
+        let call = self.timeline.len();
+        let span = Span { segment, layer, micro_batch, forward: call, backward: call };
+        self.spans.insert((layer, micro_batch), span);
+    }
+
+    /// The next call runs a layer backward, or a half of it.
+    pub fn end_span(&mut self, at: (usize, u32)) {
+        self.spans.get_mut(&at).expect("a layer goes forward before it goes backward").backward = self.timeline.len();
     }
 
     pub fn data(&self, name: &str, micro_batch: u32) -> Bind {

@@ -48,6 +48,8 @@ pub struct Placed {
     pub bytes: u64,
     /// Maximum live bytes above the persistent ones.
     pub live: u64,
+    /// For each call the bytes that are live above the persistent ones.
+    pub curve: Vec<u64>,
     offsets: Vec<u64>,
 }
 
@@ -108,8 +110,9 @@ impl Timeline {
             .collect();
         let packing = pack(&intervals);
         let offsets: Vec<u64> = packing.offsets.iter().map(|o| persistent + o).collect();
-        let live = self.live(&intervals);
-        let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, offsets };
+        let curve = self.live(&intervals);
+        let live = curve.iter().copied().max().unwrap_or(0);
+        let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, curve, offsets };
         for (program, layer, micro_batch, slots) in self.calls {
             let slots = slots.into_iter().map(|s| placed.offset(s)).collect();
             placed.calls.push(plan::Call { program, layer, micro_batch, slots, waits: vec![] });
@@ -117,8 +120,8 @@ impl Timeline {
         placed
     }
 
-    /// Maximum over the calls of the bytes of live items, frames counted at what is live within them.
-    fn live(&self, intervals: &[Interval]) -> u64 {
+    /// For each call the bytes of live items, frames counted at what is live within them.
+    fn live(&self, intervals: &[Interval]) -> Vec<u64> {
         let mut change = vec![0i64; self.calls.len() + 2];
         let last = self.calls.len();
         for i in intervals {
@@ -126,12 +129,10 @@ impl Timeline {
             change[(i.end as usize + 1).min(last + 1)] -= i.bytes as i64;
         }
         let mut now = 0i64;
-        let mut most = 0i64;
-        for (time, c) in change.iter().enumerate() {
-            now += c;
-            let slack = self.frames.get(time).map_or(0, |(bytes, live)| *bytes as i64 - *live as i64);
-            most = most.max(now - slack);
-        }
-        most as u64
+        let at = |(change, (bytes, live)): (i64, &(u64, u64))| {
+            now += change;
+            (now - (*bytes as i64 - *live as i64)) as u64
+        };
+        change.into_iter().zip(&self.frames).map(at).collect()
     }
 }

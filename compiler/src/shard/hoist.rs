@@ -10,6 +10,9 @@
 //!
 //! %r = gather %x at %token {n}            %v = vary %x on etp                          // gradients meet as tokens, not as their copies for experts
 //! %v = vary %r on etp               ==>   %r = gather %v at %token {n}
+//!
+//! %f = cast %k : f32                      %v = vary %k on tp                           // a score reads a cast, which its fused form looks through
+//! %v = vary %f on tp                ==>   %f = cast %v : f32
 //! ```
 
 use forebay_ir::{Comm, CommKind, Graph, InputRole, Op, ValueId};
@@ -60,6 +63,8 @@ fn vary_before(graph: &mut Graph, value: ValueId, readers: &[ValueId]) -> bool {
         | Op::Reorder
         | Op::Broadcast(_)
         | Op::Gather { .. } => true,
+        // Gradients then meet in the narrow type, as those of what is narrow anyway do.
+        Op::Cast(_) => graph.ty(node.operands[0]).dtype.is_float(),
         Op::Comm(comm) => matches!(comm.kind, CommKind::Dispatch { .. }),
         _ => false,
     };

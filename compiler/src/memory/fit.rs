@@ -1,0 +1,263 @@
+//! Choices of a pipeline stage until its arena fits.
+//!
+//! ```text
+//! schedule everything kept ──► peak ──fits──► done
+//!                               │
+//!                  bytes to save ──► choose ──► splice ──► schedule ──► peak      again with what the peak says
+//! ```
+//!
+//! [`choose`](super::choose) counts bytes of saved tensors alone; frames, gradients and what placing wastes follow from the programs. So each choice
+//! is scheduled and placed as it will run, and the number of bytes to save is corrected by what came out. The peak that counts is the plan's.
+
+use super::choose::{Choice, Part, Problem, Selection};
+use super::recompute::keep;
+use super::table::{self, StageMemory};
+use crate::rewrite::Profile;
+use crate::schedule::{Segments, Usage};
+use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
+use forebay_plan as plan;
+use std::fmt;
+
+/// What it costs to make a value.
+pub trait Price {
+    /// Seconds, when its operands are in memory.
+    fn seconds(&self, graph: &Graph, value: ValueId) -> f64;
+}
+
+impl Price for Profile {
+    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
+        Profile::seconds(self, graph, value)
+    }
+}
+
+/// How much memory a device's arena may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// As much as there is to keep.
+    Fastest,
+    /// At most so many bytes.
+    Within(u64),
+    /// As little as can be.
+    Least,
+}
+
+/// A stage that does not fit, whatever is made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// The stage.
+    pub stage: u32,
+    /// Bytes that were allowed.
+    pub budget: u64,
+    /// The least that it takes in any form that was tried.
+    pub least: u64,
+    /// Bytes of that which outlive a step: parameters, gradients, optimizer state.
+    pub persistent: u64,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Misfit { stage, budget, least, persistent } = self;
+        let over = least - budget;
+        write!(
+            f,
+            "stage {stage} needs {least} bytes in the smallest form that was found, {over} more than the {budget} allowed; {persistent} of them are \
+             parameters, gradients and optimizer state"
+        )
+    }
+}
+
+/// Schedules are made at most so often for a stage.
+const TRIES: u32 = 7;
+/// So many choices of few bytes are looked at for the smallest arena.
+const ENDS: usize = 3;
+/// A choice is looked for with so many minimum cuts at most.
+const CUTS: u32 = 400;
+/// What is still free is good enough below this part of the budget.
+const SLACK: f64 = 0.005;
+
+/// Forms of segments that were made, so that stages which choose the same share programs.
+#[derive(Debug, Default)]
+pub struct Forms {
+    known: Vec<(usize, Vec<ValueId>)>,
+}
+
+impl Forms {
+    fn tag(&mut self, segment: usize, kept: &[ValueId]) -> String {
+        let known = self.known.iter().position(|(s, k)| *s == segment && k == kept);
+        let number = known.unwrap_or_else(|| {
+            self.known.push((segment, kept.to_vec()));
+            self.known.len() - 1
+        });
+        format!(".again{}", number + 1)
+    }
+
+    /// The segments with these values saved.
+    fn make(&mut self, segments: &Segments, problem: &Problem, selection: &Selection) -> Segments {
+        let mut made = segments.clone();
+        for (s, (part, kept)) in problem.parts.iter().zip(&selection.kept).enumerate() {
+            let mut saved: Vec<ValueId> = kept.clone();
+            saved.retain(|&v| part.graph.node(v).op != Op::Input);
+            let mut now = part.wanted.clone();
+            now.sort_unstable();
+            if saved != now {
+                keep(&mut made.list[s], &saved);
+                made.tags[s] = self.tag(s, &saved);
+            }
+        }
+        made
+    }
+}
+
+/// A stage's training phase, and what it keeps.
+pub struct Fitted {
+    /// The phase.
+    pub phase: plan::Phase,
+    /// The table.
+    pub memory: StageMemory,
+}
+
+/// A choice that was scheduled.
+struct Tried {
+    phase: plan::Phase,
+    usage: Usage,
+    choice: Choice,
+}
+
+impl Tried {
+    fn peak(&self) -> u64 {
+        self.phase.memory.placed
+    }
+}
+
+/// Fits a stage's training phase into memory; `schedule` makes it from segments.
+///
+/// # Errors
+/// When it does not fit, whatever is made again.
+pub fn fit(
+    (stage, persistent): (u32, u64),
+    (aim, price): (Aim, &dyn Price),
+    (segments, forms): (&Segments, &mut Forms),
+    schedule: &mut dyn FnMut(&Segments) -> (plan::Phase, Usage),
+) -> Result<Fitted, Misfit> {
+    let (phase, usage) = schedule(segments);
+    let unrestricted = phase.memory.placed;
+    let problem = problem(segments, &usage, price);
+    let everything = problem.selection(problem.parts.iter().map(|p| p.wanted.clone()).collect());
+    let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
+    let first = Tried { phase, usage, choice };
+    let tried = match aim {
+        Aim::Fastest => first,
+        Aim::Within(budget) if first.peak() <= budget => first,
+        Aim::Within(budget) => {
+            search(&problem, first, budget, &mut |selection| schedule(&forms.make(segments, &problem, selection)))
+                .map_err(|least| Misfit { stage, budget, least, persistent })?
+        }
+        Aim::Least => {
+            let smallest = smallest(&problem, &mut |selection| schedule(&forms.make(segments, &problem, selection)));
+            smallest.into_iter().chain([first]).min_by_key(Tried::peak).expect("the first is one")
+        }
+    };
+    let Tried { phase, usage, choice } = tried;
+    let memory = table::stage_memory((stage, persistent, unrestricted), &phase, &usage, (&problem, segments, &choice));
+    Ok(Fitted { phase, memory })
+}
+
+/// Schedules the choices at the end of the front: fewer saved bytes can take larger frames.
+fn smallest(problem: &Problem, schedule: &mut dyn FnMut(&Selection) -> (plan::Phase, Usage)) -> Vec<Tried> {
+    let last = problem.front().into_iter().rev().take(ENDS);
+    let tried = last.map(|selection| {
+        let (phase, usage) = schedule(&selection);
+        Tried { phase, usage, choice: Choice { bound: selection.seconds, selection, exact: true } }
+    });
+    tried.collect()
+}
+
+/// Tries choices until one fits, and the memory is used. `Err` is the least peak that was seen.
+fn search(
+    problem: &Problem,
+    first: Tried,
+    budget: u64,
+    schedule: &mut dyn FnMut(&Selection) -> (plan::Phase, Usage),
+) -> Result<Tried, u64> {
+    let over = |tried: &Tried| tried.peak() as f64 - budget as f64;
+    let mut least = first.peak();
+    // Bytes of saved tensors that are too many, and bytes that are known to fit.
+    let (mut upper, mut lower) = (first.choice.selection.bytes, f64::NEG_INFINITY);
+    let mut limit = upper - over(&first);
+    let mut seen: Vec<Vec<Vec<ValueId>>> = vec![];
+    let mut best: Option<Tried> = None;
+    for _ in 0..TRIES {
+        let choice = problem.within(limit, CUTS).unwrap_or_else(|selection| Choice {
+            bound: selection.seconds,
+            selection,
+            exact: true,
+        });
+        if seen.contains(&choice.selection.kept) {
+            break;
+        }
+        seen.push(choice.selection.kept.clone());
+        let (phase, usage) = schedule(&choice.selection);
+        let tried = Tried { phase, usage, choice };
+        let (bytes, over) = (tried.choice.selection.bytes, over(&tried));
+        least = least.min(tried.peak());
+        if over <= 0.0 {
+            lower = lower.max(bytes);
+            let better = best.as_ref().is_none_or(|b| tried.choice.selection.seconds < b.choice.selection.seconds);
+            best = if better { Some(tried) } else { best };
+            if -over < SLACK * budget as f64 {
+                break;
+            }
+        } else {
+            upper = upper.min(bytes);
+        }
+        limit = bytes - over;
+        if lower.is_finite() && (limit >= upper || limit <= lower) {
+            limit = 0.5 * (lower + upper);
+        }
+    }
+    if best.is_none() {
+        let ends = smallest(problem, schedule);
+        least = ends.iter().map(Tried::peak).fold(least, u64::min);
+        let fits = ends.into_iter().filter(|tried| tried.peak() <= budget);
+        best = fits.min_by(|a, b| a.choice.selection.seconds.total_cmp(&b.choice.selection.seconds));
+    }
+    best.ok_or(least)
+}
+
+/// The saved tensors of all segments, as many times as a stage has them at its peak.
+fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price) -> Problem<'a> {
+    let peak = usage.live.iter().enumerate().max_by_key(|(call, live)| (**live, usize::MAX - call));
+    let peak = peak.map_or(0, |(call, _)| call as u32);
+    let parts = segments.list.iter().enumerate().map(|(s, segment)| {
+        let graph = &segment.forward;
+        let of_segment = || usage.spans.iter().filter(|span| span.segment == s);
+        let alive = of_segment().filter(|span| span.forward <= peak && peak <= span.backward).count() as f64;
+        // Of the layer at hand what is made again is there, for a while: half of it, let us say.
+        let alive = (alive - 0.5).max(0.0);
+        // Both halves of a backward pass make it.
+        let halves = usage.halves;
+        let runs = of_segment().count() as f64 * f64::from(halves);
+        let wanted = graph.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value).collect();
+        let bytes = |v: ValueId| if is_there(segment, v) { 0.0 } else { graph.bytes(v) as f64 * alive };
+        let seconds = |v: ValueId| match graph.node(v).op {
+            Op::Input => 0.0,
+            _ => price.seconds(graph, v) * runs,
+        };
+        Part {
+            graph,
+            wanted,
+            bytes: graph.values().map(bytes).collect(),
+            seconds: graph.values().map(seconds).collect(),
+        }
+    });
+    Problem { parts: parts.collect() }
+}
+
+/// Is a value an input that lives as long in any case?
+fn is_there(segment: &crate::autodiff::Differentiated, value: ValueId) -> bool {
+    let graph = &segment.forward;
+    let Some(input) = graph.inputs.iter().find(|i| i.value == value) else { return false };
+    // What earlier layers carry here would go after the forward pass if no backward graph read it.
+    let name = &graph.node(value).name;
+    input.role != InputRole::Carry || segment.backward.input(InputRole::Carry, name).is_some()
+}

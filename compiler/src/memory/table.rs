@@ -1,0 +1,176 @@
+//! What a stage saves between forward and backward passes, tensor by tensor.
+
+use super::choose::{Choice, Part, Problem};
+use crate::schedule::{Segments, Span, Usage};
+use forebay_ir::{Graph, InputRole, Op, ValueId};
+use forebay_plan as plan;
+
+/// The memory of a pipeline stage in a training step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageMemory {
+    /// The stage.
+    pub stage: u32,
+    /// Bytes that outlive a step.
+    pub persistent: u64,
+    /// Bytes of the arena: all that a device of the stage allocates.
+    pub peak: u64,
+    /// The same when everything is kept that the strategy does not name for recomputation.
+    pub unrestricted: u64,
+    /// Maximum live bytes: the least that any placement takes.
+    pub live_peak: u64,
+    /// For each call the live bytes, persistent ones included.
+    pub live: Vec<u64>,
+    /// For each call the bytes of saved tensors and of layers' inputs among them.
+    pub saved: Vec<u64>,
+    /// What is made again takes so many seconds of each step.
+    pub seconds: f64,
+    /// No choice that saves as many bytes takes fewer.
+    pub bound: f64,
+    /// Was it proven that none does?
+    pub exact: bool,
+    /// The tensors, those of most bytes first.
+    pub tensors: Vec<SavedTensor>,
+}
+
+/// A tensor that the backward pass reads and the forward pass makes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SavedTensor {
+    /// The segment of its layers.
+    pub segment: String,
+    /// Its name.
+    pub name: String,
+    /// The op that makes it; none for what a layer is given.
+    pub op: Option<&'static str>,
+    /// Bytes of one.
+    pub bytes: u64,
+    /// Layers of the stage that have it.
+    pub layers: u32,
+    /// How many there are at the stage's peak, over layers and micro-batches in flight; or would be.
+    pub copies: u32,
+    /// The calls that make it and read it last, of the layer where that takes longest.
+    pub life: (u32, u32),
+    /// Is it kept?
+    pub kept: bool,
+    /// What making it again from what is kept takes, seconds of each step; none for what cannot be.
+    pub seconds: Option<f64>,
+    /// The ops that make it again from what is kept, in order.
+    pub made_by: Vec<&'static str>,
+}
+
+pub(super) fn stage_memory(
+    (stage, persistent, unrestricted): (u32, u64, u64),
+    phase: &plan::Phase,
+    usage: &Usage,
+    (problem, segments, choice): (&Problem, &Segments, &Choice),
+) -> StageMemory {
+    let live: Vec<u64> = usage.live.iter().map(|bytes| persistent + bytes).collect();
+    let peak_call = live.iter().enumerate().max_by_key(|(call, live)| (**live, usize::MAX - call)).map_or(0, |p| p.0);
+    let mut tensors = vec![];
+    let mut change = vec![0i64; live.len() + 1];
+    for (s, (part, kept)) in problem.parts.iter().zip(&choice.selection.kept).enumerate() {
+        let spans: Vec<Span> = usage.spans.iter().filter(|span| span.segment == s).copied().collect();
+        if spans.is_empty() {
+            continue;
+        }
+        let of_segment = tensors_of(part, kept, &spans, peak_call as u32);
+        let inputs = carried(&segments.list[s], &spans, peak_call as u32);
+        let all: u64 = of_segment.iter().chain(&inputs).filter(|t| t.kept).map(|t| t.bytes).sum();
+        for span in &spans {
+            change[span.forward as usize] += all as i64;
+            change[span.backward as usize + 1] -= all as i64;
+        }
+        tensors.extend(of_segment.into_iter().chain(inputs));
+    }
+    let mut now = 0;
+    let at = |change: &i64| {
+        now += change;
+        now as u64
+    };
+    let saved = change[..live.len()].iter().map(at).collect();
+    tensors.sort_by_key(|t| std::cmp::Reverse(t.bytes * u64::from(t.copies)));
+    StageMemory {
+        stage,
+        persistent,
+        peak: phase.memory.placed,
+        unrestricted,
+        live_peak: phase.memory.live_peak,
+        live,
+        saved,
+        seconds: choice.selection.seconds,
+        bound: choice.bound,
+        exact: choice.exact,
+        tensors,
+    }
+}
+
+/// What the layers of a segment have alike.
+struct Lives {
+    layers: u32,
+    copies: u32,
+    life: (u32, u32),
+}
+
+impl Lives {
+    fn new(spans: &[Span], peak: u32) -> Lives {
+        let mut layers: Vec<usize> = spans.iter().map(|s| s.layer).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let longest = spans.iter().max_by_key(|s| (s.backward - s.forward, u32::MAX - s.forward));
+        Lives {
+            layers: layers.len() as u32,
+            copies: spans.iter().filter(|s| s.forward <= peak && peak <= s.backward).count() as u32,
+            life: longest.map_or((0, 0), |s| (s.forward, s.backward)),
+        }
+    }
+
+    fn tensor(&self, graph: &Graph, value: ValueId) -> SavedTensor {
+        let node = graph.node(value);
+        SavedTensor {
+            segment: String::new(),
+            name: node.name.clone(),
+            op: (node.op != Op::Input).then(|| node.op.row().name),
+            bytes: graph.bytes(value),
+            layers: self.layers,
+            copies: self.copies,
+            life: self.life,
+            kept: true,
+            seconds: None,
+            made_by: vec![],
+        }
+    }
+}
+
+/// What is kept or was wanted of a segment.
+fn tensors_of(part: &Part, kept: &[ValueId], spans: &[Span], peak: u32) -> Vec<SavedTensor> {
+    let lives = Lives::new(spans, peak);
+    let mut values: Vec<ValueId> = part.wanted.iter().chain(kept).copied().collect();
+    values.sort_unstable();
+    values.dedup();
+    let tensor = |value: ValueId| {
+        let others: Vec<ValueId> = kept.iter().copied().filter(|k| *k != value).collect();
+        let alone = Part { wanted: vec![value], ..part.clone() };
+        let again = alone.made_again(&others);
+        let is_input = part.graph.node(value).op == Op::Input;
+        SavedTensor {
+            segment: segment_name(part.graph),
+            kept: kept.contains(&value),
+            seconds: (!is_input).then(|| again.iter().map(|v| part.seconds[v.index()]).sum()),
+            made_by: again.iter().map(|v| part.graph.node(*v).op.row().name).collect(),
+            ..lives.tensor(part.graph, value)
+        }
+    };
+    values.into_iter().map(tensor).collect()
+}
+
+/// What layers of a segment are given by others and read backward as well.
+fn carried(segment: &crate::autodiff::Differentiated, spans: &[Span], peak: u32) -> Vec<SavedTensor> {
+    let (graph, lives) = (&segment.forward, Lives::new(spans, peak));
+    let read = |v: ValueId| segment.backward.input(InputRole::Carry, &graph.node(v).name).is_some();
+    let carries = graph.inputs.iter().filter(|i| i.role == InputRole::Carry && read(i.value));
+    carries.map(|i| SavedTensor { segment: segment_name(graph), ..lives.tensor(graph, i.value) }).collect()
+}
+
+/// `layers` of `layers.forward`.
+fn segment_name(graph: &Graph) -> String {
+    graph.name.strip_suffix(".forward").unwrap_or(&graph.name).to_string()
+}

@@ -1,0 +1,120 @@
+//! What is kept under a limit, against trying all sets.
+
+use forebay_compiler::memory::choose::{Part, Problem};
+use forebay_ir::{Graph, Op, ValueId, testing};
+use proptest::prelude::*;
+
+/// All sets of values that are enough: bytes, and seconds of what is made again.
+fn all_selections(problem: &Problem) -> Vec<(f64, f64)> {
+    let mut selections = vec![(0.0, 0.0)];
+    for part in &problem.parts {
+        let values: Vec<ValueId> = part.graph.values().filter(|&v| part.graph.node(v).op != Op::Input).collect();
+        let of_part: Vec<(f64, f64)> = (0..1_u32 << values.len())
+            .map(|bits| {
+                let kept: Vec<ValueId> =
+                    values.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1).map(|(_, &v)| v).collect();
+                let again = part.made_again(&kept);
+                let sum = |of: &[f64], values: &[ValueId]| values.iter().map(|v| of[v.index()]).sum::<f64>();
+                (sum(&part.bytes, &kept), sum(&part.seconds, &again))
+            })
+            .collect();
+        selections = selections.iter().flat_map(|a| of_part.iter().map(|b| (a.0 + b.0, a.1 + b.1))).collect();
+    }
+    selections
+}
+
+fn part<'a>(graph: &'a Graph, bytes: &[u16], seconds: &[u16]) -> Part<'a> {
+    let is_input = |v: ValueId| graph.node(v).op == Op::Input;
+    let of =
+        |numbers: &[u16], v: ValueId| if is_input(v) { 0.0 } else { f64::from(numbers[v.index() % numbers.len()]) };
+    let mut wanted: Vec<ValueId> = graph.outputs.iter().map(|o| o.value).filter(|&v| !is_input(v)).collect();
+    wanted.dedup();
+    Part {
+        graph,
+        wanted,
+        bytes: graph.values().map(|v| 64.0 * of(bytes, v)).collect(),
+        seconds: graph.values().map(|v| 1e-5 * of(seconds, v)).collect(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// At every limit the time is the least of all sets within it; one byte less than the fewest bytes is refused, with those.
+    #[test]
+    fn no_set_within_the_limit_is_faster(
+        tapes in proptest::collection::vec(proptest::collection::vec(any::<u32>(), 0..50), 1..3),
+        bytes in proptest::collection::vec(1_u16..200, 16),
+        seconds in proptest::collection::vec(0_u16..200, 16),
+    ) {
+        let graphs: Vec<Graph> = tapes.iter().map(|tape| testing::graph(tape)).collect();
+        let free = |g: &Graph| g.nodes.iter().filter(|n| n.op != Op::Input).count();
+        prop_assume!(graphs.iter().map(free).sum::<usize>() <= 14);
+        let problem = Problem { parts: graphs.iter().map(|g| part(g, &bytes, &seconds)).collect() };
+        let all = all_selections(&problem);
+        let fewest = all.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
+        let mut limits: Vec<f64> = all.iter().map(|s| s.0).collect();
+        limits.sort_by(f64::total_cmp);
+        limits.dedup();
+        for limit in limits.iter().copied().step_by((limits.len() / 24).max(1)) {
+            let least = all.iter().filter(|s| s.0 <= limit).map(|s| s.1).fold(f64::INFINITY, f64::min);
+            let choice = problem.within(limit, u32::MAX).expect("some set is within the limit");
+            let selection = &choice.selection;
+            prop_assert!(choice.exact);
+            prop_assert!(selection.bytes <= limit, "{} of {limit}", selection.bytes);
+            prop_assert!((selection.seconds - least).abs() < 1e-9, "{} is not {least} within {limit}", selection.seconds);
+            prop_assert!(choice.bound <= least + 1e-9);
+            // What it says of the set is so.
+            let again = problem.selection(selection.kept.clone());
+            prop_assert_eq!((again.bytes, again.seconds), (selection.bytes, selection.seconds));
+        }
+        if fewest > 0.0 {
+            let refused = problem.within(fewest - 1.0, u32::MAX).expect_err("no set takes fewer bytes");
+            prop_assert_eq!(refused.bytes, fewest);
+        }
+    }
+
+    /// Few cuts give a choice within the limit and an honest bound.
+    #[test]
+    fn few_cuts_give_a_bound(
+        tape in proptest::collection::vec(any::<u32>(), 0..60),
+        bytes in proptest::collection::vec(1_u16..200, 16),
+        seconds in proptest::collection::vec(0_u16..200, 16),
+        share in 0.0..1.0,
+    ) {
+        let graph = testing::graph(&tape);
+        prop_assume!(graph.nodes.iter().filter(|n| n.op != Op::Input).count() <= 14);
+        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)] };
+        let all = all_selections(&problem);
+        let (fewest, most) = (problem.least_bytes().bytes, problem.least_time().bytes);
+        let limit = fewest + share * (most - fewest);
+        let least = all.iter().filter(|s| s.0 <= limit).map(|s| s.1).fold(f64::INFINITY, f64::min);
+        let choice = problem.within(limit, 1).expect("the fewest bytes are within the limit");
+        prop_assert!(choice.selection.bytes <= limit);
+        prop_assert!(choice.bound <= least + 1e-9 && least <= choice.selection.seconds + 1e-9);
+    }
+
+    /// The corners of the front are those of the lower convex hull of all sets.
+    #[test]
+    fn the_front_is_the_hull(
+        tape in proptest::collection::vec(any::<u32>(), 0..60),
+        bytes in proptest::collection::vec(1_u16..200, 16),
+        seconds in proptest::collection::vec(1_u16..200, 16),
+    ) {
+        let graph = testing::graph(&tape);
+        prop_assume!(graph.nodes.iter().filter(|n| n.op != Op::Input).count() <= 14);
+        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)] };
+        let all = all_selections(&problem);
+        let front = problem.front();
+        for pair in front.windows(2) {
+            prop_assert!(pair[1].bytes < pair[0].bytes && pair[1].seconds > pair[0].seconds);
+            // Nothing lies below the line between two corners.
+            let price = (pair[1].seconds - pair[0].seconds) / (pair[0].bytes - pair[1].bytes);
+            let line = pair[0].seconds + price * pair[0].bytes;
+            for s in &all {
+                prop_assert!(s.1 + price * s.0 >= line - 1e-9, "{s:?} is below the front");
+            }
+        }
+        prop_assert!((front[0].seconds - all.iter().map(|s| s.1).fold(f64::INFINITY, f64::min)).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,140 @@
+//! The time of one value of a graph on a cluster, in seconds: what the compiler weighs against bytes when it chooses what to keep.
+//!
+//! The same formulas as for instructions ([`crate::price`]), before there are instructions: a node that runs alone. What fusion saves is not in it, so that
+//! elementwise work looks dearer than it is; the step itself is predicted from the plan.
+
+use forebay_compiler::memory::Price;
+use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Generation, Group, Precision, Product};
+use forebay_ir::cost::cost;
+use forebay_ir::{AxisId, Comm, CommKind, DType, FusedKind, Graph, Op, Unit, ValueId};
+
+/// Prices values on a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct ValuePricer<'a> {
+    cluster: &'a Cluster,
+    precision: Precision,
+    imbalance: f64,
+}
+
+impl<'a> ValuePricer<'a> {
+    /// For a cluster, the type of products' inputs, and the rows of the busiest expert rank as a multiple of the mean.
+    pub fn new(cluster: &'a Cluster, precision: Precision, imbalance: f64) -> ValuePricer<'a> {
+        ValuePricer { cluster, precision, imbalance }
+    }
+
+    /// The part of a value's rows that a run brings: a dispatch has room for its bound, and brings the rows of an even routing.
+    fn share(&self, graph: &Graph, value: ValueId) -> f64 {
+        let node = graph.node(value);
+        let types = node.operands.iter().map(|&o| graph.ty(o)).chain([&node.ty]);
+        let bounds = types.filter_map(|ty| graph.ragged_axis(&ty.axes)).map(|axis| graph.size(axis));
+        bounds
+            .map(|bound| (even_rows(graph, bound) * self.imbalance / bound.max(1) as f64).min(1.0))
+            .fold(1.0, f64::min)
+    }
+
+    fn contraction(&self, graph: &Graph, value: ValueId, over: &[AxisId], share: f64) -> f64 {
+        let node = graph.node(value);
+        let (a, b) = (graph.ty(node.operands[0]), graph.ty(node.operands[1]));
+        let size = |axes: &mut dyn Iterator<Item = AxisId>| axes.map(|x| graph.size(x) as f64).product::<f64>();
+        let ragged = graph.ragged_axis(&a.axes).or_else(|| graph.ragged_axis(&b.axes));
+        let mut batch: Vec<AxisId> = node.ty.axes.iter().copied().filter(|&x| a.has(x) && b.has(x)).collect();
+        let (mut m, mut n, mut k) = (
+            size(&mut node.ty.axes.iter().copied().filter(|&x| a.has(x) && !b.has(x))),
+            size(&mut node.ty.axes.iter().copied().filter(|&x| b.has(x) && !a.has(x))),
+            size(&mut over.iter().copied()),
+        );
+        // The bound of a ragged axis is that of all groups together.
+        let groups_of = ragged.and_then(|r| graph.ragged_parent(r));
+        let of_group = groups_of.map_or(1.0, |g| share / graph.size(g) as f64);
+        if let (Some(ragged), Some(parent)) = (ragged, groups_of) {
+            let grouped = batch.contains(&parent);
+            let scale = if grouped { of_group } else { share };
+            match (a.has(ragged), b.has(ragged)) {
+                _ if over.contains(&ragged) => k *= scale,
+                (true, false) => m *= scale,
+                (false, true) => n *= scale,
+                _ => {}
+            }
+            batch.retain(|&x| x != ragged);
+        }
+        let groups = size(&mut batch.into_iter());
+        let element = node.ty.dtype.bytes() as f64;
+        let precision = match (graph.ty(node.operands[0]).dtype, self.precision) {
+            (DType::F32 | DType::F64, _) => Precision::F32,
+            (_, precision) => precision,
+        };
+        let bytes = element * groups * (m * k + k * n + m * n);
+        self.cluster.product(&Product { groups, m, n, k, bytes, precision })
+    }
+
+    fn attention(&self, graph: &Graph, value: ValueId, way: AttentionKernel) -> f64 {
+        let node = graph.node(value);
+        let cost = cost(graph, value);
+        let query = graph.dims(&graph.ty(node.operands[0]).axes);
+        // Batch, positions, heads, width of a head, in the order that queries have them.
+        let sizes: Vec<f64> = query.iter().map(|d| d.1 as f64).collect();
+        let queries = sizes.iter().rev().nth(2).copied().unwrap_or(1.0);
+        let head = sizes.last().copied().unwrap_or(1.0);
+        let problems = sizes.iter().product::<f64>() / queries / head;
+        let attended =
+            Attended { problems, queries, keys: queries, head, flops: cost.flops, bytes: cost.read + cost.written };
+        self.cluster.attention(&attended, way, Generation::Newest)
+    }
+
+    fn collective(&self, graph: &Graph, value: ValueId, comm: &Comm, share: f64) -> f64 {
+        let stride = |d: u32| graph.mesh[d as usize + 1..].iter().map(|m| u64::from(m.size)).product::<u64>();
+        let dims: Vec<(u64, u64)> =
+            comm.group.iter().map(|&d| (u64::from(graph.mesh[d as usize].size), stride(d))).collect();
+        let group = Group::new(self.cluster, &dims);
+        // What has no operand sends nothing.
+        let own = graph.node(value).operands.first().map_or(0.0, |&o| graph.bytes(o) as f64);
+        let whole = graph.bytes(value) as f64;
+        match comm.kind {
+            CommKind::Coordinate | CommKind::Vary | CommKind::Shard { .. } => 0.0,
+            CommKind::AllReduce(_) => self.cluster.collective(Collective::AllReduce, &group, whole),
+            CommKind::AllGather { .. } | CommKind::Unshard { .. } => {
+                self.cluster.collective(Collective::AllGather, &group, whole)
+            }
+            CommKind::ReduceScatter { .. } => self.cluster.collective(Collective::ReduceScatter, &group, own),
+            CommKind::Rotate { .. } => self.cluster.collective(Collective::Shift, &group, own),
+            CommKind::AllToAll { .. } => self.cluster.collective(Collective::AllToAll, &group, whole),
+            CommKind::Dispatch { .. } => self.cluster.rows(&group, whole * share, 1.0),
+            CommKind::Combine { .. } => self.cluster.rows(&group, own * share, 1.0),
+        }
+    }
+}
+
+/// The rows that an even routing brings where there is room for `bound`: those that the ranks send out.
+fn even_rows(graph: &Graph, bound: u64) -> f64 {
+    let sent = graph.nodes.iter().find_map(|node| match &node.op {
+        Op::Comm(comm) => match comm.kind {
+            CommKind::Dispatch { from, into } if graph.size(into.1) == bound => Some(graph.size(from.1)),
+            _ => None,
+        },
+        _ => None,
+    });
+    sent.unwrap_or(bound) as f64
+}
+
+impl Price for ValuePricer<'_> {
+    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
+        let node = graph.node(value);
+        let share = self.share(graph, value);
+        match &node.op {
+            Op::Input | Op::Const(_) | Op::Iota(_) => 0.0,
+            Op::Contract { over } if node.operands.len() == 2 => self.contraction(graph, value, over, share),
+            Op::Comm(comm) => self.collective(graph, value, comm, share),
+            Op::Fused(fused) if matches!(fused.kind, FusedKind::Attention | FusedKind::AttentionLse) => {
+                self.attention(graph, value, AttentionKernel::Forward)
+            }
+            Op::Fused(fused) if fused.kind == FusedKind::AttentionGrad => {
+                self.attention(graph, value, AttentionKernel::Backward)
+            }
+            op if op.row().unit == Unit::None => 0.0,
+            _ => {
+                let cost = cost(graph, value);
+                self.cluster.vector(cost.flops * share, (cost.read + cost.written) * share)
+            }
+        }
+    }
+}

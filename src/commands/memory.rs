@@ -1,0 +1,147 @@
+//! `forebay memory`
+
+use super::simulate::{default_precision, use_devices};
+use crate::args::{Dtype, ModelArgs};
+use crate::cluster;
+use crate::failure::Failure;
+use crate::memory::report::{Point, Report, Stage, text};
+use crate::memory::svg::svg;
+use crate::memory::{self, Budget, budget};
+use crate::model::{ModelFile, replace_file};
+use crate::output::{print, print_json};
+use forebay_compiler::memory::Aim;
+use forebay_compiler::pipeline::{CompileOptions, Compiled};
+use forebay_cost::Cluster;
+use forebay_sim::report::step_time;
+use forebay_sim::{Options, ValuePricer};
+use std::path::PathBuf;
+
+/// Show what each pipeline stage keeps in memory, what making it again would cost, and time against memory
+///
+/// With a budget, what does not fit is chosen to be made again in the backward pass, at the least added time.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  forebay memory model.moe --cluster h100
+  forebay memory model.moe --cluster h100 --strategy pp=4,ep=8,zero=1,mbs=1 --devices 64 --batch 512 --stage 0
+  forebay memory model.moe --cluster atlas-800t-a2 --strategy s.toml --memory-budget 58GiB --svg memory.svg
+  forebay memory model.moe --cluster h100 --memory-budget device --points 0 --json
+
+Every point of the front is a plan that was compiled, placed and simulated: its bytes are those of the plan's arena.")]
+pub struct Args {
+    /// The model file
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// The cluster: a file, or the name of one that is built in
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: String,
+    /// How many devices there are; what the strategy leaves is data parallel
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    devices: Option<u32>,
+    /// Memory of a device: a size such as 58GiB, or `device` for what the cluster file says
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    memory_budget: Option<Budget>,
+    /// The stage whose tensors are printed [default: the fullest]
+    #[arg(long, value_name = "N")]
+    stage: Option<u32>,
+    /// Budgets between the most memory and the least that are tried for the front; 0 for no front
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=64))]
+    points: u32,
+    /// Draw the curves into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    settings: ModelArgs,
+}
+
+pub fn memory(args: Args) -> Result<(), Failure> {
+    let cluster = cluster::read(&args.cluster)?;
+    let mut settings = args.settings.clone();
+    settings.dtype.get_or_insert(Dtype::Bf16);
+    let mut options = settings.options();
+    use_devices(&mut options.strategy, args.devices)?;
+    let limit = args.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
+    let file = ModelFile::read(&args.model)?;
+    file.accepts(&args.settings)?;
+    let precision = default_precision(settings.dtype);
+    let simulation = Options { precision, without: false, ..Options::default() };
+    let study = Study { file: &file, options, cluster: &cluster, simulation };
+    let report = study.report(limit, args.points)?;
+    if args.stage.is_some_and(|n| n as usize >= report.stages.len()) {
+        return Err(Failure::Usage(format!("--stage: there are stages 0 to {}", report.stages.len() - 1)));
+    }
+    if let Some(path) = &args.svg {
+        replace_file(path, svg(&report).as_bytes())?;
+    }
+    if args.json { print_json(&report) } else { print(&text(&report, args.stage)) }
+}
+
+/// A model under a strategy on a cluster.
+struct Study<'a> {
+    file: &'a ModelFile,
+    options: CompileOptions,
+    cluster: &'a Cluster,
+    simulation: Options,
+}
+
+impl Study<'_> {
+    fn seconds(&self, compiled: &Compiled) -> Result<f64, Failure> {
+        step_time(&compiled.plan, self.cluster, &self.simulation).map_err(Failure::Input)
+    }
+
+    fn report(&self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {
+        let price = ValuePricer::new(self.cluster, self.simulation.precision, self.simulation.imbalance);
+        let whole = memory::compile(self.file, &self.options, None, &price)?;
+        let unrestricted = self.seconds(&whole)?;
+        let within = limit.map(|_| memory::compile(self.file, &self.options, limit, &price)).transpose()?;
+        let compiled = within.as_ref().unwrap_or(&whole);
+        let front = if points == 0 { vec![] } else { self.front(&whole, unrestricted, points, &price)? };
+        Ok(Report {
+            model: compiled.plan.model.clone(),
+            device: self.cluster.device.name.clone(),
+            devices: self.options.strategy.ranks(),
+            budget_bytes: limit,
+            step_time_s: self.seconds(compiled)?,
+            unrestricted_step_time_s: unrestricted,
+            stages: compiled.stages.iter().map(Stage::new).collect(),
+            front,
+        })
+    }
+
+    /// Plans from the most memory to the least.
+    fn front(
+        &self,
+        whole: &Compiled,
+        unrestricted: f64,
+        points: u32,
+        price: &ValuePricer,
+    ) -> Result<Vec<Point>, Failure> {
+        let compile = |aim| match self.file.compile_within(&self.options, aim, price)? {
+            Ok(compiled) => Ok(compiled),
+            Err(error) => Err(self.file.misfit(&self.options, &error)),
+        };
+        let least = compile(Aim::Least)?;
+        let (low, high) = (peak(&least), peak(whole));
+        let mut front = vec![point(whole, None, unrestricted)];
+        for i in 1..=u64::from(points) {
+            // What a choice for many bytes rounds up to is the choice of fewest: that is the end of the front anyway.
+            let budget = high - (high - low) * i / (u64::from(points) + 1);
+            let compiled = compile(Aim::Within(budget))?;
+            front.push(point(&compiled, Some(budget), self.seconds(&compiled)?));
+        }
+        front.push(point(&least, None, self.seconds(&least)?));
+        Ok(front)
+    }
+}
+
+fn peak(compiled: &Compiled) -> u64 {
+    compiled.stages.iter().map(|s| s.peak).max().unwrap_or(0)
+}
+
+fn point(compiled: &Compiled, budget_bytes: Option<u64>, step_time_s: f64) -> Point {
+    let activations = compiled.stages.iter().map(|s| s.peak - s.persistent).max().unwrap_or(0);
+    Point { budget_bytes, peak_bytes: peak(compiled), activation_bytes: activations, step_time_s }
+}

@@ -1,0 +1,75 @@
+//! What would fit when a strategy does not: changes of it, each compiled and placed.
+
+use crate::model::ModelFile;
+use forebay_compiler::memory::{Aim, Price};
+use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::shard::Strategy;
+
+/// As many changes that fit are told.
+const TOLD: usize = 3;
+
+/// Changes of a strategy that take less memory, those that cost least first.
+fn changes(strategy: &Strategy, micro_batches: u32) -> Vec<(String, Strategy)> {
+    let mut changes = vec![];
+    let mut add = |what: String, strategy: Strategy| changes.push((what, strategy));
+    let base = strategy.clone();
+    match base.mbs {
+        Some(mbs) => {
+            for part in [2, 4].into_iter().filter(|part| mbs % part == 0) {
+                let micro = base.micro.map(|micro| micro * part);
+                add(format!("mbs={}", mbs / part), Strategy { mbs: Some(mbs / part), micro, ..base.clone() });
+            }
+        }
+        None => {
+            let micro = base.micro.unwrap_or(micro_batches);
+            for times in [2, 4] {
+                let micro = micro.saturating_mul(times);
+                add(format!("micro={micro}"), Strategy { micro: Some(micro), ..base.clone() });
+            }
+        }
+    }
+    if base.dp > 1 || base.cp > 1 {
+        for zero in base.zero + 1..=3 {
+            add(format!("zero={zero}"), Strategy { zero, ..base.clone() });
+        }
+    }
+    // The same devices, and the same rows of a step, where there are data-parallel ranks to take.
+    let fewer = |times: u32| {
+        let shared = base.dp.is_multiple_of(times);
+        let (dp, more) =
+            if shared { (base.dp / times, String::new()) } else { (base.dp, format!(" on {times} × the devices")) };
+        let micro = base.micro.map(|micro| if shared { micro * times } else { micro });
+        (Strategy { dp, micro, ..base.clone() }, more)
+    };
+    for times in [2, 4] {
+        let (strategy, more) = fewer(times);
+        let (tp, pp) = (base.tp * times, base.pp * times);
+        add(format!("tp={tp}{more}"), Strategy { tp, ..strategy.clone() });
+        add(format!("pp={pp}{more}"), Strategy { pp, stages: None, ..strategy });
+    }
+    changes
+}
+
+/// Tries the changes, and says which fit.
+pub fn what_fits(file: &ModelFile, options: &CompileOptions, budget: u64, price: &dyn Price) -> String {
+    let mut fits = vec![];
+    let mut tried = vec![];
+    for (what, strategy) in changes(&options.strategy, options.micro_batches) {
+        let changed = CompileOptions { strategy, ..options.clone() };
+        // A change that the model or the batch does not permit is none.
+        let Ok(Ok(compiled)) = file.compile_within(&changed, Aim::Least, price) else { continue };
+        let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
+        if peak <= budget {
+            fits.push(format!("{what} (needs {peak} bytes at the least)"));
+        }
+        tried.push(what);
+        if fits.len() == TOLD {
+            break;
+        }
+    }
+    match (fits.is_empty(), tried.is_empty()) {
+        (false, _) => format!("what fits: {}", fits.join("; ")),
+        (true, false) => format!("none of these fits either: {}", tried.join(", ")),
+        (true, true) => "the strategy has nothing to change that this model permits".to_string(),
+    }
+}

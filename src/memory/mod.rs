@@ -1,0 +1,93 @@
+//! Memory budgets on the command line: how much there is, what values cost, and what to say when nothing fits.
+
+mod advice;
+pub mod report;
+pub mod svg;
+
+use crate::failure::Failure;
+use crate::model::ModelFile;
+use forebay_compiler::memory::{Aim, Price};
+use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled};
+
+/// A size of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// So many bytes.
+    Bytes(u64),
+    /// What the cluster file says that a device has.
+    Device,
+}
+
+impl Budget {
+    /// In bytes, on a device that has `device` bytes, where that is known.
+    pub fn bytes(self, device: Option<f64>) -> Result<u64, Failure> {
+        match (self, device) {
+            (Budget::Bytes(bytes), _) => Ok(bytes),
+            (Budget::Device, Some(bytes)) => Ok(bytes as u64),
+            (Budget::Device, None) => Err(Failure::Usage(
+                "--memory-budget device: there is no cluster here; give a size such as 58GiB".into(),
+            )),
+        }
+    }
+}
+
+/// Units of sizes; those of 1000 and those of 1024.
+const UNITS: [(&str, f64); 10] = [
+    ("KiB", 1024.0),
+    ("MiB", 1048576.0),
+    ("GiB", 1073741824.0),
+    ("TiB", 1099511627776.0),
+    ("kB", 1e3),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+    ("B", 1.0),
+];
+
+/// Reads `58GiB`, `64 GB`, `1000000` or `device`.
+pub fn budget(text: &str) -> Result<Budget, String> {
+    if text == "device" {
+        return Ok(Budget::Device);
+    }
+    let unit = UNITS.iter().find_map(|(name, factor)| text.strip_suffix(name).map(|number| (number, *factor)));
+    let (number, factor) = unit.unwrap_or((text, 1.0));
+    match number.trim().parse::<f64>() {
+        Ok(n) if n > 0.0 && n * factor < 1e18 && n * factor >= 1.0 => Ok(Budget::Bytes((n * factor) as u64)),
+        _ => Err("it is a size such as 58GiB, 64GB or 500MiB, or `device`: what the cluster file says".into()),
+    }
+}
+
+/// Compiles a model within a budget; without one, everything is kept that the strategy does not name. When nothing fits, says what would.
+pub fn compile(
+    file: &ModelFile,
+    options: &CompileOptions,
+    budget: Option<u64>,
+    price: &dyn Price,
+) -> Result<Compiled, Failure> {
+    let aim = budget.map_or(Aim::Fastest, Aim::Within);
+    match file.compile_within(options, aim, price)? {
+        Ok(compiled) => Ok(compiled),
+        Err(CompileError::Strategy(error)) => Err(file.misfit(options, &error)),
+        Err(CompileError::Memory(misfit)) => {
+            let fits = advice::what_fits(file, options, misfit.budget, price);
+            Err(Failure::Input(format!("{misfit}\n  = help: {fits}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(budget("58GiB"), Ok(Budget::Bytes(58 << 30)));
+        assert_eq!(budget("1.5 kB"), Ok(Budget::Bytes(1500)));
+        assert_eq!(budget("4096"), Ok(Budget::Bytes(4096)));
+        assert_eq!(budget("device"), Ok(Budget::Device));
+        for wrong in ["", "GiB", "-1GB", "nan", "inf", "0", "1e30", "58 gigs"] {
+            assert!(budget(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `forebay memory`, and `--memory-budget`.
+
+use crate::{Bench, SMALL};
+use serde_json::Value;
+
+const MEMORY: [&str; 4] = ["memory", "model.moe", "--cluster", "h100"];
+
+fn report(bench: &Bench, args: &[&str]) -> Value {
+    let run = bench.run(&[&MEMORY[..], &["--json", "--strategy", "pp=2,micro=4"], args].concat()).ok();
+    serde_json::from_str(&run.stdout).expect("an object")
+}
+
+fn bytes(stage: &Value, key: &str) -> u64 {
+    stage[key].as_u64().unwrap_or_else(|| panic!("{key} is a number"))
+}
+
+#[test]
+fn a_table_a_curve_and_a_front() {
+    let bench = Bench::new();
+    let report = report(&bench, &["--points", "2", "--svg", "memory.svg"]);
+    let stages = report["stages"].as_array().expect("stages");
+    assert_eq!(stages.len(), 2);
+    let tensors = stages[0]["tensors"].as_array().expect("tensors");
+    let names: Vec<&str> = tensors.iter().filter_map(|t| t["name"].as_str()).collect();
+    assert!(names.contains(&"attention.o"), "{names:?}");
+    for tensor in tensors {
+        assert_eq!(bytes(tensor, "bytes") * bytes(tensor, "copies"), bytes(tensor, "total_bytes"));
+        assert!(tensor["why"].as_str().is_some_and(|why| !why.is_empty()));
+    }
+    let live: Vec<u64> = stages[0]["live_bytes"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    assert_eq!(live.iter().max(), Some(&bytes(&stages[0], "live_peak_bytes")));
+    let front = report["front"].as_array().expect("points");
+    assert_eq!(front.len(), 4);
+    let of = |key: &str| front.iter().map(|p| p[key].as_f64().expect("a number")).collect::<Vec<f64>>();
+    assert!(of("peak_bytes").windows(2).all(|w| w[1] <= w[0]), "{front:?}");
+    assert!(of("step_time_s")[3] > of("step_time_s")[0], "{front:?}");
+    let svg = bench.read("memory.svg");
+    assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && svg.contains("stage 1"), "{svg}");
+    let text =
+        bench.run(&[&MEMORY[..], &["--strategy", "pp=2,micro=4", "--points", "1", "--stage", "1"]].concat()).ok();
+    assert!(text.stdout.contains("saved tensor") && text.stdout.contains("slower by"), "{}", text.stdout);
+}
+
+#[test]
+fn a_budget_is_kept_and_told() {
+    let bench = Bench::new();
+    let whole = report(&bench, &["--points", "0"]);
+    let peak = bytes(&whole["stages"][0], "peak_bytes");
+    let budget = (peak - 1).to_string();
+    let within = report(&bench, &["--points", "0", "--memory-budget", &budget]);
+    assert!(bytes(&within["stages"][0], "peak_bytes") < peak);
+    assert_eq!(bytes(&within["stages"][0], "unrestricted_bytes"), peak);
+    let choices: Vec<&str> =
+        within["stages"][0]["tensors"].as_array().unwrap().iter().filter_map(|t| t["choice"].as_str()).collect();
+    assert!(choices.contains(&"recompute") && choices.contains(&"keep"), "{choices:?}");
+    // What memory shows is what simulate predicts and what compile writes.
+    let args = ["--strategy", "pp=2,micro=4", "--memory-budget", &budget];
+    let simulated = bench.run(&[&["simulate", "model.moe", "--cluster", "h100", "--json"], &args[..]].concat()).ok();
+    let simulated: Value = serde_json::from_str(&simulated.stdout).expect("an object");
+    assert_eq!(simulated["memory_bytes"][0]["peak"].as_f64(), Some(bytes(&within["stages"][0], "peak_bytes") as f64));
+    assert_eq!(simulated["step_time_s"], within["step_time_s"]);
+    bench.run(&[&["compile", "model.moe", "-o", "a.plan", "--dtype", "bf16"], &args[..]].concat()).ok();
+}
+
+/// The losses are those of a run without a budget, bit for bit.
+#[test]
+fn training_within_a_budget_is_the_same() {
+    let bench = Bench::new();
+    let train = |args: &[&str]| bench.train(&[&["--json", "--steps", "3"], args].concat()).ok();
+    let whole = train(&["--save", "a"]);
+    let summary = whole.lines().pop().expect("a summary");
+    let peak = summary["summary"]["peak_bytes"].as_u64().expect("bytes");
+    let within = train(&["--save", "b", "--memory-budget", &(peak - 20_000).to_string()]);
+    let used = within.lines().pop().expect("a summary")["summary"]["peak_bytes"].as_u64().expect("bytes");
+    assert!(used <= peak - 20_000, "{used} of {peak}");
+    assert_eq!(within.losses(), whole.losses());
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let bench = Bench::new();
+    let compile = |args: &[&str]| bench.run(&[&["compile", "model.moe", "-o", "x.plan"], &SMALL[..9], args].concat());
+    compile(&["--memory-budget", "10kB"]).fails(&[
+        "in the smallest form",
+        "more than the 10000 allowed",
+        "none of these fits",
+    ]);
+    compile(&["--memory-budget", "ten"]).exits(2, &["such as 58GiB"]);
+    compile(&["--memory-budget", "device"]).exits(2, &["there is no cluster here"]);
+    bench.run(&[&MEMORY[..], &["--stage", "7", "--points", "0"]].concat()).exits(2, &["stages 0 to 0"]);
+}
+
+/// A change that is named was tried: with it, it fits.
+#[test]
+fn what_would_fit_does() {
+    let bench = Bench::new();
+    let run = |budget: &str, strategy: &str| {
+        let args = ["compile", "model.moe", "-o", "x.plan", "--batch", "16", "--strategy", strategy];
+        bench.run(&[&args[..], &["--memory-budget", budget]].concat())
+    };
+    let refused = run("1000", "micro=1").stderr;
+    let least: u64 = {
+        let words = refused.split("needs ").nth(1).expect("how much it needs");
+        words.split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
+    };
+    let budget = (least - 1).to_string();
+    let refused = run(&budget, "micro=1");
+    assert!(refused.stderr.contains("what fits: micro=2 "), "{}", refused.stderr);
+    run(&budget, "micro=2").ok();
+}
+
+/// Every collective has a price.
+#[test]
+fn ranks_of_all_kinds_are_priced() {
+    let bench = Bench::new();
+    for strategy in ["tp=2,ep=4,dp=2,zero=3,mbs=2", "cp=2,ep=2,mbs=2", "cp=2,cp_algo=gather,tp=2,mbs=4"] {
+        let args = ["--strategy", strategy, "--batch", "8", "--points", "1", "--json"];
+        let run = bench.run(&[&MEMORY[..], &args].concat()).ok();
+        let report: Value = serde_json::from_str(&run.stdout).expect("an object");
+        let tensors = report["stages"][0]["tensors"].as_array().expect("tensors");
+        let costs: Vec<f64> = tensors.iter().filter_map(|t| t["recompute_s"].as_f64()).collect();
+        assert!(!costs.is_empty() && costs.iter().all(|s| s.is_finite() && *s >= 0.0), "{strategy}: {costs:?}");
+    }
+}

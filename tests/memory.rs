@@ -1,0 +1,174 @@
+//! Plans within a budget: the same bits in the bytes that were allowed, the least time for them, and a clear answer where nothing fits.
+
+mod common;
+
+use common::training::{plan_within, train};
+use common::{Example, examples};
+use forebay_compiler::memory::{Aim, Price, StageMemory};
+use forebay_compiler::pipeline::{CompileError, Compiled};
+use forebay_compiler::rewrite::Profile;
+use forebay_ir::{Graph, ValueId};
+use forebay_runtime::exec::{ExecOptions, Executor};
+
+/// Prices drawn by a value's name: choices that no sensible price would make.
+struct Random(u64);
+
+impl Price for Random {
+    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
+        let name = graph.node(value).name.bytes();
+        let hash = name.fold(self.0 ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        ((hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 * 1e-9
+    }
+}
+
+fn peak(compiled: &Compiled) -> u64 {
+    compiled.stages.iter().map(|s| s.peak).max().expect("a plan has stages")
+}
+
+fn made_again(stage: &StageMemory) -> usize {
+    stage.tensors.iter().filter(|t| !t.kept).count()
+}
+
+/// Strategies of every kind of collective and schedule, each with a model.
+const PLANS: [(&str, &str); 7] = [
+    ("tiny-moe", "micro=4"),
+    ("deepseek-v3", "micro=4"),
+    ("qwen3-30b-a3b", "micro=4"),
+    ("gpt-oss-120b", "micro=4"),
+    ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1"),
+    ("pangu-ultra-moe", "tp=2,pp=2,ep=2,micro=4"),
+    ("tiny-moe", "pp=2,micro=4,schedule=zb-h1"),
+];
+
+#[test]
+fn random_choices_are_the_same_bits_within_the_budget() {
+    let mut recomputed = 0;
+    for (n, (name, strategy)) in PLANS.into_iter().enumerate() {
+        let example = Example::named(name);
+        let price = Random(n as u64 + 1);
+        let of =
+            |aim| plan_within(&example, strategy, aim, &price).unwrap_or_else(|e| panic!("{name} {strategy}: {e}"));
+        let (whole, least) = (of(Aim::Fastest), of(Aim::Least));
+        let (high, low) = (peak(&whole), peak(&least));
+        assert!(low < high, "{name} {strategy}: {low} of {high} bytes");
+        let bits = train(name, &whole.plan, 1).bits();
+        let budget = (high + low) / 2;
+        let within = of(Aim::Within(budget));
+        assert!(within.plan.roles.iter().all(|r| r.device_bytes <= budget), "{name} {strategy}");
+        for compiled in [within, least] {
+            recomputed += compiled.stages.iter().map(made_again).sum::<usize>();
+            let bytes = peak(&compiled);
+            assert!(train(name, &compiled.plan, 1).bits() == bits, "{name} {strategy} in {bytes} bytes: other bits");
+        }
+    }
+    assert!(recomputed >= 30, "{recomputed} tensors are made again");
+}
+
+/// What the plan says is what a rank allocates.
+#[test]
+fn the_arena_has_the_bytes_of_the_plan() {
+    let example = Example::named("tiny-moe");
+    let of = |aim| plan_within(&example, "micro=4", aim, &Profile::cpu()).expect("it fits");
+    let least = of(Aim::Least);
+    for compiled in [of(Aim::Within(peak(&least))), least, of(Aim::Fastest)] {
+        let executor = Executor::new(&compiled.plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(executor.peak_memory().0, peak(&compiled));
+    }
+}
+
+/// A budget that nothing fits into is refused with how much is missing; with that much more, it fits.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let refused = |name: &str, strategy: &str, bytes| {
+        let compiled = plan_within(&Example::named(name), strategy, Aim::Within(bytes), &Profile::cpu());
+        let Err(CompileError::Memory(misfit)) = compiled else { panic!("{name} does not fit into {bytes} bytes") };
+        misfit
+    };
+    for (name, strategy) in [("tiny-moe", "micro=4"), ("qwen3-30b-a3b", "pp=2,micro=4")] {
+        let misfit = refused(name, strategy, 1 << 10);
+        assert!(misfit.least > misfit.persistent && misfit.budget == 1 << 10);
+        let message = misfit.to_string();
+        assert!(message.contains(&format!("{} more than the 1024 allowed", misfit.least - 1024)), "{message}");
+        // The first stage is refused first; the others may take more.
+        let least =
+            plan_within(&Example::named(name), strategy, Aim::Least, &Profile::cpu()).expect("there is a least");
+        assert_eq!(least.stages[0].peak, misfit.least, "{name}");
+        plan_within(&Example::named(name), strategy, Aim::Within(peak(&least)), &Profile::cpu())
+            .unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+    let least = refused("tiny-moe", "micro=4", 1).least;
+    assert_eq!(refused("tiny-moe", "micro=4", least - 1).least, least, "one byte is missing");
+}
+
+/// Stages have as many micro-batches in flight as come after them, and choose each for itself.
+#[test]
+fn stages_choose_each_for_itself() {
+    let example = Example::named("qwen3-30b-a3b");
+    let of = |aim| plan_within(&example, "pp=2,micro=4", aim, &Profile::cpu()).expect("it fits");
+    let whole = of(Aim::Fastest);
+    let (first, last) = (&whole.stages[0], &whole.stages[1]);
+    let budget = first.peak.max(last.peak) - 1;
+    let within = of(Aim::Within(budget));
+    let again: Vec<usize> = within.stages.iter().map(made_again).collect();
+    assert_eq!(again.iter().filter(|n| **n == 0).count(), 1, "one stage fits as it is: {again:?}");
+    let copies = |s: &StageMemory| s.tensors.iter().map(|t| t.copies).max().unwrap_or(0);
+    assert!(copies(first) > copies(last), "the first stage has more in flight");
+}
+
+#[test]
+fn less_memory_is_never_faster() {
+    let example = Example::named("deepseek-v3");
+    let of = |aim| plan_within(&example, "micro=4", aim, &Profile::cpu()).expect("it fits");
+    let (high, low) = (peak(&of(Aim::Fastest)), peak(&of(Aim::Least)));
+    let mut before = 0.0;
+    for fifth in 0..=5 {
+        let within = of(Aim::Within(high - (high - low) * fifth / 5));
+        let stage = &within.stages[0];
+        assert!(stage.seconds >= before - 1e-12, "{} after {before} seconds", stage.seconds);
+        assert!(stage.bound <= stage.seconds + 1e-12);
+        before = stage.seconds;
+    }
+    assert!(before > 0.0);
+}
+
+/// What the table says of tensors is what the plan has: all that is kept, in the slots that forward programs write.
+#[test]
+fn the_table_has_all_that_the_plan_saves() {
+    for example in examples() {
+        let compiled = plan_within(&example, "micro=4", Aim::Fastest, &Profile::cpu()).expect("it compiles");
+        let stage = &compiled.stages[0];
+        let align = |bytes: u64| bytes.next_multiple_of(64);
+        let slots =
+            compiled.plan.programs.iter().filter(|p| p.name.starts_with("train.") && p.name.ends_with(".forward"));
+        for program in slots {
+            let saved: u64 = program.slots.iter().filter(|s| s.name == "saved").map(|s| s.bytes).sum();
+            let segment = program.name.trim_start_matches("train.").trim_end_matches(".forward");
+            let of_segment = stage.tensors.iter().filter(|t| t.segment == segment && t.op.is_some());
+            let table: u64 = of_segment.map(|t| align(t.bytes)).sum();
+            assert_eq!(table, saved, "{} {segment}", example.name);
+        }
+        assert!(stage.saved.iter().zip(&stage.live).all(|(saved, live)| saved <= live), "{}", example.name);
+        assert_eq!(stage.live.iter().max(), Some(&stage.live_peak), "{}", example.name);
+    }
+}
+
+/// Placing wastes at most a hundredth of the bytes that are live at once.
+#[test]
+fn placing_is_within_a_hundredth_of_the_bound() {
+    let (mut worst, mut placed) = ((0.0, String::new()), 0);
+    for example in examples() {
+        for (strategy, aim) in [("micro=4", Aim::Least), ("pp=2,micro=4", Aim::Fastest)] {
+            let Ok(compiled) = plan_within(&example, strategy, aim, &Profile::cpu()) else { continue };
+            placed += compiled.stages.len();
+            for stage in &compiled.stages {
+                let waste = stage.peak as f64 / stage.live_peak as f64 - 1.0;
+                if waste > worst.0 {
+                    worst = (waste, format!("{} {strategy} {aim:?} stage {}", example.name, stage.stage));
+                }
+            }
+        }
+    }
+    assert!(placed >= 28, "{placed} arenas");
+    println!("at most {:.3} % of the live bytes are wasted: {}", 100.0 * worst.0, worst.1);
+    assert!(worst.0 <= 0.01, "{} wastes {:.3} %", worst.1, 100.0 * worst.0);
+}
