@@ -8,6 +8,7 @@ mod failure;
 mod hosts;
 mod model;
 mod output;
+mod page;
 mod profile;
 mod progress;
 mod session;

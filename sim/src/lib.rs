@@ -13,14 +13,20 @@
 
 pub mod framework;
 pub mod kind;
+pub mod links;
+pub mod live;
+pub mod log;
 pub mod lower;
 pub mod memory;
+pub mod passes;
 pub mod price;
 pub mod replay;
 pub mod report;
 pub mod steps;
+pub mod timeline;
 pub mod validate;
 
 pub use framework::Framework;
 pub use kind::Kind;
 pub use report::{Options, Report, simulate};
+pub use timeline::{Timeline, timeline};

@@ -124,7 +124,7 @@ impl<'a> Pricer<'a> {
     }
 
     /// The group of ranks over mesh dimensions.
-    fn group(&self, dims: &[u32]) -> Group {
+    pub(crate) fn group(&self, dims: &[u32]) -> Group {
         let mut groups = self.groups.borrow_mut();
         let make = || {
             let dims: Vec<(u64, u64)> =
@@ -132,6 +132,11 @@ impl<'a> Pricer<'a> {
             Group::new(self.cluster, &dims)
         };
         groups.entry(dims.to_vec()).or_insert_with(make).clone()
+    }
+
+    /// Ranks between neighbours along a mesh dimension.
+    pub(crate) fn stride(&self, dim: u32) -> u64 {
+        self.strides.get(dim as usize).copied().unwrap_or(1)
     }
 
     /// Prices an instruction of a program.
@@ -155,8 +160,7 @@ impl<'a> Pricer<'a> {
             Kernel::AllToAllV(k) => self.rows_exchanged(k),
             Kernel::Send(k) => {
                 let bytes = (k.elements * k.dtype.bytes()) as f64;
-                let stride = self.strides.get(k.dim as usize).copied().unwrap_or(1);
-                let transfer = self.cluster.message(stride, bytes);
+                let transfer = self.cluster.message(self.stride(k.dim), bytes);
                 let action = Action::Send { peer: k.peer, channel: k.channel, transfer };
                 Priced {
                     kind: Kind::Pp,

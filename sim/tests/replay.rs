@@ -1,9 +1,10 @@
 //! Replays against what they come to by hand.
 
 use forebay_sim::Kind;
+use forebay_sim::log::Why;
 use forebay_sim::lower::{Lane, Op, RoleOps};
 use forebay_sim::price::Action;
-use forebay_sim::replay::{Host, Outcome, replay};
+use forebay_sim::replay::{Host, Outcome, replay, replay_logged};
 use forebay_sim::steps::{Step, Timed};
 
 const FORWARD: f64 = 3.0;
@@ -12,7 +13,17 @@ const IDLE_HOST: Host = Host { dispatch: 0.0 };
 
 fn step(seconds: f64, action: Action) -> Step {
     let kind = if action == Action::Work { Kind::Products } else { Kind::Pp };
-    Step { stream: 0, seconds, launches: 1.0, waits: vec![], records: None, kind, action, host_waits: false }
+    Step {
+        instructions: 1,
+        stream: 0,
+        seconds,
+        launches: 1.0,
+        waits: vec![],
+        records: None,
+        kind,
+        action,
+        host_waits: false,
+    }
 }
 
 fn program(steps: Vec<Step>) -> Timed {
@@ -127,6 +138,31 @@ fn streams_run_beside_each_other_until_an_event() {
     // With contention the three seconds that run beside it are half as fast.
     let slower = replay(&programs, &[ops], &[vec![]], IDLE_HOST, 0.5).expect("it ends");
     assert!(slower[0].end > 6.0);
+}
+
+/// A message on a stream of its own waits for what is sent.
+#[test]
+fn messages_leave_when_what_they_carry_is_there() {
+    let mut made = step(3.0, Action::Work);
+    made.records = Some(0);
+    let mut sent = step(0.0, Action::Send { peer: 1, channel: 0, transfer: 0.5 });
+    (sent.stream, sent.waits) = (2, vec![0]);
+    let programs = vec![
+        program(vec![made, sent]),
+        program(vec![step(0.0, Action::Receive { peer: 0, channel: 0 })]),
+        program(vec![step(2.0, Action::Work)]),
+    ];
+    let role =
+        |coordinate: u32, ops: Vec<Op>| RoleOps { coordinate, ops, last_backward: usize::MAX, first_forward: vec![] };
+    let roles = [role(0, vec![main_op(0)]), role(1, vec![main_op(1), main_op(2)])];
+    let logged = replay_logged(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends");
+    near(logged[1].0.end, 3.0 + 0.5 + 2.0);
+    near(logged[1].0.bubble, 3.0);
+    // What is logged is what is reported, and a message joins its two slices.
+    let idle: Vec<(Why, f64)> = logged[1].1.idle.iter().map(|i| (i.why, i.end - i.begin)).collect();
+    assert_eq!(idle, [(Why::Stage, 3.0), (Why::Communication(Kind::Pp), 0.5)]);
+    assert_eq!((&logged[0].1.sent, &logged[1].1.received), (&vec![((0, 1, 0), 1)], &vec![((0, 1, 0), 0)]));
+    assert_eq!(replay(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends")[1], logged[1].0);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 use crate::args::{Dtype, ModelArgs};
 use crate::cluster;
 use crate::failure::Failure;
-use crate::model::ModelFile;
+use crate::model::{ModelFile, replace_file};
 use crate::output::{Table, grouped, print, print_json, short};
+use crate::page::{self, Page};
+use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_cost::{Cluster, Precision};
 use forebay_sim::framework::{Framework, known};
@@ -22,6 +24,7 @@ Examples:
   forebay simulate model.moe --cluster h100 --strategy tp=2,ep=8,zero=1,mbs=1 --devices 64 --batch 512
   forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --json
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
+  forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
 pub struct Args {
@@ -46,6 +49,12 @@ pub struct Args {
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
+    /// Write what happens when, for chrome://tracing and ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write a page with the pipeline, the streams, the memory and the costs, for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -94,6 +103,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         }
     }
     let ep = options.strategy.ep;
+    let strategy = options.strategy.to_string();
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
@@ -108,7 +118,19 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
     };
-    let report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
+    timeline.locate_peaks(&plan, &mut report);
+    if let Some(path) = &args.trace {
+        let trace = simulated::json(&plan, &timeline, simulated::MAX_EVENTS);
+        replace_file(path, trace.text.as_bytes())?;
+        eprintln!("{}: {}", path.display(), trace.about);
+    }
+    if let Some(path) = &args.html {
+        let page = Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline };
+        replace_file(path, page::html(&page).as_bytes())?;
+        eprintln!("{}: open it in a browser", path.display());
+    }
     if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
 }
 
@@ -207,13 +229,32 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
     for ((name, exposed), (_, total)) in parts(&report.exposed_comm_s).into_iter().zip(parts(&report.total_comm_s)) {
         communication.row(vec![name.into(), seconds(exposed), seconds(total)]);
     }
+    for link in &report.comm_by_link {
+        communication.row(vec![format!("over {}", link.link), seconds(link.exposed_s), seconds(link.total_s)]);
+    }
     out += &communication.render();
-    let mut memory =
-        Table::new(&["memory of stage", "weights", "gradients", "optimizer", "activations", "buffers", "peak", "at"]);
+    let mut memory = Table::new(&[
+        "memory of stage",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "buffers",
+        "fragmentation",
+        "peak",
+        "at",
+    ]);
     for m in &report.memory_bytes {
         let bytes = |b: f64| format!("{}B", short(b));
-        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.peak].map(bytes);
-        memory.row([vec![m.stage.to_string()], kinds.to_vec(), vec![percent(m.peak_at)]].concat());
+        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.fragmentation, m.peak].map(bytes);
+        memory.row(
+            [
+                vec![m.stage.to_string()],
+                kinds.to_vec(),
+                vec![m.located.as_ref().map_or_else(String::new, |p| seconds(p.peak_time_s))],
+            ]
+            .concat(),
+        );
     }
     out += &format!("\n{}", memory.render());
     let fits = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) <= cluster.device.memory_gb.0 * 1e9;

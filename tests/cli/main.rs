@@ -14,6 +14,7 @@ mod resume;
 mod schedule;
 mod simulate;
 mod strategy;
+mod timeline;
 mod train;
 
 use serde_json::Value;
