@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod calibrate;
 mod cluster;
 mod commands;
 mod failure;
@@ -56,6 +57,7 @@ enum Command {
     Explain(commands::explain::Args),
     Simulate(commands::simulate::Args),
     Validate(commands::validate::Args),
+    Calibrate(commands::calibrate::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
 }
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => commands::explain::explain(args),
         Command::Simulate(args) => commands::simulate::simulate(args),
         Command::Validate(args) => commands::validate::validate(args),
+        Command::Calibrate(args) => commands::calibrate::calibrate(args),
         Command::Plan(command) => commands::plan::plan(command),
     });
     match result {

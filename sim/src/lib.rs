@@ -22,6 +22,7 @@ pub mod passes;
 pub mod price;
 pub mod replay;
 pub mod report;
+pub mod shared;
 pub mod steps;
 pub mod timeline;
 pub mod validate;

@@ -155,7 +155,7 @@ impl Prepared<'_> {
     }
 
     /// Replays a step with the seconds of each kind and the host's scaled.
-    fn run(&self, scale: &ByKind, host: f64) -> Result<(f64, Vec<Outcome>), String> {
+    pub(crate) fn run(&self, scale: &ByKind, host: f64) -> Result<(f64, Vec<Outcome>), String> {
         let programs = self.programs(scale);
         let outcomes = replay(&programs, &self.roles, &self.waits, self.host(host), self.slowdown)
             .map_err(|stuck| self.stuck(stuck))?;

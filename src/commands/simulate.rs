@@ -1,10 +1,11 @@
 //! `forebay simulate`
 
 use crate::args::{Dtype, ModelArgs};
+use crate::calibrate;
 use crate::cluster;
 use crate::failure::Failure;
 use crate::model::{ModelFile, replace_file};
-use crate::output::{Table, grouped, print, print_json, short};
+use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
 use crate::page::{self, Page};
 use crate::trace::simulated;
 use clap::ValueEnum;
@@ -85,7 +86,10 @@ impl From<PrecisionName> for Precision {
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
     let cluster = cluster::read(&args.cluster)?;
-    let framework = framework(args.framework.as_deref())?;
+    let framework = match &args.framework {
+        None if cluster.measured.is_some() => calibrate::framework(),
+        name => framework(name.as_deref())?,
+    };
     let mut settings = args.settings.clone();
     settings.dtype.get_or_insert(Dtype::Bf16);
     let mut options = settings.options();
@@ -118,20 +122,27 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
     };
+    // Ranks of a machine that was measured share it.
+    let cluster = forebay_sim::shared::settled(&plan, &cluster, &options).map_err(Failure::Input)?;
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
+    files(&args, &Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline })?;
+    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
+}
+
+/// Writes what `--trace` and `--html` ask for.
+fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
-        let trace = simulated::json(&plan, &timeline, simulated::MAX_EVENTS);
+        let trace = simulated::json(page.plan, page.timeline, simulated::MAX_EVENTS);
         replace_file(path, trace.text.as_bytes())?;
         eprintln!("{}: {}", path.display(), trace.about);
     }
     if let Some(path) = &args.html {
-        let page = Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline };
-        replace_file(path, page::html(&page).as_bytes())?;
+        replace_file(path, page::html(page).as_bytes())?;
         eprintln!("{}: open it in a browser", path.display());
     }
-    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
+    Ok(())
 }
 
 fn default_precision(dtype: Option<Dtype>) -> Precision {
@@ -212,7 +223,6 @@ fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
 }
 
 fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) -> String {
-    let percent = |x: f64| format!("{:.1} %", 100.0 * x);
     let mut out = format!(
         "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}\n\n",
         grouped(report.devices),
@@ -275,14 +285,4 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         ]);
     }
     out + &costs.render()
-}
-
-/// Seconds in three digits.
-fn seconds(s: f64) -> String {
-    match s {
-        s if s >= 1.0 => format!("{s:.3} s"),
-        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
-        s if s > 0.0 => format!("{:.1} µs", s * 1e6),
-        _ => "0".into(),
-    }
 }

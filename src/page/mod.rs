@@ -64,7 +64,7 @@ fn subtitle(page: &Page) -> String {
     let settings = &page.plan.settings;
     format!(
         "{} · {} rows of {} tokens a step, {} micro-batches · {} parameters, {} at work for a token",
-        page.strategy,
+        if page.strategy.is_empty() { "one rank" } else { &page.strategy },
         grouped_by_thousands(settings.batch),
         grouped_by_thousands(settings.seq),
         grouped_by_thousands(u64::from(settings.micro_batches)),

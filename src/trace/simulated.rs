@@ -262,6 +262,43 @@ fn arrows(writer: &mut Writer, timeline: &Timeline) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::{Dtype, ModelArgs};
+    use crate::model::ModelFile;
+    use forebay_compiler::shard::Strategy;
+    use forebay_cost::{Cluster, known};
+    use forebay_dsl::model::Const;
+    use forebay_sim::report::Options;
+
+    #[test]
+    fn long_steps_are_folded() {
+        let sizes = [("layers", 2), ("d", 32), ("heads", 2), ("f", 32), ("experts", 4)];
+        let args = ModelArgs {
+            set: sizes.map(|(name, n)| (name.to_string(), Const::Int(n))).to_vec(),
+            batch: Some(4),
+            seq: Some(32),
+            micro_batches: None,
+            dtype: Some(Dtype::F32),
+            strategy: Some(Strategy::parse("pp=2,mbs=1").expect("a strategy")),
+        };
+        let plan = ModelFile::built_in("bench-tiny").compile(&args.options()).expect("a plan");
+        let cluster = Cluster::parse(known::FILES[0].1).expect("a cluster");
+        let timeline = forebay_sim::timeline(&plan, &cluster, &Options::default()).expect("a timeline");
+        let events = |trace: &Trace| {
+            let file: serde_json::Value = serde_json::from_str(&trace.text).expect("JSON");
+            file["traceEvents"].as_array().expect("events").len()
+        };
+        for detail in [Detail::Instructions, Detail::Runs, Detail::Calls, Detail::Passes] {
+            let most = detail.events(&plan, &timeline);
+            let trace = json(&plan, &timeline, most);
+            assert!(trace.about.contains(&format!(": {}", detail.name())), "{}", trace.about);
+            assert_eq!(trace.about.contains("instructions would take"), detail != Detail::Instructions);
+            assert!(events(&trace) <= most, "{} of {most}", events(&trace));
+        }
+        let few = json(&plan, &timeline, 20);
+        assert!(few.about.contains("only the first 5 passes"), "{}", few.about);
+        // Names of two processes and their threads beside the passes and their memory.
+        assert!(events(&few) <= 20 + 4, "{}", events(&few));
+    }
 
     #[test]
     fn streams_have_names() {
