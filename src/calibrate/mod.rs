@@ -177,8 +177,8 @@ mod tests {
         // Every kernel that ran is one of the samples: alone they come to what was timed.
         let timed: f64 = ran
             .times
-            .iter()
-            .map(|(_, of_ranks)| {
+            .values()
+            .map(|of_ranks| {
                 let all: Vec<f64> = of_ranks.iter().flatten().copied().collect();
                 lower_quartile(all.clone()) * all.len() as f64 / probe::STEPS as f64
             })

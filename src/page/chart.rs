@@ -231,7 +231,7 @@ pub fn axis((begin, end): (f64, f64), top: f64) -> String {
     for n in first.. {
         let time = n as f64 * tick;
         // A tick that is no number ends the axis.
-        if !(time <= end) || n - first > 20 {
+        if time > end || time.is_nan() || n - first > 20 {
             break;
         }
         let x = LEFT + (time - begin) / (end - begin) * (WIDTH - LEFT);
