@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod calibrate;
 mod cluster;
 mod commands;
 mod failure;
@@ -9,6 +10,7 @@ mod hosts;
 mod memory;
 mod model;
 mod output;
+mod page;
 mod profile;
 mod progress;
 mod session;
@@ -57,6 +59,7 @@ enum Command {
     Simulate(commands::simulate::Args),
     Memory(commands::memory::Args),
     Validate(commands::validate::Args),
+    Calibrate(commands::calibrate::Args),
     #[command(subcommand)]
     Plan(commands::plan::Command),
 }
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Simulate(args) => commands::simulate::simulate(args),
         Command::Memory(args) => commands::memory::memory(args),
         Command::Validate(args) => commands::validate::validate(args),
+        Command::Calibrate(args) => commands::calibrate::calibrate(args),
         Command::Plan(command) => commands::plan::plan(command),
     });
     match result {

@@ -29,11 +29,18 @@ impl ModelFile {
     /// The built-in model of this name, where there is no such file.
     pub fn read_or_built_in(path: &Path) -> Result<ModelFile, Failure> {
         match BUILT_IN.iter().find(|(name, _)| path == Path::new(name)) {
-            Some((name, text)) if !path.exists() => {
-                Ok(ModelFile { name: format!("{name}.moe"), text: text.to_string() })
-            }
+            Some((name, _)) if !path.exists() => Ok(ModelFile::built_in(name)),
             _ => ModelFile::read(path),
         }
+    }
+
+    /// A built-in model.
+    ///
+    /// # Panics
+    /// When there is none of this name.
+    pub fn built_in(name: &str) -> ModelFile {
+        let (name, text) = BUILT_IN.iter().find(|(n, _)| *n == name).expect("the name of a built-in model");
+        ModelFile { name: format!("{name}.moe"), text: text.to_string() }
     }
 
     /// Reads a file.

@@ -58,6 +58,21 @@ pub fn short(value: f64) -> String {
     format!("{value:.digits$}{}", UNITS[unit])
 }
 
+/// Seconds with three digits behind the point.
+pub fn seconds(s: f64) -> String {
+    match s {
+        s if s >= 1.0 => format!("{s:.3} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s if s > 0.0 => format!("{:.1} µs", s * 1e6),
+        _ => "0".into(),
+    }
+}
+
+/// A share in percent.
+pub fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
 /// Rows of text in columns: the first (or as many as [`Table::left`] says) to the left, the others to the right.
 #[derive(Debug)]
 pub struct Table {

@@ -150,7 +150,7 @@ impl Session<'_> {
         }
         let roofline = args.profile.is_some().then(|| trainer.roofline());
         if args.profile.is_some() || args.trace.is_some() {
-            trainer.start_profile(if args.trace.is_some() { trace::STEPS } else { 0 });
+            trainer.start_profile(if args.trace.is_some() { trace::profile::STEPS } else { 0 });
         }
         let result = trainer.run(options, Some(&mut saver), &mut progress);
         progress.finish();
@@ -200,7 +200,7 @@ fn report_profile(
         }
     }
     match &args.trace {
-        Some(path) => replace_file(path, trace::json(trainer.profiles(), plan).as_bytes()),
+        Some(path) => replace_file(path, trace::profile::json(trainer.profiles(), plan).as_bytes()),
         None => Ok(()),
     }
 }

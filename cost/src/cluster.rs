@@ -3,6 +3,7 @@
 //! What a vendor states stands in `[device]` and `[[tier]]`, each table with the source of its numbers. What was fitted to measurements stands in
 //! `[calibrated]`, so that the two are never mixed up.
 
+use crate::measured::Measured;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use std::fmt;
@@ -24,6 +25,9 @@ pub struct Cluster {
     /// The network, from the nearest devices outwards.
     #[serde(rename = "tier")]
     pub tiers: Vec<Tier>,
+    /// What was timed, on a machine whose devices are ranks that share it.
+    #[serde(default)]
+    pub measured: Option<Measured>,
 }
 
 /// What the vendor says of one device.
@@ -193,6 +197,14 @@ impl Cluster {
         let wrong = |n: usize, message: String, help: &str| {
             Err(ClusterError { message, span: at_tier(n), help: Some(help.to_string()) })
         };
+        if let Some(part) = self.measured.as_ref().and_then(Measured::missing) {
+            let start = text.find("[measured]").unwrap_or(0);
+            return Err(ClusterError {
+                message: format!("[measured] has no samples of `{part}`"),
+                span: Some(start..(start + "[measured]".len()).min(text.len())),
+                help: Some("`forebay calibrate --cpu` writes all of them".into()),
+            });
+        }
         let Some(last) = self.tiers.len().checked_sub(1) else {
             return wrong(
                 0,

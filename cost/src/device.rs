@@ -110,6 +110,9 @@ impl Cluster {
         if groups * m * n * k <= 0.0 {
             return 0.0;
         }
+        if let Some(measured) = &self.measured {
+            return measured.product(product) + self.kernel_start();
+        }
         let cores = f64::from(self.device.cores.0);
         let calibrated = &self.calibrated;
         let rate = self.peak(precision) * calibrated.product_efficiency.0 / cores;
@@ -134,11 +137,17 @@ impl Cluster {
 
     /// Seconds of work on the vector units: the longer of traffic and arithmetic.
     pub fn vector(&self, flops: f64, bytes: f64) -> f64 {
+        if let Some(measured) = &self.measured {
+            return measured.vector(flops, bytes) + self.kernel_start();
+        }
         (bytes / self.memory_rate()).max(flops / (self.device.vector_tflops.0 * 1e12)) + self.kernel_start()
     }
 
     /// Seconds of an attention.
     pub fn attention(&self, attended: &Attended, kernel: AttentionKernel, generation: Generation) -> f64 {
+        if let Some(measured) = &self.measured {
+            return measured.attention(attended, kernel) + self.kernel_start();
+        }
         if generation == Generation::Unfused {
             return self.unfused_attention(attended, kernel);
         }

@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod device;
 pub mod known;
+pub mod measured;
 pub mod network;
 
 pub use cluster::{Cluster, ClusterError};

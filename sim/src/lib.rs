@@ -13,16 +13,23 @@
 
 pub mod framework;
 pub mod kind;
+pub mod links;
+pub mod live;
+pub mod log;
 pub mod lower;
 pub mod memory;
+pub mod passes;
 pub mod price;
 pub mod replay;
 pub mod report;
+pub mod shared;
 pub mod steps;
+pub mod timeline;
 pub mod validate;
 pub mod value;
 
 pub use framework::Framework;
 pub use kind::Kind;
 pub use report::{Options, Report, simulate};
+pub use timeline::{Timeline, timeline};
 pub use value::ValuePricer;

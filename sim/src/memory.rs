@@ -17,14 +17,38 @@ pub struct StageMemory {
     pub gradients: f64,
     /// Moments.
     pub optimizer: f64,
-    /// What lives between forward and backward, at its peak.
+    /// What lives within the step, at its peak: what is saved for backward passes and what calls hand on.
     pub activations: f64,
-    /// Inputs, statistics and what the placement wastes.
+    /// State, statistics, inputs; and what one call alone uses, where the [`Peak`] is known.
     pub buffers: f64,
+    /// What the placement takes beyond what is in use at its most.
+    pub fragmentation: f64,
     /// All of it.
     pub peak: f64,
-    /// Where the peak of saved activations is: the call, of all calls of the step, from 0 to 1.
+    /// Where most is in use, where a timeline was made.
+    #[serde(flatten)]
+    pub located: Option<Peak>,
+}
+
+/// Where most memory is in use.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    /// When, seconds from the start of the step.
+    pub peak_time_s: f64,
+    /// The same as a part of the step.
     pub peak_at: f64,
+    /// The call: program, layer and micro-batch.
+    pub peak_call: String,
+}
+
+impl StageMemory {
+    /// Says where the peak is; `scratch` are the bytes that its call alone uses.
+    pub(crate) fn locate(&mut self, peak: Peak, scratch: f64) {
+        let scratch = scratch.min(self.activations);
+        self.activations -= scratch;
+        self.buffers += scratch;
+        self.located = Some(peak);
+    }
 }
 
 /// The memory of a role, less what is computed again instead of kept.
@@ -33,11 +57,12 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute) ->
         return StageMemory::default();
     };
     let used = phase.memory;
-    let (saved, largest, peak_at) = saved_at_peak(plan, role);
+    let (saved, largest) = saved_at_peak(plan, role);
     // Full recomputation keeps the inputs of layers alone; parts of it drop in proportion to the kinds of work.
     let share = recompute.parts[Kind::Products.number()].max(0.35 * recompute.parts[Kind::Vector.number()]);
     let dropped = (saved - largest).max(0.0) * share;
-    let activations = (used.activations as f64 - dropped).max(0.0);
+    let fragmentation = used.placed.saturating_sub(used.live_peak) as f64;
+    let activations = (used.activations as f64 - fragmentation - dropped).max(0.0);
     let placed = used.placed as f64 - dropped;
     let (weights, gradients, optimizer) = (used.weights as f64, used.gradients as f64, used.optimizer as f64);
     StageMemory {
@@ -46,23 +71,24 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute) ->
         gradients,
         optimizer,
         activations,
-        buffers: (placed - weights - gradients - optimizer - activations).max(0.0),
+        buffers: (placed - weights - gradients - optimizer - activations - fragmentation).max(0.0),
+        fragmentation,
         peak: placed,
-        peak_at,
+        located: None,
     }
 }
 
-/// Bytes that layers have saved for their backward passes when they are most, the most of one layer, and when that is.
-fn saved_at_peak(plan: &Plan, role: &Role) -> (f64, f64, f64) {
-    let Some(phase) = role.phases.iter().find(|p| p.name == "train") else { return (0.0, 0.0, 0.0) };
+/// Bytes that layers have saved for their backward passes when they are most, and the most of one layer.
+fn saved_at_peak(plan: &Plan, role: &Role) -> (f64, f64) {
+    let Some(phase) = role.phases.iter().find(|p| p.name == "train") else { return (0.0, 0.0) };
     let saved_of: Vec<f64> = plan
         .programs
         .iter()
         .map(|p| p.slots.iter().filter(|s| s.name == "saved").map(|s| s.bytes as f64).sum())
         .collect();
     let mut live: FxHashMap<(u32, u32), f64> = FxHashMap::default();
-    let (mut now, mut most, mut largest, mut at) = (0.0, 0.0, 0.0, 0);
-    for (number, call) in phase.calls.iter().enumerate() {
+    let (mut now, mut most, mut largest) = (0.0, 0.0, 0.0);
+    for call in &phase.calls {
         let program = &plan.programs[call.program as usize];
         let key = (call.layer, call.micro_batch);
         if program.name.ends_with(".forward") && !program.name.contains("logue.") {
@@ -73,9 +99,7 @@ fn saved_at_peak(plan: &Plan, role: &Role) -> (f64, f64, f64) {
         } else if program.name.contains(".backward") {
             now -= live.remove(&key).unwrap_or(0.0);
         }
-        if now > most {
-            (most, at) = (now, number);
-        }
+        most = f64::max(most, now);
     }
-    (most, largest, at as f64 / phase.calls.len().max(1) as f64)
+    (most, largest)
 }

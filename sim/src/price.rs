@@ -54,6 +54,22 @@ pub enum Action {
     Meet,
 }
 
+/// What the time of an instruction depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shape {
+    /// Matrix products.
+    Product(Product),
+    /// Attention.
+    Attention(Attended, AttentionKernel),
+    /// What streams through memory.
+    Streamed {
+        /// Floating-point operations.
+        flops: f64,
+        /// Bytes.
+        bytes: f64,
+    },
+}
+
 /// Prices the instructions of one plan.
 pub struct Pricer<'a> {
     plan: &'a Plan,
@@ -124,7 +140,7 @@ impl<'a> Pricer<'a> {
     }
 
     /// The group of ranks over mesh dimensions.
-    fn group(&self, dims: &[u32]) -> Group {
+    pub(crate) fn group(&self, dims: &[u32]) -> Group {
         let mut groups = self.groups.borrow_mut();
         let make = || {
             let dims: Vec<(u64, u64)> =
@@ -132,6 +148,11 @@ impl<'a> Pricer<'a> {
             Group::new(self.cluster, &dims)
         };
         groups.entry(dims.to_vec()).or_insert_with(make).clone()
+    }
+
+    /// Ranks between neighbours along a mesh dimension.
+    pub(crate) fn stride(&self, dim: u32) -> u64 {
+        self.strides.get(dim as usize).copied().unwrap_or(1)
     }
 
     /// Prices an instruction of a program.
@@ -155,8 +176,7 @@ impl<'a> Pricer<'a> {
             Kernel::AllToAllV(k) => self.rows_exchanged(k),
             Kernel::Send(k) => {
                 let bytes = (k.elements * k.dtype.bytes()) as f64;
-                let stride = self.strides.get(k.dim as usize).copied().unwrap_or(1);
-                let transfer = self.cluster.message(stride, bytes);
+                let transfer = self.cluster.message(self.stride(k.dim), bytes);
                 let action = Action::Send { peer: k.peer, channel: k.channel, transfer };
                 Priced {
                     kind: Kind::Pp,
@@ -172,16 +192,29 @@ impl<'a> Pricer<'a> {
                 Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, launches: 1.0, host_waits: false }
             }
             kernel => {
-                let ragged = ragged_bound(kernel).map_or(1.0, |bound| self.ragged(bound));
-                let bytes = kernel.traffic(&program.buffers).bytes() as f64 * ragged;
+                let (flops, bytes) = self.streamed(program, kernel);
                 let (kind, passes) =
                     if optimizer { (Kind::Optimizer, 1.0) } else { (Kind::Vector, self.framework.vector_passes) };
-                work(kind, self.cluster.vector(kernel.flops() * ragged, bytes * passes), 0.0)
+                work(kind, self.cluster.vector(flops, bytes * passes), 0.0)
             }
         }
     }
 
     fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
+        let product = self.product_of(program, k, kernel);
+        let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
+        Priced {
+            kind,
+            seconds: self.cluster.product(&product),
+            flops: 2.0 * product.groups * product.m * product.n * product.k,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+        }
+    }
+
+    /// The shape of a product.
+    fn product_of(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Product {
         let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
         let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
         let (mut m, mut n, mut depth, mut groups) = (k.m.0 as f64, k.n.0 as f64, k.k.0 as f64 * outer, batch);
@@ -195,7 +228,6 @@ impl<'a> Pricer<'a> {
             *size *= self.ragged(*size as u64) / count;
             groups *= count;
         }
-        let flops = 2.0 * groups * m * n * depth;
         let element = k.dtype.bytes() as f64;
         let matrices = element * groups * (m * depth + depth * n + m * n);
         // What the epilogue reads and writes beside the result.
@@ -212,31 +244,39 @@ impl<'a> Pricer<'a> {
             (_, precision) if program.name.starts_with(HEAD) && precision != Precision::F32 => Precision::Bf16,
             (_, precision) => precision,
         };
-        let product = Product { groups, m, n, k: depth, bytes: matrices + beside, precision };
-        let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
-        Priced {
-            kind,
-            seconds: self.cluster.product(&product),
-            flops,
-            action: Action::Work,
-            launches: 1.0,
-            host_waits: false,
-        }
+        Product { groups, m, n, k: depth, bytes: matrices + beside, precision }
     }
 
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
-        let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
-        let flops = kernel.flops();
-        let attended = Attended {
-            problems: inputs.batch.iter().map(|d| *d as f64).product(),
-            queries: inputs.queries as f64,
-            keys: inputs.keys as f64,
-            head: (scores + inputs.value_size) as f64 / 2.0,
-            flops,
-            bytes: kernel.traffic(&program.buffers).bytes() as f64,
-        };
+        let attended = attended(program, inputs, kernel);
         let seconds = self.cluster.attention(&attended, way, self.framework.attention.into());
+        let flops = attended.flops;
         Priced { kind: Kind::Attention, seconds, flops, action: Action::Work, launches: 1.0, host_waits: false }
+    }
+
+    /// Operations and bytes of a kernel that streams through memory.
+    fn streamed(&self, program: &Program, kernel: &Kernel) -> (f64, f64) {
+        let ragged = ragged_bound(kernel).map_or(1.0, |bound| self.ragged(bound));
+        (kernel.flops() * ragged, kernel.traffic(&program.buffers).bytes() as f64 * ragged)
+    }
+
+    /// What the time of an instruction depends on, where that is its shape alone.
+    pub fn shape(&self, program: &Program, instruction: &Instruction) -> Option<Shape> {
+        let kernel = &instruction.kernel;
+        match kernel {
+            Kernel::Matmul(k) => Some(Shape::Product(self.product_of(program, k, kernel))),
+            Kernel::Attention(k) => {
+                Some(Shape::Attention(attended(program, &k.inputs, kernel), AttentionKernel::Forward))
+            }
+            Kernel::AttentionBackward(k) => {
+                Some(Shape::Attention(attended(program, &k.inputs, kernel), AttentionKernel::Backward))
+            }
+            Kernel::Exchange(_) | Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
+            kernel => {
+                let (flops, bytes) = self.streamed(program, kernel);
+                Some(Shape::Streamed { flops, bytes })
+            }
+        }
     }
 
     fn exchange(&self, program: &Program, k: &Exchange) -> Priced {
@@ -301,6 +341,19 @@ impl<'a> Pricer<'a> {
             return 1.0;
         }
         nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
+    }
+}
+
+/// The shape of an attention.
+fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Attended {
+    let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
+    Attended {
+        problems: inputs.batch.iter().map(|d| *d as f64).product(),
+        queries: inputs.queries as f64,
+        keys: inputs.keys as f64,
+        head: (scores + inputs.value_size) as f64 / 2.0,
+        flops: kernel.flops(),
+        bytes: kernel.traffic(&program.buffers).bytes() as f64,
     }
 }
 

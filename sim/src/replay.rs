@@ -6,6 +6,7 @@
 //! The cube's stream is the *main* one: its time is work, waiting for communication, waiting for other stages (bubble), or waiting for the host.
 
 use crate::kind::{ByKind, Kind};
+use crate::log::{BESIDE, Idle, Log, MAIN, Slice, Why};
 use crate::lower::{Lane, Op, RoleOps};
 use crate::price::Action;
 use crate::steps::{Step, Timed};
@@ -67,8 +68,6 @@ struct World<'a> {
     roles: usize,
 }
 
-const MAIN: usize = 0;
-
 /// Where a role is.
 struct Walk<'a> {
     ops: &'a RoleOps,
@@ -97,6 +96,8 @@ struct Walk<'a> {
     /// The last step on another stream, for contention.
     beside: [(f64, f64); 2],
     outcome: Outcome,
+    /// What happened when, where that is wanted.
+    log: Option<Log>,
 }
 
 /// An event: when, what recorded it, and for how long before its stream was at work; what one waits longer, is for another role.
@@ -118,9 +119,30 @@ pub fn replay(
     host: Host,
     slowdown: f64,
 ) -> Result<Vec<Outcome>, Stuck> {
-    let mut world =
-        World { programs, waits, host, slowdown, messages: FxHashMap::default(), meetings: vec![], roles: roles.len() };
-    let mut walks: Vec<Walk> = roles.iter().enumerate().map(|(number, ops)| Walk::new(number, ops)).collect();
+    let walks = roles.iter().enumerate().map(|(number, ops)| Walk::new(number, ops)).collect();
+    let outcomes = walk(World::new(programs, waits, host, slowdown, roles.len()), walks)?;
+    Ok(outcomes.into_iter().map(|(outcome, _)| outcome).collect())
+}
+
+/// As [`replay`], with all that happened.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_logged(
+    programs: &[Timed],
+    roles: &[RoleOps],
+    waits: &[Vec<Vec<CallEvent>>],
+    host: Host,
+    slowdown: f64,
+) -> Result<Vec<(Outcome, Log)>, Stuck> {
+    let logged = |(number, ops)| Walk { log: Some(Log::default()), ..Walk::new(number, ops) };
+    let walks = roles.iter().enumerate().map(logged).collect();
+    let outcomes = walk(World::new(programs, waits, host, slowdown, roles.len()), walks)?;
+    Ok(outcomes.into_iter().map(|(outcome, log)| (outcome, log.unwrap_or_default())).collect())
+}
+
+/// Takes roles in turn until all have come to their end.
+fn walk(mut world: World, mut walks: Vec<Walk>) -> Result<Vec<(Outcome, Option<Log>)>, Stuck> {
     loop {
         let mut moved = false;
         for walk in &mut walks {
@@ -135,6 +157,18 @@ pub fn replay(
         }
     }
     Ok(walks.into_iter().map(Walk::finish).collect())
+}
+
+impl<'a> World<'a> {
+    fn new(
+        programs: &'a [Timed],
+        waits: &'a [Vec<Vec<CallEvent>>],
+        host: Host,
+        slowdown: f64,
+        roles: usize,
+    ) -> World<'a> {
+        World { programs, waits, host, slowdown, messages: FxHashMap::default(), meetings: vec![], roles }
+    }
 }
 
 impl<'a> Walk<'a> {
@@ -158,6 +192,29 @@ impl<'a> Walk<'a> {
             past: FxHashMap::default(),
             beside: [(0.0, 0.0); 2],
             outcome: Outcome::default(),
+            log: None,
+        }
+    }
+
+    /// Logs that the main stream does nothing from a time to another.
+    fn idle(&mut self, why: Why, begin: f64, end: f64) {
+        if let Some(log) = self.log.as_mut().filter(|_| end > begin) {
+            log.idle.push(Idle { why, begin, end });
+        }
+    }
+
+    /// Logs a message or meeting of the step that comes next.
+    fn note(&mut self, note: impl FnOnce(&mut Log, u32)) {
+        if let Some(log) = &mut self.log {
+            let next = log.slices.len() as u32;
+            note(log, next);
+        }
+    }
+
+    /// Logs what ran.
+    fn ran(&mut self, step: Option<usize>, stream: usize, begin: f64, end: f64) {
+        if let Some(log) = &mut self.log {
+            log.slices.push(Slice { op: self.op as u32, step: step.map(|s| s as u32), stream, begin, end });
         }
     }
 
@@ -222,6 +279,7 @@ impl<'a> Walk<'a> {
         let gap = until - self.streams[MAIN];
         if gap > 0.0 {
             self.outcome.waited[kind.number()] += gap;
+            self.idle(Why::Communication(kind), self.streams[MAIN], until);
             self.streams[MAIN] = until;
         }
     }
@@ -229,25 +287,31 @@ impl<'a> Walk<'a> {
     /// Runs a step of a call in line; false when a message or another role is not there yet.
     fn main_step(&mut self, world: &mut World, op: Op, step: &Step) -> bool {
         match step.action {
-            Action::Work => {}
-            Action::Send { peer, channel, transfer } => {
-                let leaves = self.streams[step.stream].max(self.host) + step.seconds;
-                let key = (self.ops.coordinate, peer, channel);
-                world.messages.entry(key).or_default().push_back((leaves + transfer, transfer));
-            }
+            Action::Work | Action::Send { .. } => {}
             Action::Receive { peer, channel } => {
                 let key = (peer, self.ops.coordinate, channel);
                 let Some((arrival, transfer)) = world.messages.get_mut(&key).and_then(VecDeque::pop_front) else {
                     return false;
                 };
                 self.receive(step.stream, arrival, transfer);
+                self.note(|log, slice| log.received.push((key, slice)));
             }
             Action::Meet => match self.meet(world, step.stream) {
-                Some(at) => self.receive(step.stream, at, 0.0),
+                Some(at) => {
+                    self.receive(step.stream, at, 0.0);
+                    self.note(|log, slice| log.met.push(slice));
+                }
                 None => return false,
             },
         }
-        self.work(world, op, step);
+        let end = self.work(world, op, step);
+        if let Action::Send { peer, channel, transfer } = step.action {
+            let key = (self.ops.coordinate, peer, channel);
+            world.messages.entry(key).or_default().push_back((end + transfer, transfer));
+            if let Some(log) = &mut self.log {
+                log.sent.push((key, log.slices.len() as u32 - 1));
+            }
+        }
         true
     }
 
@@ -258,6 +322,8 @@ impl<'a> Walk<'a> {
                 let on_its_way = gap.min(transfer);
                 self.outcome.waited[Kind::Pp.number()] += on_its_way;
                 self.outcome.bubble += gap - on_its_way;
+                self.idle(Why::Stage, self.streams[MAIN], arrival - on_its_way);
+                self.idle(Why::Communication(Kind::Pp), arrival - on_its_way, arrival);
             }
             // Before the message was under way its sender had not come so far.
             self.since[stream] = arrival - gap.min(transfer);
@@ -282,7 +348,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn work(&mut self, world: &World, op: Op, step: &Step) {
+    /// Runs a step when it may; the time at which the device has done it.
+    fn work(&mut self, world: &World, op: Op, step: &Step) -> f64 {
         let stream = step.stream;
         for &event in &step.waits {
             if let Some(&recorded) = self.events.get(event as usize) {
@@ -307,9 +374,13 @@ impl<'a> Walk<'a> {
         let communicates = step.kind.is_communication();
         let other = self.beside[usize::from(!communicates)];
         let contended = world.slowdown * overlap((begin, begin + seconds), other);
-        let end = (begin + seconds + contended).max(self.host);
+        let done = begin + seconds + contended;
+        let end = done.max(self.host);
+        self.ran(Some(self.step), stream, begin, done);
         if stream == MAIN {
-            let lost = late + (end - begin - seconds - contended);
+            self.idle(Why::Host, self.streams[MAIN], begin);
+            self.idle(Why::Host, done, end);
+            let lost = late + (end - done);
             self.outcome.host += lost;
             self.add_busy(world, op, step, seconds, contended);
         } else {
@@ -326,12 +397,14 @@ impl<'a> Walk<'a> {
             }
             self.events[event] = Recorded { at: end, kind: step.kind, moving: end - self.since[stream] };
         }
+        done
     }
 
     fn wait(&mut self, stream: usize, Recorded { at, kind, moving }: Recorded) {
         if stream == MAIN {
             let gap = at - self.streams[MAIN];
             self.outcome.bubble += (gap - moving).max(0.0);
+            self.idle(Why::Stage, self.streams[MAIN], at - moving);
             self.streams[MAIN] = self.streams[MAIN].max(at - moving);
             self.wait_main(at, kind);
         } else if at > self.streams[stream] {
@@ -378,7 +451,9 @@ impl<'a> Walk<'a> {
         let end = begin + seconds;
         // What ran meanwhile took longer.
         let contended = world.slowdown * overlap((begin, end), (self.main_began.min(begin), now));
+        self.ran(None, BESIDE, begin, end);
         if contended > 0.0 && op.lane != Lane::LateBackward {
+            self.idle(Why::Contention, now, now + contended);
             self.streams[MAIN] += contended;
             self.outcome.busy[Kind::Products.number()] += contended;
         }
@@ -393,14 +468,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> (Outcome, Option<Log>) {
         let last = self.streams.iter().copied().fold(self.link, f64::max);
         self.wait_main(last.max(self.pending.0), Kind::Dp);
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
         let rest = (self.next_forward - self.first_forward).max(0.05 * self.next_forward);
         self.wait_main(self.streams[MAIN] + rest, Kind::Dp);
         self.outcome.end = self.streams[MAIN];
-        self.outcome
+        (self.outcome, self.log)
     }
 }
 

@@ -2,10 +2,12 @@
 
 use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
+use crate::links::{Link, links};
+use crate::log::Log;
 use crate::lower::{Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
 use crate::price::{Priced, Pricer};
-use crate::replay::{Host, Outcome, replay};
+use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
 use crate::steps::{Fidelity, Order, Timed, timed};
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{CallEvent, Plan};
@@ -74,6 +76,15 @@ pub struct Cost {
     pub gives_back: f64,
 }
 
+/// A part of a step's time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// What.
+    pub what: &'static str,
+    /// Seconds.
+    pub seconds: f64,
+}
+
 /// A simulated step. Times are those of the role that ends last, where a role is meant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -93,10 +104,14 @@ pub struct Report {
     pub exposed_comm_s: Communication,
     /// All communication, mean of roles.
     pub total_comm_s: Communication,
+    /// The same for each tier of the network.
+    pub comm_by_link: Vec<Link>,
     /// For each stage.
     pub memory_bytes: Vec<StageMemory>,
     /// What costs most.
     pub costs: Vec<Cost>,
+    /// What the main stream does with its time, mean of roles: together a step.
+    pub time_s: Vec<Part>,
     /// Seconds of work of each kind, mean of roles.
     pub by_kind: Vec<(Kind, f64)>,
     /// Devices.
@@ -104,34 +119,56 @@ pub struct Report {
 }
 
 /// A plan made ready for replays.
-struct Prepared<'a> {
+pub(crate) struct Prepared<'a> {
     plan: &'a Plan,
-    priced: Vec<Vec<Priced>>,
-    roles: Vec<RoleOps>,
+    pricer: Pricer<'a>,
+    pub(crate) priced: Vec<Vec<Priced>>,
+    pub(crate) roles: Vec<RoleOps>,
     waits: Vec<Vec<Vec<CallEvent>>>,
     options: &'a Options,
     slowdown: f64,
 }
 
 impl Prepared<'_> {
-    /// Replays a step with the seconds of each kind and the host's scaled.
-    fn run(&self, scale: &ByKind, host: f64) -> Result<(f64, Vec<Outcome>), String> {
+    /// The programs with the seconds of each kind scaled, and behind them what is done of each again.
+    fn programs(&self, scale: &ByKind) -> Vec<Timed> {
         let order = if self.options.framework.streams { Order::Streams } else { Order::InLine };
         let all = || self.plan.programs.iter().zip(&self.priced);
         let again: ByKind = std::array::from_fn(|k| scale[k] * self.options.recompute.parts[k]);
-        // The programs, and behind them what is done of each again.
         let mut programs: Vec<Timed> =
             all().map(|(p, priced)| timed(p, priced, scale, self.options.fidelity, order)).collect();
         if self.options.recompute.is_some() {
             programs.extend(all().map(|(p, priced)| timed(p, priced, &again, self.options.fidelity, order)));
         }
+        programs
+    }
+
+    /// The host, its seconds scaled.
+    fn host(&self, scale: f64) -> Host {
         let framework = &self.options.framework;
         // A recorded graph is started by a fraction of the work.
-        let dispatch = if framework.graphs { 0.1 } else { 1.0 } * framework.dispatch_us * 1e-6 * host;
-        let outcomes = replay(&programs, &self.roles, &self.waits, Host { dispatch }, self.slowdown)
-            .map_err(|stuck| format!("role `{}` waits for ever", self.plan.roles[stuck.role].name))?;
+        Host { dispatch: if framework.graphs { 0.1 } else { 1.0 } * framework.dispatch_us * 1e-6 * scale }
+    }
+
+    fn stuck(&self, stuck: Stuck) -> String {
+        format!("role `{}` waits for ever", self.plan.roles[stuck.role].name)
+    }
+
+    /// Replays a step with the seconds of each kind and the host's scaled.
+    pub(crate) fn run(&self, scale: &ByKind, host: f64) -> Result<(f64, Vec<Outcome>), String> {
+        let programs = self.programs(scale);
+        let outcomes = replay(&programs, &self.roles, &self.waits, self.host(host), self.slowdown)
+            .map_err(|stuck| self.stuck(stuck))?;
         let end = outcomes.iter().map(|o| o.end).fold(0.0, f64::max);
         Ok((end, outcomes))
+    }
+
+    /// Replays the step and says all that happens.
+    pub(crate) fn logged(&self) -> Result<(Vec<Timed>, Vec<Log>), String> {
+        let programs = self.programs(&[1.0; Kind::COUNT]);
+        let logs = replay_logged(&programs, &self.roles, &self.waits, self.host(1.0), self.slowdown)
+            .map_err(|stuck| self.stuck(stuck))?;
+        Ok((programs, logs.into_iter().map(|(_, log)| log).collect()))
     }
 }
 
@@ -164,6 +201,13 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
         host_bound_fraction: mean(&|o| o.host) / step,
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
+        comm_by_link: links(
+            plan,
+            cluster,
+            &prepared.pricer,
+            &prepared.priced,
+            &prepared.roles.iter().zip(&outcomes).collect::<Vec<_>>(),
+        ),
         memory_bytes: plan
             .roles
             .iter()
@@ -171,6 +215,17 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .map(|(r, ops)| memory(plan, r, ops, &options.recompute))
             .collect(),
         costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
+        time_s: Kind::ALL
+            .into_iter()
+            .map(|k| Part { what: k.name(), seconds: exposed[k.number()] })
+            .chain([
+                Part {
+                    what: "waiting for other stages (bubble)",
+                    seconds: mean(&|o| o.bubble + (step - o.end).max(0.0)),
+                },
+                Part { what: "waiting for the host", seconds: mean(&|o| o.host) },
+            ])
+            .collect(),
         by_kind: Kind::ALL.into_iter().map(|k| (k, total[k.number()])).collect(),
         devices,
     })
@@ -184,7 +239,7 @@ pub fn step_time(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<f6
     Ok(prepare(plan, cluster, options)?.run(&[1.0; Kind::COUNT], 1.0)?.0)
 }
 
-fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Result<Prepared<'a>, String> {
+pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Result<Prepared<'a>, String> {
     if plan.roles.iter().all(|r| r.phases.iter().all(|p| p.name != "train")) {
         return Err("the plan has no training phase".into());
     }
@@ -200,9 +255,11 @@ fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Re
         let phase = phase.filter(|_| options.framework.streams);
         phase.map_or(vec![], |p| p.calls.iter().map(|c| c.waits.clone()).collect())
     });
+    let priced = plan.programs.iter().map(of_program).collect();
     Ok(Prepared {
         plan,
-        priced: plan.programs.iter().map(of_program).collect(),
+        pricer,
+        priced,
         roles,
         waits: waits.collect(),
         options,

@@ -7,6 +7,8 @@ use forebay_plan::Program;
 /// A run of instructions on one stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
+    /// How many instructions it is: those of the program that follow the steps before it.
+    pub instructions: u32,
     /// Number of the stream's kind ([`forebay_plan::StreamKind::number`]).
     pub stream: usize,
     /// How long it takes.
@@ -69,6 +71,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             action => action,
         };
         let step = Step {
+            instructions: 1,
             stream: if order == Order::InLine { 0 } else { program.streams[instruction.stream as usize].number() },
             seconds,
             launches: if scale[number] > 0.0 { priced.launches } else { 0.0 },
@@ -83,6 +86,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
                 if step.seconds > last.seconds {
                     last.kind = step.kind;
                 }
+                last.instructions += 1;
                 last.seconds += step.seconds;
                 last.launches += step.launches;
                 last.records = step.records;

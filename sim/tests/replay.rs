@@ -1,62 +1,16 @@
 //! Replays against what they come to by hand.
 
+mod pipelines;
+
 use forebay_sim::Kind;
+use forebay_sim::log::Why;
 use forebay_sim::lower::{Lane, Op, RoleOps};
 use forebay_sim::price::Action;
-use forebay_sim::replay::{Host, Outcome, replay};
-use forebay_sim::steps::{Step, Timed};
+use forebay_sim::replay::{Host, Outcome, replay, replay_logged};
+use forebay_sim::steps::Timed;
+use pipelines::{BACKWARD, FORWARD, interleaved, main_op, one_f_one_b, program, step};
 
-const FORWARD: f64 = 3.0;
-const BACKWARD: f64 = 5.0;
 const IDLE_HOST: Host = Host { dispatch: 0.0 };
-
-fn step(seconds: f64, action: Action) -> Step {
-    let kind = if action == Action::Work { Kind::Products } else { Kind::Pp };
-    Step { stream: 0, seconds, launches: 1.0, waits: vec![], records: None, kind, action, host_waits: false }
-}
-
-fn program(steps: Vec<Step>) -> Timed {
-    let mut by_kind = [0.0; Kind::COUNT];
-    for step in &steps {
-        by_kind[step.kind.number()] += step.seconds;
-    }
-    Timed { steps, by_kind, flops: 0.0 }
-}
-
-fn main_op(program: usize) -> Op {
-    Op { program: program as u32, call: None, lane: Lane::Main }
-}
-
-/// 1F1B by its definition: p − 1 − r forward passes, then one forward and one backward at a time.
-fn one_f_one_b(stages: u32, micro: u32, transfer: f64) -> (Vec<Timed>, Vec<RoleOps>) {
-    let mut programs = vec![program(vec![step(FORWARD, Action::Work)]), program(vec![step(BACKWARD, Action::Work)])];
-    let mut message = |action| {
-        programs.push(program(vec![step(0.0, action)]));
-        main_op(programs.len() - 1)
-    };
-    let mut roles = vec![];
-    for stage in 0..stages {
-        let mut ops = vec![];
-        let mut pass = |forward: bool, ops: &mut Vec<Op>| {
-            let (from, to) =
-                if forward { (stage.checked_sub(1), Some(stage + 1)) } else { (Some(stage + 1), stage.checked_sub(1)) };
-            let channel = u32::from(forward);
-            let there = |s: Option<u32>| s.filter(|s| *s < stages);
-            ops.extend(there(from).map(|peer| message(Action::Receive { peer, channel })));
-            ops.push(main_op(usize::from(!forward)));
-            ops.extend(there(to).map(|peer| message(Action::Send { peer, channel, transfer })));
-        };
-        let warm_up = (stages - 1 - stage).min(micro);
-        (0..warm_up).for_each(|_| pass(true, &mut ops));
-        for _ in warm_up..micro {
-            pass(true, &mut ops);
-            pass(false, &mut ops);
-        }
-        (0..warm_up).for_each(|_| pass(false, &mut ops));
-        roles.push(RoleOps { coordinate: stage, ops, last_backward: usize::MAX, first_forward: vec![] });
-    }
-    (programs, roles)
-}
 
 fn run(programs: &[Timed], roles: &[RoleOps], host: Host) -> Vec<Outcome> {
     replay(programs, roles, &vec![vec![]; roles.len()], host, 0.0).expect("nobody waits for ever")
@@ -74,6 +28,16 @@ fn the_bubble_of_one_f_one_b_is_exact() {
         let end = outcomes.iter().map(|o| o.end).fold(0.0, f64::max);
         let work = f64::from(m) * (FORWARD + BACKWARD);
         near(end, work + f64::from(p - 1) * (FORWARD + BACKWARD));
+    }
+}
+
+/// (p − 1)(F + B) whatever the number of chunks; here with 16 stages, 4 chunks and 512 micro-batches too, 200,000 calls.
+#[test]
+fn the_bubble_of_an_interleaved_pipeline_is_exact() {
+    for (p, v, m) in [(2, 2, 4), (4, 2, 8), (4, 3, 12), (16, 4, 512)] {
+        let (programs, roles) = interleaved(p, v, m);
+        let end = run(&programs, &roles, IDLE_HOST).iter().map(|o| o.end).fold(0.0, f64::max);
+        near(end, f64::from(m * v) * (FORWARD + BACKWARD) + f64::from(p - 1) * (FORWARD + BACKWARD));
     }
 }
 
@@ -127,6 +91,31 @@ fn streams_run_beside_each_other_until_an_event() {
     // With contention the three seconds that run beside it are half as fast.
     let slower = replay(&programs, &[ops], &[vec![]], IDLE_HOST, 0.5).expect("it ends");
     assert!(slower[0].end > 6.0);
+}
+
+/// A message on a stream of its own waits for what is sent.
+#[test]
+fn messages_leave_when_what_they_carry_is_there() {
+    let mut made = step(3.0, Action::Work);
+    made.records = Some(0);
+    let mut sent = step(0.0, Action::Send { peer: 1, channel: 0, transfer: 0.5 });
+    (sent.stream, sent.waits) = (2, vec![0]);
+    let programs = vec![
+        program(vec![made, sent]),
+        program(vec![step(0.0, Action::Receive { peer: 0, channel: 0 })]),
+        program(vec![step(2.0, Action::Work)]),
+    ];
+    let role =
+        |coordinate: u32, ops: Vec<Op>| RoleOps { coordinate, ops, last_backward: usize::MAX, first_forward: vec![] };
+    let roles = [role(0, vec![main_op(0)]), role(1, vec![main_op(1), main_op(2)])];
+    let logged = replay_logged(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends");
+    near(logged[1].0.end, 3.0 + 0.5 + 2.0);
+    near(logged[1].0.bubble, 3.0);
+    // What is logged is what is reported, and a message joins its two slices.
+    let idle: Vec<(Why, f64)> = logged[1].1.idle.iter().map(|i| (i.why, i.end - i.begin)).collect();
+    assert_eq!(idle, [(Why::Stage, 3.0), (Why::Communication(Kind::Pp), 0.5)]);
+    assert_eq!((&logged[0].1.sent, &logged[1].1.received), (&vec![((0, 1, 0), 1)], &vec![((0, 1, 0), 0)]));
+    assert_eq!(replay(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends")[1], logged[1].0);
 }
 
 #[test]

@@ -92,6 +92,11 @@ impl<'p> Runner<'p> {
         self.executor.start_profile(self.phase, 0);
     }
 
+    /// From here on, steps are profiled, and every instruction of the first so many is kept.
+    pub fn trace(&mut self, steps: u64) {
+        self.executor.start_profile(self.phase, steps);
+    }
+
     /// What runs the steps.
     pub fn executor(&self) -> &Executor<'p> {
         &self.executor

@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod bench;
+pub mod calibrate;
 pub mod check;
 pub mod compile;
 pub mod explain;

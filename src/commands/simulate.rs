@@ -1,11 +1,14 @@
 //! `forebay simulate`
 
 use crate::args::{Dtype, ModelArgs};
+use crate::calibrate;
 use crate::cluster;
 use crate::failure::Failure;
 use crate::memory::{self, Budget, budget};
-use crate::model::ModelFile;
-use crate::output::{Table, grouped, print, print_json, short};
+use crate::model::{ModelFile, replace_file};
+use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
+use crate::page::{self, Page};
+use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
@@ -25,6 +28,7 @@ Examples:
   forebay simulate model.moe --cluster h100 --strategy tp=2,ep=8,zero=1,mbs=1 --devices 64 --batch 512
   forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --json
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
+  forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
 pub struct Args {
@@ -52,6 +56,12 @@ pub struct Args {
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
+    /// Write what happens when, for chrome://tracing and ui.perfetto.dev
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write a page with the pipeline, the streams, the memory and the costs, for a browser
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -82,12 +92,16 @@ impl From<PrecisionName> for Precision {
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
     let cluster = cluster::read(&args.cluster)?;
-    let framework = framework(args.framework.as_deref())?;
+    let framework = match &args.framework {
+        None if cluster.measured.is_some() => calibrate::framework(),
+        name => framework(name.as_deref())?,
+    };
     let mut settings = args.settings.clone();
     settings.dtype.get_or_insert(Dtype::Bf16);
     let mut options = settings.options();
     use_devices(&mut options.strategy, args.devices)?;
     let ep = options.strategy.ep;
+    let strategy = options.strategy.to_string();
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
@@ -105,7 +119,12 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
     };
-    let report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
+    // Ranks of a machine that was measured share it.
+    let cluster = forebay_sim::shared::settled(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
+    timeline.locate_peaks(&plan, &mut report);
+    files(&args, &Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline })?;
     if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
 }
 
@@ -121,6 +140,20 @@ pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), 
         return Err(Failure::Input(format!(
             "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices"
         )));
+    }
+    Ok(())
+}
+
+/// Writes what `--trace` and `--html` ask for.
+fn files(args: &Args, page: &Page) -> Result<(), Failure> {
+    if let Some(path) = &args.trace {
+        let trace = simulated::json(page.plan, page.timeline, simulated::MAX_EVENTS);
+        replace_file(path, trace.text.as_bytes())?;
+        eprintln!("{}: {}", path.display(), trace.about);
+    }
+    if let Some(path) = &args.html {
+        replace_file(path, page::html(page).as_bytes())?;
+        eprintln!("{}: open it in a browser", path.display());
     }
     Ok(())
 }
@@ -204,7 +237,6 @@ fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
 }
 
 fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) -> String {
-    let percent = |x: f64| format!("{:.1} %", 100.0 * x);
     let mut out = format!(
         "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}\n\n",
         grouped(report.devices),
@@ -221,13 +253,32 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
     for ((name, exposed), (_, total)) in parts(&report.exposed_comm_s).into_iter().zip(parts(&report.total_comm_s)) {
         communication.row(vec![name.into(), seconds(exposed), seconds(total)]);
     }
+    for link in &report.comm_by_link {
+        communication.row(vec![format!("over {}", link.link), seconds(link.exposed_s), seconds(link.total_s)]);
+    }
     out += &communication.render();
-    let mut memory =
-        Table::new(&["memory of stage", "weights", "gradients", "optimizer", "activations", "buffers", "peak", "at"]);
+    let mut memory = Table::new(&[
+        "memory of stage",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "buffers",
+        "fragmentation",
+        "peak",
+        "at",
+    ]);
     for m in &report.memory_bytes {
         let bytes = |b: f64| format!("{}B", short(b));
-        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.peak].map(bytes);
-        memory.row([vec![m.stage.to_string()], kinds.to_vec(), vec![percent(m.peak_at)]].concat());
+        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.fragmentation, m.peak].map(bytes);
+        memory.row(
+            [
+                vec![m.stage.to_string()],
+                kinds.to_vec(),
+                vec![m.located.as_ref().map_or_else(String::new, |p| seconds(p.peak_time_s))],
+            ]
+            .concat(),
+        );
     }
     out += &format!("\n{}", memory.render());
     let fits = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) <= cluster.device.memory_gb.0 * 1e9;
@@ -248,14 +299,4 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         ]);
     }
     out + &costs.render()
-}
-
-/// Seconds in three digits.
-fn seconds(s: f64) -> String {
-    match s {
-        s if s >= 1.0 => format!("{s:.3} s"),
-        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
-        s if s > 0.0 => format!("{:.1} µs", s * 1e6),
-        _ => "0".into(),
-    }
 }

@@ -7,8 +7,21 @@ fn every_command_explains_itself() {
     let bench = Bench::new();
     let help = bench.run(&["--help"]).ok().stdout;
     for command in [
-        "train", "run", "generate", "bench", "check", "fmt", "compile", "explain", "rules", "schedule", "plan",
-        "simulate", "memory", "validate",
+        "train",
+        "run",
+        "generate",
+        "bench",
+        "check",
+        "fmt",
+        "compile",
+        "explain",
+        "rules",
+        "schedule",
+        "plan",
+        "simulate",
+        "memory",
+        "validate",
+        "calibrate",
     ] {
         assert!(help.contains(&format!("  {command} ")), "{help}");
         let own = bench.run(&[command, "--help"]).ok().stdout;

@@ -15,6 +15,7 @@ mod resume;
 mod schedule;
 mod simulate;
 mod strategy;
+mod timeline;
 mod train;
 
 use serde_json::Value;

@@ -1,0 +1,316 @@
+//! A machine that was measured: its ranks share cores, and its kernels have the rates that were timed at the shapes nearest to theirs.
+//!
+//! Datasheets and eight fitted numbers do not describe a CPU: caches, packing and small shapes matter more than peaks. So a cluster file may carry
+//! *samples* (`forebay calibrate --cpu` writes them). The rate at another shape is the mean of the samples' rates in logarithms, weighted by distance
+//! in the logarithms of the sizes (D. Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968):
+//!
+//! ```text
+//! weight = 1 / (distance² + 0.02)²          distance² = Σ (log₂ size − log₂ size of the sample)²
+//! ```
+
+use crate::cluster::{Cluster, Count, NonNegative, Positive};
+use crate::device::{Attended, AttentionKernel, Precision, Product};
+use serde::Deserialize;
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// Cores, which all ranks share.
+    pub cores: Count,
+    /// Matrix products.
+    pub product: Vec<ProductSample>,
+    /// Attention.
+    pub attention: Vec<AttentionSample>,
+    /// Everything else.
+    pub vector: Vec<VectorSample>,
+    /// What taking turns costs, where there are more ranks than cores.
+    #[serde(default)]
+    pub sharing: Vec<Sharing>,
+    /// Threads of a rank, and how much longer everything takes than with a core for each.
+    #[serde(skip)]
+    setting: Setting,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Setting {
+    threads: f64,
+    slowdown: f64,
+}
+
+impl Default for Setting {
+    fn default() -> Setting {
+        Setting { threads: 1.0, slowdown: 1.0 }
+    }
+}
+
+/// Element type of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SampleType {
+    /// f32.
+    F32,
+    /// bf16.
+    Bf16,
+}
+
+/// A timed matrix product.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductSample {
+    /// Threads that did it; all cores were at work.
+    pub threads: Count,
+    /// Type of the inputs.
+    #[serde(rename = "type")]
+    pub dtype: SampleType,
+    /// Rows (of a group).
+    pub m: Positive,
+    /// Columns.
+    pub n: Positive,
+    /// Summed length.
+    pub k: Positive,
+    /// GFLOP/s.
+    pub gflops: Positive,
+}
+
+/// A timed attention.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionSample {
+    /// Threads that did it.
+    pub threads: Count,
+    /// Gradients?
+    pub backward: bool,
+    /// Queries of each problem.
+    pub queries: Positive,
+    /// Elements of a head.
+    pub head: Positive,
+    /// GFLOP/s of visible keys.
+    pub gflops: Positive,
+}
+
+/// A timed kernel that is neither.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VectorSample {
+    /// Threads that did it.
+    pub threads: Count,
+    /// Bytes read and written.
+    pub bytes: Positive,
+    /// Floating-point operations for each byte.
+    pub intensity: NonNegative,
+    /// GB/s.
+    pub gbps: Positive,
+}
+
+/// A step with more ranks than cores.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sharing {
+    /// How many ranks.
+    pub ranks: Count,
+    /// Its time, as a multiple of what its work takes on all cores.
+    pub factor: Positive,
+}
+
+/// A sample's shape (logarithms), threads and rate (each second).
+struct Point {
+    at: [f64; 3],
+    threads: f64,
+    rate: f64,
+}
+
+/// Sizes below one count as one.
+fn log(size: f64) -> f64 {
+    size.max(1.0).log2()
+}
+
+impl Measured {
+    /// A part of a file that says nothing about a kind of work cannot price it.
+    pub(crate) fn missing(&self) -> Option<&'static str> {
+        let empty = [
+            (self.product.is_empty(), "product"),
+            (self.attention.is_empty(), "attention"),
+            (self.vector.is_empty(), "vector"),
+        ];
+        empty.into_iter().find(|(empty, _)| *empty).map(|(_, name)| name)
+    }
+
+    /// The rate at a shape. Of samples with other numbers of threads the nearest are taken, each thread doing as much as there.
+    fn rate(&self, points: &[Point], at: [f64; 3]) -> f64 {
+        let threads = self.setting.threads;
+        let away = |p: &Point| (p.threads / threads).log2().abs();
+        let nearest = points.iter().map(away).fold(f64::INFINITY, f64::min);
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for point in points.iter().filter(|p| away(p) <= nearest) {
+            let distance: f64 = point.at.iter().zip(at).map(|(a, b)| (a - b) * (a - b)).sum();
+            let weight = (distance + 0.02).powi(-2);
+            sum += weight * (point.rate * threads / point.threads).ln();
+            weights += weight;
+        }
+        (sum / weights).exp() / self.setting.slowdown
+    }
+
+    /// Seconds of products.
+    pub(crate) fn product(&self, product: &Product) -> f64 {
+        let Product { groups, m, n, k, precision, .. } = *product;
+        let flops = 2.0 * groups * m * n * k;
+        if flops <= 0.0 {
+            return 0.0;
+        }
+        let wanted = if precision == Precision::F32 { SampleType::F32 } else { SampleType::Bf16 };
+        // Where the type was not measured, the other is all there is to go by.
+        let any = !self.product.iter().any(|s| s.dtype == wanted);
+        let points: Vec<Point> = self
+            .product
+            .iter()
+            .filter(|s| any || s.dtype == wanted)
+            .map(|s| Point {
+                at: [log(s.m.0), log(s.n.0), log(s.k.0)],
+                threads: f64::from(s.threads.0),
+                rate: s.gflops.0 * 1e9,
+            })
+            .collect();
+        flops / self.rate(&points, [log(m), log(n), log(k)])
+    }
+
+    /// Seconds of an attention.
+    pub(crate) fn attention(&self, attended: &Attended, kernel: AttentionKernel) -> f64 {
+        let backward = kernel == AttentionKernel::Backward;
+        let any = !self.attention.iter().any(|s| s.backward == backward);
+        let points: Vec<Point> = self
+            .attention
+            .iter()
+            .filter(|s| any || s.backward == backward)
+            .map(|s| Point {
+                at: [log(s.queries.0), log(s.head.0), 0.0],
+                threads: f64::from(s.threads.0),
+                rate: s.gflops.0 * 1e9,
+            })
+            .collect();
+        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head), 0.0])
+    }
+
+    /// Seconds of any other kernel.
+    pub(crate) fn vector(&self, flops: f64, bytes: f64) -> f64 {
+        if bytes <= 0.0 {
+            return 0.0;
+        }
+        // An operation a byte more or less matters once there are several.
+        let intensity = |per_byte: f64| 2.0 * (1.0 + per_byte).log2();
+        let point = |s: &VectorSample| Point {
+            at: [log(s.bytes.0), intensity(s.intensity.0), 0.0],
+            threads: f64::from(s.threads.0),
+            rate: s.gbps.0 * 1e9,
+        };
+        let points: Vec<Point> = self.vector.iter().map(point).collect();
+        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes), 0.0])
+    }
+
+    /// What taking turns costs: the factor of the nearest number of ranks.
+    pub fn turns(&self, ranks: u64) -> f64 {
+        let away = |s: &Sharing| (f64::from(s.ranks.0) / ranks as f64).log2().abs();
+        let nearest = self.sharing.iter().min_by(|a, b| away(a).total_cmp(&away(b)));
+        nearest.map_or(1.0, |s| s.factor.0)
+    }
+}
+
+impl Cluster {
+    /// A measured machine as each of so many ranks finds it: its share of cores, peaks and memory, and everything slower by a factor. Other clusters are as they
+    /// are.
+    pub fn shared_by(&self, ranks: u64, slowdown: f64) -> Cluster {
+        let mut cluster = self.clone();
+        let Some(measured) = &mut cluster.measured else { return cluster };
+        let ranks = ranks.max(1) as f64;
+        let threads = (f64::from(measured.cores.0) / ranks).floor().max(1.0);
+        measured.setting = Setting { threads, slowdown };
+        let device = &mut cluster.device;
+        for part in [&mut device.memory_gb, &mut device.memory_gbps, &mut device.vector_tflops] {
+            part.0 /= ranks;
+        }
+        device.cube.bf16.0 /= ranks;
+        device.cube.f32.0 /= ranks;
+        cluster.calibrated.kernel_us.0 *= slowdown;
+        for tier in &mut cluster.tiers {
+            tier.gbps.0 /= slowdown;
+            tier.latency_us.0 *= slowdown;
+        }
+        cluster
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLES: &str = r#"
+[measured]
+cores = 2
+[[measured.product]]
+threads = 1
+type = "f32"
+m = 64
+n = 256
+k = 256
+gflops = 20
+[[measured.product]]
+threads = 1
+type = "f32"
+m = 4096
+n = 256
+k = 256
+gflops = 80
+[[measured.attention]]
+threads = 1
+backward = false
+queries = 256
+head = 32
+gflops = 10
+[[measured.vector]]
+threads = 2
+bytes = 1e6
+intensity = 0.1
+gbps = 20
+[[measured.sharing]]
+ranks = 4
+factor = 1.25
+"#;
+
+    fn cluster() -> Cluster {
+        Cluster::parse(&format!("{}{SAMPLES}", crate::cluster::tests::SMALL)).expect("it is right")
+    }
+
+    fn seconds(cluster: &Cluster, m: f64) -> f64 {
+        let product = Product { groups: 1.0, m, n: 256.0, k: 256.0, bytes: 0.0, precision: Precision::F32 };
+        cluster.product(&product)
+    }
+
+    #[test]
+    fn rates_are_those_of_samples_and_between_them() {
+        let cluster = cluster().shared_by(2, 1.0);
+        let rate = |m: f64| 2.0 * m * 256.0 * 256.0 / seconds(&cluster, m) / 1e9;
+        assert!((rate(64.0) / 20.0 - 1.0).abs() < 0.01, "{}", rate(64.0));
+        assert!((rate(4096.0) / 80.0 - 1.0).abs() < 0.01);
+        // Half way in logarithms: the geometric mean.
+        assert!((rate(512.0) / 40.0 - 1.0).abs() < 1e-9, "{}", rate(512.0));
+        assert!((cluster.vector(1e5, 1e6) - 1e6 / 10e9).abs() < 1e-12, "one of the two threads");
+    }
+
+    #[test]
+    fn ranks_that_take_turns_are_slower_and_have_less() {
+        let (one, four) = (cluster().shared_by(2, 1.0), cluster().shared_by(4, 2.5));
+        assert!((seconds(&four, 64.0) / seconds(&one, 64.0) - 2.5).abs() < 1e-9);
+        assert_eq!(four.device.memory_gb.0, 4.0);
+        assert_eq!(cluster().measured.expect("it is").turns(8), 1.25);
+    }
+
+    #[test]
+    fn a_part_that_says_nothing_is_refused() {
+        let (before, rest) = SAMPLES.split_once("[[measured.attention]]").expect("it has some");
+        let (_, after) = rest.split_once("[[measured.vector]]").expect("it has some");
+        let before = before.replace("cores = 2", "cores = 2\nattention = []");
+        let text = format!("{}{before}[[measured.vector]]{after}", crate::cluster::tests::SMALL);
+        let error = Cluster::parse(&text).expect_err("it has no attention");
+        assert!(error.message.contains("`attention`"), "{}", error.message);
+    }
+}

@@ -1,0 +1,20 @@
+//! Speed of the replay: `cargo bench -p forebay-sim`.
+
+use divan::{Bencher, Divan};
+use forebay_sim::replay::{Host, replay};
+
+#[path = "../tests/pipelines/mod.rs"]
+#[allow(dead_code, reason = "tests use the other pipelines")]
+mod pipelines;
+
+fn main() {
+    Divan::from_args().main();
+}
+
+/// 16 stages of 4 chunks, 512 micro-batches: the goal is 100 ms.
+#[divan::bench]
+fn pp16_vpp4_512(bencher: Bencher) {
+    let (programs, roles) = pipelines::interleaved(16, 4, 512);
+    let waits = vec![vec![]; roles.len()];
+    bencher.bench_local(|| replay(&programs, &roles, &waits, Host { dispatch: 5e-6 }, 0.0));
+}

@@ -1,0 +1,151 @@
+//! The passes of a pipeline stage: what the diagrams of papers show as one cell. A pass is the calls of one micro-batch through one part of the stage's
+//! layers, in one direction.
+
+use crate::lower::{Lane, RoleOps};
+use forebay_plan::{Plan, Role};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What a pass does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Forward.
+    Forward,
+    /// Backward, for inputs alone.
+    BackwardInput,
+    /// Backward, for parameters alone.
+    BackwardWeight,
+    /// Backward, for both.
+    Backward,
+    /// Sums over the step, clipping, the optimizer's update.
+    Update,
+}
+
+impl Work {
+    /// All of them.
+    pub const ALL: [Work; 5] = [Work::Forward, Work::BackwardInput, Work::BackwardWeight, Work::Backward, Work::Update];
+
+    /// The letter of diagrams.
+    pub fn letter(self) -> &'static str {
+        match self {
+            Work::Forward => "F",
+            Work::BackwardInput => "I",
+            Work::BackwardWeight => "W",
+            Work::Backward => "B",
+            Work::Update => "U",
+        }
+    }
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Forward => "forward",
+            Work::BackwardInput => "backward for inputs",
+            Work::BackwardWeight => "backward for weights",
+            Work::Backward => "backward",
+            Work::Update => "sums and update",
+        }
+    }
+}
+
+/// A cell of the diagram, in ranges of a role's calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// What it does.
+    pub work: Work,
+    /// The micro-batch.
+    pub micro_batch: u32,
+    /// Which part of the stage's layers, from 0.
+    pub chunk: u32,
+    /// Its first call: an index into [`RoleOps::ops`].
+    pub first: usize,
+    /// Its last call.
+    pub last: usize,
+}
+
+/// What a call is for.
+enum Part {
+    /// Work of a pass.
+    Of(Work),
+    /// Belongs to the pass that comes.
+    Leads,
+    /// Belongs to the pass before.
+    Follows,
+    /// Between passes.
+    Message,
+}
+
+fn part(program: &str, at_end: bool) -> Part {
+    if program.starts_with("send.") || program.starts_with("receive.") {
+        Part::Message
+    } else if at_end {
+        Part::Of(Work::Update)
+    } else if program.contains(".forward") {
+        Part::Of(Work::Forward)
+    } else if program.contains(".backward_input") {
+        Part::Of(Work::BackwardInput)
+    } else if program.contains(".backward_weight") {
+        Part::Of(Work::BackwardWeight)
+    } else if program.contains(".backward") {
+        Part::Of(Work::Backward)
+    } else if program.starts_with("optimizer.gather") || program.starts_with("zeros.") {
+        Part::Leads
+    } else {
+        Part::Follows
+    }
+}
+
+/// The passes of a role, in order.
+pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
+    let Some(phase) = role.phases.iter().find(|p| p.name == "train") else { return vec![] };
+    let step = role.layers.len().saturating_sub(1) as u32;
+    let mut found: Vec<(Pass, u32)> = vec![];
+    // Where a pass that has not begun yet would begin; whether the last one goes on.
+    let (mut lead, mut open) = (None, false);
+    for (number, op) in ops.ops.iter().enumerate().filter(|(_, op)| op.lane == Lane::Main) {
+        let Some(call) = op.call.and_then(|c| phase.calls.get(c as usize)) else {
+            // What is computed again belongs to the backward pass behind it.
+            lead.get_or_insert(number);
+            continue;
+        };
+        match part(&plan.programs[call.program as usize].name, call.layer == step) {
+            Part::Of(work) => {
+                let goes_on = |p: &&mut (Pass, u32)| {
+                    open && p.0.work == work && (p.0.micro_batch == call.micro_batch || work == Work::Update)
+                };
+                match found.last_mut().filter(goes_on) {
+                    Some((pass, layer)) => {
+                        pass.last = number;
+                        *layer = (*layer).min(call.layer);
+                    }
+                    None => {
+                        let first = lead.unwrap_or(number);
+                        let pass = Pass { work, micro_batch: call.micro_batch, chunk: 0, first, last: number };
+                        found.push((pass, call.layer));
+                    }
+                }
+                (lead, open) = (None, true);
+            }
+            Part::Leads => {
+                lead.get_or_insert(number);
+            }
+            Part::Follows => {
+                if let Some((pass, _)) = found.last_mut().filter(|_| open && lead.is_none()) {
+                    pass.last = number;
+                }
+            }
+            Part::Message => (lead, open) = (None, false),
+        }
+    }
+    number_chunks(found)
+}
+
+/// Chunks are numbered by their first layers.
+fn number_chunks(found: Vec<(Pass, u32)>) -> Vec<Pass> {
+    let mut chunks: BTreeMap<u32, u32> =
+        found.iter().filter(|(p, _)| p.work == Work::Forward).map(|(_, layer)| (*layer, 0)).collect();
+    chunks.values_mut().zip(0..).for_each(|(chunk, number)| *chunk = number);
+    let chunk_of = |layer: u32| chunks.range(..=layer).next_back().map_or(0, |(_, chunk)| *chunk);
+    found.into_iter().map(|(pass, layer)| Pass { chunk: chunk_of(layer), ..pass }).collect()
+}

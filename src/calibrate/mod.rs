@@ -1,0 +1,203 @@
+//! Measuring this machine: what `forebay calibrate --cpu` does.
+//!
+//! Small models train for a few steps, on one rank with all cores and on one rank for each core, and every kernel is timed where it stands, with the caches as they are
+//! in training. Their shapes and rates are the samples of a cluster file. Then more ranks than cores train, and what they take beyond the prediction is
+//! what taking turns costs.
+//!
+//! * [`probe`]: training a small model, with times. * [`samples`]: from times to rates. * [`file`]: the cluster file.
+
+pub mod file;
+pub mod probe;
+pub mod samples;
+
+use crate::failure::Failure;
+use forebay_cost::Cluster;
+use forebay_plan::DType;
+use forebay_sim::Framework;
+use forebay_sim::report::{Options, step_time};
+use probe::Probe;
+use samples::Samples;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// No probe begins later than that; with the last one, less than two minutes in all.
+const BUDGET: Duration = Duration::from_secs(80);
+
+/// What was found, as `--json` prints it.
+#[derive(Debug, Serialize)]
+pub struct Calibration {
+    /// The processor, as the system calls it.
+    pub cpu: String,
+    /// Cores that are used.
+    pub cores: u32,
+    /// Products of all cores in f32, GFLOP/s at most.
+    pub peak_gflops: f64,
+    /// Memory bandwidth of all cores, GB/s.
+    pub memory_gbps: f64,
+    /// Memory that can be had, GB.
+    pub memory_gb: f64,
+    /// Between two kernels, µs.
+    pub kernel_us: f64,
+    /// Bandwidth of collectives between ranks, GB/s for each.
+    pub link_gbps: f64,
+    /// A rendezvous of ranks, µs.
+    pub latency_us: f64,
+    /// Ranks beyond the cores, and how much longer their steps take than all their work on all cores.
+    pub sharing: Vec<(u32, f64)>,
+    /// How many shapes were timed.
+    pub samples: usize,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// A plan of ours on a measured machine: kernels of a rank run one after another, and the time between them is that of the file.
+pub fn framework() -> Framework {
+    Framework { name: "plan on this machine".into(), streams: false, dispatch_us: 0.0, ..Framework::default() }
+}
+
+/// Measures this machine with up to so many ranks: the summary and the cluster file. Says how far it is on stderr.
+pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
+    let begun = Instant::now();
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let mut samples = Samples::default();
+    let mut roofline = None;
+    let of_rows = [1, cores];
+    let probes = Probe::all();
+    for (number, probe) in probes.iter().enumerate() {
+        if number > 1 && begun.elapsed() > BUDGET {
+            eprintln!("calibrate: out of time, {} probes are left out", probes.len() - number);
+            break;
+        }
+        for &ranks in of_rows.iter().take(if cores > 1 && most_ranks > 1 { 2 } else { 1 }) {
+            eprintln!("calibrate: {}/{}: {probe}, {ranks} {}", number + 1, probes.len(), plural(ranks));
+            let ran = probe.run(ranks, cores)?;
+            roofline.get_or_insert(ran.roofline);
+            samples.add(&ran, (cores / ranks).max(1));
+        }
+    }
+    let roofline = roofline.ok_or_else(|| Failure::Input("nothing was measured".into()))?;
+    let mut calibration = Calibration {
+        cpu: cpu_name(),
+        cores,
+        peak_gflops: roofline.flops / 1e9,
+        memory_gbps: roofline.bytes / 1e9,
+        memory_gb: forebay_runtime::exec::available_memory().map_or(1.0, |bytes| bytes as f64 / 1e9),
+        kernel_us: samples.between_us(),
+        link_gbps: samples.link_gbps().unwrap_or(roofline.bytes / 1e9 / 2.0),
+        latency_us: samples.latency_us(),
+        sharing: vec![],
+        samples: samples.len(),
+        seconds: 0.0,
+    };
+    share(&mut calibration, &samples, most_ranks, begun)?;
+    calibration.seconds = begun.elapsed().as_secs_f64();
+    let text = file::text(&calibration, &samples);
+    Cluster::parse(&text)
+        .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
+    Ok((calibration, text))
+}
+
+/// More ranks than cores: powers of two up to the most that are asked for.
+fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Instant) -> Result<(), Failure> {
+    let counts = (1..16).map(|n| 1u32 << n).filter(|n| *n > calibration.cores && *n <= most);
+    let cluster = Cluster::parse(&file::text(calibration, samples))
+        .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
+    for ranks in counts {
+        if begun.elapsed() > BUDGET {
+            break;
+        }
+        let probe = Probe::shared();
+        eprintln!("calibrate: {ranks} ranks on {} cores", calibration.cores);
+        let ran = probe.run(ranks, calibration.cores)?;
+        let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
+        let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
+        let predicted = step_time(&ran.plan, &settled, &options).map_err(Failure::Input)?;
+        calibration.sharing.push((ranks, (ran.step / predicted).clamp(0.1, 10.0)));
+    }
+    Ok(())
+}
+
+fn plural(ranks: u32) -> &'static str {
+    if ranks == 1 { "rank" } else { "ranks" }
+}
+
+fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+/// The word of a cluster file for a type, where it has one.
+fn type_name(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F32 => Some("f32"),
+        DType::Bf16 => Some("bf16"),
+        _ => None,
+    }
+}
+
+/// The middle of what was timed, less what other work on the machine adds: the lower quartile.
+fn lower_quartile(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 4).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Times are whatever they are; that they make a file with which the plan that ran is predicted does not depend on them.
+    #[test]
+    fn what_a_probe_times_is_a_cluster_file() {
+        let mut samples = Samples::default();
+        let probe = Probe::smallest();
+        let ran = probe.run(1, 1).expect("one rank trains");
+        samples.add(&ran, 1);
+        let two = probe.run(2, 2).expect("two ranks train");
+        samples.add(&two, 1);
+        assert!(samples.link_gbps().is_none_or(|rate| rate > 0.0) && samples.latency_us() > 0.0);
+        let calibration = Calibration {
+            cpu: "a \"CPU\"".into(),
+            cores: 2,
+            peak_gflops: 100.0,
+            memory_gbps: 10.0,
+            memory_gb: 8.0,
+            kernel_us: samples.between_us(),
+            link_gbps: 1.0,
+            latency_us: samples.latency_us(),
+            sharing: vec![(4, 1.5)],
+            samples: samples.len(),
+            seconds: 0.0,
+        };
+        let text = file::text(&calibration, &samples);
+        let cluster = Cluster::parse(&text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+        let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
+        let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).expect("a cluster");
+        let report = forebay_sim::simulate(&ran.plan, &settled, &options).expect("a report");
+        // Every kernel that ran is one of the samples: alone they come to what was timed.
+        let timed: f64 = ran
+            .times
+            .values()
+            .map(|of_ranks| {
+                let all: Vec<f64> = of_ranks.iter().flatten().copied().collect();
+                lower_quartile(all.clone()) * all.len() as f64 / probe::STEPS as f64
+            })
+            .sum();
+        let predicted = report.step_time_s;
+        assert!((0.2..5.0).contains(&(predicted / timed)), "{predicted} {timed}");
+        assert_eq!(report.memory_bytes[0].peak, ran.plan.roles[0].phases[0].memory.placed as f64);
+        // With four ranks on two cores everything takes at least twice as long as with a core for each.
+        let four = probe.run(4, 2).expect("four ranks train").plan;
+        let turns = forebay_sim::shared::settled(&four, &cluster, &options).expect("a cluster");
+        let alone = cluster.shared_by(4, 1.0);
+        let time = |cluster: &Cluster| step_time(&four, cluster, &options).expect("a time");
+        assert!(time(&turns) > 2.5 * time(&alone), "{} {}", time(&turns), time(&alone));
+    }
+
+    #[test]
+    fn quartiles() {
+        assert_eq!(lower_quartile(vec![]), 0.0);
+        assert_eq!(lower_quartile(vec![5.0]), 5.0);
+        assert_eq!(lower_quartile(vec![9.0, 1.0, 3.0, 2.0, 50.0]), 2.0);
+    }
+}

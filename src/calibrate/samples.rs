@@ -1,0 +1,129 @@
+//! From the times of kernels to the samples of a cluster file.
+
+use super::probe::Ran;
+use super::{framework, lower_quartile, type_name};
+use forebay_cost::{AttentionKernel, Cluster, Precision, known};
+use forebay_plan::{Exchange, ExchangeKind, Kernel};
+use forebay_sim::price::{Pricer, Shape};
+use std::collections::BTreeMap;
+
+/// Collectives of at most so many bytes are all latency; those of at least so many say what the bandwidth is.
+const SMALL: f64 = 1024.0;
+const LARGE: f64 = 256.0 * 1024.0;
+
+/// A row of the file: its table, its keys without the rate.
+type Row = (&'static str, String);
+
+/// What was timed.
+#[derive(Default)]
+pub struct Samples {
+    /// The rates (of each second) of a row.
+    rows: BTreeMap<Row, Vec<f64>>,
+    /// Seconds between kernels, of rendezvous, and bytes a second of collectives.
+    between: Vec<f64>,
+    latency: Vec<f64>,
+    link: Vec<f64>,
+}
+
+impl Samples {
+    /// Adds a run, on so many threads a rank.
+    pub fn add(&mut self, ran: &Ran, threads: u32) {
+        // Shapes do not depend on the cluster.
+        let cluster = Cluster::parse(known::FILES[0].1).expect("a file of the program is right");
+        let framework = framework();
+        let pricer = Pricer::new(&ran.plan, &cluster, &framework, Precision::Bf16, 1.0);
+        self.between.push(ran.between);
+        for (&(program, index), of_ranks) in &ran.times {
+            let program = &ran.plan.programs[program];
+            let instruction = &program.instructions[index];
+            if let Some(shape) = pricer.shape(program, instruction) {
+                let seconds = lower_quartile(of_ranks.iter().flatten().copied().collect());
+                self.kernel(&instruction.kernel, shape, threads, seconds);
+            } else if let Kernel::Exchange(k) = &instruction.kernel {
+                // The rank that comes last does not wait for the others.
+                let seconds = of_ranks.iter().map(|times| lower_quartile(times.clone())).fold(f64::INFINITY, f64::min);
+                self.exchange(k, seconds);
+            }
+        }
+    }
+
+    fn kernel(&mut self, kernel: &Kernel, shape: Shape, threads: u32, seconds: f64) {
+        if seconds <= 0.0 || seconds.is_nan() {
+            return;
+        }
+        let (row, work) = match shape {
+            Shape::Product(p) => {
+                let Kernel::Matmul(k) = kernel else { return };
+                let Some(dtype) = type_name(k.dtype) else { return };
+                let keys = format!("type = \"{dtype}\"\nm = {}\nn = {}\nk = {}", round(p.m), round(p.n), round(p.k));
+                (("product", keys), 2.0 * p.groups * p.m * p.n * p.k)
+            }
+            Shape::Attention(a, way) => {
+                let backward = way == AttentionKernel::Backward;
+                let keys = format!("backward = {backward}\nqueries = {}\nhead = {}", round(a.queries), round(a.head));
+                (("attention", keys), a.flops)
+            }
+            Shape::Streamed { flops, bytes } => {
+                if bytes <= 0.0 {
+                    return;
+                }
+                (("vector", format!("bytes = {}\nintensity = {:.3}", round(bytes), flops / bytes)), bytes)
+            }
+        };
+        if work > 0.0 {
+            self.rows.entry((row.0, format!("threads = {threads}\n{}", row.1))).or_default().push(work / seconds);
+        }
+    }
+
+    fn exchange(&mut self, k: &Exchange, seconds: f64) {
+        let n = k.ranks as f64;
+        let piece = (k.piece() * k.dtype.bytes()) as f64;
+        // As the cost of collectives has it: what passes each rank.
+        let passing = match k.kind() {
+            ExchangeKind::AllReduce => 2.0 * piece * (n - 1.0) / n,
+            ExchangeKind::AllGather | ExchangeKind::ReduceScatter | ExchangeKind::AllToAll => piece * (n - 1.0),
+            ExchangeKind::Shift => piece,
+        };
+        if !seconds.is_finite() || seconds <= 0.0 {
+            return;
+        }
+        if passing <= SMALL {
+            self.latency.push(seconds);
+        } else if passing >= LARGE {
+            self.link.push(passing / seconds);
+        }
+    }
+
+    /// How many shapes.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Tables and keys with their rates (of each second): the mean in logarithms.
+    pub fn rows(&self) -> impl Iterator<Item = (&'static str, &str, f64)> {
+        self.rows.iter().map(|((table, keys), rates)| {
+            let mean = rates.iter().map(|r| r.ln()).sum::<f64>() / rates.len().max(1) as f64;
+            (*table, keys.as_str(), mean.exp())
+        })
+    }
+
+    /// Between two kernels, µs.
+    pub fn between_us(&self) -> f64 {
+        1e6 * lower_quartile(self.between.clone())
+    }
+
+    /// A rendezvous, µs.
+    pub fn latency_us(&self) -> f64 {
+        if self.latency.is_empty() { 5.0 } else { 1e6 * lower_quartile(self.latency.clone()) }
+    }
+
+    /// Bandwidth of collectives, GB/s, where there were any.
+    pub fn link_gbps(&self) -> Option<f64> {
+        (!self.link.is_empty()).then(|| crate::bench::median(&self.link) / 1e9)
+    }
+}
+
+/// Sizes of ragged groups are means, and need no more digits.
+fn round(size: f64) -> f64 {
+    (size * 10.0).round() / 10.0
+}

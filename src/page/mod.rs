@@ -1,0 +1,127 @@
+//! A simulated step as one page of HTML: no network, no script or style from elsewhere, readable without scripts, in light and in dark.
+//!
+//! The report stands in the page as JSON (`<script id="report">`), the same that `--json` prints. Charts are SVG; scripts add zooming and tooltips.
+
+mod bars;
+mod chart;
+mod memory;
+mod pipeline;
+mod streams;
+mod tables;
+mod text;
+
+use crate::output::{json, short};
+use forebay_cost::Cluster;
+use forebay_plan::Plan;
+use forebay_sim::report::Report;
+use forebay_sim::timeline::Timeline;
+use text::{escaped, grouped_by_thousands, percent, script, seconds};
+
+/// What a page is about.
+pub struct Page<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The devices.
+    pub cluster: &'a Cluster,
+    /// The strategy, as the user would write it.
+    pub strategy: String,
+    /// The sums.
+    pub report: &'a Report,
+    /// What happens when.
+    pub timeline: &'a Timeline,
+}
+
+/// The page.
+pub fn html(page: &Page) -> String {
+    let Page { plan, cluster, report, timeline, .. } = page;
+    let title = format!("{} on {} × {}", plan.model, report.devices, cluster.device.name);
+    let sections = [
+        section("Pipeline", pipeline::INTRODUCTION, &pipeline::chart(timeline)),
+        section("Streams of one rank", streams::INTRODUCTION, &streams::chart(plan, timeline)),
+        section("Memory over time", memory::INTRODUCTION, &memory::chart(plan, timeline, cluster)),
+        section("Where the time goes", bars::INTRODUCTION, &bars::chart(report)),
+        section("Communication", tables::COMMUNICATION, &tables::communication(report)),
+        section("Memory by kind", tables::MEMORY, &tables::memory(report)),
+    ];
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{title}</h1>\n<p>{}</p>\n</header>\n{}{}\
+         <footer><p>Written by forebay {}. Times are predictions for {}, of one rank for each stage; the numbers are those of <code>--json</code>.</p></footer>\n\
+         </main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script type=\"application/json\" id=\"report\">{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
+        include_str!("page.css"),
+        escaped(&subtitle(page)),
+        cards(page),
+        sections.concat(),
+        env!("CARGO_PKG_VERSION"),
+        escaped(&cluster.name),
+        script(&json(report)),
+        include_str!("page.js"),
+        title = escaped(&title),
+    )
+}
+
+fn subtitle(page: &Page) -> String {
+    let settings = &page.plan.settings;
+    format!(
+        "{} · {} rows of {} tokens a step, {} micro-batches · {} parameters, {} at work for a token",
+        if page.strategy.is_empty() { "one rank" } else { &page.strategy },
+        grouped_by_thousands(settings.batch),
+        grouped_by_thousands(settings.seq),
+        grouped_by_thousands(u64::from(settings.micro_batches)),
+        short(settings.params as f64),
+        short(settings.active_params as f64),
+    )
+}
+
+fn section(heading: &str, introduction: &str, body: &str) -> String {
+    format!("<section>\n<h2>{heading}</h2>\n<p>{introduction}</p>\n{body}</section>\n")
+}
+
+/// The numbers that people look at first. `data-key` says which of the report's they are, `data-value` what exactly.
+fn cards(page: &Page) -> String {
+    let report = page.report;
+    let card = |key: &str, name: &str, value: f64, shown: String, note: &str| {
+        format!(
+            "<div class=\"card\" data-key=\"{key}\" data-value=\"{value}\"><dt>{name}</dt><dd>{}</dd><small>{}</small></div>\n",
+            escaped(&shown),
+            escaped(note)
+        )
+    };
+    let capacity = page.cluster.device.memory_gb.0 * 1e9;
+    let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+    let fits = if peak <= capacity { "it fits" } else { "it does not fit" };
+    let cards = [
+        card("step_time_s", "Step", report.step_time_s, seconds(report.step_time_s), "from first kernel to last"),
+        card(
+            "tokens_per_s_per_device",
+            "Tokens/s",
+            report.tokens_per_s_per_device,
+            grouped_by_thousands(report.tokens_per_s_per_device.round() as u64),
+            "of each device",
+        ),
+        card("mfu", "MFU", report.mfu, percent(report.mfu), "of bf16 peak, causal attention at half"),
+        card("hfu", "HFU", report.hfu, percent(report.hfu), "all that is computed"),
+        card(
+            "bubble_fraction",
+            "Bubble",
+            report.bubble_fraction,
+            percent(report.bubble_fraction),
+            "waiting for other stages",
+        ),
+        card(
+            "host_bound_fraction",
+            "Host-bound",
+            report.host_bound_fraction,
+            percent(report.host_bound_fraction),
+            "waiting for the host",
+        ),
+        card(
+            "peak",
+            "Peak memory",
+            peak,
+            format!("{}B", short(peak)),
+            &format!("{fits}: a device has {} GB", page.cluster.device.memory_gb.0),
+        ),
+    ];
+    format!("<dl class=\"cards\">\n{}</dl>\n", cards.concat())
+}

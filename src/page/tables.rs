@@ -1,0 +1,54 @@
+//! Tables.
+
+use super::text::{escaped, seconds};
+use crate::output::short;
+use forebay_sim::report::Report;
+
+pub const COMMUNICATION: &str = "Exposed is what computation waits for. Tiers of the network share out each kind's exposed time as they share all of it.";
+pub const MEMORY: &str = "Bytes of one rank. Buffers are inputs, statistics and what the call at the peak alone uses; fragmentation is what the placement takes beyond what is in use.";
+
+fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let head: String = heading.iter().map(|h| format!("<th scope=\"col\">{}</th>", escaped(h))).collect();
+    let row = |cells: &Vec<String>| {
+        let rest: String = cells[1..].iter().map(|c| format!("<td>{}</td>", escaped(c))).collect();
+        format!("<tr><th scope=\"row\">{}</th>{rest}</tr>\n", escaped(&cells[0]))
+    };
+    let body: String = rows.iter().map(row).collect();
+    format!("<div class=\"frame\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table></div>\n")
+}
+
+/// Communication by kind and by tier.
+pub fn communication(report: &Report) -> String {
+    let (exposed, total) = (&report.exposed_comm_s, &report.total_comm_s);
+    let kinds = [
+        ("experts (ep)", exposed.ep, total.ep),
+        ("tensors (tp)", exposed.tp, total.tp),
+        ("context (cp)", exposed.cp, total.cp),
+        ("pipeline (pp)", exposed.pp, total.pp),
+        ("data (dp)", exposed.dp, total.dp),
+    ];
+    let kinds = kinds.map(|(name, exposed, total)| (name.to_string(), exposed, total));
+    let links = report.comm_by_link.iter().map(|l| (format!("over {}", l.link), l.exposed_s, l.total_s));
+    let row = |(name, exposed, total): (String, f64, f64)| vec![name, seconds(exposed), seconds(total)];
+    table(&["", "exposed", "in all"], &kinds.into_iter().chain(links).map(row).collect::<Vec<_>>())
+}
+
+/// Memory by stage and kind.
+pub fn memory(report: &Report) -> String {
+    let heading =
+        ["stage", "weights", "gradients", "optimizer", "activations", "buffers", "fragmentation", "peak", "when", "in"];
+    let row = |m: &forebay_sim::memory::StageMemory| {
+        let bytes = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.fragmentation, m.peak];
+        let located = m.located.as_ref();
+        [
+            vec![m.stage.to_string()],
+            bytes.map(|b| format!("{}B", short(b))).to_vec(),
+            vec![
+                located.map_or(String::new(), |p| seconds(p.peak_time_s)),
+                located.map_or(String::new(), |p| p.peak_call.clone()),
+            ],
+        ]
+        .concat()
+    };
+    table(&heading, &report.memory_bytes.iter().map(row).collect::<Vec<_>>())
+}
