@@ -168,7 +168,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .roles
             .iter()
             .zip(&prepared.roles)
-            .map(|(r, ops)| memory(plan, r, ops, &options.recompute))
+            .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework))
             .collect(),
         costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
         by_kind: Kind::ALL.into_iter().map(|k| (k, total[k.number()])).collect(),

@@ -127,7 +127,9 @@ fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, Strateg
             Some("an even cut needs no `stages`".to_string()),
         ));
     }
-    if sizes.contains(&0) {
+    // The first part has the layer before them and the last part the one behind: these two may have none of those in between, where that is asked for.
+    let outer = |part: usize| strategy.stages.is_some() && (part == 0 || part + 1 == parts);
+    if sizes.iter().enumerate().any(|(part, size)| *size == 0 && !outer(part)) {
         return Err(StrategyError::new(
             format!("{inner} layers do not fill the {parts} parts of a pipeline (pp × vpp)"),
             Some(format!("use pp × vpp = {} or less", inner.max(1))),
