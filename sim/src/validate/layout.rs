@@ -75,10 +75,17 @@ fn stated_stages(run: &Run, layers: u64, pp: u64, vpp: u32) -> Option<Vec<u32>> 
 
 /// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else the last ones have less.
 fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
+    let n = parts as usize;
+    // Embedding and loss count as layers of their own: 126 layers in 128 parts.
+    if layers < parts && parts - layers <= 2 && layers > 0 {
+        let mut counts = vec![1; n];
+        counts[n - 1] = 0;
+        counts[0] -= u32::from(parts - layers == 2);
+        return Some(counts);
+    }
     if parts <= 1 || layers.is_multiple_of(parts) || layers < parts {
         return None;
     }
-    let n = parts as usize;
     let mut counts: Vec<u32> = vec![(layers / parts) as u32; n];
     match parts - layers % parts {
         1 => {
@@ -296,4 +303,19 @@ fn measured_collectives(text: &str) -> Option<[f64; 2]> {
 fn before(text: &str, words: &str) -> Option<f64> {
     let (head, _) = text.split_once(words)?;
     head.rsplit(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok().filter(|v: &f64| *v > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_shared_out() {
+        assert_eq!(stages(6, 8), Some(vec![0, 1, 1, 1, 1, 1, 1, 0]));
+        assert_eq!(stages(3, 4), Some(vec![1, 1, 1, 0]));
+        assert_eq!((stages(8, 4), stages(2, 8)), (None, None));
+        assert_eq!(stages(7, 4), Some(vec![2, 2, 2, 1]));
+        // A head that is worth three layers stands alone.
+        assert_eq!(stages_by_work(6, 3, 3.0), Some(vec![3, 3, 0]));
+    }
 }
