@@ -27,7 +27,15 @@ pub fn read(name: &str) -> Result<Cluster, Failure> {
 
 /// All cluster files of a folder, in the order of their names; those that are built in when there is no folder.
 pub fn folder(path: Option<&Path>) -> Result<Vec<Cluster>, Failure> {
-    let Some(path) = path else { return Ok(known::clusters()) };
+    files(path)?.iter().map(|(name, text)| parse(name, text)).collect()
+}
+
+/// The same, as names (of files, without the folder) and texts.
+pub fn files(path: Option<&Path>) -> Result<Vec<(String, String)>, Failure> {
+    let Some(path) = path else {
+        let built_in = known::FILES.iter().map(|(name, text)| (format!("{name}.toml"), text.to_string()));
+        return Ok(built_in.collect());
+    };
     let failed = |error: std::io::Error| Failure::Input(format!("cannot read `{}`: {error}", path.display()));
     let mut files = vec![];
     for entry in std::fs::read_dir(path).map_err(failed)? {
@@ -40,7 +48,11 @@ pub fn folder(path: Option<&Path>) -> Result<Vec<Cluster>, Failure> {
     if files.is_empty() {
         return Err(Failure::Input(format!("`{}` has no cluster files (.toml)", path.display())));
     }
-    files.iter().map(|file| parse(&file.display().to_string(), &text(file)?)).collect()
+    let named = |file: &std::path::PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, text(file)?))
+    };
+    files.iter().map(named).collect()
 }
 
 fn text(path: &Path) -> Result<String, Failure> {

@@ -119,6 +119,7 @@ fn interleaved_pipelines_train_as_one_rank() {
         "pp=2,vpp=2,stages=1/2/1/1,micro=4",
         "pp=4,stages=2/1/1/1,micro=4",
         "pp=4,stages=0/3/2/0,schedule=zb-h1,micro=4",
+        "pp=3,stages=0/5/0,micro=4",
         "pp=2,vpp=2,schedule=gpipe,tp=2,micro=4",
     ] {
         let plan = plan(&example, text, DType::F64, &set).unwrap_or_else(|e| panic!("{text}: {e}"));

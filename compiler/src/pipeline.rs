@@ -154,19 +154,64 @@ pub fn compile_within(
         phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
         roles.push(role(&train, &stage, layout, phases));
     }
-    let mesh = &train.mesh.dims;
+    let plan = assemble(&models.train, options, &train, scheduler.into_programs(), roles);
+    Ok(Compiled { plan, stages: memory })
+}
+
+/// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub fn compile_training(
+    model: &CheckedModel,
+    options: &CompileOptions,
+    micros: &[u32],
+) -> Result<Vec<plan::Plan>, StrategyError> {
+    let (strategy, optimizer) = (&options.strategy, &options.optimizer);
+    let types = (options.wide(), options.compute);
+    let train = shard_model(model, strategy)?;
+    let stages = stages(model, strategy)?;
+    let mut scheduler = Scheduler::new(types, &options.rewrite);
+    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let mut of_micros = vec![];
+    for &micro in micros {
+        let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+        let mut roles = vec![];
+        for (stage, order) in stages.iter().zip(&orders) {
+            let layout = Layout::new(&train, stage, optimizer, strategy.zero, types);
+            let (phase, _) = scheduler.train((&train, &segments), stage, &layout, (order, micro), optimizer);
+            roles.push(role(&train, stage, layout, vec![phase]));
+        }
+        of_micros.push((micro, roles));
+    }
+    let programs = scheduler.into_programs();
+    let plans = of_micros.into_iter().map(|(micro, roles)| {
+        let options = CompileOptions { micro_batches: micro, ..options.clone() };
+        assemble(model, &options, &train, programs.clone(), roles)
+    });
+    Ok(plans.collect())
+}
+
+/// A plan of programs and roles, spread over streams.
+fn assemble(
+    model: &CheckedModel,
+    options: &CompileOptions,
+    train: &ShardedModel,
+    programs: Vec<plan::Program>,
+    roles: Vec<plan::Role>,
+) -> plan::Plan {
     let mut plan = plan::Plan {
         format: "forebay-plan".into(),
         version: plan::VERSION,
-        model: models.train.name.clone(),
-        settings: settings(&models.train, options),
-        mesh: mesh.iter().map(|d| plan::MeshDim { name: d.name.clone(), size: d.size }).collect(),
-        programs: scheduler.into_programs(),
+        model: model.name.clone(),
+        settings: settings(model, options),
+        mesh: train.mesh.dims.iter().map(|d| plan::MeshDim { name: d.name.clone(), size: d.size }).collect(),
+        programs,
         roles,
     };
     drop_unused(&mut plan);
     overlap::spread(&mut plan, &train.mesh);
-    Ok(Compiled { plan, stages: memory })
+    plan
 }
 
 /// Drops programs that no call runs: those of choices that did not fit.

@@ -76,9 +76,14 @@ impl Cluster {
         self.crossed(group).map(|(tier, below, _)| below * self.tier_rate(tier)).fold(f64::INFINITY, f64::min)
     }
 
-    /// Latency of once round the ring: between domains, a step for each of them.
-    fn ring_latency(&self, group: &Group) -> f64 {
-        self.crossed(group).map(|(tier, _, parts)| (parts - 1.0) * self.latency(tier)).sum()
+    /// Latency of once round the ring, seconds: all of a collective on very small arrays. Each domain of a tier is entered once, and the ring goes through
+    /// all members inside of it; a rank of its own is a domain below the first tier.
+    pub fn ring_latency(&self, group: &Group) -> f64 {
+        let ranks = group.ranks as f64;
+        let domains = |members: f64| ranks / members.max(1.0);
+        self.crossed(group)
+            .map(|(tier, below, _)| (domains(below) - domains(group.members[tier] as f64)) * self.latency(tier))
+            .sum()
     }
 
     /// Latency of a tree over the group.

@@ -9,12 +9,16 @@ use serde::Deserialize;
 pub struct Framework {
     /// What people call it.
     pub name: String,
-    /// It is meant when one of these occurs in a run's source or notes.
+    /// It is meant when one of these occurs in a run's source or notes; of `a & b` both must.
     pub matches: Vec<String>,
     /// Does it run kernels on the plan's streams? If not, one after another.
     pub streams: bool,
     /// Which attention kernels it has: `unfused`, `flash1`, `flash2`, `newest`.
     pub attention: AttentionName,
+    /// Does memory come from a caching allocator beside the libraries' workspaces, with tensors of their own for what our plan fuses (PyTorch)?
+    pub caching_allocator: bool,
+    /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
+    pub flash_is_stated: bool,
     /// Are gradients summed while the last micro-batch goes backward?
     pub overlap_gradients: bool,
     /// Are parameters gathered while the next step's first micro-batch goes forward?
@@ -29,12 +33,21 @@ pub struct Framework {
     pub balances_head: bool,
     /// The part of tensor-parallel communication that is cut up and hidden behind products.
     pub hidden_tp: f64,
+    /// The part of context-parallel communication that is hidden behind attention (rings: arXiv 2310.01889).
+    pub hidden_cp: f64,
+    /// Bytes of traffic for each element of a weight's gradient in each micro-batch, where kernels of their own add it up (bf16 written and read, f32 read
+    /// and written: 12); 0 where the product adds.
+    pub accumulate_bytes: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
     /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
     pub deduplicates: bool,
     /// Does the host wait for the number of rows of each expert?
     pub experts_wait: bool,
+    /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
+    pub receive_waits: bool,
+    /// Is the host held while small arrays go round the ring of tensor-parallel ranks? It then runs beside the device's work, not after it.
+    pub collective_holds: bool,
     /// Are kernels started from recorded graphs, without the host?
     pub graphs: bool,
     /// Fitted: host time for each instruction of our plan, µs. A framework starts several kernels for one that our plan fuses.
@@ -78,6 +91,8 @@ impl Default for Framework {
             matches: vec![],
             streams: true,
             attention: AttentionName::Newest,
+            caching_allocator: false,
+            flash_is_stated: false,
             overlap_gradients: false,
             overlap_parameters: false,
             prefetch: false,
@@ -85,9 +100,13 @@ impl Default for Framework {
             bucket_mb: 0.0,
             balances_head: false,
             hidden_tp: 0.0,
+            hidden_cp: 0.0,
+            accumulate_bytes: 0.0,
             hidden_ep: 0.0,
             deduplicates: false,
             experts_wait: false,
+            receive_waits: false,
+            collective_holds: false,
             graphs: false,
             dispatch_us: 5.0,
             vector_passes: 1.0,
@@ -104,15 +123,28 @@ struct Table {
 
 /// The profiles that come with the program.
 pub fn known() -> Vec<Framework> {
-    let table: Table = toml::from_str(include_str!("../frameworks.toml")).expect("the table is part of the program");
-    table.framework
+    parse(include_str!("../frameworks.toml")).expect("the table is part of the program")
+}
+
+/// Which profile is meant by a text: the first that matches.
+pub fn position(known: &[Framework], text: &str) -> Option<usize> {
+    let text = text.to_lowercase();
+    let meant = |m: &String| m.to_lowercase().split(" & ").all(|part| text.contains(part));
+    known.iter().position(|f| f.matches.iter().any(meant))
 }
 
 /// The first profile that is meant by a text; our plan as it stands when none is.
 pub fn find(known: &[Framework], text: &str) -> Framework {
-    let text = text.to_lowercase();
-    let meant = |f: &&Framework| f.matches.iter().any(|m| text.contains(&m.to_lowercase()));
-    known.iter().find(meant).cloned().unwrap_or_default()
+    position(known, text).map_or_else(Framework::default, |f| known[f].clone())
+}
+
+/// Profiles from a TOML table of `[[framework]]`.
+///
+/// # Errors
+/// Text that is no such table.
+pub fn parse(text: &str) -> Result<Vec<Framework>, String> {
+    let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
+    Ok(table.framework)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Memory of each stage, from the plan's arena.
 
+use crate::framework::Framework;
 use crate::kind::Kind;
 use crate::lower::{Recompute, RoleOps};
 use forebay_plan::{Plan, Role};
@@ -51,8 +52,15 @@ impl StageMemory {
     }
 }
 
-/// The memory of a role, less what is computed again instead of kept.
-pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute) -> StageMemory {
+/// What libraries and a caching allocator hold beside tensors, bytes: workspaces of products, buffers of collectives, pages that are not full. Measured of
+/// PyTorch on H100, between small and large runs of one system (docs/cost-model.md).
+const RESERVED: f64 = 0.7e9;
+
+/// The memory of a role, less what is computed again instead of kept, as a framework keeps it.
+///
+/// A framework that makes more passes over memory than our fused plan keeps the results of a third of these for its backward pass: each step of an elementwise
+/// formula reads one or two and keeps one.
+pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, framework: &Framework) -> StageMemory {
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else {
         return StageMemory::default();
     };
@@ -62,8 +70,13 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute) ->
     let share = recompute.parts[Kind::Products.number()].max(0.35 * recompute.parts[Kind::Vector.number()]);
     let dropped = (saved - largest).max(0.0) * share;
     let fragmentation = used.placed.saturating_sub(used.live_peak) as f64;
-    let activations = (used.activations as f64 - fragmentation - dropped).max(0.0);
-    let placed = used.placed as f64 - dropped;
+    let kept = (used.activations as f64 - fragmentation - dropped).max(0.0);
+    let (unfused, reserved) = match framework.caching_allocator {
+        true => ((framework.vector_passes - 1.0).max(0.0) / 3.0, RESERVED),
+        false => (0.0, 0.0),
+    };
+    let activations = kept * (1.0 + unfused);
+    let placed = used.placed as f64 - dropped + kept * unfused + reserved;
     let (weights, gradients, optimizer) = (used.weights as f64, used.gradients as f64, used.optimizer as f64);
     StageMemory {
         stage: ops.coordinate,

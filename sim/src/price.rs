@@ -189,7 +189,8 @@ impl<'a> Pricer<'a> {
             }
             Kernel::Recv(k) => {
                 let action = Action::Receive { peer: k.peer, channel: k.channel };
-                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, launches: 1.0, host_waits: false }
+                let host_waits = self.framework.receive_waits;
+                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, launches: 1.0, host_waits }
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
@@ -203,9 +204,12 @@ impl<'a> Pricer<'a> {
     fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
         let product = self.product_of(program, k, kernel);
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
+        // Weight gradients that are not added up by the product itself go through memory once more.
+        let each = if k.accumulate { self.framework.accumulate_bytes } else { 0.0 };
+        let added = each * product.groups * product.m * product.n;
         Priced {
             kind,
-            seconds: self.cluster.product(&product),
+            seconds: self.cluster.product(&product) + added / self.cluster.memory_rate(),
             flops: 2.0 * product.groups * product.m * product.n * product.k,
             action: Action::Work,
             launches: 1.0,
@@ -295,19 +299,30 @@ impl<'a> Pricer<'a> {
             ExchangeKind::AllToAll => (Collective::AllToAll, piece * k.ranks as f64),
             ExchangeKind::Shift => (Collective::Shift, piece),
         };
-        let hidden = if kind == Kind::Tp { self.framework.hidden_tp } else { 0.0 };
+        let hidden = match kind {
+            Kind::Tp => self.framework.hidden_tp,
+            Kind::Cp => self.framework.hidden_cp,
+            _ => 0.0,
+        };
         let buckets = match self.framework.bucket_mb {
             mb if mb > 0.0 && kind == Kind::Dp && k.reduce.is_some() => (bytes / (mb * 1e6)).ceil().max(1.0),
             _ => 1.0,
         };
-        let seconds = buckets * self.cluster.collective(what, &group, bytes / buckets) * (1.0 - hidden);
+        let mut seconds = buckets * self.cluster.collective(what, &group, bytes / buckets) * (1.0 - hidden);
+        let mut launches = 1.0;
+        if kind == Kind::Tp {
+            let dispatch = self.framework.dispatch_us.max(1e-3);
+            launches += self.framework.collective_us / dispatch;
+            if self.framework.collective_holds {
+                let held = self.cluster.ring_latency(&group);
+                seconds = (seconds - held).max(self.cluster.kernel_start());
+                launches += held * 1e6 / dispatch;
+            }
+        }
         let meets = self.stage_dim.is_some_and(|d| k.group.contains(&d));
         let action = if meets { Action::Meet } else { Action::Work };
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
         let host_waits = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
-        let framework = self.framework;
-        let launches =
-            1.0 + if kind == Kind::Tp { framework.collective_us / framework.dispatch_us.max(1e-3) } else { 0.0 };
         Priced { kind, seconds, flops: 0.0, action, launches, host_waits }
     }
 

@@ -212,7 +212,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .roles
             .iter()
             .zip(&prepared.roles)
-            .map(|(r, ops)| memory(plan, r, ops, &options.recompute))
+            .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework))
             .collect(),
         costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
         time_s: Kind::ALL

@@ -122,3 +122,13 @@ fn no_more_communication_is_exposed_than_there_is() {
         assert!(exposed <= total * 1.01, "{strategy}: {exposed} of {total}");
     }
 }
+
+/// The ends of a pipeline may have nothing but what is before and behind all layers: the step is then as long as that of the stage in the middle.
+#[test]
+fn ends_of_a_pipeline_may_have_no_layers() {
+    let plan = plan("pp=3,stages=0/4/0,mbs=1,micro=4");
+    assert_eq!(forebay_plan::verify::verify(&plan), Ok(()));
+    let report = of(&plan, &cluster("h100"), &Options::default());
+    assert!(report.step_time_s > 0.0 && report.memory_bytes.len() == 3);
+    assert!(report.memory_bytes[1].activations > report.memory_bytes[0].activations);
+}

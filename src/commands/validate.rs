@@ -3,9 +3,13 @@
 use crate::cluster;
 use crate::failure::Failure;
 use crate::output::{Table, print, print_json};
+use forebay_cost::Cluster;
+use forebay_sim::framework::known;
+use forebay_sim::validate::anchor::{self, Anchor};
+use forebay_sim::validate::fit::{self, Fit};
 use forebay_sim::validate::summary::{Errors, Summary};
-use forebay_sim::validate::{Row, Skipped, predict, runs};
-use std::path::PathBuf;
+use forebay_sim::validate::{Row, Skipped, predict, prepare, price, runs};
+use std::path::{Path, PathBuf};
 
 /// Compare predictions with measured runs
 ///
@@ -17,6 +21,8 @@ Examples:
   forebay validate runs.csv --grade A --json > result.json
   forebay validate runs.csv --only simumax --worst 20
   forebay validate our-runs.csv --cluster-dir our-clusters
+  forebay validate our-runs.csv --fit -o our-clusters
+  forebay validate our-runs.csv --anchor our-run-7
 
 Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device) are needed; id, system, source, model,
 dense_layers, ffn_hidden, moe_ffn_hidden, experts, topk, shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision,
@@ -40,6 +46,18 @@ pub struct Args {
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
+    /// A run whose measured time tells how efficient the software on its device is; the others on that device are predicted with it
+    #[arg(long, value_name = "ID", conflicts_with = "fit")]
+    anchor: Option<String>,
+    /// Fit the calibrated numbers of clusters and frameworks to these runs before they are predicted, and show what that changes
+    #[arg(long)]
+    fit: bool,
+    /// How often each number is tried, with --fit
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=50), requires = "fit")]
+    rounds: u16,
+    /// Write the fitted cluster files into this folder, with --fit
+    #[arg(short, long, value_name = "DIR", requires = "fit")]
+    output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -60,10 +78,111 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     if runs.is_empty() {
         return Err(Failure::Input(format!("`{name}` has no runs (of this grade and name)")));
     }
-    let (rows, mut skipped) = predict(&runs, &clusters, args.threads.into());
+    let threads = args.threads.into();
+    let (mut fit, mut anchor) = (None, None);
+    let (rows, mut skipped) = if args.fit {
+        let (rows, skipped, result) = fitted(&args, &runs, &clusters, threads)?;
+        fit = Some(result);
+        (rows, skipped)
+    } else if let Some(id) = &args.anchor {
+        let (rows, skipped, result) = anchored(id, &runs, &clusters, threads)?;
+        anchor = Some(result);
+        (rows, skipped)
+    } else {
+        predict(&runs, &clusters, threads)
+    };
     skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
     let summary = Summary::new(rows, skipped);
-    if args.json { print_json(&summary) } else { print(&table(&summary, args.worst)) }
+    if args.json {
+        print_json(&Output { summary, fit, anchor })
+    } else {
+        let fit = fit.as_ref().map_or(String::new(), changes);
+        let anchor = anchor.as_ref().map_or(String::new(), anchor_line);
+        print(&format!("{}{fit}{anchor}", table(&summary, args.worst)))
+    }
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Output {
+    #[serde(flatten)]
+    summary: Summary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fit: Option<Fit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    anchor: Option<Anchor>,
+}
+
+/// Predicts all runs but one with what that one says of its device.
+fn anchored(
+    id: &str,
+    runs: &[runs::Run],
+    clusters: &[Cluster],
+    threads: usize,
+) -> Result<(Vec<Row>, Vec<Skipped>, Anchor), Failure> {
+    let frameworks = known();
+    let (mut cases, mut skipped) = prepare(runs, clusters, &frameworks, threads);
+    let (clusters, found) = anchor::anchor(&cases, id, clusters, &frameworks).map_err(|why| {
+        Failure::Input(format!("{why}\n  = help: --anchor takes the `id` of a run of the table (and of the grade and name that are asked for)"))
+    })?;
+    cases.retain(|case| case.run.id != id);
+    let (rows, more) = price(&cases, &clusters, &frameworks, threads);
+    skipped.extend(more);
+    Ok((rows, skipped, found))
+}
+
+fn anchor_line(anchor: &Anchor) -> String {
+    let Anchor { id, cluster, factor, left } = anchor;
+    format!(
+        "after {id}, efficiencies of {cluster} are multiplied by {factor:.3} ({} of its error are left)\n",
+        percent(*left)
+    )
+}
+
+/// Fits, writes what was fitted where that is asked for, and predicts with it.
+fn fitted(
+    args: &Args,
+    runs: &[runs::Run],
+    clusters: &[Cluster],
+    threads: usize,
+) -> Result<(Vec<Row>, Vec<Skipped>, Fit), Failure> {
+    let frameworks = known();
+    let (cases, mut skipped) = prepare(runs, clusters, &frameworks, threads);
+    let (clusters, frameworks, result) = fit::fit(&cases, clusters, &frameworks, args.rounds.into(), threads);
+    if let Some(folder) = &args.output {
+        let files = cluster::files(args.cluster_dir.as_deref())?;
+        for ((name, text), cluster) in files.iter().zip(&clusters) {
+            write(&folder.join(name), &fit::rewritten(text, cluster))?;
+        }
+    }
+    let (rows, more) = price(&cases, &clusters, &frameworks, threads);
+    skipped.extend(more);
+    Ok((rows, skipped, result))
+}
+
+/// Writes a file beside its place first, so that there is never half of it.
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::Input(format!("cannot write `{}`: {error}", path.display()));
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    let unfinished = path.with_extension("toml.unfinished");
+    std::fs::write(&unfinished, text).map_err(failed)?;
+    std::fs::rename(&unfinished, path).map_err(failed)
+}
+
+fn changes(fit: &Fit) -> String {
+    let mut numbers = Table::new(&["fitted", "number", "before", "after"]).left(2);
+    for change in &fit.changes {
+        let shown = |x: f64| format!("{x:.3}");
+        numbers.row(vec![change.of.clone(), change.key.into(), shown(change.before), shown(change.after)]);
+    }
+    let mut left_out = Table::new(&["device fitted", "to all", "to the others"]).left(1);
+    for (system, (all, others)) in &fit.left_out {
+        left_out.row(vec![system.clone(), percent(*all), percent(*others)]);
+    }
+    let medians = format!("median error {} before the fit, {} after\n", percent(fit.before), percent(fit.after));
+    format!("\n{}\n{}\n{medians}", numbers.render(), left_out.render())
 }
 
 fn percent(x: f64) -> String {

@@ -2,7 +2,7 @@
 
 use super::runs::Run;
 use super::shape::Shape;
-use crate::framework::Framework;
+use crate::framework::{AttentionName, Framework};
 use crate::kind::Kind;
 use crate::lower::Recompute;
 use forebay_compiler::shard::{CpAlgo, Strategy};
@@ -52,7 +52,9 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
         zero: zero(run),
-        stages: if framework.balances_head && pp > 1 && vpp == 1 {
+        stages: if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
+            Some(stated)
+        } else if framework.balances_head && pp > 1 && vpp == 1 {
             stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
         } else {
             stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
@@ -62,12 +64,28 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     })
 }
 
+/// Layers of each stage as the run's options give them: `num-layer-list=17,20,22,21`.
+fn stated_stages(run: &Run, layers: u64, pp: u64, vpp: u32) -> Option<Vec<u32>> {
+    let (_, rest) = run.text.split_once("num-layer-list=")?;
+    let listed = rest.split(|c: char| !c.is_ascii_digit() && c != ',').next()?;
+    let counts: Vec<u32> = listed.split(',').filter_map(|n| n.parse().ok()).collect();
+    let fits = counts.len() as u64 == pp && counts.iter().map(|n| u64::from(*n)).sum::<u64>() == layers;
+    (fits && vpp <= 1 && !counts.contains(&0)).then_some(counts)
+}
+
 /// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else the last ones have less.
 fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
+    let n = parts as usize;
+    // Embedding and loss count as layers of their own: 126 layers in 128 parts.
+    if layers < parts && parts - layers <= 2 && layers > 0 {
+        let mut counts = vec![1; n];
+        counts[n - 1] = 0;
+        counts[0] -= u32::from(parts - layers == 2);
+        return Some(counts);
+    }
     if parts <= 1 || layers.is_multiple_of(parts) || layers < parts {
         return None;
     }
-    let n = parts as usize;
     let mut counts: Vec<u32> = vec![(layers / parts) as u32; n];
     match parts - layers % parts {
         1 => {
@@ -98,7 +116,7 @@ fn stages_by_work(layers: u64, parts: u64, head: f64) -> Option<Vec<u32>> {
         let others = (layers - last).div_ceil(parts - 1);
         f64::max(others as f64, last as f64 + head)
     };
-    let last = (1..=layers - (parts - 1)).min_by(|a, b| most(*a).total_cmp(&most(*b)))?;
+    let last = (0..=layers - (parts - 1)).min_by(|a, b| most(*a).total_cmp(&most(*b)))?;
     let (rest, n) = (layers - last, parts - 1);
     let mut counts: Vec<u32> = (0..n).map(|i| (rest / n + u64::from(i < rest % n)) as u32).collect();
     counts.push(last as u32);
@@ -172,6 +190,11 @@ pub fn recompute(run: &Run) -> Recompute {
             "layernorm" | "norm" => add(Kind::Vector, 0.35),
             "act" | "moe_act" => add(Kind::Vector, 0.25),
             "mla_up_proj" => add(Kind::Products, 0.3),
+            // Of a mixture only the dense layers have one.
+            "mlp" if run.number("experts").unwrap_or(0) > 0 => {
+                let dense = run.number("dense_layers").unwrap_or(0) as f64 / run.degree("layers") as f64;
+                add(Kind::Products, 0.3 * dense.min(1.0));
+            }
             "mlp" | "shared_expert" => add(Kind::Products, 0.3),
             "moe" => {
                 add(Kind::ExpertProducts, 1.0);
@@ -202,8 +225,20 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if ["overlap_moe_expert_parallel_comm=true", "1f1b a2a overlap"].iter().any(|t| text.contains(t)) {
         framework.hidden_ep = framework.hidden_ep.max(PAIRED);
     }
+    let has = |option: &str| text.contains(option);
+    framework.overlap_gradients |= has("overlap-grad-reduce");
+    framework.overlap_parameters |= has("overlap-param-gather");
+    if framework.flash_is_stated && !has("use-flash-attn") && !has("flash_attention=true") {
+        framework.attention = AttentionName::Unfused;
+    }
+    if ["tp comm overlap", "async tp", "use-mc2", "use-ascend-coc"].iter().any(|t| text.contains(t)) {
+        framework.hidden_tp = framework.hidden_tp.max(CUT_UP);
+    }
     framework
 }
+
+/// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
+const CUT_UP: f64 = 0.75;
 
 /// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
 const PAIRED: f64 = 0.6;
@@ -240,17 +275,21 @@ pub fn site(run: &Run, cluster: &Cluster) -> Cluster {
     if let Some([gathers, scatters]) = measured_collectives(&run.text)
         && run.degree("n_devices") as f64 > node
     {
-        // Of arrays of one size on 16 to 512 devices, 1/bandwidth grows linearly with the devices: a latency for each hop of the ring.
-        let ring = node * cluster.tiers[1].gbps.0 * cluster.calibrated.network_efficiency.0;
+        // Of arrays of one size on 16 to 512 devices, 1/bandwidth grows linearly with the devices: a latency for each step of the ring, inside of nodes as well.
+        let ring = cluster.tiers[0].gbps.0 * MEASURED_RING;
         let rate = (gathers * scatters).sqrt();
-        let hop = MEASURED_MB * 1e-3 * (1.0 / rate - 1.0 / ring).max(0.0) / run.degree("n_devices") as f64;
-        cluster.tiers[1].latency_us = NonNegative((hop * node * 1e6).max(cluster.tiers[1].latency_us.0));
+        let step = MEASURED_MB * 1e3 * (1.0 / rate - 1.0 / ring).max(0.0) / run.degree("n_devices") as f64;
+        for tier in &mut cluster.tiers {
+            tier.latency_us = NonNegative(tier.latency_us.0.max(step));
+        }
     }
     cluster
 }
 
 /// MB of the arrays with which sites measure their collectives (an assumption: sources do not say).
-const MEASURED_MB: f64 = 256.0;
+const MEASURED_MB: f64 = 1073.7;
+/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 16 to 128 devices.
+const MEASURED_RING: f64 = 0.7;
 
 /// GB/s of all-gathers and reduce-scatters through all devices, where a run's site has measured them.
 fn measured_collectives(text: &str) -> Option<[f64; 2]> {
@@ -264,4 +303,19 @@ fn measured_collectives(text: &str) -> Option<[f64; 2]> {
 fn before(text: &str, words: &str) -> Option<f64> {
     let (head, _) = text.split_once(words)?;
     head.rsplit(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok().filter(|v: &f64| *v > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layers_are_shared_out() {
+        assert_eq!(stages(6, 8), Some(vec![0, 1, 1, 1, 1, 1, 1, 0]));
+        assert_eq!(stages(3, 4), Some(vec![1, 1, 1, 0]));
+        assert_eq!((stages(8, 4), stages(2, 8)), (None, None));
+        assert_eq!(stages(7, 4), Some(vec![2, 2, 2, 1]));
+        // A head that is worth three layers stands alone.
+        assert_eq!(stages_by_work(6, 3, 3.0), Some(vec![3, 3, 0]));
+    }
 }

@@ -1,0 +1,102 @@
+//! One measured run of a system tells how much of its device the software there reaches: all other runs on the device are predicted with that.
+
+use super::cases::Case;
+use crate::framework::Framework;
+use forebay_cost::Cluster;
+use forebay_cost::cluster::Share;
+use serde::Serialize;
+
+/// What a run said of its device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Anchor {
+    /// The run.
+    pub id: String,
+    /// The device's cluster.
+    pub cluster: String,
+    /// What its calibrated efficiencies of work (products, attention, memory) were multiplied by.
+    pub factor: f64,
+    /// predicted / measured − 1 of the run itself afterwards: not 0 where no factor between [`LEAST`] and [`MOST`] explains it.
+    pub left: f64,
+}
+
+/// The least factor that is tried.
+pub const LEAST: f64 = 0.2;
+/// The largest factor that is tried; no efficiency becomes more than 1.
+pub const MOST: f64 = 2.5;
+/// Halvings of the interval: to a part in a million.
+const STEPS: usize = 21;
+
+/// Scales the efficiencies of a run's device so that the run is predicted as it was measured. Step time falls as they grow, so that halving an interval finds the factor.
+///
+/// # Errors
+/// A run that is not there, or has no prediction: a sentence.
+pub fn anchor(
+    cases: &[Case],
+    id: &str,
+    clusters: &[Cluster],
+    frameworks: &[Framework],
+) -> Result<(Vec<Cluster>, Anchor), String> {
+    let case = cases
+        .iter()
+        .find(|c| c.run.id == id)
+        .ok_or_else(|| format!("no run that can be predicted is called `{id}`"))?;
+    let mut clusters = clusters.to_vec();
+    let given = clusters[case.cluster].clone();
+    let mut error = |factor: f64| {
+        clusters[case.cluster] = scaled(&given, factor);
+        case.price(&clusters, frameworks).map(|report| report.step_time_s / case.measured_s - 1.0)
+    };
+    let (mut low, mut high) = (LEAST, MOST);
+    for _ in 0..STEPS {
+        let middle = f64::sqrt(low * high);
+        if error(middle)? > 0.0 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    let factor = f64::sqrt(low * high);
+    let left = error(factor)?;
+    let cluster = given.name.clone();
+    Ok((clusters, Anchor { id: id.to_string(), cluster, factor, left }))
+}
+
+fn scaled(cluster: &Cluster, factor: f64) -> Cluster {
+    let mut cluster = cluster.clone();
+    let calibrated = &mut cluster.calibrated;
+    for share in
+        [&mut calibrated.product_efficiency, &mut calibrated.attention_efficiency, &mut calibrated.memory_efficiency]
+    {
+        *share = Share((share.0 * factor).min(1.0));
+    }
+    cluster
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framework::known;
+    use crate::validate::runs;
+    use forebay_cost::known::clusters;
+
+    /// With a device that is thought to be half as good as it is, one run repairs the others.
+    #[test]
+    fn one_run_repairs_the_others() {
+        let (read, _) = runs::read(include_str!("../../tests/published.csv")).expect("a table");
+        let (clusters, frameworks) = (clusters(), known());
+        let cases: Vec<Case> =
+            read.iter().take(2).map(|run| Case::new(run, &clusters, &frameworks).expect("a case")).collect();
+        let at = cases[0].cluster;
+        let mut wrong = clusters.clone();
+        wrong[at] = scaled(&clusters[at], 0.5);
+        let off = |clusters: &[Cluster]| {
+            let report = cases[1].price(clusters, &frameworks).expect("a report");
+            (report.step_time_s / cases[1].measured_s - 1.0).abs()
+        };
+        let before = off(&wrong);
+        let (repaired, found) = anchor(&cases, &cases[0].run.id, &wrong, &frameworks).expect("a factor");
+        assert!(found.left.abs() < 1e-3 && (1.5..2.5).contains(&found.factor), "{found:?}");
+        assert!(before > 0.4 && off(&repaired) < 0.1, "{before} before, {} after", off(&repaired));
+        assert!(anchor(&cases, "nobody", &wrong, &frameworks).is_err());
+    }
+}

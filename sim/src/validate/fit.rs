@@ -1,0 +1,307 @@
+//! Fits the calibrated numbers of clusters and frameworks to measured runs: plans are compiled once, so that a run costs milliseconds for each trial.
+//!
+//! Coordinate descent: each number in turn is made larger or smaller by a step while errors fall; steps that help neither way are halved. What is minimised is the
+//! mean over systems of their mean of e / (1 + 2 e), e = |ln (predicted / measured)|: a run that is wrong for reasons of its own pulls no harder than e = 1/2.
+
+use super::cases::Case;
+use super::each;
+use super::summary::quantile;
+use crate::framework::Framework;
+use forebay_cost::Cluster;
+use forebay_cost::cluster::{Calibrated, NonNegative, Share};
+use indexmap::IndexMap;
+use serde::Serialize;
+
+/// A number that is fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Number {
+    /// Of a cluster: which, and its place in [`CALIBRATED`].
+    Cluster(usize, usize),
+    /// Of a framework: which, and its place in [`PROFILE`].
+    Framework(usize, usize),
+}
+
+/// Keys of `[calibrated]` that are fitted, with the least and the largest value that makes sense. The slowdown of overlapped work is not among them: few runs tell it apart.
+const CALIBRATED: [(&str, f64, f64); 7] = [
+    ("product_efficiency", 0.3, 0.95),
+    ("product_depth", 16.0, 1024.0),
+    ("attention_efficiency", 0.15, 0.9),
+    ("memory_efficiency", 0.4, 0.95),
+    ("kernel_us", 1.0, 12.0),
+    ("link_efficiency", 0.3, 0.95),
+    ("network_efficiency", 0.3, 0.98),
+];
+/// Fitted keys of a framework.
+const PROFILE: [(&str, f64, f64); 3] =
+    [("dispatch_us", 1.0, 200.0), ("vector_passes", 1.0, 5.0), ("collective_us", 1.0, 1000.0)];
+
+/// A fitted number, before and after.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// Cluster or framework.
+    pub of: String,
+    /// Its key.
+    pub key: &'static str,
+    /// Before.
+    pub before: f64,
+    /// After.
+    pub after: f64,
+}
+
+/// What a fit came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fit {
+    /// Median error before.
+    pub before: f64,
+    /// Median error after.
+    pub after: f64,
+    /// The numbers that changed.
+    pub changes: Vec<Change>,
+    /// For systems on devices that other systems ran on too: the median error with the numbers of the device fitted to all, and with these fitted to the others alone.
+    pub left_out: IndexMap<String, (f64, f64)>,
+}
+
+/// Numbers and cases.
+struct Fitter<'a> {
+    cases: &'a [Case],
+    clusters: Vec<Cluster>,
+    frameworks: Vec<Framework>,
+    threads: usize,
+}
+
+/// Fits in so many rounds. Returns clusters and frameworks with other numbers, and what was changed.
+pub fn fit(
+    cases: &[Case],
+    clusters: &[Cluster],
+    frameworks: &[Framework],
+    rounds: usize,
+    threads: usize,
+) -> (Vec<Cluster>, Vec<Framework>, Fit) {
+    let mut fitter = Fitter { cases, clusters: clusters.to_vec(), frameworks: frameworks.to_vec(), threads };
+    let numbers = fitter.numbers();
+    let everything = |_: &Case| true;
+    let before = fitter.median(&everything);
+    let first: Vec<f64> = numbers.iter().map(|n| fitter.get(*n)).collect();
+    fitter.descend(&numbers, rounds, &everything);
+    let changes = numbers.iter().zip(first).filter_map(|(&number, before)| {
+        let after = fitter.get(number);
+        let (of, key) = fitter.name(number);
+        (after != before).then(|| Change { of: of.to_string(), key, before, after })
+    });
+    let changes = changes.collect();
+    let after = fitter.median(&everything);
+    let left_out = fitter.leave_one_out(rounds);
+    let fit = Fit { before, after, changes, left_out };
+    (fitter.clusters, fitter.frameworks, fit)
+}
+
+impl Fitter<'_> {
+    /// The numbers that some case depends on. Host time for collectives is fitted where a profile has any.
+    fn numbers(&self) -> Vec<Number> {
+        let clusters = (0..self.clusters.len()).filter(|&c| self.cases.iter().any(|case| case.cluster == c));
+        let frameworks =
+            (0..self.frameworks.len()).filter(|&f| self.cases.iter().any(|case| case.framework == Some(f)));
+        let of_clusters = clusters.flat_map(|c| (0..CALIBRATED.len()).map(move |k| Number::Cluster(c, k)));
+        let of_frameworks = frameworks.flat_map(|f| (0..PROFILE.len()).map(move |k| Number::Framework(f, k)));
+        of_clusters.chain(of_frameworks).filter(|&n| self.get(n) > 0.0).collect()
+    }
+
+    fn name(&self, number: Number) -> (&str, &'static str) {
+        match number {
+            Number::Cluster(c, k) => (&self.clusters[c].name, CALIBRATED[k].0),
+            Number::Framework(f, k) => (&self.frameworks[f].name, PROFILE[k].0),
+        }
+    }
+
+    fn get(&self, number: Number) -> f64 {
+        match number {
+            Number::Cluster(c, k) => calibrated(&self.clusters[c].calibrated)[k],
+            Number::Framework(f, k) => {
+                let f = &self.frameworks[f];
+                [f.dispatch_us, f.vector_passes, f.collective_us][k]
+            }
+        }
+    }
+
+    fn set(&mut self, number: Number, value: f64) {
+        match number {
+            Number::Cluster(c, k) => set_calibrated(&mut self.clusters[c].calibrated, k, value),
+            Number::Framework(f, k) => {
+                let f = &mut self.frameworks[f];
+                *[&mut f.dispatch_us, &mut f.vector_passes, &mut f.collective_us][k] = value;
+            }
+        }
+    }
+
+    /// |ln (predicted / measured)| of some cases, with their systems.
+    fn errors(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> Vec<(&str, f64)> {
+        let chosen: Vec<&Case> = self.cases.iter().filter(|c| of(c)).collect();
+        let error = |case: &&Case| {
+            let report = case.price(&self.clusters, &self.frameworks).ok()?;
+            Some((report.step_time_s / case.measured_s).ln().abs())
+        };
+        let errors = each(&chosen, self.threads, error);
+        chosen.iter().zip(errors).filter_map(|(case, e)| Some((case.run.system.as_str(), e?))).collect()
+    }
+
+    fn median(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> f64 {
+        let errors: Vec<f64> = self.errors(of).into_iter().map(|(_, e)| e.exp_m1()).collect();
+        quantile(&errors, 0.5)
+    }
+
+    /// What is minimised.
+    fn loss(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> f64 {
+        let mut systems: IndexMap<&str, (f64, f64)> = IndexMap::new();
+        for (system, e) in self.errors(of) {
+            let sum = systems.entry(system).or_default();
+            *sum = (sum.0 + e / (1.0 + 2.0 * e), sum.1 + 1.0);
+        }
+        systems.values().map(|(sum, n)| sum / n).sum::<f64>() / systems.len().max(1) as f64
+    }
+
+    fn descend(&mut self, numbers: &[Number], rounds: usize, of: &(dyn Fn(&Case) -> bool + Sync)) {
+        let mut steps = vec![1.25; numbers.len()];
+        for _ in 0..rounds {
+            for (&number, step) in numbers.iter().zip(&mut steps) {
+                // The others do not change.
+                let touched = |case: &Case| {
+                    of(case)
+                        && match number {
+                            Number::Cluster(c, _) => case.cluster == c,
+                            Number::Framework(f, _) => case.framework == Some(f),
+                        }
+                };
+                if !self.try_both_ways(number, *step, &touched) {
+                    *step = f64::sqrt(*step);
+                }
+            }
+        }
+    }
+
+    /// Moves a number as long as that helps. Did it?
+    fn try_both_ways(&mut self, number: Number, step: f64, of: &(dyn Fn(&Case) -> bool + Sync)) -> bool {
+        let (_, least, most) = match number {
+            Number::Cluster(_, k) => CALIBRATED[k],
+            Number::Framework(_, k) => PROFILE[k],
+        };
+        let mut best = self.loss(of);
+        for factor in [step, 1.0 / step] {
+            let mut moved = false;
+            loop {
+                let now = self.get(number);
+                let next = (now * factor).clamp(least, most);
+                // A value that was beyond the limits stays where it is.
+                if (next > now) != (factor > 1.0) || next == now {
+                    break;
+                }
+                self.set(number, next);
+                let loss = self.loss(of);
+                if loss >= best - 1e-6 {
+                    self.set(number, now);
+                    break;
+                }
+                (best, moved) = (loss, true);
+            }
+            if moved {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// For each system on a device that others ran on as well: its median error, and the same when the device's numbers are fitted to the others.
+    fn leave_one_out(&mut self, rounds: usize) -> IndexMap<String, (f64, f64)> {
+        let mut pairs: Vec<(String, usize)> = self.cases.iter().map(|c| (c.run.system.clone(), c.cluster)).collect();
+        pairs.sort();
+        pairs.dedup();
+        let alone = |c: usize| pairs.iter().filter(|(_, cluster)| *cluster == c).count() < 2;
+        let mut left_out = IndexMap::new();
+        for (system, c) in pairs.iter().filter(|(_, c)| !alone(*c)) {
+            let own = |case: &Case| case.cluster == *c && case.run.system == *system;
+            let others = |case: &Case| case.cluster == *c && case.run.system != *system;
+            let fitted = self.median(&own);
+            let kept = self.clusters[*c].calibrated.clone();
+            // From numbers that nobody has fitted, or they would remember the one that is left out.
+            for (k, value) in NEUTRAL.into_iter().enumerate() {
+                set_calibrated(&mut self.clusters[*c].calibrated, k, value);
+            }
+            let numbers: Vec<Number> = (0..CALIBRATED.len()).map(|k| Number::Cluster(*c, k)).collect();
+            self.descend(&numbers, rounds.max(3), &others);
+            let name = format!("{system} on {}", self.clusters[*c].name);
+            left_out.insert(name, (fitted, self.median(&own)));
+            self.clusters[*c].calibrated = kept;
+        }
+        left_out
+    }
+}
+
+/// Where fits begin that may not know the fitted numbers, in the order of [`CALIBRATED`].
+const NEUTRAL: [f64; CALIBRATED.len()] = [0.7, 128.0, 0.5, 0.75, 3.0, 0.75, 0.75];
+
+fn calibrated(of: &Calibrated) -> [f64; CALIBRATED.len()] {
+    [
+        of.product_efficiency.0,
+        of.product_depth.0,
+        of.attention_efficiency.0,
+        of.memory_efficiency.0,
+        of.kernel_us.0,
+        of.link_efficiency.0,
+        of.network_efficiency.0,
+    ]
+}
+
+fn set_calibrated(of: &mut Calibrated, number: usize, value: f64) {
+    match number {
+        0 => of.product_efficiency = Share(value),
+        1 => of.product_depth = NonNegative(value),
+        2 => of.attention_efficiency = Share(value),
+        3 => of.memory_efficiency = Share(value),
+        4 => of.kernel_us = NonNegative(value),
+        5 => of.link_efficiency = Share(value),
+        _ => of.network_efficiency = Share(value),
+    }
+}
+
+/// The text of a cluster file with its calibrated numbers replaced; comments and datasheet stay as they are.
+pub fn rewritten(text: &str, cluster: &Cluster) -> String {
+    let values = calibrated(&cluster.calibrated);
+    let line = |line: &str| {
+        let key = line.split_once('=').map_or("", |(key, _)| key.trim());
+        let place = CALIBRATED.iter().position(|(name, ..)| *name == key);
+        place.map_or(line.to_string(), |place| format!("{key} = {:.4}", values[place]))
+    };
+    text.lines().map(|l| line(l) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framework::known;
+    use crate::validate::runs;
+    use forebay_cost::known::clusters;
+
+    /// Numbers that were made worse come back, and the errors of a system that is left out are no smaller than a perfect fit's.
+    #[test]
+    fn a_fit_finds_what_was_changed() {
+        let (read, _) = runs::read(include_str!("../../tests/published.csv")).expect("a table");
+        let (mut clusters, frameworks) = (clusters(), known());
+        let cases: Vec<Case> =
+            read.iter().take(2).map(|run| Case::new(run, &clusters, &frameworks).expect("a case")).collect();
+        let at = cases[0].cluster;
+        clusters[at].calibrated.product_efficiency = Share(0.45);
+        let (fitted, _, fit) = fit(&cases, &clusters, &frameworks, 3, 1);
+        assert!(fit.before > 0.2 && fit.after < 0.1, "{} before, {} after", fit.before, fit.after);
+        assert!(fitted[at].calibrated.product_efficiency.0 > 0.55);
+        assert!(fit.changes.iter().any(|c| c.key == "product_efficiency" && c.before == 0.45));
+    }
+
+    #[test]
+    fn files_keep_their_comments() {
+        let (_, text) = forebay_cost::known::FILES[0];
+        let mut cluster = Cluster::parse(text).expect("a cluster");
+        cluster.calibrated.kernel_us = NonNegative(7.25);
+        let text = rewritten(text, &cluster);
+        assert_eq!(Cluster::parse(&text).expect("it is still a cluster").calibrated.kernel_us, NonNegative(7.25));
+        assert!(text.contains('#'));
+    }
+}
