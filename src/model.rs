@@ -244,8 +244,15 @@ pub fn read_plan(path: &Path) -> Result<Plan, Failure> {
     Plan::read_from(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
 }
 
-/// Replaces a file at once: it is either the old one or the new one, whatever happens.
+/// Replaces a file at once: it is either the old one or the new one, whatever happens. What a link leads to is replaced, not the link; a device or a pipe is
+/// written to.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let wrong = |error: std::io::Error| Failure::Input(format!("cannot write `{}`: {error}", path.display()));
+    if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
+        return fs::write(path, bytes).map_err(wrong);
+    }
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let path = target.as_path();
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().map_or_else(Default::default, |n| n.to_string_lossy().into_owned());
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
@@ -257,6 +264,6 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     });
     result.map_err(|error| {
         let _ = fs::remove_file(&unfinished);
-        Failure::Input(format!("cannot write `{}`: {error}", path.display()))
+        wrong(error)
     })
 }

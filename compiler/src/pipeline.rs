@@ -6,6 +6,7 @@ use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap;
 use crate::rewrite::{self, Numerics, Report};
+use crate::ring;
 use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
 use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
@@ -264,6 +265,22 @@ fn role(
 pub fn sharded_segments(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Sharded>, StrategyError> {
     let mesh = strategy.mesh()?;
     model.segments.iter().map(|s| crate::shard::shard(&s.forward, &mesh, strategy)).collect()
+}
+
+/// Says `ring` in the notes of what is not gathered at once, but comes one part after another: where fused attention takes it.
+pub fn name_rings(sharded: &mut ShardedModel, rewriting: &rewrite::Options) {
+    let ring = sharded.mesh.ring();
+    if ring.is_empty() {
+        return;
+    }
+    for (segment, notes) in sharded.model.segments.iter().zip(&mut sharded.notes) {
+        let travelling = ring::travelling(&rewrite::rewrite(&segment.forward, rewriting).0, &ring);
+        let is_one = |note: &crate::shard::Note| {
+            let name = format!("{}.unshard", note.value);
+            note.group.starts_with(&ring) && travelling.iter().any(|t| *t == name || t.starts_with(&format!("{name}_")))
+        };
+        notes.iter_mut().filter(|n| is_one(n)).for_each(|n| n.collective = "ring");
+    }
 }
 
 fn has_output(graph: &Graph) -> bool {

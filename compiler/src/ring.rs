@@ -28,6 +28,13 @@ pub fn travel_all(segment: &mut Differentiated, ring: &[u32]) {
     [forward, backward, backward_input, backward_weight].into_iter().for_each(|graph| travel(graph, ring));
 }
 
+/// The names of the gathered keys and values that would travel.
+pub fn travelling(graph: &Graph, ring: &[u32]) -> Vec<String> {
+    let rings = if ring.is_empty() { vec![] } else { found(graph, ring) };
+    let all = rings.iter().flat_map(|ring| ring.parts.pairs.iter().map(|(_, k)| *k).chain(ring.parts.v));
+    all.map(|v| graph.node(v).name.clone()).collect()
+}
+
 /// The same in one graph.
 pub fn travel(graph: &mut Graph, ring: &[u32]) {
     let rings = match ring {

@@ -201,8 +201,13 @@ mod tests {
         for tier in 0..2 {
             let mut fast = slow.clone();
             fast.tiers[tier].gbps.0 *= 3.0;
-            for kind in [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce, Collective::AllToAll, Collective::Shift]
-            {
+            for kind in [
+                Collective::AllGather,
+                Collective::ReduceScatter,
+                Collective::AllReduce,
+                Collective::AllToAll,
+                Collective::Shift,
+            ] {
                 for dims in [vec![(4, 1)], vec![(8, 1)], vec![(16, 2)], vec![(4, 4)]] {
                     let group = Group::new(&slow, &dims);
                     assert!(fast.collective(kind, &group, 1e6) <= slow.collective(kind, &group, 1e6));

@@ -71,13 +71,10 @@ impl<'a> ValuePricer<'a> {
         let node = graph.node(value);
         let cost = cost(graph, value);
         let query = graph.dims(&graph.ty(node.operands[0]).axes);
-        // Batch, positions, heads, width of a head, in the order that queries have them.
-        let sizes: Vec<f64> = query.iter().map(|d| d.1 as f64).collect();
-        let queries = sizes.iter().rev().nth(2).copied().unwrap_or(1.0);
-        let head = sizes.last().copied().unwrap_or(1.0);
-        let problems = sizes.iter().product::<f64>() / queries / head;
-        let attended =
-            Attended { problems, queries, keys: queries, head, flops: cost.flops, bytes: cost.read + cost.written };
+        let Op::Fused(fused) = &node.op else { return 0.0 };
+        let [queries, keys, head] = [0, 1, 2].map(|i| graph.size(fused.axes[i]) as f64);
+        let problems = query.iter().map(|d| d.1 as f64).product::<f64>() / queries / head;
+        let attended = Attended { problems, queries, keys, head, flops: cost.flops, bytes: cost.read + cost.written };
         self.cluster.attention(&attended, way, Generation::Newest)
     }
 

@@ -92,6 +92,9 @@ pub fn validate(args: Args) -> Result<(), Failure> {
         predict(&runs, &clusters, threads)
     };
     skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
+    if let (true, Some(first)) = (rows.is_empty(), skipped.first()) {
+        return Err(Failure::Input(format!("`{name}` has no run that can be predicted; {}: {}", first.id, first.why)));
+    }
     let summary = Summary::new(rows, skipped);
     if args.json {
         print_json(&Output { summary, fit, anchor })

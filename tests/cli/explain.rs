@@ -116,6 +116,21 @@ fn sharding_says_what_is_sent_and_why() {
     );
 }
 
+/// What is called a ring is one in the plan: keys and values of fused attention, whether or not their chunks are balanced.
+#[test]
+fn a_ring_is_called_so_where_keys_travel() {
+    let bench = Bench::new();
+    for (seq, strategy) in [("seq=16", "cp=2,cp_algo=ring"), ("seq=18", "cp=2,cp_algo=ring")] {
+        let explained = shared(strategy, &["--set", seq]);
+        let all = explained["segments"].as_array().unwrap().iter().flat_map(|s| s["collectives"].as_array().unwrap());
+        let kinds: Vec<&str> = all.map(|c| c["collective"].as_str().unwrap()).collect();
+        assert_eq!(kinds.iter().filter(|k| **k == "ring").count(), 2, "{seq}: {kinds:?}");
+        let args = ["compile", "model.moe", "--strategy", strategy, "--emit", "plan", "--set", seq];
+        let plan = bench.run(&args).ok().stdout;
+        assert!(plan.contains("shift over cp"), "{seq}");
+    }
+}
+
 #[test]
 fn sharding_is_a_table_for_people() {
     let bench = Bench::new();

@@ -275,9 +275,6 @@ impl Steps<'_, '_> {
             let sent = self.partitioner.bytes(self.value, &self.form.layout) * (self.ranks(&group) - 1);
             let layout = self.form.layout.clone().with(axis, &rest);
             self.apply(CommKind::Unshard { from, into }, &group, &[self.form.value], layout, sent);
-            if self.partitioner.is_keys(axis) && self.partitioner.balance.in_slots(&group) {
-                self.partitioner.travelling.push(self.form.value);
-            }
             if !in_order {
                 self.form.value = self.partitioner.in_row_order(self.form.value, into, axis);
             }

@@ -30,7 +30,7 @@ pub struct Sharded {
 pub struct Note {
     /// The value that is converted, in the whole graph.
     pub value: String,
-    /// What is done; `ring` for what is not gathered at once, but comes by one part after another.
+    /// What is done.
     pub collective: &'static str,
     /// Mesh dimensions.
     pub group: Vec<u32>,
@@ -103,8 +103,6 @@ pub(super) struct Partitioner<'a> {
     pub expert_width_dims: Vec<u32>,
     /// The collectives so far, each with the local value that it makes.
     notes: Vec<(ValueId, Note)>,
-    /// Gathered keys and values, which attention takes one part after another.
-    pub travelling: Vec<ValueId>,
     /// Values that are means over data-parallel ranks.
     statistics: FxHashMap<ValueId, Vec<u32>>,
     /// The value that is being made, for notes.
@@ -148,7 +146,6 @@ impl<'a> Partitioner<'a> {
             expert_dims: mesh.sparse(Sparse::Ep),
             expert_width_dims: mesh.sparse(Sparse::Etp),
             notes: vec![],
-            travelling: vec![],
             statistics: FxHashMap::default(),
             current: ValueId(0),
             users: whole.users(),
@@ -365,7 +362,6 @@ impl<'a> Partitioner<'a> {
         let hoisted = hoist::hoist(&mut graph);
         let notes = self.notes.into_iter().filter(|(value, _)| hoisted.live[value.index()]);
         let notes = notes.map(|(value, note)| match hoisted.gathered.contains(&value) {
-            _ if self.travelling.contains(&value) => Note { collective: "ring", ..note },
             true => Note { collective: "all_gather", ..note },
             false => note,
         });

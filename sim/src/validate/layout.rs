@@ -45,7 +45,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         ep,
         etp,
         cp,
-        // Rings are not in our plans; sharing heads does the same work in even parts, which balanced rings do too.
+        // Sharing heads does the same work in even parts as balanced rings do, and profiles say how much of their communication is hidden.
         cp_algo: CpAlgo::Ulysses,
         pp,
         vpp: if pp > 1 { vpp } else { 1 },
