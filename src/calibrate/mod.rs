@@ -4,7 +4,7 @@
 //! in training. Their shapes and rates are the samples of a cluster file. Then more ranks than cores train, and what they take beyond the prediction is
 //! what taking turns costs.
 //!
-//! * [`probe`]: training a small model, with times. * [`samples`]: from times to rates. * [`file`]: the cluster file.
+//! * [`probe`]: training a small model, with times. * [`samples`]: from times to rates. * [`mod@file`]: the cluster file.
 
 pub mod file;
 pub mod probe;

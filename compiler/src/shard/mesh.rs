@@ -64,7 +64,7 @@ impl Mesh {
                 .collect();
             return Err(StrategyError::new(
                 format!("ep × etp = {experts} does not divide the {stage} ranks of a stage (dp × cp × tp)"),
-                (!nearest.is_empty()).then(|| format!("with etp = {etp}, ep can be {}", nearest.join(", "))),
+                (!nearest.is_empty()).then(|| format!("use ep = {}", nearest.join(", "))),
             ));
         }
         // Ranks that share the width of an expert multiply the same rows: those of a row of the batch, whose positions they can give each other.
@@ -74,7 +74,7 @@ impl Mesh {
                 format!(
                     "etp = {etp} does not divide tp × cp = {row}: the width of an expert is shared by ranks that have the same rows of the batch"
                 ),
-                Some(format!("use etp = {}, or more tp", divisors(row as u32))),
+                Some(format!("use etp = {}", divisors(row as u32))),
             ));
         }
         // From the innermost rank on, where each degree ends.

@@ -23,6 +23,7 @@ mod hoist;
 mod layout;
 mod mesh;
 mod model;
+mod nearest;
 mod partition;
 mod rules;
 mod strategy;

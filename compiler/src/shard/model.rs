@@ -3,6 +3,7 @@
 use super::axes::weights;
 use super::layout::Layout;
 use super::mesh::{Dense, Mesh, Sparse};
+use super::nearest::tried;
 use super::partition::{Note, shard, shard_with_statistics};
 use super::strategy::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Scope};
@@ -49,6 +50,11 @@ pub struct ShardedModel {
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+    share(model, strategy).map_err(|error| tried(error, model, strategy))
+}
+
+/// The same, with hints that nobody has tried.
+pub(super) fn share(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
     let mesh = strategy.mesh()?;
     let mut sharded = ShardedModel {
         model: model.clone(),

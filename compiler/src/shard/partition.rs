@@ -211,7 +211,13 @@ impl<'a> Partitioner<'a> {
                     self.whole.axis(seq).name,
                     self.mesh.describe(&self.home)
                 ),
-                Some("a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string()),
+                Some(match self.mesh.dense(Dense::Cp).is_empty() {
+                    true => "a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string(),
+                    false => {
+                        let works = (1..=n.min(1024)).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string());
+                        format!("use cp = {}", works.collect::<Vec<_>>().join(", "))
+                    }
+                }),
             ));
         }
         Ok(Layout::default().with(seq, &self.home))

@@ -189,6 +189,13 @@ impl Strategy {
         Ok(strategy)
     }
 
+    /// The strategy with another value of a degree.
+    pub(super) fn with(&self, key: &str, value: u32) -> Result<Strategy, StrategyError> {
+        let mut changed = self.clone();
+        changed.set(key, &value.to_string())?;
+        Ok(changed)
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), StrategyError> {
         let wrong = |what: &str| Err(StrategyError::new(format!("`{key}` is {what}, not `{value}`"), None));
         let degree = || match value.parse::<u32>() {
