@@ -144,20 +144,29 @@ fn losses_see_the_rows_of_their_scope() {
     }
 }
 
-/// In f32, where sums in another order round otherwise: close, over a few steps.
+/// In f32, where sums in another order round otherwise: close, and over these steps no token changes its experts for that, which would be legitimate.
 #[test]
 fn ranks_together_stay_close_in_f32() {
-    for (name, text) in [
-        ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1"),
-        ("gpt-oss-120b", "cp=2,ep=2,micro=4"),
-        ("packed-docs", "cp=4,cp_algo=ring,micro=4"),
-        ("gpt-oss-120b", "cp=2,cp_algo=gather,micro=4"),
-        ("packed-docs", "dp=2,pp=2,micro=2"),
-    ] {
-        let example = Example::named(name);
-        let alone = plan(&example, &format!("micro={ROWS}"), DType::F32, &[]).unwrap();
-        let plan = plan(&example, text, DType::F32, &[]).unwrap_or_else(|e| panic!("{text}: {e}"));
-        compare(&format!("{name} {text}"), &train(name, &plan, 2), &train(name, &alone, 2), 1e-4);
+    let (steps, stride) = if all() { (20, 1) } else { (2, 37) };
+    let only = std::env::var("FOREBAY_PARALLEL").ok();
+    for (i, example) in examples().iter().enumerate() {
+        let mut alone: Option<Run> = None;
+        for (j, text) in STRATEGIES.into_iter().enumerate() {
+            let what = format!("{} {text}", example.name);
+            let turn = only.is_some() || (i * STRATEGIES.len() + j).is_multiple_of(stride);
+            // Attention at positions is a kernel in f32 too, and rounds otherwise than what it replaces.
+            let fused = [("gpt-oss-120b", "cp=2,cp_algo=gather,micro=4"), ("packed-docs", "cp=4,cp_algo=ring,micro=4")];
+            let turn = turn || fused.contains(&(example.name.as_str(), text));
+            if !turn || only.as_ref().is_some_and(|o| !what.contains(o.as_str())) || spans_rows(&example.text, text) {
+                continue;
+            }
+            let Ok(plan) = plan(example, text, DType::F32, &[]) else { continue };
+            let alone = alone.get_or_insert_with(|| {
+                let one = common::training::plan(example, &format!("micro={ROWS}"), DType::F32, &[]);
+                train(&example.name, &one.expect("one rank takes every model"), steps)
+            });
+            compare(&what, &train(&what, &plan, steps), alone, 1e-4);
+        }
     }
 }
 
