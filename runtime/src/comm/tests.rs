@@ -361,9 +361,9 @@ fn a_kernel_that_stops_on_one_rank_stops_all() {
         let errors = errors(&mut fleet);
         let start = "rank 2: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: ";
         assert!(errors.iter().all(|error| error.starts_with(start)), "{way:?} {errors:?}");
-        // Each process says where its own ranks waited.
-        let waited: usize = errors.iter().map(|error| error.matches("waited in `all_to_all_v`").count()).sum();
-        assert_eq!(waited, 3, "{way:?} {errors:?}");
+        // Each process says where its own ranks waited: those that had come so far.
+        let waited: usize = errors.iter().map(|error| error.matches(" waited in `").count()).sum();
+        assert!((1..=3).contains(&waited), "{way:?} {errors:?}");
     }
 }
 
