@@ -4,7 +4,7 @@ use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::fit::{Forms, fit};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
-use crate::overlap;
+use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
 use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
@@ -139,9 +139,9 @@ pub fn compile_within(
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite);
+    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
     let micro = options.micro_batches;
-    let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+    let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
     let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
     let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
@@ -172,11 +172,11 @@ pub fn compile_training(
     let types = (options.wide(), options.compute);
     let train = shard_model(model, strategy)?;
     let stages = stages(model, strategy)?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite);
+    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
     let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
     let mut of_micros = vec![];
     for &micro in micros {
-        let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+        let orders = orders(strategy, micro)?;
         let mut roles = vec![];
         for (stage, order) in stages.iter().zip(&orders) {
             let layout = Layout::new(&train, stage, optimizer, strategy.zero, types);
@@ -211,8 +211,13 @@ fn assemble(
         roles,
     };
     drop_unused(&mut plan);
-    overlap::spread(&mut plan, &train.mesh);
+    overlap::spread(&mut plan, &lanes(train, &options.strategy));
     plan
+}
+
+/// Which unit does what.
+fn lanes(sharded: &ShardedModel, strategy: &Strategy) -> Lanes {
+    Lanes::new(&sharded.mesh, &strategy.overlap)
 }
 
 /// Drops programs that no call runs: those of choices that did not fit.

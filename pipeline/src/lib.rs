@@ -15,6 +15,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod alike;
 pub mod bound;
 mod costs;
 pub mod draw;
@@ -28,6 +29,7 @@ mod schedule;
 pub mod search;
 mod verify;
 
+pub use alike::paired_alike;
 pub use costs::{Costs, Decimal, Ticks};
 pub use error::ScheduleError;
 pub use generators::Kind;

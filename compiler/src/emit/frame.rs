@@ -160,14 +160,19 @@ pub struct FrameLayout {
     pub live: u64,
 }
 
-/// Gives the buffers in slot `frame` their offsets, from their first to their last use.
-pub fn place(buffers: &mut [plan::Buffer], instructions: &[plan::Instruction], frame: u32) -> FrameLayout {
+/// Gives the buffers in slot `frame` their offsets, from their first to their last use. `until` says for each instruction the last one that may run before it
+/// has ended: its own number where one follows the other.
+pub fn place(
+    buffers: &mut [plan::Buffer],
+    instructions: &[plan::Instruction],
+    frame: u32,
+    until: impl Fn(usize) -> u32,
+) -> FrameLayout {
     let mut life: Vec<Option<(u32, u32)>> = vec![None; buffers.len()];
     for (time, instruction) in instructions.iter().enumerate() {
         for buffer in instruction.kernel.reads().chain(instruction.kernel.writes()) {
-            let time = time as u32;
-            let (_, end) = life[buffer as usize].get_or_insert((time, time));
-            *end = time;
+            let (_, end) = life[buffer as usize].get_or_insert((time as u32, time as u32));
+            *end = (*end).max(until(time));
         }
     }
     let here: Vec<usize> = (0..buffers.len()).filter(|&b| buffers[b].slot == frame && life[b].is_some()).collect();

@@ -4,7 +4,7 @@ use super::bind::{Want, accumulating, restrict};
 use super::flow::{Flow, Names, input_names, output_names};
 use super::layers::{Cx, Half, Training};
 use super::shared::{Pass, Shared, Usage};
-use super::stages::{Stage, Work};
+use super::stages::{Stage, Turn, Work};
 use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
@@ -12,6 +12,7 @@ use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
 use crate::memory::Recompute;
 use crate::optimizer::{self, Optimizer};
+use crate::overlap::{Lanes, Passes};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
 use crate::ring;
@@ -92,9 +93,14 @@ impl Segments {
 }
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler for float types and rewriting options.
-    pub fn new((wide, narrow): (DType, DType), rewriting: &'a rewrite::Options) -> Scheduler<'a> {
-        Scheduler { wide, narrow, rewriting, programs: Programs::default(), forward: FxHashMap::default() }
+    /// A scheduler for float types, rewriting options, the units of a rank and the passes that let them work at the same time.
+    pub fn new(
+        (wide, narrow): (DType, DType),
+        rewriting: &'a rewrite::Options,
+        lanes: Lanes,
+        passes: Passes,
+    ) -> Scheduler<'a> {
+        Scheduler { wide, narrow, rewriting, programs: Programs::new(lanes, passes), forward: FxHashMap::default() }
     }
 
     /// All programs of the phases built so far.
@@ -108,7 +114,7 @@ impl<'a> Scheduler<'a> {
         (sharded, segments): (&ShardedModel, &Segments),
         stage: &Stage,
         layout: &Layout,
-        (order, micro_batches): (&[Work], u32),
+        (order, micro_batches): (&[Turn], u32),
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
         let Segments { flow, list: segments, tags } = segments;
@@ -133,27 +139,14 @@ impl<'a> Scheduler<'a> {
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
         let mut training = Training { flow, segments, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
-        for work in order {
-            match *work {
-                Work::Forward(m, c) => {
-                    let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
-                    let pass = self.forward_layers(&cx, &mut shared, (m, c), before);
-                    passes.insert((m, c), pass);
-                }
-                Work::Backward(m, c, half) => {
-                    let mut pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
-                    if half == Half::Weights {
-                        self.backward_weights(&cx, &mut shared, &mut pass, &mut training, (m, c));
-                    } else {
-                        let kept = self.backward_layers(&cx, &mut shared, &mut pass, &mut training, (m, c, half));
-                        if let Some(before) = c.checked_sub(1).and_then(|before| passes.get_mut(&(m, before))) {
-                            before.gradients.extend(kept);
-                        }
-                    }
-                    if half == Half::Input {
-                        passes.insert((m, c), pass);
-                    }
-                }
+        for turn in order {
+            let mut starts = vec![];
+            for work in turn.works() {
+                starts.push(shared.timeline.len());
+                self.work(&cx, &mut shared, &mut passes, &mut training, work);
+            }
+            if let [first, second] = starts[..] {
+                self.pair(&cx, &mut shared, (first, second));
             }
         }
         self.untouched_gradients(&cx, &mut shared, &training.written);
@@ -162,8 +155,41 @@ impl<'a> Scheduler<'a> {
         self.sum_parts(&cx, &mut shared);
         let commit = self.optimize(&cx, &mut shared, optimizer);
         let (phase, usage) = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
-        let split = order.iter().any(|work| matches!(work, Work::Backward(_, _, Half::Weights)));
+        let split =
+            order.iter().flat_map(|turn| turn.works()).any(|w| matches!(w, Work::Backward(_, _, Half::Weights)));
         (phase, Usage { halves: if split { 2 } else { 1 }, ..usage })
+    }
+
+    /// One micro-batch through one chunk, forward or backward.
+    fn work(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        passes: &mut FxHashMap<(u32, u32), Pass>,
+        training: &mut Training,
+        work: Work,
+    ) {
+        match work {
+            Work::Forward(m, c) => {
+                let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
+                let pass = self.forward_layers(cx, shared, (m, c), before);
+                passes.insert((m, c), pass);
+            }
+            Work::Backward(m, c, half) => {
+                let mut pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
+                if half == Half::Weights {
+                    self.backward_weights(cx, shared, &mut pass, training, (m, c));
+                } else {
+                    let kept = self.backward_layers(cx, shared, &mut pass, training, (m, c, half));
+                    if let Some(before) = c.checked_sub(1).and_then(|before| passes.get_mut(&(m, before))) {
+                        before.gradients.extend(kept);
+                    }
+                }
+                if half == Half::Input {
+                    passes.insert((m, c), pass);
+                }
+            }
+        }
     }
 
     /// A phase of a stage that runs the layers forward only.

@@ -9,9 +9,10 @@
 
 use super::flow::Flow;
 use super::layers::Half;
+use crate::overlap::Pass;
 use crate::shard::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
-use forebay_pipeline::{Item, Kind, Op, Placement, ScheduleError, Size};
+use forebay_pipeline::{Item, Kind, Op, Placement, ScheduleError, Size, paired_alike};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -188,6 +189,26 @@ pub enum Work {
     Backward(u32, u32, Half),
 }
 
+/// What a stage does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// One piece of work.
+    One(Work),
+    /// Two that need nothing of each other, at the same time.
+    Pair(Work, Work),
+}
+
+impl Turn {
+    /// Its one or two works.
+    pub fn works(self) -> impl Iterator<Item = Work> {
+        let (first, second) = match self {
+            Turn::One(work) => (work, None),
+            Turn::Pair(first, second) => (first, Some(second)),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
 /// The orders in which the stages work, one for each.
 ///
 /// ```text
@@ -198,14 +219,18 @@ pub enum Work {
 ///
 /// # Errors
 /// When the schedule does not exist at that size, or is none that training can run.
-pub fn orders(kind: Kind, stages: u32, chunks: u32, micro_batches: u32) -> Result<Vec<Vec<Work>>, StrategyError> {
+pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Turn>>, StrategyError> {
+    let Strategy { schedule: kind, pp: stages, vpp: chunks, ref overlap, .. } = *strategy;
     let parts = match kind {
         Kind::GPipe | Kind::OneFOneB if chunks > 1 => Kind::Interleaved,
         kind => kind,
     };
     let refused = |e: ScheduleError| StrategyError::new(format!("schedule = {}: {}", kind.name(), e.message), e.hint);
     let size = Size::new(stages, chunks, micro_batches).map_err(refused)?;
-    let schedule = parts.generate(size).map_err(refused)?;
+    let mut schedule = parts.generate(size).map_err(refused)?;
+    if overlap.has(Pass::Across) && overlap.has(Pass::Ends) {
+        schedule = paired_alike(&schedule).unwrap_or(schedule);
+    }
     let work = |work: forebay_pipeline::Work| {
         // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
         let (micro_batch, chunk) = (work.micro, work.group / stages);
@@ -217,9 +242,13 @@ pub fn orders(kind: Kind, stages: u32, chunks: u32, micro_batches: u32) -> Resul
         }
     };
     let order = |items: &Vec<Item>| {
-        let mut order: Vec<Work> = items.iter().flat_map(Item::works).map(work).collect();
+        let turn = |item: &Item| match *item {
+            Item::One(one) => Turn::One(work(one)),
+            Item::Pair(first, second) => Turn::Pair(work(first), work(second)),
+        };
+        let mut order: Vec<Turn> = items.iter().map(turn).collect();
         if kind == Kind::GPipe {
-            order.sort_by_key(|work| matches!(work, Work::Backward(..)));
+            order.sort_by_key(|turn| matches!(turn, Turn::One(Work::Backward(..))));
         }
         order
     };
@@ -234,8 +263,9 @@ mod tests {
     fn shown(number: u32, of: u32, chunks: u32, schedule: Kind, micro_batches: u32) -> String {
         let several = chunks > 1;
         let name = |what: &str, m: u32, c: u32| if several { format!("{what}{m}.{c}") } else { format!("{what}{m}") };
-        let orders = orders(schedule, of, chunks, micro_batches).unwrap();
-        let work = orders[number as usize].iter().map(|w| match *w {
+        let strategy = Strategy { pp: of, vpp: chunks, schedule, ..Strategy::default() };
+        let orders = orders(&strategy, micro_batches).unwrap();
+        let work = orders[number as usize].iter().flat_map(|turn| turn.works()).map(|w| match w {
             Work::Forward(m, c) => name("F", m, c),
             Work::Backward(m, c, Half::Whole) => name("B", m, c),
             Work::Backward(m, c, Half::Input) => name("I", m, c),
@@ -265,7 +295,7 @@ mod tests {
 
     #[test]
     fn micro_batches_that_cannot_be_interleaved_are_refused() {
-        let error = orders(Kind::OneFOneB, 2, 2, 5).unwrap_err().to_string();
+        let error = orders(&Strategy { pp: 2, vpp: 2, ..Strategy::default() }, 5).unwrap_err().to_string();
         assert!(error.contains("4 or 6"), "{error}");
     }
 }

@@ -8,6 +8,7 @@
 
 use super::mesh::{Mesh, divisors};
 use crate::memory::Recompute;
+use crate::overlap::{Pass, Passes};
 use forebay_pipeline::{Kind, Placement};
 use std::fmt;
 
@@ -46,6 +47,8 @@ pub struct Strategy {
     pub stages: Option<Vec<u32>>,
     /// What backward passes may compute again instead of reading it from memory.
     pub recompute: Recompute,
+    /// Which passes let work run beside other work.
+    pub overlap: Passes,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
 }
@@ -95,6 +98,7 @@ impl Default for Strategy {
             schedule: Kind::OneFOneB,
             stages: None,
             recompute: Recompute::Nothing,
+            overlap: Passes::default(),
             max_tokens_per_rank: None,
         }
     }
@@ -137,7 +141,7 @@ fn names(kinds: &[Kind]) -> String {
 }
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "dp",
     "tp",
     "sp",
@@ -154,6 +158,7 @@ const KEYS: [&str; 17] = [
     "schedule",
     "stages",
     "recompute",
+    "overlap",
     "max_tokens_per_rank",
 ];
 
@@ -247,6 +252,10 @@ impl Strategy {
                 Some(what) => self.recompute = what,
                 None => return wrong("none, full, or names such as swiglu/rms_norm"),
             },
+            "overlap" => match Passes::parse(value) {
+                Some(passes) => self.overlap = passes,
+                None => return wrong(&format!("all, none, or some of {}", Pass::ALL.map(Pass::name).join("/"))),
+            },
             _ => {
                 let near = KEYS.into_iter().find(|k| k.starts_with(key) || key.starts_with(k));
                 let help =
@@ -323,6 +332,7 @@ impl fmt::Display for Strategy {
             (self.pp > 1 && self.schedule != Kind::OneFOneB).then(|| format!("schedule={}", self.schedule.name())),
         );
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
+        parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
             parts.push(format!("stages={}", stages.iter().map(u32::to_string).collect::<Vec<_>>().join("/")));
