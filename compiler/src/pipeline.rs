@@ -135,7 +135,7 @@ pub fn compile_within(
 ) -> Result<Compiled, CompileError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    let train = shard_model(&models.train, strategy)?;
+    let train = in_pieces(shard_model(&models.train, strategy)?, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
@@ -170,7 +170,7 @@ pub fn compile_training(
 ) -> Result<Vec<plan::Plan>, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    let train = shard_model(model, strategy)?;
+    let train = in_pieces(shard_model(model, strategy)?, strategy)?;
     let stages = stages(model, strategy)?;
     let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
     let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
@@ -213,6 +213,19 @@ fn assemble(
     drop_unused(&mut plan);
     overlap::spread(&mut plan, &lanes(train, &options.strategy));
     plan
+}
+
+/// Cuts the mixtures of a model into the pieces that a strategy asks for.
+fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+    let segments = sharded.model.segments.iter_mut();
+    let cut: usize = segments.map(|s| overlap::pieces::cut(&mut s.forward, strategy.pieces.into())).sum();
+    if strategy.pieces > 1 && cut == 0 {
+        return Err(StrategyError::new(
+            format!("pieces = {}: no rows that are exchanged can be cut into so many parts", strategy.pieces),
+            Some("pieces are of tokens that a router sends to experts of other ranks (ep), and divide the rows of a micro-batch, or the positions of a rank".to_string()),
+        ));
+    }
+    Ok(sharded)
 }
 
 /// Which unit does what.

@@ -15,7 +15,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod alike;
 pub mod bound;
 mod costs;
 pub mod draw;
@@ -29,7 +28,6 @@ mod schedule;
 pub mod search;
 mod verify;
 
-pub use alike::paired_alike;
 pub use costs::{Costs, Decimal, Ticks};
 pub use error::ScheduleError;
 pub use generators::Kind;

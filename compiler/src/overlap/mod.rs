@@ -7,6 +7,8 @@
 //! 2 experts · 3 combine · 4 add
 //! ```
 //!
+//! * [`pieces`] (strategy key `pieces`): on graphs, experts on some tokens beside the exchange of others.
+//!
 //! Programs are emitted for one stream, in an order that is close to the graph's. Each pass can be switched off (strategy key `overlap`):
 //!
 //! * [`order`] (`within`): the instructions of a program in an order in which units wait less for each other.
@@ -25,6 +27,7 @@ mod lanes;
 mod order;
 mod pair;
 mod passes;
+pub mod pieces;
 mod program;
 mod rates;
 mod tasks;

@@ -11,13 +11,11 @@ pub enum Pass {
     Within,
     /// A forward and a backward pass that a schedule pairs, in one program.
     Across,
-    /// In fill and drain, where there is nothing to pair with: two forward passes, or two backward passes.
-    Ends,
 }
 
 impl Pass {
     /// All of them, in the order in which they run.
-    pub const ALL: [Pass; 4] = [Pass::Vector, Pass::Within, Pass::Across, Pass::Ends];
+    pub const ALL: [Pass; 3] = [Pass::Vector, Pass::Within, Pass::Across];
 
     /// Its name in strategies.
     pub fn name(self) -> &'static str {
@@ -25,7 +23,6 @@ impl Pass {
             Pass::Vector => "vector",
             Pass::Within => "within",
             Pass::Across => "across",
-            Pass::Ends => "ends",
         }
     }
 }

@@ -9,10 +9,9 @@
 
 use super::flow::Flow;
 use super::layers::Half;
-use crate::overlap::Pass;
 use crate::shard::{Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
-use forebay_pipeline::{Item, Kind, Op, Placement, ScheduleError, Size, paired_alike};
+use forebay_pipeline::{Item, Kind, Op, Placement, ScheduleError, Size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -220,17 +219,14 @@ impl Turn {
 /// # Errors
 /// When the schedule does not exist at that size, or is none that training can run.
 pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Turn>>, StrategyError> {
-    let Strategy { schedule: kind, pp: stages, vpp: chunks, ref overlap, .. } = *strategy;
+    let Strategy { schedule: kind, pp: stages, vpp: chunks, .. } = *strategy;
     let parts = match kind {
         Kind::GPipe | Kind::OneFOneB if chunks > 1 => Kind::Interleaved,
         kind => kind,
     };
     let refused = |e: ScheduleError| StrategyError::new(format!("schedule = {}: {}", kind.name(), e.message), e.hint);
     let size = Size::new(stages, chunks, micro_batches).map_err(refused)?;
-    let mut schedule = parts.generate(size).map_err(refused)?;
-    if overlap.has(Pass::Across) && overlap.has(Pass::Ends) {
-        schedule = paired_alike(&schedule).unwrap_or(schedule);
-    }
+    let schedule = parts.generate(size).map_err(refused)?;
     let work = |work: forebay_pipeline::Work| {
         // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
         let (micro_batch, chunk) = (work.micro, work.group / stages);

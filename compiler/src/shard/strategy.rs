@@ -47,6 +47,8 @@ pub struct Strategy {
     pub stages: Option<Vec<u32>>,
     /// What backward passes may compute again instead of reading it from memory.
     pub recompute: Recompute,
+    /// Parts of the tokens of a micro-batch whose rows go to experts one after another.
+    pub pieces: u32,
     /// Which passes let work run beside other work.
     pub overlap: Passes,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
@@ -98,6 +100,7 @@ impl Default for Strategy {
             schedule: Kind::OneFOneB,
             stages: None,
             recompute: Recompute::Nothing,
+            pieces: 1,
             overlap: Passes::default(),
             max_tokens_per_rank: None,
         }
@@ -141,7 +144,7 @@ fn names(kinds: &[Kind]) -> String {
 }
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "dp",
     "tp",
     "sp",
@@ -158,6 +161,7 @@ const KEYS: [&str; 18] = [
     "schedule",
     "stages",
     "recompute",
+    "pieces",
     "overlap",
     "max_tokens_per_rank",
 ];
@@ -252,6 +256,7 @@ impl Strategy {
                 Some(what) => self.recompute = what,
                 None => return wrong("none, full, or names such as swiglu/rms_norm"),
             },
+            "pieces" => self.pieces = degree()?,
             "overlap" => match Passes::parse(value) {
                 Some(passes) => self.overlap = passes,
                 None => return wrong(&format!("all, none, or some of {}", Pass::ALL.map(Pass::name).join("/"))),
@@ -332,6 +337,7 @@ impl fmt::Display for Strategy {
             (self.pp > 1 && self.schedule != Kind::OneFOneB).then(|| format!("schedule={}", self.schedule.name())),
         );
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
+        parts.extend((self.pieces > 1).then(|| format!("pieces={}", self.pieces)));
         parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
