@@ -5,8 +5,9 @@
 //! links         dispatch           ······· combine     ──►    links         dispatch ──         combine
 //! ```
 //!
-//! List scheduling (Graham 1966) over the units: whatever can start earliest comes next, and of those what most follows (the longest tail).
-//! A second list prefers the given order. The best of the orders is taken, the given one included, whose memory is no more than [`ROOM`] times what it was.
+//! List scheduling (Graham 1966) over the units: whatever can start earliest comes next, and of those what most follows (the longest tail). Some lists wait a
+//! little for what has a longer tail, or count exchanges several times; one prefers the given order. The best of the orders is taken, the given one included, whose
+//! memory is no more than [`ROOM`] times what it was.
 //! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
 //!
 //! Requires: a program without events. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.
@@ -54,10 +55,9 @@ pub(super) fn arrange(program: &mut Program, order: &[u32], timed: &Timed) -> u6
 
 /// The cheapest order with at most so many bytes alive, of those that are tried.
 pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
-    let given = || (0..tasks.len() as u32).collect();
-    let orders = [given(), list(tasks, Prefer::Given, bound), list(tasks, Prefer::Tail, bound)];
+    let lists = Rule::all().map(|rule| list(tasks, rule, bound));
     let mut best: Option<(Vec<u32>, Timed)> = None;
-    for order in orders {
+    for order in std::iter::once((0..tasks.len() as u32).collect()).chain(lists) {
         let timed = tasks.timed(&order);
         let better = best.as_ref().is_none_or(|(_, so_far)| timed.cost < so_far.cost);
         if better && tasks.live(&order, &timed.until) <= bound {
@@ -67,26 +67,51 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     best
 }
 
-/// Of tasks that can start at the same time, which goes first.
+/// How a list is made.
 #[derive(Clone, Copy)]
-enum Prefer {
-    /// That after which most has to follow.
-    Tail,
-    /// That which comes first in the given order.
+enum Rule {
+    /// What can start first; of those the first of the given order.
     Given,
+    /// What can start first, or so much of the longest tail later; of those that with the longest tail, exchanges counted so many times.
+    Tail { patience: f64, exchanges: f64 },
+}
+
+impl Rule {
+    fn all() -> impl Iterator<Item = Rule> {
+        let patience = [0.0, 0.005, 0.02, 0.05];
+        let tails = patience
+            .into_iter()
+            .flat_map(|patience| [1.0, 2.0, 4.0].map(|exchanges| Rule::Tail { patience, exchanges }));
+        std::iter::once(Rule::Given).chain(tails)
+    }
+}
+
+/// For each task the seconds of the longest chain from it to the end.
+fn tails(tasks: &Tasks, users: &[Vec<u32>], exchanges: f64) -> Vec<f64> {
+    let is_link = |at: usize| tasks.unit[at] > StreamKind::Vector.number();
+    let mut tail: Vec<f64> =
+        (0..tasks.len()).map(|at| tasks.seconds[at] * if is_link(at) { exchanges } else { 1.0 }).collect();
+    for at in (0..tasks.len()).rev() {
+        tail[at] += users[at].iter().map(|&user| tail[user as usize]).fold(0.0, f64::max);
+    }
+    tail
 }
 
 /// An order by list scheduling that keeps to the bound where it can.
-fn list(tasks: &Tasks, prefer: Prefer, bound: u64) -> Vec<u32> {
+fn list(tasks: &Tasks, rule: Rule, bound: u64) -> Vec<u32> {
     let n = tasks.len();
     let mut users: Vec<Vec<u32>> = vec![vec![]; n];
     for (at, needs) in (0..).zip(&tasks.needs) {
         needs.iter().for_each(|&need| users[need as usize].push(at));
     }
-    let mut tail = tasks.seconds.clone();
-    for at in (0..n).rev() {
-        tail[at] += users[at].iter().map(|&user| tail[user as usize]).fold(0.0, f64::max);
-    }
+    let (tail, patience) = match rule {
+        Rule::Given => ((0..n).map(|at| (n - at) as f64).collect(), 0.0),
+        Rule::Tail { patience, exchanges } => {
+            let tail = tails(tasks, &users, exchanges);
+            let longest = tail.iter().copied().fold(0.0, f64::max);
+            (tail, patience * longest)
+        }
+    };
     let mut waiting: Vec<usize> = tasks.needs.iter().map(Vec::len).collect();
     let mut ready: Vec<u32> = (0..n as u32).filter(|&at| waiting[at as usize] == 0).collect();
     let (mut start, mut free) = (vec![0.0f64; n], [0.0f64; StreamKind::COUNT]);
@@ -94,16 +119,12 @@ fn list(tasks: &Tasks, prefer: Prefer, bound: u64) -> Vec<u32> {
     let mut order = Vec::with_capacity(n);
     while !ready.is_empty() {
         let begin = |at: u32| start[at as usize].max(free[tasks.unit[at as usize]]);
-        let first = |a: &u32, b: &u32| {
-            let by_start = begin(*a).total_cmp(&begin(*b));
-            by_start.then_with(|| match prefer {
-                Prefer::Tail => tail[*b as usize].total_cmp(&tail[*a as usize]).then(a.cmp(b)),
-                Prefer::Given => a.cmp(b),
-            })
-        };
-        let fits = ready.iter().copied().filter(|&at| memory.with(at, begin(at)) <= bound).min_by(first);
+        let fitting: Vec<u32> = ready.iter().copied().filter(|&at| memory.with(at, begin(at)) <= bound).collect();
+        let soon = fitting.iter().map(|&at| begin(at)).fold(f64::INFINITY, f64::min) + patience;
+        let longer = |a: &u32, b: &u32| tail[*a as usize].total_cmp(&tail[*b as usize]).then(b.cmp(a));
+        let next = fitting.into_iter().filter(|&at| begin(at) <= soon).max_by(longer);
         // Where nothing fits, the given order is the best guess at what makes room.
-        let next = fits.unwrap_or_else(|| *ready.iter().min().expect("not empty"));
+        let next = next.unwrap_or_else(|| *ready.iter().min().expect("not empty"));
         ready.retain(|&at| at != next);
         let at = next as usize;
         let end = begin(next) + tasks.seconds[at];
