@@ -65,7 +65,7 @@ struct Mixture {
 /// What follows from a choice of experts, if it can be cut.
 fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Mixture> {
     let chosen = graph.node(group).operands[0];
-    let Op::TopK { into: choices, .. } = graph.node(chosen).op else { return None };
+    let choices = choices_of(graph, chosen)?;
     let axes = graph.ty(chosen).axes.iter().copied();
     let tokens = axes.filter(|&a| a != choices).find(|&a| graph.size(a).is_multiple_of(pieces))?;
     // The starts of the rows' groups follow from the choice as well, but from nothing that follows from it.
@@ -95,6 +95,17 @@ fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Mixture> {
     };
     let fits = results.iter().all(whole) && !graph.values().any(|v| repeated[v.index()] && sums_over_tokens(v));
     fits.then_some(Mixture { tokens, repeated, results })
+}
+
+/// The axis of a token's choices; nothing where it is not tokens that choose.
+fn choices_of(graph: &Graph, chosen: ValueId) -> Option<AxisId> {
+    let node = graph.node(chosen);
+    match &node.op {
+        Op::TopK { into, .. } => Some(*into),
+        Op::Comm(_) | Op::Cast(_) | Op::Detach | Op::Reorder => choices_of(graph, *node.operands.first()?),
+        _ => None,
+    }
+    .filter(|axis| node.ty.has(*axis))
 }
 
 /// A graph in the making.
