@@ -4,6 +4,7 @@ use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::fit::{Forms, fit};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
+use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
@@ -215,15 +216,13 @@ fn assemble(
     plan
 }
 
-/// Cuts the mixtures of a model into the pieces that a strategy asks for.
+/// Cuts mixtures and networks of a model into the pieces that a strategy asks for.
 fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+    let lanes = lanes(&sharded, strategy);
     let segments = sharded.model.segments.iter_mut();
-    let cut: usize = segments.map(|s| overlap::pieces::cut(&mut s.forward, strategy.pieces.into())).sum();
-    if strategy.pieces > 1 && cut == 0 {
-        return Err(StrategyError::new(
-            format!("pieces = {}: no rows that are exchanged can be cut into so many parts", strategy.pieces),
-            Some("pieces are of tokens that a router sends to experts of other ranks (ep), and divide the rows of a micro-batch, or the positions of a rank".to_string()),
-        ));
+    let cut: usize = segments.map(|s| pieces::cut(&mut s.forward, strategy.pieces, &lanes)).sum();
+    if cut == 0 && !matches!(strategy.pieces, Pieces::Auto | Pieces::Number(1)) {
+        return Err(pieces::nothing_to_cut(strategy.pieces));
     }
     Ok(sharded)
 }

@@ -2,7 +2,8 @@
 
 mod snapshots;
 
-use forebay_compiler::overlap::pieces::cut;
+use forebay_compiler::overlap::Lanes;
+use forebay_compiler::overlap::pieces::{Pieces, cut};
 use forebay_ir::reference::{Mode, Tensor, evaluate_ranks, sample};
 use forebay_ir::text::{parse_module, print_module, render};
 use forebay_ir::{Graph, ValueId, verify};
@@ -28,7 +29,7 @@ fn pieces_give_the_same_bits() {
         for before in &graphs {
             verify::verify(before).unwrap_or_else(|v| panic!("{}", verify::render(before, &v)));
             let mut after = before.clone();
-            let done = cut(&mut after, 2);
+            let done = cut(&mut after, Pieces::Number(2), &Lanes::default());
             verify::verify(&after).unwrap_or_else(|v| panic!("{}", verify::render(&after, &v)));
             assert_eq!(done, usize::from(before.name.starts_with("cut")), "{}", before.name);
             assert_eq!(after != *before, done > 0, "{}", before.name);

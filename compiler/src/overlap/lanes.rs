@@ -36,6 +36,11 @@ impl Lanes {
             _ if self.vector => return StreamKind::Vector,
             _ => return StreamKind::Cube,
         };
+        self.of_group(group)
+    }
+
+    /// Over which links ranks along some mesh dimensions meet.
+    pub(super) fn of_group(&self, group: &[u32]) -> StreamKind {
         if group.iter().any(|dim| self.far[*dim as usize]) { StreamKind::InterNode } else { StreamKind::IntraNode }
     }
 

@@ -7,13 +7,13 @@ use forebay_plan::{Kernel, Program, RaggedDim, StreamKind};
 use rustc_hash::FxHashMap;
 
 /// Seconds until a kernel begins.
-const LAUNCH: f64 = 5e-6;
+pub(super) const LAUNCH: f64 = 5e-6;
 /// FLOP/s of matrix products.
-const CUBE: f64 = 2e14;
+pub(super) const CUBE: f64 = 2e14;
 /// FLOP/s of elementwise work.
 const VECTOR: f64 = 1.6e13;
 /// Bytes per second between memory and a kernel.
-const MEMORY: f64 = 1e12;
+pub(super) const MEMORY: f64 = 1e12;
 /// Bytes per second that a rank sends to its node.
 const WITHIN_NODE: f64 = 1.8e11;
 /// Bytes per second that a rank sends to other nodes.
@@ -54,7 +54,8 @@ impl Rates {
     }
 }
 
-fn link(on: StreamKind) -> f64 {
+/// Bytes per second that a rank sends over a kind of links.
+pub(super) fn link(on: StreamKind) -> f64 {
     if on == StreamKind::InterNode { BETWEEN_NODES } else { WITHIN_NODE }
 }
 

@@ -168,4 +168,4 @@ impl Tasks {
 }
 
 /// Seconds lost for each that is hidden (Atlas 800T A2 and H100 cluster files: 0.2 to 0.3).
-const CONTENTION: f64 = 0.25;
+pub(super) const CONTENTION: f64 = 0.25;

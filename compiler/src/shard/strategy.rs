@@ -8,6 +8,7 @@
 
 use super::mesh::{Mesh, divisors};
 use crate::memory::Recompute;
+use crate::overlap::pieces::Pieces;
 use crate::overlap::{Pass, Passes};
 use forebay_pipeline::{Kind, Placement};
 use std::fmt;
@@ -47,8 +48,8 @@ pub struct Strategy {
     pub stages: Option<Vec<u32>>,
     /// What backward passes may compute again instead of reading it from memory.
     pub recompute: Recompute,
-    /// Parts of the tokens of a micro-batch whose rows go to experts one after another.
-    pub pieces: u32,
+    /// Parts of the tokens of a micro-batch that go to experts, and through networks of several ranks, one after another.
+    pub pieces: Pieces,
     /// Which passes let work run beside other work.
     pub overlap: Passes,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
@@ -100,7 +101,7 @@ impl Default for Strategy {
             schedule: Kind::OneFOneB,
             stages: None,
             recompute: Recompute::Nothing,
-            pieces: 1,
+            pieces: Pieces::Number(1),
             overlap: Passes::default(),
             max_tokens_per_rank: None,
         }
@@ -256,7 +257,8 @@ impl Strategy {
                 Some(what) => self.recompute = what,
                 None => return wrong("none, full, or names such as swiglu/rms_norm"),
             },
-            "pieces" => self.pieces = degree()?,
+            "pieces" if value == "auto" => self.pieces = Pieces::Auto,
+            "pieces" => self.pieces = Pieces::Number(degree()?),
             "overlap" => match Passes::parse(value) {
                 Some(passes) => self.overlap = passes,
                 None => return wrong(&format!("all, none, or some of {}", Pass::ALL.map(Pass::name).join("/"))),
@@ -337,7 +339,7 @@ impl fmt::Display for Strategy {
             (self.pp > 1 && self.schedule != Kind::OneFOneB).then(|| format!("schedule={}", self.schedule.name())),
         );
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
-        parts.extend((self.pieces > 1).then(|| format!("pieces={}", self.pieces)));
+        parts.extend((self.pieces != default.pieces).then(|| format!("pieces={}", self.pieces)));
         parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
