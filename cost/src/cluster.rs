@@ -42,6 +42,9 @@ pub struct Device {
     pub cube: Peaks,
     /// Peak of the vector units in f32, TFLOP/s.
     pub vector_tflops: Positive,
+    /// Have the vector units cores and queues of their own, so that they work beside the cubes? Where the same cores do both, they take turns.
+    #[serde(default)]
+    pub vector_beside_cube: bool,
     /// Device memory, GB (10⁹ bytes).
     pub memory_gb: Positive,
     /// Its bandwidth, GB/s.

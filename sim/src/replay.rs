@@ -54,6 +54,9 @@ pub struct Stuck {
     pub role: usize,
 }
 
+/// The vector unit's stream.
+const VECTOR: usize = 1;
+
 /// What everyone shares.
 struct World<'a> {
     programs: &'a [Timed],
@@ -93,6 +96,8 @@ struct Walk<'a> {
     since: [f64; StreamKind::COUNT],
     events: Vec<Recorded>,
     past: FxHashMap<(u32, u32), Recorded>,
+    /// When the vector unit waited for communication, and for which, as far as the main stream has not come yet.
+    vector_waits: VecDeque<VectorWait>,
     /// The last step on another stream, for contention.
     beside: [(f64, f64); 2],
     outcome: Outcome,
@@ -100,12 +105,23 @@ struct Walk<'a> {
     log: Option<Log>,
 }
 
-/// An event: when, what recorded it, and for how long before its stream was at work; what one waits longer, is for another role.
+/// An event: when, what recorded it on which stream, and for how long before its stream was at work; what one waits longer, is for another role.
 #[derive(Clone, Copy)]
 struct Recorded {
     at: f64,
     kind: Kind,
+    stream: usize,
     moving: f64,
+}
+
+/// The vector unit waits for another stream than the main one.
+#[derive(Clone, Copy)]
+struct VectorWait {
+    begin: f64,
+    /// Since when that stream is at work; before, it waited for another role.
+    moving: f64,
+    end: f64,
+    kind: Kind,
 }
 
 /// Replays a step. `waits` are, for each role and call of the plan, events of earlier calls.
@@ -190,6 +206,7 @@ impl<'a> Walk<'a> {
             since: [f64::NEG_INFINITY; StreamKind::COUNT],
             events: vec![],
             past: FxHashMap::default(),
+            vector_waits: VecDeque::new(),
             beside: [(0.0, 0.0); 2],
             outcome: Outcome::default(),
             log: None,
@@ -393,24 +410,43 @@ impl<'a> Walk<'a> {
         if let Some(event) = step.records {
             let event = event as usize;
             if self.events.len() <= event {
-                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, moving: 0.0 });
+                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, stream, moving: 0.0 });
             }
-            self.events[event] = Recorded { at: end, kind: step.kind, moving: end - self.since[stream] };
+            self.events[event] = Recorded { at: end, kind: step.kind, stream, moving: end - self.since[stream] };
         }
         done
     }
 
-    fn wait(&mut self, stream: usize, Recorded { at, kind, moving }: Recorded) {
-        if stream == MAIN {
+    fn wait(&mut self, stream: usize, Recorded { at, kind, stream: from, moving }: Recorded) {
+        if stream == MAIN && from == VECTOR {
+            self.wait_for_vector(at);
+        } else if stream == MAIN {
             let gap = at - self.streams[MAIN];
             self.outcome.bubble += (gap - moving).max(0.0);
             self.idle(Why::Stage, self.streams[MAIN], at - moving);
             self.streams[MAIN] = self.streams[MAIN].max(at - moving);
             self.wait_main(at, kind);
         } else if at > self.streams[stream] {
+            if stream == VECTOR && from != MAIN {
+                let begin = self.streams[VECTOR];
+                self.vector_waits.push_back(VectorWait { begin, moving: (at - moving).max(begin), end: at, kind });
+            }
             self.since[stream] = self.since[stream].max(at - moving);
             self.streams[stream] = at;
         }
+    }
+
+    /// The main stream waits for the vector unit: for what that waits for, and else for its work.
+    fn wait_for_vector(&mut self, until: f64) {
+        while let Some(wait) = self.vector_waits.pop_front() {
+            self.wait_main(wait.begin, Kind::Vector);
+            let bubble = (wait.moving - self.streams[MAIN]).max(0.0);
+            self.outcome.bubble += bubble;
+            self.idle(Why::Stage, self.streams[MAIN], wait.moving);
+            self.streams[MAIN] += bubble;
+            self.wait_main(wait.end, wait.kind);
+        }
+        self.wait_main(until, Kind::Vector);
     }
 
     /// Work on the main stream, by kind. A program that is one step has the parts of the program.

@@ -127,12 +127,17 @@ pub(crate) struct Prepared<'a> {
     waits: Vec<Vec<Vec<CallEvent>>>,
     options: &'a Options,
     slowdown: f64,
+    vector_beside_cube: bool,
 }
 
 impl Prepared<'_> {
     /// The programs with the seconds of each kind scaled, and behind them what is done of each again.
     fn programs(&self, scale: &ByKind) -> Vec<Timed> {
-        let order = if self.options.framework.streams { Order::Streams } else { Order::InLine };
+        let order = match (self.options.framework.streams, self.vector_beside_cube) {
+            (false, _) => Order::InLine,
+            (true, false) => Order::OneCompute,
+            (true, true) => Order::Streams,
+        };
         let all = || self.plan.programs.iter().zip(&self.priced);
         let again: ByKind = std::array::from_fn(|k| scale[k] * self.options.recompute.parts[k]);
         let mut programs: Vec<Timed> =
@@ -264,6 +269,7 @@ pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Opt
         waits: waits.collect(),
         options,
         slowdown: cluster.calibrated.overlap_slowdown.0,
+        vector_beside_cube: cluster.device.vector_beside_cube,
     })
 }
 
