@@ -30,20 +30,23 @@ pub struct Outcome {
     pub busy: ByKind,
     /// The main stream waited for communication that runs beside it.
     pub waited: ByKind,
+    /// Work on the main stream took longer because of communication beside it.
+    pub contention: f64,
     /// The main stream waited for other stages.
     pub bubble: f64,
     /// The main stream waited for the host.
     pub host: f64,
-    /// All work of each kind, hidden or not.
+    /// All work of each kind, hidden or not. A message counts where it arrives, with the time it is on its way.
     pub total: ByKind,
     /// Floating-point operations of products and attention.
     pub flops: f64,
 }
 
 impl Outcome {
-    /// Work, waiting, bubbles and the host: all of the main stream's time.
+    /// Work, contention, waiting, bubbles and the host: all of the main stream's time.
     pub fn accounted(&self) -> f64 {
-        self.busy.iter().sum::<f64>() + self.waited.iter().sum::<f64>() + self.bubble + self.host
+        let work = self.busy.iter().sum::<f64>() + self.contention;
+        work + self.waited.iter().sum::<f64>() + self.bubble + self.host
     }
 }
 
@@ -94,6 +97,8 @@ struct Walk<'a> {
     /// Events of the running call, and of earlier ones.
     /// Since when each stream has not waited for another role.
     since: [f64; StreamKind::COUNT],
+    /// How long the last message was on its way.
+    transfer: f64,
     events: Vec<Recorded>,
     past: FxHashMap<(u32, u32), Recorded>,
     /// When the vector unit waited for communication, and for which, as far as the main stream has not come yet.
@@ -204,6 +209,7 @@ impl<'a> Walk<'a> {
             first_forward: 0.0,
             met: 0,
             since: [f64::NEG_INFINITY; StreamKind::COUNT],
+            transfer: 0.0,
             events: vec![],
             past: FxHashMap::default(),
             vector_waits: VecDeque::new(),
@@ -310,7 +316,9 @@ impl<'a> Walk<'a> {
                 let Some((arrival, transfer)) = world.messages.get_mut(&key).and_then(VecDeque::pop_front) else {
                     return false;
                 };
+                self.outcome.total[Kind::Pp.number()] += transfer;
                 self.receive(step.stream, arrival, transfer);
+                self.transfer = transfer;
                 self.note(|log, slice| log.received.push((key, slice)));
             }
             Action::Meet => match self.meet(world, step.stream) {
@@ -412,7 +420,12 @@ impl<'a> Walk<'a> {
             if self.events.len() <= event {
                 self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, stream, moving: 0.0 });
             }
-            self.events[event] = Recorded { at: end, kind: step.kind, stream, moving: end - self.since[stream] };
+            // Who waits for a message waits for the link only while it is on its way: before, the other stage had not come so far.
+            let moving = match step.action {
+                Action::Receive { .. } => (end - self.since[stream]).min(self.transfer + seconds),
+                _ => end - self.since[stream],
+            };
+            self.events[event] = Recorded { at: end, kind: step.kind, stream, moving };
         }
         done
     }
@@ -452,7 +465,7 @@ impl<'a> Walk<'a> {
     /// Work on the main stream, by kind. A program that is one step has the parts of the program.
     fn add_busy(&mut self, world: &World, op: Op, step: &Step, seconds: f64, contended: f64) {
         let timed = &world.programs[op.program as usize];
-        self.outcome.busy[step.kind.number()] += contended;
+        self.outcome.contention += contended;
         let main: f64 = timed.steps.iter().filter(|s| s.stream == MAIN).map(|s| s.seconds).sum();
         let all: f64 = timed.by_kind.iter().sum();
         if main <= 0.0 || (main - all).abs() > 1e-9 * all {
@@ -491,7 +504,7 @@ impl<'a> Walk<'a> {
         if contended > 0.0 && op.lane != Lane::LateBackward {
             self.idle(Why::Contention, now, now + contended);
             self.streams[MAIN] += contended;
-            self.outcome.busy[Kind::Products.number()] += contended;
+            self.outcome.contention += contended;
         }
         self.link = end;
         if op.lane == Lane::LateBackward {

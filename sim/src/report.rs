@@ -70,7 +70,7 @@ impl Communication {
 pub struct Cost {
     /// What.
     pub what: &'static str,
-    /// Seconds of the busiest role.
+    /// All its seconds, hidden or not, mean of roles: those of [`Report::by_kind`].
     pub seconds: f64,
     /// Seconds that the step would be shorter if it took none.
     pub gives_back: f64,
@@ -110,18 +110,55 @@ pub struct Report {
     pub memory_bytes: Vec<StageMemory>,
     /// What costs most.
     pub costs: Vec<Cost>,
-    /// What the main stream does with its time, mean of roles: together a step.
+    /// What the main stream does with its time, mean of roles: together a step. Of communication this is the part that is not hidden.
     pub time_s: Vec<Part>,
-    /// Seconds of work of each kind, mean of roles.
+    /// All seconds of each kind, hidden or not, mean of roles.
     pub by_kind: Vec<(Kind, f64)>,
     /// Devices.
     pub devices: u64,
 }
 
+impl Report {
+    /// The step with more rounds of micro-batches: `shorter` is the same step with one round less, and every further round takes as long as the one between them.
+    /// Memory does not change.
+    pub(crate) fn extended(&self, shorter: &Report, rounds: f64) -> Report {
+        let on = |long: f64, short: f64| long + rounds * (long - short);
+        // What is a part of the step is made seconds first.
+        let step = on(self.step_time_s, shorter.step_time_s);
+        let share =
+            |part: fn(&Report) -> f64| on(part(self) * self.step_time_s, part(shorter) * shorter.step_time_s) / step;
+        let communication = |of: fn(&Report) -> &Communication| {
+            let (a, b) = (of(self), of(shorter));
+            let [ep, tp, cp, pp, dp] =
+                [(a.ep, b.ep), (a.tp, b.tp), (a.cp, b.cp), (a.pp, b.pp), (a.dp, b.dp)].map(|(a, b)| on(a, b));
+            Communication { ep, tp, cp, pp, dp }
+        };
+        let mut long = self.clone();
+        long.step_time_s = step;
+        long.tokens_per_s_per_device = share(|r| r.tokens_per_s_per_device);
+        (long.mfu, long.hfu) = (share(|r| r.mfu), share(|r| r.hfu));
+        (long.bubble_fraction, long.host_bound_fraction) =
+            (share(|r| r.bubble_fraction), share(|r| r.host_bound_fraction));
+        long.exposed_comm_s = communication(|r| &r.exposed_comm_s);
+        long.total_comm_s = communication(|r| &r.total_comm_s);
+        for (long, short) in long.comm_by_link.iter_mut().zip(&shorter.comm_by_link) {
+            long.exposed_s = on(long.exposed_s, short.exposed_s);
+            long.total_s = on(long.total_s, short.total_s);
+        }
+        for (long, short) in long.time_s.iter_mut().zip(&shorter.time_s) {
+            long.seconds = on(long.seconds, short.seconds);
+        }
+        for (long, short) in long.by_kind.iter_mut().zip(&shorter.by_kind) {
+            long.1 = on(long.1, short.1);
+        }
+        long
+    }
+}
+
 /// A plan made ready for replays.
 pub(crate) struct Prepared<'a> {
     plan: &'a Plan,
-    pricer: Pricer<'a>,
+    pub(crate) pricer: Pricer<'a>,
     pub(crate) priced: Vec<Vec<Priced>>,
     pub(crate) roles: Vec<RoleOps>,
     waits: Vec<Vec<Vec<CallEvent>>>,
@@ -219,11 +256,12 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .zip(&prepared.roles)
             .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework))
             .collect(),
-        costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
+        costs: if options.without { costs(&prepared, step, &total, mean(&|o| o.host))? } else { vec![] },
         time_s: Kind::ALL
             .into_iter()
             .map(|k| Part { what: k.name(), seconds: exposed[k.number()] })
             .chain([
+                Part { what: CONTENTION, seconds: mean(&|o| o.contention) },
                 Part {
                     what: "waiting for other stages (bubble)",
                     seconds: mean(&|o| o.bubble + (step - o.end).max(0.0)),
@@ -273,14 +311,14 @@ pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Opt
     })
 }
 
-/// The five things that cost most, each simulated again without it.
-fn costs(prepared: &Prepared, step: f64, outcomes: &[Outcome]) -> Result<Vec<Cost>, String> {
-    let most = |f: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(f).fold(0.0, f64::max);
+/// What a part of a step's time is called in which work is slower than it would be alone.
+pub const CONTENTION: &str = "slower for communication beside it";
+
+/// The five things that cost most, each simulated again without it. `total` are all seconds of each kind, `host` those for which computation waits for it.
+fn costs(prepared: &Prepared, step: f64, total: &ByKind, host: f64) -> Result<Vec<Cost>, String> {
     let mut costs = vec![];
     for kind in Kind::ALL {
-        let seconds = most(&|o| {
-            o.total[kind.number()] + o.waited[kind.number()].min(if kind == Kind::Pp { f64::MAX } else { 0.0 })
-        });
+        let seconds = total[kind.number()];
         if seconds > 0.0 {
             let mut scale = [1.0; Kind::COUNT];
             scale[kind.number()] = 0.0;
@@ -288,7 +326,6 @@ fn costs(prepared: &Prepared, step: f64, outcomes: &[Outcome]) -> Result<Vec<Cos
             costs.push(Cost { what: kind.name(), seconds, gives_back: step - without });
         }
     }
-    let host = most(&|o| o.host);
     if host > 0.0 {
         let (without, _) = prepared.run(&[1.0; Kind::COUNT], 0.0)?;
         costs.push(Cost { what: "the host", seconds: host, gives_back: step - without });

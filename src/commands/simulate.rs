@@ -8,16 +8,18 @@ use crate::memory::{self, Budget, budget};
 use crate::model::{ModelFile, replace_file};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
 use crate::page::{self, Page};
+use crate::progress::Spinner;
 use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
+use forebay_plan::{Kernel, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report};
 use forebay_sim::steps::Fidelity;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Predict the time and memory of a training step on a cluster
 ///
@@ -91,6 +93,7 @@ impl From<PrecisionName> for Precision {
 }
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
+    outputs(&args)?;
     let cluster = cluster::read(&args.cluster)?;
     let framework = match &args.framework {
         None if cluster.measured.is_some() => calibrate::framework(),
@@ -110,7 +113,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let precision = args.precision.map_or(default_precision(settings.dtype), Precision::from);
     let budget = args.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
     let price = ValuePricer::new(&cluster, precision, 1.0);
+    let spinner = Spinner::new(args.json, "compiling");
     let plan = memory::compile(&file, &options, budget, &price)?.plan;
+    spinner.says("simulating");
     let options = Options {
         framework,
         precision,
@@ -124,8 +129,70 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
+    drop(spinner);
+    let notes = notes(&plan, &cluster, &options);
     files(&args, &Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline })?;
-    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
+    if args.json {
+        return print_json(&Output { report: &report, notes });
+    }
+    let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
+    print(&format!("{}{notes}", table(&plan.model, &cluster, &report, worst_case)))
+}
+
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    notes: Vec<String>,
+}
+
+/// Files that are written are neither each other nor what is read.
+fn outputs(args: &Args) -> Result<(), Failure> {
+    let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
+    };
+    let read = [
+        ("the model", Some(args.model.as_path())),
+        ("the cluster", Some(Path::new(&args.cluster))),
+        ("--tokens-per-expert", args.tokens_per_expert.as_deref().map(Path::new)),
+    ];
+    let written = [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref())];
+    for (n, (option, path)) in written.iter().enumerate() {
+        let Some(path) = path else { continue };
+        for (what, other) in read.iter().chain(&written[..n]) {
+            if other.is_some_and(|other| same(path, other)) {
+                return Err(Failure::Usage(format!("{option} {}: this is the file of {what}", path.display())));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a reader of the numbers should know.
+fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
+    let mut notes = vec![];
+    let fp8 = matches!(options.precision, Precision::Fp8 | Precision::Mxfp8);
+    if fp8 && cluster.device.cube.fp8.is_none() {
+        notes.push(format!(
+            "{} has no fp8 products: they are priced at the bf16 peak, and scaling is paid besides",
+            cluster.device.name
+        ));
+    }
+    let exchanged = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
+        Kernel::AllToAllV(k) => Some((k.bound, (k.tokens as f64 * options.imbalance).ceil() as u64)),
+        _ => None,
+    });
+    if let Some((bound, rows)) = exchanged.filter(|(bound, rows)| bound < rows).max_by_key(|(_, rows)| *rows) {
+        let how = if options.imbalance > 1.0 { "this routing" } else { "an even routing" };
+        notes.push(format!(
+            "max_tokens_per_rank leaves room for {} rows, but {how} brings {} to the busiest rank: such a step is priced, but it cannot run",
+            grouped(bound),
+            grouped(rows)
+        ));
+    }
+    notes
 }
 
 /// Uses so many devices: what the strategy leaves is data parallel.
@@ -178,9 +245,9 @@ fn framework(name: Option<&str>) -> Result<Framework, Failure> {
 }
 
 /// The rows of the busiest of `ep` ranks, as a multiple of the mean.
-fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Failure> {
+fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
     let experts = plan.programs.iter().flat_map(|p| &p.instructions).find_map(|i| match &i.kernel {
-        forebay_plan::Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
+        Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
         _ => None,
     });
     let Some(experts) = experts else {
@@ -215,13 +282,21 @@ fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Fail
     Ok((most * ranks as f64 / total).max(1.0))
 }
 
+/// Tokens of an expert, at most: what is more is no number of tokens, and sums stay exact.
+const MOST_TOKENS: f64 = 1e15;
+
 fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| Failure::Input(format!("cannot read `{path}`: {error}")))?;
     let mut loads = vec![];
     for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
         match word.parse::<f64>() {
-            Ok(v) if v.is_finite() && v >= 0.0 => loads.push(v),
+            Ok(v) if (0.0..=MOST_TOKENS).contains(&v) => loads.push(v),
+            Ok(v) if v > MOST_TOKENS => {
+                return Err(Failure::Input(format!(
+                    "`{path}`: {v:e} tokens of an expert are too many; at most {MOST_TOKENS:e} are taken"
+                )));
+            }
             _ => {
                 let shown: String = word.chars().take(40).collect();
                 return Err(Failure::Input(format!(

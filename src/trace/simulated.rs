@@ -198,7 +198,7 @@ impl Process<'_> {
             }
         }
         for (stream, _) in used.iter().enumerate().filter(|(_, used)| **used) {
-            let name = stream_name(stream);
+            let name = stream_name(&self.timeline.tiers, stream);
             self.writer.thread_name(self.track(STREAMS + stream as u64), &name);
         }
     }
@@ -229,7 +229,12 @@ impl Process<'_> {
 }
 
 /// What people call a stream.
-pub fn stream_name(stream: usize) -> String {
+///
+/// The streams of links are called by the tier of the network that they stand for on this cluster: a plan does not know how large a node is.
+pub fn stream_name(tiers: &[Option<String>], stream: usize) -> String {
+    if let Some(tier) = tiers.get(stream).and_then(Option::as_ref) {
+        return format!("Links stream ({tier})");
+    }
     const KINDS: [StreamKind; StreamKind::COUNT] = [
         StreamKind::Cube,
         StreamKind::Vector,
@@ -302,7 +307,10 @@ mod tests {
 
     #[test]
     fn streams_have_names() {
-        assert_eq!(stream_name(StreamKind::Cube.number()), "Cube stream");
-        assert_eq!(stream_name(BESIDE), "beside the streams");
+        assert_eq!(stream_name(&[None], StreamKind::Cube.number()), "Cube stream");
+        assert_eq!(stream_name(&[None], BESIDE), "beside the streams");
+        // What a plan takes for links between nodes is within one where a node is large enough.
+        let tiers = [None, None, None, Some("node".to_string())];
+        assert_eq!(stream_name(&tiers, StreamKind::InterNode.number()), "Links stream (node)");
     }
 }
