@@ -1,8 +1,6 @@
 //! Cuts of layers into groups, against all cuts.
 
-mod common;
-
-use common::size;
+use crate::common::size;
 use forebay_pipeline::layers::{LayerCosts, cut, refine};
 use forebay_pipeline::{Kind, Layout, Placement, replay};
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! The replay against a slow and obvious one; the verifier against mutations.
 
-mod common;
-
-use common::{any_costs, any_generated, any_schedule, generate, simulate, size, usual};
+use crate::common::{any_costs, any_generated, any_schedule, generate, simulate, size, usual};
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::{Costs, Decimal, Item, Kind, Layout, Op, Placement, Schedule, Work, replay, verify};
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! The search: never worse than what is published, under the cap, above the bound, and best where that can be known.
 
-mod common;
-
-use common::{any_costs, size};
+use crate::common::{any_costs, size};
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::search::{Found, Request, published, search};
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, Size, Work, replay, verify};

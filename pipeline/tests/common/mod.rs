@@ -1,5 +1,4 @@
 //! What the tests of schedules share: any valid schedule, and a second replay that is slow and obvious.
-#![allow(dead_code, missing_docs, reason = "each test uses some of it")]
 
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, Size, Work};
 use proptest::prelude::*;
