@@ -129,6 +129,12 @@ fn a_ring_is_called_so_where_keys_travel() {
         let plan = bench.run(&args).ok().stdout;
         assert!(plan.contains("shift over cp"), "{seq}");
     }
+    // What is not one op that takes parts gathers its keys.
+    let explained = shared("cp=2,cp_algo=ring", &["--set", "seq=16", "--rewrite", "no-fusion"]);
+    let all = explained["segments"].as_array().unwrap().iter().flat_map(|s| s["collectives"].as_array().unwrap());
+    let kinds: Vec<&str> = all.map(|c| c["collective"].as_str().unwrap()).collect();
+    assert_eq!(kinds.iter().filter(|k| **k == "all_gather").count(), 2, "{kinds:?}");
+    assert!(!kinds.contains(&"ring"), "{kinds:?}");
 }
 
 #[test]
