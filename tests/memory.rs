@@ -19,6 +19,10 @@ impl Price for Random {
         let hash = name.fold(self.0 ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         ((hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 * 1e-9
     }
+
+    fn message(&self, _: u64, _: f64) -> f64 {
+        0.0
+    }
 }
 
 fn peak(compiled: &Compiled) -> u64 {

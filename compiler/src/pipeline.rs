@@ -83,6 +83,8 @@ pub struct Compiled {
     pub plan: plan::Plan,
     /// For each stage.
     pub stages: Vec<StageMemory>,
+    /// The strategy that it is for.
+    pub strategy: Strategy,
 }
 
 /// Why there is no plan.
@@ -141,7 +143,7 @@ pub fn compile_within(
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let mut scheduler = Scheduler::new(types, &options.rewrite);
     let micro = options.micro_batches;
-    let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+    let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
     let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
     let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
@@ -156,7 +158,7 @@ pub fn compile_within(
         roles.push(role(&train, &stage, layout, phases));
     }
     let plan = assemble(&models.train, options, &train, scheduler.into_programs(), roles);
-    Ok(Compiled { plan, stages: memory })
+    Ok(Compiled { plan, stages: memory, strategy: strategy.clone() })
 }
 
 /// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.
@@ -176,7 +178,7 @@ pub fn compile_training(
     let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
     let mut of_micros = vec![];
     for &micro in micros {
-        let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+        let orders = orders(strategy, micro)?;
         let mut roles = vec![];
         for (stage, order) in stages.iter().zip(&orders) {
             let layout = Layout::new(&train, stage, optimizer, strategy.zero, types);

@@ -5,6 +5,7 @@ use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::search::{Found, Request, published, search};
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, Size, Work, replay, verify};
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 const ALL: &[Placement] = &[Placement::Wave, Placement::Interleaved, Placement::Blocked];
 
@@ -14,7 +15,20 @@ fn find(size: Size, costs: &Costs, cap: Option<u32>, placements: &[Placement], n
     assert_eq!(verify(&found.schedule, cap), Ok(()));
     assert_eq!(replay(&found.schedule, costs).expect("it ends").makespan, found.makespan);
     assert!(found.bound <= found.makespan);
+    if found.published.is_none() {
+        assert!(keeps_order(&found.schedule), "{:?}", found.schedule.texts());
+    }
     found
+}
+
+/// Do the micro-batches of each op and layer group come in order?
+fn keeps_order(schedule: &Schedule) -> bool {
+    let mut done: HashMap<(Op, u32), u32> = HashMap::new();
+    schedule.orders().iter().flatten().flat_map(Item::works).all(|work| {
+        let next = done.entry((work.op, work.group)).or_default();
+        *next += 1;
+        work.micro + 1 == *next
+    })
 }
 
 /// F=10 I=12 W=8, p2p=2, V placement, m = 2p.

@@ -114,6 +114,10 @@ fn even_rows(graph: &Graph, bound: u64) -> f64 {
 }
 
 impl Price for ValuePricer<'_> {
+    fn message(&self, apart: u64, bytes: f64) -> f64 {
+        self.cluster.message(apart, bytes)
+    }
+
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
         let node = graph.node(value);
         let share = self.share(graph, value);

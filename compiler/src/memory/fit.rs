@@ -22,11 +22,19 @@ use std::fmt;
 pub trait Price {
     /// Seconds, when its operands are in memory.
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64;
+
+    /// Seconds until so many bytes are on the rank that is `apart` ranks away.
+    fn message(&self, apart: u64, bytes: f64) -> f64;
 }
 
 impl Price for Profile {
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
         Profile::seconds(self, graph, value)
+    }
+
+    /// Read and written once: ranks of one machine.
+    fn message(&self, _: u64, bytes: f64) -> f64 {
+        self.launch + 2.0 * bytes / self.bandwidth
     }
 }
 

@@ -14,6 +14,9 @@ mod local;
 
 use crate::{Costs, Layout, Placement, ScheduleError, Size, Ticks};
 
+/// Replayed items that [`fitted`] may take.
+const FITTED_ITEMS: usize = 20_000_000;
+
 /// The most layers that are cut.
 pub const MAX_LAYERS: usize = 1024;
 /// Up to so many layers a cut into two interleaved chunks, or a V, is exact.
@@ -137,6 +140,25 @@ pub fn refine(cut: Cut, most: usize, mut value: impl FnMut(&Cut) -> Ticks) -> Cu
             None => return cut,
         }
     }
+}
+
+/// Cuts layers so that the slowest stage is fast, and moves single ones on while `makespan` gets smaller. Costs of links are for `linked` to add.
+///
+/// # Errors
+/// As [`cut`].
+pub fn fitted(
+    layers: &[LayerCosts],
+    layout: Layout,
+    linked: impl Fn(Costs) -> Costs,
+    makespan: impl Fn(&Costs) -> Option<Ticks>,
+) -> Result<(Costs, Cut), ScheduleError> {
+    let costs = |cut: &Cut| linked(cut.costs(layers));
+    let even = cut(layers, layout)?;
+    costs(&even).check(layout)?;
+    let items = 3 * layout.groups() as usize * layout.size.micros as usize;
+    let value = |cut: &Cut| makespan(&costs(cut)).unwrap_or(Ticks::MAX);
+    let best = refine(even, (FITTED_ITEMS / items).max(1), value);
+    Ok((costs(&best), best))
 }
 
 /// The largest load of a stage.

@@ -17,9 +17,10 @@ mod random;
 mod shop;
 
 use crate::bound::{Pairs, lower_bound};
-use crate::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, replay};
+use crate::{Costs, Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size, Ticks, Work, replay};
 use climb::Climb;
 use shop::Shop;
+use std::collections::HashMap;
 
 /// The most operations that are searched over: an evaluation is linear in them.
 pub const MAX_OPERATIONS: u64 = 1 << 19;
@@ -108,7 +109,7 @@ pub fn search(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<F
     let mut hunt = Hunt { nodes: 0, of: nodes(request), best: Ticks::MAX, bound, progress };
     hunt.all(&mut lines);
     let line = lines.iter().min_by_key(|l| l.makespan).expect("at least one placement");
-    let tried = |kind: Kind| request.placements.contains(&kind.placement());
+    let tried = |kind: Kind| request.placements.iter().any(|p| lies_so(kind, Layout { size, placement: *p }));
     let best = published.iter().filter(|(kind, ..)| tried(*kind)).min_by_key(|(.., makespan)| *makespan);
     Ok(match best {
         Some((kind, schedule, makespan)) if *makespan <= line.makespan => {
@@ -116,14 +117,31 @@ pub fn search(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<F
             let bound = bound.min(lower_bound(schedule.layout(), costs, cap, paired));
             Found { schedule: schedule.clone(), makespan: *makespan, published: Some(*kind), bound, nodes: hunt.nodes }
         }
-        _ => Found {
-            schedule: line.shop.schedule(&line.orders),
-            makespan: line.makespan,
-            published: None,
-            bound,
-            nodes: hunt.nodes,
-        },
+        _ => {
+            let schedule = in_order(&line.shop.schedule(&line.orders));
+            let makespan = replay(&schedule, costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?.makespan;
+            Found { schedule, makespan, published: None, bound, nodes: hunt.nodes }
+        }
     })
+}
+
+/// The same work with the micro-batches of each layer group in order, so that sums over them are added as in published schedules: the k-th F of a group is
+/// that of micro-batch k, and so for I and W. Nothing gets later: when the k-th F of a group starts, k have ended in the group before, and any of
+/// them will do, since micro-batches cost the same. Each group is on one stage, and no work is in pairs.
+fn in_order(schedule: &Schedule) -> Schedule {
+    let mut next: HashMap<(Op, u32), u32> = HashMap::new();
+    let mut renamed = |work: Work| {
+        let next = next.entry((work.op, work.group)).or_default();
+        *next += 1;
+        Item::One(Work { micro: *next - 1, ..work })
+    };
+    let mut order = |order: &Vec<Item>| order.iter().flat_map(Item::works).map(&mut renamed).collect();
+    Schedule::new(schedule.layout(), schedule.orders().iter().map(&mut order).collect())
+}
+
+/// Does a kind place groups so? With one chunk a stage all placements are the same.
+fn lies_so(kind: Kind, layout: Layout) -> bool {
+    kind.placement() == layout.placement || layout.size.chunks == 1
 }
 
 fn check(request: &Request) -> Result<(), ScheduleError> {
@@ -176,7 +194,7 @@ impl Line {
         let shop = Shop::new(layout, request.costs, request.cap.unwrap_or(u32::MAX));
         let bound = lower_bound(layout, request.costs, request.cap, Pairs::None);
         let mut clock = clock::Clock::new(&shop);
-        let same = published.iter().filter(|(kind, ..)| kind.placement() == placement);
+        let same = published.iter().filter(|(kind, ..)| lies_so(*kind, layout));
         let mut timed = |orders: Vec<Vec<u32>>| Some((clock.replay(&shop, &orders)?, orders));
         let best =
             same.filter_map(|(_, schedule, _)| timed(shop.orders_of(schedule))).min_by_key(|(makespan, _)| *makespan);
