@@ -8,6 +8,7 @@ use forebay_compiler::memory::{Aim, Price, StageMemory};
 use forebay_compiler::pipeline::{CompileError, Compiled};
 use forebay_compiler::rewrite::Profile;
 use forebay_ir::{Graph, ValueId};
+use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
 
 /// Prices drawn by a value's name: choices that no sensible price would make.
@@ -22,6 +23,10 @@ impl Price for Random {
 
     fn message(&self, _: u64, _: f64) -> f64 {
         0.0
+    }
+
+    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
+        Ok(vec![0.0; plan.programs.len()])
     }
 }
 

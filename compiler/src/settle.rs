@@ -1,21 +1,21 @@
 //! What a strategy leaves to be found: the order of a pipeline's work (`schedule=search`), and which layers its parts have (`stages=auto`).
 //!
 //! ```text
-//! segments' graphs ──price──► F, I, W of each layer ──cut──► of each part ──search──► an order for each stage
-//!                                     ▲                                      │
-//!                                     └── single layers move while it helps ─┘
+//! a step of one stage ──price──► F, I, W, B of each layer ──cut──► of each part ──search──► an order for each stage
+//!                                            ▲                                      │
+//!                                            └── single layers move while it helps ─┘
 //! ```
 //!
 //! Requires: a model that can be sharded. Keeps: everything else of the strategy; what is found depends on prices and nodes alone, so that every process of a
-//! run finds the same. Costs: sharding and differentiating once more, and the search. Prices are those of values that run alone: what fusion saves, what
-//! parameters that are gathered with each micro-batch take, and what a memory budget makes again is not in them.
+//! run finds the same. Costs: compiling the training step once more, for a pipeline of one stage, whose programs are priced; and the search. What
+//! parameters that are gathered with each micro-batch take, and what a memory budget makes again, is not in the prices.
 
 use crate::memory::Price;
-use crate::pipeline::CompileOptions;
-use crate::schedule::{Segments, crossing, ends, orders, published};
+use crate::pipeline::{CompileOptions, compile_training};
+use crate::schedule::{crossing, ends, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
 use forebay_dsl::model::CheckedModel;
-use forebay_ir::{Graph, OutputRole};
+use forebay_ir::OutputRole;
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::layers::{self, LayerCosts, fitted, refine};
 use forebay_pipeline::search::{Progress, Request, search};
@@ -75,13 +75,12 @@ pub fn settle(
         return Ok(Settled { strategy, found: None });
     }
     let sharded = shard_model(model, &strategy)?;
-    let segments = Segments::new(&sharded, &options.rewrite, &strategy.recompute)?;
     let refused = |error: ScheduleError| {
         StrategyError::new(format!("schedule = {}: {}", strategy.schedule, error.message), error.hint)
     };
     let seeker = Seeker {
         size: Size::new(strategy.pp, strategy.vpp, options.micro_batches).map_err(refused)?,
-        layers: layer_costs(&sharded, &segments, price),
+        layers: layer_costs(model, options, price)?,
         ends: if strategy.stages == Cut::Auto { None } else { Some(ends(model, &strategy)?) },
         p2p: message(model, &sharded, &strategy, price)?,
         strategy: &strategy,
@@ -121,15 +120,57 @@ fn ticks(seconds: f64) -> Ticks {
     (seconds / TICK).round() as Ticks
 }
 
-/// What each layer costs on a rank.
-fn layer_costs(sharded: &ShardedModel, segments: &Segments, price: &dyn Price) -> Vec<LayerCosts> {
-    let of = |graph: &Graph| ticks(graph.values().map(|v| price.seconds(graph, v)).sum());
-    let costs: Vec<LayerCosts> = segments
-        .list
-        .iter()
-        .map(|s| LayerCosts { forward: of(&s.forward), input: of(&s.backward_input), weight: of(&s.backward_weight) })
-        .collect();
-    sharded.model.layers.iter().map(|l| costs[l.segment]).collect()
+/// One stage and three micro-batches: of the second the whole backward is like those to come, of the third its halves.
+const SAMPLE: &str = "F0:0 B0:0 F0:1 B0:1 F0:2 I0:2 W0:2";
+
+/// What each layer costs on a rank: the programs that run it, in a step of one stage.
+fn layer_costs(
+    model: &CheckedModel,
+    options: &CompileOptions,
+    price: &dyn Price,
+) -> Result<Vec<LayerCosts>, StrategyError> {
+    let schedule = Schedule::infer(&[SAMPLE]).expect("a valid order");
+    let micros = schedule.layout().size.micros;
+    let given = Given { name: "a sample".into(), schedule: Arc::new(schedule) };
+    let usual = Strategy { schedule: Order::Given(given), cap: None, nodes: None, ..Strategy::default() };
+    let strategy = Strategy {
+        pp: usual.pp,
+        vpp: usual.vpp,
+        schedule: usual.schedule,
+        cap: usual.cap,
+        nodes: usual.nodes,
+        stages: usual.stages,
+        ..options.strategy.clone()
+    };
+    let options = CompileOptions { strategy, ..options.clone() };
+    let plan = compile_training(model, &options, &[micros])?.pop().expect("a plan for each number of micro-batches");
+    let seconds = price.programs(&plan).map_err(|error| StrategyError::new(error, None))?;
+    let mut costs = vec![[0.0; 4]; model.layers.len()];
+    let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
+    for call in phases.flat_map(|phase| &phase.calls) {
+        let name = &plan.programs[call.program as usize].name;
+        if let (Some(pass), Some(costs)) = (pass(name, call.micro_batch), costs.get_mut(call.layer as usize)) {
+            costs[pass] += seconds[call.program as usize];
+        }
+    }
+    let of = |costs: &[f64; 4]| {
+        let [forward, input, weight, whole] = costs.map(ticks);
+        LayerCosts { forward, input, weight, whole }
+    };
+    Ok(costs.iter().map(of).collect())
+}
+
+/// Which pass of [`SAMPLE`] counts for what, by the name of its program: F, I, W, B.
+fn pass(program: &str, micro: u32) -> Option<usize> {
+    let stem = program.split('[').next().unwrap_or_default();
+    let is = |pass: &str| stem.split('.').any(|word| word == pass);
+    match micro {
+        1 if is("forward") => Some(0),
+        2 if is("backward_input") => Some(1),
+        2 if is("backward_weight") => Some(2),
+        1 if is("backward") => Some(3),
+        _ => None,
+    }
 }
 
 /// From one stage to the next: the most that goes over a boundary, a whole stage of ranks away.

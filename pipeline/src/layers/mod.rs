@@ -32,12 +32,19 @@ pub struct LayerCosts {
     pub input: Ticks,
     /// Backward for the weights.
     pub weight: Ticks,
+    /// The whole backward.
+    pub whole: Ticks,
 }
 
 impl LayerCosts {
-    /// All of it.
+    /// With a whole backward that costs what its halves do.
+    pub fn halves(forward: Ticks, input: Ticks, weight: Ticks) -> LayerCosts {
+        LayerCosts { forward, input, weight, whole: input.saturating_add(weight) }
+    }
+
+    /// All of it, in the cheaper way.
     pub fn total(self) -> Ticks {
-        self.forward + self.input + self.weight
+        self.forward + self.whole.min(self.input + self.weight)
     }
 }
 
@@ -60,6 +67,7 @@ impl Cut {
             costs.forward.push(group.iter().map(|l| l.forward).sum());
             costs.input.push(group.iter().map(|l| l.input).sum());
             costs.weight.push(group.iter().map(|l| l.weight).sum());
+            costs.whole.push(group.iter().map(|l| l.whole).sum());
             start = end;
         }
         costs
@@ -111,7 +119,7 @@ fn check(layers: &[LayerCosts], layout: Layout) -> Result<(), ScheduleError> {
             layers.len()
         )));
     }
-    let sum: u128 = layers.iter().flat_map(|l| [l.forward, l.input, l.weight]).map(u128::from).sum();
+    let sum: u128 = layers.iter().flat_map(|l| [l.forward, l.input, l.weight, l.whole]).map(u128::from).sum();
     if sum > u128::from(u64::MAX / 4) {
         return Err(ScheduleError::new(
             "these costs are too large to be added up",

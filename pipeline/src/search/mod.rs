@@ -4,6 +4,7 @@
 //! published schedules that respect the cap ──┐
 //! a greedy one, for any cap and placement ───┴──► climbs (late acceptance) of growing length ──► the best seen
 //!                                                   stop: the bound of the placement is reached, or the nodes are used up
+//! halves of a backward that stand together become one where that is faster
 //! ```
 //!
 //! The search begins with the published schedules, so it is never worse than the best of them at the same cap. It counts *nodes*, replays of a whole
@@ -13,6 +14,7 @@
 mod climb;
 mod clock;
 mod greedy;
+mod join;
 mod random;
 mod shop;
 
@@ -105,23 +107,22 @@ pub fn search(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<F
     let within = |schedule: &Schedule| cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap));
     let published: Vec<_> = published(size, costs).into_iter().filter(|(_, s, _)| within(s)).collect();
     let mut lines: Vec<Line> = request.placements.iter().map(|p| Line::new(request, *p, &published)).collect();
-    let bound = lines.iter().map(|l| l.bound).min().unwrap_or(0);
-    let mut hunt = Hunt { nodes: 0, of: nodes(request), best: Ticks::MAX, bound, progress };
+    let goal = lines.iter().map(|l| l.goal).min().unwrap_or(0);
+    let mut hunt = Hunt { nodes: 0, of: nodes(request), best: Ticks::MAX, goal, progress };
     hunt.all(&mut lines);
     let line = lines.iter().min_by_key(|l| l.makespan).expect("at least one placement");
+    let (schedule, makespan) = join::halves(in_order(&line.shop.schedule(&line.orders)), costs);
+    let layouts = request.placements.iter().map(|p| Layout { size, placement: *p });
+    let bound = layouts.map(|l| lower_bound(l, costs, cap, Pairs::None)).min().unwrap_or(0);
     let tried = |kind: Kind| request.placements.iter().any(|p| lies_so(kind, Layout { size, placement: *p }));
     let best = published.iter().filter(|(kind, ..)| tried(*kind)).min_by_key(|(.., makespan)| *makespan);
     Ok(match best {
-        Some((kind, schedule, makespan)) if *makespan <= line.makespan => {
-            let paired = if schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
-            let bound = bound.min(lower_bound(schedule.layout(), costs, cap, paired));
-            Found { schedule: schedule.clone(), makespan: *makespan, published: Some(*kind), bound, nodes: hunt.nodes }
+        Some((kind, best, least)) if *least <= makespan => {
+            let paired = if best.has_pairs() { Pairs::Allowed } else { Pairs::None };
+            let bound = bound.min(lower_bound(best.layout(), costs, cap, paired));
+            Found { schedule: best.clone(), makespan: *least, published: Some(*kind), bound, nodes: hunt.nodes }
         }
-        _ => {
-            let schedule = in_order(&line.shop.schedule(&line.orders));
-            let makespan = replay(&schedule, costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?.makespan;
-            Found { schedule, makespan, published: None, bound, nodes: hunt.nodes }
-        }
+        _ => Found { schedule, makespan, published: None, bound, nodes: hunt.nodes },
     })
 }
 
@@ -180,7 +181,8 @@ fn nodes(request: &Request) -> u64 {
 /// A placement, and the best orders for it so far.
 struct Line {
     shop: Shop,
-    bound: Ticks,
+    /// What no order of halves beats.
+    goal: Ticks,
     /// Where climbs begin.
     starts: Vec<Vec<Vec<u32>>>,
     orders: Vec<Vec<u32>>,
@@ -192,7 +194,9 @@ impl Line {
     fn new(request: &Request, placement: Placement, published: &[(Kind, Schedule, Ticks)]) -> Line {
         let layout = Layout { size: request.size, placement };
         let shop = Shop::new(layout, request.costs, request.cap.unwrap_or(u32::MAX));
-        let bound = lower_bound(layout, request.costs, request.cap, Pairs::None);
+        let Costs { forward, input, weight, p2p, .. } = request.costs;
+        let halves = Costs::halves(forward.clone(), input.clone(), weight.clone()).with_p2p(*p2p);
+        let goal = lower_bound(layout, &halves, request.cap, Pairs::None);
         let mut clock = clock::Clock::new(&shop);
         let same = published.iter().filter(|(kind, ..)| lies_so(*kind, layout));
         let mut timed = |orders: Vec<Vec<u32>>| Some((clock.replay(&shop, &orders)?, orders));
@@ -202,7 +206,7 @@ impl Line {
         let mut starts: Vec<_> = best.into_iter().chain([greedy]).collect();
         starts.sort_by_key(|(makespan, _)| *makespan);
         let (makespan, orders) = starts[0].clone();
-        Line { bound, starts: starts.into_iter().map(|(_, orders)| orders).collect(), orders, makespan, shop }
+        Line { goal, starts: starts.into_iter().map(|(_, orders)| orders).collect(), orders, makespan, shop }
     }
 }
 
@@ -211,7 +215,7 @@ struct Hunt<'a> {
     nodes: u64,
     of: u64,
     best: Ticks,
-    bound: Ticks,
+    goal: Ticks,
     progress: &'a mut dyn FnMut(Progress),
 }
 
@@ -225,7 +229,7 @@ impl Hunt<'_> {
         }
         let line = lines.iter_mut().min_by_key(|l| l.makespan).expect("at least one placement");
         let mut round = 1;
-        while self.nodes < self.of && self.best > line.bound && self.climb(line, round, first << round.min(20)) {
+        while self.nodes < self.of && self.best > line.goal && self.climb(line, round, first << round.min(20)) {
             round += 1;
         }
     }
@@ -233,7 +237,7 @@ impl Hunt<'_> {
     /// One climb, from one of the starts in turn; whether another may find more.
     fn climb(&mut self, line: &mut Line, round: u64, nodes: u64) -> bool {
         let nodes = nodes.min(self.of - self.nodes);
-        let goal = line.bound;
+        let goal = line.goal;
         if nodes == 0 || self.best <= goal {
             return false;
         }
@@ -247,8 +251,8 @@ impl Hunt<'_> {
             going = climb.run(slice.min(nodes - climb.nodes()), goal);
             self.nodes = done_before + climb.nodes();
             self.best = self.best.min(climb.best().1);
-            let Hunt { nodes, of, best, bound, .. } = *self;
-            (self.progress)(Progress { nodes, of, best, bound });
+            let Hunt { nodes, of, best, goal, .. } = *self;
+            (self.progress)(Progress { nodes, of, best, bound: goal });
         }
         let (nodes, (orders, makespan)) = (climb.nodes(), climb.best());
         if makespan < line.makespan {
