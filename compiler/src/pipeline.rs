@@ -84,6 +84,8 @@ pub struct Compiled {
     pub plan: plan::Plan,
     /// For each stage.
     pub stages: Vec<StageMemory>,
+    /// The strategy that it is for.
+    pub strategy: Strategy,
 }
 
 /// Why there is no plan.
@@ -157,7 +159,7 @@ pub fn compile_within(
         roles.push(role(&train, &stage, layout, phases));
     }
     let plan = assemble(&models.train, options, &train, scheduler.into_programs(), roles);
-    Ok(Compiled { plan, stages: memory })
+    Ok(Compiled { plan, stages: memory, strategy: strategy.clone() })
 }
 
 /// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.

@@ -4,11 +4,11 @@ use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
 use crate::links::{Link, links};
 use crate::log::Log;
-use crate::lower::{Recompute, RoleOps, lower};
+use crate::lower::{Lane, Op, Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
-use crate::price::{Priced, Pricer};
+use crate::price::{Action, Priced, Pricer};
 use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
-use crate::steps::{Fidelity, Order, Timed, timed};
+use crate::steps::{Fidelity, Order, Step, Timed, timed};
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{CallEvent, Plan};
 use serde::Serialize;
@@ -280,6 +280,33 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
 /// As [`simulate`].
 pub fn step_time(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<f64, String> {
     Ok(prepare(plan, cluster, options)?.run(&[1.0; Kind::COUNT], 1.0)?.0)
+}
+
+/// Runs of a program by which its time is taken: what the first take longer is none of it.
+const RUNS: [usize; 2] = [4, 12];
+
+/// Seconds of each program of a plan on one rank, while it runs again and again. Messages to other stages are not waited for.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Vec<f64>, String> {
+    let prepared = prepare(plan, cluster, options)?;
+    let programs = prepared.programs(&[1.0; Kind::COUNT]);
+    let end = |program: usize, runs: usize| -> Result<f64, String> {
+        let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
+        let role = RoleOps { coordinate: 0, ops, last_backward: usize::MAX, first_forward: vec![] };
+        let outcomes = replay(&programs, &[role], &[vec![]], prepared.host(1.0), prepared.slowdown);
+        Ok(outcomes.map_err(|stuck| prepared.stuck(stuck))?[0].end)
+    };
+    let seconds = |program: usize| -> Result<f64, String> {
+        let is_message = |step: &Step| matches!(step.action, Action::Send { .. } | Action::Receive { .. });
+        if programs[program].steps.iter().any(is_message) {
+            return Ok(0.0);
+        }
+        let [few, many] = RUNS;
+        Ok((end(program, many)? - end(program, few)?) / (many - few) as f64)
+    };
+    (0..plan.programs.len()).map(seconds).collect()
 }
 
 pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Result<Prepared<'a>, String> {

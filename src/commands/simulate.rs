@@ -1,17 +1,15 @@
 //! `forebay simulate`
 
-use crate::args::{Dtype, ModelArgs};
 use crate::calibrate;
-use crate::cluster;
 use crate::failure::Failure;
-use crate::memory::{self, Budget, budget};
-use crate::model::{ModelFile, replace_file};
+use crate::memory;
+use crate::model::replace_file;
+use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
 use crate::page::{self, Page};
 use crate::progress::Spinner;
 use crate::trace::simulated;
 use clap::ValueEnum;
-use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{Kernel, Plan};
 use forebay_sim::ValuePricer;
@@ -34,15 +32,8 @@ Examples:
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
 pub struct Args {
-    /// The model file
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
-    /// The cluster: a file, or the name of one that is built in
-    #[arg(long, value_name = "CLUSTER")]
-    cluster: String,
-    /// How many devices there are; what the strategy leaves is data parallel
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    devices: Option<u32>,
+    #[command(flatten)]
+    on: OnCluster,
     /// How tokens fall on experts: `zipf=EXPONENT`, or a file with a number for each expert [default: evenly]
     #[arg(long, value_name = "LOAD")]
     tokens_per_expert: Option<String>,
@@ -52,9 +43,6 @@ pub struct Args {
     /// Predict how this training system would run it [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
-    /// Memory of a device, a size such as 58GiB, or `device` for what the cluster file says: what does not fit is made again in the backward pass
-    #[arg(long, value_name = "SIZE", value_parser = budget)]
-    memory_budget: Option<Budget>,
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
@@ -67,8 +55,6 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    settings: ModelArgs,
 }
 
 /// Type of the inputs of products.
@@ -94,27 +80,20 @@ impl From<PrecisionName> for Precision {
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
     outputs(&args)?;
-    let cluster = cluster::read(&args.cluster)?;
+    let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
         None if cluster.measured.is_some() => calibrate::framework(),
         name => framework(name.as_deref())?,
     };
-    let mut settings = args.settings.clone();
-    settings.dtype.get_or_insert(Dtype::Bf16);
-    let mut options = settings.options();
-    use_devices(&mut options.strategy, args.devices)?;
     let ep = options.strategy.ep;
-    let strategy = options.strategy.to_string();
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
-    let file = ModelFile::read(&args.model)?;
-    file.accepts(&args.settings)?;
-    let precision = args.precision.map_or(default_precision(settings.dtype), Precision::from);
-    let budget = args.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
+    let precision = args.precision.map_or(precision, Precision::from);
     let price = ValuePricer::new(&cluster, precision, 1.0);
     let spinner = Spinner::new(args.json, "compiling");
-    let plan = memory::compile(&file, &options, budget, &price)?.plan;
+    let compiled = memory::compile(&file, &options, budget, &price)?;
+    let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {
         framework,
@@ -153,11 +132,9 @@ fn outputs(args: &Args) -> Result<(), Failure> {
         (Ok(a), Ok(b)) => a == b,
         _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
     };
-    let read = [
-        ("the model", Some(args.model.as_path())),
-        ("the cluster", Some(Path::new(&args.cluster))),
-        ("--tokens-per-expert", args.tokens_per_expert.as_deref().map(Path::new)),
-    ];
+    let expected = args.tokens_per_expert.as_deref().map(|file| ("--tokens-per-expert", Path::new(file)));
+    let read: Vec<(&str, Option<&Path>)> =
+        args.on.reads().into_iter().chain(expected).map(|(what, path)| (what, Some(path))).collect();
     let written = [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref())];
     for (n, (option, path)) in written.iter().enumerate() {
         let Some(path) = path else { continue };
@@ -195,22 +172,6 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
     notes
 }
 
-/// Uses so many devices: what the strategy leaves is data parallel.
-pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
-    let Some(devices) = devices else { return Ok(()) };
-    let model = strategy.ranks() / u64::from(strategy.dp);
-    if strategy.dp == 1 && u64::from(devices) % model == 0 {
-        strategy.dp = devices / model as u32;
-    }
-    if strategy.ranks() != u64::from(devices) {
-        let ranks = strategy.ranks();
-        return Err(Failure::Input(format!(
-            "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices"
-        )));
-    }
-    Ok(())
-}
-
 /// Writes what `--trace` and `--html` ask for.
 fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
@@ -223,14 +184,6 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
         eprintln!("{}: open it in a browser", path.display());
     }
     Ok(())
-}
-
-/// The type of products' inputs that goes with a compute type.
-pub fn default_precision(dtype: Option<Dtype>) -> Precision {
-    match dtype {
-        Some(Dtype::Bf16) | None => Precision::Bf16,
-        Some(Dtype::F32 | Dtype::F64) => Precision::F32,
-    }
 }
 
 fn framework(name: Option<&str>) -> Result<Framework, Failure> {

@@ -57,7 +57,7 @@ pub fn train(args: Args) -> Result<(), Failure> {
         }
         return session::run(Program::OfCheckpoint, &args.session, &args.machine, args.steps);
     };
-    let mut options = args.settings.options();
+    let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     let budget = args.memory_budget.map(|b| b.bytes(None)).transpose()?;

@@ -3,7 +3,7 @@
 use crate::model::ModelFile;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::CompileOptions;
-use forebay_compiler::shard::Strategy;
+use forebay_compiler::shard::{Cut, Order, Strategy};
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
@@ -12,7 +12,9 @@ const TOLD: usize = 3;
 fn changes(strategy: &Strategy, micro_batches: u32) -> Vec<(String, Strategy)> {
     let mut changes = vec![];
     let mut add = |what: String, strategy: Strategy| changes.push((what, strategy));
-    let base = strategy.clone();
+    // The best published schedule is near enough to what a search would find.
+    let nodes = (strategy.schedule == Order::Search).then_some(1);
+    let base = Strategy { nodes, ..strategy.clone() };
     match base.mbs {
         Some(mbs) => {
             for part in [2, 4].into_iter().filter(|part| mbs % part == 0) {
@@ -45,7 +47,7 @@ fn changes(strategy: &Strategy, micro_batches: u32) -> Vec<(String, Strategy)> {
         let (strategy, more) = fewer(times);
         let (tp, pp) = (base.tp * times, base.pp * times);
         add(format!("tp={tp}{more}"), Strategy { tp, ..strategy.clone() });
-        add(format!("pp={pp}{more}"), Strategy { pp, stages: None, ..strategy });
+        add(format!("pp={pp}{more}"), Strategy { pp, stages: Cut::Even, ..strategy });
     }
     changes
 }

@@ -283,9 +283,9 @@ mod tests {
             seq: Some(32),
             micro_batches: None,
             dtype: Some(Dtype::F32),
-            strategy: Some(Strategy::parse("pp=2,mbs=1").expect("a strategy")),
+            strategy: Some(Strategy::parse("pp=2,mbs=1").expect("a strategy").into()),
         };
-        let plan = ModelFile::built_in("bench-tiny").compile(&args.options()).expect("a plan");
+        let plan = ModelFile::built_in("bench-tiny").compile(&args.options().expect("options")).expect("a plan");
         let cluster = Cluster::parse(known::FILES[0].1).expect("a cluster");
         let timeline = forebay_sim::timeline(&plan, &cluster, &Options::default()).expect("a timeline");
         let events = |trace: &Trace| {

@@ -22,11 +22,34 @@ use std::fmt;
 pub trait Price {
     /// Seconds, when its operands are in memory.
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64;
+
+    /// Seconds until so many bytes are on the rank that is `apart` ranks away.
+    fn message(&self, apart: u64, bytes: f64) -> f64;
+
+    /// Seconds of each program of a plan, while programs like it run before and after it.
+    ///
+    /// # Errors
+    /// When the plan cannot be timed.
+    fn programs(&self, plan: &plan::Plan) -> Result<Vec<f64>, String>;
 }
 
 impl Price for Profile {
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
         Profile::seconds(self, graph, value)
+    }
+
+    /// Read and written once: ranks of one machine.
+    fn message(&self, _: u64, bytes: f64) -> f64 {
+        self.launch + 2.0 * bytes / self.bandwidth
+    }
+
+    /// The sum over their kernels, each as long as its FLOPs or its bytes take.
+    fn programs(&self, plan: &plan::Plan) -> Result<Vec<f64>, String> {
+        let of_program = |program: &plan::Program| {
+            let kernels = program.instructions.iter().map(|i| &i.kernel);
+            kernels.map(|kernel| self.kernel(kernel, kernel.traffic(&program.buffers).bytes() as f64)).sum()
+        };
+        Ok(plan.programs.iter().map(of_program).collect())
     }
 }
 

@@ -26,7 +26,7 @@ mod units;
 
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Span, Usage};
-pub use stages::{Stage, Turn, Work, orders, stages};
+pub use stages::{Stage, Turn, Work, crossing, ends, orders, published, stages};
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};

@@ -5,7 +5,7 @@ use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
 use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
-use forebay_compiler::shard::{CpAlgo, Strategy};
+use forebay_compiler::shard::{CpAlgo, Cut, Strategy};
 use forebay_cost::cluster::{Count, NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
 
@@ -52,13 +52,14 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
         zero: zero(run),
-        stages: if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
+        stages: (if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
             Some(stated)
         } else if framework.balances_head && pp > 1 && vpp == 1 {
             stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
         } else {
             stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
-        },
+        })
+        .map_or(Cut::Even, Cut::Given),
         max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
         ..Strategy::default()
     })
