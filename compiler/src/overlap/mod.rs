@@ -20,12 +20,13 @@ mod program;
 mod streams;
 
 use crate::shard::Mesh;
-use forebay_plan::Plan;
+use forebay_plan::{Plan, Space};
 use program::Ordered;
 
 /// Spreads the instructions of a plan over streams, and adds the events that this takes.
 pub fn spread(plan: &mut Plan, mesh: &Mesh) {
-    if plan.mesh.is_empty() {
+    let uses_host = plan.programs.iter().flat_map(|p| &p.slots).any(|slot| slot.space == Space::Host);
+    if plan.mesh.is_empty() && !uses_host {
         return;
     }
     let ordered = plan.programs.iter_mut().map(|program| {

@@ -10,7 +10,7 @@
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed.
-//! * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`swap`]: saved tensors to the host and back. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
@@ -19,6 +19,7 @@ mod phases;
 mod shared;
 mod stages;
 mod step;
+mod swap;
 mod tensors;
 mod timeline;
 mod units;
@@ -77,6 +78,17 @@ impl Programs {
 
     /// The program of this name, emitted from the graph on first use.
     fn get(&mut self, name: &str, saved: &SavedLayout, graph: impl FnOnce() -> Graph) -> Rc<Compiled> {
+        self.get_changed(name, saved, graph, |_| ())
+    }
+
+    /// The same, changed once it is emitted.
+    fn get_changed(
+        &mut self,
+        name: &str,
+        saved: &SavedLayout,
+        graph: impl FnOnce() -> Graph,
+        change: impl FnOnce(&mut plan::Program),
+    ) -> Rc<Compiled> {
         if let Some(known) = self.cache.get(name) {
             return known.clone();
         }
@@ -84,7 +96,8 @@ impl Programs {
         graph.name = name.to_string();
         graph.mesh.clone_from(&self.mesh);
         let bound = bind(&graph, saved, self.rows.clone());
-        let emitted = emit(&graph, &bound.interface);
+        let mut emitted = emit(&graph, &bound.interface);
+        change(&mut emitted.program);
         let bytes = bound.interface.slots.iter().map(|s| s.bytes).collect();
         self.add(name, emitted.program, (bound.wants, bytes), emitted.frame_live)
     }

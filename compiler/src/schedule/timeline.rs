@@ -29,6 +29,7 @@ impl Bind {
 struct ItemLife {
     bytes: u64,
     life: Option<(u32, u32)>,
+    space: plan::Space,
 }
 
 /// The calls and items of a phase.
@@ -66,8 +67,20 @@ impl Placed {
 impl Timeline {
     /// A new item; it is alive from the first to the last call that binds it.
     pub fn item(&mut self, bytes: u64) -> Item {
-        self.items.push(ItemLife { bytes: align(bytes), life: None });
+        self.item_in(plan::Space::Device, bytes)
+    }
+
+    /// The same in one of the memories.
+    pub fn item_in(&mut self, space: plan::Space, bytes: u64) -> Item {
+        self.items.push(ItemLife { bytes: align(bytes), life: None, space });
         Item(self.items.len() - 1)
+    }
+
+    /// An item that is in use is not given up before the last call so far has ended.
+    pub fn keep(&mut self, item: Item) {
+        let now = self.len().saturating_sub(1);
+        let (_, end) = self.items[item.0].life.get_or_insert((now, now));
+        *end = (*end).max(now);
     }
 
     /// An item that is alive from before the first call to after the last.
@@ -98,18 +111,26 @@ impl Timeline {
         self.calls.push((program.id, layer, micro_batch, slots));
     }
 
-    /// Places all items above the persistent bytes.
+    /// What the items take of a memory.
+    fn intervals(&self, space: plan::Space) -> Vec<Interval> {
+        let interval = |i: &ItemLife| {
+            let (start, end) = i.life.unwrap_or((0, 0));
+            Interval { start, end, bytes: if i.life.is_some() && i.space == space { i.bytes } else { 0 } }
+        };
+        self.items.iter().map(interval).collect()
+    }
+
+    /// Places all items above the persistent bytes, and those of the host in its memory.
     pub fn place(self, persistent: u64) -> Placed {
-        let intervals: Vec<Interval> = self
-            .items
-            .iter()
-            .map(|i| {
-                let (start, end) = i.life.unwrap_or((0, 0));
-                Interval { start, end, bytes: if i.life.is_some() { i.bytes } else { 0 } }
-            })
-            .collect();
+        let intervals = self.intervals(plan::Space::Device);
         let packing = pack(&intervals);
-        let offsets: Vec<u64> = packing.offsets.iter().map(|o| persistent + o).collect();
+        let of_host = pack(&self.intervals(plan::Space::Host));
+        let places = self.items.iter().zip(packing.offsets.iter().zip(&of_host.offsets));
+        let place = |(item, (device, host)): (&ItemLife, (&u64, &u64))| match item.space {
+            plan::Space::Device => persistent + device,
+            plan::Space::Host => *host,
+        };
+        let offsets: Vec<u64> = places.map(place).collect();
         let curve = self.live(&intervals);
         let live = curve.iter().copied().max().unwrap_or(0);
         let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, curve, offsets };

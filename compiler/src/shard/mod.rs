@@ -32,4 +32,4 @@ pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};
 pub use partition::{Note, Sharded, shard};
-pub use strategy::{CpAlgo, Strategy, StrategyError};
+pub use strategy::{CpAlgo, MasterWeights, Strategy, StrategyError};

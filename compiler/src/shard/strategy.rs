@@ -7,7 +7,8 @@
 //! Two foldings of the same ranks (arXiv 2504.14960): `edp` follows from the others.
 
 use super::mesh::{Mesh, divisors};
-use crate::memory::Recompute;
+use crate::memory::{Recompute, Swap};
+use forebay_ir::DType;
 use forebay_pipeline::{Kind, Placement};
 use std::fmt;
 
@@ -46,8 +47,32 @@ pub struct Strategy {
     pub stages: Option<Vec<u32>>,
     /// What backward passes may compute again instead of reading it from memory.
     pub recompute: Recompute,
+    /// Which saved tensors are in the host's memory between the passes.
+    pub swap: Swap,
+    /// How parameters are kept beside their copies in bf16.
+    pub master_weights: MasterWeights,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
+}
+
+/// How parameters are kept beside the copies in bf16 that programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MasterWeights {
+    /// In f32: six bytes a parameter with its copy.
+    Whole,
+    /// The half that the copy lacks: four bytes, and the same training bit for bit (after Split-SGD, arXiv 2005.04680, but rounded to nearest).
+    Split,
+}
+
+impl MasterWeights {
+    const ALL: [MasterWeights; 2] = [MasterWeights::Whole, MasterWeights::Split];
+
+    fn name(self) -> &'static str {
+        match self {
+            MasterWeights::Whole => "whole",
+            MasterWeights::Split => "split",
+        }
+    }
 }
 
 /// How attention works when ranks share the positions of a row.
@@ -95,6 +120,8 @@ impl Default for Strategy {
             schedule: Kind::OneFOneB,
             stages: None,
             recompute: Recompute::Nothing,
+            swap: Swap::default(),
+            master_weights: MasterWeights::Whole,
             max_tokens_per_rank: None,
         }
     }
@@ -137,7 +164,7 @@ fn names(kinds: &[Kind]) -> String {
 }
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 19] = [
     "dp",
     "tp",
     "sp",
@@ -154,6 +181,8 @@ const KEYS: [&str; 17] = [
     "schedule",
     "stages",
     "recompute",
+    "swap",
+    "master_weights",
     "max_tokens_per_rank",
 ];
 
@@ -247,6 +276,14 @@ impl Strategy {
                 Some(what) => self.recompute = what,
                 None => return wrong("none, full, or names such as swiglu/rms_norm"),
             },
+            "swap" => match Swap::parse(value) {
+                Some(what) => self.swap = what,
+                None => return wrong("none, or names of saved tensors such as attention.o"),
+            },
+            "master_weights" => match MasterWeights::ALL.into_iter().find(|how| how.name() == value) {
+                Some(how) => self.master_weights = how,
+                None => return wrong("whole or split"),
+            },
             _ => {
                 let near = KEYS.into_iter().find(|k| k.starts_with(key) || key.starts_with(k));
                 let help =
@@ -288,6 +325,28 @@ impl Strategy {
         }
     }
 
+    /// Can parameters be kept so, with programs that read `narrow`?
+    ///
+    /// # Errors
+    /// When there are no copies beside them.
+    pub fn check_master_weights(&self, narrow: DType) -> Result<(), StrategyError> {
+        let refused = |why: &str, help: &str| {
+            Err(StrategyError::new(format!("master_weights = split: {why}"), Some(help.to_string())))
+        };
+        match self.master_weights {
+            MasterWeights::Whole => Ok(()),
+            MasterWeights::Split if narrow != DType::BF16 => refused(
+                &format!("in {narrow} there are no copies in bf16 that have a half of them"),
+                "add --dtype bf16, or leave it out",
+            ),
+            MasterWeights::Split if self.zero == 3 => refused(
+                "with zero = 3 copies are gathered for each use and not kept, so there is nothing to save",
+                "use zero=2, or leave it out",
+            ),
+            MasterWeights::Split => Ok(()),
+        }
+    }
+
     /// The mesh of its ranks.
     ///
     /// # Errors
@@ -323,6 +382,9 @@ impl fmt::Display for Strategy {
             (self.pp > 1 && self.schedule != Kind::OneFOneB).then(|| format!("schedule={}", self.schedule.name())),
         );
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
+        parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
+        let usual = self.master_weights == default.master_weights;
+        parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         if let Some(stages) = &self.stages {
             parts.push(format!("stages={}", stages.iter().map(u32::to_string).collect::<Vec<_>>().join("/")));
