@@ -138,6 +138,7 @@ pub fn compile_within(
 ) -> Result<Compiled, CompileError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
+    strategy.check_master_weights(options.compute)?;
     let train = in_pieces(shard_model(&models.train, strategy)?, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
@@ -146,10 +147,10 @@ pub fn compile_within(
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
-    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let segments = Segments::new(&train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
     let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
     for (stage, order) in stages.into_iter().zip(&orders) {
-        let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
+        let layout = Layout::new(&train, &stage, optimizer, strategy, types);
         let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, (order, micro), optimizer);
         let fitted = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
             .map_err(CompileError::Memory)?;
@@ -173,16 +174,17 @@ pub fn compile_training(
 ) -> Result<Vec<plan::Plan>, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
+    strategy.check_master_weights(options.compute)?;
     let train = in_pieces(shard_model(model, strategy)?, strategy)?;
     let stages = stages(model, strategy)?;
     let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
-    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let segments = Segments::new(&train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
         let orders = orders(strategy, micro)?;
         let mut roles = vec![];
         for (stage, order) in stages.iter().zip(&orders) {
-            let layout = Layout::new(&train, stage, optimizer, strategy.zero, types);
+            let layout = Layout::new(&train, stage, optimizer, strategy, types);
             let (phase, _) = scheduler.train((&train, &segments), stage, &layout, (order, micro), optimizer);
             roles.push(role(&train, stage, layout, vec![phase]));
         }
@@ -214,6 +216,9 @@ fn assemble(
         roles,
     };
     drop_unused(&mut plan);
+    for role in &mut plan.roles {
+        role.host_bytes = host_bytes(&plan.programs, role);
+    }
     overlap::spread(&mut plan, &lanes(train, &options.strategy));
     plan
 }
@@ -232,6 +237,14 @@ fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedMo
 /// Which unit does what.
 fn lanes(sharded: &ShardedModel, strategy: &Strategy) -> Lanes {
     Lanes::new(&sharded.mesh, &strategy.overlap)
+}
+
+/// Bytes of the host's memory that the calls of a role use.
+fn host_bytes(programs: &[plan::Program], role: &plan::Role) -> u64 {
+    let calls = role.phases.iter().flat_map(|p| &p.calls);
+    let slots = calls.flat_map(|call| programs[call.program as usize].slots.iter().zip(&call.slots));
+    let of_host = slots.filter(|(slot, _)| slot.space == plan::Space::Host);
+    of_host.map(|(slot, offset)| offset + slot.bytes).max().unwrap_or(0)
 }
 
 /// Drops programs that no call runs: those of choices that did not fit.
@@ -376,7 +389,7 @@ pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Resul
     let sharded = shard_model(model, &options.strategy)?;
     let mut graphs = vec![];
     for stage in stages(model, &options.strategy)? {
-        let layout = Layout::new(&sharded, &stage, &options.optimizer, options.strategy.zero, (wide, narrow));
+        let layout = Layout::new(&sharded, &stage, &options.optimizer, &options.strategy, (wide, narrow));
         let adamw =
             |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, wide, narrow);
         graphs.extend(layout.groups.iter().map(adamw));

@@ -20,6 +20,9 @@ pub struct Cluster {
     pub aliases: Vec<String>,
     /// The datasheet.
     pub device: Device,
+    /// The device's link to the host's memory, where that is known.
+    #[serde(default)]
+    pub host: Option<HostLink>,
     /// Fitted to measurements.
     pub calibrated: Calibrated,
     /// The network, from the nearest devices outwards.
@@ -88,6 +91,18 @@ pub struct Calibrated {
     pub network_efficiency: Share,
     /// How much longer work takes per second of communication that runs beside it.
     pub overlap_slowdown: NonNegative,
+}
+
+/// The way between a device and the host's memory.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostLink {
+    /// Each way, GB/s; both ways at once.
+    pub gbps: Positive,
+    /// The part of it that large copies sustain.
+    pub efficiency: Share,
+    /// Where these numbers are from.
+    pub source: String,
 }
 
 /// A tier of the network: devices that reach each other at one speed.

@@ -9,6 +9,6 @@ pub mod known;
 pub mod measured;
 pub mod network;
 
-pub use cluster::{Cluster, ClusterError};
+pub use cluster::{Cluster, ClusterError, HostLink};
 pub use device::{Attended, AttentionKernel, Generation, Precision, Product};
 pub use network::{Collective, Group};

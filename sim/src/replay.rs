@@ -397,8 +397,10 @@ impl<'a> Walk<'a> {
         let begin = self.streams[stream] + late;
         let seconds = step.seconds;
         let communicates = step.kind.is_communication();
+        // Copies to the host take neither cores nor links between devices.
+        let copies = step.kind == Kind::Swap;
         let other = self.beside[usize::from(!communicates)];
-        let contended = world.slowdown * overlap((begin, begin + seconds), other);
+        let contended = if copies { 0.0 } else { world.slowdown * overlap((begin, begin + seconds), other) };
         let done = begin + seconds + contended;
         let end = done.max(self.host);
         self.ran(Some(self.step), stream, begin, done);
@@ -408,7 +410,7 @@ impl<'a> Walk<'a> {
             let lost = late + (end - done);
             self.outcome.host += lost;
             self.add_busy(world, op, step, seconds, contended);
-        } else {
+        } else if !copies {
             self.beside[usize::from(communicates)] = (begin, end);
         }
         self.streams[stream] = end;

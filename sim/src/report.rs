@@ -10,7 +10,7 @@ use crate::price::{Action, Priced, Pricer};
 use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
 use crate::steps::{Fidelity, Order, Step, Timed, timed};
 use forebay_cost::{Cluster, Precision};
-use forebay_plan::{CallEvent, Plan};
+use forebay_plan::{CallEvent, Plan, Space};
 use serde::Serialize;
 
 /// What is simulated beside plan and cluster.
@@ -312,6 +312,14 @@ pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Resul
 pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Result<Prepared<'a>, String> {
     if plan.roles.iter().all(|r| r.phases.iter().all(|p| p.name != "train")) {
         return Err("the plan has no training phase".into());
+    }
+    let swaps = plan.programs.iter().flat_map(|p| &p.slots).any(|slot| slot.space == Space::Host);
+    if swaps && cluster.host.is_none() {
+        return Err(format!(
+            "the plan copies tensors to the host's memory, and `{}` does not say how fast that is\n  = help: add a table [host] \
+             with gbps, efficiency and source to the cluster file",
+            cluster.name
+        ));
     }
     let pricer = Pricer::new(plan, cluster, &options.framework, options.precision, options.imbalance);
     let of_program = |p: &forebay_plan::Program| {

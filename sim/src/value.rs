@@ -145,4 +145,8 @@ impl Price for ValuePricer<'_> {
             }
         }
     }
+
+    fn copy_seconds(&self, bytes: f64) -> Option<f64> {
+        self.cluster.host_copy(bytes)
+    }
 }

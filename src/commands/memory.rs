@@ -113,8 +113,24 @@ impl Study<'_> {
             front.push(point(&compiled, Some(budget), self.seconds(&compiled)?));
         }
         front.push(point(&least, None, self.seconds(&least)?));
-        Ok(front)
+        Ok(undominated(front))
     }
+}
+
+/// The points that no other takes fewer bytes than in no more time. Choices are made by estimates, so that one for fewer bytes can turn out to be faster.
+fn undominated(points: Vec<Point>) -> Vec<Point> {
+    let beats = |a: &Point, b: &Point| {
+        let no_worse = a.peak_bytes <= b.peak_bytes && a.step_time_s <= b.step_time_s;
+        no_worse && (a.peak_bytes, a.step_time_s) != (b.peak_bytes, b.step_time_s)
+    };
+    let mut front: Vec<Point> = vec![];
+    for point in &points {
+        let same = |p: &Point| (p.peak_bytes, p.step_time_s) == (point.peak_bytes, point.step_time_s);
+        if !points.iter().any(|other| beats(other, point)) && !front.iter().any(same) {
+            front.push(point.clone());
+        }
+    }
+    front
 }
 
 fn peak(compiled: &Compiled) -> u64 {

@@ -253,7 +253,7 @@ impl Explainer<'_> {
             count(&mut micro_batch, "send", "pp".to_string(), self.carried(source));
         }
         let types = (options.wide(), options.compute);
-        let memory = Memory::new(self.sharded, stage, &options.optimizer, options.strategy.zero, types);
+        let memory = Memory::new(self.sharded, stage, &options.optimizer, &options.strategy, types);
         let mut step = vec![];
         for group in memory.groups.iter().filter(|g| !g.sums.is_empty()) {
             let others = |bytes: u64| bytes - bytes / mesh.ranks(&group.sums);

@@ -26,6 +26,7 @@ pub fn class(kind: Kind) -> &'static str {
         Kind::Cp => "k-cp",
         Kind::Pp => "k-pp",
         Kind::Dp => "k-dp",
+        Kind::Swap => "k-swap",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::passes::{Pass, Passes};
 use crate::shard::{Dense, Mesh};
-use forebay_plan::{Kernel, Program, StreamKind};
+use forebay_plan::{Access, Kernel, Program, Space, StreamKind};
 
 /// The units of a rank, and which mesh dimensions are between nodes.
 #[derive(Clone, Debug, Default)]
@@ -47,8 +47,9 @@ impl Lanes {
     /// Gives every instruction the stream of its unit. Messages of one channel and collectives of one group stay on one stream, which keeps them in order.
     pub(super) fn assign(&self, program: &mut Program) {
         program.streams.clear();
+        let copies = copies(program);
         for instruction in &mut program.instructions {
-            let kind = self.of(&instruction.kernel);
+            let kind = copies.unwrap_or_else(|| self.of(&instruction.kernel));
             let known = program.streams.iter().position(|k| *k == kind);
             instruction.stream = known.unwrap_or_else(|| {
                 program.streams.push(kind);
@@ -56,4 +57,10 @@ impl Lanes {
             }) as u32;
         }
     }
+}
+
+/// The stream of a program that copies to the host, or from it.
+fn copies(program: &Program) -> Option<StreamKind> {
+    let host = program.slots.iter().find(|slot| slot.space == Space::Host)?;
+    Some(if host.access == Access::Read { StreamKind::CopyIn } else { StreamKind::CopyOut })
 }

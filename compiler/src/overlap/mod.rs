@@ -36,12 +36,13 @@ pub use lanes::Lanes;
 pub use pair::Same;
 pub use passes::{Pass, Passes};
 
-use forebay_plan::{Plan, Program};
+use forebay_plan::{Plan, Program, Space};
 use program::Ordered;
 
 /// Spreads the instructions of a plan over streams, and adds the events that this takes.
 pub fn spread(plan: &mut Plan, lanes: &Lanes) {
-    if plan.mesh.is_empty() {
+    let uses_host = plan.programs.iter().flat_map(|p| &p.slots).any(|slot| slot.space == Space::Host);
+    if plan.mesh.is_empty() && !uses_host {
         return;
     }
     let ordered = plan.programs.iter_mut().map(|program| {

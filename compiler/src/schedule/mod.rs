@@ -10,7 +10,7 @@
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once.
-//! * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`swap`]: saved tensors to the host and back. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
@@ -20,6 +20,7 @@ mod phases;
 mod shared;
 mod stages;
 mod step;
+mod swap;
 mod tensors;
 mod timeline;
 mod units;
@@ -88,6 +89,17 @@ impl Programs {
 
     /// The program of this name, emitted from the graph on first use.
     fn get(&mut self, name: &str, saved: &SavedLayout, graph: impl FnOnce() -> Graph) -> Rc<Compiled> {
+        self.get_changed(name, saved, graph, |_| ())
+    }
+
+    /// The same, changed once it is emitted.
+    fn get_changed(
+        &mut self,
+        name: &str,
+        saved: &SavedLayout,
+        graph: impl FnOnce() -> Graph,
+        change: impl FnOnce(&mut plan::Program),
+    ) -> Rc<Compiled> {
         if let Some(known) = self.cache.get(name) {
             return known.clone();
         }
@@ -96,6 +108,7 @@ impl Programs {
         graph.mesh.clone_from(&self.mesh);
         let bound = bind(&graph, saved, self.rows.clone());
         let mut emitted = emit(&graph, &bound.interface);
+        change(&mut emitted.program);
         if self.passes.has(Pass::Within) {
             let live = overlap::within(&mut emitted.program, &self.lanes);
             emitted.frame_live = live.unwrap_or(emitted.frame_live);

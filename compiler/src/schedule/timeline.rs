@@ -29,6 +29,7 @@ impl Bind {
 struct ItemLife {
     bytes: u64,
     permanent: bool,
+    space: plan::Space,
 }
 
 /// A call in the making.
@@ -44,6 +45,8 @@ pub struct Entry {
     pub slots: Vec<Bind>,
     /// Bytes of its frame, and those that are live at once.
     frame: (u64, u64),
+    /// What is in use until it has ended.
+    keeps: Vec<Item>,
 }
 
 /// The calls and items of a phase.
@@ -79,8 +82,20 @@ impl Placed {
 impl Timeline {
     /// A new item; it is alive from the first to the last call that binds it.
     pub fn item(&mut self, bytes: u64) -> Item {
-        self.items.push(ItemLife { bytes: align(bytes), permanent: false });
+        self.item_in(plan::Space::Device, bytes)
+    }
+
+    /// The same in one of the memories.
+    pub fn item_in(&mut self, space: plan::Space, bytes: u64) -> Item {
+        self.items.push(ItemLife { bytes: align(bytes), permanent: false, space });
         Item(self.items.len() - 1)
+    }
+
+    /// An item that is in use is not given up before the last call so far has ended.
+    pub fn keep(&mut self, item: Item) {
+        if let Some(call) = self.calls.last_mut() {
+            call.keeps.push(item);
+        }
     }
 
     /// An item that is alive from before the first call to after the last.
@@ -101,7 +116,7 @@ impl Timeline {
         let frame = self.item(program.frame_bytes);
         slots.push(Bind::Item(frame, 0));
         let frame = (align(program.frame_bytes), align(program.frame_live));
-        self.calls.push(Entry { program: program.id, layer, micro_batch, slots, frame });
+        self.calls.push(Entry { program: program.id, layer, micro_batch, slots, frame, keeps: vec![] });
     }
 
     /// Takes the calls from this one on away, to be put back in another order.
@@ -114,30 +129,44 @@ impl Timeline {
         self.calls.push(call);
     }
 
-    /// For each item the first and the last call that binds it.
-    fn lives(&self) -> Vec<Interval> {
+    /// For each item the first and the last call that binds it or keeps it; none when none does.
+    fn lives(&self) -> Vec<Option<(u32, u32)>> {
         let mut lives: Vec<Option<(u32, u32)>> =
             self.items.iter().map(|i| i.permanent.then_some((0, u32::MAX - 1))).collect();
         for (time, call) in (0..).zip(&self.calls) {
-            for slot in &call.slots {
-                if let Bind::Item(item, _) = slot {
-                    let (_, end) = lives[item.0].get_or_insert((time, time));
-                    *end = (*end).max(time);
-                }
+            let bound = call.slots.iter().filter_map(|slot| match slot {
+                Bind::Item(item, _) => Some(*item),
+                Bind::Fixed(_) => None,
+            });
+            for item in bound.chain(call.keeps.iter().copied()) {
+                let (_, end) = lives[item.0].get_or_insert((time, time));
+                *end = (*end).max(time);
             }
         }
-        let interval = |(item, life): (&ItemLife, Option<(u32, u32)>)| match life {
-            Some((start, end)) => Interval { start, end, bytes: item.bytes },
-            None => Interval { start: 0, end: 0, bytes: 0 },
+        lives
+    }
+
+    /// What the items take of a memory.
+    fn intervals(&self, lives: &[Option<(u32, u32)>], space: plan::Space) -> Vec<Interval> {
+        let interval = |(item, life): (&ItemLife, &Option<(u32, u32)>)| {
+            let (start, end) = life.unwrap_or((0, 0));
+            Interval { start, end, bytes: if life.is_some() && item.space == space { item.bytes } else { 0 } }
         };
         self.items.iter().zip(lives).map(interval).collect()
     }
 
-    /// Places all items above the persistent bytes.
+    /// Places all items above the persistent bytes, and those of the host in its memory.
     pub fn place(self, persistent: u64) -> Placed {
-        let intervals = self.lives();
+        let lives = self.lives();
+        let intervals = self.intervals(&lives, plan::Space::Device);
         let packing = pack(&intervals);
-        let offsets: Vec<u64> = packing.offsets.iter().map(|o| persistent + o).collect();
+        let of_host = pack(&self.intervals(&lives, plan::Space::Host));
+        let places = self.items.iter().zip(packing.offsets.iter().zip(&of_host.offsets));
+        let place = |(item, (device, host)): (&ItemLife, (&u64, &u64))| match item.space {
+            plan::Space::Device => persistent + device,
+            plan::Space::Host => *host,
+        };
+        let offsets: Vec<u64> = places.map(place).collect();
         let curve = self.live(&intervals);
         let live = curve.iter().copied().max().unwrap_or(0);
         let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, curve, offsets };

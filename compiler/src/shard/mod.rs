@@ -35,4 +35,4 @@ pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};
 pub use order::{Cut, Given, Order, trained};
 pub use partition::{Note, Sharded, shard};
-pub use strategy::{CpAlgo, Strategy, StrategyError};
+pub use strategy::{CpAlgo, MasterWeights, Strategy, StrategyError};

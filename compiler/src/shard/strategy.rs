@@ -8,10 +8,11 @@
 
 use super::mesh::{Mesh, divisors};
 use super::order::{Cut, Order};
-use crate::memory::Recompute;
+use crate::memory::{Recompute, Swap};
 use crate::overlap::pieces::Pieces;
 use crate::overlap::{Pass, Passes};
 use forebay_dsl::diagnostics::closest;
+use forebay_ir::DType;
 use forebay_pipeline::Kind;
 use std::fmt;
 
@@ -58,8 +59,32 @@ pub struct Strategy {
     pub pieces: Pieces,
     /// Which passes let work run beside other work.
     pub overlap: Passes,
+    /// Which saved tensors are in the host's memory between the passes.
+    pub swap: Swap,
+    /// How parameters are kept beside their copies in bf16.
+    pub master_weights: MasterWeights,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
+}
+
+/// How parameters are kept beside the copies in bf16 that programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MasterWeights {
+    /// In f32: six bytes a parameter with its copy.
+    Whole,
+    /// The half that the copy lacks: four bytes, and the same training bit for bit (after Split-SGD, arXiv 2005.04680, but rounded to nearest).
+    Split,
+}
+
+impl MasterWeights {
+    const ALL: [MasterWeights; 2] = [MasterWeights::Whole, MasterWeights::Split];
+
+    fn name(self) -> &'static str {
+        match self {
+            MasterWeights::Whole => "whole",
+            MasterWeights::Split => "split",
+        }
+    }
 }
 
 /// How attention works when ranks share the positions of a row.
@@ -111,6 +136,8 @@ impl Default for Strategy {
             recompute: Recompute::Nothing,
             pieces: Pieces::Number(1),
             overlap: Passes::default(),
+            swap: Swap::default(),
+            master_weights: MasterWeights::Whole,
             max_tokens_per_rank: None,
         }
     }
@@ -141,7 +168,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 23] = [
     "dp",
     "tp",
     "sp",
@@ -162,6 +189,8 @@ const KEYS: [&str; 21] = [
     "recompute",
     "pieces",
     "overlap",
+    "swap",
+    "master_weights",
     "max_tokens_per_rank",
 ];
 
@@ -288,6 +317,14 @@ impl Strategy {
                 Some(passes) => self.overlap = passes,
                 None => return wrong(&format!("all, none, or some of {}", Pass::ALL.map(Pass::name).join("/"))),
             },
+            "swap" => match Swap::parse(value) {
+                Some(what) => self.swap = what,
+                None => return wrong("none, or names of saved tensors such as attention.o"),
+            },
+            "master_weights" => match MasterWeights::ALL.into_iter().find(|how| how.name() == value) {
+                Some(how) => self.master_weights = how,
+                None => return wrong("whole or split"),
+            },
             _ => {
                 let near = closest(key, KEYS);
                 let help =
@@ -329,6 +366,28 @@ impl Strategy {
         }
     }
 
+    /// Can parameters be kept so, with programs that read `narrow`?
+    ///
+    /// # Errors
+    /// When there are no copies beside them.
+    pub fn check_master_weights(&self, narrow: DType) -> Result<(), StrategyError> {
+        let refused = |why: &str, help: &str| {
+            Err(StrategyError::new(format!("master_weights = split: {why}"), Some(help.to_string())))
+        };
+        match self.master_weights {
+            MasterWeights::Whole => Ok(()),
+            MasterWeights::Split if narrow != DType::BF16 => refused(
+                &format!("in {narrow} there are no copies in bf16 that have a half of them"),
+                "add --dtype bf16, or leave it out",
+            ),
+            MasterWeights::Split if self.zero == 3 => refused(
+                "with zero = 3 copies are gathered for each use and not kept, so there is nothing to save",
+                "use zero=2, or leave it out",
+            ),
+            MasterWeights::Split => Ok(()),
+        }
+    }
+
     /// The mesh of its ranks.
     ///
     /// # Errors
@@ -367,6 +426,9 @@ impl fmt::Display for Strategy {
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
         parts.extend((self.pieces != default.pieces).then(|| format!("pieces={}", self.pieces)));
         parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
+        parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
+        let usual = self.master_weights == default.master_weights;
+        parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         parts.extend((self.stages != Cut::Even).then(|| format!("stages={}", self.stages)));
         f.write_str(if parts.is_empty() { "dp=1".to_string() } else { parts.join(",") }.as_str())

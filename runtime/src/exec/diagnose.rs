@@ -137,9 +137,9 @@ impl Rank<'_> {
     }
 
     fn suspect_tensor(&self, tensor: &Tensor) -> Option<Suspect> {
-        let bytes = self.tensor(tensor);
+        let bytes = self.read(tensor);
         let elements = bytes.len() / tensor.dtype.bytes() as usize;
-        (0..elements).filter_map(|i| suspect(element(tensor.dtype, bytes, i))).max()
+        (0..elements).filter_map(|i| suspect(element(tensor.dtype, &bytes, i))).max()
     }
 
     /// The worst value among what the bound program's kernel has just written, and what made it.
@@ -148,7 +148,7 @@ impl Rank<'_> {
         let found = written.filter_map(|w| {
             let buf = self.buffers[w.operand.buffer as usize];
             let dtype = buffers[w.operand.buffer as usize].dtype;
-            if matches!(dtype, DType::I32 | DType::Bool) {
+            if matches!(dtype, DType::I32 | DType::I16 | DType::Bool) {
                 return None;
             }
             let mut dims = w.operand.dims;

@@ -6,7 +6,7 @@
 use super::parts::{Part, find};
 use super::{ExecError, Executor, Rank};
 use crate::comm::coordinates;
-use forebay_plan::{Init, Role, Tensor, TensorKind};
+use forebay_plan::{Form, Init, Role, Tensor, TensorKind};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -30,8 +30,12 @@ impl<'p> Executor<'p> {
             let untouched = rank.untouched;
             for tensor in &rank.role.tensors {
                 let zeros = matches!(tensor.init, Init::Constant(c) if c.to_bits() == 0);
-                if tensor.init != Init::FromParam && !(zeros && untouched) {
-                    rank.fill(tensor, &|first, bytes| fill(tensor, first, bytes));
+                let made = |first: u64, bytes: &mut [u8]| fill(tensor, first, bytes);
+                match tensor.init {
+                    Init::FromParam => {}
+                    _ if rank.is_apart(tensor) => rank.fill_apart(tensor, &made),
+                    _ if zeros && untouched => {}
+                    _ => rank.fill(tensor, &made),
                 }
             }
         })
@@ -47,7 +51,8 @@ impl<'p> Executor<'p> {
         let params = others.into_iter().filter(|t| t.kind == TensorKind::Param);
         let params: HashMap<&str, &Tensor> = params.map(|t| (t.name.as_str(), t)).collect();
         for copy in copies {
-            let Some(param) = params.get(copy.name.as_str()) else { continue };
+            // (The copy of one in halves is always a part of it.)
+            let Some(param) = params.get(copy.name.as_str()).filter(|p| p.form == Form::Whole) else { continue };
             // A rank's copy may be of more than it has of the master: then the whole master is put together, from all ranks of all processes.
             let alone = (0..).zip(&self.roles).all(|(rank, role)| {
                 let at = coordinates(&self.plan.mesh, rank);

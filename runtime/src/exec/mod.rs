@@ -16,6 +16,7 @@ mod arena;
 mod diagnose;
 mod error;
 mod fill;
+mod halves;
 mod joint;
 mod laps;
 mod memory;
@@ -363,7 +364,8 @@ impl<'p> Executor<'p> {
         self.ranks[rank].device.bytes(output.offset, output.dims.iter().product::<u64>() * output.dtype.bytes())
     }
 
-    /// The bytes that the first rank has of one of its tensors: all of it in a plan for one rank.
+    /// The bytes that the first rank has of one of its tensors, as they lie there: all of it in a plan for one rank, but for a parameter in halves, of which
+    /// [`Executor::whole`] puts the numbers together.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
         self.ranks[0].tensor(tensor)
     }
@@ -419,6 +421,7 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
         DType::F32 => f64::from(f32::from_ne_bytes(part(bytes, index))),
         DType::Bf16 => half::bf16::from_ne_bytes(part(bytes, index)).to_f64(),
         DType::I32 => f64::from(i32::from_ne_bytes(part(bytes, index))),
+        DType::I16 => f64::from(i16::from_ne_bytes(part(bytes, index))),
         DType::Bool => f64::from(bytes[index]),
     }
 }

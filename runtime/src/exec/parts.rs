@@ -105,7 +105,7 @@ impl<'p> Executor<'p> {
     /// When another process has given up.
     pub fn whole(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
         if let Some(bytes) = self.at_hand(tensor) {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(bytes);
         }
         let pieces = self.pieces(tensor);
         self.processes.others().try_for_each(|other| self.tell_pieces(other, &pieces))?;
@@ -118,7 +118,7 @@ impl<'p> Executor<'p> {
     /// When another process has given up.
     pub fn gathered(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
         if let Some(bytes) = self.at_hand(tensor) {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(bytes);
         }
         if self.processes.count() > 1 {
             let same = |t: &&Tensor| (&t.name, t.kind) == (&tensor.name, tensor.kind);
@@ -158,9 +158,9 @@ impl<'p> Executor<'p> {
     }
 
     /// A tensor that the only rank has all of.
-    fn at_hand(&self, tensor: &Tensor) -> Option<&[u8]> {
+    fn at_hand(&self, tensor: &Tensor) -> Option<Cow<'_, [u8]>> {
         let alone = self.ranks() == 1 && tensor.block.is_empty() && tensor.range.is_none();
-        alone.then(|| self.ranks[0].tensor(tensor))
+        alone.then(|| self.ranks[0].read(tensor))
     }
 
     /// The parts of a tensor, each once, in the order of the ranks that are the first to have them.
@@ -178,7 +178,7 @@ impl<'p> Executor<'p> {
     fn tell_pieces(&self, to: u32, pieces: &[Piece]) -> Result<(), ExecError> {
         for piece in pieces {
             if let Some(rank) = self.ranks.iter().find(|rank| rank.number == piece.rank) {
-                self.processes.tell(to, Say::Part, rank.tensor(piece.own))?;
+                self.processes.tell(to, Say::Part, &rank.read(piece.own))?;
             }
         }
         Ok(())
@@ -191,12 +191,12 @@ impl<'p> Executor<'p> {
         let mut heard = vec![];
         for Piece { rank, own, part } in pieces {
             let bytes = match self.ranks.iter().find(|r| r.number == *rank) {
-                Some(rank) => rank.tensor(own),
+                Some(rank) => rank.read(own),
                 None => {
                     let process = self.processes.others().find(|p| self.processes.ranks_of(*p).contains(rank));
                     heard.resize(part.elements() as usize * width, 0);
                     self.processes.hear(process.expect("every rank is somewhere"), Say::Part, &mut heard)?;
-                    &heard
+                    Cow::Borrowed(&heard[..])
                 }
             };
             part.runs(|here, there, n| {
@@ -206,7 +206,7 @@ impl<'p> Executor<'p> {
         Ok(Cow::Owned(whole))
     }
 
-    /// Gives every rank of this process what it has of a tensor.
+    /// Gives every rank of this process what it has of a tensor. Of a parameter in halves, this is its copy as well.
     ///
     /// # Panics
     /// When there are not as many bytes as the tensor has.
@@ -215,6 +215,10 @@ impl<'p> Executor<'p> {
         let width = tensor.dtype.bytes() as usize;
         for rank in &mut self.ranks {
             let Some(own) = rank.find(&tensor.name, tensor.kind) else { continue };
+            if rank.is_apart(own) {
+                rank.set_apart(own, whole);
+                continue;
+            }
             let part = Part::new(own, &rank.coordinates);
             let bytes = rank.tensor_mut(own);
             part.runs(|here, there, n| {
@@ -239,6 +243,7 @@ mod tests {
             dims: vec![4, 3, 6, 5],
             block: vec![cut(0, 2, 0), cut(2, 3, 1)],
             range: Some(FlatRange { start: 7, shard: 33, index: Affine::along(2, 1) }),
+            form: forebay_plan::Form::Whole,
             offset: 0,
             init: Init::Constant(0.0),
         };
