@@ -23,6 +23,7 @@ pub mod price;
 pub mod replay;
 pub mod report;
 pub mod shared;
+mod spans;
 pub mod steps;
 pub mod timeline;
 pub mod validate;

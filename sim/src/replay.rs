@@ -3,12 +3,13 @@
 //! A step starts when its stream is free, what it waits for has happened, and the host has started it. Roles run until one waits for a message that has not
 //! been sent; then the next one runs. The order in which roles are taken does not matter: all times are maxima of sums.
 //!
-//! The cube's stream is the *main* one: its time is work, waiting for communication, waiting for other stages (bubble), or waiting for the host.
+//! The cube's stream is the *main* one. What its time was, follows from when units worked ([`crate::spans`]): work, exposed communication, bubble, or the host.
 
 use crate::kind::{ByKind, Kind};
 use crate::log::{BESIDE, Idle, Log, MAIN, Slice, Why};
 use crate::lower::{Lane, Op, RoleOps};
 use crate::price::Action;
+use crate::spans::Spans;
 use crate::steps::{Step, Timed};
 use forebay_plan::{CallEvent, StreamKind};
 use rustc_hash::FxHashMap;
@@ -28,13 +29,13 @@ pub struct Outcome {
     pub end: f64,
     /// Work on the main stream, communication that others wait for included.
     pub busy: ByKind,
-    /// The main stream waited for communication that runs beside it.
+    /// Communication was in flight, and neither the cube nor the vector unit worked.
     pub waited: ByKind,
     /// Work on the main stream took longer because of communication beside it.
     pub contention: f64,
-    /// The main stream waited for other stages.
+    /// Nothing worked, nothing was in flight and the host was not late: other stages had not come so far.
     pub bubble: f64,
-    /// The main stream waited for the host.
+    /// Units waited for the host.
     pub host: f64,
     /// All work of each kind, hidden or not. A message counts where it arrives, with the time it is on its way.
     pub total: ByKind,
@@ -84,8 +85,8 @@ struct Walk<'a> {
     host: f64,
     /// The link that calls beside the main ones use, and what it did last.
     link: f64,
-    /// What the next call in line waits for: until when, and for what.
-    pending: (f64, Kind),
+    /// Until when the next call in line waits for what was fetched for it.
+    pending: f64,
     /// When the last call in line began.
     main_began: f64,
     /// When the last backward passes began.
@@ -94,39 +95,16 @@ struct Walk<'a> {
     next_forward: f64,
     first_forward: f64,
     met: usize,
-    /// Events of the running call, and of earlier ones.
-    /// Since when each stream has not waited for another role.
-    since: [f64; StreamKind::COUNT],
-    /// How long the last message was on its way.
-    transfer: f64,
-    events: Vec<Recorded>,
-    past: FxHashMap<(u32, u32), Recorded>,
-    /// When the vector unit waited for communication, and for which, as far as the main stream has not come yet.
-    vector_waits: VecDeque<VectorWait>,
-    /// The last step on another stream, for contention.
-    beside: [(f64, f64); 2],
+    /// When the events of the running call were recorded, and those of earlier ones.
+    events: Vec<f64>,
+    past: FxHashMap<(u32, u32), f64>,
+    /// The last communication, and the last work of the cube and of the vector unit, for contention.
+    flight: (f64, f64),
+    worked: [(f64, f64); 2],
+    spans: Spans,
     outcome: Outcome,
     /// What happened when, where that is wanted.
     log: Option<Log>,
-}
-
-/// An event: when, what recorded it on which stream, and for how long before its stream was at work; what one waits longer, is for another role.
-#[derive(Clone, Copy)]
-struct Recorded {
-    at: f64,
-    kind: Kind,
-    stream: usize,
-    moving: f64,
-}
-
-/// The vector unit waits for another stream than the main one.
-#[derive(Clone, Copy)]
-struct VectorWait {
-    begin: f64,
-    /// Since when that stream is at work; before, it waited for another role.
-    moving: f64,
-    end: f64,
-    kind: Kind,
 }
 
 /// Replays a step. `waits` are, for each role and call of the plan, events of earlier calls.
@@ -202,27 +180,19 @@ impl<'a> Walk<'a> {
             streams: [0.0; StreamKind::COUNT],
             host: 0.0,
             link: 0.0,
-            pending: (0.0, Kind::Dp),
+            pending: 0.0,
             main_began: 0.0,
             late_began: 0.0,
             next_forward: 0.0,
             first_forward: 0.0,
             met: 0,
-            since: [f64::NEG_INFINITY; StreamKind::COUNT],
-            transfer: 0.0,
             events: vec![],
             past: FxHashMap::default(),
-            vector_waits: VecDeque::new(),
-            beside: [(0.0, 0.0); 2],
+            flight: (0.0, 0.0),
+            worked: [(0.0, 0.0); 2],
+            spans: Spans::default(),
             outcome: Outcome::default(),
             log: None,
-        }
-    }
-
-    /// Logs that the main stream does nothing from a time to another.
-    fn idle(&mut self, why: Why, begin: f64, end: f64) {
-        if let Some(log) = self.log.as_mut().filter(|_| end > begin) {
-            log.idle.push(Idle { why, begin, end });
         }
     }
 
@@ -274,7 +244,7 @@ impl<'a> Walk<'a> {
     /// A call in line begins: it waits for what was fetched for it.
     fn begin(&mut self, world: &World, op: Op) {
         let timed = &world.programs[op.program as usize];
-        self.wait_main(self.pending.0, self.pending.1);
+        self.wait(MAIN, self.pending);
         if self.op == self.ops.last_backward {
             self.late_began = self.streams[MAIN];
         }
@@ -297,16 +267,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The main stream has nothing to do until a time.
-    fn wait_main(&mut self, until: f64, kind: Kind) {
-        let gap = until - self.streams[MAIN];
-        if gap > 0.0 {
-            self.outcome.waited[kind.number()] += gap;
-            self.idle(Why::Communication(kind), self.streams[MAIN], until);
-            self.streams[MAIN] = until;
-        }
-    }
-
     /// Runs a step of a call in line; false when a message or another role is not there yet.
     fn main_step(&mut self, world: &mut World, op: Op, step: &Step) -> bool {
         match step.action {
@@ -317,13 +277,13 @@ impl<'a> Walk<'a> {
                     return false;
                 };
                 self.outcome.total[Kind::Pp.number()] += transfer;
-                self.receive(step.stream, arrival, transfer);
-                self.transfer = transfer;
+                self.spans.flight(Kind::Pp, arrival - transfer, arrival);
+                self.wait(step.stream, arrival);
                 self.note(|log, slice| log.received.push((key, slice)));
             }
             Action::Meet => match self.meet(world, step.stream) {
                 Some(at) => {
-                    self.receive(step.stream, at, 0.0);
+                    self.wait(step.stream, at);
                     self.note(|log, slice| log.met.push(slice));
                 }
                 None => return false,
@@ -338,22 +298,6 @@ impl<'a> Walk<'a> {
             }
         }
         true
-    }
-
-    fn receive(&mut self, stream: usize, arrival: f64, transfer: f64) {
-        let gap = arrival - self.streams[stream];
-        if gap > 0.0 {
-            if stream == MAIN {
-                let on_its_way = gap.min(transfer);
-                self.outcome.waited[Kind::Pp.number()] += on_its_way;
-                self.outcome.bubble += gap - on_its_way;
-                self.idle(Why::Stage, self.streams[MAIN], arrival - on_its_way);
-                self.idle(Why::Communication(Kind::Pp), arrival - on_its_way, arrival);
-            }
-            // Before the message was under way its sender had not come so far.
-            self.since[stream] = arrival - gap.min(transfer);
-            self.streams[stream] = arrival;
-        }
     }
 
     /// Everyone comes to the same meeting; it begins when the last has come.
@@ -396,22 +340,19 @@ impl<'a> Walk<'a> {
         let late = (started - self.streams[stream]).max(0.0);
         let begin = self.streams[stream] + late;
         let seconds = step.seconds;
-        let communicates = step.kind.is_communication();
-        // Copies to the host take neither cores nor links between devices.
-        let copies = step.kind == Kind::Swap;
-        let other = self.beside[usize::from(!communicates)];
-        let contended = if copies { 0.0 } else { world.slowdown * overlap((begin, begin + seconds), other) };
+        let contended = self.contended(world, step, (begin, begin + seconds));
         let done = begin + seconds + contended;
         let end = done.max(self.host);
         self.ran(Some(self.step), stream, begin, done);
+        self.spans.host_late(self.streams[stream], begin);
+        self.spans.host_late(done, end);
         if stream == MAIN {
-            self.idle(Why::Host, self.streams[MAIN], begin);
-            self.idle(Why::Host, done, end);
-            let lost = late + (end - done);
-            self.outcome.host += lost;
+            self.spans.work(begin, done);
             self.add_busy(world, op, step, seconds, contended);
-        } else if !copies {
-            self.beside[usize::from(communicates)] = (begin, end);
+        } else if stream == VECTOR {
+            self.spans.vector(begin, done);
+        } else {
+            self.spans.flight(step.kind, begin, done);
         }
         self.streams[stream] = end;
         if step.host_waits {
@@ -420,48 +361,31 @@ impl<'a> Walk<'a> {
         if let Some(event) = step.records {
             let event = event as usize;
             if self.events.len() <= event {
-                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, stream, moving: 0.0 });
+                self.events.resize(event + 1, 0.0);
             }
-            // Who waits for a message waits for the link only while it is on its way: before, the other stage had not come so far.
-            let moving = match step.action {
-                Action::Receive { .. } => (end - self.since[stream]).min(self.transfer + seconds),
-                _ => end - self.since[stream],
-            };
-            self.events[event] = Recorded { at: end, kind: step.kind, stream, moving };
+            self.events[event] = end;
         }
         done
     }
 
-    fn wait(&mut self, stream: usize, Recorded { at, kind, stream: from, moving }: Recorded) {
-        if stream == MAIN && from == VECTOR {
-            self.wait_for_vector(at);
-        } else if stream == MAIN {
-            let gap = at - self.streams[MAIN];
-            self.outcome.bubble += (gap - moving).max(0.0);
-            self.idle(Why::Stage, self.streams[MAIN], at - moving);
-            self.streams[MAIN] = self.streams[MAIN].max(at - moving);
-            self.wait_main(at, kind);
-        } else if at > self.streams[stream] {
-            if stream == VECTOR && from != MAIN {
-                let begin = self.streams[VECTOR];
-                self.vector_waits.push_back(VectorWait { begin, moving: (at - moving).max(begin), end: at, kind });
-            }
-            self.since[stream] = self.since[stream].max(at - moving);
-            self.streams[stream] = at;
-        }
+    /// A stream has nothing to do until a time.
+    fn wait(&mut self, stream: usize, until: f64) {
+        self.streams[stream] = self.streams[stream].max(until);
     }
 
-    /// The main stream waits for the vector unit: for what that waits for, and else for its work.
-    fn wait_for_vector(&mut self, until: f64) {
-        while let Some(wait) = self.vector_waits.pop_front() {
-            self.wait_main(wait.begin, Kind::Vector);
-            let bubble = (wait.moving - self.streams[MAIN]).max(0.0);
-            self.outcome.bubble += bubble;
-            self.idle(Why::Stage, self.streams[MAIN], wait.moving);
-            self.streams[MAIN] += bubble;
-            self.wait_main(wait.end, wait.kind);
+    /// What a step takes longer for what runs beside it: communication and work slow each other down, and so do the cube and the vector unit. Copies to the host take neither
+    /// cores nor links between devices.
+    fn contended(&mut self, world: &World, step: &Step, span: (f64, f64)) -> f64 {
+        if step.kind == Kind::Swap {
+            return 0.0;
         }
-        self.wait_main(until, Kind::Vector);
+        if step.stream > VECTOR {
+            self.flight = span;
+            return 0.0;
+        }
+        let other = self.worked[1 - step.stream];
+        self.worked[step.stream] = span;
+        world.slowdown * (overlap(span, self.flight) + overlap(span, other))
     }
 
     /// Work on the main stream, by kind. A program that is one step has the parts of the program.
@@ -504,28 +428,39 @@ impl<'a> Walk<'a> {
         let contended = world.slowdown * overlap((begin, end), (self.main_began.min(begin), now));
         self.ran(None, BESIDE, begin, end);
         if contended > 0.0 && op.lane != Lane::LateBackward {
-            self.idle(Why::Contention, now, now + contended);
+            self.spans.work(now, now + contended);
+            if let Some(log) = &mut self.log {
+                log.idle.push(Idle { why: Why::Contention, begin: now, end: now + contended });
+            }
             self.streams[MAIN] += contended;
             self.outcome.contention += contended;
         }
+        self.spans.flight(Kind::Dp, begin, end);
         self.link = end;
         if op.lane == Lane::LateBackward {
             // The last bucket is full only when the backward pass has ended.
             let last_bucket = 0.05 * seconds;
+            self.spans.flight(Kind::Dp, now, now + last_bucket);
             self.link = end.max(now + last_bucket);
         }
         if op.lane != Lane::Behind {
-            self.pending = (self.pending.0.max(self.link), Kind::Dp);
+            self.pending = self.pending.max(self.link);
         }
     }
 
     fn finish(mut self) -> (Outcome, Option<Log>) {
-        let last = self.streams.iter().copied().fold(self.link, f64::max);
-        self.wait_main(last.max(self.pending.0), Kind::Dp);
+        let last = self.streams.iter().copied().fold(self.link, f64::max).max(self.pending);
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
         let rest = (self.next_forward - self.first_forward).max(0.05 * self.next_forward);
-        self.wait_main(self.streams[MAIN] + rest, Kind::Dp);
-        self.outcome.end = self.streams[MAIN];
+        self.spans.flight(Kind::Dp, last, last + rest);
+        self.outcome.end = last + rest;
+        let gaps = self.spans.gaps(self.outcome.end);
+        self.outcome.busy[Kind::Vector.number()] += gaps.vector;
+        (self.outcome.waited, self.outcome.host, self.outcome.bubble) = (gaps.waited, gaps.host, gaps.bubble);
+        if let Some(log) = &mut self.log {
+            log.idle.extend(gaps.idle);
+            log.idle.sort_by(|a, b| a.begin.total_cmp(&b.begin));
+        }
         (self.outcome, self.log)
     }
 }

@@ -5,6 +5,7 @@ use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
 use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
+use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, Strategy};
 use forebay_cost::cluster::{Count, NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
@@ -61,6 +62,8 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         })
         .map_or(Cut::Even, Cut::Given),
         max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
+        // What overlaps is said by the framework's profile, not by our passes.
+        overlap: Passes::none(),
         ..Strategy::default()
     })
 }
