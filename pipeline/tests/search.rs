@@ -193,7 +193,7 @@ fn best_of_all_orders() {
     ];
     for (p, v, m, placement, groups, p2p) in cases {
         let column = |at: usize| groups.iter().map(|g| g[at]).collect();
-        let costs = Costs { forward: column(0), input: column(1), weight: column(2), p2p, pair: None };
+        let costs = Costs { forward: column(0), input: column(1), weight: column(2), p2p, pair: None, whole: None };
         let layout = Layout { size: size(p, v, m), placement };
         for cap in v..=v * m {
             let best = Every::best(layout, &costs, cap);
