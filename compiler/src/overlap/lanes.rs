@@ -18,7 +18,9 @@ impl Lanes {
     /// their collectives stay within a node; data-parallel ranks and other stages are further away.
     pub fn new(mesh: &Mesh, passes: &Passes) -> Lanes {
         let far = mesh.kinds.iter().map(|(dense, _)| matches!(dense, Dense::Dp | Dense::Pp)).collect();
-        Lanes { far, vector: passes.has(Pass::Vector) }
+        // A plan for one rank has one stream, but for copies to the host.
+        let vector = passes.has(Pass::Vector) && !mesh.dims.is_empty();
+        Lanes { far, vector }
     }
 
     /// Is there one rank, which has one stream?

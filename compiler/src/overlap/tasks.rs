@@ -6,7 +6,7 @@ use super::rates::Rates;
 use crate::emit::align;
 use forebay_plan::verify::ALIGN;
 use forebay_plan::verify::order::Intervals;
-use forebay_plan::{Program, StreamKind};
+use forebay_plan::{ExchangeKind, Kernel, Program, StreamKind};
 
 /// The instructions of a program as tasks.
 pub(super) struct Tasks {
@@ -46,6 +46,7 @@ impl Tasks {
         let mut slots: Vec<Intervals<Piece>> = vec![Intervals::default(); program.slots.len()];
         let mut frames: Vec<Intervals<Piece>> = vec![Intervals::default(); program.buffers.len()];
         let mut tasks = Tasks { seconds: vec![], unit: vec![], needs: vec![], touches: vec![], bytes };
+        let mut attended = None;
         for (at, instruction) in (0..).zip(&program.instructions) {
             let kind = lanes.of(&instruction.kernel);
             tasks.seconds.push(rates.seconds(program, &instruction.kernel, kind));
@@ -74,6 +75,12 @@ impl Tasks {
                 if program.buffers[operand.buffer as usize].slot == frame {
                     touches.push(operand.buffer);
                 }
+            }
+            // Keys of a ring travel one part ahead: what travels further needs memory, and is there in time anyway.
+            match &instruction.kernel {
+                Kernel::Exchange(k) if k.kind() == ExchangeKind::Shift => needs.extend(attended),
+                Kernel::Attention(_) | Kernel::AttentionBackward(_) => attended = Some(at),
+                _ => {}
             }
             for operand in operands.iter().filter(|o| o.usage.reads()) {
                 memory(operand.buffer, &mut |pieces, start, end| {
