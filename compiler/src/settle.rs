@@ -12,7 +12,7 @@
 
 use crate::memory::Price;
 use crate::pipeline::{CompileOptions, compile_training};
-use crate::schedule::{crossing, ends, orders, published};
+use crate::schedule::{crossing, ends, one_by_one, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::OutputRole;
@@ -90,7 +90,7 @@ pub fn settle(
         Order::Published(kind) => seeker.fitted(Some(*kind), published(*kind, seeker.size)?),
         Order::Given(given) => {
             orders(&strategy, options.micro_batches)?;
-            seeker.fitted(None, (*given.schedule).clone())
+            seeker.fitted(None, one_by_one(&given.schedule))
         }
     };
     let choice = choice.map_err(refused)?;
@@ -268,9 +268,10 @@ impl Seeker<'_> {
                 Request { size: self.size, costs: &costs, cap: self.strategy.cap, placements: &[placement], nodes };
             let found = search(&request, progress)?;
             replayed += found.nodes;
+            // A published schedule with pairs is one of the alternatives, without them.
             let refined = self.refined(Choice {
                 kind: None,
-                schedule: found.schedule,
+                schedule: one_by_one(&found.schedule),
                 makespan: found.makespan,
                 costs,
                 ends,
@@ -330,12 +331,11 @@ impl Seeker<'_> {
     fn found(&self, choice: &Choice) -> Found {
         let seconds = |ticks: Ticks| ticks as f64 * TICK;
         let layout = choice.schedule.layout();
-        let paired = if choice.schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
         let best = self.published(layout.placement, &choice.costs).into_iter().min_by_key(|(.., makespan)| *makespan);
         Found {
             kind: choice.kind,
             seconds: seconds(choice.makespan),
-            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, paired)),
+            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, Pairs::None)),
             published: best.map(|(kind, _, makespan)| (kind, seconds(makespan))),
             peak: choice.schedule.peaks().into_iter().max().unwrap_or(0),
             nodes: choice.replayed,

@@ -217,6 +217,6 @@ fn costs_are_exact_and_checked() {
 #[test]
 fn both_ways_are_work_of_a_stage() {
     let layout = Layout { size: size(2, 2, 4), placement: Placement::TwoWay };
-    let costs = Costs { forward: vec![1, 10], input: vec![0, 0], weight: vec![0, 0], p2p: 0, pair: None };
+    let costs = Costs::halves(vec![1, 10], vec![0, 0], vec![0, 0]);
     assert_eq!(costs.stage_work(layout), [22, 22]);
 }

@@ -249,7 +249,7 @@ const RUNS: [usize; 2] = [4, 12];
 pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Vec<f64>, String> {
     let prepared = prepare(plan, cluster, options)?;
     let programs = prepared.programs(&[1.0; Kind::COUNT]);
-    let end = |program: usize, runs: usize| {
+    let end = |program: usize, runs: usize| -> Result<f64, String> {
         let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
         let role = RoleOps { coordinate: 0, ops, last_backward: usize::MAX, first_forward: vec![] };
         let outcomes = replay(&programs, &[role], &[vec![]], prepared.host(1.0), prepared.slowdown);

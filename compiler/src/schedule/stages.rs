@@ -247,7 +247,7 @@ pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Work>>,
                     Some("make it one part, or let parts go round the stages".to_string()),
                 ));
             }
-            (*given.schedule).clone()
+            one_by_one(&given.schedule)
         }
     };
     let stages = strategy.pp;
@@ -271,7 +271,7 @@ pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Work>>,
 pub fn published(kind: Kind, size: Size) -> Result<Schedule, StrategyError> {
     let refused = |e| refused(&Order::Published(kind), e);
     let several = size.chunks > 1;
-    match kind {
+    let schedule = match kind {
         Kind::OneFOneB if several => Kind::Interleaved.generate(size).map_err(refused),
         Kind::GPipe if several => Kind::Interleaved.generate(size).map(forwards_first).map_err(refused),
         kind if !trained().contains(&kind) => {
@@ -282,7 +282,14 @@ pub fn published(kind: Kind, size: Size) -> Result<Schedule, StrategyError> {
             Some("use vpp = 1, or schedule = zb-vpp".to_string()),
         )),
         kind => kind.generate(size).map_err(refused),
-    }
+    };
+    schedule.map(|schedule| one_by_one(&schedule))
+}
+
+/// A schedule as a rank does it: the works of a pair one after the other.
+pub fn one_by_one(schedule: &Schedule) -> Schedule {
+    let orders = schedule.orders().iter().map(|order| order.iter().flat_map(Item::works).map(Item::One).collect());
+    Schedule::new(schedule.layout(), orders.collect())
 }
 
 /// The same work with all that goes forward first.

@@ -103,6 +103,39 @@ pub fn published(size: Size, costs: &Costs) -> Vec<(Kind, Schedule, Ticks)> {
 /// A placement cannot be searched, the cap is too small for one micro-batch, or there is too much work.
 pub fn search(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Found, ScheduleError> {
     check(request)?;
+    let costs = request.costs;
+    let shares = |g: usize| costs.whole[g] < costs.input[g] + costs.weight[g];
+    if !(0..costs.whole.len()).any(shares) {
+        return of_halves(request, progress);
+    }
+    // Half of the nodes for orders of halves, and half for orders in which nothing is split.
+    let part = Request { nodes: Some(nodes(request).div_ceil(2)), ..request.clone() };
+    let split = of_halves(&part, progress)?;
+    let none = vec![0; costs.weight.len()];
+    let wholes = Costs::halves(costs.forward.clone(), costs.whole.clone(), none).with_p2p(costs.p2p);
+    let whole = of_halves(&Request { costs: &wholes, ..part }, progress)?;
+    let nodes = split.nodes + whole.nodes;
+    let schedule = unsplit(&whole.schedule);
+    let makespan = replay(&schedule, costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?.makespan;
+    Ok(match makespan < split.makespan {
+        true => Found { schedule, makespan, published: None, bound: split.bound, nodes },
+        false => Found { nodes, ..split },
+    })
+}
+
+/// The same order with whole backwards, each where the half for the input is.
+fn unsplit(schedule: &Schedule) -> Schedule {
+    let whole = |work: Work| match work.op {
+        Op::I => Some(Item::One(Work { op: Op::B, ..work })),
+        Op::W => None,
+        Op::F | Op::B => Some(Item::One(work)),
+    };
+    let order = |order: &Vec<Item>| order.iter().flat_map(Item::works).filter_map(whole).collect();
+    Schedule::new(schedule.layout(), schedule.orders().iter().map(order).collect())
+}
+
+/// A search among orders of halves.
+fn of_halves(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Found, ScheduleError> {
     let Request { size, costs, cap, .. } = *request;
     let within = |schedule: &Schedule| cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap));
     let published: Vec<_> = published(size, costs).into_iter().filter(|(_, s, _)| within(s)).collect();
