@@ -12,7 +12,7 @@
 
 use crate::memory::Price;
 use crate::pipeline::{CompileOptions, compile_training};
-use crate::schedule::{crossing, ends, orders, published};
+use crate::schedule::{crossing, ends, one_by_one, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::OutputRole;
@@ -87,10 +87,10 @@ pub fn settle(
     };
     let choice = match &strategy.schedule {
         Order::Search => seeker.search(progress),
-        Order::Published(kind) => seeker.fitted(Some(*kind), published(*kind, seeker.size)?),
+        Order::Published(kind) => seeker.fitted(Some(*kind), one_by_one(&published(*kind, seeker.size)?)),
         Order::Given(given) => {
             orders(&strategy, options.micro_batches)?;
-            seeker.fitted(None, (*given.schedule).clone())
+            seeker.fitted(None, one_by_one(&given.schedule))
         }
     };
     let choice = choice.map_err(refused)?;
@@ -268,9 +268,10 @@ impl Seeker<'_> {
                 Request { size: self.size, costs: &costs, cap: self.strategy.cap, placements: &[placement], nodes };
             let found = search(&request, progress)?;
             replayed += found.nodes;
+            // A published schedule with pairs is one of the alternatives, without them.
             let refined = self.refined(Choice {
                 kind: None,
-                schedule: found.schedule,
+                schedule: one_by_one(&found.schedule),
                 makespan: found.makespan,
                 costs,
                 ends,
@@ -316,7 +317,10 @@ impl Seeker<'_> {
     fn published(&self, placement: Placement, costs: &Costs) -> Vec<(Kind, Schedule, Ticks)> {
         let lies_so = |s: &Schedule| s.layout().placement == placement || self.size.chunks == 1;
         let within = |s: &Schedule| self.strategy.cap.is_none_or(|cap| s.peaks().iter().all(|peak| *peak <= cap));
-        let generated = trained().into_iter().filter_map(|kind| Some((kind, published(kind, self.size).ok()?)));
+        let generated = trained().into_iter().filter_map(|kind| {
+            // What pairs hide is not priced: each counts as the sum of its works.
+            Some((kind, one_by_one(&published(kind, self.size).ok()?)))
+        });
         generated
             .filter(|(_, schedule)| lies_so(schedule) && within(schedule))
             .filter_map(|(kind, schedule)| {
@@ -330,12 +334,11 @@ impl Seeker<'_> {
     fn found(&self, choice: &Choice) -> Found {
         let seconds = |ticks: Ticks| ticks as f64 * TICK;
         let layout = choice.schedule.layout();
-        let paired = if choice.schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
         let best = self.published(layout.placement, &choice.costs).into_iter().min_by_key(|(.., makespan)| *makespan);
         Found {
             kind: choice.kind,
             seconds: seconds(choice.makespan),
-            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, paired)),
+            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, Pairs::None)),
             published: best.map(|(kind, _, makespan)| (kind, seconds(makespan))),
             peak: choice.schedule.peaks().into_iter().max().unwrap_or(0),
             nodes: choice.replayed,

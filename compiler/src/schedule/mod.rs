@@ -27,7 +27,7 @@ mod units;
 
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Span, Usage};
-pub use stages::{Stage, Turn, Work, crossing, ends, orders, published, stages};
+pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages};
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};

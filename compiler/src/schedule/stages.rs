@@ -309,6 +309,12 @@ pub fn published(kind: Kind, size: Size) -> Result<Schedule, StrategyError> {
     }
 }
 
+/// A schedule with the works of a pair one after the other.
+pub fn one_by_one(schedule: &Schedule) -> Schedule {
+    let orders = schedule.orders().iter().map(|order| order.iter().flat_map(Item::works).map(Item::One).collect());
+    Schedule::new(schedule.layout(), orders.collect())
+}
+
 /// The same work with all that goes forward first.
 fn forwards_first(schedule: Schedule) -> Schedule {
     let is_backward = |item: &Item| item.works().any(|work| work.op != Op::F);
