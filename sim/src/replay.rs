@@ -348,7 +348,8 @@ impl<'a> Walk<'a> {
         self.spans.host_late(done, end);
         if stream == MAIN {
             self.spans.work(begin, done);
-            self.add_busy(world, op, step, seconds, contended);
+            self.outcome.contention += contended;
+            self.outcome.busy.iter_mut().zip(&step.by_kind).for_each(|(busy, seconds)| *busy += seconds);
         } else if stream == VECTOR {
             self.spans.vector(begin, done);
         } else {
@@ -386,22 +387,6 @@ impl<'a> Walk<'a> {
         let other = self.worked[1 - step.stream];
         self.worked[step.stream] = span;
         world.slowdown * (overlap(span, self.flight) + overlap(span, other))
-    }
-
-    /// Work on the main stream, by kind. A program that is one step has the parts of the program.
-    fn add_busy(&mut self, world: &World, op: Op, step: &Step, seconds: f64, contended: f64) {
-        let timed = &world.programs[op.program as usize];
-        self.outcome.contention += contended;
-        let main: f64 = timed.steps.iter().filter(|s| s.stream == MAIN).map(|s| s.seconds).sum();
-        let all: f64 = timed.by_kind.iter().sum();
-        if main <= 0.0 || (main - all).abs() > 1e-9 * all {
-            self.outcome.busy[step.kind.number()] += seconds;
-            return;
-        }
-        let share = seconds / all;
-        for (kind, of_kind) in timed.by_kind.iter().enumerate() {
-            self.outcome.busy[kind] += of_kind * share;
-        }
     }
 
     /// A call beside the main ones.

@@ -21,6 +21,8 @@ pub struct Step {
     pub records: Option<u32>,
     /// What most of it is for.
     pub kind: Kind,
+    /// Seconds of each kind: together [`Step::seconds`].
+    pub by_kind: ByKind,
     /// What it does to other roles.
     pub action: Action,
     /// Does the host wait for its end?
@@ -72,6 +74,8 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             }
             action => action,
         };
+        let mut by_kind = ByKind::default();
+        by_kind[number] = seconds;
         let step = Step {
             instructions: 1,
             stream: match (order, program.streams[instruction.stream as usize]) {
@@ -83,6 +87,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             waits: if order == Order::InLine { vec![] } else { instruction.waits.clone() },
             records: instruction.records.filter(|_| order != Order::InLine),
             kind: priced.kind,
+            by_kind,
             action,
             host_waits: priced.host_waits,
         };
@@ -93,6 +98,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
                 }
                 last.instructions += 1;
                 last.seconds += step.seconds;
+                last.by_kind[number] += step.seconds;
                 last.launches += step.launches;
                 last.records = step.records;
                 last.host_waits = step.host_waits;

@@ -6,7 +6,7 @@ use crate::memory;
 use crate::model::replace_file;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
-use crate::page::{self, Page};
+use crate::page::{self, Page, Told};
 use crate::progress::Spinner;
 use crate::trace::simulated;
 use clap::ValueEnum;
@@ -110,20 +110,15 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     timeline.locate_peaks(&plan, &mut report);
     drop(spinner);
     let notes = notes(&plan, &cluster, &options);
-    files(&args, &Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline })?;
+    files(
+        &args,
+        &Page { plan: &plan, cluster: &cluster, strategy, report: &report, notes: &notes, timeline: &timeline },
+    )?;
     if args.json {
-        return print_json(&Output { report: &report, notes });
+        return print_json(&Told { report: &report, notes: &notes });
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
     print(&format!("{}{notes}", table(&plan.model, &cluster, &report, worst_case)))
-}
-
-/// What `--json` prints.
-#[derive(serde::Serialize)]
-struct Output<'a> {
-    #[serde(flatten)]
-    report: &'a Report,
-    notes: Vec<String>,
 }
 
 /// Files that are written are neither each other nor what is read.

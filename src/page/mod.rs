@@ -27,13 +27,15 @@ pub struct Page<'a> {
     pub strategy: String,
     /// The sums.
     pub report: &'a Report,
+    /// What a reader of the numbers should know.
+    pub notes: &'a [String],
     /// What happens when.
     pub timeline: &'a Timeline,
 }
 
 /// The page.
 pub fn html(page: &Page) -> String {
-    let Page { plan, cluster, report, timeline, .. } = page;
+    let Page { plan, cluster, report, notes, timeline, .. } = page;
     let title = format!("{} on {} × {}", plan.model, report.devices, cluster.device.name);
     let sections = [
         section("Pipeline", pipeline::INTRODUCTION, &pipeline::chart(timeline)),
@@ -45,16 +47,17 @@ pub fn html(page: &Page) -> String {
     ];
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{title}</h1>\n<p>{}</p>\n</header>\n{}{}\
+         <title>{title}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n<header>\n<h1>{title}</h1>\n<p>{}</p>\n{}</header>\n{}{}\
          <footer><p>Written by forebay {}. Times are predictions for {}, of one rank for each stage; the numbers are those of <code>--json</code>.</p></footer>\n\
          </main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script type=\"application/json\" id=\"report\">{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
         include_str!("page.css"),
         escaped(&subtitle(page)),
+        notes.iter().map(|note| format!("<p>Note: {}</p>\n", escaped(note))).collect::<String>(),
         cards(page),
         sections.concat(),
         env!("CARGO_PKG_VERSION"),
         escaped(&cluster.name),
-        script(&json(report)),
+        script(&json(&Told { report, notes })),
         include_str!("page.js"),
         title = escaped(&title),
     )
@@ -75,6 +78,16 @@ fn subtitle(page: &Page) -> String {
 
 fn section(heading: &str, introduction: &str, body: &str) -> String {
     format!("<section>\n<h2>{heading}</h2>\n<p>{introduction}</p>\n{body}</section>\n")
+}
+
+/// What `--json` prints, and what stands in the page.
+#[derive(serde::Serialize)]
+pub struct Told<'a> {
+    /// The numbers.
+    #[serde(flatten)]
+    pub report: &'a Report,
+    /// What a reader of them should know.
+    pub notes: &'a [String],
 }
 
 /// The numbers that people look at first. `data-key` says which of the report's they are, `data-value` what exactly.

@@ -35,7 +35,14 @@ fn a_step_has_a_time_and_a_memory() {
     let kinds: Vec<(String, f64)> = serde_json::from_value(report["by_kind"].clone()).expect("kinds");
     let of_kind = |kind: &str| kinds.iter().find(|k| k.0 == kind).expect("a kind").1;
     for (kind, name) in [("products", "matrix products"), ("vector", "norms, activations, sorting")] {
-        assert!((of_kind(kind) / named("time_s", name, "seconds").unwrap() - 1.0).abs() < 1e-9, "{name}");
+        let shown = named("time_s", name, "seconds").unwrap();
+        // What the vector unit does beside the cube takes no time of a step.
+        let all = if kind == "vector" {
+            shown <= of_kind(kind) * (1.0 + 1e-9)
+        } else {
+            (of_kind(kind) / shown - 1.0).abs() < 1e-9
+        };
+        assert!(all, "{name}");
         assert!(named("costs", name, "seconds").is_none_or(|s| (s / of_kind(kind) - 1.0).abs() < 1e-9), "{name}");
     }
     for kind in ["ep", "tp", "cp", "pp", "dp"] {

@@ -11,6 +11,8 @@ pub const BACKWARD: f64 = 5.0;
 
 pub fn step(seconds: f64, action: Action) -> Step {
     let kind = if action == Action::Work { Kind::Products } else { Kind::Pp };
+    let mut by_kind = [0.0; Kind::COUNT];
+    by_kind[kind.number()] = seconds;
     Step {
         instructions: 1,
         stream: 0,
@@ -19,6 +21,7 @@ pub fn step(seconds: f64, action: Action) -> Step {
         waits: vec![],
         records: None,
         kind,
+        by_kind,
         action,
         host_waits: false,
     }
