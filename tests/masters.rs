@@ -40,8 +40,8 @@ fn halves_train_as_two_copies_do() {
         let example = Example::named(name);
         let (whole, split) = (of(&example, text), of(&example, &format!("{text},master_weights=split")));
         for (whole, split) in whole.roles.iter().zip(&split.roles) {
-            let params = split.tensors.iter().filter(|t| t.kind == TensorKind::Param);
-            assert!(params.into_iter().all(|t| t.form == Form::LowerHalf), "{name} {text}");
+            let mut params = split.tensors.iter().filter(|t| t.kind == TensorKind::Param);
+            assert!(params.all(|t| t.form == Form::LowerHalf), "{name} {text}");
             // (Padding is halved as well.)
             let (saved, params) = (whole.persistent_bytes - split.persistent_bytes, elements(split, TensorKind::Param));
             assert!(

@@ -34,7 +34,7 @@ pub(crate) fn lower(x: u32) -> i32 {
 #[inline(always)]
 pub(crate) fn mark(carrier: f32, x: f32) -> u32 {
     let changed = (round_to_bf16(x).to_bits() ^ x.to_bits()) >> 16 != 0;
-    (carrier.to_bits() & !SIGN) | u32::from(changed) << 31
+    (carrier.to_bits() & !SIGN) | (u32::from(changed) << 31)
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn what_one_copy_stands_for() {
         for (copy, count) in [(0x3f80u32, 65_537), (0x3f81, 65_535)] {
-            let near = (copy - 1 << 16)..=(copy + 1 << 16);
+            let near = ((copy - 1) << 16)..=((copy + 1) << 16);
             let same = near.filter(|bits| round_to_bf16(f32::from_bits(*bits)).to_bits() == copy << 16);
             let mut halves: Vec<(i32, u32)> = same.map(|bits| (lower(bits), mark(0.0, f32::from_bits(bits)))).collect();
             assert_eq!(halves.len(), count);

@@ -107,6 +107,7 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::TensorKind, "other sizes", |p| p.roles[0].tensors[1].dims = vec![1]),
     (Rule::TensorKind, "integer gradient", |p| p.roles[0].tensors[1].dtype = DType::I32),
     (Rule::TensorKind, "copy that is none", |p| p.roles[0].tensors[1].init = Init::FromParam),
+    (Rule::TensorKind, "half without the rest", |p| p.roles[0].tensors[0].form = Form::LowerHalf),
     (Rule::TensorInit, "deviation", |p| p.roles[0].tensors[0].init = Init::Normal(-1.0)),
     (Rule::TensorInit, "range", |p| p.roles[0].tensors[0].init = Init::Uniform(1.0, 0.0)),
     (Rule::BufferPlace, "no such slot", |p| forward(p).buffers[0].slot = 99),
