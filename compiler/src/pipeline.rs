@@ -168,33 +168,61 @@ pub fn compile_training(
     options: &CompileOptions,
     micros: &[u32],
 ) -> Result<Vec<plan::Plan>, StrategyError> {
+    let train = shard_model(model, &options.strategy)?;
+    let mut plans = compile_in_line(model, &train, options, micros)?;
+    plans.iter_mut().for_each(|plan| overlap::spread(plan, &train.mesh));
+    Ok(plans)
+}
+
+/// The same of a model that was sharded already, by the strategy of the options, with all instructions on one stream: for systems that run them one after another.
+///
+/// # Errors
+/// As [`compile_training`].
+pub fn compile_in_line(
+    model: &CheckedModel,
+    train: &ShardedModel,
+    options: &CompileOptions,
+    micros: &[u32],
+) -> Result<Vec<plan::Plan>, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    let train = shard_model(model, strategy)?;
     let stages = stages(model, strategy)?;
     let mut scheduler = Scheduler::new(types, &options.rewrite);
-    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let segments = Segments::new(train, &options.rewrite, &strategy.recompute)?;
     let mut of_micros = vec![];
     for &micro in micros {
         let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
         let mut roles = vec![];
         for (stage, order) in stages.iter().zip(&orders) {
-            let layout = Layout::new(&train, stage, optimizer, strategy.zero, types);
-            let (phase, _) = scheduler.train((&train, &segments), stage, &layout, (order, micro), optimizer);
-            roles.push(role(&train, stage, layout, vec![phase]));
+            let layout = Layout::new(train, stage, optimizer, strategy.zero, types);
+            let (phase, _) = scheduler.train((train, &segments), stage, &layout, (order, micro), optimizer);
+            roles.push(role(train, stage, layout, vec![phase]));
         }
         of_micros.push((micro, roles));
     }
     let programs = scheduler.into_programs();
     let plans = of_micros.into_iter().map(|(micro, roles)| {
         let options = CompileOptions { micro_batches: micro, ..options.clone() };
-        assemble(model, &options, &train, programs.clone(), roles)
+        in_line(model, &options, train, programs.clone(), roles)
     });
     Ok(plans.collect())
 }
 
 /// A plan of programs and roles, spread over streams.
 fn assemble(
+    model: &CheckedModel,
+    options: &CompileOptions,
+    train: &ShardedModel,
+    programs: Vec<plan::Program>,
+    roles: Vec<plan::Role>,
+) -> plan::Plan {
+    let mut plan = in_line(model, options, train, programs, roles);
+    overlap::spread(&mut plan, &train.mesh);
+    plan
+}
+
+/// The same on one stream.
+fn in_line(
     model: &CheckedModel,
     options: &CompileOptions,
     train: &ShardedModel,
@@ -211,7 +239,6 @@ fn assemble(
         roles,
     };
     drop_unused(&mut plan);
-    overlap::spread(&mut plan, &train.mesh);
     plan
 }
 

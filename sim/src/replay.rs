@@ -96,6 +96,8 @@ struct Walk<'a> {
     since: [f64; StreamKind::COUNT],
     /// How long the last message was on its way.
     transfer: f64,
+    /// What each stream did last.
+    earlier: [Kind; StreamKind::COUNT],
     events: Vec<Recorded>,
     past: FxHashMap<(u32, u32), Recorded>,
     /// The last step on another stream, for contention.
@@ -111,6 +113,10 @@ struct Recorded {
     at: f64,
     kind: Kind,
     moving: f64,
+    /// How long it ran, how late the host had started it, and what its stream did before.
+    ran: f64,
+    late: f64,
+    earlier: Kind,
 }
 
 /// Replays a step. `waits` are, for each role and call of the plan, events of earlier calls.
@@ -194,6 +200,7 @@ impl<'a> Walk<'a> {
             met: 0,
             since: [f64::NEG_INFINITY; StreamKind::COUNT],
             transfer: 0.0,
+            earlier: [Kind::Vector; StreamKind::COUNT],
             events: vec![],
             past: FxHashMap::default(),
             beside: [(0.0, 0.0); 2],
@@ -390,7 +397,7 @@ impl<'a> Walk<'a> {
             self.idle(Why::Host, done, end);
             let lost = late + (end - done);
             self.outcome.host += lost;
-            self.add_busy(world, op, step, seconds, contended);
+            self.add_busy(step, contended);
         } else {
             self.beside[usize::from(communicates)] = (begin, end);
         }
@@ -401,44 +408,50 @@ impl<'a> Walk<'a> {
         if let Some(event) = step.records {
             let event = event as usize;
             if self.events.len() <= event {
-                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, moving: 0.0 });
+                let never = Recorded { at: 0.0, kind: step.kind, moving: 0.0, ran: 0.0, late: 0.0, earlier: step.kind };
+                self.events.resize(event + 1, never);
             }
             // Who waits for a message waits for the link only while it is on its way: before, the other stage had not come so far.
             let moving = match step.action {
                 Action::Receive { .. } => (end - self.since[stream]).min(self.transfer + seconds),
                 _ => end - self.since[stream],
             };
-            self.events[event] = Recorded { at: end, kind: step.kind, moving };
+            let (ran, earlier) = (end - begin, self.earlier[stream]);
+            self.events[event] = Recorded { at: end, kind: step.kind, moving, ran, late, earlier };
         }
+        self.earlier[stream] = step.kind;
         done
     }
 
-    fn wait(&mut self, stream: usize, Recorded { at, kind, moving }: Recorded) {
-        if stream == MAIN {
-            let gap = at - self.streams[MAIN];
-            self.outcome.bubble += (gap - moving).max(0.0);
-            self.idle(Why::Stage, self.streams[MAIN], at - moving);
-            self.streams[MAIN] = self.streams[MAIN].max(at - moving);
-            self.wait_main(at, kind);
-        } else if at > self.streams[stream] {
-            self.since[stream] = self.since[stream].max(at - moving);
-            self.streams[stream] = at;
-        }
-    }
-
-    /// Work on the main stream, by kind. A program that is one step has the parts of the program.
-    fn add_busy(&mut self, world: &World, op: Op, step: &Step, seconds: f64, contended: f64) {
-        let timed = &world.programs[op.program as usize];
-        self.outcome.contention += contended;
-        let main: f64 = timed.steps.iter().filter(|s| s.stream == MAIN).map(|s| s.seconds).sum();
-        let all: f64 = timed.by_kind.iter().sum();
-        if main <= 0.0 || (main - all).abs() > 1e-9 * all {
-            self.outcome.busy[step.kind.number()] += seconds;
+    fn wait(&mut self, stream: usize, event: Recorded) {
+        let Recorded { at, moving, .. } = event;
+        if stream != MAIN {
+            if at > self.streams[stream] {
+                self.since[stream] = self.since[stream].max(at - moving);
+                self.streams[stream] = at;
+            }
             return;
         }
-        let share = seconds / all;
-        for (kind, of_kind) in timed.by_kind.iter().enumerate() {
-            self.outcome.busy[kind] += of_kind * share;
+        // What one waits for is, from the end on: the work itself, the host that started it late, what its stream did before, another stage.
+        let gap = at - self.streams[MAIN];
+        self.outcome.bubble += (gap - moving).max(0.0);
+        self.idle(Why::Stage, self.streams[MAIN], at - moving);
+        self.streams[MAIN] = self.streams[MAIN].max(at - moving);
+        self.wait_main(at - event.ran - event.late, event.earlier);
+        let host = at - event.ran - self.streams[MAIN];
+        if host > 0.0 {
+            self.outcome.host += host;
+            self.idle(Why::Host, self.streams[MAIN], at - event.ran);
+            self.streams[MAIN] = at - event.ran;
+        }
+        self.wait_main(at, event.kind);
+    }
+
+    /// Work on the main stream, by kind.
+    fn add_busy(&mut self, step: &Step, contended: f64) {
+        self.outcome.contention += contended;
+        for (busy, seconds) in self.outcome.busy.iter_mut().zip(&step.by_kind) {
+            *busy += seconds;
         }
     }
 

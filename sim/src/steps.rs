@@ -21,6 +21,8 @@ pub struct Step {
     pub records: Option<u32>,
     /// What most of it is for.
     pub kind: Kind,
+    /// Its seconds of each kind.
+    pub by_kind: ByKind,
     /// What it does to other roles.
     pub action: Action,
     /// Does the host wait for its end?
@@ -78,6 +80,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             waits: if order == Order::InLine { vec![] } else { instruction.waits.clone() },
             records: instruction.records.filter(|_| order == Order::Streams),
             kind: priced.kind,
+            by_kind: std::array::from_fn(|k| if k == number { seconds } else { 0.0 }),
             action,
             host_waits: priced.host_waits,
         };
@@ -88,6 +91,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
                 }
                 last.instructions += 1;
                 last.seconds += step.seconds;
+                last.by_kind[number] += seconds;
                 last.launches += step.launches;
                 last.records = step.records;
                 last.host_waits = step.host_waits;

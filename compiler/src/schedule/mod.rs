@@ -23,6 +23,7 @@ mod tensors;
 mod timeline;
 mod units;
 
+pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Span, Usage};
 pub use stages::{Stage, Work, orders, stages};

@@ -11,7 +11,10 @@ pub const BACKWARD: f64 = 5.0;
 
 pub fn step(seconds: f64, action: Action) -> Step {
     let kind = if action == Action::Work { Kind::Products } else { Kind::Pp };
+    let mut by_kind = [0.0; Kind::COUNT];
+    by_kind[kind.number()] = seconds;
     Step {
+        by_kind,
         instructions: 1,
         stream: 0,
         seconds,
