@@ -84,6 +84,14 @@ impl Price for Linked {
         self.price.seconds(graph, value)
     }
 
+    fn message(&self, apart: u64, bytes: f64) -> f64 {
+        self.price.message(apart, bytes)
+    }
+
+    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
+        self.price.programs(plan)
+    }
+
     fn copy_seconds(&self, bytes: f64) -> Option<f64> {
         Some(bytes / self.rate)
     }

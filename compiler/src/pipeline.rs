@@ -172,34 +172,63 @@ pub fn compile_training(
     options: &CompileOptions,
     micros: &[u32],
 ) -> Result<Vec<plan::Plan>, StrategyError> {
+    let train = in_pieces(shard_model(model, &options.strategy)?, &options.strategy)?;
+    let mut plans = compile_in_line(model, &train, options, micros)?;
+    let lanes = lanes(&train, &options.strategy);
+    plans.iter_mut().for_each(|plan| overlap::spread(plan, &lanes));
+    Ok(plans)
+}
+
+/// The same of a model that was sharded already, by the strategy of the options, with all instructions on one stream: for systems that run them one after another.
+///
+/// # Errors
+/// As [`compile_training`].
+pub fn compile_in_line(
+    model: &CheckedModel,
+    train: &ShardedModel,
+    options: &CompileOptions,
+    micros: &[u32],
+) -> Result<Vec<plan::Plan>, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
     strategy.check_master_weights(options.compute)?;
-    let train = in_pieces(shard_model(model, strategy)?, strategy)?;
     let stages = stages(model, strategy)?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
-    let segments = Segments::new(&train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
+    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(train, strategy), strategy.overlap.clone());
+    let segments = Segments::new(train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
         let orders = orders(strategy, micro)?;
         let mut roles = vec![];
         for (stage, order) in stages.iter().zip(&orders) {
-            let layout = Layout::new(&train, stage, optimizer, strategy, types);
-            let (phase, _) = scheduler.train((&train, &segments), stage, &layout, (order, micro), optimizer);
-            roles.push(role(&train, stage, layout, vec![phase]));
+            let layout = Layout::new(train, stage, optimizer, strategy, types);
+            let (phase, _) = scheduler.train((train, &segments), stage, &layout, (order, micro), optimizer);
+            roles.push(role(train, stage, layout, vec![phase]));
         }
         of_micros.push((micro, roles));
     }
     let programs = scheduler.into_programs();
     let plans = of_micros.into_iter().map(|(micro, roles)| {
         let options = CompileOptions { micro_batches: micro, ..options.clone() };
-        assemble(model, &options, &train, programs.clone(), roles)
+        in_line(model, &options, train, programs.clone(), roles)
     });
     Ok(plans.collect())
 }
 
 /// A plan of programs and roles, spread over streams.
 fn assemble(
+    model: &CheckedModel,
+    options: &CompileOptions,
+    train: &ShardedModel,
+    programs: Vec<plan::Program>,
+    roles: Vec<plan::Role>,
+) -> plan::Plan {
+    let mut plan = in_line(model, options, train, programs, roles);
+    overlap::spread(&mut plan, &lanes(train, &options.strategy));
+    plan
+}
+
+/// The same on one stream.
+fn in_line(
     model: &CheckedModel,
     options: &CompileOptions,
     train: &ShardedModel,
@@ -219,7 +248,6 @@ fn assemble(
     for role in &mut plan.roles {
         role.host_bytes = host_bytes(&plan.programs, role);
     }
-    overlap::spread(&mut plan, &lanes(train, &options.strategy));
     plan
 }
 

@@ -21,12 +21,18 @@ pub struct Use {
     pub bytes: u64,
     /// Those that the call alone uses.
     pub scratch: u64,
+    /// Bytes that are held after the call for later ones, those that outlive the step left out.
+    pub after: u64,
 }
 
 /// Bytes in use during each call of a phase; O(calls × slots × log values).
 pub fn live(plan: &Plan, role: &Role, phase: &Phase) -> Vec<Use> {
     let mut scratch = vec![0; phase.calls.len()];
-    let mut lives = Lives { values: BTreeMap::new(), change: vec![0; phase.calls.len() + 1] };
+    let mut lives = Lives {
+        values: BTreeMap::new(),
+        change: vec![0; phase.calls.len() + 1],
+        after: vec![0; phase.calls.len() + 1],
+    };
     for (number, call) in phase.calls.iter().enumerate() {
         let Some(program) = plan.programs.get(call.program as usize) else { continue };
         // What a call reads must be there before what it writes takes its place.
@@ -46,13 +52,14 @@ pub fn live(plan: &Plan, role: &Role, phase: &Phase) -> Vec<Use> {
             }
         }
     }
-    let changes = lives.finish();
-    let mut now = role.persistent_bytes as i64;
-    let during = |(change, scratch): (&i64, u64)| {
+    let (changes, afters) = lives.finish();
+    let (mut now, mut held) = (role.persistent_bytes as i64, 0i64);
+    let during = |((change, after), scratch): ((&i64, &i64), u64)| {
         now += change;
-        Use { bytes: now.max(0) as u64, scratch }
+        held += after;
+        Use { bytes: now.max(0) as u64, scratch, after: held.max(0) as u64 }
     };
-    changes.iter().zip(scratch).map(during).collect()
+    changes.iter().zip(&afters).zip(scratch).map(during).collect()
 }
 
 struct Lives {
@@ -60,12 +67,16 @@ struct Lives {
     values: BTreeMap<u64, Value>,
     /// Bytes more than in the call before.
     change: Vec<i64>,
+    /// Bytes more that are held after a call than after the one before.
+    after: Vec<i64>,
 }
 
 impl Lives {
     fn count(&mut self, bytes: u64, first: usize, last: usize) {
         self.change[first] += bytes as i64;
         self.change[last + 1] -= bytes as i64;
+        self.after[first] += bytes as i64;
+        self.after[last] -= bytes as i64;
     }
 
     /// Offsets of values that share memory with a range.
@@ -96,10 +107,10 @@ impl Lives {
         self.values.insert(offset, Value { bytes, first: call, last: call });
     }
 
-    fn finish(mut self) -> Vec<i64> {
+    fn finish(mut self) -> (Vec<i64>, Vec<i64>) {
         for Value { bytes, first, last } in std::mem::take(&mut self.values).into_values() {
             self.count(bytes, first, last);
         }
-        self.change
+        (self.change, self.after)
     }
 }

@@ -9,7 +9,7 @@ use forebay_sim::framework::{find, known as frameworks};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
-use forebay_sim::validate::{predict, runs};
+use forebay_sim::validate::{Compared, predict, runs};
 
 const MODEL: &str = include_str!("../../examples/models/tiny-moe.moe");
 
@@ -99,13 +99,13 @@ fn published_runs_are_predicted() {
     let text = include_str!("published.csv");
     let runs::Runs { runs, bad, unknown } = runs::read(text).expect("a table");
     assert_eq!((bad, unknown), (vec![], vec![]));
-    let (rows, skipped) = predict(&runs, &known::clusters(), 1);
+    let Compared { rows, skipped, .. } = predict(&runs, &known::clusters(), 1);
     assert_eq!(skipped, []);
     for row in &rows {
         assert!(row.error.abs() < 0.10, "{}: {:.4} s, predicted {:.4} s", row.id, row.measured_s, row.predicted_s);
     }
-    let (two, _) = predict(&runs, &known::clusters(), 2);
-    assert_eq!(rows, two, "threads do not change predictions");
+    let two = predict(&runs, &known::clusters(), 2);
+    assert_eq!(rows, two.rows, "threads do not change predictions");
 }
 
 /// What waits for another stage is a bubble, whatever it is that comes late.

@@ -9,7 +9,7 @@ use forebay_sim::validate::anchor::{self, Anchor};
 use forebay_sim::validate::fit::{self, Fit};
 use forebay_sim::validate::runs::Runs;
 use forebay_sim::validate::summary::{Errors, Summary};
-use forebay_sim::validate::{Row, Skipped, predict, prepare, price, runs};
+use forebay_sim::validate::{Compared, Row, Skipped, predict, prepare, price, runs};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,8 @@ Examples:
 
 Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device) are needed; id, system, source, model,
 dense_layers, ffn_hidden, moe_ffn_hidden, experts, topk, shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision,
-recompute, notes_config, extra, peak_mem_gb and grade are used where they are there. Fields are separated by commas. A blank is unknown.")]
+recompute, notes_config, extra, peak_mem_gb and grade are used where they are there. Fields are separated by commas. A blank is unknown;
+OOM in a column of what was measured says that a run did not fit into memory.")]
 pub struct Args {
     /// The table of runs
     #[arg(value_name = "RUNS.csv")]
@@ -89,22 +90,23 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     }
     let threads = args.threads.into();
     let (mut fit, mut anchor) = (None, None);
-    let (rows, mut skipped) = if args.fit {
-        let (rows, skipped, result) = fitted(&args, &runs, &clusters, threads)?;
+    let mut compared = if args.fit {
+        let (compared, result) = fitted(&args, &runs, &clusters, threads)?;
         fit = Some(result);
-        (rows, skipped)
+        compared
     } else if let Some(id) = &args.anchor {
-        let (rows, skipped, result) = anchored(id, &runs, &clusters, threads)?;
+        let (compared, result) = anchored(id, &runs, &clusters, threads)?;
         anchor = Some(result);
-        (rows, skipped)
+        compared
     } else {
         predict(&runs, &clusters, threads)
     };
-    skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
-    if let (true, Some(first)) = (rows.is_empty(), skipped.first()) {
+    compared.skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
+    let nothing = compared.rows.is_empty() && compared.out_of_memory.is_empty();
+    if let (true, Some(first)) = (nothing, compared.skipped.first()) {
         return Err(Failure::Input(format!("`{name}` has no run that can be predicted; {}: {}", first.id, first.why)));
     }
-    let summary = Summary::new(rows, skipped);
+    let summary = Summary::new(compared);
     if args.json {
         print_json(&Output { summary, fit, anchor, unknown_columns: unknown })
     } else {
@@ -127,21 +129,16 @@ struct Output {
 }
 
 /// Predicts all runs but one with what that one says of its device.
-fn anchored(
-    id: &str,
-    runs: &[runs::Run],
-    clusters: &[Cluster],
-    threads: usize,
-) -> Result<(Vec<Row>, Vec<Skipped>, Anchor), Failure> {
+fn anchored(id: &str, runs: &[runs::Run], clusters: &[Cluster], threads: usize) -> Result<(Compared, Anchor), Failure> {
     let frameworks = known();
-    let (mut cases, mut skipped) = prepare(runs, clusters, &frameworks, threads);
+    let (mut cases, skipped) = prepare(runs, clusters, &frameworks, threads);
     let (clusters, found) = anchor::anchor(&cases, id, clusters, &frameworks).map_err(|why| {
         Failure::Input(format!("{why}\n  = help: --anchor takes the `id` of a run of the table (and of the grade and name that are asked for)"))
     })?;
     cases.retain(|case| case.run.id != id);
-    let (rows, more) = price(&cases, &clusters, &frameworks, threads);
-    skipped.extend(more);
-    Ok((rows, skipped, found))
+    let mut compared = price(&cases, &clusters, &frameworks, threads);
+    compared.skipped.extend(skipped);
+    Ok((compared, found))
 }
 
 fn anchor_line(anchor: &Anchor) -> String {
@@ -153,14 +150,9 @@ fn anchor_line(anchor: &Anchor) -> String {
 }
 
 /// Fits, writes what was fitted where that is asked for, and predicts with it.
-fn fitted(
-    args: &Args,
-    runs: &[runs::Run],
-    clusters: &[Cluster],
-    threads: usize,
-) -> Result<(Vec<Row>, Vec<Skipped>, Fit), Failure> {
+fn fitted(args: &Args, runs: &[runs::Run], clusters: &[Cluster], threads: usize) -> Result<(Compared, Fit), Failure> {
     let frameworks = known();
-    let (cases, mut skipped) = prepare(runs, clusters, &frameworks, threads);
+    let (cases, skipped) = prepare(runs, clusters, &frameworks, threads);
     let (clusters, frameworks, result) = fit::fit(&cases, clusters, &frameworks, args.rounds.into(), threads);
     if let Some(folder) = &args.output {
         let files = cluster::files(args.cluster_dir.as_deref())?;
@@ -168,9 +160,9 @@ fn fitted(
             write(&folder.join(name), &fit::rewritten(text, cluster))?;
         }
     }
-    let (rows, more) = price(&cases, &clusters, &frameworks, threads);
-    skipped.extend(more);
-    Ok((rows, skipped, result))
+    let mut compared = price(&cases, &clusters, &frameworks, threads);
+    compared.skipped.extend(skipped);
+    Ok((compared, result))
 }
 
 /// Writes a file beside its place first, so that there is never half of it.
@@ -194,7 +186,15 @@ fn changes(fit: &Fit) -> String {
     for (system, (all, others)) in &fit.left_out {
         left_out.row(vec![system.clone(), percent(*all), percent(*others)]);
     }
-    let medians = format!("median error {} before the fit, {} after\n", percent(fit.before), percent(fit.after));
+    let mut medians = format!("median error {} before the fit, {} after\n", percent(fit.before), percent(fit.after));
+    if let Some((all, others)) = fit.left_out_medians() {
+        medians += &format!(
+            "leaving one system of a device out: median of its systems' medians {}, {} with them ({:.2} times)\n",
+            percent(others),
+            percent(all),
+            others / all.max(f64::MIN_POSITIVE)
+        );
+    }
     format!("\n{}\n{}\n{medians}", numbers.render(), left_out.render())
 }
 
@@ -242,6 +242,16 @@ fn table(summary: &Summary, worst: usize) -> String {
         percent(summary.p90_abs_error),
         summary.skipped.len()
     );
+    if let Some(fits) = &summary.fits {
+        let share = |(all, right): (usize, usize)| format!("{right} of {all}");
+        out += &format!(
+            "  memory: {} that ran are predicted to fit, {} that ran out of it are predicted not to; balanced accuracy {}{}\n",
+            share(fits.ran),
+            share(fits.out_of_memory),
+            percent(fits.balanced_accuracy),
+            fits.near.map_or(String::new(), |near| format!(", {} near the limit", percent(near)))
+        );
+    }
     let mut assumed: BTreeMap<&str, usize> = BTreeMap::new();
     summary.rows.iter().flat_map(|r| &r.assumed).for_each(|a| *assumed.entry(a).or_default() += 1);
     if !assumed.is_empty() {

@@ -25,6 +25,7 @@ mod tensors;
 mod timeline;
 mod units;
 
+pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Span, Usage};
 pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages};

@@ -40,11 +40,12 @@ pub fn anchor(
         .iter()
         .find(|c| c.run.id == id)
         .ok_or_else(|| format!("no run that can be predicted is called `{id}`"))?;
+    let measured_s = case.measured_s.ok_or_else(|| format!("`{id}` ran out of memory: it has no time"))?;
     let mut clusters = clusters.to_vec();
     let given = clusters[case.cluster].clone();
     let mut error = |factor: f64| {
         clusters[case.cluster] = scaled(&given, factor);
-        case.price(&clusters, frameworks).map(|report| report.step_time_s / case.measured_s - 1.0)
+        case.price(&clusters, frameworks).map(|report| report.step_time_s / measured_s - 1.0)
     };
     let (mut low, mut high) = (LEAST, MOST);
     for _ in 0..STEPS {
@@ -91,7 +92,7 @@ mod tests {
         wrong[at] = scaled(&clusters[at], 0.5);
         let off = |clusters: &[Cluster]| {
             let report = cases[1].price(clusters, &frameworks).expect("a report");
-            (report.step_time_s / cases[1].measured_s - 1.0).abs()
+            (report.step_time_s / cases[1].measured_s.expect("a time") - 1.0).abs()
         };
         let before = off(&wrong);
         let (repaired, found) = anchor(&cases, &cases[0].run.id, &wrong, &frameworks).expect("a factor");

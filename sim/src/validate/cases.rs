@@ -1,33 +1,46 @@
 //! Runs made ready for prediction: their plans are compiled once, and priced as often as somebody asks.
 
-use super::Row;
 use super::layout;
 use super::runs::Run;
 use super::shape::Shape;
+use super::{Comparison, OutOfMemory, Row};
 use crate::framework::{Framework, position};
+use crate::lower::Recompute;
 use crate::report::{Options, Report, simulate};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
-use forebay_compiler::pipeline::{CompileOptions, compile_training};
-use forebay_compiler::shard::Strategy;
+use forebay_compiler::pipeline::{CompileOptions, compile_in_line, compile_training};
+use forebay_compiler::shard::{Strategy, shard_model};
 use forebay_cost::Cluster;
 use forebay_ir::DType;
 use forebay_plan::Plan;
+use std::sync::Arc;
 
 /// A run with its plans.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The run.
     pub run: Run,
-    /// Seconds of a step.
-    pub measured_s: f64,
+    /// Seconds of a step; none where it ran out of memory.
+    pub measured_s: Option<f64>,
     /// Which of the clusters it ran on.
     pub cluster: usize,
     /// Which of the frameworks ran it; our own plan as it stands when none.
     pub framework: Option<usize>,
     shape: Shape,
+    /// What the row's blanks may be: one filling where it has none.
+    fillings: Vec<Filling>,
+}
+
+/// A run with its blanks filled.
+#[derive(Clone, Debug)]
+struct Filling {
+    /// What was taken: `vpp = 2`.
+    assumed: Vec<String>,
     strategy: Strategy,
-    plans: Plans,
+    recompute: Recompute,
+    /// Shared by those that differ only in what is computed again.
+    plans: Arc<Plans>,
 }
 
 /// A step as plans that are short enough to replay.
@@ -46,7 +59,10 @@ impl Case {
     /// # Errors
     /// What its row lacks, or what does not fit together: a sentence.
     pub fn new(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
-        let measured_s = run.step_time.ok_or("nothing is measured")?;
+        let measured_s = run.step_time.filter(|_| !run.out_of_memory);
+        if measured_s.is_none() && !run.out_of_memory {
+            return Err("nothing is measured".into());
+        }
         let cluster = clusters
             .iter()
             .position(|c| c.is_called(&run.device))
@@ -57,9 +73,8 @@ impl Case {
         layout::precision(run)?;
         layout::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp") * run.degree("cp"))?;
-        let strategy = layout::strategy(run, &shape, &profile)?;
-        let plans = plans(&shape, &strategy)?;
-        Ok(Case { run: run.clone(), measured_s, cluster, framework, shape, strategy, plans })
+        let fillings = fillings(run, &shape, &profile)?;
+        Ok(Case { run: run.clone(), measured_s, cluster, framework, shape, fillings })
     }
 
     /// The run's step on one of the clusters, by one of the frameworks: the same that it was made with, with other numbers perhaps.
@@ -67,63 +82,120 @@ impl Case {
     /// # Errors
     /// As [`simulate`].
     pub fn price(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Report, String> {
-        let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
-        let options = Options {
-            recompute: layout::recompute(&self.run)?,
-            precision: layout::precision(&self.run)?,
-            imbalance: layout::imbalance(&self.run),
-            fidelity: Fidelity::Calls,
-            without: false,
-            framework: layout::stated(&self.run, framework),
-        };
-        let cluster = layout::site(&self.run, &clusters[self.cluster])?;
-        self.plans.simulate(&self.strategy, &cluster, &options)
+        Ok(self.fastest_that_fits(clusters, frameworks)?.1)
     }
 
-    /// The run and its prediction.
+    /// The filling of blanks that is fastest of those that fit into memory, and its report; of several none of which fits, the one that needs least.
+    ///
+    /// # Errors
+    /// As [`simulate`].
+    fn fastest_that_fits(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<(&Filling, Report), String> {
+        let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
+        let framework = layout::stated(&self.run, framework);
+        let cluster = layout::site(&self.run, &clusters[self.cluster])?;
+        let capacity = cluster.device.memory_gb.0 * 1e9;
+        let mut best: Option<(&Filling, Report, f64)> = None;
+        for filling in &self.fillings {
+            let options = Options {
+                recompute: filling.recompute.clone(),
+                precision: layout::precision(&self.run)?,
+                imbalance: layout::imbalance(&self.run),
+                fidelity: Fidelity::Calls,
+                without: false,
+                framework: framework.clone(),
+            };
+            let report = filling.plans.simulate(&filling.strategy, &cluster, &options)?;
+            let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+            let better =
+                best.as_ref().is_none_or(|(_, other, of_other)| match (peak <= capacity, *of_other <= capacity) {
+                    (true, true) => report.step_time_s < other.step_time_s,
+                    (false, false) => peak < *of_other,
+                    (fits, _) => fits,
+                });
+            if better {
+                best = Some((filling, report, peak));
+            }
+        }
+        best.map(|(filling, report, _)| (filling, report)).ok_or_else(|| "its blanks cannot be filled".into())
+    }
+
+    /// The run against its prediction.
     ///
     /// # Errors
     /// As [`Case::price`].
-    pub fn row(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Row, String> {
+    pub fn compare(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Comparison, String> {
         let run = &self.run;
-        let report = self.price(clusters, frameworks)?;
+        let (filling, report) = self.fastest_that_fits(clusters, frameworks)?;
         let predicted_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / 1e9;
-        Ok(Row {
+        let device_mem_gb = clusters[self.cluster].device.memory_gb.0;
+        let Some(measured_s) = self.measured_s else {
+            let (id, system) = (run.id.clone(), run.system.clone());
+            return Ok(Comparison::OutOfMemory(OutOfMemory { id, system, predicted_mem_gb, device_mem_gb }));
+        };
+        Ok(Comparison::Row(Box::new(Row {
             id: run.id.clone(),
             system: run.system.clone(),
-            measured_s: self.measured_s,
+            measured_s,
             predicted_s: report.step_time_s,
-            error: report.step_time_s / self.measured_s - 1.0,
+            error: report.step_time_s / measured_s - 1.0,
+            device_mem_gb,
             measured_mem_gb: run.memory_gb,
             predicted_mem_gb,
             framework: self.framework.map_or("plan", |f| frameworks[f].name.as_str()).to_string(),
             kind: if self.shape.experts() > 0 { "moe" } else { "dense" },
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
-            assumed: layout::assumed(run, &self.shape),
+            assumed: filling.assumed.clone(),
             report,
-        })
+        })))
+    }
+}
+
+/// What blanks may be: rows of a micro-batch, chunks of a stage, and what is computed again, as runs of that kind mostly have them. What does not fit the model is
+/// left out.
+fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling>, String> {
+    let mut fillings: Vec<Filling> = vec![];
+    let mut first_error = None;
+    for filled in layout::filled(run, shape) {
+        let made = layout::strategy(&filled, shape, profile)
+            .and_then(|strategy| Ok((plans(shape, &strategy, profile.streams)?, strategy)));
+        let (plans, strategy) = match made {
+            Ok((plans, strategy)) => (Arc::new(plans), strategy),
+            Err(error) => {
+                first_error.get_or_insert(error);
+                continue;
+            }
+        };
+        for (recompute, what) in layout::recomputes(run)? {
+            let mut assumed = layout::assumed(run, &filled, shape);
+            assumed.extend(what);
+            fillings.push(Filling { assumed, strategy: strategy.clone(), recompute, plans: plans.clone() });
+        }
+    }
+    match first_error {
+        Some(error) if fillings.is_empty() => Err(error),
+        _ => Ok(fillings),
     }
 }
 
 /// The plans of a step of many micro-batches: of those that fill the pipeline, and of a round less.
-fn plans(shape: &Shape, strategy: &Strategy) -> Result<Plans, String> {
+fn plans(shape: &Shape, strategy: &Strategy, streams: bool) -> Result<Plans, String> {
     let micro = strategy.micro.unwrap_or(1);
     let round = strategy.pp;
     let full = strategy.pp.saturating_mul(strategy.vpp).min(1 << 24).saturating_mul(3).max(4).next_multiple_of(round);
     if micro <= full + round {
-        let plan = compiled(shape, strategy, &[micro])?.pop().ok_or("there is no plan")?;
+        let plan = compiled(shape, strategy, &[micro], streams)?.pop().ok_or("there is no plan")?;
         return Ok(Plans { micro, plan, shorter: None });
     }
     // The same place within a round.
     let full = full + micro % round;
-    let mut both = compiled(shape, strategy, &[full - round, full])?;
+    let mut both = compiled(shape, strategy, &[full - round, full], streams)?;
     let plan = both.pop().ok_or("there is no plan")?;
     Ok(Plans { micro: full, plan, shorter: both.pop() })
 }
 
-/// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches.
-fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32]) -> Result<Vec<Plan>, String> {
+/// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them.
+fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], streams: bool) -> Result<Vec<Plan>, String> {
     let options = CompileOptions {
         compute: DType::BF16,
         micro_batches: strategy.micro.unwrap_or(1),
@@ -137,7 +209,13 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32]) -> Result<Vec<Pl
             .first()
             .map_or("its model cannot be written down".to_string(), |d| format!("its model: {}", d.message))
     })?;
-    compile_training(&accepted.model, &options, micros).map_err(|error| format!("{strategy}: {error}"))
+    let model = &accepted.model;
+    let compiled = if streams {
+        compile_training(model, &options, micros)
+    } else {
+        shard_model(model, strategy).and_then(|sharded| compile_in_line(model, &sharded, &options, micros))
+    };
+    compiled.map_err(|error| format!("{strategy}: {error}"))
 }
 
 impl Plans {
@@ -176,9 +254,9 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
             let mut strategy = layout::strategy(run, &shape, &framework).expect("a strategy");
             (strategy.vpp, strategy.micro) = (vpp, Some(micro));
             let options = Options { framework: framework.clone(), ..Options::default() };
-            let plan = compiled(&shape, &strategy, &[micro]).expect("a plan").remove(0);
+            let plan = compiled(&shape, &strategy, &[micro], framework.streams).expect("a plan").remove(0);
             let whole = simulate(&plan, &cluster, &options).expect("a report");
-            let plans = plans(&shape, &strategy).expect("plans");
+            let plans = plans(&shape, &strategy, framework.streams).expect("plans");
             assert!(plans.shorter.is_some(), "it is not replayed whole");
             let added = plans.simulate(&strategy, &cluster, &options).expect("a report");
             let error = added.step_time_s / whole.step_time_s - 1.0;

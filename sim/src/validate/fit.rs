@@ -61,6 +61,14 @@ pub struct Fit {
     pub left_out: IndexMap<String, (f64, f64)>,
 }
 
+impl Fit {
+    /// Medians over all systems that were left out once: with the device's numbers fitted to all, and to the others. None where every device has one system.
+    pub fn left_out_medians(&self) -> Option<(f64, f64)> {
+        let of = |place: fn(&(f64, f64)) -> f64| quantile(&self.left_out.values().map(place).collect::<Vec<_>>(), 0.5);
+        (!self.left_out.is_empty()).then(|| (of(|pair| pair.0), of(|pair| pair.1)))
+    }
+}
+
 /// Numbers and cases.
 struct Fitter<'a> {
     cases: &'a [Case],
@@ -137,8 +145,9 @@ impl Fitter<'_> {
     fn errors(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> Vec<(&str, f64)> {
         let chosen: Vec<&Case> = self.cases.iter().filter(|c| of(c)).collect();
         let error = |case: &&Case| {
+            let measured_s = case.measured_s?;
             let report = case.price(&self.clusters, &self.frameworks).ok()?;
-            Some((report.step_time_s / case.measured_s).ln().abs())
+            Some((report.step_time_s / measured_s).ln().abs())
         };
         let errors = each(&chosen, self.threads, error);
         chosen.iter().zip(errors).filter_map(|(case, e)| Some((case.run.system.as_str(), e?))).collect()

@@ -68,20 +68,46 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     })
 }
 
-/// What is taken for the row's blanks: `mbs = 1`.
-pub fn assumed(run: &Run, shape: &Shape) -> Vec<String> {
+/// The row with its blanks of `mbs` and `vpp` filled in the ways that runs mostly have them: micro-batches of 1, 2, 4 or 8 rows; with interleaved schedules
+/// chunks of as few layers as divide, of twice and four times as many. The row as it stands is the first.
+pub fn filled(run: &Run, shape: &Shape) -> Vec<Run> {
+    let pp = run.degree("pp");
+    let of = |name: &str, blank: bool, values: &[u64]| if blank { values.to_vec() } else { vec![run.degree(name)] };
+    let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
+    let interleaves = run.number("vpp").is_none() && pp > 1;
+    let layers = shape.layers() / pp;
+    let mut chunks: Vec<u64> = of("vpp", interleaves, &[1, 2, layers / 4, layers / 2, layers]);
+    // Cuts that are not even, and those of steps without whole rounds, are nobody's choice.
+    chunks.retain(|&n| n == 1 || !interleaves || (shape.layers().is_multiple_of(pp * n.max(1)) && n > 0));
+    chunks.sort_unstable();
+    chunks.dedup();
+    let with = |mbs: u64| chunks.iter().map(move |&vpp| (mbs, vpp));
+    rows.into_iter().flat_map(with).map(|(mbs, vpp)| run.with("mbs", mbs).with("vpp", vpp)).collect()
+}
+
+/// What may be computed again: what the row says; nothing, everything between products, or all where it does not. With the words that say what was taken.
+///
+/// # Errors
+/// As [`recompute`].
+pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String> {
+    if recompute_is_stated(run) {
+        return Ok(vec![(recompute(run)?, None)]);
+    }
+    let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, 0.6)]), layers: vec![] };
+    let ways = [(Recompute::default(), "none"), (elementwise, "norm, act"), (Recompute::full(), "full")];
+    Ok(ways.map(|(way, name)| (way, Some(format!("recompute = {name}")))).to_vec())
+}
+
+/// What was taken for the row's blanks, recomputation left out: `mbs = 1`.
+pub fn assumed(run: &Run, filled: &Run, shape: &Shape) -> Vec<String> {
     let pipelined = run.degree("pp") > 1;
     let degrees =
         [("tp", true), ("pp", true), ("cp", true), ("ep", shape.experts() > 0), ("vpp", pipelined), ("mbs", true)];
     let blank = |name: &str| run.number(name).is_none();
-    let mut assumed: Vec<String> = degrees
-        .iter()
-        .filter(|(name, matters)| *matters && blank(name))
-        .map(|(name, _)| format!("{name} = 1"))
-        .collect();
+    let taken = degrees.iter().filter(|(name, matters)| *matters && blank(name));
+    let mut assumed: Vec<String> = taken.map(|(name, _)| format!("{name} = {}", filled.degree(name))).collect();
     let words = [
         (blank("kv_heads") && run.head.parse::<f64>().is_ok(), "kv_heads = heads"),
-        (!recompute_is_stated(run), "recompute = none"),
         (run.precision.is_empty(), "precision = bf16"),
     ];
     assumed.extend(words.iter().filter(|(is_blank, _)| *is_blank).map(|(_, what)| what.to_string()));

@@ -35,6 +35,8 @@ pub struct Row {
     pub measured_mem_gb: Option<f64>,
     /// The same, predicted.
     pub predicted_mem_gb: f64,
+    /// GB that a device has.
+    pub device_mem_gb: f64,
     /// The profile that it was predicted with.
     pub framework: String,
     /// `dense` or `moe`.
@@ -58,11 +60,58 @@ pub struct Skipped {
     pub why: String,
 }
 
+/// A run that did not fit into memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OutOfMemory {
+    /// The run.
+    pub id: String,
+    /// Its system.
+    pub system: String,
+    /// GB of a device at most, predicted.
+    pub predicted_mem_gb: f64,
+    /// GB that a device has.
+    pub device_mem_gb: f64,
+}
+
+/// A run against its prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Comparison {
+    /// It has a time.
+    Row(Box<Row>),
+    /// It did not fit.
+    OutOfMemory(OutOfMemory),
+}
+
+/// All runs against their predictions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Compared {
+    /// Those with a time.
+    pub rows: Vec<Row>,
+    /// Those that did not fit.
+    pub out_of_memory: Vec<OutOfMemory>,
+    /// Those without a prediction.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Compared {
+    fn of<'a>(ids: impl Iterator<Item = &'a str>, results: Vec<Result<Comparison, String>>) -> Compared {
+        let (compared, skipped) = divided(ids, results);
+        let mut all = Compared { skipped, ..Compared::default() };
+        for comparison in compared {
+            match comparison {
+                Comparison::Row(row) => all.rows.push(*row),
+                Comparison::OutOfMemory(run) => all.out_of_memory.push(run),
+            }
+        }
+        all
+    }
+}
+
 /// Predicts runs on `threads` threads; the result does not depend on how many.
-pub fn predict(runs: &[Run], clusters: &[Cluster], threads: usize) -> (Vec<Row>, Vec<Skipped>) {
+pub fn predict(runs: &[Run], clusters: &[Cluster], threads: usize) -> Compared {
     let frameworks = known();
-    let predicted = each(runs, threads, |run| Case::new(run, clusters, &frameworks)?.row(clusters, &frameworks));
-    divided(runs.iter().map(|run| run.id.as_str()), predicted)
+    let predicted = each(runs, threads, |run| Case::new(run, clusters, &frameworks)?.compare(clusters, &frameworks));
+    Compared::of(runs.iter().map(|run| run.id.as_str()), predicted)
 }
 
 /// Compiles the plans of runs, to be priced as often as needed.
@@ -77,14 +126,9 @@ pub fn prepare(
 }
 
 /// Prices runs that were made ready.
-pub fn price(
-    cases: &[Case],
-    clusters: &[Cluster],
-    frameworks: &[Framework],
-    threads: usize,
-) -> (Vec<Row>, Vec<Skipped>) {
-    let rows = each(cases, threads, |case| case.row(clusters, frameworks));
-    divided(cases.iter().map(|case| case.run.id.as_str()), rows)
+pub fn price(cases: &[Case], clusters: &[Cluster], frameworks: &[Framework], threads: usize) -> Compared {
+    let compared = each(cases, threads, |case| case.compare(clusters, frameworks));
+    Compared::of(cases.iter().map(|case| case.run.id.as_str()), compared)
 }
 
 /// What came out, and of which runs nothing did.

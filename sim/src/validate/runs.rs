@@ -33,6 +33,8 @@ pub struct Run {
     pub step_time: Option<f64>,
     /// Peak memory of a device, GB.
     pub memory_gb: Option<f64>,
+    /// It did not fit: what was measured is `OOM`.
+    pub out_of_memory: bool,
 }
 
 /// Columns of whole numbers.
@@ -73,6 +75,10 @@ fn most(column: &str) -> f64 {
     }
 }
 
+/// Columns of what was measured, and what they hold where a run did not fit into memory.
+const MEASURED: [&str; 3] = ["step_time_s", "tokens_per_s_per_device", "peak_mem_gb"];
+const OUT_OF_MEMORY: &str = "OOM";
+
 /// Columns without which there is nothing to predict.
 const NEEDED: [&str; 8] = ["layers", "hidden", "heads", "vocab", "seq_len", "device", "n_devices", "gbs"];
 
@@ -80,6 +86,15 @@ impl Run {
     /// A whole number of the row; `None` where it is blank or the column is missing.
     pub fn number(&self, column: &str) -> Option<u64> {
         NUMBERS.iter().position(|c| *c == column).and_then(|i| self.numbers[i])
+    }
+
+    /// The run with a whole number of its row replaced.
+    pub fn with(&self, column: &str, value: u64) -> Run {
+        let mut run = self.clone();
+        if let Some(i) = NUMBERS.iter().position(|c| *c == column) {
+            run.numbers[i] = Some(value);
+        }
+        run
     }
 
     /// The same, at least 1, for what is 1 when nothing is said.
@@ -244,6 +259,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     };
     let decimal = |name: &str| match field(name) {
         "" => Ok(None),
+        text if text.eq_ignore_ascii_case(OUT_OF_MEMORY) && MEASURED.contains(&name) => Ok(None),
         text => match leading(text).parse::<f64>() {
             Ok(v) if v.is_finite() && v > 0.0 => Ok(Some(v)),
             _ => Err(wrong(name, "a number above 0")),
@@ -283,6 +299,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         numbers,
         step_time: decimal("step_time_s")?,
         memory_gb: decimal("peak_mem_gb")?,
+        out_of_memory: MEASURED.iter().any(|name| field(name).eq_ignore_ascii_case(OUT_OF_MEMORY)),
     };
     if let (None, Some(rate)) = (run.step_time, decimal("tokens_per_s_per_device")?) {
         let all = |name| run.number(name).map(|n| n as f64);

@@ -1,6 +1,6 @@
 //! How good predictions are: errors by system, and whether they put the runs of a sweep in order.
 
-use super::{Row, Skipped};
+use super::{Compared, OutOfMemory, Row, Skipped};
 use indexmap::IndexMap;
 use serde::Serialize;
 
@@ -36,13 +36,48 @@ pub struct Summary {
     pub median_abs_error: f64,
     /// Nine tenths of all errors are below.
     pub p90_abs_error: f64,
+    /// Runs that did not fit into memory.
+    pub out_of_memory: Vec<OutOfMemory>,
+    /// Whether predictions tell them from those that ran, where the table has any.
+    pub fits: Option<Fits>,
     /// Runs without a prediction.
     pub skipped: Vec<Skipped>,
 }
 
+/// Fitting into memory or not, predicted and as it was: a run is predicted to fit when its peak is at most what the device has.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Fits {
+    /// Runs that fitted, and how many of them were predicted to.
+    pub ran: (usize, usize),
+    /// Runs that did not, and how many of them were predicted not to.
+    pub out_of_memory: (usize, usize),
+    /// The mean of both shares.
+    pub balanced_accuracy: f64,
+    /// The same of the runs whose predicted peak is between 0.75 and 1.375 of what the device has (60 to 110 of 80 GB), where there are some of both.
+    pub near: Option<f64>,
+}
+
+impl Fits {
+    /// None unless there are runs of both kinds.
+    fn of(rows: &[Row], out_of_memory: &[OutOfMemory]) -> Option<Fits> {
+        let ran: Vec<f64> = rows.iter().map(|r| r.predicted_mem_gb / r.device_mem_gb).collect();
+        let did_not: Vec<f64> = out_of_memory.iter().map(|r| r.predicted_mem_gb / r.device_mem_gb).collect();
+        let count = |of: &[f64], right: &dyn Fn(f64) -> bool| (of.len(), of.iter().filter(|p| right(**p)).count());
+        let balanced = |ran: (usize, usize), did_not: (usize, usize)| {
+            let share = |(all, right): (usize, usize)| right as f64 / all as f64;
+            (ran.0 > 0 && did_not.0 > 0).then(|| (share(ran) + share(did_not)) / 2.0)
+        };
+        let of = |ran: &[f64], did_not: &[f64]| (count(ran, &|p| p <= 1.0), count(did_not, &|p| p > 1.0));
+        let near = |of: &[f64]| of.iter().copied().filter(|p| (0.75..=1.375).contains(p)).collect::<Vec<f64>>();
+        let ((of_ran, of_others), close) = (of(&ran, &did_not), of(&near(&ran), &near(&did_not)));
+        let balanced_accuracy = balanced(of_ran, of_others)?;
+        Some(Fits { ran: of_ran, out_of_memory: of_others, balanced_accuracy, near: balanced(close.0, close.1) })
+    }
+}
+
 impl Summary {
     /// Of rows.
-    pub fn new(rows: Vec<Row>, skipped: Vec<Skipped>) -> Summary {
+    pub fn new(Compared { rows, out_of_memory, skipped }: Compared) -> Summary {
         let by = |key: &dyn Fn(&Row) -> String| {
             let mut groups: IndexMap<String, Vec<&Row>> = IndexMap::new();
             for row in &rows {
@@ -58,7 +93,9 @@ impl Summary {
             by_size: by(&|r| size(r.devices).to_string()),
             median_abs_error: all.median_abs_error,
             p90_abs_error: all.p90_abs_error,
+            fits: Fits::of(&rows, &out_of_memory),
             rows,
+            out_of_memory,
             skipped,
         }
     }

@@ -14,6 +14,7 @@ pub fn step(seconds: f64, action: Action) -> Step {
     let mut by_kind = [0.0; Kind::COUNT];
     by_kind[kind.number()] = seconds;
     Step {
+        by_kind,
         instructions: 1,
         stream: 0,
         seconds,
@@ -21,7 +22,6 @@ pub fn step(seconds: f64, action: Action) -> Step {
         waits: vec![],
         records: None,
         kind,
-        by_kind,
         action,
         host_waits: false,
     }

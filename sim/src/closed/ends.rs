@@ -1,0 +1,137 @@
+//! The end of a step: gradients summed, their norm, the optimizer, parameters gathered; from the elements of each class of parameters.
+
+use super::shard::{Class, padded};
+use crate::framework::Framework;
+use forebay_cost::{Cluster, Collective, Group};
+
+/// Bytes of an element that the norm reads.
+const SQUARED: f64 = 4.0;
+/// Bytes of an element that AdamW moves: parameter, gradient and two moments read, all but the gradient written, in f32.
+const UPDATED: f64 = 28.0;
+/// Of a copy in the compute type.
+const COPIED: f64 = 2.0;
+/// Of zeros, of a sum that is added to another, of a range that becomes what is gathered.
+const ZEROED: f64 = 4.0;
+const ADDED: f64 = 12.0;
+const CAST: f64 = 6.0;
+/// Sums of fewer elements stay in f32.
+const SMALL: f64 = 1024.0;
+
+/// What a class of parameters costs over its ranks.
+#[derive(Clone, Debug)]
+pub struct Over {
+    group: Group,
+    /// Ranks that sum its gradients.
+    pub ranks: u64,
+}
+
+impl Over {
+    /// For a class where the outermost dimension has `outer` ranks, `below` ranks apart.
+    pub fn new(class: &Class, outer: u64, below: u64, cluster: &Cluster) -> Over {
+        let mut dims = class.sums.clone();
+        if class.grows {
+            dims.push((outer, below));
+        }
+        let group = Group::new(cluster, &dims);
+        Over { ranks: group.ranks, group }
+    }
+}
+
+/// Seconds that a stage takes from its last backward pass to the end of the step, between the points at which all stages meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct End {
+    /// Summing gradients that every rank keeps.
+    pub summed: f64,
+    /// Summing those that ranks share, and squares.
+    pub squared: f64,
+    /// The optimizer, and gathering.
+    pub updated: f64,
+    /// Kernels.
+    pub launches: f64,
+}
+
+/// Prices ends of steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a> {
+    /// The devices.
+    pub cluster: &'a Cluster,
+    /// What runs them.
+    pub framework: &'a Framework,
+}
+
+impl Ends<'_> {
+    fn streamed(&self, bytes: f64) -> f64 {
+        bytes / self.cluster.memory_rate() + self.cluster.kernel_start()
+    }
+
+    /// Gradients of so many elements, each rank's range summed.
+    fn reduced(&self, over: &Over, elements: f64) -> f64 {
+        let framework = self.framework;
+        let of_element = if elements / over.ranks as f64 > SMALL { framework.gradient_bytes } else { 4.0 };
+        let bytes = elements * of_element;
+        let buckets =
+            if framework.bucket_mb > 0.0 { (bytes / (framework.bucket_mb * 1e6)).ceil().max(1.0) } else { 1.0 };
+        buckets * self.cluster.collective(Collective::ReduceScatter, &over.group, bytes / buckets)
+    }
+
+    fn gathered(&self, over: &Over, elements: f64, of_element: f64) -> f64 {
+        self.cluster.collective(Collective::AllGather, &over.group, elements * of_element)
+    }
+
+    /// What a class's elements of a stage cost at the end of a step, added to what others do; `layered` of them were summed layer by layer already.
+    pub fn add(&self, end: &mut End, over: &Over, elements: f64, layered: f64, zero: u32) {
+        if elements <= 0.0 {
+            return;
+        }
+        let shares = zero > 0 && over.ranks > 1;
+        let own = elements / if shares { over.ranks as f64 } else { 1.0 };
+        let late = elements - layered;
+        if over.ranks > 1 && late > 0.0 {
+            if shares {
+                end.squared += self.reduced(over, late);
+                end.launches += 1.0;
+            } else {
+                end.summed += self.reduced(over, late) + self.gathered(over, late, 4.0);
+                end.launches += 2.0;
+            }
+        }
+        end.squared += self.streamed(SQUARED * own);
+        end.updated += self.streamed((UPDATED + if shares { 0.0 } else { COPIED }) * own);
+        end.launches += 2.0;
+        // With parameters that ranks share, layers gather theirs when they run.
+        let kept = if zero > 2 { late } else { elements };
+        if shares && kept > 0.0 {
+            end.updated += self.streamed(CAST * kept / over.ranks as f64) + self.gathered(over, kept, 2.0);
+            end.launches += 2.0;
+        }
+    }
+
+    /// What a layer's parameters cost a micro-batch's forward pass, beside the layer's work: seconds and kernels.
+    pub fn before_layer(&self, over: &Over, elements: f64, zero: u32) -> (f64, f64) {
+        if zero < 3 || over.ranks <= 1 || elements <= 0.0 {
+            return (0.0, 0.0);
+        }
+        (self.streamed(CAST * elements / over.ranks as f64) + self.gathered(over, elements, 2.0), 2.0)
+    }
+
+    /// What its gradients cost a micro-batch's backward pass.
+    pub fn behind_layer(&self, over: &Over, elements: f64, zero: u32) -> (f64, f64) {
+        if zero < 2 || over.ranks <= 1 || elements <= 0.0 {
+            return (0.0, 0.0);
+        }
+        let own = elements / over.ranks as f64;
+        let seconds = self.streamed(ZEROED * elements) + self.reduced(over, elements) + self.streamed(ADDED * own);
+        (seconds, 3.0)
+    }
+
+    /// Bytes of a rank for a class's elements: weights with their copies, gradients, moments; `layered` as for [`Ends::add`].
+    pub fn bytes(over: &Over, elements: f64, layered: f64, zero: u32) -> [f64; 3] {
+        let shares = zero > 0 && over.ranks > 1;
+        let elements = padded(elements, over.ranks);
+        let own = elements / if shares { over.ranks as f64 } else { 1.0 };
+        let late = if layered > 0.0 { (elements - layered).max(0.0) } else { elements };
+        let copies = if zero > 2 { late } else { elements };
+        let ranges = if layered > 0.0 { 4.0 * own } else { 0.0 };
+        [4.0 * own + 2.0 * copies, 4.0 * late + ranges, 8.0 * own]
+    }
+}

@@ -1,0 +1,475 @@
+//! The closed form: time and memory of a strategy in microseconds, for searches over many.
+//!
+//! ```text
+//! shard of the layers ──► probe, compiled once ──► table of layers ──┐
+//! (tp, cp, ep, rows …)                                              ├──► recurrence of the schedule ──► ends of the stages ──► estimate
+//! schedule, stages, chunks, micro-batches ──► order of passes ──────┘    (pipe.rs)                      (ends.rs)
+//! ```
+//!
+//! What is computed once is kept: tables by shard, orders by the size of a pipeline, pipelines by both. Data-parallel ranks, ZeRO and long steps change only
+//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within 2 % of time (a test), and says where it cannot ([`Doubt`]).
+
+mod ends;
+mod pipe;
+mod shard;
+
+pub use shard::{Shard, ShardKey};
+
+use crate::report::Options;
+use ends::{End, Ends, Over};
+use forebay_compiler::memory::{Recompute, Swap};
+use forebay_compiler::overlap::Pass;
+use forebay_compiler::overlap::pieces::Pieces;
+use forebay_compiler::shard::{CpAlgo, Cut, Order, Strategy};
+use forebay_cost::Cluster;
+use forebay_dsl::model::CheckedModel;
+use forebay_pipeline::{Kind, Placement};
+use pipe::{PassOrder, Passes, Scratch};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Why an estimate may be further off than 2 %.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Doubt {
+    /// The host takes nearly as long as the devices: who waits for whom decides.
+    Host,
+    /// The host waits for numbers of rows or for messages in the middle of the step.
+    HostWaits,
+    /// Stages sum gradients of parameters that several of them have.
+    Tied,
+    /// Gradients are summed, or parameters gathered, beside layers.
+    Beside,
+    /// Of memory: what backward passes in halves keep from one half to the other.
+    Halves,
+}
+
+/// What a strategy comes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Seconds of a step.
+    pub step_time_s: f64,
+    /// The part of all stages' time in which they wait for others.
+    pub bubble_fraction: f64,
+    /// Seconds from the last backward pass to the end.
+    pub end_s: f64,
+    /// Bytes of the fullest stage at its peak.
+    pub peak_bytes: f64,
+    /// Of these what outlives a step: weights, gradients, optimizer.
+    pub persistent_bytes: f64,
+    /// Why the time may be further off.
+    pub doubt: Option<Doubt>,
+    /// Why the memory may be.
+    pub memory_doubt: Option<Doubt>,
+}
+
+/// Loads the model with so many rows of a micro-batch.
+pub type Load<'a> = dyn Fn(u32) -> Result<CheckedModel, String> + 'a;
+
+/// The closed form for one model on one cluster.
+pub struct Closed<'a> {
+    load: &'a Load<'a>,
+    cluster: &'a Cluster,
+    options: &'a Options,
+    shards: FxHashMap<ShardKey, Result<Rc<Shard>, String>>,
+    orders: FxHashMap<(Kind, u32, u32, u32), Result<Rc<PassOrder>, String>>,
+    pipelines: FxHashMap<PipeKey, Rc<Pipe>>,
+    over: FxHashMap<(ShardKey, u64), Rc<Vec<Over>>>,
+    scratch: Scratch,
+}
+
+/// What the time of a pipeline depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct PipeKey {
+    shard: ShardKey,
+    kind: Kind,
+    pp: u32,
+    vpp: u32,
+    micro: u32,
+    /// The tier that messages take, and the ranks of the outermost dimension where layers' parameters go over links.
+    tier: usize,
+    outer: u64,
+    zero: u32,
+}
+
+/// A pipeline, from its first pass to its last.
+#[derive(Clone, Debug)]
+struct Pipe {
+    /// When each stage ends.
+    ends: Vec<f64>,
+    /// Seconds of work of each stage.
+    work: Vec<f64>,
+    /// Kernels' time of each stage's host.
+    launches: Vec<f64>,
+    /// Bytes that live within the step, of each stage.
+    lives: Vec<f64>,
+    /// For each stage its layers, chunk by chunk.
+    layers: Vec<Vec<(usize, usize)>>,
+}
+
+impl<'a> Closed<'a> {
+    /// For a model on a cluster.
+    ///
+    /// # Errors
+    /// A measured machine, whose ranks share cores, or a framework that runs calls beside others or computes layers again: their steps are replayed.
+    pub fn new(load: &'a Load<'a>, cluster: &'a Cluster, options: &'a Options) -> Result<Closed<'a>, String> {
+        let framework = &options.framework;
+        if cluster.measured.is_some() {
+            return Err("the ranks of a measured machine share its cores: its steps are replayed".into());
+        }
+        if framework.prefetch || framework.overlap_gradients || framework.overlap_parameters {
+            return Err(format!(
+                "{} runs collectives of parameters beside layers: its steps are replayed",
+                framework.name
+            ));
+        }
+        if options.recompute.is_some() {
+            return Err("layers that a framework computes again are replayed; `recompute` of a strategy is not".into());
+        }
+        Ok(Closed {
+            load,
+            cluster,
+            options,
+            shards: FxHashMap::default(),
+            orders: FxHashMap::default(),
+            pipelines: FxHashMap::default(),
+            over: FxHashMap::default(),
+            scratch: Scratch::default(),
+        })
+    }
+
+    /// Estimates a strategy; `micro` and `mbs` have to be given. Rows of the busiest expert rank are `imbalance` times the mean.
+    ///
+    /// # Errors
+    /// A strategy that does not fit the model, or that only a replay can judge (named recomputation, cuts by hand): a sentence.
+    pub fn estimate(&mut self, strategy: &Strategy, imbalance: f64) -> Result<Estimate, String> {
+        let key = key(strategy, imbalance)?;
+        let shard = self.shard(key, strategy)?;
+        let ranks = u64::from(strategy.dp) * u64::from(strategy.tp) * u64::from(strategy.cp);
+        if ranks % shard.below != 0 {
+            return Err(format!(
+                "{} ranks of experts do not divide the {ranks} ranks of a stage",
+                strategy.ep * strategy.etp
+            ));
+        }
+        let outer = ranks / shard.below;
+        let over = self.over(key, &shard, outer);
+        let (pipe, more) = self.pipe(key, &shard, &over, (strategy, ranks, outer))?;
+        Ok(self.sum(&shard, &over, strategy, (&pipe, more)))
+    }
+
+    fn shard(&mut self, key: ShardKey, strategy: &Strategy) -> Result<Rc<Shard>, String> {
+        if let Some(known) = self.shards.get(&key) {
+            return known.clone();
+        }
+        let options = Options { imbalance: f64::from_bits(key.imbalance), ..self.options.clone() };
+        let schedule = Order::Published(if key.split { Kind::ZbH1 } else { Kind::OneFOneB });
+        let strategy = Strategy { schedule, ..strategy.clone() };
+        let made =
+            (self.load)(key.mbs).and_then(|model| Shard::new(&model, &strategy, self.cluster, &options)).map(Rc::new);
+        self.shards.insert(key, made.clone());
+        made
+    }
+
+    fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64) -> Rc<Vec<Over>> {
+        let cluster = self.cluster;
+        let make = || shard.classes.iter().map(|c| Over::new(c, outer, shard.below, cluster)).collect();
+        self.over.entry((key, outer)).or_insert_with(|| Rc::new(make())).clone()
+    }
+
+    /// The pipeline of a strategy, and seconds that each stage takes longer for the micro-batches that were left out.
+    fn pipe(
+        &mut self,
+        key: ShardKey,
+        shard: &Shard,
+        over: &[Over],
+        (strategy, ranks, outer): (&Strategy, u64, u64),
+    ) -> Result<(Rc<Pipe>, More), String> {
+        let (pp, vpp) = (strategy.pp, if strategy.pp > 1 { strategy.vpp } else { 1 });
+        let micro = strategy.micro.ok_or("a strategy that is estimated says how many micro-batches there are")?;
+        // Two rounds more than fill the pipeline; the others are like the last.
+        let full = pp.saturating_mul(vpp).min(1 << 20).saturating_mul(3).max(4).next_multiple_of(pp);
+        // All that goes forward first is kept: no part of it stands for the rest.
+        let whole = micro <= full + pp || strategy.schedule == Order::Published(Kind::GPipe) && vpp == 1;
+        let held = if whole { micro } else { full + micro % pp };
+        if held > MOST_MICRO_BATCHES {
+            return Err(format!("{micro} micro-batches go forward before any goes back: such steps are replayed"));
+        }
+        let last = self.cluster.tiers.len() - 1;
+        let tier = (0..last).find(|&tier| ranks < self.cluster.domain(tier)).unwrap_or(last);
+        let zero = if strategy.zero > 1 { strategy.zero } else { 0 };
+        let kind = match kind_of(strategy)? {
+            Kind::OneFOneB if vpp > 1 => Kind::Interleaved,
+            kind => kind,
+        };
+        let key =
+            |micro| PipeKey { shard: key, kind, pp, vpp, micro, tier, outer: if zero > 0 { outer } else { 0 }, zero };
+        let pipe = self.pipeline(key(held), shard, over, ranks)?;
+        if held == micro {
+            return Ok((pipe, More::default()));
+        }
+        let shorter = self.pipeline(key(held - pp), shard, over, ranks)?;
+        let rounds = f64::from(micro - held) / f64::from(pp);
+        let longest = |ends: &[f64]| ends.iter().copied().fold(0.0, f64::max);
+        let more = rounds * (longest(&pipe.ends) - longest(&shorter.ends));
+        Ok((pipe, More { seconds: more, share: f64::from(micro) / f64::from(held) }))
+    }
+
+    fn pipeline(&mut self, key: PipeKey, shard: &Shard, over: &[Over], ranks: u64) -> Result<Rc<Pipe>, String> {
+        if let Some(known) = self.pipelines.get(&key) {
+            return Ok(known.clone());
+        }
+        let size = (key.kind, key.pp, key.vpp, key.micro);
+        let order = self
+            .orders
+            .entry(size)
+            .or_insert_with(|| PassOrder::new(key.kind, key.pp, key.vpp, key.micro).map(Rc::new))
+            .clone()?;
+        let pipe = Rc::new(self.run(&key, shard, over, (&order, ranks))?);
+        self.pipelines.insert(key, pipe.clone());
+        Ok(pipe)
+    }
+
+    /// Runs the recurrence of a pipeline with a shard's layers.
+    fn run(
+        &mut self,
+        key: &PipeKey,
+        shard: &Shard,
+        over: &[Over],
+        (order, ranks): (&PassOrder, u64),
+    ) -> Result<Pipe, String> {
+        let parts = even_parts(shard.layers.len(), (key.pp * key.vpp) as usize)?;
+        let ends = self.ends();
+        let (stages, micro) = (key.pp as usize, f64::from(key.micro));
+        let message = |bytes: f64| if key.pp > 1 { self.cluster.message(ranks, bytes) } else { 0.0 };
+        let mut passes =
+            Passes { ahead: message(shard.messages[0]), back: message(shard.messages[1]), ..Passes::default() };
+        let mut pipe = Pipe {
+            ends: vec![],
+            work: vec![0.0; stages],
+            launches: vec![0.0; stages],
+            lives: vec![0.0; stages],
+            layers: vec![vec![]; stages],
+        };
+        let inline = if self.options.framework.streams { 0.0 } else { shard.message.device };
+        for (part, &(from, to)) in parts.iter().enumerate() {
+            let (mut forward, mut backward, mut weights, mut launches) = (0.0, 0.0, 0.0, 0.0);
+            for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
+                // The first micro-batch adds to nothing.
+                let mean = |first: f64, later: f64| (first + (micro - 1.0) * later) / micro;
+                forward += layer.forward.device;
+                backward += mean(layer.first.device, layer.backward.device);
+                weights += mean(layer.first_weights.device, layer.weights.device);
+                launches += layer.forward.launches + layer.backward.launches + layer.weights.launches;
+                for (class, over) in shard.classes.iter().zip(over) {
+                    let elements = class.before[l + 1] - class.before[l];
+                    let (gather, a) = ends.before_layer(over, elements, key.zero);
+                    let (sum, b) = ends.behind_layer(over, elements, key.zero);
+                    forward += gather;
+                    // The half for the inputs and the half for the weights both read parameters.
+                    backward += gather + if key.shard.split { 0.0 } else { sum };
+                    weights += if key.shard.split { gather + sum } else { 0.0 };
+                    launches += 2.0 * a + b;
+                }
+            }
+            let (sends, returns) = (part + 1 < parts.len(), part > 0);
+            passes.forward.push(forward + if sends { inline } else { 0.0 });
+            passes.backward.push(backward + if returns { inline } else { 0.0 });
+            passes.weights.push(weights);
+            let stage = order.stage_of[part];
+            let messages = 2.0 * (f64::from(u8::from(sends)) + f64::from(u8::from(returns)));
+            pipe.work[stage] += micro * (forward + backward + weights);
+            pipe.launches[stage] += micro * (launches + messages);
+            pipe.layers[stage].push((from, to));
+        }
+        pipe.ends = order.ends(&passes, &mut self.scratch);
+        for (stage, (chunks, in_flight)) in pipe.layers.iter().zip(&order.in_flight).enumerate() {
+            pipe.lives[stage] = lives(shard, over, chunks, in_flight, key.zero);
+        }
+        Ok(pipe)
+    }
+
+    fn ends(&self) -> Ends<'a> {
+        Ends { cluster: self.cluster, framework: &self.options.framework }
+    }
+
+    /// All of a strategy: the pipeline, and what stages do at their ends.
+    fn sum(&self, shard: &Shard, over: &[Over], strategy: &Strategy, (pipe, more): (&Pipe, More)) -> Estimate {
+        let ends = self.ends();
+        let micro = f64::from(strategy.micro.unwrap_or(1));
+        let counted = shard.counts.device * micro;
+        let mut meet = [0.0f64; 3];
+        let (mut estimate, mut host) = (Estimate::default(), 0.0f64);
+        let of_stages = pipe.ends.iter().zip(&pipe.layers).zip(pipe.launches.iter().zip(&pipe.lives));
+        for ((end, layers), (launches, lives)) in of_stages {
+            let (mut last, mut persistent) = (End::default(), shard.states / pipe.ends.len() as f64);
+            for (class, over) in shard.classes.iter().zip(over) {
+                let elements: f64 = layers.iter().map(|&(from, to)| class.before[to] - class.before[from]).sum();
+                let layered = if strategy.zero > 1 && over.ranks > 1 { elements } else { 0.0 };
+                ends.add(&mut last, over, elements, layered, strategy.zero);
+                persistent += Ends::bytes(over, elements, layered, strategy.zero).iter().sum::<f64>();
+            }
+            meet[0] = meet[0].max(counted + end + more.seconds + last.summed);
+            meet[1] = meet[1].max(last.squared);
+            meet[2] = meet[2].max(last.updated);
+            host = host
+                .max(launches * more.share + last.launches + shard.counts.launches * micro + shard.scalars.launches);
+            let peak = persistent + shard.inputs * micro + lives;
+            if peak > estimate.peak_bytes {
+                (estimate.peak_bytes, estimate.persistent_bytes) = (peak, persistent);
+            }
+        }
+        let device = meet.iter().sum::<f64>() + shard.scalars.device;
+        let framework = &self.options.framework;
+        host *= framework.dispatch_us * 1e-6 * if framework.graphs { 0.1 } else { 1.0 };
+        let step = device.max(host);
+        let pipeline = pipe.ends.iter().copied().fold(0.0, f64::max) + more.seconds;
+        let work = pipe.work.iter().sum::<f64>() * more.share / pipe.work.len() as f64;
+        estimate.step_time_s = step;
+        estimate.end_s = device - pipeline;
+        estimate.bubble_fraction = ((pipeline - work) / step).max(0.0);
+        estimate.doubt = self.doubt(shard, strategy, host / device);
+        estimate.memory_doubt = (kind_of(strategy).is_ok_and(is_split) && strategy.pp > 1).then_some(Doubt::Halves);
+        estimate
+    }
+
+    fn doubt(&self, shard: &Shard, strategy: &Strategy, host: f64) -> Option<Doubt> {
+        let waits = shard.host_waits || self.options.framework.receive_waits && strategy.pp > 1;
+        match () {
+            () if waits => Some(Doubt::HostWaits),
+            () if host > 0.8 => Some(Doubt::Host),
+            () if shard.tied && strategy.pp > 1 => Some(Doubt::Tied),
+            () if strategy.zero > 1 && self.options.framework.streams => Some(Doubt::Beside),
+            () => None,
+        }
+    }
+}
+
+/// What micro-batches that were left out add.
+#[derive(Clone, Copy, Debug)]
+struct More {
+    /// Seconds.
+    seconds: f64,
+    /// All micro-batches as a multiple of those that are there.
+    share: f64,
+}
+
+impl Default for More {
+    fn default() -> More {
+        More { seconds: 0.0, share: 1.0 }
+    }
+}
+
+/// Micro-batches of a recurrence, at most.
+const MOST_MICRO_BATCHES: u32 = 1 << 14;
+
+/// The table that a strategy needs.
+fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
+    let recompute = match &strategy.recompute {
+        Recompute::Nothing => false,
+        Recompute::Full => true,
+        Recompute::Named(_) => return Err("values that are computed again by their names are replayed".into()),
+    };
+    if strategy.stages != Cut::Even {
+        return Err("stages that were cut by hand or by cost are replayed".into());
+    }
+    if strategy.pieces != Pieces::Number(1) {
+        return Err("experts in pieces are replayed".into());
+    }
+    if strategy.swap != Swap::default() {
+        return Err("tensors that are swapped to the host are replayed".into());
+    }
+    let kind = kind_of(strategy)?;
+    if kind.placement() == Placement::TwoWay {
+        return Err(format!("{} keeps weights twice, which no plan does", kind.name()));
+    }
+    let has_pairs = matches!(kind, Kind::InterleavedOverlap | Kind::DualPipeV);
+    if has_pairs && strategy.pp > 1 && strategy.overlap.has(Pass::Across) {
+        return Err(format!("{}: what a pair of passes hides is replayed", kind.name()));
+    }
+    let algorithm = match strategy.cp_algo {
+        CpAlgo::Ulysses => 0,
+        CpAlgo::Gather => 1,
+        CpAlgo::Ring => 2,
+        CpAlgo::Hybrid => 3,
+    };
+    Ok(ShardKey {
+        tp: strategy.tp,
+        cp: strategy.cp,
+        ep: strategy.ep,
+        etp: strategy.etp,
+        mbs: strategy.mbs.ok_or("a strategy that is estimated says how many rows a micro-batch has")?,
+        algorithm: (if strategy.cp > 1 { algorithm } else { 0 }, strategy.ulysses.unwrap_or(0)),
+        sp: strategy.sp || strategy.tp == 1,
+        split: is_split(kind) && strategy.pp > 1,
+        recompute,
+        overlap: (strategy.overlap.has(Pass::Vector), strategy.overlap.has(Pass::Within)),
+        room: strategy.max_tokens_per_rank.unwrap_or(0),
+        imbalance: imbalance.to_bits(),
+    })
+}
+
+/// The published schedule of a strategy.
+fn kind_of(strategy: &Strategy) -> Result<Kind, String> {
+    match &strategy.schedule {
+        Order::Published(kind) => Ok(*kind),
+        other => Err(format!("schedule = {other}: orders that are found or given are replayed")),
+    }
+}
+
+/// Does a schedule cut backward passes in half?
+fn is_split(kind: Kind) -> bool {
+    !matches!(kind, Kind::GPipe | Kind::OneFOneB | Kind::Interleaved | Kind::InterleavedOverlap)
+}
+
+/// The layers of each part: those in the middle evenly, the first and the last with the ends.
+fn even_parts(layers: usize, parts: usize) -> Result<Vec<(usize, usize)>, String> {
+    if parts == 1 {
+        return Ok(vec![(0, layers)]);
+    }
+    let inner = layers.saturating_sub(2);
+    if inner < parts {
+        return Err(format!("{inner} layers do not fill the {parts} parts of a pipeline (pp × vpp)"));
+    }
+    let mut from = 0;
+    let part = |part: usize| {
+        let mut to = from + inner / parts + usize::from(part < inner % parts) + usize::from(part == 0);
+        if part + 1 == parts {
+            to = layers;
+        }
+        (std::mem::replace(&mut from, to), to)
+    };
+    Ok((0..parts).map(part).collect())
+}
+
+/// Bytes that live within a step on a stage, at their most: what micro-batches under way have left, and what the pass at hand needs.
+fn lives(shard: &Shard, over: &[Over], chunks: &[(usize, usize)], in_flight: &[u32], zero: u32) -> f64 {
+    let last = shard.layers.len();
+    let received = |from: usize| if from > 0 { shard.messages[0] } else { 0.0 };
+    let sent = |to: usize| if to < last { shard.messages[0] } else { 0.0 };
+    let mut held = 0.0;
+    let mut most = 0.0f64;
+    for (&(from, to), &micro) in chunks.iter().zip(in_flight) {
+        let kept: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum();
+        held += f64::from(micro) * (kept + received(from) - sent(to)).max(0.0);
+    }
+    for (&(from, to), _) in chunks.iter().zip(in_flight).filter(|(_, n)| **n > 0) {
+        // One micro-batch is only as far as the layer at hand.
+        let whole: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum::<f64>() + received(from) - sent(to);
+        let mut so_far = received(from) - whole.max(0.0);
+        for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
+            let passing = |bytes: f64| -> f64 {
+                let of_class = |(class, over): (&shard::Class, &Over)| match over.ranks {
+                    1 => 0.0,
+                    _ => bytes * (class.before[l + 1] - class.before[l]),
+                };
+                shard.classes.iter().zip(over).map(of_class).sum()
+            };
+            let copies = if zero > 2 { passing(2.0) } else { 0.0 };
+            let gradients = if zero > 1 { passing(4.0) } else { 0.0 };
+            most = most.max(held + so_far + layer.forward_room + copies);
+            so_far += layer.kept;
+            most = most.max(held + so_far + layer.backward_room + copies + gradients);
+        }
+    }
+    most.max(held)
+}

@@ -1,0 +1,222 @@
+//! How long a pipeline takes, by the recurrence of its schedule: a pass begins when its stage is free and what it needs has come.
+//!
+//! The order of passes is laid out once for each (schedule, stages, chunks, micro-batches), so that a pipeline costs two maxima and an addition for each pass.
+//! Once a pipeline is full every round of as many micro-batches as there are stages takes as long as the one before: longer steps are a round's time more for
+//! each round.
+
+use forebay_compiler::schedule::{Half, Work, orders};
+use forebay_compiler::shard::Strategy;
+use forebay_pipeline::{Kind, Placement};
+
+/// What a stage does next.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    stage: u32,
+    part: u32,
+    micro: u32,
+    op: Op,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    Forward,
+    Backward,
+    Weights,
+}
+
+/// The passes of all stages, each behind those that it needs.
+#[derive(Clone, Debug)]
+pub struct PassOrder {
+    items: Vec<Item>,
+    stages: usize,
+    parts: usize,
+    micro: usize,
+    /// For each stage, and each of its chunks, micro-batches under way where they are most in all.
+    pub in_flight: Vec<Vec<u32>>,
+    /// For each part the stage that has it.
+    pub stage_of: Vec<usize>,
+}
+
+/// Seconds of one micro-batch through each part of the model, and of messages.
+#[derive(Clone, Debug, Default)]
+pub struct Passes {
+    /// Forward.
+    pub forward: Vec<f64>,
+    /// Backward, or the half of it that others wait for.
+    pub backward: Vec<f64>,
+    /// The other half; 0 where there is one alone.
+    pub weights: Vec<f64>,
+    /// A message to the next part.
+    pub ahead: f64,
+    /// A message to the part before.
+    pub back: f64,
+}
+
+/// Memory of a recurrence, kept between pipelines.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    forward: Vec<f64>,
+    backward: Vec<f64>,
+}
+
+impl PassOrder {
+    /// Lays out a schedule.
+    ///
+    /// # Errors
+    /// When the schedule does not exist at that size: a sentence.
+    pub fn new(kind: Kind, stages: u32, chunks: u32, micro: u32) -> Result<PassOrder, String> {
+        let schedule = forebay_compiler::shard::Order::Published(kind);
+        let strategy = Strategy { pp: stages, vpp: chunks, schedule, ..Strategy::default() };
+        let of_stages = orders(&strategy, micro).map_err(|error| error.to_string())?;
+        // Pairs are replayed: here are schedules without.
+        let of_stages: Vec<Vec<Work>> =
+            of_stages.iter().map(|order| order.iter().flat_map(|turn| turn.works()).collect()).collect();
+        let wave = kind.placement() == Placement::Wave;
+        let part =
+            |stage: u32, chunk: u32| chunk * stages + if wave && chunk % 2 == 1 { stages - 1 - stage } else { stage };
+        let parts = (stages * chunks) as usize;
+        let mut stage_of = vec![0; parts];
+        for stage in 0..stages {
+            (0..chunks).for_each(|chunk| stage_of[part(stage, chunk) as usize] = stage as usize);
+        }
+        let size = parts * micro as usize;
+        let (mut forward, mut backward) = (vec![false; size], vec![false; size]);
+        let (mut items, mut next) = (vec![], vec![0; stages as usize]);
+        loop {
+            let mut moved = false;
+            for (stage, order) in (0..stages).zip(&of_stages) {
+                while let Some(work) = order.get(next[stage as usize]) {
+                    let (micro_batch, chunk, op) = match *work {
+                        Work::Forward(m, c) => (m, c, Op::Forward),
+                        Work::Backward(m, c, Half::Weights) => (m, c, Op::Weights),
+                        Work::Backward(m, c, _) => (m, c, Op::Backward),
+                    };
+                    let part = part(stage, chunk) as usize;
+                    let place = |part: usize| part * micro as usize + micro_batch as usize;
+                    let ready = match op {
+                        Op::Forward => part == 0 || forward[place(part - 1)],
+                        Op::Backward if part + 1 == parts => forward[place(part)],
+                        Op::Backward => backward[place(part + 1)],
+                        Op::Weights => true,
+                    };
+                    if !ready {
+                        break;
+                    }
+                    match op {
+                        Op::Forward => forward[place(part)] = true,
+                        Op::Backward => backward[place(part)] = true,
+                        Op::Weights => {}
+                    }
+                    items.push(Item { stage, part: part as u32, micro: micro_batch, op });
+                    next[stage as usize] += 1;
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        if next.iter().zip(&of_stages).any(|(n, order)| *n < order.len()) {
+            return Err(format!("{} waits for itself with {stages} stages and {micro} micro-batches", kind.name()));
+        }
+        let in_flight = (0..stages).zip(&of_stages).map(|(_, order)| most_in_flight(order, chunks)).collect();
+        Ok(PassOrder { items, stages: stages as usize, parts, micro: micro as usize, in_flight, stage_of })
+    }
+
+    /// When each stage has done its last pass, seconds.
+    pub fn ends(&self, passes: &Passes, scratch: &mut Scratch) -> Vec<f64> {
+        let size = self.parts * self.micro;
+        scratch.forward.resize(size.max(scratch.forward.len()), 0.0);
+        scratch.backward.resize(size.max(scratch.backward.len()), 0.0);
+        let (forward, backward) = (&mut scratch.forward[..size], &mut scratch.backward[..size]);
+        let mut free = vec![0.0f64; self.stages];
+        for item in &self.items {
+            let (stage, part) = (item.stage as usize, item.part as usize);
+            let place = part * self.micro + item.micro as usize;
+            let now = free[stage];
+            // A part and the next one on the same stage need no message.
+            let from =
+                |other: usize, done: f64, way: f64| if self.stage_of[other] == stage { done } else { done + way };
+            free[stage] = match item.op {
+                Op::Forward => {
+                    let come = match part.checked_sub(1) {
+                        Some(before) => from(before, forward[place - self.micro], passes.ahead),
+                        None => 0.0,
+                    };
+                    forward[place] = now.max(come) + passes.forward[part];
+                    forward[place]
+                }
+                Op::Backward => {
+                    let come = if part + 1 == self.parts {
+                        forward[place]
+                    } else {
+                        from(part + 1, backward[place + self.micro], passes.back)
+                    };
+                    backward[place] = now.max(come) + passes.backward[part];
+                    backward[place]
+                }
+                Op::Weights => now + passes.weights[part],
+            };
+        }
+        free
+    }
+}
+
+/// Micro-batches of each chunk that have gone forward and not all of the way back, where they are most together.
+fn most_in_flight(order: &[Work], chunks: u32) -> Vec<u32> {
+    let split = order.iter().any(|work| matches!(work, Work::Backward(_, _, Half::Weights)));
+    let mut now = vec![0u32; chunks as usize];
+    let mut most = now.clone();
+    for work in order {
+        match *work {
+            Work::Forward(_, c) => now[c as usize] += 1,
+            Work::Backward(_, c, half) if !split || half != Half::Input => now[c as usize] -= 1,
+            Work::Backward(..) => {}
+        }
+        if now.iter().sum::<u32>() > most.iter().sum() {
+            most.clone_from(&now);
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn longest(kind: Kind, (stages, chunks, micro): (u32, u32, u32), passes: &Passes) -> f64 {
+        let order = PassOrder::new(kind, stages, chunks, micro).expect("it exists");
+        order.ends(passes, &mut Scratch::default()).into_iter().fold(0.0, f64::max)
+    }
+
+    fn even(parts: usize) -> Passes {
+        Passes { forward: vec![3.0; parts], backward: vec![5.0; parts], weights: vec![0.0; parts], ..Passes::default() }
+    }
+
+    /// (p − 1)(F + B) of bubble whatever the number of chunks, and no less for GPipe.
+    #[test]
+    fn bubbles_are_those_of_the_papers() {
+        for (p, m) in [(1, 1), (2, 2), (4, 8), (8, 24)] {
+            let want = f64::from(m + p - 1) * 8.0;
+            assert_eq!(longest(Kind::OneFOneB, (p, 1, m), &even(p as usize)), want);
+            assert_eq!(longest(Kind::GPipe, (p, 1, m), &even(p as usize)), want);
+        }
+        assert_eq!(longest(Kind::Interleaved, (4, 2, 8), &even(8)), f64::from(16 + 3) * 8.0);
+    }
+
+    /// Two stages, two micro-batches, messages of 1: F F B B, and each way waits.
+    #[test]
+    fn messages_are_waited_for() {
+        let passes = Passes { ahead: 1.0, back: 1.0, ..even(2) };
+        // Stage 1 begins at 4, has B0 at 12 and B1 at 20; stage 0 has B1 at 26.
+        assert_eq!(longest(Kind::OneFOneB, (2, 1, 2), &passes), 26.0);
+    }
+
+    #[test]
+    fn micro_batches_under_way_are_counted() {
+        let order = PassOrder::new(Kind::OneFOneB, 4, 1, 8).expect("it exists");
+        assert_eq!(order.in_flight, [[4], [3], [2], [1]]);
+        let order = PassOrder::new(Kind::GPipe, 2, 1, 8).expect("it exists");
+        assert_eq!(order.in_flight, [[8], [8]]);
+    }
+}

@@ -1,0 +1,127 @@
+//! The closed form against the replay: strategies drawn at random for a mixture of experts and a dense model.
+
+use forebay_compiler::pipeline::{CompileOptions, compile_training};
+use forebay_compiler::shard::Strategy;
+use forebay_cost::{Cluster, known};
+use forebay_dsl::model::{CheckedModel, Const};
+use forebay_ir::DType;
+use forebay_sim::closed::{Closed, Estimate};
+use forebay_sim::report::{Options, Report, simulate};
+
+const LAYERS: i64 = 10;
+
+fn options(strategy: &Strategy) -> CompileOptions {
+    CompileOptions {
+        compute: DType::BF16,
+        micro_batches: strategy.micro.unwrap_or(1),
+        strategy: strategy.clone(),
+        overrides: vec![("layers".into(), Const::Int(LAYERS)), ("seq".into(), Const::Int(4096))],
+        ..CompileOptions::default()
+    }
+}
+
+fn load(text: &str, rows: u32) -> Result<CheckedModel, String> {
+    let options = options(&Strategy::default());
+    let check = options.check_options(true, Some(u64::from(rows)), 1);
+    forebay_dsl::load(text, &check).map(|a| a.model).map_err(|e| e[0].message.clone())
+}
+
+fn replayed(text: &str, strategy: &Strategy, cluster: &Cluster, simulation: &Options) -> Result<Report, String> {
+    let model = load(text, strategy.mbs.expect("it is given"))?;
+    let plans = compile_training(&model, &options(strategy), &[strategy.micro.expect("it is given")]);
+    simulate(&plans.map_err(|e| e.to_string())?.remove(0), cluster, simulation)
+}
+
+fn cluster(name: &str) -> Cluster {
+    let (_, text) = known::FILES.iter().find(|(n, _)| *n == name).expect("a cluster");
+    Cluster::parse(text).expect("it is right")
+}
+
+/// Draws from a list.
+struct Draw(u64);
+
+impl Draw {
+    fn of<T: Copy>(&mut self, from: &[T]) -> T {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        from[(self.0 >> 33) as usize % from.len()]
+    }
+
+    fn strategy(&mut self, experts: bool) -> Strategy {
+        let schedule = self.of(&["1f1b", "1f1b", "1f1b", "gpipe", "zb-h1"]);
+        let pp: u32 = self.of(&[1, 2, 2, 4, 5]);
+        let vpp = if schedule == "1f1b" && pp == 2 { self.of(&[1, 2]) } else { 1 };
+        let micro = if vpp > 1 { self.of(&[4, 8, 16]) } else { self.of(&[2, 5, 8, 16, 24]) };
+        let (tp, cp, mbs) = (self.of(&[1, 2, 4]), self.of(&[1, 1, 2]), self.of(&[1, 2]));
+        let ep = if experts { self.of(&[1, 2, 4, 8]) } else { 1 };
+        let (dp, zero) = (self.of(&[4, 8, 16]), self.of(&[0, 1, 1, 3]));
+        let recompute = self.of(&["none", "none", "full"]);
+        let schedule = if pp == 1 { "1f1b" } else { schedule };
+        let text = format!(
+            "dp={dp},tp={tp},cp={cp},ep={ep},pp={pp},vpp={vpp},micro={micro},mbs={mbs},zero={zero},schedule={schedule},recompute={recompute}"
+        );
+        Strategy::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+}
+
+/// What is off, and by how much: (time, memory).
+fn off(text: &str, draws: u32, experts: bool, seed: u64) -> Vec<(String, Estimate, f64, f64)> {
+    let (cluster, simulation) = (cluster("h100"), Options::default());
+    let load = |rows: u32| load(text, rows);
+    let mut closed = Closed::new(&load, &cluster, &simulation).expect("it can be estimated");
+    let mut draw = Draw(seed);
+    let mut all = vec![];
+    while all.len() < draws as usize {
+        let strategy = draw.strategy(experts);
+        let report = replayed(text, &strategy, &cluster, &simulation);
+        let (estimate, report) = match (closed.estimate(&strategy, 1.0), report) {
+            (Ok(estimate), Ok(report)) => (estimate, report),
+            // What cannot be compiled cannot be estimated either, and the other way round.
+            (Err(_), Err(_)) => continue,
+            (estimate, report) => panic!("{strategy}: {estimate:?}, {:?}", report.err()),
+        };
+        let memory = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+        let off = (estimate.step_time_s / report.step_time_s - 1.0, estimate.peak_bytes / memory - 1.0);
+        all.push((strategy.to_string(), estimate, off.0, off.1));
+    }
+    all
+}
+
+fn check(text: &str, experts: bool) {
+    let draws = std::env::var("FOREBAY_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(24);
+    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let all = off(text, draws, experts, seed);
+    for (strategy, estimate, time, memory) in &all {
+        println!("{:+.2} % {:+.2} % {:?} {strategy}", 100.0 * time, 100.0 * memory, estimate.doubt);
+    }
+    let sure: Vec<_> = all.iter().filter(|(_, estimate, ..)| estimate.doubt.is_none()).collect();
+    assert!(sure.len() * 2 > all.len(), "most strategies can be judged: {} of {}", sure.len(), all.len());
+    for (strategy, estimate, time, memory) in sure {
+        assert!(time.abs() < 0.02, "{strategy}: time is off by {:.2} %", 100.0 * time);
+        let memory = if estimate.memory_doubt.is_none() { memory.abs() } else { 0.0 };
+        assert!(memory < 0.02, "{strategy}: memory is off by {:.2} %", 100.0 * memory);
+    }
+}
+
+#[test]
+fn mixtures_are_estimated_as_they_are_replayed() {
+    check(include_str!("../../examples/models/qwen3-30b-a3b.moe"), true);
+}
+
+#[test]
+fn steps_that_cannot_be_estimated_are_refused() {
+    let (h100, simulation) = (cluster("h100"), Options::default());
+    let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
+    let load = |rows: u32| load(text, rows);
+    let mut closed = Closed::new(&load, &h100, &simulation).expect("it can be estimated");
+    let mut refused = |strategy: &str| {
+        let strategy = Strategy::parse(strategy).expect("a strategy");
+        closed.estimate(&strategy, 1.0).expect_err("it is refused")
+    };
+    assert!(refused("dp=2,mbs=1").contains("how many micro-batches"));
+    assert!(refused("pp=16,mbs=1,micro=16").contains("do not fill the 16 parts"));
+    assert!(refused("dp=2,ep=16,mbs=1,micro=2").contains("do not divide"));
+    assert!(refused("pp=2,stages=4/6,mbs=1,micro=2").contains("cut by hand"));
+    let fsdp = forebay_sim::framework::find(&forebay_sim::framework::known(), "llm-foundry");
+    let simulation = Options { framework: fsdp, ..Options::default() };
+    assert!(Closed::new(&load, &h100, &simulation).is_err_and(|why| why.contains("llm-foundry")));
+}
