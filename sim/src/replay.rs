@@ -10,6 +10,7 @@ use crate::log::{BESIDE, Idle, Log, MAIN, Slice, Why};
 use crate::lower::{Lane, Op, RoleOps};
 use crate::price::Action;
 use crate::steps::{Step, Timed};
+use forebay_cost::contention;
 use forebay_plan::{CallEvent, StreamKind};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -373,7 +374,7 @@ impl<'a> Walk<'a> {
         let seconds = step.seconds;
         let communicates = step.kind.is_communication();
         let other = self.beside[usize::from(!communicates)];
-        let contended = world.slowdown * overlap((begin, begin + seconds), other);
+        let contended = contention(world.slowdown, (begin, begin + seconds), other);
         let done = begin + seconds + contended;
         let end = done.max(self.host);
         self.ran(Some(self.step), stream, begin, done);
@@ -450,7 +451,7 @@ impl<'a> Walk<'a> {
         };
         let end = begin + seconds;
         // What ran meanwhile took longer.
-        let contended = world.slowdown * overlap((begin, end), (self.main_began.min(begin), now));
+        let contended = contention(world.slowdown, (begin, end), (self.main_began.min(begin), now));
         self.ran(None, BESIDE, begin, end);
         if contended > 0.0 && op.lane != Lane::LateBackward {
             self.idle(Why::Contention, now, now + contended);
@@ -477,8 +478,4 @@ impl<'a> Walk<'a> {
         self.outcome.end = self.streams[MAIN];
         (self.outcome, self.log)
     }
-}
-
-fn overlap(a: (f64, f64), b: (f64, f64)) -> f64 {
-    (a.1.min(b.1) - a.0.max(b.0)).max(0.0)
 }

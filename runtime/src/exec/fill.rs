@@ -3,9 +3,11 @@
 //! Pieces are handed out as workers get free, like the tasks of kernels, so the pages that come with the first write come from the memory nodes of all workers.
 //! No page has one user: which worker gets which part of a kernel is not fixed either.
 
+use super::fleet::{Fleet, part_of};
 use super::parts::{Part, find};
 use super::{ExecError, Executor, Rank};
 use crate::comm::coordinates;
+use crate::pool::Pool;
 use forebay_plan::{Init, Role, Tensor, TensorKind};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -26,6 +28,15 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When a rank has given up before.
     pub(crate) fn fill_tensors(&mut self, fill: &Fill) -> Result<(), ExecError> {
+        if let Some(fleet) = &mut self.fleet {
+            let made = |t: &&Tensor| t.init != Init::FromParam;
+            let tensors = |role: &'p Role| role.tensors.iter().filter(made);
+            let all: Vec<(u32, &Tensor)> =
+                fleet.ranks().flat_map(|(n, role, _)| tensors(role).map(move |t| (n, t))).collect();
+            return all
+                .into_iter()
+                .try_for_each(|(rank, tensor)| fleet.fill(rank, tensor, &|first, bytes| fill(tensor, first, bytes)));
+        }
         self.on_every_rank(&|rank| {
             let untouched = rank.untouched;
             for tensor in &rank.role.tensors {
@@ -54,15 +65,17 @@ impl<'p> Executor<'p> {
                 find(role, &copy.name, copy.kind).is_none_or(|own| master(role, &at, param, own).is_some())
             });
             let whole = if alone { None } else { Some(self.whole(param)?.into_owned()) };
+            if let Some(fleet) = &mut self.fleet {
+                fleet.fill_copy(copy, param, whole.as_deref(), convert)?;
+                continue;
+            }
             self.on_every_rank(&|rank| {
                 let Some(own) = rank.find(&copy.name, copy.kind) else { return };
                 match (master(rank.role, &rank.coordinates, param, own), &whole) {
                     (Some(master), _) => rank.fill_from(master, own, convert),
-                    (None, Some(whole)) => rank.fill(own, &|first, bytes| {
-                        let (first, n) = (first as usize, bytes.len() / own.dtype.bytes() as usize);
-                        let width = param.dtype.bytes() as usize;
-                        convert((param, &whole[first * width..(first + n) * width]), (own, bytes));
-                    }),
+                    (None, Some(whole)) => {
+                        rank.fill(own, &|first, bytes| convert_run((param, whole), (own, bytes), first, convert));
+                    }
                     (None, None) => unreachable!("not all have what they need"),
                 }
             })?;
@@ -84,6 +97,37 @@ fn master<'p>(role: &'p Role, coordinates: &[u32], param: &Tensor, copy: &Tensor
     find(role, &param.name, param.kind).filter(|own| part(own) == part(copy))
 }
 
+/// Makes elements of a copy that lie side by side, from element `first` of the whole master on.
+fn convert_run((param, whole): (&Tensor, &[u8]), (own, bytes): (&Tensor, &mut [u8]), first: u64, convert: &Convert) {
+    let (first, n) = (first as usize, bytes.len() / own.dtype.bytes() as usize);
+    let width = param.dtype.bytes() as usize;
+    convert((param, &whole[first * width..(first + n) * width]), (own, bytes));
+}
+
+/// Fills a part of a tensor, on all workers.
+fn fill_part(pool: &Pool, part: &Part, width: usize, bytes: &mut [u8], fill: &(dyn Fn(u64, &mut [u8]) + Sync)) {
+    let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(PIECE * width).map(Mutex::new).collect();
+    pool.run(pieces.len(), &|i, _| {
+        let mut piece = pieces[i].lock().expect("each piece is filled once");
+        let first = i * PIECE;
+        let end = first + piece.len() / width;
+        part.runs_among(first as u64..end as u64, |here, there, n| {
+            fill(there as u64, &mut piece[(here - first) * width..(here - first + n) * width]);
+        });
+    });
+}
+
+/// Makes the elements of a copy from the same elements of its master, on all workers.
+fn fill_same(pool: &Pool, (from, source): (&Tensor, &[u8]), (to, bytes): (&Tensor, &mut [u8]), convert: &Convert) {
+    let piece = |tensor: &Tensor| PIECE * tensor.dtype.bytes() as usize;
+    let pieces = source.chunks(piece(from)).zip(bytes.chunks_mut(piece(to)).map(Mutex::new));
+    let pieces: Vec<(&[u8], Mutex<&mut [u8]>)> = pieces.collect();
+    pool.run(pieces.len(), &|i, _| {
+        let mut bytes = pieces[i].1.lock().expect("each piece is filled once");
+        convert((from, pieces[i].0), (to, &mut bytes));
+    });
+}
+
 impl<'p> Rank<'p> {
     /// Fills what it has of a tensor: `fill` gets the number of an element of the whole tensor, and elements from there on.
     fn fill(&mut self, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) {
@@ -91,28 +135,52 @@ impl<'p> Rank<'p> {
         let part = Part::new(tensor, &self.coordinates);
         let width = tensor.dtype.bytes() as usize;
         let (offset, len) = self.place_of(tensor);
-        let bytes = self.device.bytes_mut(offset, len);
-        let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(PIECE * width).map(Mutex::new).collect();
-        self.pool.run(pieces.len(), &|i, _| {
-            let mut piece = pieces[i].lock().expect("each piece is filled once");
-            let first = i * PIECE;
-            let end = first + piece.len() / width;
-            part.runs_among(first as u64..end as u64, |here, there, n| {
-                fill(there as u64, &mut piece[(here - first) * width..(here - first + n) * width]);
-            });
-        });
+        fill_part(&self.pool, &part, width, self.device.bytes_mut(offset, len), fill);
     }
 
     /// Fills a tensor from another one of which it has the same elements: `convert` gets the same of both.
     fn fill_from(&mut self, from: &Tensor, to: &Tensor, convert: &Convert) {
         self.untouched = false;
-        let piece = |tensor: &Tensor| PIECE * tensor.dtype.bytes() as usize;
         let (source, bytes) = self.device.bytes_and_mut(self.place_of(from), self.place_of(to));
-        let pieces = source.chunks(piece(from)).zip(bytes.chunks_mut(piece(to)).map(Mutex::new));
-        let pieces: Vec<(&[u8], Mutex<&mut [u8]>)> = pieces.collect();
-        self.pool.run(pieces.len(), &|i, _| {
-            let mut bytes = pieces[i].1.lock().expect("each piece is filled once");
-            convert((from, pieces[i].0), (to, &mut bytes));
-        });
+        fill_same(&self.pool, (from, source), (to, bytes), convert);
+    }
+}
+
+impl Fleet<'_> {
+    /// As [`Rank::fill`], on a device.
+    fn fill(&mut self, rank: u32, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) -> Result<(), ExecError> {
+        let (part, offset, len) = part_of(tensor, &coordinates(&self.plan.mesh, rank));
+        let mut bytes = vec![0; len as usize];
+        fill_part(&self.pool, &part, tensor.dtype.bytes() as usize, &mut bytes, fill);
+        self.write(rank, offset, &bytes)
+    }
+
+    /// Makes a copy of a parameter on all devices that have it; from the whole parameter where a device has other elements of it.
+    fn fill_copy(
+        &mut self,
+        copy: &Tensor,
+        param: &Tensor,
+        whole: Option<&[u8]>,
+        convert: &Convert,
+    ) -> Result<(), ExecError> {
+        let all: Vec<(u32, &Role)> = self.ranks().map(|(rank, role, _)| (rank, role)).collect();
+        for (rank, role) in all {
+            let Some(own) = find(role, &copy.name, copy.kind) else { continue };
+            let at = coordinates(&self.plan.mesh, rank);
+            match (master(role, &at, param, own), whole) {
+                (Some(master), _) => {
+                    let ((_, from, of_master), (_, to, of_copy)) = (part_of(master, &at), part_of(own, &at));
+                    let source = self.read(rank, from, of_master)?;
+                    let mut bytes = vec![0; of_copy as usize];
+                    fill_same(&self.pool, (master, &source), (own, &mut bytes), convert);
+                    self.write(rank, to, &bytes)?;
+                }
+                (None, Some(whole)) => {
+                    self.fill(rank, own, &|first, bytes| convert_run((param, whole), (own, bytes), first, convert))?;
+                }
+                (None, None) => unreachable!("not all have what they need"),
+            }
+        }
+        Ok(())
     }
 }

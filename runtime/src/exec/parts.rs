@@ -2,6 +2,7 @@
 //!
 //! With several processes, every part comes from the first rank that has it; what the first process gathers to write it down, it asks for tensor by tensor.
 
+use super::fleet::part_of;
 use super::{ExecError, Executor, Rank};
 use crate::comm::{Say, coordinates};
 use forebay_plan::{Role, Tensor, TensorKind};
@@ -160,7 +161,7 @@ impl<'p> Executor<'p> {
     /// A tensor that the only rank has all of.
     fn at_hand(&self, tensor: &Tensor) -> Option<&[u8]> {
         let alone = self.ranks() == 1 && tensor.block.is_empty() && tensor.range.is_none();
-        alone.then(|| self.ranks[0].tensor(tensor))
+        self.ranks.first().filter(|_| alone).map(|rank| rank.tensor(tensor))
     }
 
     /// The parts of a tensor, each once, in the order of the ranks that are the first to have them.
@@ -190,9 +191,14 @@ impl<'p> Executor<'p> {
         let mut whole = vec![0; tensor.bytes() as usize];
         let mut heard = vec![];
         for Piece { rank, own, part } in pieces {
-            let bytes = match self.ranks.iter().find(|r| r.number == *rank) {
-                Some(rank) => rank.tensor(own),
-                None => {
+            let bytes = match (self.ranks.iter().find(|r| r.number == *rank), &self.fleet) {
+                (Some(rank), _) => rank.tensor(own),
+                (None, Some(fleet)) => {
+                    let (_, offset, len) = part_of(own, &coordinates(&self.plan.mesh, *rank));
+                    heard = fleet.read(*rank, offset, len)?;
+                    &heard
+                }
+                (None, None) => {
                     let process = self.processes.others().find(|p| self.processes.ranks_of(*p).contains(rank));
                     heard.resize(part.elements() as usize * width, 0);
                     self.processes.hear(process.expect("every rank is somewhere"), Say::Part, &mut heard)?;
@@ -208,19 +214,27 @@ impl<'p> Executor<'p> {
 
     /// Gives every rank of this process what it has of a tensor.
     ///
+    /// # Errors
+    /// When a device does not take it.
+    ///
     /// # Panics
     /// When there are not as many bytes as the tensor has.
-    pub fn set_whole(&mut self, tensor: &Tensor, whole: &[u8]) {
+    pub fn set_whole(&mut self, tensor: &Tensor, whole: &[u8]) -> Result<(), ExecError> {
         assert_eq!(whole.len() as u64, tensor.bytes(), "the bytes of `{}`", tensor.name);
         let width = tensor.dtype.bytes() as usize;
-        for rank in &mut self.ranks {
-            let Some(own) = rank.find(&tensor.name, tensor.kind) else { continue };
-            let part = Part::new(own, &rank.coordinates);
-            let bytes = rank.tensor_mut(own);
+        let cut = |part: &Part, bytes: &mut [u8]| {
             part.runs(|here, there, n| {
                 bytes[here * width..(here + n) * width].copy_from_slice(&whole[there * width..(there + n) * width]);
             });
+        };
+        if let Some(fleet) = &mut self.fleet {
+            return fleet.change(&tensor.name, tensor.kind, &|part, bytes| cut(part, bytes));
         }
+        for rank in &mut self.ranks {
+            let Some(own) = rank.find(&tensor.name, tensor.kind) else { continue };
+            cut(&Part::new(own, &rank.coordinates), rank.tensor_mut(own));
+        }
+        Ok(())
     }
 }
 
