@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::hosts::HostArgs;
+use crate::strategy::{StrategyArg, strategy_arg};
 use clap::{Args, ValueEnum};
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};
 use forebay_compiler::pipeline::CompileOptions;
@@ -96,33 +97,8 @@ pub struct ModelArgs {
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
     /// How ranks share the work: dp=2,tp=2,ep=4,… or a `.toml` file with the same keys [default: one rank]
-    #[arg(long, value_name = "STRATEGY", value_parser = strategy)]
-    pub strategy: Option<Strategy>,
-}
-
-/// `dp=2,tp=2`, or a file.
-fn strategy(text: &str) -> Result<Strategy, String> {
-    if !text.ends_with(".toml") {
-        return Strategy::parse(text).map_err(|error| error.to_string());
-    }
-    let read = std::fs::read_to_string(text).map_err(|error| format!("cannot read it: {error}"))?;
-    let table: toml::Table = read.parse().map_err(|error: toml::de::Error| error.to_string())?;
-    let pairs = table.into_iter().map(|(key, value)| match scalar(&value) {
-        Some(value) => Ok((key, value)),
-        None => Err(format!("`{key}` is no number, truth value, word or list of numbers")),
-    });
-    Strategy::from_pairs(pairs.collect::<Result<Vec<_>, _>>()?).map_err(|error| error.to_string())
-}
-
-/// A value of a strategy file as `--strategy` would write it.
-fn scalar(value: &toml::Value) -> Option<String> {
-    match value {
-        toml::Value::String(text) => Some(text.clone()),
-        toml::Value::Integer(n) => Some(n.to_string()),
-        toml::Value::Boolean(b) => Some(b.to_string()),
-        toml::Value::Array(list) => Some(list.iter().map(scalar).collect::<Option<Vec<_>>>()?.join("/")),
-        toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Table(_) => None,
-    }
+    #[arg(long, value_name = "STRATEGY", value_parser = strategy_arg)]
+    pub strategy: Option<StrategyArg>,
 }
 
 /// How graphs are rewritten before they become programs.
@@ -272,7 +248,7 @@ fn below_one(text: &str) -> Result<f64, String> {
 
 impl ModelArgs {
     /// For the compiler.
-    pub fn options(&self) -> CompileOptions {
+    pub fn options(&self) -> Result<CompileOptions, Failure> {
         let mut overrides = self.set.clone();
         for (name, value) in [("batch", self.batch), ("seq", self.seq)] {
             overrides.extend(value.map(|n| (name.to_string(), Const::Int(n.into()))));
@@ -282,13 +258,13 @@ impl ModelArgs {
             Dtype::Bf16 => DType::BF16,
             Dtype::F64 => DType::F64,
         };
-        CompileOptions {
+        Ok(CompileOptions {
             overrides,
             compute,
             micro_batches: self.micro_batches.unwrap_or(1),
-            strategy: self.strategy.clone().unwrap_or_default(),
+            strategy: self.strategy.as_ref().map_or_else(|| Ok(Strategy::default()), StrategyArg::strategy)?,
             ..CompileOptions::default()
-        }
+        })
     }
 
     /// Was anything asked for?

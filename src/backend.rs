@@ -1,14 +1,13 @@
 //! `--backend`: what runs a plan.
 
-use crate::args::Dtype;
 use crate::calibrate;
 use crate::cluster;
-use crate::commands::simulate::{default_precision, use_devices};
 use crate::failure::Failure;
 use crate::memory::{Budget, budget};
+use crate::on_cluster::use_devices;
 use clap::{Args, ValueEnum};
 use forebay_compiler::shard::Strategy;
-use forebay_cost::Cluster;
+use forebay_cost::{Cluster, Precision};
 use forebay_plan::{DType, Plan};
 use forebay_runtime::backend::emulated::{Emulated, Machine};
 use forebay_runtime::comm::ranks;
@@ -111,14 +110,13 @@ impl BackendArgs {
 
 /// The plan as it stands, on a cluster; what `forebay simulate` takes when nothing else is said.
 fn step_options(plan: &Plan, cluster: &Cluster) -> Options {
-    let dtype = match plan.settings.compute {
-        DType::Bf16 => Dtype::Bf16,
-        DType::F64 => Dtype::F64,
-        DType::F32 | DType::I32 | DType::Bool => Dtype::F32,
+    let precision = match plan.settings.compute {
+        DType::Bf16 => Precision::Bf16,
+        DType::F64 | DType::F32 | DType::I32 | DType::I16 | DType::Bool => Precision::F32,
     };
     let framework = match &cluster.measured {
         Some(_) => Framework { streams: true, ..calibrate::framework() },
         None => Framework::default(),
     };
-    Options { framework, precision: default_precision(Some(dtype)), without: false, ..Options::default() }
+    Options { framework, precision, without: false, ..Options::default() }
 }

@@ -9,12 +9,18 @@ use std::path::Path;
 /// Files are at most so long.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads a cluster file, or one that is built in.
+/// Reads a cluster file, or one that is built in: by its name, or what its device is called (`H100`, `h100-sxm`), in upper or lower case.
 pub fn read(name: &str) -> Result<Cluster, Failure> {
-    if let Some((_, text)) = known::FILES.iter().find(|(known, _)| *known == name) {
-        return parse(name, text);
-    }
     let path = Path::new(name);
+    let named = |(known, _): &&(&str, &str)| known.eq_ignore_ascii_case(name);
+    if let Some((known, text)) = known::FILES.iter().find(named) {
+        return parse(known, text);
+    }
+    if !path.exists()
+        && let Some(cluster) = known::clusters().into_iter().find(|c| c.is_called(name))
+    {
+        return Ok(cluster);
+    }
     if !path.exists() {
         let names: Vec<&str> = known::FILES.iter().map(|(known, _)| *known).collect();
         return Err(Failure::Input(format!(

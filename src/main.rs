@@ -11,11 +11,14 @@ mod failure;
 mod hosts;
 mod memory;
 mod model;
+mod on_cluster;
 mod output;
 mod page;
 mod profile;
 mod progress;
+mod search;
 mod session;
+mod strategy;
 mod trace;
 
 use clap::{Parser, Subcommand};

@@ -2,9 +2,12 @@
 
 use crate::args::ModelArgs;
 use crate::failure::{Failure, colors};
+use crate::search;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::module::{self, File, Forms};
 use forebay_compiler::pipeline::{self, CompileError, CompileOptions, Compiled, Models};
+use forebay_compiler::settle::settle;
+use forebay_compiler::shard::{Strategy, StrategyError};
 use forebay_dsl::diagnostics::{self, Diagnostic};
 use forebay_dsl::model::{CheckOptions, CheckedModel};
 use forebay_dsl::std_library;
@@ -155,6 +158,14 @@ impl ModelFile {
             return Ok(Parts { ranks, micro_batches: 1, rows: None });
         }
         let batch = self.check(&options.check_options(true, None, 1), warned)?.batch;
+        if let (Some(micro), 2..) = (options.strategy.micro, options.micro_batches)
+            && micro != options.micro_batches
+        {
+            let given = options.micro_batches;
+            return Err(Failure::Input(format!(
+                "--micro-batches {given} and micro={micro} of the strategy say different things\n  = help: leave one of them out"
+            )));
+        }
         let of_rank = batch / u64::from(ranks);
         let micro_batches = match (micro, rows) {
             (Some(micro), _) => micro,
@@ -169,7 +180,8 @@ impl ModelFile {
         Err(Failure::Input(if ranks == 1 && rows.is_none() {
             let fit: Vec<String> = (1..=batch).filter(|d| batch.is_multiple_of(*d)).map(|d| d.to_string()).collect();
             let fit = fit.join(", ");
-            format!("a batch of {batch} rows cannot be done in {n} parts: --micro-batches must be one of {fit}")
+            let key = if options.strategy.micro.is_some() { "micro" } else { "--micro-batches" };
+            format!("a batch of {batch} rows cannot be done in {n} parts: {key} must be one of {fit}")
         } else {
             let rows = rows.map_or("some".to_string(), |r| r.to_string());
             format!(
@@ -195,7 +207,11 @@ impl ModelFile {
         price: &dyn Price,
     ) -> Result<Result<Compiled, CompileError>, Failure> {
         let Forms { models, compute, micro_batches } = self.forms(options)?;
-        let options = CompileOptions { compute, micro_batches, ..options.clone() };
+        let mut options = CompileOptions { compute, micro_batches, ..options.clone() };
+        match settled(&models.train, &options, price) {
+            Ok(strategy) => options.strategy = strategy,
+            Err(error) => return Ok(Err(error.into())),
+        }
         let compiled = match pipeline::compile_within(&models, &options, aim, price) {
             Ok(compiled) => compiled,
             Err(error) => return Ok(Err(error)),
@@ -217,6 +233,18 @@ impl ModelFile {
     pub fn misfit(&self, options: &CompileOptions, error: &impl std::fmt::Display) -> Failure {
         Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy))
     }
+}
+
+/// The strategy, with what it leaves to be found; what was found is said.
+fn settled(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) -> Result<Strategy, StrategyError> {
+    let bar = search::Bar::new(&search::time, false);
+    let settled = settle(model, options, price, &mut |progress| bar.show(progress));
+    bar.finish();
+    let settled = settled?;
+    if let Some(found) = &settled.found {
+        eprintln!("{}", search::told(&settled, found));
+    }
+    Ok(settled.strategy)
 }
 
 /// How a step's rows are divided.

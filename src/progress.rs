@@ -57,6 +57,41 @@ struct SummaryFields {
     active_params: u64,
 }
 
+/// Says at a terminal what a command that takes long is at; gone when it is dropped.
+pub struct Spinner {
+    bar: Option<ProgressBar>,
+}
+
+impl Spinner {
+    /// Shown after a moment, where people look and nothing else is asked for.
+    pub fn new(json: bool, what: &str) -> Spinner {
+        let bar = (!json && io::stderr().is_terminal()).then(|| {
+            let bar = ProgressBar::new_spinner();
+            bar.set_style(ProgressStyle::with_template("{spinner} {msg} ({elapsed})").expect("a valid template"));
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        let spinner = Spinner { bar };
+        spinner.says(what);
+        spinner
+    }
+
+    /// Says something else.
+    pub fn says(&self, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(what.to_string());
+        }
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 /// Shows a run.
 pub struct Progress {
     json: bool,

@@ -9,6 +9,8 @@ use common::training::strategy;
 use common::{Example, Numbers, options};
 use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::{CompileOptions, compile};
+use forebay_compiler::rewrite::Profile;
+use forebay_compiler::settle::settle;
 use forebay_ir::DType;
 use forebay_plan::{Plan, TensorKind};
 use forebay_runtime::data::Batch;
@@ -55,9 +57,13 @@ fn plan(text: &str, compute: DType) -> Plan {
     // The norm of all gradients is no whole number: nothing is clipped.
     let optimizer = Optimizer { clip: None, ..Optimizer::default() };
     let micro_batches = strategy.micro.expect("it is given");
-    let options = CompileOptions { micro_batches, strategy, optimizer, ..options(compute, vec![]) };
+    let mut options = CompileOptions { micro_batches, strategy, optimizer, ..options(compute, vec![]) };
     let example = Example { name: "whole".into(), text: MODEL.into() };
-    let plan = compile(&example.models(&options), &options).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let models = example.models(&options);
+    let settled =
+        settle(&models.train, &options, &Profile::cpu(), &mut |_| ()).unwrap_or_else(|e| panic!("{text}: {e}"));
+    options.strategy = settled.strategy;
+    let plan = compile(&models, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{text}: {}", v[0]));
     plan
 }
@@ -139,6 +145,8 @@ fn whole_numbers_are_the_same_bits_on_any_ranks() {
         "dp=2,tp=2,etp=2,ep=2,micro=2",
         "pp=2,micro=4",
         "pp=2,schedule=zb-h1,micro=4",
+        "pp=2,schedule=search,nodes=500,micro=4",
+        "pp=2,tp=2,ep=2,schedule=search,nodes=500,cap=2,stages=auto,micro=4,zero=1",
         "dp=2,pp=2,tp=2,ep=4,micro=2,zero=3,recompute=full",
     ] {
         let together = step(text, DType::F32);

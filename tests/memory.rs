@@ -8,6 +8,7 @@ use forebay_compiler::memory::{Aim, Price, StageMemory};
 use forebay_compiler::pipeline::{CompileError, Compiled};
 use forebay_compiler::rewrite::Profile;
 use forebay_ir::{Graph, ValueId};
+use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
 
 /// Prices drawn by a value's name: choices that no sensible price would make.
@@ -18,6 +19,14 @@ impl Price for Random {
         let name = graph.node(value).name.bytes();
         let hash = name.fold(self.0 ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         ((hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 * 1e-9
+    }
+
+    fn message(&self, _: u64, _: f64) -> f64 {
+        0.0
+    }
+
+    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
+        Ok(vec![0.0; plan.programs.len()])
     }
 }
 

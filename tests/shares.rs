@@ -13,7 +13,7 @@ use forebay_compiler::pipeline::{CompileOptions, compile};
 use forebay_compiler::rewrite::{self, Selection};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::DType;
-use forebay_plan::{ExchangeKind, Kernel, Phase, Plan, Role, Tensor, TensorKind};
+use forebay_plan::{BufferId, ExchangeKind, Instruction, Kernel, Phase, Plan, Program, Role, Tensor, TensorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows of a step, all of them micro-batches of their own.
@@ -338,8 +338,29 @@ fn keys_go_round_once() {
             };
             let besides = sent_by(&plan, &plan.roles[0], |name, kernel| own(name) && gathers(kernel));
             assert_eq!(besides, 0, "{text} {pass}: nothing is gathered besides");
+            let most = plan.programs.iter().filter(|p| own(&p.name)).map(most_shifts).max();
+            assert_eq!(most, Some(rings as usize - 1), "{text} {pass}");
         }
     }
+}
+
+/// How often the same keys are shifted on. They do not travel ahead of their use, so that memory holds what is attended to and what comes next: before
+/// the i-th attention (from 0 on) a program shifts nothing more than i + 1 times.
+fn most_shifts(program: &Program) -> usize {
+    let mut times: BTreeMap<BufferId, usize> = BTreeMap::new();
+    let mut attended = 0;
+    for Instruction { name, kernel, .. } in &program.instructions {
+        match kernel {
+            Kernel::Attention(_) | Kernel::AttentionBackward(_) => attended += 1,
+            Kernel::Exchange(x) if x.kind() == ExchangeKind::Shift => {
+                let shifted = times.get(&x.x).unwrap_or(&0) + 1;
+                assert!(shifted <= attended + 1, "{}: {name} travels ahead of {attended} attentions", program.name);
+                times.insert(x.out, shifted);
+            }
+            _ => {}
+        }
+    }
+    times.into_values().max().unwrap_or(0)
 }
 
 /// Between two stages goes one activation forward and one gradient back, the rank's own positions of it.

@@ -13,6 +13,7 @@ pub mod pipeline;
 pub mod rewrite;
 pub mod ring;
 pub mod schedule;
+pub mod settle;
 pub mod shard;
 pub mod simplify;
 pub mod summary;

@@ -347,6 +347,20 @@ pub fn gathered(elements: u64, group: &[u32], mesh: &[MeshDim], wide: DType, nar
     g.graph
 }
 
+/// A rank's own range of what it has all of: input `copy: dtype[n]`, output `own: dtype[n/ranks]`.
+pub fn own_range(elements: u64, group: &[u32], mesh: &[MeshDim], dtype: DType) -> Graph {
+    let mut g = Scalars::new("optimizer.own");
+    g.graph.mesh = mesh.to_vec();
+    let ranks: u64 = group.iter().map(|&d| u64::from(mesh[d as usize].size)).product();
+    let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
+    let part = g.graph.add_axis("part", Extent::Fixed(elements / ranks), None);
+    let copy = g.input("copy", dtype, &[n], InputRole::Carry);
+    let kind = CommKind::Shard { from: n, into: part };
+    let own = g.op(Op::Comm(Box::new(Comm { group: group.to_vec(), kind })), &[copy], "own");
+    g.graph.add_output("own", own, OutputRole::State);
+    g.graph
+}
+
 /// A value summed over the ranks of a group: input and output `sum`, of any sizes.
 pub fn all_reduced(dims: &[u64], group: &[u32], mesh: &[MeshDim], dtype: DType) -> Graph {
     let mut g = Scalars::new("sum.ranks");

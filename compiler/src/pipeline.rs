@@ -4,7 +4,8 @@ use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::fit::{Forms, fit};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
-use crate::overlap;
+use crate::overlap::pieces::{self, Pieces};
+use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
 use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
@@ -83,6 +84,8 @@ pub struct Compiled {
     pub plan: plan::Plan,
     /// For each stage.
     pub stages: Vec<StageMemory>,
+    /// The strategy that it is for.
+    pub strategy: Strategy,
 }
 
 /// Why there is no plan.
@@ -135,18 +138,19 @@ pub fn compile_within(
 ) -> Result<Compiled, CompileError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    let train = shard_model(&models.train, strategy)?;
+    strategy.check_master_weights(options.compute)?;
+    let train = in_pieces(shard_model(&models.train, strategy)?, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite);
+    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
     let micro = options.micro_batches;
-    let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+    let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
-    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let segments = Segments::new(&train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
     let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
     for (stage, order) in stages.into_iter().zip(&orders) {
-        let layout = Layout::new(&train, &stage, optimizer, strategy.zero, types);
+        let layout = Layout::new(&train, &stage, optimizer, strategy, types);
         let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, (order, micro), optimizer);
         let fitted = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
             .map_err(CompileError::Memory)?;
@@ -156,7 +160,7 @@ pub fn compile_within(
         roles.push(role(&train, &stage, layout, phases));
     }
     let plan = assemble(&models.train, options, &train, scheduler.into_programs(), roles);
-    Ok(Compiled { plan, stages: memory })
+    Ok(Compiled { plan, stages: memory, strategy: strategy.clone() })
 }
 
 /// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.
@@ -170,16 +174,17 @@ pub fn compile_training(
 ) -> Result<Vec<plan::Plan>, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
-    let train = shard_model(model, strategy)?;
+    strategy.check_master_weights(options.compute)?;
+    let train = in_pieces(shard_model(model, strategy)?, strategy)?;
     let stages = stages(model, strategy)?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite);
-    let segments = Segments::new(&train, &options.rewrite, &strategy.recompute)?;
+    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
+    let segments = Segments::new(&train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
-        let orders = orders(strategy.schedule, strategy.pp, strategy.vpp, micro)?;
+        let orders = orders(strategy, micro)?;
         let mut roles = vec![];
         for (stage, order) in stages.iter().zip(&orders) {
-            let layout = Layout::new(&train, stage, optimizer, strategy.zero, types);
+            let layout = Layout::new(&train, stage, optimizer, strategy, types);
             let (phase, _) = scheduler.train((&train, &segments), stage, &layout, (order, micro), optimizer);
             roles.push(role(&train, stage, layout, vec![phase]));
         }
@@ -211,8 +216,35 @@ fn assemble(
         roles,
     };
     drop_unused(&mut plan);
-    overlap::spread(&mut plan, &train.mesh);
+    for role in &mut plan.roles {
+        role.host_bytes = host_bytes(&plan.programs, role);
+    }
+    overlap::spread(&mut plan, &lanes(train, &options.strategy));
     plan
+}
+
+/// Cuts mixtures and networks of a model into the pieces that a strategy asks for.
+fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+    let lanes = lanes(&sharded, strategy);
+    let segments = sharded.model.segments.iter_mut();
+    let cut: usize = segments.map(|s| pieces::cut(&mut s.forward, strategy.pieces, &lanes)).sum();
+    if cut == 0 && !matches!(strategy.pieces, Pieces::Auto | Pieces::Number(1)) {
+        return Err(pieces::nothing_to_cut(strategy.pieces));
+    }
+    Ok(sharded)
+}
+
+/// Which unit does what.
+fn lanes(sharded: &ShardedModel, strategy: &Strategy) -> Lanes {
+    Lanes::new(&sharded.mesh, &strategy.overlap)
+}
+
+/// Bytes of the host's memory that the calls of a role use.
+fn host_bytes(programs: &[plan::Program], role: &plan::Role) -> u64 {
+    let calls = role.phases.iter().flat_map(|p| &p.calls);
+    let slots = calls.flat_map(|call| programs[call.program as usize].slots.iter().zip(&call.slots));
+    let of_host = slots.filter(|(slot, _)| slot.space == plan::Space::Host);
+    of_host.map(|(slot, offset)| offset + slot.bytes).max().unwrap_or(0)
 }
 
 /// Drops programs that no call runs: those of choices that did not fit.
@@ -357,7 +389,7 @@ pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Resul
     let sharded = shard_model(model, &options.strategy)?;
     let mut graphs = vec![];
     for stage in stages(model, &options.strategy)? {
-        let layout = Layout::new(&sharded, &stage, &options.optimizer, options.strategy.zero, (wide, narrow));
+        let layout = Layout::new(&sharded, &stage, &options.optimizer, &options.strategy, (wide, narrow));
         let adamw =
             |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, wide, narrow);
         graphs.extend(layout.groups.iter().map(adamw));

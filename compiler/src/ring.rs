@@ -206,7 +206,8 @@ impl<'a> Travel<'a> {
             queries: ring.parts.pairs.iter().map(|&(q, _)| at(q)).collect(),
             local: ring.local.iter().map(|&v| at(v)).collect(),
             documents: pair(ring.parts.documents),
-            positions: pair(ring.parts.positions),
+            // A part may have no key of a query's document. With positions, whether or not a mask compares them, what sees nothing is 0.
+            positions: pair(ring.parts.positions.or(ring.parts.documents)),
             sink: ring.parts.sink.map(at),
             back: ring.parts.back.map(|back| back.map(at)),
             ring,
@@ -292,6 +293,7 @@ impl<'a> Travel<'a> {
         axes[1] = self.ring.part;
         let mut numbers = self.ring.op.numbers[..6].to_vec();
         numbers[4] = f64::from(u8::from(has_sink && self.sink.is_some()));
+        numbers[5] = f64::from(u8::from(self.positions.is_some()));
         numbers.extend(number.map(|n| n as f64));
         Op::Fused(Box::new(Fused { kind, axes, numbers }))
     }

@@ -1,6 +1,6 @@
 //! What is kept under a limit, against trying all sets.
 
-use forebay_compiler::memory::choose::{Part, Problem};
+use forebay_compiler::memory::choose::{Away, Part, Problem};
 use forebay_ir::{Graph, Op, ValueId, testing};
 use proptest::prelude::*;
 
@@ -34,6 +34,7 @@ fn part<'a>(graph: &'a Graph, bytes: &[u16], seconds: &[u16]) -> Part<'a> {
         wanted,
         bytes: graph.values().map(|v| 64.0 * of(bytes, v)).collect(),
         seconds: graph.values().map(|v| 1e-5 * of(seconds, v)).collect(),
+        away: vec![],
     }
 }
 
@@ -50,7 +51,7 @@ proptest! {
         let graphs: Vec<Graph> = tapes.iter().map(|tape| testing::graph(tape)).collect();
         let free = |g: &Graph| g.nodes.iter().filter(|n| n.op != Op::Input).count();
         prop_assume!(graphs.iter().map(free).sum::<usize>() <= 14);
-        let problem = Problem { parts: graphs.iter().map(|g| part(g, &bytes, &seconds)).collect() };
+        let problem = Problem { parts: graphs.iter().map(|g| part(g, &bytes, &seconds)).collect(), hidden: 1e3 };
         let all = all_selections(&problem);
         let fewest = all.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
         let mut limits: Vec<f64> = all.iter().map(|s| s.0).collect();
@@ -65,7 +66,7 @@ proptest! {
             prop_assert!((selection.seconds - least).abs() < 1e-9, "{} is not {least} within {limit}", selection.seconds);
             prop_assert!(choice.bound <= least + 1e-9);
             // What it says of the set is so.
-            let again = problem.selection(selection.kept.clone());
+            let again = problem.keeping(selection.kept.clone());
             prop_assert_eq!((again.bytes, again.seconds), (selection.bytes, selection.seconds));
         }
         if fewest > 0.0 {
@@ -84,7 +85,7 @@ proptest! {
     ) {
         let graph = testing::graph(&tape);
         prop_assume!(graph.nodes.iter().filter(|n| n.op != Op::Input).count() <= 14);
-        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)] };
+        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)], hidden: 0.0 };
         let all = all_selections(&problem);
         let (fewest, most) = (problem.least_bytes().bytes, problem.least_time().bytes);
         let limit = fewest + share * (most - fewest);
@@ -92,6 +93,54 @@ proptest! {
         let choice = problem.within(limit, 1).expect("the fewest bytes are within the limit");
         prop_assert!(choice.selection.bytes <= limit);
         prop_assert!(choice.bound <= least + 1e-9 && least <= choice.selection.seconds + 1e-9);
+    }
+
+    /// Kept, swapped or made again: never better than the best of all choices, never worse than what is said, and within the limit.
+    #[test]
+    fn swapping_comes_with_a_bound(
+        tape in proptest::collection::vec(any::<u32>(), 0..30),
+        bytes in proptest::collection::vec(1_u16..200, 16),
+        seconds in proptest::collection::vec(1_u16..200, 16),
+        rate in 1e-9..1e-6f64,
+        share in 0.0..1.0,
+        hidden in 0.0..1.0,
+    ) {
+        let graph = testing::graph(&tape);
+        let values: Vec<ValueId> = graph.values().filter(|&v| graph.node(v).op != Op::Input).collect();
+        prop_assume!(values.len() <= 8);
+        let mut part = part(&graph, &bytes, &seconds);
+        let away = |v: ValueId| {
+            let bytes = part.bytes[v.index()];
+            (graph.node(v).op != Op::Input).then_some(Away { bytes: 0.25 * bytes, link: rate * bytes })
+        };
+        part.away = graph.values().map(away).collect();
+        let all_links: f64 = part.away.iter().flatten().map(|a| a.link).sum();
+        let problem = Problem { parts: vec![part], hidden: hidden * all_links };
+        // Each value is made again, kept or swapped.
+        let all: Vec<(f64, f64)> = (0..3_usize.pow(values.len() as u32)).map(|code| {
+            let fate = |i: usize| code / 3_usize.pow(i as u32) % 3;
+            let of = |fates: &[usize]| -> Vec<ValueId> {
+                values.iter().enumerate().filter(|(i, _)| fates.contains(&fate(*i))).map(|(_, &v)| v).collect()
+            };
+            let selection = problem.selection(vec![of(&[1, 2])], vec![of(&[2])]);
+            (selection.bytes, selection.seconds)
+        }).collect();
+        let fewest = all.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
+        let most = problem.keeping(vec![problem.parts[0].wanted.clone()]).bytes;
+        let limit = fewest + share * (most - fewest).max(0.0);
+        let least = all.iter().filter(|s| s.0 <= limit + 1e-9).map(|s| s.1).fold(f64::INFINITY, f64::min);
+        let choice = problem.within(limit + 1e-9, 4000).expect("the fewest bytes are within the limit");
+        let selection = &choice.selection;
+        prop_assert!(selection.bytes <= limit + 1e-9, "{} of {limit}", selection.bytes);
+        prop_assert!(selection.seconds >= least - 1e-9, "{} is better than {least}", selection.seconds);
+        prop_assert!(choice.bound <= least + 1e-9, "{} is no bound of {least}", choice.bound);
+        prop_assert!(!choice.exact || (selection.seconds - least).abs() < 1e-8, "{} is not {least}", selection.seconds);
+        let again = problem.selection(selection.kept.clone(), selection.swapped.clone());
+        prop_assert_eq!(&again, selection);
+        // Where the link is free, only bytes and what is made again count: then the choice is proven.
+        let free = Problem { hidden: 2.0 * all_links, ..problem.clone() };
+        let choice = free.within(limit + 1e-9, 4000).expect("the fewest bytes are within the limit");
+        prop_assert!(choice.exact && choice.selection.seconds <= selection.seconds + 1e-9);
     }
 
     /// The corners of the front are those of the lower convex hull of all sets.
@@ -103,7 +152,7 @@ proptest! {
     ) {
         let graph = testing::graph(&tape);
         prop_assume!(graph.nodes.iter().filter(|n| n.op != Op::Input).count() <= 14);
-        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)] };
+        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)], hidden: 0.0 };
         let all = all_selections(&problem);
         let front = problem.front();
         for pair in front.windows(2) {

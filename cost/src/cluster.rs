@@ -20,6 +20,9 @@ pub struct Cluster {
     pub aliases: Vec<String>,
     /// The datasheet.
     pub device: Device,
+    /// The device's link to the host's memory, where that is known.
+    #[serde(default)]
+    pub host: Option<HostLink>,
     /// Fitted to measurements.
     pub calibrated: Calibrated,
     /// The network, from the nearest devices outwards.
@@ -42,6 +45,9 @@ pub struct Device {
     pub cube: Peaks,
     /// Peak of the vector units in f32, TFLOP/s.
     pub vector_tflops: Positive,
+    /// Have the vector units cores and queues of their own, so that they work beside the cubes? Where the same cores do both, they take turns.
+    #[serde(default)]
+    pub vector_beside_cube: bool,
     /// Device memory, GB (10⁹ bytes).
     pub memory_gb: Positive,
     /// Its bandwidth, GB/s.
@@ -85,6 +91,18 @@ pub struct Calibrated {
     pub network_efficiency: Share,
     /// How much longer work takes per second of communication that runs beside it.
     pub overlap_slowdown: NonNegative,
+}
+
+/// The way between a device and the host's memory.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostLink {
+    /// Each way, GB/s; both ways at once.
+    pub gbps: Positive,
+    /// The part of it that large copies sustain.
+    pub efficiency: Share,
+    /// Where these numbers are from.
+    pub source: String,
 }
 
 /// A tier of the network: devices that reach each other at one speed.

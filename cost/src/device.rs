@@ -99,6 +99,12 @@ impl Cluster {
         self.device.memory_gbps.0 * 1e9 * self.calibrated.memory_efficiency.0
     }
 
+    /// Seconds to copy bytes to the host's memory, or from there; none where the cluster file does not say how fast that is.
+    pub fn host_copy(&self, bytes: f64) -> Option<f64> {
+        let host = self.host.as_ref()?;
+        Some(self.kernel_start() + bytes / (host.gbps.0 * 1e9 * host.efficiency.0))
+    }
+
     /// Start and end of a kernel on the device, seconds.
     pub fn kernel_start(&self) -> f64 {
         self.calibrated.kernel_us.0 * 1e-6

@@ -10,7 +10,7 @@ pub mod measured;
 pub mod network;
 pub mod table;
 
-pub use cluster::{Cluster, ClusterError};
+pub use cluster::{Cluster, ClusterError, HostLink};
 pub use device::{Attended, AttentionKernel, Generation, Precision, Product};
 pub use network::{Collective, Group};
-pub use table::{Price, Table, contention};
+pub use table::{Class, Price, Table, contention};

@@ -13,8 +13,21 @@ pub struct Price {
     pub launches: f64,
     /// Must the host know that it has ended before it goes on?
     pub host_waits: bool,
-    /// Is it communication, which slows down work beside it?
-    pub communicates: bool,
+    /// What it is to others that run at the same time.
+    pub class: Class,
+}
+
+/// What runs at the same time takes longer when one is work and the other communication: these share cores and memory. Both the simulator and emulated devices count for an
+/// operation the last one of the other class that was launched before it, on another stream than the cube's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Class {
+    /// Copies between the memories of device and host: they take neither cores nor links between devices.
+    #[default]
+    Copy,
+    /// Kernels of one device.
+    Work,
+    /// Collectives and messages.
+    Communication,
 }
 
 /// What the instructions of a plan take on a cluster.
@@ -24,14 +37,14 @@ pub struct Table {
     pub programs: Vec<Vec<Price>>,
     /// Seconds of the host for a launch.
     pub launch: f64,
-    /// Seconds that work takes longer for each second of communication beside it.
+    /// Seconds that work takes longer for each second of communication beside it, and the other way round.
     pub slowdown: f64,
 }
 
-/// Seconds by which work gets longer because of communication beside it: `slowdown` for each second of the time that both share. Each is a begin and an end,
-/// seconds.
-pub fn contention(slowdown: f64, work: (f64, f64), communication: (f64, f64)) -> f64 {
-    slowdown * (work.1.min(communication.1) - work.0.max(communication.0)).max(0.0)
+/// Seconds by which an operation gets longer because of another one ([`Class`]): `slowdown` for each second of the time that both share. Each is a begin and an
+/// end, seconds.
+pub fn contention(slowdown: f64, operation: (f64, f64), other: (f64, f64)) -> f64 {
+    slowdown * (operation.1.min(other.1) - operation.0.max(other.0)).max(0.0)
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Read the table backwards for gradients: `vary` and `all_reduce` are each other's, `all_gather` and `reduce_scatter`, `shard` and `unshard`,
-//! `dispatch` and `combine`; `all_to_all` is undone by the opposite one. These are the conjugate operators of Megatron-LM (arXiv 1909.08053, section 3;
-//! 2205.05198, section 4.2), with names.
+//! `dispatch` and `combine`; `all_to_all` is undone by the opposite one, `rotate` by the rotation by as many places the other way. These are the
+//! conjugate operators of Megatron-LM (arXiv 1909.08053, section 3; 2205.05198, section 4.2), with names.
 
 use crate::graph::{Graph, ValueId};
 use crate::infer::TypeError;

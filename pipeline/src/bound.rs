@@ -9,6 +9,8 @@
 //! - **Cap, drain**: after its last F a stage has at most as many backwards left as the cap, and the F's tail must pass.
 //! - **Cap, area**: an activation lives from the start of F to the end of W, at least as long as the chain between; a stage has cap × time for them.
 //!
+//! Where a whole backward takes less than its halves, they are bounded as if they took no more than it.
+//!
 //! The two in the middle hold only when a stage has more forwards than the cap; they also hold together. When forwards and backwards may run as
 //! pairs, a stage can be busy for less than the sum of its works, by what the best pair saves, once a forward.
 
@@ -28,6 +30,7 @@ pub enum Pairs {
 /// # Panics
 /// When the costs are not those of the layout's groups ([`Costs::check`]).
 pub fn lower_bound(layout: Layout, costs: &Costs, cap: Option<u32>, pairs: Pairs) -> Ticks {
+    let costs = &least(costs);
     let chain = Chain::new(layout, costs);
     let saving = match (pairs, costs.pair) {
         (Pairs::Allowed, Some(pair)) => best_saving(costs, pair),
@@ -38,6 +41,14 @@ pub fn lower_bound(layout: Layout, costs: &Costs, cap: Option<u32>, pairs: Pairs
         stage.work_bound().max(cap.map_or(0, |cap| stage.cap_bound(cap)))
     };
     (0..layout.size.stages).map(bound).max().unwrap_or(0).max(chain.length)
+}
+
+/// Costs of halves that no backward beats, whole or in halves.
+fn least(costs: &Costs) -> Costs {
+    let input: Vec<Ticks> = costs.input.iter().zip(&costs.whole).map(|(i, whole)| *i.min(whole)).collect();
+    let left = costs.whole.iter().zip(&input).map(|(whole, i)| whole - i);
+    let weight = costs.weight.iter().zip(left).map(|(w, left)| left.min(*w)).collect();
+    Costs { p2p: costs.p2p, pair: costs.pair, ..Costs::halves(costs.forward.clone(), input, weight) }
 }
 
 /// What a pair takes less than its two works, at best.

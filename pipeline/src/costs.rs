@@ -13,8 +13,10 @@ pub struct Costs {
     pub forward: Vec<Ticks>,
     /// Backward for the input, by layer group.
     pub input: Vec<Ticks>,
-    /// Backward for the weights, by layer group. A whole backward costs both.
+    /// Backward for the weights, by layer group.
     pub weight: Vec<Ticks>,
+    /// The whole backward, by layer group: both halves, or less where they share work.
+    pub whole: Vec<Ticks>,
     /// From one stage to another, between the end of work and the start of work that needs it.
     pub p2p: Ticks,
     /// A forward and a whole backward that run together; without it a pair costs the sum of its parts.
@@ -25,7 +27,20 @@ impl Costs {
     /// The same for all groups.
     pub fn equal(groups: u32, forward: Ticks, input: Ticks, weight: Ticks) -> Costs {
         let all = |cost| vec![cost; groups as usize];
-        Costs { forward: all(forward), input: all(input), weight: all(weight), p2p: 0, pair: None }
+        Costs {
+            forward: all(forward),
+            input: all(input),
+            weight: all(weight),
+            whole: all(input + weight),
+            p2p: 0,
+            pair: None,
+        }
+    }
+
+    /// By layer group, with a whole backward that costs what its halves do.
+    pub fn halves(forward: Vec<Ticks>, input: Vec<Ticks>, weight: Vec<Ticks>) -> Costs {
+        let whole = input.iter().zip(&weight).map(|(i, w)| i.saturating_add(*w)).collect();
+        Costs { forward, input, weight, whole, p2p: 0, pair: None }
     }
 
     /// With a cost between stages.
@@ -50,7 +65,7 @@ impl Costs {
             Op::F => self.forward[group],
             Op::I => self.input[group],
             Op::W => self.weight[group],
-            Op::B => self.input[group] + self.weight[group],
+            Op::B => self.whole[group],
         }
     }
 
@@ -69,14 +84,15 @@ impl Costs {
     /// One of these does not hold.
     pub fn check(&self, layout: Layout) -> Result<(), ScheduleError> {
         let groups = layout.groups();
-        for (name, costs) in [("F", &self.forward), ("I", &self.input), ("W", &self.weight)] {
+        for (name, costs) in [("F", &self.forward), ("I", &self.input), ("W", &self.weight), ("B", &self.whole)] {
             if costs.len() != groups as usize {
                 return Err(ScheduleError::plain(format!("{} costs {name} for {groups} layer groups", costs.len())));
             }
         }
         let sum = |costs: &[Ticks]| costs.iter().map(|c| u128::from(*c)).sum::<u128>();
-        let once =
-            sum(&self.forward) + sum(&self.input) + sum(&self.weight) + 2 * u128::from(groups) * u128::from(self.p2p);
+        let once = sum(&self.forward)
+            + (sum(&self.input) + sum(&self.weight)).max(sum(&self.whole))
+            + 2 * u128::from(groups) * u128::from(self.p2p);
         let pairs = u128::from(groups) * u128::from(self.pair.unwrap_or(0));
         // Twice: bounds add heads and tails to the work of a stage.
         if 2 * (once + pairs) * u128::from(layout.size.micros) > u128::from(u64::MAX / 4) {
@@ -85,7 +101,7 @@ impl Costs {
                 "give them in a larger unit of time",
             ));
         }
-        let longest = (0..groups as usize).map(|g| self.forward[g].max(self.input[g] + self.weight[g])).max();
+        let longest = (0..groups as usize).map(|g| self.forward[g].max(self.whole[g])).max();
         match (self.pair, longest) {
             (Some(pair), Some(longest)) if pair < longest => Err(ScheduleError::new(
                 format!("a pair of {pair} ticks is shorter than one of its parts, which takes {longest}"),
@@ -95,9 +111,14 @@ impl Costs {
         }
     }
 
+    /// The least that goes backward through a layer group: as a whole, or in halves.
+    pub fn backward(&self, group: usize) -> Ticks {
+        self.whole[group].min(self.input[group].saturating_add(self.weight[group]))
+    }
+
     /// The serial work of each stage: what it is busy for when nothing runs together.
     pub fn stage_work(&self, layout: Layout) -> Vec<Ticks> {
-        let cost = |g: u32| self.forward[g as usize] + self.input[g as usize] + self.weight[g as usize];
+        let cost = |g: u32| self.forward[g as usize] + self.backward(g as usize);
         let mut work = vec![0; layout.size.stages as usize];
         let halves = [0, layout.size.micros / 2, layout.size.micros];
         for (from, to) in halves.into_iter().zip(halves.into_iter().skip(1)).filter(|(from, to)| from < to) {

@@ -1,6 +1,6 @@
 //! A schedule: an order for each stage.
 
-use crate::{Item, Layout, Op, ScheduleError};
+use crate::{Item, Layout, Op, Placement, ScheduleError, Size, Work};
 use std::fmt::Write;
 
 /// For each stage, in which order it does its work. It has no times, and may be wrong: see [`crate::verify`].
@@ -33,6 +33,46 @@ impl Schedule {
             words.map(|w| w.parse().map_err(|e| ScheduleError::plain(format!("stage {stage}: {e}")))).collect()
         };
         Ok(Schedule { layout, orders: texts.iter().enumerate().map(order).collect::<Result<_, _>>()? })
+    }
+
+    /// From text alone: how large it is and how groups lie follows from what the stages do.
+    ///
+    /// # Errors
+    /// A string has a word that is no item; the stages' groups lie in none of the placements; or the schedule is not valid ([`crate::verify()`]).
+    pub fn infer(texts: &[impl AsRef<str>]) -> Result<Schedule, ScheduleError> {
+        let stages = u32::try_from(texts.len()).unwrap_or(u32::MAX);
+        let (mut groups, mut micros) = (0, 0);
+        let unplaced = Layout { size: Size::new(stages, 1, 1)?, placement: Placement::Blocked };
+        let orders = Schedule::parse(unplaced, texts)?.orders;
+        for work in orders.iter().flatten().flat_map(Item::works) {
+            groups = groups.max(work.group.saturating_add(1));
+            micros = micros.max(work.micro.saturating_add(1));
+        }
+        let size = Size::new(stages, groups.div_ceil(stages), micros)?;
+        let here = |layout: Layout, stage: u32, work: Work| {
+            work.group < layout.groups() && layout.stage_of(work.group, work.micro) == stage
+        };
+        let fits = |layout: &Layout| {
+            let mut all =
+                (0..).zip(&orders).flat_map(|(s, order)| order.iter().flat_map(Item::works).map(move |w| (s, w)));
+            all.all(|(stage, work)| here(*layout, stage, work))
+        };
+        let placements = [Placement::Blocked, Placement::Interleaved, Placement::Wave];
+        let layout =
+            placements.map(|placement| Layout { size, placement }).into_iter().find(fits).ok_or_else(|| {
+                ScheduleError::new(
+                    "its layer groups do not lie on the stages in any way that is known",
+                    "they lie one after another, go round the stages, or there and back again",
+                )
+            })?;
+        let schedule = Schedule { layout, orders };
+        match crate::verify(&schedule, None) {
+            Ok(()) => Ok(schedule),
+            Err(problems) => {
+                let told: Vec<String> = problems.iter().take(3).map(ToString::to_string).collect();
+                Err(ScheduleError::plain(told.join("; ")))
+            }
+        }
     }
 
     /// Its size and placement.

@@ -1,8 +1,6 @@
 //! Diagrams.
 
-mod common;
-
-use common::{generate, usual};
+use crate::common::{generate, usual};
 use forebay_pipeline::{Kind, draw, replay};
 
 #[test]

@@ -1,8 +1,6 @@
 //! The published schedules: their numbers, their formulas, their small orders, and what they refuse.
 
-mod common;
-
-use common::{any_generated, generate, size, usual};
+use crate::common::{any_generated, generate, size, usual};
 use forebay_pipeline::{Costs, Item, Kind, Layout, Placement, Size, replay, verify};
 use proptest::prelude::*;
 

@@ -1,14 +1,12 @@
 //! Cuts of layers into groups, against all cuts.
 
-mod common;
-
-use common::size;
+use crate::common::size;
 use forebay_pipeline::layers::{LayerCosts, cut, refine};
 use forebay_pipeline::{Kind, Layout, Placement, replay};
 use proptest::prelude::*;
 
 fn layers(totals: &[u64]) -> Vec<LayerCosts> {
-    totals.iter().map(|t| LayerCosts { forward: t / 3, input: t / 3, weight: t - 2 * (t / 3) }).collect()
+    totals.iter().map(|t| LayerCosts::halves(t / 3, t / 3, t - 2 * (t / 3))).collect()
 }
 
 fn slowest(totals: &[u64], ends: &[usize], layout: Layout) -> u64 {

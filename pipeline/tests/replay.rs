@@ -1,8 +1,6 @@
 //! The replay against a slow and obvious one; the verifier against mutations.
 
-mod common;
-
-use common::{any_costs, any_generated, any_schedule, generate, simulate, size, usual};
+use crate::common::{any_costs, any_generated, any_schedule, generate, simulate, size, usual};
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::{Costs, Decimal, Item, Kind, Layout, Op, Placement, Schedule, Work, replay, verify};
 use proptest::prelude::*;
@@ -157,6 +155,30 @@ fn the_verifier_says_what_is_wrong_and_where() {
         say(Some(1), [zero, one]),
     ];
     insta::assert_snapshot!(told.join("\n"));
+}
+
+proptest! {
+    /// Size and placement follow from the orders. With one chunk a stage, or one stage, all placements are the same.
+    #[test]
+    fn layouts_follow_from_orders((kind, schedule) in any_generated()) {
+        let layout = schedule.layout();
+        prop_assume!(kind.placement() != Placement::TwoWay);
+        let inferred = Schedule::infer(&schedule.texts()).expect("a valid schedule");
+        prop_assert_eq!(inferred.orders(), schedule.orders());
+        prop_assert_eq!(inferred.layout().size, layout.size);
+        let same = layout.size.chunks == 1 || layout.size.stages == 1;
+        prop_assert!(same || inferred.layout().placement == layout.placement);
+    }
+}
+
+#[test]
+fn orders_of_no_layout_are_refused() {
+    let error = |texts: &[&str]| Schedule::infer(texts).expect_err("refused").to_string();
+    assert!(error(&[]).contains("at least one of stages"));
+    assert!(error(&["", ""]).contains("at least one of chunks"));
+    assert!(error(&["F0:0 F1:0", "F0:0"]).contains("do not lie on the stages"));
+    assert!(error(&["F4294967295:4294967295"]).contains("too many"));
+    assert!(error(&["F0:0 B0:0", "F1:0"]).contains("1:0"));
 }
 
 #[test]

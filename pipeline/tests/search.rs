@@ -1,12 +1,11 @@
 //! The search: never worse than what is published, under the cap, above the bound, and best where that can be known.
 
-mod common;
-
-use common::{any_costs, size};
+use crate::common::{any_costs, size};
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::search::{Found, Request, published, search};
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, Size, Work, replay, verify};
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 const ALL: &[Placement] = &[Placement::Wave, Placement::Interleaved, Placement::Blocked];
 
@@ -16,7 +15,40 @@ fn find(size: Size, costs: &Costs, cap: Option<u32>, placements: &[Placement], n
     assert_eq!(verify(&found.schedule, cap), Ok(()));
     assert_eq!(replay(&found.schedule, costs).expect("it ends").makespan, found.makespan);
     assert!(found.bound <= found.makespan);
+    if found.published.is_none() {
+        assert!(keeps_order(&found.schedule), "{:?}", found.schedule.texts());
+    }
     found
+}
+
+/// Do the micro-batches of each op and layer group come in order?
+fn keeps_order(schedule: &Schedule) -> bool {
+    let mut done: HashMap<(Op, u32), u32> = HashMap::new();
+    schedule.orders().iter().flatten().flat_map(Item::works).all(|work| {
+        // The backward for the input is part of the whole one.
+        let op = if work.op == Op::B { Op::I } else { work.op };
+        let next = done.entry((op, work.group)).or_default();
+        let in_order = work.micro >= *next;
+        *next = work.micro + 1;
+        in_order
+    })
+}
+
+/// Where a whole backward takes less than its halves, those that nobody waits between are joined.
+#[test]
+fn halves_that_share_work_are_joined() {
+    let (p, m) = (4, 8);
+    let halves = Costs::equal(p, 10, 12, 8).with_p2p(2);
+    let shared = Costs { whole: vec![16; p as usize], ..halves.clone() };
+    let [apart, joined] =
+        [&halves, &shared].map(|costs| find(size(p, 1, m), costs, None, &[Placement::Blocked], 20_000));
+    let wholes = |found: &Found| {
+        let works = found.schedule.orders().iter().flatten().flat_map(Item::works);
+        works.filter(|work| work.op == Op::B).count()
+    };
+    assert!(wholes(&joined) > 0, "{:?}", joined.schedule.texts());
+    assert!(joined.makespan < apart.makespan);
+    assert_eq!(replay(&joined.schedule, &shared).expect("it ends").makespan, joined.makespan);
 }
 
 /// F=10 I=12 W=8, p2p=2, V placement, m = 2p.
@@ -61,7 +93,9 @@ proptest! {
     ) {
         let groups = (p * v) as usize;
         let cut = |list: &Vec<u64>| list[..groups].to_vec();
-        let costs = Costs { forward: cut(&costs.forward), input: cut(&costs.input), weight: cut(&costs.weight), ..costs };
+        let whole = cut(&costs.whole);
+        let halves = Costs::halves(cut(&costs.forward), cut(&costs.input), cut(&costs.weight));
+        let costs = Costs { whole, p2p: costs.p2p, pair: costs.pair, ..halves };
         let cap = cap.map(|more| v + more);
         let found = find(size(p, v, m), &costs, cap, ALL, 2_000);
         let fits = |s: &Schedule| cap.is_none_or(|cap| s.peaks().into_iter().all(|peak| peak <= cap));

@@ -340,6 +340,13 @@ pub enum StepOp {
     Select,
     /// Conversion to the step's dtype.
     Cast,
+    /// (upper, lower, mark): the f32 whose rounding to bf16 is `upper` and whose lower 16 bits are `lower`. Where `mark` has a sign, rounding changed the upper
+    /// half: to the next number, or of a NaN bit 22.
+    Join,
+    /// The lower 16 bits of an f32, as an i16.
+    Lower,
+    /// (carrier, x): the magnitude of `carrier`, with a sign where rounding x to bf16 (to nearest, ties to even; a NaN gets bit 22) changes its upper half.
+    Mark,
     /// The index along a dimension of the iteration space, i32.
     Index(u32),
     /// Sum over the row, in an order that depends on the row's length alone.

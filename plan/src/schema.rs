@@ -5,14 +5,14 @@
 //! slots to places in the rank's memory. So the size of a plan grows with distinct segments, and only the list of calls with layers.
 
 pub use crate::mesh::{Affine, MeshDim};
-pub use crate::tensor::{Cut, FlatRange, Held, Init, Tensor, TensorKind};
+pub use crate::tensor::{Cut, FlatRange, Form, Held, Init, Tensor, TensorKind};
 
 use crate::kernel::Kernel;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version this crate writes, and the only one it reads.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// A compiled model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -73,6 +73,8 @@ pub enum DType {
     Bf16,
     /// 32-bit signed integer.
     I32,
+    /// 16 bits, for the lower halves of parameters alone.
+    I16,
     /// One byte, 0 or 1.
     Bool,
 }
@@ -83,7 +85,7 @@ impl DType {
         match self {
             DType::F64 => 8,
             DType::F32 | DType::I32 => 4,
-            DType::Bf16 => 2,
+            DType::Bf16 | DType::I16 => 2,
             DType::Bool => 1,
         }
     }
@@ -95,8 +97,14 @@ impl DType {
             DType::F32 => "f32",
             DType::Bf16 => "bf16",
             DType::I32 => "i32",
+            DType::I16 => "i16",
             DType::Bool => "bool",
         }
+    }
+
+    /// Is it a type of numbers to reckon with?
+    pub fn is_number(self) -> bool {
+        !matches!(self, DType::I16 | DType::Bool)
     }
 
     /// Is it a float type?

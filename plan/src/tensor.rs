@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorKind {
-    /// A trainable parameter at master precision.
+    /// A trainable parameter at master precision, or the half of it that its copy lacks ([`Form::LowerHalf`]).
     Param,
     /// Its copy in the compute type; made from the master, not saved.
     ComputeCopy,
@@ -58,6 +58,27 @@ pub struct Tensor {
     pub offset: u64,
     /// The first value.
     pub init: Init,
+    /// What of its elements is at that place.
+    #[serde(default, skip_serializing_if = "Form::is_whole")]
+    pub form: Form,
+}
+
+/// What of a tensor's elements is at its place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    /// All of them.
+    #[default]
+    Whole,
+    /// Of an f32 parameter the lower 16 bits. The rest is in tensors of the same name: the copy in bf16 is the element rounded to nearest, ties to even, and
+    /// the sign of the second moment, which is never negative, says whether that changed the upper half.
+    LowerHalf,
+}
+
+impl Form {
+    fn is_whole(&self) -> bool {
+        *self == Form::Whole
+    }
 }
 
 /// A part along one dimension of a tensor.
@@ -123,9 +144,17 @@ impl Tensor {
         self.range.as_ref().map_or_else(|| self.local_elements(), |range| range.shard)
     }
 
+    /// Type of what is at its place.
+    pub fn place_dtype(&self) -> DType {
+        match self.form {
+            Form::Whole => self.dtype,
+            Form::LowerHalf => DType::I16,
+        }
+    }
+
     /// Bytes of its place in memory.
     pub fn place_bytes(&self) -> u64 {
-        self.place_elements().saturating_mul(self.dtype.bytes())
+        self.place_elements().saturating_mul(self.place_dtype().bytes())
     }
 
     /// The cut along a dimension.
@@ -150,7 +179,7 @@ impl Tensor {
         let of_block = |e: u64| e.saturating_sub(*start).min(elements);
         let (from, to) = (of_block(first), of_block(end));
         let before = start.saturating_add(from).saturating_sub(first).min(*shard);
-        Held { from, to, offset: self.offset.saturating_add(before.saturating_mul(self.dtype.bytes())) }
+        Held { from, to, offset: self.offset.saturating_add(before.saturating_mul(self.place_dtype().bytes())) }
     }
 }
 
@@ -185,6 +214,7 @@ mod tests {
             range: Some(FlatRange { start, shard: 8, index: Affine::along(1, 1) }),
             offset: 640,
             init: Init::Constant(0.0),
+            form: Form::Whole,
         };
         // Blocks of [2, 3] and [3, 3] elements in an array of 24 with padding between them: three shards of 8.
         let (first, second) = (tensor(0, &[2, 6]), tensor(12, &[3, 6]));

@@ -78,6 +78,7 @@ fn write<T: Copy + Into<f64>>(values: &[T], dtype: DType, bytes: &mut [u8]) {
         // Through f32, as a cast kernel rounds the f32 master.
         DType::Bf16 => each(values, bytes, |value| half::bf16::from_f32(value as f32).to_ne_bytes()),
         DType::I32 => each(values, bytes, |value| (value as i32).to_ne_bytes()),
+        DType::I16 => each(values, bytes, |value| (value as i16).to_ne_bytes()),
         DType::Bool => each(values, bytes, |value| [u8::from(value != 0.0)]),
     }
 }

@@ -42,6 +42,7 @@ pub fn tiny_plan(limit: u64) -> Plan {
         dims: dims.to_vec(),
         block: vec![],
         range: None,
+        form: forebay_plan::Form::Whole,
         offset,
         init,
     };

@@ -4,7 +4,6 @@ use divan::{Bencher, Divan};
 use forebay_sim::replay::{Host, replay};
 
 #[path = "../tests/pipelines/mod.rs"]
-#[allow(dead_code, reason = "tests use the other pipelines")]
 mod pipelines;
 
 fn main() {

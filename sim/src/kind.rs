@@ -26,11 +26,13 @@ pub enum Kind {
     Pp,
     /// Gradients and parameters over data-parallel ranks.
     Dp,
+    /// Saved tensors to the host's memory and back.
+    Swap,
 }
 
 impl Kind {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// All of them, by number.
     pub const ALL: [Kind; Kind::COUNT] = [
@@ -44,6 +46,7 @@ impl Kind {
         Kind::Cp,
         Kind::Pp,
         Kind::Dp,
+        Kind::Swap,
     ];
 
     /// Its number, below [`Kind::COUNT`].
@@ -69,6 +72,7 @@ impl Kind {
             Kind::Cp => "context communication (cp)",
             Kind::Pp => "pipeline messages (pp)",
             Kind::Dp => "gradients and parameters (dp)",
+            Kind::Swap => "copies to the host and back",
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::kind::Kind;
 use crate::lower::RoleOps;
-use crate::price::{Priced, Pricer};
+use crate::price::{Action, Priced, Pricer};
 use crate::replay::Outcome;
 use forebay_cost::{Cluster, Group};
-use forebay_plan::{Kernel, Plan, Program};
+use forebay_plan::{Kernel, Plan, Program, StreamKind};
 use serde::Serialize;
 
 /// Communication over one tier, seconds, mean of roles.
@@ -34,7 +34,8 @@ pub(crate) fn links(
         let mut seconds = vec![[0.0; Kind::COUNT]; cluster.tiers.len()];
         for (instruction, priced) in program.instructions.iter().zip(priced) {
             if let Some(tier) = tier(cluster, pricer, &instruction.kernel) {
-                seconds[tier][priced.kind.number()] += priced.seconds;
+                let transfer = if let Action::Send { transfer, .. } = priced.action { transfer } else { 0.0 };
+                seconds[tier][priced.kind.number()] += priced.seconds + transfer;
             }
         }
         seconds
@@ -62,6 +63,19 @@ pub(crate) fn links(
         }
     }
     links
+}
+
+/// For each stream kind the outermost tier that what runs on it crosses: which links it stands for on this cluster.
+pub(crate) fn tiers_of_streams(plan: &Plan, cluster: &Cluster, pricer: &Pricer) -> Vec<Option<String>> {
+    let mut outermost: [Option<usize>; StreamKind::COUNT] = [None; StreamKind::COUNT];
+    for program in &plan.programs {
+        for instruction in &program.instructions {
+            let Some(kind) = program.streams.get(instruction.stream as usize) else { continue };
+            let place = &mut outermost[kind.number()];
+            *place = (*place).max(tier(cluster, pricer, &instruction.kernel));
+        }
+    }
+    outermost.iter().map(|tier| tier.map(|t| cluster.tiers[t].name.clone())).collect()
 }
 
 /// The outermost tier that an instruction's communication crosses.

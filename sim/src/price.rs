@@ -8,6 +8,7 @@ use crate::kind::Kind;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
     AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
+    Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -166,6 +167,10 @@ impl<'a> Pricer<'a> {
             launches: 1.0,
             host_waits: false,
         };
+        if let Some(bytes) = copied(program, instruction) {
+            // (Where the cluster does not say, nothing is simulated.)
+            return work(Kind::Swap, self.cluster.host_copy(bytes).unwrap_or(f64::INFINITY), 0.0);
+        }
         match &instruction.kernel {
             Kernel::Matmul(k) => self.matmul(program, k, &instruction.kernel),
             Kernel::Attention(k) => self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Forward),
@@ -357,6 +362,15 @@ impl<'a> Pricer<'a> {
         }
         nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
     }
+}
+
+/// The bytes that an instruction copies between the memories, if it does.
+pub(crate) fn copied(program: &Program, instruction: &Instruction) -> Option<f64> {
+    let operands = instruction.kernel.operands();
+    let buffer = |o: &forebay_plan::Operand| &program.buffers[o.buffer as usize];
+    let of_host = operands.iter().map(buffer).filter(|b| program.slots[b.slot as usize].space == Space::Host);
+    let bytes: u64 = of_host.map(forebay_plan::Buffer::bytes).sum();
+    (bytes > 0).then_some(bytes as f64)
 }
 
 /// The shape of an attention.

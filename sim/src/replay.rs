@@ -31,20 +31,23 @@ pub struct Outcome {
     pub busy: ByKind,
     /// The main stream waited for communication that runs beside it.
     pub waited: ByKind,
+    /// Work on the main stream took longer because of communication beside it.
+    pub contention: f64,
     /// The main stream waited for other stages.
     pub bubble: f64,
     /// The main stream waited for the host.
     pub host: f64,
-    /// All work of each kind, hidden or not.
+    /// All work of each kind, hidden or not. A message counts where it arrives, with the time it is on its way.
     pub total: ByKind,
     /// Floating-point operations of products and attention.
     pub flops: f64,
 }
 
 impl Outcome {
-    /// Work, waiting, bubbles and the host: all of the main stream's time.
+    /// Work, contention, waiting, bubbles and the host: all of the main stream's time.
     pub fn accounted(&self) -> f64 {
-        self.busy.iter().sum::<f64>() + self.waited.iter().sum::<f64>() + self.bubble + self.host
+        let work = self.busy.iter().sum::<f64>() + self.contention;
+        work + self.waited.iter().sum::<f64>() + self.bubble + self.host
     }
 }
 
@@ -54,6 +57,9 @@ pub struct Stuck {
     /// A role that does not come to its end.
     pub role: usize,
 }
+
+/// The vector unit's stream.
+const VECTOR: usize = 1;
 
 /// What everyone shares.
 struct World<'a> {
@@ -92,8 +98,12 @@ struct Walk<'a> {
     /// Events of the running call, and of earlier ones.
     /// Since when each stream has not waited for another role.
     since: [f64; StreamKind::COUNT],
+    /// How long the last message was on its way.
+    transfer: f64,
     events: Vec<Recorded>,
     past: FxHashMap<(u32, u32), Recorded>,
+    /// When the vector unit waited for communication, and for which, as far as the main stream has not come yet.
+    vector_waits: VecDeque<VectorWait>,
     /// The last step on another stream, for contention.
     beside: [(f64, f64); 2],
     outcome: Outcome,
@@ -101,12 +111,23 @@ struct Walk<'a> {
     log: Option<Log>,
 }
 
-/// An event: when, what recorded it, and for how long before its stream was at work; what one waits longer, is for another role.
+/// An event: when, what recorded it on which stream, and for how long before its stream was at work; what one waits longer, is for another role.
 #[derive(Clone, Copy)]
 struct Recorded {
     at: f64,
     kind: Kind,
+    stream: usize,
     moving: f64,
+}
+
+/// The vector unit waits for another stream than the main one.
+#[derive(Clone, Copy)]
+struct VectorWait {
+    begin: f64,
+    /// Since when that stream is at work; before, it waited for another role.
+    moving: f64,
+    end: f64,
+    kind: Kind,
 }
 
 /// Replays a step. `waits` are, for each role and call of the plan, events of earlier calls.
@@ -189,8 +210,10 @@ impl<'a> Walk<'a> {
             first_forward: 0.0,
             met: 0,
             since: [f64::NEG_INFINITY; StreamKind::COUNT],
+            transfer: 0.0,
             events: vec![],
             past: FxHashMap::default(),
+            vector_waits: VecDeque::new(),
             beside: [(0.0, 0.0); 2],
             outcome: Outcome::default(),
             log: None,
@@ -294,7 +317,9 @@ impl<'a> Walk<'a> {
                 let Some((arrival, transfer)) = world.messages.get_mut(&key).and_then(VecDeque::pop_front) else {
                     return false;
                 };
+                self.outcome.total[Kind::Pp.number()] += transfer;
                 self.receive(step.stream, arrival, transfer);
+                self.transfer = transfer;
                 self.note(|log, slice| log.received.push((key, slice)));
             }
             Action::Meet => match self.meet(world, step.stream) {
@@ -373,8 +398,10 @@ impl<'a> Walk<'a> {
         let begin = self.streams[stream] + late;
         let seconds = step.seconds;
         let communicates = step.kind.is_communication();
+        // Copies to the host take neither cores nor links between devices.
+        let copies = step.kind == Kind::Swap;
         let other = self.beside[usize::from(!communicates)];
-        let contended = contention(world.slowdown, (begin, begin + seconds), other);
+        let contended = if copies { 0.0 } else { contention(world.slowdown, (begin, begin + seconds), other) };
         let done = begin + seconds + contended;
         let end = done.max(self.host);
         self.ran(Some(self.step), stream, begin, done);
@@ -384,7 +411,7 @@ impl<'a> Walk<'a> {
             let lost = late + (end - done);
             self.outcome.host += lost;
             self.add_busy(world, op, step, seconds, contended);
-        } else {
+        } else if !copies {
             self.beside[usize::from(communicates)] = (begin, end);
         }
         self.streams[stream] = end;
@@ -394,30 +421,54 @@ impl<'a> Walk<'a> {
         if let Some(event) = step.records {
             let event = event as usize;
             if self.events.len() <= event {
-                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, moving: 0.0 });
+                self.events.resize(event + 1, Recorded { at: 0.0, kind: step.kind, stream, moving: 0.0 });
             }
-            self.events[event] = Recorded { at: end, kind: step.kind, moving: end - self.since[stream] };
+            // Who waits for a message waits for the link only while it is on its way: before, the other stage had not come so far.
+            let moving = match step.action {
+                Action::Receive { .. } => (end - self.since[stream]).min(self.transfer + seconds),
+                _ => end - self.since[stream],
+            };
+            self.events[event] = Recorded { at: end, kind: step.kind, stream, moving };
         }
         done
     }
 
-    fn wait(&mut self, stream: usize, Recorded { at, kind, moving }: Recorded) {
-        if stream == MAIN {
+    fn wait(&mut self, stream: usize, Recorded { at, kind, stream: from, moving }: Recorded) {
+        if stream == MAIN && from == VECTOR {
+            self.wait_for_vector(at);
+        } else if stream == MAIN {
             let gap = at - self.streams[MAIN];
             self.outcome.bubble += (gap - moving).max(0.0);
             self.idle(Why::Stage, self.streams[MAIN], at - moving);
             self.streams[MAIN] = self.streams[MAIN].max(at - moving);
             self.wait_main(at, kind);
         } else if at > self.streams[stream] {
+            if stream == VECTOR && from != MAIN {
+                let begin = self.streams[VECTOR];
+                self.vector_waits.push_back(VectorWait { begin, moving: (at - moving).max(begin), end: at, kind });
+            }
             self.since[stream] = self.since[stream].max(at - moving);
             self.streams[stream] = at;
         }
     }
 
+    /// The main stream waits for the vector unit: for what that waits for, and else for its work.
+    fn wait_for_vector(&mut self, until: f64) {
+        while let Some(wait) = self.vector_waits.pop_front() {
+            self.wait_main(wait.begin, Kind::Vector);
+            let bubble = (wait.moving - self.streams[MAIN]).max(0.0);
+            self.outcome.bubble += bubble;
+            self.idle(Why::Stage, self.streams[MAIN], wait.moving);
+            self.streams[MAIN] += bubble;
+            self.wait_main(wait.end, wait.kind);
+        }
+        self.wait_main(until, Kind::Vector);
+    }
+
     /// Work on the main stream, by kind. A program that is one step has the parts of the program.
     fn add_busy(&mut self, world: &World, op: Op, step: &Step, seconds: f64, contended: f64) {
         let timed = &world.programs[op.program as usize];
-        self.outcome.busy[step.kind.number()] += contended;
+        self.outcome.contention += contended;
         let main: f64 = timed.steps.iter().filter(|s| s.stream == MAIN).map(|s| s.seconds).sum();
         let all: f64 = timed.by_kind.iter().sum();
         if main <= 0.0 || (main - all).abs() > 1e-9 * all {
@@ -456,7 +507,7 @@ impl<'a> Walk<'a> {
         if contended > 0.0 && op.lane != Lane::LateBackward {
             self.idle(Why::Contention, now, now + contended);
             self.streams[MAIN] += contended;
-            self.outcome.busy[Kind::Products.number()] += contended;
+            self.outcome.contention += contended;
         }
         self.link = end;
         if op.lane == Lane::LateBackward {

@@ -4,13 +4,13 @@ use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
 use crate::links::{Link, links};
 use crate::log::Log;
-use crate::lower::{Recompute, RoleOps, lower};
+use crate::lower::{Lane, Op, Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
-use crate::price::{Priced, Pricer};
+use crate::price::{Action, Priced, Pricer};
 use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
-use crate::steps::{Fidelity, Order, Timed, timed};
+use crate::steps::{Fidelity, Order, Step, Timed, timed};
 use forebay_cost::{Cluster, Precision};
-use forebay_plan::{CallEvent, Plan};
+use forebay_plan::{CallEvent, Plan, Space};
 use serde::Serialize;
 
 /// What is simulated beside plan and cluster.
@@ -70,7 +70,7 @@ impl Communication {
 pub struct Cost {
     /// What.
     pub what: &'static str,
-    /// Seconds of the busiest role.
+    /// All its seconds, hidden or not, mean of roles: those of [`Report::by_kind`].
     pub seconds: f64,
     /// Seconds that the step would be shorter if it took none.
     pub gives_back: f64,
@@ -110,29 +110,71 @@ pub struct Report {
     pub memory_bytes: Vec<StageMemory>,
     /// What costs most.
     pub costs: Vec<Cost>,
-    /// What the main stream does with its time, mean of roles: together a step.
+    /// What the main stream does with its time, mean of roles: together a step. Of communication this is the part that is not hidden.
     pub time_s: Vec<Part>,
-    /// Seconds of work of each kind, mean of roles.
+    /// All seconds of each kind, hidden or not, mean of roles.
     pub by_kind: Vec<(Kind, f64)>,
     /// Devices.
     pub devices: u64,
 }
 
+impl Report {
+    /// The step with more rounds of micro-batches: `shorter` is the same step with one round less, and every further round takes as long as the one between them.
+    /// Memory does not change.
+    pub(crate) fn extended(&self, shorter: &Report, rounds: f64) -> Report {
+        let on = |long: f64, short: f64| long + rounds * (long - short);
+        // What is a part of the step is made seconds first.
+        let step = on(self.step_time_s, shorter.step_time_s);
+        let share =
+            |part: fn(&Report) -> f64| on(part(self) * self.step_time_s, part(shorter) * shorter.step_time_s) / step;
+        let communication = |of: fn(&Report) -> &Communication| {
+            let (a, b) = (of(self), of(shorter));
+            let [ep, tp, cp, pp, dp] =
+                [(a.ep, b.ep), (a.tp, b.tp), (a.cp, b.cp), (a.pp, b.pp), (a.dp, b.dp)].map(|(a, b)| on(a, b));
+            Communication { ep, tp, cp, pp, dp }
+        };
+        let mut long = self.clone();
+        long.step_time_s = step;
+        long.tokens_per_s_per_device = share(|r| r.tokens_per_s_per_device);
+        (long.mfu, long.hfu) = (share(|r| r.mfu), share(|r| r.hfu));
+        (long.bubble_fraction, long.host_bound_fraction) =
+            (share(|r| r.bubble_fraction), share(|r| r.host_bound_fraction));
+        long.exposed_comm_s = communication(|r| &r.exposed_comm_s);
+        long.total_comm_s = communication(|r| &r.total_comm_s);
+        for (long, short) in long.comm_by_link.iter_mut().zip(&shorter.comm_by_link) {
+            long.exposed_s = on(long.exposed_s, short.exposed_s);
+            long.total_s = on(long.total_s, short.total_s);
+        }
+        for (long, short) in long.time_s.iter_mut().zip(&shorter.time_s) {
+            long.seconds = on(long.seconds, short.seconds);
+        }
+        for (long, short) in long.by_kind.iter_mut().zip(&shorter.by_kind) {
+            long.1 = on(long.1, short.1);
+        }
+        long
+    }
+}
+
 /// A plan made ready for replays.
 pub(crate) struct Prepared<'a> {
     plan: &'a Plan,
-    pricer: Pricer<'a>,
+    pub(crate) pricer: Pricer<'a>,
     pub(crate) priced: Vec<Vec<Priced>>,
     pub(crate) roles: Vec<RoleOps>,
     waits: Vec<Vec<Vec<CallEvent>>>,
     options: &'a Options,
     slowdown: f64,
+    vector_beside_cube: bool,
 }
 
 impl Prepared<'_> {
     /// The programs with the seconds of each kind scaled, and behind them what is done of each again.
     fn programs(&self, scale: &ByKind) -> Vec<Timed> {
-        let order = if self.options.framework.streams { Order::Streams } else { Order::InLine };
+        let order = match (self.options.framework.streams, self.vector_beside_cube) {
+            (false, _) => Order::InLine,
+            (true, false) => Order::OneCompute,
+            (true, true) => Order::Streams,
+        };
         let all = || self.plan.programs.iter().zip(&self.priced);
         let again: ByKind = std::array::from_fn(|k| scale[k] * self.options.recompute.parts[k]);
         let mut programs: Vec<Timed> =
@@ -212,11 +254,12 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .zip(&prepared.roles)
             .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework))
             .collect(),
-        costs: if options.without { costs(&prepared, step, &outcomes)? } else { vec![] },
+        costs: if options.without { costs(&prepared, step, &total, mean(&|o| o.host))? } else { vec![] },
         time_s: Kind::ALL
             .into_iter()
             .map(|k| Part { what: k.name(), seconds: exposed[k.number()] })
             .chain([
+                Part { what: CONTENTION, seconds: mean(&|o| o.contention) },
                 Part {
                     what: "waiting for other stages (bubble)",
                     seconds: mean(&|o| o.bubble + (step - o.end).max(0.0)),
@@ -237,9 +280,44 @@ pub fn step_time(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<f6
     Ok(prepare(plan, cluster, options)?.run(&[1.0; Kind::COUNT], 1.0)?.0)
 }
 
+/// Runs of a program by which its time is taken: what the first take longer is none of it.
+const RUNS: [usize; 2] = [4, 12];
+
+/// Seconds of each program of a plan on one rank, while it runs again and again. Messages to other stages are not waited for.
+///
+/// # Errors
+/// As [`simulate`].
+pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Vec<f64>, String> {
+    let prepared = prepare(plan, cluster, options)?;
+    let programs = prepared.programs(&[1.0; Kind::COUNT]);
+    let end = |program: usize, runs: usize| -> Result<f64, String> {
+        let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
+        let role = RoleOps { coordinate: 0, ops, last_backward: usize::MAX, first_forward: vec![] };
+        let outcomes = replay(&programs, &[role], &[vec![]], prepared.host(1.0), prepared.slowdown);
+        Ok(outcomes.map_err(|stuck| prepared.stuck(stuck))?[0].end)
+    };
+    let seconds = |program: usize| -> Result<f64, String> {
+        let is_message = |step: &Step| matches!(step.action, Action::Send { .. } | Action::Receive { .. });
+        if programs[program].steps.iter().any(is_message) {
+            return Ok(0.0);
+        }
+        let [few, many] = RUNS;
+        Ok((end(program, many)? - end(program, few)?) / (many - few) as f64)
+    };
+    (0..plan.programs.len()).map(seconds).collect()
+}
+
 pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Options) -> Result<Prepared<'a>, String> {
     if plan.roles.iter().all(|r| r.phases.iter().all(|p| p.name != "train")) {
         return Err("the plan has no training phase".into());
+    }
+    let swaps = plan.programs.iter().flat_map(|p| &p.slots).any(|slot| slot.space == Space::Host);
+    if swaps && cluster.host.is_none() {
+        return Err(format!(
+            "the plan copies tensors to the host's memory, and `{}` does not say how fast that is\n  = help: add a table [host] \
+             with gbps, efficiency and source to the cluster file",
+            cluster.name
+        ));
     }
     let pricer = Pricer::new(plan, cluster, &options.framework, options.precision, options.imbalance);
     let of_program = |p: &forebay_plan::Program| {
@@ -262,17 +340,18 @@ pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Opt
         waits: waits.collect(),
         options,
         slowdown: cluster.calibrated.overlap_slowdown.0,
+        vector_beside_cube: cluster.device.vector_beside_cube,
     })
 }
 
-/// The five things that cost most, each simulated again without it.
-fn costs(prepared: &Prepared, step: f64, outcomes: &[Outcome]) -> Result<Vec<Cost>, String> {
-    let most = |f: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(f).fold(0.0, f64::max);
+/// What a part of a step's time is called in which work is slower than it would be alone.
+pub const CONTENTION: &str = "slower for communication beside it";
+
+/// The five things that cost most, each simulated again without it. `total` are all seconds of each kind, `host` those for which computation waits for it.
+fn costs(prepared: &Prepared, step: f64, total: &ByKind, host: f64) -> Result<Vec<Cost>, String> {
     let mut costs = vec![];
     for kind in Kind::ALL {
-        let seconds = most(&|o| {
-            o.total[kind.number()] + o.waited[kind.number()].min(if kind == Kind::Pp { f64::MAX } else { 0.0 })
-        });
+        let seconds = total[kind.number()];
         if seconds > 0.0 {
             let mut scale = [1.0; Kind::COUNT];
             scale[kind.number()] = 0.0;
@@ -280,7 +359,6 @@ fn costs(prepared: &Prepared, step: f64, outcomes: &[Outcome]) -> Result<Vec<Cos
             costs.push(Cost { what: kind.name(), seconds, gives_back: step - without });
         }
     }
-    let host = most(&|o| o.host);
     if host > 0.0 {
         let (without, _) = prepared.run(&[1.0; Kind::COUNT], 0.0)?;
         costs.push(Cost { what: "the host", seconds: host, gives_back: step - without });

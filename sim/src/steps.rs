@@ -2,7 +2,7 @@
 
 use crate::kind::{ByKind, Kind};
 use crate::price::{Action, Priced};
-use forebay_plan::Program;
+use forebay_plan::{Program, StreamKind};
 
 /// A run of instructions on one stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +43,8 @@ pub struct Timed {
 pub enum Order {
     /// That of streams and events.
     Streams,
+    /// The same, on a device whose cores do matrix products and elementwise work in turn.
+    OneCompute,
     /// One after another, as they stand.
     InLine,
 }
@@ -72,11 +74,14 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         };
         let step = Step {
             instructions: 1,
-            stream: if order == Order::InLine { 0 } else { program.streams[instruction.stream as usize].number() },
+            stream: match (order, program.streams[instruction.stream as usize]) {
+                (Order::InLine, _) | (Order::OneCompute, StreamKind::Vector) => StreamKind::Cube.number(),
+                (_, stream) => stream.number(),
+            },
             seconds,
             launches: if scale[number] > 0.0 { priced.launches } else { 0.0 },
             waits: if order == Order::InLine { vec![] } else { instruction.waits.clone() },
-            records: instruction.records.filter(|_| order == Order::Streams),
+            records: instruction.records.filter(|_| order != Order::InLine),
             kind: priced.kind,
             action,
             host_waits: priced.host_waits,

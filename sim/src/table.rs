@@ -1,8 +1,9 @@
 //! The prices of a plan's instructions as a table, for whoever runs the plan by a clock of its own.
 
+use crate::kind::Kind;
 use crate::price::{Action, Pricer};
 use crate::report::Options;
-use forebay_cost::{Cluster, Price, Table};
+use forebay_cost::{Class, Cluster, Price, Table};
 use forebay_plan::Plan;
 
 /// What the instructions of all phases take, as [`crate::simulate`] counts them with the same options.
@@ -16,7 +17,7 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
                 transfer: if let Action::Send { transfer, .. } = priced.action { transfer } else { 0.0 },
                 launches: priced.launches,
                 host_waits: priced.host_waits,
-                communicates: priced.kind.is_communication(),
+                class: class(priced.kind),
             }
         });
         prices.collect()
@@ -25,5 +26,13 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
         programs: programs.collect(),
         launch: options.framework.launch_s(),
         slowdown: cluster.calibrated.overlap_slowdown.0,
+    }
+}
+
+fn class(kind: Kind) -> Class {
+    match kind {
+        Kind::Swap => Class::Copy,
+        kind if kind.is_communication() => Class::Communication,
+        _ => Class::Work,
     }
 }

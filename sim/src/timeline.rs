@@ -1,6 +1,7 @@
 //! A simulated step as it happens: what each role runs when, which messages join them, and how much memory is in use.
 
 use crate::kind::Kind;
+use crate::links::tiers_of_streams;
 use crate::live::{Use, live};
 use crate::log::{Log, MAIN, Slice};
 use crate::lower::RoleOps;
@@ -24,6 +25,8 @@ pub struct Timeline {
     pub messages: Vec<(Place, Place)>,
     /// Collectives in which roles meet: a slice of each.
     pub meetings: Vec<Vec<Place>>,
+    /// For each stream number the outermost tier of the network that what runs on it crosses.
+    pub tiers: Vec<Option<String>>,
     /// The programs; behind them what is done of each again.
     programs: Vec<Timed>,
     /// Kind and seconds of the plan's instructions.
@@ -87,6 +90,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Tim
     let (programs, logs) = prepared.logged()?;
     let instructions = prepared.priced.iter().map(|p| p.iter().map(|p| (p.kind, p.seconds)).collect()).collect();
     let (messages, meetings) = joined(&logs);
+    let tiers = tiers_of_streams(plan, cluster, &prepared.pricer);
     let of_role = |((role, ops), log): ((&Role, RoleOps), Log)| {
         let phase = role.phases.iter().find(|p| p.name == "train");
         RoleTimeline {
@@ -99,7 +103,7 @@ pub fn timeline(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Tim
     };
     let roles: Vec<RoleTimeline> = plan.roles.iter().zip(prepared.roles).zip(logs).map(of_role).collect();
     let ends = roles.iter().flat_map(|r| r.log.slices.iter().map(|s| s.end).chain(r.log.idle.iter().map(|i| i.end)));
-    Ok(Timeline { end: ends.fold(0.0, f64::max), roles, messages, meetings, programs, instructions })
+    Ok(Timeline { end: ends.fold(0.0, f64::max), roles, messages, meetings, tiers, programs, instructions })
 }
 
 /// Messages arrive in the order in which they were sent on their way.

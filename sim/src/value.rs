@@ -3,10 +3,12 @@
 //! The same formulas as for instructions ([`crate::price`]), before there are instructions: a node that runs alone. What fusion saves is not in it, so that
 //! elementwise work looks dearer than it is; the step itself is predicted from the plan.
 
+use crate::report::{Options, program_times};
 use forebay_compiler::memory::Price;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Generation, Group, Precision, Product};
 use forebay_ir::cost::cost;
 use forebay_ir::{AxisId, Comm, CommKind, DType, FusedKind, Graph, Op, Unit, ValueId};
+use forebay_plan::Plan;
 
 /// Prices values on a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +116,15 @@ fn even_rows(graph: &Graph, bound: u64) -> f64 {
 }
 
 impl Price for ValuePricer<'_> {
+    fn message(&self, apart: u64, bytes: f64) -> f64 {
+        self.cluster.message(apart, bytes)
+    }
+
+    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
+        let options = Options { precision: self.precision, imbalance: self.imbalance, ..Options::default() };
+        program_times(plan, self.cluster, &options)
+    }
+
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
         let node = graph.node(value);
         let share = self.share(graph, value);
@@ -133,5 +144,9 @@ impl Price for ValuePricer<'_> {
                 self.cluster.vector(cost.flops * share, (cost.read + cost.written) * share)
             }
         }
+    }
+
+    fn copy_seconds(&self, bytes: f64) -> Option<f64> {
+        self.cluster.host_copy(bytes)
     }
 }

@@ -8,7 +8,7 @@ use forebay_sim::lower::{Lane, Op, RoleOps};
 use forebay_sim::price::Action;
 use forebay_sim::replay::{Host, Outcome, replay, replay_logged};
 use forebay_sim::steps::Timed;
-use pipelines::{BACKWARD, FORWARD, interleaved, main_op, one_f_one_b, program, step};
+use pipelines::{BACKWARD, FORWARD, interleaved, main_op, program, step};
 
 const IDLE_HOST: Host = Host { dispatch: 0.0 };
 
@@ -18,6 +18,37 @@ fn run(programs: &[Timed], roles: &[RoleOps], host: Host) -> Vec<Outcome> {
 
 fn near(got: f64, want: f64) {
     assert!((got - want).abs() <= 1e-9 * want.abs().max(1.0), "{got} is not {want}");
+}
+
+/// 1F1B by its definition: p − 1 − r forward passes, then one forward and one backward at a time.
+fn one_f_one_b(stages: u32, micro: u32, transfer: f64) -> (Vec<Timed>, Vec<RoleOps>) {
+    let mut programs = vec![program(vec![step(FORWARD, Action::Work)]), program(vec![step(BACKWARD, Action::Work)])];
+    let mut message = |action| {
+        programs.push(program(vec![step(0.0, action)]));
+        main_op(programs.len() - 1)
+    };
+    let mut roles = vec![];
+    for stage in 0..stages {
+        let mut ops = vec![];
+        let mut pass = |forward: bool, ops: &mut Vec<Op>| {
+            let (from, to) =
+                if forward { (stage.checked_sub(1), Some(stage + 1)) } else { (Some(stage + 1), stage.checked_sub(1)) };
+            let channel = u32::from(forward);
+            let there = |s: Option<u32>| s.filter(|s| *s < stages);
+            ops.extend(there(from).map(|peer| message(Action::Receive { peer, channel })));
+            ops.push(main_op(usize::from(!forward)));
+            ops.extend(there(to).map(|peer| message(Action::Send { peer, channel, transfer })));
+        };
+        let warm_up = (stages - 1 - stage).min(micro);
+        (0..warm_up).for_each(|_| pass(true, &mut ops));
+        for _ in warm_up..micro {
+            pass(true, &mut ops);
+            pass(false, &mut ops);
+        }
+        (0..warm_up).for_each(|_| pass(false, &mut ops));
+        roles.push(RoleOps { coordinate: stage, ops, last_backward: usize::MAX, first_forward: vec![] });
+    }
+    (programs, roles)
 }
 
 #[test]

@@ -152,6 +152,7 @@ mod tests {
             dims,
             block: vec![],
             range: None,
+            form: forebay_plan::Form::Whole,
             offset: 0,
             init: Init::Constant(0.0),
         };

@@ -81,9 +81,9 @@ impl Probe {
             seq: Some(self.seq),
             micro_batches: None,
             dtype: Some(self.dtype),
-            strategy: Some(strategy),
+            strategy: Some(strategy.into()),
         };
-        let plan = ModelFile::built_in("bench-tiny").compile(&args.options())?;
+        let plan = ModelFile::built_in("bench-tiny").compile(&args.options()?)?;
         let options = ExecOptions { threads: cores as usize, ..ExecOptions::default() };
         let mut runner = Runner::new(&plan, &options)?;
         runner.time(WARM_UP)?;

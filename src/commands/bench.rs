@@ -75,7 +75,7 @@ struct Output {
 pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
     let file = ModelFile::read_or_built_in(&args.model)?;
     file.accepts(&args.settings)?;
-    let mut options = args.settings.options();
+    let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     options.optimizer = optimizer();
     let mut laps = Laps::since(started);

@@ -64,7 +64,7 @@ struct Report<'a> {
 }
 
 pub fn check(args: Args) -> Result<(), Failure> {
-    let options: CompileOptions = args.settings.options();
+    let options: CompileOptions = args.settings.options()?;
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let model = file.training(&options)?;

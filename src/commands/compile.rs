@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::memory::{self, Budget, budget};
 use crate::model::{ModelFile, replace_file};
 use crate::output::print;
+use crate::strategy::uses;
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::module::{File, print_forms};
@@ -13,7 +14,7 @@ use forebay_compiler::pipeline::{
 };
 use forebay_compiler::rewrite::rewrite;
 use forebay_compiler::ring::travel_all;
-use forebay_compiler::shard::shard_model;
+use forebay_compiler::shard::{ShardedModel, shard_model};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use forebay_ir::text::print_module;
@@ -73,15 +74,10 @@ enum Stage {
 }
 
 pub fn compile(args: Args) -> Result<(), Failure> {
-    let mut options = args.settings.options();
+    let mut options = args.settings.options()?;
     options.optimizer = args.optimizer.optimizer(args.steps);
     options.rewrite = args.rewriting.options();
-    if let Some(devices) = args.devices.filter(|n| *n != options.strategy.ranks()) {
-        let (ranks, strategy) = (options.strategy.ranks(), &options.strategy);
-        return Err(Failure::Input(format!(
-            "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices"
-        )));
-    }
+    args.devices.map_or(Ok(()), |devices| uses(&options.strategy, devices))?;
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;
     let text = match args.emit {
@@ -122,16 +118,15 @@ fn sharded(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure
 }
 
 /// A model with the graphs that each rank of the strategy runs.
-fn on_a_rank(model: &CheckedModel, options: &CompileOptions) -> Result<CheckedModel, Failure> {
-    let sharded = shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
-    Ok(sharded.model)
+fn on_a_rank(model: &CheckedModel, options: &CompileOptions) -> Result<ShardedModel, Failure> {
+    shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))
 }
 
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
     let of_model = |model: &CheckedModel| -> Result<(Vec<_>, Vec<Graph>), Failure> {
         let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
         let step = step.into_iter().map(|g| rewrite(&g, &options.rewrite).0);
-        let sharded = shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
+        let sharded = on_a_rank(model, options)?;
         let mut segments = fused_segments(&sharded.model, &options.strategy.recompute, &options.rewrite);
         segments.iter_mut().for_each(|(segment, _)| travel_all(segment, &sharded.mesh.ring()));
         Ok((segments, step.collect()))
@@ -151,7 +146,7 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
 
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
     let of_model = |model: &CheckedModel| -> Result<Vec<Differentiated>, Failure> {
-        Ok(differentiated_segments(&on_a_rank(model, options)?))
+        Ok(differentiated_segments(&on_a_rank(model, options)?.model))
     };
     let segments = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => graphs.iter().map(|g| differentiate(g, &Options::all_floats(g))).collect(),

@@ -35,7 +35,7 @@ pub struct Args {
     node: Option<String>,
     /// How the ranks of --strategy share the model instead: how parameters and values between layers lie, which collective is where and why, and
     /// what a rank sends and keeps
-    #[arg(long, conflicts_with_all = ["node", "rewrite", "numerics", "device"])]
+    #[arg(long, conflicts_with = "node")]
     sharding: bool,
     /// As JSON
     #[arg(long)]
@@ -47,7 +47,7 @@ pub struct Args {
 }
 
 pub fn explain(args: Args) -> Result<(), Failure> {
-    let mut options = args.settings.options();
+    let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     let file = ModelFile::read(&args.model)?;
     file.accepts(&args.settings)?;

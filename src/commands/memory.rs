@@ -1,13 +1,11 @@
 //! `forebay memory`
 
-use super::simulate::{default_precision, use_devices};
-use crate::args::{Dtype, ModelArgs};
-use crate::cluster;
 use crate::failure::Failure;
+use crate::memory;
 use crate::memory::report::{Point, Report, Stage, text};
 use crate::memory::svg::svg;
-use crate::memory::{self, Budget, budget};
 use crate::model::{ModelFile, replace_file};
+use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{print, print_json};
 use forebay_compiler::memory::Aim;
 use forebay_compiler::pipeline::{CompileOptions, Compiled};
@@ -29,18 +27,8 @@ Examples:
 
 Every point of the front is a plan that was compiled, placed and simulated: its bytes are those of the plan's arena.")]
 pub struct Args {
-    /// The model file
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
-    /// The cluster: a file, or the name of one that is built in
-    #[arg(long, value_name = "CLUSTER")]
-    cluster: String,
-    /// How many devices there are; what the strategy leaves is data parallel
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    devices: Option<u32>,
-    /// Memory of a device: a size such as 58GiB, or `device` for what the cluster file says
-    #[arg(long, value_name = "SIZE", value_parser = budget)]
-    memory_budget: Option<Budget>,
+    #[command(flatten)]
+    on: OnCluster,
     /// The stage whose tensors are printed [default: the fullest]
     #[arg(long, value_name = "N")]
     stage: Option<u32>,
@@ -53,23 +41,13 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    settings: ModelArgs,
 }
 
 pub fn memory(args: Args) -> Result<(), Failure> {
-    let cluster = cluster::read(&args.cluster)?;
-    let mut settings = args.settings.clone();
-    settings.dtype.get_or_insert(Dtype::Bf16);
-    let mut options = settings.options();
-    use_devices(&mut options.strategy, args.devices)?;
-    let limit = args.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
-    let file = ModelFile::read(&args.model)?;
-    file.accepts(&args.settings)?;
-    let precision = default_precision(settings.dtype);
+    let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let simulation = Options { precision, without: false, ..Options::default() };
-    let study = Study { file: &file, options, cluster: &cluster, simulation };
-    let report = study.report(limit, args.points)?;
+    let mut study = Study { file: &file, options, cluster: &cluster, simulation };
+    let report = study.report(budget, args.points)?;
     if args.stage.is_some_and(|n| n as usize >= report.stages.len()) {
         return Err(Failure::Usage(format!("--stage: there are stages 0 to {}", report.stages.len() - 1)));
     }
@@ -92,9 +70,11 @@ impl Study<'_> {
         step_time(&compiled.plan, self.cluster, &self.simulation).map_err(Failure::Input)
     }
 
-    fn report(&self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {
+    fn report(&mut self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {
         let price = ValuePricer::new(self.cluster, self.simulation.precision, self.simulation.imbalance);
         let whole = memory::compile(self.file, &self.options, None, &price)?;
+        // What was left to be found is found once.
+        self.options.strategy = whole.strategy.clone();
         let unrestricted = self.seconds(&whole)?;
         let within = limit.map(|_| memory::compile(self.file, &self.options, limit, &price)).transpose()?;
         let compiled = within.as_ref().unwrap_or(&whole);
@@ -133,8 +113,24 @@ impl Study<'_> {
             front.push(point(&compiled, Some(budget), self.seconds(&compiled)?));
         }
         front.push(point(&least, None, self.seconds(&least)?));
-        Ok(front)
+        Ok(undominated(front))
     }
+}
+
+/// The points that no other takes fewer bytes than in no more time. Choices are made by estimates, so that one for fewer bytes can turn out to be faster.
+fn undominated(points: Vec<Point>) -> Vec<Point> {
+    let beats = |a: &Point, b: &Point| {
+        let no_worse = a.peak_bytes <= b.peak_bytes && a.step_time_s <= b.step_time_s;
+        no_worse && (a.peak_bytes, a.step_time_s) != (b.peak_bytes, b.step_time_s)
+    };
+    let mut front: Vec<Point> = vec![];
+    for point in &points {
+        let same = |p: &Point| (p.peak_bytes, p.step_time_s) == (point.peak_bytes, point.step_time_s);
+        if !points.iter().any(|other| beats(other, point)) && !front.iter().any(same) {
+            front.push(point.clone());
+        }
+    }
+    front
 }
 
 fn peak(compiled: &Compiled) -> u64 {

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{Table, grouped, print, print_json, short};
 use forebay_compiler::pipeline::{CompileOptions, name_rings};
 use forebay_compiler::schedule::{Layout as Memory, Stage, stages};
-use forebay_compiler::shard::{Layout, Note, ParamShard, ShardedModel, shard_model};
+use forebay_compiler::shard::{Layout, Note, ParamShard, ShardedModel, shard_model, unbalanced};
 use forebay_dsl::model::{CheckedModel, Source, Tensor};
 use forebay_ir::{Graph, InputRole, OutputRole, ValueId};
 use serde::Serialize;
@@ -35,6 +35,9 @@ struct Segment {
     parameters: Vec<Parameter>,
     carries: Vec<Carry>,
     collectives: Vec<Collective>,
+    /// What is not as the strategy says, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remarks: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -173,7 +176,31 @@ impl Explainer<'_> {
             parameters: params.map(parameter).collect(),
             carries: ins.chain(outs).collect(),
             collectives: self.sharded.notes[s].iter().map(|n| self.collective(n)).collect(),
+            remarks: self.remarks(s),
         }
+    }
+
+    /// Where keys travel in another way than was asked for.
+    fn remarks(&self, s: usize) -> Vec<String> {
+        let mesh = &self.sharded.mesh;
+        let rings: Vec<&Note> = self.sharded.notes[s].iter().filter(|n| n.collective == "ring").collect();
+        let mut remarks = vec![];
+        let ranks = mesh.ranks(&mesh.ring());
+        if let (false, Some((axis, n))) = (rings.is_empty(), unbalanced(&self.whole.segments[s].forward, mesh)) {
+            remarks.push(format!(
+                "`{axis}` has {n} positions, which do not divide into 2 × {ranks} chunks: parts of it follow on each other, and under a causal mask \
+                 ranks with later ones have more to do"
+            ));
+        }
+        if let Some(ring) = rings.iter().find(|note| mesh.ranks(&note.group) > ranks) {
+            let heads = mesh.ranks(&mesh.heads()) * u64::from(self.options.strategy.tp);
+            remarks.push(format!(
+                "heads do not divide over ulysses × tp = {heads}: no ranks share them, and keys travel round all {} ranks of {}",
+                mesh.ranks(&ring.group),
+                mesh.describe(&ring.group)
+            ));
+        }
+        remarks
     }
 
     fn parameter(&self, name: &str, param: &Tensor, shard: &ParamShard) -> Parameter {
@@ -226,7 +253,7 @@ impl Explainer<'_> {
             count(&mut micro_batch, "send", "pp".to_string(), self.carried(source));
         }
         let types = (options.wide(), options.compute);
-        let memory = Memory::new(self.sharded, stage, &options.optimizer, options.strategy.zero, types);
+        let memory = Memory::new(self.sharded, stage, &options.optimizer, &options.strategy, types);
         let mut step = vec![];
         for group in memory.groups.iter().filter(|g| !g.sums.is_empty()) {
             let others = |bytes: u64| bytes - bytes / mesh.ranks(&group.sums);
@@ -334,7 +361,9 @@ impl Segment {
         sent.rule();
         let total = self.collectives.iter().map(|c| c.bytes).sum();
         sent.row([&["a layer"][..], &[""; 5], &[&bytes(total)]].concat().iter().map(ToString::to_string).collect());
-        text + "\n" + &sent.render()
+        text = text + "\n" + &sent.render();
+        self.remarks.iter().for_each(|remark| text += &format!("note: {remark}\n"));
+        text
     }
 }
 

@@ -1,23 +1,23 @@
 //! `forebay simulate`
 
-use crate::args::{Dtype, ModelArgs};
 use crate::calibrate;
-use crate::cluster;
 use crate::failure::Failure;
-use crate::memory::{self, Budget, budget};
-use crate::model::{ModelFile, replace_file};
+use crate::memory;
+use crate::model::replace_file;
+use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
 use crate::page::{self, Page};
+use crate::progress::Spinner;
 use crate::trace::simulated;
 use clap::ValueEnum;
-use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
+use forebay_plan::{Kernel, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report};
 use forebay_sim::steps::Fidelity;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Predict the time and memory of a training step on a cluster
 ///
@@ -32,15 +32,8 @@ Examples:
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
 pub struct Args {
-    /// The model file
-    #[arg(value_name = "MODEL")]
-    model: PathBuf,
-    /// The cluster: a file, or the name of one that is built in
-    #[arg(long, value_name = "CLUSTER")]
-    cluster: String,
-    /// How many devices there are; what the strategy leaves is data parallel
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    devices: Option<u32>,
+    #[command(flatten)]
+    on: OnCluster,
     /// How tokens fall on experts: `zipf=EXPONENT`, or a file with a number for each expert [default: evenly]
     #[arg(long, value_name = "LOAD")]
     tokens_per_expert: Option<String>,
@@ -50,9 +43,6 @@ pub struct Args {
     /// Predict how this training system would run it [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
-    /// Memory of a device, a size such as 58GiB, or `device` for what the cluster file says: what does not fit is made again in the backward pass
-    #[arg(long, value_name = "SIZE", value_parser = budget)]
-    memory_budget: Option<Budget>,
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
@@ -65,8 +55,6 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    settings: ModelArgs,
 }
 
 /// Type of the inputs of products.
@@ -91,26 +79,22 @@ impl From<PrecisionName> for Precision {
 }
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
-    let cluster = cluster::read(&args.cluster)?;
+    outputs(&args)?;
+    let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
         None if cluster.measured.is_some() => calibrate::framework(),
         name => framework(name.as_deref())?,
     };
-    let mut settings = args.settings.clone();
-    settings.dtype.get_or_insert(Dtype::Bf16);
-    let mut options = settings.options();
-    use_devices(&mut options.strategy, args.devices)?;
     let ep = options.strategy.ep;
-    let strategy = options.strategy.to_string();
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
-    let file = ModelFile::read(&args.model)?;
-    file.accepts(&args.settings)?;
-    let precision = args.precision.map_or(default_precision(settings.dtype), Precision::from);
-    let budget = args.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
+    let precision = args.precision.map_or(precision, Precision::from);
     let price = ValuePricer::new(&cluster, precision, 1.0);
-    let plan = memory::compile(&file, &options, budget, &price)?.plan;
+    let spinner = Spinner::new(args.json, "compiling");
+    let compiled = memory::compile(&file, &options, budget, &price)?;
+    let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
+    spinner.says("simulating");
     let options = Options {
         framework,
         precision,
@@ -124,24 +108,68 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
+    drop(spinner);
+    let notes = notes(&plan, &cluster, &options);
     files(&args, &Page { plan: &plan, cluster: &cluster, strategy, report: &report, timeline: &timeline })?;
-    if args.json { print_json(&report) } else { print(&table(&plan.model, &cluster, &report, worst_case)) }
+    if args.json {
+        return print_json(&Output { report: &report, notes });
+    }
+    let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
+    print(&format!("{}{notes}", table(&plan.model, &cluster, &report, worst_case)))
 }
 
-/// Uses so many devices: what the strategy leaves is data parallel.
-pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
-    let Some(devices) = devices else { return Ok(()) };
-    let model = strategy.ranks() / u64::from(strategy.dp);
-    if strategy.dp == 1 && u64::from(devices) % model == 0 {
-        strategy.dp = devices / model as u32;
-    }
-    if strategy.ranks() != u64::from(devices) {
-        let ranks = strategy.ranks();
-        return Err(Failure::Input(format!(
-            "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices"
-        )));
+/// What `--json` prints.
+#[derive(serde::Serialize)]
+struct Output<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    notes: Vec<String>,
+}
+
+/// Files that are written are neither each other nor what is read.
+fn outputs(args: &Args) -> Result<(), Failure> {
+    let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
+    };
+    let expected = args.tokens_per_expert.as_deref().map(|file| ("--tokens-per-expert", Path::new(file)));
+    let read: Vec<(&str, Option<&Path>)> =
+        args.on.reads().into_iter().chain(expected).map(|(what, path)| (what, Some(path))).collect();
+    let written = [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref())];
+    for (n, (option, path)) in written.iter().enumerate() {
+        let Some(path) = path else { continue };
+        for (what, other) in read.iter().chain(&written[..n]) {
+            if other.is_some_and(|other| same(path, other)) {
+                return Err(Failure::Usage(format!("{option} {}: this is the file of {what}", path.display())));
+            }
+        }
     }
     Ok(())
+}
+
+/// What a reader of the numbers should know.
+fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
+    let mut notes = vec![];
+    let fp8 = matches!(options.precision, Precision::Fp8 | Precision::Mxfp8);
+    if fp8 && cluster.device.cube.fp8.is_none() {
+        notes.push(format!(
+            "{} has no fp8 products: they are priced at the bf16 peak, and scaling is paid besides",
+            cluster.device.name
+        ));
+    }
+    let exchanged = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
+        Kernel::AllToAllV(k) => Some((k.bound, (k.tokens as f64 * options.imbalance).ceil() as u64)),
+        _ => None,
+    });
+    if let Some((bound, rows)) = exchanged.filter(|(bound, rows)| bound < rows).max_by_key(|(_, rows)| *rows) {
+        let how = if options.imbalance > 1.0 { "this routing" } else { "an even routing" };
+        notes.push(format!(
+            "max_tokens_per_rank leaves room for {} rows, but {how} brings {} to the busiest rank: such a step is priced, but it cannot run",
+            grouped(bound),
+            grouped(rows)
+        ));
+    }
+    notes
 }
 
 /// Writes what `--trace` and `--html` ask for.
@@ -158,14 +186,6 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The type of products' inputs that goes with a compute type.
-pub fn default_precision(dtype: Option<Dtype>) -> Precision {
-    match dtype {
-        Some(Dtype::Bf16) | None => Precision::Bf16,
-        Some(Dtype::F32 | Dtype::F64) => Precision::F32,
-    }
-}
-
 fn framework(name: Option<&str>) -> Result<Framework, Failure> {
     let Some(name) = name else { return Ok(Framework::default()) };
     let known = known();
@@ -178,9 +198,9 @@ fn framework(name: Option<&str>) -> Result<Framework, Failure> {
 }
 
 /// The rows of the busiest of `ep` ranks, as a multiple of the mean.
-fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Failure> {
+fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
     let experts = plan.programs.iter().flat_map(|p| &p.instructions).find_map(|i| match &i.kernel {
-        forebay_plan::Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
+        Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
         _ => None,
     });
     let Some(experts) = experts else {
@@ -215,13 +235,21 @@ fn imbalance(load: &str, plan: &forebay_plan::Plan, ep: u32) -> Result<f64, Fail
     Ok((most * ranks as f64 / total).max(1.0))
 }
 
+/// Tokens of an expert, at most: what is more is no number of tokens, and sums stay exact.
+const MOST_TOKENS: f64 = 1e15;
+
 fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
     let text =
         std::fs::read_to_string(path).map_err(|error| Failure::Input(format!("cannot read `{path}`: {error}")))?;
     let mut loads = vec![];
     for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
         match word.parse::<f64>() {
-            Ok(v) if v.is_finite() && v >= 0.0 => loads.push(v),
+            Ok(v) if (0.0..=MOST_TOKENS).contains(&v) => loads.push(v),
+            Ok(v) if v > MOST_TOKENS => {
+                return Err(Failure::Input(format!(
+                    "`{path}`: {v:e} tokens of an expert are too many; at most {MOST_TOKENS:e} are taken"
+                )));
+            }
             _ => {
                 let shown: String = word.chars().take(40).collect();
                 return Err(Failure::Input(format!(

@@ -61,7 +61,7 @@ pub fn train(args: Args) -> Result<(), Failure> {
         }
         return session::run(Program::OfCheckpoint, &args.session, (&args.machine, &args.backend), args.steps);
     };
-    let mut options = args.settings.options();
+    let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     args.backend.use_devices(&mut options.strategy)?;

@@ -7,8 +7,10 @@ use forebay_cost::Cluster;
 use forebay_sim::framework::known;
 use forebay_sim::validate::anchor::{self, Anchor};
 use forebay_sim::validate::fit::{self, Fit};
+use forebay_sim::validate::runs::Runs;
 use forebay_sim::validate::summary::{Errors, Summary};
 use forebay_sim::validate::{Row, Skipped, predict, prepare, price, runs};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Compare predictions with measured runs
@@ -26,7 +28,7 @@ Examples:
 
 Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device) are needed; id, system, source, model,
 dense_layers, ffn_hidden, moe_ffn_hidden, experts, topk, shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision,
-recompute, notes_config, extra, peak_mem_gb and grade are used where they are there. A blank is unknown.")]
+recompute, notes_config, extra, peak_mem_gb and grade are used where they are there. Fields are separated by commas. A blank is unknown.")]
 pub struct Args {
     /// The table of runs
     #[arg(value_name = "RUNS.csv")]
@@ -68,7 +70,8 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     let text = std::fs::read(&args.runs).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
     let text = String::from_utf8(text).map_err(|_| Failure::Input(format!("`{name}` is not text in UTF-8")))?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
-    let (mut runs, mut bad) = runs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))?;
+    let Runs { mut runs, mut bad, unknown } =
+        runs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))?;
     runs.retain(|run| args.grade.as_ref().is_none_or(|g| run.grade == *g));
     runs.retain(|run| args.only.as_ref().is_none_or(|o| run.id.starts_with(o)));
     bad.retain(|(id, _)| args.only.as_ref().is_none_or(|o| id.starts_with(o)));
@@ -77,6 +80,12 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     }
     if runs.is_empty() {
         return Err(Failure::Input(format!("`{name}` has no runs (of this grade and name)")));
+    }
+    if !unknown.is_empty() {
+        eprintln!(
+            "warning: `{name}` has columns that are not used: {} (--help lists those that are)",
+            unknown.join(", ")
+        );
     }
     let threads = args.threads.into();
     let (mut fit, mut anchor) = (None, None);
@@ -97,7 +106,7 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     }
     let summary = Summary::new(rows, skipped);
     if args.json {
-        print_json(&Output { summary, fit, anchor })
+        print_json(&Output { summary, fit, anchor, unknown_columns: unknown })
     } else {
         let fit = fit.as_ref().map_or(String::new(), changes);
         let anchor = anchor.as_ref().map_or(String::new(), anchor_line);
@@ -114,6 +123,7 @@ struct Output {
     fit: Option<Fit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     anchor: Option<Anchor>,
+    unknown_columns: Vec<String>,
 }
 
 /// Predicts all runs but one with what that one says of its device.
@@ -232,6 +242,12 @@ fn table(summary: &Summary, worst: usize) -> String {
         percent(summary.p90_abs_error),
         summary.skipped.len()
     );
+    let mut assumed: BTreeMap<&str, usize> = BTreeMap::new();
+    summary.rows.iter().flat_map(|r| &r.assumed).for_each(|a| *assumed.entry(a).or_default() += 1);
+    if !assumed.is_empty() {
+        let each: Vec<String> = assumed.iter().map(|(what, n)| format!("{what} ({n} runs)")).collect();
+        out += &format!("  taken for blanks: {}\n", each.join(", "));
+    }
     for skipped in &summary.skipped {
         out += &format!("  {}: {}\n", skipped.id, skipped.why);
     }

@@ -3,16 +3,24 @@
 use crate::model::ModelFile;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::CompileOptions;
-use forebay_compiler::shard::Strategy;
+use forebay_compiler::shard::{Cut, MasterWeights, Order, Strategy};
+use forebay_runtime::exec::human_bytes;
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
 
 /// Changes of a strategy that take less memory, those that cost least first.
-fn changes(strategy: &Strategy, micro_batches: u32) -> Vec<(String, Strategy)> {
+fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
     let mut changes = vec![];
     let mut add = |what: String, strategy: Strategy| changes.push((what, strategy));
-    let base = strategy.clone();
+    // The best published schedule is near enough to what a search would find.
+    let nodes = (options.strategy.schedule == Order::Search).then_some(1);
+    let (base, micro_batches) = (Strategy { nodes, ..options.strategy.clone() }, options.micro_batches);
+    // It costs nothing.
+    let split = Strategy { master_weights: MasterWeights::Split, ..base.clone() };
+    if base.master_weights != MasterWeights::Split && split.check_master_weights(options.compute).is_ok() {
+        add("master_weights=split".into(), split);
+    }
     match base.mbs {
         Some(mbs) => {
             for part in [2, 4].into_iter().filter(|part| mbs % part == 0) {
@@ -45,7 +53,7 @@ fn changes(strategy: &Strategy, micro_batches: u32) -> Vec<(String, Strategy)> {
         let (strategy, more) = fewer(times);
         let (tp, pp) = (base.tp * times, base.pp * times);
         add(format!("tp={tp}{more}"), Strategy { tp, ..strategy.clone() });
-        add(format!("pp={pp}{more}"), Strategy { pp, stages: None, ..strategy });
+        add(format!("pp={pp}{more}"), Strategy { pp, stages: Cut::Even, ..strategy });
     }
     changes
 }
@@ -54,13 +62,13 @@ fn changes(strategy: &Strategy, micro_batches: u32) -> Vec<(String, Strategy)> {
 pub fn what_fits(file: &ModelFile, options: &CompileOptions, budget: u64, price: &dyn Price) -> String {
     let mut fits = vec![];
     let mut tried = vec![];
-    for (what, strategy) in changes(&options.strategy, options.micro_batches) {
+    for (what, strategy) in changes(options) {
         let changed = CompileOptions { strategy, ..options.clone() };
         // A change that the model or the batch does not permit is none.
         let Ok(Ok(compiled)) = file.compile_within(&changed, Aim::Least, price) else { continue };
         let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
         if peak <= budget {
-            fits.push(format!("{what} (needs {peak} bytes at the least)"));
+            fits.push(format!("{what} (needs {} at the least)", human_bytes(peak)));
         }
         tried.push(what);
         if fits.len() == TOLD {

@@ -45,13 +45,22 @@ const UNITS: [(&str, f64); 10] = [
     ("B", 1.0),
 ];
 
-/// Reads `58GiB`, `64 GB`, `1000000` or `device`.
+/// Sizes below this have a unit: a number alone is bytes, and nobody means so few.
+const BARE: f64 = 1e6;
+
+/// Reads `58GiB`, `64 GB`, `64000000000` (bytes) or `device`.
 pub fn budget(text: &str) -> Result<Budget, String> {
     if text == "device" {
         return Ok(Budget::Device);
     }
     let unit = UNITS.iter().find_map(|(name, factor)| text.strip_suffix(name).map(|number| (number, *factor)));
     let (number, factor) = unit.unwrap_or((text, 1.0));
+    if let (None, Ok(n)) = (unit, number.trim().parse::<f64>())
+        && n > 0.0
+        && n < BARE
+    {
+        return Err(format!("`{text}` would be so many bytes; is it {text}GiB? (in bytes: {text}B)"));
+    }
     match number.trim().parse::<f64>() {
         Ok(n) if n > 0.0 && n * factor < 1e18 && n * factor >= 1.0 => Ok(Budget::Bytes((n * factor) as u64)),
         _ => Err("it is a size such as 58GiB, 64GB or 500MiB, or `device`: what the cluster file says".into()),
@@ -84,7 +93,9 @@ mod tests {
     fn sizes() {
         assert_eq!(budget("58GiB"), Ok(Budget::Bytes(58 << 30)));
         assert_eq!(budget("1.5 kB"), Ok(Budget::Bytes(1500)));
-        assert_eq!(budget("4096"), Ok(Budget::Bytes(4096)));
+        assert_eq!(budget("4096B"), Ok(Budget::Bytes(4096)));
+        assert_eq!(budget("64000000000"), Ok(Budget::Bytes(64_000_000_000)));
+        assert!(budget("58").is_err_and(|e| e.contains("is it 58GiB?")));
         assert_eq!(budget("device"), Ok(Budget::Device));
         for wrong in ["", "GiB", "-1GB", "nan", "inf", "0", "1e30", "58 gigs"] {
             assert!(budget(wrong).is_err(), "{wrong}");

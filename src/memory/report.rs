@@ -44,6 +44,10 @@ pub struct Stage {
     pub recompute_bound_s: f64,
     /// Was it proven that none does?
     pub exact: bool,
+    /// Estimated seconds of a step for copies to the host's memory; as many come back at the same time.
+    pub swap_s: f64,
+    /// Of these, the seconds that computation is expected to hide.
+    pub swap_hidden_s: f64,
     /// What is saved.
     pub tensors: Vec<Tensor>,
     /// Live bytes over the calls of a step, in at most [`CURVE`] parts of equal length, each at its most.
@@ -71,10 +75,12 @@ pub struct Tensor {
     pub total_bytes: u64,
     /// The calls that make it and read it last, where that takes longest.
     pub life: (u32, u32),
-    /// `keep` or `recompute`.
+    /// `keep`, `swap` or `recompute`.
     pub choice: &'static str,
     /// Estimated seconds of a step for making it again.
     pub recompute_s: Option<f64>,
+    /// Estimated seconds of the link to the host in a step, where it is swapped.
+    pub swap_s: Option<f64>,
     /// The ops that make it again from what is kept.
     pub made_by: Vec<&'static str>,
     /// Why it was chosen so.
@@ -82,7 +88,7 @@ pub struct Tensor {
 }
 
 /// A plan between the most memory and the least.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Point {
     /// Bytes that were allowed; none for the least there is.
     pub budget_bytes: Option<u64>,
@@ -112,6 +118,8 @@ impl Stage {
             recompute_s: memory.seconds,
             recompute_bound_s: memory.bound,
             exact: memory.exact,
+            swap_s: memory.copies.0,
+            swap_hidden_s: memory.copies.0.min(memory.copies.1),
             tensors: memory.tensors.iter().map(|t| tensor(t, dearest)).collect(),
             live_bytes: parts(&memory.live),
             saved_bytes: parts(&memory.saved),
@@ -134,6 +142,7 @@ fn per_byte(tensor: &SavedTensor) -> Option<f64> {
 fn tensor(t: &SavedTensor, dearest: f64) -> Tensor {
     let gib = |per_byte: f64| seconds(per_byte * (1u64 << 30) as f64);
     let why = match (t.kept, per_byte(t)) {
+        (true, _) if t.swapped => copied(t),
         (true, None) => "what the layer is given: there is nothing to make it from".to_string(),
         (true, Some(_)) if dearest == 0.0 => "there is room".to_string(),
         (true, Some(cost)) if cost > dearest => {
@@ -151,10 +160,24 @@ fn tensor(t: &SavedTensor, dearest: f64) -> Tensor {
         copies: t.copies,
         total_bytes: t.bytes * u64::from(t.copies),
         life: t.life,
-        choice: if t.kept { "keep" } else { "recompute" },
+        choice: match (t.kept, t.swapped) {
+            (true, true) => "swap",
+            (true, false) => "keep",
+            (false, _) => "recompute",
+        },
         recompute_s: t.seconds,
+        swap_s: t.copy_seconds,
         made_by: t.made_by.clone(),
         why,
+    }
+}
+
+/// Why a tensor is swapped.
+fn copied(t: &SavedTensor) -> String {
+    let again = t.seconds.map_or(String::new(), |s| format!(", making it again {}", seconds(s)));
+    match t.copy_seconds {
+        Some(link) => format!("{} of the link to the host{again}", seconds(link)),
+        None => "the strategy names it".to_string(),
     }
 }
 
@@ -207,9 +230,10 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             None => String::new(),
         }
     );
-    let mut stages = Table::new(&["stage", "peak", "kept all", "persistent", "placed/live", "made again", "proven"]);
+    let columns = ["stage", "peak", "kept all", "persistent", "placed/live", "made again", "copied", "proven"];
+    let mut stages = Table::new(&columns);
     for s in &report.stages {
-        let gap = s.recompute_s - s.recompute_bound_s;
+        let gap = s.recompute_s + s.swap_s - s.swap_hidden_s - s.recompute_bound_s;
         stages.row(vec![
             s.stage.to_string(),
             bytes(s.peak_bytes),
@@ -217,6 +241,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             bytes(s.persistent_bytes),
             format!("{:.4}", s.peak_bytes as f64 / s.live_peak_bytes.max(1) as f64),
             seconds(s.recompute_s),
+            seconds(s.swap_s),
             if s.exact { "least".into() } else { format!("within {}", seconds(gap)) },
         ]);
     }

@@ -3,7 +3,7 @@
 use super::chart::put;
 use super::text::{escaped, percent, seconds};
 use forebay_sim::Kind;
-use forebay_sim::report::Report;
+use forebay_sim::report::{CONTENTION, Report};
 
 const WIDTH: f64 = 1120.0;
 const NAMES: f64 = 250.0;
@@ -26,12 +26,20 @@ pub fn class(kind: Kind) -> &'static str {
         Kind::Cp => "k-cp",
         Kind::Pp => "k-pp",
         Kind::Dp => "k-dp",
+        Kind::Swap => "k-swap",
     }
 }
 
 fn class_of(what: &str) -> &'static str {
     let kind = Kind::ALL.into_iter().find(|k| k.name() == what);
-    kind.map_or(if what.contains("bubble") { "bubble" } else { "host" }, class)
+    kind.map_or_else(
+        || match what {
+            CONTENTION => "contention",
+            what if what.contains("bubble") => "bubble",
+            _ => "host",
+        },
+        class,
+    )
 }
 
 /// Both charts.

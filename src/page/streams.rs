@@ -44,7 +44,7 @@ pub fn chart(plan: &Plan, timeline: &Timeline) -> String {
     streams.sort_unstable();
     streams.dedup();
     for stream in streams {
-        chart.row(stream_name(stream).trim_end_matches(" stream"));
+        chart.row(stream_name(&timeline.tiers, stream).trim_end_matches(" stream"));
         for slice in slices.iter().filter(|s| s.stream == stream) {
             let (program, _) = timeline.program(plan, role, slice.op);
             let moments = timeline.moments(role, slice);

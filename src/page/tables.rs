@@ -8,9 +8,14 @@ pub const COMMUNICATION: &str = "Exposed is what computation waits for. Tiers of
 pub const MEMORY: &str = "Bytes of one rank. Buffers are inputs, statistics and what the call at the peak alone uses; fragmentation is what the placement takes beyond what is in use.";
 
 fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let head: String = heading.iter().map(|h| format!("<th scope=\"col\">{}</th>", escaped(h))).collect();
+    // Words go on in the next line, so that the page is no wider than a window; numbers stay in one.
+    let is_text = |n: usize| rows.iter().any(|r| r.get(n).is_some_and(|c| c.split_whitespace().count() > 2));
+    let class = |n: usize| if n > 0 && is_text(n) { " class=\"text\"" } else { "" };
+    let head: String =
+        heading.iter().enumerate().map(|(n, h)| format!("<th scope=\"col\"{}>{}</th>", class(n), escaped(h))).collect();
     let row = |cells: &Vec<String>| {
-        let rest: String = cells[1..].iter().map(|c| format!("<td>{}</td>", escaped(c))).collect();
+        let rest: String =
+            cells.iter().enumerate().skip(1).map(|(n, c)| format!("<td{}>{}</td>", class(n), escaped(c))).collect();
         format!("<tr><th scope=\"row\">{}</th>{rest}</tr>\n", escaped(&cells[0]))
     };
     let body: String = rows.iter().map(row).collect();

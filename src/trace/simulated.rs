@@ -198,7 +198,7 @@ impl Process<'_> {
             }
         }
         for (stream, _) in used.iter().enumerate().filter(|(_, used)| **used) {
-            let name = stream_name(stream);
+            let name = stream_name(&self.timeline.tiers, stream);
             self.writer.thread_name(self.track(STREAMS + stream as u64), &name);
         }
     }
@@ -229,7 +229,12 @@ impl Process<'_> {
 }
 
 /// What people call a stream.
-pub fn stream_name(stream: usize) -> String {
+///
+/// The streams of links are called by the tier of the network that they stand for on this cluster: a plan does not know how large a node is.
+pub fn stream_name(tiers: &[Option<String>], stream: usize) -> String {
+    if let Some(tier) = tiers.get(stream).and_then(Option::as_ref) {
+        return format!("Links stream ({tier})");
+    }
     const KINDS: [StreamKind; StreamKind::COUNT] = [
         StreamKind::Cube,
         StreamKind::Vector,
@@ -278,9 +283,9 @@ mod tests {
             seq: Some(32),
             micro_batches: None,
             dtype: Some(Dtype::F32),
-            strategy: Some(Strategy::parse("pp=2,mbs=1").expect("a strategy")),
+            strategy: Some(Strategy::parse("pp=2,mbs=1").expect("a strategy").into()),
         };
-        let plan = ModelFile::built_in("bench-tiny").compile(&args.options()).expect("a plan");
+        let plan = ModelFile::built_in("bench-tiny").compile(&args.options().expect("options")).expect("a plan");
         let cluster = Cluster::parse(known::FILES[0].1).expect("a cluster");
         let timeline = forebay_sim::timeline(&plan, &cluster, &Options::default()).expect("a timeline");
         let events = |trace: &Trace| {
@@ -302,7 +307,10 @@ mod tests {
 
     #[test]
     fn streams_have_names() {
-        assert_eq!(stream_name(StreamKind::Cube.number()), "Cube stream");
-        assert_eq!(stream_name(BESIDE), "beside the streams");
+        assert_eq!(stream_name(&[None], StreamKind::Cube.number()), "Cube stream");
+        assert_eq!(stream_name(&[None], BESIDE), "beside the streams");
+        // What a plan takes for links between nodes is within one where a node is large enough.
+        let tiers = [None, None, None, Some("node".to_string())];
+        assert_eq!(stream_name(&tiers, StreamKind::InterNode.number()), "Links stream (node)");
     }
 }

@@ -129,6 +129,38 @@ fn a_ring_is_called_so_where_keys_travel() {
         let plan = bench.run(&args).ok().stdout;
         assert!(plan.contains("shift over cp"), "{seq}");
     }
+    // What is not one op that takes parts gathers its keys.
+    let explained = shared("cp=2,cp_algo=ring", &["--set", "seq=16", "--rewrite", "no-fusion"]);
+    let all = explained["segments"].as_array().unwrap().iter().flat_map(|s| s["collectives"].as_array().unwrap());
+    let kinds: Vec<&str> = all.map(|c| c["collective"].as_str().unwrap()).collect();
+    assert_eq!(kinds.iter().filter(|k| **k == "all_gather").count(), 2, "{kinds:?}");
+    assert!(!kinds.contains(&"ring"), "{kinds:?}");
+}
+
+/// What is not as the strategy says is said.
+#[test]
+fn rings_that_are_uneven_or_longer_are_explained() {
+    let remarks = |strategy: &str, args: &[&str]| {
+        let explained = shared(strategy, args);
+        let segments = explained["segments"].as_array().unwrap().iter();
+        let remarks = segments.flat_map(|s| s["remarks"].as_array().cloned().unwrap_or_default());
+        remarks.map(|r| r.as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    assert!(remarks("cp=2,cp_algo=ring", &["--set", "seq=16"]).is_empty());
+    let uneven = remarks("cp=2,cp_algo=ring", &["--set", "seq=18"]);
+    assert!(
+        uneven.len() == 1 && uneven[0].contains("18 positions, which do not divide into 2 × 2 chunks"),
+        "{uneven:?}"
+    );
+    assert!(remarks("cp=4,cp_algo=hybrid", &["--set", "seq=16"]).is_empty());
+    // Four heads are too few for eight ranks that share them.
+    let longer = remarks("cp=8,cp_algo=hybrid,ulysses=4,tp=2", &["--set", "seq=64"]);
+    assert!(longer.iter().any(|r| r.contains("ulysses × tp = 8") && r.contains("all 8 ranks")), "{longer:?}");
+    let text = Bench::new()
+        .run(&["explain", "model.moe", "--sharding", "--strategy", "cp=2,cp_algo=ring", "--set", "seq=18"])
+        .ok()
+        .stdout;
+    assert!(text.contains("\nnote: `seq` has 18 positions"), "{text}");
 }
 
 #[test]

@@ -30,10 +30,11 @@ fn a_table_a_curve_and_a_front() {
     let live: Vec<u64> = stages[0]["live_bytes"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     assert_eq!(live.iter().max(), Some(&bytes(&stages[0], "live_peak_bytes")));
     let front = report["front"].as_array().expect("points");
-    assert_eq!(front.len(), 4);
+    assert!((2..=4).contains(&front.len()), "{front:?}");
     let of = |key: &str| front.iter().map(|p| p[key].as_f64().expect("a number")).collect::<Vec<f64>>();
-    assert!(of("peak_bytes").windows(2).all(|w| w[1] <= w[0]), "{front:?}");
-    assert!(of("step_time_s")[3] > of("step_time_s")[0], "{front:?}");
+    // No point is worse than another.
+    assert!(of("peak_bytes").windows(2).all(|w| w[1] < w[0]), "{front:?}");
+    assert!(of("step_time_s").windows(2).all(|w| w[1] > w[0]), "{front:?}");
     let svg = bench.read("memory.svg");
     assert!(svg.starts_with("<svg") && svg.ends_with("</svg>\n") && svg.contains("stage 1"), "{svg}");
     let text =
@@ -46,7 +47,7 @@ fn a_budget_is_kept_and_told() {
     let bench = Bench::new();
     let whole = report(&bench, &["--points", "0"]);
     let peak = bytes(&whole["stages"][0], "peak_bytes");
-    let budget = (peak - 1).to_string();
+    let budget = format!("{}B", peak - 1);
     let within = report(&bench, &["--points", "0", "--memory-budget", &budget]);
     assert!(bytes(&within["stages"][0], "peak_bytes") < peak);
     assert_eq!(bytes(&within["stages"][0], "unrestricted_bytes"), peak);
@@ -70,7 +71,7 @@ fn training_within_a_budget_is_the_same() {
     let whole = train(&["--save", "a"]);
     let summary = whole.lines().pop().expect("a summary");
     let peak = summary["summary"]["peak_bytes"].as_u64().expect("bytes");
-    let within = train(&["--save", "b", "--memory-budget", &(peak - 20_000).to_string()]);
+    let within = train(&["--save", "b", "--memory-budget", &format!("{}B", peak - 20_000)]);
     let used = within.lines().pop().expect("a summary")["summary"]["peak_bytes"].as_u64().expect("bytes");
     assert!(used <= peak - 20_000, "{used} of {peak}");
     assert_eq!(within.losses(), whole.losses());
@@ -82,10 +83,11 @@ fn what_cannot_be_is_said() {
     let compile = |args: &[&str]| bench.run(&[&["compile", "model.moe", "-o", "x.plan"], &SMALL[..9], args].concat());
     compile(&["--memory-budget", "10kB"]).fails(&[
         "in the smallest form",
-        "more than the 10000 allowed",
+        "more than the 9.77 KiB allowed",
         "none of these fits",
     ]);
     compile(&["--memory-budget", "ten"]).exits(2, &["such as 58GiB"]);
+    compile(&["--memory-budget", "58"]).exits(2, &["is it 58GiB?"]);
     compile(&["--memory-budget", "device"]).exits(2, &["there is no cluster here"]);
     bench.run(&[&MEMORY[..], &["--stage", "7", "--points", "0"]].concat()).exits(2, &["stages 0 to 0"]);
 }
@@ -98,12 +100,13 @@ fn what_would_fit_does() {
         let args = ["compile", "model.moe", "-o", "x.plan", "--batch", "16", "--strategy", strategy];
         bench.run(&[&args[..], &["--memory-budget", budget]].concat())
     };
-    let refused = run("1000", "micro=1").stderr;
-    let least: u64 = {
+    let refused = run("1kB", "micro=1").stderr;
+    let least: String = {
         let words = refused.split("needs ").nth(1).expect("how much it needs");
-        words.split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
+        words.split(' ').take(2).collect::<Vec<_>>().join("")
     };
-    let budget = (least - 1).to_string();
+    let (number, unit) = least.split_at(least.find(|c: char| c.is_alphabetic()).expect("a unit"));
+    let budget = format!("{}{unit}", 0.99 * number.parse::<f64>().expect("a number"));
     let refused = run(&budget, "micro=1");
     assert!(refused.stderr.contains("what fits: micro=2 "), "{}", refused.stderr);
     run(&budget, "micro=2").ok();

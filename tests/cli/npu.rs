@@ -64,7 +64,8 @@ fn what_does_not_fit_is_refused() {
     with(&[&NPU[..], &["--cluster", "h1000"]].concat()).fails(&["there is no cluster file `h1000`", "built in are"]);
     with(&["--backend", "cpu", "--cluster", "h100"]).exits(2, &["--cluster is for --backend npu-emulated"]);
     with(&["--cluster", "h100"]).exits(2, &["--backend"]);
-    with(&[&NPU[..], &["--strategy", "tp=2", "--hosts", "local:2"]].concat()).exits(2, &["--hosts is for --backend cpu"]);
+    with(&[&NPU[..], &["--strategy", "tp=2", "--hosts", "local:2"]].concat())
+        .exits(2, &["--hosts is for --backend cpu"]);
     with(&["--backend", "tpu"]).exits(2, &["npu-emulated"]);
     bench.run(&["compile", "model.moe", "-o", "m.plan", "--strategy", "tp=2"]).ok();
     let run = ["run", "m.plan", "--data", "text.txt", "--steps", "1", "--save", "b", "--devices", "4"];

@@ -28,6 +28,20 @@ fn a_step_has_a_time_and_a_memory() {
         assert!(stages[1][key].is_number(), "{key}");
     }
     assert_eq!(report["costs"].as_array().map(Vec::len), Some(5));
+    // One quantity has one value: what a kind takes in all, and of communication no more is exposed than there is.
+    let named = |key: &str, name: &str, value: &str| {
+        report[key].as_array().unwrap().iter().find(|p| p["what"] == name).and_then(|p| p[value].as_f64())
+    };
+    let kinds: Vec<(String, f64)> = serde_json::from_value(report["by_kind"].clone()).expect("kinds");
+    let of_kind = |kind: &str| kinds.iter().find(|k| k.0 == kind).expect("a kind").1;
+    for (kind, name) in [("products", "matrix products"), ("vector", "norms, activations, sorting")] {
+        assert!((of_kind(kind) / named("time_s", name, "seconds").unwrap() - 1.0).abs() < 1e-9, "{name}");
+        assert!(named("costs", name, "seconds").is_none_or(|s| (s / of_kind(kind) - 1.0).abs() < 1e-9), "{name}");
+    }
+    for kind in ["ep", "tp", "cp", "pp", "dp"] {
+        let of = |key: &str| report[key][kind].as_f64().expect("seconds");
+        assert!(of("exposed_comm_s") <= of("total_comm_s") * (1.0 + 1e-9), "{kind}");
+    }
     let table = bench.run(&["simulate", "model.moe", "--cluster", "atlas-800t-a2", "--strategy", "mbs=8"]).ok();
     assert!(table.stdout.contains("It fits") && table.stdout.contains("costs most"), "{}", table.stdout);
 }
@@ -107,7 +121,78 @@ fn runs_are_compared_and_skips_are_named() {
         whys[0].contains("`Abacus`") && whys[1].contains("micro-batches") && whys[2].contains("not `four`"),
         "{whys:?}"
     );
-    assert!(bench.run(&["validate", "runs.csv"]).ok().stdout.contains("3 skipped"));
+    let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
+    assert!(table.contains("3 skipped") && table.contains("taken for blanks:"), "{table}");
+    assert!(table.contains("cp = 1 (1 runs)") && table.contains("recompute = none (1 runs)"), "{table}");
+    let parts = rows[0]["report"]["time_s"].as_array().expect("parts");
+    let sum: f64 = parts.iter().map(|p| p["seconds"].as_f64().unwrap()).sum();
+    assert!((sum / predicted - 1.0).abs() < 1e-9, "{sum} of {predicted}");
+}
+
+/// Words and numbers that mean nothing are named, not taken for something else.
+#[test]
+fn rows_that_mean_nothing_are_skipped_with_the_reason() {
+    let bench = Bench::new();
+    let head = "id,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,device,devices_per_node,n_devices,tp,pp,dp,mbs,gbs,precision,recompute,step_time_s,colour";
+    let row = |changes: &[(&str, &str)]| {
+        let right = "a,2,256,1024,4,4,1024,256,H100,8,2,2,1,1,2,8,bf16,none,0.01,red";
+        let mut fields: Vec<&str> = right.split(',').collect();
+        for (column, value) in changes {
+            fields[head.split(',').position(|c| c == *column).expect("a column")] = value;
+        }
+        fields.join(",")
+    };
+    let rows = [
+        row(&[]),
+        row(&[("id", "b"), ("precision", "bf17")]),
+        row(&[("id", "c"), ("recompute", "sometimes")]),
+        row(&[("id", "d"), ("kv_heads", "3")]),
+        row(&[("id", "e"), ("kv_heads", "0")]),
+        row(&[("id", "f"), ("pp", "0")]),
+        row(&[]),
+        row(&[("id", "g"), ("devices_per_node", "1")]),
+    ];
+    bench.write("runs.csv", format!("{head}\n{}\n", rows.join("\n")));
+    let run = bench.run(&["validate", "runs.csv", "--json"]).ok();
+    assert!(run.stderr.contains("not used: colour"), "{}", run.stderr);
+    let summary: Value = serde_json::from_str(&run.stdout).expect("an object");
+    assert_eq!(summary["unknown_columns"][0], "colour");
+    let why = |id: &str, part: &str| {
+        let skipped = summary["skipped"].as_array().expect("skipped");
+        assert!(
+            skipped.iter().any(|s| s["id"] == id && s["why"].as_str().unwrap().contains(part)),
+            "{id}: `{part}` is not in {skipped:?}"
+        );
+    };
+    why("b", "not `bf17`");
+    why("c", "not `sometimes`");
+    why("d", "does not divide its 4 `heads`");
+    why("e", "`kv_heads` is at least 1");
+    why("f", "`pp` is at least 1");
+    why("a", "in line 2 too");
+    // Ranks of one tensor that are not in one node are joined by the slower tier.
+    let rows = summary["rows"].as_array().expect("rows");
+    assert!(rows[1]["predicted_s"].as_f64() > rows[0]["predicted_s"].as_f64(), "{rows:?}");
+    bench.write("runs.csv", RUNS.replace(',', ";"));
+    bench.run(&["validate", "runs.csv"]).fails(&["separated by semicolons"]);
+}
+
+#[test]
+fn what_cannot_be_meant_is_said() {
+    let bench = Bench::new();
+    let with = |args: &[&str]| bench.run(&[&["simulate", "model.moe", "--cluster"], args].concat());
+    // Names of devices are known in upper and lower case.
+    with(&["H100", "--strategy", "mbs=8"]).ok();
+    with(&["ascend 910b3", "--strategy", "mbs=8"]).ok();
+    let note = with(&["a100-80g", "--strategy", "mbs=8", "--precision", "fp8"]).ok().stdout;
+    assert!(note.contains("note: A100 SXM 80 GB has no fp8 products"), "{note}");
+    let note = with(&["h100", "--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"]).ok().stdout;
+    assert!(note.contains("leaves room for 64 rows") && note.contains("it cannot run"), "{note}");
+    bench.write("load.txt", "1e308 1e308 1 1 1 1 1 1\n");
+    with(&["h100", "--strategy", "ep=4,dp=4,mbs=2", "--tokens-per-expert", "load.txt"]).fails(&["too many"]);
+    let one = ["h100", "--strategy", "mbs=8", "--trace", "x.json", "--html", "./x.json"];
+    with(&one).exits(2, &["--html ./x.json: this is the file of --trace"]);
+    with(&["h100", "--strategy", "mbs=8", "--html", "model.moe"]).exits(2, &["this is the file of the model"]);
 }
 
 #[test]

@@ -65,14 +65,27 @@ fn strategies_that_cannot_be_say_what_can() {
         ("dp", "`dp` is not `key=value`"),
         ("dp=0", "`dp` is a number of at least 1, not `0`"),
         ("dp=2,dp=2", "`dp` is given twice"),
+        ("", "the strategy is empty"),
+        (" ", "the strategy is empty"),
+        ("dp=2,,tp=2", "`dp=2,,tp=2` has a comma with no `key=value` beside it"),
+        ("dp=2,", "leave the comma out"),
         ("dpp=2", "did you mean `dp`?"),
+        ("cpalgo=ring", "did you mean `cp_algo`?"),
+        ("cap=4", "`cap` is for schedule = search, but the schedule is 1f1b"),
+        ("schedule=zb-v,nodes=10", "add schedule=search, or leave `nodes` out"),
+        ("schedule=search,cap=0", "`cap` is a number of at least 1"),
+        ("schedule=search,nodes=-1", "`nodes` is a number of at least 1"),
+        ("schedule=best", "v-min, zb-vpp, dualpipev or search, not `best`"),
+        ("schedule=dualpipe", "it keeps the weights twice"),
+        ("stages=some", "`stages` is auto, or numbers of layers such as 4/5/5/4"),
         ("cp_algo=rings", "`cp_algo` is ulysses, ring, hybrid or gather, not `rings`"),
         ("ulysses=0", "`ulysses` is a number of at least 1"),
         ("zero=4", "`zero` is 0, 1, 2 or 3"),
-        ("no.toml", "cannot read it"),
     ] {
         compile(strategy).exits(2, &[part]);
     }
+    compile("micro=3").fails(&["a batch of 4 rows cannot be done in 3 parts: micro must be one of 1, 2, 4"]);
+    compile("pp=2,vpp=2,schedule=zb-h1,stages=1/1/0/0,micro=4").fails(&["leaves a part without layers"]);
     bench
         .run(
             &[
@@ -81,7 +94,7 @@ fn strategies_that_cannot_be_say_what_can() {
             ]
             .concat(),
         )
-        .fails(&["makes 2 ranks", "there are 4 devices"]);
+        .fails(&["makes 2 ranks", "there are 4 devices", "use dp = 4, or --devices 2"]);
     assert!(!bench.path("x.plan").exists());
 }
 
@@ -104,6 +117,82 @@ fn plans_of_ranks_are_shown_and_run() {
     for part in ["mesh dp = 2, tp = 2", "= dispatch ", "= combine ", "= reduce_scatter "] {
         assert!(sharded.contains(part), "`{part}` is not in:\n{sharded}");
     }
+}
+
+/// A strategy file is an input like others: where it is wrong, what, and what would be right.
+#[test]
+fn strategy_files_are_shown_where_they_are_wrong() {
+    let bench = Bench::new();
+    let compile = || bench.run(&["compile", "model.moe", "-o", "x.plan", "--strategy", "s.toml"]);
+    for (text, parts) in [
+        (
+            "dp = 2\ncpalgo = \"ring\"\n",
+            &["s.toml:2:1", "there is no strategy key `cpalgo`", "did you mean `cp_algo`?", "^^^^^^"][..],
+        ),
+        ("zero = 4\n", &["s.toml:1:8", "`zero` is 0, 1, 2 or 3, not `4`"]),
+        ("tp = 2\ntp = 4\n", &["s.toml:2:1", "duplicate key", "tp = 2"]),
+        ("tp = \n", &["s.toml:1:"]),
+        ("tp = 1.5\n", &["s.toml:1:6", "`tp` is no number, truth value, word or list of numbers"]),
+        ("[mesh]\ntp = 2\n", &["`mesh` is no number"]),
+        ("# nothing\n", &["s.toml", "the strategy is empty"]),
+        ("pp = 2\ncap = 4\n", &["s.toml:2:1", "`cap` is for schedule = search"]),
+    ] {
+        bench.write("s.toml", text);
+        compile().fails(parts);
+    }
+    bench.write("s.toml", [0xff, b'=']);
+    compile().fails(&["`s.toml` is not text: byte 0"]);
+    bench.run(&["compile", "model.moe", "-o", "x.plan", "--strategy", "no.toml"]).fails(&["cannot read `no.toml`"]);
+    assert!(!bench.path("x.plan").exists());
+}
+
+/// Whatever the order and the layers of stages, the step is the same sums: here the same bits, since micro-batches go backward in the same order.
+#[test]
+fn a_pipeline_that_was_found_prints_the_losses_of_a_published_one() {
+    let bench = Bench::new();
+    let losses = |strategy: &str, save: &str| {
+        let args =
+            ["--json", "--dtype", "f64", "--steps", "3", "--set", "layers=6", "--strategy", strategy, "--save", save];
+        bench.train(&args).ok()
+    };
+    let named = losses("pp=2,vpp=2,micro=4,schedule=zb-v", "named").losses();
+    let found = losses("pp=2,vpp=2,micro=4,schedule=search,nodes=2000,stages=auto", "found");
+    assert!(found.stderr.contains("passes take") && found.stderr.contains("nodes"), "{}", found.stderr);
+    let near = |a: &[(u64, u64)], b: &[(u64, u64)]| {
+        let apart = a.iter().zip(b).map(|(a, b)| (f64::from_bits(a.1) - f64::from_bits(b.1)).abs());
+        apart.fold(0.0, f64::max)
+    };
+    assert!(near(&found.losses(), &named) < 1e-11, "{:?}, not {named:?}", found.losses());
+    // The same order from a file: the same bits.
+    let schedule = ["schedule", "--kind", "zb-v", "--stages", "2", "--microbatches", "4", "--json"];
+    bench.write("order.json", bench.run(&schedule).ok().stdout);
+    assert_eq!(losses("pp=2,vpp=2,micro=4,schedule=order.json", "read").losses(), named);
+    bench.write("s.toml", "pp = 2\nvpp = 2\nmicro = 4\nschedule = \"order.json\"\n");
+    assert_eq!(losses("s.toml", "toml").losses(), named);
+}
+
+#[test]
+fn schedules_that_are_none_are_refused() {
+    let bench = Bench::new();
+    let compile = |strategy: &str| {
+        let model =
+            ["compile", "model.moe", "-o", "x.plan", "--set", "layers=6", "--batch", "4", "--strategy", strategy];
+        bench.run(&model)
+    };
+    let given = |orders: &str| {
+        bench.write("o.json", format!("{{\"orders\":{orders}}}"));
+        compile("pp=2,micro=2,schedule=o.json")
+    };
+    given("[\"F0:0 F0:1 B0:0 B0:1\", \"F1:0 B1:0 F1:1\"]").fails(&["`o.json`", "B1:1"]);
+    given("[\"F0:0 B0:0\", \"F1:0 B1:0\"]").fails(&["2 stages × 1 parts, 1 micro-batches", "use pp=2,vpp=1,micro=1"]);
+    given("[\"F0:0 F1:0\", \"F0:0 B1:0\"]").fails(&["`o.json`", "do not lie on the stages"]);
+    given("[\"F0:0 X\", \"\"]").fails(&["`X` is no work"]);
+    given("[]").fails(&["`o.json`"]);
+    given("[\"F4294967295:4294967295\", \"\"]").fails(&["`o.json`"]);
+    given("3").fails(&["`o.json` is not a schedule", "forebay schedule"]);
+    compile("pp=2,schedule=none.json").fails(&["cannot read `none.json`"]);
+    compile("pp=2,vpp=2,micro=4,schedule=zb-h1").fails(&["one part of the model on a stage, not 2", "zb-vpp"]);
+    compile("pp=2,vpp=2,micro=4,schedule=search,cap=1").fails(&["cannot hold one micro-batch", "use a cap of 2"]);
 }
 
 /// Rows that a rank has no room for stop the run.

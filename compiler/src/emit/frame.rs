@@ -28,7 +28,8 @@ pub struct Packing {
 /// Places intervals so that two that are live at the same time do not overlap.
 ///
 /// Best of three greedy orders (by size, by length of life, by start), each first-fit; the problem is NP-hard (dynamic storage allocation), and on the
-/// nested lifetimes of a forward and a backward pass the first order that reaches the bound is taken. O(n²) in the worst case.
+/// nested lifetimes of a forward and a backward pass the first order that reaches the bound is taken. O(n²) in the worst case; what is alive all the time costs no more
+/// for being many, so that steps of many micro-batches are placed in linear time.
 pub fn pack(intervals: &[Interval]) -> Packing {
     let live = max_live(intervals);
     let mut best: Option<Packing> = None;
@@ -77,23 +78,98 @@ fn max_live(intervals: &[Interval]) -> u64 {
 fn first_fit(intervals: &[Interval], order: &[usize]) -> Vec<u64> {
     let mut offsets = vec![0; intervals.len()];
     let mut placed = Lives::new(intervals);
-    let mut met = vec![];
-    for &i in order {
+    let mut always = Ranges::default();
+    // What is taken at any time, and the next place to look for room in it: until something is placed that has not been seen here.
+    let mut taken: Option<(Ranges, u64)> = None;
+    let (mut met, mut blocked) = (vec![], vec![]);
+    for (n, &i) in order.iter().enumerate() {
         let this = intervals[i];
+        let bytes = align(this.bytes);
+        if placed.is_always(this) {
+            let (taken, looked_for) = taken.get_or_insert_with(|| {
+                let ranges = order[..n].iter().map(|&p| (offsets[p], offsets[p] + align(intervals[p].bytes)));
+                (Ranges::of(ranges.collect()), bytes)
+            });
+            if *looked_for != bytes {
+                (taken.next, *looked_for) = (0, bytes);
+            }
+            offsets[i] = taken.take(bytes);
+            always.insert(offsets[i], bytes);
+            continue;
+        }
+        taken = None;
         placed.meeting(this, &mut met);
-        met.sort_unstable_by_key(|&p| offsets[p as usize]);
+        blocked.clear();
+        blocked.extend(
+            met.iter().map(|&p| (offsets[p as usize], offsets[p as usize] + align(intervals[p as usize].bytes))),
+        );
+        blocked.extend(&always.ranges);
+        blocked.sort_unstable();
         let mut offset = 0;
-        for &p in &met {
-            let p = p as usize;
-            if offsets[p] >= offset + align(this.bytes) {
+        for &(from, to) in &blocked {
+            if from >= offset + bytes {
                 break;
             }
-            offset = offset.max(offsets[p] + align(intervals[p].bytes));
+            offset = offset.max(to);
         }
         offsets[i] = offset;
         placed.insert(i, this);
     }
     offsets
+}
+
+/// Bytes that are taken, as ranges in order. What is alive all the time (the data of each micro-batch) is in the way of everything: such intervals are many and
+/// stand in a row, so that they are looked at as one.
+#[derive(Default)]
+struct Ranges {
+    ranges: Vec<(u64, u64)>,
+    /// Nothing of the size that was looked for last is free before this range.
+    next: usize,
+}
+
+impl Ranges {
+    /// The union of ranges, those without bytes left out.
+    fn of(mut parts: Vec<(u64, u64)>) -> Ranges {
+        parts.sort_unstable();
+        let mut ranges: Vec<(u64, u64)> = vec![];
+        for (from, to) in parts.into_iter().filter(|(from, to)| from < to) {
+            match ranges.last_mut() {
+                Some(last) if last.1 >= from => last.1 = last.1.max(to),
+                _ => ranges.push((from, to)),
+            }
+        }
+        Ranges { ranges, next: 0 }
+    }
+
+    /// Takes the first free bytes, and returns where they are.
+    fn take(&mut self, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        let end = |ranges: &[(u64, u64)], n: usize| n.checked_sub(1).map_or(0, |before| ranges[before].1);
+        while self.ranges.get(self.next).is_some_and(|r| r.0 < end(&self.ranges, self.next) + bytes) {
+            self.next += 1;
+        }
+        let offset = end(&self.ranges, self.next);
+        match self.next.checked_sub(1) {
+            Some(before) => self.ranges[before].1 += bytes,
+            None => {
+                self.ranges.insert(0, (0, bytes));
+                self.next = 1;
+            }
+        }
+        offset
+    }
+
+    /// Takes bytes that are free.
+    fn insert(&mut self, offset: u64, bytes: u64) {
+        let at = self.ranges.partition_point(|r| r.0 < offset);
+        match at.checked_sub(1) {
+            _ if bytes == 0 => {}
+            Some(before) if self.ranges[before].1 == offset => self.ranges[before].1 += bytes,
+            _ => self.ranges.insert(at, (offset, offset + bytes)),
+        }
+    }
 }
 
 /// Intervals by the time of their lives: finds those that meet another without looking at all of them.
@@ -118,6 +194,11 @@ impl Lives {
     /// The moments of a life, half-open.
     fn span(&self, life: Interval) -> (usize, usize) {
         (self.moments.partition_point(|&m| m < life.start), self.moments.partition_point(|&m| m <= life.end))
+    }
+
+    /// Does a life meet all others?
+    fn is_always(&self, life: Interval) -> bool {
+        self.span(life) == (0, self.moments.len())
     }
 
     fn insert(&mut self, number: usize, life: Interval) {
@@ -160,14 +241,19 @@ pub struct FrameLayout {
     pub live: u64,
 }
 
-/// Gives the buffers in slot `frame` their offsets, from their first to their last use.
-pub fn place(buffers: &mut [plan::Buffer], instructions: &[plan::Instruction], frame: u32) -> FrameLayout {
+/// Gives the buffers in slot `frame` their offsets, from their first to their last use. `until` says for each instruction the last one that may run before it
+/// has ended: its own number where one follows the other.
+pub fn place(
+    buffers: &mut [plan::Buffer],
+    instructions: &[plan::Instruction],
+    frame: u32,
+    until: impl Fn(usize) -> u32,
+) -> FrameLayout {
     let mut life: Vec<Option<(u32, u32)>> = vec![None; buffers.len()];
     for (time, instruction) in instructions.iter().enumerate() {
         for buffer in instruction.kernel.reads().chain(instruction.kernel.writes()) {
-            let time = time as u32;
-            let (_, end) = life[buffer as usize].get_or_insert((time, time));
-            *end = time;
+            let (_, end) = life[buffer as usize].get_or_insert((time as u32, time as u32));
+            *end = (*end).max(until(time));
         }
     }
     let here: Vec<usize> = (0..buffers.len()).filter(|&b| buffers[b].slot == frame && life[b].is_some()).collect();
@@ -184,4 +270,69 @@ pub fn place(buffers: &mut [plan::Buffer], instructions: &[plan::Instruction], f
     }
     debug_assert!(packing.offsets.iter().all(|o| o % ALIGN == 0));
     FrameLayout { bytes: packing.bytes, live: packing.live }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First fit by its definition.
+    fn naive(intervals: &[Interval], order: &[usize]) -> Vec<u64> {
+        let mut offsets = vec![0; intervals.len()];
+        for (n, &i) in order.iter().enumerate() {
+            let this = intervals[i];
+            let meets = |p: &&usize| intervals[**p].start <= this.end && this.start <= intervals[**p].end;
+            let mut met: Vec<(u64, u64)> = order[..n]
+                .iter()
+                .filter(meets)
+                .map(|&p| (offsets[p], offsets[p] + align(intervals[p].bytes)))
+                .collect();
+            met.sort_unstable();
+            let mut offset = 0;
+            for (from, to) in met {
+                if from >= offset + align(this.bytes) {
+                    break;
+                }
+                offset = offset.max(to);
+            }
+            offsets[i] = offset;
+        }
+        offsets
+    }
+
+    #[test]
+    fn places_are_those_of_first_fit_by_its_definition() {
+        let mut state = 1u64;
+        let mut random = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        for _ in 0..300 {
+            let n = 1 + random(40) as usize;
+            let one = |random: &mut dyn FnMut(u64) -> u64| {
+                let start = random(12) as u32;
+                let bytes = random(5) * ALIGN;
+                match random(3) {
+                    0 => Interval { start: 0, end: u32::MAX - 1, bytes },
+                    _ => Interval { start, end: start + random(6) as u32, bytes },
+                }
+            };
+            let intervals: Vec<Interval> = (0..n).map(|_| one(&mut random)).collect();
+            let mut order: Vec<usize> = (0..n).collect();
+            (1..n).for_each(|i| order.swap(i, random(i as u64 + 1) as usize));
+            assert_eq!(first_fit(&intervals, &order), naive(&intervals, &order), "{intervals:?} in order {order:?}");
+        }
+    }
+
+    /// The data of 40,000 micro-batches and what each works with: by looking at all that are alive this would take minutes.
+    #[test]
+    fn what_is_alive_all_the_time_costs_no_more_for_being_many() {
+        let data = Interval { start: 0, end: u32::MAX - 1, bytes: 3 * ALIGN };
+        let work = |n: u32| Interval { start: n, end: n + 1, bytes: u64::from(1 + n % 7) * ALIGN };
+        let intervals: Vec<Interval> = (0..40_000).flat_map(|n| [data, work(n)]).collect();
+        let began = std::time::Instant::now();
+        let packing = pack(&intervals);
+        assert_eq!(packing.bytes, packing.live);
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    }
 }

@@ -28,7 +28,7 @@ mod region;
 mod standalone;
 mod units;
 
-pub use frame::{Interval, pack};
+pub use frame::{Interval, pack, place as place_frame};
 pub use standalone::standalone;
 
 use crate::simplify::simplify;
@@ -266,7 +266,7 @@ impl Emitter<'_> {
         let frame = slots.len() as u32;
         let (mut buffers, mut instructions) = (self.places.buffers, self.instructions);
         epilogue::join(&mut instructions, &mut buffers, frame);
-        let layout = frame::place(&mut buffers, &instructions, frame);
+        let layout = frame::place(&mut buffers, &instructions, frame, |at| at as u32);
         slots.push(plan::Slot {
             name: "frame".into(),
             access: plan::Access::Scratch,

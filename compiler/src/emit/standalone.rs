@@ -23,6 +23,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
             dims,
             block: vec![],
             range: None,
+            form: plan::Form::Whole,
             offset: bytes,
             init,
         });

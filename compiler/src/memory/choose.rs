@@ -1,4 +1,4 @@
-//! Which values are kept for the backward pass and which are made again: the least time within a number of bytes.
+//! Which values are kept for the backward pass, which are in the host's memory meanwhile, and which are made again: the least time within a number of bytes.
 //!
 //! Making a value again takes time once, and needs what it is made from: kept, or made again as well. For a price λ of a byte the cheapest choice
 //! is one minimum cut, in which keeping costs λ · bytes and making again costs seconds ([`cut::priced_cut`]):
@@ -12,6 +12,10 @@
 //!         │        ·──── a   bound from below (Lagrangian relaxation, Geoffrion 1974)
 //!         └──────────── bytes
 //! ```
+//!
+//! A value that is swapped takes seconds of the link to the host instead of bytes. As many seconds as computation hides cost nothing, those beyond count like any
+//! others: `seconds = made again + max(0, link - hidden)`. For a price μ of a second of the link, 0 to 1, each value that is there at the backward pass is so in
+//! the cheaper way, which leaves the same minimum cut; and `made again + μ · (link - hidden)` is never more than the seconds, so each μ gives a bound.
 //!
 //! Exact when the search ends before its limit of cuts; otherwise the choice comes with a bound. Deterministic: no clock, no randomness.
 
@@ -32,6 +36,17 @@ pub struct Part<'a> {
     pub bytes: Vec<f64>,
     /// For each value the seconds that making it again takes, all times together.
     pub seconds: Vec<f64>,
+    /// For each value what swapping it takes, if it can be. None at all where nothing can.
+    pub away: Vec<Option<Away>>,
+}
+
+/// What swapping a value takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Away {
+    /// Bytes on the device, of what is on its way.
+    pub bytes: f64,
+    /// Seconds of the link, all times together, one way.
+    pub link: f64,
 }
 
 /// Graphs that share one memory and one clock.
@@ -39,16 +54,24 @@ pub struct Part<'a> {
 pub struct Problem<'a> {
     /// The graphs.
     pub parts: Vec<Part<'a>>,
+    /// Seconds of copies that computation hides.
+    pub hidden: f64,
 }
 
 /// What is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {
-    /// For each part, in order.
+    /// For each part, in order, what is not made again: sorted.
     pub kept: Vec<Vec<ValueId>>,
+    /// For each part which of these are swapped.
+    pub swapped: Vec<Vec<ValueId>>,
     /// Bytes of what is kept.
     pub bytes: f64,
     /// Seconds of what is made again.
+    pub again: f64,
+    /// Seconds of the link.
+    pub link: f64,
+    /// Seconds of what is made again, and of copies that nothing hides.
     pub seconds: f64,
 }
 
@@ -66,11 +89,31 @@ pub struct Choice {
 /// Prices of a byte at the ends of the front, as multiples of all seconds over all bytes: bytes only decide between equal times, and the other way round.
 const CHEAPEST: f64 = 1e-10;
 const DEAREST: f64 = 1e10;
+/// A second of the link costs at most what it takes.
+const DEAR_LINK: f64 = 1.0;
+/// So often the price of the link is halved.
+const HALVINGS: u32 = 5;
 /// Seconds below this part of all seconds make no difference.
 const EQUAL: f64 = 1e-9;
 
-/// Values that are decided: kept or not.
-type Fixed = FxHashMap<(usize, ValueId), bool>;
+/// What is decided of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Question {
+    /// Is it there at the backward pass, kept or swapped?
+    There,
+    /// If it is, is it swapped?
+    Swapped,
+}
+
+/// What is decided.
+type Fixed = FxHashMap<(usize, ValueId, Question), bool>;
+
+/// Prices: seconds of a byte, and of a second of the link.
+#[derive(Clone, Copy, Debug)]
+struct Prices {
+    byte: f64,
+    link: f64,
+}
 
 impl Part<'_> {
     /// The values that are made again when these are kept.
@@ -89,8 +132,20 @@ impl Part<'_> {
         again
     }
 
-    fn cut(&self, number: usize, price: f64, unit: f64, fixed: &Fixed) -> Vec<ValueId> {
-        let decided = |v: ValueId| fixed.get(&(number, v)).copied();
+    /// What having a value at the backward pass costs, and is it swapped then?
+    fn there(&self, number: usize, prices: Prices, fixed: &Fixed, v: ValueId) -> (f64, bool) {
+        let kept = prices.byte * self.bytes[v.index()];
+        let away = self.away.get(v.index()).copied().flatten();
+        let away = away.map(|away| prices.byte * away.bytes + prices.link * away.link);
+        match (away, fixed.get(&(number, v, Question::Swapped))) {
+            (None, _) | (_, Some(false)) => (kept, false),
+            (Some(away), Some(true)) => (away, true),
+            (Some(away), None) => (kept.min(away), away < kept),
+        }
+    }
+
+    fn cut(&self, number: usize, prices: Prices, unit: f64, fixed: &Fixed) -> Vec<ValueId> {
+        let decided = |v: ValueId| fixed.get(&(number, v, Question::There)).copied();
         let is_input = |v: ValueId| self.graph.node(v).op == Op::Input;
         let place = |v| if is_input(v) || decided(v) == Some(true) { Place::Before } else { Place::Either };
         // Beyond price, fewer tensors; and the tensor itself rather than a view.
@@ -99,7 +154,7 @@ impl Part<'_> {
             Some(false) => cut::UNBOUNDED,
             Some(true) => 0,
             None if is_input(v) && self.bytes[v.index()] == 0.0 => 0,
-            None => (price * self.bytes[v.index()] * unit) as u64 * 16 + tie(v),
+            None => (self.there(number, prices, fixed, v).0 * unit) as u64 * 16 + tie(v),
         };
         let again = |v: ValueId| (self.seconds[v.index()] * unit) as u64 * 16;
         let mut kept = cut::priced_cut(self.graph, &place, &weight, &again, &self.wanted);
@@ -111,30 +166,59 @@ impl Part<'_> {
     }
 }
 
+impl Selection {
+    /// Seconds when those of the link have a price.
+    fn at_link(&self, price: f64) -> f64 {
+        self.again + price * self.link
+    }
+}
+
 impl Problem<'_> {
-    /// What keeping these values takes.
-    pub fn selection(&self, kept: Vec<Vec<ValueId>>) -> Selection {
-        let sum = |numbers: &[f64], values: &[ValueId]| values.iter().map(|v| numbers[v.index()]).sum::<f64>();
-        let both = || self.parts.iter().zip(&kept);
-        Selection {
-            bytes: both().map(|(part, kept)| sum(&part.bytes, kept)).sum(),
-            seconds: both().map(|(part, kept)| sum(&part.seconds, &part.made_again(kept))).sum(),
-            kept,
+    /// What keeping these values takes, of which some are swapped.
+    pub fn selection(&self, kept: Vec<Vec<ValueId>>, swapped: Vec<Vec<ValueId>>) -> Selection {
+        let (mut bytes, mut again, mut link) = (0.0, 0.0, 0.0);
+        for (part, (kept, swapped)) in self.parts.iter().zip(kept.iter().zip(&swapped)) {
+            for v in kept {
+                match part.away.get(v.index()).copied().flatten().filter(|_| swapped.contains(v)) {
+                    Some(away) => (bytes, link) = (bytes + away.bytes, link + away.link),
+                    None => bytes += part.bytes[v.index()],
+                }
+            }
+            again += part.made_again(kept).iter().map(|v| part.seconds[v.index()]).sum::<f64>();
         }
+        Selection { kept, swapped, bytes, again, link, seconds: again + (link - self.hidden).max(0.0) }
+    }
+
+    /// The same with nothing swapped.
+    pub fn keeping(&self, kept: Vec<Vec<ValueId>>) -> Selection {
+        let none = vec![vec![]; kept.len()];
+        self.selection(kept, none)
     }
 
     fn all_seconds(&self) -> f64 {
-        self.parts.iter().flat_map(|p| &p.seconds).sum::<f64>().max(1e-30)
+        let links = self.parts.iter().flat_map(|p| p.away.iter().flatten()).map(|a| a.link);
+        (self.parts.iter().flat_map(|p| &p.seconds).sum::<f64>() + links.sum::<f64>()).max(1e-30)
     }
 
     fn all_bytes(&self) -> f64 {
         self.parts.iter().flat_map(|p| &p.bytes).sum::<f64>().max(1.0)
     }
 
-    /// The cheapest selection at this price of a byte, seconds.
-    fn at(&self, price: f64, fixed: &Fixed) -> Selection {
-        let unit = 2f64.powi(50) / (price * self.all_bytes() + self.all_seconds());
-        self.selection(self.parts.iter().enumerate().map(|(n, part)| part.cut(n, price, unit, fixed)).collect())
+    /// The cheapest selection at these prices.
+    fn at(&self, prices: Prices, fixed: &Fixed) -> Selection {
+        let unit = 2f64.powi(50) / (prices.byte * self.all_bytes() + self.all_seconds());
+        let parts = || self.parts.iter().enumerate();
+        let kept: Vec<Vec<ValueId>> = parts().map(|(n, part)| part.cut(n, prices, unit, fixed)).collect();
+        let swapped = |(n, part): (usize, &Part)| {
+            kept[n].iter().copied().filter(|&v| part.there(n, prices, fixed, v).1).collect()
+        };
+        let swapped = parts().map(swapped).collect();
+        self.selection(kept, swapped)
+    }
+
+    /// Can anything be swapped?
+    fn swaps(&self) -> bool {
+        self.parts.iter().any(|p| p.away.iter().any(Option::is_some))
     }
 
     /// The price of a byte at which all bytes cost so many times all seconds.
@@ -142,25 +226,25 @@ impl Problem<'_> {
         times * self.all_seconds() / self.all_bytes()
     }
 
-    fn fastest(&self, fixed: &Fixed) -> Selection {
-        self.at(self.price(CHEAPEST), fixed)
+    fn fastest(&self, link: f64, fixed: &Fixed) -> Selection {
+        self.at(Prices { byte: self.price(CHEAPEST), link }, fixed)
     }
 
-    fn smallest(&self, fixed: &Fixed) -> Selection {
-        self.at(self.price(DEAREST), fixed)
+    fn smallest(&self, link: f64, fixed: &Fixed) -> Selection {
+        self.at(Prices { byte: self.price(DEAREST), link }, fixed)
     }
 
     /// The least time of all, in few bytes.
     pub fn least_time(&self) -> Selection {
-        self.fastest(&Fixed::default())
+        self.fastest(DEAR_LINK, &Fixed::default())
     }
 
     /// The fewest bytes of all, in little time.
     pub fn least_bytes(&self) -> Selection {
-        self.smallest(&Fixed::default())
+        self.smallest(DEAR_LINK, &Fixed::default())
     }
 
-    /// The corners of the front of time against bytes, from the least time to the fewest bytes.
+    /// The corners of the front of time against bytes, from the least time to the fewest bytes, with every second of the link counted.
     pub fn front(&self) -> Vec<Selection> {
         let (first, last) = (self.least_time(), self.least_bytes());
         let mut corners = vec![first];
@@ -173,8 +257,8 @@ impl Problem<'_> {
         let mut ends = vec![end];
         while let Some(end) = ends.pop() {
             let start = corners.last().expect("the first is there");
-            match self.between(start, &end, &Fixed::default()) {
-                Some((corner, _)) if !self.is_above(&corner, start, &end) => ends.extend([end, corner]),
+            match self.between(start, &end, DEAR_LINK, &Fixed::default()) {
+                Some((corner, _)) if !self.is_above(&corner, start, &end, DEAR_LINK) => ends.extend([end, corner]),
                 _ if start.bytes > end.bytes => corners.push(end),
                 _ => {}
             }
@@ -182,19 +266,19 @@ impl Problem<'_> {
     }
 
     /// The cheapest selection at the price at which two others cost the same, and the price. `None` when none lies between.
-    fn between(&self, fast: &Selection, small: &Selection, fixed: &Fixed) -> Option<(Selection, f64)> {
-        let (bytes, seconds) = (fast.bytes - small.bytes, small.seconds - fast.seconds);
+    fn between(&self, fast: &Selection, small: &Selection, link: f64, fixed: &Fixed) -> Option<(Selection, f64)> {
+        let (bytes, seconds) = (fast.bytes - small.bytes, small.at_link(link) - fast.at_link(link));
         if bytes <= 0.0 || seconds <= EQUAL * self.all_seconds() {
             return None;
         }
         let price = seconds / bytes;
-        Some((self.at(price, fixed), price))
+        Some((self.at(Prices { byte: price, link }, fixed), price))
     }
 
     /// Is a selection no cheaper than two others at the price at which these cost the same?
-    fn is_above(&self, selection: &Selection, fast: &Selection, small: &Selection) -> bool {
-        let price = (small.seconds - fast.seconds) / (fast.bytes - small.bytes);
-        let cost = |s: &Selection| s.seconds + price * s.bytes;
+    fn is_above(&self, selection: &Selection, fast: &Selection, small: &Selection, link: f64) -> bool {
+        let price = (small.at_link(link) - fast.at_link(link)) / (fast.bytes - small.bytes);
+        let cost = |s: &Selection| s.at_link(link) + price * s.bytes;
         cost(selection) >= cost(fast) - EQUAL * self.all_seconds()
     }
 
@@ -203,11 +287,41 @@ impl Problem<'_> {
     /// # Errors
     /// When nothing fits.
     pub fn within(&self, limit: f64, cuts: u32) -> Result<Choice, Selection> {
-        let mut search = Search { problem: self, limit, best: None, cuts: 0 };
+        if !self.swaps() {
+            return self.at_price_of_link(limit, cuts, 0.0);
+        }
+        // Free copies first; then the price at which as much is copied as computation hides.
+        let each = cuts / (HALVINGS + 2);
+        let mut best = self.at_price_of_link(limit, each, 0.0)?;
+        let (mut cheap, mut dear) = (0.0, DEAR_LINK);
+        for halving in 0..=HALVINGS {
+            if best.exact || cheap >= dear {
+                break;
+            }
+            let price = if halving == 0 { DEAR_LINK } else { 0.5 * (cheap + dear) };
+            let choice = self.at_price_of_link(limit, each, price)?;
+            let exceeds = choice.selection.link > self.hidden;
+            *(if exceeds { &mut cheap } else { &mut dear }) = price;
+            best.bound = best.bound.max(choice.bound);
+            if choice.selection.seconds < best.selection.seconds {
+                best.selection = choice.selection;
+            }
+            best.exact = best.selection.seconds - best.bound <= EQUAL * self.all_seconds();
+        }
+        Ok(best)
+    }
+
+    /// The same when seconds of the link have a price.
+    fn at_price_of_link(&self, limit: f64, cuts: u32, link: f64) -> Result<Choice, Selection> {
+        let mut search = Search { problem: self, limit, link, best: None, least: f64::INFINITY, cuts: 0 };
         let root = search.relax(&Fixed::default());
         let Some(root) = root else {
             return match search.best {
-                Some(selection) => Ok(Choice { bound: selection.seconds, selection, exact: true }),
+                Some(selection) => {
+                    let bound = search.least.min(selection.seconds);
+                    let exact = selection.seconds - bound <= EQUAL * self.all_seconds();
+                    Ok(Choice { bound, selection, exact })
+                }
                 None => Err(self.least_bytes()),
             };
         };
@@ -226,8 +340,9 @@ impl Problem<'_> {
                 open.extend(search.relax(&fixed).filter(|n| !search.is_worse(n.bound)));
             }
         }
+        let closed = search.least;
         let selection = search.best.expect("what takes the fewest bytes fits");
-        let bound = open.iter().map(|n| n.bound).fold(selection.seconds, f64::min);
+        let bound = open.iter().map(|n| n.bound).fold(selection.seconds.min(closed), f64::min);
         let exact = selection.seconds - bound <= EQUAL * self.all_seconds();
         Ok(Choice { selection, bound, exact })
     }
@@ -239,7 +354,7 @@ struct Node {
     /// None of them takes fewer seconds.
     bound: f64,
     /// What to decide next.
-    branch: (usize, ValueId),
+    branch: (usize, ValueId, Question),
 }
 
 impl PartialEq for Node {
@@ -266,7 +381,11 @@ impl Ord for Node {
 struct Search<'a> {
     problem: &'a Problem<'a>,
     limit: f64,
+    /// The price of a second of the link.
+    link: f64,
     best: Option<Selection>,
+    /// The least of what bounds the decisions that were looked at to their end.
+    least: f64,
     cuts: u32,
 }
 
@@ -286,23 +405,29 @@ impl Search<'_> {
         fits
     }
 
+    /// What is left of a selection's seconds when the link has its price: no more than they are, and of the cheapest selection no more than any other's.
+    fn bound_of(&self, selection: &Selection) -> f64 {
+        selection.at_link(self.link) - self.link * self.problem.hidden
+    }
+
     /// Bounds the selections with these decisions, by the line between the two corners of their front beside the limit. `None` when the
     /// best of them is known, or none fits.
     fn relax(&mut self, fixed: &Fixed) -> Option<Node> {
         let problem = self.problem;
-        let mut fast = problem.fastest(fixed);
+        let mut fast = problem.fastest(self.link, fixed);
         if self.meet(&fast) {
+            self.least = self.least.min(self.bound_of(&fast));
             return None;
         }
-        let mut small = problem.smallest(fixed);
+        let mut small = problem.smallest(self.link, fixed);
         if !self.meet(&small) {
             return None;
         }
-        let mut bound = fast.seconds + problem.price(CHEAPEST) * (fast.bytes - self.limit);
-        while let Some((corner, price)) = problem.between(&fast, &small, fixed) {
-            bound = bound.max(corner.seconds + price * (corner.bytes - self.limit));
+        let mut bound = self.bound_of(&fast) + problem.price(CHEAPEST) * (fast.bytes - self.limit);
+        while let Some((corner, price)) = problem.between(&fast, &small, self.link, fixed) {
+            bound = bound.max(self.bound_of(&corner) + price * (corner.bytes - self.limit));
             let fits = self.meet(&corner);
-            if problem.is_above(&corner, &fast, &small) {
+            if problem.is_above(&corner, &fast, &small, self.link) {
                 break;
             }
             if fits {
@@ -311,19 +436,27 @@ impl Search<'_> {
                 fast = corner;
             }
         }
-        let branch = self.difference(&fast, &small)?;
+        let branch = self.difference(&fast, &small, Question::There);
+        let Some(branch) = branch.or_else(|| self.difference(&fast, &small, Question::Swapped)) else {
+            self.least = self.least.min(bound);
+            return None;
+        };
         Some(Node { fixed: fixed.clone(), bound, branch })
     }
 
-    /// The largest value that one selection keeps and the other does not.
-    fn difference(&self, a: &Selection, b: &Selection) -> Option<(usize, ValueId)> {
-        let mut largest: Option<(f64, (usize, ValueId))> = None;
-        for (n, (part, (a, b))) in self.problem.parts.iter().zip(a.kept.iter().zip(&b.kept)).enumerate() {
+    /// The largest value for which two selections answer a question differently.
+    fn difference(&self, a: &Selection, b: &Selection, question: Question) -> Option<(usize, ValueId, Question)> {
+        let of = |s: &Selection| match question {
+            Question::There => s.kept.clone(),
+            Question::Swapped => s.swapped.clone(),
+        };
+        let mut largest: Option<(f64, (usize, ValueId, Question))> = None;
+        for (n, (part, (a, b))) in self.problem.parts.iter().zip(of(a).iter().zip(&of(b))).enumerate() {
             let only = |x: &[ValueId], y: &[ValueId]| x.iter().copied().filter(|v| !y.contains(v)).collect::<Vec<_>>();
             for value in [only(a, b), only(b, a)].concat() {
                 let bytes = part.bytes[value.index()];
                 if largest.is_none_or(|(most, _)| bytes > most) {
-                    largest = Some((bytes, (n, value)));
+                    largest = Some((bytes, (n, value, question)));
                 }
             }
         }

@@ -9,7 +9,7 @@
 //! [`choose`](super::choose) counts bytes of saved tensors alone; frames, gradients and what placing wastes follow from the programs. So each choice
 //! is scheduled and placed as it will run, and the number of bytes to save is corrected by what came out. The peak that counts is the plan's.
 
-use super::choose::{Choice, Part, Problem, Selection};
+use super::choose::{Away, Choice, Part, Problem, Selection};
 use super::recompute::keep;
 use super::table::{self, StageMemory};
 use crate::rewrite::Profile;
@@ -22,11 +22,39 @@ use std::fmt;
 pub trait Price {
     /// Seconds, when its operands are in memory.
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64;
+
+    /// Seconds until so many bytes are on the rank that is `apart` ranks away.
+    fn message(&self, apart: u64, bytes: f64) -> f64;
+
+    /// Seconds of each program of a plan, while programs like it run before and after it.
+    ///
+    /// # Errors
+    /// When the plan cannot be timed.
+    fn programs(&self, plan: &plan::Plan) -> Result<Vec<f64>, String>;
+
+    /// Seconds to copy bytes to the host's memory, or from there; none where nothing is known of that, and nothing is swapped.
+    fn copy_seconds(&self, _bytes: f64) -> Option<f64> {
+        None
+    }
 }
 
 impl Price for Profile {
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
         Profile::seconds(self, graph, value)
+    }
+
+    /// Read and written once: ranks of one machine.
+    fn message(&self, _: u64, bytes: f64) -> f64 {
+        self.launch + 2.0 * bytes / self.bandwidth
+    }
+
+    /// The sum over their kernels, each as long as its FLOPs or its bytes take.
+    fn programs(&self, plan: &plan::Plan) -> Result<Vec<f64>, String> {
+        let of_program = |program: &plan::Program| {
+            let kernels = program.instructions.iter().map(|i| &i.kernel);
+            kernels.map(|kernel| self.kernel(kernel, kernel.traffic(&program.buffers).bytes() as f64)).sum()
+        };
+        Ok(plan.programs.iter().map(of_program).collect())
     }
 }
 
@@ -57,12 +85,29 @@ pub struct Misfit {
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Misfit { stage, budget, least, persistent } = self;
-        let over = least - budget;
         write!(
             f,
-            "stage {stage} needs {least} bytes in the smallest form that was found, {over} more than the {budget} allowed; {persistent} of them are \
-             parameters, gradients and optimizer state"
+            "stage {stage} needs {} in the smallest form that was found, {} more than the {} allowed; {} of them are parameters, gradients and \
+             optimizer state",
+            Size(*least),
+            Size(least - budget),
+            Size(*budget),
+            Size(*persistent)
         )
+    }
+}
+
+/// Bytes for people, to three digits: `1.53 GiB`; few of them as they are.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+        let power = (1..=units.len()).rev().find(|p| self.0 >> (10 * p) > 0);
+        let Some(power) = power else { return write!(f, "{} B", self.0) };
+        let value = self.0 as f64 / (1u64 << (10 * power)) as f64;
+        let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+        write!(f, "{value:.digits$} {}", units[power - 1])
     }
 }
 
@@ -78,20 +123,20 @@ const SLACK: f64 = 0.005;
 /// Forms of segments that were made, so that stages which choose the same share programs.
 #[derive(Debug, Default)]
 pub struct Forms {
-    known: Vec<(usize, Vec<ValueId>)>,
+    known: Vec<(usize, Vec<ValueId>, Vec<String>)>,
 }
 
 impl Forms {
-    fn tag(&mut self, segment: usize, kept: &[ValueId]) -> String {
-        let known = self.known.iter().position(|(s, k)| *s == segment && k == kept);
+    fn tag(&mut self, form: (usize, Vec<ValueId>, Vec<String>)) -> String {
+        let known = self.known.iter().position(|known| *known == form);
         let number = known.unwrap_or_else(|| {
-            self.known.push((segment, kept.to_vec()));
+            self.known.push(form);
             self.known.len() - 1
         });
         format!(".again{}", number + 1)
     }
 
-    /// The segments with these values saved.
+    /// The segments with these values saved, and swapped.
     fn make(&mut self, segments: &Segments, problem: &Problem, selection: &Selection) -> Segments {
         let mut made = segments.clone();
         for (s, (part, kept)) in problem.parts.iter().zip(&selection.kept).enumerate() {
@@ -99,9 +144,15 @@ impl Forms {
             saved.retain(|&v| part.graph.node(v).op != Op::Input);
             let mut now = part.wanted.clone();
             now.sort_unstable();
-            if saved != now {
+            let chosen = &selection.swapped[s];
+            if saved != now || !chosen.is_empty() {
                 keep(&mut made.list[s], &saved);
-                made.tags[s] = self.tag(s, &saved);
+                // What the user names stays swapped.
+                let name = |v: &ValueId| part.graph.node(*v).name.clone();
+                made.swapped[s].retain(|n| saved.iter().any(|v| name(v) == *n));
+                let more: Vec<String> = chosen.iter().map(name).filter(|n| !made.swapped[s].contains(n)).collect();
+                made.swapped[s].extend(more);
+                made.tags[s] = self.tag((s, saved, made.swapped[s].clone()));
             }
         }
         made
@@ -142,7 +193,7 @@ pub fn fit(
     let (phase, usage) = schedule(segments);
     let unrestricted = phase.memory.placed;
     let problem = problem(segments, &usage, price);
-    let everything = problem.selection(problem.parts.iter().map(|p| p.wanted.clone()).collect());
+    let everything = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect());
     let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
     let first = Tried { phase, usage, choice };
     let tried = match aim {
@@ -184,7 +235,7 @@ fn search(
     // Bytes of saved tensors that are too many, and bytes that are known to fit.
     let (mut upper, mut lower) = (first.choice.selection.bytes, f64::NEG_INFINITY);
     let mut limit = upper - over(&first);
-    let mut seen: Vec<Vec<Vec<ValueId>>> = vec![];
+    let mut seen: Vec<Selection> = vec![];
     let mut best: Option<Tried> = None;
     for _ in 0..TRIES {
         let choice = problem.within(limit, CUTS).unwrap_or_else(|selection| Choice {
@@ -192,10 +243,10 @@ fn search(
             selection,
             exact: true,
         });
-        if seen.contains(&choice.selection.kept) {
+        if seen.contains(&choice.selection) {
             break;
         }
-        seen.push(choice.selection.kept.clone());
+        seen.push(choice.selection.clone());
         let (phase, usage) = schedule(&choice.selection);
         let tried = Tried { phase, usage, choice };
         let (bytes, over) = (tried.choice.selection.bytes, over(&tried));
@@ -238,7 +289,21 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price) -> Prob
         let halves = usage.halves;
         let runs = of_segment().count() as f64 * f64::from(halves);
         let wanted = graph.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value).collect();
-        let bytes = |v: ValueId| if is_there(segment, v) { 0.0 } else { graph.bytes(v) as f64 * alive };
+        // Of what is swapped, that of two layers is on its way; the user's names are in any case.
+        let on_its_way = alive.min(2.0);
+        let named = |v: ValueId| segments.swapped[s].contains(&graph.node(v).name);
+        let bytes = |v: ValueId| match is_there(segment, v) {
+            true => 0.0,
+            false if named(v) => graph.bytes(v) as f64 * on_its_way,
+            false => graph.bytes(v) as f64 * alive,
+        };
+        let passes = of_segment().count() as f64;
+        let away = |v: ValueId| {
+            let can = !matches!(graph.node(v).op, Op::Input | Op::Const(_)) && !named(v) && alive > on_its_way;
+            let bytes = graph.bytes(v) as f64;
+            let seconds = price.copy_seconds(bytes).filter(|_| can)?;
+            Some(Away { bytes: bytes * on_its_way, link: seconds * passes })
+        };
         let seconds = |v: ValueId| match graph.node(v).op {
             Op::Input => 0.0,
             _ => price.seconds(graph, v) * runs,
@@ -248,9 +313,13 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price) -> Prob
             wanted,
             bytes: graph.values().map(bytes).collect(),
             seconds: graph.values().map(seconds).collect(),
+            away: graph.values().map(away).collect(),
         }
     });
-    Problem { parts: parts.collect() }
+    let parts: Vec<Part> = parts.collect();
+    // A layer's copies are hidden by the layer after it: all of them by the forward passes.
+    let forward: f64 = parts.iter().flat_map(|p| &p.seconds).sum();
+    Problem { parts, hidden: forward / f64::from(usage.halves.max(1)) }
 }
 
 /// Is a value an input that lives as long in any case?

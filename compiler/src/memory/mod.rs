@@ -2,13 +2,17 @@
 //!
 //! * [`recompute`]: what the user names is made again. * [`mod@choose`]: the least time within a number of bytes. * [`mod@fit`]: choices of a pipeline stage
 //!   until its arena fits. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
+//! * `swap`: what the user names is in the host's memory between its uses. * [`halves`]: parameters beside their copies.
 
 pub mod choose;
 pub mod fit;
+pub mod halves;
 mod recompute;
 mod splice;
+mod swap;
 pub mod table;
 
 pub use fit::{Aim, Misfit, Price};
 pub use recompute::{Recompute, keep, recompute};
+pub use swap::Swap;
 pub use table::{SavedTensor, StageMemory};

@@ -65,7 +65,7 @@ impl Recompute {
 }
 
 /// What a value can be named by: its own name or that of its op.
-fn is_called(graph: &Graph, value: ValueId, name: &str) -> bool {
+pub(super) fn is_called(graph: &Graph, value: ValueId, name: &str) -> bool {
     let node = graph.node(value);
     node.op != Op::Input && (node.name == name || node.op.row().name == name)
 }

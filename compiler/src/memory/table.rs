@@ -24,7 +24,9 @@ pub struct StageMemory {
     pub saved: Vec<u64>,
     /// What is made again takes so many seconds of each step.
     pub seconds: f64,
-    /// No choice that saves as many bytes takes fewer.
+    /// Copies to the host take so many seconds of its link in each step, and as many back; so many of them computation hides.
+    pub copies: (f64, f64),
+    /// No choice that saves as many bytes takes fewer, copies that nothing hides included.
     pub bound: f64,
     /// Was it proven that none does?
     pub exact: bool,
@@ -49,8 +51,12 @@ pub struct SavedTensor {
     pub copies: u32,
     /// The calls that make it and read it last, of the layer where that takes longest.
     pub life: (u32, u32),
-    /// Is it kept?
+    /// Is it kept, on the device or in the host's memory?
     pub kept: bool,
+    /// Is it in the host's memory between the passes?
+    pub swapped: bool,
+    /// What copying it to the host takes, seconds of each step; none where it is not swapped, or not known.
+    pub copy_seconds: Option<f64>,
     /// What making it again from what is kept takes, seconds of each step; none for what cannot be.
     pub seconds: Option<f64>,
     /// The ops that make it again from what is kept, in order.
@@ -72,9 +78,11 @@ pub(super) fn stage_memory(
         if spans.is_empty() {
             continue;
         }
-        let of_segment = tensors_of(part, kept, &spans, peak_call as u32);
+        let away = &choice.selection.swapped[s];
+        let swapped = |v: ValueId| away.contains(&v) || segments.swapped[s].contains(&part.graph.node(v).name);
+        let of_segment = tensors_of(part, kept, &swapped, (&spans, peak_call as u32));
         let inputs = carried(&segments.list[s], &spans, peak_call as u32);
-        let all: u64 = of_segment.iter().chain(&inputs).filter(|t| t.kept).map(|t| t.bytes).sum();
+        let all: u64 = of_segment.iter().chain(&inputs).filter(|t| t.kept && !t.swapped).map(|t| t.bytes).sum();
         for span in &spans {
             change[span.forward as usize] += all as i64;
             change[span.backward as usize + 1] -= all as i64;
@@ -96,7 +104,8 @@ pub(super) fn stage_memory(
         live_peak: phase.memory.live_peak,
         live,
         saved,
-        seconds: choice.selection.seconds,
+        seconds: choice.selection.again,
+        copies: (choice.selection.link, problem.hidden),
         bound: choice.bound,
         exact: choice.exact,
         tensors,
@@ -134,6 +143,8 @@ impl Lives {
             copies: self.copies,
             life: self.life,
             kept: true,
+            swapped: false,
+            copy_seconds: None,
             seconds: None,
             made_by: vec![],
         }
@@ -141,7 +152,12 @@ impl Lives {
 }
 
 /// What is kept or was wanted of a segment.
-fn tensors_of(part: &Part, kept: &[ValueId], spans: &[Span], peak: u32) -> Vec<SavedTensor> {
+fn tensors_of(
+    part: &Part,
+    kept: &[ValueId],
+    swapped: &dyn Fn(ValueId) -> bool,
+    (spans, peak): (&[Span], u32),
+) -> Vec<SavedTensor> {
     let lives = Lives::new(spans, peak);
     let mut values: Vec<ValueId> = part.wanted.iter().chain(kept).copied().collect();
     values.sort_unstable();
@@ -154,6 +170,8 @@ fn tensors_of(part: &Part, kept: &[ValueId], spans: &[Span], peak: u32) -> Vec<S
         SavedTensor {
             segment: segment_name(part.graph),
             kept: kept.contains(&value),
+            swapped: kept.contains(&value) && swapped(value),
+            copy_seconds: part.away[value.index()].filter(|_| swapped(value)).map(|away| away.link),
             seconds: (!is_input).then(|| again.iter().map(|v| part.seconds[v.index()]).sum()),
             made_by: again.iter().map(|v| part.graph.node(*v).op.row().name).collect(),
             ..lives.tensor(part.graph, value)

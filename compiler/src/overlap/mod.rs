@@ -1,4 +1,4 @@
-//! Streams and events: work that does not depend on each other may run at the same time.
+//! Overlap: work that does not depend on each other runs at the same time, on the streams of different units.
 //!
 //! ```text
 //! one stream                         two streams
@@ -7,31 +7,58 @@
 //! 2 experts · 3 combine · 4 add
 //! ```
 //!
-//! Before, a plan's order is total: one stream, calls one by one. Here each instruction goes to the stream of the unit that does it
-//! ([`streams`]), and events keep the order of those pairs alone of which one changes what the other touches: within a program
-//! ([`program`]), and between the calls of a phase ([`calls`]). The given order stays a legal one, so whatever could run before still can: every
-//! wait is for something that comes earlier in it.
+//! * [`pieces`] (strategy key `pieces`): on graphs, experts on some tokens beside the exchange of others.
 //!
-//! Requires: a plan with one stream that passes the verifier. Keeps: every value bit for bit. Costs: time n log n in the size of the plan.
-//! No wait is made that others imply.
+//! Programs are emitted for one stream, in an order that is close to the graph's. Each pass can be switched off (strategy key `overlap`):
+//!
+//! * [`order`] (`within`): the instructions of a program in an order in which units wait less for each other.
+//! * [`pair`] (`across`): a forward and a backward program that the schedule pairs, as one.
+//! * [`lanes`] (`vector`): which unit does what; elementwise work beside matrix products.
+//!
+//! Whatever runs, at the end each instruction goes to the stream of its unit, and events keep the order of those pairs alone of which one changes what the
+//! other touches: within a program ([`program`]), and between the calls of a phase ([`calls`]). The given order stays a legal one, so whatever could run
+//! before still can: every wait is for something that comes earlier in it.
+//!
+//! Requires: plans and programs with one stream and no events. Keeps: every value bit for bit. Costs: n log n in the size of the plan for events, n² in that of a program
+//! for its order. No wait is made that others imply.
 
 mod calls;
+mod lanes;
+mod order;
+mod pair;
+mod passes;
+pub mod pieces;
 mod program;
-mod streams;
+mod rates;
+mod tasks;
 
-use crate::shard::Mesh;
-use forebay_plan::Plan;
+pub use lanes::Lanes;
+pub use pair::Same;
+pub use passes::{Pass, Passes};
+
+use forebay_plan::{Plan, Program, Space};
 use program::Ordered;
 
 /// Spreads the instructions of a plan over streams, and adds the events that this takes.
-pub fn spread(plan: &mut Plan, mesh: &Mesh) {
-    if plan.mesh.is_empty() {
+pub fn spread(plan: &mut Plan, lanes: &Lanes) {
+    let uses_host = plan.programs.iter().flat_map(|p| &p.slots).any(|slot| slot.space == Space::Host);
+    if plan.mesh.is_empty() && !uses_host {
         return;
     }
     let ordered = plan.programs.iter_mut().map(|program| {
-        streams::assign(program, mesh);
+        lanes.assign(program);
         program::order(program)
     });
     let ordered: Vec<Ordered> = ordered.collect();
     calls::order(plan, &ordered);
+}
+
+/// The pass `within`: puts the instructions of a program into an order that hides more; the live bytes of its frame, when it has changed.
+pub fn within(program: &mut Program, lanes: &Lanes) -> Option<u64> {
+    (!lanes.is_one_rank()).then(|| order::reorder(program, lanes)).flatten()
+}
+
+/// The pass `across`: two programs as one, and the live bytes of its frame; nothing when that is not worth it or not possible.
+pub fn across(programs: (&Program, &Program), same: &[Same], lanes: &Lanes) -> Option<(Program, u64)> {
+    (!lanes.is_one_rank()).then(|| pair::pair(programs, same, lanes)).flatten()
 }

@@ -2,7 +2,7 @@
 
 use super::extract::Choice;
 use super::report::Report;
-use super::table::RULES;
+use super::table;
 use super::term::{Egraph, Term};
 use super::{MOST_OPS, Options, Selection, build, extract, finish, saturate};
 use egg::{Id, TreeTerm};
@@ -92,7 +92,7 @@ fn covered(graph: &Graph, value: ValueId, survives: &dyn Fn(ValueId) -> bool) ->
 
 impl Step {
     fn new(rule: &str, times: usize) -> Step {
-        let equation = match RULES.iter().find(|r| r.name == rule) {
+        let equation = match table::all().find(|r| r.name == rule) {
             Some(row) => format!("{} = {}", row.left, row.right),
             None => law(rule).to_string(),
         };

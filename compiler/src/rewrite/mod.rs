@@ -44,7 +44,7 @@ use matching::{Maker, Match, Matcher};
 use normal::Forms;
 use pattern::{Names, Pattern};
 use std::collections::BTreeMap;
-use table::{Find, RULES, Rule, When};
+use table::{Find, Rule, When};
 use term::{Egraph, Facts};
 
 /// What a rule may change in the values.
@@ -248,7 +248,7 @@ fn finish(
 ) -> Vec<(String, &'static str)> {
     simplify(new);
     let mut joined = vec![];
-    for rule in RULES.iter().filter(|r| options.uses(r)) {
+    for rule in table::all().filter(|r| options.uses(r)) {
         let Find::Joint(when, join) = rule.find else { continue };
         // What a joint op is made of cannot be proven term by term.
         if rule.numerics > options.numerics || options.before_gradients && when == When::AfterGradients {
@@ -265,7 +265,7 @@ fn finish(
 
 fn saturate(egraph: &mut Egraph, options: &Options, report: &mut Report) {
     let is_joint = |r: &&Rule| matches!(r.find, Find::Joint(..));
-    let ready: Vec<Ready> = RULES.iter().filter(|r| options.uses(r) && !is_joint(r)).map(Ready::new).collect();
+    let ready: Vec<Ready> = table::all().filter(|r| options.uses(r) && !is_joint(r)).map(Ready::new).collect();
     let loose = options.numerics >= Numerics::Reassociates;
     let limit = options.nodes + 5 * egraph.total_number_of_nodes();
     report.stop = "iteration limit";

@@ -2,6 +2,7 @@
 
 use forebay_ir::cost::cost;
 use forebay_ir::{Graph, Op, Unit, ValueId};
+use forebay_plan::Kernel;
 
 /// A device, for choosing between equal forms.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,5 +44,12 @@ impl Profile {
             Unit::Vector | Unit::Copy | Unit::Link | Unit::None => self.vector,
         };
         self.launch + (cost.flops / flops).max((cost.read + cost.written) / self.bandwidth)
+    }
+
+    /// Seconds of a kernel that moves so many bytes.
+    pub fn kernel(&self, kernel: &Kernel, bytes: f64) -> f64 {
+        let is_product = matches!(kernel, Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_));
+        let flops = if is_product { self.cube } else { self.vector };
+        self.launch + (kernel.flops() / flops).max(bytes / self.bandwidth)
     }
 }

@@ -1,7 +1,7 @@
 //! What a rewriting did, for people and for machines.
 
 use super::extract::Choice;
-use super::table::RULES;
+use super::table;
 use super::term::Egraph;
 use super::{Numerics, Options, fused_ops};
 use forebay_ir::Graph;
@@ -34,12 +34,12 @@ pub fn rules() -> Vec<RuleInfo> {
         right: rule.right,
         conditions: rule.conditions.iter().map(ToString::to_string).collect(),
     };
-    RULES.iter().map(info).collect()
+    table::all().map(info).collect()
 }
 
 /// Is it the name of a rule, or of a family of rules?
 pub fn is_rule_or_family(name: &str) -> bool {
-    RULES.iter().any(|r| r.name == name || r.family() == name.trim_end_matches('.'))
+    table::all().any(|r| r.name == name || r.family() == name.trim_end_matches('.'))
 }
 
 /// How often a rule found something new.

@@ -19,8 +19,10 @@ pub enum Want {
     Stat(String),
     /// The count of a loss.
     Count(String),
-    /// All saved tensors of the layer.
+    /// All saved tensors of the layer that stay on the device.
     Saved,
+    /// All those that are in the host's memory between the passes.
+    Swapped,
     /// All that the backward for the input leaves to that for the weights.
     Handed,
     /// The gradient of a carry output.
@@ -49,23 +51,27 @@ pub struct Bound {
     pub wants: Vec<Want>,
 }
 
-/// The layout of a layer's saved tensors: those of the forward pass in one slot, those of the backward for the input in another.
+/// The layout of a layer's saved tensors: those of the forward pass in one slot, what of them is swapped in a second, those of the backward for the input in another.
 #[derive(Clone, Debug, Default)]
 pub struct SavedLayout {
     names: Vec<(String, Want, u64)>,
     /// Bytes of the slot of the forward pass.
     pub bytes: u64,
+    /// Bytes of the slot of what is swapped.
+    pub swapped: u64,
     /// Bytes of the slot of the backward for the input.
     pub handed: u64,
 }
 
 impl SavedLayout {
-    /// The saved outputs of a forward graph, in order.
-    pub fn new(forward: &Graph) -> SavedLayout {
+    /// The saved outputs of a forward graph, in order; those of the given names are swapped.
+    pub fn new(forward: &Graph, swapped: &[String]) -> SavedLayout {
         let mut layout = SavedLayout::default();
         for output in forward.outputs.iter().filter(|o| o.role == OutputRole::Saved) {
-            layout.names.push((output.name.clone(), Want::Saved, layout.bytes));
-            layout.bytes += align(forward.bytes(output.value));
+            let want = if swapped.contains(&output.name) { Want::Swapped } else { Want::Saved };
+            let bytes = if want == Want::Swapped { &mut layout.swapped } else { &mut layout.bytes };
+            layout.names.push((output.name.clone(), want, *bytes));
+            *bytes += align(forward.bytes(output.value));
         }
         layout
     }
@@ -86,7 +92,12 @@ impl SavedLayout {
         let mut of_name = self.names.iter().filter(|(n, ..)| n == name);
         let found = if is_output { of_name.next_back() } else { of_name.next() };
         let (_, want, offset) = found.expect("a backward graph reads what an earlier one saved");
-        (want.clone(), if *want == Want::Saved { self.bytes } else { self.handed }, *offset)
+        let bytes = match want {
+            Want::Saved => self.bytes,
+            Want::Swapped => self.swapped,
+            _ => self.handed,
+        };
+        (want.clone(), bytes, *offset)
     }
 }
 
@@ -182,6 +193,7 @@ impl Want {
             Want::Stat(n) => format!("stat.{n}"),
             Want::Count(n) => format!("count.{n}"),
             Want::Saved => "saved".into(),
+            Want::Swapped => "swapped".into(),
             Want::Handed => "handed".into(),
             Want::GradIn(n) => format!("grad_in.{n}"),
             Want::Scalar(n) => format!("scalar.{n}"),

@@ -6,6 +6,7 @@ use super::flow::{Flow, Names, output_names};
 use super::phases::Scheduler;
 use super::shared::{Pass, Shared};
 use super::stages::{Chunk, Stage, has_gradient};
+use super::swap::{Swapped, Turns};
 use super::tensors::local_elements;
 use super::timeline::{Bind, Item};
 use crate::autodiff::Differentiated;
@@ -110,6 +111,7 @@ impl Scheduler<'_> {
         shared: &mut Shared,
         (micro_batch, chunk): (u32, u32),
         before: Option<&Pass>,
+        turns: Turns,
     ) -> Pass {
         let mut pass = Pass::default();
         let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
@@ -127,7 +129,9 @@ impl Scheduler<'_> {
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         for l in layers.clone() {
-            self.forward_layer(cx, shared, &mut pass, l, micro_batch);
+            // (Before the last layer there is nothing that the copies could leave room for.)
+            let stays = turns == Turns::Here && l + 2 >= layers.end;
+            self.forward_layer(cx, shared, &mut pass, (l, micro_batch), stays);
         }
         // The part that follows reads from the channel of its own chunk.
         let channel = About::Activations.channel((*part as u32 + 1) / cx.stage.of);
@@ -139,7 +143,15 @@ impl Scheduler<'_> {
         pass
     }
 
-    fn forward_layer(&mut self, cx: &Cx, shared: &mut Shared, pass: &mut Pass, l: usize, micro_batch: u32) {
+    /// `stays`: what is swapped stays, because it is read at once.
+    fn forward_layer(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        pass: &mut Pass,
+        (l, micro_batch): (usize, u32),
+        stays: bool,
+    ) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
@@ -154,6 +166,7 @@ impl Scheduler<'_> {
         self.gather_layer(cx, shared, (l, micro_batch));
         let saved = (cx.saved[s].bytes > 0).then(|| shared.timeline.item(cx.saved[s].bytes));
         pass.saved.extend(saved.map(|item| (l, item)));
+        let swapped = (cx.saved[s].swapped > 0).then(|| shared.timeline.item(cx.saved[s].swapped));
         let slots = program.bind(shared, |want, bytes, shared| match want {
             Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
             Want::CarryOut(name) => {
@@ -161,6 +174,7 @@ impl Scheduler<'_> {
                 Bind::Item(*pass.carries.entry(source).or_insert_with(|| shared.timeline.item(bytes)), 0)
             }
             Want::Saved => Bind::Item(saved.expect("a program with saved tensors has bytes for them"), 0),
+            Want::Swapped => Bind::Item(swapped.expect("a program with swapped tensors has bytes for them"), 0),
             Want::Loss(_) | Want::Metric(_) => shared.part(cx.sharded, s, want),
             Want::Stat(name) => shared.stat(layer.stats[position(&names.stats, name)], bytes),
             Want::Output(name) => {
@@ -176,6 +190,13 @@ impl Scheduler<'_> {
         });
         shared.begin_span((l, micro_batch), s);
         shared.timeline.call(&program, l as u32, micro_batch, slots);
+        shared.left();
+        if let Some(item) = swapped {
+            pass.swapped.insert(l, Swapped::Here(item));
+            if !stays {
+                self.copy_out(cx, shared, pass, (l, micro_batch));
+            }
+        }
     }
 
     /// The backward for the weights of a micro-batch through the layers of a chunk: nobody waits for it.
@@ -307,6 +328,11 @@ impl Scheduler<'_> {
         if half != Half::Input {
             self.begin_gradients(cx, shared, (l, micro_batch));
         }
+        self.copy_in(cx, shared, pass, (l, micro_batch));
+        // That of the layer that comes next is on its way while this one runs.
+        if let Some(next) = l.checked_sub(1).filter(|_| half != Half::Weights) {
+            self.copy_in(cx, shared, pass, (next, micro_batch));
+        }
         let wide = self.wide;
         let name = backward_name(&format!("{}{}.{}", model.segments[s].name, cx.tags[s], half.name()), graph, &adds);
         let layout = if half == Half::Whole { &cx.saved[s] } else { &training.handed[s] };
@@ -318,6 +344,7 @@ impl Scheduler<'_> {
         let slots = program.bind(shared, |want, bytes, shared| match want {
             Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
             Want::Saved => Bind::Item(pass.saved[&l], 0),
+            Want::Swapped => Bind::Item(pass.swapped[&l].here(), 0),
             Want::Handed => Bind::Item(*pass.handed.entry(l).or_insert_with(|| shared.timeline.item(bytes)), 0),
             Want::GradIn(name) => {
                 Bind::Item(pass.gradients[&Source { layer: l, output: position(&names.carry_out, name) }], 0)
@@ -331,6 +358,7 @@ impl Scheduler<'_> {
         });
         shared.end_span((l, micro_batch));
         shared.timeline.call(&program, l as u32, micro_batch, slots);
+        shared.left();
         if half != Half::Input {
             self.end_gradients(cx, shared, (l, micro_batch));
         }

@@ -9,26 +9,29 @@
 //! A program is compiled once for each segment and variant (which of its results are added to what is there); layers and stages are calls.
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
-//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed.
-//! * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once.
+//! * [`swap`]: saved tensors to the host and back. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
 mod layers;
+mod pairs;
 mod phases;
 mod shared;
 mod stages;
 mod step;
+mod swap;
 mod tensors;
 mod timeline;
 mod units;
 
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Span, Usage};
-pub use stages::{Stage, Work, orders, stages};
+pub use stages::{Stage, Turn, Work, crossing, ends, orders, published, stages};
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};
+use crate::overlap::{self, Lanes, Pass, Passes, Same};
 use bind::{SavedLayout, Want, bind};
 use forebay_ir::{Graph, MeshDim};
 use forebay_plan as plan;
@@ -59,6 +62,10 @@ pub struct Programs {
     /// The rows of the phase that is being built.
     rows: Rows,
     mesh: Vec<MeshDim>,
+    lanes: Lanes,
+    passes: Passes,
+    /// Pairs that were asked for, by name: those that are not worth it as well.
+    pairs: FxHashMap<String, Option<Rc<Compiled>>>,
 }
 
 /// Which way a value goes between stages.
@@ -69,6 +76,11 @@ enum Message {
 }
 
 impl Programs {
+    /// For the ranks and passes of a strategy.
+    fn new(lanes: Lanes, passes: Passes) -> Programs {
+        Programs { lanes, passes, ..Programs::default() }
+    }
+
     /// From here on programs are for these rows, on these ranks.
     fn enter(&mut self, rows: Rows, mesh: &[MeshDim]) {
         self.rows = rows;
@@ -77,6 +89,17 @@ impl Programs {
 
     /// The program of this name, emitted from the graph on first use.
     fn get(&mut self, name: &str, saved: &SavedLayout, graph: impl FnOnce() -> Graph) -> Rc<Compiled> {
+        self.get_changed(name, saved, graph, |_| ())
+    }
+
+    /// The same, changed once it is emitted.
+    fn get_changed(
+        &mut self,
+        name: &str,
+        saved: &SavedLayout,
+        graph: impl FnOnce() -> Graph,
+        change: impl FnOnce(&mut plan::Program),
+    ) -> Rc<Compiled> {
         if let Some(known) = self.cache.get(name) {
             return known.clone();
         }
@@ -84,7 +107,12 @@ impl Programs {
         graph.name = name.to_string();
         graph.mesh.clone_from(&self.mesh);
         let bound = bind(&graph, saved, self.rows.clone());
-        let emitted = emit(&graph, &bound.interface);
+        let mut emitted = emit(&graph, &bound.interface);
+        change(&mut emitted.program);
+        if self.passes.has(Pass::Within) {
+            let live = overlap::within(&mut emitted.program, &self.lanes);
+            emitted.frame_live = live.unwrap_or(emitted.frame_live);
+        }
         let bytes = bound.interface.slots.iter().map(|s| s.bytes).collect();
         self.add(name, emitted.program, (bound.wants, bytes), emitted.frame_live)
     }
@@ -133,6 +161,22 @@ impl Programs {
         self.add(&name, program, (vec![want], vec![bytes]), 0)
     }
 
+    /// Two programs as one, where that hides more than it costs. Slots are bound to the same memory where `same` says so.
+    fn pair(&mut self, (first, second): (u32, u32), same: &[Same]) -> Option<Rc<Compiled>> {
+        if !self.passes.has(Pass::Across) {
+            return None;
+        }
+        let programs = (&self.list[first as usize], &self.list[second as usize]);
+        let name = format!("{}&{}{same:?}", programs.0.name, programs.1.name);
+        if let Some(known) = self.pairs.get(&name) {
+            return known.clone();
+        }
+        let paired = overlap::across(programs, same, &self.lanes);
+        let compiled = paired.map(|(program, live)| self.add(&name, program, (vec![], vec![]), live));
+        self.pairs.insert(name, compiled.clone());
+        compiled
+    }
+
     fn add(
         &mut self,
         name: &str,
@@ -151,6 +195,21 @@ impl Programs {
         self.list.push(program);
         self.cache.insert(name.to_string(), compiled.clone());
         compiled
+    }
+
+    /// How a program uses a slot.
+    fn access(&self, program: u32, slot: usize) -> plan::Access {
+        self.list[program as usize].slots[slot].access
+    }
+
+    /// Does it multiply matrices?
+    fn is_heavy(&self, program: u32) -> bool {
+        self.list[program as usize].instructions.iter().any(|i| matches!(i.kernel, plan::Kernel::Matmul(_)))
+    }
+
+    /// Does it draw random numbers?
+    fn is_random(&self, program: u32) -> bool {
+        self.list[program as usize].instructions.iter().any(|i| matches!(i.kernel, plan::Kernel::RandomKey { .. }))
     }
 
     /// All programs.

@@ -4,14 +4,16 @@ use super::bind::{Want, accumulating, restrict};
 use super::flow::{Flow, Names, input_names, output_names};
 use super::layers::{Cx, Half, Training};
 use super::shared::{Pass, Shared, Usage};
-use super::stages::{Stage, Work};
+use super::stages::{Stage, Turn, Work};
+use super::swap::Turns;
 use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
-use crate::memory::Recompute;
+use crate::memory::{Recompute, Swap};
 use crate::optimizer::{self, Optimizer};
+use crate::overlap::{Lanes, Passes};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
 use crate::ring;
@@ -57,6 +59,8 @@ pub struct Segments {
     flow: Flow,
     /// Their graphs.
     pub list: Vec<Differentiated>,
+    /// For each the saved tensors that are swapped to the host, by name.
+    pub swapped: Vec<Vec<String>>,
     /// For each what tells its programs from those of the same segment with other graphs: nothing, or `.` and a word.
     pub tags: Vec<String>,
 }
@@ -69,7 +73,7 @@ impl Segments {
     pub fn new(
         sharded: &ShardedModel,
         rewriting: &rewrite::Options,
-        recompute: &Recompute,
+        (recompute, swap): (&Recompute, &Swap),
     ) -> Result<Segments, StrategyError> {
         let model = &sharded.model;
         let flow = Flow::new(model);
@@ -77,24 +81,34 @@ impl Segments {
         let mut list: Vec<Differentiated> = segments.collect();
         let graphs: Vec<&Graph> = list.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
         if let Some(name) = recompute.unknown(&graphs).first() {
-            let saved = list.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved));
-            let saved: BTreeSet<String> = saved.collect();
-            let saved = saved.into_iter().collect::<Vec<_>>().join(", ");
             return Err(StrategyError::new(
                 format!("recompute: no value and no op of the fused graphs is called `{name}`"),
-                Some(format!("`full`, or a name that `forebay explain` shows; what is saved is {saved}")),
+                Some(format!("`full`, or a name that `forebay explain` shows; what is saved is {}", all_saved(&list))),
             ));
         }
+        let forward: Vec<&Graph> = list.iter().map(|d| &d.forward).collect();
+        if let Some(name) = swap.unknown(&forward).first() {
+            return Err(StrategyError::new(
+                format!("swap: no saved tensor is called `{name}`, and no op that makes one"),
+                Some(format!("what is saved is {}", all_saved(&list))),
+            ));
+        }
+        let swapped = forward.iter().map(|g| swap.of(g)).collect();
         list.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
         let tags = vec![String::new(); list.len()];
-        Ok(Segments { flow, list, tags })
+        Ok(Segments { flow, list, swapped, tags })
     }
 }
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler for float types and rewriting options.
-    pub fn new((wide, narrow): (DType, DType), rewriting: &'a rewrite::Options) -> Scheduler<'a> {
-        Scheduler { wide, narrow, rewriting, programs: Programs::default(), forward: FxHashMap::default() }
+    /// A scheduler for float types, rewriting options, the units of a rank and the passes that let them work at the same time.
+    pub fn new(
+        (wide, narrow): (DType, DType),
+        rewriting: &'a rewrite::Options,
+        lanes: Lanes,
+        passes: Passes,
+    ) -> Scheduler<'a> {
+        Scheduler { wide, narrow, rewriting, programs: Programs::new(lanes, passes), forward: FxHashMap::default() }
     }
 
     /// All programs of the phases built so far.
@@ -108,12 +122,12 @@ impl<'a> Scheduler<'a> {
         (sharded, segments): (&ShardedModel, &Segments),
         stage: &Stage,
         layout: &Layout,
-        (order, micro_batches): (&[Work], u32),
+        (order, micro_batches): (&[Turn], u32),
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
-        let Segments { flow, list: segments, tags } = segments;
+        let Segments { flow, list: segments, swapped, tags } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
-        let (names, saved) = (names(&sharded.model), saved(&forward));
+        let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {
             sharded,
             stage,
@@ -133,27 +147,18 @@ impl<'a> Scheduler<'a> {
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
         let mut training = Training { flow, segments, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
-        for work in order {
-            match *work {
-                Work::Forward(m, c) => {
-                    let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
-                    let pass = self.forward_layers(&cx, &mut shared, (m, c), before);
-                    passes.insert((m, c), pass);
-                }
-                Work::Backward(m, c, half) => {
-                    let mut pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
-                    if half == Half::Weights {
-                        self.backward_weights(&cx, &mut shared, &mut pass, &mut training, (m, c));
-                    } else {
-                        let kept = self.backward_layers(&cx, &mut shared, &mut pass, &mut training, (m, c, half));
-                        if let Some(before) = c.checked_sub(1).and_then(|before| passes.get_mut(&(m, before))) {
-                            before.gradients.extend(kept);
-                        }
-                    }
-                    if half == Half::Input {
-                        passes.insert((m, c), pass);
-                    }
-                }
+        let works: Vec<Work> = order.iter().flat_map(|turn| turn.works()).collect();
+        let mut nexts = works.iter().skip(1);
+        for turn in order {
+            let mut starts = vec![];
+            for work in turn.works() {
+                let next = nexts.next();
+                starts.push(shared.timeline.len());
+                self.fetch_for(&cx, &mut shared, &mut passes, next);
+                self.work(&cx, &mut shared, &mut passes, &mut training, (work, next));
+            }
+            if let [first, second] = starts[..] {
+                self.pair(&cx, &mut shared, (first, second));
             }
         }
         self.untouched_gradients(&cx, &mut shared, &training.written);
@@ -162,8 +167,41 @@ impl<'a> Scheduler<'a> {
         self.sum_parts(&cx, &mut shared);
         let commit = self.optimize(&cx, &mut shared, optimizer);
         let (phase, usage) = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
-        let split = order.iter().any(|work| matches!(work, Work::Backward(_, _, Half::Weights)));
+        let split =
+            order.iter().flat_map(|turn| turn.works()).any(|w| matches!(w, Work::Backward(_, _, Half::Weights)));
         (phase, Usage { halves: if split { 2 } else { 1 }, ..usage })
+    }
+
+    /// One micro-batch through one chunk, forward or backward, and what comes after it.
+    fn work(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        passes: &mut FxHashMap<(u32, u32), Pass>,
+        training: &mut Training,
+        (work, next): (Work, Option<&Work>),
+    ) {
+        match work {
+            Work::Forward(m, c) => {
+                let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
+                let pass = self.forward_layers(cx, shared, (m, c), before, Turns::of((m, c), next));
+                passes.insert((m, c), pass);
+            }
+            Work::Backward(m, c, half) => {
+                let mut pass = passes.remove(&(m, c)).expect("a micro-batch goes forward before it goes backward");
+                if half == Half::Weights {
+                    self.backward_weights(cx, shared, &mut pass, training, (m, c));
+                } else {
+                    let kept = self.backward_layers(cx, shared, &mut pass, training, (m, c, half));
+                    if let Some(before) = c.checked_sub(1).and_then(|before| passes.get_mut(&(m, before))) {
+                        before.gradients.extend(kept);
+                    }
+                }
+                if half == Half::Input {
+                    passes.insert((m, c), pass);
+                }
+            }
+        }
     }
 
     /// A phase of a stage that runs the layers forward only.
@@ -191,7 +229,7 @@ impl<'a> Scheduler<'a> {
         let graphs =
             self.forward.remove(kind.name()).unwrap_or_else(|| sharded.model.segments.iter().map(rewritten).collect());
         let forward: Vec<&Graph> = graphs.iter().collect();
-        let (names, saved) = (names(&sharded.model), saved(&forward));
+        let (names, saved) = (names(&sharded.model), saved(&forward, &vec![vec![]; forward.len()]));
         let tags = vec![String::new(); forward.len()];
         let cx = Cx {
             sharded,
@@ -217,7 +255,9 @@ impl<'a> Scheduler<'a> {
         for micro_batch in 0..micro_batches {
             let mut before = None;
             for chunk in 0..stage.chunks.len() as u32 {
-                before = Some(self.forward_layers(&cx, &mut shared, (micro_batch, chunk), before.as_ref()));
+                let pass =
+                    self.forward_layers(&cx, &mut shared, (micro_batch, chunk), before.as_ref(), Turns::Elsewhere);
+                before = Some(pass);
             }
         }
         self.sum_parts(&cx, &mut shared);
@@ -364,9 +404,15 @@ enum Share {
     Nothing,
 }
 
-/// What each segment saves.
-fn saved(forward: &[&Graph]) -> Vec<SavedLayout> {
-    forward.iter().map(|g| SavedLayout::new(g)).collect()
+/// What each segment saves, and swaps.
+fn saved(forward: &[&Graph], swapped: &[Vec<String>]) -> Vec<SavedLayout> {
+    forward.iter().zip(swapped).map(|(g, swapped)| SavedLayout::new(g, swapped)).collect()
+}
+
+/// The names of all saved tensors, for people.
+fn all_saved(list: &[Differentiated]) -> String {
+    let saved: BTreeSet<String> = list.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved)).collect();
+    saved.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 fn names(model: &CheckedModel) -> Vec<Names> {

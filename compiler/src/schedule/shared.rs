@@ -2,6 +2,7 @@
 
 use super::bind::Want;
 use super::stages::Stage;
+use super::swap::Swapped;
 use super::timeline::{Bind, Item, Timeline};
 use super::units::UnitId;
 use crate::emit::ALIGN;
@@ -66,6 +67,8 @@ pub struct Shared {
     pub layer_gradients: FxHashMap<UnitId, Item>,
     /// The units whose sums have something in them.
     pub summed: FxHashSet<UnitId>,
+    /// What is being copied to the host while the next layer runs.
+    pub leaving: Vec<Item>,
     /// By layer and micro-batch.
     pub spans: IndexMap<(usize, u32), Span>,
 }
@@ -77,6 +80,8 @@ pub struct Pass {
     pub carries: FxHashMap<Source, Item>,
     /// For each layer its saved tensors.
     pub saved: FxHashMap<usize, Item>,
+    /// For each layer where its swapped tensors are.
+    pub swapped: FxHashMap<usize, Swapped>,
     /// For each layer what its backward for the input left to that for the weights.
     pub handed: FxHashMap<usize, Item>,
     /// Gradients of carries, by whose output they are.
@@ -107,6 +112,7 @@ impl Shared {
             gathered: FxHashMap::default(),
             layer_gradients: FxHashMap::default(),
             summed: FxHashSet::default(),
+            leaving: vec![],
             spans: IndexMap::new(),
         }
     }

@@ -9,9 +9,9 @@
 
 use super::flow::Flow;
 use super::layers::Half;
-use crate::shard::{Strategy, StrategyError};
+use crate::shard::{Cut, Order, Strategy, StrategyError, trained};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
-use forebay_pipeline::{Item, Kind, Op, Placement, ScheduleError, Size};
+use forebay_pipeline::{Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -67,7 +67,8 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
     let mut start = 0;
     let parts: Vec<Range<usize>> =
         ends(model, strategy)?.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
-    let at = |part: usize| stage_of(strategy, part);
+    let layout = Layout { size: size(strategy, 1)?, placement: placement(strategy)? };
+    let at = |part: usize| layout.stage_of(part as u32, 0);
     let holders = holders(model, &parts, &at);
     let chunk = |part: usize| Chunk {
         part,
@@ -95,27 +96,53 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
     Ok((0..of).map(stage).collect())
 }
 
-/// The stage of a part of the model.
-fn stage_of(strategy: &Strategy, part: usize) -> u32 {
-    let (round, place) = (part as u32 / strategy.pp, part as u32 % strategy.pp);
-    let back = strategy.schedule.placement() == Placement::Wave && !round.is_multiple_of(2);
-    if back { strategy.pp - 1 - place } else { place }
+/// Which stage has which part of the model: one after another round the stages, or there and back again. With one part a stage that is the same.
+fn placement(strategy: &Strategy) -> Result<Placement, StrategyError> {
+    match strategy.schedule.placement() {
+        Some(Placement::Blocked) => Ok(Placement::Interleaved),
+        Some(placement) => Ok(placement),
+        None => Err(unsettled(&strategy.schedule)),
+    }
+}
+
+fn size(strategy: &Strategy, micro_batches: u32) -> Result<Size, StrategyError> {
+    Size::new(strategy.pp, strategy.vpp, micro_batches).map_err(|e| refused(&strategy.schedule, e))
+}
+
+fn refused(order: &Order, error: ScheduleError) -> StrategyError {
+    StrategyError::new(format!("schedule = {order}: {}", error.message), error.hint)
+}
+
+fn unsettled(order: &Order) -> StrategyError {
+    StrategyError::new(
+        format!("schedule = {order} is found for what a step costs, and this needs it before"),
+        Some("name a schedule".to_string()),
+    )
 }
 
 fn states_of(layer: &Layer) -> Vec<usize> {
     [&layer.states[..], &layer.update_states, &layer.update_outputs].concat()
 }
 
-/// Where each part ends: the layers in between divided evenly, the first and the last segment with the first and the last part.
-fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, StrategyError> {
+/// Where each part ends: the layers in between divided evenly or as the strategy says, the first and the last layer with the first and the last part.
+///
+/// # Errors
+/// When there are more parts than layers, given stages do not add up, or they are left to be found.
+pub fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, StrategyError> {
     let (parts, n) = ((strategy.pp * strategy.vpp) as usize, model.layers.len());
     let inner = n.saturating_sub(2);
-    if parts == 1 && strategy.stages.is_none() {
+    if parts == 1 && !matches!(strategy.stages, Cut::Given(_)) {
         return Ok(vec![n]);
     }
     let sizes: Vec<usize> = match &strategy.stages {
-        Some(sizes) => sizes.iter().map(|s| *s as usize).collect(),
-        None => (0..parts).map(|s| inner / parts + usize::from(s < inner % parts)).collect(),
+        Cut::Given(sizes) => sizes.iter().map(|s| *s as usize).collect(),
+        Cut::Even => (0..parts).map(|s| inner / parts + usize::from(s < inner % parts)).collect(),
+        Cut::Auto => {
+            return Err(StrategyError::new(
+                "stages = auto is found for what layers cost, and this needs them before",
+                Some("give the layers of each part, such as 4/5/5/4".to_string()),
+            ));
+        }
     };
     if sizes.len() != parts || sizes.iter().sum::<usize>() != inner {
         return Err(StrategyError::new(
@@ -128,14 +155,14 @@ fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, Strateg
         ));
     }
     match &strategy.stages {
-        None if sizes.contains(&0) => {
+        Cut::Even if sizes.contains(&0) => {
             return Err(StrategyError::new(
                 format!("{inner} layers do not fill the {parts} parts of a pipeline (pp × vpp)"),
                 Some(format!("use pp × vpp = {} or less", inner.max(1))),
             ));
         }
         // The first and the last part have the embedding and the losses in any case.
-        Some(_) if parts > 1 && sizes[1..parts - 1].contains(&0) => {
+        Cut::Given(_) if parts > 1 && sizes[1..parts - 1].contains(&0) => {
             return Err(StrategyError::new(
                 "`stages` leaves a part without layers".to_string(),
                 Some("the first and the last part can do without, which have the embedding and the losses".to_string()),
@@ -167,7 +194,7 @@ fn holders(model: &CheckedModel, parts: &[Range<usize>], stage_of: &dyn Fn(usize
 }
 
 /// What layers before a boundary make and layers behind it read.
-fn crossing(model: &CheckedModel, boundary: usize) -> Vec<Source> {
+pub fn crossing(model: &CheckedModel, boundary: usize) -> Vec<Source> {
     let behind = model.layers.get(boundary..).unwrap_or_default();
     let sources: BTreeSet<(usize, usize)> =
         behind.iter().flat_map(|l| &l.carries).filter(|s| s.layer < boundary).map(|s| (s.layer, s.output)).collect();
@@ -188,6 +215,26 @@ pub enum Work {
     Backward(u32, u32, Half),
 }
 
+/// What a stage does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// One piece of work.
+    One(Work),
+    /// Two that need nothing of each other, at the same time.
+    Pair(Work, Work),
+}
+
+impl Turn {
+    /// Its one or two works.
+    pub fn works(self) -> impl Iterator<Item = Work> {
+        let (first, second) = match self {
+            Turn::One(work) => (work, None),
+            Turn::Pair(first, second) => (first, Some(second)),
+        };
+        std::iter::once(first).chain(second)
+    }
+}
+
 /// The orders in which the stages work, one for each.
 ///
 /// ```text
@@ -198,14 +245,32 @@ pub enum Work {
 ///
 /// # Errors
 /// When the schedule does not exist at that size, or is none that training can run.
-pub fn orders(kind: Kind, stages: u32, chunks: u32, micro_batches: u32) -> Result<Vec<Vec<Work>>, StrategyError> {
-    let parts = match kind {
-        Kind::GPipe | Kind::OneFOneB if chunks > 1 => Kind::Interleaved,
-        kind => kind,
+pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Turn>>, StrategyError> {
+    let schedule = match &strategy.schedule {
+        Order::Published(kind) => published(*kind, size(strategy, micro_batches)?)?,
+        Order::Search => return Err(unsettled(&strategy.schedule)),
+        Order::Given(given) => {
+            let (have, want) = (given.schedule.layout().size, size(strategy, micro_batches)?);
+            if have != want {
+                let shown = |s: Size| format!("{} stages × {} parts, {} micro-batches", s.stages, s.chunks, s.micros);
+                return Err(StrategyError::new(
+                    format!("schedule = {}: it is for {}, not {}", strategy.schedule, shown(have), shown(want)),
+                    Some(format!("use pp={},vpp={},micro={}", have.stages, have.chunks, have.micros)),
+                ));
+            }
+            if have.chunks > 1 && given.schedule.layout().placement == Placement::Blocked {
+                return Err(StrategyError::new(
+                    format!(
+                        "schedule = {}: the {} parts of a stage follow on each other",
+                        strategy.schedule, have.chunks
+                    ),
+                    Some("make it one part, or let parts go round the stages".to_string()),
+                ));
+            }
+            (*given.schedule).clone()
+        }
     };
-    let refused = |e: ScheduleError| StrategyError::new(format!("schedule = {}: {}", kind.name(), e.message), e.hint);
-    let size = Size::new(stages, chunks, micro_batches).map_err(refused)?;
-    let schedule = parts.generate(size).map_err(refused)?;
+    let stages = strategy.pp;
     let work = |work: forebay_pipeline::Work| {
         // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
         let (micro_batch, chunk) = (work.micro, work.group / stages);
@@ -216,14 +281,40 @@ pub fn orders(kind: Kind, stages: u32, chunks: u32, micro_batches: u32) -> Resul
             Op::B => Work::Backward(micro_batch, chunk, Half::Whole),
         }
     };
-    let order = |items: &Vec<Item>| {
-        let mut order: Vec<Work> = items.iter().flat_map(Item::works).map(work).collect();
-        if kind == Kind::GPipe {
-            order.sort_by_key(|work| matches!(work, Work::Backward(..)));
-        }
-        order
+    let turn = |item: &Item| match *item {
+        Item::One(one) => Turn::One(work(one)),
+        Item::Pair(first, second) => Turn::Pair(work(first), work(second)),
     };
-    Ok(schedule.orders().iter().map(order).collect())
+    Ok(schedule.orders().iter().map(|order| order.iter().map(turn).collect()).collect())
+}
+
+/// A published schedule as training runs it.
+///
+/// # Errors
+/// When it does not exist at that size, or is none that training can run.
+pub fn published(kind: Kind, size: Size) -> Result<Schedule, StrategyError> {
+    let refused = |e| refused(&Order::Published(kind), e);
+    let several = size.chunks > 1;
+    match kind {
+        Kind::OneFOneB if several => Kind::Interleaved.generate(size).map_err(refused),
+        Kind::GPipe if several => Kind::Interleaved.generate(size).map(forwards_first).map_err(refused),
+        kind if !trained().contains(&kind) => {
+            Err(StrategyError::new(format!("training does not run schedule = {}", kind.name()), None))
+        }
+        kind if several && kind.placement() == Placement::Blocked => Err(StrategyError::new(
+            format!("schedule = {}: it has one part of the model on a stage, not {}", kind.name(), size.chunks),
+            Some("use vpp = 1, or schedule = zb-vpp".to_string()),
+        )),
+        kind => kind.generate(size).map_err(refused),
+    }
+}
+
+/// The same work with all that goes forward first.
+fn forwards_first(schedule: Schedule) -> Schedule {
+    let is_backward = |item: &Item| item.works().any(|work| work.op != Op::F);
+    let mut orders = schedule.orders().to_vec();
+    orders.iter_mut().for_each(|order| order.sort_by_key(is_backward));
+    Schedule::new(schedule.layout(), orders)
 }
 
 #[cfg(test)]
@@ -234,8 +325,10 @@ mod tests {
     fn shown(number: u32, of: u32, chunks: u32, schedule: Kind, micro_batches: u32) -> String {
         let several = chunks > 1;
         let name = |what: &str, m: u32, c: u32| if several { format!("{what}{m}.{c}") } else { format!("{what}{m}") };
-        let orders = orders(schedule, of, chunks, micro_batches).unwrap();
-        let work = orders[number as usize].iter().map(|w| match *w {
+        let schedule = Order::Published(schedule);
+        let strategy = Strategy { pp: of, vpp: chunks, schedule, ..Strategy::default() };
+        let orders = orders(&strategy, micro_batches).unwrap();
+        let work = orders[number as usize].iter().flat_map(|turn| turn.works()).map(|w| match w {
             Work::Forward(m, c) => name("F", m, c),
             Work::Backward(m, c, Half::Whole) => name("B", m, c),
             Work::Backward(m, c, Half::Input) => name("I", m, c),
@@ -265,7 +358,17 @@ mod tests {
 
     #[test]
     fn micro_batches_that_cannot_be_interleaved_are_refused() {
-        let error = orders(Kind::OneFOneB, 2, 2, 5).unwrap_err().to_string();
+        let strategy = Strategy { pp: 2, vpp: 2, ..Strategy::default() };
+        let error = orders(&strategy, 5).unwrap_err().to_string();
         assert!(error.contains("4 or 6"), "{error}");
+    }
+
+    #[test]
+    fn schedules_of_one_part_are_refused_for_several() {
+        let size = Size::new(2, 2, 4).unwrap();
+        for kind in [Kind::ZbH1, Kind::ZbH2] {
+            let error = published(kind, size).unwrap_err().to_string();
+            assert!(error.contains("one part") && error.contains("zb-vpp"), "{error}");
+        }
     }
 }

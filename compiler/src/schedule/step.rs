@@ -9,6 +9,7 @@ use super::shared::{Part, Shared};
 use super::tensors::local_elements;
 use super::timeline::Bind;
 use crate::emit::ALIGN;
+use crate::memory::halves;
 use crate::optimizer::{self, Keep, Optimizer};
 use crate::rewrite;
 use crate::shard::Dense;
@@ -123,9 +124,10 @@ impl Scheduler<'_> {
         }
         let scalars = self.scalars(cx, shared, optimizer, &squares);
 
+        let copies: Vec<Option<Bind>> = (0..groups.len()).map(|g| self.own_copies(cx, shared, g)).collect();
         let commit = shared.timeline.len();
-        for (g, gradients) in gradients.iter().enumerate() {
-            self.adamw(cx, shared, optimizer, g, *gradients, &scalars);
+        for (g, (gradients, copies)) in gradients.iter().zip(copies).enumerate() {
+            self.adamw(cx, shared, optimizer, g, (*gradients, copies), &scalars);
         }
         self.update_states(cx, shared);
         commit
@@ -196,25 +198,31 @@ impl Scheduler<'_> {
         shared: &mut Shared,
         optimizer: &Optimizer,
         g: usize,
-        gradients: Bind,
+        (gradients, copies): (Bind, Option<Bind>),
         scalars: &FxHashMap<String, Bind>,
     ) {
         let layer = cx.sharded.model.layers.len() as u32;
         let group = &cx.layout.groups[g];
         let (n, wide) = (group.shard(), self.wide);
-        // Ranges become copies by gathering; else the same kernel makes both.
-        let narrow = if group.shards > 1 { wide } else { self.narrow };
+        // Ranges become copies by gathering; else the same kernel makes both. What is in halves is not whole without its copy.
+        let narrow = if group.shards > 1 && !group.split { wide } else { self.narrow };
         let rewriting = self.rewriting;
         let name = format!("optimizer.adamw.{}.{n}", if group.decays { "decay" } else { "no_decay" });
-        let program = self.programs.get(&name, &SavedLayout::default(), || {
-            rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, wide, narrow), rewriting).0
+        let graph = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, wide, narrow), rewriting).0;
+        let program = self.programs.get_changed(&name, &SavedLayout::default(), graph, |program| {
+            if group.split {
+                halves::split(program, ["state.param", "state.copy", "state.second"]);
+            }
         });
         let slots = program.bind(shared, |want, _, _| match want {
             Want::State(name) => Bind::Fixed(match name.as_str() {
                 "param" => group.params,
                 "first" => group.first,
                 "second" => group.second,
-                _ => group.units[0].copies.expect("what is not shared has copies"),
+                _ => {
+                    return copies
+                        .unwrap_or_else(|| Bind::Fixed(group.units[0].copies.expect("what is not shared has copies")));
+                }
             }),
             Want::GradIn(_) => gradients,
             Want::CarryIn(name) => scalars[name],
@@ -223,11 +231,37 @@ impl Scheduler<'_> {
         shared.timeline.call(&program, layer, 0, slots);
         if group.shards > 1 {
             for (u, unit) in group.units.iter().enumerate() {
+                let from = match copies {
+                    Some(own) => (own.further(unit.shard_start * self.narrow.bytes()), self.narrow),
+                    None => (cx.masters((g, u)), wide),
+                };
                 if let Some(copies) = unit.copies {
-                    self.gather(cx, shared, (g, u), Bind::Fixed(copies), (layer, 0));
+                    self.gather(cx, shared, (g, u), from, Bind::Fixed(copies), (layer, 0));
                 }
             }
         }
+    }
+
+    /// This rank's ranges of a group's copies, one after another as the masters are, where ranks share masters of which the copies have a half.
+    fn own_copies(&mut self, cx: &Cx, shared: &mut Shared, g: usize) -> Option<Bind> {
+        let (mesh, narrow, group) = (&cx.sharded.mesh, self.narrow, &cx.layout.groups[g]);
+        if !group.split || group.shards == 1 {
+            return None;
+        }
+        let own = Bind::Item(shared.timeline.item(group.shard() * narrow.bytes()), 0);
+        for unit in &group.units {
+            let name = format!("optimizer.own.{}.{}", unit.elements, mesh.named(&group.sums, "."));
+            let program = self.programs.get(&name, &SavedLayout::default(), || {
+                optimizer::own_range(unit.elements, &group.sums, &mesh.dims, narrow)
+            });
+            let copies = Bind::Fixed(unit.copies.expect("halves have copies beside them"));
+            let slots = program.bind(shared, |want, _, _| match want {
+                Want::CarryIn(_) => copies,
+                _ => own.further(unit.shard_start * narrow.bytes()),
+            });
+            shared.timeline.call(&program, cx.sharded.model.layers.len() as u32, 0, slots);
+        }
+        Some(own)
     }
 
     fn update_states(&mut self, cx: &Cx, shared: &mut Shared) {

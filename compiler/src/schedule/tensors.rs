@@ -12,7 +12,7 @@
 use super::stages::Stage;
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
-use crate::shard::{Mesh, ParamShard, ShardedModel};
+use crate::shard::{MasterWeights, Mesh, ParamShard, ShardedModel, Strategy};
 use forebay_dsl::model::{Init, Tensor};
 use forebay_ir::DType;
 use forebay_plan as plan;
@@ -34,6 +34,8 @@ pub struct Group {
     pub holders: u64,
     /// Ranks that share masters and moments; 1 without ZeRO.
     pub shards: u64,
+    /// Are masters only the halves that copies lack?
+    pub split: bool,
     /// The parts that are gathered and summed together, one after another.
     pub units: Vec<Unit>,
     /// Bytes from the start of the arena of each kind. Masters: this rank's ranges of all units.
@@ -96,6 +98,7 @@ pub struct Layout {
     pub memory: plan::MemoryUse,
     /// The level of ZeRO.
     zero: u32,
+    masters: MasterWeights,
     wide: DType,
     narrow: DType,
 }
@@ -104,12 +107,12 @@ pub struct Layout {
 type Alike = (bool, Vec<u32>, Vec<u32>, Vec<u32>);
 
 impl Layout {
-    /// Lays out the tensors of a stage. `zero` is the level of ZeRO.
+    /// Lays out the tensors of a stage.
     pub fn new(
         sharded: &ShardedModel,
         stage: &Stage,
         optimizer: &Optimizer,
-        zero: u32,
+        strategy: &Strategy,
         (wide, narrow): (DType, DType),
     ) -> Layout {
         let model = &sharded.model;
@@ -120,7 +123,8 @@ impl Layout {
             bytes: 0,
             tensors: vec![],
             memory: plan::MemoryUse::default(),
-            zero,
+            zero: strategy.zero,
+            masters: strategy.master_weights,
             wide,
             narrow,
         };
@@ -156,6 +160,14 @@ impl Layout {
         layout
     }
 
+    /// Bytes of a parameter besides its copy.
+    fn master_bytes(&self) -> u64 {
+        match self.masters {
+            MasterWeights::Whole => self.wide.bytes(),
+            MasterWeights::Split => plan::DType::I16.bytes(),
+        }
+    }
+
     fn reserve(&mut self, bytes: u64) -> u64 {
         let offset = self.bytes;
         self.bytes += align(bytes);
@@ -184,8 +196,10 @@ impl Layout {
             shard_start += elements / shards;
         }
         let shard = shard_start * self.wide.bytes();
-        let params = self.reserve(shard);
-        self.memory.weights += shard;
+        let split = self.masters == MasterWeights::Split;
+        let masters = shard_start * self.master_bytes();
+        let params = self.reserve(masters);
+        self.memory.weights += masters;
         for unit in &mut units {
             let of_layer = unit.layer.is_some();
             let has_copies = self.wide != self.narrow || shards > 1;
@@ -209,7 +223,19 @@ impl Layout {
             self.reserve(shard)
         });
         let holders = holders.len().max(1) as u64;
-        self.groups.push(Group { decays, sums, cut, holders, shards, units, params, first, second, gradient_shards });
+        self.groups.push(Group {
+            decays,
+            sums,
+            cut,
+            holders,
+            shards,
+            split,
+            units,
+            params,
+            first,
+            second,
+            gradient_shards,
+        });
     }
 
     fn list_param(&mut self, param: &Tensor, shard: &ParamShard, home: Home, mesh: &Mesh) {
@@ -223,11 +249,12 @@ impl Layout {
             block: block.clone(),
             ..tensor(param, kind, dtype, offset, init)
         };
+        let form = if group.split { plan::Form::LowerHalf } else { plan::Form::Whole };
         // A range of a unit is where the unit's shard is, wherever the tensor starts in it.
-        let shared = |kind, base: u64, init| {
-            let base = base + unit.shard_start * wide.bytes();
+        let shared_of = |bytes: u64, kind, base: u64, init| {
+            let base = base + unit.shard_start * bytes;
             match group.shards {
-                1 => whole(kind, wide, at(base), init),
+                1 => whole(kind, wide, base + home.element * bytes, init),
                 _ => {
                     let (shard, index) = (unit.elements / group.shards, number(&group.sums, mesh));
                     let range = Some(plan::FlatRange { start: home.element, shard, index });
@@ -235,7 +262,9 @@ impl Layout {
                 }
             }
         };
-        let mut tensors = vec![shared(K::Param, group.params, init(param.init))];
+        let shared = |kind, base, init| shared_of(wide.bytes(), kind, base, init);
+        let master = shared_of(self.master_bytes(), K::Param, group.params, init(param.init));
+        let mut tensors = vec![plan::Tensor { form, ..master }];
         if let Some(copies) = unit.copies.filter(|_| self.wide != self.narrow || group.shards > 1) {
             let offset = copies + home.element * self.narrow.bytes();
             tensors.push(whole(K::ComputeCopy, self.narrow, offset, plan::Init::FromParam));
@@ -295,6 +324,7 @@ fn tensor(t: &Tensor, kind: plan::TensorKind, dtype: DType, offset: u64, init: p
         range: None,
         offset,
         init,
+        form: plan::Form::Whole,
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_plan as plan;
 pub struct Item(usize);
 
 /// What a slot of a call is bound to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bind {
     /// A fixed place in the arena.
     Fixed(u64),
@@ -28,16 +28,32 @@ impl Bind {
 
 struct ItemLife {
     bytes: u64,
-    life: Option<(u32, u32)>,
+    permanent: bool,
+    space: plan::Space,
+}
+
+/// A call in the making.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The program.
+    pub program: u32,
+    /// The layer.
+    pub layer: u32,
+    /// The micro-batch.
+    pub micro_batch: u32,
+    /// What its slots are bound to, the frame last.
+    pub slots: Vec<Bind>,
+    /// Bytes of its frame, and those that are live at once.
+    frame: (u64, u64),
+    /// What is in use until it has ended.
+    keeps: Vec<Item>,
 }
 
 /// The calls and items of a phase.
 #[derive(Default)]
 pub struct Timeline {
     items: Vec<ItemLife>,
-    calls: Vec<(u32, u32, u32, Vec<Bind>)>,
-    /// Of each call: its frame's bytes and its frame's live bytes.
-    frames: Vec<(u64, u64)>,
+    calls: Vec<Entry>,
 }
 
 /// A finished phase.
@@ -66,14 +82,26 @@ impl Placed {
 impl Timeline {
     /// A new item; it is alive from the first to the last call that binds it.
     pub fn item(&mut self, bytes: u64) -> Item {
-        self.items.push(ItemLife { bytes: align(bytes), life: None });
+        self.item_in(plan::Space::Device, bytes)
+    }
+
+    /// The same in one of the memories.
+    pub fn item_in(&mut self, space: plan::Space, bytes: u64) -> Item {
+        self.items.push(ItemLife { bytes: align(bytes), permanent: false, space });
         Item(self.items.len() - 1)
+    }
+
+    /// An item that is in use is not given up before the last call so far has ended.
+    pub fn keep(&mut self, item: Item) {
+        if let Some(call) = self.calls.last_mut() {
+            call.keeps.push(item);
+        }
     }
 
     /// An item that is alive from before the first call to after the last.
     pub fn permanent(&mut self, bytes: u64) -> Item {
         let item = self.item(bytes);
-        self.items[item.0].life = Some((0, u32::MAX - 1));
+        self.items[item.0].permanent = true;
         item
     }
 
@@ -87,33 +115,62 @@ impl Timeline {
         debug_assert_eq!(slots.len() + 1, program.slots, "every slot but the frame is bound");
         let frame = self.item(program.frame_bytes);
         slots.push(Bind::Item(frame, 0));
-        let time = self.calls.len() as u32;
-        for slot in &slots {
-            if let Bind::Item(item, _) = slot {
-                let (_, end) = self.items[item.0].life.get_or_insert((time, time));
+        let frame = (align(program.frame_bytes), align(program.frame_live));
+        self.calls.push(Entry { program: program.id, layer, micro_batch, slots, frame, keeps: vec![] });
+    }
+
+    /// Takes the calls from this one on away, to be put back in another order.
+    pub fn take(&mut self, from: u32) -> Vec<Entry> {
+        self.calls.split_off(from as usize)
+    }
+
+    /// Puts a call back.
+    pub fn put(&mut self, call: Entry) {
+        self.calls.push(call);
+    }
+
+    /// For each item the first and the last call that binds it or keeps it; none when none does.
+    fn lives(&self) -> Vec<Option<(u32, u32)>> {
+        let mut lives: Vec<Option<(u32, u32)>> =
+            self.items.iter().map(|i| i.permanent.then_some((0, u32::MAX - 1))).collect();
+        for (time, call) in (0..).zip(&self.calls) {
+            let bound = call.slots.iter().filter_map(|slot| match slot {
+                Bind::Item(item, _) => Some(*item),
+                Bind::Fixed(_) => None,
+            });
+            for item in bound.chain(call.keeps.iter().copied()) {
+                let (_, end) = lives[item.0].get_or_insert((time, time));
                 *end = (*end).max(time);
             }
         }
-        self.frames.push((align(program.frame_bytes), align(program.frame_live)));
-        self.calls.push((program.id, layer, micro_batch, slots));
+        lives
     }
 
-    /// Places all items above the persistent bytes.
+    /// What the items take of a memory.
+    fn intervals(&self, lives: &[Option<(u32, u32)>], space: plan::Space) -> Vec<Interval> {
+        let interval = |(item, life): (&ItemLife, &Option<(u32, u32)>)| {
+            let (start, end) = life.unwrap_or((0, 0));
+            Interval { start, end, bytes: if life.is_some() && item.space == space { item.bytes } else { 0 } }
+        };
+        self.items.iter().zip(lives).map(interval).collect()
+    }
+
+    /// Places all items above the persistent bytes, and those of the host in its memory.
     pub fn place(self, persistent: u64) -> Placed {
-        let intervals: Vec<Interval> = self
-            .items
-            .iter()
-            .map(|i| {
-                let (start, end) = i.life.unwrap_or((0, 0));
-                Interval { start, end, bytes: if i.life.is_some() { i.bytes } else { 0 } }
-            })
-            .collect();
+        let lives = self.lives();
+        let intervals = self.intervals(&lives, plan::Space::Device);
         let packing = pack(&intervals);
-        let offsets: Vec<u64> = packing.offsets.iter().map(|o| persistent + o).collect();
+        let of_host = pack(&self.intervals(&lives, plan::Space::Host));
+        let places = self.items.iter().zip(packing.offsets.iter().zip(&of_host.offsets));
+        let place = |(item, (device, host)): (&ItemLife, (&u64, &u64))| match item.space {
+            plan::Space::Device => persistent + device,
+            plan::Space::Host => *host,
+        };
+        let offsets: Vec<u64> = places.map(place).collect();
         let curve = self.live(&intervals);
         let live = curve.iter().copied().max().unwrap_or(0);
         let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, curve, offsets };
-        for (program, layer, micro_batch, slots) in self.calls {
+        for Entry { program, layer, micro_batch, slots, .. } in self.calls {
             let slots = slots.into_iter().map(|s| placed.offset(s)).collect();
             placed.calls.push(plan::Call { program, layer, micro_batch, slots, waits: vec![] });
         }
@@ -129,10 +186,11 @@ impl Timeline {
             change[(i.end as usize + 1).min(last + 1)] -= i.bytes as i64;
         }
         let mut now = 0i64;
-        let at = |(change, (bytes, live)): (i64, &(u64, u64))| {
+        let at = |(change, call): (i64, &Entry)| {
             now += change;
-            (now - (*bytes as i64 - *live as i64)) as u64
+            let (bytes, live) = call.frame;
+            (now - (bytes as i64 - live as i64)) as u64
         };
-        change.into_iter().zip(&self.frames).map(at).collect()
+        change.into_iter().zip(&self.calls).map(at).collect()
     }
 }

@@ -7,6 +7,7 @@ use super::shared::Shared;
 use super::tensors::Home;
 use super::timeline::Bind;
 use crate::optimizer::{self, Keep};
+use forebay_ir::DType;
 
 /// A unit: its group and its number there.
 pub type UnitId = (usize, usize);
@@ -20,6 +21,12 @@ impl Cx<'_> {
             Some(copies) => Bind::Fixed(copies + bytes),
             None => Bind::Item(shared.gathered[&(group, unit)], bytes),
         }
+    }
+
+    /// This rank's range of the masters of a unit.
+    pub(super) fn masters(&self, (g, u): UnitId) -> Bind {
+        let group = &self.layout.groups[g];
+        Bind::Fixed(group.params + group.units[u].shard_start * self.wide.bytes())
     }
 
     /// Where a parameter's gradient is summed up over layers and micro-batches, or within its layer.
@@ -54,23 +61,31 @@ impl Scheduler<'_> {
             if unit.copies.is_none() {
                 let item = shared.timeline.item(unit.elements * self.narrow.bytes());
                 shared.gathered.insert((g, u), item);
-                self.gather(cx, shared, (g, u), Bind::Item(item, 0), (l as u32, micro_batch));
+                let masters = cx.masters((g, u));
+                self.gather(cx, shared, (g, u), (masters, self.wide), Bind::Item(item, 0), (l as u32, micro_batch));
             }
         }
     }
 
-    /// Gathers what programs read from the ranges of the masters.
-    pub(super) fn gather(&mut self, cx: &Cx, shared: &mut Shared, (g, u): UnitId, to: Bind, at: (u32, u32)) {
-        let (mesh, wide, narrow) = (&cx.sharded.mesh, self.wide, self.narrow);
+    /// Gathers what programs read from the ranks' ranges of it, in this type.
+    pub(super) fn gather(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (g, u): UnitId,
+        (from, of): (Bind, DType),
+        to: Bind,
+        at: (u32, u32),
+    ) {
+        let (mesh, narrow) = (&cx.sharded.mesh, self.narrow);
         let group = &cx.layout.groups[g];
         let unit = &group.units[u];
         let name = format!("optimizer.gather.{}.{}", unit.elements, mesh.named(&group.sums, "."));
         let program = self.programs.get(&name, &SavedLayout::default(), || {
-            optimizer::gathered(unit.elements, &group.sums, &mesh.dims, wide, narrow)
+            optimizer::gathered(unit.elements, &group.sums, &mesh.dims, of, narrow)
         });
-        let masters = Bind::Fixed(group.params + unit.shard_start * wide.bytes());
         let slots = program.bind(shared, |want, _, _| match want {
-            super::bind::Want::CarryIn(_) => masters,
+            super::bind::Want::CarryIn(_) => from,
             _ => to,
         });
         shared.timeline.call(&program, at.0, at.1, slots);

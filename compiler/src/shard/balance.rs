@@ -13,6 +13,7 @@
 //! attention renames positions to and sums over, is in the order of slots always, as long as nothing asks for its order: gathering keys moves
 //! nothing then but keys.
 
+use super::mesh::Mesh;
 use super::partition::Partitioner;
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, Op, Type, ValueId};
 
@@ -41,6 +42,15 @@ impl Balance {
         }
         Balance { ring, keys: keys(whole) }
     }
+}
+
+/// An axis of positions of a graph that does not divide into two chunks for each rank of a ring, with its size: its parts follow on each other.
+pub fn unbalanced(whole: &Graph, mesh: &Mesh) -> Option<(String, u64)> {
+    let ring = mesh.ring();
+    let chunks = 2 * mesh.ranks(&ring);
+    let odd = |a: &AxisId| whole.axis(*a).label.as_deref() == Some("seq") && !whole.size(*a).is_multiple_of(chunks);
+    let axis = (0..whole.axes.len() as u32).map(AxisId).find(odd).filter(|_| !ring.is_empty());
+    axis.map(|a| (whole.axis(a).name.clone(), whole.size(a)))
 }
 
 /// What positions are renamed to, where nothing depends on the order of the elements.

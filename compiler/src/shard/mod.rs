@@ -12,7 +12,7 @@
 //! rules here. Requires: a verified graph of primitive ops. Keeps: every value, up to the order of the sums that ranks share. Data-parallel ranks do not
 //! appear in the graph: each runs it on rows of its own, and meets the others in gradients, counts and the rows of experts.
 //!
-//! * [`strategy`]: what the user asks for. * [`mesh`]: the ranks. * [`axes`]: which axes of parameters they share. * [`layout`]: how a value lies.
+//! * [`strategy`], [`order`]: what the user asks for. * [`mesh`]: the ranks. * [`axes`]: which axes of parameters they share. * [`layout`]: how a value lies.
 //! * [`partition`]: op by op. * [`rules`]: which layouts an op takes. * [`convert`]: from one layout to another. * [`hoist`]: gradients that wait for the end of the step.
 //! * [`model`]: all segments of a model.
 
@@ -24,12 +24,15 @@ mod layout;
 mod mesh;
 mod model;
 mod nearest;
+mod order;
 mod partition;
 mod rules;
 mod strategy;
 
+pub use balance::unbalanced;
 pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};
+pub use order::{Cut, Given, Order, trained};
 pub use partition::{Note, Sharded, shard};
-pub use strategy::{CpAlgo, Strategy, StrategyError};
+pub use strategy::{CpAlgo, MasterWeights, Strategy, StrategyError};

@@ -7,8 +7,13 @@
 //! Two foldings of the same ranks (arXiv 2504.14960): `edp` follows from the others.
 
 use super::mesh::{Mesh, divisors};
-use crate::memory::Recompute;
-use forebay_pipeline::{Kind, Placement};
+use super::order::{Cut, Order};
+use crate::memory::{Recompute, Swap};
+use crate::overlap::pieces::Pieces;
+use crate::overlap::{Pass, Passes};
+use forebay_dsl::diagnostics::closest;
+use forebay_ir::DType;
+use forebay_pipeline::Kind;
 use std::fmt;
 
 /// A parallel strategy. All degrees are at least 1.
@@ -41,13 +46,45 @@ pub struct Strategy {
     /// What data-parallel ranks share: nothing (0), optimizer state (1), gradients (2), parameters (3).
     pub zero: u32,
     /// The order of forward and backward passes in a pipeline.
-    pub schedule: Kind,
-    /// Layers of each part of a pipeline (stage by stage, chunk by chunk), instead of an even cut.
-    pub stages: Option<Vec<u32>>,
+    pub schedule: Order,
+    /// Of a search: the most activations, of a part of the model and a micro-batch each, that a stage may hold.
+    pub cap: Option<u32>,
+    /// Of a search: how many schedules it may replay; as many as take seconds to a minute, when absent.
+    pub nodes: Option<u64>,
+    /// Which layers the parts of a pipeline have.
+    pub stages: Cut,
     /// What backward passes may compute again instead of reading it from memory.
     pub recompute: Recompute,
+    /// Parts of the tokens of a micro-batch that go to experts, and through networks of several ranks, one after another.
+    pub pieces: Pieces,
+    /// Which passes let work run beside other work.
+    pub overlap: Passes,
+    /// Which saved tensors are in the host's memory between the passes.
+    pub swap: Swap,
+    /// How parameters are kept beside their copies in bf16.
+    pub master_weights: MasterWeights,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
+}
+
+/// How parameters are kept beside the copies in bf16 that programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MasterWeights {
+    /// In f32: six bytes a parameter with its copy.
+    Whole,
+    /// The half that the copy lacks: four bytes, and the same training bit for bit (after Split-SGD, arXiv 2005.04680, but rounded to nearest).
+    Split,
+}
+
+impl MasterWeights {
+    const ALL: [MasterWeights; 2] = [MasterWeights::Whole, MasterWeights::Split];
+
+    fn name(self) -> &'static str {
+        match self {
+            MasterWeights::Whole => "whole",
+            MasterWeights::Split => "split",
+        }
+    }
 }
 
 /// How attention works when ranks share the positions of a row.
@@ -92,9 +129,15 @@ impl Default for Strategy {
             micro: None,
             mbs: None,
             zero: 0,
-            schedule: Kind::OneFOneB,
-            stages: None,
+            schedule: Order::Published(Kind::OneFOneB),
+            cap: None,
+            nodes: None,
+            stages: Cut::Even,
             recompute: Recompute::Nothing,
+            pieces: Pieces::Number(1),
+            overlap: Passes::default(),
+            swap: Swap::default(),
+            master_weights: MasterWeights::Whole,
             max_tokens_per_rank: None,
         }
     }
@@ -124,20 +167,8 @@ impl fmt::Display for StrategyError {
 
 impl std::error::Error for StrategyError {}
 
-/// The schedules that training runs: all but those that keep the weights twice.
-fn trained() -> Vec<Kind> {
-    Kind::ALL.into_iter().filter(|kind| kind.placement() != Placement::TwoWay).collect()
-}
-
-/// `gpipe, 1f1b or vpp`
-fn names(kinds: &[Kind]) -> String {
-    let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
-    let (last, rest) = names.split_last().expect("there are some");
-    format!("{} or {last}", rest.join(", "))
-}
-
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 23] = [
     "dp",
     "tp",
     "sp",
@@ -152,41 +183,76 @@ const KEYS: [&str; 17] = [
     "mbs",
     "zero",
     "schedule",
+    "cap",
+    "nodes",
     "stages",
     "recompute",
+    "pieces",
+    "overlap",
+    "swap",
+    "master_weights",
     "max_tokens_per_rank",
 ];
 
 impl Strategy {
+    /// All keys.
+    pub fn keys() -> &'static [&'static str] {
+        &KEYS
+    }
+
     /// Reads `dp=2,tp=2,ep=4,zero=1`. Stages are separated by `/`: `stages=4/5/5/4`.
     ///
     /// # Errors
-    /// An unknown or repeated key, or a value that is none.
+    /// No key, an unknown or repeated one, or a value that is none.
     pub fn parse(text: &str) -> Result<Strategy, StrategyError> {
-        let pairs = text.split(',').map(str::trim).filter(|p| !p.is_empty()).map(|pair| {
-            let (key, value) = pair.split_once('=').ok_or_else(|| {
-                StrategyError::new(format!("`{pair}` is not `key=value`"), Some("such as dp=2,tp=2".to_string()))
-            })?;
-            Ok((key.trim().to_string(), value.trim().to_string()))
-        });
-        Strategy::from_pairs(pairs.collect::<Result<Vec<_>, _>>()?)
+        let mut strategy = Strategy::default();
+        Strategy::pairs(text)?.into_iter().try_for_each(|(key, value)| strategy.set(key, value))?;
+        strategy.check()?;
+        Ok(strategy)
     }
 
-    /// A strategy from keys and values.
+    /// The keys and values of a text, each key once.
     ///
     /// # Errors
-    /// As [`Strategy::parse`].
-    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Strategy, StrategyError> {
-        let mut strategy = Strategy::default();
-        let mut seen: Vec<String> = vec![];
-        for (key, value) in pairs {
-            if seen.contains(&key) {
+    /// Something between two commas that is not `key=value`, or a key that is there twice.
+    pub fn pairs(text: &str) -> Result<Vec<(&str, &str)>, StrategyError> {
+        let such = || Some("a strategy is written dp=2,tp=2".to_string());
+        if text.trim().is_empty() {
+            return Err(StrategyError::new("the strategy is empty", such()));
+        }
+        let mut pairs: Vec<(&str, &str)> = vec![];
+        for pair in text.split(',').map(str::trim) {
+            if pair.is_empty() {
+                return Err(StrategyError::new(
+                    format!("`{text}` has a comma with no `key=value` beside it"),
+                    Some("leave the comma out".to_string()),
+                ));
+            }
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| StrategyError::new(format!("`{pair}` is not `key=value`"), such()))?;
+            let (key, value) = (key.trim(), value.trim());
+            if pairs.iter().any(|(known, _)| *known == key) {
                 return Err(StrategyError::new(format!("`{key}` is given twice"), None));
             }
-            strategy.set(&key, &value)?;
-            seen.push(key);
+            pairs.push((key, value));
         }
-        Ok(strategy)
+        Ok(pairs)
+    }
+
+    /// What keys say of each other.
+    ///
+    /// # Errors
+    /// A key that the others give no meaning.
+    pub fn check(&self) -> Result<(), StrategyError> {
+        let of_search = [("cap", self.cap.is_some()), ("nodes", self.nodes.is_some())];
+        match of_search.iter().find(|(_, given)| *given) {
+            Some((key, _)) if self.schedule != Order::Search => Err(StrategyError::new(
+                format!("`{key}` is for schedule = search, but the schedule is {}", self.schedule),
+                Some(format!("add schedule=search, or leave `{key}` out")),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The strategy with another value of a degree.
@@ -196,7 +262,11 @@ impl Strategy {
         Ok(changed)
     }
 
-    fn set(&mut self, key: &str, value: &str) -> Result<(), StrategyError> {
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// An unknown key, or a value that it does not take.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), StrategyError> {
         let wrong = |what: &str| Err(StrategyError::new(format!("`{key}` is {what}, not `{value}`"), None));
         let degree = || match value.parse::<u32>() {
             Ok(n) if n >= 1 => Ok(n),
@@ -227,28 +297,36 @@ impl Strategy {
                 None => return wrong("ulysses, ring, hybrid or gather"),
             },
             "ulysses" => self.ulysses = Some(degree()?),
-            "schedule" => match Kind::ALL.into_iter().find(|kind| kind.name() == value) {
-                Some(kind) if trained().contains(&kind) => self.schedule = kind,
-                Some(_) => {
-                    let message = format!("training does not run schedule = {value}: it keeps the weights twice");
-                    let help = format!("use {}; `forebay schedule --kind {value}` shows it", names(&trained()));
-                    return Err(StrategyError::new(message, Some(help)));
-                }
-                None => return wrong(&names(&trained())),
+            "schedule" => self.schedule = Order::parse(value)?,
+            "cap" => self.cap = Some(degree()?),
+            "nodes" => match value.parse() {
+                Ok(nodes) if nodes >= 1 => self.nodes = Some(nodes),
+                _ => return wrong("a number of at least 1"),
             },
-            "stages" => {
-                let layers: Option<Vec<u32>> = value.split('/').map(|n| n.trim().parse().ok()).collect();
-                match layers {
-                    Some(layers) => self.stages = Some(layers),
-                    None => return wrong("numbers of layers such as 4/5/5/4"),
-                }
-            }
+            "stages" => match Cut::parse(value) {
+                Some(cut) => self.stages = cut,
+                None => return wrong("auto, or numbers of layers such as 4/5/5/4"),
+            },
             "recompute" => match Recompute::parse(value) {
                 Some(what) => self.recompute = what,
                 None => return wrong("none, full, or names such as swiglu/rms_norm"),
             },
+            "pieces" if value == "auto" => self.pieces = Pieces::Auto,
+            "pieces" => self.pieces = Pieces::Number(degree()?),
+            "overlap" => match Passes::parse(value) {
+                Some(passes) => self.overlap = passes,
+                None => return wrong(&format!("all, none, or some of {}", Pass::ALL.map(Pass::name).join("/"))),
+            },
+            "swap" => match Swap::parse(value) {
+                Some(what) => self.swap = what,
+                None => return wrong("none, or names of saved tensors such as attention.o"),
+            },
+            "master_weights" => match MasterWeights::ALL.into_iter().find(|how| how.name() == value) {
+                Some(how) => self.master_weights = how,
+                None => return wrong("whole or split"),
+            },
             _ => {
-                let near = KEYS.into_iter().find(|k| k.starts_with(key) || key.starts_with(k));
+                let near = closest(key, KEYS);
                 let help =
                     near.map_or_else(|| format!("keys are {}", KEYS.join(", ")), |k| format!("did you mean `{k}`?"));
                 return Err(StrategyError::new(format!("there is no strategy key `{key}`"), help));
@@ -288,6 +366,28 @@ impl Strategy {
         }
     }
 
+    /// Can parameters be kept so, with programs that read `narrow`?
+    ///
+    /// # Errors
+    /// When there are no copies beside them.
+    pub fn check_master_weights(&self, narrow: DType) -> Result<(), StrategyError> {
+        let refused = |why: &str, help: &str| {
+            Err(StrategyError::new(format!("master_weights = split: {why}"), Some(help.to_string())))
+        };
+        match self.master_weights {
+            MasterWeights::Whole => Ok(()),
+            MasterWeights::Split if narrow != DType::BF16 => refused(
+                &format!("in {narrow} there are no copies in bf16 that have a half of them"),
+                "add --dtype bf16, or leave it out",
+            ),
+            MasterWeights::Split if self.zero == 3 => refused(
+                "with zero = 3 copies are gathered for each use and not kept, so there is nothing to save",
+                "use zero=2, or leave it out",
+            ),
+            MasterWeights::Split => Ok(()),
+        }
+    }
+
     /// The mesh of its ranks.
     ///
     /// # Errors
@@ -319,14 +419,18 @@ impl fmt::Display for Strategy {
         parts.extend(self.ulysses.map(|n| format!("ulysses={n}")));
         parts.extend(self.micro.map(|n| format!("micro={n}")));
         parts.extend(self.mbs.map(|n| format!("mbs={n}")));
-        parts.extend(
-            (self.pp > 1 && self.schedule != Kind::OneFOneB).then(|| format!("schedule={}", self.schedule.name())),
-        );
+        let usual = self.pp == 1 || self.schedule == default.schedule;
+        parts.extend((!usual).then(|| format!("schedule={}", self.schedule)));
+        parts.extend(self.cap.map(|n| format!("cap={n}")));
+        parts.extend(self.nodes.map(|n| format!("nodes={n}")));
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
+        parts.extend((self.pieces != default.pieces).then(|| format!("pieces={}", self.pieces)));
+        parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
+        parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
+        let usual = self.master_weights == default.master_weights;
+        parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
-        if let Some(stages) = &self.stages {
-            parts.push(format!("stages={}", stages.iter().map(u32::to_string).collect::<Vec<_>>().join("/")));
-        }
+        parts.extend((self.stages != Cut::Even).then(|| format!("stages={}", self.stages)));
         f.write_str(if parts.is_empty() { "dp=1".to_string() } else { parts.join(",") }.as_str())
     }
 }

@@ -14,6 +14,9 @@ mod local;
 
 use crate::{Costs, Layout, Placement, ScheduleError, Size, Ticks};
 
+/// Replayed items that [`fitted`] may take.
+const FITTED_ITEMS: usize = 20_000_000;
+
 /// The most layers that are cut.
 pub const MAX_LAYERS: usize = 1024;
 /// Up to so many layers a cut into two interleaved chunks, or a V, is exact.
@@ -29,12 +32,19 @@ pub struct LayerCosts {
     pub input: Ticks,
     /// Backward for the weights.
     pub weight: Ticks,
+    /// The whole backward.
+    pub whole: Ticks,
 }
 
 impl LayerCosts {
-    /// All of it.
+    /// With a whole backward that costs what its halves do.
+    pub fn halves(forward: Ticks, input: Ticks, weight: Ticks) -> LayerCosts {
+        LayerCosts { forward, input, weight, whole: input.saturating_add(weight) }
+    }
+
+    /// All of it, in the cheaper way.
     pub fn total(self) -> Ticks {
-        self.forward + self.input + self.weight
+        self.forward + self.whole.min(self.input + self.weight)
     }
 }
 
@@ -57,6 +67,7 @@ impl Cut {
             costs.forward.push(group.iter().map(|l| l.forward).sum());
             costs.input.push(group.iter().map(|l| l.input).sum());
             costs.weight.push(group.iter().map(|l| l.weight).sum());
+            costs.whole.push(group.iter().map(|l| l.whole).sum());
             start = end;
         }
         costs
@@ -108,7 +119,7 @@ fn check(layers: &[LayerCosts], layout: Layout) -> Result<(), ScheduleError> {
             layers.len()
         )));
     }
-    let sum: u128 = layers.iter().flat_map(|l| [l.forward, l.input, l.weight]).map(u128::from).sum();
+    let sum: u128 = layers.iter().flat_map(|l| [l.forward, l.input, l.weight, l.whole]).map(u128::from).sum();
     if sum > u128::from(u64::MAX / 4) {
         return Err(ScheduleError::new(
             "these costs are too large to be added up",
@@ -137,6 +148,25 @@ pub fn refine(cut: Cut, most: usize, mut value: impl FnMut(&Cut) -> Ticks) -> Cu
             None => return cut,
         }
     }
+}
+
+/// Cuts layers so that the slowest stage is fast, and moves single ones on while `makespan` gets smaller. Costs of links are for `linked` to add.
+///
+/// # Errors
+/// As [`cut`].
+pub fn fitted(
+    layers: &[LayerCosts],
+    layout: Layout,
+    linked: impl Fn(Costs) -> Costs,
+    makespan: impl Fn(&Costs) -> Option<Ticks>,
+) -> Result<(Costs, Cut), ScheduleError> {
+    let costs = |cut: &Cut| linked(cut.costs(layers));
+    let even = cut(layers, layout)?;
+    costs(&even).check(layout)?;
+    let items = 3 * layout.groups() as usize * layout.size.micros as usize;
+    let value = |cut: &Cut| makespan(&costs(cut)).unwrap_or(Ticks::MAX);
+    let best = refine(even, (FITTED_ITEMS / items).max(1), value);
+    Ok((costs(&best), best))
 }
 
 /// The largest load of a stage.

@@ -4,6 +4,7 @@
 //! published schedules that respect the cap ──┐
 //! a greedy one, for any cap and placement ───┴──► climbs (late acceptance) of growing length ──► the best seen
 //!                                                   stop: the bound of the placement is reached, or the nodes are used up
+//! halves of a backward that stand together become one where that is faster
 //! ```
 //!
 //! The search begins with the published schedules, so it is never worse than the best of them at the same cap. It counts *nodes*, replays of a whole
@@ -13,13 +14,15 @@
 mod climb;
 mod clock;
 mod greedy;
+mod join;
 mod random;
 mod shop;
 
 use crate::bound::{Pairs, lower_bound};
-use crate::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, replay};
+use crate::{Costs, Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size, Ticks, Work, replay};
 use climb::Climb;
 use shop::Shop;
+use std::collections::HashMap;
 
 /// The most operations that are searched over: an evaluation is linear in them.
 pub const MAX_OPERATIONS: u64 = 1 << 19;
@@ -104,26 +107,42 @@ pub fn search(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<F
     let within = |schedule: &Schedule| cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap));
     let published: Vec<_> = published(size, costs).into_iter().filter(|(_, s, _)| within(s)).collect();
     let mut lines: Vec<Line> = request.placements.iter().map(|p| Line::new(request, *p, &published)).collect();
-    let bound = lines.iter().map(|l| l.bound).min().unwrap_or(0);
-    let mut hunt = Hunt { nodes: 0, of: nodes(request), best: Ticks::MAX, bound, progress };
+    let goal = lines.iter().map(|l| l.goal).min().unwrap_or(0);
+    let mut hunt = Hunt { nodes: 0, of: nodes(request), best: Ticks::MAX, goal, progress };
     hunt.all(&mut lines);
     let line = lines.iter().min_by_key(|l| l.makespan).expect("at least one placement");
-    let tried = |kind: Kind| request.placements.contains(&kind.placement());
+    let (schedule, makespan) = join::halves(in_order(&line.shop.schedule(&line.orders)), costs);
+    let layouts = request.placements.iter().map(|p| Layout { size, placement: *p });
+    let bound = layouts.map(|l| lower_bound(l, costs, cap, Pairs::None)).min().unwrap_or(0);
+    let tried = |kind: Kind| request.placements.iter().any(|p| lies_so(kind, Layout { size, placement: *p }));
     let best = published.iter().filter(|(kind, ..)| tried(*kind)).min_by_key(|(.., makespan)| *makespan);
     Ok(match best {
-        Some((kind, schedule, makespan)) if *makespan <= line.makespan => {
-            let paired = if schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
-            let bound = bound.min(lower_bound(schedule.layout(), costs, cap, paired));
-            Found { schedule: schedule.clone(), makespan: *makespan, published: Some(*kind), bound, nodes: hunt.nodes }
+        Some((kind, best, least)) if *least <= makespan => {
+            let paired = if best.has_pairs() { Pairs::Allowed } else { Pairs::None };
+            let bound = bound.min(lower_bound(best.layout(), costs, cap, paired));
+            Found { schedule: best.clone(), makespan: *least, published: Some(*kind), bound, nodes: hunt.nodes }
         }
-        _ => Found {
-            schedule: line.shop.schedule(&line.orders),
-            makespan: line.makespan,
-            published: None,
-            bound,
-            nodes: hunt.nodes,
-        },
+        _ => Found { schedule, makespan, published: None, bound, nodes: hunt.nodes },
     })
+}
+
+/// The same work with the micro-batches of each layer group in order, so that sums over them are added as in published schedules: the k-th F of a group is
+/// that of micro-batch k, and so for I and W. Nothing gets later: when the k-th F of a group starts, k have ended in the group before, and any of
+/// them will do, since micro-batches cost the same. Each group is on one stage, and no work is in pairs.
+fn in_order(schedule: &Schedule) -> Schedule {
+    let mut next: HashMap<(Op, u32), u32> = HashMap::new();
+    let mut renamed = |work: Work| {
+        let next = next.entry((work.op, work.group)).or_default();
+        *next += 1;
+        Item::One(Work { micro: *next - 1, ..work })
+    };
+    let mut order = |order: &Vec<Item>| order.iter().flat_map(Item::works).map(&mut renamed).collect();
+    Schedule::new(schedule.layout(), schedule.orders().iter().map(&mut order).collect())
+}
+
+/// Does a kind place groups so? With one chunk a stage all placements are the same.
+fn lies_so(kind: Kind, layout: Layout) -> bool {
+    kind.placement() == layout.placement || layout.size.chunks == 1
 }
 
 fn check(request: &Request) -> Result<(), ScheduleError> {
@@ -162,7 +181,8 @@ fn nodes(request: &Request) -> u64 {
 /// A placement, and the best orders for it so far.
 struct Line {
     shop: Shop,
-    bound: Ticks,
+    /// What no order of halves beats.
+    goal: Ticks,
     /// Where climbs begin.
     starts: Vec<Vec<Vec<u32>>>,
     orders: Vec<Vec<u32>>,
@@ -174,9 +194,11 @@ impl Line {
     fn new(request: &Request, placement: Placement, published: &[(Kind, Schedule, Ticks)]) -> Line {
         let layout = Layout { size: request.size, placement };
         let shop = Shop::new(layout, request.costs, request.cap.unwrap_or(u32::MAX));
-        let bound = lower_bound(layout, request.costs, request.cap, Pairs::None);
+        let Costs { forward, input, weight, p2p, .. } = request.costs;
+        let halves = Costs::halves(forward.clone(), input.clone(), weight.clone()).with_p2p(*p2p);
+        let goal = lower_bound(layout, &halves, request.cap, Pairs::None);
         let mut clock = clock::Clock::new(&shop);
-        let same = published.iter().filter(|(kind, ..)| kind.placement() == placement);
+        let same = published.iter().filter(|(kind, ..)| lies_so(*kind, layout));
         let mut timed = |orders: Vec<Vec<u32>>| Some((clock.replay(&shop, &orders)?, orders));
         let best =
             same.filter_map(|(_, schedule, _)| timed(shop.orders_of(schedule))).min_by_key(|(makespan, _)| *makespan);
@@ -184,7 +206,7 @@ impl Line {
         let mut starts: Vec<_> = best.into_iter().chain([greedy]).collect();
         starts.sort_by_key(|(makespan, _)| *makespan);
         let (makespan, orders) = starts[0].clone();
-        Line { bound, starts: starts.into_iter().map(|(_, orders)| orders).collect(), orders, makespan, shop }
+        Line { goal, starts: starts.into_iter().map(|(_, orders)| orders).collect(), orders, makespan, shop }
     }
 }
 
@@ -193,7 +215,7 @@ struct Hunt<'a> {
     nodes: u64,
     of: u64,
     best: Ticks,
-    bound: Ticks,
+    goal: Ticks,
     progress: &'a mut dyn FnMut(Progress),
 }
 
@@ -207,7 +229,7 @@ impl Hunt<'_> {
         }
         let line = lines.iter_mut().min_by_key(|l| l.makespan).expect("at least one placement");
         let mut round = 1;
-        while self.nodes < self.of && self.best > line.bound && self.climb(line, round, first << round.min(20)) {
+        while self.nodes < self.of && self.best > line.goal && self.climb(line, round, first << round.min(20)) {
             round += 1;
         }
     }
@@ -215,7 +237,7 @@ impl Hunt<'_> {
     /// One climb, from one of the starts in turn; whether another may find more.
     fn climb(&mut self, line: &mut Line, round: u64, nodes: u64) -> bool {
         let nodes = nodes.min(self.of - self.nodes);
-        let goal = line.bound;
+        let goal = line.goal;
         if nodes == 0 || self.best <= goal {
             return false;
         }
@@ -229,8 +251,8 @@ impl Hunt<'_> {
             going = climb.run(slice.min(nodes - climb.nodes()), goal);
             self.nodes = done_before + climb.nodes();
             self.best = self.best.min(climb.best().1);
-            let Hunt { nodes, of, best, bound, .. } = *self;
-            (self.progress)(Progress { nodes, of, best, bound });
+            let Hunt { nodes, of, best, goal, .. } = *self;
+            (self.progress)(Progress { nodes, of, best, bound: goal });
         }
         let (nodes, (orders, makespan)) = (climb.nodes(), climb.best());
         if makespan < line.makespan {

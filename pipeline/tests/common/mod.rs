@@ -1,5 +1,4 @@
 //! What the tests of schedules share: any valid schedule, and a second replay that is slow and obvious.
-#![allow(dead_code, missing_docs, reason = "each test uses some of it")]
 
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, Size, Work};
 use proptest::prelude::*;
@@ -30,12 +29,18 @@ pub fn any_generated() -> impl Strategy<Value = (Kind, Schedule)> {
 /// Costs by group, p2p and pairs of any kind, zero included.
 pub fn any_costs(groups: u32) -> impl Strategy<Value = Costs> {
     let list = || prop::collection::vec(0..20u64, groups as usize);
-    (list(), list(), list(), 0..5u64, prop::option::of(0..10u64)).prop_map(|(forward, input, weight, p2p, over)| {
-        let longest = forward.iter().chain(&[0]).max().copied().unwrap_or(0);
-        let backward = input.iter().zip(&weight).map(|(i, w)| i + w).max().unwrap_or(0);
-        let pair = over.map(|over| longest.max(backward) + over);
-        Costs { forward, input, weight, p2p, pair }
-    })
+    let shared = prop::collection::vec(0..12u64, groups as usize);
+    (list(), list(), list(), shared, 0..5u64, prop::option::of(0..10u64)).prop_map(
+        |(forward, input, weight, shared, p2p, over)| {
+            let longest = forward.iter().chain(&[0]).max().copied().unwrap_or(0);
+            let halves = Costs::halves(forward, input, weight);
+            // Halves mostly share work, and sometimes cost less than the whole.
+            let whole: Vec<u64> = halves.whole.iter().zip(shared).map(|(b, s)| (b + 2).saturating_sub(s)).collect();
+            let backward = whole.iter().max().copied().unwrap_or(0);
+            let pair = over.map(|over| longest.max(backward) + over);
+            Costs { whole, p2p, pair, ..halves }
+        },
+    )
 }
 
 /// Work in any order that needs allow, sometimes two works of a stage as a pair: a valid schedule like no published one.
@@ -107,7 +112,7 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Option<(u64, Vec<u32>)> {
             Op::F => costs.forward[g],
             Op::I => costs.input[g],
             Op::W => costs.weight[g],
-            Op::B => costs.input[g] + costs.weight[g],
+            Op::B => costs.whole[g],
         }
     };
     let length = |item: &Item| match item {

@@ -102,8 +102,17 @@ fn tensors(shape: &Shape) -> Vec<Tensor> {
     let mut offset = 0;
     let mut tensor = |name: &str, kind, dims: Vec<u64>| {
         let init = if kind == TensorKind::Param { Init::Normal(0.02) } else { Init::Constant(0.0) };
-        let tensor =
-            Tensor { name: name.into(), kind, dtype: DType::F32, dims, block: vec![], range: None, offset, init };
+        let tensor = Tensor {
+            name: name.into(),
+            kind,
+            dtype: DType::F32,
+            dims,
+            block: vec![],
+            range: None,
+            offset,
+            init,
+            form: Form::Whole,
+        };
         offset += tensor_bytes(&tensor).next_multiple_of(ALIGN);
         tensor
     };

@@ -74,6 +74,7 @@ fn role(number: u32, script: &RoleScript) -> Role {
             dims: extents.chain([*elements]).collect(),
             block: own.collect(),
             range: None,
+            form: Form::Whole,
             offset: bytes,
             init: Init::Constant(0.0),
         };

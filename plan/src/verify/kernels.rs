@@ -268,7 +268,7 @@ pub(super) fn group_count(cx: &mut Cx, groups: u64) {
 }
 
 pub(super) fn numbers(cx: &mut Cx, dtype: DType, rule: Rule) {
-    cx.ensure(dtype != DType::Bool, rule, || "truth values are no numbers".into());
+    cx.ensure(dtype.is_number(), rule, || format!("{dtype} is no type of numbers"));
 }
 
 fn ragged_dim(cx: &mut Cx, ragged: &Option<RaggedLimit>, dims: usize) {

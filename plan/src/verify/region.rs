@@ -75,7 +75,7 @@ fn arity(op: StepOp) -> usize {
         StepOp::Index(_) => 0,
         StepOp::Neg | StepOp::Exp | StepOp::Log | StepOp::Sqrt | StepOp::Rsqrt | StepOp::Tanh | StepOp::Sin => 1,
         StepOp::Cos | StepOp::Abs | StepOp::Sign | StepOp::Floor | StepOp::Not | StepOp::Cast => 1,
-        StepOp::RowSum | StepOp::RowMax | StepOp::RowMin => 1,
+        StepOp::RowSum | StepOp::RowMax | StepOp::RowMin | StepOp::Lower => 1,
         StepOp::Add
         | StepOp::Sub
         | StepOp::Mul
@@ -85,7 +85,8 @@ fn arity(op: StepOp) -> usize {
         | StepOp::Min
         | StepOp::Max => 2,
         StepOp::Eq | StepOp::Ne | StepOp::Lt | StepOp::Le | StepOp::Gt | StepOp::Ge | StepOp::And | StepOp::Or => 2,
-        StepOp::Select => 3,
+        StepOp::Mark => 2,
+        StepOp::Select | StepOp::Join => 3,
     }
 }
 
@@ -99,7 +100,7 @@ fn type_of(cx: &Cx, k: &Region, arg: Arg) -> Option<DType> {
 }
 
 fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
-    let number = |d: DType| d != DType::Bool;
+    let number = DType::is_number;
     let found: Vec<Option<DType>> = step.args.iter().map(|a| type_of(cx, k, *a)).collect();
     let result = step.dtype;
     // What the arguments must be, and whether the result may be what it is.
@@ -122,7 +123,13 @@ fn types(cx: &mut Cx, k: &Region, at: usize, step: &Step) {
             (vec![operand; 2], result == DType::Bool)
         }
         StepOp::Select => (vec![DType::Bool, result, result], true),
-        StepOp::Cast => (vec![found[0].unwrap_or(DType::F64)], true),
+        StepOp::Cast => {
+            let whole = |d: DType| d != DType::I16;
+            (vec![found[0].filter(|d| whole(*d)).unwrap_or(DType::F64)], whole(result))
+        }
+        StepOp::Join => (vec![DType::Bf16, DType::I16, DType::F32], result == DType::F32),
+        StepOp::Lower => (vec![DType::F32], result == DType::I16),
+        StepOp::Mark => (vec![DType::F32; 2], result == DType::F32),
         StepOp::Index(_) => (vec![], result == DType::I32),
     };
     cx.ensure(fits, Rule::StepTypes, || format!("step {at} `{:?}` cannot give {result}", step.op));
@@ -149,6 +156,7 @@ fn representable(value: f64, dtype: DType) -> bool {
     match dtype {
         DType::F64 | DType::F32 | DType::Bf16 => true,
         DType::I32 => value.trunc() == value && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&value),
+        DType::I16 => value.trunc() == value && (f64::from(i16::MIN)..=f64::from(i16::MAX)).contains(&value),
         DType::Bool => value == 0.0 || value == 1.0,
     }
 }

@@ -316,9 +316,9 @@ fn typed_runs(role: &Role) -> Vec<Run<'_>> {
         let bytes = tensor.place_bytes();
         let end = tensor.offset.saturating_add(bytes);
         match runs.last_mut() {
-            Some(last) if last.dtype == tensor.dtype => last.end = last.end.max(end),
+            Some(last) if last.dtype == tensor.place_dtype() => last.end = last.end.max(end),
             _ if bytes == 0 => {}
-            _ => runs.push(Run { start: tensor.offset, end, dtype: tensor.dtype, tensor: &tensor.name }),
+            _ => runs.push(Run { start: tensor.offset, end, dtype: tensor.place_dtype(), tensor: &tensor.name }),
         }
     }
     runs

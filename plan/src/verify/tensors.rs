@@ -78,8 +78,8 @@ impl<'a> Cx<'a> {
         let place = self.place(tensor);
         let whole = bytes_of(tensor.dims.iter().copied(), tensor.dtype);
         let here = match &tensor.range {
-            None => bytes_of(tensor.local_dims(), tensor.dtype),
-            Some(range) => bytes_of([range.shard], tensor.dtype),
+            None => bytes_of(tensor.local_dims(), tensor.place_dtype()),
+            Some(range) => bytes_of([range.shard], tensor.place_dtype()),
         };
         let end = whole.and(here).and_then(|bytes| tensor.offset.checked_add(bytes));
         findings.ensure(end.is_some(), Rule::TensorShape, place, || "a size is 0, or the sizes are too large".into());
@@ -162,6 +162,30 @@ impl<'a> Cx<'a> {
                 }
                 Some(_) => {}
             }
+        }
+        self.halves(findings);
+    }
+
+    /// What a parameter in halves lacks is in tensors beside it, of the same elements: in a copy of all of them, and in the second moment.
+    fn halves(&self, findings: &mut Findings) {
+        let halves: Vec<&Tensor> = self.role.tensors.iter().filter(|t| t.form == Form::LowerHalf).collect();
+        if halves.is_empty() {
+            return;
+        }
+        let others = self.role.tensors.iter().map(|t| ((t.name.as_str(), t.kind), t));
+        let others: HashMap<(&str, TensorKind), &Tensor> = others.collect();
+        for half in halves {
+            let is_param = half.kind == TensorKind::Param && half.dtype == DType::F32;
+            let other = |kind, dtype| {
+                let there = others.get(&(half.name.as_str(), kind));
+                there.filter(|t| t.dtype == dtype && t.block == half.block && t.form == Form::Whole)
+            };
+            let copy = other(TensorKind::ComputeCopy, DType::Bf16);
+            let copy = copy.is_some_and(|t| t.range.is_none() || t.range == half.range);
+            let moment = other(TensorKind::SecondMoment, DType::F32).is_some_and(|t| t.range == half.range);
+            findings.ensure(is_param && copy && moment, Rule::TensorKind, self.place(half), || {
+                "only the half of an f32 parameter is there, and a bf16 copy and an f32 second moment of the same elements have the rest".into()
+            });
         }
     }
 

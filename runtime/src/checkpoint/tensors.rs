@@ -109,6 +109,7 @@ fn dtype(dtype: DType) -> Dtype {
         DType::F32 => Dtype::F32,
         DType::Bf16 => Dtype::BF16,
         DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
         DType::Bool => Dtype::BOOL,
     }
 }

@@ -234,6 +234,7 @@ fn what_one_mesh_saves_another_loads() {
         dims: vec![6, 4],
         block: vec![],
         range: None,
+        form: forebay_plan::Form::Whole,
         offset: 0,
         init: Init::Uniform(-1.0, 1.0),
     };

@@ -27,6 +27,7 @@ fn values(dtype: DType, n: usize, key: u64) -> Vec<u8> {
             DType::F64 => value.to_ne_bytes().to_vec(),
             DType::Bf16 => half::bf16::from_f64(value).to_ne_bytes().to_vec(),
             DType::I32 => (bits as i32).to_ne_bytes().to_vec(),
+            DType::I16 => (bits as i16).to_ne_bytes().to_vec(),
             DType::Bool => vec![(bits & 1) as u8],
         }
     };
@@ -49,7 +50,7 @@ fn sum(dtype: DType, elements: &[&[u8]]) -> Vec<u8> {
             let all = elements.iter().map(|e| half::bf16::from_ne_bytes((*e).try_into().expect("two bytes")).to_f32());
             half::bf16::from_f32(all.reduce(|a, b| a + b).expect("there are sources")).to_ne_bytes().to_vec()
         }
-        DType::Bool => unreachable!("not combined"),
+        DType::I16 | DType::Bool => unreachable!("not combined"),
     }
 }
 

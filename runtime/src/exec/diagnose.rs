@@ -3,6 +3,8 @@
 //! The calls before the commit change nothing that lasts, so they can be run once more, instruction by instruction, with a look at everything
 //! that each of them wrote. Minus infinity is what masks are made of and never blamed; plus infinity is blamed when there is no NaN.
 
+use super::halves::Holds;
+use super::parts::AT_HAND;
 use super::{ExecError, Executor, PhaseId, Place, Rank, element, is_saved};
 use crate::data::Batch;
 use crate::kernels::Buf;
@@ -143,9 +145,9 @@ impl Rank<'_> {
     }
 
     fn suspect_tensor(&self, tensor: &Tensor) -> Option<Suspect> {
-        let bytes = self.tensor(tensor);
+        let bytes = self.numbers(tensor).expect(AT_HAND);
         let elements = bytes.len() / tensor.dtype.bytes() as usize;
-        (0..elements).filter_map(|i| suspect(element(tensor.dtype, bytes, i))).max()
+        (0..elements).filter_map(|i| suspect(element(tensor.dtype, &bytes, i))).max()
     }
 
     /// The worst value among what the bound program's kernel has just written, and what made it.
@@ -154,7 +156,7 @@ impl Rank<'_> {
         let found = written.filter_map(|w| {
             let buf = self.buffers[w.operand.buffer as usize];
             let dtype = buffers[w.operand.buffer as usize].dtype;
-            if matches!(dtype, DType::I32 | DType::Bool) {
+            if matches!(dtype, DType::I32 | DType::I16 | DType::Bool) {
                 return None;
             }
             let mut dims = w.operand.dims;

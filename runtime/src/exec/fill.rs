@@ -3,12 +3,13 @@
 //! Pieces are handed out as workers get free, like the tasks of kernels, so the pages that come with the first write come from the memory nodes of all workers.
 //! No page has one user: which worker gets which part of a kernel is not fixed either.
 
-use super::fleet::{Fleet, part_of};
-use super::parts::{Part, find};
+use super::fleet::{Fleet, OnDevice};
+use super::halves::Holds;
+use super::parts::{AT_HAND, Part, find};
 use super::{ExecError, Executor, Rank};
 use crate::comm::coordinates;
 use crate::pool::Pool;
-use forebay_plan::{Init, Role, Tensor, TensorKind};
+use forebay_plan::{Form, Init, Role, Tensor, TensorKind};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -28,21 +29,22 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When a rank has given up before.
     pub(crate) fn fill_tensors(&mut self, fill: &Fill) -> Result<(), ExecError> {
-        if let Some(fleet) = &mut self.fleet {
-            let made = |t: &&Tensor| t.init != Init::FromParam;
-            let tensors = |role: &'p Role| role.tensors.iter().filter(made);
-            let all: Vec<(u32, &Tensor)> =
-                fleet.ranks().flat_map(|(n, role, _)| tensors(role).map(move |t| (n, t))).collect();
-            return all
-                .into_iter()
-                .try_for_each(|(rank, tensor)| fleet.fill(rank, tensor, &|first, bytes| fill(tensor, first, bytes)));
+        for mut rank in self.fleet.iter().flat_map(Fleet::all) {
+            for tensor in rank.role().tensors.iter().filter(|t| t.init != Init::FromParam) {
+                let made = |first: u64, bytes: &mut [u8]| fill(tensor, first, bytes);
+                if rank.is_apart(tensor) { rank.fill_apart(tensor, &made)? } else { rank.fill(tensor, &made)? }
+            }
         }
         self.on_every_rank(&|rank| {
             let untouched = rank.untouched;
             for tensor in &rank.role.tensors {
                 let zeros = matches!(tensor.init, Init::Constant(c) if c.to_bits() == 0);
-                if tensor.init != Init::FromParam && !(zeros && untouched) {
-                    rank.fill(tensor, &|first, bytes| fill(tensor, first, bytes));
+                let made = |first: u64, bytes: &mut [u8]| fill(tensor, first, bytes);
+                match tensor.init {
+                    Init::FromParam => {}
+                    _ if rank.is_apart(tensor) => rank.fill_apart(tensor, &made).expect(AT_HAND),
+                    _ if zeros && untouched => {}
+                    _ => rank.fill(tensor, &made),
                 }
             }
         })
@@ -58,16 +60,16 @@ impl<'p> Executor<'p> {
         let params = others.into_iter().filter(|t| t.kind == TensorKind::Param);
         let params: HashMap<&str, &Tensor> = params.map(|t| (t.name.as_str(), t)).collect();
         for copy in copies {
-            let Some(param) = params.get(copy.name.as_str()) else { continue };
+            // (The copy of one in halves is always a part of it.)
+            let Some(param) = params.get(copy.name.as_str()).filter(|p| p.form == Form::Whole) else { continue };
             // A rank's copy may be of more than it has of the master: then the whole master is put together, from all ranks of all processes.
             let alone = (0..).zip(&self.roles).all(|(rank, role)| {
                 let at = coordinates(&self.plan.mesh, rank);
                 find(role, &copy.name, copy.kind).is_none_or(|own| master(role, &at, param, own).is_some())
             });
             let whole = if alone { None } else { Some(self.whole(param)?.into_owned()) };
-            if let Some(fleet) = &mut self.fleet {
-                fleet.fill_copy(copy, param, whole.as_deref(), convert)?;
-                continue;
+            for rank in self.fleet.iter().flat_map(Fleet::all) {
+                rank.fill_copy((copy, param), whole.as_deref(), convert)?;
             }
             self.on_every_rank(&|rank| {
                 let Some(own) = rank.find(&copy.name, copy.kind) else { return };
@@ -146,41 +148,34 @@ impl<'p> Rank<'p> {
     }
 }
 
-impl Fleet<'_> {
-    /// As [`Rank::fill`], on a device.
-    fn fill(&mut self, rank: u32, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) -> Result<(), ExecError> {
-        let (part, offset, len) = part_of(tensor, &coordinates(&self.plan.mesh, rank));
-        let mut bytes = vec![0; len as usize];
-        fill_part(&self.pool, &part, tensor.dtype.bytes() as usize, &mut bytes, fill);
-        self.write(rank, offset, &bytes)
+impl OnDevice<'_, '_> {
+    /// As [`Rank::fill`].
+    fn fill(&self, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) -> Result<(), ExecError> {
+        let mut bytes = vec![0; self.len(tensor) as usize];
+        let part = Part::new(tensor, self.coordinates());
+        fill_part(&self.fleet.pool, &part, tensor.dtype.bytes() as usize, &mut bytes, fill);
+        self.replace(tensor, &bytes)
     }
 
-    /// Makes a copy of a parameter on all devices that have it; from the whole parameter where a device has other elements of it.
+    /// Makes its copy of a parameter; from the whole parameter where it has other elements of that.
     fn fill_copy(
-        &mut self,
-        copy: &Tensor,
-        param: &Tensor,
+        &self,
+        (copy, param): (&Tensor, &Tensor),
         whole: Option<&[u8]>,
         convert: &Convert,
     ) -> Result<(), ExecError> {
-        let all: Vec<(u32, &Role)> = self.ranks().map(|(rank, role, _)| (rank, role)).collect();
-        for (rank, role) in all {
-            let Some(own) = find(role, &copy.name, copy.kind) else { continue };
-            let at = coordinates(&self.plan.mesh, rank);
-            match (master(role, &at, param, own), whole) {
-                (Some(master), _) => {
-                    let ((_, from, of_master), (_, to, of_copy)) = (part_of(master, &at), part_of(own, &at));
-                    let source = self.read(rank, from, of_master)?;
-                    let mut bytes = vec![0; of_copy as usize];
-                    fill_same(&self.pool, (master, &source), (own, &mut bytes), convert);
-                    self.write(rank, to, &bytes)?;
-                }
-                (None, Some(whole)) => {
-                    self.fill(rank, own, &|first, bytes| convert_run((param, whole), (own, bytes), first, convert))?;
-                }
-                (None, None) => unreachable!("not all have what they need"),
+        let Some(own) = find(self.role(), &copy.name, copy.kind) else { return Ok(()) };
+        match (master(self.role(), self.coordinates(), param, own), whole) {
+            (Some(master), _) => {
+                let source = self.bytes(master)?;
+                let mut bytes = vec![0; self.len(own) as usize];
+                fill_same(&self.fleet.pool, (master, &source), (own, &mut bytes), convert);
+                self.replace(own, &bytes)
             }
+            (None, Some(whole)) => {
+                self.fill(own, &|first, bytes| convert_run((param, whole), (own, bytes), first, convert))
+            }
+            (None, None) => unreachable!("not all have what they need"),
         }
-        Ok(())
     }
 }

@@ -8,7 +8,7 @@
 //! One thread gives all devices their work, which does not wait; the devices run it at the same time. What the host knows of a device's memory goes through staging memory of
 //! the host space, in copies on the streams for copies.
 
-use super::parts::{Part, find};
+use super::halves::Holds;
 use super::{ExecError, PhaseId, element};
 use crate::backend::{
     Address, Backend, CallSite, EventId, Fault, KINDS, MemoryId, Ran, Spot, Stream, Synchronised, Task, Wrong,
@@ -17,7 +17,8 @@ use crate::comm::{groups, rank_at};
 use crate::data::Batch;
 use crate::pool::Pool;
 use forebay_plan::verify::ALIGN;
-use forebay_plan::{Call, Kernel, Phase, Plan, Report, Role, Scalar, Space, StreamKind, Tensor, TensorKind};
+use forebay_plan::{Call, Kernel, Phase, Plan, Report, Role, Scalar, Space, StreamKind, Tensor};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -222,29 +223,60 @@ impl<'p> Fleet<'p> {
     }
 
     /// Puts bytes into a rank's device memory.
-    pub fn write(&mut self, rank: u32, offset: u64, bytes: &[u8]) -> Result<(), ExecError> {
+    fn write(&self, rank: u32, offset: u64, bytes: &[u8]) -> Result<(), ExecError> {
         let member = &self.members[rank as usize];
-        let machine = self.backend.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut();
-        let result = member.upload(offset, bytes, machine);
+        let result = member.upload(offset, bytes, self.shared().as_mut());
         result.map_err(|fault| located(member.role, fault, 0))
     }
 
-    /// Changes what every rank that has a tensor has of it.
-    pub fn change(&mut self, name: &str, kind: TensorKind, change: &dyn Fn(&Part, &mut [u8])) -> Result<(), ExecError> {
-        for rank in 0..self.members.len() as u32 {
-            let Member { role, coordinates, .. } = &self.members[rank as usize];
-            let Some(own) = find(role, name, kind) else { continue };
-            let (part, offset, len) = part_of(own, coordinates);
-            let mut bytes = vec![0; len as usize];
-            change(&part, &mut bytes);
-            self.write(rank, offset, &bytes)?;
-        }
-        Ok(())
+    /// The tensors of a rank.
+    pub fn on(&self, rank: u32) -> OnDevice<'_, 'p> {
+        OnDevice { fleet: self, rank }
     }
 
-    /// The ranks with their roles and coordinates.
-    pub fn ranks(&self) -> impl Iterator<Item = (u32, &'p Role, &[u32])> {
-        self.members.iter().map(|m| (m.number, m.role, m.coordinates.as_slice()))
+    /// Those of all ranks.
+    pub fn all(&self) -> impl Iterator<Item = OnDevice<'_, 'p>> {
+        (0..self.members.len() as u32).map(|rank| self.on(rank))
+    }
+}
+
+/// The tensors of a rank, on its device.
+pub(super) struct OnDevice<'f, 'p> {
+    pub fleet: &'f Fleet<'p>,
+    rank: u32,
+}
+
+impl<'p> OnDevice<'_, 'p> {
+    /// Puts something in the place of a tensor.
+    pub fn replace(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), ExecError> {
+        self.fleet.write(self.rank, tensor.held(self.coordinates()).offset, bytes)
+    }
+
+    /// Bytes of a tensor's place.
+    pub fn len(&self, tensor: &Tensor) -> u64 {
+        let held = tensor.held(self.coordinates());
+        (held.to - held.from) * tensor.place_dtype().bytes()
+    }
+}
+
+impl<'p> Holds<'p> for OnDevice<'_, 'p> {
+    fn role(&self) -> &'p Role {
+        self.fleet.members[self.rank as usize].role
+    }
+
+    fn coordinates(&self) -> &[u32] {
+        &self.fleet.members[self.rank as usize].coordinates
+    }
+
+    fn bytes(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
+        let offset = tensor.held(self.coordinates()).offset;
+        Ok(Cow::Owned(self.fleet.read(self.rank, offset, self.len(tensor))?))
+    }
+
+    fn change(&mut self, tensor: &Tensor, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ExecError> {
+        let mut bytes = self.bytes(tensor)?.into_owned();
+        change(&mut bytes);
+        self.replace(tensor, &bytes)
     }
 }
 
@@ -487,12 +519,6 @@ impl<'p> Member<'p> {
         }
         Ok(())
     }
-}
-
-/// What a rank has of a tensor, and where: offset and bytes.
-pub(super) fn part_of(tensor: &Tensor, coordinates: &[u32]) -> (Part, u64, u64) {
-    let held = tensor.held(coordinates);
-    (Part::new(tensor, coordinates), held.offset, (held.to - held.from) * tensor.dtype.bytes())
 }
 
 /// The values of a persistent region: tensors, of which those that share a shard are one, and what lies between them. In whole units of [`ALIGN`].

@@ -2,7 +2,7 @@
 
 use super::rank::Programs;
 use super::{Arena, ExecError, Purpose};
-use forebay_plan::{MemoryUse, Role};
+use forebay_plan::{Form, MemoryUse, Role};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,7 +66,13 @@ pub(super) fn enough(ranks: &[Need], purpose: Purpose) -> Result<impl Fn() -> Ex
         // Pages that are never touched are never provided, so what counts is what the purpose uses.
         let unused = match purpose {
             Purpose::Train => 0,
-            Purpose::Generate => std::mem::take(&mut kinds.gradients) + std::mem::take(&mut kinds.optimizer),
+            // Parameters in halves have a bit in the second moments.
+            Purpose::Generate => {
+                let halved = role.tensors.iter().any(|t| t.form == Form::LowerHalf);
+                let moments = if halved { kinds.optimizer / 2 } else { kinds.optimizer };
+                kinds.optimizer -= moments;
+                std::mem::take(&mut kinds.gradients) + moments
+            }
         };
         needed = needed.saturating_add(placed.saturating_sub(unused)).saturating_add(*besides);
         by_kind = total(by_kind, kinds);

@@ -19,6 +19,7 @@ mod diagnose;
 mod error;
 mod fill;
 mod fleet;
+mod halves;
 mod joint;
 mod laps;
 mod memory;
@@ -389,7 +390,8 @@ impl<'p> Executor<'p> {
 
     /// Does something on all ranks of this process at the same time.
     fn on_all(&mut self, job: &(dyn Fn(&mut Rank<'p>) -> Result<(), ExecError> + Sync)) -> Result<(), ExecError> {
-        let Some(crew) = &self.crew else { return job(&mut self.ranks[0]) };
+        // (There are none here where devices run the plan.)
+        let Some(crew) = &self.crew else { return self.ranks.first_mut().map_or(Ok(()), job) };
         if self.broken {
             return Err(ExecError::Broken);
         }
@@ -488,7 +490,9 @@ impl<'p> Executor<'p> {
         }
     }
 
-    /// The bytes that the first rank has of one of its tensors: all of it in a plan for one rank. Devices' memory is not at hand: [`Executor::whole`] copies it.
+    /// The bytes that the first rank has of one of its tensors, as they lie there: all of it in a plan for one rank, but for a parameter in halves, of which
+    /// [`Executor::whole`] puts the numbers together. Devices' memory is not at hand, but for
+    /// that.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
         self.ranks[0].tensor(tensor)
     }
@@ -564,6 +568,7 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
         DType::F32 => f64::from(f32::from_ne_bytes(part(bytes, index))),
         DType::Bf16 => half::bf16::from_ne_bytes(part(bytes, index)).to_f64(),
         DType::I32 => f64::from(i32::from_ne_bytes(part(bytes, index))),
+        DType::I16 => f64::from(i16::from_ne_bytes(part(bytes, index))),
         DType::Bool => f64::from(bytes[index]),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! With several processes, every part comes from the first rank that has it; what the first process gathers to write it down, it asks for tensor by tensor.
 
-use super::fleet::part_of;
+use super::fleet::Fleet;
+use super::halves::Holds;
 use super::{ExecError, Executor, Rank};
 use crate::comm::{Say, coordinates};
 use forebay_plan::{Role, Tensor, TensorKind};
@@ -69,6 +70,9 @@ impl Part {
     }
 }
 
+/// Memory of this process can always be read.
+pub(super) const AT_HAND: &str = "a rank of this process has its memory at hand";
+
 impl<'p> Rank<'p> {
     /// Its tensor of this name and kind.
     pub fn find(&self, name: &str, kind: TensorKind) -> Option<&'p Tensor> {
@@ -106,7 +110,7 @@ impl<'p> Executor<'p> {
     /// When another process has given up.
     pub fn whole(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
         if let Some(bytes) = self.at_hand(tensor) {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(bytes);
         }
         let pieces = self.pieces(tensor);
         self.processes.others().try_for_each(|other| self.tell_pieces(other, &pieces))?;
@@ -119,7 +123,7 @@ impl<'p> Executor<'p> {
     /// When another process has given up.
     pub fn gathered(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
         if let Some(bytes) = self.at_hand(tensor) {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(bytes);
         }
         if self.processes.count() > 1 {
             let same = |t: &&Tensor| (&t.name, t.kind) == (&tensor.name, tensor.kind);
@@ -159,9 +163,9 @@ impl<'p> Executor<'p> {
     }
 
     /// A tensor that the only rank has all of.
-    fn at_hand(&self, tensor: &Tensor) -> Option<&[u8]> {
+    fn at_hand(&self, tensor: &Tensor) -> Option<Cow<'_, [u8]>> {
         let alone = self.ranks() == 1 && tensor.block.is_empty() && tensor.range.is_none();
-        self.ranks.first().filter(|_| alone).map(|rank| rank.tensor(tensor))
+        self.ranks.first().filter(|_| alone).map(|rank| rank.numbers(tensor).expect(AT_HAND))
     }
 
     /// The parts of a tensor, each once, in the order of the ranks that are the first to have them.
@@ -179,7 +183,7 @@ impl<'p> Executor<'p> {
     fn tell_pieces(&self, to: u32, pieces: &[Piece]) -> Result<(), ExecError> {
         for piece in pieces {
             if let Some(rank) = self.ranks.iter().find(|rank| rank.number == piece.rank) {
-                self.processes.tell(to, Say::Part, rank.tensor(piece.own))?;
+                self.processes.tell(to, Say::Part, &rank.numbers(piece.own)?)?;
             }
         }
         Ok(())
@@ -192,17 +196,13 @@ impl<'p> Executor<'p> {
         let mut heard = vec![];
         for Piece { rank, own, part } in pieces {
             let bytes = match (self.ranks.iter().find(|r| r.number == *rank), &self.fleet) {
-                (Some(rank), _) => rank.tensor(own),
-                (None, Some(fleet)) => {
-                    let (_, offset, len) = part_of(own, &coordinates(&self.plan.mesh, *rank));
-                    heard = fleet.read(*rank, offset, len)?;
-                    &heard
-                }
+                (Some(rank), _) => rank.numbers(own)?,
+                (None, Some(fleet)) => Cow::Owned(fleet.on(*rank).numbers(own)?.into_owned()),
                 (None, None) => {
                     let process = self.processes.others().find(|p| self.processes.ranks_of(*p).contains(rank));
                     heard.resize(part.elements() as usize * width, 0);
                     self.processes.hear(process.expect("every rank is somewhere"), Say::Part, &mut heard)?;
-                    &heard
+                    Cow::Borrowed(&heard[..])
                 }
             };
             part.runs(|here, there, n| {
@@ -212,7 +212,7 @@ impl<'p> Executor<'p> {
         Ok(Cow::Owned(whole))
     }
 
-    /// Gives every rank of this process what it has of a tensor.
+    /// Gives every rank of this process what it has of a tensor. Of a parameter in halves, this is its copy as well.
     ///
     /// # Errors
     /// When a device does not take it.
@@ -221,18 +221,13 @@ impl<'p> Executor<'p> {
     /// When there are not as many bytes as the tensor has.
     pub fn set_whole(&mut self, tensor: &Tensor, whole: &[u8]) -> Result<(), ExecError> {
         assert_eq!(whole.len() as u64, tensor.bytes(), "the bytes of `{}`", tensor.name);
-        let width = tensor.dtype.bytes() as usize;
-        let cut = |part: &Part, bytes: &mut [u8]| {
-            part.runs(|here, there, n| {
-                bytes[here * width..(here + n) * width].copy_from_slice(&whole[there * width..(there + n) * width]);
-            });
-        };
-        if let Some(fleet) = &mut self.fleet {
-            return fleet.change(&tensor.name, tensor.kind, &|part, bytes| cut(part, bytes));
-        }
         for rank in &mut self.ranks {
             let Some(own) = rank.find(&tensor.name, tensor.kind) else { continue };
-            cut(&Part::new(own, &rank.coordinates), rank.tensor_mut(own));
+            rank.set(own, whole)?;
+        }
+        for mut rank in self.fleet.iter().flat_map(Fleet::all) {
+            let Some(own) = find(rank.role(), &tensor.name, tensor.kind) else { continue };
+            rank.set(own, whole)?;
         }
         Ok(())
     }
@@ -253,6 +248,7 @@ mod tests {
             dims: vec![4, 3, 6, 5],
             block: vec![cut(0, 2, 0), cut(2, 3, 1)],
             range: Some(FlatRange { start: 7, shard: 33, index: Affine::along(2, 1) }),
+            form: forebay_plan::Form::Whole,
             offset: 0,
             init: Init::Constant(0.0),
         };

@@ -149,10 +149,10 @@ impl<'p> Rank<'p> {
     /// Where what it has of a tensor lies: offset and length in bytes.
     pub fn place_of(&self, tensor: &Tensor) -> (u64, u64) {
         let held = tensor.held(&self.coordinates);
-        (held.offset, (held.to - held.from) * tensor.dtype.bytes())
+        (held.offset, (held.to - held.from) * tensor.place_dtype().bytes())
     }
 
-    /// What it has of a tensor.
+    /// What it has of a tensor, as it lies there.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
         let (offset, len) = self.place_of(tensor);
         self.device.bytes(offset, len)

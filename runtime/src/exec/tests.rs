@@ -231,6 +231,7 @@ fn tensor(dims: &[u64]) -> Tensor {
         dims: dims.to_vec(),
         block: vec![],
         range: None,
+        form: forebay_plan::Form::Whole,
         offset: 0,
         init: Init::Normal(1.0),
     }

@@ -22,6 +22,7 @@
 mod attention;
 pub(crate) mod cpu;
 pub(crate) mod draw;
+pub(crate) mod halves;
 mod index;
 mod lanes;
 pub(crate) mod math;

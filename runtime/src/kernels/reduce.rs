@@ -106,7 +106,7 @@ impl Reduce {
         ensure(kept <= dims.len() && input.len() == dims.len() && out.len() == kept, || {
             "the strides do not fit the dimensions".into()
         })?;
-        ensure(reduce.dtype != DType::Bool, || "a reduction of bools".into())?;
+        ensure(reduce.dtype.is_number(), || format!("a reduction of {}", reduce.dtype))?;
         ensure(!reduce.accumulate || reduce.op == ReduceOp::Sum, || "only sums accumulate".into())?;
         let mut result = Reduce {
             op: reduce.op,
@@ -203,7 +203,7 @@ impl Reduce {
                 DType::F64 => self.run_as::<f64>(cx),
                 DType::I32 => self.run_as::<i32>(cx),
                 DType::Bf16 => self.run_as::<Bf16>(cx),
-                DType::Bool => unreachable!("refused when prepared"),
+                DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct Scan {
 
 impl Scan {
     pub(super) fn prepare(scan: &plan::Scan, cx: &PrepareCx) -> Result<Scan, PrepareError> {
-        ensure(scan.dtype != DType::Bool, || "a scan of bools".into())?;
+        ensure(scan.dtype.is_number(), || format!("a scan of {}", scan.dtype))?;
         Ok(Scan {
             dtype: scan.dtype,
             outer: scan.outer as usize,
@@ -45,7 +45,7 @@ impl Scan {
                     |x| (math::round_to_bf16(x).to_bits() >> 16) as u16,
                     |a, b| a + b,
                 ),
-                DType::Bool => unreachable!("refused when prepared"),
+                DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }
         Ok(())

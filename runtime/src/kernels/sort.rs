@@ -29,7 +29,7 @@ struct Entry {
 impl TopK {
     pub(super) fn prepare(top: &plan::TopK, cx: &PrepareCx) -> Result<TopK, PrepareError> {
         ensure(top.k <= top.n && top.n <= i32::MAX as u64, || format!("the {} largest of {}", top.k, top.n))?;
-        ensure(top.dtype != DType::Bool, || "the largest of bools".into())?;
+        ensure(top.dtype.is_number(), || format!("the largest of {}", top.dtype))?;
         Ok(TopK {
             dtype: top.dtype,
             outer: top.outer as usize,
@@ -62,7 +62,7 @@ impl TopK {
                 DType::F64 => self.run_as::<f64>(cx, wide),
                 DType::I32 => self.run_as::<i32>(cx, i64::from),
                 DType::Bf16 => self.run_as::<u16>(cx, |x| narrow(f32::from_bits(u32::from(x) << 16))),
-                DType::Bool => unreachable!("refused when prepared"),
+                DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }
         Ok(())

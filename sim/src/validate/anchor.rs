@@ -82,7 +82,7 @@ mod tests {
     /// With a device that is thought to be half as good as it is, one run repairs the others.
     #[test]
     fn one_run_repairs_the_others() {
-        let (read, _) = runs::read(include_str!("../../tests/published.csv")).expect("a table");
+        let read = runs::read(include_str!("../../tests/published.csv")).expect("a table").runs;
         let (clusters, frameworks) = (clusters(), known());
         let cases: Vec<Case> =
             read.iter().take(2).map(|run| Case::new(run, &clusters, &frameworks).expect("a case")).collect();

@@ -5,7 +5,7 @@ use super::layout;
 use super::runs::Run;
 use super::shape::Shape;
 use crate::framework::{Framework, position};
-use crate::report::{Options, Report, simulate, step_time};
+use crate::report::{Options, Report, simulate};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::{CompileOptions, compile_training};
@@ -53,6 +53,9 @@ impl Case {
             .ok_or_else(|| format!("no cluster file is called `{}`", run.device))?;
         let framework = position(frameworks, &run.text);
         let profile = layout::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
+        layout::recompute(run)?;
+        layout::precision(run)?;
+        layout::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp") * run.degree("cp"))?;
         let strategy = layout::strategy(run, &shape, &profile)?;
         let plans = plans(&shape, &strategy)?;
@@ -66,14 +69,14 @@ impl Case {
     pub fn price(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Report, String> {
         let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
         let options = Options {
-            recompute: layout::recompute(&self.run),
-            precision: layout::precision(&self.run),
+            recompute: layout::recompute(&self.run)?,
+            precision: layout::precision(&self.run)?,
             imbalance: layout::imbalance(&self.run),
             fidelity: Fidelity::Calls,
             without: false,
             framework: layout::stated(&self.run, framework),
         };
-        let cluster = layout::site(&self.run, &clusters[self.cluster]);
+        let cluster = layout::site(&self.run, &clusters[self.cluster])?;
         self.plans.simulate(&self.strategy, &cluster, &options)
     }
 
@@ -85,7 +88,6 @@ impl Case {
         let run = &self.run;
         let report = self.price(clusters, frameworks)?;
         let predicted_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / 1e9;
-        let blank = |name: &str| run.number(name).is_none().then(|| format!("{name} = 1"));
         Ok(Row {
             id: run.id.clone(),
             system: run.system.clone(),
@@ -98,7 +100,7 @@ impl Case {
             kind: if self.shape.experts() > 0 { "moe" } else { "dense" },
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
-            assumed: ["mbs", "vpp"].into_iter().filter_map(blank).collect(),
+            assumed: layout::assumed(run, &self.shape),
             report,
         })
     }
@@ -144,21 +146,11 @@ impl Plans {
     /// Once a pipeline is full, every round of `pp` micro-batches takes as long as the one before: a step of m micro-batches takes T(n) + (m − n) · (T(n) − T(n − pp)) / pp. With
     /// n = 3 · pp · vpp (and at least 4) little of the warm-up is in the difference: steps that are replayed whole come to the same within 1 % (a test). Memory does not depend on m beyond n.
     fn simulate(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<Report, String> {
-        let mut report = simulate(&self.plan, cluster, options)?;
+        let report = simulate(&self.plan, cluster, options)?;
         let Some(shorter) = &self.shorter else { return Ok(report) };
-        let less = step_time(shorter, cluster, options)?;
-        let (micro, full, round) =
-            (f64::from(strategy.micro.unwrap_or(1)), f64::from(self.micro), f64::from(strategy.pp));
-        let short = report.step_time_s;
-        report.step_time_s += (micro - full) / round * (short - less);
-        let longer = report.step_time_s / short;
-        let share = micro / full / longer;
-        report.tokens_per_s_per_device *= share;
-        report.mfu *= share;
-        report.hfu *= share;
-        report.bubble_fraction /= longer;
-        report.by_kind.iter_mut().for_each(|(_, seconds)| *seconds *= micro / full);
-        Ok(report)
+        let shorter = simulate(shorter, cluster, options)?;
+        let rounds = f64::from(strategy.micro.unwrap_or(1) - self.micro) / f64::from(strategy.pp);
+        Ok(report.extended(&shorter, rounds))
     }
 }
 
@@ -176,8 +168,7 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
     /// The rounds that are added are those that would have been replayed.
     #[test]
     fn rounds_of_a_full_pipeline_are_alike() {
-        let (read, _) = runs::read(RUN).expect("a table");
-        let run = &read[0];
+        let run = &runs::read(RUN).expect("a table").runs[0];
         let cluster = known_cluster("h100");
         let framework = layout::stated(run, find(&known(), &run.text));
         let shape = Shape::of(run, 1).expect("a shape");
@@ -192,6 +183,15 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
             let added = plans.simulate(&strategy, &cluster, &options).expect("a report");
             let error = added.step_time_s / whole.step_time_s - 1.0;
             assert!(error.abs() < 1e-2, "{strategy}: {} whole, {} added up", whole.step_time_s, added.step_time_s);
+            // All that is reported is that of the whole step, and its parts are the step.
+            for report in [&whole, &added] {
+                let parts: f64 = report.time_s.iter().map(|p| p.seconds).sum();
+                assert!((parts / report.step_time_s - 1.0).abs() < 1e-9, "{parts} of {}", report.step_time_s);
+            }
+            assert!((added.mfu / whole.mfu - 1.0).abs() < 1e-2 && (added.hfu / whole.hfu - 1.0).abs() < 1e-2);
+            for (a, b) in added.by_kind.iter().zip(&whole.by_kind) {
+                assert!((a.1 - b.1).abs() <= 1e-2 * b.1, "{a:?} is not {b:?}");
+            }
         }
     }
 

@@ -3,10 +3,10 @@
 use super::runs::Run;
 use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
-use crate::kind::Kind;
+use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
-use forebay_compiler::shard::{CpAlgo, Strategy};
-use forebay_cost::cluster::{NonNegative, Positive};
+use forebay_compiler::shard::{CpAlgo, Cut, Strategy};
+use forebay_cost::cluster::{Count, NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
 
 /// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean: an assumption.
@@ -52,16 +52,37 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
         zero: zero(run),
-        stages: if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
+        stages: (if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
             Some(stated)
         } else if framework.balances_head && pp > 1 && vpp == 1 {
             stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
         } else {
             stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
-        },
+        })
+        .map_or(Cut::Even, Cut::Given),
         max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
         ..Strategy::default()
     })
+}
+
+/// What is taken for the row's blanks: `mbs = 1`.
+pub fn assumed(run: &Run, shape: &Shape) -> Vec<String> {
+    let pipelined = run.degree("pp") > 1;
+    let degrees =
+        [("tp", true), ("pp", true), ("cp", true), ("ep", shape.experts() > 0), ("vpp", pipelined), ("mbs", true)];
+    let blank = |name: &str| run.number(name).is_none();
+    let mut assumed: Vec<String> = degrees
+        .iter()
+        .filter(|(name, matters)| *matters && blank(name))
+        .map(|(name, _)| format!("{name} = 1"))
+        .collect();
+    let words = [
+        (blank("kv_heads") && run.head.parse::<f64>().is_ok(), "kv_heads = heads"),
+        (!recompute_is_stated(run), "recompute = none"),
+        (run.precision.is_empty(), "precision = bf16"),
+    ];
+    assumed.extend(words.iter().filter(|(is_blank, _)| *is_blank).map(|(_, what)| what.to_string()));
+    assumed
 }
 
 /// Layers of each stage as the run's options give them: `num-layer-list=17,20,22,21`.
@@ -154,35 +175,62 @@ fn zero(run: &Run) -> u32 {
     }
 }
 
-/// What is computed again.
-pub fn recompute(run: &Run) -> Recompute {
+/// Does a row say what is computed again? Where it says that the source does not, it is as blank as where it says nothing.
+pub fn recompute_is_stated(run: &Run) -> bool {
+    !run.recompute.is_empty() && !run.recompute.to_lowercase().starts_with("per recipe")
+}
+
+/// What is computed again; nothing where the row does not say.
+///
+/// # Errors
+/// Words that name nothing which could be: a sentence.
+pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let text = run.recompute.to_lowercase();
-    if text.is_empty() || text.starts_with("none") {
-        return Recompute::default();
+    // What is swapped out is not computed again.
+    if !recompute_is_stated(run) || text.starts_with("none") || text.starts_with("swap") {
+        return Ok(Recompute::default());
     }
-    let layers = numbers(&text);
+    let stated = stated_recompute(run, &text);
+    if stated.is_some() || text.trim() == "selective" {
+        // Megatron-Core's `selective` alone is its core attention.
+        let attention = || Recompute { parts: parts_of(&[(Kind::Attention, 1.0)]), layers: vec![] };
+        return Ok(stated.unwrap_or_else(attention));
+    }
+    let shown: String = run.recompute.chars().take(60).collect();
+    Err(format!(
+        "`recompute` is none, full, or `selective:` with names such as core_attn, layernorm, act, mlp, moe, not `{shown}`"
+    ))
+}
+
+fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
+    let mut all = [0.0; Kind::COUNT];
+    for (kind, part) in parts {
+        let at = &mut all[kind.number()];
+        *at = f64::min(*at + part, 1.0);
+    }
+    all
+}
+
+/// What is computed again by words that are not blank; nothing when they say nothing.
+fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
+    let layers = numbers(text);
     if text.starts_with("select [") {
         // MindFormers' select_recompute: activations and multiplications between products.
-        let mut recompute = Recompute { layers, ..Recompute::default() };
-        recompute.parts[Kind::Vector.number()] = 0.5;
-        return recompute;
+        return Some(Recompute { layers, parts: parts_of(&[(Kind::Vector, 0.5)]) });
     }
     if text.starts_with("partial list") {
-        return Recompute { layers, ..Recompute::full() };
+        return Some(Recompute { layers, ..Recompute::full() });
     }
     if text.starts_with("full") {
         let block = text.contains("block") && !layers.is_empty();
-        return Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() };
+        return Some(Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() });
     }
     if text.contains("every 2nd layer") {
         let half = run.degree("layers").div_ceil(2) / run.degree("pp");
-        return Recompute { layers: vec![half as u32], ..Recompute::full() };
+        return Some(Recompute { layers: vec![half as u32], ..Recompute::full() });
     }
-    let mut recompute = Recompute::default();
-    let mut add = |kind: Kind, part: f64| {
-        let at = &mut recompute.parts[kind.number()];
-        *at = (*at + part).min(1.0);
-    };
+    let mut parts = vec![];
+    let mut add = |kind: Kind, part: f64| parts.push((kind, part));
     // What Megatron-Core calls these modules; the parts are shares of a layer's work of that kind.
     for word in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
         match word {
@@ -209,7 +257,7 @@ pub fn recompute(run: &Run) -> Recompute {
             _ => {}
         }
     }
-    recompute
+    (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
 }
 
 fn numbers(text: &str) -> Vec<u32> {
@@ -251,24 +299,51 @@ pub fn imbalance(run: &Run) -> f64 {
     if dense || forced { 1.0 } else { REAL_ROUTING }
 }
 
-/// Type of the inputs of products.
-pub fn precision(run: &Run) -> Precision {
+/// Type of the inputs of products; bf16 where the row does not say.
+///
+/// # Errors
+/// A word that is no type which is priced: a sentence.
+pub fn precision(run: &Run) -> Result<Precision, String> {
     let text = run.precision.to_lowercase();
+    let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
     match () {
-        () if text.contains("mxfp8") => Precision::Mxfp8,
-        () if text.contains("fp8") || text.contains("float8") => Precision::Fp8,
-        () if text.contains("fp32") || text.contains("f32") => Precision::F32,
-        () => Precision::Bf16,
+        () if any(&["mxfp8", "fp8-mx"]) => Ok(Precision::Mxfp8),
+        () if any(&["fp4", "float4"]) => Err(format!("`precision` is {}: fp4 is not priced", run.precision)),
+        () if any(&["fp8", "float8", "hif8"]) => Ok(Precision::Fp8),
+        () if any(&["bf16", "fp16", "bfloat16", "float16"]) => Ok(Precision::Bf16),
+        () if any(&["fp32", "f32", "float32", "tf32"]) => Ok(Precision::F32),
+        () if text.is_empty() => Ok(Precision::Bf16),
+        () => {
+            let shown: String = run.precision.chars().take(40).collect();
+            Err(format!("`precision` is one of bf16, fp16, fp32, fp8 and mxfp8, not `{shown}`"))
+        }
     }
 }
 
-/// The cluster with the network of the run's site, where the row says what it is: `inter-node 800 Gb/s per node`, or collectives that were measured on all its devices.
-pub fn site(run: &Run, cluster: &Cluster) -> Cluster {
+/// The cluster with the network of the run's site, where the row says what it is: devices of a node, `inter-node 800 Gb/s per node`, or collectives that were
+/// measured on all its devices.
+///
+/// Devices of a node are those of the first tier where that is called `node`; a rack of several nodes that one fabric joins is no smaller for it.
+///
+/// # Errors
+/// Nodes that are no part of the tier around them: a sentence.
+pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     let mut cluster = cluster.clone();
-    let node = run.number("devices_per_node").unwrap_or(8).max(1) as f64;
+    let stated = run.number("devices_per_node");
     if cluster.tiers.len() < 2 {
-        return cluster;
+        return Ok(cluster);
     }
+    if let Some(devices) = stated.filter(|_| cluster.tiers[0].name == "node") {
+        let outer = cluster.domain(1);
+        if outer != u64::MAX && !outer.is_multiple_of(devices) {
+            let tier = &cluster.tiers[1].name;
+            return Err(format!(
+                "`devices_per_node` is {devices}, which does not divide the {outer} devices of a {tier}"
+            ));
+        }
+        cluster.tiers[0].devices = Some(Count(devices as u32));
+    }
+    let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
     }
@@ -283,7 +358,7 @@ pub fn site(run: &Run, cluster: &Cluster) -> Cluster {
             tier.latency_us = NonNegative(tier.latency_us.0.max(step));
         }
     }
-    cluster
+    Ok(cluster)
 }
 
 /// MB of the arrays with which sites measure their collectives (an assumption: sources do not say).

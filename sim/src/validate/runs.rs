@@ -1,5 +1,7 @@
 //! Measured runs: a CSV file, one run a row, columns by name.
 
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 
 /// A measured run, as its row says.
@@ -59,6 +61,18 @@ const NUMBERS: [&str; 23] = [
     "mbs",
     "gbs",
 ];
+/// Of these a model may have none.
+const MAY_BE_NONE: [&str; 6] = ["dense_layers", "ffn_hidden", "moe_ffn_hidden", "experts", "topk", "shared_experts"];
+
+/// The largest number that a column may hold: what is more is a mistake, and would take for ever to compile.
+fn most(column: &str) -> f64 {
+    match column {
+        "layers" | "dense_layers" => 1e4,
+        "experts" | "topk" | "shared_experts" | "heads" | "kv_heads" => 1e5,
+        _ => 1e8,
+    }
+}
+
 /// Columns without which there is nothing to predict.
 const NEEDED: [&str; 8] = ["layers", "hidden", "heads", "vocab", "seq_len", "device", "n_devices", "gbs"];
 
@@ -89,17 +103,35 @@ impl std::error::Error for RunsError {}
 /// A row that cannot be used: its name, and why.
 pub type BadRow = (String, RunsError);
 
+/// A table that was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Runs {
+    /// The runs.
+    pub runs: Vec<Run>,
+    /// Rows that cannot be used.
+    pub bad: Vec<BadRow>,
+    /// Columns that nothing is known of, and that are left alone.
+    pub unknown: Vec<String>,
+}
+
 /// Reads runs, and says which rows cannot be used because there is text where a number belongs. Columns may stand in any order; unknown ones are left alone.
 ///
 /// # Errors
-/// An empty file, columns that are missing or there twice, rows of another length.
-pub fn read(text: &str) -> Result<(Vec<Run>, Vec<BadRow>), RunsError> {
+/// An empty file, fields that commas do not separate, columns that are missing or there twice, rows of another length.
+pub fn read(text: &str) -> Result<Runs, RunsError> {
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?.clone();
     if header.iter().all(str::is_empty) {
         return Err(RunsError(
             "the file is empty: the first line names columns such as layers, hidden, device, n_devices".into(),
         ));
+    }
+    if let (1, Some((separator, name))) = (header.len(), SEPARATORS.iter().find(|(s, _)| header[0].contains(*s))) {
+        let columns = header[0].split(*separator).count();
+        return Err(RunsError(format!(
+            "its fields are separated by {name}: the first line is one column, or {columns} if commas stood there\n  = help: separate fields by commas, and put \
+             fields with commas in them in double quotes"
+        )));
     }
     for (i, name) in header.iter().enumerate() {
         if !name.is_empty() && header.iter().take(i).any(|n| n == name) {
@@ -119,20 +151,72 @@ pub fn read(text: &str) -> Result<(Vec<Run>, Vec<BadRow>), RunsError> {
             "there is nothing measured: a column `step_time_s` or `tokens_per_s_per_device` is missing".into(),
         ));
     }
-    let (mut runs, mut bad) = (vec![], vec![]);
+    let unknown = header.iter().filter(|h| !h.is_empty() && !is_known(h)).map(str::to_string).collect();
+    let mut table = Runs { unknown, ..Runs::default() };
+    let mut lines: FxHashMap<String, u64> = FxHashMap::default();
     for record in reader.records() {
-        let record = record.map_err(|e| RunsError(format!("a row cannot be read: {e}")))?;
+        let record = record.map_err(|error| unreadable(&error))?;
         let line = record.position().map_or(0, csv::Position::line);
         if record.iter().all(str::is_empty) {
             continue;
         }
         let fields = Fields { header: &header, record: &record };
         match run(&fields, line) {
-            Ok(run) => runs.push(run),
-            Err(why) => bad.push((fields.get("id").to_string(), why)),
+            Ok(run) => match lines.entry(run.id.clone()) {
+                Entry::Vacant(entry) => {
+                    entry.insert(line);
+                    table.runs.push(run);
+                }
+                Entry::Occupied(entry) => {
+                    let why = format!("line {line}: a run of this id is in line {} too", entry.get());
+                    table.bad.push((run.id, RunsError(why)));
+                }
+            },
+            Err(why) => table.bad.push((fields.get("id").to_string(), why)),
         }
     }
-    Ok((runs, bad))
+    Ok(table)
+}
+
+/// What tables use instead of commas.
+const SEPARATORS: [(char, &str); 3] = [(';', "semicolons"), ('\t', "tabs"), ('|', "bars")];
+
+/// Columns of text and decimals, and those that people keep beside and that predictions do not need.
+const OTHERS: [&str; 17] = [
+    "id",
+    "system",
+    "source",
+    "model",
+    "params_b",
+    "active_params_b",
+    "head_dim",
+    "device",
+    "precision",
+    "recompute",
+    "notes_config",
+    "extra",
+    "grade",
+    "step_time_s",
+    "tokens_per_s_per_device",
+    "tflops_per_device",
+    "mfu",
+];
+
+fn is_known(column: &str) -> bool {
+    OTHERS.contains(&column) || NUMBERS.contains(&column) || column == "peak_mem_gb"
+}
+
+fn unreadable(error: &csv::Error) -> RunsError {
+    match error.kind() {
+        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
+            let line = pos.as_ref().map_or(0, csv::Position::line);
+            RunsError(format!(
+                "line {line} has {len} fields, but the first line names {expected_len} columns\n  = help: a blank field has its comma too, and a field with \
+                 commas in it stands in double quotes"
+            ))
+        }
+        _ => RunsError(format!("a row cannot be read: {error}")),
+    }
 }
 
 /// A row's fields by name; what is not there is blank.
@@ -171,10 +255,14 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
             "" => None,
             // Tables are often written by programs that make every number a decimal.
             text => match leading(text).parse::<f64>() {
-                Ok(v) if v >= 0.0 && v.fract() == 0.0 && v <= 1e8 => Some(v as u64),
+                Ok(v) if v >= 0.0 && v.fract() == 0.0 && v <= most(name) => Some(v as u64),
+                Ok(v) if v > most(name) => return Err(wrong(name, &format!("at most {}", most(name)))),
                 _ => return Err(wrong(name, "a whole number")),
             },
         };
+        if *slot == Some(0) && !MAY_BE_NONE.contains(&name) {
+            return Err(wrong(name, "at least 1, or blank"));
+        }
     }
     let id = if field("id").is_empty() { format!("line {line}") } else { field("id").to_string() };
     let system = match field("system") {
@@ -213,10 +301,19 @@ mod tests {
     #[test]
     fn rows_are_read_by_name() {
         let text = format!("{HEAD}a-1,2,64,4 (says the config),256,128,H100,8.0,16,32\n,,,,,,,,,\n");
-        let runs = read(&text).expect("a file").0;
+        let runs = read(&text).expect("a file").runs;
         assert_eq!(runs.len(), 1);
         assert_eq!((runs[0].system.as_str(), runs[0].number("n_devices"), runs[0].degree("tp")), ("a", Some(8), 1));
         assert_eq!(runs[0].step_time, Some(16.0 * 128.0 / (32.0 * 8.0)));
+    }
+
+    #[test]
+    fn what_is_not_used_and_what_is_there_twice_is_known() {
+        let row = "a,2,64,4,256,128,H100,8,16,1";
+        let table = read(&format!("{}colour\n{row},red\n{row},blue\n", HEAD.replace('\n', ","))).expect("a table");
+        assert_eq!(table.unknown, ["colour"]);
+        assert_eq!(table.runs.len(), 1);
+        assert_eq!(table.bad[0].1.0, "line 3: a run of this id is in line 2 too");
     }
 
     #[test]
@@ -226,10 +323,14 @@ mod tests {
         assert!(of("id,layers\n").contains("hidden, heads, vocab"));
         assert!(of(&HEAD.replace(",tokens_per_s_per_device", "")).contains("nothing measured"));
         assert!(of(&HEAD.replace("id,", "layers,")).contains("twice"));
-        let bad = |row: &str| read(&format!("{HEAD}{row}\n")).expect("a file").1[0].1.0.clone();
+        let bad = |row: &str| read(&format!("{HEAD}{row}\n")).expect("a file").bad[0].1.0.clone();
         assert!(bad("a,two,64,4,256,128,H100,8,16,1").contains("line 2: `layers` is a whole number, not `two`"));
         assert!(bad("a,2,64,4,256,128,H100,8,16,-1").contains("above 0"));
         assert!(bad("a,2,64,4,256,128,H100,8,16,120 ms").contains("`120 ms`"));
-        assert!(of(&format!("{HEAD}a,2,64\n")).contains("row"));
+        assert!(bad("a,2,64,4,256,128,H100,0,16,1").contains("`n_devices` is at least 1, or blank, not `0`"));
+        assert!(bad("a,20000,64,4,256,128,H100,8,16,1").contains("`layers` is at most 10000"));
+        assert!(of(&format!("{HEAD}a,2,64\n")).contains("line 2 has 3 fields, but the first line names 10 columns"));
+        assert!(of(&HEAD.replace(',', ";")).contains("separated by semicolons"));
+        assert!(of(&HEAD.replace(',', "\t")).contains("separated by tabs"));
     }
 }

@@ -47,6 +47,9 @@ impl Shape {
     pub fn of(run: &Run, tp: u64) -> Result<Shape, String> {
         let need = |name: &str| run.number(name).filter(|n| *n > 0).ok_or(format!("`{name}` is not given"));
         let (layers, hidden, heads) = (need("layers")?, need("hidden")?, need("heads")?);
+        if let Some(kv) = run.number("kv_heads").filter(|kv| !heads.is_multiple_of(*kv)) {
+            return Err(format!("`kv_heads` is {kv}, which does not divide its {heads} `heads`"));
+        }
         let experts = run.number("experts").unwrap_or(0);
         let dense_layers = if experts > 0 { run.number("dense_layers").unwrap_or(0).min(layers) } else { layers };
         let latent = latent(&run.head);

@@ -36,37 +36,6 @@ pub fn main_op(program: usize) -> Op {
     Op { program: program as u32, call: None, lane: Lane::Main }
 }
 
-/// 1F1B by its definition: p − 1 − r forward passes, then one forward and one backward at a time.
-pub fn one_f_one_b(stages: u32, micro: u32, transfer: f64) -> (Vec<Timed>, Vec<RoleOps>) {
-    let mut programs = vec![program(vec![step(FORWARD, Action::Work)]), program(vec![step(BACKWARD, Action::Work)])];
-    let mut message = |action| {
-        programs.push(program(vec![step(0.0, action)]));
-        main_op(programs.len() - 1)
-    };
-    let mut roles = vec![];
-    for stage in 0..stages {
-        let mut ops = vec![];
-        let mut pass = |forward: bool, ops: &mut Vec<Op>| {
-            let (from, to) =
-                if forward { (stage.checked_sub(1), Some(stage + 1)) } else { (Some(stage + 1), stage.checked_sub(1)) };
-            let channel = u32::from(forward);
-            let there = |s: Option<u32>| s.filter(|s| *s < stages);
-            ops.extend(there(from).map(|peer| message(Action::Receive { peer, channel })));
-            ops.push(main_op(usize::from(!forward)));
-            ops.extend(there(to).map(|peer| message(Action::Send { peer, channel, transfer })));
-        };
-        let warm_up = (stages - 1 - stage).min(micro);
-        (0..warm_up).for_each(|_| pass(true, &mut ops));
-        for _ in warm_up..micro {
-            pass(true, &mut ops);
-            pass(false, &mut ops);
-        }
-        (0..warm_up).for_each(|_| pass(false, &mut ops));
-        roles.push(RoleOps { coordinate: stage, ops, last_backward: usize::MAX, first_forward: vec![] });
-    }
-    (programs, roles)
-}
-
 /// Interleaved 1F1B (arXiv 2104.04473): each stage holds `chunks` parts of the model; micro-batches go through a part in rounds of as many as there are stages.
 pub fn interleaved(stages: u32, chunks: u32, micro: u32) -> (Vec<Timed>, Vec<RoleOps>) {
     assert_eq!(micro % stages, 0, "rounds are whole");

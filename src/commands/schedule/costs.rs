@@ -141,7 +141,7 @@ impl Prices {
             })
         };
         let layer = |[forward, input, weight]: &[Decimal; 3]| -> Result<LayerCosts, ScheduleError> {
-            Ok(LayerCosts { forward: ticks(forward)?, input: ticks(input)?, weight: ticks(weight)? })
+            Ok(LayerCosts::halves(ticks(forward)?, ticks(input)?, ticks(weight)?))
         };
         let layers = layers.iter().map(layer).collect::<Result<Vec<_>, _>>()?;
         let [forward, input, weight] = groups;
@@ -178,7 +178,7 @@ impl Prices {
         };
         let [forward, input, weight] = &self.groups;
         let (forward, input, weight) = (spread(("F", forward))?, spread(("I", input))?, spread(("W", weight))?);
-        Ok(self.with_links(Costs { forward, input, weight, p2p: 0, pair: None }))
+        Ok(self.with_links(Costs::halves(forward, input, weight)))
     }
 
     /// The same costs with those between stages and of pairs.

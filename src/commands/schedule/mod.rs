@@ -5,26 +5,21 @@ mod report;
 
 use crate::failure::Failure;
 use crate::model::replace_file;
-use crate::output::{grouped, print, print_json};
+use crate::output::{print, print_json};
+use crate::search::Bar;
 use clap::ValueEnum;
 use costs::{CostSpec, LayerSpec, Prices};
 use forebay_pipeline::bound::{Pairs, lower_bound};
-use forebay_pipeline::layers::{Cut, cut, refine};
-use forebay_pipeline::search::{Found, Progress, Request, search};
+use forebay_pipeline::layers::{Cut, fitted};
+use forebay_pipeline::search::{Found, Request, search};
 use forebay_pipeline::{
     Costs, Decimal, Kind, Layout, Placement, Schedule, ScheduleError, Size, Timeline, replay, verify,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 use report::Report;
-use std::cell::Cell;
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 /// Items of a schedule that are drawn: more cannot be read.
 const MOST_DRAWN: usize = 20_000;
-/// Replayed items that a joint cut of layers may take.
-const REFINE_ITEMS: usize = 20_000_000;
 
 /// Show a pipeline schedule: orders, makespan, bubble and memory; or search for a better one
 #[derive(Debug, clap::Args)]
@@ -228,19 +223,15 @@ fn priced(
     makespan: impl Fn(&Costs) -> Option<u64>,
 ) -> Result<(Costs, Option<Cut>), Failure> {
     let Some(layers) = prices.layers() else { return Ok((prices.costs(layout)?, None)) };
-    let costs = |cut: &Cut| prices.with_links(cut.costs(layers));
-    let even = cut(layers, layout)?;
-    costs(&even).check(layout)?;
-    let items = 3 * layout.groups() as usize * layout.size.micros as usize;
-    let value = |cut: &Cut| makespan(&costs(cut)).unwrap_or(u64::MAX);
-    let best = refine(even, (REFINE_ITEMS / items).max(1), value);
-    Ok((costs(&best), Some(best)))
+    let (costs, cut) = fitted(layers, layout, |costs| prices.with_links(costs), makespan)?;
+    Ok((costs, Some(cut)))
 }
 
 /// A schedule that was searched for.
 fn found(args: &Args, size: Size, prices: &Prices) -> Result<Report, Failure> {
     let placements = placements(args.placement.unwrap_or(PlacementArg::Auto), size);
-    let bar = Bar::new(prices, args.json);
+    let shown = |ticks| report::shown(ticks, prices.decimals());
+    let bar = Bar::new(&shown, args.json);
     let result = match prices.layers() {
         None => {
             let layout = Layout { size, placement: placements[0] };
@@ -293,51 +284,6 @@ fn placements(wanted: PlacementArg, size: Size) -> Vec<Placement> {
         PlacementArg::Plain => vec![Placement::Blocked],
         PlacementArg::Interleaved => vec![Placement::Interleaved],
         PlacementArg::V => vec![Placement::Wave],
-    }
-}
-
-/// Between lines of progress where there is no terminal.
-const PAUSE: Duration = Duration::from_secs(5);
-
-/// How far a search is, on stderr: a bar for people, lines where nobody sees a bar move, nothing for programs.
-struct Bar {
-    bar: ProgressBar,
-    /// When the next line is due.
-    line: Option<Cell<Instant>>,
-    decimals: u32,
-}
-
-impl Bar {
-    fn new(prices: &Prices, json: bool) -> Bar {
-        let terminal = std::io::stderr().is_terminal();
-        let bar = if terminal && !json { ProgressBar::new(1) } else { ProgressBar::hidden() };
-        let style =
-            ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len} nodes  {msg}").expect("a valid template");
-        bar.set_style(style.progress_chars("━╸─"));
-        bar.enable_steady_tick(Duration::from_millis(500));
-        let line = (!terminal && !json).then(|| Cell::new(Instant::now() + PAUSE));
-        Bar { bar, line, decimals: prices.decimals() }
-    }
-
-    fn show(&self, Progress { nodes, of, best, bound }: Progress) {
-        let shown = |ticks| report::shown(ticks, self.decimals);
-        let message = format!("best {}, bound {}", shown(best), shown(bound));
-        match &self.line {
-            Some(due) if Instant::now() >= due.get() => {
-                eprintln!("searched {} of {} nodes: {message}", grouped(nodes), grouped(of));
-                due.set(Instant::now() + PAUSE);
-            }
-            Some(_) => {}
-            None => {
-                self.bar.set_length(of);
-                self.bar.set_position(nodes);
-                self.bar.set_message(message);
-            }
-        }
-    }
-
-    fn finish(&self) {
-        self.bar.finish_and_clear();
     }
 }
 

@@ -14,6 +14,7 @@ use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use super::tensors::{Home, Span};
 use crate::schema::*;
+use std::collections::HashSet;
 
 /// Pieces that may be touched for each range that a call uses, on average, before the check gives up.
 const EFFORT: u64 = 64;
@@ -21,7 +22,12 @@ const EFFORT: u64 = 64;
 /// Checks the phases of all roles. Everything that they refer to is well-formed.
 pub(super) fn check(plan: &Plan, homes: &[Vec<Home>], summaries: &[Summary], findings: &mut Findings) {
     for (role, homes) in plan.roles.iter().zip(homes) {
-        let saved = homes.iter().filter(|h| role.tensors[h.tensor as usize].kind.is_saved());
+        // The upper half of a parameter in halves is its copy.
+        let halved = role.tensors.iter().filter(|t| t.form == Form::LowerHalf).map(|t| t.name.as_str());
+        let halved: HashSet<&str> = halved.collect();
+        let is_upper = |t: &Tensor| t.kind == TensorKind::ComputeCopy && halved.contains(t.name.as_str());
+        let holds = |t: &Tensor| t.kind.is_saved() || is_upper(t);
+        let saved = homes.iter().filter(|h| holds(&role.tensors[h.tensor as usize]));
         let saved = merge(saved.map(|h| (h.span.start, h.span.end)).collect());
         let shared = Shared { plan, homes, summaries };
         for phase in &role.phases {

@@ -1,6 +1,7 @@
 //! The state of one device: its host's queue, and the queues of its units.
 
 use crate::backend::{Address, EventId, Task};
+use forebay_cost::Class;
 use forebay_plan::StreamKind;
 use forebay_plan::verify::order::Clock;
 use std::collections::VecDeque;
@@ -46,6 +47,9 @@ pub(super) struct Queued {
     pub held: f64,
     /// Does the host wait for its end?
     pub host_waits: bool,
+    /// Which of the device's launches it is, and which one slows it down.
+    pub number: usize,
+    pub beside: Option<usize>,
     /// Is the machine to look at it when it is launched?
     pub awaited: bool,
     /// Has it come to its meeting?
@@ -62,9 +66,10 @@ pub(super) struct Running {
     pub alone: f64,
     /// When it ends, as far as is known.
     pub end: f64,
-    pub communicates: bool,
-    /// Until when communication beside it has been counted.
-    pub counted: f64,
+    /// When the host is done with it.
+    pub held: f64,
+    pub number: usize,
+    pub beside: Option<usize>,
     pub host_waits: bool,
 }
 
@@ -98,11 +103,59 @@ pub(super) struct Device {
     pub units: [Unit; StreamKind::COUNT],
     /// When its last work was done, seconds.
     pub done: f64,
+    pub launches: Launches,
+}
+
+/// What a host has launched since it last waited for everything.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    /// When each began and ended, seconds; [`NEVER`] as long as it has not begun.
+    spans: Vec<(f64, f64)>,
+    /// The last work and the last communication that was not for the cube's stream.
+    last: [Option<usize>; 2],
+}
+
+/// Not yet.
+const NEVER: (f64, f64) = (f64::INFINITY, f64::INFINITY);
+
+impl Launches {
+    /// Something is launched: its number, and that of what slows it down ([`Class`]).
+    pub fn add(&mut self, unit: usize, class: Class) -> (usize, Option<usize>) {
+        let number = self.spans.len();
+        self.spans.push(NEVER);
+        let (mine, other) = match class {
+            Class::Copy => return (number, None),
+            Class::Work => (0, 1),
+            Class::Communication => (1, 0),
+        };
+        let beside = self.last[other];
+        if unit != StreamKind::Cube.number() {
+            self.last[mine] = Some(number);
+        }
+        (number, beside)
+    }
+
+    /// When one ran, as far as is known.
+    pub fn span(&self, number: Option<usize>) -> (f64, f64) {
+        number.map_or(NEVER, |number| self.spans[number])
+    }
+
+    /// One runs from a time to another.
+    pub fn ran(&mut self, number: usize, begin: f64, end: f64) {
+        self.spans[number] = (begin, end);
+    }
 }
 
 impl Device {
     pub fn new(coordinates: Vec<u32>) -> Device {
-        Device { coordinates, used: [0; 2], host: Host::default(), units: Default::default(), done: 0.0 }
+        Device {
+            coordinates,
+            used: [0; 2],
+            host: Host::default(),
+            units: Default::default(),
+            done: 0.0,
+            launches: Launches::default(),
+        }
     }
 
     /// Is there nothing left to do?
@@ -115,5 +168,6 @@ impl Device {
         let mut all = Clock::default();
         self.units.iter().for_each(|unit| all.join(&unit.clock));
         self.units.iter_mut().for_each(|unit| unit.clock = all);
+        self.launches = Launches::default();
     }
 }

@@ -1,7 +1,7 @@
 //! The clock of an emulated machine: what can begin begins, at the time of the last thing that it waits for.
 //!
 //! Work of `s` seconds begins when its unit has ended the work before, its events are recorded, its host has launched it, and then, for a collective, when all members
-//! have come, for a received message, when it has arrived. Work beside communication of its device takes longer ([`contention`]).
+//! have come, for a received message, when it has arrived. Work and communication of a device that run at the same time take longer ([`contention`]).
 
 use super::Emulated;
 use super::device::{Command, Queued, Running, Work};
@@ -77,14 +77,9 @@ impl Emulated {
             let launched = before + price.launches.min(1.0) * launch;
             let (held, host_waits) = (device.host.at, price.host_waits);
             device.host.blocked = host_waits;
-            device.units[unit].queue.push_back(Queued {
-                command,
-                launched,
-                held,
-                host_waits,
-                awaited: false,
-                arrived: false,
-            });
+            let (number, beside) = device.launches.add(unit, price.class);
+            let queued = Queued { command, launched, held, host_waits, number, beside, awaited: false, arrived: false };
+            device.units[unit].queue.push_back(queued);
         }
     }
 
@@ -228,43 +223,31 @@ impl Emulated {
                 message.expect("it was just sent").0 = arrival;
                 self.agenda.add(arrival, to, &mut self.chance);
             }
-            self.occupy(on, work, &head, seconds, price.communicates);
+            self.occupy(on, work, &head, seconds);
         }
         Ok(true)
     }
 
-    /// Work keeps its unit busy.
-    fn occupy(&mut self, on: Stream, work: Work, head: &Queued, seconds: f64, communicates: bool) {
-        let (now, slowdown) = (self.now, self.machine.table.slowdown);
-        let alone = now + seconds;
+    /// Work keeps its unit busy, and slows down what it runs beside.
+    fn occupy(&mut self, on: Stream, work: Work, head: &Queued, seconds: f64) {
+        let (begin, slowdown) = (self.now, self.machine.table.slowdown);
+        let alone = begin + seconds;
         let device = &mut self.devices[on.device as usize];
-        let mut running = Running {
-            work,
-            launched: head.launched,
-            begin: now,
-            alone,
-            end: alone,
-            communicates,
-            counted: now,
-            host_waits: head.host_waits,
-        };
-        let all = device.units.iter_mut().filter_map(|unit| unit.running.as_mut());
-        if communicates {
-            running.end = running.end.max(head.held);
-            for work in all.filter(|r| !r.communicates) {
-                let longer = contention(slowdown, (now.max(work.counted), work.alone), (now, running.end));
-                work.counted = work.counted.max(running.end);
-                if longer > 0.0 {
-                    work.end += longer;
-                    self.agenda.add(work.end, on.device, &mut self.chance);
-                }
-            }
-        } else {
-            let until = all.filter(|r| r.communicates).map(|r| r.end).fold(now, f64::max);
-            running.counted = until;
-            running.end = (running.end + contention(slowdown, (now, alone), (now, until))).max(head.held);
+        let longer = contention(slowdown, (begin, alone), device.launches.span(head.beside));
+        let (held, number) = (head.held, head.number);
+        let end = (alone + longer).max(held);
+        device.launches.ran(number, begin, end);
+        self.agenda.add(end, on.device, &mut self.chance);
+        // What runs already and waited for this one to be slowed down by it.
+        let running = device.units.iter_mut().filter_map(|unit| unit.running.as_mut());
+        for other in running.filter(|r| r.beside == Some(number)) {
+            let longer = contention(slowdown, (other.begin, other.alone), (begin, end));
+            other.end = (other.alone + longer).max(other.held);
+            device.launches.ran(other.number, other.begin, other.end);
+            self.agenda.add(other.end, on.device, &mut self.chance);
         }
-        self.agenda.add(running.end, on.device, &mut self.chance);
+        let (launched, host_waits, beside) = (head.launched, head.host_waits, head.beside);
+        let running = Running { work, launched, begin, alone, end, held, number, beside, host_waits };
         let unit = &mut device.units[on.kind.number()];
         unit.clock.0[on.kind.number()] += 1;
         unit.running = Some(running);

@@ -105,7 +105,7 @@ impl ScatterAdd {
         let (sizes, v, index, out) = (&scatter.dims, &scatter.v.strides, &scatter.index.strides, &scatter.out.strides);
         let fits = [v, index, out].iter().all(|s| s.len() == sizes.len());
         ensure(fits, || "the strides do not fit the dimensions".into())?;
-        ensure(scatter.dtype != DType::Bool, || "a sum of bools".into())?;
+        ensure(scatter.dtype.is_number(), || format!("a sum of {}", scatter.dtype))?;
         let ragged = Ragged::prepare(&scatter.ragged, sizes, cx)?;
         let ragged_dim = ragged.map(|r| r.dim);
         let is_run = |d: usize| v[d] == 1 && out[d] == 1 && index[d] == 0 && ragged_dim != Some(d);
@@ -176,7 +176,7 @@ impl ScatterAdd {
                 DType::F64 => self.run_as::<f64>(cx),
                 DType::I32 => self.run_as::<i32>(cx),
                 DType::Bf16 => self.run_as::<Bf16>(cx),
-                DType::Bool => unreachable!("refused when prepared"),
+                DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }
     }

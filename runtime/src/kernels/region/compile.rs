@@ -10,7 +10,7 @@
 use super::super::{PrepareCx, PrepareError, ensure};
 use super::program::{Class, Home, Instruction, Op, Operand, Phase, Program, Slot};
 use super::space::{Accesses, Place, Shape, Space, in_parts, normalise};
-use super::steps::{check_arity, is_comparison, operation};
+use super::steps::{check_arity, is_comparison, operation, wanted};
 use forebay_plan::{self as plan, Arg, DType, StepOp};
 use std::collections::HashMap;
 
@@ -105,9 +105,14 @@ pub(super) fn class(dtype: DType) -> Class {
     match dtype {
         DType::F32 | DType::Bf16 => Class::F32,
         DType::F64 => Class::F64,
-        DType::I32 => Class::I32,
+        DType::I32 | DType::I16 => Class::I32,
         DType::Bool => Class::Bool,
     }
+}
+
+/// Is an element in memory what it is in a register?
+fn is_plain(dtype: DType) -> bool {
+    !matches!(dtype, DType::Bf16 | DType::I16)
 }
 
 /// The pass that stands for the prologue in `loaded`.
@@ -210,7 +215,7 @@ impl<'r> Compiler<'r> {
                 let rounded = super::super::math::round_to_bf16(value as f32);
                 bytes[..4].copy_from_slice(&rounded.to_ne_bytes());
             }
-            DType::I32 => bytes[..4].copy_from_slice(&(value as i32).to_ne_bytes()),
+            DType::I32 | DType::I16 => bytes[..4].copy_from_slice(&(value as i32).to_ne_bytes()),
             DType::Bool => bytes[0] = (value != 0.0) as u8,
         }
         let bytes = u64::from_ne_bytes(bytes);
@@ -333,7 +338,7 @@ impl<'r> Compiler<'r> {
             let (dtype, op) = (region.steps[step].dtype, region.steps[step].op);
             let read_before = |l: usize| self.last_read[l] < (runs[step], step + 1) && !self.endangered[l];
             let unread = self.shared_loads(store, cx).all(read_before);
-            let plain = dtype != DType::Bf16 && self.program.accesses[access].dtype == dtype;
+            let plain = is_plain(dtype) && self.program.accesses[access].dtype == dtype;
             let elementwise = !op.is_row_reduction() && !matches!(op, StepOp::Index(_));
             let fits = self.shape_of(access) == Shape::Full && self.in_place(access);
             if unread && plain && elementwise && fits && self.direct[step].is_none() {
@@ -349,7 +354,7 @@ impl<'r> Compiler<'r> {
     fn in_place(&self, access: usize) -> bool {
         let (space, access_) = (&self.program.space, &self.program.accesses[access]);
         let (outer, row) = access_.strides.split_at(space.outer());
-        let plain = access_.dtype != DType::Bf16 && access_.place != Place::Index && access_.through.is_none();
+        let plain = is_plain(access_.dtype) && access_.place != Place::Index && access_.through.is_none();
         let across = outer.last().copied().unwrap_or(0);
         plain
             && match self.shape_of(access) {
@@ -421,13 +426,14 @@ impl<'r> Compiler<'r> {
         let known = step.args.iter().find_map(|&a| self.arg_dtype(a));
         let operand = match op {
             StepOp::Cast => known.unwrap_or(dtype),
+            StepOp::Lower => DType::F32,
             _ if is_comparison(op) => known.unwrap_or(DType::F64),
             _ => dtype,
         };
         let phase = step.args.iter().map(|&a| self.value_ready(a)).max().unwrap_or(0);
         let mut args = [0; 3];
         for (at, &arg) in step.args.iter().enumerate() {
-            let want = if op == StepOp::Select && at == 0 { DType::Bool } else { operand };
+            let want = wanted(op, at, operand);
             let have = self.arg_dtype(arg).unwrap_or(want);
             ensure(class(have) == class(want), || format!("step {i}: operand {at} is {have:?}, not {want:?}"))?;
             args[at] = self.arg(arg, want, phase);

@@ -14,6 +14,10 @@ pub(crate) enum Move {
     Widen,
     /// f32 to bf16.
     Narrow,
+    /// i16 to i32.
+    WidenInt,
+    /// The lower half of an i32.
+    NarrowInt,
 }
 
 /// A rectangle, seen through strides of elements on both sides.
@@ -69,6 +73,8 @@ unsafe fn copy_body(how: Move, r: &Rectangle) {
             Move::Bytes4 => rectangle::<u32, u32>(r, |x| x),
             Move::Bytes8 => rectangle::<u64, u64>(r, |x| x),
             Move::Widen => rectangle::<u16, u32>(r, |x| u32::from(x) << 16),
+            Move::WidenInt => rectangle::<i16, i32>(r, i32::from),
+            Move::NarrowInt => rectangle::<i32, i16>(r, |x| x as i16),
             Move::Narrow => rectangle::<f32, u16>(r, |x| (math::round_to_bf16(x).to_bits() >> 16) as u16),
         }
     }

@@ -394,6 +394,9 @@ impl<'a> Frame<'a> {
                 Op::Select(class) => ops::select(cpu, class, l),
                 Op::Convert(from, to) => ops::convert(cpu, from, to, l),
                 Op::Copy(class) => ops::convert(cpu, class, class, l),
+                Op::Join => ops::join(cpu, l),
+                Op::Lower => ops::lower(cpu, l),
+                Op::Mark => ops::mark(cpu, l),
                 Op::Round => tile::one(cpu, Code::Round, &l.to, &l.args[..1], l.rows, l.columns),
                 op => unreachable!("{op:?} is not a loop over elements"),
             }
@@ -413,13 +416,11 @@ impl<'a> Frame<'a> {
                     let r = Rectangle { from, from_strides: along, to, to_strides, rows, columns };
                     match (a.place, a.dtype) {
                         (Place::Index, _) => fill_index(self.cpu, from as usize, &r),
-                        (_, DType::Bf16) => copy(self.cpu, Move::Widen, &r),
-                        (_, dtype) => copy(self.cpu, plain(dtype), &r),
+                        (_, dtype) => copy(self.cpu, loading(dtype), &r),
                     }
                 }),
                 Some(through) => {
-                    let how = if a.dtype == DType::Bf16 { Move::Widen } else { plain(a.dtype) };
-                    let (table, index) = self.table(access, how, &through);
+                    let (table, index) = self.table(access, loading(a.dtype), &through);
                     let both = [access, through.index];
                     self.segments(both, shape, block, &|elements, along, column, rows, columns| {
                         let first_wrong = table.look_up(index, elements, along, at(column), strides, [rows, columns]);
@@ -468,7 +469,7 @@ impl<'a> Frame<'a> {
                 let to = self.memory(access, element).cast_mut();
                 let from = from.ptr.add(column * from_strides[1] * bytes_of(dtype));
                 let r = Rectangle { from, from_strides, to, to_strides: along, rows, columns };
-                copy(self.cpu, if dtype == DType::Bf16 { Move::Narrow } else { plain(dtype) }, &r);
+                copy(self.cpu, storing(dtype), &r);
             });
         }
     }
@@ -531,6 +532,24 @@ impl<'a> Frame<'a> {
 /// Bytes of an element in a register.
 fn bytes_of(dtype: DType) -> usize {
     super::compile::class(dtype).bytes()
+}
+
+/// From memory to a register.
+fn loading(dtype: DType) -> Move {
+    match dtype {
+        DType::Bf16 => Move::Widen,
+        DType::I16 => Move::WidenInt,
+        dtype => plain(dtype),
+    }
+}
+
+/// From a register to memory.
+fn storing(dtype: DType) -> Move {
+    match dtype {
+        DType::Bf16 => Move::Narrow,
+        DType::I16 => Move::NarrowInt,
+        dtype => plain(dtype),
+    }
 }
 
 fn plain(dtype: DType) -> Move {

@@ -47,7 +47,7 @@ impl Table {
         let indices = Indices { data: index, limit, first_wrong: &first_wrong };
         // An index is below 2³¹, and dividing 32 bits is much faster than 64.
         let divide = u32::try_from(self.divide).unwrap_or(u32::MAX);
-        let to_bytes = if self.how == Move::Widen { 4 } else { self.bytes };
+        let to_bytes = if self.widens() { 4 } else { self.bytes };
         // One index for a run of columns, or one for each.
         let run = if index_strides[1] == 0 { columns } else { 1 };
         for row in 0..rows {
@@ -67,13 +67,18 @@ impl Table {
         first_wrong.into_inner()
     }
 
+    /// Are elements wider in registers?
+    fn widens(&self) -> bool {
+        matches!(self.how, Move::Widen | Move::WidenInt)
+    }
+
     #[inline(always)]
     unsafe fn copy(&self, r: &Rectangle) {
         // SAFETY: the caller's contract.
         unsafe {
             match self.how {
                 Move::Bytes4 if r.columns == 1 => *r.to.cast::<u32>() = *r.from.cast::<u32>(),
-                how if how != Move::Widen && r.from_strides[1] == 1 && r.to_strides[1] == 1 => {
+                _ if !self.widens() && r.from_strides[1] == 1 && r.to_strides[1] == 1 => {
                     r.from.copy_to_nonoverlapping(r.to, r.columns * self.bytes);
                 }
                 how => copy(self.cpu, how, r),

@@ -4,6 +4,7 @@
 
 use super::program::Class;
 use crate::kernels::cpu::by_cpu;
+use crate::kernels::halves;
 use crate::kernels::math;
 use forebay_plan::StepOp;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -299,6 +300,42 @@ unsafe fn not_body(l: &Loop) {
     unsafe { map1::<u8, u8>(l, |x| (x == 0) as u8) }
 }
 
+#[inline(always)]
+unsafe fn join_body(l: &Loop) {
+    let [upper, lower, mark] = &l.args;
+    for row in 0..l.rows {
+        // SAFETY: as above.
+        unsafe {
+            let to = target::<u32>(l, row);
+            if [upper, lower, mark].iter().all(|a| a.column == 1) {
+                let halves = row_of::<u32>(upper, row, l.columns).iter().zip(row_of::<i32>(lower, row, l.columns));
+                let all = to.iter_mut().zip(halves).zip(row_of::<u32>(mark, row, l.columns));
+                all.for_each(|((d, (&upper, &lower)), &mark)| *d = halves::join(upper, lower, mark));
+                continue;
+            }
+            for (column, d) in to.iter_mut().enumerate() {
+                let at = |a: &Arg| a.ptr.cast::<u32>().add(row * a.row + column * a.column).read();
+                *d = halves::join(at(upper), at(lower) as i32, at(mark));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn lower_body(l: &Loop) {
+    // SAFETY: as above.
+    unsafe { map1::<u32, i32>(l, halves::lower) }
+}
+
+#[inline(always)]
+unsafe fn mark_body(l: &Loop) {
+    // SAFETY: as above.
+    unsafe { map2::<f32, u32>(l, halves::mark) }
+}
+
+by_cpu!(pub(super) unsafe fn join / join_body(l: &Loop));
+by_cpu!(pub(super) unsafe fn lower / lower_body(l: &Loop));
+by_cpu!(pub(super) unsafe fn mark / mark_body(l: &Loop));
 by_cpu!(pub(super) unsafe fn binary_f64 / binary_f64_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn binary_i32 / binary_i32_body(op: StepOp, l: &Loop));
 by_cpu!(pub(super) unsafe fn binary_bool / binary_bool_body(op: StepOp, l: &Loop));

@@ -10,6 +10,7 @@ pub(super) enum Class {
     /// f32 and bf16.
     F32,
     F64,
+    /// i32 and i16.
     I32,
     Bool,
 }
@@ -75,6 +76,12 @@ pub(super) enum Op {
     Copy(Class),
     /// Rounds the destination to bf16 in place.
     Round,
+    /// An f32 of (upper half, lower half, mark).
+    Join,
+    /// The lower half of an f32.
+    Lower,
+    /// (carrier, x): the carrier with the mark of x.
+    Mark,
     /// Reduces rows of the operand; the length of a whole row decides about the order.
     Reduce(Class, ReduceOp),
     /// From an access, converted, to a register.

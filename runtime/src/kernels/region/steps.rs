@@ -2,7 +2,7 @@
 
 use super::super::{PrepareError, ensure};
 use super::program::{Class, Op};
-use forebay_plan::{ReduceOp, StepOp};
+use forebay_plan::{DType, ReduceOp, StepOp};
 
 pub(super) fn is_comparison(op: StepOp) -> bool {
     matches!(op, StepOp::Eq | StepOp::Ne | StepOp::Lt | StepOp::Le | StepOp::Gt | StepOp::Ge)
@@ -13,11 +13,20 @@ pub(super) fn check_arity(i: usize, op: StepOp, have: usize) -> Result<(), Prepa
     let want = match op {
         Index(_) => 0,
         Neg | Exp | Log | Sqrt | Rsqrt | Tanh | Sin | Cos | Abs | Sign | Floor | Not | Cast | RowSum | RowMax
-        | RowMin => 1,
-        Add | Sub | Mul | Div | Rem | Pow | Min | Max | Eq | Ne | Lt | Le | Gt | Ge | And | Or => 2,
-        Select => 3,
+        | RowMin | Lower => 1,
+        Add | Sub | Mul | Div | Rem | Pow | Min | Max | Eq | Ne | Lt | Le | Gt | Ge | And | Or | Mark => 2,
+        Select | Join => 3,
     };
     ensure(have == want, || format!("step {i}: {op:?} takes {want} operands, not {have}"))
+}
+
+/// The type of an argument, where the others are of type `operand`.
+pub(super) fn wanted(op: StepOp, at: usize, operand: DType) -> DType {
+    match (op, at) {
+        (StepOp::Select, 0) => DType::Bool,
+        (StepOp::Join, 1) => DType::I16,
+        _ => operand,
+    }
 }
 
 /// The loop for a step whose operands are of a class; nothing when there is none.
@@ -36,6 +45,7 @@ pub(super) fn operation(op: StepOp, from: Class, to: Class) -> Option<Op> {
     }
     match op {
         Cast => Some(Op::Convert(from, to)),
+        Lower => (from == Class::F32 && to == Class::I32).then_some(Op::Lower),
         _ if is_comparison(op) => (to == Class::Bool).then_some(Op::Compare(from, op)),
         _ if from != to => None,
         Neg | Abs | Sign => number.then_some(Op::Unary(from, op)),
@@ -45,6 +55,8 @@ pub(super) fn operation(op: StepOp, from: Class, to: Class) -> Option<Op> {
         Pow => float.then_some(Op::Binary(from, op)),
         And | Or => (from == Class::Bool).then_some(Op::Binary(from, op)),
         Select => Some(Op::Select(from)),
+        Join => (from == Class::F32).then_some(Op::Join),
+        Mark => (from == Class::F32).then_some(Op::Mark),
         _ => None,
     }
 }

@@ -94,6 +94,7 @@ pub fn rounded(x: f64, dtype: DType) -> f64 {
         DType::F32 => f64::from(x as f32),
         DType::Bf16 => f64::from(round_to_bf16(x as f32)),
         DType::I32 => f64::from(x as i32),
+        DType::I16 => f64::from(x as i32 as i16),
         DType::Bool => f64::from(u8::from(x != 0.0)),
     }
 }
@@ -104,7 +105,7 @@ pub fn epsilon(dtype: DType) -> f64 {
         DType::F64 => f64::EPSILON,
         DType::F32 => f64::from(f32::EPSILON),
         DType::Bf16 => 1.0 / 128.0,
-        DType::I32 | DType::Bool => 0.0,
+        DType::I32 | DType::I16 | DType::Bool => 0.0,
     }
 }
 
@@ -135,6 +136,7 @@ impl Memory {
                 DType::F64 => all[at..at + 8].copy_from_slice(&value.to_ne_bytes()),
                 DType::F32 => all[at..at + 4].copy_from_slice(&(value as f32).to_ne_bytes()),
                 DType::I32 => all[at..at + 4].copy_from_slice(&(value as i32).to_ne_bytes()),
+                DType::I16 => all[at..at + 2].copy_from_slice(&(value as i16).to_ne_bytes()),
                 DType::Bool => all[at] = (value != 0.0) as u8,
                 DType::Bf16 => {
                     let bits = (round_to_bf16(value as f32).to_bits() >> 16) as u16;
@@ -160,6 +162,7 @@ impl Memory {
                     DType::F64 => f64::from_ne_bytes(all[at..at + 8].try_into().unwrap()),
                     DType::F32 => f64::from(f32::from_ne_bytes(all[at..at + 4].try_into().unwrap())),
                     DType::I32 => f64::from(i32::from_ne_bytes(all[at..at + 4].try_into().unwrap())),
+                    DType::I16 => f64::from(i16::from_ne_bytes(all[at..at + 2].try_into().unwrap())),
                     DType::Bool => f64::from(all[at]),
                     DType::Bf16 => {
                         let bits = u16::from_ne_bytes(all[at..at + 2].try_into().unwrap());

@@ -55,6 +55,7 @@ fn unary(op: StepOp, x: f64, dtype: DType) -> f64 {
         StepOp::Sign => x.signum(),
         StepOp::Floor => x.floor(),
         StepOp::Not => f64::from(u8::from(x == 0.0)),
+        StepOp::Lower => f64::from((x as f32).to_bits() as i16),
         op => panic!("{op:?}"),
     }
 }
@@ -99,8 +100,20 @@ fn binary(op: StepOp, a: f64, b: f64, dtype: DType) -> f64 {
         StepOp::Ge => truth(a >= b),
         StepOp::And => truth(a != 0.0 && b != 0.0),
         StepOp::Or => truth(a != 0.0 || b != 0.0),
+        StepOp::Mark => {
+            let truncated = f32::from_bits((b as f32).to_bits() & 0xffff_0000);
+            let changed = half::bf16::from_f32(b as f32).to_f32() != truncated;
+            if changed { -a.abs() } else { a.abs() }
+        }
         op => panic!("{op:?}"),
     }
+}
+
+/// The number with these halves; it is no NaN.
+fn joined(copy: f64, lower: f64, mark: f64) -> f64 {
+    let before = if mark.is_sign_negative() { 0x1_0000 } else { 0 };
+    let upper = (copy as f32).to_bits().wrapping_sub(before);
+    f64::from(f32::from_bits(upper | u32::from(lower as i16 as u16)))
 }
 
 /// Which element of its buffer a load reads.
@@ -140,6 +153,7 @@ pub(super) fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
         for step in &region.steps {
             let operand = match step.op {
                 StepOp::Cast => step.args.iter().find_map(|&a| dtype_of(a)).unwrap_or(step.dtype),
+                StepOp::Lower => DType::F32,
                 _ if step.dtype == DType::Bool => step.args.iter().find_map(|&a| dtype_of(a)).unwrap_or(DType::F64),
                 _ => step.dtype,
             };
@@ -160,6 +174,10 @@ pub(super) fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
                 }
                 StepOp::Index(d) => elements.iter().map(|e| e[d as usize] as f64).collect(),
                 StepOp::Cast => all(0),
+                StepOp::Join => {
+                    let halves = all(0).into_iter().zip(all(1)).zip(all(2));
+                    halves.map(|((copy, lower), mark)| joined(copy, lower, mark)).collect()
+                }
                 StepOp::Select => (0..n)
                     .map(|e| {
                         let take = value(step.args[0], e, DType::Bool) != 0.0;

@@ -244,6 +244,55 @@ fn integers() {
     }
 }
 
+/// A parameter in halves: put together, changed, taken apart again in place; where rows are whole tiles, where they are not, and where one number is for all.
+#[test]
+fn halves_of_numbers() {
+    let mut rng = Rng::new(11);
+    for (n, stride) in [(4096u64, 1u64), (37, 1), (5, 0)] {
+        let numbers: Vec<f32> =
+            (0..n).map(|i| f32::from_bits((rng.next() as u32 & 0xbf7f_ffff) | (i as u32 & 1) << 15)).collect();
+        let floats = |of: &dyn Fn(f32) -> f32| numbers.iter().map(|x| f64::from(of(*x))).collect::<Vec<f64>>();
+        let is_up = |x: f32| half::bf16::from_f32(x).to_f32().to_bits() >> 16 != x.to_bits() >> 16;
+        let mut memory = Memory::default();
+        let copy = memory.add(DType::Bf16, &floats(&|x| x));
+        let lower: Vec<f64> = numbers.iter().map(|x| f64::from(x.to_bits() as i16)).collect();
+        let lower = memory.add(DType::I16, &lower);
+        let mark = memory.add(DType::F32, &floats(&|x| if is_up(x) { -2.5 } else { 2.5 }));
+        let whole = memory.add(DType::F32, &vec![0.0; n as usize]);
+        let (l, s) = (Arg::Load, Arg::Step);
+        let at = |buffer| view(buffer, &[1]);
+        let region = Region {
+            dims: vec![n],
+            row_dims: 1,
+            ragged: None,
+            loads: vec![view(copy, &[stride]).into(), at(lower).into(), at(mark).into()],
+            steps: vec![
+                step(StepOp::Join, DType::F32, &[l(0), l(1), l(2)]),
+                step(StepOp::Abs, DType::F32, &[l(2)]),
+                step(StepOp::Mul, DType::F32, &[s(0), Arg::Const(0.9)]),
+                step(StepOp::Mul, DType::F32, &[s(1), Arg::Const(0.5)]),
+                step(StepOp::Cast, DType::Bf16, &[s(2)]),
+                step(StepOp::Lower, DType::I16, &[s(2)]),
+                step(StepOp::Mark, DType::F32, &[s(3), s(2)]),
+            ],
+            stores: vec![
+                Store { value: s(0), view: at(whole) },
+                Store { value: s(5), view: at(lower) },
+                Store { value: s(6), view: at(mark) },
+            ],
+        };
+        let mut in_place = region.clone();
+        in_place.stores.push(Store { value: s(4), view: at(copy) });
+        check(if stride == 1 { &in_place } else { &region }, &memory);
+        if stride == 1 {
+            let mut after = memory.clone();
+            after.run_on(&Kernel::Region(in_place), 2, Cpu::detect()).expect("it runs");
+            let back: Vec<f64> = floats(&|x| x);
+            assert_eq!(after.get(whole), back, "what was taken apart comes back");
+        }
+    }
+}
+
 #[test]
 fn plans_without_meaning_are_refused() {
     let mut memory = Memory::default();

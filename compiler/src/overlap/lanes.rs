@@ -1,0 +1,66 @@
+//! Which unit does what.
+
+use super::passes::{Pass, Passes};
+use crate::shard::{Dense, Mesh};
+use forebay_plan::{Access, Kernel, Program, Space, StreamKind};
+
+/// The units of a rank, and which mesh dimensions are between nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Lanes {
+    /// For each mesh dimension: do its ranks meet over links between nodes?
+    far: Vec<bool>,
+    /// Does the vector unit work beside the matrix unit?
+    vector: bool,
+}
+
+impl Lanes {
+    /// Ranks of one pipeline stage that share rows and parameters (tensor and context parallel) are nearest to each other, so that
+    /// their collectives stay within a node; data-parallel ranks and other stages are further away.
+    pub fn new(mesh: &Mesh, passes: &Passes) -> Lanes {
+        let far = mesh.kinds.iter().map(|(dense, _)| matches!(dense, Dense::Dp | Dense::Pp)).collect();
+        Lanes { far, vector: passes.has(Pass::Vector) }
+    }
+
+    /// Is there one rank, which has one stream?
+    pub fn is_one_rank(&self) -> bool {
+        self.far.is_empty()
+    }
+
+    /// Whose work a kernel is.
+    pub fn of(&self, kernel: &Kernel) -> StreamKind {
+        let group = match kernel {
+            Kernel::Send(_) | Kernel::Recv(_) => return StreamKind::InterNode,
+            Kernel::Exchange(k) => &k.group,
+            Kernel::AllToAllV(k) => &k.group,
+            Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_) => return StreamKind::Cube,
+            _ if self.vector => return StreamKind::Vector,
+            _ => return StreamKind::Cube,
+        };
+        self.of_group(group)
+    }
+
+    /// Over which links ranks along some mesh dimensions meet.
+    pub(super) fn of_group(&self, group: &[u32]) -> StreamKind {
+        if group.iter().any(|dim| self.far[*dim as usize]) { StreamKind::InterNode } else { StreamKind::IntraNode }
+    }
+
+    /// Gives every instruction the stream of its unit. Messages of one channel and collectives of one group stay on one stream, which keeps them in order.
+    pub(super) fn assign(&self, program: &mut Program) {
+        program.streams.clear();
+        let copies = copies(program);
+        for instruction in &mut program.instructions {
+            let kind = copies.unwrap_or_else(|| self.of(&instruction.kernel));
+            let known = program.streams.iter().position(|k| *k == kind);
+            instruction.stream = known.unwrap_or_else(|| {
+                program.streams.push(kind);
+                program.streams.len() - 1
+            }) as u32;
+        }
+    }
+}
+
+/// The stream of a program that copies to the host, or from it.
+fn copies(program: &Program) -> Option<StreamKind> {
+    let host = program.slots.iter().find(|slot| slot.space == Space::Host)?;
+    Some(if host.access == Access::Read { StreamKind::CopyIn } else { StreamKind::CopyOut })
+}

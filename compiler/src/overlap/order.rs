@@ -1,0 +1,184 @@
+//! Within a program: an order in which units wait less for each other.
+//!
+//! ```text
+//! cube   router ········ shared ── experts ····· add          cube   router shared ──── experts ····· add
+//! links         dispatch           ······· combine     ──►    links         dispatch ──         combine
+//! ```
+//!
+//! List scheduling (Graham 1966) over the units: whatever can start earliest comes next, and of those what most follows (the longest tail). Some lists wait a
+//! little for what has a longer tail, or count exchanges several times; one prefers the given order. The best of the orders is taken, the given one included, whose
+//! memory is no more than [`ROOM`] times what it was.
+//! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
+//!
+//! Requires: a program without events. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.
+
+use super::lanes::Lanes;
+use super::tasks::{Tasks, Timed};
+use crate::emit::place_frame;
+use forebay_plan::{Program, StreamKind};
+
+/// What a frame may be larger than that of the given order, when one instruction follows the other.
+pub(super) const ROOM: f64 = 1.25;
+
+/// Puts the instructions into a better order and places the frame again; the live bytes of the frame, when something has changed.
+pub(super) fn reorder(program: &mut Program, lanes: &Lanes) -> Option<u64> {
+    let tasks = Tasks::new(program, lanes);
+    if !tasks.is_mixed() {
+        return None;
+    }
+    let bound = (alone(&tasks).1 as f64 * ROOM) as u64;
+    let (order, timed) = best(&tasks, bound)?;
+    let mut changed = program.clone();
+    let live = arrange(&mut changed, &order, &timed);
+    let bytes = |p: &Program| p.slots.last().map_or(0, |frame| frame.bytes);
+    if bytes(&changed) as f64 > bytes(program) as f64 * ROOM {
+        return None;
+    }
+    *program = changed;
+    Some(live)
+}
+
+/// Seconds and live bytes of tasks in their given order, when one follows the other in memory.
+pub(super) fn alone(tasks: &Tasks) -> (f64, u64) {
+    let given: Vec<u32> = (0..tasks.len() as u32).collect();
+    (tasks.timed(&given).cost, tasks.live(&given, &given))
+}
+
+/// Puts the instructions of a program into an order and places its frame; its live bytes.
+pub(super) fn arrange(program: &mut Program, order: &[u32], timed: &Timed) -> u64 {
+    program.instructions = order.iter().map(|&i| program.instructions[i as usize].clone()).collect();
+    let frame = program.slots.len() - 1;
+    let layout = place_frame(&mut program.buffers, &program.instructions, frame as u32, |at| timed.until[at]);
+    program.slots[frame].bytes = layout.bytes;
+    layout.live
+}
+
+/// The cheapest order with at most so many bytes alive, of those that are tried.
+pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
+    let lists = Rule::all().map(|rule| list(tasks, rule, bound));
+    let mut best: Option<(Vec<u32>, Timed)> = None;
+    for order in std::iter::once((0..tasks.len() as u32).collect()).chain(lists) {
+        let timed = tasks.timed(&order);
+        let better = best.as_ref().is_none_or(|(_, so_far)| timed.cost < so_far.cost);
+        if better && tasks.live(&order, &timed.until) <= bound {
+            best = Some((order, timed));
+        }
+    }
+    best
+}
+
+/// How a list is made.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// What can start first; of those the first of the given order.
+    Given,
+    /// What can start first, or so much of the longest tail later; of those that with the longest tail, exchanges counted so many times.
+    Tail { patience: f64, exchanges: f64 },
+}
+
+impl Rule {
+    fn all() -> impl Iterator<Item = Rule> {
+        let patience = [0.0, 0.005, 0.02, 0.05];
+        let tails = patience
+            .into_iter()
+            .flat_map(|patience| [1.0, 2.0, 4.0].map(|exchanges| Rule::Tail { patience, exchanges }));
+        std::iter::once(Rule::Given).chain(tails)
+    }
+}
+
+/// For each task the seconds of the longest chain from it to the end.
+fn tails(tasks: &Tasks, users: &[Vec<u32>], exchanges: f64) -> Vec<f64> {
+    let is_link = |at: usize| tasks.unit[at] > StreamKind::Vector.number();
+    let mut tail: Vec<f64> =
+        (0..tasks.len()).map(|at| tasks.seconds[at] * if is_link(at) { exchanges } else { 1.0 }).collect();
+    for at in (0..tasks.len()).rev() {
+        tail[at] += users[at].iter().map(|&user| tail[user as usize]).fold(0.0, f64::max);
+    }
+    tail
+}
+
+/// An order by list scheduling that keeps to the bound where it can.
+fn list(tasks: &Tasks, rule: Rule, bound: u64) -> Vec<u32> {
+    let n = tasks.len();
+    let mut users: Vec<Vec<u32>> = vec![vec![]; n];
+    for (at, needs) in (0..).zip(&tasks.needs) {
+        needs.iter().for_each(|&need| users[need as usize].push(at));
+    }
+    let (tail, patience) = match rule {
+        Rule::Given => ((0..n).map(|at| (n - at) as f64).collect(), 0.0),
+        Rule::Tail { patience, exchanges } => {
+            let tail = tails(tasks, &users, exchanges);
+            let longest = tail.iter().copied().fold(0.0, f64::max);
+            (tail, patience * longest)
+        }
+    };
+    let mut waiting: Vec<usize> = tasks.needs.iter().map(Vec::len).collect();
+    let mut ready: Vec<u32> = (0..n as u32).filter(|&at| waiting[at as usize] == 0).collect();
+    let (mut start, mut free) = (vec![0.0f64; n], [0.0f64; StreamKind::COUNT]);
+    let mut memory = Memory::new(tasks);
+    let mut order = Vec::with_capacity(n);
+    while !ready.is_empty() {
+        let begin = |at: u32| start[at as usize].max(free[tasks.unit[at as usize]]);
+        let fitting: Vec<u32> = ready.iter().copied().filter(|&at| memory.with(at, begin(at)) <= bound).collect();
+        let soon = fitting.iter().map(|&at| begin(at)).fold(f64::INFINITY, f64::min) + patience;
+        let longer = |a: &u32, b: &u32| tail[*a as usize].total_cmp(&tail[*b as usize]).then(b.cmp(a));
+        let next = fitting.into_iter().filter(|&at| begin(at) <= soon).max_by(longer);
+        // Where nothing fits, the given order is the best guess at what makes room.
+        let next = next.unwrap_or_else(|| *ready.iter().min().expect("not empty"));
+        ready.retain(|&at| at != next);
+        let at = next as usize;
+        let end = begin(next) + tasks.seconds[at];
+        memory.run(next, end);
+        free[tasks.unit[at]] = end;
+        for &user in &users[at] {
+            let user_at = user as usize;
+            start[user_at] = start[user_at].max(end);
+            waiting[user_at] -= 1;
+            if waiting[user_at] == 0 {
+                ready.push(user);
+            }
+        }
+        order.push(next);
+    }
+    order
+}
+
+/// The memory of the frame while tasks run.
+struct Memory<'a> {
+    tasks: &'a Tasks,
+    /// For each buffer how many tasks have still to touch it.
+    uses: Vec<u32>,
+    /// For each buffer until when what has touched it runs; none before.
+    busy: Vec<Option<f64>>,
+    /// Buffers that are there.
+    there: Vec<u32>,
+}
+
+impl<'a> Memory<'a> {
+    fn new(tasks: &'a Tasks) -> Memory<'a> {
+        let n = tasks.bytes.len();
+        Memory { tasks, uses: tasks.uses(), busy: vec![None; n], there: vec![] }
+    }
+
+    /// Bytes that are alive when a task begins at a time.
+    fn with(&self, task: u32, at: f64) -> u64 {
+        let alive = |b: &&u32| self.uses[**b as usize] > 0 || self.busy[**b as usize].is_some_and(|end| end > at);
+        let new = self.tasks.touches[task as usize].iter().filter(|b| self.busy[**b as usize].is_none());
+        self.there.iter().filter(alive).chain(new).map(|b| self.tasks.bytes[*b as usize]).sum()
+    }
+
+    fn run(&mut self, task: u32, end: f64) {
+        let begun = end - self.tasks.seconds[task as usize];
+        for &b in &self.tasks.touches[task as usize] {
+            let at = b as usize;
+            if self.busy[at].is_none() {
+                self.there.push(b);
+            }
+            self.uses[at] -= 1;
+            self.busy[at] = Some(self.busy[at].unwrap_or(0.0).max(end));
+        }
+        let (uses, busy) = (&self.uses, &self.busy);
+        // Tasks are taken by the time at which they begin, up to what memory lets wait: what ended long before is gone for all of them.
+        self.there.retain(|b| uses[*b as usize] > 0 || busy[*b as usize].is_some_and(|end| end > begun));
+    }
+}

@@ -1,0 +1,76 @@
+//! Which overlap passes run.
+
+use std::fmt;
+
+/// A pass that changes when things run, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pass {
+    /// Elementwise work, norms, routers and permutations on the vector unit, beside matrix products that do not need them.
+    Vector,
+    /// Within a program: independent work beside what is on its way.
+    Within,
+    /// A forward and a backward pass that a schedule pairs, in one program.
+    Across,
+}
+
+impl Pass {
+    /// All of them, in the order in which they run.
+    pub const ALL: [Pass; 3] = [Pass::Vector, Pass::Within, Pass::Across];
+
+    /// Its name in strategies.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pass::Vector => "vector",
+            Pass::Within => "within",
+            Pass::Across => "across",
+        }
+    }
+}
+
+/// Some of the passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passes(Vec<Pass>);
+
+impl Default for Passes {
+    fn default() -> Passes {
+        Passes(Pass::ALL.to_vec())
+    }
+}
+
+impl Passes {
+    /// None of them.
+    pub fn none() -> Passes {
+        Passes(vec![])
+    }
+
+    /// From `all`, `none`, or names separated by `/`.
+    pub fn parse(text: &str) -> Option<Passes> {
+        let named = |name: &str| Pass::ALL.into_iter().find(|pass| pass.name() == name.trim());
+        match text {
+            "all" => Some(Passes::default()),
+            "none" => Some(Passes::none()),
+            names => {
+                let mut passes: Vec<Pass> = names.split('/').map(named).collect::<Option<_>>()?;
+                passes.sort_unstable();
+                passes.dedup();
+                Some(Passes(passes))
+            }
+        }
+    }
+
+    /// Does it run?
+    pub fn has(&self, pass: Pass) -> bool {
+        self.0.contains(&pass)
+    }
+}
+
+/// As [`Passes::parse`] reads it.
+impl fmt::Display for Passes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            0 => f.write_str("none"),
+            n if n == Pass::ALL.len() => f.write_str("all"),
+            _ => f.write_str(&self.0.iter().map(|pass| pass.name()).collect::<Vec<_>>().join("/")),
+        }
+    }
+}

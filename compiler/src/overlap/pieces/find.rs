@@ -1,0 +1,163 @@
+//! What can be cut into pieces, and what that gains.
+
+use crate::overlap::lanes::Lanes;
+use crate::overlap::rates;
+use crate::overlap::tasks::CONTENTION;
+use forebay_ir::cost::cost;
+use forebay_ir::{AxisId, CommKind, Graph, InputRole, Op, ValueId};
+
+/// A part of a graph that is repeated.
+pub(super) struct Region {
+    /// The axis of tokens that is cut.
+    pub tokens: AxisId,
+    /// All axes that get shorter: the tokens', merges of it with others, that of all ranks' tokens.
+    pub shorter: Vec<AxisId>,
+    /// For each value: is it repeated?
+    pub repeated: Vec<bool>,
+    /// Of the repeated ones, those that others read: each has the axis of tokens.
+    pub results: Vec<ValueId>,
+}
+
+/// Does something begin here that may be cut: a grouping of rows, or tokens of all ranks?
+pub(super) fn is_start(graph: &Graph, value: ValueId) -> bool {
+    match &graph.node(value).op {
+        Op::Group { .. } => true,
+        Op::Comm(comm) => matches!(comm.kind, CommKind::AllGather { .. }) && graph.ty(value).dtype.is_float(),
+        _ => false,
+    }
+}
+
+/// Values that are read by others than repeated ones.
+fn results(graph: &Graph, repeated: &[bool]) -> Vec<ValueId> {
+    let users = graph.users();
+    let read_outside = |v: ValueId| {
+        let reads = users[v.index()].iter().any(|u| !repeated[u.index()]);
+        reads || graph.outputs.iter().any(|o| o.value == v)
+    };
+    graph.values().filter(|&v| repeated[v.index()] && read_outside(v)).collect()
+}
+
+/// What follows from a choice of experts whose rows are exchanged, up to each token's result.
+pub(super) fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Region> {
+    let Op::Group { ragged } = graph.node(group).op else { return None };
+    let is_dispatch = |op: &Op| match op {
+        Op::Comm(comm) => matches!(comm.kind, CommKind::Dispatch { from, .. } if from.1 == ragged),
+        _ => false,
+    };
+    if !graph.nodes.iter().any(|node| is_dispatch(&node.op)) {
+        return None;
+    }
+    let chosen = graph.node(group).operands[0];
+    let choices = choices_of(graph, chosen)?;
+    let axes = graph.ty(chosen).axes.iter().copied();
+    let tokens = axes.filter(|&a| a != choices).find(|&a| graph.size(a).is_multiple_of(pieces))?;
+    // The starts of the rows' groups follow from the choice as well, but from nothing that follows from it.
+    let starts = graph.offsets_of(ragged)?;
+    let mut repeated = vec![false; graph.nodes.len()];
+    let mut open = vec![false; graph.nodes.len()];
+    for value in graph.values() {
+        let node = graph.node(value);
+        let follows = node.operands.iter().any(|o| open[o.index()]);
+        if follows || value == group || value == starts {
+            repeated[value.index()] = true;
+            let is_result = node.ty.has(tokens) && !node.ty.has(choices);
+            open[value.index()] = !is_result;
+        }
+    }
+    let results = results(graph, &repeated);
+    let whole = |v: &ValueId| !open[v.index()] && graph.ragged_axis(&graph.ty(*v).axes).is_none();
+    let sums_over_tokens = |v: ValueId| match &graph.node(v).op {
+        Op::Reduce { over, .. } | Op::Contract { over } | Op::ScatterAdd { over, .. } => over.contains(&tokens),
+        _ => false,
+    };
+    let fits = results.iter().all(whole) && !graph.values().any(|v| repeated[v.index()] && sums_over_tokens(v));
+    let merges = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Merge { from, into } if from.contains(&tokens) => Some(*into),
+        _ => None,
+    });
+    let shorter = std::iter::once(tokens).chain(merges).collect();
+    fits.then_some(Region { tokens, shorter, repeated, results })
+}
+
+/// The axis of a token's choices; nothing where it is not tokens that choose.
+fn choices_of(graph: &Graph, chosen: ValueId) -> Option<AxisId> {
+    let node = graph.node(chosen);
+    match &node.op {
+        Op::TopK { into, .. } => Some(*into),
+        Op::Comm(_) | Op::Cast(_) | Op::Detach | Op::Reorder => choices_of(graph, *node.operands.first()?),
+        _ => None,
+    }
+    .filter(|axis| node.ty.has(*axis))
+}
+
+/// What tensor-parallel ranks compute of all their tokens, from the all-gather to the reduce-scatters: token by token.
+pub(super) fn network(graph: &Graph, gathered: ValueId, pieces: u64) -> Option<Region> {
+    let Op::Comm(gather) = &graph.node(gathered).op else { return None };
+    let CommKind::AllGather { from: tokens, into: all } = gather.kind else { return None };
+    if !graph.size(tokens).is_multiple_of(pieces) {
+        return None;
+    }
+    let mut repeated = vec![false; graph.nodes.len()];
+    let mut open = vec![false; graph.nodes.len()];
+    for value in graph.values() {
+        let node = graph.node(value);
+        if value != gathered && !node.operands.iter().any(|o| open[o.index()]) {
+            continue;
+        }
+        let scatters = match &node.op {
+            Op::Comm(comm) => {
+                comm.group == gather.group && comm.kind == CommKind::ReduceScatter { from: all, into: tokens }
+            }
+            _ => false,
+        };
+        let token_by_token = match &node.op {
+            Op::Contract { over } | Op::Reduce { over, .. } => !over.contains(&all),
+            Op::Broadcast(_) | Op::Detach | Op::Reorder => true,
+            op => op.is_elementwise() || value == gathered,
+        };
+        // What others have of all tokens is not there in pieces.
+        let other = |o: &ValueId| !repeated[o.index()] && graph.ty(*o).has(all);
+        if !scatters && (!token_by_token || !node.ty.has(all) || node.operands.iter().any(other)) {
+            return None;
+        }
+        repeated[value.index()] = true;
+        open[value.index()] = !scatters;
+    }
+    let results = results(graph, &repeated);
+    let fits = !results.is_empty() && results.iter().all(|v| !open[v.index()]);
+    fits.then_some(Region { tokens, shorter: vec![tokens, all], repeated, results })
+}
+
+/// Seconds that so many pieces hide of a region's exchanges, less what they cost: kernels that start once for each, and weights that are read once for each.
+pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -> f64 {
+    let (mut links, mut work, mut extra) = (0.0, 0.0, 0.0);
+    let is_param = |v: ValueId| graph.inputs.iter().any(|i| i.value == v && i.role == InputRole::Param);
+    for value in graph.values().filter(|v| region.repeated[v.index()]) {
+        let node = graph.node(value);
+        match &node.op {
+            Op::Comm(comm) => {
+                let bytes = |v: ValueId| graph.bytes(v) as f64;
+                let sent = node.operands.first().map_or(0.0, |&o| bytes(o)).min(bytes(value));
+                links += sent / rates::link(lanes.of_group(&comm.group));
+                extra += rates::LAUNCH;
+            }
+            Op::Contract { .. } => {
+                // Rows from other ranks have room for the worst case, and are as many as a rank sends when experts are chosen evenly.
+                let bound = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes).map(|axis| graph.size(axis) as f64);
+                let rows = bound(&value).or_else(|| node.operands.iter().find_map(bound));
+                let even = graph.nodes.iter().filter_map(|n| match n.op {
+                    Op::Group { ragged } => Some(graph.size(ragged) as f64),
+                    _ => None,
+                });
+                let share = rows.map_or(1.0, |rows| even.fold(0.0, f64::max).min(rows) / rows.max(1.0));
+                work += share * cost(graph, value).flops / rates::CUBE;
+                let weights = node.operands.iter().filter(|o| is_param(**o)).map(|&o| graph.bytes(o) as f64);
+                extra += rates::LAUNCH + weights.sum::<f64>() / rates::MEMORY;
+            }
+            _ => {}
+        }
+    }
+    let others = pieces as f64 - 1.0;
+    // What is hidden slows down what hides it.
+    (1.0 - CONTENTION) * links.min(work) * others / pieces as f64 - others * extra
+}

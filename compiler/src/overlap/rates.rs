@@ -1,0 +1,79 @@
+//! How long instructions take, roughly: enough to say which order hides more.
+//!
+//! A plan is the same whatever cluster it is simulated on, so these are the rates of one device (Ascend 910B and its links, by what the fitted cluster file
+//! `atlas-800t-a2.toml` says they reach), and not those of a cluster file. An H100 is about twice as fast in all of them.
+
+use forebay_plan::{Kernel, Program, RaggedDim, StreamKind};
+use rustc_hash::FxHashMap;
+
+/// Seconds until a kernel begins.
+pub(super) const LAUNCH: f64 = 5e-6;
+/// FLOP/s of matrix products.
+pub(super) const CUBE: f64 = 2e14;
+/// FLOP/s of elementwise work.
+const VECTOR: f64 = 1.6e13;
+/// Bytes per second between memory and a kernel.
+pub(super) const MEMORY: f64 = 1e12;
+/// Bytes per second that a rank sends to its node.
+const WITHIN_NODE: f64 = 1.8e11;
+/// Bytes per second that a rank sends to other nodes.
+const BETWEEN_NODES: f64 = 2e10;
+
+/// Prices the instructions of a program.
+pub(super) struct Rates {
+    /// Bounds of rows from other ranks, and the part of them that an even routing brings.
+    shares: FxHashMap<u64, f64>,
+}
+
+impl Rates {
+    /// For a program.
+    pub fn new(program: &Program) -> Rates {
+        let exchanged = program.instructions.iter().filter_map(|i| match &i.kernel {
+            Kernel::AllToAllV(k) => Some((k.bound, (k.tokens as f64 / k.bound.max(1) as f64).min(1.0))),
+            _ => None,
+        });
+        Rates { shares: exchanged.collect() }
+    }
+
+    /// Seconds of an instruction.
+    pub fn seconds(&self, program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
+        let share = ragged_bound(kernel).and_then(|bound| self.shares.get(&bound)).copied().unwrap_or(1.0);
+        let bytes = kernel.traffic(&program.buffers).bytes() as f64;
+        let flops = kernel.flops();
+        let seconds = match (kernel, on) {
+            // What a rank reads is what it sends: the rows of an exchange are those that there are.
+            (Kernel::AllToAllV(k), _) => (k.tokens * k.row * k.dtype.bytes()) as f64 / link(on),
+            (Kernel::Send(k) | Kernel::Recv(k), _) => (k.elements * k.dtype.bytes()) as f64 / BETWEEN_NODES,
+            (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
+            (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
+                (flops / CUBE).max(bytes / MEMORY) * share
+            }
+            _ => (flops / VECTOR).max(bytes / MEMORY) * share,
+        };
+        LAUNCH + seconds
+    }
+}
+
+/// Bytes per second that a rank sends over a kind of links.
+pub(super) fn link(on: StreamKind) -> f64 {
+    if on == StreamKind::InterNode { BETWEEN_NODES } else { WITHIN_NODE }
+}
+
+/// The bound of a kernel's ragged dimension.
+fn ragged_bound(kernel: &Kernel) -> Option<u64> {
+    let (ragged, dims) = match kernel {
+        Kernel::Matmul(k) => {
+            return k.groups.as_ref().map(|groups| match groups.ragged {
+                RaggedDim::M => k.m.0,
+                RaggedDim::N => k.n.0,
+                RaggedDim::K => k.k.0,
+            });
+        }
+        Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
+        Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
+        Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
+        Kernel::Reduce(k) => return k.ragged.as_ref().and(k.dims.get(k.kept as usize)).copied(),
+        _ => return None,
+    };
+    ragged.and_then(|r| dims.get(r.dim as usize)).copied()
+}

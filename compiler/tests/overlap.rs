@@ -1,0 +1,103 @@
+//! The order of programs, alone and in pairs: what moves and what does not. That no bit changes is for the tests that train.
+
+mod snapshots;
+
+use forebay_compiler::emit::standalone;
+use forebay_compiler::overlap::{Lanes, Passes, across, within};
+use forebay_compiler::shard::Strategy;
+use forebay_ir::Graph;
+use forebay_ir::text::{parse_module, render};
+use forebay_ir::verify;
+use forebay_plan::{Access, Kernel, Program};
+use snapshots::snapshot;
+use std::path::Path;
+
+fn graphs(path: &Path) -> Vec<Graph> {
+    let source = std::fs::read_to_string(path).expect("readable");
+    let graphs =
+        parse_module(&source).unwrap_or_else(|e| panic!("{}", render(&e, &source, &path.display().to_string())));
+    graphs.iter().for_each(|g| verify::verify(g).unwrap_or_else(|v| panic!("{}", verify::render(g, &v))));
+    graphs
+}
+
+fn lanes() -> Lanes {
+    Lanes::new(&Strategy::parse("dp=2").unwrap().mesh().unwrap(), &Passes::parse("within/across").unwrap())
+}
+
+fn program(graph: &Graph) -> Program {
+    let mut plan = standalone(graph);
+    plan.programs.swap_remove(0)
+}
+
+/// An instruction a line, each in the column of its unit.
+fn shown(program: &Program, lanes: &Lanes) -> String {
+    let line = |instruction: &forebay_plan::Instruction| {
+        let unit = format!("{:?}", lanes.of(&instruction.kernel));
+        format!("  {unit:<10} {}\n", instruction.name)
+    };
+    let frame = program.slots.last().expect("programs have a frame").bytes;
+    format!("{}, frame {frame} B\n{}", program.name, program.instructions.iter().map(line).collect::<String>())
+}
+
+#[test]
+fn independent_work_moves_beside_exchanges() {
+    insta::glob!("overlap/within.ir", |path| {
+        let mut all = String::new();
+        for graph in graphs(path) {
+            let before = program(&graph);
+            let mut after = before.clone();
+            within(&mut after, &lanes());
+            let names = |p: &Program| p.instructions.iter().map(|i| i.name.clone()).collect::<Vec<_>>();
+            assert_eq!(names(&before) != names(&after), graph.name.starts_with("moved"), "{}", graph.name);
+            let ranges = |p: &Program| p.slots.last().unwrap().bytes;
+            assert!(ranges(&after) as f64 <= ranges(&before) as f64 * 1.25, "{}", graph.name);
+            all += &format!("{}{}\n", shown(&before, &lanes()), shown(&after, &lanes()));
+        }
+        snapshot(path, &all);
+    });
+}
+
+#[test]
+fn pairs_take_turns() {
+    insta::glob!("overlap/across.ir", |path| {
+        let mut all = String::new();
+        for pair in graphs(path).chunks(2) {
+            let (first, second) = (program(&pair[0]), program(&pair[1]));
+            let both = across((&first, &second), &[], &lanes());
+            assert_eq!(both.is_some(), pair[0].name.starts_with("paired"), "{}", pair[0].name);
+            all += &match both {
+                Some((both, live)) => format!("{}  live {live} B\n\n", shown(&both, &lanes())),
+                None => format!("{} and {} stay apart\n\n", first.name, second.name),
+            };
+        }
+        snapshot(path, &all);
+    });
+}
+
+/// What a pair may not be: two that draw random numbers, since a call has one layer and micro-batch; memory that the second writes over what the first was to read.
+#[test]
+fn pairs_that_would_change_values_are_refused() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/overlap/across.ir");
+    let all = graphs(&path);
+    let (first, second) = (program(&all[0]), program(&all[1]));
+    let slot = |p: &Program, access: Access| p.slots.iter().position(|s| s.access == access).expect("there is one");
+    assert!(across((&first, &second), &[], &lanes()).is_some());
+    let same = [(slot(&first, Access::Read), slot(&second, Access::Write))];
+    assert!(across((&first, &second), &same, &lanes()).is_none(), "the second writes what the first reads");
+    let same = [(slot(&first, Access::Write), slot(&second, Access::Write))];
+    assert!(across((&first, &second), &same, &lanes()).is_none(), "both write the same");
+    let random = |program: &Program| {
+        let mut program = program.clone();
+        let out = program.buffers.len() as u32;
+        let frame = program.slots.len() as u32 - 1;
+        let dtype = forebay_plan::DType::I32;
+        program.buffers.push(forebay_plan::Buffer { name: "key".into(), dtype, elements: 8, slot: frame, offset: 0 });
+        let key = Kernel::RandomKey { out, rows: 1, per_micro_batch: 1, first_row: Default::default() };
+        let instruction =
+            forebay_plan::Instruction { name: "key".into(), kernel: key, ..program.instructions[0].clone() };
+        program.instructions.push(instruction);
+        program
+    };
+    assert!(across((&random(&first), &second), &[], &lanes()).is_some());
+    assert!(across((&random(&first), &random(&second)), &[], &lanes()).is_none(), "both draw random numbers");
+}

@@ -1,0 +1,80 @@
+//! A model under a strategy on the devices of a cluster: what predictions of time and memory begin with.
+
+use crate::args::{Dtype, ModelArgs};
+use crate::cluster;
+use crate::failure::Failure;
+use crate::memory::{Budget, budget};
+use crate::model::ModelFile;
+use crate::strategy;
+use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::shard::Strategy;
+use forebay_cost::{Cluster, Precision};
+use std::path::{Path, PathBuf};
+
+/// The model, the cluster, and how the one is on the other.
+#[derive(Clone, Debug, clap::Args)]
+#[command(mut_arg("dtype", |arg| arg.help("The compute type [default: bf16]")))]
+pub struct OnCluster {
+    /// The model file
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// The cluster: a file, or the name of one that is built in
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: String,
+    /// How many devices there are; what the strategy leaves is data parallel
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    devices: Option<u32>,
+    /// Memory of a device, a size such as 58GiB, or `device` for what the cluster file says: what does not fit is made again in the backward pass
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    memory_budget: Option<Budget>,
+    #[command(flatten)]
+    settings: ModelArgs,
+}
+
+/// What has been read.
+pub struct SetUp {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The model.
+    pub file: ModelFile,
+    /// How it is compiled.
+    pub options: CompileOptions,
+    /// Bytes of memory that a device may use.
+    pub budget: Option<u64>,
+    /// The type of products' inputs that goes with the compute type.
+    pub precision: Precision,
+}
+
+impl OnCluster {
+    /// What is read, for messages, and from which file.
+    pub fn reads(&self) -> [(&'static str, &Path); 2] {
+        [("the model", &self.model), ("the cluster", Path::new(&self.cluster))]
+    }
+
+    /// Reads it all.
+    pub fn set_up(&self) -> Result<SetUp, Failure> {
+        let cluster = cluster::read(&self.cluster)?;
+        let mut settings = self.settings.clone();
+        let dtype = *settings.dtype.get_or_insert(Dtype::Bf16);
+        let mut options = settings.options()?;
+        use_devices(&mut options.strategy, self.devices)?;
+        let budget = self.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
+        let file = ModelFile::read(&self.model)?;
+        file.accepts(&self.settings)?;
+        let precision = match dtype {
+            Dtype::Bf16 => Precision::Bf16,
+            Dtype::F32 | Dtype::F64 => Precision::F32,
+        };
+        Ok(SetUp { cluster, file, options, budget, precision })
+    }
+}
+
+/// Uses so many devices: what the strategy leaves is data parallel.
+pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
+    let Some(devices) = devices else { return Ok(()) };
+    let model = strategy.ranks() / u64::from(strategy.dp);
+    if strategy.dp == 1 && u64::from(devices) % model == 0 {
+        strategy.dp = devices / model as u32;
+    }
+    strategy::uses(strategy, devices.into())
+}

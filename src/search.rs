@@ -1,0 +1,81 @@
+//! A search for a schedule while it goes on, and what it found.
+
+use crate::output::{grouped, seconds};
+use forebay_compiler::settle::{Found, Settled, TICK};
+use forebay_compiler::shard::Order;
+use forebay_pipeline::Ticks;
+use forebay_pipeline::search::Progress;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::Cell;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Between lines of progress where there is no terminal.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// How far a search is, on stderr: a bar for people, lines where nobody sees a bar move.
+pub struct Bar<'a> {
+    bar: ProgressBar,
+    /// When the next line is due.
+    line: Option<Cell<Instant>>,
+    /// Times as people read them.
+    shown: &'a dyn Fn(Ticks) -> String,
+}
+
+impl<'a> Bar<'a> {
+    /// One that shows times so; nothing when `quiet`.
+    pub fn new(shown: &'a dyn Fn(Ticks) -> String, quiet: bool) -> Bar<'a> {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = if terminal && !quiet { ProgressBar::new(1) } else { ProgressBar::hidden() };
+        let style =
+            ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len} nodes  {msg}").expect("a valid template");
+        bar.set_style(style.progress_chars("━╸─"));
+        bar.enable_steady_tick(Duration::from_millis(500));
+        let line = (!terminal && !quiet).then(|| Cell::new(Instant::now() + PAUSE));
+        Bar { bar, line, shown }
+    }
+
+    /// Shows how far it is.
+    pub fn show(&self, Progress { nodes, of, best, bound }: Progress) {
+        let message = format!("best {}, bound {}", (self.shown)(best), (self.shown)(bound));
+        match &self.line {
+            Some(due) if Instant::now() >= due.get() => {
+                eprintln!("searched {} of {} nodes: {message}", grouped(nodes), grouped(of));
+                due.set(Instant::now() + PAUSE);
+            }
+            Some(_) => {}
+            None => {
+                self.bar.set_length(of);
+                self.bar.set_position(nodes);
+                self.bar.set_message(message);
+            }
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Ticks of the compiler's searches as people read them.
+pub fn time(ticks: Ticks) -> String {
+    seconds(ticks as f64 * TICK)
+}
+
+/// What was found, in a sentence.
+pub fn told(settled: &Settled, found: &Found) -> String {
+    let mut text = match (&settled.strategy.schedule, found.kind) {
+        (Order::Given(_), Some(kind)) => format!("nothing beats schedule={}", kind.name()),
+        (order, _) => format!("schedule={order}"),
+    };
+    text += &format!(", stages={}: passes take {}", settled.strategy.stages, seconds(found.seconds));
+    if let (Some((kind, best)), None) = (found.published, found.kind) {
+        text += &format!(", {} with {}", seconds(best), kind.name());
+    }
+    text += &format!("; nothing takes less than {}; {} activations at most", seconds(found.bound), found.peak);
+    match found.nodes {
+        0 => text,
+        nodes => text + &format!("; {} nodes", grouped(nodes)),
+    }
+}

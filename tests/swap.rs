@@ -1,0 +1,177 @@
+//! Saved tensors in the host's memory between the passes: less device memory, the same bits, in any legal order.
+
+mod common;
+
+use common::training::{plan, strategy, train, train_with};
+use common::{Example, options, root};
+use forebay_compiler::pipeline::{CompileOptions, compile_training};
+use forebay_cost::Cluster;
+use forebay_dsl::model::Const;
+use forebay_ir::DType;
+use forebay_plan::verify::Rule;
+use forebay_plan::{Call, Phase, Plan, Space, StreamKind, verify};
+use forebay_runtime::exec::ExecOptions;
+use forebay_sim::Options;
+use forebay_sim::report::simulate;
+
+fn of(name: &str, text: &str) -> Plan {
+    of_layers(name, text, &[])
+}
+
+fn of_layers(name: &str, text: &str, set: &[(&str, i64)]) -> Plan {
+    plan(&Example::named(name), text, DType::F32, set).unwrap_or_else(|e| panic!("{name} {text}: {e}"))
+}
+
+fn training(plan: &Plan) -> &Phase {
+    plan.roles[0].phases.iter().find(|p| p.name == "train").expect("trains")
+}
+
+fn device(plan: &Plan) -> u64 {
+    plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0)
+}
+
+/// The calls that copy to the host, or from there, by number.
+fn copies(plan: &Plan, to: Space) -> Vec<usize> {
+    let written = |call: &Call| {
+        let slots = &plan.programs[call.program as usize].slots;
+        let host = slots.iter().any(|s| s.space == Space::Host);
+        let out = slots.iter().any(|s| s.space == Space::Host && s.access == forebay_plan::Access::Write);
+        host && out == (to == Space::Host)
+    };
+    training(plan).calls.iter().enumerate().filter(|(_, c)| written(c)).map(|(i, _)| i).collect()
+}
+
+#[test]
+fn swapped_tensors_are_the_same_bits_in_less_memory() {
+    for (name, with, what) in [
+        ("tiny-moe", "micro=4,schedule=gpipe", "attention"),
+        ("deepseek-v3", "pp=2,micro=4", "attention/contract"),
+        ("mixtral-8x7b", "pp=2,micro=4,schedule=zb-h1", "attention/contract"),
+        ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1", "attention/dispatch"),
+        ("pangu-ultra-moe", "pp=2,micro=4,recompute=permute", "attention/contract"),
+    ] {
+        let (kept, swapped) = (of(name, with), of(name, &format!("{with},swap={what}")));
+        assert!(swapped.roles.iter().any(|r| r.host_bytes > 0), "{name} {with}: nothing is swapped");
+        assert!(kept.roles.iter().all(|r| r.host_bytes == 0), "{name} {with}");
+        let run = train(name, &kept, 2);
+        assert!(train(name, &swapped, 2).bits() == run.bits(), "{name} {with}: other bits");
+        for seed in [1, 2] {
+            let other = ExecOptions { shuffle: Some(seed), ..ExecOptions::default() };
+            assert!(train_with(name, &swapped, 2, &other).bits() == run.bits(), "{name} {with}: order {seed}");
+        }
+    }
+}
+
+/// A model that has more in flight than on its way.
+const DEEP: &[(&str, i64)] = &[("layers", 8)];
+
+/// The arena of the device, which is what is allocated, is smaller by nearly all that is in the host's.
+#[test]
+fn what_is_away_takes_no_device_memory() {
+    let kept = of_layers("tiny-moe", "micro=4,schedule=gpipe", DEEP);
+    let swapped = of_layers("tiny-moe", "micro=4,schedule=gpipe,swap=attention/contract", DEEP);
+    let (host, less) = (swapped.roles[0].host_bytes, device(&kept) - device(&swapped));
+    assert!(less > host / 2 && less <= host, "{less} bytes less, {host} in the host's memory");
+    assert!(train("tiny-moe", &swapped, 2).bits() == train("tiny-moe", &kept, 2).bits(), "other bits");
+}
+
+/// The calls of a small model: what leaves, and when it comes back.
+#[test]
+fn calls_of_a_small_model() {
+    let plan = of_layers("tiny-moe", "micro=2,schedule=gpipe,swap=attention", &[("layers", 3)]);
+    let mut text = String::new();
+    for role in &plan.roles {
+        text += &format!("{}: {} bytes of the host's memory\n", role.name, role.host_bytes);
+        let phase = role.phases.iter().find(|p| p.name == "train").expect("trains");
+        let optimizer = |c: &Call| plan.programs[c.program as usize].name.starts_with("optimizer");
+        for (number, call) in phase.calls.iter().enumerate().take_while(|(_, c)| !optimizer(c)) {
+            let program = &plan.programs[call.program as usize];
+            let streams: Vec<String> = program.streams.iter().map(|s| format!("{s:?}")).collect();
+            let waits: Vec<String> = call.waits.iter().map(|w| w.call.to_string()).collect();
+            let waits = if waits.is_empty() { String::new() } else { format!("  after {}", waits.join(", ")) };
+            let of = format!("layer {} of {}", call.layer, call.micro_batch);
+            text += &format!("{number:>4}  {of:<14} {:<32} {}{waits}\n", program.name, streams.join(" "));
+        }
+    }
+    insta::assert_snapshot!(text);
+}
+
+/// What is away, and what is on its way, is touched by nobody: each way to do so is found.
+#[test]
+fn what_is_away_is_not_touched() {
+    let plan = of_layers("tiny-moe", "micro=4,schedule=gpipe,swap=attention/contract", DEEP);
+    let (outs, ins) = (copies(&plan, Space::Host), copies(&plan, Space::Device));
+    assert!(outs.len() >= 2 && outs.len() == ins.len(), "{outs:?} {ins:?}");
+    let broken = |what: &str, rules: &[Rule], change: &dyn Fn(&mut Phase)| {
+        let mut plan = plan.clone();
+        change(plan.roles[0].phases.iter_mut().find(|p| p.name == "train").expect("trains"));
+        let found = verify(&plan).expect_err(what);
+        assert!(found.iter().any(|v| rules.contains(&v.rule)), "{what}: {}", found[0]);
+    };
+    let phase = training(&plan);
+    let copied = |at: usize| (phase.calls[at].slots[0], phase.calls[at].slots[1]);
+    // The copy back, and the calls that read what came back.
+    let reader = ins[0] + 1..phase.calls.len();
+    let of = |c: &Call| (c.layer, c.micro_batch);
+    let reads = |c: &Call| c.slots.contains(&copied(ins[0]).1) && of(c) == of(&phase.calls[ins[0]]);
+    let reader = reader.into_iter().find(|&at| reads(&phase.calls[at])).expect("someone reads it");
+    assert!(phase.calls[reader].waits.iter().any(|w| w.call as usize == ins[0]), "it waits for the copy");
+    broken("read where it was before it left", &[Rule::CallDefined, Rule::CallOverwritten, Rule::CallOverlap], &|p| {
+        let (was, is) = (copied(outs[0]).0, copied(ins[0]).1);
+        p.calls[reader].slots.iter_mut().filter(|s| **s == is).for_each(|s| *s = was);
+    });
+    broken("read before it is back", &[Rule::CallOrdered], &|p| p.calls[reader].waits.clear());
+    broken("copied back before it has left", &[Rule::CallOrdered], &|p| p.calls[ins[0]].waits.clear());
+    broken("copied before it is made", &[Rule::CallOrdered], &|p| p.calls[outs[0]].waits.clear());
+    broken("two in one place of the host", &[Rule::CallOverwritten, Rule::CallDefined], &|p| {
+        let first = p.calls[outs[0]].slots[1];
+        let before_back = outs.iter().copied().filter(|&o| o > outs[0] && o < ins[ins.len() - 1]);
+        let other = before_back.into_iter().find(|&o| copied(o).1 != first).expect("several are away at once");
+        p.calls[other].slots[1] = first;
+    });
+    broken("beyond the host's memory", &[Rule::Binding], &|p| p.calls[outs[0]].slots[1] += 1 << 30);
+    // On the units that compute nothing of the host's memory is seen.
+    let mut other = plan.clone();
+    let program = training(&plan).calls[outs[0]].program as usize;
+    other.programs[program].streams = vec![StreamKind::Cube];
+    let found = verify(&other).expect_err("the cube sees no host memory");
+    assert!(found.iter().any(|v| v.rule == Rule::Spaces), "{}", found[0]);
+}
+
+#[test]
+fn names_that_mean_nothing_are_refused() {
+    let message = plan(&Example::named("tiny-moe"), "micro=4,swap=swiglue", DType::F32, &[]).unwrap_err();
+    assert!(message.contains("no saved tensor is called `swiglue`"), "{message}");
+    assert!(message.contains("what is saved is "), "{message}");
+}
+
+/// Copies are hidden where the link is fast, and waited for where it is slow.
+#[test]
+fn copies_take_the_time_of_the_link() {
+    let text = std::fs::read_to_string(root().join("examples/clusters/h100.toml")).unwrap();
+    let cluster = |gbps: &str| Cluster::parse(&text.replace("gbps = 64\n", &format!("gbps = {gbps}\n"))).unwrap();
+    let example = Example::named("bench-small");
+    let compiled = |text: &str| {
+        let (strategy, overrides) = (strategy(text), vec![("batch".into(), Const::Int(8))]);
+        let options = CompileOptions { strategy, micro_batches: 2, ..options(DType::BF16, overrides) };
+        let model = example.check(&options, true, Some(4));
+        compile_training(&model, &options, &[2]).unwrap_or_else(|e| panic!("{e}")).remove(0)
+    };
+    let (kept, swapped) = (compiled("micro=2"), compiled("micro=2,swap=attention"));
+    let seconds = |plan: &Plan, gbps: &str| simulate(plan, &cluster(gbps), &Options::default()).unwrap();
+    let bytes: u64 = copies(&swapped, Space::Host)
+        .iter()
+        .map(|&at| training(&swapped).calls[at].program as usize)
+        .map(|p| swapped.programs[p].slots[0].bytes)
+        .sum();
+    let copied = |gbps: f64| bytes as f64 / (gbps * 1e9 * 0.8);
+    let alone = seconds(&kept, "64").step_time_s;
+    let (fast, slow) = (seconds(&swapped, "4000").step_time_s, seconds(&swapped, "0.5").step_time_s);
+    assert!(fast < alone * 1.02, "{fast} s, {alone} s with everything kept");
+    // Both ways: the first copies back wait for the last ones out.
+    assert!(slow > copied(0.5) && slow < 2.2 * copied(0.5) + alone, "{slow} s, {} s of copies", copied(0.5));
+    // What is not said is not guessed.
+    let silent = Cluster { host: None, ..cluster("64") };
+    let refused = simulate(&swapped, &silent, &Options::default()).unwrap_err();
+    assert!(refused.contains("[host]"), "{refused}");
+}
