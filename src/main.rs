@@ -1,10 +1,12 @@
 //! The `forebay` command.
 
 mod args;
+mod backend;
 mod bench;
 mod calibrate;
 mod cluster;
 mod commands;
+mod device_profile;
 mod failure;
 mod hosts;
 mod memory;

@@ -70,7 +70,7 @@ impl OnCluster {
 }
 
 /// Uses so many devices: what the strategy leaves is data parallel.
-fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
+pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
     let Some(devices) = devices else { return Ok(()) };
     let model = strategy.ranks() / u64::from(strategy.dp);
     if strategy.dp == 1 && u64::from(devices) % model == 0 {

@@ -1,6 +1,6 @@
 //! What a run shows while it goes on: a progress bar for people, lines of JSON for programs.
 
-use crate::output::{json, short};
+use crate::output::{json, seconds, short};
 use forebay_runtime::exec::human_bytes;
 use forebay_runtime::train::{Evaluation, Observer, StepReport, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,6 +21,9 @@ struct StepLine {
     tokens_per_s: f64,
     grad_norm: f64,
     lr: f64,
+    /// By the clock of emulated devices, seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_s: Option<f64>,
 }
 
 /// An evaluation during a run as JSON.
@@ -169,7 +172,8 @@ impl Progress {
         self.pace = (report.step > self.first).then_some(pace);
         let left = self.steps.saturating_sub(report.step) as f64 * pace;
         let speed = short(report.tokens_per_s * report.seconds / pace);
-        let text = format!("loss {:.4}  {speed} tokens/s  {} left", report.loss, clock(left));
+        let devices = report.device_seconds.map_or(String::new(), |s| format!("{} on devices  ", seconds(s)));
+        let text = format!("loss {:.4}  {devices}{speed} tokens/s  {} left", report.loss, clock(left));
         match &self.bar {
             Some(bar) => {
                 bar.set_position(report.step);
@@ -188,8 +192,8 @@ impl Progress {
 
 impl Observer for Progress {
     fn step(&mut self, report: &StepReport) -> io::Result<()> {
-        let StepReport { step, loss, tokens_per_s, grad_norm, lr, .. } = *report;
-        self.line(&StepLine { step, loss, tokens_per_s, grad_norm, lr })?;
+        let StepReport { step, loss, tokens_per_s, grad_norm, lr, device_seconds: device_s, .. } = *report;
+        self.line(&StepLine { step, loss, tokens_per_s, grad_norm, lr, device_s })?;
         self.show(report);
         Ok(())
     }

@@ -1,17 +1,19 @@
 //! A run from the command line: data, plan, first values or a checkpoint, the loop, the summary.
 
 use crate::args::{MachineArgs, SessionArgs};
+use crate::backend::{BackendArgs, Devices};
+use crate::device_profile;
 use crate::failure::Failure;
 use crate::hosts::{self, Place};
 use crate::model::replace_file;
-use crate::output::{grouped, print, stdout_failed};
+use crate::output::{grouped, print, seconds, stdout_failed};
 use crate::progress::{Progress, summary_text};
 use crate::{profile, trace};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
 use forebay_runtime::comm::tcp::Fact;
 use forebay_runtime::data::{Corpus, Dataset};
-use forebay_runtime::exec::{ExecOptions, Executor, Laps, Roofline};
+use forebay_runtime::exec::{ExecOptions, Executor, Laps, Proof, Roofline};
 use forebay_runtime::hash::Hasher;
 use forebay_runtime::init;
 use forebay_runtime::train::{TrainError, TrainOptions, Trainer, Unobserved};
@@ -36,7 +38,16 @@ pub enum Program<'a> {
 }
 
 /// Does a run.
-pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: Option<u64>) -> Result<(), Failure> {
+pub fn run(
+    program: Program,
+    args: &SessionArgs,
+    (machine, backend): (&MachineArgs, &BackendArgs),
+    steps: Option<u64>,
+) -> Result<(), Failure> {
+    backend.check()?;
+    if backend.is_emulated() && args.hosts.is_given() {
+        return Err(Failure::Usage("--hosts is for --backend cpu: emulated devices are in one process".into()));
+    }
     args.hosts.end_with_parent();
     let mut laps = Laps::since(Instant::now());
     let start = Start::new(args)?;
@@ -57,7 +68,11 @@ pub fn run(program: Program, args: &SessionArgs, machine: &MachineArgs, steps: O
     laps.lap("cut data");
     let options = ExecOptions { seed: start.seed, ..machine.options()? };
     let steps = steps.unwrap_or(plan.settings.steps);
-    let mut session = Session { args, start, plan: &plan, dataset, steps, laps };
+    let mut session = Session { args, start, plan: &plan, dataset, steps, laps, simulated: None };
+    if let Some(Devices { backend, device, simulated }) = backend.devices(&plan, &options)? {
+        session.simulated = Some((simulated, device)).filter(|_| options.shuffle.is_none());
+        return session.go(&mut Executor::on_devices(&plan, &options, backend, Proof::Verifier)?);
+    }
     match args.hosts.place(&plan)? {
         None => session.go(&mut Executor::new(&plan, &options)?),
         Some(place) => session.join(place, options),
@@ -73,6 +88,8 @@ struct Session<'a> {
     /// The step to stop after.
     steps: u64,
     laps: Laps,
+    /// On emulated devices, how long a step takes by the simulator, seconds, and what people call a device.
+    simulated: Option<(f64, String)>,
 }
 
 impl Session<'_> {
@@ -130,7 +147,7 @@ impl Session<'_> {
 
     /// As the process that shows and saves what becomes of it.
     fn lead(&self, executor: &mut Executor, options: &TrainOptions) -> Result<(), Failure> {
-        let Session { args, start, plan, dataset, steps, laps } = self;
+        let Session { args, start, plan, dataset, steps, laps, simulated } = self;
         let steps = *steps;
         let mut trainer = Trainer::new(executor, dataset, start.checkpoint.as_ref())?;
         let mut saver = start.saver(args, plan)?;
@@ -148,13 +165,17 @@ impl Session<'_> {
                 trainer.steps_done()
             ));
         }
-        let roofline = args.profile.is_some().then(|| trainer.roofline());
+        let emulated = trainer.is_on_devices();
+        let roofline = (args.profile.is_some() && !emulated).then(|| trainer.roofline());
         if args.profile.is_some() || args.trace.is_some() {
-            trainer.start_profile(if args.trace.is_some() { trace::profile::STEPS } else { 0 });
+            trainer.start_profile(if args.trace.is_some() || emulated { trace::profile::STEPS } else { 0 });
         }
         let result = trainer.run(options, Some(&mut saver), &mut progress);
         progress.finish();
-        let measured = report_profile(&trainer, args, plan, laps, roofline);
+        let measured = match emulated {
+            true => report_devices(&trainer, args, plan),
+            false => report_profile(&trainer, args, plan, laps, roofline),
+        };
         let summary = result.map_err(|error| failed(error, saver.run()))?;
         measured?;
         if summary.evaluation.is_none() {
@@ -171,7 +192,10 @@ impl Session<'_> {
             return Ok(());
         }
         let shape = format!("{}: {} steps of {batch} × {seq} tokens", plan.model, summary.steps);
-        let text = summary_text(&summary, &shape, params, active_params);
+        let mut text = summary_text(&summary, &shape, params, active_params);
+        if let (Some(took), Some((simulated, device))) = (trainer.device_seconds(), simulated) {
+            text += &device_line(took, *simulated, device);
+        }
         print(&format!("{text}            forebay generate {} --prompt \"…\"\n", saver.run().display()))
     }
 
@@ -180,6 +204,26 @@ impl Session<'_> {
         let mut trainer = Trainer::new(executor, &self.dataset, self.start.checkpoint.as_ref())?;
         let summary = trainer.run(options, None, &mut Unobserved)?;
         if summary.evaluation.is_none() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// How long a step took by the clock of the devices.
+fn device_line(took: f64, simulated: f64, device: &str) -> String {
+    let apart = 100.0 * (took / simulated - 1.0);
+    format!("devices     {} a step on {device}; simulated {} ({apart:+.2} %)\n", seconds(took), seconds(simulated))
+}
+
+/// What the devices did, as far as that was asked for.
+fn report_devices(trainer: &Trainer, args: &SessionArgs, plan: &Plan) -> Result<(), Failure> {
+    let steps = trainer.device_steps();
+    match &args.profile {
+        Some(Some(path)) => replace_file(path, device_profile::text(steps, plan).as_bytes())?,
+        Some(None) => eprint!("{}", device_profile::text(steps, plan)),
+        None => {}
+    }
+    match &args.trace {
+        Some(path) => replace_file(path, trace::device::json(steps, plan, trace::simulated::MAX_EVENTS).as_bytes()),
+        None => Ok(()),
     }
 }
 

@@ -88,7 +88,7 @@ fn step(text: &str, compute: DType) -> Step {
             4 => values.flat_map(|v| (v as f32).to_ne_bytes()).collect(),
             _ => values.flat_map(|v| v.to_ne_bytes()).collect(),
         };
-        executor.set_whole(tensor, &bytes);
+        executor.set_whole(tensor, &bytes).expect("it is set");
     }
     init::refresh_copies(&mut executor).unwrap();
     let mut batch = Batch::new(plan.settings.batch, plan.settings.seq);

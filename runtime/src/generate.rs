@@ -106,7 +106,7 @@ impl<'a, 'p> Generator<'a, 'p> {
         let tokens = width.min(256);
         let bytes = self.executor.output(self.logits);
         self.candidates.clear();
-        let logit = |token| element(output.dtype, bytes, last * width + token);
+        let logit = |token| element(output.dtype, &bytes, last * width + token);
         self.candidates.extend((0..tokens).map(|t| (logit(t), t)).filter(|(l, _)| !l.is_nan()));
         let random = hash::unit(hash::at(hash::key(self.sampling.seed, "generate"), self.text.len() as u64));
         let token = choose(&mut self.candidates, &self.sampling, random).ok_or(GenerateError::NotNumbers)?;

@@ -2,8 +2,9 @@
 //!
 //! * [`exec`]: a plan with its memory, run call by call. * [`kernels`]: what instructions do. * [`pool`]: threads.
 //! * [`init`]: first values of tensors. * [`data`]: files to batches. * [`mod@train`]: the loop. * [`checkpoint`]: saved state. * [`generate`]: samples.
-//! * [`comm`]: what ranks need from each other. * [`hash`]: hashes and counter-based random values.
+//! * [`backend`]: what a machine with devices offers, and one that is emulated. * [`comm`]: what ranks need from each other. * [`hash`]: hashes and counter-based random values.
 
+pub mod backend;
 pub mod checkpoint;
 pub mod comm;
 pub mod data;

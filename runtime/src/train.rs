@@ -10,7 +10,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, DataInfo, Saver};
 use crate::data::{Batch, Dataset};
-use crate::exec::{Cause, ExecError, Executor, PhaseId, Profile, Roofline};
+use crate::exec::{Cause, DeviceStep, ExecError, Executor, PhaseId, Profile, Roofline};
 use crate::hash;
 use forebay_plan::{MemoryUse, Report, Role};
 use std::collections::VecDeque;
@@ -85,6 +85,8 @@ pub struct StepReport {
     pub seconds: f64,
     /// Tokens of the batch in that time.
     pub tokens_per_s: f64,
+    /// How long it took by the clock of the devices, where devices ran it, seconds.
+    pub device_seconds: Option<f64>,
 }
 
 /// What an evaluation came to.
@@ -229,6 +231,21 @@ impl<'a, 'p> Trainer<'a, 'p> {
         self.executor.profiles()
     }
 
+    /// Do devices run it, with a clock of their own?
+    pub fn is_on_devices(&self) -> bool {
+        self.executor.is_on_devices()
+    }
+
+    /// How long the last step took by the clock of the devices, seconds.
+    pub fn device_seconds(&self) -> Option<f64> {
+        self.executor.device_step().map(|step| step.seconds)
+    }
+
+    /// See [`Executor::device_steps`].
+    pub fn device_steps(&self) -> &[DeviceStep] {
+        self.executor.device_steps()
+    }
+
     /// See [`Executor::roofline`].
     pub fn roofline(&self) -> Roofline {
         self.executor.roofline()
@@ -299,7 +316,8 @@ impl<'a, 'p> Trainer<'a, 'p> {
         // The first steps count until there are others.
         let (tokens_so_far, seconds_so_far) = if self.steps_here == WARM_UP + 1 { (0, 0.0) } else { self.timed };
         self.timed = (tokens_so_far + tokens, seconds_so_far + seconds);
-        Ok(StepReport { step, loss, grad_norm, lr, seconds, tokens_per_s: tokens as f64 / seconds })
+        let device_seconds = self.device_seconds();
+        Ok(StepReport { step, loss, grad_norm, lr, seconds, tokens_per_s: tokens as f64 / seconds, device_seconds })
     }
 
     /// Measures the main loss on held-back text. The same text every time.

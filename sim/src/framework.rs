@@ -83,6 +83,13 @@ impl From<AttentionName> for Generation {
     }
 }
 
+impl Framework {
+    /// Seconds of the host for a launch. A recorded graph is started by a fraction of the work.
+    pub fn launch_s(&self) -> f64 {
+        if self.graphs { 0.1 * self.dispatch_us * 1e-6 } else { self.dispatch_us * 1e-6 }
+    }
+}
+
 /// Our own plan, run as it stands: kernels that are launched ahead, collectives that wait.
 impl Default for Framework {
     fn default() -> Framework {

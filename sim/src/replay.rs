@@ -11,6 +11,7 @@ use crate::lower::{Lane, Op, RoleOps};
 use crate::price::Action;
 use crate::spans::Spans;
 use crate::steps::{Step, Timed};
+use forebay_cost::contention;
 use forebay_plan::{CallEvent, StreamKind};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -386,7 +387,7 @@ impl<'a> Walk<'a> {
         }
         let other = self.worked[1 - step.stream];
         self.worked[step.stream] = span;
-        world.slowdown * (overlap(span, self.flight) + overlap(span, other))
+        contention(world.slowdown, span, self.flight) + contention(world.slowdown, span, other)
     }
 
     /// A call beside the main ones.
@@ -410,7 +411,7 @@ impl<'a> Walk<'a> {
         };
         let end = begin + seconds;
         // What ran meanwhile took longer.
-        let contended = world.slowdown * overlap((begin, end), (self.main_began.min(begin), now));
+        let contended = contention(world.slowdown, (begin, end), (self.main_began.min(begin), now));
         self.ran(None, BESIDE, begin, end);
         if contended > 0.0 && op.lane != Lane::LateBackward {
             self.spans.work(now, now + contended);
@@ -448,8 +449,4 @@ impl<'a> Walk<'a> {
         }
         (self.outcome, self.log)
     }
-}
-
-fn overlap(a: (f64, f64), b: (f64, f64)) -> f64 {
-    (a.1.min(b.1) - a.0.max(b.0)).max(0.0)
 }

@@ -187,9 +187,7 @@ impl Prepared<'_> {
 
     /// The host, its seconds scaled.
     fn host(&self, scale: f64) -> Host {
-        let framework = &self.options.framework;
-        // A recorded graph is started by a fraction of the work.
-        Host { dispatch: if framework.graphs { 0.1 } else { 1.0 } * framework.dispatch_us * 1e-6 * scale }
+        Host { dispatch: self.options.framework.launch_s() * scale }
     }
 
     fn stuck(&self, stuck: Stuck) -> String {

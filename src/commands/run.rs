@@ -1,6 +1,7 @@
 //! `forebay run`
 
 use crate::args::{MachineArgs, SessionArgs};
+use crate::backend::BackendArgs;
 use crate::failure::Failure;
 use crate::model::read_plan;
 use crate::session::{self, Program};
@@ -14,7 +15,8 @@ use std::path::PathBuf;
 Examples:
   forebay compile model.moe -o model.plan --steps 1000
   forebay run model.plan --data corpus.txt --save runs/a
-  forebay run model.plan --data corpus.txt --hosts hosts --host-index 0     one process of several, where the file hosts says")]
+  forebay run model.plan --data corpus.txt --hosts hosts --host-index 0     one process of several, where the file hosts says
+  forebay run model.plan --data corpus.txt --backend npu-emulated --cluster h100 --profile      on emulated devices, with their time")]
 pub struct Args {
     /// The plan
     #[arg(value_name = "PLAN")]
@@ -26,8 +28,15 @@ pub struct Args {
     session: SessionArgs,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
 pub fn run(args: Args) -> Result<(), Failure> {
-    session::run(Program::Compiled(&|| read_plan(&args.plan)), &args.session, &args.machine, args.steps)
+    session::run(
+        Program::Compiled(&|| read_plan(&args.plan)),
+        &args.session,
+        (&args.machine, &args.backend),
+        args.steps,
+    )
 }

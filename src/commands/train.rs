@@ -1,6 +1,7 @@
 //! `forebay train`
 
 use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, RewriteArgs, SessionArgs};
+use crate::backend::BackendArgs;
 use crate::failure::Failure;
 use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
@@ -19,6 +20,7 @@ Examples:
   forebay train model.moe --data corpus.txt --profile --trace trace.json      where the time of a step goes
   forebay train model.moe --data corpus.txt --strategy dp=2,tp=2,ep=4,zero=1     on four ranks of this machine
   forebay train model.moe --data corpus.txt --strategy dp=2,tp=2 --hosts local:2     the same in two processes; a file: on several hosts
+  forebay train model.moe --data corpus.txt --strategy dp=2,ep=2 --backend npu-emulated --trace trace.json      on devices that are emulated
   forebay train --data corpus.txt --resume runs/a       go on after an interruption, with the plan of the checkpoint
 
 With the model file and --resume, its options must be those of the run's start, or the losses differ from an uninterrupted run's.
@@ -44,6 +46,8 @@ pub struct Args {
     optimizer: OptimizerArgs,
     #[command(flatten)]
     machine: MachineArgs,
+    #[command(flatten)]
+    backend: BackendArgs,
 }
 
 pub fn train(args: Args) -> Result<(), Failure> {
@@ -55,16 +59,17 @@ pub fn train(args: Args) -> Result<(), Failure> {
                     .into(),
             ));
         }
-        return session::run(Program::OfCheckpoint, &args.session, &args.machine, args.steps);
+        return session::run(Program::OfCheckpoint, &args.session, (&args.machine, &args.backend), args.steps);
     };
     let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
+    args.backend.use_devices(&mut options.strategy)?;
     let budget = args.memory_budget.map(|b| b.bytes(None)).transpose()?;
     let compile = || {
         let file = ModelFile::read(path)?;
         file.accepts(&args.settings)?;
         Ok(memory::compile(&file, &options, budget, &options.rewrite.profile)?.plan)
     };
-    session::run(Program::Compiled(&compile), &args.session, &args.machine, args.steps)
+    session::run(Program::Compiled(&compile), &args.session, (&args.machine, &args.backend), args.steps)
 }

@@ -63,6 +63,11 @@ pub struct Place {
 }
 
 impl HostArgs {
+    /// Were several processes asked for?
+    pub fn is_given(&self) -> bool {
+        self.hosts.is_some()
+    }
+
     /// A process that another one has started ends with it, from here on.
     pub fn end_with_parent(&self) {
         if self.rendezvous.is_some() {

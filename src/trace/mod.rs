@@ -1,7 +1,8 @@
 //! The trace event format that chrome://tracing and ui.perfetto.dev read: an object with `traceEvents`, times in µs.
 //!
-//! [`profile`] writes what a run did, [`simulated`] what a simulated step would do.
+//! [`profile`] writes what a run did, [`device`] what emulated devices did, [`simulated`] what a simulated step would do.
 
+pub mod device;
 pub mod profile;
 pub mod simulated;
 

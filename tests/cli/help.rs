@@ -62,6 +62,7 @@ fn every_command_explains_itself() {
         "--trace",
         "--hosts",
         "--host-index",
+        "--backend",
     ];
     options.iter().for_each(|option| assert!(train.contains(option), "{option} is not in:\n{train}"));
     assert!(bench.run(&["--version"]).ok().stdout.starts_with("forebay "));

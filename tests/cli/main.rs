@@ -10,6 +10,7 @@ mod generate;
 mod help;
 mod hosts;
 mod memory;
+mod npu;
 mod profile;
 mod resume;
 mod schedule;

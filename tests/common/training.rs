@@ -110,8 +110,14 @@ pub fn train(name: &str, plan: &Plan, steps: u64) -> Run {
 /// The same with options.
 pub fn train_with(name: &str, plan: &Plan, steps: u64, options: &ExecOptions) -> Run {
     let mut executor = Executor::new(plan, options).unwrap_or_else(|e| panic!("{name}: {e}"));
-    init::initialise(&mut executor).unwrap();
-    init::refresh_copies(&mut executor).unwrap();
+    train_in(name, &mut executor, steps)
+}
+
+/// The same in an executor that was just made.
+pub fn train_in(name: &str, executor: &mut Executor, steps: u64) -> Run {
+    let plan = executor.plan();
+    init::initialise(executor).unwrap();
+    init::refresh_copies(executor).unwrap();
     let phase = executor.phase_named("train").unwrap();
     let (mut losses, mut norms) = (vec![], vec![]);
     for step in 1..=steps {

@@ -51,7 +51,7 @@ fn bits(plan: &Plan, shuffle: Option<u64>) -> Result<Vec<u8>, String> {
         executor.commit(phase, 1).map_err(|_| "stopped".to_string())?;
         executor.reports(phase).for_each(|report| bits.extend_from_slice(&executor.value(&report).to_ne_bytes()));
         let logits = executor.output_named(phase, "logits");
-        logits.into_iter().for_each(|output| bits.extend_from_slice(executor.output(output)));
+        logits.into_iter().for_each(|output| bits.extend_from_slice(&executor.output(output)));
     }
     for tensor in executor.tensors() {
         bits.extend_from_slice(&executor.whole(tensor).map_err(|e| e.to_string())?);

@@ -102,7 +102,7 @@ impl Checkpoint {
                     let why = format!("the bytes of `{}` are not those that were saved", key(tensor));
                     return Err(CheckpointError::Damaged { path, why });
                 }
-                executor.set_whole(tensor, &bytes);
+                executor.set_whole(tensor, &bytes)?;
             }
         }
         init::refresh_copies(executor)?;

@@ -70,7 +70,9 @@ impl<'p> Fleet<'p> {
 
     pub fn set(&mut self, name: &str, bytes: &[u8]) {
         let tensor = self.named(name);
-        self.executors.iter_mut().for_each(|executor| executor.set_whole(tensor, bytes));
+        self.executors
+            .iter_mut()
+            .for_each(|executor| executor.set_whole(tensor, bytes).expect("ranks of this process"));
     }
 
     /// All of a tensor, which is the same for all.

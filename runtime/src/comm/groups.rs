@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 /// A group as one of its members sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The mesh dimensions that name it.
     pub dims: Vec<u32>,
     /// Its ranks in the order of their numbers, which need not be that of the ranks.
@@ -16,7 +16,7 @@ pub(super) struct Group {
 }
 
 /// The groups that a rank meets others in: one for each that the plan's kernels name, in an order that is the same on all ranks.
-pub(super) fn of_rank(plan: &Plan, rank: u32) -> Vec<Group> {
+pub(crate) fn of_rank(plan: &Plan, rank: u32) -> Vec<Group> {
     named(plan).into_iter().map(|dims| group(&plan.mesh, dims, rank)).collect()
 }
 

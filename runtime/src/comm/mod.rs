@@ -15,7 +15,7 @@
 mod crew;
 #[cfg(test)]
 pub(crate) mod fleet;
-mod groups;
+pub(crate) mod groups;
 mod inbox;
 mod pieces;
 mod processes;
@@ -24,12 +24,14 @@ pub mod shared;
 pub mod tcp;
 #[cfg(test)]
 mod tests;
+mod together;
 mod watch;
 
 pub(crate) use crew::Crew;
 pub use pieces::Pieces;
 pub use processes::{Processes, Say};
 pub use rows::Rows;
+pub(crate) use together::{agree_on_pieces, agree_on_rows, exchange_together, rows_together};
 
 use crate::kernels::KernelError;
 use crate::pool::Pool;

@@ -1,5 +1,6 @@
 //! Why a plan cannot be run, or stopped.
 
+use crate::backend::Fault;
 use crate::comm::{CommError, Who};
 use crate::kernels::{KernelError, PrepareError};
 use forebay_plan::{MemoryUse, Violation};
@@ -86,6 +87,24 @@ pub enum ExecError {
         /// Why.
         error: CommError,
     },
+    /// A device has found something wrong.
+    #[error("{}{fault}{}", at_step(*step), where_bytes_go(.memory.as_deref()))]
+    Device {
+        /// The step; 0 outside of steps.
+        step: u64,
+        /// What, and where.
+        fault: Box<Fault>,
+        /// Where the rank's memory goes, when that is what is missing.
+        memory: Option<Box<MemoryUse>>,
+    },
+    /// There are not as many devices as ranks.
+    #[error("the plan is for {ranks} ranks, but there are {devices} devices")]
+    Devices {
+        /// Devices.
+        devices: u32,
+        /// Ranks.
+        ranks: usize,
+    },
     /// A rank or process gave up, and so all did.
     #[error("{who}: {error}{}", waiters(.waiting))]
     GaveUp {
@@ -121,8 +140,22 @@ fn waiters(waiting: &[(u32, Place)]) -> String {
     waiting.iter().map(|(rank, place)| format!("\n  rank {rank} waited in {place}")).collect()
 }
 
+fn at_step(step: u64) -> String {
+    if step == 0 { String::new() } else { format!("at step {step}, ") }
+}
+
+fn where_bytes_go(memory: Option<&MemoryUse>) -> String {
+    memory.map_or(String::new(), |by_kind| format!(" ({})", kinds(by_kind)))
+}
+
 fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse, ranks: usize) -> String {
     let available = available.map_or(String::new(), |bytes| format!(", and {} are available", human_bytes(bytes)));
+    let ranks = if ranks == 1 { String::new() } else { format!(" for its {ranks} ranks") };
+    format!("this plan needs {} of memory{ranks}{available} ({})", human_bytes(needed), kinds(by_kind))
+}
+
+/// Where bytes go.
+fn kinds(by_kind: &MemoryUse) -> String {
     let MemoryUse { weights, gradients, optimizer, other, activations, .. } = *by_kind;
     let kinds = [
         ("weights", weights),
@@ -132,8 +165,7 @@ fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse, ranks: usize
         ("other", other),
     ];
     let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
-    let ranks = if ranks == 1 { String::new() } else { format!(" for its {ranks} ranks") };
-    format!("this plan needs {} of memory{ranks}{available} ({})", human_bytes(needed), kinds.join(", "))
+    kinds.join(", ")
 }
 
 /// Bytes for people: `1.5 GiB`.

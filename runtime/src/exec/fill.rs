@@ -3,9 +3,12 @@
 //! Pieces are handed out as workers get free, like the tasks of kernels, so the pages that come with the first write come from the memory nodes of all workers.
 //! No page has one user: which worker gets which part of a kernel is not fixed either.
 
-use super::parts::{Part, find};
+use super::fleet::{Fleet, OnDevice};
+use super::halves::Holds;
+use super::parts::{AT_HAND, Part, find};
 use super::{ExecError, Executor, Rank};
 use crate::comm::coordinates;
+use crate::pool::Pool;
 use forebay_plan::{Form, Init, Role, Tensor, TensorKind};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -26,6 +29,12 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When a rank has given up before.
     pub(crate) fn fill_tensors(&mut self, fill: &Fill) -> Result<(), ExecError> {
+        for mut rank in self.fleet.iter().flat_map(Fleet::all) {
+            for tensor in rank.role().tensors.iter().filter(|t| t.init != Init::FromParam) {
+                let made = |first: u64, bytes: &mut [u8]| fill(tensor, first, bytes);
+                if rank.is_apart(tensor) { rank.fill_apart(tensor, &made)? } else { rank.fill(tensor, &made)? }
+            }
+        }
         self.on_every_rank(&|rank| {
             let untouched = rank.untouched;
             for tensor in &rank.role.tensors {
@@ -33,7 +42,7 @@ impl<'p> Executor<'p> {
                 let made = |first: u64, bytes: &mut [u8]| fill(tensor, first, bytes);
                 match tensor.init {
                     Init::FromParam => {}
-                    _ if rank.is_apart(tensor) => rank.fill_apart(tensor, &made),
+                    _ if rank.is_apart(tensor) => rank.fill_apart(tensor, &made).expect(AT_HAND),
                     _ if zeros && untouched => {}
                     _ => rank.fill(tensor, &made),
                 }
@@ -59,15 +68,16 @@ impl<'p> Executor<'p> {
                 find(role, &copy.name, copy.kind).is_none_or(|own| master(role, &at, param, own).is_some())
             });
             let whole = if alone { None } else { Some(self.whole(param)?.into_owned()) };
+            for rank in self.fleet.iter().flat_map(Fleet::all) {
+                rank.fill_copy((copy, param), whole.as_deref(), convert)?;
+            }
             self.on_every_rank(&|rank| {
                 let Some(own) = rank.find(&copy.name, copy.kind) else { return };
                 match (master(rank.role, &rank.coordinates, param, own), &whole) {
                     (Some(master), _) => rank.fill_from(master, own, convert),
-                    (None, Some(whole)) => rank.fill(own, &|first, bytes| {
-                        let (first, n) = (first as usize, bytes.len() / own.dtype.bytes() as usize);
-                        let width = param.dtype.bytes() as usize;
-                        convert((param, &whole[first * width..(first + n) * width]), (own, bytes));
-                    }),
+                    (None, Some(whole)) => {
+                        rank.fill(own, &|first, bytes| convert_run((param, whole), (own, bytes), first, convert));
+                    }
                     (None, None) => unreachable!("not all have what they need"),
                 }
             })?;
@@ -89,6 +99,37 @@ fn master<'p>(role: &'p Role, coordinates: &[u32], param: &Tensor, copy: &Tensor
     find(role, &param.name, param.kind).filter(|own| part(own) == part(copy))
 }
 
+/// Makes elements of a copy that lie side by side, from element `first` of the whole master on.
+fn convert_run((param, whole): (&Tensor, &[u8]), (own, bytes): (&Tensor, &mut [u8]), first: u64, convert: &Convert) {
+    let (first, n) = (first as usize, bytes.len() / own.dtype.bytes() as usize);
+    let width = param.dtype.bytes() as usize;
+    convert((param, &whole[first * width..(first + n) * width]), (own, bytes));
+}
+
+/// Fills a part of a tensor, on all workers.
+fn fill_part(pool: &Pool, part: &Part, width: usize, bytes: &mut [u8], fill: &(dyn Fn(u64, &mut [u8]) + Sync)) {
+    let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(PIECE * width).map(Mutex::new).collect();
+    pool.run(pieces.len(), &|i, _| {
+        let mut piece = pieces[i].lock().expect("each piece is filled once");
+        let first = i * PIECE;
+        let end = first + piece.len() / width;
+        part.runs_among(first as u64..end as u64, |here, there, n| {
+            fill(there as u64, &mut piece[(here - first) * width..(here - first + n) * width]);
+        });
+    });
+}
+
+/// Makes the elements of a copy from the same elements of its master, on all workers.
+fn fill_same(pool: &Pool, (from, source): (&Tensor, &[u8]), (to, bytes): (&Tensor, &mut [u8]), convert: &Convert) {
+    let piece = |tensor: &Tensor| PIECE * tensor.dtype.bytes() as usize;
+    let pieces = source.chunks(piece(from)).zip(bytes.chunks_mut(piece(to)).map(Mutex::new));
+    let pieces: Vec<(&[u8], Mutex<&mut [u8]>)> = pieces.collect();
+    pool.run(pieces.len(), &|i, _| {
+        let mut bytes = pieces[i].1.lock().expect("each piece is filled once");
+        convert((from, pieces[i].0), (to, &mut bytes));
+    });
+}
+
 impl<'p> Rank<'p> {
     /// Fills what it has of a tensor: `fill` gets the number of an element of the whole tensor, and elements from there on.
     fn fill(&mut self, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) {
@@ -96,28 +137,45 @@ impl<'p> Rank<'p> {
         let part = Part::new(tensor, &self.coordinates);
         let width = tensor.dtype.bytes() as usize;
         let (offset, len) = self.place_of(tensor);
-        let bytes = self.device.bytes_mut(offset, len);
-        let pieces: Vec<Mutex<&mut [u8]>> = bytes.chunks_mut(PIECE * width).map(Mutex::new).collect();
-        self.pool.run(pieces.len(), &|i, _| {
-            let mut piece = pieces[i].lock().expect("each piece is filled once");
-            let first = i * PIECE;
-            let end = first + piece.len() / width;
-            part.runs_among(first as u64..end as u64, |here, there, n| {
-                fill(there as u64, &mut piece[(here - first) * width..(here - first + n) * width]);
-            });
-        });
+        fill_part(&self.pool, &part, width, self.device.bytes_mut(offset, len), fill);
     }
 
     /// Fills a tensor from another one of which it has the same elements: `convert` gets the same of both.
     fn fill_from(&mut self, from: &Tensor, to: &Tensor, convert: &Convert) {
         self.untouched = false;
-        let piece = |tensor: &Tensor| PIECE * tensor.dtype.bytes() as usize;
         let (source, bytes) = self.device.bytes_and_mut(self.place_of(from), self.place_of(to));
-        let pieces = source.chunks(piece(from)).zip(bytes.chunks_mut(piece(to)).map(Mutex::new));
-        let pieces: Vec<(&[u8], Mutex<&mut [u8]>)> = pieces.collect();
-        self.pool.run(pieces.len(), &|i, _| {
-            let mut bytes = pieces[i].1.lock().expect("each piece is filled once");
-            convert((from, pieces[i].0), (to, &mut bytes));
-        });
+        fill_same(&self.pool, (from, source), (to, bytes), convert);
+    }
+}
+
+impl OnDevice<'_, '_> {
+    /// As [`Rank::fill`].
+    fn fill(&self, tensor: &Tensor, fill: &(dyn Fn(u64, &mut [u8]) + Sync)) -> Result<(), ExecError> {
+        let mut bytes = vec![0; self.len(tensor) as usize];
+        let part = Part::new(tensor, self.coordinates());
+        fill_part(&self.fleet.pool, &part, tensor.dtype.bytes() as usize, &mut bytes, fill);
+        self.replace(tensor, &bytes)
+    }
+
+    /// Makes its copy of a parameter; from the whole parameter where it has other elements of that.
+    fn fill_copy(
+        &self,
+        (copy, param): (&Tensor, &Tensor),
+        whole: Option<&[u8]>,
+        convert: &Convert,
+    ) -> Result<(), ExecError> {
+        let Some(own) = find(self.role(), &copy.name, copy.kind) else { return Ok(()) };
+        match (master(self.role(), self.coordinates(), param, own), whole) {
+            (Some(master), _) => {
+                let source = self.bytes(master)?;
+                let mut bytes = vec![0; self.len(own) as usize];
+                fill_same(&self.fleet.pool, (master, &source), (own, &mut bytes), convert);
+                self.replace(own, &bytes)
+            }
+            (None, Some(whole)) => {
+                self.fill(own, &|first, bytes| convert_run((param, whole), (own, bytes), first, convert))
+            }
+            (None, None) => unreachable!("not all have what they need"),
+        }
     }
 }

@@ -38,6 +38,11 @@ pub(super) struct Need<'p> {
 }
 
 impl<'p> Need<'p> {
+    /// That of a role whose kernels run elsewhere.
+    pub fn of_memory(role: &'p Role) -> Need<'p> {
+        Need { role, besides: 0 }
+    }
+
     /// That of a role with so many workers.
     pub fn new(role: &'p Role, programs: &Programs, workers: usize) -> Need<'p> {
         Need { role, besides: programs.scratch.of_workers(workers).saturating_add(STACK * workers as u64) }
@@ -46,6 +51,13 @@ impl<'p> Need<'p> {
 
 /// The arenas of all ranks of this process, or an error that says where the bytes go.
 pub(super) fn arenas(ranks: &[Need], purpose: Purpose) -> Result<Vec<(Arena, Arena)>, ExecError> {
+    let error = enough(ranks, purpose)?;
+    let arena = |bytes| Arena::new(bytes).ok_or_else(&error);
+    ranks.iter().map(|Need { role, .. }| Ok((arena(role.device_bytes)?, arena(role.host_bytes)?))).collect()
+}
+
+/// Is there enough memory for all ranks of this process? Gives the error to say when the system refuses it all the same.
+pub(super) fn enough(ranks: &[Need], purpose: Purpose) -> Result<impl Fn() -> ExecError, ExecError> {
     let mut by_kind = MemoryUse::default();
     let mut needed = PROGRAM;
     for Need { role, besides } in ranks {
@@ -66,16 +78,16 @@ pub(super) fn arenas(ranks: &[Need], purpose: Purpose) -> Result<Vec<(Arena, Are
         by_kind = total(by_kind, kinds);
     }
     let available = available_memory();
-    let error = || {
+    let count = ranks.len();
+    let error = move || {
         let MemoryUse { weights, gradients, optimizer, activations, .. } = by_kind;
         let other = [weights, gradients, optimizer, activations].into_iter().fold(needed, u64::saturating_sub);
-        ExecError::Memory { needed, available, by_kind: MemoryUse { other, ..by_kind }, ranks: ranks.len() }
+        ExecError::Memory { needed, available, by_kind: MemoryUse { other, ..by_kind }, ranks: count }
     };
     if available.is_some_and(|available| needed > available) {
         return Err(error());
     }
-    let arena = |bytes| Arena::new(bytes).ok_or_else(error);
-    ranks.iter().map(|Need { role, .. }| Ok((arena(role.device_bytes)?, arena(role.host_bytes)?))).collect()
+    Ok(error)
 }
 
 /// Bytes that the system can still give to this process, where it says so: on Linux, the least of what the machine has, what its control groups are allowed

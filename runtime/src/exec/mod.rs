@@ -11,11 +11,14 @@
 //!
 //! The order is the one that the plan gives: the calls of a phase one by one, the instructions of a program as they stand. That is a
 //! legal order for any number of streams, so events need no waiting here; the verifier proves that they are right, and `shuffle.rs` runs others.
+//!
+//! On devices behind [`Backend`] the same plan is given to streams and events as it stands (`fleet.rs`).
 
 mod arena;
 mod diagnose;
 mod error;
 mod fill;
+mod fleet;
 mod halves;
 mod joint;
 mod laps;
@@ -31,18 +34,25 @@ mod tests;
 pub use arena::Arena;
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
+pub use fleet::DeviceStep;
 pub use laps::Laps;
 pub use memory::{available_memory, memory_by_kind};
 pub use profile::{Event, Profile, ProfileRow, Traced, kind};
+pub(crate) use rank::{Programs, Ready, exchange_pieces, prepare, rows_of};
 pub use roofline::Roofline;
 
+use crate::backend::Backend;
 use crate::comm::tcp::Network;
 use crate::comm::{CommError, Crew, Processes, Transport, Who, coordinates, ranks, shared};
 use crate::data::Batch;
 use crate::kernels::Cpu;
+use crate::pool::Pool;
+use fleet::Fleet;
+use forebay_plan::verify::Rule;
 use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Tensor, TensorKind};
 use memory::Need;
 use rank::Rank;
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,6 +96,33 @@ pub enum Purpose {
     Generate,
 }
 
+/// Who proves that a plan may be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The verifier, every rule.
+    Verifier,
+    /// The verifier, but for the rules about order, life and reach of memory ([`WATCHED`]), which the devices watch over while they run it: for tests of
+    /// plans, and of devices. A plan that breaks them is stopped where it does.
+    Devices,
+}
+
+/// Rules that devices which check accesses enforce themselves.
+pub const WATCHED: [Rule; 13] = [
+    Rule::Ordered,
+    Rule::CallOrdered,
+    Rule::Defined,
+    Rule::CallDefined,
+    Rule::Overwritten,
+    Rule::CallOverwritten,
+    Rule::CallWhole,
+    Rule::SlotWritten,
+    Rule::TensorKept,
+    Rule::Spaces,
+    Rule::Lanes,
+    Rule::Matched,
+    Rule::Deadlock,
+];
+
 /// A phase of the plan that an [`Executor`] was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseId(usize);
@@ -95,8 +132,10 @@ pub struct PhaseId(usize);
 #[derive(Debug)]
 pub struct Executor<'p> {
     plan: &'p Plan,
-    /// Those of this process.
+    /// Those of this process; none when devices run the plan.
     ranks: Vec<Rank<'p>>,
+    /// The devices that run it.
+    fleet: Option<Fleet<'p>>,
     /// Of every rank of the plan.
     roles: Vec<&'p Role>,
     /// The distinct roles, each with its first rank, in the order of these.
@@ -131,6 +170,55 @@ impl<'p> Executor<'p> {
         Executor::made(plan, options, Some(network))
     }
 
+    /// The same on devices, one for each rank. The options' threads are those of the host, which fills tensors; how kernels run is the devices' to know.
+    ///
+    /// # Errors
+    /// As [`Executor::new`]; when there are not as many devices as ranks, or a device has not enough memory.
+    pub fn on_devices(
+        plan: &'p Plan,
+        options: &ExecOptions,
+        backend: Box<dyn Backend>,
+        proof: Proof,
+    ) -> Result<Executor<'p>, ExecError> {
+        let mut made_in = Laps::since(Instant::now());
+        let excused = |rule: &Rule| proof == Proof::Devices && WATCHED.contains(rule);
+        if let Err(mut violations) = forebay_plan::verify(plan) {
+            violations.retain(|v| !excused(&v.rule));
+            if !violations.is_empty() {
+                return Err(ExecError::Invalid(violations));
+            }
+        }
+        made_in.lap("verify");
+        let count = ranks(&plan.mesh);
+        if count > MOST_RANKS {
+            return Err(ExecError::Ranks(count));
+        }
+        let count = count as u32;
+        let (roles, speakers) = cast(plan, count);
+        let needs: Vec<Need> = roles.iter().map(|role| Need::of_memory(role)).collect();
+        let pool = Pool::new(workers(options.threads));
+        let places = (0..count).map(|rank| (rank, coordinates(&plan.mesh, rank), roles[rank as usize])).collect();
+        let fleet = Fleet::new(plan, places, backend, pool, options.seed)?;
+        // (After the devices have said what fits on them: their memory is not touched before it is used.)
+        memory::enough(&needs, options.purpose).map(drop)?;
+        made_in.lap("allocate");
+        Ok(Executor {
+            plan,
+            ranks: vec![],
+            fleet: Some(fleet),
+            roles,
+            speakers,
+            processes: Processes::one(count),
+            told: vec![],
+            telling: vec![],
+            crew: None,
+            seed: options.seed,
+            cpu: options.cpu,
+            broken: false,
+            made_in,
+        })
+    }
+
     fn made(plan: &'p Plan, options: &ExecOptions, network: Option<Network>) -> Result<Executor<'p>, ExecError> {
         let mut made_in = Laps::since(Instant::now());
         forebay_plan::verify(plan).map_err(ExecError::Invalid)?;
@@ -140,25 +228,16 @@ impl<'p> Executor<'p> {
             return Err(ExecError::Ranks(count));
         }
         let count = count as u32;
-        let roles: Vec<&Role> = (0..count).map(|rank| role_at(plan, &coordinates(&plan.mesh, rank))).collect();
-        let mut speakers: Vec<(u32, &Role)> = vec![];
-        for (rank, role) in (0..).zip(&roles) {
-            if !speakers.iter().any(|(_, known)| std::ptr::eq(*known, *role)) {
-                speakers.push((rank, role));
-            }
-        }
+        let (roles, speakers) = cast(plan, count);
         let processes = match network {
             Some(network) => Processes::several(network, count),
             None => Processes::one(count),
         };
         let own = processes.own_ranks();
         let here = own.len();
-        let programs = Arc::new(rank::prepare(plan, options.cpu)?);
+        let programs = Arc::new(rank::prepare(&plan.programs, options.cpu)?);
         made_in.lap("prepare");
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
-            threads => threads,
-        };
+        let threads = workers(options.threads);
         let share = |at: usize| (threads / here + usize::from(at < threads % here)).max(1);
         let of_rank = |(at, rank): (usize, u32)| Need::new(roles[rank as usize], &programs, share(at));
         let needs: Vec<Need> = own.clone().enumerate().map(of_rank).collect();
@@ -181,7 +260,8 @@ impl<'p> Executor<'p> {
         let crew = (count > 1).then(|| Crew::new(here));
         made_in.lap("allocate");
         let (seed, cpu, broken, told, telling) = (options.seed, options.cpu, false, vec![], vec![]);
-        Ok(Executor { plan, ranks, roles, speakers, processes, told, telling, crew, seed, cpu, broken, made_in })
+        let fleet = None;
+        Ok(Executor { plan, ranks, fleet, roles, speakers, processes, told, telling, crew, seed, cpu, broken, made_in })
     }
 
     /// The plan.
@@ -210,11 +290,29 @@ impl<'p> Executor<'p> {
         for rank in &mut self.ranks {
             rank.profile = Some(Profile::new(self.plan, rank.role, id, traced_steps));
         }
+        if let Some(fleet) = &mut self.fleet {
+            fleet.start_trace(traced_steps);
+        }
+    }
+
+    /// Is the plan run by devices, and not by the threads of this process?
+    pub fn is_on_devices(&self) -> bool {
+        self.fleet.is_some()
+    }
+
+    /// The last step of training, by the clock of the devices.
+    pub fn device_step(&self) -> Option<&DeviceStep> {
+        self.fleet.as_ref()?.last_step()
+    }
+
+    /// Steps of training that were profiled, with all that devices did in them.
+    pub fn device_steps(&self) -> &[DeviceStep] {
+        self.fleet.as_ref().map_or(&[], Fleet::traced)
     }
 
     /// Where the time of the first rank here went so far, when it is measured.
     pub fn profile(&self) -> Option<&Profile> {
-        self.ranks[0].profile.as_ref()
+        self.ranks.first()?.profile.as_ref()
     }
 
     /// The same of every rank of this process, with its role.
@@ -224,7 +322,15 @@ impl<'p> Executor<'p> {
 
     /// What this machine attains at most with the threads of the first rank, the instructions and the compute type of the plan: a probe of a few tenths of a second.
     pub fn roofline(&self) -> Roofline {
-        Roofline::probe(&self.ranks[0].pool, self.cpu, self.plan.settings.compute)
+        Roofline::probe(self.pool(), self.cpu, self.plan.settings.compute)
+    }
+
+    /// The threads of the first rank, or of the host of devices.
+    fn pool(&self) -> &Pool {
+        match &self.fleet {
+            Some(fleet) => &fleet.pool,
+            None => &self.ranks[0].pool,
+        }
     }
 
     /// The CPU instructions that it uses.
@@ -234,7 +340,8 @@ impl<'p> Executor<'p> {
 
     /// How many threads compute, on all ranks of this process together.
     pub fn threads(&self) -> usize {
-        self.ranks.iter().map(|rank| rank.pool.workers()).sum()
+        let of_devices = self.fleet.iter().map(|fleet| fleet.pool.workers());
+        self.ranks.iter().map(|rank| rank.pool.workers()).chain(of_devices).sum()
     }
 
     /// A phase by name.
@@ -242,7 +349,7 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When the plan does not have it.
     pub fn phase_named(&self, name: &str) -> Result<PhaseId, ExecError> {
-        let phases = &self.ranks[0].role.phases;
+        let phases = &self.roles[0].phases;
         phases.iter().position(|p| p.name == name).map(PhaseId).ok_or_else(|| ExecError::Phase {
             phase: name.to_string(),
             known: phases.iter().map(|p| p.name.clone()).collect(),
@@ -251,7 +358,7 @@ impl<'p> Executor<'p> {
 
     /// A phase, as the first rank does it; name, rows and tokens are the same for all.
     pub fn phase(&self, id: PhaseId) -> &'p Phase {
-        self.ranks[0].phase(id)
+        &self.roles[0].phases[id.0]
     }
 
     /// Writes the batch and the scalars and runs the calls before the commit: nothing that a checkpoint holds changes. `step` counts from 1.
@@ -262,6 +369,9 @@ impl<'p> Executor<'p> {
     /// # Panics
     /// When the batch has another size than the phase.
     pub fn start(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
+        if let Some(fleet) = &mut self.fleet {
+            return fleet.start(id, batch, step);
+        }
         self.on_all(&|rank| rank.start(id, batch, step))?;
         self.tell_reports(id)
     }
@@ -271,13 +381,17 @@ impl<'p> Executor<'p> {
     /// # Errors
     /// When data make a kernel stop.
     pub fn commit(&mut self, id: PhaseId, step: u64) -> Result<(), ExecError> {
+        if let Some(fleet) = &mut self.fleet {
+            return fleet.commit(id, step);
+        }
         self.on_all(&|rank| rank.commit(id, step))?;
         self.tell_reports(id)
     }
 
     /// Does something on all ranks of this process at the same time.
     fn on_all(&mut self, job: &(dyn Fn(&mut Rank<'p>) -> Result<(), ExecError> + Sync)) -> Result<(), ExecError> {
-        let Some(crew) = &self.crew else { return job(&mut self.ranks[0]) };
+        // (There are none here where devices run the plan.)
+        let Some(crew) = &self.crew else { return self.ranks.first_mut().map_or(Ok(()), job) };
         if self.broken {
             return Err(ExecError::Broken);
         }
@@ -337,9 +451,10 @@ impl<'p> Executor<'p> {
 
     /// A report's value, once it is known.
     pub fn value(&self, reported: &Reported) -> f64 {
-        match self.ranks.iter().find(|rank| rank.number == reported.rank) {
-            Some(rank) => rank.report(reported.report),
-            None => self.told[reported.number],
+        match (&self.fleet, self.ranks.iter().find(|rank| rank.number == reported.rank)) {
+            (Some(fleet), _) => fleet.report(reported.rank, reported.report),
+            (None, Some(rank)) => rank.report(reported.report),
+            (None, None) => self.told[reported.number],
         }
     }
 
@@ -350,22 +465,34 @@ impl<'p> Executor<'p> {
 
     /// A scalar that the first rank's phase reports, once it is known.
     pub fn report(&self, report: &Report) -> f64 {
-        self.ranks[0].report(report)
+        match &self.fleet {
+            Some(fleet) => fleet.report(0, report),
+            None => self.ranks[0].report(report),
+        }
     }
 
     /// An output of a phase by name, and the first rank that has it.
     pub fn output_named(&self, id: PhaseId, name: &str) -> Option<(usize, &'p OutputTensor)> {
-        let of = |rank: &Rank<'p>| rank.phase(id).outputs.iter().find(|o| o.name == name);
-        self.ranks.iter().enumerate().find_map(|(rank, r)| Some((rank, of(r)?)))
+        let of = |role: &'p Role| role.phases[id.0].outputs.iter().find(|o| o.name == name);
+        let mut here = self.processes.own_ranks().enumerate();
+        here.find_map(|(number, rank)| Some((number, of(self.roles[rank as usize])?)))
     }
 
     /// A tensor that a rank's phase leaves for the host.
-    pub fn output(&self, (rank, output): (usize, &OutputTensor)) -> &[u8] {
-        self.ranks[rank].device.bytes(output.offset, output.dims.iter().product::<u64>() * output.dtype.bytes())
+    ///
+    /// # Panics
+    /// When a device is broken.
+    pub fn output(&self, (rank, output): (usize, &OutputTensor)) -> Cow<'_, [u8]> {
+        let bytes = output.dims.iter().product::<u64>() * output.dtype.bytes();
+        match &self.fleet {
+            Some(fleet) => Cow::Owned(fleet.read(rank as u32, output.offset, bytes).expect("the phase is done")),
+            None => Cow::Borrowed(self.ranks[rank].device.bytes(output.offset, bytes)),
+        }
     }
 
     /// The bytes that the first rank has of one of its tensors, as they lie there: all of it in a plan for one rank, but for a parameter in halves, of which
-    /// [`Executor::whole`] puts the numbers together.
+    /// [`Executor::whole`] puts the numbers together. Devices' memory is not at hand, but for
+    /// that.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
         self.ranks[0].tensor(tensor)
     }
@@ -395,6 +522,26 @@ pub struct Reported<'p> {
     number: usize,
     /// What it is.
     pub report: &'p Report,
+}
+
+/// The role of each of so many ranks; and each role once, with its first rank.
+fn cast(plan: &Plan, count: u32) -> (Vec<&Role>, Vec<(u32, &Role)>) {
+    let roles: Vec<&Role> = (0..count).map(|rank| role_at(plan, &coordinates(&plan.mesh, rank))).collect();
+    let mut speakers: Vec<(u32, &Role)> = vec![];
+    for (rank, role) in (0..).zip(&roles) {
+        if !speakers.iter().any(|(_, known)| std::ptr::eq(*known, *role)) {
+            speakers.push((rank, role));
+        }
+    }
+    (roles, speakers)
+}
+
+/// Threads that compute when so many are asked for: all that the machine has for 0.
+fn workers(threads: usize) -> usize {
+    match threads {
+        0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        threads => threads,
+    }
 }
 
 /// The role of a rank.

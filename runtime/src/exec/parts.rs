@@ -2,6 +2,8 @@
 //!
 //! With several processes, every part comes from the first rank that has it; what the first process gathers to write it down, it asks for tensor by tensor.
 
+use super::fleet::Fleet;
+use super::halves::Holds;
 use super::{ExecError, Executor, Rank};
 use crate::comm::{Say, coordinates};
 use forebay_plan::{Role, Tensor, TensorKind};
@@ -67,6 +69,9 @@ impl Part {
         }
     }
 }
+
+/// Memory of this process can always be read.
+pub(super) const AT_HAND: &str = "a rank of this process has its memory at hand";
 
 impl<'p> Rank<'p> {
     /// Its tensor of this name and kind.
@@ -160,7 +165,7 @@ impl<'p> Executor<'p> {
     /// A tensor that the only rank has all of.
     fn at_hand(&self, tensor: &Tensor) -> Option<Cow<'_, [u8]>> {
         let alone = self.ranks() == 1 && tensor.block.is_empty() && tensor.range.is_none();
-        alone.then(|| self.ranks[0].read(tensor))
+        self.ranks.first().filter(|_| alone).map(|rank| rank.numbers(tensor).expect(AT_HAND))
     }
 
     /// The parts of a tensor, each once, in the order of the ranks that are the first to have them.
@@ -178,7 +183,7 @@ impl<'p> Executor<'p> {
     fn tell_pieces(&self, to: u32, pieces: &[Piece]) -> Result<(), ExecError> {
         for piece in pieces {
             if let Some(rank) = self.ranks.iter().find(|rank| rank.number == piece.rank) {
-                self.processes.tell(to, Say::Part, &rank.read(piece.own))?;
+                self.processes.tell(to, Say::Part, &rank.numbers(piece.own)?)?;
             }
         }
         Ok(())
@@ -190,9 +195,10 @@ impl<'p> Executor<'p> {
         let mut whole = vec![0; tensor.bytes() as usize];
         let mut heard = vec![];
         for Piece { rank, own, part } in pieces {
-            let bytes = match self.ranks.iter().find(|r| r.number == *rank) {
-                Some(rank) => rank.read(own),
-                None => {
+            let bytes = match (self.ranks.iter().find(|r| r.number == *rank), &self.fleet) {
+                (Some(rank), _) => rank.numbers(own)?,
+                (None, Some(fleet)) => Cow::Owned(fleet.on(*rank).numbers(own)?.into_owned()),
+                (None, None) => {
                     let process = self.processes.others().find(|p| self.processes.ranks_of(*p).contains(rank));
                     heard.resize(part.elements() as usize * width, 0);
                     self.processes.hear(process.expect("every rank is somewhere"), Say::Part, &mut heard)?;
@@ -208,23 +214,22 @@ impl<'p> Executor<'p> {
 
     /// Gives every rank of this process what it has of a tensor. Of a parameter in halves, this is its copy as well.
     ///
+    /// # Errors
+    /// When a device does not take it.
+    ///
     /// # Panics
     /// When there are not as many bytes as the tensor has.
-    pub fn set_whole(&mut self, tensor: &Tensor, whole: &[u8]) {
+    pub fn set_whole(&mut self, tensor: &Tensor, whole: &[u8]) -> Result<(), ExecError> {
         assert_eq!(whole.len() as u64, tensor.bytes(), "the bytes of `{}`", tensor.name);
-        let width = tensor.dtype.bytes() as usize;
         for rank in &mut self.ranks {
             let Some(own) = rank.find(&tensor.name, tensor.kind) else { continue };
-            if rank.is_apart(own) {
-                rank.set_apart(own, whole);
-                continue;
-            }
-            let part = Part::new(own, &rank.coordinates);
-            let bytes = rank.tensor_mut(own);
-            part.runs(|here, there, n| {
-                bytes[here * width..(here + n) * width].copy_from_slice(&whole[there * width..(there + n) * width]);
-            });
+            rank.set(own, whole)?;
         }
+        for mut rank in self.fleet.iter().flat_map(Fleet::all) {
+            let Some(own) = find(rank.role(), &tensor.name, tensor.kind) else { continue };
+            rank.set(own, whole)?;
+        }
+        Ok(())
     }
 }
 

@@ -6,13 +6,15 @@ use crate::comm::{CommError, Pieces, Rows, Take, Transport, rank_at};
 use crate::data::Batch;
 use crate::kernels::{self, Buf, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
 use crate::pool::Pool;
-use forebay_plan::{AllToAllV, Call, Exchange, Kernel, Message, Phase, Plan, Report, Role, Scalar, Space, Tensor};
+use forebay_plan::{
+    AllToAllV, Call, Exchange, Kernel, Message, Phase, Plan, Program, Report, Role, Scalar, Space, Tensor,
+};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The prepared instructions of every program.
-#[derive(Debug)]
-pub(super) struct Programs {
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
     pub ready: Vec<Vec<Ready>>,
     pub scratch: ScratchBytes,
     /// Buffers of the largest program.
@@ -21,7 +23,7 @@ pub(super) struct Programs {
 
 /// An instruction that is ready to run.
 #[derive(Debug)]
-pub(super) enum Ready {
+pub(crate) enum Ready {
     Kernel(Prepared),
     /// With other ranks, as the plan says.
     Comm,
@@ -295,33 +297,15 @@ impl<'p> Rank<'p> {
     }
 
     fn exchange(&mut self, k: &Exchange) -> Result<(), CommError> {
-        let x = pieces(k, self.buffers[k.x as usize].ptr, [k.x_offset, k.x_step], &k.x_strides);
-        let out = pieces(k, self.buffers[k.out as usize].ptr, [k.out_offset, k.out_step], &k.out_strides);
-        let (x, out) = x.zip(out).expect("tried when it was prepared");
-        let take = match (k.shift, k.reduce) {
-            (0, None) => Take::Each,
-            (0, Some(op)) => Take::Combined(op),
-            (by, _) => Take::Shifted(by as usize),
-        };
+        let ptr = |id: u32| self.buffers[id as usize].ptr;
+        let (x, out, take) = exchange_pieces(k, ptr(k.x), ptr(k.out));
         // SAFETY: the verifier has proved that all pieces lie within their buffers, which are apart, and that members agree; this rank touches nothing else
         // meanwhile.
         unsafe { self.link.exchange(&k.group, &x, &out, take, &self.pool) }
     }
 
     fn rows(&mut self, k: &AllToAllV) -> Result<(), CommError> {
-        let ptr = |id: u32| self.buffers[id as usize].ptr;
-        let rows = Rows {
-            x: ptr(k.x),
-            out: ptr(k.out),
-            offsets: ptr(k.offsets).cast_const().cast(),
-            counts: ptr(k.counts).cast_const().cast(),
-            row: (k.row * k.dtype.bytes()) as usize,
-            ranks: k.ranks as usize,
-            experts: k.experts as usize,
-            direction: k.direction,
-            bound: k.bound as usize,
-            tokens: k.tokens as usize,
-        };
+        let rows = rows_of(k, |id| self.buffers[id as usize].ptr);
         // SAFETY: as in `exchange`.
         unsafe { self.link.rows(&k.group, &rows, &self.pool) }
     }
@@ -343,11 +327,40 @@ fn pieces(k: &Exchange, ptr: *mut u8, places: [u64; 2], strides: &[u64]) -> Opti
     Pieces::new(ptr, k.dtype, places, &k.dims, strides)
 }
 
-/// Prepares all programs.
-pub(super) fn prepare(plan: &Plan, cpu: kernels::Cpu) -> Result<Programs, ExecError> {
-    let buffers = plan.programs.iter().map(|p| p.buffers.len()).max().unwrap_or(0);
+/// What a rank gives and takes in an exchange whose arrays begin there.
+pub(crate) fn exchange_pieces(k: &Exchange, x: *mut u8, out: *mut u8) -> (Pieces, Pieces, Take) {
+    let x = pieces(k, x, [k.x_offset, k.x_step], &k.x_strides);
+    let out = pieces(k, out, [k.out_offset, k.out_step], &k.out_strides);
+    let (x, out) = x.zip(out).expect("tried when it was prepared");
+    let take = match (k.shift, k.reduce) {
+        (0, None) => Take::Each,
+        (0, Some(op)) => Take::Combined(op),
+        (by, _) => Take::Shifted(by as usize),
+    };
+    (x, out, take)
+}
+
+/// The arrays of a rank whose rows go to experts or come back; `ptr` says where a buffer begins.
+pub(crate) fn rows_of(k: &AllToAllV, ptr: impl Fn(u32) -> *mut u8) -> Rows {
+    Rows {
+        x: ptr(k.x),
+        out: ptr(k.out),
+        offsets: ptr(k.offsets).cast_const().cast(),
+        counts: ptr(k.counts).cast_const().cast(),
+        row: (k.row * k.dtype.bytes()) as usize,
+        ranks: k.ranks as usize,
+        experts: k.experts as usize,
+        direction: k.direction,
+        bound: k.bound as usize,
+        tokens: k.tokens as usize,
+    }
+}
+
+/// Prepares programs.
+pub(crate) fn prepare(all: &[Program], cpu: kernels::Cpu) -> Result<Programs, ExecError> {
+    let buffers = all.iter().map(|p| p.buffers.len()).max().unwrap_or(0);
     let mut programs = Programs { ready: vec![], scratch: ScratchBytes::default(), buffers };
-    for program in &plan.programs {
+    for program in all {
         let mut prepared = Vec::with_capacity(program.instructions.len());
         for instruction in &program.instructions {
             let ready = ready(&instruction.kernel, &program.buffers, cpu).map_err(|error| {

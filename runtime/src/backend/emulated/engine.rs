@@ -1,0 +1,458 @@
+//! The clock of an emulated machine: what can begin begins, at the time of the last thing that it waits for.
+//!
+//! Work of `s` seconds begins when its unit has ended the work before, its events are recorded, its host has launched it, and then, for a collective, when all members
+//! have come, for a received message, when it has arrived. Work and communication of a device that run at the same time take longer ([`contention`]).
+
+use super::Emulated;
+use super::device::{Command, Queued, Running, Work};
+use super::shadow::{Op, Origin, Owner, Through, Trouble};
+use crate::backend::{Access, Address, Fault, KINDS, Ran, Spot, Stream, Task, Wrong};
+use forebay_cost::{Price, contention};
+use forebay_plan::verify::ALIGN;
+use forebay_plan::{Access as SlotAccess, Kernel, StreamKind};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// What is under way between devices.
+#[derive(Debug, Default)]
+pub(super) struct Wires {
+    /// For each group of members the unit on which each has come to a collective.
+    meetings: HashMap<Arc<[u32]>, Vec<Option<usize>>>,
+    /// By sender, receiver and channel: when each message arrives, and its bytes.
+    pub mail: HashMap<(u32, u32, u32), VecDeque<(f64, Vec<u8>)>>,
+}
+
+impl Wires {
+    /// A group, by its members.
+    pub fn group(&mut self, members: &[u32]) -> Arc<[u32]> {
+        if let Some((group, _)) = self.meetings.get_key_value(members) {
+            return Arc::clone(group);
+        }
+        let group: Arc<[u32]> = members.into();
+        self.meetings.insert(Arc::clone(&group), vec![None; members.len()]);
+        group
+    }
+
+    /// A member has come: the units of all, when it was the last.
+    fn come(&mut self, group: &[u32], device: u32, unit: usize) -> Option<Vec<usize>> {
+        let here = self.meetings.get_mut(group)?;
+        let me = group.iter().position(|member| *member == device)?;
+        here[me] = Some(unit);
+        let all: Vec<usize> = here.iter().copied().collect::<Option<_>>()?;
+        here.fill(None);
+        Some(all)
+    }
+}
+
+impl Emulated {
+    /// Runs until nothing is left.
+    pub(super) fn run(&mut self) -> Result<(), Fault> {
+        for device in 0..self.devices.len() as u32 {
+            self.pump(device);
+            self.agenda.add(self.now, device, &mut self.chance);
+        }
+        while let Some((time, device)) = self.agenda.next() {
+            self.now = self.now.max(time);
+            self.visit(device)?;
+        }
+        match self.stuck() {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
+    }
+
+    /// A host launches what it has, until it waits for something.
+    fn pump(&mut self, number: u32) {
+        let launch = if self.chance.is_used() { 0.0 } else { self.machine.table.launch };
+        while !self.devices[number as usize].host.blocked {
+            let Some((unit, command)) = self.devices[number as usize].host.queue.pop_front() else { return };
+            let price = match &command {
+                Command::Work(work) => self.price(work),
+                Command::Wait(..) | Command::Record(..) => Price::default(),
+            };
+            let device = &mut self.devices[number as usize];
+            let before = device.host.at;
+            device.host.at += price.launches * launch;
+            // It begins with the first launch; the others go on while it runs.
+            let launched = before + price.launches.min(1.0) * launch;
+            let (held, host_waits) = (device.host.at, price.host_waits);
+            device.host.blocked = host_waits;
+            let (number, beside) = device.launches.add(unit, price.class);
+            let queued = Queued { command, launched, held, host_waits, number, beside, awaited: false, arrived: false };
+            device.units[unit].queue.push_back(queued);
+        }
+    }
+
+    /// What work costs. Copies that the host asks for beside the plan are free.
+    fn price(&self, work: &Work) -> Price {
+        let Some(task) = work.task() else { return Price::default() };
+        let program = self.binding(task.binding).site.program;
+        let prices = self.machine.table.programs.get(program as usize);
+        prices.and_then(|p| p.get(task.instruction as usize)).copied().unwrap_or_default()
+    }
+
+    /// Ends what is over by now, and begins what can.
+    fn visit(&mut self, device: u32) -> Result<(), Fault> {
+        for unit in 0..StreamKind::COUNT {
+            let running = &mut self.devices[device as usize].units[unit].running;
+            if let Some(over) = running.take_if(|r| r.end <= self.now) {
+                self.end(device, unit, over);
+            }
+        }
+        let first = self.chance.below(StreamKind::COUNT as u64).unwrap_or(0) as usize;
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for unit in (0..StreamKind::COUNT).map(|u| (first + u) % StreamKind::COUNT) {
+                while self.advance(device, unit)? {
+                    moved = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, number: u32, unit: usize, over: Running) {
+        let device = &mut self.devices[number as usize];
+        device.done = device.done.max(over.end);
+        if over.host_waits {
+            device.host.at = device.host.at.max(over.end);
+            device.host.blocked = false;
+        }
+        if self.trace.is_some() {
+            let work = over.work.task().map(|task| (self.binding(task.binding).site, task.instruction));
+            let stream = Stream { device: number, kind: KINDS[unit] };
+            let ran = Ran { stream, work, launched: over.launched, begin: over.begin, end: over.end };
+            self.trace.as_mut().expect("it was there").push(ran);
+        }
+        if over.host_waits {
+            self.pump(number);
+        }
+    }
+
+    /// Does the next thing of a unit, if it can be done now.
+    fn advance(&mut self, device: u32, unit: usize) -> Result<bool, Fault> {
+        let here = &mut self.devices[device as usize].units[unit];
+        if here.running.is_some() {
+            return Ok(false);
+        }
+        let Some(head) = here.queue.front_mut() else { return Ok(false) };
+        if head.launched > self.now {
+            let at = head.launched;
+            if !std::mem::replace(&mut head.awaited, true) {
+                self.agenda.add(at, device, &mut self.chance);
+            }
+            return Ok(false);
+        }
+        match &head.command {
+            Command::Wait(event, number) => {
+                let event = &self.events[event.0 as usize];
+                if event.done < *number {
+                    return Ok(false);
+                }
+                here.clock.join(&event.clock);
+                here.queue.pop_front();
+                Ok(true)
+            }
+            Command::Record(event, number) => {
+                let event = &mut self.events[event.0 as usize];
+                (event.done, event.clock) = (*number, here.clock);
+                here.queue.pop_front();
+                Ok(true)
+            }
+            Command::Work(Work::Receive(task, from)) => {
+                let (task, from) = (*task, *from);
+                let way = self.way(task, from, device);
+                // (Whoever sends looks at the receiver when it arrives.)
+                match self.wires.mail.get(&way).and_then(VecDeque::front) {
+                    Some((arrival, _)) if *arrival <= self.now => self.begin(&[(device, unit)]),
+                    _ => Ok(false),
+                }
+            }
+            Command::Work(Work::Collective(_, members)) => {
+                if std::mem::replace(&mut head.arrived, true) {
+                    return Ok(false);
+                }
+                let members = Arc::clone(members);
+                match self.wires.come(&members, device, unit) {
+                    None => Ok(false),
+                    Some(units) => {
+                        let all: Vec<(u32, usize)> = members.iter().copied().zip(units).collect();
+                        self.begin(&all)
+                    }
+                }
+            }
+            Command::Work(_) => self.begin(&[(device, unit)]),
+        }
+    }
+
+    /// The way of a message.
+    pub(super) fn way(&self, task: Task, from: u32, to: u32) -> (u32, u32, u32) {
+        let program = self.binding(task.binding).site.program;
+        let channel = match self.code.kernel(program, task.instruction) {
+            Kernel::Send(m) | Kernel::Recv(m) => m.channel,
+            _ => 0,
+        };
+        (from, to, channel)
+    }
+
+    /// Begins the work at the head of a unit; of all members, when it is a collective.
+    fn begin(&mut self, members: &[(u32, usize)]) -> Result<bool, Fault> {
+        let head = |(device, unit): (u32, usize), machine: &mut Emulated| {
+            let queued = machine.devices[device as usize].units[unit].queue.pop_front();
+            queued.expect("it is the head of its queue")
+        };
+        let heads: Vec<Queued> = members.iter().map(|member| head(*member, self)).collect();
+        let mut works = vec![];
+        for (&(device, unit), head) in members.iter().zip(&heads) {
+            let Command::Work(work) = &head.command else { unreachable!("work begins") };
+            self.check(Stream { device, kind: KINDS[unit] }, work)?;
+            works.push((Stream { device, kind: KINDS[unit] }, work.clone()));
+        }
+        self.compute(&works)?;
+        // A collective ends for all at once.
+        let prices: Vec<Price> = works.iter().map(|(_, work)| self.price(work)).collect();
+        let seconds = prices.iter().map(|p| p.seconds).fold(0.0, f64::max);
+        let seconds = if works[0].1.task().is_some() { self.chance.duration(seconds) } else { seconds };
+        for (((on, work), head), price) in works.into_iter().zip(heads).zip(prices) {
+            if let Work::Send(task, to) = &work {
+                let (way, to) = (self.way(*task, on.device, *to), *to);
+                let transfer = self.chance.duration(price.transfer);
+                let arrival = self.now + seconds + transfer;
+                let message = self.wires.mail.get_mut(&way).and_then(VecDeque::back_mut);
+                message.expect("it was just sent").0 = arrival;
+                self.agenda.add(arrival, to, &mut self.chance);
+            }
+            self.occupy(on, work, &head, seconds);
+        }
+        Ok(true)
+    }
+
+    /// Work keeps its unit busy, and slows down what it runs beside.
+    fn occupy(&mut self, on: Stream, work: Work, head: &Queued, seconds: f64) {
+        let (begin, slowdown) = (self.now, self.machine.table.slowdown);
+        let alone = begin + seconds;
+        let device = &mut self.devices[on.device as usize];
+        let longer = contention(slowdown, (begin, alone), device.launches.span(head.beside));
+        let (held, number) = (head.held, head.number);
+        let end = (alone + longer).max(held);
+        device.launches.ran(number, begin, end);
+        self.agenda.add(end, on.device, &mut self.chance);
+        // What runs already and waited for this one to be slowed down by it.
+        let running = device.units.iter_mut().filter_map(|unit| unit.running.as_mut());
+        for other in running.filter(|r| r.beside == Some(number)) {
+            let longer = contention(slowdown, (other.begin, other.alone), (begin, end));
+            other.end = (other.alone + longer).max(other.held);
+            device.launches.ran(other.number, other.begin, other.end);
+            self.agenda.add(other.end, on.device, &mut self.chance);
+        }
+        let (launched, host_waits, beside) = (head.launched, head.host_waits, head.beside);
+        let running = Running { work, launched, begin, alone, end, held, number, beside, host_waits };
+        let unit = &mut device.units[on.kind.number()];
+        unit.clock.0[on.kind.number()] += 1;
+        unit.running = Some(running);
+    }
+
+    /// Checks what work touches, and notes it.
+    fn check(&mut self, on: Stream, work: &Work) -> Result<(), Fault> {
+        let unit = on.kind.number();
+        let clock = self.devices[on.device as usize].units[unit].clock;
+        let op = Op { unit, number: clock.0[unit] + 1, of: self.origin(work) };
+        let touched = self.touched(work);
+        for (at, through, reads, writes) in &touched {
+            let shadow = &mut self.memories[at.memory.0 as usize].shadow;
+            let read = if *reads { shadow.reads(&clock, through) } else { Ok(()) };
+            let written = if *writes { shadow.writes(&clock, through) } else { Ok(()) };
+            let (access, trouble) = match (read, written) {
+                (Err(trouble), _) => (Access::Reads, trouble),
+                (_, Err(trouble)) => (Access::Writes, trouble),
+                (Ok(()), Ok(())) => continue,
+            };
+            return Err(self.fault(on, work, *at, through, (access, trouble)));
+        }
+        for (at, through, ..) in touched.iter().filter(|t| t.2) {
+            self.memories[at.memory.0 as usize].shadow.note_read(op, through);
+        }
+        for (at, through, ..) in touched.iter().filter(|t| t.3) {
+            self.memories[at.memory.0 as usize].shadow.note_write(op, through);
+        }
+        Ok(())
+    }
+
+    fn origin(&self, work: &Work) -> Option<Origin> {
+        let task = work.task()?;
+        let site = &self.binding(task.binding).site;
+        let (call, program, layer) = (site.call, site.program, site.layer);
+        Some(Origin { call, instruction: task.instruction, program, layer })
+    }
+
+    /// What work touches: where, through what, and whether it reads and writes it.
+    fn touched(&self, work: &Work) -> Vec<(Address, Through, bool, bool)> {
+        let Some(task) = work.task() else {
+            let Work::Copy { from, to, bytes } = *work else { unreachable!("all others are tasks") };
+            let host = |at: Address, access| {
+                let range = (at.offset / ALIGN * ALIGN, (at.offset + bytes).next_multiple_of(ALIGN));
+                (at, Through { bytes: range, slot: range, by: Owner::Host, buffer: u32::MAX, access })
+            };
+            let (from, to) = (host(from, SlotAccess::Read), host(to, SlotAccess::Write));
+            let memory = |id: Address| self.memories[id.memory.0 as usize].space;
+            // What lies in a host's memory is the host's own, and nothing of the plan.
+            let mut touched = vec![];
+            if memory(from.0) == forebay_plan::Space::Device {
+                touched.push((from.0, from.1, true, false));
+            }
+            if memory(to.0) == forebay_plan::Space::Device {
+                touched.push((to.0, to.1, false, true));
+            }
+            return touched;
+        };
+        let binding = self.binding(task.binding);
+        let site = &binding.site;
+        let program = &self.code.programs[site.program as usize];
+        let through = |touch: &super::code::Touch| {
+            let buffer = &program.buffers[touch.buffer as usize];
+            let slot = &program.slots[buffer.slot as usize];
+            let at = binding.slots[buffer.slot as usize];
+            let start = at.offset + buffer.offset;
+            let by = Owner::Slot { binding: task.binding.0, call: site.call, program: site.program, slot: buffer.slot };
+            let through = Through {
+                bytes: (start + touch.bytes.0, start + touch.bytes.1),
+                // In whole units, as the plan places values.
+                slot: (at.offset, (at.offset + slot.bytes).next_multiple_of(ALIGN)),
+                by,
+                buffer: touch.buffer,
+                access: slot.access,
+            };
+            (at, through, touch.reads, touch.writes)
+        };
+        self.code.touches(site.program, task.instruction).iter().map(through).collect()
+    }
+
+    /// What is wrong with an access, in words.
+    fn fault(
+        &self,
+        on: Stream,
+        work: &Work,
+        at: Address,
+        through: &Through,
+        (access, trouble): (Access, Trouble),
+    ) -> Fault {
+        let here = self.spot(on, work);
+        let buffer = self.buffer_name(work, through.buffer);
+        let before = |at: Spot, access, buffer, other: Spot, others| {
+            let rank = at.rank;
+            Fault { at: Some(at), rank, wrong: Wrong::BeforeEvent { buffer, access, other: Box::new(other), others } }
+        };
+        if let Trouble::Race { other, others } = trouble {
+            let there = self.spot_of(Stream { device: on.device, kind: KINDS[other.unit] }, other.of);
+            // Who comes first in the plan should have been waited for, whoever was first here.
+            let early = (self.origin(work), other.of);
+            return match early {
+                (Some(me), Some(other)) if (me.call, me.instruction) < (other.call, other.instruction) => {
+                    before(there, others, buffer, here, access)
+                }
+                _ => before(here, access, buffer, there, others),
+            };
+        }
+        // Whoever writes it may still be on the way.
+        if let Some(writer) = self.pending_writer(on, work, at, through) {
+            return before(here, access, buffer, writer, Access::Writes);
+        }
+        let wrong = match trouble {
+            Trouble::Unwritten { bytes } => Wrong::Unwritten { buffer, bytes },
+            Trouble::Lost { bytes, owner, buffer: of } => {
+                Wrong::AfterFree { buffer, bytes, owner: self.owner_name(owner, of) }
+            }
+            Trouble::Race { .. } => unreachable!("it was looked at before"),
+        };
+        Fault { at: Some(here), rank: on.device, wrong }
+    }
+
+    /// Work that comes before in the plan, has not begun, and writes what is read.
+    fn pending_writer(&self, on: Stream, work: &Work, at: Address, through: &Through) -> Option<Spot> {
+        let me = self.origin(work)?;
+        let device = &self.devices[on.device as usize];
+        let queued =
+            device.units.iter().enumerate().flat_map(|(unit, u)| u.queue.iter().map(move |q| (unit, &q.command)));
+        let all = queued.chain(device.host.queue.iter().map(|(unit, command)| (*unit, command)));
+        let found = all.filter_map(|(unit, command)| match command {
+            Command::Work(other) => Some((unit, other, self.origin(other)?)),
+            _ => None,
+        });
+        let mut found = found.filter(|(_, _, of)| (of.call, of.instruction) < (me.call, me.instruction));
+        found.find_map(|(unit, other, of)| {
+            let writes = self.touched(other).iter().any(|(there, to, _, writes)| {
+                *writes && there.memory == at.memory && to.bytes.0 < through.bytes.1 && through.bytes.0 < to.bytes.1
+            });
+            writes.then(|| self.spot_of(Stream { device: on.device, kind: KINDS[unit] }, Some(of)))
+        })
+    }
+
+    fn owner_name(&self, owner: Owner, buffer: u32) -> String {
+        match owner {
+            Owner::Host => "what the host has put there".into(),
+            Owner::Slot { call, program, slot, .. } => {
+                let program = &self.code.programs[program as usize];
+                match program.buffers.get(buffer as usize) {
+                    Some(buffer) => format!("`{}` of call {call} ({})", buffer.name, program.name),
+                    None => format!("`{}` of call {call} ({})", program.slots[slot as usize].name, program.name),
+                }
+            }
+        }
+    }
+
+    fn buffer_name(&self, work: &Work, buffer: u32) -> String {
+        let program = work.task().map(|task| self.binding(task.binding).site.program);
+        let named = program.and_then(|p| self.code.programs[p as usize].buffers.get(buffer as usize));
+        named.map_or("what is copied".into(), |b| b.name.clone())
+    }
+
+    /// Work, in words.
+    pub(super) fn spot(&self, on: Stream, work: &Work) -> Spot {
+        self.spot_of(on, self.origin(work))
+    }
+
+    fn spot_of(&self, on: Stream, of: Option<Origin>) -> Spot {
+        let (program, kernel, instruction) = match of {
+            Some(of) => {
+                let program = &self.code.programs[of.program as usize];
+                let instruction = &program.instructions[of.instruction as usize];
+                (program.name.clone(), instruction.kernel.name().to_string(), instruction.name.clone())
+            }
+            None => (String::new(), "copy".into(), "that the host asked for".into()),
+        };
+        let (call, layer) = (of.map(|of| of.call), of.map_or(0, |of| of.layer));
+        Spot { rank: on.device, stream: on.kind, call, layer, program, kernel, instruction }
+    }
+
+    /// Who waits for ever, when nothing is left that could happen: a collective or message first, since events follow from these.
+    fn stuck(&self) -> Option<Fault> {
+        let mut waiting: Vec<(u8, Fault)> = vec![];
+        for (number, device) in (0..).zip(&self.devices) {
+            for (unit, of_unit) in device.units.iter().enumerate() {
+                let Some(head) = of_unit.queue.front() else { continue };
+                let on = Stream { device: number, kind: KINDS[unit] };
+                let works = of_unit.queue.iter().filter_map(|q| match &q.command {
+                    Command::Work(work) => Some(work),
+                    _ => None,
+                });
+                let at = works.map(|work| self.spot(on, work)).next();
+                let (order, missing) = match &head.command {
+                    Command::Work(Work::Receive(_, from)) => (0, format!("rank {from} sends it nothing")),
+                    Command::Work(Work::Collective(_, members)) => (1, self.absent(members)),
+                    Command::Wait(..) => (2, "an event that it waits for is not recorded".into()),
+                    Command::Work(_) | Command::Record(..) => (3, "its unit does nothing".into()),
+                };
+                waiting.push((order, Fault { at, rank: number, wrong: Wrong::Stuck { missing } }));
+            }
+        }
+        waiting.into_iter().min_by_key(|(order, fault)| (*order, fault.rank)).map(|(_, fault)| fault)
+    }
+
+    fn absent(&self, members: &[u32]) -> String {
+        let here = self.wires.meetings.get(members);
+        let absent = members.iter().enumerate().filter(|(i, _)| here.is_none_or(|here| here[*i].is_none()));
+        let absent: Vec<String> = absent.map(|(_, rank)| format!("rank {rank}")).collect();
+        format!("{} does not come to the collective", absent.join(", "))
+    }
+}

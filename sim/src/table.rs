@@ -1,0 +1,38 @@
+//! The prices of a plan's instructions as a table, for whoever runs the plan by a clock of its own.
+
+use crate::kind::Kind;
+use crate::price::{Action, Pricer};
+use crate::report::Options;
+use forebay_cost::{Class, Cluster, Price, Table};
+use forebay_plan::Plan;
+
+/// What the instructions of all phases take, as [`crate::simulate`] counts them with the same options.
+pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
+    let pricer = Pricer::new(plan, cluster, &options.framework, options.precision, options.imbalance);
+    let programs = plan.programs.iter().map(|program| {
+        let prices = program.instructions.iter().map(|instruction| {
+            let priced = pricer.instruction(program, instruction);
+            Price {
+                seconds: priced.seconds,
+                transfer: if let Action::Send { transfer, .. } = priced.action { transfer } else { 0.0 },
+                launches: priced.launches,
+                host_waits: priced.host_waits,
+                class: class(priced.kind),
+            }
+        });
+        prices.collect()
+    });
+    Table {
+        programs: programs.collect(),
+        launch: options.framework.launch_s(),
+        slowdown: cluster.calibrated.overlap_slowdown.0,
+    }
+}
+
+fn class(kind: Kind) -> Class {
+    match kind {
+        Kind::Swap => Class::Copy,
+        kind if kind.is_communication() => Class::Communication,
+        _ => Class::Work,
+    }
+}

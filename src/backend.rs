@@ -1,0 +1,122 @@
+//! `--backend`: what runs a plan.
+
+use crate::calibrate;
+use crate::cluster;
+use crate::failure::Failure;
+use crate::memory::{Budget, budget};
+use crate::on_cluster::use_devices;
+use clap::{Args, ValueEnum};
+use forebay_compiler::shard::Strategy;
+use forebay_cost::{Cluster, Precision};
+use forebay_plan::{DType, Plan};
+use forebay_runtime::backend::emulated::{Emulated, Machine};
+use forebay_runtime::comm::ranks;
+use forebay_runtime::exec::ExecOptions;
+use forebay_sim::framework::Framework;
+use forebay_sim::report::Options;
+
+/// The cluster whose devices are emulated when none is named.
+const CLUSTER: &str = "atlas-800t-a2";
+
+/// What runs a plan.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Backend")]
+pub struct BackendArgs {
+    /// What runs the plan [default: cpu]
+    #[arg(long, value_enum)]
+    backend: Option<Name>,
+    /// The cluster whose devices are emulated: a file, or the name of one that is built in [default: atlas-800t-a2]
+    #[arg(long, value_name = "CLUSTER", requires = "backend")]
+    cluster: Option<String>,
+    /// How many devices there are; what the strategy leaves is data parallel [default: as many as ranks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "backend")]
+    devices: Option<u32>,
+    /// Memory of an emulated device, a size such as 58GiB [default: what the cluster file says]
+    #[arg(long, value_name = "SIZE", value_parser = budget, requires = "backend")]
+    device_memory: Option<Budget>,
+}
+
+/// A backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// This machine: ranks are threads or processes.
+    Cpu,
+    /// Devices that are not there: real numbers, every access checked, and the clock of a cluster.
+    NpuEmulated,
+}
+
+/// Devices for a plan.
+pub struct Devices {
+    /// The machine.
+    pub backend: Box<Emulated>,
+    /// What people call a device.
+    pub device: String,
+    /// How long the simulator says that a step takes, seconds.
+    pub simulated: f64,
+}
+
+impl BackendArgs {
+    /// Is the plan run on devices?
+    pub fn is_emulated(&self) -> bool {
+        self.backend == Some(Name::NpuEmulated)
+    }
+
+    /// Options that the CPU has no use for.
+    pub fn check(&self) -> Result<(), Failure> {
+        let given = [
+            ("--cluster", self.cluster.is_some()),
+            ("--devices", self.devices.is_some()),
+            ("--device-memory", self.device_memory.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given && !self.is_emulated()) {
+            Some((option, _)) => Err(Failure::Usage(format!("{option} is for --backend npu-emulated"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Uses as many devices as there are.
+    pub fn use_devices(&self, strategy: &mut Strategy) -> Result<(), Failure> {
+        use_devices(strategy, self.devices)
+    }
+
+    /// The devices that run a plan, when it is not this machine.
+    pub fn devices(&self, plan: &Plan, options: &ExecOptions) -> Result<Option<Devices>, Failure> {
+        if !self.is_emulated() {
+            return Ok(None);
+        }
+        let needed = ranks(&plan.mesh);
+        if let Some(devices) = self.devices.filter(|n| u64::from(*n) != needed) {
+            return Err(Failure::Input(format!("the plan is for {needed} ranks, but there are {devices} devices")));
+        }
+        forebay_plan::verify(plan).map_err(forebay_runtime::exec::ExecError::Invalid)?;
+        let named = cluster::read(self.cluster.as_deref().unwrap_or(CLUSTER))?;
+        let options_of_step = step_options(plan, &named);
+        let cluster = forebay_sim::shared::settled(plan, &named, &options_of_step).map_err(Failure::Input)?;
+        let capacity = cluster.device.memory_gb.0 * 1e9;
+        let memory = self.device_memory.unwrap_or(Budget::Device).bytes(Some(capacity))?;
+        let machine = Machine {
+            mesh: plan.mesh.clone(),
+            device_bytes: Some(memory),
+            table: forebay_sim::table(plan, &cluster, &options_of_step),
+            cpu: options.cpu,
+            threads: options.threads,
+            shuffle: options.shuffle,
+        };
+        let simulated = forebay_sim::report::step_time(plan, &cluster, &options_of_step).map_err(Failure::Input)?;
+        let device = cluster.device.name.clone();
+        Ok(Some(Devices { backend: Box::new(Emulated::new(machine)), device, simulated }))
+    }
+}
+
+/// The plan as it stands, on a cluster; what `forebay simulate` takes when nothing else is said.
+fn step_options(plan: &Plan, cluster: &Cluster) -> Options {
+    let precision = match plan.settings.compute {
+        DType::Bf16 => Precision::Bf16,
+        DType::F64 | DType::F32 | DType::I32 | DType::I16 | DType::Bool => Precision::F32,
+    };
+    let framework = match &cluster.measured {
+        Some(_) => Framework { streams: true, ..calibrate::framework() },
+        None => Framework::default(),
+    };
+    Options { framework, precision, without: false, ..Options::default() }
+}

@@ -1,0 +1,110 @@
+//! Plans on emulated devices: the numbers of the CPU, the time of the simulator, and an error where a plan is wrong.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod broken;
+#[path = "../mutations/changes.rs"]
+mod changes;
+
+use common::Example;
+use common::training::{batch, plan, train, train_in};
+use forebay_cost::{Cluster, Precision, known};
+use forebay_ir::DType;
+use forebay_plan::Plan;
+use forebay_runtime::backend::emulated::{Emulated, Machine};
+use forebay_runtime::exec::{DeviceStep, ExecOptions, Executor, Proof};
+use forebay_runtime::init;
+use forebay_runtime::kernels::Cpu;
+use forebay_sim::{Options, simulate};
+
+/// Every kind of strategy: data, tensors, experts, pipelines with several schedules, context.
+const CASES: [(&str, &str); 10] = [
+    ("tiny-moe", "dp=2,micro=2"),
+    ("tiny-moe", "tp=2,micro=4"),
+    ("tiny-moe", "dp=2,ep=2,micro=2,zero=1"),
+    ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=2"),
+    ("tiny-moe", "pp=2,micro=4,schedule=1f1b"),
+    ("tiny-moe", "pp=2,vpp=2,micro=4"),
+    ("tiny-moe", "pp=2,micro=4,schedule=zb-h1"),
+    ("deepseek-v3", "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1"),
+    ("pangu-ultra-moe", "cp=4,cp_algo=ring,ep=2,micro=4"),
+    ("gpt-oss-120b", "cp=2,cp_algo=gather,pp=2,micro=4"),
+];
+
+/// Layers of models whose steps are short otherwise: the host's stop at the commit is not to be a part of it that matters.
+const LAYERS: i64 = 6;
+
+/// Steps of each run.
+const STEPS: u64 = 2;
+
+fn of(name: &str, text: &str) -> Plan {
+    let set: &[(&str, i64)] = if name == "tiny-moe" { &[("layers", LAYERS)] } else { &[] };
+    plan(&Example::named(name), text, DType::F32, set).unwrap_or_else(|e| panic!("{name} {text}: {e}"))
+}
+
+fn cluster(name: &str) -> Cluster {
+    let (_, text) = known::FILES.iter().find(|(n, _)| *n == name).expect("a cluster");
+    Cluster::parse(text).expect("it is right")
+}
+
+fn priced() -> Options {
+    Options { precision: Precision::F32, without: false, ..Options::default() }
+}
+
+/// Devices for a plan, with as much memory.
+fn devices(plan: &Plan, device_bytes: Option<u64>, shuffle: Option<u64>) -> Box<Emulated> {
+    let table = forebay_sim::table(plan, &cluster("atlas-800t-a2"), &priced());
+    let (mesh, cpu) = (plan.mesh.clone(), Cpu::detect());
+    Box::new(Emulated::new(Machine { mesh, device_bytes, table, cpu, threads: 0, shuffle }))
+}
+
+fn executor(plan: &Plan, shuffle: Option<u64>) -> Executor<'_> {
+    let backend = devices(plan, None, shuffle);
+    Executor::on_devices(plan, &ExecOptions::default(), backend, Proof::Verifier).expect("devices")
+}
+
+/// Trains for some steps, and says how long each took.
+fn steps(plan: &Plan) -> Vec<DeviceStep> {
+    let mut executor = executor(plan, None);
+    init::initialise(&mut executor).expect("first values");
+    let phase = executor.phase_named("train").expect("it trains");
+    let step = |step| {
+        executor.start(phase, &batch(plan, step), step).unwrap_or_else(|e| panic!("{e}"));
+        executor.commit(phase, step).unwrap_or_else(|e| panic!("{e}"));
+        executor.device_step().expect("a step").clone()
+    };
+    (1..=STEPS).map(step).collect()
+}
+
+#[test]
+fn numbers_are_those_of_the_cpu() {
+    for (name, text) in CASES {
+        let plan = of(name, text);
+        let wanted = train(name, &plan, STEPS).bits();
+        let have = train_in(name, &mut executor(&plan, None), STEPS).bits();
+        assert!(have == wanted, "{name} {text}: other bits");
+        for seed in 1..=2 {
+            let shuffled = train_in(name, &mut executor(&plan, Some(seed)), STEPS).bits();
+            assert!(shuffled == wanted, "{name} {text}: other bits in order {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_clock_agrees_with_the_simulator() {
+    for (name, text) in CASES {
+        let plan = of(name, text);
+        let report = simulate(&plan, &cluster("atlas-800t-a2"), &priced()).expect("a report");
+        for done in steps(&plan) {
+            let apart = done.seconds / report.step_time_s - 1.0;
+            println!(
+                "{name} {text}: {:.6} s, simulated {:.6} s, {:+.2} %",
+                done.seconds,
+                report.step_time_s,
+                100.0 * apart
+            );
+            assert!(apart.abs() < 0.01, "{name} {text}: {} s, simulated {} s", done.seconds, report.step_time_s);
+        }
+    }
+}
