@@ -67,6 +67,7 @@ fn to_bytes(dtype: plan::DType, data: &[f64]) -> Vec<u8> {
         plan::DType::F32 => data.iter().flat_map(|v| (*v as f32).to_ne_bytes()).collect(),
         plan::DType::Bf16 => data.iter().flat_map(|v| half::bf16::from_f64(*v).to_ne_bytes()).collect(),
         plan::DType::I32 => data.iter().flat_map(|v| (*v as i32).to_ne_bytes()).collect(),
+        plan::DType::I16 => data.iter().flat_map(|v| (*v as i16).to_ne_bytes()).collect(),
         plan::DType::Bool => data.iter().map(|v| *v as u8).collect(),
     }
 }
@@ -79,6 +80,7 @@ fn from_bytes(dtype: plan::DType, bytes: &[u8]) -> Vec<f64> {
             plan::DType::F32 => f64::from(f32::from_ne_bytes(c.try_into().unwrap())),
             plan::DType::Bf16 => half::bf16::from_ne_bytes(c.try_into().unwrap()).to_f64(),
             plan::DType::I32 => f64::from(i32::from_ne_bytes(c.try_into().unwrap())),
+            plan::DType::I16 => f64::from(i16::from_ne_bytes(c.try_into().unwrap())),
             plan::DType::Bool => f64::from(c[0]),
         })
         .collect()
