@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What is computed once is kept: tables by shard, orders by the size of a pipeline, pipelines by both. Data-parallel ranks, ZeRO and long steps change only
-//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within 2 % of time (a test), and says where it cannot ([`Doubt`]).
+//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within about 2 % of time (docs/accuracy.md), and says where it may not ([`Doubt`]).
 
 mod ends;
 mod pipe;
