@@ -91,7 +91,14 @@ fn check(text: &str, experts: bool) {
     let seed = std::env::var("FOREBAY_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let all = off(text, draws, experts, seed);
     for (strategy, estimate, time, memory) in &all {
-        println!("{:+.2} % {:+.2} % {:?} {strategy}", 100.0 * time, 100.0 * memory, estimate.doubt);
+        println!(
+            "{:+.2} % {:+.2} % host {:.2} end {:.2} {:?} {strategy}",
+            100.0 * time,
+            100.0 * memory,
+            estimate.host_fraction,
+            estimate.end_s / estimate.step_time_s,
+            estimate.doubt
+        );
     }
     let sure: Vec<_> = all.iter().filter(|(_, estimate, ..)| estimate.doubt.is_none()).collect();
     assert!(sure.len() * 2 > all.len(), "most strategies can be judged: {} of {}", sure.len(), all.len());

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What is computed once is kept: tables by shard, orders by the size of a pipeline, pipelines by both. Data-parallel ranks, ZeRO and long steps change only
-//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within 2 % of time (a test), and says where it cannot ([`Doubt`]).
+//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within about 2 % of time (docs/accuracy.md), and says where it may not ([`Doubt`]).
 
 mod ends;
 mod pipe;
@@ -39,6 +39,8 @@ pub enum Doubt {
     Tied,
     /// Gradients are summed, or parameters gathered, beside layers.
     Beside,
+    /// There are fewer micro-batches than stages: the pipeline is never full, and its ends weigh most.
+    Short,
     /// Of memory: what backward passes in halves keep from one half to the other.
     Halves,
 }
@@ -50,6 +52,8 @@ pub struct Estimate {
     pub step_time_s: f64,
     /// The part of all stages' time in which they wait for others.
     pub bubble_fraction: f64,
+    /// The host's time to start all kernels of the busiest stage, as a part of the devices' time.
+    pub host_fraction: f64,
     /// Seconds from the last backward pass to the end.
     pub end_s: f64,
     /// Bytes of the fullest stage at its peak.
@@ -240,7 +244,12 @@ impl<'a> Closed<'a> {
         let parts = even_parts(shard.layers.len(), (key.pp * key.vpp) as usize)?;
         let ends = self.ends();
         let (stages, micro) = (key.pp as usize, f64::from(key.micro));
-        let message = |bytes: f64| if key.pp > 1 { self.cluster.message(ranks, bytes) } else { 0.0 };
+        // On a stream of its own a message is sent behind the work; in line, sending it is work.
+        let (inline, sending) = match self.options.framework.streams {
+            true => (0.0, shard.message.device),
+            false => (shard.message.device, 0.0),
+        };
+        let message = |bytes: f64| if key.pp > 1 { sending + self.cluster.message(ranks, bytes) } else { 0.0 };
         let mut passes =
             Passes { ahead: message(shard.messages[0]), back: message(shard.messages[1]), ..Passes::default() };
         let mut pipe = Pipe {
@@ -250,7 +259,6 @@ impl<'a> Closed<'a> {
             lives: vec![0.0; stages],
             layers: vec![vec![]; stages],
         };
-        let inline = if self.options.framework.streams { 0.0 } else { shard.message.device };
         for (part, &(from, to)) in parts.iter().enumerate() {
             let (mut forward, mut backward, mut weights, mut launches) = (0.0, 0.0, 0.0, 0.0);
             for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
@@ -325,6 +333,7 @@ impl<'a> Closed<'a> {
         let pipeline = pipe.ends.iter().copied().fold(0.0, f64::max) + more.seconds;
         let work = pipe.work.iter().sum::<f64>() * more.share / pipe.work.len() as f64;
         estimate.step_time_s = step;
+        estimate.host_fraction = host / device;
         estimate.end_s = device - pipeline;
         estimate.bubble_fraction = ((pipeline - work) / step).max(0.0);
         estimate.doubt = self.doubt(shard, strategy, host / device);
@@ -337,6 +346,7 @@ impl<'a> Closed<'a> {
         match () {
             () if waits => Some(Doubt::HostWaits),
             () if host > 0.8 => Some(Doubt::Host),
+            () if strategy.micro.is_some_and(|m| m < strategy.pp) => Some(Doubt::Short),
             () if shard.tied && strategy.pp > 1 => Some(Doubt::Tied),
             () if strategy.zero > 1 && self.options.framework.streams => Some(Doubt::Beside),
             () => None,

@@ -192,22 +192,7 @@ impl Shard {
         let mut scalars = Cost::default();
         for (n, call) in phase.calls.iter().enumerate() {
             let cost = programs.costs[call.program as usize];
-            if Some(n) > passes {
-                // The others are priced by their elements.
-                let by_elements = name(call).starts_with("optimizer.") && !name(call).starts_with("optimizer.scalars");
-                if !by_elements {
-                    scalars += cost;
-                }
-                continue;
-            }
             let before = after(n.checked_sub(1));
-            if call.layer == last {
-                if name(call).contains(".counts") && call.micro_batch == 1 && role.coordinates.iter().all(|c| c.0 == 0)
-                {
-                    self.counts += cost;
-                }
-                continue;
-            }
             if let Some(bytes) = sent(plan, call) {
                 let stage = usize::from(name(call).starts_with("send.") && self.is_last(plan, role));
                 if call.micro_batch == 1 {
@@ -219,6 +204,21 @@ impl Shard {
             }
             if name(call).starts_with("receive.") {
                 current = None;
+                continue;
+            }
+            if Some(n) > passes {
+                // The others are priced by their elements.
+                let by_elements = name(call).starts_with("optimizer.") && !name(call).starts_with("optimizer.scalars");
+                if !by_elements {
+                    scalars += cost;
+                }
+                continue;
+            }
+            if call.layer == last {
+                if name(call).contains(".counts") && call.micro_batch == 1 && role.coordinates.iter().all(|c| c.0 == 0)
+                {
+                    self.counts += cost;
+                }
                 continue;
             }
             let part = part(name(call));
