@@ -110,19 +110,26 @@ fn what_is_away_is_not_touched() {
     };
     let phase = training(&plan);
     let copied = |at: usize| (phase.calls[at].slots[0], phase.calls[at].slots[1]);
-    // The copy back, and the calls that read what came back.
-    let reader = ins[0] + 1..phase.calls.len();
-    let of = |c: &Call| (c.layer, c.micro_batch);
-    let reads = |c: &Call| c.slots.contains(&copied(ins[0]).1) && of(c) == of(&phase.calls[ins[0]]);
-    let reader = reader.into_iter().find(|&at| reads(&phase.calls[at])).expect("someone reads it");
-    assert!(phase.calls[reader].waits.iter().any(|w| w.call as usize == ins[0]), "it waits for the copy");
+    // A copy back, and the first call that reads what came back: one that waits for this copy itself, and not for something that does.
+    let reader_of = |back: usize| {
+        let of = |c: &Call| (c.layer, c.micro_batch);
+        let reads = |c: &Call| c.slots.contains(&copied(back).1) && of(c) == of(&phase.calls[back]);
+        let reader = (back + 1..phase.calls.len()).find(|&at| reads(&phase.calls[at])).expect("someone reads it");
+        phase.calls[reader].waits.iter().any(|w| w.call as usize == back).then_some(reader)
+    };
+    let (back, reader) = ins.iter().find_map(|&back| Some((back, reader_of(back)?))).expect("someone waits for a copy");
+    let leaves = |out: &usize| {
+        phase.calls[*out].layer == phase.calls[back].layer
+            && phase.calls[*out].micro_batch == phase.calls[back].micro_batch
+    };
+    let out = outs.iter().copied().find(leaves).expect("it left before");
     broken("read where it was before it left", &[Rule::CallDefined, Rule::CallOverwritten, Rule::CallOverlap], &|p| {
-        let (was, is) = (copied(outs[0]).0, copied(ins[0]).1);
+        let (was, is) = (copied(out).0, copied(back).1);
         p.calls[reader].slots.iter_mut().filter(|s| **s == is).for_each(|s| *s = was);
     });
     broken("read before it is back", &[Rule::CallOrdered], &|p| p.calls[reader].waits.clear());
-    broken("copied back before it has left", &[Rule::CallOrdered], &|p| p.calls[ins[0]].waits.clear());
-    broken("copied before it is made", &[Rule::CallOrdered], &|p| p.calls[outs[0]].waits.clear());
+    broken("copied back before it has left", &[Rule::CallOrdered], &|p| p.calls[back].waits.clear());
+    broken("copied before it is made", &[Rule::CallOrdered], &|p| p.calls[out].waits.clear());
     broken("two in one place of the host", &[Rule::CallOverwritten, Rule::CallDefined], &|p| {
         let first = p.calls[outs[0]].slots[1];
         let before_back = outs.iter().copied().filter(|&o| o > outs[0] && o < ins[ins.len() - 1]);
