@@ -37,6 +37,8 @@ pub struct Table {
     pub programs: Vec<Vec<Price>>,
     /// Seconds of the host for a launch.
     pub launch: f64,
+    /// Do the vector units work beside the cubes? If not, one does the work of both streams, in the order in which it was launched.
+    pub vector_beside_cube: bool,
     /// Seconds that work takes longer for each second of communication beside it, and the other way round.
     pub slowdown: f64,
 }

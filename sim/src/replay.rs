@@ -98,6 +98,8 @@ struct Walk<'a> {
     met: usize,
     /// When the events of the running call were recorded, and those of earlier ones.
     events: Vec<f64>,
+    /// When all that the running call waits for had been recorded.
+    ready: f64,
     past: FxHashMap<(u32, u32), f64>,
     /// The last communication, and the last work of the cube and of the vector unit, for contention.
     flight: (f64, f64),
@@ -188,6 +190,7 @@ impl<'a> Walk<'a> {
             first_forward: 0.0,
             met: 0,
             events: vec![],
+            ready: 0.0,
             past: FxHashMap::default(),
             flight: (0.0, 0.0),
             worked: [(0.0, 0.0); 2],
@@ -328,12 +331,11 @@ impl<'a> Walk<'a> {
         }
         if self.step == 0 {
             let waits = op.call.and_then(|c| world.waits.get(self.number).and_then(|w| w.get(c as usize)));
-            for wait in waits.into_iter().flatten() {
-                if let Some(&recorded) = self.past.get(&(wait.call, wait.event)) {
-                    self.wait(stream, recorded);
-                }
-            }
+            let recorded = waits.into_iter().flatten().filter_map(|wait| self.past.get(&(wait.call, wait.event)));
+            self.ready = recorded.copied().fold(0.0, f64::max);
         }
+        // What a call waits for, all of its streams wait for.
+        self.wait(stream, self.ready);
         // The host starts the first kernel, then the others while it runs.
         let before = self.host;
         self.host += step.launches * world.host.dispatch;

@@ -25,6 +25,7 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
     Table {
         programs: programs.collect(),
         launch: options.framework.launch_s(),
+        vector_beside_cube: cluster.device.vector_beside_cube,
         slowdown: cluster.calibrated.overlap_slowdown.0,
     }
 }

@@ -47,6 +47,8 @@ pub(super) struct Queued {
     pub held: f64,
     /// Does the host wait for its end?
     pub host_waits: bool,
+    /// Number of its stream's kind: the unit that it runs on may do the work of several.
+    pub stream: usize,
     /// Which of the device's launches it is, and which one slows it down.
     pub number: usize,
     pub beside: Option<usize>,
@@ -68,12 +70,13 @@ pub(super) struct Running {
     pub end: f64,
     /// When the host is done with it.
     pub held: f64,
+    pub stream: usize,
     pub number: usize,
     pub beside: Option<usize>,
     pub host_waits: bool,
 }
 
-/// A unit with its stream.
+/// A unit with what it is to do, and a stream with what it knows, of one number.
 #[derive(Debug, Default)]
 pub(super) struct Unit {
     pub queue: VecDeque<Queued>,

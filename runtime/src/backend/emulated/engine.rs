@@ -65,7 +65,8 @@ impl Emulated {
     fn pump(&mut self, number: u32) {
         let launch = if self.chance.is_used() { 0.0 } else { self.machine.table.launch };
         while !self.devices[number as usize].host.blocked {
-            let Some((unit, command)) = self.devices[number as usize].host.queue.pop_front() else { return };
+            let Some((stream, command)) = self.devices[number as usize].host.queue.pop_front() else { return };
+            let unit = self.unit_of(stream);
             let price = match &command {
                 Command::Work(work) => self.price(work),
                 Command::Wait(..) | Command::Record(..) => Price::default(),
@@ -78,9 +79,16 @@ impl Emulated {
             let (held, host_waits) = (device.host.at, price.host_waits);
             device.host.blocked = host_waits;
             let (number, beside) = device.launches.add(unit, price.class);
-            let queued = Queued { command, launched, held, host_waits, number, beside, awaited: false, arrived: false };
+            let queued =
+                Queued { command, launched, held, host_waits, stream, number, beside, awaited: false, arrived: false };
             device.units[unit].queue.push_back(queued);
         }
+    }
+
+    /// The unit that does the work of a stream.
+    fn unit_of(&self, stream: usize) -> usize {
+        let shared = stream == StreamKind::Vector.number() && !self.machine.table.vector_beside_cube;
+        if shared { StreamKind::Cube.number() } else { stream }
     }
 
     /// What work costs. Copies that the host asks for beside the plan are free.
@@ -96,7 +104,7 @@ impl Emulated {
         for unit in 0..StreamKind::COUNT {
             let running = &mut self.devices[device as usize].units[unit].running;
             if let Some(over) = running.take_if(|r| r.end <= self.now) {
-                self.end(device, unit, over);
+                self.end(device, over);
             }
         }
         let first = self.chance.below(StreamKind::COUNT as u64).unwrap_or(0) as usize;
@@ -112,7 +120,7 @@ impl Emulated {
         Ok(())
     }
 
-    fn end(&mut self, number: u32, unit: usize, over: Running) {
+    fn end(&mut self, number: u32, over: Running) {
         let device = &mut self.devices[number as usize];
         device.done = device.done.max(over.end);
         if over.host_waits {
@@ -121,7 +129,7 @@ impl Emulated {
         }
         if self.trace.is_some() {
             let work = over.work.task().map(|task| (self.binding(task.binding).site, task.instruction));
-            let stream = Stream { device: number, kind: KINDS[unit] };
+            let stream = Stream { device: number, kind: KINDS[over.stream] };
             let ran = Ran { stream, work, launched: over.launched, begin: over.begin, end: over.end };
             self.trace.as_mut().expect("it was there").push(ran);
         }
@@ -150,14 +158,16 @@ impl Emulated {
                 if event.done < *number {
                     return Ok(false);
                 }
-                here.clock.join(&event.clock);
+                let (stream, clock) = (head.stream, event.clock);
                 here.queue.pop_front();
+                self.devices[device as usize].units[stream].clock.join(&clock);
                 Ok(true)
             }
             Command::Record(event, number) => {
-                let event = &mut self.events[event.0 as usize];
-                (event.done, event.clock) = (*number, here.clock);
+                let (stream, event, number) = (head.stream, event.0 as usize, *number);
                 here.queue.pop_front();
+                let event = &mut self.events[event];
+                (event.done, event.clock) = (number, self.devices[device as usize].units[stream].clock);
                 Ok(true)
             }
             Command::Work(Work::Receive(task, from)) => {
@@ -204,10 +214,11 @@ impl Emulated {
         };
         let heads: Vec<Queued> = members.iter().map(|member| head(*member, self)).collect();
         let mut works = vec![];
-        for (&(device, unit), head) in members.iter().zip(&heads) {
+        for (&(device, _), head) in members.iter().zip(&heads) {
             let Command::Work(work) = &head.command else { unreachable!("work begins") };
-            self.check(Stream { device, kind: KINDS[unit] }, work)?;
-            works.push((Stream { device, kind: KINDS[unit] }, work.clone()));
+            let on = Stream { device, kind: KINDS[head.stream] };
+            self.check(on, work)?;
+            works.push((on, work.clone()));
         }
         self.compute(&works)?;
         // A collective ends for all at once.
@@ -231,6 +242,7 @@ impl Emulated {
     /// Work keeps its unit busy, and slows down what it runs beside.
     fn occupy(&mut self, on: Stream, work: Work, head: &Queued, seconds: f64) {
         let (begin, slowdown) = (self.now, self.machine.table.slowdown);
+        let (stream, unit) = (head.stream, self.unit_of(head.stream));
         let alone = begin + seconds;
         let device = &mut self.devices[on.device as usize];
         let longer = contention(slowdown, (begin, alone), device.launches.span(head.beside));
@@ -247,10 +259,9 @@ impl Emulated {
             self.agenda.add(other.end, on.device, &mut self.chance);
         }
         let (launched, host_waits, beside) = (head.launched, head.host_waits, head.beside);
-        let running = Running { work, launched, begin, alone, end, held, number, beside, host_waits };
-        let unit = &mut device.units[on.kind.number()];
-        unit.clock.0[on.kind.number()] += 1;
-        unit.running = Some(running);
+        let running = Running { work, launched, begin, alone, end, held, stream, number, beside, host_waits };
+        device.units[stream].clock.0[stream] += 1;
+        device.units[unit].running = Some(running);
     }
 
     /// Checks what work touches, and notes it.
@@ -372,19 +383,18 @@ impl Emulated {
     fn pending_writer(&self, on: Stream, work: &Work, at: Address, through: &Through) -> Option<Spot> {
         let me = self.origin(work)?;
         let device = &self.devices[on.device as usize];
-        let queued =
-            device.units.iter().enumerate().flat_map(|(unit, u)| u.queue.iter().map(move |q| (unit, &q.command)));
-        let all = queued.chain(device.host.queue.iter().map(|(unit, command)| (*unit, command)));
-        let found = all.filter_map(|(unit, command)| match command {
-            Command::Work(other) => Some((unit, other, self.origin(other)?)),
+        let queued = device.units.iter().flat_map(|unit| unit.queue.iter().map(|q| (q.stream, &q.command)));
+        let all = queued.chain(device.host.queue.iter().map(|(stream, command)| (*stream, command)));
+        let found = all.filter_map(|(stream, command)| match command {
+            Command::Work(other) => Some((stream, other, self.origin(other)?)),
             _ => None,
         });
         let mut found = found.filter(|(_, _, of)| (of.call, of.instruction) < (me.call, me.instruction));
-        found.find_map(|(unit, other, of)| {
+        found.find_map(|(stream, other, of)| {
             let writes = self.touched(other).iter().any(|(there, to, _, writes)| {
                 *writes && there.memory == at.memory && to.bytes.0 < through.bytes.1 && through.bytes.0 < to.bytes.1
             });
-            writes.then(|| self.spot_of(Stream { device: on.device, kind: KINDS[unit] }, Some(of)))
+            writes.then(|| self.spot_of(Stream { device: on.device, kind: KINDS[stream] }, Some(of)))
         })
     }
 
@@ -429,9 +439,9 @@ impl Emulated {
     fn stuck(&self) -> Option<Fault> {
         let mut waiting: Vec<(u8, Fault)> = vec![];
         for (number, device) in (0..).zip(&self.devices) {
-            for (unit, of_unit) in device.units.iter().enumerate() {
+            for of_unit in &device.units {
                 let Some(head) = of_unit.queue.front() else { continue };
-                let on = Stream { device: number, kind: KINDS[unit] };
+                let on = Stream { device: number, kind: KINDS[head.stream] };
                 let works = of_unit.queue.iter().filter_map(|q| match &q.command {
                     Command::Work(work) => Some(work),
                     _ => None,
