@@ -101,9 +101,8 @@ struct Walk<'a> {
     /// When all that the running call waits for had been recorded.
     ready: f64,
     past: FxHashMap<(u32, u32), f64>,
-    /// The last communication, and the last work of the cube and of the vector unit, for contention.
-    flight: (f64, f64),
-    worked: [(f64, f64); 2],
+    /// The last work and the last communication on another stream than the cube's, for contention.
+    last: [(f64, f64); 2],
     spans: Spans,
     outcome: Outcome,
     /// What happened when, where that is wanted.
@@ -192,8 +191,7 @@ impl<'a> Walk<'a> {
             events: vec![],
             ready: 0.0,
             past: FxHashMap::default(),
-            flight: (0.0, 0.0),
-            worked: [(0.0, 0.0); 2],
+            last: [(0.0, 0.0); 2],
             spans: Spans::default(),
             outcome: Outcome::default(),
             log: None,
@@ -358,6 +356,9 @@ impl<'a> Walk<'a> {
         } else {
             self.spans.flight(step.kind, begin, done);
         }
+        if stream != MAIN && step.kind != Kind::Swap {
+            self.last[usize::from(step.kind.is_communication())] = (begin, end);
+        }
         self.streams[stream] = end;
         if step.host_waits {
             self.host = self.host.max(end);
@@ -377,19 +378,13 @@ impl<'a> Walk<'a> {
         self.streams[stream] = self.streams[stream].max(until);
     }
 
-    /// What a step takes longer for what runs beside it: communication and work slow each other down, and so do the cube and the vector unit. Copies to the host take neither
-    /// cores nor links between devices.
-    fn contended(&mut self, world: &World, step: &Step, span: (f64, f64)) -> f64 {
+    /// What a step takes longer for what runs beside it: communication and work slow each other down, each the last of the other kind on another stream than the cube's
+    /// ([`forebay_cost::contention`]). Copies to the host take neither cores nor links between devices.
+    fn contended(&self, world: &World, step: &Step, span: (f64, f64)) -> f64 {
         if step.kind == Kind::Swap {
             return 0.0;
         }
-        if step.stream > VECTOR {
-            self.flight = span;
-            return 0.0;
-        }
-        let other = self.worked[1 - step.stream];
-        self.worked[step.stream] = span;
-        contention(world.slowdown, span, self.flight) + contention(world.slowdown, span, other)
+        contention(world.slowdown, span, self.last[usize::from(!step.kind.is_communication())])
     }
 
     /// A call beside the main ones.

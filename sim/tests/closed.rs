@@ -57,7 +57,7 @@ impl Draw {
         let recompute = self.of(&["none", "none", "full"]);
         let schedule = if pp == 1 { "1f1b" } else { schedule };
         let text = format!(
-            "dp={dp},tp={tp},cp={cp},ep={ep},pp={pp},vpp={vpp},micro={micro},mbs={mbs},zero={zero},schedule={schedule},recompute={recompute}"
+            "dp={dp},tp={tp},cp={cp},ep={ep},pp={pp},vpp={vpp},micro={micro},mbs={mbs},zero={zero},schedule={schedule},recompute={recompute},overlap=none"
         );
         Strategy::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
     }

@@ -128,7 +128,7 @@ pub enum Wrong {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Where; nowhere when memory cannot be had.
-    pub at: Option<Spot>,
+    pub at: Option<Box<Spot>>,
     /// The device.
     pub rank: u32,
     /// What.
@@ -231,7 +231,7 @@ mod tests {
             other: Box::new(spot(3, StreamKind::IntraNode, "gathered")),
             others: Access::Writes,
         };
-        let fault = Fault { at: Some(spot(3, StreamKind::Cube, "y")), rank: 3, wrong };
+        let fault = Fault { at: Some(Box::new(spot(3, StreamKind::Cube, "y"))), rank: 3, wrong };
         assert_eq!(
             fault.to_string(),
             "rank 3, cube stream, call 12 (layers.forward), `matmul` y: it reads `x`, which `matmul` gathered writes \

@@ -286,7 +286,7 @@ fn located(role: &Role, mut fault: Fault, step: u64) -> ExecError {
         let layer = role.layers.get(spot.layer as usize).filter(|_| spot.call.is_some() && role.layers.len() > 1);
         spot.program = layer.map_or(spot.program.clone(), |layer| format!("{} of {layer}", spot.program));
     };
-    fault.at.iter_mut().for_each(named);
+    fault.at.iter_mut().for_each(|spot| named(spot));
     if let Wrong::BeforeEvent { other, .. } = &mut fault.wrong {
         named(other);
     }

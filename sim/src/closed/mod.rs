@@ -18,8 +18,8 @@ pub use shard::{Shard, ShardKey};
 use crate::report::Options;
 use ends::{End, Ends, Over};
 use forebay_compiler::memory::{Recompute, Swap};
-use forebay_compiler::overlap::Pass;
 use forebay_compiler::overlap::pieces::Pieces;
+use forebay_compiler::overlap::{self, Pass};
 use forebay_compiler::shard::{CpAlgo, Cut, Order, Strategy};
 use forebay_cost::Cluster;
 use forebay_dsl::model::CheckedModel;
@@ -39,6 +39,8 @@ pub enum Doubt {
     Tied,
     /// Gradients are summed, or parameters gathered, beside layers.
     Beside,
+    /// Overlap passes let calls run into each other more than the recurrence knows.
+    Overlap,
     /// There are fewer micro-batches than stages: the pipeline is never full, and its ends weigh most.
     Short,
     /// Of memory: what backward passes in halves keep from one half to the other.
@@ -69,13 +71,16 @@ pub struct Estimate {
 /// Loads the model with so many rows of a micro-batch.
 pub type Load<'a> = dyn Fn(u32) -> Result<CheckedModel, String> + 'a;
 
+/// Schedule, stages, chunks, micro-batches.
+type PipeSize = (Kind, u32, u32, u32);
+
 /// The closed form for one model on one cluster.
 pub struct Closed<'a> {
     load: &'a Load<'a>,
     cluster: &'a Cluster,
     options: &'a Options,
     shards: FxHashMap<ShardKey, Result<Rc<Shard>, String>>,
-    orders: FxHashMap<(Kind, u32, u32, u32), Result<Rc<PassOrder>, String>>,
+    orders: FxHashMap<PipeSize, Result<Rc<PassOrder>, String>>,
     pipelines: FxHashMap<PipeKey, Rc<Pipe>>,
     over: FxHashMap<(ShardKey, u64), Rc<Vec<Over>>>,
     scratch: Scratch,
@@ -349,6 +354,7 @@ impl<'a> Closed<'a> {
             () if strategy.micro.is_some_and(|m| m < strategy.pp) => Some(Doubt::Short),
             () if shard.tied && strategy.pp > 1 => Some(Doubt::Tied),
             () if strategy.zero > 1 && self.options.framework.streams => Some(Doubt::Beside),
+            () if strategy.overlap != overlap::Passes::none() && self.options.framework.streams => Some(Doubt::Overlap),
             () => None,
         }
     }

@@ -345,7 +345,8 @@ fn classes(sharded: &ShardedModel) -> Vec<Class> {
     let (mesh, model) = (&sharded.mesh, &sharded.model);
     let stage: Vec<usize> = (0..mesh.dims.len()).filter(|&d| mesh.dims[d].name != "pp").collect();
     let stride = |dim: usize| mesh.dims[dim + 1..].iter().map(|d| u64::from(d.size)).product::<u64>();
-    let mut alike: Vec<((bool, Vec<u32>, Vec<u32>), Vec<f64>)> = vec![];
+    type Alike = (bool, Vec<u32>, Vec<u32>);
+    let mut alike: Vec<(Alike, Vec<f64>)> = vec![];
     let mut seen = FxHashSet::default();
     for (l, layer) in model.layers.iter().enumerate() {
         for &param in layer.params.iter().filter(|p| seen.insert(**p)) {

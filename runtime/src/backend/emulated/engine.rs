@@ -19,8 +19,11 @@ pub(super) struct Wires {
     /// For each group of members the unit on which each has come to a collective.
     meetings: HashMap<Arc<[u32]>, Vec<Option<usize>>>,
     /// By sender, receiver and channel: when each message arrives, and its bytes.
-    pub mail: HashMap<(u32, u32, u32), VecDeque<(f64, Vec<u8>)>>,
+    pub mail: HashMap<(u32, u32, u32), VecDeque<Letter>>,
 }
+
+/// When a message arrives, and its bytes.
+type Letter = (f64, Vec<u8>);
 
 impl Wires {
     /// A group, by its members.
@@ -127,11 +130,10 @@ impl Emulated {
             device.host.at = device.host.at.max(over.end);
             device.host.blocked = false;
         }
-        if self.trace.is_some() {
-            let work = over.work.task().map(|task| (self.binding(task.binding).site, task.instruction));
-            let stream = Stream { device: number, kind: KINDS[over.stream] };
-            let ran = Ran { stream, work, launched: over.launched, begin: over.begin, end: over.end };
-            self.trace.as_mut().expect("it was there").push(ran);
+        let work = over.work.task().map(|task| (self.binding(task.binding).site, task.instruction));
+        let stream = Stream { device: number, kind: KINDS[over.stream] };
+        if let Some(trace) = &mut self.trace {
+            trace.push(Ran { stream, work, launched: over.launched, begin: over.begin, end: over.end });
         }
         if over.host_waits {
             self.pump(number);
@@ -352,7 +354,11 @@ impl Emulated {
         let buffer = self.buffer_name(work, through.buffer);
         let before = |at: Spot, access, buffer, other: Spot, others| {
             let rank = at.rank;
-            Fault { at: Some(at), rank, wrong: Wrong::BeforeEvent { buffer, access, other: Box::new(other), others } }
+            Fault {
+                at: Some(Box::new(at)),
+                rank,
+                wrong: Wrong::BeforeEvent { buffer, access, other: Box::new(other), others },
+            }
         };
         if let Trouble::Race { other, others } = trouble {
             let there = self.spot_of(Stream { device: on.device, kind: KINDS[other.unit] }, other.of);
@@ -376,7 +382,7 @@ impl Emulated {
             }
             Trouble::Race { .. } => unreachable!("it was looked at before"),
         };
-        Fault { at: Some(here), rank: on.device, wrong }
+        Fault { at: Some(Box::new(here)), rank: on.device, wrong }
     }
 
     /// Work that comes before in the plan, has not begun, and writes what is read.
@@ -446,7 +452,7 @@ impl Emulated {
                     Command::Work(work) => Some(work),
                     _ => None,
                 });
-                let at = works.map(|work| self.spot(on, work)).next();
+                let at = works.map(|work| Box::new(self.spot(on, work))).next();
                 let (order, missing) = match &head.command {
                     Command::Work(Work::Receive(_, from)) => (0, format!("rank {from} sends it nothing")),
                     Command::Work(Work::Collective(_, members)) => (1, self.absent(members)),

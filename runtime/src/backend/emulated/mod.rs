@@ -166,7 +166,7 @@ impl Emulated {
             };
             if !reaches {
                 let wrong = Wrong::Space { buffer: buffer.name.clone(), space };
-                return Err(Fault { at: Some(self.spot(on, &work)), rank: on.device, wrong });
+                return Err(Fault { at: Some(Box::new(self.spot(on, &work))), rank: on.device, wrong });
             }
         }
         self.submit(on, Command::Work(work));

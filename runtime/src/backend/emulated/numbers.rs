@@ -25,7 +25,7 @@ impl Emulated {
             Work::Receive(task, from) => self.take(*on, *task, *from),
             Work::Collective(..) => return self.together(works),
         };
-        result.map_err(|wrong| Fault { at: Some(self.spot(*on, work)), rank: on.device, wrong })
+        result.map_err(|wrong| Fault { at: Some(Box::new(self.spot(*on, work))), rank: on.device, wrong })
     }
 
     /// Where a buffer of a call is.
@@ -123,7 +123,7 @@ impl Emulated {
     fn together(&mut self, works: &[(Stream, Work)]) -> Result<(), Fault> {
         let fault = |member: usize, wrong| {
             let (on, work) = &works[member];
-            Err(Fault { at: Some(self.spot(*on, work)), rank: on.device, wrong })
+            Err(Fault { at: Some(Box::new(self.spot(*on, work))), rank: on.device, wrong })
         };
         let (mut given, mut taken, mut takes) = (vec![], vec![], vec![]);
         let mut rows: Vec<Rows> = vec![];
