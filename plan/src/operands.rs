@@ -227,6 +227,25 @@ impl Kernel {
         }
     }
 
+    /// The bound of its ragged dimension, in rows, if it has one.
+    pub fn ragged_bound(&self) -> Option<u64> {
+        let (ragged, dims) = match self {
+            Kernel::Matmul(k) => {
+                return k.groups.as_ref().map(|groups| match groups.ragged {
+                    RaggedDim::M => k.m.0,
+                    RaggedDim::N => k.n.0,
+                    RaggedDim::K => k.k.0,
+                });
+            }
+            Kernel::Reduce(k) => return k.ragged.as_ref().and(k.dims.get(k.kept as usize)).copied(),
+            Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
+            Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
+            Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
+            _ => return None,
+        };
+        ragged.and_then(|r| dims.get(r.dim as usize)).copied()
+    }
+
     /// The bytes it must move; `buffers` are those of the program.
     pub fn traffic(&self, buffers: &[Buffer]) -> Traffic {
         let operands = self.operands();

@@ -265,7 +265,7 @@ impl<'a> Pricer<'a> {
 
     /// Operations and bytes of a kernel that streams through memory.
     fn streamed(&self, program: &Program, kernel: &Kernel) -> (f64, f64) {
-        let ragged = ragged_bound(kernel).map_or(1.0, |bound| self.ragged(bound));
+        let ragged = kernel.ragged_bound().map_or(1.0, |bound| self.ragged(bound));
         (kernel.flops() * ragged, kernel.traffic(&program.buffers).bytes() as f64 * ragged)
     }
 
@@ -384,16 +384,4 @@ fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Att
         flops: kernel.flops(),
         bytes: kernel.traffic(&program.buffers).bytes() as f64,
     }
-}
-
-/// The bound of the ragged dimension of a kernel that has one.
-fn ragged_bound(kernel: &Kernel) -> Option<u64> {
-    let (ragged, dims) = match kernel {
-        Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
-        Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
-        Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
-        Kernel::Reduce(k) => return k.ragged.as_ref().and(k.dims.get(k.kept as usize)).copied(),
-        _ => return None,
-    };
-    ragged.and_then(|r| dims.get(r.dim as usize)).copied()
 }

@@ -3,7 +3,7 @@
 //! A plan is the same whatever cluster it is simulated on, so these are the rates of one device (Ascend 910B and its links, by what the fitted cluster file
 //! `atlas-800t-a2.toml` says they reach), and not those of a cluster file. An H100 is about twice as fast in all of them.
 
-use forebay_plan::{Kernel, Program, RaggedDim, StreamKind};
+use forebay_plan::{Kernel, Program, StreamKind};
 use rustc_hash::FxHashMap;
 
 /// Seconds until a kernel begins.
@@ -37,7 +37,7 @@ impl Rates {
 
     /// Seconds of an instruction.
     pub fn seconds(&self, program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
-        let share = ragged_bound(kernel).and_then(|bound| self.shares.get(&bound)).copied().unwrap_or(1.0);
+        let share = kernel.ragged_bound().and_then(|bound| self.shares.get(&bound)).copied().unwrap_or(1.0);
         let bytes = kernel.traffic(&program.buffers).bytes() as f64;
         let flops = kernel.flops();
         let seconds = match (kernel, on) {
@@ -57,23 +57,4 @@ impl Rates {
 /// Bytes per second that a rank sends over a kind of links.
 pub(super) fn link(on: StreamKind) -> f64 {
     if on == StreamKind::InterNode { BETWEEN_NODES } else { WITHIN_NODE }
-}
-
-/// The bound of a kernel's ragged dimension.
-fn ragged_bound(kernel: &Kernel) -> Option<u64> {
-    let (ragged, dims) = match kernel {
-        Kernel::Matmul(k) => {
-            return k.groups.as_ref().map(|groups| match groups.ragged {
-                RaggedDim::M => k.m.0,
-                RaggedDim::N => k.n.0,
-                RaggedDim::K => k.k.0,
-            });
-        }
-        Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
-        Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
-        Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
-        Kernel::Reduce(k) => return k.ragged.as_ref().and(k.dims.get(k.kept as usize)).copied(),
-        _ => return None,
-    };
-    ragged.and_then(|r| dims.get(r.dim as usize)).copied()
 }
