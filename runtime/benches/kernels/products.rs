@@ -71,6 +71,16 @@ fn tn_256x2048x512(bencher: Bencher, workers: usize) {
 }
 
 #[divan::bench(args = WORKERS)]
+fn tn_256x2048x512_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 256, 2048, 512], [true, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn nt_2048x512x256_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 2048, 512, 256], [false, true]);
+}
+
+#[divan::bench(args = WORKERS)]
 fn attention_scores_64x256x32x256(bencher: Bencher, workers: usize) {
     dense(bencher, workers, DType::F32, [64, 256, 32, 256], [false, true]);
 }
@@ -91,7 +101,7 @@ fn one_row_1x256x1024(bencher: Bencher, workers: usize) {
 }
 
 /// Experts of uneven sizes, 4096 rows in all.
-fn grouped(bencher: Bencher, workers: usize, ragged: RaggedDim, d: usize, f: usize, turned: bool) {
+fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, [d, f]: [usize; 2], turned: bool) {
     let (rows, experts) = (4096usize, 8usize);
     let mut memory = Memory::default();
     let starts = [0, 700, 1100, 1650, 2150, 2600, 3190, 3700, 4096];
@@ -99,14 +109,10 @@ fn grouped(bencher: Bencher, workers: usize, ragged: RaggedDim, d: usize, f: usi
     let (r64, d64, f64) = (rows as u64, d as u64, f as u64);
     let kernel = if ragged == RaggedDim::M {
         // [rows, d] · [experts, d, f]
-        let (a, b, c) = (
-            memory.add(DType::F32, rows * d),
-            memory.add(DType::F32, experts * d * f),
-            memory.add(DType::F32, rows * f),
-        );
+        let (a, b, c) = (memory.add(dtype, rows * d), memory.add(dtype, experts * d * f), memory.add(dtype, rows * f));
         let sb = if turned { (1, d64) } else { (f64, 1) };
         Matmul {
-            dtype: DType::F32,
+            dtype,
             a,
             b,
             c,
@@ -122,13 +128,9 @@ fn grouped(bencher: Bencher, workers: usize, ragged: RaggedDim, d: usize, f: usi
         }
     } else {
         // [rows, d]ᵀ · [rows, f], added to [experts, d, f]
-        let (a, b, c) = (
-            memory.add(DType::F32, rows * d),
-            memory.add(DType::F32, rows * f),
-            memory.add(DType::F32, experts * d * f),
-        );
+        let (a, b, c) = (memory.add(dtype, rows * d), memory.add(dtype, rows * f), memory.add(dtype, experts * d * f));
         Matmul {
-            dtype: DType::F32,
+            dtype,
             a,
             b,
             c,
@@ -143,26 +145,41 @@ fn grouped(bencher: Bencher, workers: usize, ragged: RaggedDim, d: usize, f: usi
             epilogue: None,
         }
     };
-    let bytes = 4 * (rows * d + experts * d * f + rows * f);
+    let bytes = dtype.bytes() as usize * (rows * d + experts * d * f + rows * f);
     bench(memory, bencher, &Kernel::Matmul(kernel), workers, 2 * rows * d * f, bytes);
 }
 
 #[divan::bench(args = WORKERS)]
 fn experts_4096x256x512(bencher: Bencher, workers: usize) {
-    grouped(bencher, workers, RaggedDim::M, 256, 512, false);
+    grouped(bencher, workers, DType::F32, RaggedDim::M, [256, 512], false);
 }
 
 #[divan::bench(args = WORKERS)]
 fn experts_4096x512x256(bencher: Bencher, workers: usize) {
-    grouped(bencher, workers, RaggedDim::M, 512, 256, false);
+    grouped(bencher, workers, DType::F32, RaggedDim::M, [512, 256], false);
 }
 
 #[divan::bench(args = WORKERS)]
 fn experts_dx_4096x512x256(bencher: Bencher, workers: usize) {
-    grouped(bencher, workers, RaggedDim::M, 512, 256, true);
+    grouped(bencher, workers, DType::F32, RaggedDim::M, [512, 256], true);
 }
 
 #[divan::bench(args = WORKERS)]
 fn experts_dw_256x4096x512(bencher: Bencher, workers: usize) {
-    grouped(bencher, workers, RaggedDim::K, 256, 512, false);
+    grouped(bencher, workers, DType::F32, RaggedDim::K, [256, 512], false);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_bf16_4096x256x512(bencher: Bencher, workers: usize) {
+    grouped(bencher, workers, DType::Bf16, RaggedDim::M, [256, 512], false);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_dx_bf16_4096x512x256(bencher: Bencher, workers: usize) {
+    grouped(bencher, workers, DType::Bf16, RaggedDim::M, [512, 256], true);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_dw_bf16_256x4096x512(bencher: Bencher, workers: usize) {
+    grouped(bencher, workers, DType::Bf16, RaggedDim::K, [256, 512], false);
 }

@@ -5,7 +5,7 @@ use super::arrays::Array;
 use super::softmax::Wide;
 use crate::kernels::cpu::{Cpu, by_cpu};
 use crate::kernels::matmul::pack::PackArgs;
-use crate::kernels::matmul::tile::{Simd, Source};
+use crate::kernels::matmul::tile::{Simd, Source, prefetch_run};
 
 /// Rows in an array: strides as there.
 #[derive(Clone, Copy)]
@@ -37,14 +37,7 @@ const AHEAD: usize = 8;
 /// Fetches a row that will be read soon.
 #[inline(always)]
 fn prefetch<X>(from: Strided<X>, row: usize, size: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for at in (0..size * size_of::<X>()).step_by(64) {
-        let at = from.at.wrapping_add(row * from.row).cast::<i8>().wrapping_add(at);
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from.at, row, size);
+    prefetch_run(from.at.wrapping_add(row * from.row), size);
 }
 
 #[inline(always)]
@@ -92,7 +85,8 @@ pub(super) unsafe fn turn<S: Simd<T: Wide>, X: Source<S::T>>(
             along: from.step,
             dst: to,
             panel: QUERIES,
-            and_next: None,
+            panels: 1,
+            panel_step: 0,
             completes: false,
         });
         if factor != S::T::ONE {

@@ -1,6 +1,9 @@
 //! Copies of A and B in the order in which tiles read them, and the way of sums to C when a tile cannot write there itself.
 
-use super::tile::{A_WIDTH, Simd, Source};
+use super::tile::{A_WIDTH, Simd, Source, prefetch_run};
+
+/// Rows that are fetched ahead: they are so far apart that no processor guesses the next one.
+pub(super) const AHEAD: usize = 8;
 
 /// What is packed: element `(i, p)` of the source is at `src + i·across + p·along`, and goes to `dst[p·panel + i]`.
 pub(in crate::kernels) struct PackArgs<X, T> {
@@ -14,8 +17,10 @@ pub(in crate::kernels) struct PackArgs<X, T> {
     pub dst: *mut T,
     /// Elements of a panel's row: a multiple of the flavour's `TRANSPOSE`.
     pub panel: usize,
-    /// The next panel's place, when the `width` elements after these are to be packed as well.
-    pub and_next: Option<*mut T>,
+    /// How many panels: each has the `width` elements after those of the one before it.
+    pub panels: usize,
+    /// From one panel's place to the next one's.
+    pub panel_step: usize,
     /// Where words hold pairs: does the first product complete the first word?
     pub completes: bool,
 }
@@ -28,10 +33,14 @@ impl<X, T> Clone for PackArgs<X, T> {
 
 impl<X, T> Copy for PackArgs<X, T> {}
 
-/// Packs one panel.
+/// Panels that are packed side by side: rows of A that lie across share cache lines, which would be gone from the cache when the next panel is packed
+/// after the first.
+pub(super) const SIDE_BY_SIDE: usize = 4;
+
+/// Packs panels.
 ///
 /// # Safety
-/// The source has the elements, the destination `depth · panel`; the machine has the flavour's features.
+/// The source has the elements, each panel's place `depth · panel`; the machine has the flavour's features.
 #[inline(always)]
 pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
     let fits = args.across == 1 && args.width == A_WIDTH && args.panel == A_WIDTH;
@@ -40,13 +49,12 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
         if S::PAIR == 2 {
             return super::pairs::pack_panel::<S, X>(args);
         }
-        match args.and_next {
-            Some(next) if fits => rows_of_two_panels::<S, X>(args, next),
-            Some(next) => {
-                one_panel::<S, X>(args);
-                one_panel::<S, X>(PackArgs { src: args.src.add(args.width * args.across), dst: next, ..args });
-            }
-            None => one_panel::<S, X>(args),
+        if fits && args.panels == SIDE_BY_SIDE {
+            return rows_side_by_side::<S, X>(args);
+        }
+        for i in 0..args.panels {
+            let (src, dst) = (args.src.add(i * args.width * args.across), args.dst.add(i * args.panel_step));
+            one_panel::<S, X>(PackArgs { src, dst, ..args });
         }
     }
 }
@@ -65,15 +73,16 @@ unsafe fn one_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
     }
 }
 
-/// Two panels side by side: their rows share cache lines, which would be gone from the cache when the second is packed after the first.
+/// Full panels of A whose rows lie across.
 #[inline(always)]
-unsafe fn rows_of_two_panels<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>, next: *mut S::T) {
+unsafe fn rows_side_by_side<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
     for p in 0..args.depth {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let src = args.src.add(p * args.along);
-            widen_row::<S, X, A_WIDTH>(src, args.dst.add(p * A_WIDTH));
-            widen_row::<S, X, A_WIDTH>(src.add(A_WIDTH), next.add(p * A_WIDTH));
+        for i in 0..SIDE_BY_SIDE {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let src = args.src.add(p * args.along + i * A_WIDTH);
+                widen_row::<S, X, A_WIDTH>(src, args.dst.add(i * args.panel_step + p * A_WIDTH));
+            }
         }
     }
 }
@@ -85,6 +94,7 @@ unsafe fn rows_of_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
         // SAFETY: the caller's contract.
         unsafe {
             let (src, dst) = (args.src.add(p * args.along), args.dst.add(p * args.panel));
+            prefetch_run(src.wrapping_add(AHEAD * args.along), args.width);
             let whole = args.width / A_WIDTH * A_WIDTH;
             for i in (0..whole).step_by(A_WIDTH) {
                 widen_row::<S, X, A_WIDTH>(src.add(i), dst.add(i));
@@ -204,6 +214,9 @@ pub(super) unsafe fn finish_block<S: Simd, X: Source<S::T>>(args: FinishArgs<X, 
         // SAFETY: the caller's contract.
         unsafe {
             let (sums, c) = (args.sums.add(i * args.stride), args.c.add(i * args.row_stride));
+            if args.column_stride == 1 {
+                prefetch_run(c.wrapping_add(AHEAD * args.row_stride), args.columns);
+            }
             if args.column_stride != 1 {
                 for j in 0..args.columns {
                     let (sum, c) = (*sums.add(j), c.add(j * args.column_stride));

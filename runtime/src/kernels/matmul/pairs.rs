@@ -7,10 +7,10 @@
 //! keep denormal numbers. They are for tests: with AVX-512 but without the instruction, panels of f32 are faster, since taking pairs apart
 //! costs more in each step of a tile than packing saves (`docs/performance.md`).
 
-use super::pack::PackArgs;
+use super::pack::{AHEAD, PackArgs, SIDE_BY_SIDE};
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::tile::entry_points;
-use super::tile::{A_WIDTH, Simd, Source};
+use super::tile::{A_WIDTH, Simd, Source, prefetch_run};
 
 /// A flavour whose panels hold pairs: that of f32, but for `dot`.
 #[cfg(any(test, target_arch = "x86_64"))]
@@ -144,7 +144,7 @@ flavour!(
     rows 1 2 3 4, vectors 1 2
 );
 
-/// Packs a panel of pairs, and the next one where it is asked for: value `(i, p)` goes to the low half of word `i` of row `p / 2` for even `p`, to the
+/// Packs panels of pairs: value `(i, p)` goes to the low half of word `i` of row `p / 2` for even `p`, to the
 /// high half for odd ones. What lacks a partner gets a zero, until a later call [completes](PackArgs::completes) it.
 ///
 /// # Safety
@@ -159,7 +159,8 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
         along: args.along,
         dst: args.dst.cast::<u32>(),
         row: args.panel,
-        next: args.and_next.map(<*mut S::T>::cast),
+        panels: args.panels,
+        panel_step: args.panel_step,
     };
     let mut depth = args.depth;
     // SAFETY: the caller's contract; each call goes on where the one before it ended.
@@ -170,7 +171,9 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
             depth -= 1;
         }
         let pairs = depth / 2;
-        if panel.across == 1 {
+        if panel.across == 1 && (panel.width, panel.row, panel.panels) == (A_WIDTH, A_WIDTH, SIDE_BY_SIDE) {
+            panel.rows_side_by_side(pairs);
+        } else if panel.across == 1 {
             panel.rows(pairs);
         } else if panel.along == 1 {
             panel.squares::<S>(pairs);
@@ -194,8 +197,9 @@ struct Panel {
     dst: *mut u32,
     /// Words of a panel's row.
     row: usize,
-    /// The panel that the `width` values after these go to.
-    next: Option<*mut u32>,
+    /// How many panels, each with the `width` values after those of the one before it.
+    panels: usize,
+    panel_step: usize,
 }
 
 /// All methods: the source has the values, the destination the rows.
@@ -204,14 +208,16 @@ impl Panel {
     unsafe fn advance(&mut self, products: usize, rows: usize) {
         self.src = self.src.wrapping_add(products * self.along);
         self.dst = self.dst.wrapping_add(rows * self.row);
-        self.next = self.next.map(|next| next.wrapping_add(rows * self.row));
     }
 
     /// The panels one after the other.
     #[inline(always)]
     fn split(self) -> impl Iterator<Item = Panel> {
-        let next = self.next.map(|dst| Panel { src: self.src.wrapping_add(self.width * self.across), dst, ..self });
-        [Some(self), next].into_iter().flatten()
+        (0..self.panels).map(move |i| Panel {
+            src: self.src.wrapping_add(i * self.width * self.across),
+            dst: self.dst.wrapping_add(i * self.panel_step),
+            ..self
+        })
     }
 
     /// Calls `f(word, value, is there such a value?)` for a row of words.
@@ -225,27 +231,45 @@ impl Panel {
         }
     }
 
+    /// The source is contiguous across full panels of A: a cache line of two rows becomes a row of words in each panel.
+    #[inline(always)]
+    unsafe fn rows_side_by_side(self, pairs: usize) {
+        for p in 0..pairs {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let low = self.src.add(2 * p * self.along);
+                let words: [[u32; A_WIDTH]; SIDE_BY_SIDE] = words(low, low.add(self.along));
+                for (i, row) in words.into_iter().enumerate() {
+                    self.dst.add(i * self.panel_step + p * A_WIDTH).cast::<[u32; A_WIDTH]>().write_unaligned(row);
+                }
+            }
+        }
+    }
+
     /// The source is contiguous across the panel: two of its rows become one of words.
     #[inline(always)]
     unsafe fn rows(self, pairs: usize) {
-        for p in 0..pairs {
-            // Side by side: the rows of two panels share cache lines.
-            for panel in self.split() {
+        for panel in self.split() {
+            for p in 0..pairs {
                 // SAFETY: the caller's contract.
                 unsafe {
                     let (low, dst) = (panel.src.add(2 * p * panel.along), panel.dst.add(p * panel.row));
                     let high = low.add(panel.along);
-                    let whole = panel.width / A_WIDTH * A_WIDTH;
-                    for i in (0..whole).step_by(A_WIDTH) {
-                        // All are read before the first is written, which makes them vectors.
-                        let words: [u32; A_WIDTH] = std::array::from_fn(|j| word(*low.add(i + j), *high.add(i + j)));
-                        dst.add(i).cast::<[u32; A_WIDTH]>().write_unaligned(words);
+                    prefetch_run(low.wrapping_add(AHEAD * panel.along), panel.width);
+                    prefetch_run(high.wrapping_add(AHEAD * panel.along), panel.width);
+                    let mut i = 0;
+                    while i + 2 * A_WIDTH <= panel.width {
+                        let two: [[u32; A_WIDTH]; 2] = words(low.add(i), high.add(i));
+                        dst.add(i).cast::<[[u32; A_WIDTH]; 2]>().write_unaligned(two);
+                        i += 2 * A_WIDTH;
                     }
-                    for i in whole..panel.width {
+                    while i < panel.width {
                         *dst.add(i) = word(*low.add(i), *high.add(i));
+                        i += 1;
                     }
-                    for i in panel.width..panel.row {
+                    while i < panel.row {
                         *dst.add(i) = 0;
+                        i += 1;
                     }
                 }
             }
@@ -304,6 +328,17 @@ impl Panel {
             }
         }
     }
+}
+
+/// Runs of two rows as words. All are read before the first is written, which makes them vectors.
+///
+/// # Safety
+/// The rows have as many values.
+#[inline(always)]
+unsafe fn words<const N: usize>(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; N] {
+    // SAFETY: the caller's contract.
+    let [low, high] = [low, high].map(|row| unsafe { row.cast::<[[u16; A_WIDTH]; N]>().read_unaligned() });
+    std::array::from_fn(|i| std::array::from_fn(|j| word(low[i][j], high[i][j])))
 }
 
 /// Two values as one word.

@@ -227,17 +227,42 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
 /// C is needed in a few thousand cycles: long enough to fetch it meanwhile.
 #[inline(always)]
 unsafe fn prefetch_c<S: Simd, const ROWS: usize, const VECTORS: usize>(args: &TileArgs<S::T>) {
-    #[cfg(target_arch = "x86_64")]
     for i in 0..ROWS {
         for j in 0..VECTORS {
-            let p = args.c.wrapping_add(i * args.c_stride + j * S::LANES);
-            // SAFETY: a prefetch of any address is harmless.
-            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast::<i8>()) };
+            prefetch(args.c.wrapping_add(i * args.c_stride + j * S::LANES));
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = args;
 }
+
+/// Fetches the cache line at an address, which may be any.
+#[inline(always)]
+pub(in crate::kernels) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast::<i8>());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Fetches the cache lines of `n` values.
+#[inline(always)]
+pub(in crate::kernels) fn prefetch_run<T>(at: *const T, n: usize) {
+    let bytes = n * size_of::<T>();
+    let mut byte = 0;
+    while byte < bytes {
+        prefetch(at.cast::<u8>().wrapping_add(byte));
+        byte += CACHE_LINE;
+    }
+    if bytes > 0 {
+        // Runs need not begin with a line.
+        prefetch(at.cast::<u8>().wrapping_add(bytes - 1));
+    }
+}
+
+/// Bytes.
+const CACHE_LINE: usize = 64;
 
 /// The methods `tile` and `pack` of a flavour, compiled for its CPU features.
 macro_rules! entry_points {

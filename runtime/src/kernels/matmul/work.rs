@@ -1,8 +1,8 @@
 //! How a product is cut into tasks, and what a task does.
 
-use super::pack::{FinishArgs, PackArgs};
+use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
-use super::tile::{A_WIDTH, Simd, Source, TileArgs};
+use super::tile::{A_WIDTH, Simd, Source, TileArgs, prefetch_run};
 use super::{BLOCK_K, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
 use crate::kernels::scratch::{Scratch, Shared};
 use crate::pool::Pool;
@@ -321,6 +321,14 @@ impl<X: Copy + 'static> Job<'_, X> {
                 };
                 for first in (0..columns.len()).step_by(S::COLUMNS) {
                     let width = (columns.len() - first).min(S::COLUMNS);
+                    let next = if packed.is_some() || in_place {
+                        Upcoming::none()
+                    } else if first + width < columns.len() {
+                        self.upcoming(piece, block, columns.start + first + width..columns.end, S::COLUMNS)
+                    } else {
+                        self.upcoming(piece, block + length, columns.clone(), S::COLUMNS)
+                    };
+                    let tile_count = rows.len().div_ceil(tile_rows);
                     let (target, stride) = if straight {
                         (c.add(first * column_stride).cast::<S::T>(), row_stride)
                     } else {
@@ -329,6 +337,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     let add = block > 0 || (straight && problem.accumulate);
                     let tiles = |b: *const S::T, b_stride: usize, padded: bool| {
                         for (panel, row) in (0..rows.len()).step_by(tile_rows).enumerate() {
+                            next.fetch(panel, tile_count);
                             S::tile(TileArgs {
                                 rows: (rows.len() - row).min(tile_rows),
                                 columns: width,
@@ -364,6 +373,21 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
+    /// What the next panel of B will be packed from: up to `most` of the columns, a block of the summed dimension.
+    fn upcoming(&self, piece: &Piece, block: usize, columns: Range<usize>, most: usize) -> Upcoming<X> {
+        let length = piece.depth().saturating_sub(block).min(BLOCK_K);
+        let width = columns.len().min(most);
+        let Some(at) = (length > 0).then(|| self.whole_block(1, piece, block, length)).flatten() else {
+            return Upcoming::none();
+        };
+        let [across, along] = [self.problem.n.strides[1], self.problem.k.strides[1]];
+        let at = self.b.cast_const().wrapping_add(at + columns.start * across);
+        match across {
+            1 => Upcoming { at, runs: length, stride: along, length: width },
+            _ => Upcoming { at, runs: width, stride: across, length },
+        }
+    }
+
     /// Where a block of the summed dimension is in A (0) or B (1), when it is one run there.
     fn whole_block(&self, operand: usize, piece: &Piece, block: usize, length: usize) -> Option<usize> {
         let mut at = None;
@@ -385,28 +409,24 @@ impl<X: Copy + 'static> Job<'_, X> {
         self.problem.runs(piece, block, |p, depth, a, _| {
             // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
             unsafe {
-                let panel = |row: usize| PackArgs {
-                    src: self.a.cast_const().add(piece.at[0] + (rows.start + row) * across + a),
-                    width: (rows.len() - row).min(tile_rows),
-                    depth,
-                    across,
-                    along: self.problem.k.strides[0],
-                    dst: dst.add((row / tile_rows * S::words(length) + p / S::PAIR) * A_WIDTH),
-                    panel: A_WIDTH,
-                    and_next: None,
-                    completes: p % S::PAIR != 0,
+                let pack = |row: usize, panels: usize| {
+                    S::pack(PackArgs {
+                        src: self.a.cast_const().add(piece.at[0] + (rows.start + row) * across + a),
+                        width: (rows.len() - row).min(tile_rows),
+                        depth,
+                        across,
+                        along: self.problem.k.strides[0],
+                        dst: dst.add((row / tile_rows * S::words(length) + p / S::PAIR) * A_WIDTH),
+                        panel: A_WIDTH,
+                        panels,
+                        panel_step: S::words(length) * A_WIDTH,
+                        completes: p % S::PAIR != 0,
+                    });
                 };
-                for row in (0..rows.len()).step_by(2 * tile_rows) {
-                    let next = row + tile_rows;
-                    if next + tile_rows <= rows.len() {
-                        S::pack(PackArgs { and_next: Some(panel(next).dst), ..panel(row) });
-                    } else {
-                        S::pack(panel(row));
-                        if next < rows.len() {
-                            S::pack(panel(next));
-                        }
-                    }
-                }
+                let together = SIDE_BY_SIDE * tile_rows;
+                let whole = rows.len() / together * together;
+                (0..whole).step_by(together).for_each(|row| pack(row, SIDE_BY_SIDE));
+                (whole..rows.len()).step_by(tile_rows).for_each(|row| pack(row, 1));
             }
         });
     }
@@ -428,7 +448,8 @@ impl<X: Copy + 'static> Job<'_, X> {
                     along: self.problem.k.strides[1],
                     dst: dst.add(p / S::PAIR * S::COLUMNS),
                     panel: S::COLUMNS,
-                    and_next: None,
+                    panels: 1,
+                    panel_step: 0,
                     completes: p % S::PAIR != 0,
                 });
             }
@@ -446,6 +467,31 @@ struct Rows<T> {
     step: usize,
     /// From one tile's rows to the next one's.
     panel: usize,
+}
+
+/// Runs of values that are read soon. They are fetched while tiles multiply, which wait for nothing; reading them at the pace of packing would wait for each.
+#[derive(Clone, Copy)]
+struct Upcoming<X> {
+    at: *const X,
+    runs: usize,
+    /// From one run to the next.
+    stride: usize,
+    /// Values of a run.
+    length: usize,
+}
+
+impl<X> Upcoming<X> {
+    fn none() -> Upcoming<X> {
+        Upcoming { at: std::ptr::null(), runs: 0, stride: 0, length: 0 }
+    }
+
+    /// Fetches a part, of so many.
+    #[inline(always)]
+    fn fetch(&self, part: usize, parts: usize) {
+        for run in self.runs * part / parts..self.runs * (part + 1) / parts {
+            prefetch_run(self.at.wrapping_add(run * self.stride), self.length);
+        }
+    }
 }
 
 impl Section {
