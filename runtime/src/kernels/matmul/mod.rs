@@ -6,13 +6,14 @@
 //!
 //! Where the machine multiplies pairs of bf16 (see [`pairs`]), products 2i and 2i + 1 of a block are one pair, and the chain has half the links.
 //!
-//! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs its rows of A. B is packed by the task as well (*local*)
-//! where few row blocks would pack the same columns, and otherwise once for all tasks (*shared*), in waves that fit the workspace:
+//! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies:
 //!
 //! ```text
-//! local    for each block of k: pack A;  for each panel of columns: pack B panel (L1/L2);  tiles
-//! shared   wave: pack all of B's panels in parallel;  then tasks: for each block of k: pack A;  for each panel: tiles
+//! for each block of k: pack A (L2);  for each panel of columns: pack B's panel (L1);  tiles, while the next panel is fetched
 //! ```
+//!
+//! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
+//! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
 pub(in crate::kernels) mod pack;
 mod pairs;
@@ -42,8 +43,6 @@ const MOST_ROWS: usize = 256;
 const MOST_COLUMNS: usize = 1008;
 /// Elements of a block of sums that cannot go to C before they are complete: half of the second-level cache.
 const SUMS: usize = 256 * 528;
-/// Elements of the shared part of the workspace: 8 MiB of f32, to stay in the last-level cache.
-const SHARED: usize = 2 << 20;
 /// Products below this many multiply-adds run on the calling thread: waking another costs as much.
 const SERIAL: usize = 1 << 18;
 
@@ -122,8 +121,6 @@ pub(super) struct Matmul {
     problem: Problem,
     dtype: DType,
     cpu: Cpu,
-    /// Is B packed once for all tasks?
-    shared: bool,
     epilogue: Option<Epilogue>,
 }
 
@@ -141,8 +138,6 @@ impl Matmul {
         let float = matches!(dtype, DType::F32 | DType::F64 | DType::Bf16);
         ensure(float, || format!("a matrix product of {dtype:?}"))?;
         let problem = Problem::new(matmul, cx)?;
-        let columns = flavour_columns(dtype, cx.cpu);
-        let shared = problem.wants_shared(columns);
         let epilogue = match &matmul.epilogue {
             None => None,
             Some(region) => {
@@ -151,15 +146,13 @@ impl Matmul {
                 Some(Epilogue { region: Parts::prepare(region, cx)?, columns: matmul.n.0 as usize })
             }
         };
-        Ok(Matmul { problem, dtype, cpu: cx.cpu, shared, epilogue })
+        Ok(Matmul { problem, dtype, cpu: cx.cpu, epilogue })
     }
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
         let bytes = if self.dtype == DType::F64 { 8 } else { 4 };
-        let columns = flavour_columns(self.dtype, self.cpu);
-        let shared = if self.shared { self.problem.packed_elements(columns).min(SHARED) } else { 0 };
         let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
-        ScratchBytes { shared: shared * bytes, worker: own_scratch(bytes) + epilogue }
+        ScratchBytes { shared: 0, worker: own_scratch(bytes) + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
@@ -192,13 +185,7 @@ impl Matmul {
             },
         };
         // SAFETY: the caller's contract, and the offsets were checked.
-        unsafe {
-            if self.shared {
-                job.run_shared::<S>(cx.pool, self.problem.packed_elements(S::COLUMNS).min(SHARED));
-            } else {
-                job.run_local::<S>(cx.pool);
-            }
-        }
+        unsafe { job.run::<S>(cx.pool) };
         Ok(())
     }
 }
@@ -231,12 +218,4 @@ impl Epilogue {
 /// Bytes of a worker's scratch that the product itself needs, for sums of so many bytes each.
 fn own_scratch(bytes: usize) -> usize {
     (work::WORKER_ELEMENTS * bytes).next_multiple_of(64)
-}
-
-/// Columns of a tile.
-fn flavour_columns(dtype: DType, cpu: Cpu) -> usize {
-    fn columns<S: Simd, X: Source<S::T>>() -> usize {
-        S::COLUMNS
-    }
-    with_packed_flavour!(dtype, cpu, |S, X| columns::<S, X>())
 }

@@ -1,7 +1,7 @@
 //! A product in normal form, and the pieces it consists of.
 
 use super::super::{PrepareCx, PrepareError, ensure};
-use super::{BLOCK_K, MOST_ROWS, SERIAL, SHARED};
+use super::BLOCK_K;
 use forebay_plan as plan;
 use forebay_plan::RaggedDim;
 
@@ -154,38 +154,10 @@ impl Problem {
         self.batch.iter().map(|d| d.size).product()
     }
 
-    fn depth_bound(&self) -> usize {
-        self.k.size * self.k_outer.iter().map(|d| d.size).product::<usize>()
-    }
-
     /// Multiply-adds, with ragged dimensions at their bound.
     pub fn work(&self) -> usize {
-        self.batches() * self.m.size * self.n.size * self.depth_bound()
-    }
-
-    /// Elements of all of B in panels: words at most.
-    pub fn packed_elements(&self, columns: usize) -> usize {
-        let groups = self.groups.as_ref();
-        let n = match groups.map(|g| g.ragged) {
-            // Each group's columns fill whole panels.
-            Some(RaggedDim::N) => self.n.size + groups.map_or(0, |g| g.count) * columns,
-            Some(RaggedDim::M) => self.n.size.next_multiple_of(columns) * groups.map_or(1, |g| g.count),
-            _ => self.n.size.next_multiple_of(columns),
-        };
-        self.batches() * n * self.depth_bound()
-    }
-
-    /// Does it pay to pack B once for all tasks?
-    pub fn wants_shared(&self, columns: usize) -> bool {
-        let groups = self.groups.as_ref();
-        let (m, n) = match groups.map(|g| (g.ragged, g.count.max(1))) {
-            Some((RaggedDim::M, count)) => (self.m.size / count, self.n.size),
-            Some((RaggedDim::N, count)) => (self.m.size, self.n.size / count),
-            _ => (self.m.size, self.n.size),
-        };
-        let tasks = self.pieces() * m.div_ceil(MOST_ROWS) * n.div_ceil(480);
-        let fits = self.depth_bound() * columns * 4 <= SHARED;
-        fits && self.work() > SERIAL && m > 24 && (m > MOST_ROWS || tasks < 16)
+        let depth = self.k.size * self.k_outer.iter().map(|d| d.size).product::<usize>();
+        self.batches() * self.m.size * self.n.size * depth
     }
 
     /// A piece by number: groups innermost.

@@ -4,7 +4,7 @@ use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
 use super::tile::{A_WIDTH, Simd, Source, TileArgs, prefetch_run};
 use super::{BLOCK_K, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
-use crate::kernels::scratch::{Scratch, Shared};
+use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
 use std::ops::Range;
 
@@ -18,10 +18,6 @@ pub(super) const WORKER_ELEMENTS: usize = PACKED_A + PACKED_B + SUMS;
 const FEW_ROWS: usize = 24;
 /// A block of so few panels reads A where it is, for the same reason; but only rows that lie along the sum: others would be spread over too many cache lines.
 const FEW_PANELS: usize = 2;
-/// Sections of a wave at most.
-const SECTIONS: usize = 32;
-/// Panels that one packing task takes.
-const PACK_PANELS: usize = 4;
 
 /// A product that is running.
 pub(super) struct Job<'a, X> {
@@ -50,25 +46,13 @@ struct Cut {
     columns: usize,
 }
 
-/// Columns of one piece, whose panels of B lie in the workspace.
-#[derive(Clone, Copy, Default)]
-struct Section {
-    piece: Piece,
-    first_column: usize,
-    columns: usize,
-    /// Elements from the start of the workspace.
-    base: usize,
-    /// Has an earlier section of the wave the same panels?
-    packed: bool,
-}
-
 /// `S` is the flavour of vectors throughout.
 impl<X: Copy + 'static> Job<'_, X> {
-    /// B packed by each task for itself.
+    /// All tasks.
     ///
     /// # Safety
     /// The buffers hold the problem, the offsets are in range, the scratch is ours and as large as asked for.
-    pub unsafe fn run_local<S: Simd>(&self, pool: &Pool)
+    pub unsafe fn run<S: Simd>(&self, pool: &Pool)
     where
         X: Source<S::T>,
     {
@@ -95,125 +79,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 if rest < tasks {
                     let (rows, columns) = block_of::<S>(rest, piece.m, 0..piece.n, cut);
                     // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-                    unsafe { self.block::<S>(&piece, rows, columns, None, worker) };
-                    return;
-                }
-                rest -= tasks;
-            }
-        });
-    }
-
-    /// B packed once, in waves of at most `capacity` elements.
-    ///
-    /// # Safety
-    /// As [`Job::run_local`].
-    pub unsafe fn run_shared<S: Simd>(&self, pool: &Pool, capacity: usize)
-    where
-        X: Source<S::T>,
-    {
-        let packed = self.scratch.shared().cast::<S::T>();
-        let (mut piece, mut column) = (0, 0);
-        while piece < self.problem.pieces() {
-            let mut sections = [Section::default(); SECTIONS];
-            let count = self.next_wave::<S>(&mut sections, capacity, &mut piece, &mut column);
-            let sections = &sections[..count];
-            let packed = Shared::new(packed);
-            // SAFETY: the caller's contract; sections lie side by side within the capacity.
-            unsafe {
-                self.pack_wave::<S>(pool, sections, packed);
-                self.compute_wave::<S>(pool, sections, packed);
-            }
-        }
-    }
-
-    /// Fills a wave; moves on to the first columns that are not in it.
-    fn next_wave<S: Simd>(
-        &self,
-        sections: &mut [Section],
-        capacity: usize,
-        piece: &mut usize,
-        column: &mut usize,
-    ) -> usize {
-        let (mut count, mut used) = (0, 0);
-        while *piece < self.problem.pieces() && count < sections.len() {
-            let this = self.problem.piece(*piece, self.offsets);
-            let left = this.n - *column;
-            let panels = (capacity - used).checked_div(S::words(this.depth()) * S::COLUMNS).unwrap_or(usize::MAX);
-            let columns = left.min(panels.saturating_mul(S::COLUMNS));
-            // A narrow rest would make tiles of A for little work: leave it to the next wave.
-            if columns < left && columns < 4 * S::COLUMNS && count > 0 {
-                break;
-            }
-            if this.m > 0 && columns > 0 {
-                let mut section = Section { piece: this, first_column: *column, columns, base: used, packed: false };
-                match sections[..count].last() {
-                    Some(last) if last.same_panels(&section) => {
-                        section.base = last.base;
-                        section.packed = true;
-                    }
-                    _ => used += columns.next_multiple_of(S::COLUMNS) * S::words(this.depth()),
-                }
-                sections[count] = section;
-                count += 1;
-            }
-            *column += columns;
-            if *column == this.n {
-                *piece += 1;
-                *column = 0;
-            }
-        }
-        count
-    }
-
-    unsafe fn pack_wave<S: Simd>(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>)
-    where
-        X: Source<S::T>,
-    {
-        let chunks = |s: &Section| s.columns.div_ceil(S::COLUMNS * PACK_PANELS);
-        let tasks_of = |s: &Section| if s.packed { 0 } else { s.piece.depth().div_ceil(BLOCK_K) * chunks(s) };
-        let tasks = sections.iter().map(tasks_of).sum();
-        pool.run(tasks, &|task, _| {
-            let mut rest = task;
-            for section in sections {
-                let tasks = tasks_of(section);
-                if rest < tasks {
-                    let (block, chunk) = (rest / chunks(section), rest % chunks(section));
-                    for panel in chunk * PACK_PANELS..(chunk + 1) * PACK_PANELS {
-                        let columns = section.columns.saturating_sub(panel * S::COLUMNS).min(S::COLUMNS);
-                        if columns > 0 {
-                            let column = section.first_column + panel * S::COLUMNS;
-                            // SAFETY: the panel's place lies within the section's part.
-                            unsafe {
-                                let dst = packed.get().add(section.panel_at::<S>(block * BLOCK_K, panel));
-                                self.pack_b::<S>(&section.piece, block * BLOCK_K, column, columns, dst);
-                            }
-                        }
-                    }
-                    return;
-                }
-                rest -= tasks;
-            }
-        });
-    }
-
-    unsafe fn compute_wave<S: Simd>(&self, pool: &Pool, sections: &[Section], packed: Shared<S::T>)
-    where
-        X: Source<S::T>,
-    {
-        let tasks_of = |s: &Section, cut| blocks::<S>(s.piece.m, s.columns, cut);
-        let total = |cut| sections.iter().map(|s| tasks_of(s, cut)).sum();
-        let cut =
-            self.choose_cut::<S>(&[(128, 1008), (128, 480), (64, 1008), (64, 480), (64, 192)], pool, false, total);
-        pool.run(total(cut), &|task, worker| {
-            let mut rest = task;
-            for section in sections {
-                let tasks = tasks_of(section, cut);
-                if rest < tasks {
-                    let first = section.first_column;
-                    let (rows, columns) = block_of::<S>(rest, section.piece.m, first..first + section.columns, cut);
-                    let source = Some((section, packed.get().cast_const()));
-                    // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-                    unsafe { self.block::<S>(&section.piece, rows, columns, source, worker) };
+                    unsafe { self.block::<S>(&piece, rows, columns, worker) };
                     return;
                 }
                 rest -= tasks;
@@ -242,33 +108,21 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 
     /// One task: a block of C, and what is to be done with it.
-    unsafe fn block<S: Simd>(
-        &self,
-        piece: &Piece,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        packed: Option<(&Section, *const S::T)>,
-        worker: usize,
-    ) where
+    unsafe fn block<S: Simd>(&self, piece: &Piece, rows: Range<usize>, columns: Range<usize>, worker: usize)
+    where
         X: Source<S::T>,
     {
         let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
         let first = piece.at[2] - self.problem.offsets[2] + rows.start * row_stride + columns.start * column_stride;
         let size = [rows.len(), columns.len()];
         // SAFETY: the caller's contract.
-        unsafe { self.sums::<S>(piece, rows, columns, packed, worker) };
+        unsafe { self.sums::<S>(piece, rows, columns, worker) };
         (self.finished)(first, size, row_stride, worker);
     }
 
     /// A block of C.
-    unsafe fn sums<S: Simd>(
-        &self,
-        piece: &Piece,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        packed: Option<(&Section, *const S::T)>,
-        worker: usize,
-    ) where
+    unsafe fn sums<S: Simd>(&self, piece: &Piece, rows: Range<usize>, columns: Range<usize>, worker: usize)
+    where
         X: Source<S::T>,
     {
         let problem = self.problem;
@@ -302,7 +156,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 }
                 return;
             }
-            let in_place = X::PLAIN && packed.is_none() && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS;
+            let in_place = X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS;
             for block in (0..depth).step_by(BLOCK_K) {
                 let length = (depth - block).min(BLOCK_K);
                 // Tiles of even size beat full ones and a rest.
@@ -321,7 +175,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 };
                 for first in (0..columns.len()).step_by(S::COLUMNS) {
                     let width = (columns.len() - first).min(S::COLUMNS);
-                    let next = if packed.is_some() || in_place {
+                    let next = if in_place {
                         Upcoming::none()
                     } else if first + width < columns.len() {
                         self.upcoming(piece, block, columns.start + first + width..columns.end, S::COLUMNS)
@@ -355,10 +209,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                         }
                     };
                     let column = columns.start + first;
-                    if let Some((section, packed)) = packed {
-                        let panel = (column - section.first_column) / S::COLUMNS;
-                        tiles(packed.add(section.panel_at::<S>(block, panel)), S::COLUMNS, true);
-                    } else if let (true, Some(b)) = (in_place, self.whole_block(1, piece, block, length)) {
+                    if let (true, Some(b)) = (in_place, self.whole_block(1, piece, block, length)) {
                         let b = self.b.cast::<S::T>().add(b + column);
                         tiles(b, problem.k.strides[1], false);
                     } else {
@@ -491,20 +342,6 @@ impl<X> Upcoming<X> {
         for run in self.runs * part / parts..self.runs * (part + 1) / parts {
             prefetch_run(self.at.wrapping_add(run * self.stride), self.length);
         }
-    }
-}
-
-impl Section {
-    fn same_panels(&self, other: &Section) -> bool {
-        self.piece.at[1] == other.piece.at[1]
-            && self.piece.depth() == other.piece.depth()
-            && (self.first_column, self.columns) == (other.first_column, other.columns)
-    }
-
-    /// Where a panel is: all panels of a block of the summed dimension lie side by side.
-    fn panel_at<S: Simd>(&self, block: usize, panel: usize) -> usize {
-        let length = (self.piece.depth() - block).min(BLOCK_K);
-        self.base + S::words(block) * self.columns.next_multiple_of(S::COLUMNS) + panel * S::COLUMNS * S::words(length)
     }
 }
 
