@@ -4,6 +4,7 @@ use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::fit::{Forms, fit};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
+use crate::overlap::exchange::{self, Dispatch};
 use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
@@ -258,6 +259,17 @@ fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedMo
     let cut: usize = segments.map(|s| pieces::cut(&mut s.forward, strategy.pieces, &lanes)).sum();
     if cut == 0 && !matches!(strategy.pieces, Pieces::Auto | Pieces::Number(1)) {
         return Err(pieces::nothing_to_cut(strategy.pieces));
+    }
+    decomposed(sharded, strategy)
+}
+
+/// Lets the rows of experts travel as a strategy says.
+fn decomposed(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+    let outer = sharded.mesh.between_nodes();
+    let segments = sharded.model.segments.iter_mut();
+    let done: usize = segments.map(|s| exchange::decompose(&mut s.forward, strategy.dispatch, &outer)).sum();
+    if done == 0 && strategy.dispatch != Dispatch::Flat {
+        return Err(exchange::nothing_to_decompose(strategy.dispatch, &sharded.mesh));
     }
     Ok(sharded)
 }

@@ -7,7 +7,7 @@ use forebay_ir::cost::cost;
 use forebay_ir::{AxisId, CommKind, Graph, InputRole, Op, ValueId};
 
 /// A part of a graph that is repeated.
-pub(super) struct Region {
+pub(in crate::overlap) struct Region {
     /// The axis of tokens that is cut.
     pub tokens: AxisId,
     /// All axes that get shorter: the tokens', merges of it with others, that of all ranks' tokens.
@@ -38,7 +38,7 @@ fn results(graph: &Graph, repeated: &[bool]) -> Vec<ValueId> {
 }
 
 /// What follows from a choice of experts whose rows are exchanged, up to each token's result.
-pub(super) fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Region> {
+pub(in crate::overlap) fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Region> {
     let Op::Group { ragged } = graph.node(group).op else { return None };
     let is_dispatch = |op: &Op| match op {
         Op::Comm(comm) => matches!(comm.kind, CommKind::Dispatch { from, .. } if from.1 == ragged),

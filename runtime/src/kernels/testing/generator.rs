@@ -2,7 +2,7 @@
 //! place.
 
 use super::harness::{Memory, Rng, layout, ordered_layout, rounded};
-use forebay_plan::{Arg, DType, Load, Lookup, RaggedLimit, Region, Step, StepOp, Store, View};
+use forebay_plan::{Arg, DType, Load, Lookup, Negative, RaggedLimit, Region, Step, StepOp, Store, View};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F64, DType::Bf16];
 
@@ -94,6 +94,7 @@ impl Builder<'_> {
             divide: divide as u64,
             axis_stride,
             axis_size: axis as u64,
+            negative: Negative::Wrong,
         });
         self.push_load(Load { view: View { buffer: table, offset: 1, strides }, through }, dtype);
     }

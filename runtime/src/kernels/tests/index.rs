@@ -1,6 +1,6 @@
 use crate::kernels::KernelError;
 use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
-use forebay_plan::{DType, Gather, Kernel, RaggedLimit, ScatterAdd, View};
+use forebay_plan::{DType, Gather, Kernel, Negative, RaggedLimit, ScatterAdd, View};
 
 /// Dimensions of an indexed array: which of them the array has (`own`) and which the index has.
 struct Shape {
@@ -69,6 +69,7 @@ fn gathers() {
             index: View { buffer: index, offset: 2, strides: si.clone() },
             axis_stride,
             axis_size: shape.axis as u64,
+            negative: Negative::Wrong,
             out,
             ragged: limit,
         };
@@ -140,6 +141,7 @@ fn scatters() {
             out: View { buffer: out, offset: 0, strides: so.clone() },
             axis_stride: axis_stride as u64,
             axis_size: shape.axis as u64,
+            negative: Negative::Wrong,
             out_elements: stride as u64,
             ragged: limit,
             accumulate,
@@ -191,6 +193,7 @@ fn scatter_adds_in_order() {
                 out: View { buffer: out, offset: 0, strides: vec![0, 1] },
                 axis_stride: rows as u64,
                 axis_size: 2,
+                negative: Negative::Wrong,
                 out_elements: 2 * rows as u64,
                 ragged: None,
                 accumulate: false,

@@ -2,7 +2,7 @@
 
 use crate::kernels::KernelError;
 use crate::kernels::testing::harness::{Memory, Rng};
-use forebay_plan::{DType, Group, Invert, Kernel, Offsets, Random, RowGroups, TopK, View};
+use forebay_plan::{DType, Group, Invert, Kernel, Negative, Offsets, Random, RowGroups, TopK, View};
 
 #[test]
 fn top_k() {
@@ -59,9 +59,9 @@ fn grouping() {
         let inverse = memory.add(DType::I32, &vec![-1.0; elements]);
         let owners = memory.add(DType::I32, &vec![-1.0; elements + 3]);
         let (e, g) = (elements as u64, groups as u64);
-        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows }));
-        memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts }));
-        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse }));
+        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows, negative: Negative::Wrong }));
+        memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts, negative: Negative::Wrong }));
+        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse, negative: Negative::Wrong }));
         memory = memory.done(&Kernel::RowGroups(RowGroups { offsets: starts, groups: g, rows: e + 3, out: owners }));
         let mut order: Vec<usize> = (0..elements).collect();
         order.sort_by_key(|&i| chosen[i] as usize);
@@ -84,9 +84,9 @@ fn wrong_values_are_errors() {
         let out = memory.add(DType::I32, &[0.0; 5]);
         let want = Err(KernelError::Index { value: bad as i64, limit: 4, element: 2 });
         for kernel in [
-            Kernel::Group(Group { chosen, elements: 4, groups: 4, rows: out }),
-            Kernel::Offsets(Offsets { chosen, elements: 4, groups: 4, out }),
-            Kernel::Invert(Invert { rows: chosen, elements: 4, out }),
+            Kernel::Group(Group { chosen, elements: 4, groups: 4, rows: out, negative: Negative::Wrong }),
+            Kernel::Offsets(Offsets { chosen, elements: 4, groups: 4, out, negative: Negative::Wrong }),
+            Kernel::Invert(Invert { rows: chosen, elements: 4, out, negative: Negative::Wrong }),
         ] {
             assert_eq!(memory.run_everywhere(&kernel, true).map(|_| ()), want);
         }
