@@ -322,9 +322,9 @@ impl Strategy {
             },
             "pieces" if value == "auto" => self.pieces = Pieces::Auto,
             "pieces" => self.pieces = Pieces::Number(degree()?),
-            "dispatch" => match Dispatch::ALL.into_iter().find(|way| way.name() == value) {
+            "dispatch" => match Dispatch::named(value) {
                 Some(way) => self.dispatch = way,
-                None => return wrong(&Dispatch::ALL.map(Dispatch::name).join(" or ")),
+                None => return wrong("flat, hierarchical or auto"),
             },
             "node" => self.node = Some(degree()?),
             "overlap" => match Passes::parse(value) {
@@ -383,7 +383,7 @@ impl Strategy {
     /// Where the ranks of experts (`ep` × `etp` of them) are cut in nodes, if they have to be.
     ///
     /// # Errors
-    /// When exchanges are to be decomposed, but nobody says how large a node is, or there is only one.
+    /// When exchanges are to be decomposed, but nobody says how large a node is, or there is only one. Where the way is still to be found, that is no mistake.
     pub(super) fn node_of_experts(&self, experts: u64) -> Result<Option<u64>, StrategyError> {
         if self.dispatch == Dispatch::Flat {
             return Ok(None);
@@ -394,7 +394,11 @@ impl Strategy {
                 Some("add node=8, or as many as it has".to_string()),
             ));
         };
+        let is_open = self.dispatch == Dispatch::Auto;
         let refused = |why: String| {
+            if is_open {
+                return Ok(None);
+            }
             let help = "leave `dispatch` out: rows go to all ranks alike".to_string();
             Err(StrategyError::new(format!("dispatch = {} with node = {node}: {why}", self.dispatch), Some(help)))
         };

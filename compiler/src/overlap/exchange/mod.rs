@@ -11,9 +11,13 @@
 //! On the graph of a rank, after it was cut in pieces and before differentiation, so that the backward pass mirrors it. Which tokens a mixture has, what its rows are made
 //! of and what becomes of them is found as pieces find it.
 
+mod choose;
 mod hierarchical;
+mod notes;
 
-use crate::shard::{Mesh, StrategyError};
+pub use choose::{Ways, settle};
+
+use crate::shard::{Mesh, ShardedModel, StrategyError};
 use forebay_ir::{Graph, Op, ValueId};
 use hierarchical::Hierarchy;
 use std::fmt;
@@ -26,17 +30,25 @@ pub enum Dispatch {
     Flat,
     /// Tokens once to each node, and rows within nodes.
     Hierarchical,
+    /// The fastest by the prices of links.
+    Auto,
 }
 
 impl Dispatch {
-    /// All ways.
+    /// All ways, the simplest first.
     pub const ALL: [Dispatch; 2] = [Dispatch::Flat, Dispatch::Hierarchical];
+
+    /// From a name in strategies.
+    pub fn named(name: &str) -> Option<Dispatch> {
+        Dispatch::ALL.into_iter().chain([Dispatch::Auto]).find(|way| way.name() == name)
+    }
 
     /// Its name in strategies.
     pub fn name(self) -> &'static str {
         match self {
             Dispatch::Flat => "flat",
             Dispatch::Hierarchical => "hierarchical",
+            Dispatch::Auto => "auto",
         }
     }
 }
@@ -47,11 +59,31 @@ impl fmt::Display for Dispatch {
     }
 }
 
+/// Lets the rows of experts of a model travel as a strategy says.
+///
+/// # Errors
+/// When it names a way that none can travel.
+pub fn decomposed(mut sharded: ShardedModel, dispatch: Dispatch) -> Result<ShardedModel, StrategyError> {
+    let outer = sharded.mesh.between_nodes();
+    let mut done = 0;
+    for (segment, notes) in sharded.model.segments.iter_mut().zip(&mut sharded.notes) {
+        let changed = decompose(&mut segment.forward, dispatch, &outer);
+        if changed > 0 {
+            notes::renew(notes, &segment.forward, &outer);
+        }
+        done += changed;
+    }
+    if done == 0 && dispatch != Dispatch::Flat {
+        return Err(nothing_to_decompose(dispatch, &sharded.mesh));
+    }
+    Ok(sharded)
+}
+
 /// Lets the rows of all mixtures of a graph travel so; how many do that did not before.
 ///
 /// `outer` are the mesh dimensions of experts' ranks that are between nodes.
 pub fn decompose(graph: &mut Graph, dispatch: Dispatch, outer: &[u32]) -> usize {
-    if dispatch == Dispatch::Flat {
+    if dispatch != Dispatch::Hierarchical {
         return 0;
     }
     let mut done = 0;
@@ -72,7 +104,11 @@ fn is_group(graph: &Graph, value: ValueId) -> bool {
 }
 
 /// Why no rows travel so.
-pub fn nothing_to_decompose(dispatch: Dispatch, mesh: &Mesh) -> StrategyError {
+fn nothing_to_decompose(dispatch: Dispatch, mesh: &Mesh) -> StrategyError {
+    if dispatch == Dispatch::Auto {
+        let help = "name it, or let `forebay compile`, `train` or `simulate` find it".to_string();
+        return StrategyError::new("dispatch = auto: it is not known yet which way is the fastest", Some(help));
+    }
     let outer = mesh.describe(&mesh.between_nodes());
     StrategyError::new(
         format!("dispatch = {dispatch}: there are no experts whose rows can travel so over {outer}"),

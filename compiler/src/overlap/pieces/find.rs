@@ -142,14 +142,10 @@ pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -
                 extra += rates::LAUNCH;
             }
             Op::Contract { .. } => {
-                // Rows from other ranks have room for the worst case, and are as many as a rank sends when experts are chosen evenly.
-                let bound = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes).map(|axis| graph.size(axis) as f64);
-                let rows = bound(&value).or_else(|| node.operands.iter().find_map(bound));
-                let even = graph.nodes.iter().filter_map(|n| match n.op {
-                    Op::Group { ragged } => Some(graph.size(ragged) as f64),
-                    _ => None,
-                });
-                let share = rows.map_or(1.0, |rows| even.fold(0.0, f64::max).min(rows) / rows.max(1.0));
+                // Rows from other ranks have room for the worst case.
+                let ragged = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes);
+                let rows = ragged(&value).or_else(|| node.operands.iter().find_map(ragged));
+                let share = rows.map_or(1.0, |r| graph.even_size(r) as f64 / graph.size(r).max(1) as f64);
                 work += share * cost(graph, value).flops / rates::CUBE;
                 let weights = node.operands.iter().filter(|o| is_param(**o)).map(|&o| graph.bytes(o) as f64);
                 extra += rates::LAUNCH + weights.sum::<f64>() / rates::MEMORY;

@@ -52,6 +52,10 @@ fn grouping() {
             0 => vec![rng.below(groups) as f64; elements],
             _ => (0..elements).map(|_| rng.below(groups) as f64).collect(),
         };
+        // Some are in no group.
+        let negative = rng.pick(&[Negative::Wrong, Negative::Nothing]);
+        let out = |rng: &mut Rng| negative == Negative::Nothing && rng.below(3) == 0;
+        let chosen: Vec<f64> = chosen.into_iter().map(|c| if out(&mut rng) { -1.0 } else { c }).collect();
         let mut memory = Memory::default();
         let c = memory.add(DType::I32, &chosen);
         let rows = memory.add(DType::I32, &vec![-1.0; elements]);
@@ -59,19 +63,21 @@ fn grouping() {
         let inverse = memory.add(DType::I32, &vec![-1.0; elements]);
         let owners = memory.add(DType::I32, &vec![-1.0; elements + 3]);
         let (e, g) = (elements as u64, groups as u64);
-        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows, negative: Negative::Wrong }));
-        memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts, negative: Negative::Wrong }));
-        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse, negative: Negative::Wrong }));
+        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows, negative }));
+        memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts, negative }));
+        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse, negative }));
         memory = memory.done(&Kernel::RowGroups(RowGroups { offsets: starts, groups: g, rows: e + 3, out: owners }));
-        let mut order: Vec<usize> = (0..elements).collect();
+        let mut order: Vec<usize> = (0..elements).filter(|&i| chosen[i] >= 0.0).collect();
         order.sort_by_key(|&i| chosen[i] as usize);
+        let absent = elements - order.len();
         let (rows, inverse, owners) = (memory.get(rows), memory.get(inverse), memory.get(owners));
-        assert_eq!(rows, order.iter().map(|&i| i as f64).collect::<Vec<_>>());
+        assert_eq!(rows, order.iter().map(|&i| i as f64).chain(vec![-1.0; absent]).collect::<Vec<_>>());
+        assert!(inverse.iter().zip(&chosen).all(|(row, c)| (*row < 0.0) == (*c < 0.0)));
         assert!(order.iter().enumerate().all(|(row, &i)| inverse[i] == row as f64));
         assert!(order.iter().enumerate().all(|(row, &i)| owners[row] == chosen[i]));
         assert_eq!(owners[elements..], [0.0; 3]);
         for (group, start) in memory.get(starts).into_iter().enumerate() {
-            assert_eq!(start, chosen.iter().filter(|&&c| (c as usize) < group).count() as f64);
+            assert_eq!(start, chosen.iter().filter(|&&c| c >= 0.0 && (c as usize) < group).count() as f64);
         }
     }
 }
