@@ -241,6 +241,9 @@ fn settled(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) ->
     let settled = settle(model, options, price, &mut |progress| bar.show(progress));
     bar.finish();
     let settled = settled?;
+    if let Some(ways) = &settled.ways {
+        eprintln!("{}", search::told_ways(ways));
+    }
     if let Some(found) = &settled.found {
         eprintln!("{}", search::told(&settled, found));
     }

@@ -1,6 +1,7 @@
 //! A search for a schedule while it goes on, and what it found.
 
 use crate::output::{grouped, seconds};
+use forebay_compiler::overlap::exchange::Ways;
 use forebay_compiler::settle::{Found, Settled, TICK};
 use forebay_compiler::shard::Order;
 use forebay_pipeline::Ticks;
@@ -61,6 +62,14 @@ impl<'a> Bar<'a> {
 /// Ticks of the compiler's searches as people read them.
 pub fn time(ticks: Ticks) -> String {
     seconds(ticks as f64 * TICK)
+}
+
+/// Which way experts' rows travel, and what the others take.
+pub fn told_ways(ways: &Ways) -> String {
+    let others = ways[1..].iter().map(|(way, time)| format!(", {} with {way}", seconds(*time)));
+    let (best, time) = ways[0];
+    let others: String = others.collect();
+    format!("dispatch={best}: collectives of a micro-batch's forward pass take {}{others}", seconds(time))
 }
 
 /// What was found, in a sentence.

@@ -98,7 +98,7 @@ fn nothing_published_is_faster() {
 fn layers_are_cut_by_what_they_cost() {
     let example = Example::named("tiny-moe");
     for schedule in ["1f1b", "zb-h1", "search,nodes=1"] {
-        let Settled { strategy, found } =
+        let Settled { strategy, found, .. } =
             settled(&example, &format!("pp=4,micro=4,schedule={schedule},stages=auto"), 16);
         let Cut::Given(layers) = &strategy.stages else { panic!("{strategy}") };
         assert!(layers.len() == 4 && layers.iter().sum::<u32>() == 16, "{strategy}");

@@ -4,6 +4,7 @@ use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::fit::{Forms, fit};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
+use crate::overlap::exchange;
 use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
@@ -139,7 +140,7 @@ pub fn compile_within(
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
     strategy.check_master_weights(options.compute)?;
-    let train = in_pieces(shard_model(&models.train, strategy)?, strategy)?;
+    let train = with_exchanges(&models.train, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
@@ -172,7 +173,7 @@ pub fn compile_training(
     options: &CompileOptions,
     micros: &[u32],
 ) -> Result<Vec<plan::Plan>, StrategyError> {
-    let train = in_pieces(shard_model(model, &options.strategy)?, &options.strategy)?;
+    let train = with_exchanges(model, &options.strategy)?;
     let mut plans = compile_in_line(model, &train, options, micros)?;
     let lanes = lanes(&train, &options.strategy);
     plans.iter_mut().for_each(|plan| overlap::spread(plan, &lanes));
@@ -251,6 +252,14 @@ fn in_line(
     plan
 }
 
+/// A model on the ranks of a strategy, its experts' rows on the way that it names.
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub(crate) fn with_exchanges(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+    in_pieces(shard_model(model, strategy)?, strategy)
+}
+
 /// Cuts mixtures and networks of a model into the pieces that a strategy asks for.
 fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
     let lanes = lanes(&sharded, strategy);
@@ -259,7 +268,7 @@ fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedMo
     if cut == 0 && !matches!(strategy.pieces, Pieces::Auto | Pieces::Number(1)) {
         return Err(pieces::nothing_to_cut(strategy.pieces));
     }
-    Ok(sharded)
+    exchange::decomposed(sharded, strategy.dispatch)
 }
 
 /// Which unit does what.

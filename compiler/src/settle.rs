@@ -1,4 +1,5 @@
-//! What a strategy leaves to be found: the order of a pipeline's work (`schedule=search`), and which layers its parts have (`stages=auto`).
+//! What a strategy leaves to be found: the order of a pipeline's work (`schedule=search`), which layers its parts have (`stages=auto`), and before these the way
+//! of experts' rows (`dispatch=auto`, [`crate::overlap::exchange`]).
 //!
 //! ```text
 //! a step of one stage ──price──► F, I, W, B of each layer ──cut──► of each part ──search──► an order for each stage
@@ -11,6 +12,7 @@
 //! parameters that are gathered with each micro-batch take, and what a memory budget makes again, is not in the prices.
 
 use crate::memory::Price;
+use crate::overlap::exchange::{self, Ways};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::schedule::{crossing, ends, one_by_one, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
@@ -32,8 +34,10 @@ const REFINED: usize = 2000;
 pub struct Settled {
     /// The strategy: its schedule is published or given, its stages are even or given.
     pub strategy: Strategy,
-    /// What was found, if anything was looked for.
+    /// What was found of the pipeline, if anything was looked for.
     pub found: Option<Found>,
+    /// What the collectives take on each way of experts' rows, if one was to be found.
+    pub ways: Option<Ways>,
 }
 
 /// What was found. Times are those of a step's forward and backward passes by the costs of layers, in seconds.
@@ -63,16 +67,17 @@ pub fn settle(
     price: &dyn Price,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Settled, StrategyError> {
-    let mut strategy = options.strategy.clone();
+    let (mut strategy, ways) = exchange::settle(model, &options.strategy, price)?;
+    let options = &CompileOptions { strategy: strategy.clone(), ..options.clone() };
     let open = strategy.schedule == Order::Search || strategy.stages == Cut::Auto;
     if !open {
-        return Ok(Settled { strategy, found: None });
+        return Ok(Settled { strategy, found: None, ways });
     }
     if strategy.pp == 1 && strategy.vpp == 1 {
         // One stage has one order and all layers.
         let usual = Strategy::default();
         (strategy.schedule, strategy.stages, strategy.cap, strategy.nodes) = (usual.schedule, usual.stages, None, None);
-        return Ok(Settled { strategy, found: None });
+        return Ok(Settled { strategy, found: None, ways });
     }
     let sharded = shard_model(model, &strategy)?;
     let refused = |error: ScheduleError| {
@@ -102,7 +107,7 @@ pub fn settle(
         let given = Given { name: Order::Search.to_string(), schedule: Arc::new(choice.schedule) };
         (strategy.schedule, strategy.cap, strategy.nodes) = (Order::Given(given), None, None);
     }
-    Ok(Settled { strategy, found: Some(found) })
+    Ok(Settled { strategy, found: Some(found), ways })
 }
 
 /// Layers of each part without the first and the last of the model, which belong to the first and the last part anyway.

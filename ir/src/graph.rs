@@ -174,6 +174,19 @@ impl Graph {
         }
     }
 
+    /// Rows of a ragged axis when elements are spread evenly over groups; all of a fixed one.
+    pub fn even_size(&self, axis: AxisId) -> u64 {
+        match self.axis(axis).extent {
+            Extent::Fixed(n) => n,
+            Extent::Ragged { even, .. } => even,
+        }
+    }
+
+    /// May elements be left out of the groups of this ragged axis, so that numbers of rows are -1?
+    pub fn leaves_out(&self, axis: AxisId) -> bool {
+        matches!(self.axis(axis).extent, Extent::Ragged { bound, even, .. } if even < bound)
+    }
+
     /// The ragged axis among these, if there is one.
     pub fn ragged_axis(&self, axes: &[AxisId]) -> Option<AxisId> {
         axes.iter().copied().find(|&a| self.is_ragged(a))

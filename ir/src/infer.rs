@@ -269,7 +269,7 @@ impl Ctx<'_> {
             }
             Op::Group { ragged } => {
                 self.dtype(0, &[DType::I32])?;
-                let Extent::Ragged { parent, bound } = self.graph.axis(*ragged).extent else {
+                let Extent::Ragged { parent, bound, .. } = self.graph.axis(*ragged).extent else {
                     return fail(format!("`{}` is not ragged", self.name(*ragged)));
                 };
                 let n = self.graph.numel(first());

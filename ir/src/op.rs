@@ -175,13 +175,14 @@ pub enum Op {
         into: AxisId,
     },
     /// `(x, index: i32)`: element `index` of `axis` of x. The index's axes take the axis' place, except those that x has too, which are aligned.
-    /// Gathering from a ragged axis removes its parent as well; indices are rows counted from the first row of the first group.
+    /// Gathering from a ragged axis removes its parent as well; indices are rows counted from the first row of the first group, and -1 where elements were
+    /// left out of groups gives 0.
     Gather {
         /// The axis of x that is looked up.
         axis: AxisId,
     },
     /// `(v, index: i32)`: zeros with v added at `index` of the new axis, summed over axes that both have, in the order of their elements.
-    /// The new axis stands first (with its parent before it, when ragged).
+    /// The new axis stands first (with its parent before it, when ragged). What goes to -1 of rows that elements were left out of goes nowhere.
     ScatterAdd {
         /// The new axis.
         axis: AxisId,
@@ -195,7 +196,8 @@ pub enum Op {
         /// The axis of the ranks; takes the axis' place.
         into: AxisId,
     },
-    /// `(chosen: i32)`: all elements of `chosen`, as row-major element numbers, sorted stably by value: `i32[parent, ragged]`.
+    /// `(chosen: i32)`: all elements of `chosen`, as row-major element numbers, sorted stably by value: `i32[parent, ragged]`. With a ragged axis that
+    /// has fewer rows when spread evenly than at most, elements with negative values are left out, and rows that there are not are -1.
     Group {
         /// The ragged axis; its parent's size bounds the values.
         ragged: AxisId,
@@ -207,7 +209,7 @@ pub enum Op {
         /// Axis of parent size + 1.
         into: AxisId,
     },
-    /// `(rows: i32[parent, ragged])`: for each element number its row: the inverse of [`Op::Group`], over the result's axes.
+    /// `(rows: i32[parent, ragged])`: for each element number its row: the inverse of [`Op::Group`], over the result's axes. -1 for elements that were left out.
     Invert,
     /// Several primitive ops under one name; only rewriting makes them.
     Fused(Box<Fused>),

@@ -29,6 +29,9 @@ pub enum Extent {
         parent: AxisId,
         /// Planned maximum of the total number of rows.
         bound: u64,
+        /// Rows that there are when elements are spread evenly over all groups: what costs are counted with. Where [`crate::Op::Group`] makes them and
+        /// this is less than `bound`, elements with negative values are in no group.
+        even: u64,
     },
 }
 

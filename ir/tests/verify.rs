@@ -80,13 +80,13 @@ const BREAKS: &[(&str, &[Break])] = &[
         "ragged_parents_are_fixed",
         &[
             |g| {
-                g.add_axis("rr", Extent::Ragged { parent: axis(g, "r"), bound: 1 }, None);
+                g.add_axis("rr", Extent::Ragged { parent: axis(g, "r"), bound: 1, even: 1 }, None);
             },
             |g| {
-                g.add_axis("self", Extent::Ragged { parent: AxisId(g.axes.len() as u32), bound: 1 }, None);
+                g.add_axis("self", Extent::Ragged { parent: AxisId(g.axes.len() as u32), bound: 1, even: 1 }, None);
             },
             |g| {
-                g.add_axis("none", Extent::Ragged { parent: AxisId(u32::MAX), bound: 1 }, None);
+                g.add_axis("none", Extent::Ragged { parent: AxisId(u32::MAX), bound: 1, even: 1 }, None);
             },
         ],
     ),
@@ -97,7 +97,7 @@ const BREAKS: &[(&str, &[Break])] = &[
                 g.add_axis("huge", Extent::Fixed(u64::MAX), None);
             },
             |g| {
-                g.add_axis("huge", Extent::Ragged { parent: axis(g, "e"), bound: verify::MAX_SIZE + 1 }, None);
+                g.add_axis("huge", Extent::Ragged { parent: axis(g, "e"), bound: verify::MAX_SIZE + 1, even: verify::MAX_SIZE + 1 }, None);
             },
             |g| {
                 // One more than this does not exist.
@@ -105,7 +105,7 @@ const BREAKS: &[(&str, &[Break])] = &[
                 let parent = g.add_axis("huge", Extent::Fixed(u64::MAX), None);
                 let ty = Type::new(DType::I32, [e_1]);
                 let starts = g.push(Op::Offsets { parent, into: e_1 }, vec![chosen], ty, "more");
-                let rows = g.add_axis("r2", Extent::Ragged { parent, bound: 1 }, None);
+                let rows = g.add_axis("r2", Extent::Ragged { parent, bound: 1, even: 1 }, None);
                 g.offsets.push((rows, starts));
             },
         ],
@@ -133,7 +133,7 @@ const BREAKS: &[(&str, &[Break])] = &[
             |g| node(g, "rng").ty.axes = vec![axis(&legal(), "e"), axis(&legal(), "key"), axis(&legal(), "r")],
             |g| {
                 let (e, r, t) = (axis(g, "e"), axis(g, "r"), axis(g, "t"));
-                let r2 = g.add_axis("r2", Extent::Ragged { parent: t, bound: 1 }, None);
+                let r2 = g.add_axis("r2", Extent::Ragged { parent: t, bound: 1, even: 1 }, None);
                 g.add_input("two_ragged", Type::new(DType::F32, [e, r, t, r2]), InputRole::Data);
             },
             |g| {
@@ -200,7 +200,7 @@ const BREAKS: &[(&str, &[Break])] = &[
                 let (x, big) = (value(g, "rows"), axis(g, "big"));
                 let f = g.add_axis("f", Extent::Fixed(1 << 25), None);
                 let parent = g.add_axis("p", Extent::Fixed(8), None);
-                let rows = g.add_axis("r2", Extent::Ragged { parent, bound: 8 }, None);
+                let rows = g.add_axis("r2", Extent::Ragged { parent, bound: 8, even: 8 }, None);
                 g.push(Op::Invert, vec![x], Type::new(DType::I32, [f, big, parent, rows]), "inverse");
             },
             |g| {
@@ -272,7 +272,7 @@ const BREAKS: &[(&str, &[Break])] = &[
             },
             |g| g.offsets.push((AxisId(1000), value(&legal(), "starts"))),
             |g| {
-                let rows = g.add_axis("r2", Extent::Ragged { parent: axis(g, "t"), bound: 6 }, None);
+                let rows = g.add_axis("r2", Extent::Ragged { parent: axis(g, "t"), bound: 6, even: 6 }, None);
                 g.offsets.push((rows, ValueId(1000)));
             },
         ],
@@ -286,7 +286,7 @@ const BREAKS: &[(&str, &[Break])] = &[
                 // As long as the right ones, of other groups.
                 let (chosen, into) = (value(g, "chosen"), axis(g, "e_1"));
                 let parent = g.add_axis("other", Extent::Fixed(3), None);
-                let rows = g.add_axis("r2", Extent::Ragged { parent, bound: 8 }, None);
+                let rows = g.add_axis("r2", Extent::Ragged { parent, bound: 8, even: 8 }, None);
                 let op = Op::Offsets { parent: axis(g, "e"), into };
                 let starts = g.add(op, &[chosen], "other_starts").expect("legal");
                 g.offsets.push((rows, starts));
@@ -305,7 +305,7 @@ const BREAKS: &[(&str, &[Break])] = &[
             |g| {
                 // One value for each group, combined with rows.
                 let (t, e) = (axis(g, "t"), axis(g, "e"));
-                let rows = g.add_axis("r2", Extent::Ragged { parent: e, bound: 8 }, None);
+                let rows = g.add_axis("r2", Extent::Ragged { parent: e, bound: 8, even: 8 }, None);
                 let per_row = g.add_input("per_row", Type::new(DType::F32, [e, rows]), InputRole::Saved);
                 let per_group = g.add_input("per_group", Type::new(DType::F32, [e, t]), InputRole::Saved);
                 let add = Op::Binary(forebay_ir::BinaryOp::Add);
@@ -447,7 +447,7 @@ fn corrupt(graph: &mut Graph, choice: usize, number: u32) {
         12 => graph.inputs.push(Input { value, role: InputRole::Data }),
         13 => graph.add_output("o", value, OutputRole::Loss),
         14 => {
-            graph.axes.push(Axis { name: "r".into(), extent: Extent::Ragged { parent: axis, bound: 9 }, label: None })
+            graph.axes.push(Axis { name: "r".into(), extent: Extent::Ragged { parent: axis, bound: 9, even: 9 }, label: None })
         }
         _ => graph.axes.push(Axis { name: "h".into(), extent: Extent::Fixed(u64::from(number) << 33), label: None }),
     }

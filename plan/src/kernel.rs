@@ -269,6 +269,26 @@ pub struct Lookup {
     pub axis_stride: u64,
     /// Its size. A divided index outside is a run-time error that names the instruction.
     pub axis_size: u64,
+    /// What a negative index is.
+    #[serde(default, skip_serializing_if = "Negative::is_wrong")]
+    pub negative: Negative,
+}
+
+/// What a negative number of a group, or of a row, means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Negative {
+    /// A run-time error, as every number outside.
+    #[default]
+    Wrong,
+    /// There is no such row: the element is in no group, what is looked up is 0, what would be added there is not added.
+    Nothing,
+}
+
+impl Negative {
+    fn is_wrong(&self) -> bool {
+        *self == Negative::Wrong
+    }
 }
 
 fn one() -> u64 {
@@ -449,6 +469,9 @@ pub struct Gather {
     pub axis_stride: u64,
     /// Its size. An index outside is a run-time error that names the instruction.
     pub axis_size: u64,
+    /// What a negative index is.
+    #[serde(default, skip_serializing_if = "Negative::is_wrong")]
+    pub negative: Negative,
     /// The result.
     pub out: BufferId,
     /// When a dimension of out is ragged: only its first `offsets[last]` elements are made.
@@ -474,6 +497,9 @@ pub struct ScatterAdd {
     pub axis_stride: u64,
     /// Its size. An index outside is a run-time error.
     pub axis_size: u64,
+    /// What a negative index is.
+    #[serde(default, skip_serializing_if = "Negative::is_wrong")]
+    pub negative: Negative,
     /// Elements of out, contiguous from the start of its buffer: what is zeroed.
     pub out_elements: u64,
     /// When a dimension of v is ragged: only its first `offsets[last]` elements are read.
@@ -504,7 +530,8 @@ pub struct TopK {
     pub out: BufferId,
 }
 
-/// Element numbers `0..elements` of a contiguous i32 array, sorted stably by value (`0..groups`; a value outside is a run-time error).
+/// Element numbers `0..elements` of a contiguous i32 array, sorted stably by value (`0..groups`; a value outside is a run-time error). With
+/// [`Negative::Nothing`] elements with negative values are left out, and -1 stands behind the others, as often.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
@@ -514,6 +541,9 @@ pub struct Group {
     pub elements: u64,
     /// Values are below this.
     pub groups: u64,
+    /// What a negative value is.
+    #[serde(default, skip_serializing_if = "Negative::is_wrong")]
+    pub negative: Negative,
     /// `i32[elements]`
     pub rows: BufferId,
 }
@@ -528,6 +558,9 @@ pub struct Offsets {
     pub elements: u64,
     /// Values are below this.
     pub groups: u64,
+    /// What a negative value is.
+    #[serde(default, skip_serializing_if = "Negative::is_wrong")]
+    pub negative: Negative,
     /// i32[groups + 1]
     pub out: BufferId,
 }
@@ -536,10 +569,13 @@ pub struct Offsets {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Invert {
-    /// i32: a permutation of `0..elements`.
+    /// i32: a permutation of `0..elements`, or of some of them with negative ones behind.
     pub rows: BufferId,
     /// How many.
     pub elements: u64,
+    /// What a negative row is. With [`Negative::Nothing`] the place of an element without a row is -1.
+    #[serde(default, skip_serializing_if = "Negative::is_wrong")]
+    pub negative: Negative,
     /// `i32[elements]`
     pub out: BufferId,
 }

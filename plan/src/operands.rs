@@ -264,6 +264,32 @@ impl Kernel {
         Traffic { read: bytes(Usage::reads), written: bytes(Usage::writes) }
     }
 
+    /// The bytes that it moves when a run brings `share` of the rows that a ragged dimension has room for.
+    pub fn expected_bytes(&self, buffers: &[Buffer], share: impl Fn(u64) -> f64) -> f64 {
+        let all = self.traffic(buffers).bytes() as f64 * self.ragged_bound().map_or(1.0, &share);
+        let absent = self.tables_with_gaps().into_iter().map(|(table, rows)| {
+            let bytes = buffers.get(table as usize).map_or(0.0, |buffer| buffer.bytes() as f64);
+            bytes * (1.0 - share(rows))
+        });
+        (all - absent.sum::<f64>()).max(0.0)
+    }
+
+    /// Tables in which not every index has a row, and the rows that each has room for.
+    fn tables_with_gaps(&self) -> Vec<(BufferId, u64)> {
+        let mut tables = match self {
+            Kernel::Region(k) => {
+                let through = k.loads.iter().filter_map(|l| Some((l.view.buffer, l.through.as_ref()?)));
+                let gaps = through.filter(|(_, l)| l.negative == Negative::Nothing);
+                gaps.map(|(buffer, l)| (buffer, l.axis_size)).collect()
+            }
+            Kernel::Gather(k) if k.negative == Negative::Nothing => vec![(k.x.buffer, k.axis_size)],
+            _ => vec![],
+        };
+        tables.sort_unstable();
+        tables.dedup();
+        tables
+    }
+
     /// Everything it touches: what it reads, then what it writes.
     pub fn operands(&self) -> Vec<Operand> {
         match self {

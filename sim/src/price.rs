@@ -86,7 +86,7 @@ pub struct Pricer<'a> {
     groups: RefCell<FxHashMap<Vec<u32>, Group>>,
     /// Experts of a token: the most that any router chooses.
     topk: f64,
-    /// Bounds of received rows, and how many come from an even routing.
+    /// Bounds of rows, and how many come from an even routing.
     rows: FxHashMap<u64, f64>,
 }
 
@@ -110,8 +110,8 @@ impl<'a> Pricer<'a> {
         }
         let mut rows = FxHashMap::default();
         for kernel in plan.programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
-            if let Kernel::AllToAllV(AllToAllV { bound, tokens, .. }) = kernel {
-                rows.insert(*bound, *tokens as f64);
+            if let Kernel::AllToAllV(AllToAllV { bound, tokens, even, .. }) = kernel {
+                rows.extend([bound, tokens].map(|room| (*room, *even as f64)));
             }
         }
         let chosen = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| match &i.kernel {
@@ -266,7 +266,7 @@ impl<'a> Pricer<'a> {
     /// Operations and bytes of a kernel that streams through memory.
     fn streamed(&self, program: &Program, kernel: &Kernel) -> (f64, f64) {
         let ragged = kernel.ragged_bound().map_or(1.0, |bound| self.ragged(bound));
-        (kernel.flops() * ragged, kernel.traffic(&program.buffers).bytes() as f64 * ragged)
+        (kernel.flops() * ragged, kernel.expected_bytes(&program.buffers, |bound| self.ragged(bound)))
     }
 
     /// What the time of an instruction depends on, where that is its shape alone.
@@ -347,7 +347,7 @@ impl<'a> Pricer<'a> {
 
     fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
         let group = self.group(&k.group);
-        let bytes = k.tokens as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
+        let bytes = k.even as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
         let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
         let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
         Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, launches: 1.0, host_waits: false }

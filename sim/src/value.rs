@@ -28,9 +28,9 @@ impl<'a> ValuePricer<'a> {
     fn share(&self, graph: &Graph, value: ValueId) -> f64 {
         let node = graph.node(value);
         let types = node.operands.iter().map(|&o| graph.ty(o)).chain([&node.ty]);
-        let bounds = types.filter_map(|ty| graph.ragged_axis(&ty.axes)).map(|axis| graph.size(axis));
-        bounds
-            .map(|bound| (even_rows(graph, bound) * self.imbalance / bound.max(1) as f64).min(1.0))
+        let ragged = types.filter_map(|ty| graph.ragged_axis(&ty.axes));
+        ragged
+            .map(|axis| (graph.even_size(axis) as f64 * self.imbalance / graph.size(axis).max(1) as f64).min(1.0))
             .fold(1.0, f64::min)
     }
 
@@ -103,18 +103,6 @@ impl<'a> ValuePricer<'a> {
     }
 }
 
-/// The rows that an even routing brings where there is room for `bound`: those that the ranks send out.
-fn even_rows(graph: &Graph, bound: u64) -> f64 {
-    let sent = graph.nodes.iter().find_map(|node| match &node.op {
-        Op::Comm(comm) => match comm.kind {
-            CommKind::Dispatch { from, into } if graph.size(into.1) == bound => Some(graph.size(from.1)),
-            _ => None,
-        },
-        _ => None,
-    });
-    sent.unwrap_or(bound) as f64
-}
-
 impl Price for ValuePricer<'_> {
     fn message(&self, apart: u64, bytes: f64) -> f64 {
         self.cluster.message(apart, bytes)
@@ -148,5 +136,9 @@ impl Price for ValuePricer<'_> {
 
     fn copy_seconds(&self, bytes: f64) -> Option<f64> {
         self.cluster.host_copy(bytes)
+    }
+
+    fn node(&self) -> Option<u32> {
+        u32::try_from(self.cluster.node()).ok()
     }
 }

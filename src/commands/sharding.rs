@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Table, grouped, print, print_json, short};
+use forebay_compiler::overlap::exchange::decomposed;
 use forebay_compiler::pipeline::{CompileOptions, name_rings};
 use forebay_compiler::schedule::{Layout as Memory, Stage, stages};
 use forebay_compiler::shard::{Layout, Note, ParamShard, ShardedModel, shard_model, unbalanced};
@@ -114,7 +115,8 @@ pub fn explain(
     }
     let model = &model;
     let refused = |error| Failure::Input(format!("`{}` with --strategy {}: {error}", model.name, options.strategy));
-    let mut sharded = shard_model(model, &options.strategy).map_err(refused)?;
+    let sharded = shard_model(model, &options.strategy).map_err(refused)?;
+    let mut sharded = decomposed(sharded, options.strategy.dispatch).map_err(refused)?;
     name_rings(&mut sharded, &options.rewrite);
     let of = Explainer { whole: model, sharded: &sharded, options };
     let mut segments: Vec<Segment> = (0..model.segments.len()).map(|s| of.segment(s)).collect();

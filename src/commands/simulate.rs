@@ -153,7 +153,7 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
         ));
     }
     let exchanged = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
-        Kernel::AllToAllV(k) => Some((k.bound, (k.tokens as f64 * options.imbalance).ceil() as u64)),
+        Kernel::AllToAllV(k) => Some((k.bound, (k.even as f64 * options.imbalance).ceil() as u64)),
         _ => None,
     });
     if let Some((bound, rows)) = exchanged.filter(|(bound, rows)| bound < rows).max_by_key(|(_, rows)| *rows) {

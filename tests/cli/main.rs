@@ -18,6 +18,7 @@ mod simulate;
 mod strategy;
 mod timeline;
 mod train;
+mod two_hosts;
 
 use serde_json::Value;
 use std::fs;

@@ -4,8 +4,8 @@ use super::Emitter;
 use super::dtype;
 use super::places::Place;
 use super::units::{Units, divided_index, table_of_group};
-use forebay_ir::{AxisId, DType, Direction, Op, ReduceKind, Type, ValueId};
-use forebay_plan::{self as plan, Arg, Kernel, StepOp};
+use forebay_ir::{AxisId, DType, Direction, Graph, Op, ReduceKind, Type, ValueId};
+use forebay_plan::{self as plan, Arg, Kernel, Negative, StepOp};
 
 /// A contiguous array seen as `[before, axis, after]`.
 struct Sandwich {
@@ -19,6 +19,7 @@ struct Sandwich {
 pub(super) struct Target {
     pub stride: u64,
     pub size: u64,
+    pub negative: Negative,
 }
 
 /// Where a gather finds its values.
@@ -31,9 +32,14 @@ pub(super) struct Lookup {
     pub divide: u64,
 }
 
+/// What a negative number of a group's element, or of a row, is.
+fn negative(graph: &Graph, axis: AxisId) -> Negative {
+    if graph.leaves_out(axis) { Negative::Nothing } else { Negative::Wrong }
+}
+
 impl Target {
-    fn of_axis(place: &Place, axis: AxisId, size: u64) -> Target {
-        Target { stride: place.stride(axis), size }
+    fn of_axis(place: &Place, axis: AxisId, graph: &Graph) -> Target {
+        Target { stride: place.stride(axis), size: graph.size(axis), negative: negative(graph, axis) }
     }
 }
 
@@ -138,6 +144,7 @@ impl Emitter<'_> {
             index: self.view(&lookup.index, &axes),
             axis_stride: lookup.target.stride,
             axis_size: lookup.target.size,
+            negative: lookup.target.negative,
             out,
             ragged: self.ragged_limit(&axes),
         };
@@ -154,7 +161,7 @@ impl Emitter<'_> {
             _ => (index, 1),
         };
         let mut table = self.place(x);
-        let target = Target::of_axis(&table, axis, self.graph.size(axis));
+        let target = Target::of_axis(&table, axis, &self.graph);
         let ty = self.graph.ty(value).clone();
         let (index, target) = self.index(index, &ty, &table, target, table_of_group(self.graph, value));
         // The region's space may have the axis.
@@ -166,7 +173,7 @@ impl Emitter<'_> {
     pub(super) fn lookup_by_group(&mut self, table: Place, ragged: AxisId) -> Lookup {
         let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
         let index = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };
-        let target = Target::of_axis(&table, parent, self.graph.size(parent));
+        let target = Target::of_axis(&table, parent, &self.graph);
         Lookup { table, index, target, divide: 1 }
     }
 
@@ -189,7 +196,7 @@ impl Emitter<'_> {
                 self.places.scratch_place(&format!("{}.of_groups", self.name(value)), &tables)
             }
         };
-        let target = Target::of_axis(&out, axis, self.graph.size(axis));
+        let target = Target::of_axis(&out, axis, &self.graph);
         let (index_place, target) = self.index(index, &ty, &out, target, by_group);
         let mut kept = out.clone();
         kept.strides.retain(|(a, _)| !over.contains(a) && *a != axis);
@@ -201,6 +208,7 @@ impl Emitter<'_> {
             out: self.view(&kept, &axes),
             axis_stride: target.stride,
             axis_size: target.size,
+            negative: target.negative,
             out_elements: self.graph.numel(self.graph.ty(value)),
             ragged: self.ragged_limit(&axes),
             accumulate: accumulate.is_some(),
@@ -233,11 +241,15 @@ impl Emitter<'_> {
         }
         let Some(ragged) = by_group else { return (place, target) };
         let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
-        let of_groups = Target::of_axis(table, parent, self.graph.size(parent));
+        let of_groups = Target::of_axis(table, parent, &self.graph);
         let unit = gcd(of_groups.stride, target.stride).max(1);
         let steps = [of_groups, target].map(|t| t.stride / unit);
         let last = |t: Target, step: u64| (t.size.max(1) - 1) * step;
-        let combined = Target { stride: unit, size: last(of_groups, steps[0]) + last(target, steps[1]) + 1 };
+        let combined = Target {
+            stride: unit,
+            size: last(of_groups, steps[0]) + last(target, steps[1]) + 1,
+            negative: Negative::Wrong,
+        };
         let groups = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };
         // One for each row, whether the index has rows or only groups.
         let mut axes = self.axes_of(self.graph.ty(index));
@@ -279,12 +291,13 @@ impl Emitter<'_> {
         let elements = self.graph.numel(self.graph.ty(operand));
         let groups = self.graph.size(self.graph.ragged_parent(ragged).expect("ragged axes have parents"));
         let (chosen, rows) = (self.packed(operand), self.result(value));
+        let negative = negative(&self.graph, ragged);
         if elements < self.graph.size(ragged) {
             // Rows past the last group are row 0's, so that whatever looks them up stays in range.
             let to = self.places.dest(value);
             self.fill_zero(&self.graph.ty(value).clone(), &to, &self.name(value));
         }
-        self.push(&self.name(value), Kernel::Group(plan::Group { chosen, elements, groups, rows }));
+        self.push(&self.name(value), Kernel::Group(plan::Group { chosen, elements, groups, negative, rows }));
     }
 
     pub(super) fn offsets(&mut self, value: ValueId, parent: AxisId) {
@@ -292,14 +305,18 @@ impl Emitter<'_> {
         let elements = self.graph.numel(self.graph.ty(operand));
         let groups = self.graph.size(parent);
         let (chosen, out) = (self.packed(operand), self.result(value));
-        self.push(&self.name(value), Kernel::Offsets(plan::Offsets { chosen, elements, groups, out }));
+        let counted = self.graph.offsets.iter().find(|(_, starts)| *starts == value);
+        let negative = counted.map_or(Negative::Wrong, |&(ragged, _)| negative(&self.graph, ragged));
+        self.push(&self.name(value), Kernel::Offsets(plan::Offsets { chosen, elements, groups, negative, out }));
     }
 
     pub(super) fn invert(&mut self, value: ValueId) {
         let operand = self.graph.node(value).operands[0];
         let elements = self.graph.numel(self.graph.ty(value));
         let (rows, out) = (self.packed(operand), self.result(value));
-        self.push(&self.name(value), Kernel::Invert(plan::Invert { rows, elements, out }));
+        let ragged = self.graph.ragged_axis(&self.graph.ty(operand).axes);
+        let negative = ragged.map_or(Negative::Wrong, |ragged| negative(&self.graph, ragged));
+        self.push(&self.name(value), Kernel::Invert(plan::Invert { rows, elements, negative, out }));
     }
 
     pub(super) fn random(&mut self, value: ValueId, site: u32, batch: Option<AxisId>) {

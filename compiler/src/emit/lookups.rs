@@ -96,7 +96,10 @@ impl Copy<'_> {
             op => is_pointwise(op),
         };
         let no_more_work = self.old.numel(self.old.ty(gather)) <= self.old.numel(&node.ty);
+        // What was left out is 0, not the function of 0.
+        let zero_stays = !self.old.leaves_out(axis) || matches!(node.op, Op::Cast(_));
         is_pointwise(&node.op)
+            && zero_stays
             && node.ty.has(axis)
             && (no_more_work || matches!(node.op, Op::Cast(_)))
             && !node.operands.iter().any(of_groups)

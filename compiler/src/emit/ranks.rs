@@ -189,6 +189,7 @@ impl Emitter<'_> {
             direction,
             bound,
             tokens,
+            even: self.graph.even_size(all.1),
         };
         self.push(&self.name(value), Kernel::AllToAllV(kernel));
     }

@@ -210,9 +210,9 @@ impl Builder {
     }
 
     fn load_through(&mut self, lookup: &Lookup) -> Arg {
-        let Target { stride: axis_stride, size: axis_size } = lookup.target;
+        let Target { stride: axis_stride, size: axis_size, negative } = lookup.target;
         let index = self.view(&lookup.index);
-        let through = Some(plan::Lookup { index, divide: lookup.divide, axis_stride, axis_size });
+        let through = Some(plan::Lookup { index, divide: lookup.divide, axis_stride, axis_size, negative });
         self.push_load(plan::Load { view: self.view(&lookup.table), through })
     }
 

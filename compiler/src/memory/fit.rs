@@ -36,6 +36,11 @@ pub trait Price {
     fn copy_seconds(&self, _bytes: f64) -> Option<f64> {
         None
     }
+
+    /// Ranks of a node, where it is known how they are connected.
+    fn node(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl Price for Profile {

@@ -159,7 +159,7 @@ impl<'a> Splice<'a> {
         } else {
             let extent = match own.extent {
                 Extent::Fixed(n) => Extent::Fixed(n),
-                Extent::Ragged { parent, bound } => Extent::Ragged { parent: self.axis(parent), bound },
+                Extent::Ragged { parent, bound, even } => Extent::Ragged { parent: self.axis(parent), bound, even },
             };
             self.new.add_axis(&own.name, extent, own.label)
         };

@@ -15,9 +15,13 @@ pub struct Lanes {
 
 impl Lanes {
     /// Ranks of one pipeline stage that share rows and parameters (tensor and context parallel) are nearest to each other, so that
-    /// their collectives stay within a node; data-parallel ranks and other stages are further away.
+    /// their collectives stay within a node; data-parallel ranks and other stages are further away. Where the strategy says how large a node is, that decides.
     pub fn new(mesh: &Mesh, passes: &Passes) -> Lanes {
-        let far = mesh.kinds.iter().map(|(dense, _)| matches!(dense, Dense::Dp | Dense::Pp)).collect();
+        let far = |(dim, (dense, _)): (usize, &(Dense, _))| match mesh.node {
+            Some(_) => mesh.is_between_nodes(dim as u32),
+            None => matches!(dense, Dense::Dp | Dense::Pp),
+        };
+        let far = mesh.kinds.iter().enumerate().map(far).collect();
         // A plan for one rank has one stream, but for copies to the host.
         let vector = passes.has(Pass::Vector) && !mesh.dims.is_empty();
         Lanes { far, vector }

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! * [`pieces`] (strategy key `pieces`): on graphs, experts on some tokens beside the exchange of others.
+//! * [`exchange`] (`dispatch`): on graphs, exchanges between nodes apart from those within.
 //!
 //! Programs are emitted for one stream, in an order that is close to the graph's. Each pass can be switched off (strategy key `overlap`):
 //!
@@ -23,6 +24,7 @@
 //! for its order. No wait is made that others imply.
 
 mod calls;
+pub mod exchange;
 mod lanes;
 mod order;
 mod pair;

@@ -29,26 +29,27 @@ impl Rates {
     /// For a program.
     pub fn new(program: &Program) -> Rates {
         let exchanged = program.instructions.iter().filter_map(|i| match &i.kernel {
-            Kernel::AllToAllV(k) => Some((k.bound, (k.tokens as f64 / k.bound.max(1) as f64).min(1.0))),
+            Kernel::AllToAllV(k) => Some([k.bound, k.tokens].map(|room| (room, k.even as f64 / room.max(1) as f64))),
             _ => None,
         });
-        Rates { shares: exchanged.collect() }
+        Rates { shares: exchanged.flatten().map(|(room, share)| (room, share.min(1.0))).collect() }
     }
 
     /// Seconds of an instruction.
     pub fn seconds(&self, program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
-        let share = kernel.ragged_bound().and_then(|bound| self.shares.get(&bound)).copied().unwrap_or(1.0);
-        let bytes = kernel.traffic(&program.buffers).bytes() as f64;
+        let of_room = |bound: u64| self.shares.get(&bound).copied().unwrap_or(1.0);
+        let share = kernel.ragged_bound().map_or(1.0, of_room);
+        let bytes = kernel.expected_bytes(&program.buffers, of_room);
         let flops = kernel.flops();
         let seconds = match (kernel, on) {
             // What a rank reads is what it sends: the rows of an exchange are those that there are.
-            (Kernel::AllToAllV(k), _) => (k.tokens * k.row * k.dtype.bytes()) as f64 / link(on),
+            (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
             (Kernel::Send(k) | Kernel::Recv(k), _) => (k.elements * k.dtype.bytes()) as f64 / BETWEEN_NODES,
             (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
             (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
-                (flops / CUBE).max(bytes / MEMORY) * share
+                (flops * share / CUBE).max(bytes / MEMORY)
             }
-            _ => (flops / VECTOR).max(bytes / MEMORY) * share,
+            _ => (flops * share / VECTOR).max(bytes / MEMORY),
         };
         LAUNCH + seconds
     }

@@ -387,9 +387,10 @@ impl Partitioner<'_> {
         let kind = Op::Concat { from: vec![first, own], into: own_starts };
         let starts = graph.add(kind, &[zero, running], &format!("{name}.starts")).expect("sizes add up");
         // The worst case: all rows of all sources are for this rank.
-        let worst = graph.size(local) * ranks;
+        let (even, worst) = (graph.size(local), graph.size(local) * ranks);
         let bound = self.max_rows.map_or(worst, |most| most.min(worst));
-        let owned = graph.add_axis(&format!("{name}_own"), Extent::Ragged { parent: own, bound }, None);
+        let extent = Extent::Ragged { parent: own, bound, even: even.min(bound) };
+        let owned = graph.add_axis(&format!("{name}_own"), extent, None);
         graph.offsets.push((owned, starts));
         let rows = self.rows.get_mut(&ragged).expect("just looked at");
         rows.owned = Some((owned, counts));

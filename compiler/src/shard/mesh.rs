@@ -46,6 +46,8 @@ pub struct Mesh {
     pub dims: Vec<MeshDim>,
     /// What each is.
     pub kinds: Vec<(Dense, Sparse)>,
+    /// Ranks of a node, where the strategy says it.
+    pub node: Option<u64>,
 }
 
 impl Mesh {
@@ -77,17 +79,24 @@ impl Mesh {
                 Some(format!("use etp = {}", divisors(row as u32))),
             ));
         }
+        let node = strategy.node_of_experts(experts)?;
         // From the innermost rank on, where each degree ends.
         let dense = [(Dense::Tp, tp), (Dense::Cp, inner), (Dense::Ring, ring), (Dense::Dp, dp)];
         let edp = (stage / experts) as u32;
         let sparse = [(Sparse::Etp, etp), (Sparse::Ep, ep), (Sparse::Edp, edp)];
-        let mut ends: Vec<u64> = ends(&dense).chain(ends(&sparse)).collect();
+        let mut ends: Vec<u64> = ends(&dense).chain(ends(&sparse)).chain(node).collect();
         ends.sort_unstable();
         ends.dedup();
         let (mut dims, mut kinds) = (vec![], vec![]);
         let mut start = 1;
         for end in ends.into_iter().filter(|&e| e > 1) {
             if end % start != 0 {
+                if let Some(node) = node.filter(|node| *node == end || *node == start) {
+                    return Err(StrategyError::new(
+                        format!("node = {node} cuts across the degrees (tp = {tp}, cp = {cp}, dp = {dp}, etp = {etp}, ep = {ep})"),
+                        Some("of a node's ranks and a degree that start at the same rank one has to divide the other".to_string()),
+                    ));
+                }
                 return Err(StrategyError::new(
                     format!("the degrees of experts (etp = {etp}, ep = {ep}) cut across those of tokens (tp = {tp}, cp = {cp}, dp = {dp})"),
                     Some("one of two degrees that start at the same rank has to divide the other: powers of two always fit".to_string()),
@@ -103,9 +112,25 @@ impl Mesh {
         }
         kinds.reverse();
         dims.reverse();
-        let names: Vec<String> = kinds.iter().map(|&kind| name(kind, &kinds)).collect();
+        // A degree that a node's end cuts in two has its outer part first.
+        let name = |(i, &kind): (usize, &(Dense, Sparse))| {
+            let nodes = if kinds.get(i + 1) == Some(&kind) { ".nodes" } else { "" };
+            format!("{}{nodes}", name(kind, &kinds))
+        };
+        let names: Vec<String> = kinds.iter().enumerate().map(name).collect();
         let dims = names.into_iter().zip(dims).map(|(name, size)| MeshDim { name, size }).collect();
-        Ok(Mesh { dims, kinds })
+        Ok(Mesh { dims, kinds, node: strategy.node.map(u64::from) })
+    }
+
+    /// The dimensions of experts' ranks that are between nodes, outermost first.
+    pub fn between_nodes(&self) -> Vec<u32> {
+        self.sparse(Sparse::Ep).into_iter().filter(|&d| self.is_between_nodes(d)).collect()
+    }
+
+    /// Are ranks along a dimension on different nodes? Not known where the strategy does not say how many ranks a node has.
+    pub fn is_between_nodes(&self, dim: u32) -> bool {
+        let within: u64 = self.dims[dim as usize + 1..].iter().map(|d| u64::from(d.size)).product();
+        self.node.is_some_and(|node| within * u64::from(self.dims[dim as usize].size) > node)
     }
 
     /// The dimensions that are this to tokens and heads, outermost first. All of `cp` is what [`Dense::Cp`] gives.

@@ -34,5 +34,6 @@ pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};
 pub use order::{Cut, Given, Order, trained};
+pub(crate) use partition::is_linear;
 pub use partition::{Note, Sharded, shard};
 pub use strategy::{CpAlgo, MasterWeights, Strategy, StrategyError};

@@ -402,7 +402,7 @@ fn trained(graph: &Graph) -> Vec<bool> {
 }
 
 /// Can a sum over ranks wait until after the op? Its operands that are terms of sums: all of them, or one that the op is linear in.
-pub(super) fn is_linear(graph: &Graph, value: ValueId, operand: usize) -> bool {
+pub(crate) fn is_linear(graph: &Graph, value: ValueId, operand: usize) -> bool {
     use forebay_ir::{BinaryOp, UnaryOp};
     let node = graph.node(value);
     if !node.ty.dtype.is_float() && node.ty.dtype != DType::I32 {

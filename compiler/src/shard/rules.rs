@@ -360,7 +360,7 @@ impl Partitioner<'_> {
         let parent = self.whole.ragged_parent(ragged).expect("ragged axes have parents");
         let elements = self.local.numel(self.local.ty(form.value));
         let name = self.whole.axis(ragged).name.clone();
-        let local = self.local.add_axis(&name, Extent::Ragged { parent, bound: elements }, None);
+        let local = self.local.add_axis(&name, Extent::Ragged { parent, bound: elements, even: elements }, None);
         let tokens = layout.dims();
         if let Some(dim) = self.expert_dims.iter().find(|d| self.is_within_rows(**d) && !tokens.contains(d)) {
             return Err(StrategyError::new(

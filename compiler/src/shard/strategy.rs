@@ -9,6 +9,7 @@
 use super::mesh::{Mesh, divisors};
 use super::order::{Cut, Order};
 use crate::memory::{Recompute, Swap};
+use crate::overlap::exchange::Dispatch;
 use crate::overlap::pieces::Pieces;
 use crate::overlap::{Pass, Passes};
 use forebay_dsl::diagnostics::closest;
@@ -57,6 +58,10 @@ pub struct Strategy {
     pub recompute: Recompute,
     /// Parts of the tokens of a micro-batch that go to experts, and through networks of several ranks, one after another.
     pub pieces: Pieces,
+    /// How the rows of experts travel.
+    pub dispatch: Dispatch,
+    /// Ranks of a node, which are numbered one after another.
+    pub node: Option<u32>,
     /// Which passes let work run beside other work.
     pub overlap: Passes,
     /// Which saved tensors are in the host's memory between the passes.
@@ -135,6 +140,8 @@ impl Default for Strategy {
             stages: Cut::Even,
             recompute: Recompute::Nothing,
             pieces: Pieces::Number(1),
+            dispatch: Dispatch::Flat,
+            node: None,
             overlap: Passes::default(),
             swap: Swap::default(),
             master_weights: MasterWeights::Whole,
@@ -168,7 +175,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 25] = [
     "dp",
     "tp",
     "sp",
@@ -188,6 +195,8 @@ const KEYS: [&str; 23] = [
     "stages",
     "recompute",
     "pieces",
+    "dispatch",
+    "node",
     "overlap",
     "swap",
     "master_weights",
@@ -313,6 +322,11 @@ impl Strategy {
             },
             "pieces" if value == "auto" => self.pieces = Pieces::Auto,
             "pieces" => self.pieces = Pieces::Number(degree()?),
+            "dispatch" => match Dispatch::named(value) {
+                Some(way) => self.dispatch = way,
+                None => return wrong("flat, hierarchical or auto"),
+            },
+            "node" => self.node = Some(degree()?),
             "overlap" => match Passes::parse(value) {
                 Some(passes) => self.overlap = passes,
                 None => return wrong(&format!("all, none, or some of {}", Pass::ALL.map(Pass::name).join("/"))),
@@ -364,6 +378,37 @@ impl Strategy {
                 Ok((cp / inner, inner))
             }
         }
+    }
+
+    /// Where the ranks of experts (`ep` × `etp` of them) are cut in nodes, if they have to be.
+    ///
+    /// # Errors
+    /// When exchanges are to be decomposed, but nobody says how large a node is, or there is only one. Where the way is still to be found, that is no mistake.
+    pub(super) fn node_of_experts(&self, experts: u64) -> Result<Option<u64>, StrategyError> {
+        if self.dispatch == Dispatch::Flat {
+            return Ok(None);
+        }
+        let Some(node) = self.node.map(u64::from) else {
+            return Err(StrategyError::new(
+                format!("dispatch = {} needs to know how many ranks a node has", self.dispatch),
+                Some("add node=8, or as many as it has".to_string()),
+            ));
+        };
+        let is_open = self.dispatch == Dispatch::Auto;
+        let refused = |why: String| {
+            if is_open {
+                return Ok(None);
+            }
+            let help = "leave `dispatch` out: rows go to all ranks alike".to_string();
+            Err(StrategyError::new(format!("dispatch = {} with node = {node}: {why}", self.dispatch), Some(help)))
+        };
+        if node >= experts {
+            return refused(format!("all {experts} ranks of an expert group (ep × etp) are on one node"));
+        }
+        if node <= u64::from(self.etp) {
+            return refused(format!("no two ranks of ep = {} are on one node", self.ep));
+        }
+        Ok(Some(node))
     }
 
     /// Can parameters be kept so, with programs that read `narrow`?
@@ -425,6 +470,8 @@ impl fmt::Display for Strategy {
         parts.extend(self.nodes.map(|n| format!("nodes={n}")));
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
         parts.extend((self.pieces != default.pieces).then(|| format!("pieces={}", self.pieces)));
+        parts.extend((self.dispatch != default.dispatch).then(|| format!("dispatch={}", self.dispatch)));
+        parts.extend(self.node.map(|n| format!("node={n}")));
         parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
         parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
         let usual = self.master_weights == default.master_weights;

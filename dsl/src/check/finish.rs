@@ -426,7 +426,7 @@ impl Target<'_> {
         let Axis { name, extent, label } = self.old.axis(axis).clone();
         let extent = match extent {
             Extent::Fixed(n) => Extent::Fixed(n),
-            Extent::Ragged { parent, bound } => Extent::Ragged { parent: self.axis(parent), bound },
+            Extent::Ragged { parent, bound, even } => Extent::Ragged { parent: self.axis(parent), bound, even },
         };
         let new = AxisId(self.graph.axes.len() as u32);
         self.graph.axes.push(Axis { name: self.axis_names.free(&name), extent, label });

@@ -56,7 +56,7 @@ impl<'g> Machine<'g> {
             }
             None => {
                 node.operands.iter().for_each(|&o| self.compute(o));
-                let mut data = self.apply(node);
+                let mut data = self.apply(value, node);
                 data.iter_mut().for_each(|x| *x = self.rounded(*x, node.ty.dtype));
                 Tensor::new(dims, data)
             }
@@ -124,7 +124,7 @@ impl<'g> Machine<'g> {
         vec![0.0; self.graph.numel(&node.ty) as usize]
     }
 
-    fn apply(&mut self, node: &Node) -> Vec<f64> {
+    fn apply(&mut self, value: ValueId, node: &Node) -> Vec<f64> {
         let graph = self.graph;
         let x = node.operands.first().copied();
         let operand = || x.expect("the op has an operand");
@@ -180,8 +180,8 @@ impl<'g> Machine<'g> {
             Op::Gather { axis } => self.gather(node, *axis),
             Op::ScatterAdd { axis, .. } => self.scatter_add(node, *axis),
             Op::TopK { axis, into } => self.top_k(node, *axis, *into),
-            Op::Group { .. } => self.group(node),
-            Op::Offsets { parent, .. } => self.count_starts(node, *parent),
+            Op::Group { ragged } => self.group(node, *ragged),
+            Op::Offsets { parent, .. } => self.count_starts(value, node, *parent),
             Op::Invert => self.invert(node),
             Op::Comm(comm) => panic!("`{}` needs all ranks: `evaluate_ranks`", comm.name()),
         }
@@ -309,10 +309,13 @@ impl<'g> Machine<'g> {
         let space = self.space(&node.ty.axes);
         let stride = self.layout(x).stride(axis);
         let layouts = [Layout::new(self.graph, &node.ty.axes), self.layout(x).without(axis), self.layout(index)];
-        let n = self.graph.size(axis) as usize;
+        let (n, leaves_out) = (self.graph.size(axis) as usize, self.graph.leaves_out(axis));
         let (x, index) = (self.data(x), self.data(index));
         space.walk(&layouts.each_ref(), &mut |at| {
-            result[at[0]] = x[at[1] + in_range(index[at[2]], n, node) * stride];
+            let index = index[at[2]];
+            if !(leaves_out && index < 0.0) {
+                result[at[0]] = x[at[1] + in_range(index, n, node) * stride];
+            }
         });
         result
     }
@@ -324,10 +327,13 @@ impl<'g> Machine<'g> {
         let own = Layout::new(self.graph, &node.ty.axes);
         let stride = own.stride(axis);
         let layouts = [own.without(axis), self.layout(v), self.layout(index)];
-        let n = self.graph.size(axis) as usize;
+        let (n, leaves_out) = (self.graph.size(axis) as usize, self.graph.leaves_out(axis));
         let (v, index) = (self.data(v), self.data(index));
         space.walk(&layouts.each_ref(), &mut |at| {
-            result[at[0] + in_range(index[at[2]], n, node) * stride] += v[at[1]];
+            let index = index[at[2]];
+            if !(leaves_out && index < 0.0) {
+                result[at[0] + in_range(index, n, node) * stride] += v[at[1]];
+            }
         });
         result
     }
@@ -352,20 +358,29 @@ impl<'g> Machine<'g> {
         result
     }
 
-    fn group(&mut self, node: &Node) -> Vec<f64> {
+    fn group(&mut self, node: &Node, ragged: AxisId) -> Vec<f64> {
         let parents = self.graph.size(node.ty.axes[0]) as usize;
+        let leaves_out = self.graph.leaves_out(ragged);
         let mut result = self.zeros(node);
         let chosen = self.data(node.operands[0]);
         let mut order: Vec<usize> = (0..chosen.len()).collect();
+        if leaves_out {
+            result.fill(-1.0);
+            order.retain(|&i| chosen[i] >= 0.0);
+        }
         order.sort_by_key(|&i| in_range(chosen[i], parents, node));
         order.iter().enumerate().for_each(|(row, &i)| result[row] = i as f64);
         result
     }
 
-    fn count_starts(&mut self, node: &Node, parent: AxisId) -> Vec<f64> {
+    fn count_starts(&mut self, value: ValueId, node: &Node, parent: AxisId) -> Vec<f64> {
         let parents = self.graph.size(parent) as usize;
+        let leaves_out = self.graph.offsets.iter().any(|&(axis, v)| v == value && self.graph.leaves_out(axis));
         let mut starts = vec![0.0; parents + 1];
         for &chosen in self.data(node.operands[0]) {
+            if leaves_out && chosen < 0.0 {
+                continue;
+            }
             let group = in_range(chosen, parents, node);
             starts[group + 1..].iter_mut().for_each(|s| *s += 1.0);
         }
@@ -378,6 +393,9 @@ impl<'g> Machine<'g> {
         let ragged = self.graph.ragged_axis(&self.graph.ty(rows).axes);
         let total = ragged.map_or(result.len(), |r| self.owners(r).len());
         let n = result.len();
+        if ragged.is_some_and(|r| self.graph.leaves_out(r)) {
+            result.fill(-1.0);
+        }
         let rows = self.data(rows);
         rows[..total].iter().enumerate().for_each(|(row, &element)| result[in_range(element, n, node)] = row as f64);
         result

@@ -346,7 +346,7 @@ fn group(b: &mut Builder<'_>) -> Option<ValueId> {
     let axes = b.graph.ty(chosen).axes.clone();
     let n = b.graph.numel(b.graph.ty(chosen));
     let bound = n + b.below(3) as u64;
-    let ragged = b.graph.add_axis("rows", Extent::Ragged { parent, bound }, None);
+    let ragged = b.graph.add_axis("rows", Extent::Ragged { parent, bound, even: bound }, None);
     let into = b.axis(b.graph.size(parent) + 1, &[], "starts");
     let before = b.flip();
     let starts = |b: &mut Builder<'_>| b.add(Op::Offsets { parent, into }, &[chosen], "starts");

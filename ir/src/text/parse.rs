@@ -311,8 +311,9 @@ impl<'a> Body<'a> {
             }
             cursor.expect(",")?;
             let bound = self.size(cursor)?;
+            let even = if cursor.eat(",") { self.size(cursor)? } else { bound };
             cursor.expect(")")?;
-            Extent::Ragged { parent, bound }
+            Extent::Ragged { parent, bound, even }
         } else {
             Extent::Fixed(self.size(cursor)?)
         };

@@ -93,7 +93,10 @@ fn axis_lines(graph: &Graph) -> Vec<Line> {
 fn declaration(graph: &Graph, axis: &Axis) -> String {
     let extent = match axis.extent {
         Extent::Fixed(n) => n.to_string(),
-        Extent::Ragged { parent, bound } => format!("ragged({}, {bound})", names::axis(graph, parent)),
+        Extent::Ragged { parent, bound, even } if even == bound => {
+            format!("ragged({}, {bound})", names::axis(graph, parent))
+        }
+        Extent::Ragged { parent, bound, even } => format!("ragged({}, {bound}, {even})", names::axis(graph, parent)),
     };
     let label = axis.label.as_deref().map(|l| format!(" {}", names::quoted(l))).unwrap_or_default();
     format!("{} = {extent}{label}", names::quoted_if_odd(&axis.name))

@@ -132,6 +132,8 @@ pub struct AllToAllV {
     pub bound: u64,
     /// Rows that there is room for at a source.
     pub tokens: u64,
+    /// Rows that a source has when experts are chosen evenly: what costs are counted with.
+    pub even: u64,
 }
 
 /// Where rows go.

@@ -159,6 +159,7 @@ fn embed(shape: &Shape) -> Program {
         index: View { buffer: tokens, offset: 0, strides: vec![1, 0] },
         axis_stride: columns,
         axis_size: rows,
+        negative: Negative::Wrong,
         out,
         ragged: None,
     };
@@ -198,6 +199,7 @@ fn loss(shape: &Shape) -> Program {
         index: View { buffer: labels, offset: 0, strides: vec![1] },
         axis_stride: 1,
         axis_size: columns,
+        negative: Negative::Wrong,
         out: picked,
         ragged: None,
     };

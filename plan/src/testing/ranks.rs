@@ -162,6 +162,7 @@ pub fn pipeline() -> Plan {
             direction,
             bound,
             tokens,
+            even: tokens,
         })
     };
     // 0 x, 1 out, 2 rows, 3 offsets, 4 counts, 5 sizes, 6 where, 7 all, 8 key

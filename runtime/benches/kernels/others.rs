@@ -3,7 +3,7 @@
 use super::memory::{Memory, view};
 use super::{WORKERS, bench, ints};
 use divan::Bencher;
-use forebay_plan::{DType, Gather, Kernel, Reduce, ReduceOp, ScatterAdd, TopK};
+use forebay_plan::{DType, Gather, Kernel, Negative, Reduce, ReduceOp, ScatterAdd, TopK};
 
 /// Sums of columns (a bias' gradient), of rows, of everything.
 #[divan::bench(args = [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2)])]
@@ -49,6 +49,7 @@ fn gather_rows(bencher: Bencher, workers: usize) {
         index: view(index, &[1, 0]),
         axis_stride: D as u64,
         axis_size: TOKENS as u64,
+        negative: Negative::Wrong,
         out,
         ragged: None,
     });
@@ -69,6 +70,7 @@ fn scatter_rows(bencher: Bencher, workers: usize) {
         out: view(out, &[0, 1]),
         axis_stride: D as u64,
         axis_size: TOKENS as u64,
+        negative: Negative::Wrong,
         out_elements: (TOKENS * D) as u64,
         ragged: None,
         accumulate: false,

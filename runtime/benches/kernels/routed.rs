@@ -4,7 +4,7 @@ use super::memory::{Memory, view};
 use super::{bench_all, ints, step};
 use Arg::{Const, Load, Step as S};
 use divan::Bencher;
-use forebay_plan::{Arg, DType, Gather, Kernel, Lookup, Reduce, ReduceOp, Region, Step, StepOp, Store, View};
+use forebay_plan::{Arg, DType, Gather, Kernel, Lookup, Negative, Reduce, ReduceOp, Region, Step, StepOp, Store, View};
 
 const TOKENS: u64 = 2048;
 const COPIES: u64 = 2;
@@ -26,14 +26,14 @@ fn region(dims: &[u64], loads: Vec<forebay_plan::Load>, steps: Vec<Step>, store:
 
 fn looked_up(table: u32, axis_size: u64, index: View, divide: u64) -> forebay_plan::Load {
     let strides = [&vec![0; index.strides.len() - 1][..], &[1]].concat();
-    let through = Some(Lookup { index, divide, axis_stride: D, axis_size });
+    let through = Some(Lookup { index, divide, axis_stride: D, axis_size, negative: Negative::Wrong });
     forebay_plan::Load { view: view(table, &strides), through }
 }
 
 fn gather(dims: &[u64], x: u32, axis_size: u64, index: View, out: u32) -> Kernel {
     let forebay_plan::Load { view: x, .. } = looked_up(x, axis_size, index.clone(), 1);
     let dims = dims.to_vec();
-    Kernel::Gather(Gather { dtype: DType::F32, dims, x, index, axis_stride: D, axis_size, out, ragged: None })
+    Kernel::Gather(Gather { dtype: DType::F32, dims, x, index, axis_stride: D, axis_size, negative: Negative::Wrong, out, ragged: None })
 }
 
 /// The rows of tokens, for the experts: at rows / copies.

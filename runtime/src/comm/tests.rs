@@ -226,6 +226,7 @@ fn routed(ranks_: u32, experts: u64, bound: u64, tokens: u64) -> Plan {
             direction,
             bound,
             tokens,
+            even: tokens,
         })
     };
     let script = RoleScript {

@@ -7,7 +7,7 @@ pub(super) use gather::Gather;
 pub(super) use scatter::ScatterAdd;
 
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ensure};
-use forebay_plan::{self as plan, DType};
+use forebay_plan::{self as plan, DType, Negative};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A ragged dimension: only a part that is known at run time is there.
@@ -46,6 +46,7 @@ impl Ragged {
 pub(super) struct Indices<'a> {
     pub data: *const i32,
     pub limit: usize,
+    pub negative: Negative,
     pub first_wrong: &'a AtomicU64,
 }
 
@@ -55,7 +56,7 @@ unsafe impl Sync for Indices<'_> {}
 pub(super) const NONE_WRONG: u64 = u64::MAX;
 
 impl Indices<'_> {
-    /// The index at an element, when it is in range.
+    /// The index at an element, when it is in range; nothing for one that means nothing, and for a wrong one.
     #[inline(always)]
     pub(super) unsafe fn get(&self, element: usize) -> Option<usize> {
         // SAFETY: the element exists (the caller's contract).
@@ -64,7 +65,9 @@ impl Indices<'_> {
         if (value as u32 as usize) < self.limit.min(1 << 31) {
             return Some(value as usize);
         }
-        self.first_wrong.fetch_min(element as u64, Ordering::Relaxed);
+        if value >= 0 || self.negative == Negative::Wrong {
+            self.first_wrong.fetch_min(element as u64, Ordering::Relaxed);
+        }
         None
     }
 

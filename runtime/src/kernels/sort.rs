@@ -1,7 +1,7 @@
 //! Positions of the largest elements, and sorting element numbers by small values.
 
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
-use forebay_plan::{self as plan, DType};
+use forebay_plan::{self as plan, DType, Negative};
 
 /// Up to so many positions are kept in order while the array is searched; more are sorted.
 const INSERT: usize = 32;
@@ -126,13 +126,20 @@ struct Chosen {
     buffer: usize,
     elements: usize,
     groups: usize,
+    negative: Negative,
 }
 
 impl Chosen {
-    fn prepare(chosen: u32, elements: u64, groups: u64, cx: &PrepareCx) -> Result<Chosen, PrepareError> {
+    fn prepare(
+        chosen: u32,
+        elements: u64,
+        groups: u64,
+        negative: Negative,
+        cx: &PrepareCx,
+    ) -> Result<Chosen, PrepareError> {
         ensure(elements <= i32::MAX as u64, || format!("{elements} elements do not have i32 numbers"))?;
         let buffer = cx.buffer_of(chosen, DType::I32, "what is grouped")?;
-        Ok(Chosen { buffer, elements: elements as usize, groups: groups as usize })
+        Ok(Chosen { buffer, elements: elements as usize, groups: groups as usize, negative })
     }
 
     unsafe fn values<'a>(&self, cx: &KernelCx<'a>) -> &'a [i32] {
@@ -140,10 +147,18 @@ impl Chosen {
         unsafe { std::slice::from_raw_parts(cx.buffers[self.buffer].ptr.cast::<i32>(), self.elements) }
     }
 
+    /// Is an element with this value in no group?
+    fn is_left_out(&self, value: i32) -> bool {
+        value < 0 && self.negative == Negative::Nothing
+    }
+
     /// `starts[g]` becomes the number of elements whose value is below g; `starts` has one more place than there are groups.
     fn count(&self, values: &[i32], starts: &mut [i32]) -> Result<(), KernelError> {
         starts.fill(0);
         for (element, &value) in values.iter().enumerate() {
+            if self.is_left_out(value) {
+                continue;
+            }
             if value < 0 || value as usize >= self.groups {
                 let (value, limit, element) = (value.into(), self.groups as u64, element as u64);
                 return Err(KernelError::Index { value, limit, element });
@@ -166,7 +181,7 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn prepare(group: &plan::Group, cx: &PrepareCx) -> Result<Group, PrepareError> {
-        let chosen = Chosen::prepare(group.chosen, group.elements, group.groups, cx)?;
+        let chosen = Chosen::prepare(group.chosen, group.elements, group.groups, group.negative, cx)?;
         Ok(Group { chosen, rows: cx.buffer_of(group.rows, DType::I32, "the rows")? })
     }
 
@@ -182,7 +197,13 @@ impl Group {
         let values = unsafe { self.chosen.values(cx) };
         self.chosen.count(values, starts)?;
         let rows = cx.buffers[self.rows].ptr.cast::<i32>();
+        let grouped = starts[self.chosen.groups] as usize;
+        // SAFETY: as many rows as elements, of which `grouped` are in groups.
+        unsafe { std::slice::from_raw_parts_mut(rows, values.len())[grouped..].fill(-1) };
         for (element, &value) in values.iter().enumerate() {
+            if self.chosen.is_left_out(value) {
+                continue;
+            }
             let next = &mut starts[value as usize];
             // SAFETY: as many rows as elements; each value's run ends where the next begins, so `next` stays below the count.
             unsafe { *rows.add(*next as usize) = element as i32 };
@@ -201,7 +222,7 @@ pub(super) struct Offsets {
 
 impl Offsets {
     pub(super) fn prepare(offsets: &plan::Offsets, cx: &PrepareCx) -> Result<Offsets, PrepareError> {
-        let chosen = Chosen::prepare(offsets.chosen, offsets.elements, offsets.groups, cx)?;
+        let chosen = Chosen::prepare(offsets.chosen, offsets.elements, offsets.groups, offsets.negative, cx)?;
         Ok(Offsets { chosen, out: cx.buffer_of(offsets.out, DType::I32, "the offsets")? })
     }
 
@@ -223,6 +244,7 @@ impl Offsets {
 pub(super) struct Invert {
     rows: usize,
     elements: usize,
+    negative: Negative,
     out: usize,
 }
 
@@ -232,16 +254,24 @@ impl Invert {
         Ok(Invert {
             rows: cx.buffer_of(invert.rows, DType::I32, "the rows")?,
             elements: invert.elements as usize,
+            negative: invert.negative,
             out: cx.buffer_of(invert.out, DType::I32, "the output")?,
         })
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         let (rows, out) = (cx.buffers[self.rows].ptr.cast::<i32>(), cx.buffers[self.out].ptr.cast::<i32>());
+        if self.negative == Negative::Nothing {
+            // SAFETY: there are `elements` of them (the caller's contract).
+            unsafe { std::slice::from_raw_parts_mut(out, self.elements) }.fill(-1);
+        }
         for element in 0..self.elements {
             // SAFETY: both have `elements` elements (the caller's contract), and the row is checked.
             unsafe {
                 let row = *rows.add(element);
+                if row < 0 && self.negative == Negative::Nothing {
+                    continue;
+                }
                 if row < 0 || row as usize >= self.elements {
                     let (value, limit, element) = (row.into(), self.elements as u64, element as u64);
                     return Err(KernelError::Index { value, limit, element });

@@ -18,6 +18,7 @@ pub use shard::{Shard, ShardKey};
 use crate::report::Options;
 use ends::{End, Ends, Over};
 use forebay_compiler::memory::{Recompute, Swap};
+use forebay_compiler::overlap::exchange::Dispatch;
 use forebay_compiler::overlap::pieces::Pieces;
 use forebay_compiler::overlap::{self, Pass};
 use forebay_compiler::shard::{CpAlgo, Cut, Order, Strategy};
@@ -387,6 +388,9 @@ fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
     };
     if strategy.stages != Cut::Even {
         return Err("stages that were cut by hand or by cost are replayed".into());
+    }
+    if strategy.dispatch != Dispatch::Flat {
+        return Err("exchanges that are taken apart are replayed".into());
     }
     if strategy.pieces != Pieces::Number(1) {
         return Err("experts in pieces are replayed".into());

@@ -7,7 +7,7 @@ use forebay_ir::cost::cost;
 use forebay_ir::{AxisId, CommKind, Graph, InputRole, Op, ValueId};
 
 /// A part of a graph that is repeated.
-pub(super) struct Region {
+pub(in crate::overlap) struct Region {
     /// The axis of tokens that is cut.
     pub tokens: AxisId,
     /// All axes that get shorter: the tokens', merges of it with others, that of all ranks' tokens.
@@ -38,7 +38,7 @@ fn results(graph: &Graph, repeated: &[bool]) -> Vec<ValueId> {
 }
 
 /// What follows from a choice of experts whose rows are exchanged, up to each token's result.
-pub(super) fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Region> {
+pub(in crate::overlap) fn mixture(graph: &Graph, group: ValueId, pieces: u64) -> Option<Region> {
     let Op::Group { ragged } = graph.node(group).op else { return None };
     let is_dispatch = |op: &Op| match op {
         Op::Comm(comm) => matches!(comm.kind, CommKind::Dispatch { from, .. } if from.1 == ragged),
@@ -142,14 +142,10 @@ pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -
                 extra += rates::LAUNCH;
             }
             Op::Contract { .. } => {
-                // Rows from other ranks have room for the worst case, and are as many as a rank sends when experts are chosen evenly.
-                let bound = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes).map(|axis| graph.size(axis) as f64);
-                let rows = bound(&value).or_else(|| node.operands.iter().find_map(bound));
-                let even = graph.nodes.iter().filter_map(|n| match n.op {
-                    Op::Group { ragged } => Some(graph.size(ragged) as f64),
-                    _ => None,
-                });
-                let share = rows.map_or(1.0, |rows| even.fold(0.0, f64::max).min(rows) / rows.max(1.0));
+                // Rows from other ranks have room for the worst case.
+                let ragged = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes);
+                let rows = ragged(&value).or_else(|| node.operands.iter().find_map(ragged));
+                let share = rows.map_or(1.0, |r| graph.even_size(r) as f64 / graph.size(r).max(1) as f64);
                 work += share * cost(graph, value).flops / rates::CUBE;
                 let weights = node.operands.iter().filter(|o| is_param(**o)).map(|&o| graph.bytes(o) as f64);
                 extra += rates::LAUNCH + weights.sum::<f64>() / rates::MEMORY;

@@ -22,7 +22,8 @@ mod repeat;
 
 use super::lanes::Lanes;
 use crate::shard::StrategyError;
-use find::{Region, gain, is_start, mixture, network};
+pub(super) use find::{Region, mixture};
+use find::{gain, is_start, network};
 use forebay_ir::Graph;
 use repeat::Cut;
 use std::fmt;

@@ -124,8 +124,9 @@ impl<'a> Cut<'a> {
         let starts = self.old.offsets_of(axis);
         let extent = match whole.extent {
             Extent::Fixed(n) if self.region.shorter.contains(&axis) => Some(Extent::Fixed(n / self.pieces)),
-            Extent::Ragged { parent, bound } if starts.is_some_and(|v| self.region.repeated[v.index()]) => {
-                Some(Extent::Ragged { parent, bound: bound.div_ceil(self.pieces) })
+            Extent::Ragged { parent, bound, even } if starts.is_some_and(|v| self.region.repeated[v.index()]) => {
+                let [bound, even] = [bound, even].map(|rows| rows.div_ceil(self.pieces));
+                Some(Extent::Ragged { parent, bound, even })
             }
             _ => None,
         };

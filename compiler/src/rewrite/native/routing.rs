@@ -137,7 +137,9 @@ pub(in crate::rewrite) fn there_and_back(egraph: &Egraph, _: &Forms, class: Id) 
     let mut found = vec![];
     for (op, term) in terms(egraph, class) {
         let Op::Gather { axis } = op else { continue };
-        if !egraph.analysis.scratch.is_ragged(*axis) {
+        // Elements that were left out do not come back.
+        let scratch = &egraph.analysis.scratch;
+        if !scratch.is_ragged(*axis) || scratch.leaves_out(*axis) {
             continue;
         }
         let place = egraph.find(term.args[1]);

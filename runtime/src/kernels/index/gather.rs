@@ -7,7 +7,7 @@ use super::{Indices, NONE_WRONG, Ragged};
 use crate::kernels::region::copy::{Move, Rectangle, copy};
 use crate::kernels::walk::{Dims, Walk};
 use crate::kernels::{Cpu, KernelCx, KernelError, PrepareCx, PrepareError, ensure};
-use forebay_plan::{self as plan, DType};
+use forebay_plan::{self as plan, DType, Negative};
 use std::sync::atomic::AtomicU64;
 
 /// Elements that are worth a task.
@@ -23,6 +23,7 @@ pub(in crate::kernels) struct Gather {
     out: usize,
     axis_stride: usize,
     axis_size: usize,
+    negative: Negative,
     /// Dimensions but the innermost: strides in x, index, out.
     outer: Dims<3>,
     inner: (usize, [usize; 3]),
@@ -63,6 +64,7 @@ impl Gather {
             out: cx.buffer_of(gather.out, gather.dtype, "the output")?,
             axis_stride: gather.axis_stride as usize,
             axis_size: gather.axis_size as usize,
+            negative: gather.negative,
             outer: dims,
             inner,
             ragged,
@@ -81,6 +83,7 @@ impl Gather {
             // SAFETY: the view begins within its buffer.
             data: unsafe { cx.buffers[self.index.0].ptr.cast::<i32>().add(self.index.1) },
             limit: self.axis_size,
+            negative: self.negative,
             first_wrong: &first_wrong,
         };
         // The innermost dimension is cut, for arrays that have no other.
@@ -111,7 +114,10 @@ impl Gather {
             let x = cx.buffers[self.x.0].ptr.add((self.x.1 + at[0]) * self.bytes).cast_const();
             let out = cx.buffers[self.out].ptr.add(at[2] * self.bytes);
             if index_stride == 0 {
-                let Some(index) = indices.get(at[1]) else { return };
+                let Some(index) = indices.get(at[1]) else {
+                    (0..length).for_each(|i| out.add(i * out_stride.max(1) * self.bytes).write_bytes(0, self.bytes));
+                    return;
+                };
                 let from = x.add(index * self.axis_stride * self.bytes);
                 if x_stride == 1 {
                     std::ptr::copy_nonoverlapping(from, out, length * self.bytes);
@@ -141,8 +147,9 @@ impl Gather {
         for i in 0..length {
             // SAFETY: as above; the index is within the axis.
             unsafe {
-                if let Some(at) = indices.get(index + i * index_stride) {
-                    *out.add(i * out_stride) = *x.add(i * x_stride + at * self.axis_stride);
+                match indices.get(index + i * index_stride) {
+                    Some(at) => *out.add(i * out_stride) = *x.add(i * x_stride + at * self.axis_stride),
+                    None => out.add(i * out_stride).write_bytes(0, 1),
                 }
             }
         }

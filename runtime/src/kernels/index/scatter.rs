@@ -13,7 +13,7 @@ use super::{Indices, NONE_WRONG, Ragged};
 use crate::kernels::cpu::by_cpu;
 use crate::kernels::walk::{Dims, Walk};
 use crate::kernels::{Cpu, KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure, math};
-use forebay_plan::{self as plan, DType};
+use forebay_plan::{self as plan, DType, Negative};
 use std::sync::atomic::AtomicU64;
 
 /// Elements that are worth a task.
@@ -31,6 +31,7 @@ pub(in crate::kernels) struct ScatterAdd {
     out: (usize, usize),
     axis_stride: usize,
     axis_size: usize,
+    negative: Negative,
     out_elements: usize,
     accumulate: bool,
     /// Aligned dimensions but the one in `run`: strides in v, index, out.
@@ -142,6 +143,7 @@ impl ScatterAdd {
             out: (cx.buffer_of(scatter.out.buffer, scatter.dtype, "the output")?, scatter.out.offset as usize),
             axis_stride: scatter.axis_stride as usize,
             axis_size: scatter.axis_size as usize,
+            negative: scatter.negative,
             out_elements: scatter.out_elements as usize,
             accumulate: scatter.accumulate,
             run: run_dim.map_or(1, |d| sizes[d] as usize),
@@ -195,6 +197,7 @@ impl ScatterAdd {
                 indices: Indices {
                     data: cx.buffers[self.index.0].ptr.cast::<i32>().add(self.index.1),
                     limit: self.axis_size,
+                    negative: self.negative,
                     first_wrong: &first_wrong,
                 },
             }
@@ -315,7 +318,7 @@ impl<X: Addend> Job<'_, X> {
                 *start = end;
             }
             for number in (0..count).rev() {
-                let index = *self.indices.data.add(self.summed.at(number)[1]) as usize;
+                let Some(index) = self.indices.get(self.summed.at(number)[1]) else { continue };
                 starts[index] -= 1;
                 *lists.list.add(starts[index] as usize) = number as u32;
             }

@@ -6,7 +6,7 @@ use super::space::{Place, Through};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::index::{Indices, NONE_WRONG};
 use crate::kernels::{KernelCx, KernelError};
-use forebay_plan::DType;
+use forebay_plan::{DType, Negative};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An array that is looked up along an axis.
@@ -19,16 +19,17 @@ pub(super) struct Table {
     divide: usize,
     axis_stride: usize,
     axis_size: usize,
+    negative: Negative,
 }
 
 impl Table {
     pub(super) fn new(cpu: Cpu, how: Move, data: *const u8, dtype: DType, through: &Through) -> Table {
-        let Through { divide, axis_stride, axis_size, .. } = *through;
-        Table { cpu, how, data, bytes: dtype.bytes() as usize, divide, axis_stride, axis_size }
+        let Through { divide, axis_stride, axis_size, negative, .. } = *through;
+        Table { cpu, how, data, bytes: dtype.bytes() as usize, divide, axis_stride, axis_size, negative }
     }
 
     /// Copies a rectangle: where index and table are at its first element (`[table, index]`, and their strides along rows and columns), and where it
-    /// goes. Gives the first element of the index that leads nowhere; what belongs to such is left as it was.
+    /// goes. Gives the first element of the index that is wrong; what belongs to such, and to one that means nothing, is 0.
     ///
     /// # Safety
     /// Index and destination have all elements of the rectangle; the table has them for every position along the axis.
@@ -44,7 +45,7 @@ impl Table {
         let first_wrong = AtomicU64::new(NONE_WRONG);
         // What divides to a position within the axis.
         let limit = self.axis_size.saturating_mul(self.divide);
-        let indices = Indices { data: index, limit, first_wrong: &first_wrong };
+        let indices = Indices { data: index, limit, negative: self.negative, first_wrong: &first_wrong };
         // An index is below 2³¹, and dividing 32 bits is much faster than 64.
         let divide = u32::try_from(self.divide).unwrap_or(u32::MAX);
         let to_bytes = if self.widens() { 4 } else { self.bytes };
@@ -55,10 +56,14 @@ impl Table {
                 let at = |strides: [usize; 2]| row * strides[0] + column * strides[1];
                 // SAFETY: the caller's contract; the position is within the axis.
                 unsafe {
-                    let Some(value) = indices.get(index_at + at(index_strides)) else { continue };
+                    let to = to.add(at(to_strides) * to_bytes);
+                    let Some(value) = indices.get(index_at + at(index_strides)) else {
+                        (0..run).for_each(|i| to.add(i * to_strides[1] * to_bytes).write_bytes(0, to_bytes));
+                        continue;
+                    };
                     let position = (value as u32 / divide) as usize;
                     let element = table_at + at(table) + position * self.axis_stride;
-                    let (from, to) = (self.data.add(element * self.bytes), to.add(at(to_strides) * to_bytes));
+                    let from = self.data.add(element * self.bytes);
                     let r = Rectangle { from, from_strides: [0, table[1]], to, to_strides, rows: 1, columns: run };
                     self.copy(&r);
                 }

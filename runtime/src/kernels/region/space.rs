@@ -1,7 +1,7 @@
 //! The iteration space of a region in normal form: few dimensions, in an order that suits memory.
 
 use super::super::{PrepareCx, PrepareError, ensure};
-use forebay_plan::{self as plan, DType, StepOp};
+use forebay_plan::{self as plan, DType, Negative, StepOp};
 
 /// Dimensions of a space at most, after collapsing.
 pub(super) const MOST_DIMS: usize = 10;
@@ -33,6 +33,7 @@ pub(super) struct Through {
     /// Elements from one position of the looked-up axis to the next.
     pub axis_stride: usize,
     pub axis_size: usize,
+    pub negative: Negative,
 }
 
 /// How an access varies, seen from a block: rows of one outer dimension.
@@ -189,6 +190,7 @@ fn collect(region: &plan::Region, cx: &PrepareCx) -> Result<Accesses, PrepareErr
             divide: lookup.divide as usize,
             axis_stride: lookup.axis_stride as usize,
             axis_size: lookup.axis_size as usize,
+            negative: lookup.negative,
         });
         all.push(access(&lookup.index)?);
     }

@@ -2,7 +2,7 @@
 //! place.
 
 use super::harness::{Memory, Rng, layout, ordered_layout, rounded};
-use forebay_plan::{Arg, DType, Load, Lookup, RaggedLimit, Region, Step, StepOp, Store, View};
+use forebay_plan::{Arg, DType, Load, Lookup, Negative, RaggedLimit, Region, Step, StepOp, Store, View};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F64, DType::Bf16];
 
@@ -87,13 +87,19 @@ impl Builder<'_> {
         let ((mut strides, elements), (index_strides, indices)) = (some(&[axis]), some(&[]));
         let axis_stride = strides.pop().expect("there is an axis");
         let values = self.values(dtype, elements + 1);
-        let chosen: Vec<f64> = (0..indices + 2).map(|_| self.rng.integer(axis * divide) as f64).collect();
+        let negative = self.rng.pick(&[Negative::Wrong, Negative::Wrong, Negative::Nothing]);
+        let one = |rng: &mut Rng| match negative == Negative::Nothing && rng.below(3) == 0 {
+            true => -1.0,
+            false => rng.integer(axis * divide) as f64,
+        };
+        let chosen: Vec<f64> = (0..indices + 2).map(|_| one(&mut self.rng)).collect();
         let (table, index) = (self.memory.add(dtype, &values), self.memory.add(DType::I32, &chosen));
         let through = Some(Lookup {
             index: View { buffer: index, offset: 2, strides: index_strides },
             divide: divide as u64,
             axis_stride,
             axis_size: axis as u64,
+            negative,
         });
         self.push_load(Load { view: View { buffer: table, offset: 1, strides }, through }, dtype);
     }

@@ -116,15 +116,19 @@ fn joined(copy: f64, lower: f64, mark: f64) -> f64 {
     f64::from(f32::from_bits(upper | u32::from(lower as i16 as u16)))
 }
 
-/// Which element of its buffer a load reads.
-fn place(load: &Load, element: &[usize], memory: &[Vec<f64>]) -> usize {
+/// What a load reads for an element; nothing outside of its buffer.
+fn loaded(load: &Load, element: &[usize], memory: &[Vec<f64>]) -> Option<f64> {
     let at = |view: &View| view.offset as usize + offset(element, &view.strides);
-    let by_index = load.through.as_ref().map_or(0, |l| {
+    let mut place = at(&load.view);
+    if let Some(l) = &load.through {
         // A row without elements may have no index.
-        let value = memory[l.index.buffer as usize].get(at(&l.index)).map_or(0, |&v| v as u64);
-        value / l.divide * l.axis_stride
-    });
-    at(&load.view) + by_index as usize
+        let index = memory[l.index.buffer as usize].get(at(&l.index)).copied().unwrap_or(0.0);
+        if index < 0.0 && l.negative == Negative::Nothing {
+            return Some(0.0);
+        }
+        place += (index as u64 / l.divide * l.axis_stride) as usize;
+    }
+    memory[load.view.buffer as usize].get(place).copied()
 }
 
 /// What the region leaves in the buffers.
@@ -160,10 +164,7 @@ pub(super) fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
             let value = |arg: Arg, i: usize, want: DType| match arg {
                 Arg::Const(c) => rounded(c, want),
                 Arg::Step(s) => steps[s as usize][i],
-                Arg::Load(l) => {
-                    let place = place(&region.loads[l as usize], &elements[i], &before);
-                    before[region.loads[l as usize].view.buffer as usize].get(place).copied().unwrap_or(0.0)
-                }
+                Arg::Load(l) => loaded(&region.loads[l as usize], &elements[i], &before).unwrap_or(0.0),
             };
             let n = elements.len();
             let all = |i: usize| (0..n).map(|e| value(step.args[i], e, operand)).collect::<Vec<_>>();
@@ -203,7 +204,7 @@ pub(super) fn interpret(region: &Region, memory: &Memory) -> Vec<Vec<f64>> {
                     Arg::Step(s) => steps[s as usize][i],
                     Arg::Load(l) => {
                         let load = &region.loads[l as usize];
-                        before[load.view.buffer as usize][place(load, element, &before)]
+                        loaded(load, element, &before).expect("within its buffer")
                     }
                 };
                 let place = store.view.offset as usize + offset(element, &store.view.strides);

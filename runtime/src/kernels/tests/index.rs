@@ -1,6 +1,6 @@
 use crate::kernels::KernelError;
 use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
-use forebay_plan::{DType, Gather, Kernel, RaggedLimit, ScatterAdd, View};
+use forebay_plan::{DType, Gather, Kernel, Negative, RaggedLimit, ScatterAdd, View};
 
 /// Dimensions of an indexed array: which of them the array has (`own`) and which the index has.
 struct Shape {
@@ -32,6 +32,16 @@ fn strides(rng: &mut Rng, shape: &Shape, has: &[bool], axis: usize) -> (Vec<u64>
     (strides, axis_stride, elements)
 }
 
+/// Indices below a limit, and what negative ones mean: in some cases a part of them is negative.
+fn chosen(rng: &mut Rng, count: usize, limit: usize) -> (Vec<f64>, Negative) {
+    let negative = rng.pick(&[Negative::Wrong, Negative::Nothing]);
+    let one = |rng: &mut Rng| match negative == Negative::Nothing && rng.below(3) == 0 {
+        true => rng.pick(&[-1.0, -7.0]),
+        false => rng.below(limit) as f64,
+    };
+    ((0..count).map(|_| one(rng)).collect(), negative)
+}
+
 fn ragged(rng: &mut Rng, memory: &mut Memory, dims: &[usize]) -> (Option<RaggedLimit>, Vec<usize>) {
     if rng.below(3) > 0 {
         return (None, dims.to_vec());
@@ -57,7 +67,7 @@ fn gathers() {
         let mut memory = Memory::default();
         let values: Vec<f64> = (0..ex + 1).map(|i| (i % 97) as f64).collect();
         let x = memory.add(dtype, &values);
-        let chosen: Vec<f64> = (0..ei + 2).map(|_| rng.below(shape.axis) as f64).collect();
+        let (chosen, negative) = chosen(&mut rng, ei + 2, shape.axis);
         let index = memory.add(DType::I32, &chosen);
         let count: usize = shape.dims.iter().product();
         let out = memory.add(dtype, &vec![1.0; count]);
@@ -69,6 +79,7 @@ fn gathers() {
             index: View { buffer: index, offset: 2, strides: si.clone() },
             axis_stride,
             axis_size: shape.axis as u64,
+            negative,
             out,
             ragged: limit,
         };
@@ -79,7 +90,10 @@ fn gathers() {
             if o.iter().zip(&sizes).all(|(o, s)| o < s) {
                 let at = 2 + offset(&o, &si);
                 used.push(at);
-                want[number] = values[1 + offset(&o, &sx) + chosen[at] as usize * axis_stride as usize];
+                want[number] = match chosen[at] < 0.0 {
+                    true => 0.0,
+                    false => values[1 + offset(&o, &sx) + chosen[at] as usize * axis_stride as usize],
+                };
             }
         }
         assert_eq!(memory.done(&Kernel::Gather(gather.clone())).get(out), want, "{gather:?}");
@@ -87,7 +101,8 @@ fn gathers() {
         used.sort_unstable();
         if let Some(&at) = used.first() {
             let mut chosen = chosen.clone();
-            let bad = rng.pick(&[-1.0, shape.axis as f64, f64::from(i32::MAX), f64::from(i32::MIN)]);
+            let first = if negative == Negative::Wrong { 0 } else { 2 };
+            let bad = rng.pick(&[-1.0, f64::from(i32::MIN), shape.axis as f64, f64::from(i32::MAX)][first..]);
             (chosen[at], chosen[*used.last().expect("one is used")]) = (bad, bad);
             let index = memory.add(DType::I32, &chosen);
             let mut wrong = gather.clone();
@@ -126,7 +141,7 @@ fn scatters() {
         let mut memory = Memory::default();
         let values: Vec<f64> = rng.floats(ev + 1).into_iter().map(|x| (x * 32.0).trunc()).collect();
         let v = memory.add(dtype, &values);
-        let chosen: Vec<f64> = (0..ei + 2).map(|_| rng.below(shape.axis) as f64).collect();
+        let (chosen, negative) = chosen(&mut rng, ei + 2, shape.axis);
         let index = memory.add(DType::I32, &chosen);
         let old: Vec<f64> = (0..stride).map(|i| (i % 13) as f64).collect();
         let out = memory.add(dtype, &old);
@@ -140,6 +155,7 @@ fn scatters() {
             out: View { buffer: out, offset: 0, strides: so.clone() },
             axis_stride: axis_stride as u64,
             axis_size: shape.axis as u64,
+            negative,
             out_elements: stride as u64,
             ragged: limit,
             accumulate,
@@ -150,7 +166,9 @@ fn scatters() {
         for at in indices(&sizes) {
             let i = 2 + offset(&at, &si);
             used.push(i);
-            want[offset(&at, &so) + chosen[i] as usize * axis_stride] += values[1 + offset(&at, &sv)];
+            if chosen[i] >= 0.0 {
+                want[offset(&at, &so) + chosen[i] as usize * axis_stride] += values[1 + offset(&at, &sv)];
+            }
         }
         let have = memory.done(&Kernel::ScatterAdd(scatter.clone())).get(out);
         for (i, (&have, &want)) in have.iter().zip(&want).enumerate() {
@@ -161,7 +179,8 @@ fn scatters() {
         used.sort_unstable();
         if let Some(&at) = used.first() {
             let mut chosen = chosen.clone();
-            chosen[at] = rng.pick(&[-1.0, shape.axis as f64]);
+            let first = if negative == Negative::Wrong { 0 } else { 1 };
+            chosen[at] = rng.pick(&[-1.0, shape.axis as f64][first..]);
             let mut wrong = scatter.clone();
             wrong.index.buffer = memory.add(DType::I32, &chosen);
             let error = memory.run_everywhere(&Kernel::ScatterAdd(wrong), true).err();
@@ -191,6 +210,7 @@ fn scatter_adds_in_order() {
                 out: View { buffer: out, offset: 0, strides: vec![0, 1] },
                 axis_stride: rows as u64,
                 axis_size: 2,
+                negative: Negative::Wrong,
                 out_elements: 2 * rows as u64,
                 ragged: None,
                 accumulate: false,

@@ -2,7 +2,7 @@
 
 use crate::kernels::KernelError;
 use crate::kernels::testing::harness::{Memory, Rng};
-use forebay_plan::{DType, Group, Invert, Kernel, Offsets, Random, RowGroups, TopK, View};
+use forebay_plan::{DType, Group, Invert, Kernel, Negative, Offsets, Random, RowGroups, TopK, View};
 
 #[test]
 fn top_k() {
@@ -52,6 +52,10 @@ fn grouping() {
             0 => vec![rng.below(groups) as f64; elements],
             _ => (0..elements).map(|_| rng.below(groups) as f64).collect(),
         };
+        // Some are in no group.
+        let negative = rng.pick(&[Negative::Wrong, Negative::Nothing]);
+        let out = |rng: &mut Rng| negative == Negative::Nothing && rng.below(3) == 0;
+        let chosen: Vec<f64> = chosen.into_iter().map(|c| if out(&mut rng) { -1.0 } else { c }).collect();
         let mut memory = Memory::default();
         let c = memory.add(DType::I32, &chosen);
         let rows = memory.add(DType::I32, &vec![-1.0; elements]);
@@ -59,19 +63,21 @@ fn grouping() {
         let inverse = memory.add(DType::I32, &vec![-1.0; elements]);
         let owners = memory.add(DType::I32, &vec![-1.0; elements + 3]);
         let (e, g) = (elements as u64, groups as u64);
-        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows }));
-        memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts }));
-        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse }));
+        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows, negative }));
+        memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts, negative }));
+        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse, negative }));
         memory = memory.done(&Kernel::RowGroups(RowGroups { offsets: starts, groups: g, rows: e + 3, out: owners }));
-        let mut order: Vec<usize> = (0..elements).collect();
+        let mut order: Vec<usize> = (0..elements).filter(|&i| chosen[i] >= 0.0).collect();
         order.sort_by_key(|&i| chosen[i] as usize);
+        let absent = elements - order.len();
         let (rows, inverse, owners) = (memory.get(rows), memory.get(inverse), memory.get(owners));
-        assert_eq!(rows, order.iter().map(|&i| i as f64).collect::<Vec<_>>());
+        assert_eq!(rows, order.iter().map(|&i| i as f64).chain(vec![-1.0; absent]).collect::<Vec<_>>());
+        assert!(inverse.iter().zip(&chosen).all(|(row, c)| (*row < 0.0) == (*c < 0.0)));
         assert!(order.iter().enumerate().all(|(row, &i)| inverse[i] == row as f64));
         assert!(order.iter().enumerate().all(|(row, &i)| owners[row] == chosen[i]));
         assert_eq!(owners[elements..], [0.0; 3]);
         for (group, start) in memory.get(starts).into_iter().enumerate() {
-            assert_eq!(start, chosen.iter().filter(|&&c| (c as usize) < group).count() as f64);
+            assert_eq!(start, chosen.iter().filter(|&&c| c >= 0.0 && (c as usize) < group).count() as f64);
         }
     }
 }
@@ -84,9 +90,9 @@ fn wrong_values_are_errors() {
         let out = memory.add(DType::I32, &[0.0; 5]);
         let want = Err(KernelError::Index { value: bad as i64, limit: 4, element: 2 });
         for kernel in [
-            Kernel::Group(Group { chosen, elements: 4, groups: 4, rows: out }),
-            Kernel::Offsets(Offsets { chosen, elements: 4, groups: 4, out }),
-            Kernel::Invert(Invert { rows: chosen, elements: 4, out }),
+            Kernel::Group(Group { chosen, elements: 4, groups: 4, rows: out, negative: Negative::Wrong }),
+            Kernel::Offsets(Offsets { chosen, elements: 4, groups: 4, out, negative: Negative::Wrong }),
+            Kernel::Invert(Invert { rows: chosen, elements: 4, out, negative: Negative::Wrong }),
         ] {
             assert_eq!(memory.run_everywhere(&kernel, true).map(|_| ()), want);
         }
