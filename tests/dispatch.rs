@@ -22,7 +22,8 @@ const STRATEGIES: [&str; 10] = [
 ];
 
 /// Softmax and sigmoid routers, shared experts, groups of experts, experts of several kinds.
-const MODELS: [&str; 6] = ["tiny-moe", "deepseek-v3", "pangu-ultra-moe", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b"];
+const MODELS: [&str; 6] =
+    ["tiny-moe", "deepseek-v3", "pangu-ultra-moe", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b"];
 
 /// The plan at reduced size, with layers for every stage.
 fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {

@@ -97,7 +97,11 @@ const BREAKS: &[(&str, &[Break])] = &[
                 g.add_axis("huge", Extent::Fixed(u64::MAX), None);
             },
             |g| {
-                g.add_axis("huge", Extent::Ragged { parent: axis(g, "e"), bound: verify::MAX_SIZE + 1, even: verify::MAX_SIZE + 1 }, None);
+                g.add_axis(
+                    "huge",
+                    Extent::Ragged { parent: axis(g, "e"), bound: verify::MAX_SIZE + 1, even: verify::MAX_SIZE + 1 },
+                    None,
+                );
             },
             |g| {
                 // One more than this does not exist.
@@ -446,9 +450,11 @@ fn corrupt(graph: &mut Graph, choice: usize, number: u32) {
         11 => graph.offsets.push((axis, value)),
         12 => graph.inputs.push(Input { value, role: InputRole::Data }),
         13 => graph.add_output("o", value, OutputRole::Loss),
-        14 => {
-            graph.axes.push(Axis { name: "r".into(), extent: Extent::Ragged { parent: axis, bound: 9, even: 9 }, label: None })
-        }
+        14 => graph.axes.push(Axis {
+            name: "r".into(),
+            extent: Extent::Ragged { parent: axis, bound: 9, even: 9 },
+            label: None,
+        }),
         _ => graph.axes.push(Axis { name: "h".into(), extent: Extent::Fixed(u64::from(number) << 33), label: None }),
     }
 }

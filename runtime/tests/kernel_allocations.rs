@@ -2,8 +2,8 @@
 
 use forebay_plan::{
     Arg, Attention, AttentionBackward, AttentionInputs, BatchDim, Buffer, DType, Gather, Group, Groups, Invert, Kernel,
-    MatDim, Matmul, Offsets, RaggedDim, RaggedLimit, Random, Reduce, ReduceOp, Region, RowGroups, Scan, ScatterAdd,
-    ScorePair, Step, StepOp, Store, TopK, View,
+    MatDim, Matmul, Negative, Offsets, RaggedDim, RaggedLimit, Random, Reduce, ReduceOp, Region, RowGroups, Scan,
+    ScatterAdd, ScorePair, Step, StepOp, Store, TopK, View,
 };
 use forebay_runtime::kernels::{Buf, Cpu, KernelCx, RandomKeyArgs, Scratch, ScratchBytes, prepare, run, scratch_bytes};
 use forebay_runtime::pool::Pool;

@@ -11,7 +11,19 @@ const HOSTS: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 /// Ranks as two nodes of four; experts of eight choices a token are on all of them.
 const STRATEGY: &str = "dp=8,ep=8,micro=1,node=4";
 const SIZES: &[&str] = &[
-    "--set", "layers=2", "d=256", "f=64", "heads=4", "experts=16", "topk=8", "--batch", "8", "--seq", "256", "--threads", "1",
+    "--set",
+    "layers=2",
+    "d=256",
+    "f=64",
+    "heads=4",
+    "experts=16",
+    "topk=8",
+    "--batch",
+    "8",
+    "--seq",
+    "256",
+    "--threads",
+    "1",
 ];
 const STEPS: &str = "4";
 
@@ -122,7 +134,8 @@ fn predicted(bench: &Bench, dispatch: &str, gbps: f64) -> f64 {
     bench.write("hosts.toml", cluster);
     let strategy = format!("{STRATEGY},dispatch={dispatch}");
     let sizes = &SIZES[..SIZES.len() - 2];
-    let args = ["simulate", "model.moe", "--cluster", "hosts.toml", "--json", "--dtype", "f32", "--strategy", &strategy];
+    let args =
+        ["simulate", "model.moe", "--cluster", "hosts.toml", "--json", "--dtype", "f32", "--strategy", &strategy];
     let run = bench.run(&[&args[..], sizes].concat()).ok();
     let report: Value = serde_json::from_str(&run.stdout).expect("a report");
     report["step_s"].as_f64().expect("the seconds of a step")

@@ -93,8 +93,13 @@ impl Mesh {
             if end % start != 0 {
                 if let Some(node) = node.filter(|node| *node == end || *node == start) {
                     return Err(StrategyError::new(
-                        format!("node = {node} cuts across the degrees (tp = {tp}, cp = {cp}, dp = {dp}, etp = {etp}, ep = {ep})"),
-                        Some("of a node's ranks and a degree that start at the same rank one has to divide the other".to_string()),
+                        format!(
+                            "node = {node} cuts across the degrees (tp = {tp}, cp = {cp}, dp = {dp}, etp = {etp}, ep = {ep})"
+                        ),
+                        Some(
+                            "of a node's ranks and a degree that start at the same rank one has to divide the other"
+                                .to_string(),
+                        ),
                     ));
                 }
                 return Err(StrategyError::new(

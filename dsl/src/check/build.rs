@@ -114,7 +114,9 @@ impl Builder {
         let info = &table[axis.0 as usize];
         let extent = match info.extent {
             Size::Fixed(n) => Extent::Fixed(n),
-            Size::Ragged { parent, bound } => Extent::Ragged { parent: self.axis_id(table, parent), bound, even: bound },
+            Size::Ragged { parent, bound } => {
+                Extent::Ragged { parent: self.axis_id(table, parent), bound, even: bound }
+            }
         };
         let id = AxisId(self.graph.axes.len() as u32);
         self.graph.axes.push(Axis { name: info.name.clone(), extent, label: info.label.clone() });

@@ -304,11 +304,20 @@ impl Body {
         let top = TopK { dtype: DType::F32, outer: rows, n: columns, inner: 1, k, input: x, out: chosen };
         self.push("chosen", Kernel::TopK(top));
         let sorted = self.integers("rows", sent);
-        self.push("rows", Kernel::Group(Group { chosen, elements: sent, groups, rows: sorted, negative: Negative::Wrong }));
+        self.push(
+            "rows",
+            Kernel::Group(Group { chosen, elements: sent, groups, rows: sorted, negative: Negative::Wrong }),
+        );
         let offsets = self.integers("offsets", groups + 1);
-        self.push("offsets", Kernel::Offsets(Offsets { chosen, elements: sent, groups, out: offsets, negative: Negative::Wrong }));
+        self.push(
+            "offsets",
+            Kernel::Offsets(Offsets { chosen, elements: sent, groups, out: offsets, negative: Negative::Wrong }),
+        );
         let inverse = self.integers("inverse", sent);
-        self.push("inverse", Kernel::Invert(Invert { rows: sorted, elements: sent, out: inverse, negative: Negative::Wrong }));
+        self.push(
+            "inverse",
+            Kernel::Invert(Invert { rows: sorted, elements: sent, out: inverse, negative: Negative::Wrong }),
+        );
         let expert = self.integers("expert", sent);
         self.push("expert", Kernel::RowGroups(RowGroups { offsets, groups, rows: sent, out: expert }));
         let (dispatched, hidden) = (self.wide("dispatched"), self.wide("hidden"));
@@ -373,7 +382,9 @@ impl Body {
         self.push("scaled", Kernel::Region(scaled));
         // Each token's first row, plus the row that it was sent as: looked up where they are.
         let picked = self.array("picked");
-        let through = |index, divide, axis_size| Some(Lookup { index, divide, axis_stride: columns, axis_size, negative: Negative::Wrong });
+        let through = |index, divide, axis_size| {
+            Some(Lookup { index, divide, axis_stride: columns, axis_size, negative: Negative::Wrong })
+        };
         let picks = Region {
             dims: vec![rows, columns],
             row_dims: 1,

@@ -33,7 +33,17 @@ fn looked_up(table: u32, axis_size: u64, index: View, divide: u64) -> forebay_pl
 fn gather(dims: &[u64], x: u32, axis_size: u64, index: View, out: u32) -> Kernel {
     let forebay_plan::Load { view: x, .. } = looked_up(x, axis_size, index.clone(), 1);
     let dims = dims.to_vec();
-    Kernel::Gather(Gather { dtype: DType::F32, dims, x, index, axis_stride: D, axis_size, negative: Negative::Wrong, out, ragged: None })
+    Kernel::Gather(Gather {
+        dtype: DType::F32,
+        dims,
+        x,
+        index,
+        axis_stride: D,
+        axis_size,
+        negative: Negative::Wrong,
+        out,
+        ragged: None,
+    })
 }
 
 /// The rows of tokens, for the experts: at rows / copies.

@@ -21,9 +21,7 @@
 
 use crate::overlap::pieces::{Region, mixture};
 use crate::shard::is_linear;
-use forebay_ir::{
-    AxisId, BinaryOp, Comm, CommKind, DType, Extent, Graph, InputRole, Op, Type, ValueId,
-};
+use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Extent, Graph, InputRole, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
 
 /// A mixture whose rows are to travel so.
@@ -142,8 +140,7 @@ impl<'a> Hierarchy<'a> {
                 back[value.index()] = true;
                 continue;
             }
-            let dependent: Vec<usize> =
-                (0..node.operands.len()).filter(|&i| back[node.operands[i].index()]).collect();
+            let dependent: Vec<usize> = (0..node.operands.len()).filter(|&i| back[node.operands[i].index()]).collect();
             let contracts = matches!(node.op, Op::Contract { .. }) && dependent.len() == 1;
             let adds = matches!(node.op, Op::Binary(BinaryOp::Add | BinaryOp::Sub)) && dependent.len() == 2;
             let linear = dependent.len() == 1 && is_linear(old, value, dependent[0]);

@@ -49,7 +49,9 @@ fn note(
         CommKind::AllToAll { .. } if comm.group == inner && !node.ty.dtype.is_float() => {
             ("own counts of the node's experts", "all counts of own experts", part(graph.bytes(operand)))
         }
-        CommKind::Dispatch { .. } if comm.group == inner => ("by the node's experts", "at experts", part(even(operand))),
+        CommKind::Dispatch { .. } if comm.group == inner => {
+            ("by the node's experts", "at experts", part(even(operand)))
+        }
         CommKind::Combine { .. } if comm.group == inner => ("at experts", "by the node's experts", part(even(value))),
         _ => return None,
     };

@@ -32,8 +32,13 @@ fn rows() {
             let (x, index) = (some(&mut rng, &mut memory, dtype, axis * d), memory.add(DType::I32, &chosen));
             let [plain, compared] = [dtype, DType::Bool].map(|t| memory.add(t, &vec![1.0; rows * d]));
             let (d, strides) = (d as u64, [d as u64, 1]);
-            let through =
-                Lookup { index: view(index, &[1, 0]), divide: divide as u64, axis_stride: d, axis_size: axis as u64, negative: Negative::Wrong };
+            let through = Lookup {
+                index: view(index, &[1, 0]),
+                divide: divide as u64,
+                axis_stride: d,
+                axis_size: axis as u64,
+                negative: Negative::Wrong,
+            };
             let ragged = (n % 2 == 1).then(|| RaggedLimit {
                 dim: 0,
                 offsets: memory.add(DType::I32, &[0.0, 0.0, (rows - rows / 3) as f64]),
@@ -78,7 +83,13 @@ fn an_element_of_the_reduced_row() {
             let chosen = below(&mut rng, rows, n);
             let label = memory.add(DType::I32, &chosen);
             let out = memory.add(dtype, &vec![0.0; rows]);
-            let through = Lookup { index: view(label, &[1, 0]), divide: 1, axis_stride: 1, axis_size: n as u64, negative: Negative::Wrong };
+            let through = Lookup {
+                index: view(label, &[1, 0]),
+                divide: 1,
+                axis_stride: 1,
+                axis_size: n as u64,
+                negative: Negative::Wrong,
+            };
             let n = n as u64;
             let region = Region {
                 dims: vec![rows as u64, n],
@@ -120,7 +131,13 @@ fn indices_outside_are_errors() {
         let out = memory.add(DType::F32, &vec![0.0; (dims[0] * dims[1]) as usize]);
         let load = |index: u32| {
             let index = View { buffer: index, offset: 0, strides: strides.to_vec() };
-            let through = Lookup { index, divide: divide as u64, axis_stride: dims[1], axis_size: axis as u64, negative: Negative::Wrong };
+            let through = Lookup {
+                index,
+                divide: divide as u64,
+                axis_stride: dims[1],
+                axis_size: axis as u64,
+                negative: Negative::Wrong,
+            };
             Load { view: view(x, &[0, 1]), through: Some(through) }
         };
         let region = Region {
@@ -151,7 +168,8 @@ fn not_in_place() {
     let mut memory = Memory::default();
     let [x, index] = [DType::I32; 2].map(|t| memory.add(t, &[0.0; 8]));
     let out = memory.add(DType::I32, &[0.0; 8]);
-    let through = Lookup { index: view(index, &[1]), divide: 1, axis_stride: 1, axis_size: 8, negative: Negative::Wrong };
+    let through =
+        Lookup { index: view(index, &[1]), divide: 1, axis_stride: 1, axis_size: 8, negative: Negative::Wrong };
     let to = |buffer| {
         Kernel::Region(Region {
             dims: vec![8],
