@@ -123,7 +123,7 @@ fn router_softmax(bencher: Bencher, workers: usize) {
     softmax(bencher, (workers, 2048, 8));
 }
 
-#[divan::bench(args = [(1, 1 << 20), (2, 1 << 20), (2, 8 << 20)])]
+#[divan::bench(args = [(1, 1 << 14), (1, 1 << 20), (2, 1 << 20), (2, 8 << 20)])]
 fn adamw(bencher: Bencher, (workers, n): (usize, usize)) {
     let mut memory = Memory::default();
     let [p, m, v, g] = [(); 4].map(|()| memory.add(DType::F32, n));

@@ -1,6 +1,8 @@
 //! Micro-operations over tiles: an accumulator and a condition, each a few vector registers, go through them, one tile of columns after the other.
 //!
-//! Which code an operation takes is found out once for a tile: a jump that processors predict, since every tile takes the same ones.
+//! Which code an operation takes is found out once for a tile: a jump that processors predict, since every tile takes the same ones. What stays from one
+//! operation to the next must fit the registers, or each operation waits for a store of the one before: so conditions are bytes in memory, and functions of
+//! many instructions, whose constants would be kept in registers as well, are compiled by themselves ([`Functions`]).
 
 use super::chain::{Code, From, Micro, Site};
 use super::ops::Arg;
@@ -10,8 +12,8 @@ use crate::kernels::math;
 
 /// Values of a register at most.
 const MOST_LANES: usize = 16;
-/// Values of what is worked on side by side at most.
-const MOST_SIDE_BY_SIDE: usize = 64;
+/// Values of a tile at most.
+const MOST_COLUMNS: usize = 128;
 /// Rows shorter than this are not worth a chain: each would go through all operations for itself.
 pub(super) const LEAST_COLUMNS: usize = 64;
 
@@ -59,14 +61,24 @@ pub(super) unsafe fn run(cpu: Cpu, tiles: &Tiles) {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
         unsafe fn avx512(tiles: &Tiles) {
             use lanes::avx512::Floats;
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+            unsafe fn functions(code: Code, a: &mut Columns, b: &Columns, n: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { function::<Pair<Pair<Floats>>>(code, a, b, n) }
+            }
             // SAFETY: the caller's contract.
-            unsafe { all::<Floats, Pair<Pair<Floats>>>(tiles) }
+            unsafe { all::<Floats, Pair<Pair<Floats>>>(tiles, functions) }
         }
         #[target_feature(enable = "avx2,fma")]
         unsafe fn avx2(tiles: &Tiles) {
             use lanes::avx2::Floats;
+            #[target_feature(enable = "avx2,fma")]
+            unsafe fn functions(code: Code, a: &mut Columns, b: &Columns, n: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { function::<Pair<Floats>>(code, a, b, n) }
+            }
             // SAFETY: the caller's contract.
-            unsafe { all::<Floats, Pair<Floats>>(tiles) }
+            unsafe { all::<Floats, Pair<Floats>>(tiles, functions) }
         }
         match cpu.level() {
             // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
@@ -77,8 +89,9 @@ pub(super) unsafe fn run(cpu: Cpu, tiles: &Tiles) {
         }
     }
     let _ = cpu;
+    type Portable = Pair<lanes::portable::Floats>;
     // SAFETY: the caller's contract.
-    unsafe { all::<lanes::portable::Floats, Pair<lanes::portable::Floats>>(tiles) }
+    unsafe { all::<lanes::portable::Floats, Portable>(tiles, function::<Portable>) }
 }
 
 /// Runs one instruction on f32: its code, destination and one or two operands.
@@ -107,26 +120,53 @@ pub(super) unsafe fn one(cpu: Cpu, code: Code, to: &Arg, args: &[Arg], rows: usi
 
 /// Full tiles are two times as many registers as are worked on side by side, `W`: so a jump does more, and no function runs out of registers.
 #[inline(always)]
-unsafe fn all<V: Vector, W: Vector>(tiles: &Tiles) {
+unsafe fn all<V: Vector, W: Vector>(tiles: &Tiles, functions: Functions) {
+    const { assert!(2 * W::LANES <= MOST_COLUMNS && V::LANES <= MOST_LANES) };
     let columns = tiles.columns;
+    let mut room = Room {
+        conditions: [0; MOST_COLUMNS],
+        values: Columns([0.0; MOST_COLUMNS]),
+        operand: Columns([0.0; MOST_COLUMNS]),
+        functions,
+    };
     for row in 0..tiles.rows {
         let mut column = 0;
         // SAFETY: the caller's contract; tiles lie within the row.
         unsafe {
             while column + 2 * W::LANES <= columns {
-                tile::<W, 2, false>(tiles, row, column, W::LANES);
+                tile::<W, 2, false>(tiles, &mut room, row, column, W::LANES);
                 column += 2 * W::LANES;
             }
             while column + W::LANES <= columns {
-                tile::<W, 1, false>(tiles, row, column, W::LANES);
+                tile::<W, 1, false>(tiles, &mut room, row, column, W::LANES);
                 column += W::LANES;
             }
             while column < columns {
-                tile::<V, 1, true>(tiles, row, column, V::LANES.min(columns - column));
+                tile::<V, 1, true>(tiles, &mut room, row, column, V::LANES.min(columns - column));
                 column += V::LANES;
             }
         }
     }
+}
+
+/// Numbers for the columns of a tile, in memory.
+#[repr(align(64))]
+struct Columns([f32; MOST_COLUMNS]);
+
+/// Replaces the first `n` numbers of `a` by what a function of many instructions makes of them and of `b`.
+///
+/// # Safety
+/// The machine has the CPU features.
+type Functions = unsafe fn(Code, &mut Columns, &Columns, usize);
+
+/// What a tile has in memory.
+struct Room {
+    /// The conditions of its columns, as bytes.
+    conditions: [u8; MOST_COLUMNS],
+    /// Operands of functions.
+    values: Columns,
+    operand: Columns,
+    functions: Functions,
 }
 
 /// An array like another, by an expression for each of its one or two elements. Spelt out, so that all are registers indeed: a closure would be
@@ -146,13 +186,19 @@ macro_rules! each {
 
 /// One tile; of a part only the first `n` values exist.
 #[inline(always)]
-unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: usize, column: usize, n: usize) {
+unsafe fn tile<V: Vector, const N: usize, const PART: bool>(
+    tiles: &Tiles,
+    room: &mut Room,
+    row: usize,
+    column: usize,
+    n: usize,
+) {
     let c = V::splat;
     let mut a = [c(0.0); N];
-    let mut m = [V::mask(false); N];
     for (micro, place) in tiles.micros.iter().zip(tiles.places) {
         let p = place.ptr.wrapping_add(row * place.row + column * place.column);
-        // SAFETY: the caller's contract: the place has the columns.
+        let m = room.conditions.as_mut_ptr();
+        // SAFETY: the caller's contract: the place has the columns; the room has those of a tile.
         unsafe {
             let b = match micro.from {
                 From::Row => [c(*p.cast::<f32>()); N],
@@ -160,18 +206,28 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: 
                 From::Bf16 => each!(a, |i| load_bf16::<V, PART>(p.cast::<u16>().add(i * V::LANES), n)),
                 From::Accumulator | From::Truths | From::Truth => a,
             };
+            macro_rules! condition {
+                (|$i:ident| $value:expr) => {{
+                    let $i = 0;
+                    V::store_mask($value, m);
+                    if N > 1 {
+                        let $i = 1;
+                        V::store_mask($value, m.add(V::LANES));
+                    }
+                }};
+            }
+            // As above: no closure.
+            macro_rules! held {
+                ($i:expr) => {
+                    V::load_mask(m.add($i * V::LANES))
+                };
+            }
             match micro.code {
                 Code::Load => a = b,
                 Code::Store => a = each!(a, |i| store::<V, PART>(a[i], p.cast::<f32>().add(i * V::LANES), n)),
                 Code::StoreBf16 => a = each!(a, |i| store_bf16::<V, PART>(a[i], p.cast::<u16>().add(i * V::LANES), n)),
                 Code::Neg => a = each!(a, |i| a[i].neg()),
                 Code::Abs => a = each!(a, |i| a[i].abs()),
-                Code::Sign => a = each!(a, |i| sign(a[i])),
-                Code::Exp => a = each!(a, |i| math::exp(a[i])),
-                Code::Log => a = each!(a, |i| math::log(a[i])),
-                Code::Tanh => a = each!(a, |i| math::tanh(a[i])),
-                Code::Sin => a = each!(a, |i| periodic(a[i], math::sin(a[i]), math::sin_any)),
-                Code::Cos => a = each!(a, |i| periodic(a[i], math::cos(a[i]), math::cos_any)),
                 Code::Sqrt => a = each!(a, |i| a[i].sqrt()),
                 Code::Rsqrt => a = each!(a, |i| c(1.0) / a[i].sqrt()),
                 Code::Floor => a = each!(a, |i| a[i].floor()),
@@ -182,37 +238,85 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(tiles: &Tiles, row: 
                 Code::Mul => a = each!(a, |i| a[i] * b[i]),
                 Code::Div => a = each!(a, |i| a[i] / b[i]),
                 Code::DivInto => a = each!(a, |i| b[i] / a[i]),
-                Code::Rem => a = each!(a, |i| one_by_one(a[i], b[i], math::remainder)),
-                Code::RemInto => a = each!(a, |i| one_by_one(b[i], a[i], math::remainder)),
-                Code::Pow => a = each!(a, |i| one_by_one(a[i], b[i], math::pow)),
-                Code::PowOf => a = each!(a, |i| one_by_one(b[i], a[i], math::pow)),
                 Code::Min => a = each!(a, |i| least(a[i], b[i])),
                 Code::MinOf => a = each!(a, |i| least(b[i], a[i])),
                 Code::Max => a = each!(a, |i| most(a[i], b[i])),
                 Code::MaxOf => a = each!(a, |i| most(b[i], a[i])),
-                Code::Eq => m = each!(m, |i| a[i].equal(b[i])),
-                Code::Ne => m = each!(m, |i| V::not(a[i].equal(b[i]))),
-                Code::Lt => m = each!(m, |i| a[i].lt(b[i])),
-                Code::Le => m = each!(m, |i| a[i].le(b[i])),
-                Code::Gt => m = each!(m, |i| b[i].lt(a[i])),
-                Code::Ge => m = each!(m, |i| b[i].le(a[i])),
-                Code::Truth => m = each!(m, |i| V::not(a[i].equal(c(0.0)))),
-                Code::LoadTruth => m = truths::<V, N, PART>(m, micro.from, p, n),
-                Code::StoreTruth => m = each!(m, |i| store_truth::<V, PART>(m[i], p.add(i * V::LANES), n)),
-                Code::Not => m = each!(m, |i| V::not(m[i])),
+                Code::Exp => a = each!(a, |i| math::exp(a[i])),
+                Code::Sign | Code::Log | Code::Tanh | Code::Sin | Code::Cos => {
+                    let values = room.values.0.as_mut_ptr();
+                    each!(a, |i| store::<V, false>(a[i], values.add(i * V::LANES), n));
+                    (room.functions)(micro.code, &mut room.values, &room.operand, N * V::LANES);
+                    let values = room.values.0.as_ptr();
+                    a = each!(a, |i| V::load(values.add(i * V::LANES)));
+                }
+                Code::Rem | Code::RemInto | Code::Pow | Code::PowOf => {
+                    let (values, operand) = (room.values.0.as_mut_ptr(), room.operand.0.as_mut_ptr());
+                    each!(a, |i| store::<V, false>(a[i], values.add(i * V::LANES), n));
+                    each!(a, |i| store::<V, false>(b[i], operand.add(i * V::LANES), n));
+                    (room.functions)(micro.code, &mut room.values, &room.operand, N * V::LANES);
+                    let values = room.values.0.as_ptr();
+                    a = each!(a, |i| V::load(values.add(i * V::LANES)));
+                }
+                Code::Eq => condition!(|i| a[i].equal(b[i])),
+                Code::Ne => condition!(|i| V::not(a[i].equal(b[i]))),
+                Code::Lt => condition!(|i| a[i].lt(b[i])),
+                Code::Le => condition!(|i| a[i].le(b[i])),
+                Code::Gt => condition!(|i| b[i].lt(a[i])),
+                Code::Ge => condition!(|i| b[i].le(a[i])),
+                Code::Truth => condition!(|i| V::not(a[i].equal(c(0.0)))),
+                Code::LoadTruth => condition!(|i| truths::<V, PART>(held!(i), micro.from, p, i * V::LANES, n)),
+                Code::StoreTruth if PART => p.copy_from_nonoverlapping(m, n),
+                Code::StoreTruth => condition!(|i| store_truth::<V>(held!(i), p.add(i * V::LANES))),
+                Code::Not => condition!(|i| V::not(held!(i))),
                 Code::And => {
-                    let other = truths::<V, N, PART>(m, micro.from, p, n);
-                    m = each!(m, |i| V::both(m[i], other[i]));
+                    condition!(|i| V::both(held!(i), truths::<V, PART>(held!(i), micro.from, p, i * V::LANES, n)))
                 }
                 Code::Or => {
-                    let other = truths::<V, N, PART>(m, micro.from, p, n);
-                    m = each!(m, |i| V::either(m[i], other[i]));
+                    condition!(|i| V::either(held!(i), truths::<V, PART>(held!(i), micro.from, p, i * V::LANES, n)))
                 }
-                Code::Number => a = each!(a, |i| c(1.0).or(m[i], c(0.0))),
-                Code::Select => a = each!(a, |i| a[i].or(m[i], b[i])),
-                Code::SelectOf => a = each!(a, |i| b[i].or(m[i], a[i])),
+                Code::Number => a = each!(a, |i| c(1.0).or(held!(i), c(0.0))),
+                Code::Select => a = each!(a, |i| a[i].or(held!(i), b[i])),
+                Code::SelectOf => a = each!(a, |i| b[i].or(held!(i), a[i])),
             }
         }
+    }
+}
+
+/// As [`Functions`] says, with `W` worked on side by side.
+///
+/// # Safety
+/// The machine has the CPU features of `W`.
+#[inline(always)]
+unsafe fn function<W: Vector>(code: Code, a: &mut Columns, b: &Columns, n: usize) {
+    let values = a.0.as_mut_ptr();
+    macro_rules! vectors {
+        (|$x:ident| $value:expr) => {{
+            let mut at = 0;
+            while at < n {
+                // SAFETY: a tile's columns are whole vectors, of a part of `W` what follows is there as well.
+                unsafe {
+                    let $x = W::load(values.add(at));
+                    ($value).store(values.add(at));
+                }
+                at += W::LANES;
+            }
+        }};
+    }
+    let singles = |a: &mut Columns, f: &dyn Fn(f32, f32) -> f32| {
+        a.0[..n].iter_mut().zip(&b.0).for_each(|(a, b)| *a = f(*a, *b));
+    };
+    match code {
+        Code::Sign => vectors!(|x| sign(x)),
+        Code::Log => vectors!(|x| math::log(x)),
+        Code::Tanh => vectors!(|x| math::tanh(x)),
+        Code::Sin => vectors!(|x| periodic(x, math::sin(x), math::sin_any)),
+        Code::Cos => vectors!(|x| periodic(x, math::cos(x), math::cos_any)),
+        Code::Rem => singles(a, &math::remainder),
+        Code::RemInto => singles(a, &|a, b| math::remainder(b, a)),
+        Code::Pow => singles(a, &math::pow),
+        Code::PowOf => singles(a, &|a, b| math::pow(b, a)),
+        code => unreachable!("{code:?} is done in registers"),
     }
 }
 
@@ -236,25 +340,26 @@ unsafe fn load_bf16<V: Vector, const PART: bool>(p: *const u16, n: usize) -> V {
     }
 }
 
-/// The conditions of an operand.
+/// The conditions of an operand from a column of the tile on; `held` where it is the condition itself.
 #[inline(always)]
-unsafe fn truths<V: Vector, const N: usize, const PART: bool>(
-    m: [V::Mask; N],
+unsafe fn truths<V: Vector, const PART: bool>(
+    held: V::Mask,
     from: From,
     p: *const u8,
+    column: usize,
     n: usize,
-) -> [V::Mask; N] {
+) -> V::Mask {
     // SAFETY: as above.
     unsafe {
         match from {
-            From::Truth => [V::mask(*p != 0); N],
+            From::Truth => V::mask(*p != 0),
             From::Truths if PART => {
                 let mut part = [0; MOST_LANES];
                 part.as_mut_ptr().copy_from_nonoverlapping(p, n);
-                [V::load_mask(part.as_ptr()); N]
+                V::load_mask(part.as_ptr())
             }
-            From::Truths => each!(m, |i| V::load_mask(p.add(i * V::LANES))),
-            From::Accumulator | From::Columns | From::Row | From::Bf16 => m,
+            From::Truths => V::load_mask(p.add(column)),
+            From::Accumulator | From::Columns | From::Row | From::Bf16 => held,
         }
     }
 }
@@ -286,17 +391,9 @@ unsafe fn store_bf16<V: Vector, const PART: bool>(x: V, p: *mut u16, n: usize) -
 
 /// The same for conditions.
 #[inline(always)]
-unsafe fn store_truth<V: Vector, const PART: bool>(mask: V::Mask, p: *mut u8, n: usize) -> V::Mask {
+unsafe fn store_truth<V: Vector>(mask: V::Mask, p: *mut u8) -> V::Mask {
     // SAFETY: as above.
-    unsafe {
-        if PART {
-            let mut part = [0; MOST_LANES];
-            V::store_mask(mask, part.as_mut_ptr());
-            p.copy_from_nonoverlapping(part.as_ptr(), n);
-        } else {
-            V::store_mask(mask, p);
-        }
-    }
+    unsafe { V::store_mask(mask, p) };
     mask
 }
 
@@ -322,24 +419,14 @@ fn sign<V: Vector>(a: V) -> V {
 /// `y`, the result of the fast function for `x`, or that of the general one where one of the arguments needs it.
 #[inline(always)]
 unsafe fn periodic<V: Vector>(x: V, y: V, any: fn(f32) -> f32) -> V {
-    if V::any(V::splat(math::TRIG_LIMIT).lt(x.abs())) {
-        // SAFETY: the machine has the type's features, since there is a value of it.
-        unsafe { one_by_one(x, x, |x, _| any(x)) }
-    } else {
-        y
+    if !V::any(V::splat(math::TRIG_LIMIT).lt(x.abs())) {
+        return y;
     }
-}
-
-/// What a function of single values gives.
-#[inline(always)]
-unsafe fn one_by_one<V: Vector>(a: V, b: V, f: impl Fn(f32, f32) -> f32) -> V {
-    let mut all = [[0.0; MOST_SIDE_BY_SIDE]; 2];
-    let [x, y] = &mut all;
-    // SAFETY: as above; there is room for as many.
+    let mut all = [0.0; MOST_COLUMNS];
+    // SAFETY: the machine has the type's features, since there is a value of it; there is room for as many.
     unsafe {
-        a.store(x.as_mut_ptr());
-        b.store(y.as_mut_ptr());
-        x.iter_mut().zip(y).take(V::LANES).for_each(|(x, y)| *x = f(*x, *y));
-        V::load(x.as_ptr())
+        x.store(all.as_mut_ptr());
+        all.iter_mut().take(V::LANES).for_each(|x| *x = any(*x));
+        V::load(all.as_ptr())
     }
 }
