@@ -41,6 +41,11 @@ impl Group {
         let inside = |tier: usize| if tier == last { ranks } else { members_below(dims, cluster.domain(tier)) };
         Group { ranks, members: (0..cluster.tiers.len()).map(inside).collect() }
     }
+
+    /// Are there members outside of the first tier's domain?
+    pub fn leaves_node(&self) -> bool {
+        self.members.first().is_some_and(|near| *near < self.ranks)
+    }
 }
 
 /// How many sums of coordinates × strides are below a limit. The dimensions are those of one mesh: sorted by stride, each stride is a multiple of the extent of those below.
@@ -84,6 +89,18 @@ impl Cluster {
         self.crossed(group)
             .map(|(tier, below, _)| (domains(below) - domains(group.members[tier] as f64)) * self.latency(tier))
             .sum()
+    }
+
+    /// The part of [`Cluster::ring_latency`] that is inside of the first tier's domains, seconds.
+    pub fn inside_latency(&self, group: &Group) -> f64 {
+        let near = group.members.first().copied().unwrap_or(1).max(1) as f64;
+        let ranks = group.ranks as f64;
+        (ranks - ranks / near) * self.first_latency()
+    }
+
+    /// Latency of a step inside of the first tier, seconds.
+    pub fn first_latency(&self) -> f64 {
+        self.latency(0)
     }
 
     /// Latency of a tree over the group.

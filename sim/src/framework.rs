@@ -27,6 +27,8 @@ pub struct Framework {
     pub prefetch: bool,
     /// Bytes of a gradient element when it is summed over ranks.
     pub gradient_bytes: f64,
+    /// Bytes that a logit takes more than in our plan where the loss is computed on copies in f32: the copy, log-probabilities, their gradient. Fitted to peak memory.
+    pub loss_bytes: f64,
     /// MB of a bucket of gradients that are summed together: each pays the latency of its collective. 0: all at once.
     pub bucket_mb: f64,
     /// Are layers shared out over stages by their work, embedding and head counted, rather than by number?
@@ -104,6 +106,7 @@ impl Default for Framework {
             overlap_parameters: false,
             prefetch: false,
             gradient_bytes: 4.0,
+            loss_bytes: 0.0,
             bucket_mb: 0.0,
             balances_head: false,
             hidden_tp: 0.0,

@@ -76,8 +76,14 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, fr
         false => (0.0, 0.0),
     };
     let activations = kept * (1.0 + unfused);
-    let placed = used.placed as f64 - dropped + kept * unfused + reserved;
-    let (weights, gradients, optimizer) = (used.weights as f64, used.gradients as f64, used.optimizer as f64);
+    // Our plans add gradients up in four bytes; other systems keep them as they sum them over ranks.
+    let narrow = if framework.caching_allocator { framework.gradient_bytes / 4.0 } else { 1.0 };
+    let (weights, optimizer) = (used.weights as f64, used.optimizer as f64);
+    let gradients = used.gradients as f64 * narrow;
+    let of_loss = framework.loss_bytes * logits(plan, role);
+    let activations = activations + of_loss;
+    let placed =
+        used.placed as f64 - dropped + kept * unfused + of_loss + reserved - used.gradients as f64 * (1.0 - narrow);
     StageMemory {
         stage: ops.coordinate,
         weights,
@@ -89,6 +95,20 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, fr
         peak: placed,
         located: None,
     }
+}
+
+/// Logits of a micro-batch on a rank of the last stage; none on others.
+fn logits(plan: &Plan, role: &Role) -> f64 {
+    let has_loss = |phase: &forebay_plan::Phase| {
+        phase.calls.iter().any(|c| plan.programs[c.program as usize].name.starts_with("train.epilogue"))
+    };
+    if !role.phases.iter().any(has_loss) {
+        return 0.0;
+    }
+    let settings = &plan.settings;
+    let ranks: f64 = plan.mesh.iter().filter(|d| d.name != "pp").map(|d| f64::from(d.size)).product();
+    let tokens = settings.batch as f64 * settings.seq as f64 / f64::from(settings.micro_batches.max(1));
+    tokens / ranks * settings.vocab as f64
 }
 
 /// Bytes that layers have saved for their backward passes when they are most, and the most of one layer.

@@ -315,19 +315,24 @@ impl<'a> Pricer<'a> {
         };
         let mut seconds = buckets * self.cluster.collective(what, &group, bytes / buckets) * (1.0 - hidden);
         let mut launches = 1.0;
+        let mut waits_for_end = false;
         if kind == Kind::Tp {
             let dispatch = self.framework.dispatch_us.max(1e-3);
             launches += self.framework.collective_us / dispatch;
             if self.framework.collective_holds {
-                let held = self.cluster.ring_latency(&group);
-                seconds = (seconds - held).max(self.cluster.kernel_start());
-                launches += held * 1e6 / dispatch;
+                // The host is held for all steps round the ring, and for one before them in which neighbours meet. Those inside of nodes take the device no time beside that.
+                let inside = self.cluster.inside_latency(&group);
+                let meeting = inside.min(self.cluster.first_latency());
+                seconds = (seconds - inside).max(self.cluster.kernel_start());
+                launches += (self.cluster.ring_latency(&group) + meeting) * 1e6 / dispatch;
+                waits_for_end = group.leaves_node();
             }
         }
         let meets = self.stage_dim.is_some_and(|d| k.group.contains(&d));
         let action = if meets { Action::Meet } else { Action::Work };
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
-        let host_waits = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
+        let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
+        let host_waits = waits_for_end || rows_wait;
         Priced { kind, seconds, flops: 0.0, action, launches, host_waits }
     }
 

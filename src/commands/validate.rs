@@ -7,6 +7,7 @@ use forebay_cost::Cluster;
 use forebay_sim::framework::known;
 use forebay_sim::validate::anchor::{self, Anchor};
 use forebay_sim::validate::fit::{self, Fit};
+use forebay_sim::validate::pairs::{self, Gains, Pair};
 use forebay_sim::validate::runs::Runs;
 use forebay_sim::validate::summary::{Errors, Summary};
 use forebay_sim::validate::{Compared, Row, Skipped, predict, prepare, price, runs};
@@ -25,6 +26,7 @@ Examples:
   forebay validate our-runs.csv --cluster-dir our-clusters
   forebay validate our-runs.csv --fit -o our-clusters
   forebay validate our-runs.csv --anchor our-run-7
+  forebay validate our-runs.csv --pairs our-changes.csv
 
 Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device) are needed; id, system, source, model,
 dense_layers, ffn_hidden, moe_ffn_hidden, experts, topk, shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision,
@@ -52,6 +54,9 @@ pub struct Args {
     /// A run whose measured time tells how efficient the software on its device is; the others on that device are predicted with it
     #[arg(long, value_name = "ID", conflicts_with = "fit")]
     anchor: Option<String>,
+    /// A table of pairs of runs, with and without a technique (columns technique, before, after): what it gains, measured and predicted
+    #[arg(long, value_name = "PAIRS.csv")]
+    pairs: Option<PathBuf>,
     /// Fit the calibrated numbers of clusters and frameworks to these runs before they are predicted, and show what that changes
     #[arg(long)]
     fit: bool,
@@ -71,6 +76,7 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     let text = std::fs::read(&args.runs).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
     let text = String::from_utf8(text).map_err(|_| Failure::Input(format!("`{name}` is not text in UTF-8")))?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
+    let pairs = args.pairs.as_deref().map(read_pairs).transpose()?;
     let Runs { mut runs, mut bad, unknown } =
         runs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))?;
     runs.retain(|run| args.grade.as_ref().is_none_or(|g| run.grade == *g));
@@ -107,13 +113,42 @@ pub fn validate(args: Args) -> Result<(), Failure> {
         return Err(Failure::Input(format!("`{name}` has no run that can be predicted; {}: {}", first.id, first.why)));
     }
     let summary = Summary::new(compared);
+    let pairs = pairs.map(|pairs| pairs::gains(&pairs, &summary.rows));
     if args.json {
-        print_json(&Output { summary, fit, anchor, unknown_columns: unknown })
+        print_json(&Output { summary, fit, anchor, pairs, unknown_columns: unknown })
     } else {
         let fit = fit.as_ref().map_or(String::new(), changes);
         let anchor = anchor.as_ref().map_or(String::new(), anchor_line);
-        print(&format!("{}{fit}{anchor}", table(&summary, args.worst)))
+        let pairs = pairs.as_ref().map_or(String::new(), gains);
+        print(&format!("{}{fit}{anchor}{pairs}", table(&summary, args.worst)))
     }
+}
+
+/// The table of pairs of a file.
+fn read_pairs(path: &Path) -> Result<Vec<Pair>, Failure> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::Input(format!("cannot read `{name}`: {e}")))?;
+    pairs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
+}
+
+/// What techniques gain.
+fn gains(all: &Gains) -> String {
+    let mut table = Table::new(&["technique", "without, with", "measured", "predicted", "sign", "size"]).left(2);
+    let word = |right: bool| if right { "right" } else { "wrong" }.to_string();
+    for gain in &all.gains {
+        let runs = format!("{}, {}", gain.before, gain.after);
+        let (measured, predicted) = (percent(gain.measured), percent(gain.predicted));
+        table.row(vec![gain.technique.clone(), runs, measured, predicted, word(gain.sign), word(gain.size)]);
+    }
+    let right = |of: fn(&pairs::Gain) -> bool| all.gains.iter().filter(|g| of(g)).count();
+    let (signs, sizes) = (right(|g| g.sign), right(|g| g.size));
+    let missing: String =
+        all.missing.iter().map(|(what, run)| format!("  {what}: `{run}` has no prediction\n")).collect();
+    format!(
+        "\n{}\n{} pairs: the sign of {signs} is right, the size of {sizes} within a third\n{missing}",
+        table.render(),
+        all.gains.len()
+    )
 }
 
 /// What `--json` prints.
@@ -125,6 +160,8 @@ struct Output {
     fit: Option<Fit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     anchor: Option<Anchor>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs: Option<Gains>,
     unknown_columns: Vec<String>,
 }
 

@@ -160,13 +160,13 @@ impl Timeline {
         let lives = self.lives();
         let intervals = self.intervals(&lives, plan::Space::Device);
         let packing = pack(&intervals);
-        let of_host = pack(&self.intervals(&lives, plan::Space::Host));
-        let places = self.items.iter().zip(packing.offsets.iter().zip(&of_host.offsets));
-        let place = |(item, (device, host)): (&ItemLife, (&u64, &u64))| match item.space {
-            plan::Space::Device => persistent + device,
-            plan::Space::Host => *host,
+        let swaps = self.items.iter().any(|item| item.space == plan::Space::Host);
+        let of_host = swaps.then(|| pack(&self.intervals(&lives, plan::Space::Host)).offsets);
+        let place = |(n, item): (usize, &ItemLife)| match (&of_host, item.space) {
+            (Some(host), plan::Space::Host) => host[n],
+            _ => persistent + packing.offsets[n],
         };
-        let offsets: Vec<u64> = places.map(place).collect();
+        let offsets: Vec<u64> = self.items.iter().enumerate().map(place).collect();
         let curve = self.live(&intervals);
         let live = curve.iter().copied().max().unwrap_or(0);
         let mut placed = Placed { calls: vec![], bytes: packing.bytes, live, curve, offsets };

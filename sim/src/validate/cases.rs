@@ -46,6 +46,8 @@ struct Filling {
 /// A step as plans that are short enough to replay.
 #[derive(Clone, Debug)]
 struct Plans {
+    /// Floating-point operations that the model needs for the whole step, attention counted causally.
+    flops: f64,
     /// With these micro-batches.
     micro: u32,
     plan: Plan,
@@ -59,10 +61,10 @@ impl Case {
     /// # Errors
     /// What its row lacks, or what does not fit together: a sentence.
     pub fn new(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
-        let measured_s = run.step_time.filter(|_| !run.out_of_memory);
-        if measured_s.is_none() && !run.out_of_memory {
+        if run.step_time.is_none() && run.tflops.is_none() && !run.out_of_memory {
             return Err("nothing is measured".into());
         }
+        layout::trains_all(run)?;
         let cluster = clusters
             .iter()
             .position(|c| c.is_called(&run.device))
@@ -74,6 +76,9 @@ impl Case {
         layout::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp") * run.degree("cp"))?;
         let fillings = fillings(run, &shape, &profile)?;
+        let devices = run.degree("n_devices") as f64;
+        let step_of = |tflops: f64| Some(fillings.first()?.plans.flops / (tflops * 1e12 * devices));
+        let measured_s = run.step_time.or_else(|| run.tflops.and_then(step_of)).filter(|_| !run.out_of_memory);
         Ok(Case { run: run.clone(), measured_s, cluster, framework, shape, fillings })
     }
 
@@ -185,13 +190,14 @@ fn plans(shape: &Shape, strategy: &Strategy, streams: bool) -> Result<Plans, Str
     let full = strategy.pp.saturating_mul(strategy.vpp).min(1 << 24).saturating_mul(3).max(4).next_multiple_of(round);
     if micro <= full + round {
         let plan = compiled(shape, strategy, &[micro], streams)?.pop().ok_or("there is no plan")?;
-        return Ok(Plans { micro, plan, shorter: None });
+        return Ok(Plans { flops: plan.settings.flops_per_step, micro, plan, shorter: None });
     }
     // The same place within a round.
     let full = full + micro % round;
     let mut both = compiled(shape, strategy, &[full - round, full], streams)?;
     let plan = both.pop().ok_or("there is no plan")?;
-    Ok(Plans { micro: full, plan, shorter: both.pop() })
+    let flops = plan.settings.flops_per_step * f64::from(micro) / f64::from(full);
+    Ok(Plans { flops, micro: full, plan, shorter: both.pop() })
 }
 
 /// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them.

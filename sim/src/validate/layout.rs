@@ -10,8 +10,10 @@ use forebay_compiler::shard::{CpAlgo, Cut, Strategy};
 use forebay_cost::cluster::{Count, NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
 
-/// Rows of the busiest rank where routers are not forced to balance, as a multiple of the mean: an assumption.
-const REAL_ROUTING: f64 = 1.2;
+/// Rows of the busiest rank where nothing says that routers are forced to balance, as a multiple of the mean: an assumption.
+const UNKNOWN_ROUTING: f64 = 1.2;
+/// The same where a run says that routing is real: what makes pairs of published runs with real and with forced routing differ as they do (docs/cost-model.md).
+const REAL_ROUTING: f64 = 1.5;
 
 /// The strategy.
 ///
@@ -21,7 +23,10 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     let degree = |name: &str| u32::try_from(run.degree(name)).map_err(|_| format!("`{name}` is too large"));
     let (tp, pp, cp, vpp) = (degree("tp")?, degree("pp")?, degree("cp")?, degree("vpp")?);
     let ep = degree("ep")?;
-    let etp = if shape.experts() > 0 { run.number("etp").map_or(1, |n| n.max(1) as u32).min(tp) } else { 1 };
+    // Megatron-Core before it could fold them apart.
+    let unfolded = if run.text.contains("ETP=TP") { u64::from(tp) } else { 1 };
+    let etp =
+        if shape.experts() > 0 { run.number("etp").unwrap_or(unfolded).max(1).min(u64::from(tp)) as u32 } else { 1 };
     let devices = degree("n_devices")?;
     let model = tp.checked_mul(pp).and_then(|n| n.checked_mul(cp)).ok_or("the degrees are too large")?;
     let dp = match run.number("dp") {
@@ -58,7 +63,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         } else if framework.balances_head && pp > 1 && vpp == 1 {
             stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
         } else {
-            stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 })
+            stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 }, shape.tail_in_layers())
         })
         .map_or(Cut::Even, Cut::Given),
         max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
@@ -123,8 +128,9 @@ fn stated_stages(run: &Run, layers: u64, pp: u64, vpp: u32) -> Option<Vec<u32>> 
     (fits && vpp <= 1 && !counts.contains(&0)).then_some(counts)
 }
 
-/// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else the last ones have less.
-fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
+/// Layers of each part: even where that is possible; else the parts with embedding and loss have one less, where that makes it even; else so that the most work of one is
+/// least, `tail` being what is behind the last layer.
+fn stages(layers: u64, parts: u64, tail: f64) -> Option<Vec<u32>> {
     let n = parts as usize;
     // Embedding and loss count as layers of their own: 126 layers in 128 parts.
     if layers < parts && parts - layers <= 2 && layers > 0 {
@@ -147,12 +153,7 @@ fn stages(layers: u64, parts: u64) -> Option<Vec<u32>> {
             counts[0] -= 1;
             counts[n - 1] -= 1;
         }
-        _ => {
-            let more = (layers % parts) as usize;
-            // In the middle: the first has the embedding, the last the loss.
-            let first = (n - more) / 2;
-            counts[first..first + more].iter_mut().for_each(|c| *c += 1);
-        }
+        _ => return stages_by_work(layers, parts, tail),
     }
     Some(counts)
 }
@@ -184,7 +185,7 @@ fn sequence_parallel(run: &Run) -> bool {
 fn zero(run: &Run) -> u32 {
     let text = run.text.to_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
-    if any(&["fsdp"]) {
+    if any(&["fsdp", "zero-3", "zero stage 3"]) {
         3
     } else if any(&["zero stage 0", "parallel_optimizer=false", "megatron-deepspeed"]) {
         0
@@ -196,6 +197,8 @@ fn zero(run: &Run) -> u32 {
         "megatron-bridge",
         "modelzoo",
         "nemo",
+        "dgxc",
+        "2504.14960",
         "mlperf",
     ]) {
         1
@@ -207,6 +210,20 @@ fn zero(run: &Run) -> u32 {
 /// Does a row say what is computed again? Where it says that the source does not, it is as blank as where it says nothing.
 pub fn recompute_is_stated(run: &Run) -> bool {
     !run.recompute.is_empty() && !run.recompute.to_lowercase().starts_with("per recipe")
+}
+
+/// Runs that do not train the model as a whole are not predicted.
+///
+/// # Errors
+/// What is trained instead: a sentence.
+pub fn trains_all(run: &Run) -> Result<(), String> {
+    let text = format!("{} {}", run.model, run.text).to_lowercase();
+    if text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "lora") {
+        return Err(
+            "adapters are trained (LoRA), not the model: a step without weight gradients is not simulated".into()
+        );
+    }
+    Ok(())
 }
 
 /// What is computed again; nothing where the row does not say.
@@ -299,23 +316,35 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     framework.deduplicates |= ["deepep", "hybridep"].iter().any(|t| text.contains(t));
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
-    if ["overlap_moe_expert_parallel_comm=true", "1f1b a2a overlap"].iter().any(|t| text.contains(t)) {
+    // With a capacity for each expert all arrays have sizes that are known beforehand.
+    framework.experts_wait &= !["token-drop", "token drop", "capacity factor"].iter().any(|t| text.contains(t));
+    let paired = ["overlap_moe_expert_parallel_comm=true", "1f1b a2a overlap", "ep overlap"];
+    let not_paired = ["no ep overlap", "ep overlap off", "no a2a overlap"];
+    if paired.iter().any(|t| text.contains(t)) && !not_paired.iter().any(|t| text.contains(t)) {
         framework.hidden_ep = framework.hidden_ep.max(PAIRED);
     }
     let has = |option: &str| text.contains(option);
+    // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3).
+    framework.prefetch |= has("fsdp");
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
     if framework.flash_is_stated && !has("use-flash-attn") && !has("flash_attention=true") {
         framework.attention = AttentionName::Unfused;
     }
-    if ["tp comm overlap", "async tp", "use-mc2", "use-ascend-coc"].iter().any(|t| text.contains(t)) {
+    if ["tp comm overlap", "use-mc2", "use-ascend-coc"].iter().any(|t| text.contains(t)) {
         framework.hidden_tp = framework.hidden_tp.max(CUT_UP);
+    }
+    if has("async tp") {
+        framework.hidden_tp = framework.hidden_tp.max(ASYNC);
     }
     framework
 }
 
 /// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
 const CUT_UP: f64 = 0.75;
+
+/// The same with PyTorch's asynchronous tensor parallelism: what makes published pairs of runs with and without it differ as they do (docs/cost-model.md).
+const ASYNC: f64 = 0.4;
 
 /// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
 const PAIRED: f64 = 0.6;
@@ -325,7 +354,11 @@ pub fn imbalance(run: &Run) -> f64 {
     let text = run.text.to_lowercase();
     let forced = ["force", "capacity factor 1"].iter().any(|t| text.contains(t));
     let dense = run.number("experts").unwrap_or(0) == 0;
-    if dense || forced { 1.0 } else { REAL_ROUTING }
+    match (dense || forced, text.contains("real routing")) {
+        (true, _) => 1.0,
+        (false, true) => REAL_ROUTING,
+        (false, false) => UNKNOWN_ROUTING,
+    }
 }
 
 /// Type of the inputs of products; bf16 where the row does not say.
@@ -379,21 +412,40 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     if let Some([gathers, scatters]) = measured_collectives(&run.text)
         && run.degree("n_devices") as f64 > node
     {
-        // Of arrays of one size on 16 to 512 devices, 1/bandwidth grows linearly with the devices: a latency for each step of the ring, inside of nodes as well.
-        let ring = cluster.tiers[0].gbps.0 * MEASURED_RING;
-        let rate = (gathers * scatters).sqrt();
-        let step = MEASURED_MB * 1e3 * (1.0 / rate - 1.0 / ring).max(0.0) / run.degree("n_devices") as f64;
-        for tier in &mut cluster.tiers {
-            tier.latency_us = NonNegative(tier.latency_us.0.max(step));
+        let step = measured_step_us((gathers * scatters).sqrt(), cluster.tiers[0].gbps.0, run.degree("n_devices"));
+        // Of the steps round a node one goes to the next node; what that does not explain, all of them take.
+        let (outside, inside) = shared_out(step, node);
+        let [near, far] = [0, 1].map(|tier| cluster.tiers[tier].latency_us.0);
+        cluster.tiers[0].latency_us = NonNegative(near.max(inside));
+        for tier in &mut cluster.tiers[1..] {
+            tier.latency_us = NonNegative(far.max(outside));
         }
     }
     Ok(cluster)
 }
 
-/// MB of the arrays with which sites measure their collectives (an assumption: sources do not say).
-const MEASURED_MB: f64 = 1073.7;
-/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 16 to 128 devices.
-const MEASURED_RING: f64 = 0.7;
+/// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
+const MEASURED_MB: f64 = 880.0;
+/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 8 to 32 devices.
+const MEASURED_RING: f64 = 0.5;
+/// µs that a step of a ring takes to another node at most: what a site's collectives show that takes more is in the steps inside of nodes too. Fitted.
+const MEASURED_HOP_US: f64 = 350.0;
+
+/// The mean latency of a step of a ring, µs, by the GB/s of collectives through all devices of a job.
+///
+/// On 8 to 512 devices of one site, in either state of its network, 1/rate is `sqrt((1/ring)² + (latency · devices / array)²)` with one latency: the bytes of a step go while the
+/// latency of others passes, and the longer of the two counts.
+fn measured_step_us(rate: f64, link: f64, devices: u64) -> f64 {
+    let of_bytes = 1.0 / (link * MEASURED_RING);
+    let of_latency = (rate.powi(-2) - of_bytes.powi(2)).max(0.0).sqrt();
+    MEASURED_MB * 1e3 * of_latency / devices as f64
+}
+
+/// The latencies of steps to other nodes and inside of them, µs, whose mean round a ring is given.
+fn shared_out(step: f64, node: f64) -> (f64, f64) {
+    let outside = (node * step).min(MEASURED_HOP_US);
+    (outside, (node * step - outside) / (node - 1.0).max(1.0))
+}
 
 /// GB/s of all-gathers and reduce-scatters through all devices, where a run's site has measured them.
 fn measured_collectives(text: &str) -> Option<[f64; 2]> {
@@ -413,12 +465,31 @@ fn before(text: &str, words: &str) -> Option<f64> {
 mod tests {
     use super::*;
 
+    /// 1 GB/s less on more devices is one latency, whatever their number; small ones are those of steps between nodes alone.
+    #[test]
+    fn a_sites_collectives_are_a_latency() {
+        let rate = |latency_us: f64, devices: f64| {
+            let (bytes, latency) = (1.0 / 225.0, latency_us * devices / (MEASURED_MB * 1e3));
+            1.0 / f64::hypot(bytes, latency)
+        };
+        for (latency, devices) in [(240.0, 16), (240.0, 512), (40.0, 128)] {
+            let got = measured_step_us(rate(latency, devices as f64), 450.0, devices);
+            assert!((got / latency - 1.0).abs() < 1e-9, "{got} is not {latency}");
+        }
+        assert_eq!(measured_step_us(260.0, 450.0, 8), 0.0);
+        assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
+        let (outside, inside) = shared_out(240.0, 8.0);
+        assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
+    }
+
     #[test]
     fn layers_are_shared_out() {
-        assert_eq!(stages(6, 8), Some(vec![0, 1, 1, 1, 1, 1, 1, 0]));
-        assert_eq!(stages(3, 4), Some(vec![1, 1, 1, 0]));
-        assert_eq!((stages(8, 4), stages(2, 8)), (None, None));
-        assert_eq!(stages(7, 4), Some(vec![2, 2, 2, 1]));
+        assert_eq!(stages(6, 8, 0.5), Some(vec![0, 1, 1, 1, 1, 1, 1, 0]));
+        assert_eq!(stages(3, 4, 0.5), Some(vec![1, 1, 1, 0]));
+        assert_eq!((stages(8, 4, 0.5), stages(2, 8, 0.5)), (None, None));
+        assert_eq!(stages(7, 4, 0.5), Some(vec![2, 2, 2, 1]));
+        // What is behind the last layer is worth three and a half of them: 61 = 15 · 4 + 1, and the last has the work of 4.5.
+        assert_eq!(stages(61, 16, 3.5), Some([vec![4; 15], vec![1]].concat()));
         // A head that is worth three layers stands alone.
         assert_eq!(stages_by_work(6, 3, 3.0), Some(vec![3, 3, 0]));
     }

@@ -31,6 +31,8 @@ pub struct Run {
     numbers: [Option<u64>; NUMBERS.len()],
     /// Seconds of a step.
     pub step_time: Option<f64>,
+    /// TFLOP/s of a device, of FLOPs that the model needs: what is measured where there is no time.
+    pub tflops: Option<f64>,
     /// Peak memory of a device, GB.
     pub memory_gb: Option<f64>,
     /// It did not fit: what was measured is `OOM`.
@@ -161,9 +163,9 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
             NEEDED.join(", ")
         )));
     }
-    if ["step_time_s", "tokens_per_s_per_device"].iter().all(|n| header.iter().all(|h| h != *n)) {
+    if ["step_time_s", "tokens_per_s_per_device", "tflops_per_device"].iter().all(|n| header.iter().all(|h| h != *n)) {
         return Err(RunsError(
-            "there is nothing measured: a column `step_time_s` or `tokens_per_s_per_device` is missing".into(),
+            "there is nothing measured: a column `step_time_s`, `tokens_per_s_per_device` or `tflops_per_device` is missing".into(),
         ));
     }
     let unknown = header.iter().filter(|h| !h.is_empty() && !is_known(h)).map(str::to_string).collect();
@@ -298,6 +300,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         params_b: decimal("params_b")?,
         numbers,
         step_time: decimal("step_time_s")?,
+        tflops: decimal("tflops_per_device")?,
         memory_gb: decimal("peak_mem_gb")?,
         out_of_memory: MEASURED.iter().any(|name| field(name).eq_ignore_ascii_case(OUT_OF_MEMORY)),
     };

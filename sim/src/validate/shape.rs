@@ -117,7 +117,18 @@ impl Shape {
     pub fn head_in_layers(&self) -> f64 {
         let inner = if self.gpt { 2 } else { 3 };
         let attention = 2 * (self.heads + self.kv_heads) * self.head.max(1);
-        self.vocab as f64 / (attention + inner * self.ffn) as f64
+        let latent = self.latent.as_ref().map_or(0, |l| self.heads * (l.nope + 2 * l.value));
+        let network = match self.experts {
+            0 => self.ffn,
+            _ => (self.topk + self.shared) * self.expert_ffn,
+        };
+        self.vocab as f64 / (attention + latent + inner * network) as f64
+    }
+
+    /// What is behind the last layer: the head, and a layer and a head again where another token is predicted.
+    pub fn tail_in_layers(&self) -> f64 {
+        let head = self.head_in_layers();
+        if self.mtp { 2.0 * head + 1.0 } else { head }
     }
 
     /// Experts of a layer; 0 for dense models.
