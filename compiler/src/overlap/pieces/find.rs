@@ -84,7 +84,9 @@ fn choices_of(graph: &Graph, chosen: ValueId) -> Option<AxisId> {
     let node = graph.node(chosen);
     match &node.op {
         Op::TopK { into, .. } => Some(*into),
-        Op::Comm(_) | Op::Cast(_) | Op::Detach | Op::Reorder | Op::Slice { .. } => choices_of(graph, *node.operands.first()?),
+        Op::Comm(_) | Op::Cast(_) | Op::Detach | Op::Reorder | Op::Slice { .. } => {
+            choices_of(graph, *node.operands.first()?)
+        }
         _ => None,
     }
     .filter(|axis| node.ty.has(*axis))

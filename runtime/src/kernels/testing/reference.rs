@@ -3,7 +3,7 @@
 
 use super::harness::{Memory, indices, offset, rounded};
 use crate::kernels::math;
-use forebay_plan::{Arg, DType, Load, Region, StepOp, View};
+use forebay_plan::{Arg, DType, Load, Negative, Region, StepOp, View};
 
 /// A row reduced in the order that the kernels document, written once more.
 fn row_reduced(op: StepOp, x: &[f64], dtype: DType) -> f64 {
