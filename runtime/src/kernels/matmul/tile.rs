@@ -249,15 +249,36 @@ pub(in crate::kernels) fn prefetch<T>(at: *const T) {
 /// Fetches the cache lines of `n` values.
 #[inline(always)]
 pub(in crate::kernels) fn prefetch_run<T>(at: *const T, n: usize) {
+    lines(at, n, prefetch);
+}
+
+/// The same into the second-level cache, which has room for more.
+#[inline(always)]
+pub(in crate::kernels) fn fetch_run<T>(at: *const T, n: usize) {
+    lines(at, n, |at| {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast::<i8>());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    });
+}
+
+/// Calls `f` with an address in each cache line of `n` values.
+#[inline(always)]
+fn lines<T>(at: *const T, n: usize, f: impl Fn(*const u8)) {
     let bytes = n * size_of::<T>();
+    let at = at.cast::<u8>();
     let mut byte = 0;
     while byte < bytes {
-        prefetch(at.cast::<u8>().wrapping_add(byte));
+        f(at.wrapping_add(byte));
         byte += CACHE_LINE;
     }
     if bytes > 0 {
         // Runs need not begin with a line.
-        prefetch(at.cast::<u8>().wrapping_add(bytes - 1));
+        f(at.wrapping_add(bytes - 1));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
-use super::tile::{A_WIDTH, Simd, Source, TileArgs, prefetch_run};
+use super::tile::{A_WIDTH, Simd, Source, TileArgs, fetch_run};
 use super::{BLOCK_K, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
@@ -173,16 +173,27 @@ impl<X: Copy + 'static> Job<'_, X> {
                         Rows { a: packed_a.cast_const(), row: 1, step: A_WIDTH, panel: S::words(length) * A_WIDTH }
                     }
                 };
+                let next_a = self.upcoming(0, piece, block + length, rows.clone(), rows.len());
                 for first in (0..columns.len()).step_by(S::COLUMNS) {
                     let width = (columns.len() - first).min(S::COLUMNS);
                     let next = if in_place {
                         Upcoming::none()
                     } else if first + width < columns.len() {
-                        self.upcoming(piece, block, columns.start + first + width..columns.end, S::COLUMNS)
+                        self.upcoming(1, piece, block, columns.start + first + width..columns.end, S::COLUMNS)
                     } else {
-                        self.upcoming(piece, block + length, columns.clone(), S::COLUMNS)
+                        self.upcoming(1, piece, block + length, columns.clone(), S::COLUMNS)
                     };
-                    let tile_count = rows.len().div_ceil(tile_rows);
+                    let ends = !straight && block + BLOCK_K >= depth;
+                    let result = match ends && column_stride == 1 {
+                        true => Upcoming {
+                            at: c.add(first).cast_const(),
+                            runs: rows.len(),
+                            stride: row_stride,
+                            length: width,
+                        },
+                        false => Upcoming::none(),
+                    };
+                    let (tile_count, panels) = (rows.len().div_ceil(tile_rows), columns.len().div_ceil(S::COLUMNS));
                     let (target, stride) = if straight {
                         (c.add(first * column_stride).cast::<S::T>(), row_stride)
                     } else {
@@ -192,6 +203,8 @@ impl<X: Copy + 'static> Job<'_, X> {
                     let tiles = |b: *const S::T, b_stride: usize, padded: bool| {
                         for (panel, row) in (0..rows.len()).step_by(tile_rows).enumerate() {
                             next.fetch(panel, tile_count);
+                            result.fetch(panel, tile_count);
+                            next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
                             S::tile(TileArgs {
                                 rows: (rows.len() - row).min(tile_rows),
                                 columns: width,
@@ -216,7 +229,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                         self.pack_b::<S>(piece, block, column, width, packed_b);
                         tiles(packed_b, S::COLUMNS, true);
                     }
-                    if !straight && block + BLOCK_K >= depth {
+                    if ends {
                         finish(first, width, sums.add(first), sums_stride);
                     }
                 }
@@ -224,17 +237,18 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// What the next panel of B will be packed from: up to `most` of the columns, a block of the summed dimension.
-    fn upcoming(&self, piece: &Piece, block: usize, columns: Range<usize>, most: usize) -> Upcoming<X> {
+    /// What will be packed next of A (0) or B (1): up to `most` of its rows or columns, a block of the summed dimension.
+    fn upcoming(&self, operand: usize, piece: &Piece, block: usize, part: Range<usize>, most: usize) -> Upcoming<X> {
         let length = piece.depth().saturating_sub(block).min(BLOCK_K);
-        let width = columns.len().min(most);
-        let Some(at) = (length > 0).then(|| self.whole_block(1, piece, block, length)).flatten() else {
+        let width = part.len().min(most);
+        let Some(at) = (length > 0).then(|| self.whole_block(operand, piece, block, length)).flatten() else {
             return Upcoming::none();
         };
-        let [across, along] = [self.problem.n.strides[1], self.problem.k.strides[1]];
-        let at = self.b.cast_const().wrapping_add(at + columns.start * across);
+        let problem = self.problem;
+        let across = [problem.m.strides[0], problem.n.strides[1]][operand];
+        let at = [self.a, self.b][operand].cast_const().wrapping_add(at + part.start * across);
         match across {
-            1 => Upcoming { at, runs: length, stride: along, length: width },
+            1 => Upcoming { at, runs: length, stride: problem.k.strides[operand], length: width },
             _ => Upcoming { at, runs: width, stride: across, length },
         }
     }
@@ -320,7 +334,7 @@ struct Rows<T> {
     panel: usize,
 }
 
-/// Runs of values that are read soon. They are fetched while tiles multiply, which wait for nothing; reading them at the pace of packing would wait for each.
+/// Runs of values that are packed or written soon. They are fetched while tiles multiply, which wait for nothing; reading them at the pace of packing would wait for each.
 #[derive(Clone, Copy)]
 struct Upcoming<X> {
     at: *const X,
@@ -340,7 +354,7 @@ impl<X> Upcoming<X> {
     #[inline(always)]
     fn fetch(&self, part: usize, parts: usize) {
         for run in self.runs * part / parts..self.runs * (part + 1) / parts {
-            prefetch_run(self.at.wrapping_add(run * self.stride), self.length);
+            fetch_run(self.at.wrapping_add(run * self.stride), self.length);
         }
     }
 }
