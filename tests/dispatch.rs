@@ -2,10 +2,17 @@
 
 mod common;
 
-use common::Example;
-use common::training::{ROWS, compare, plan, train};
+use common::training::{ROWS, batch, compare, plan, strategy, train};
+use common::{Example, options};
+use forebay_compiler::overlap::exchange::{Dispatch, settle};
+use forebay_compiler::pipeline::CompileOptions;
+use forebay_cost::{Cluster, Precision};
+use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::{Direction, Kernel, Plan};
+use forebay_runtime::exec::{ExecOptions, Executor};
+use forebay_runtime::init;
+use forebay_sim::ValuePricer;
 
 /// Nodes of data-parallel ranks, of tensor-parallel ones, and both; experts' widths shared within them; pieces, pairs, gradients summed layer by layer.
 const STRATEGIES: [&str; 10] = [
@@ -118,7 +125,7 @@ fn tokens_cross_between_nodes_once() {
     }) else {
         panic!("a router chooses")
     };
-    let forebay_dsl::model::Const::Int(h) = h else { panic!("a width is a number") };
+    let Const::Int(h) = h else { panic!("a width is a number") };
     let (t, h, nodes, ranks) = (16 / 2, h as u64, 4, 2);
     assert_eq!(sent(&apart), (2 * t * h * (nodes - 1) + t * k * (nodes - 1), 2 * k * t * h * (ranks - 1) / ranks));
     assert_eq!(sent(&flat), (2 * k * t * h * 7 / 8, 0));
@@ -139,4 +146,54 @@ fn what_cannot_be_decomposed_is_refused() {
     ];
     let all: Vec<String> = cases.iter().map(|(name, text)| format!("{name} {text}\n{}", refused(name, text))).collect();
     insta::assert_snapshot!(all.join("\n\n"));
+}
+
+/// Rows have as much room as is asked for; a step that brings more stops and says so.
+#[test]
+fn room_for_rows_is_bounded() {
+    let example = Example::named("tiny-moe");
+    let of = |rows: u64| {
+        let text = format!("dp=4,ep=4,micro=1,dispatch=hierarchical,node=2,max_tokens_per_rank={rows}");
+        plan(&example, &text, DType::F64, &[]).unwrap_or_else(|e| panic!("{text}: {e}"))
+    };
+    let alone = train("alone", &plan(&example, "micro=4", DType::F64, &[]).expect("one rank"), 2);
+    compare("96 rows", &train("96 rows", &of(96), 2), &alone, 1e-10);
+    let few = of(8);
+    let mut executor = Executor::new(&few, &ExecOptions::default()).expect("it fits");
+    init::initialise(&mut executor).expect("initial values");
+    let phase = executor.phase_named("train").expect("it trains");
+    let stopped = executor.start(phase, &batch(&few, 1), 1).and_then(|()| executor.commit(phase, 1));
+    let why = stopped.expect_err("there is no room").to_string();
+    assert!(why.contains("rows") && why.contains('8'), "{why}");
+}
+
+/// What `auto` takes on nodes of 8 with such bandwidths within and between them, GB/s, for k experts of a token on so many ranks.
+fn winner(k: i64, ep: u32, [within, between]: [f64; 2]) -> Dispatch {
+    let file = include_str!("../examples/clusters/h800.toml");
+    let mut cluster = Cluster::parse(file).expect("a cluster");
+    let [node, rail] = &mut cluster.tiers[..] else { panic!("two tiers") };
+    (node.gbps.0, rail.gbps.0) = (within, between);
+    let price = ValuePricer::new(&cluster, Precision::Bf16, 1.0);
+    let example = Example::named("tiny-moe");
+    let strategy = strategy(&format!("dp={ep},ep={ep},micro=1,dispatch=auto"));
+    let mut overrides = example.reduced_to(ep.into(), 4096);
+    overrides.retain(|(name, _)| !["topk", "experts", "d"].contains(&name.as_str()));
+    overrides.extend([("topk", k), ("experts", 64), ("d", 2048)].map(|(name, n)| (name.to_string(), Const::Int(n))));
+    let options = CompileOptions { strategy: strategy.clone(), ..options(DType::BF16, overrides) };
+    let (settled, ways) = settle(&example.models(&options).train, &strategy, &price).expect("it fits");
+    assert_eq!(ways.expect("there was something to find")[0].0, settled.dispatch);
+    settled.dispatch
+}
+
+/// Copies between nodes are k (N - 1)/N of a token flat, and N - 1 apart; and what is saved there has to pay for the exchange within.
+#[test]
+fn the_fastest_way_depends_on_experts_nodes_and_links() {
+    let h800 = [200.0, 50.0];
+    assert_eq!(winner(8, 16, h800), Dispatch::Hierarchical);
+    assert_eq!(winner(1, 16, h800), Dispatch::Flat);
+    assert_eq!(winner(8, 64, h800), Dispatch::Flat);
+    assert_eq!(winner(8, 16, [200.0, 200.0]), Dispatch::Flat);
+    assert_eq!(winner(2, 16, [200.0, 5.0]), Dispatch::Flat);
+    assert_eq!(winner(4, 16, [200.0, 5.0]), Dispatch::Hierarchical);
+    assert_eq!(winner(8, 8, h800), Dispatch::Flat);
 }

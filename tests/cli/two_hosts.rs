@@ -126,7 +126,7 @@ fn measured(run: &Run) -> (f64, Vec<f64>) {
 fn predicted(bench: &Bench, dispatch: &str, gbps: f64) -> f64 {
     let cluster = format!(
         "name = \"two hosts\"\n[device]\nname = \"core\"\ncores = 1\nvector_tflops = 0.02\nmemory_gb = 8\nmemory_gbps = 5\ncache_mb = 1\nsource = \"a guess\"\n\
-         [device.cube]\nf32 = 0.03\n[calibrated]\nproduct_efficiency = 0.8\nproduct_depth = 64\nattention_efficiency = 0.5\nmemory_efficiency = 0.8\nkernel_us = 20\n\
+         [device.cube]\nf32 = 0.03\nbf16 = 0.03\n[calibrated]\nproduct_efficiency = 0.8\nproduct_depth = 64\nattention_efficiency = 0.5\nmemory_efficiency = 0.8\nkernel_us = 20\n\
          link_efficiency = 0.9\nnetwork_efficiency = 0.9\noverlap_slowdown = 0.25\n\
          [[tier]]\nname = \"host\"\ndevices = 4\ngbps = 2\nlatency_us = 50\nsource = \"a guess\"\n\
          [[tier]]\nname = \"link\"\ngbps = {gbps}\nlatency_us = 200\nsource = \"tc\"\n"
@@ -138,7 +138,7 @@ fn predicted(bench: &Bench, dispatch: &str, gbps: f64) -> f64 {
         ["simulate", "model.moe", "--cluster", "hosts.toml", "--json", "--dtype", "f32", "--strategy", &strategy];
     let run = bench.run(&[&args[..], sizes].concat()).ok();
     let report: Value = serde_json::from_str(&run.stdout).expect("a report");
-    report["step_s"].as_f64().expect("the seconds of a step")
+    report["step_time_s"].as_f64().expect("the seconds of a step")
 }
 
 /// Over a link of 200 Mbit/s, which four ranks share, tokens that cross it once are faster than rows that cross it for each expert: by the clock, by the bytes, and by the simulator.
@@ -162,8 +162,10 @@ fn two_hosts_exchange_less_with_tokens_once_to_each_node() {
         assert_eq!(flat_losses.len(), apart_losses.len());
         assert!(flat_losses.iter().zip(&apart_losses).all(|(a, b)| (a - b).abs() < 1e-3 * a.abs()));
         assert!(apart_bytes < flat_bytes, "{apart_bytes} of {flat_bytes} bytes");
-        if rate.is_some() {
-            assert!(apart_s < flat_s && apart_by_model < flat_by_model, "{apart_s} s against {flat_s} s");
+        // Without a limit the two are so close that the clock of a busy machine does not tell them apart; the simulator says flat.
+        match rate {
+            Some(_) => assert!(apart_s < flat_s && apart_by_model < flat_by_model, "{apart_s} s against {flat_s} s"),
+            None => assert!(flat_by_model < apart_by_model, "{apart_by_model} s against {flat_by_model} s"),
         }
     }
 }
