@@ -92,8 +92,8 @@ impl Price for Linked {
         self.price.programs(plan)
     }
 
-    fn copy_seconds(&self, bytes: f64) -> Option<f64> {
-        Some(bytes / self.rate)
+    fn copy_seconds(&self, graph: &Graph, value: ValueId) -> Option<f64> {
+        Some(graph.bytes(value) as f64 / self.rate)
     }
 }
 

@@ -9,10 +9,10 @@ use forebay_cost::Cluster;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::verify::Rule;
-use forebay_plan::{Call, Phase, Plan, Space, StreamKind, verify};
+use forebay_plan::{Call, Instruction, Kernel, Phase, Plan, Space, StreamKind, verify};
 use forebay_runtime::exec::ExecOptions;
-use forebay_sim::Options;
 use forebay_sim::report::simulate;
+use forebay_sim::{Kind, Options};
 
 fn of(name: &str, text: &str) -> Plan {
     of_layers(name, text, &[])
@@ -150,6 +150,58 @@ fn names_that_mean_nothing_are_refused() {
     let message = plan(&Example::named("tiny-moe"), "micro=4,swap=swiglue", DType::F32, &[]).unwrap_err();
     assert!(message.contains("no saved tensor is called `swiglue`"), "{message}");
     assert!(message.contains("what is saved is "), "{message}");
+}
+
+/// Where there is room for more rows than come, those that come are copied: whatever the room, copies take as long, and the bits are the same.
+#[test]
+fn copies_carry_the_rows_that_came() {
+    let with = |rows: u64| format!("dp=2,ep=2,micro=2,schedule=gpipe,swap=dispatch,max_tokens_per_rank={rows}");
+    let example = Example::named("bench-small");
+    let compiled = |rows: u64| {
+        let (strategy, overrides) = (strategy(&with(rows)), vec![("batch".into(), Const::Int(8))]);
+        let options = CompileOptions { strategy, micro_batches: 2, ..options(DType::BF16, overrides) };
+        let model = example.check(&options, true, Some(4));
+        compile_training(&model, &options, &[2]).unwrap_or_else(|e| panic!("{e}")).remove(0)
+    };
+    let sent = rows_sent(&compiled(1 << 20));
+    let text = std::fs::read_to_string(root().join("examples/clusters/h100.toml")).unwrap();
+    let cluster = Cluster::parse(&text.replace("gbps = 64\n", "gbps = 0.5\n")).unwrap();
+    let seconds = |plan: &Plan| {
+        let report = simulate(plan, &cluster, &Options::default()).unwrap();
+        report.by_kind.iter().find(|(kind, _)| *kind == Kind::Swap).expect("it swaps").1
+    };
+    let (tight, roomy) = (compiled(sent * 5 / 4), compiled(sent * 4));
+    let host = |plan: &Plan| plan.roles[0].host_bytes;
+    assert!(2 * host(&roomy) > 3 * host(&tight), "{} and {} bytes of the host's memory", host(&roomy), host(&tight));
+    let (a, b) = (seconds(&tight), seconds(&roomy));
+    assert!((a - b).abs() < 1e-9 * a, "{a} s and {b} s of copies");
+    for plan in [&tight, &roomy] {
+        for at in copies(plan, Space::Host).into_iter().chain(copies(plan, Space::Device)) {
+            let program = &plan.programs[training(plan).calls[at].program as usize];
+            let ragged = |i: &Instruction| i.kernel.ragged_bound().is_some();
+            assert!(program.instructions.iter().all(ragged), "{}: all room is copied", program.name);
+        }
+    }
+    // Uneven rows, in room for all of them and in less.
+    let kept = of("tiny-moe", "dp=2,ep=2,micro=2,schedule=gpipe");
+    let run = train("tiny-moe", &kept, 2);
+    for rows in ["", ",max_tokens_per_rank=60"] {
+        let swapped = of("tiny-moe", &format!("dp=2,ep=2,micro=2,schedule=gpipe,swap=dispatch{rows}"));
+        for seed in [None, Some(1), Some(2)] {
+            let options = ExecOptions { shuffle: seed, ..ExecOptions::default() };
+            assert!(train_with("tiny-moe", &swapped, 2, &options).bits() == run.bits(), "{rows:?}, order {seed:?}");
+        }
+    }
+}
+
+/// The rows that a rank sends in a dispatch.
+fn rows_sent(plan: &Plan) -> u64 {
+    let kernels = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel);
+    let sent = kernels.filter_map(|kernel| match kernel {
+        Kernel::AllToAllV(k) => Some(k.tokens),
+        _ => None,
+    });
+    sent.max().expect("it has experts on several ranks")
 }
 
 /// Copies are hidden where the link is fast, and waited for where it is slow.

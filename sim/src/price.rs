@@ -167,7 +167,8 @@ impl<'a> Pricer<'a> {
             launches: 1.0,
             host_waits: false,
         };
-        if let Some(bytes) = copied(program, instruction) {
+        if let Some(bound) = copied(program, instruction) {
+            let bytes = bound * instruction.kernel.ragged_bound().map_or(1.0, |rows| self.ragged(rows));
             // (Where the cluster does not say, nothing is simulated.)
             return work(Kind::Swap, self.cluster.host_copy(bytes).unwrap_or(f64::INFINITY), 0.0);
         }
@@ -369,7 +370,7 @@ impl<'a> Pricer<'a> {
     }
 }
 
-/// The bytes that an instruction copies between the memories, if it does.
+/// The bytes that an instruction copies between the memories, if it does: ragged dimensions at their bound.
 pub(crate) fn copied(program: &Program, instruction: &Instruction) -> Option<f64> {
     let operands = instruction.kernel.operands();
     let buffer = |o: &forebay_plan::Operand| &program.buffers[o.buffer as usize];

@@ -29,9 +29,12 @@ impl<'a> ValuePricer<'a> {
         let node = graph.node(value);
         let types = node.operands.iter().map(|&o| graph.ty(o)).chain([&node.ty]);
         let ragged = types.filter_map(|ty| graph.ragged_axis(&ty.axes));
-        ragged
-            .map(|axis| (graph.even_size(axis) as f64 * self.imbalance / graph.size(axis).max(1) as f64).min(1.0))
-            .fold(1.0, f64::min)
+        ragged.map(|axis| self.share_of(graph, axis)).fold(1.0, f64::min)
+    }
+
+    /// The part of a ragged axis's bound that a run brings.
+    fn share_of(&self, graph: &Graph, axis: AxisId) -> f64 {
+        (graph.even_size(axis) as f64 * self.imbalance / graph.size(axis).max(1) as f64).min(1.0)
     }
 
     fn contraction(&self, graph: &Graph, value: ValueId, over: &[AxisId], share: f64) -> f64 {
@@ -134,8 +137,10 @@ impl Price for ValuePricer<'_> {
         }
     }
 
-    fn copy_seconds(&self, bytes: f64) -> Option<f64> {
-        self.cluster.host_copy(bytes)
+    fn copy_seconds(&self, graph: &Graph, value: ValueId) -> Option<f64> {
+        let ragged = graph.ragged_axis(&graph.ty(value).axes);
+        let share = ragged.map_or(1.0, |axis| self.share_of(graph, axis));
+        self.cluster.host_copy(share * graph.bytes(value) as f64)
     }
 
     fn node(&self) -> Option<u32> {

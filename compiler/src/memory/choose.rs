@@ -13,9 +13,16 @@
 //!         └──────────── bytes
 //! ```
 //!
-//! A value that is swapped takes seconds of the link to the host instead of bytes. As many seconds as computation hides cost nothing, those beyond count like any
-//! others: `seconds = made again + max(0, link - hidden)`. For a price μ of a second of the link, 0 to 1, each value that is there at the backward pass is so in
-//! the cheaper way, which leaves the same minimum cut; and `made again + μ · (link - hidden)` is never more than the seconds, so each μ gives a bound.
+//! A value that is swapped takes seconds of the link to the host instead of bytes. Each run of a graph has a *window* for its copies, the time that others compute
+//! meanwhile. Seconds within windows cost a little (ε), those beyond count like any others. With n runs and windows w a graph's `link` seconds cost
+//!
+//! ```text
+//! cost(link) = ε · link + (1 - ε) · Σ max(0, link / n - w)          convex
+//! seconds = made again + Σ cost(link)                                of all graphs
+//! ```
+//!
+//! For a price μ of a second of a graph's link, ε to 1, each value that is there at the backward pass is so in the cheaper way, which leaves the same minimum cut;
+//! and `made again + Σ (μ · link - max over x of (μ · x - cost(x)))` is never more than the seconds, so all prices give a bound.
 //!
 //! Exact when the search ends before its limit of cuts; otherwise the choice comes with a bound. Deterministic: no clock, no randomness.
 
@@ -38,6 +45,8 @@ pub struct Part<'a> {
     pub seconds: Vec<f64>,
     /// For each value what swapping it takes, if it can be. None at all where nothing can.
     pub away: Vec<Option<Away>>,
+    /// For each run the seconds in which its copies are hidden, the least first.
+    pub windows: Vec<f64>,
 }
 
 /// What swapping a value takes.
@@ -54,8 +63,6 @@ pub struct Away {
 pub struct Problem<'a> {
     /// The graphs.
     pub parts: Vec<Part<'a>>,
-    /// Seconds of copies that computation hides.
-    pub hidden: f64,
 }
 
 /// What is kept.
@@ -69,9 +76,9 @@ pub struct Selection {
     pub bytes: f64,
     /// Seconds of what is made again.
     pub again: f64,
-    /// Seconds of the link.
-    pub link: f64,
-    /// Seconds of what is made again, and of copies that nothing hides.
+    /// For each part seconds of the link.
+    pub link: Vec<f64>,
+    /// Seconds of what is made again, of copies that nothing hides, and a little for the others.
     pub seconds: f64,
 }
 
@@ -91,6 +98,8 @@ const CHEAPEST: f64 = 1e-10;
 const DEAREST: f64 = 1e10;
 /// A second of the link costs at most what it takes.
 const DEAR_LINK: f64 = 1.0;
+/// What a second of the link costs that computation hides: of two choices in as little time the one that copies less is the better.
+const HIDDEN_LINK: f64 = 0.05;
 /// So often the price of the link is halved.
 const HALVINGS: u32 = 5;
 /// Seconds below this part of all seconds make no difference.
@@ -108,11 +117,11 @@ enum Question {
 /// What is decided.
 type Fixed = FxHashMap<(usize, ValueId, Question), bool>;
 
-/// Prices: seconds of a byte, and of a second of the link.
+/// Prices: seconds of a byte, and for each part of a second of the link.
 #[derive(Clone, Copy, Debug)]
-struct Prices {
+struct Prices<'p> {
     byte: f64,
-    link: f64,
+    link: &'p [f64],
 }
 
 impl Part<'_> {
@@ -133,10 +142,10 @@ impl Part<'_> {
     }
 
     /// What having a value at the backward pass costs, and is it swapped then?
-    fn there(&self, number: usize, prices: Prices, fixed: &Fixed, v: ValueId) -> (f64, bool) {
+    fn there(&self, number: usize, prices: Prices<'_>, fixed: &Fixed, v: ValueId) -> (f64, bool) {
         let kept = prices.byte * self.bytes[v.index()];
         let away = self.away.get(v.index()).copied().flatten();
-        let away = away.map(|away| prices.byte * away.bytes + prices.link * away.link);
+        let away = away.map(|away| prices.byte * away.bytes + prices.link[number] * away.link);
         match (away, fixed.get(&(number, v, Question::Swapped))) {
             (None, _) | (_, Some(false)) => (kept, false),
             (Some(away), Some(true)) => (away, true),
@@ -144,7 +153,33 @@ impl Part<'_> {
         }
     }
 
-    fn cut(&self, number: usize, prices: Prices, unit: f64, fixed: &Fixed) -> Vec<ValueId> {
+    /// Seconds of the link that no window hides.
+    fn beyond(&self, link: f64) -> f64 {
+        let each = link / self.windows.len().max(1) as f64;
+        let beyond: f64 = self.windows.iter().map(|w| (each - w).max(0.0)).sum();
+        if self.windows.is_empty() { link } else { beyond }
+    }
+
+    /// What seconds of the link cost.
+    fn cost(&self, link: f64) -> f64 {
+        HIDDEN_LINK * link + (1.0 - HIDDEN_LINK) * self.beyond(link)
+    }
+
+    /// What one more second of the link costs.
+    fn slope(&self, link: f64) -> f64 {
+        let n = self.windows.len().max(1) as f64;
+        let beyond = self.windows.partition_point(|w| *w < link / n) as f64;
+        let beyond = if self.windows.is_empty() { 1.0 } else { beyond / n };
+        HIDDEN_LINK + (1.0 - HIDDEN_LINK) * beyond
+    }
+
+    /// The most that seconds of the link at a price are dearer than what they cost: at one of the places where another window is full.
+    fn rent(&self, price: f64) -> f64 {
+        let n = self.windows.len() as f64;
+        self.windows.iter().map(|w| price * w * n - self.cost(w * n)).fold(0.0, f64::max)
+    }
+
+    fn cut(&self, number: usize, prices: Prices<'_>, unit: f64, fixed: &Fixed) -> Vec<ValueId> {
         let decided = |v: ValueId| fixed.get(&(number, v, Question::There)).copied();
         let is_input = |v: ValueId| self.graph.node(v).op == Op::Input;
         let place = |v| if is_input(v) || decided(v) == Some(true) { Place::Before } else { Place::Either };
@@ -167,17 +202,19 @@ impl Part<'_> {
 }
 
 impl Selection {
-    /// Seconds when those of the link have a price.
-    fn at_link(&self, price: f64) -> f64 {
-        self.again + price * self.link
+    /// Seconds when those of the links have prices.
+    fn at_link(&self, prices: &[f64]) -> f64 {
+        self.again + prices.iter().zip(&self.link).map(|(price, link)| price * link).sum::<f64>()
     }
 }
 
 impl Problem<'_> {
     /// What keeping these values takes, of which some are swapped.
     pub fn selection(&self, kept: Vec<Vec<ValueId>>, swapped: Vec<Vec<ValueId>>) -> Selection {
-        let (mut bytes, mut again, mut link) = (0.0, 0.0, 0.0);
+        let (mut bytes, mut again) = (0.0, 0.0);
+        let mut links = vec![];
         for (part, (kept, swapped)) in self.parts.iter().zip(kept.iter().zip(&swapped)) {
+            let mut link = 0.0;
             for v in kept {
                 match part.away.get(v.index()).copied().flatten().filter(|_| swapped.contains(v)) {
                     Some(away) => (bytes, link) = (bytes + away.bytes, link + away.link),
@@ -185,8 +222,10 @@ impl Problem<'_> {
                 }
             }
             again += part.made_again(kept).iter().map(|v| part.seconds[v.index()]).sum::<f64>();
+            links.push(link);
         }
-        Selection { kept, swapped, bytes, again, link, seconds: again + (link - self.hidden).max(0.0) }
+        let seconds = again + self.parts.iter().zip(&links).map(|(part, link)| part.cost(*link)).sum::<f64>();
+        Selection { kept, swapped, bytes, again, link: links, seconds }
     }
 
     /// The same with nothing swapped.
@@ -205,7 +244,7 @@ impl Problem<'_> {
     }
 
     /// The cheapest selection at these prices.
-    fn at(&self, prices: Prices, fixed: &Fixed) -> Selection {
+    fn at(&self, prices: Prices<'_>, fixed: &Fixed) -> Selection {
         let unit = 2f64.powi(50) / (prices.byte * self.all_bytes() + self.all_seconds());
         let parts = || self.parts.iter().enumerate();
         let kept: Vec<Vec<ValueId>> = parts().map(|(n, part)| part.cut(n, prices, unit, fixed)).collect();
@@ -216,8 +255,13 @@ impl Problem<'_> {
         self.selection(kept, swapped)
     }
 
+    /// Seconds of a selection's copies that computation hides.
+    pub fn hidden(&self, selection: &Selection) -> f64 {
+        self.parts.iter().zip(&selection.link).map(|(part, link)| link - part.beyond(*link)).sum()
+    }
+
     /// Can anything be swapped?
-    fn swaps(&self) -> bool {
+    pub fn swaps(&self) -> bool {
         self.parts.iter().any(|p| p.away.iter().any(Option::is_some))
     }
 
@@ -226,22 +270,27 @@ impl Problem<'_> {
         times * self.all_seconds() / self.all_bytes()
     }
 
-    fn fastest(&self, link: f64, fixed: &Fixed) -> Selection {
+    /// The same price of all links.
+    fn links(&self, price: f64) -> Vec<f64> {
+        vec![price; self.parts.len()]
+    }
+
+    fn fastest(&self, link: &[f64], fixed: &Fixed) -> Selection {
         self.at(Prices { byte: self.price(CHEAPEST), link }, fixed)
     }
 
-    fn smallest(&self, link: f64, fixed: &Fixed) -> Selection {
+    fn smallest(&self, link: &[f64], fixed: &Fixed) -> Selection {
         self.at(Prices { byte: self.price(DEAREST), link }, fixed)
     }
 
     /// The least time of all, in few bytes.
     pub fn least_time(&self) -> Selection {
-        self.fastest(DEAR_LINK, &Fixed::default())
+        self.fastest(&self.links(DEAR_LINK), &Fixed::default())
     }
 
     /// The fewest bytes of all, in little time.
     pub fn least_bytes(&self) -> Selection {
-        self.smallest(DEAR_LINK, &Fixed::default())
+        self.smallest(&self.links(DEAR_LINK), &Fixed::default())
     }
 
     /// The corners of the front of time against bytes, from the least time to the fewest bytes, with every second of the link counted.
@@ -254,11 +303,11 @@ impl Problem<'_> {
 
     /// Appends the corners after the last one, up to `end`.
     fn corners(&self, corners: &mut Vec<Selection>, end: Selection) {
-        let mut ends = vec![end];
+        let (mut ends, link) = (vec![end], self.links(DEAR_LINK));
         while let Some(end) = ends.pop() {
             let start = corners.last().expect("the first is there");
-            match self.between(start, &end, DEAR_LINK, &Fixed::default()) {
-                Some((corner, _)) if !self.is_above(&corner, start, &end, DEAR_LINK) => ends.extend([end, corner]),
+            match self.between(start, &end, &link, &Fixed::default()) {
+                Some((corner, _)) if !self.is_above(&corner, start, &end, &link) => ends.extend([end, corner]),
                 _ if start.bytes > end.bytes => corners.push(end),
                 _ => {}
             }
@@ -266,7 +315,7 @@ impl Problem<'_> {
     }
 
     /// The cheapest selection at the price at which two others cost the same, and the price. `None` when none lies between.
-    fn between(&self, fast: &Selection, small: &Selection, link: f64, fixed: &Fixed) -> Option<(Selection, f64)> {
+    fn between(&self, fast: &Selection, small: &Selection, link: &[f64], fixed: &Fixed) -> Option<(Selection, f64)> {
         let (bytes, seconds) = (fast.bytes - small.bytes, small.at_link(link) - fast.at_link(link));
         if bytes <= 0.0 || seconds <= EQUAL * self.all_seconds() {
             return None;
@@ -276,7 +325,7 @@ impl Problem<'_> {
     }
 
     /// Is a selection no cheaper than two others at the price at which these cost the same?
-    fn is_above(&self, selection: &Selection, fast: &Selection, small: &Selection, link: f64) -> bool {
+    fn is_above(&self, selection: &Selection, fast: &Selection, small: &Selection, link: &[f64]) -> bool {
         let price = (small.at_link(link) - fast.at_link(link)) / (fast.bytes - small.bytes);
         let cost = |s: &Selection| s.at_link(link) + price * s.bytes;
         cost(selection) >= cost(fast) - EQUAL * self.all_seconds()
@@ -287,21 +336,26 @@ impl Problem<'_> {
     /// # Errors
     /// When nothing fits.
     pub fn within(&self, limit: f64, cuts: u32) -> Result<Choice, Selection> {
+        let mut prices = self.links(HIDDEN_LINK);
         if !self.swaps() {
-            return self.at_price_of_link(limit, cuts, 0.0);
+            return self.at_prices_of_links(limit, cuts, &prices);
         }
-        // Free copies first; then the price at which as much is copied as computation hides.
+        // Copies that are hidden first; then for each part the price at which one more second costs as much.
         let each = cuts / (HALVINGS + 2);
-        let mut best = self.at_price_of_link(limit, each, 0.0)?;
-        let (mut cheap, mut dear) = (0.0, DEAR_LINK);
-        for halving in 0..=HALVINGS {
-            if best.exact || cheap >= dear {
+        let mut best = self.at_prices_of_links(limit, each, &prices)?;
+        let mut between = vec![(HIDDEN_LINK, DEAR_LINK); self.parts.len()];
+        let mut last = best.selection.link.clone();
+        for _ in 0..=HALVINGS {
+            if best.exact {
                 break;
             }
-            let price = if halving == 0 { DEAR_LINK } else { 0.5 * (cheap + dear) };
-            let choice = self.at_price_of_link(limit, each, price)?;
-            let exceeds = choice.selection.link > self.hidden;
-            *(if exceeds { &mut cheap } else { &mut dear }) = price;
+            for (n, part) in self.parts.iter().enumerate() {
+                let (cheap, dear) = &mut between[n];
+                *(if part.slope(last[n]) > prices[n] { &mut *cheap } else { &mut *dear }) = prices[n];
+                prices[n] = 0.5 * (*cheap + *dear);
+            }
+            let choice = self.at_prices_of_links(limit, each, &prices)?;
+            last.clone_from(&choice.selection.link);
             best.bound = best.bound.max(choice.bound);
             if choice.selection.seconds < best.selection.seconds {
                 best.selection = choice.selection;
@@ -311,8 +365,8 @@ impl Problem<'_> {
         Ok(best)
     }
 
-    /// The same when seconds of the link have a price.
-    fn at_price_of_link(&self, limit: f64, cuts: u32, link: f64) -> Result<Choice, Selection> {
+    /// The same when seconds of the links have prices.
+    fn at_prices_of_links(&self, limit: f64, cuts: u32, link: &[f64]) -> Result<Choice, Selection> {
         let mut search = Search { problem: self, limit, link, best: None, least: f64::INFINITY, cuts: 0 };
         let root = search.relax(&Fixed::default());
         let Some(root) = root else {
@@ -381,8 +435,8 @@ impl Ord for Node {
 struct Search<'a> {
     problem: &'a Problem<'a>,
     limit: f64,
-    /// The price of a second of the link.
-    link: f64,
+    /// The prices of a second of the link.
+    link: &'a [f64],
     best: Option<Selection>,
     /// The least of what bounds the decisions that were looked at to their end.
     least: f64,
@@ -407,7 +461,8 @@ impl Search<'_> {
 
     /// What is left of a selection's seconds when the link has its price: no more than they are, and of the cheapest selection no more than any other's.
     fn bound_of(&self, selection: &Selection) -> f64 {
-        selection.at_link(self.link) - self.link * self.problem.hidden
+        let rents = self.problem.parts.iter().zip(self.link).map(|(part, price)| part.rent(*price));
+        selection.at_link(self.link) - rents.sum::<f64>()
     }
 
     /// Bounds the selections with these decisions, by the line between the two corners of their front beside the limit. `None` when the

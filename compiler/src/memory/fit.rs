@@ -11,12 +11,15 @@
 
 use super::choose::{Away, Choice, Part, Problem, Selection};
 use super::recompute::keep;
+use super::swap::{is_starts, starts_of};
 use super::table::{self, StageMemory};
+use crate::autodiff::Differentiated;
 use crate::rewrite::Profile;
-use crate::schedule::{Segments, Usage};
+use crate::schedule::{Half, Run, Segments, Usage, leaves};
 use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan as plan;
 use std::fmt;
+use std::ops::Range;
 
 /// What it costs to make a value.
 pub trait Price {
@@ -32,8 +35,8 @@ pub trait Price {
     /// When the plan cannot be timed.
     fn programs(&self, plan: &plan::Plan) -> Result<Vec<f64>, String>;
 
-    /// Seconds to copy bytes to the host's memory, or from there; none where nothing is known of that, and nothing is swapped.
-    fn copy_seconds(&self, _bytes: f64) -> Option<f64> {
+    /// Seconds to copy a value to the host's memory, or from there: of a ragged one the rows that come. None where nothing is known of that, and nothing is swapped.
+    fn copy_seconds(&self, _graph: &Graph, _value: ValueId) -> Option<f64> {
         None
     }
 
@@ -142,14 +145,19 @@ impl Forms {
     }
 
     /// The segments with these values saved, and swapped.
-    fn make(&mut self, segments: &Segments, problem: &Problem, selection: &Selection) -> Segments {
+    fn make(&mut self, segments: &Segments, of: &Depth, selection: &Selection) -> Segments {
         let mut made = segments.clone();
-        for (s, (part, kept)) in problem.parts.iter().zip(&selection.kept).enumerate() {
-            let mut saved: Vec<ValueId> = kept.clone();
+        made.ahead = of.ahead;
+        for (s, (part, kept)) in of.problem.parts.iter().zip(&selection.kept).enumerate() {
+            let chosen = &selection.swapped[s];
+            let leaves = |v: &ValueId| chosen.contains(v) || made.swapped[s].contains(&part.graph.node(*v).name);
+            let leaving: Vec<ValueId> = kept.iter().copied().filter(leaves).collect();
+            let mut saved: Vec<ValueId> = kept.iter().copied().chain(starts_of(part.graph, &leaving)).collect();
             saved.retain(|&v| part.graph.node(v).op != Op::Input);
+            saved.sort_unstable();
+            saved.dedup();
             let mut now = part.wanted.clone();
             now.sort_unstable();
-            let chosen = &selection.swapped[s];
             if saved != now || !chosen.is_empty() {
                 keep(&mut made.list[s], &saved);
                 // What the user names stays swapped.
@@ -172,14 +180,48 @@ pub struct Fitted {
     pub memory: StageMemory,
 }
 
+/// What there is to choose when copies have so many steps of the stage in each direction. More steps hide longer copies, and take more memory on the way.
+struct Depth<'a> {
+    ahead: u32,
+    problem: Problem<'a>,
+}
+
+/// Steps that copies may have.
+const DEPTHS: [u32; 3] = [1, 2, 4];
+
+impl Depth<'_> {
+    /// The choice of least time within so many bytes, of several depths; where none is within, that of fewest bytes.
+    fn choose<'d, 'a>(depths: &'d [Depth<'a>], limit: f64) -> (&'d Depth<'a>, Choice) {
+        let mut choices = depths.iter().filter_map(|depth| Some((depth, depth.problem.within(limit, CUTS).ok()?)));
+        let Some((mut best, mut choice)) = choices.next() else {
+            let of = |depth: &'d Depth<'a>| (depth, depth.problem.least_bytes());
+            let (least, selection) = depths.iter().map(of).min_by(|a, b| a.1.bytes.total_cmp(&b.1.bytes)).expect("one");
+            return (least, Choice { bound: selection.seconds, selection, exact: true });
+        };
+        for (depth, other) in choices {
+            let bound = choice.bound.min(other.bound);
+            if other.selection.seconds < choice.selection.seconds {
+                (best, choice) = (depth, other);
+            }
+            choice.bound = bound;
+            choice.exact &= choice.selection.seconds <= bound;
+        }
+        (best, choice)
+    }
+}
+
 /// A choice that was scheduled.
-struct Tried {
+struct Tried<'d, 'a> {
     phase: plan::Phase,
     usage: Usage,
     choice: Choice,
+    depth: &'d Depth<'a>,
 }
 
-impl Tried {
+/// Schedules a choice.
+type Schedule<'s> = dyn FnMut(&Depth, &Selection) -> (plan::Phase, Usage) + 's;
+
+impl Tried<'_, '_> {
     fn peak(&self) -> u64 {
         self.phase.memory.placed
     }
@@ -197,44 +239,50 @@ pub fn fit(
 ) -> Result<Fitted, Misfit> {
     let (phase, usage) = schedule(segments);
     let unrestricted = phase.memory.placed;
-    let problem = problem(segments, &usage, price);
+    let depths: Vec<Depth> =
+        DEPTHS.map(|ahead| Depth { ahead, problem: problem(segments, &usage, price, ahead) }).into();
+    // Where nothing can be swapped they are all the same.
+    let swaps = depths.iter().any(|depth| depth.problem.swaps());
+    let depths = if swaps { &depths[..] } else { &depths[..1] };
+    let problem = &depths[0].problem;
     let everything = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect());
     let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
-    let first = Tried { phase, usage, choice };
+    let first = Tried { phase, usage, choice, depth: &depths[0] };
+    let mut schedule = |depth: &Depth, selection: &Selection| schedule(&forms.make(segments, depth, selection));
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) if first.peak() <= budget => first,
         Aim::Within(budget) => {
-            search(&problem, first, budget, &mut |selection| schedule(&forms.make(segments, &problem, selection)))
-                .map_err(|least| Misfit { stage, budget, least, persistent })?
+            search(depths, first, budget, &mut schedule).map_err(|least| Misfit { stage, budget, least, persistent })?
         }
         Aim::Least => {
-            let smallest = smallest(&problem, &mut |selection| schedule(&forms.make(segments, &problem, selection)));
+            let smallest = smallest(&depths[0], &mut schedule);
             smallest.into_iter().chain([first]).min_by_key(Tried::peak).expect("the first is one")
         }
     };
-    let Tried { phase, usage, choice } = tried;
-    let memory = table::stage_memory((stage, persistent, unrestricted), &phase, &usage, (&problem, segments, &choice));
+    let Tried { phase, usage, choice, depth } = tried;
+    let of_choice = (&depth.problem, segments, &choice);
+    let memory = table::stage_memory((stage, persistent, unrestricted), &phase, &usage, of_choice);
     Ok(Fitted { phase, memory })
 }
 
 /// Schedules the choices at the end of the front: fewer saved bytes can take larger frames.
-fn smallest(problem: &Problem, schedule: &mut dyn FnMut(&Selection) -> (plan::Phase, Usage)) -> Vec<Tried> {
-    let last = problem.front().into_iter().rev().take(ENDS);
+fn smallest<'d, 'a>(depth: &'d Depth<'a>, schedule: &mut Schedule) -> Vec<Tried<'d, 'a>> {
+    let last = depth.problem.front().into_iter().rev().take(ENDS);
     let tried = last.map(|selection| {
-        let (phase, usage) = schedule(&selection);
-        Tried { phase, usage, choice: Choice { bound: selection.seconds, selection, exact: true } }
+        let (phase, usage) = schedule(depth, &selection);
+        Tried { phase, usage, choice: Choice { bound: selection.seconds, selection, exact: true }, depth }
     });
     tried.collect()
 }
 
 /// Tries choices until one fits, and the memory is used. `Err` is the least peak that was seen.
-fn search(
-    problem: &Problem,
-    first: Tried,
+fn search<'d, 'a>(
+    depths: &'d [Depth<'a>],
+    first: Tried<'d, 'a>,
     budget: u64,
-    schedule: &mut dyn FnMut(&Selection) -> (plan::Phase, Usage),
-) -> Result<Tried, u64> {
+    schedule: &mut Schedule,
+) -> Result<Tried<'d, 'a>, u64> {
     let over = |tried: &Tried| tried.peak() as f64 - budget as f64;
     let mut least = first.peak();
     // Bytes of saved tensors that are too many, and bytes that are known to fit.
@@ -243,17 +291,13 @@ fn search(
     let mut seen: Vec<Selection> = vec![];
     let mut best: Option<Tried> = None;
     for _ in 0..TRIES {
-        let choice = problem.within(limit, CUTS).unwrap_or_else(|selection| Choice {
-            bound: selection.seconds,
-            selection,
-            exact: true,
-        });
+        let (depth, choice) = Depth::choose(depths, limit);
         if seen.contains(&choice.selection) {
             break;
         }
         seen.push(choice.selection.clone());
-        let (phase, usage) = schedule(&choice.selection);
-        let tried = Tried { phase, usage, choice };
+        let (phase, usage) = schedule(depth, &choice.selection);
+        let tried = Tried { phase, usage, choice, depth };
         let (bytes, over) = (tried.choice.selection.bytes, over(&tried));
         least = least.min(tried.peak());
         if over <= 0.0 {
@@ -272,7 +316,7 @@ fn search(
         }
     }
     if best.is_none() {
-        let ends = smallest(problem, schedule);
+        let ends = smallest(&depths[0], schedule);
         least = ends.iter().map(Tried::peak).fold(least, u64::min);
         let fits = ends.into_iter().filter(|tried| tried.peak() <= budget);
         best = fits.min_by(|a, b| a.choice.selection.seconds.total_cmp(&b.choice.selection.seconds));
@@ -281,10 +325,12 @@ fn search(
 }
 
 /// The saved tensors of all segments, as many times as a stage has them at its peak.
-fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price) -> Problem<'a> {
+fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Problem<'a> {
     let peak = usage.live.iter().enumerate().max_by_key(|(call, live)| (**live, usize::MAX - call));
     let peak = peak.map_or(0, |(call, _)| call as u32);
+    let mut windows = windows(segments, usage, price, ahead);
     let parts = segments.list.iter().enumerate().map(|(s, segment)| {
+        let windows = std::mem::take(&mut windows[s]);
         let graph = &segment.forward;
         let of_segment = || usage.spans.iter().filter(|span| span.segment == s);
         let alive = of_segment().filter(|span| span.forward <= peak && peak <= span.backward).count() as f64;
@@ -294,19 +340,20 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price) -> Prob
         let halves = usage.halves;
         let runs = of_segment().count() as f64 * f64::from(halves);
         let wanted = graph.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value).collect();
-        // Of what is swapped, that of two layers is on its way; the user's names are in any case.
-        let on_its_way = alive.min(2.0);
+        // Of what is swapped, the layer at hand has some, and others are on their way; the user's names are swapped in any case.
+        let on_its_way = alive.min(f64::from(1 + ahead));
         let named = |v: ValueId| segments.swapped[s].contains(&graph.node(v).name);
         let bytes = |v: ValueId| match is_there(segment, v) {
             true => 0.0,
             false if named(v) => graph.bytes(v) as f64 * on_its_way,
             false => graph.bytes(v) as f64 * alive,
         };
-        let passes = of_segment().count() as f64;
+        let passes = windows.len() as f64;
         let away = |v: ValueId| {
-            let can = !matches!(graph.node(v).op, Op::Input | Op::Const(_)) && !named(v) && alive > on_its_way;
+            let stays = matches!(graph.node(v).op, Op::Input | Op::Const(_)) || is_starts(graph, v);
+            let can = !stays && !named(v) && alive > on_its_way && passes > 0.0;
             let bytes = graph.bytes(v) as f64;
-            let seconds = price.copy_seconds(bytes).filter(|_| can)?;
+            let seconds = price.copy_seconds(graph, v).filter(|_| can)?;
             Some(Away { bytes: bytes * on_its_way, link: seconds * passes })
         };
         let seconds = |v: ValueId| match graph.node(v).op {
@@ -319,16 +366,73 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price) -> Prob
             bytes: graph.values().map(bytes).collect(),
             seconds: graph.values().map(seconds).collect(),
             away: graph.values().map(away).collect(),
+            windows,
         }
     });
-    let parts: Vec<Part> = parts.collect();
-    // A layer's copies are hidden by the layer after it: all of them by the forward passes.
-    let forward: f64 = parts.iter().flat_map(|p| &p.seconds).sum();
-    Problem { parts, hidden: forward / f64::from(usage.halves.max(1)) }
+    Problem { parts: parts.collect() }
+}
+
+/// For each segment and each of its layers whose tensors leave, the seconds in which copies out and copies back may be on their way while the stage works,
+/// whichever are fewer: those of the steps that copies have, of which each that is on its way has its part. The least first.
+fn windows(segments: &Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Vec<Vec<f64>> {
+    let taken: Vec<Taken> = segments.list.iter().map(|segment| Taken::new(segment, price)).collect();
+    let of_step = |runs: &Vec<Run>| {
+        let [computed, sent] = [0, 1].map(|unit| runs.iter().map(|run| taken[run.segment].of(run)[unit]).sum::<f64>());
+        // What the schedule pairs hides what the links do, or the other way round.
+        if runs.len() > 1 { computed.max(sent) } else { computed + sent }
+    };
+    let seconds: Vec<f64> = usage.steps.iter().map(of_step).collect();
+    let leaving = || usage.spans.iter().filter(|span| leaves(span.steps, ahead));
+    let ways: [fn((u32, u32), u32) -> Range<usize>; 2] = [
+        |(made, _), ahead| made as usize + 1..(made + ahead) as usize + 1,
+        |(_, read), ahead| (read - ahead) as usize..read as usize,
+    ];
+    let [out, back] = ways.map(|steps_of| {
+        let mut copies = vec![0u32; seconds.len()];
+        leaving().for_each(|span| copies[steps_of(span.steps, ahead)].iter_mut().for_each(|n| *n += 1));
+        let part = |step: usize| seconds[step] / f64::from(copies[step]);
+        leaving().map(|span| steps_of(span.steps, ahead).map(part).sum::<f64>()).collect::<Vec<f64>>()
+    });
+    let mut windows = vec![vec![]; segments.list.len()];
+    for (span, (out, back)) in leaving().zip(out.into_iter().zip(back)) {
+        windows[span.segment].push(out.min(back));
+    }
+    windows.iter_mut().for_each(|of_segment: &mut Vec<f64>| of_segment.sort_by(f64::total_cmp));
+    windows
+}
+
+/// Seconds of a layer, of compute units and of links.
+struct Taken {
+    forward: [f64; 2],
+    /// All of it, the half that others wait for, and the other half.
+    backward: [[f64; 2]; 3],
+}
+
+impl Taken {
+    fn new(segment: &Differentiated, price: &dyn Price) -> Taken {
+        let of = |graph: &Graph| {
+            let mut seconds = [0.0; 2];
+            for value in graph.values() {
+                seconds[usize::from(matches!(graph.node(value).op, Op::Comm(_)))] += price.seconds(graph, value);
+            }
+            seconds
+        };
+        let backward = [&segment.backward, &segment.backward_input, &segment.backward_weight];
+        Taken { forward: of(&segment.forward), backward: backward.map(of) }
+    }
+
+    fn of(&self, run: &Run) -> [f64; 2] {
+        match run.backward {
+            None => self.forward,
+            Some(Half::Whole) => self.backward[0],
+            Some(Half::Input) => self.backward[1],
+            Some(Half::Weights) => self.backward[2],
+        }
+    }
 }
 
 /// Is a value an input that lives as long in any case?
-fn is_there(segment: &crate::autodiff::Differentiated, value: ValueId) -> bool {
+fn is_there(segment: &Differentiated, value: ValueId) -> bool {
     let graph = &segment.forward;
     let Some(input) = graph.inputs.iter().find(|i| i.value == value) else { return false };
     // What earlier layers carry here would go after the forward pass if no backward graph read it.

@@ -1,7 +1,8 @@
 //! Saved tensors that are in the host's memory between the forward and the backward pass, as the user names them.
 
-use super::recompute::is_called;
-use forebay_ir::{Graph, OutputRole, ValueId};
+use super::recompute::{is_called, keep};
+use crate::autodiff::Differentiated;
+use forebay_ir::{Graph, Op, OutputRole, ValueId};
 use std::fmt;
 
 /// Saved tensors to swap, by their names or those of the ops that make them.
@@ -18,9 +19,10 @@ impl Swap {
         names.iter().all(|n| !n.is_empty()).then_some(Swap(names))
     }
 
-    /// The saved tensors of a forward graph that are meant.
+    /// The saved tensors of a forward graph that are meant. Group starts stay: copies of ragged tensors read them.
     pub fn of(&self, forward: &Graph) -> Vec<String> {
-        let meant = |v: ValueId| self.0.iter().any(|name| is_called(forward, v, name));
+        let named = |v: ValueId| self.0.iter().any(|name| is_called(forward, v, name));
+        let meant = |v: ValueId| named(v) && !is_starts(forward, v);
         let saved = forward.outputs.iter().filter(|o| o.role == OutputRole::Saved);
         saved.filter(|o| meant(o.value)).map(|o| o.name.clone()).collect()
     }
@@ -32,6 +34,35 @@ impl Swap {
             saved.any(|o| is_called(g, o.value, name))
         };
         self.0.iter().map(String::as_str).filter(|name| !graphs.iter().any(|g| saved(g, name))).collect()
+    }
+}
+
+/// Does a value hold the group starts of a ragged axis?
+pub(super) fn is_starts(graph: &Graph, value: ValueId) -> bool {
+    graph.offsets.iter().any(|(_, starts)| *starts == value)
+}
+
+/// The group starts that copies of these values read.
+pub(super) fn starts_of(graph: &Graph, values: &[ValueId]) -> Vec<ValueId> {
+    let starts = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes).and_then(|axis| graph.offsets_of(axis));
+    let mut starts: Vec<ValueId> = values.iter().filter_map(starts).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    starts
+}
+
+/// Saves the group starts that copies of these saved tensors read, where the backward pass alone would have made them again.
+pub fn keep_starts(segment: &mut Differentiated, swapped: &[String]) {
+    let forward = &segment.forward;
+    let outputs = forward.outputs.iter().filter(|o| o.role == OutputRole::Saved);
+    let mut saved: Vec<ValueId> = outputs.map(|o| o.value).collect();
+    let leaving: Vec<ValueId> = saved.iter().copied().filter(|v| swapped.contains(&forward.node(*v).name)).collect();
+    let mut starts = starts_of(forward, &leaving);
+    starts.retain(|v| forward.node(*v).op != Op::Input && !saved.contains(v));
+    if !starts.is_empty() {
+        saved.extend(starts);
+        saved.sort_unstable();
+        keep(segment, &saved);
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn stage_memory(
         live,
         saved,
         seconds: choice.selection.again,
-        copies: (choice.selection.link, problem.hidden),
+        copies: (choice.selection.link.iter().sum(), problem.hidden(&choice.selection)),
         bound: choice.bound,
         exact: choice.exact,
         tensors,

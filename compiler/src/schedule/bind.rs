@@ -1,7 +1,7 @@
 //! Slots: what each input and output of a segment's graph stands for in a call.
 
 use crate::emit::{Home, Interface, Rows, align};
-use forebay_ir::{BinaryOp, DType, Graph, InputRole, Op, OutputRole, ValueId};
+use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan::{Access, Slot, Space};
 
 /// What a slot must be bound to.
@@ -55,12 +55,40 @@ pub struct Bound {
 #[derive(Clone, Debug, Default)]
 pub struct SavedLayout {
     names: Vec<(String, Want, u64)>,
+    /// What lies in the slot of what is swapped, in order.
+    pub moved: Vec<Moved>,
     /// Bytes of the slot of the forward pass.
     pub bytes: u64,
     /// Bytes of the slot of what is swapped.
     pub swapped: u64,
     /// Bytes of the slot of the backward for the input.
     pub handed: u64,
+}
+
+/// A tensor in the slot of what is swapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes from the start of the slot.
+    pub offset: u64,
+    /// Bytes, ragged axes at their bound.
+    pub bytes: u64,
+    /// Which of them are there; all, where that is not known on the device.
+    pub rows: Option<RaggedRows>,
+}
+
+/// The rows of a ragged tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaggedRows {
+    /// So many times the rows up to their bound.
+    pub times: u64,
+    /// The bound.
+    pub bound: u64,
+    /// Bytes of a row.
+    pub bytes: u64,
+    /// The group starts, i32[groups + 1]: bytes from the start of the slot of what stays on the device.
+    pub starts: u64,
+    /// How many groups there are.
+    pub groups: u64,
 }
 
 impl SavedLayout {
@@ -73,7 +101,39 @@ impl SavedLayout {
             layout.names.push((output.name.clone(), want, *bytes));
             *bytes += align(forward.bytes(output.value));
         }
+        layout.moved = layout.moved_of(forward);
         layout
+    }
+
+    /// What is swapped of the saved outputs of a forward graph.
+    fn moved_of(&self, forward: &Graph) -> Vec<Moved> {
+        let saved = forward.outputs.iter().filter(|o| o.role == OutputRole::Saved).zip(&self.names);
+        let swapped = saved.filter(|(_, (_, want, _))| *want == Want::Swapped);
+        let moved = swapped.map(|(output, (_, _, offset))| Moved {
+            offset: *offset,
+            bytes: align(forward.bytes(output.value)),
+            rows: self.rows_of(forward, output.value),
+        });
+        moved.collect()
+    }
+
+    /// The rows of a value, where their number is on the device between the passes.
+    fn rows_of(&self, forward: &Graph, value: ValueId) -> Option<RaggedRows> {
+        let ty = forward.ty(value);
+        let ragged = forward.ragged_axis(&ty.axes)?;
+        let starts = forward.offsets_of(ragged)?;
+        let (_, _, at) =
+            self.names.iter().find(|(n, want, _)| *want == Want::Saved && *n == forward.node(starts).name)?;
+        let dims = forward.dims(&ty.axes);
+        let place = dims.iter().position(|(axis, _)| *axis == ragged)?;
+        let size = |dims: &[(AxisId, u64)]| dims.iter().map(|d| d.1).product::<u64>();
+        Some(RaggedRows {
+            times: size(&dims[..place]),
+            bound: dims[place].1,
+            bytes: size(&dims[place + 1..]) * ty.dtype.bytes(),
+            starts: *at,
+            groups: forward.size(forward.ragged_parent(ragged)?),
+        })
     }
 
     /// The same with what the backward for the input saves.

@@ -6,7 +6,7 @@ use super::flow::{Flow, Names, output_names};
 use super::phases::Scheduler;
 use super::shared::{Pass, Shared};
 use super::stages::{Chunk, Stage, has_gradient};
-use super::swap::{Swapped, Turns};
+use super::swap::Visit;
 use super::tensors::local_elements;
 use super::timeline::{Bind, Item};
 use crate::autodiff::Differentiated;
@@ -65,7 +65,7 @@ pub struct Training<'a> {
 }
 
 /// What of a backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Half {
     /// All of it.
     Whole,
@@ -111,7 +111,6 @@ impl Scheduler<'_> {
         shared: &mut Shared,
         (micro_batch, chunk): (u32, u32),
         before: Option<&Pass>,
-        turns: Turns,
     ) -> Pass {
         let mut pass = Pass::default();
         let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
@@ -129,9 +128,7 @@ impl Scheduler<'_> {
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         for l in layers.clone() {
-            // (Before the last layer there is nothing that the copies could leave room for.)
-            let stays = turns == Turns::Here && l + 2 >= layers.end;
-            self.forward_layer(cx, shared, &mut pass, (l, micro_batch), stays);
+            self.forward_layer(cx, shared, &mut pass, (l, micro_batch));
         }
         // The part that follows reads from the channel of its own chunk.
         let channel = About::Activations.channel((*part as u32 + 1) / cx.stage.of);
@@ -143,15 +140,7 @@ impl Scheduler<'_> {
         pass
     }
 
-    /// `stays`: what is swapped stays, because it is read at once.
-    fn forward_layer(
-        &mut self,
-        cx: &Cx,
-        shared: &mut Shared,
-        pass: &mut Pass,
-        (l, micro_batch): (usize, u32),
-        stays: bool,
-    ) {
+    fn forward_layer(&mut self, cx: &Cx, shared: &mut Shared, pass: &mut Pass, (l, micro_batch): (usize, u32)) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
@@ -163,6 +152,7 @@ impl Scheduler<'_> {
                 output_names(graph, OutputRole::Stat).into_iter().map(|n| (OutputRole::Stat, n)).collect();
             if adds { accumulating(graph, &stats) } else { graph.clone() }
         });
+        self.copy_in(cx, shared, Visit::Forward(l, micro_batch));
         self.gather_layer(cx, shared, (l, micro_batch));
         let saved = (cx.saved[s].bytes > 0).then(|| shared.timeline.item(cx.saved[s].bytes));
         pass.saved.extend(saved.map(|item| (l, item)));
@@ -190,12 +180,9 @@ impl Scheduler<'_> {
         });
         shared.begin_span((l, micro_batch), s);
         shared.timeline.call(&program, l as u32, micro_batch, slots);
-        shared.left();
+        shared.left(Visit::Forward(l, micro_batch));
         if let Some(item) = swapped {
-            pass.swapped.insert(l, Swapped::Here(item));
-            if !stays {
-                self.copy_out(cx, shared, pass, (l, micro_batch));
-            }
+            self.copy_out(cx, shared, (l, micro_batch), (item, saved));
         }
     }
 
@@ -328,11 +315,7 @@ impl Scheduler<'_> {
         if half != Half::Input {
             self.begin_gradients(cx, shared, (l, micro_batch));
         }
-        self.copy_in(cx, shared, pass, (l, micro_batch));
-        // That of the layer that comes next is on its way while this one runs.
-        if let Some(next) = l.checked_sub(1).filter(|_| half != Half::Weights) {
-            self.copy_in(cx, shared, pass, (next, micro_batch));
-        }
+        self.copy_in(cx, shared, Visit::Backward(l, micro_batch, half));
         let wide = self.wide;
         let name = backward_name(&format!("{}{}.{}", model.segments[s].name, cx.tags[s], half.name()), graph, &adds);
         let layout = if half == Half::Whole { &cx.saved[s] } else { &training.handed[s] };
@@ -344,7 +327,7 @@ impl Scheduler<'_> {
         let slots = program.bind(shared, |want, bytes, shared| match want {
             Want::CarryIn(name) => Bind::Item(pass.carries[&layer.carries[position(&names.carry_in, name)]], 0),
             Want::Saved => Bind::Item(pass.saved[&l], 0),
-            Want::Swapped => Bind::Item(pass.swapped[&l].here(), 0),
+            Want::Swapped => Bind::Item(shared.swaps.here(l, micro_batch), 0),
             Want::Handed => Bind::Item(*pass.handed.entry(l).or_insert_with(|| shared.timeline.item(bytes)), 0),
             Want::GradIn(name) => {
                 Bind::Item(pass.gradients[&Source { layer: l, output: position(&names.carry_out, name) }], 0)
@@ -358,7 +341,7 @@ impl Scheduler<'_> {
         });
         shared.end_span((l, micro_batch));
         shared.timeline.call(&program, l as u32, micro_batch, slots);
-        shared.left();
+        shared.left(Visit::Backward(l, micro_batch, half));
         if half != Half::Input {
             self.end_gradients(cx, shared, (l, micro_batch));
         }

@@ -27,8 +27,9 @@ mod units;
 
 pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments};
-pub use shared::{Span, Usage};
+pub use shared::{Run, Span, Usage};
 pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages};
+pub use swap::leaves;
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Rows, emit};

@@ -5,13 +5,13 @@ use super::flow::{Flow, Names, input_names, output_names};
 use super::layers::{Cx, Half, Training};
 use super::shared::{Pass, Shared, Usage};
 use super::stages::{Stage, Turn, Work};
-use super::swap::Turns;
+use super::swap::Swaps;
 use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
-use crate::memory::{Recompute, Swap};
+use crate::memory::{Recompute, Swap, keep_starts};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::{Lanes, Passes};
 use crate::pipeline::fused_gradients;
@@ -61,6 +61,8 @@ pub struct Segments {
     pub list: Vec<Differentiated>,
     /// For each the saved tensors that are swapped to the host, by name.
     pub swapped: Vec<Vec<String>>,
+    /// Layers' calls that a copy to the host has before its memory is given up, and one from there before it is read.
+    pub ahead: u32,
     /// For each what tells its programs from those of the same segment with other graphs: nothing, or `.` and a word.
     pub tags: Vec<String>,
 }
@@ -93,10 +95,11 @@ impl Segments {
                 Some(format!("what is saved is {}", all_saved(&list))),
             ));
         }
-        let swapped = forward.iter().map(|g| swap.of(g)).collect();
+        let swapped: Vec<Vec<String>> = forward.iter().map(|g| swap.of(g)).collect();
+        list.iter_mut().zip(&swapped).for_each(|(segment, swapped)| keep_starts(segment, swapped));
         list.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
         let tags = vec![String::new(); list.len()];
-        Ok(Segments { flow, list, swapped, tags })
+        Ok(Segments { flow, list, swapped, ahead: 1, tags })
     }
 }
 
@@ -125,7 +128,7 @@ impl<'a> Scheduler<'a> {
         (order, micro_batches): (&[Turn], u32),
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
-        let Segments { flow, list: segments, swapped, tags } = segments;
+        let Segments { flow, list: segments, swapped, ahead, tags } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {
@@ -147,15 +150,12 @@ impl<'a> Scheduler<'a> {
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
         let mut training = Training { flow, segments, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
-        let works: Vec<Work> = order.iter().flat_map(|turn| turn.works()).collect();
-        let mut nexts = works.iter().skip(1);
+        shared.swaps = Swaps::new(&cx, order, *ahead);
         for turn in order {
             let mut starts = vec![];
             for work in turn.works() {
-                let next = nexts.next();
                 starts.push(shared.timeline.len());
-                self.fetch_for(&cx, &mut shared, &mut passes, next);
-                self.work(&cx, &mut shared, &mut passes, &mut training, (work, next));
+                self.work(&cx, &mut shared, &mut passes, &mut training, work);
             }
             if let [first, second] = starts[..] {
                 self.pair(&cx, &mut shared, (first, second));
@@ -166,10 +166,11 @@ impl<'a> Scheduler<'a> {
         self.sum_gradients(&cx, &mut shared);
         self.sum_parts(&cx, &mut shared);
         let commit = self.optimize(&cx, &mut shared, optimizer);
+        let steps = shared.swaps.runs(&cx);
         let (phase, usage) = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
         let split =
             order.iter().flat_map(|turn| turn.works()).any(|w| matches!(w, Work::Backward(_, _, Half::Weights)));
-        (phase, Usage { halves: if split { 2 } else { 1 }, ..usage })
+        (phase, Usage { halves: if split { 2 } else { 1 }, steps, ..usage })
     }
 
     /// One micro-batch through one chunk, forward or backward, and what comes after it.
@@ -179,12 +180,12 @@ impl<'a> Scheduler<'a> {
         shared: &mut Shared,
         passes: &mut FxHashMap<(u32, u32), Pass>,
         training: &mut Training,
-        (work, next): (Work, Option<&Work>),
+        work: Work,
     ) {
         match work {
             Work::Forward(m, c) => {
                 let before = c.checked_sub(1).and_then(|before| passes.get(&(m, before)));
-                let pass = self.forward_layers(cx, shared, (m, c), before, Turns::of((m, c), next));
+                let pass = self.forward_layers(cx, shared, (m, c), before);
                 passes.insert((m, c), pass);
             }
             Work::Backward(m, c, half) => {
@@ -255,8 +256,7 @@ impl<'a> Scheduler<'a> {
         for micro_batch in 0..micro_batches {
             let mut before = None;
             for chunk in 0..stage.chunks.len() as u32 {
-                let pass =
-                    self.forward_layers(&cx, &mut shared, (micro_batch, chunk), before.as_ref(), Turns::Elsewhere);
+                let pass = self.forward_layers(&cx, &mut shared, (micro_batch, chunk), before.as_ref());
                 before = Some(pass);
             }
         }
@@ -330,7 +330,8 @@ impl<'a> Scheduler<'a> {
         let model = &cx.sharded.model;
         let Shared { timeline, data, scalars, outputs, reports, output_dims, spans, .. } = shared;
         let mut placed: Placed = timeline.place(cx.layout.bytes);
-        let usage = Usage { spans: spans.into_values().collect(), live: std::mem::take(&mut placed.curve), halves: 1 };
+        let live = std::mem::take(&mut placed.curve);
+        let usage = Usage { spans: spans.into_values().collect(), live, halves: 1, steps: vec![] };
         let mesh = &cx.sharded.mesh;
         let ranks_of_data = match share {
             Share::Rows => mesh.dense(Dense::Dp),

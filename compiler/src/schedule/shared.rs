@@ -1,8 +1,9 @@
 //! What all micro-batches of a phase share.
 
 use super::bind::Want;
+use super::layers::Half;
 use super::stages::Stage;
-use super::swap::Swapped;
+use super::swap::Swaps;
 use super::timeline::{Bind, Item, Timeline};
 use super::units::UnitId;
 use crate::emit::ALIGN;
@@ -34,6 +35,17 @@ pub struct Span {
     pub forward: u32,
     /// The last call that runs it backward; the same call when nothing does.
     pub backward: u32,
+    /// The steps of the stage in which it runs forward, and first backward.
+    pub steps: (u32, u32),
+}
+
+/// What of a layer runs in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The layer's segment.
+    pub segment: usize,
+    /// The backward pass or a half of it; none for the forward pass.
+    pub backward: Option<Half>,
 }
 
 /// The memory that a phase uses.
@@ -45,6 +57,8 @@ pub struct Usage {
     pub live: Vec<u64>,
     /// Parts in which backward passes run: 2 when that for the weights is apart.
     pub halves: u32,
+    /// What runs in each step of the stage: a layer, or two at the same time.
+    pub steps: Vec<Vec<Run>>,
 }
 
 /// A phase in the making.
@@ -67,8 +81,8 @@ pub struct Shared {
     pub layer_gradients: FxHashMap<UnitId, Item>,
     /// The units whose sums have something in them.
     pub summed: FxHashSet<UnitId>,
-    /// What is being copied to the host while the next layer runs.
-    pub leaving: Vec<Item>,
+    /// What goes to the host's memory and back.
+    pub swaps: Swaps,
     /// By layer and micro-batch.
     pub spans: IndexMap<(usize, u32), Span>,
 }
@@ -80,8 +94,6 @@ pub struct Pass {
     pub carries: FxHashMap<Source, Item>,
     /// For each layer its saved tensors.
     pub saved: FxHashMap<usize, Item>,
-    /// For each layer where its swapped tensors are.
-    pub swapped: FxHashMap<usize, Swapped>,
     /// For each layer what its backward for the input left to that for the weights.
     pub handed: FxHashMap<usize, Item>,
     /// Gradients of carries, by whose output they are.
@@ -112,7 +124,7 @@ impl Shared {
             gathered: FxHashMap::default(),
             layer_gradients: FxHashMap::default(),
             summed: FxHashSet::default(),
-            leaving: vec![],
+            swaps: Swaps::default(),
             spans: IndexMap::new(),
         }
     }
@@ -120,7 +132,8 @@ impl Shared {
     /// The next call runs a layer forward.
     pub fn begin_span(&mut self, (layer, micro_batch): (usize, u32), segment: usize) {
         let call = self.timeline.len();
-        let span = Span { segment, layer, micro_batch, forward: call, backward: call };
+        let steps = self.swaps.between(layer, micro_batch).unwrap_or((0, 0));
+        let span = Span { segment, layer, micro_batch, forward: call, backward: call, steps };
         self.spans.insert((layer, micro_batch), span);
     }
 

@@ -46,7 +46,7 @@ pub struct Entry {
     /// Bytes of its frame, and those that are live at once.
     frame: (u64, u64),
     /// What is in use until it has ended.
-    keeps: Vec<Item>,
+    pub keeps: Vec<Item>,
 }
 
 /// The calls and items of a phase.
