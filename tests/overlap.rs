@@ -19,7 +19,7 @@ const STRATEGIES: [&str; 8] = [
     "dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp-overlap,recompute=full",
 ];
 
-const PASSES: [&str; 4] = ["vector", "within", "across", "all"];
+const PASSES: [&str; 5] = ["vector", "within", "across", "units", "all"];
 
 /// The plan with layers for two stages of two chunks, where the model has a number of layers.
 fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {
@@ -91,4 +91,75 @@ fn pieces_train_as_the_whole() {
         compare(&format!("{name} {text}"), &train(name, &cut, steps), &train(name, &whole, steps), 1e-10);
     }
     assert_eq!(ROWS, 4, "pieces are of four rows, or of positions");
+}
+
+/// The calls of the first role's training step, a line for each program that runs several times in a row: its name without sizes, and its layers.
+fn calls(plan: &Plan) -> String {
+    let phase = plan.roles[0].phases.iter().find(|p| p.name == "train").expect("there is a training phase");
+    let mut lines: Vec<(String, String)> = vec![];
+    for call in &phase.calls {
+        let name = &plan.programs[call.program as usize].name;
+        let name: Vec<&str> = name.split('.').filter(|word| !word.starts_with(|c: char| c.is_ascii_digit())).collect();
+        let (name, layer) = (name.join("."), format!(" {}", call.layer));
+        match lines.last_mut().filter(|(last, _)| *last == name) {
+            Some((_, layers)) => *layers += &layer,
+            None => lines.push((name, layer)),
+        }
+    }
+    lines.into_iter().map(|(name, layers)| format!("{name}{layers}\n")).collect()
+}
+
+/// Parameters are gathered a layer ahead, and gradients summed while other layers run; where ranks keep all of both there is nothing to move.
+#[test]
+fn units_travel_beside_layers() {
+    let example = Example::named("tiny-moe");
+    let of = |zero: u32, passes: &str| {
+        let text = format!("dp=2,micro=2,zero={zero},overlap={passes}");
+        calls(&of(&example, &text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}")))
+    };
+    assert_eq!(of(0, "none"), of(0, "units"));
+    for zero in [1, 2, 3] {
+        let (without, with) = (of(zero, "none"), of(zero, "units"));
+        assert_ne!(without, with, "zero={zero}");
+        insta::assert_snapshot!(format!("units_zero{zero}"), format!("without\n\n{without}\nwith\n\n{with}"));
+    }
+    let refused = forebay_compiler::shard::Strategy::parse("dp=2,overlap=unit").expect_err("there is no such pass");
+    insta::assert_snapshot!("units_refused", refused.to_string());
+}
+
+/// With `zero=1` the norm of the gradients is summed layer by layer: the same up to rounding.
+#[test]
+fn sums_of_done_layers_train_as_those_of_all() {
+    for (name, text) in [
+        ("tiny-moe", "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1,schedule=vpp-overlap"),
+        ("deepseek-v3", "dp=2,tp=2,ep=4,micro=2,zero=1"),
+        ("pangu-ultra-moe", "dp=2,pp=2,ep=2,micro=2,zero=1,schedule=zb-h1"),
+    ] {
+        let example = Example::named(name);
+        let [without, with] = ["none", "units"].map(|passes| {
+            of(&example, &format!("{text},overlap={passes}"), DType::F64).unwrap_or_else(|e| panic!("{text}: {e}"))
+        });
+        let sums = |plan: &Plan| calls(plan).matches("optimizer.reduce_scatter").count();
+        assert!(sums(&with) > sums(&without), "{name} {text}: layers are summed one by one");
+        compare(&format!("{name} {text}"), &train(name, &with, 3), &train(name, &without, 3), 1e-10);
+    }
+}
+
+/// Frames of calls that follow each other lie apart where units work at the same time.
+#[test]
+fn frames_take_turns() {
+    let example = Example::named("tiny-moe");
+    let shared = |text: &str| {
+        let plan = of(&example, text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let phase = plan.roles[0].phases.iter().find(|p| p.name == "train").expect("there is a training phase");
+        let frames = phase.calls.iter().filter_map(|call| {
+            let (slot, offset) = (plan.programs[call.program as usize].slots.last()?, *call.slots.last()?);
+            (slot.bytes > 0).then_some(offset..offset + slot.bytes)
+        });
+        let frames: Vec<std::ops::Range<u64>> = frames.collect();
+        frames.windows(2).filter(|two| two[0].start < two[1].end && two[1].start < two[0].end).count()
+    };
+    assert_eq!(shared("dp=2,ep=2,micro=2,overlap=within"), 0);
+    assert!(shared("dp=2,ep=2,micro=2,overlap=none") > 4);
+    assert!(shared("micro=2") > 4, "one rank has one stream");
 }

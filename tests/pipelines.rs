@@ -4,13 +4,15 @@ mod common;
 
 use common::training::{Run, compare, plan, plan_with, strategy, train};
 use common::{Example, options};
+use forebay_compiler::memory::Price;
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::rewrite::Profile;
 use forebay_compiler::settle::{Settled, settle};
 use forebay_compiler::shard::{Cut, Order, Strategy};
 use forebay_dsl::model::Const;
-use forebay_ir::DType;
+use forebay_ir::{DType, Graph, ValueId};
 use forebay_pipeline::Placement;
+use forebay_plan::Plan;
 
 const STEPS: u64 = 2;
 
@@ -27,6 +29,48 @@ fn settled(example: &Example, text: &str, layers: i64) -> Settled {
     let options = options_of(example, &strategy(text), layers, DType::F32);
     let model = example.models(&options).train;
     settle(&model, &options, &Profile::cpu(), &mut |_| ()).unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// Ranks whose pairs take a part of the time of both works.
+struct Hiding(f64);
+
+impl Price for Hiding {
+    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
+        Price::seconds(&Profile::cpu(), graph, value)
+    }
+
+    fn message(&self, apart: u64, bytes: f64) -> f64 {
+        Profile::cpu().message(apart, bytes)
+    }
+
+    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
+        let seconds = Profile::cpu().programs(plan)?;
+        let is_pair = plan.programs.iter().map(|p| p.name.contains('&'));
+        Ok(seconds.into_iter().zip(is_pair).map(|(s, is_pair)| if is_pair { self.0 * s } else { s }).collect())
+    }
+}
+
+/// A search takes a schedule with pairs where the program that runs both works is faster than they are, and none where it is not.
+#[test]
+fn pairs_have_the_price_of_their_program() {
+    let example = Example::named("tiny-moe");
+    let text = "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=search,nodes=200";
+    let found = |price: &dyn Price, text: &str| {
+        let options = options_of(&example, &strategy(text), 8, DType::F32);
+        let model = example.models(&options).train;
+        settle(&model, &options, price, &mut |_| ()).unwrap_or_else(|e| panic!("{text}: {e}"))
+    };
+    let paired = |settled: &Settled| match &settled.strategy.schedule {
+        Order::Given(given) => given.schedule.has_pairs(),
+        order => panic!("{order} was left open"),
+    };
+    let [with, without] = [0.7, 1.0].map(|part| found(&Hiding(part), text));
+    assert!(paired(&with), "{:?}", with.found);
+    assert!(!paired(&without), "{:?}", without.found);
+    let [fast, slow] = [with, without].map(|settled| settled.found.expect("a search finds something"));
+    assert!(fast.seconds < slow.seconds && fast.bound <= fast.seconds, "{fast:?} {slow:?}");
+    // Without the pass there are no such programs.
+    assert!(!paired(&found(&Hiding(0.7), &format!("{text},overlap=within"))));
 }
 
 fn run(example: &Example, strategy: &Strategy, layers: i64, compute: DType) -> Run {

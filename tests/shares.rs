@@ -169,15 +169,25 @@ struct Flat {
     elements: u64,
 }
 
-/// Padding: a tensor starts at a multiple of 32 elements, a group is whole chunks of 1024 for each rank that sums it.
+/// The layer of a parameter: the embedding is one, and so is what comes behind the last.
+fn layer(name: &str) -> &str {
+    match name.match_indices('.').nth(1) {
+        Some((end, _)) if name.starts_with("layers.") => &name[..end],
+        _ if name.starts_with("embed") => "embed",
+        _ => "",
+    }
+}
+
+/// Padding: a tensor starts at a multiple of 32 elements, a group (with ZeRO, of what decays, the part of it in a layer) is whole chunks of 1024 for each rank that sums it.
 fn groups(role: &Role, degrees: &Degrees) -> Vec<Flat> {
-    let mut groups: BTreeMap<(bool, u64, u64), u64> = BTreeMap::new();
+    let mut groups: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
     for tensor in of_kind(role, TensorKind::Param) {
         let (parts, sums) = degrees.of(&tensor.name);
-        *groups.entry((tensor.dims.len() >= 2, parts, sums)).or_default() +=
-            (tensor.elements() / parts).next_multiple_of(32);
+        let decays = tensor.dims.len() >= 2;
+        let unit = if degrees.zero && decays { layer(&tensor.name) } else { "" };
+        *groups.entry((decays, parts, sums, unit)).or_default() += (tensor.elements() / parts).next_multiple_of(32);
     }
-    let flat = |((_, _, sums), elements): (_, u64)| Flat { sums, elements: elements.next_multiple_of(1024 * sums) };
+    let flat = |((_, _, sums, _), elements): (_, u64)| Flat { sums, elements: elements.next_multiple_of(1024 * sums) };
     groups.into_iter().map(flat).collect()
 }
 

@@ -9,19 +9,21 @@
 //!
 //! Requires: a model that can be sharded. Keeps: everything else of the strategy; what is found depends on prices and nodes alone, so that every process of a
 //! run finds the same. Costs: compiling the training step once more, for a pipeline of one stage, whose programs are priced; and the search. What
-//! parameters that are gathered with each micro-batch take, and what a memory budget makes again, is not in the prices.
+//! parameters that are gathered with each micro-batch take, and what a memory budget makes again, is not in the prices. Pairs have the price of the program that
+//! runs both works ([`crate::overlap`]): the search makes none, but keeps a published schedule with pairs when nothing beats it.
 
 use crate::memory::Price;
 use crate::overlap::exchange::{self, Ways};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::schedule::{crossing, ends, one_by_one, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
-use forebay_dsl::model::CheckedModel;
+use forebay_dsl::model::{CheckedModel, Layer};
 use forebay_ir::OutputRole;
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::layers::{self, LayerCosts, fitted, refine};
 use forebay_pipeline::search::{Progress, Request, search};
 use forebay_pipeline::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, replay, verify};
+use forebay_plan::Plan;
 use std::sync::Arc;
 
 /// Seconds of a tick.
@@ -83,19 +85,21 @@ pub fn settle(
     let refused = |error: ScheduleError| {
         StrategyError::new(format!("schedule = {}: {}", strategy.schedule, error.message), error.hint)
     };
+    let layers = layer_costs(model, options, price)?;
     let seeker = Seeker {
         size: Size::new(strategy.pp, strategy.vpp, options.micro_batches).map_err(refused)?,
-        layers: layer_costs(model, options, price)?,
         ends: if strategy.stages == Cut::Auto { None } else { Some(ends(model, &strategy)?) },
         p2p: message(model, &sharded, &strategy, price)?,
+        pairs: layers.iter().any(|layer| layer.hidden > 0),
+        layers,
         strategy: &strategy,
     };
     let choice = match &strategy.schedule {
         Order::Search => seeker.search(progress),
-        Order::Published(kind) => seeker.fitted(Some(*kind), one_by_one(&published(*kind, seeker.size)?)),
+        Order::Published(kind) => seeker.fitted(Some(*kind), seeker.priced(published(*kind, seeker.size)?)),
         Order::Given(given) => {
             orders(&strategy, options.micro_batches)?;
-            seeker.fitted(None, one_by_one(&given.schedule))
+            seeker.fitted(None, seeker.priced((*given.schedule).clone()))
         }
     };
     let choice = choice.map_err(refused)?;
@@ -125,8 +129,8 @@ fn ticks(seconds: f64) -> Ticks {
     (seconds / TICK).round() as Ticks
 }
 
-/// One stage and three micro-batches: of the second the whole backward is like those to come, of the third its halves.
-const SAMPLE: &str = "F0:0 B0:0 F0:1 B0:1 F0:2 I0:2 W0:2";
+/// One stage and five micro-batches: of the second the whole backward is like those to come, of the third its halves; then a pair.
+const SAMPLE: &str = "F0:0 B0:0 F0:1 B0:1 F0:2 I0:2 W0:2 F0:3 F0:4&B0:3 B0:4";
 
 /// What each layer costs on a rank: the programs that run it, in a step of one stage.
 fn layer_costs(
@@ -158,11 +162,24 @@ fn layer_costs(
             costs[pass] += seconds[call.program as usize];
         }
     }
-    let of = |costs: &[f64; 4]| {
+    let of = |(costs, layer): (&[f64; 4], &Layer)| {
         let [forward, input, weight, whole] = costs.map(ticks);
-        LayerCosts { forward, input, weight, whole }
+        let pair = pair_of(&plan, &model.segments[layer.segment].name).map(|pair| ticks(seconds[pair]));
+        let hidden = pair.map_or(0, |pair| (forward + whole).saturating_sub(pair).min(forward).min(whole));
+        LayerCosts { forward, input, weight, whole, hidden }
     };
-    Ok(costs.iter().map(of).collect())
+    Ok(costs.iter().zip(&model.layers).map(of).collect())
+}
+
+/// The program that runs two layers of a segment together, forward and backward, where there is one.
+fn pair_of(plan: &Plan, segment: &str) -> Option<usize> {
+    plan.programs.iter().position(|program| {
+        let both = program.name.split_once('&');
+        both.is_some_and(|(forward, backward)| {
+            forward.starts_with(&format!("train.{segment}.forward"))
+                && backward.starts_with(&format!("{segment}.backward"))
+        })
+    })
 }
 
 /// Which pass of [`SAMPLE`] counts for what, by the name of its program: F, I, W, B.
@@ -222,9 +239,16 @@ struct Seeker<'a> {
     /// Where parts end, if that is not left open.
     ends: Option<Vec<usize>>,
     p2p: Ticks,
+    /// Is anything hidden in pairs?
+    pairs: bool,
 }
 
 impl Seeker<'_> {
+    /// A schedule as it runs: with the works of a pair one after the other where that hides as much.
+    fn priced(&self, schedule: Schedule) -> Schedule {
+        if self.pairs { schedule } else { one_by_one(&schedule) }
+    }
+
     fn linked(&self, costs: Costs) -> Costs {
         costs.with_p2p(self.p2p)
     }
@@ -273,10 +297,9 @@ impl Seeker<'_> {
                 Request { size: self.size, costs: &costs, cap: self.strategy.cap, placements: &[placement], nodes };
             let found = search(&request, progress)?;
             replayed += found.nodes;
-            // A published schedule with pairs is one of the alternatives, without them.
             let refined = self.refined(Choice {
                 kind: None,
-                schedule: one_by_one(&found.schedule),
+                schedule: self.priced(found.schedule),
                 makespan: found.makespan,
                 costs,
                 ends,
@@ -322,10 +345,8 @@ impl Seeker<'_> {
     fn published(&self, placement: Placement, costs: &Costs) -> Vec<(Kind, Schedule, Ticks)> {
         let lies_so = |s: &Schedule| s.layout().placement == placement || self.size.chunks == 1;
         let within = |s: &Schedule| self.strategy.cap.is_none_or(|cap| s.peaks().iter().all(|peak| *peak <= cap));
-        let generated = trained().into_iter().filter_map(|kind| {
-            // What pairs hide is not priced: each counts as the sum of its works.
-            Some((kind, one_by_one(&published(kind, self.size).ok()?)))
-        });
+        let generated =
+            trained().into_iter().filter_map(|kind| Some((kind, self.priced(published(kind, self.size).ok()?))));
         generated
             .filter(|(_, schedule)| lies_so(schedule) && within(schedule))
             .filter_map(|(kind, schedule)| {
@@ -339,11 +360,12 @@ impl Seeker<'_> {
     fn found(&self, choice: &Choice) -> Found {
         let seconds = |ticks: Ticks| ticks as f64 * TICK;
         let layout = choice.schedule.layout();
+        let pairs = if choice.schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
         let best = self.published(layout.placement, &choice.costs).into_iter().min_by_key(|(.., makespan)| *makespan);
         Found {
             kind: choice.kind,
             seconds: seconds(choice.makespan),
-            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, Pairs::None)),
+            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, pairs)),
             published: best.map(|(kind, _, makespan)| (kind, seconds(makespan))),
             peak: choice.schedule.peaks().into_iter().max().unwrap_or(0),
             nodes: choice.replayed,

@@ -69,8 +69,9 @@ fn keep_within(d: &mut Differentiated, bytes: f64, price: impl Fn(&Graph, ValueI
         bytes: graph.values().map(|v| if is_input(v) { 0.0 } else { graph.bytes(v) as f64 }).collect(),
         seconds: graph.values().map(|v| if is_input(v) { 0.0 } else { price(graph, v) }).collect(),
         away: vec![],
+        windows: vec![],
     };
-    let problem = Problem { parts: vec![part], hidden: 0.0 };
+    let problem = Problem { parts: vec![part] };
     let selection = problem.within(bytes, u32::MAX).map_or_else(|least| least, |choice| choice.selection);
     let kept = selection.kept[0].clone();
     keep(d, &kept);

@@ -16,7 +16,7 @@
 
 use crate::{Costs, Layout, Ticks};
 
-/// Whether the schedules that are bounded may run pairs at [`Costs::pair`].
+/// Whether the schedules that are bounded may run pairs at [`Costs::pair`], or less [`Costs::hidden`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairs {
     /// They may.
@@ -34,7 +34,8 @@ pub fn lower_bound(layout: Layout, costs: &Costs, cap: Option<u32>, pairs: Pairs
     let chain = Chain::new(layout, costs);
     let saving = match (pairs, costs.pair) {
         (Pairs::Allowed, Some(pair)) => best_saving(costs, pair),
-        _ => 0,
+        (Pairs::Allowed, None) => costs.hidden.iter().copied().max().unwrap_or(0),
+        (Pairs::None, _) => 0,
     };
     let bound = |stage| {
         let stage = Stage::new(layout, costs, &chain, saving, stage);
@@ -48,7 +49,8 @@ fn least(costs: &Costs) -> Costs {
     let input: Vec<Ticks> = costs.input.iter().zip(&costs.whole).map(|(i, whole)| *i.min(whole)).collect();
     let left = costs.whole.iter().zip(&input).map(|(whole, i)| whole - i);
     let weight = costs.weight.iter().zip(left).map(|(w, left)| left.min(*w)).collect();
-    Costs { p2p: costs.p2p, pair: costs.pair, ..Costs::halves(costs.forward.clone(), input, weight) }
+    let Costs { p2p, pair, hidden, .. } = costs.clone();
+    Costs { p2p, pair, hidden, ..Costs::halves(costs.forward.clone(), input, weight) }
 }
 
 /// What a pair takes less than its two works, at best.

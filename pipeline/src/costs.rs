@@ -19,8 +19,10 @@ pub struct Costs {
     pub whole: Vec<Ticks>,
     /// From one stage to another, between the end of work and the start of work that needs it.
     pub p2p: Ticks,
-    /// A forward and a whole backward that run together; without it a pair costs the sum of its parts.
+    /// A forward and a whole backward that run together; without it a pair costs the sum of its parts, less what it hides.
     pub pair: Option<Ticks>,
+    /// What is hidden when a forward and a whole backward run together, by layer group: of two groups the smaller one. Empty: nothing.
+    pub hidden: Vec<Ticks>,
 }
 
 impl Costs {
@@ -34,13 +36,14 @@ impl Costs {
             whole: all(input + weight),
             p2p: 0,
             pair: None,
+            hidden: vec![],
         }
     }
 
     /// By layer group, with a whole backward that costs what its halves do.
     pub fn halves(forward: Vec<Ticks>, input: Vec<Ticks>, weight: Vec<Ticks>) -> Costs {
         let whole = input.iter().zip(&weight).map(|(i, w)| i.saturating_add(*w)).collect();
-        Costs { forward, input, weight, whole, p2p: 0, pair: None }
+        Costs { forward, input, weight, whole, p2p: 0, pair: None, hidden: vec![] }
     }
 
     /// With a cost between stages.
@@ -51,6 +54,12 @@ impl Costs {
     /// With a cost of pairs.
     pub fn with_pair(self, pair: Option<Ticks>) -> Costs {
         Costs { pair, ..self }
+    }
+
+    /// What is hidden when works of two groups run together.
+    fn hidden(&self, first: u32, second: u32) -> Ticks {
+        let of = |group: u32| self.hidden.get(group as usize).copied().unwrap_or(0);
+        of(first).min(of(second))
     }
 
     /// Layer groups that have costs.
@@ -69,10 +78,13 @@ impl Costs {
         }
     }
 
-    /// Of an item: a forward and a whole backward together cost [`Costs::pair`], anything else the sum of its works.
+    /// Of an item: a forward and a whole backward together cost [`Costs::pair`], or the sum less [`Costs::hidden`], anything else the sum of its works.
     pub fn of_item(&self, item: &Item) -> Ticks {
         match (*item, self.pair) {
             (Item::Pair(Work { op: Op::F, .. }, Work { op: Op::B, .. }), Some(pair)) => pair,
+            (Item::Pair(first @ Work { op: Op::F, .. }, second @ Work { op: Op::B, .. }), None) => {
+                self.of(first) + self.of(second) - self.hidden(first.group, second.group)
+            }
             (Item::Pair(first, second), _) => self.of(first) + self.of(second),
             (Item::One(work), _) => self.of(work),
         }
@@ -89,6 +101,12 @@ impl Costs {
                 return Err(ScheduleError::plain(format!("{} costs {name} for {groups} layer groups", costs.len())));
             }
         }
+        if !self.hidden.is_empty() && self.hidden.len() != groups as usize {
+            return Err(ScheduleError::plain(format!(
+                "what pairs hide is given for {} of {groups} layer groups",
+                self.hidden.len()
+            )));
+        }
         let sum = |costs: &[Ticks]| costs.iter().map(|c| u128::from(*c)).sum::<u128>();
         let once = sum(&self.forward)
             + (sum(&self.input) + sum(&self.weight)).max(sum(&self.whole))
@@ -102,6 +120,10 @@ impl Costs {
             ));
         }
         let longest = (0..groups as usize).map(|g| self.forward[g].max(self.whole[g])).max();
+        let mut hidden = self.hidden.iter().zip(self.forward.iter().zip(&self.whole));
+        if let Some((hidden, _)) = hidden.find(|(hidden, (forward, whole))| hidden > forward.min(whole)) {
+            return Err(ScheduleError::plain(format!("a pair hides {hidden} ticks, more than one of its parts takes")));
+        }
         match (self.pair, longest) {
             (Some(pair), Some(longest)) if pair < longest => Err(ScheduleError::new(
                 format!("a pair of {pair} ticks is shorter than one of its parts, which takes {longest}"),

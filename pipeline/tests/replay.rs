@@ -210,7 +210,26 @@ fn costs_are_exact_and_checked() {
     assert!(error(Costs::equal(4, u64::MAX / 64, 1, 1)).contains("too large"));
     assert!(error(Costs::equal(4, 10, 12, 8).with_pair(Some(19))).contains("shorter than one of its parts"));
     assert_eq!(usual(&schedule).with_pair(Some(20)).check(layout), Ok(()));
+    let hiding = |hidden: &[u64]| Costs { hidden: hidden.to_vec(), ..Costs::equal(4, 10, 12, 8) };
+    assert!(error(hiding(&[1, 1])).contains("for 2 of 4 layer groups"));
+    assert!(error(hiding(&[10, 10, 11, 10])).contains("hides 11 ticks, more than one of its parts"));
+    assert_eq!(hiding(&[10, 0, 3, 10]).check(layout), Ok(()));
     assert_eq!(usual(&schedule).stage_work(layout), [240, 240]);
+}
+
+/// What pairs hide differs from group to group: of two the smaller number counts.
+#[test]
+fn pairs_hide_what_both_groups_can() {
+    for kind in [Kind::DualPipeV, Kind::InterleavedOverlap] {
+        let schedule = generate(kind, 2, 2, 6);
+        let costs = Costs { hidden: vec![7, 0, 9, 10], ..Costs::equal(4, 10, 12, 8) };
+        let with = replay(&schedule, &costs).expect("it ends").makespan;
+        assert_eq!(Some(with), simulate(&schedule, &costs).map(|(makespan, _)| makespan));
+        let without = replay(&schedule, &Costs::equal(4, 10, 12, 8)).expect("it ends").makespan;
+        let all = replay(&schedule, &Costs::equal(4, 10, 12, 8).with_pair(Some(20))).expect("it ends").makespan;
+        assert!(all < with && with < without, "{}: {all} {with} {without}", kind.name());
+        assert!(lower_bound(schedule.layout(), &costs, None, Pairs::Allowed) <= with);
+    }
 }
 
 /// Halves, where micro-batches of one way and the other lie on different stages.

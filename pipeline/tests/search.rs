@@ -125,6 +125,11 @@ fn published_pairs_are_kept() {
     let costs = Costs::equal(8, 10, 12, 8).with_pair(Some(20));
     let found = find(size(4, 2, 16), &costs, None, ALL, 2_000);
     assert!(matches!(found.published, Some(Kind::DualPipeV | Kind::InterleavedOverlap)), "{:?}", found.published);
+    // The same told by what they hide; and nothing is kept where they hide nothing.
+    let hiding = |hidden: u64| Costs { hidden: vec![hidden; 8], ..Costs::equal(8, 10, 12, 8) };
+    let same = find(size(4, 2, 16), &hiding(10), None, ALL, 2_000);
+    assert_eq!((same.published, same.makespan, same.bound), (found.published, found.makespan, found.bound));
+    assert!(!find(size(4, 2, 16), &hiding(0), None, ALL, 2_000).schedule.has_pairs());
 }
 
 /// All orders of a small pipeline, one work at a time: the best makespan under a cap.

@@ -11,11 +11,13 @@ pub enum Pass {
     Within,
     /// A forward and a backward pass that a schedule pairs, in one program.
     Across,
+    /// Parameters of a layer gathered while the layer before runs, gradients summed over ranks while the next one runs.
+    Units,
 }
 
 impl Pass {
     /// All of them, in the order in which they run.
-    pub const ALL: [Pass; 3] = [Pass::Vector, Pass::Within, Pass::Across];
+    pub const ALL: [Pass; 4] = [Pass::Vector, Pass::Within, Pass::Across, Pass::Units];
 
     /// Its name in strategies.
     pub fn name(self) -> &'static str {
@@ -23,6 +25,7 @@ impl Pass {
             Pass::Vector => "vector",
             Pass::Within => "within",
             Pass::Across => "across",
+            Pass::Units => "units",
         }
     }
 }

@@ -12,6 +12,7 @@ use super::timeline::{Bind, Item};
 use crate::autodiff::Differentiated;
 use crate::emit::dtype;
 use crate::optimizer;
+use crate::overlap;
 use crate::shard::ShardedModel;
 use forebay_dsl::model::Source;
 use forebay_ir::{DType, Graph, InputRole, OutputRole};
@@ -58,6 +59,8 @@ pub struct Cx<'a> {
 pub struct Training<'a> {
     pub flow: &'a Flow,
     pub segments: &'a [Differentiated],
+    /// How often each layer goes backward.
+    pub micro_batches: u32,
     /// The parameters whose gradients have something in them.
     pub written: FxHashSet<usize>,
     /// For each segment the layout of what its two halves of a backward pass save.
@@ -128,7 +131,8 @@ impl Scheduler<'_> {
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         for l in layers.clone() {
-            self.forward_layer(cx, shared, &mut pass, (l, micro_batch));
+            let next = (l + 1 < layers.end).then_some(l + 1);
+            self.forward_layer(cx, shared, &mut pass, (l, micro_batch), next);
         }
         // The part that follows reads from the channel of its own chunk.
         let channel = About::Activations.channel((*part as u32 + 1) / cx.stage.of);
@@ -140,7 +144,15 @@ impl Scheduler<'_> {
         pass
     }
 
-    fn forward_layer(&mut self, cx: &Cx, shared: &mut Shared, pass: &mut Pass, (l, micro_batch): (usize, u32)) {
+    /// `next`: the layer behind it, if it is one of the chunk.
+    fn forward_layer(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        pass: &mut Pass,
+        (l, micro_batch): (usize, u32),
+        next: Option<usize>,
+    ) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
@@ -153,7 +165,7 @@ impl Scheduler<'_> {
             if adds { accumulating(graph, &stats) } else { graph.clone() }
         });
         self.copy_in(cx, shared, Visit::Forward(l, micro_batch));
-        self.gather_layer(cx, shared, (l, micro_batch));
+        self.gather_layer(cx, shared, (l, micro_batch), next);
         let saved = (cx.saved[s].bytes > 0).then(|| shared.timeline.item(cx.saved[s].bytes));
         pass.saved.extend(saved.map(|item| (l, item)));
         let swapped = (cx.saved[s].swapped > 0).then(|| shared.timeline.item(cx.saved[s].swapped));
@@ -195,8 +207,10 @@ impl Scheduler<'_> {
         training: &mut Training,
         (micro_batch, chunk): (u32, u32),
     ) {
-        for l in cx.stage.chunks[chunk as usize].layers.clone().rev() {
-            self.backward_layer(cx, shared, pass, training, (l, micro_batch, Half::Weights));
+        let layers = cx.stage.chunks[chunk as usize].layers.clone();
+        for l in layers.clone().rev() {
+            self.backward_layer(cx, shared, pass, training, (l, micro_batch, Half::Weights), layers.start);
+            self.sum_done(cx, shared, &mut training.written);
         }
     }
 
@@ -222,7 +236,11 @@ impl Scheduler<'_> {
             self.message(shared, (Bind::Item(item, 0), elements, of), Message::Receive, (peer, channel), at);
         }
         for l in layers.clone().rev() {
-            self.backward_layer(cx, shared, pass, training, (l, micro_batch, half));
+            self.backward_layer(cx, shared, pass, training, (l, micro_batch, half), layers.start);
+            if receives.is_none() {
+                // Nobody waits for this stage.
+                self.sum_done(cx, shared, &mut training.written);
+            }
         }
         // The part before reads from the channel of its own chunk.
         let channel = About::Gradients.channel((*part as u32).saturating_sub(1) / cx.stage.of);
@@ -273,6 +291,7 @@ impl Scheduler<'_> {
         }
     }
 
+    /// `first`: the first layer of the chunk, which comes last.
     fn backward_layer(
         &mut self,
         cx: &Cx,
@@ -280,6 +299,7 @@ impl Scheduler<'_> {
         pass: &mut Pass,
         training: &mut Training,
         (l, micro_batch, half): (usize, u32, Half),
+        first: usize,
     ) {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
@@ -309,8 +329,13 @@ impl Scheduler<'_> {
                 adds.push((OutputRole::Grad, name));
             }
         }
-        if graph.inputs.iter().any(|i| i.role == InputRole::Param) {
-            self.gather_layer(cx, shared, (l, micro_batch));
+        let reads_params = |l: usize| {
+            let graph = half.graph(&training.segments[model.layers[l].segment]);
+            !graph.outputs.is_empty() && graph.inputs.iter().any(|i| i.role == InputRole::Param)
+        };
+        if reads_params(l) {
+            let next = l.checked_sub(1).filter(|&next| next >= first && reads_params(next));
+            self.gather_layer(cx, shared, (l, micro_batch), next);
         }
         if half != Half::Input {
             self.begin_gradients(cx, shared, (l, micro_batch));
@@ -342,8 +367,14 @@ impl Scheduler<'_> {
         shared.end_span((l, micro_batch));
         shared.timeline.call(&program, l as u32, micro_batch, slots);
         shared.left(Visit::Backward(l, micro_batch, half));
+        self.add_sums(cx, shared, (l as u32, micro_batch));
         if half != Half::Input {
             self.end_gradients(cx, shared, (l, micro_batch));
+            let times = shared.backward.entry(l).or_default();
+            *times += 1;
+            if *times == training.micro_batches && self.programs.passes.has(overlap::Pass::Units) {
+                shared.done.push(l);
+            }
         }
     }
 

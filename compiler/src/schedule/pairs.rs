@@ -74,7 +74,7 @@ impl Scheduler<'_> {
         // Random numbers depend on the layer and micro-batch of a call; at most one of the two has them.
         let of = if self.programs.is_random(b.program) { b } else { a };
         shared.timeline.call(&program, of.layer, of.micro_batch, slots);
-        a.keeps.iter().chain(&b.keeps).for_each(|&item| shared.timeline.keep(item));
+        a.keeps().iter().chain(b.keeps()).for_each(|&item| shared.timeline.keep(item));
         true
     }
 }

@@ -13,7 +13,7 @@ use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
 use crate::memory::{Recompute, Swap, keep_starts};
 use crate::optimizer::{self, Optimizer};
-use crate::overlap::{Lanes, Passes};
+use crate::overlap::{self, Lanes, Passes};
 use crate::pipeline::fused_gradients;
 use crate::rewrite;
 use crate::ring;
@@ -148,7 +148,7 @@ impl<'a> Scheduler<'a> {
 
         let handed: Vec<SavedLayout> =
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
-        let mut training = Training { flow, segments, written: FxHashSet::default(), handed: &handed };
+        let mut training = Training { flow, segments, micro_batches, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         shared.swaps = Swaps::new(&cx, order, *ahead);
         for turn in order {
@@ -156,11 +156,13 @@ impl<'a> Scheduler<'a> {
             for work in turn.works() {
                 starts.push(shared.timeline.len());
                 self.work(&cx, &mut shared, &mut passes, &mut training, work);
+                self.sum_done(&cx, &mut shared, &mut training.written);
             }
             if let [first, second] = starts[..] {
                 self.pair(&cx, &mut shared, (first, second));
             }
         }
+        self.add_sums(&cx, &mut shared, (sharded.model.layers.len() as u32, 0));
         self.untouched_gradients(&cx, &mut shared, &training.written);
         self.tied_gradients(&cx, &mut shared);
         self.sum_gradients(&cx, &mut shared);
@@ -270,6 +272,9 @@ impl<'a> Scheduler<'a> {
     fn begin(&mut self, cx: &Cx, rows: Rows, micro_batches: u32) -> Shared {
         self.programs.enter(rows, &cx.sharded.mesh.dims);
         let mut shared = Shared::new(cx.sharded, micro_batches);
+        if self.programs.passes.has(overlap::Pass::Within) && !self.programs.lanes.is_one_rank() {
+            shared.timeline.alternate_frames();
+        }
         shared.prepare_parts(cx.sharded, cx.stage, cx.forward, micro_batches);
         shared
     }

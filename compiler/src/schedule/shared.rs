@@ -77,12 +77,24 @@ pub struct Shared {
     pub reports: Vec<(String, DType, Bind, bool)>,
     /// Parameters that were gathered for the layer at hand.
     pub gathered: FxHashMap<UnitId, Item>,
+    /// The layer whose parameters were gathered while the one before it runs.
+    pub ahead: Option<usize>,
     /// Gradients of the layer at hand that are summed when it is done.
     pub layer_gradients: FxHashMap<UnitId, Item>,
     /// The units whose sums have something in them.
     pub summed: FxHashSet<UnitId>,
     /// What goes to the host's memory and back.
     pub swaps: Swaps,
+    /// For each layer how often it has gone backward.
+    pub backward: FxHashMap<usize, u32>,
+    /// Layers that have gone backward for the last time, and whose gradients nobody has summed since.
+    pub done: Vec<usize>,
+    /// This rank's ranges of a group's summed gradients, where they are not kept.
+    pub own: FxHashMap<usize, Item>,
+    /// This rank's ranges of sums that are made while the next layer runs, and added to those so far behind it.
+    pub sums: Vec<(UnitId, Item)>,
+    /// What is being summed over ranks while the next layer runs.
+    pub leaving: Vec<Item>,
     /// By layer and micro-batch.
     pub spans: IndexMap<(usize, u32), Span>,
 }
@@ -122,9 +134,15 @@ impl Shared {
             output_dims: FxHashMap::default(),
             reports: vec![],
             gathered: FxHashMap::default(),
+            ahead: None,
             layer_gradients: FxHashMap::default(),
             summed: FxHashSet::default(),
             swaps: Swaps::default(),
+            backward: FxHashMap::default(),
+            done: vec![],
+            own: FxHashMap::default(),
+            sums: vec![],
+            leaving: vec![],
             spans: IndexMap::new(),
         }
     }

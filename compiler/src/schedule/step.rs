@@ -11,21 +11,18 @@ use super::timeline::Bind;
 use crate::emit::ALIGN;
 use crate::memory::halves;
 use crate::optimizer::{self, Keep, Optimizer};
+use crate::overlap::Pass;
 use crate::rewrite;
 use crate::shard::Dense;
 use forebay_ir::{DType, InputRole, OutputRole};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 
 impl Scheduler<'_> {
     /// Gradients of parameters that no loss depends on are zero.
     pub(super) fn untouched_gradients(&mut self, cx: &Cx, shared: &mut Shared, written: &FxHashSet<usize>) {
-        let sharded = cx.sharded;
-        let layer = sharded.model.layers.len() as u32;
-        for &i in cx.stage.params.iter().filter(|&&i| !written.contains(&i) && !cx.is_passing(i)) {
-            let at = cx.gradient(shared, i);
-            let elements = local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh);
-            self.zero(shared, elements, self.wide, at, (layer, 0));
-        }
+        let layer = cx.sharded.model.layers.len() as u32;
+        self.zero_gradients(cx, shared, &cx.stage.params, written);
         // Layers that no gradient reaches have summed nothing.
         for (g, group) in cx.layout.groups.iter().enumerate() {
             for (u, unit) in group.units.iter().enumerate() {
@@ -36,6 +33,23 @@ impl Scheduler<'_> {
                     self.zero(shared, unit.elements / group.shards, self.wide, at, (layer, 0));
                 }
             }
+        }
+    }
+
+    /// Zeros for the gradients of those parameters that have nothing in them.
+    pub(super) fn zero_gradients(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        params: &[usize],
+        written: &FxHashSet<usize>,
+    ) {
+        let sharded = cx.sharded;
+        let layer = sharded.model.layers.len() as u32;
+        for &i in params.iter().filter(|&&i| !written.contains(&i) && !cx.is_passing(i)) {
+            let at = cx.gradient(shared, i);
+            let elements = local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh);
+            self.zero(shared, elements, self.wide, at, (layer, 0));
         }
     }
 
@@ -127,7 +141,14 @@ impl Scheduler<'_> {
         let copies: Vec<Option<Bind>> = (0..groups.len()).map(|g| self.own_copies(cx, shared, g)).collect();
         let commit = shared.timeline.len();
         for (g, (gradients, copies)) in gradients.iter().zip(copies).enumerate() {
-            self.adamw(cx, shared, optimizer, g, (*gradients, copies), &scalars);
+            let group = &cx.layout.groups[g];
+            // Units are gathered one by one: while one is on its way, the next is updated.
+            let one_by_one = self.programs.passes.has(Pass::Units) && group.units.iter().any(|u| u.copies.is_some());
+            let units = 0..group.units.len();
+            let parts = if group.shards > 1 && one_by_one { units.map(|u| u..u + 1).collect() } else { vec![units] };
+            for units in parts {
+                self.adamw(cx, shared, optimizer, (g, units), (*gradients, copies), &scalars);
+            }
         }
         self.update_states(cx, shared);
         commit
@@ -142,11 +163,14 @@ impl Scheduler<'_> {
         let at = (cx.sharded.model.layers.len() as u32, 0);
         let own = match group.gradient_shards {
             Some(base) => Bind::Fixed(base),
-            None => Bind::Item(shared.timeline.item(group.shard() * self.wide.bytes()), 0),
+            None => {
+                let bytes = group.shard() * self.wide.bytes();
+                Bind::Item(*shared.own.entry(g).or_insert_with(|| shared.timeline.item(bytes)), 0)
+            }
         };
         for (u, unit) in group.units.iter().enumerate() {
             // Layers have summed theirs already.
-            if let Some(gradients) = unit.gradients {
+            if let Some(gradients) = unit.gradients.filter(|_| !shared.summed.contains(&(g, u))) {
                 let to = own.further(unit.shard_start * self.wide.bytes());
                 self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), at);
             }
@@ -192,18 +216,21 @@ impl Scheduler<'_> {
         scalars
     }
 
+    /// Updates some of a group's units, and gathers them.
     fn adamw(
         &mut self,
         cx: &Cx,
         shared: &mut Shared,
         optimizer: &Optimizer,
-        g: usize,
+        (g, units): (usize, Range<usize>),
         (gradients, copies): (Bind, Option<Bind>),
         scalars: &FxHashMap<String, Bind>,
     ) {
         let layer = cx.sharded.model.layers.len() as u32;
         let group = &cx.layout.groups[g];
-        let (n, wide) = (group.shard(), self.wide);
+        let wide = self.wide;
+        let n = group.units[units.clone()].iter().map(|u| u.elements).sum::<u64>() / group.shards;
+        let start = group.units[units.start].shard_start;
         // Ranges become copies by gathering; else the same kernel makes both. What is in halves is not whole without its copy.
         let narrow = if group.shards > 1 && !group.split { wide } else { self.narrow };
         let rewriting = self.rewriting;
@@ -216,21 +243,23 @@ impl Scheduler<'_> {
         });
         let slots = program.bind(shared, |want, _, _| match want {
             Want::State(name) => Bind::Fixed(match name.as_str() {
-                "param" => group.params,
-                "first" => group.first,
-                "second" => group.second,
+                "param" => group.params + start * cx.layout.master_bytes(),
+                "first" => group.first + start * wide.bytes(),
+                "second" => group.second + start * wide.bytes(),
                 _ => {
-                    return copies
+                    let all = copies
                         .unwrap_or_else(|| Bind::Fixed(group.units[0].copies.expect("what is not shared has copies")));
+                    return all.further(start * self.narrow.bytes());
                 }
             }),
-            Want::GradIn(_) => gradients,
+            Want::GradIn(_) => gradients.further(start * wide.bytes()),
             Want::CarryIn(name) => scalars[name],
             want => unreachable!("AdamW has no {want:?}"),
         });
         shared.timeline.call(&program, layer, 0, slots);
         if group.shards > 1 {
-            for (u, unit) in group.units.iter().enumerate() {
+            for u in units {
+                let unit = &group.units[u];
                 let from = match copies {
                     Some(own) => (own.further(unit.shard_start * self.narrow.bytes()), self.narrow),
                     None => (cx.masters((g, u)), wide),

@@ -4,7 +4,8 @@
 //! sum a gradient share masters and moments: each has one of as many equal ranges of a flat array, wherever tensors begin and end.
 //!
 //! ```text
-//! zero = 1    one unit for the group: summed at the end of the step, copies gathered after the optimizer
+//! zero = 1    one unit for the group: summed at the end of the step, copies gathered after the optimizer; with the overlap pass `units` one for each layer of what
+//!             decays, summed behind its last backward pass
 //! zero = 2    one unit for each layer: gradients are there until the layer's backward pass has summed them into the rank's range
 //! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
 //! ```
@@ -12,6 +13,7 @@
 use super::stages::Stage;
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
+use crate::overlap::Pass;
 use crate::shard::{MasterWeights, Mesh, ParamShard, ShardedModel, Strategy};
 use forebay_dsl::model::{Init, Tensor};
 use forebay_ir::DType;
@@ -51,7 +53,7 @@ pub struct Group {
 /// Parameters of a group that go over links together: all of it, or those of one layer.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// The one layer that uses them, when they are gathered or their gradients summed layer by layer.
+    /// The one layer that uses them, when they go over links layer by layer.
     pub layer: Option<usize>,
     /// Elements, padding included: whole chunks on each rank that shares them.
     pub elements: u64,
@@ -98,6 +100,8 @@ pub struct Layout {
     pub memory: plan::MemoryUse,
     /// The level of ZeRO.
     zero: u32,
+    /// Do units go over links while layers run?
+    beside: bool,
     masters: MasterWeights,
     wide: DType,
     narrow: DType,
@@ -124,6 +128,7 @@ impl Layout {
             tensors: vec![],
             memory: plan::MemoryUse::default(),
             zero: strategy.zero,
+            beside: strategy.overlap.has(Pass::Units),
             masters: strategy.master_weights,
             wide,
             narrow,
@@ -161,7 +166,7 @@ impl Layout {
     }
 
     /// Bytes of a parameter besides its copy.
-    fn master_bytes(&self) -> u64 {
+    pub(super) fn master_bytes(&self) -> u64 {
         match self.masters {
             MasterWeights::Whole => self.wide.bytes(),
             MasterWeights::Split => plan::DType::I16.bytes(),
@@ -178,7 +183,9 @@ impl Layout {
         let (decays, sums, cut, holders) = alike;
         let ranks = sharded.mesh.ranks(&sums);
         let shards = if self.zero > 0 { ranks } else { 1 };
-        let layer = |i: usize| (self.zero > 1 && ranks > 1).then(|| only_layer(sharded, stage, i)).flatten();
+        // What does not decay (gains) is so small that more collectives would only take longer.
+        let by_layer = self.zero > 1 || (self.zero == 1 && self.beside && decays);
+        let layer = |i: usize| (by_layer && ranks > 1).then(|| only_layer(sharded, stage, i)).flatten();
         let mut of_units: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         members.iter().for_each(|&i| of_units.entry(layer(i)).or_default().push(i));
         let mut units: Vec<Unit> = vec![];
@@ -201,16 +208,16 @@ impl Layout {
         let params = self.reserve(masters);
         self.memory.weights += masters;
         for unit in &mut units {
-            let of_layer = unit.layer.is_some();
+            let passes = unit.layer.is_some() && self.zero > 1;
             let has_copies = self.wide != self.narrow || shards > 1;
             let (copy, gradient) = (unit.elements * self.narrow.bytes(), unit.elements * self.wide.bytes());
             if !has_copies {
                 unit.copies = Some(params + unit.shard_start * self.wide.bytes());
-            } else if !(of_layer && self.zero > 2) {
+            } else if !(passes && self.zero > 2) {
                 unit.copies = Some(self.reserve(copy));
                 self.memory.weights += copy;
             }
-            if !of_layer {
+            if !passes {
                 unit.gradients = Some(self.reserve(gradient));
                 self.memory.gradients += gradient;
             }
@@ -218,7 +225,7 @@ impl Layout {
         let first = self.reserve(shard);
         let second = self.reserve(shard);
         self.memory.optimizer += 2 * shard;
-        let gradient_shards = units.iter().any(|u| u.layer.is_some()).then(|| {
+        let gradient_shards = units.iter().any(|u| u.gradients.is_none()).then(|| {
             self.memory.gradients += shard;
             self.reserve(shard)
         });

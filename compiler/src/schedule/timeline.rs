@@ -46,7 +46,14 @@ pub struct Entry {
     /// Bytes of its frame, and those that are live at once.
     frame: (u64, u64),
     /// What is in use until it has ended.
-    pub keeps: Vec<Item>,
+    keeps: Vec<Item>,
+}
+
+impl Entry {
+    /// What is in use until it has ended, beside what its slots are bound to.
+    pub fn keeps(&self) -> &[Item] {
+        &self.keeps
+    }
 }
 
 /// The calls and items of a phase.
@@ -54,6 +61,8 @@ pub struct Entry {
 pub struct Timeline {
     items: Vec<ItemLife>,
     calls: Vec<Entry>,
+    /// Is a frame there until the next call with a frame has ended?
+    alternate: bool,
 }
 
 /// A finished phase.
@@ -98,6 +107,11 @@ impl Timeline {
         }
     }
 
+    /// Gives frames that follow each other different places: units that are done with one call begin the next while others are still at the first.
+    pub fn alternate_frames(&mut self) {
+        self.alternate = true;
+    }
+
     /// An item that is alive from before the first call to after the last.
     pub fn permanent(&mut self, bytes: u64) -> Item {
         let item = self.item(bytes);
@@ -117,6 +131,15 @@ impl Timeline {
         slots.push(Bind::Item(frame, 0));
         let frame = (align(program.frame_bytes), align(program.frame_live));
         self.calls.push(Entry { program: program.id, layer, micro_batch, slots, frame, keeps: vec![] });
+    }
+
+    /// The frames of the calls from this one on.
+    pub fn frames(&self, from: u32) -> Vec<Item> {
+        let frame = |call: &Entry| match call.slots.last() {
+            Some(Bind::Item(frame, _)) => Some(*frame),
+            _ => None,
+        };
+        self.calls[from as usize..].iter().filter_map(frame).collect()
     }
 
     /// Takes the calls from this one on away, to be put back in another order.
@@ -143,7 +166,21 @@ impl Timeline {
                 *end = (*end).max(time);
             }
         }
+        if self.alternate {
+            self.lengthen_frames(&mut lives);
+        }
         lives
+    }
+
+    /// Frames until the end of the next call that has one.
+    fn lengthen_frames(&self, lives: &mut [Option<(u32, u32)>]) {
+        let mut before: Option<Item> = None;
+        for (time, call) in (0..).zip(&self.calls) {
+            let (Some(Bind::Item(frame, _)), true) = (call.slots.last(), call.frame.0 > 0) else { continue };
+            if let Some((_, end)) = before.replace(*frame).and_then(|before| lives[before.0].as_mut()) {
+                *end = (*end).max(time);
+            }
+        }
     }
 
     /// What the items take of a memory.

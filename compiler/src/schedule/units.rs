@@ -1,4 +1,14 @@
 //! Units of parameters over links: gathered for the layers that read them, their gradients summed.
+//!
+//! ```text
+//! compute    B 2 │ B 1     │ B 0     │             links    gather 2 │ gather 1 │ sum 2 · gather 0 │ sum 1 │ sum 0
+//! vector         │ + sum 2 │ + sum 1 │ + sum 0
+//! ```
+//!
+//! With the overlap pass `units` a layer's parameters are on their way while the layer before it runs, in other memory, and its gradients while the one behind it in the
+//! backward pass runs. What came of that sum is added to the sums so far behind that layer: streams do their work in order, so that an addition that waits for links
+//! would hold back all work of its unit. With `zero=1` gradients are summed once a step: those of a layer behind its last backward pass (and the message that others
+//! wait for), while other layers still run, instead of all of them at the end.
 
 use super::SavedLayout;
 use super::layers::Cx;
@@ -7,7 +17,9 @@ use super::shared::Shared;
 use super::tensors::Home;
 use super::timeline::Bind;
 use crate::optimizer::{self, Keep};
+use crate::overlap::Pass;
 use forebay_ir::DType;
+use rustc_hash::FxHashSet;
 
 /// A unit: its group and its number there.
 pub type UnitId = (usize, usize);
@@ -51,11 +63,37 @@ impl Cx<'_> {
         let units = groups.flat_map(|(g, group)| group.units.iter().enumerate().map(move |(u, unit)| ((g, u), unit)));
         units.filter(|(_, unit)| unit.layer == Some(l)).map(|(id, _)| id).collect()
     }
+
+    /// Those whose gradients are there only until they are summed.
+    fn passing_units_of(&self, l: usize) -> Vec<UnitId> {
+        let mut units = self.units_of(l);
+        units.retain(|(g, u)| self.layout.groups[*g].units[*u].gradients.is_none());
+        units
+    }
 }
 
 impl Scheduler<'_> {
-    /// Gathers the parameters of a layer that are kept in ranges only.
-    pub(super) fn gather_layer(&mut self, cx: &Cx, shared: &mut Shared, (l, micro_batch): (usize, u32)) {
+    /// Gathers the parameters of a layer that are kept in ranges only, unless that was done while the layer before ran; and those of the layer that comes `next`.
+    pub(super) fn gather_layer(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (l, micro_batch): (usize, u32),
+        next: Option<usize>,
+    ) {
+        if shared.ahead.take() != Some(l) {
+            self.gather_units(cx, shared, (l, micro_batch));
+        }
+        if let Some(next) = next.filter(|_| self.programs.passes.has(Pass::Units)) {
+            let from = shared.timeline.len();
+            self.gather_units(cx, shared, (next, micro_batch));
+            // What is on its way must not be in the way of the layer that runs meanwhile.
+            shared.leaving.extend(shared.timeline.frames(from));
+            shared.ahead = Some(next);
+        }
+    }
+
+    fn gather_units(&mut self, cx: &Cx, shared: &mut Shared, (l, micro_batch): (usize, u32)) {
         for (g, u) in cx.units_of(l) {
             let unit = &cx.layout.groups[g].units[u];
             if unit.copies.is_none() {
@@ -93,7 +131,7 @@ impl Scheduler<'_> {
 
     /// Room for the gradients of a layer, zeros: what no loss depends on, and the padding, count as well.
     pub(super) fn begin_gradients(&mut self, cx: &Cx, shared: &mut Shared, (l, micro_batch): (usize, u32)) {
-        for (g, u) in cx.units_of(l) {
+        for (g, u) in cx.passing_units_of(l) {
             let elements = cx.layout.groups[g].units[u].elements;
             let item = shared.timeline.item(elements * self.wide.bytes());
             shared.layer_gradients.insert((g, u), item);
@@ -103,14 +141,69 @@ impl Scheduler<'_> {
 
     /// Adds each rank's range of the sums of a layer's gradients to those of the micro-batches before.
     pub(super) fn end_gradients(&mut self, cx: &Cx, shared: &mut Shared, (l, micro_batch): (usize, u32)) {
-        for (g, u) in cx.units_of(l) {
+        let beside = self.programs.passes.has(Pass::Units);
+        for (g, u) in cx.passing_units_of(l) {
             let group = &cx.layout.groups[g];
-            let keep = if shared.summed.insert((g, u)) { Keep::Shard } else { Keep::Add };
-            let from = Bind::Item(shared.layer_gradients[&(g, u)], 0);
-            let base = group.gradient_shards.expect("layers' gradients are summed into ranges");
-            let to = Bind::Fixed(base + group.units[u].shard_start * self.wide.bytes());
-            self.sum_unit(cx, shared, (g, u), keep, (from, to), (l as u32, micro_batch));
+            let is_first = shared.summed.insert((g, u));
+            let gradients = shared.layer_gradients[&(g, u)];
+            let so_far = self.sum_so_far(cx, (g, u));
+            let (keep, to) = match (is_first, beside) {
+                (true, _) => (Keep::Shard, so_far),
+                (false, false) => (Keep::Add, so_far),
+                (false, true) => {
+                    let own = shared.timeline.item(group.units[u].elements / group.shards * self.wide.bytes());
+                    shared.sums.push(((g, u), own));
+                    (Keep::Shard, Bind::Item(own, 0))
+                }
+            };
+            self.sum_unit(cx, shared, (g, u), keep, (Bind::Item(gradients, 0), to), (l as u32, micro_batch));
+            if beside {
+                shared.leaving.push(gradients);
+            }
         }
+    }
+
+    /// Adds the sums that were made while a layer ran to those so far.
+    pub(super) fn add_sums(&mut self, cx: &Cx, shared: &mut Shared, at: (u32, u32)) {
+        let wide = self.wide;
+        for ((g, u), own) in std::mem::take(&mut shared.sums) {
+            let group = &cx.layout.groups[g];
+            let elements = group.units[u].elements / group.shards;
+            let name = format!("optimizer.add.{elements}");
+            let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::added(elements, wide));
+            let so_far = self.sum_so_far(cx, (g, u));
+            let slots = program.bind(shared, |want, _, _| match want {
+                super::bind::Want::State(_) => so_far,
+                _ => Bind::Item(own, 0),
+            });
+            shared.timeline.call(&program, at.0, at.1, slots);
+        }
+    }
+
+    /// Sums the gradients of layers that have gone backward for the last time, where that would be left to the end of the step.
+    pub(super) fn sum_done(&mut self, cx: &Cx, shared: &mut Shared, written: &mut FxHashSet<usize>) {
+        for l in std::mem::take(&mut shared.done) {
+            for (g, u) in cx.units_of(l) {
+                let (group, unit) = (&cx.layout.groups[g], &cx.layout.groups[g].units[u]);
+                let Some(gradients) = unit.gradients.filter(|_| group.shards > 1) else { continue };
+                let of_unit = |i: &usize| (cx.layout.params[i].group, cx.layout.params[i].unit) == (g, u);
+                let params: Vec<usize> = cx.stage.params.iter().copied().filter(of_unit).collect();
+                self.zero_gradients(cx, shared, &params, written);
+                written.extend(params);
+                let bytes = group.shard() * self.wide.bytes();
+                let own = *shared.own.entry(g).or_insert_with(|| shared.timeline.item(bytes));
+                let to = Bind::Item(own, unit.shard_start * self.wide.bytes());
+                shared.summed.insert((g, u));
+                self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), (l as u32, 0));
+            }
+        }
+    }
+
+    /// Where this rank's range of a unit's summed gradients is kept.
+    fn sum_so_far(&self, cx: &Cx, (g, u): UnitId) -> Bind {
+        let group = &cx.layout.groups[g];
+        let base = group.gradient_shards.expect("layers' gradients are summed into ranges");
+        Bind::Fixed(base + group.units[u].shard_start * self.wide.bytes())
     }
 
     /// Sums the gradients of a unit over the ranks.

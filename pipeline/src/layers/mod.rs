@@ -34,12 +34,14 @@ pub struct LayerCosts {
     pub weight: Ticks,
     /// The whole backward.
     pub whole: Ticks,
+    /// What is hidden when its forward and its whole backward, of two micro-batches, run together.
+    pub hidden: Ticks,
 }
 
 impl LayerCosts {
     /// With a whole backward that costs what its halves do.
     pub fn halves(forward: Ticks, input: Ticks, weight: Ticks) -> LayerCosts {
-        LayerCosts { forward, input, weight, whole: input.saturating_add(weight) }
+        LayerCosts { forward, input, weight, whole: input.saturating_add(weight), hidden: 0 }
     }
 
     /// All of it, in the cheaper way.
@@ -58,7 +60,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The costs of its groups; without p2p and pairs.
+    /// The costs of its groups; without p2p.
     pub fn costs(&self, layers: &[LayerCosts]) -> Costs {
         let mut costs = Costs::equal(0, 0, 0, 0);
         let mut start = 0;
@@ -68,7 +70,11 @@ impl Cut {
             costs.input.push(group.iter().map(|l| l.input).sum());
             costs.weight.push(group.iter().map(|l| l.weight).sum());
             costs.whole.push(group.iter().map(|l| l.whole).sum());
+            costs.hidden.push(group.iter().map(|l| l.hidden).sum());
             start = end;
+        }
+        if costs.hidden.iter().all(|hidden| *hidden == 0) {
+            costs.hidden.clear();
         }
         costs
     }

@@ -115,9 +115,12 @@ pub fn simulate(schedule: &Schedule, costs: &Costs) -> Option<(u64, Vec<u32>)> {
             Op::B => costs.whole[g],
         }
     };
+    let hidden = |w: &Work| costs.hidden.get(w.group as usize).copied().unwrap_or(0);
     let length = |item: &Item| match item {
         Item::One(w) => cost(w),
-        Item::Pair(a, b) if a.op == Op::F && b.op == Op::B => costs.pair.unwrap_or(cost(a) + cost(b)),
+        Item::Pair(a, b) if a.op == Op::F && b.op == Op::B => {
+            costs.pair.unwrap_or(cost(a) + cost(b) - hidden(a).min(hidden(b)))
+        }
         Item::Pair(a, b) => cost(a) + cost(b),
     };
     // The end of F and of I by (is F, group, micro-batch), with the stage.
