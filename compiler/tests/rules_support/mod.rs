@@ -143,7 +143,7 @@ fn set_size(graph: &mut Graph, name: &str, value: f64) {
     assert!(value.fract() == 0.0, "{name} = {value}");
     match &mut graph.axes[axis as usize].extent {
         Extent::Fixed(n) => *n = value as u64,
-        Extent::Ragged { bound, .. } => *bound = value as u64,
+        Extent::Ragged { bound, even, .. } => (*bound, *even) = (value as u64, value as u64),
     }
 }
 
