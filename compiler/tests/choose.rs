@@ -150,11 +150,12 @@ proptest! {
         prop_assert!(!choice.exact || (selection.seconds - least).abs() < 1e-8, "{} is not {least}", selection.seconds);
         let again = problem.selection(selection.kept.clone(), selection.swapped.clone());
         prop_assert_eq!(&again, selection);
-        // Where the link is free, only bytes and what is made again count: then the choice is proven.
+        // Windows that hide everything make nothing dearer.
         let mut free = problem.clone();
         free.parts.iter_mut().for_each(|part| part.windows = vec![1e6]);
         let choice = free.within(limit + 1e-9, 4000).expect("the fewest bytes are within the limit");
-        prop_assert!(choice.exact && choice.selection.seconds <= selection.seconds + 1e-9);
+        prop_assert!(choice.bound <= selection.seconds + 1e-9);
+        prop_assert!(!choice.exact || choice.selection.seconds <= selection.seconds + 1e-9);
     }
 
     /// The corners of the front are those of the lower convex hull of all sets.

@@ -372,6 +372,9 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: 
     Problem { parts: parts.collect() }
 }
 
+/// The steps that a copy in one direction has, of the steps in which something is made and read.
+type StepsOfCopy = fn((u32, u32), u32) -> Range<usize>;
+
 /// For each segment and each of its layers whose tensors leave, the seconds in which copies out and copies back may be on their way while the stage works,
 /// whichever are fewer: those of the steps that copies have, of which each that is on its way has its part. The least first.
 fn windows(segments: &Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Vec<Vec<f64>> {
@@ -383,7 +386,7 @@ fn windows(segments: &Segments, usage: &Usage, price: &dyn Price, ahead: u32) ->
     };
     let seconds: Vec<f64> = usage.steps.iter().map(of_step).collect();
     let leaving = || usage.spans.iter().filter(|span| leaves(span.steps, ahead));
-    let ways: [fn((u32, u32), u32) -> Range<usize>; 2] = [
+    let ways: [StepsOfCopy; 2] = [
         |(made, _), ahead| made as usize + 1..(made + ahead) as usize + 1,
         |(_, read), ahead| (read - ahead) as usize..read as usize,
     ];
