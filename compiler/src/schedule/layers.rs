@@ -193,6 +193,7 @@ impl Scheduler<'_> {
         shared.begin_span((l, micro_batch), s);
         shared.timeline.call(&program, l as u32, micro_batch, slots);
         shared.left(Visit::Forward(l, micro_batch));
+        shared.layer_ran();
         if let Some(item) = swapped {
             self.copy_out(cx, shared, (l, micro_batch), (item, saved));
         }
@@ -367,6 +368,7 @@ impl Scheduler<'_> {
         shared.end_span((l, micro_batch));
         shared.timeline.call(&program, l as u32, micro_batch, slots);
         shared.left(Visit::Backward(l, micro_batch, half));
+        shared.layer_ran();
         self.add_sums(cx, shared, (l as u32, micro_batch));
         if half != Half::Input {
             self.end_gradients(cx, shared, (l, micro_batch));

@@ -93,8 +93,8 @@ pub struct Shared {
     pub own: FxHashMap<usize, Item>,
     /// This rank's ranges of sums that are made while the next layer runs, and added to those so far behind it.
     pub sums: Vec<(UnitId, Item)>,
-    /// What is being summed over ranks while the next layer runs.
-    pub leaving: Vec<Item>,
+    /// What links read or write while the next layer runs.
+    pub beside: Vec<Item>,
     /// By layer and micro-batch.
     pub spans: IndexMap<(usize, u32), Span>,
 }
@@ -142,7 +142,7 @@ impl Shared {
             done: vec![],
             own: FxHashMap::default(),
             sums: vec![],
-            leaving: vec![],
+            beside: vec![],
             spans: IndexMap::new(),
         }
     }

@@ -146,9 +146,8 @@ fn visits(stage: &Stage, work: Work) -> Vec<Visit> {
 }
 
 impl Shared {
-    /// A layer has run: what left for the host some steps ago need not wait any longer, nor what was summed beside it.
+    /// A layer has run: what left for the host some steps ago need not wait any longer.
     pub(super) fn left(&mut self, visit: Visit) {
-        std::mem::take(&mut self.leaving).into_iter().for_each(|item| self.timeline.keep(item));
         let now = self.swaps.step(visit);
         let (gone, leaving) = std::mem::take(&mut self.swaps.leaving).into_iter().partition(|(step, _)| *step <= now);
         self.swaps.leaving = leaving;

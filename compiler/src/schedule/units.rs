@@ -72,6 +72,15 @@ impl Cx<'_> {
     }
 }
 
+impl Shared {
+    /// A layer has run: what was on its way meanwhile need not wait any longer.
+    pub(super) fn layer_ran(&mut self) {
+        for item in std::mem::take(&mut self.beside) {
+            self.timeline.keep(item);
+        }
+    }
+}
+
 impl Scheduler<'_> {
     /// Gathers the parameters of a layer that are kept in ranges only, unless that was done while the layer before ran; and those of the layer that comes `next`.
     pub(super) fn gather_layer(
@@ -88,7 +97,7 @@ impl Scheduler<'_> {
             let from = shared.timeline.len();
             self.gather_units(cx, shared, (next, micro_batch));
             // What is on its way must not be in the way of the layer that runs meanwhile.
-            shared.leaving.extend(shared.timeline.frames(from));
+            shared.beside.extend(shared.timeline.frames(from));
             shared.ahead = Some(next);
         }
     }
@@ -158,7 +167,7 @@ impl Scheduler<'_> {
             };
             self.sum_unit(cx, shared, (g, u), keep, (Bind::Item(gradients, 0), to), (l as u32, micro_batch));
             if beside {
-                shared.leaving.push(gradients);
+                shared.beside.push(gradients);
             }
         }
     }
