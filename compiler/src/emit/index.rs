@@ -161,7 +161,7 @@ impl Emitter<'_> {
             _ => (index, 1),
         };
         let mut table = self.place(x);
-        let target = Target::of_axis(&table, axis, &self.graph);
+        let target = Target::of_axis(&table, axis, self.graph);
         let ty = self.graph.ty(value).clone();
         let (index, target) = self.index(index, &ty, &table, target, table_of_group(self.graph, value));
         // The region's space may have the axis.
@@ -173,7 +173,7 @@ impl Emitter<'_> {
     pub(super) fn lookup_by_group(&mut self, table: Place, ragged: AxisId) -> Lookup {
         let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
         let index = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };
-        let target = Target::of_axis(&table, parent, &self.graph);
+        let target = Target::of_axis(&table, parent, self.graph);
         Lookup { table, index, target, divide: 1 }
     }
 
@@ -196,7 +196,7 @@ impl Emitter<'_> {
                 self.places.scratch_place(&format!("{}.of_groups", self.name(value)), &tables)
             }
         };
-        let target = Target::of_axis(&out, axis, &self.graph);
+        let target = Target::of_axis(&out, axis, self.graph);
         let (index_place, target) = self.index(index, &ty, &out, target, by_group);
         let mut kept = out.clone();
         kept.strides.retain(|(a, _)| !over.contains(a) && *a != axis);
@@ -241,7 +241,7 @@ impl Emitter<'_> {
         }
         let Some(ragged) = by_group else { return (place, target) };
         let parent = self.graph.ragged_parent(ragged).expect("ragged axes have parents");
-        let of_groups = Target::of_axis(table, parent, &self.graph);
+        let of_groups = Target::of_axis(table, parent, self.graph);
         let unit = gcd(of_groups.stride, target.stride).max(1);
         let steps = [of_groups, target].map(|t| t.stride / unit);
         let last = |t: Target, step: u64| (t.size.max(1) - 1) * step;
@@ -291,7 +291,7 @@ impl Emitter<'_> {
         let elements = self.graph.numel(self.graph.ty(operand));
         let groups = self.graph.size(self.graph.ragged_parent(ragged).expect("ragged axes have parents"));
         let (chosen, rows) = (self.packed(operand), self.result(value));
-        let negative = negative(&self.graph, ragged);
+        let negative = negative(self.graph, ragged);
         if elements < self.graph.size(ragged) {
             // Rows past the last group are row 0's, so that whatever looks them up stays in range.
             let to = self.places.dest(value);
@@ -306,7 +306,7 @@ impl Emitter<'_> {
         let groups = self.graph.size(parent);
         let (chosen, out) = (self.packed(operand), self.result(value));
         let counted = self.graph.offsets.iter().find(|(_, starts)| *starts == value);
-        let negative = counted.map_or(Negative::Wrong, |&(ragged, _)| negative(&self.graph, ragged));
+        let negative = counted.map_or(Negative::Wrong, |&(ragged, _)| negative(self.graph, ragged));
         self.push(&self.name(value), Kernel::Offsets(plan::Offsets { chosen, elements, groups, negative, out }));
     }
 
@@ -315,7 +315,7 @@ impl Emitter<'_> {
         let elements = self.graph.numel(self.graph.ty(value));
         let (rows, out) = (self.packed(operand), self.result(value));
         let ragged = self.graph.ragged_axis(&self.graph.ty(operand).axes);
-        let negative = ragged.map_or(Negative::Wrong, |ragged| negative(&self.graph, ragged));
+        let negative = ragged.map_or(Negative::Wrong, |ragged| negative(self.graph, ragged));
         self.push(&self.name(value), Kernel::Invert(plan::Invert { rows, elements, negative, out }));
     }
 

@@ -221,7 +221,7 @@ impl<'a> Hierarchy<'a> {
         };
         let mut op = node.op.map_axes(|a| self.axis(a));
         if let Op::Comm(comm) = &mut op
-            && !(self.of_owners[value.index()] && !matches!(comm.kind, CommKind::Dispatch { .. }))
+            && (!self.of_owners[value.index()] || matches!(comm.kind, CommKind::Dispatch { .. }))
         {
             comm.group = self.inner.clone();
         }

@@ -92,7 +92,7 @@ impl Builder<'_> {
             true => -1.0,
             false => rng.integer(axis * divide) as f64,
         };
-        let chosen: Vec<f64> = (0..indices + 2).map(|_| one(&mut self.rng)).collect();
+        let chosen: Vec<f64> = (0..indices + 2).map(|_| one(self.rng)).collect();
         let (table, index) = (self.memory.add(dtype, &values), self.memory.add(DType::I32, &chosen));
         let through = Some(Lookup {
             index: View { buffer: index, offset: 2, strides: index_strides },
