@@ -159,7 +159,8 @@ fn frames_take_turns() {
         let frames: Vec<std::ops::Range<u64>> = frames.collect();
         frames.windows(2).filter(|two| two[0].start < two[1].end && two[1].start < two[0].end).count()
     };
-    assert_eq!(shared("dp=2,ep=2,micro=2,overlap=within"), 0);
-    assert!(shared("dp=2,ep=2,micro=2,overlap=none") > 4);
+    let many = "pp=2,micro=4,schedule=gpipe";
+    assert_eq!(shared(&format!("{many},overlap=within")), 0);
+    assert!(shared(&format!("{many},overlap=none")) > 4);
     assert!(shared("micro=2") > 4, "one rank has one stream");
 }

@@ -57,7 +57,7 @@ impl Entry {
 }
 
 /// Frames lie apart where the arena grows by less than one part of so many. (A hundredth of a step's time is what there was to gain.)
-const ALTERNATE: u64 = 50;
+const ALTERNATE: u64 = 32;
 
 /// The calls and items of a phase.
 #[derive(Default)]
@@ -204,7 +204,8 @@ impl Timeline {
         let (mut packing, mut intervals) = on_device(&lives);
         if self.alternate {
             let longer = on_device(&self.longer_lives(&lives));
-            if longer.0.bytes <= packing.bytes + packing.bytes / ALTERNATE {
+            let arena = persistent + packing.bytes;
+            if longer.0.bytes <= packing.bytes + arena / ALTERNATE {
                 (packing, intervals) = longer;
             }
         }
