@@ -222,6 +222,15 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(
                     V::load_mask(m.add($i * V::LANES))
                 };
             }
+            macro_rules! call {
+                ($a:ident) => {{
+                    let values = room.values.0.as_mut_ptr();
+                    each!($a, |i| store::<V, false>($a[i], values.add(i * V::LANES), n));
+                    (room.functions)(micro.code, &mut room.values, &room.operand, N * V::LANES);
+                    let values = room.values.0.as_ptr();
+                    each!($a, |i| V::load(values.add(i * V::LANES)))
+                }};
+            }
             match micro.code {
                 Code::Load => a = b,
                 Code::Store => a = each!(a, |i| store::<V, PART>(a[i], p.cast::<f32>().add(i * V::LANES), n)),
@@ -243,20 +252,11 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(
                 Code::Max => a = each!(a, |i| most(a[i], b[i])),
                 Code::MaxOf => a = each!(a, |i| most(b[i], a[i])),
                 Code::Exp => a = each!(a, |i| math::exp(a[i])),
-                Code::Sign | Code::Log | Code::Tanh | Code::Sin | Code::Cos => {
-                    let values = room.values.0.as_mut_ptr();
-                    each!(a, |i| store::<V, false>(a[i], values.add(i * V::LANES), n));
-                    (room.functions)(micro.code, &mut room.values, &room.operand, N * V::LANES);
-                    let values = room.values.0.as_ptr();
-                    a = each!(a, |i| V::load(values.add(i * V::LANES)));
-                }
+                Code::Sign | Code::Log | Code::Tanh | Code::Sin | Code::Cos => a = call!(a),
                 Code::Rem | Code::RemInto | Code::Pow | Code::PowOf => {
-                    let (values, operand) = (room.values.0.as_mut_ptr(), room.operand.0.as_mut_ptr());
-                    each!(a, |i| store::<V, false>(a[i], values.add(i * V::LANES), n));
-                    each!(a, |i| store::<V, false>(b[i], operand.add(i * V::LANES), n));
-                    (room.functions)(micro.code, &mut room.values, &room.operand, N * V::LANES);
-                    let values = room.values.0.as_ptr();
-                    a = each!(a, |i| V::load(values.add(i * V::LANES)));
+                    let operand = room.operand.0.as_mut_ptr();
+                    each!(b, |i| store::<V, false>(b[i], operand.add(i * V::LANES), n));
+                    a = call!(a);
                 }
                 Code::Eq => condition!(|i| a[i].equal(b[i])),
                 Code::Ne => condition!(|i| V::not(a[i].equal(b[i]))),
@@ -266,8 +266,7 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(
                 Code::Ge => condition!(|i| b[i].le(a[i])),
                 Code::Truth => condition!(|i| V::not(a[i].equal(c(0.0)))),
                 Code::LoadTruth => condition!(|i| truths::<V, PART>(held!(i), micro.from, p, i * V::LANES, n)),
-                Code::StoreTruth if PART => p.copy_from_nonoverlapping(m, n),
-                Code::StoreTruth => condition!(|i| store_truth::<V>(held!(i), p.add(i * V::LANES))),
+                Code::StoreTruth => p.copy_from_nonoverlapping(m, if PART { n } else { N * V::LANES }),
                 Code::Not => condition!(|i| V::not(held!(i))),
                 Code::And => {
                     condition!(|i| V::both(held!(i), truths::<V, PART>(held!(i), micro.from, p, i * V::LANES, n)))
@@ -387,14 +386,6 @@ unsafe fn store_bf16<V: Vector, const PART: bool>(x: V, p: *mut u16, n: usize) -
         }
     }
     x
-}
-
-/// The same for conditions.
-#[inline(always)]
-unsafe fn store_truth<V: Vector>(mask: V::Mask, p: *mut u8) -> V::Mask {
-    // SAFETY: as above.
-    unsafe { V::store_mask(mask, p) };
-    mask
 }
 
 /// As [`math::min`].
