@@ -256,6 +256,22 @@ impl Vector for Floats {
         }
     }
     #[inline(always)]
+    unsafe fn load_bf16_part(p: *const u16, n: usize) -> Floats {
+        // SAFETY: as above; masked values are not read.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(((1u32 << n) - 1) as u16, p.cast()));
+            Floats(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_upper_part(self, p: *mut u16, n: usize) {
+        // SAFETY: as above; masked values are not written.
+        unsafe {
+            let upper = _mm512_srli_epi32::<16>(_mm512_castps_si512(self.0));
+            _mm256_mask_storeu_epi16(p.cast(), ((1u32 << n) - 1) as u16, _mm512_cvtepi32_epi16(upper));
+        }
+    }
+    #[inline(always)]
     unsafe fn load_mask(p: *const u8) -> __mmask16 {
         // SAFETY: as above.
         unsafe {

@@ -125,6 +125,9 @@ pub(crate) trait Lanes:
 /// 1.5·2²³: adding it to a number below 2²² leaves the nearest integer in the low bits of the sum.
 pub(crate) const MAGIC: f32 = 12_582_912.0;
 
+/// Values of a register at most.
+const MOST_LANES: usize = 16;
+
 /// Some values of f64.
 pub(crate) trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     fn splat(x: f64) -> Self;
@@ -153,6 +156,26 @@ pub(crate) trait Vector: Lanes {
     unsafe fn load_bf16(p: *const u16) -> Self;
     /// Stores the upper halves.
     unsafe fn store_upper(self, p: *mut u16);
+    /// The first `n` bf16 widened; the others are zeros.
+    #[inline(always)]
+    unsafe fn load_bf16_part(p: *const u16, n: usize) -> Self {
+        let mut part = [0; MOST_LANES];
+        // SAFETY: the trait's contract; there is room for a register.
+        unsafe {
+            part.as_mut_ptr().copy_from_nonoverlapping(p, n);
+            Self::load_bf16(part.as_ptr())
+        }
+    }
+    /// Stores the first `n` upper halves.
+    #[inline(always)]
+    unsafe fn store_upper_part(self, p: *mut u16, n: usize) {
+        let mut part = [0; MOST_LANES];
+        // SAFETY: as above.
+        unsafe {
+            self.store_upper(part.as_mut_ptr());
+            p.copy_from_nonoverlapping(part.as_ptr(), n);
+        }
+    }
     /// Where bytes are not 0.
     unsafe fn load_mask(p: *const u8) -> Self::Mask;
     /// Bytes of 1 where it holds, of 0 elsewhere.

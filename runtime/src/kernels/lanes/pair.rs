@@ -207,6 +207,21 @@ impl<V: Vector> Vector for Pair<V> {
         }
     }
     #[inline(always)]
+    unsafe fn load_bf16_part(p: *const u16, n: usize) -> Self {
+        let second = n.saturating_sub(V::LANES);
+        // SAFETY: as above; of a part without values nothing is read.
+        unsafe { Pair(V::load_bf16_part(p, n - second), V::load_bf16_part(p.wrapping_add(V::LANES), second)) }
+    }
+    #[inline(always)]
+    unsafe fn store_upper_part(self, p: *mut u16, n: usize) {
+        let second = n.saturating_sub(V::LANES);
+        // SAFETY: as above; of a part without values nothing is written.
+        unsafe {
+            self.0.store_upper_part(p, n - second);
+            self.1.store_upper_part(p.wrapping_add(V::LANES), second);
+        }
+    }
+    #[inline(always)]
     unsafe fn load_mask(p: *const u8) -> Self::Mask {
         // SAFETY: as above.
         unsafe { Pair(V::load_mask(p), V::load_mask(p.add(V::LANES))) }

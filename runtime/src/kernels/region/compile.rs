@@ -133,6 +133,7 @@ impl<'r> Compiler<'r> {
             space,
             accesses: accesses.all,
             operands: vec![],
+            moving: vec![],
             constants: vec![],
             prologue: vec![],
             phases: vec![],
@@ -601,6 +602,9 @@ impl<'r> Compiler<'r> {
     fn finish(mut self) -> Program {
         // Passes follow each other within a row.
         self.program.whole_rows |= self.program.phases.len() > 1;
+        let moves =
+            |slot: &Slot| matches!(self.program.operands[*slot].home, Home::Access(_) | Home::LongRegister { .. });
+        self.program.moving = (0..self.program.operands.len()).filter(moves).collect();
         self.program.weight = self.program.phases.iter().map(|p| p.blocks.len()).sum::<usize>().max(1);
         self.program
     }

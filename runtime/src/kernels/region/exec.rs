@@ -287,8 +287,10 @@ impl<'a> Frame<'a> {
                 Place::Buffer { offset, .. } => offset,
                 Place::Index => 0,
             };
-            let along: usize = access.strides[..outer].iter().zip(at).map(|(s, i)| s * i).sum();
-            let along = along + access.strides.iter().zip(self.extent.origin).map(|(s, i)| s * i).sum::<usize>();
+            let mut along: usize = access.strides[..outer].iter().zip(at).map(|(s, i)| s * i).sum();
+            if self.extent.origin != [0; 2] {
+                along += access.strides.iter().zip(self.extent.origin).map(|(s, i)| s * i).sum::<usize>();
+            }
             // SAFETY: the table has a place for each access.
             unsafe { *self.starts.add(i) = base + along };
         }
@@ -297,7 +299,8 @@ impl<'a> Frame<'a> {
     /// Sets the operands that depend on the block.
     unsafe fn set_columns(&self, first_column: usize) {
         let outer = self.extent.outer;
-        for (slot, operand) in self.program.operands.iter().enumerate() {
+        for &slot in &self.program.moving {
+            let operand = &self.program.operands[slot];
             // SAFETY: the tables have a place for each operand and access; operands that are used where they are lie within their buffers.
             unsafe {
                 match operand.home {
@@ -315,7 +318,7 @@ impl<'a> Frame<'a> {
                     Home::LongRegister { at } => {
                         (*self.operands.add(slot)).ptr = self.registers.add(at + first_column * operand.class.bytes());
                     }
-                    Home::Register { .. } | Home::Constant(_) => {}
+                    Home::Register { .. } | Home::Constant(_) => unreachable!("it stays where it is"),
                 }
             }
         }

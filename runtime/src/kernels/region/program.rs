@@ -109,6 +109,8 @@ pub(super) struct Program {
     pub space: Space,
     pub accesses: Vec<Access>,
     pub operands: Vec<Operand>,
+    /// Those whose place depends on the block.
+    pub moving: Vec<Slot>,
     /// The low bytes of each are the value.
     pub constants: Vec<u64>,
     /// Once for each task.

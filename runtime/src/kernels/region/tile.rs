@@ -10,8 +10,6 @@ use crate::kernels::cpu::{Cpu, Level};
 use crate::kernels::lanes::{self, Pair, Vector};
 use crate::kernels::math;
 
-/// Values of a register at most.
-const MOST_LANES: usize = 16;
 /// Values of a tile at most.
 const MOST_COLUMNS: usize = 128;
 /// Rows shorter than this are not worth a chain: each would go through all operations for itself.
@@ -121,7 +119,7 @@ pub(super) unsafe fn one(cpu: Cpu, code: Code, to: &Arg, args: &[Arg], rows: usi
 /// Full tiles are two times as many registers as are worked on side by side, `W`: so a jump does more, and no function runs out of registers.
 #[inline(always)]
 unsafe fn all<V: Vector, W: Vector>(tiles: &Tiles, functions: Functions) {
-    const { assert!(2 * W::LANES <= MOST_COLUMNS && V::LANES <= MOST_LANES) };
+    const { assert!(2 * W::LANES <= MOST_COLUMNS) };
     let columns = tiles.columns;
     let mut room = Room {
         conditions: [0; MOST_COLUMNS],
@@ -141,9 +139,17 @@ unsafe fn all<V: Vector, W: Vector>(tiles: &Tiles, functions: Functions) {
                 tile::<W, 1, false>(tiles, &mut room, row, column, W::LANES);
                 column += W::LANES;
             }
-            while column < columns {
-                tile::<V, 1, true>(tiles, &mut room, row, column, V::LANES.min(columns - column));
+            // The rest: in single registers where two are enough.
+            if column + 2 * V::LANES < columns {
+                tile::<W, 1, true>(tiles, &mut room, row, column, columns - column);
+                continue;
+            }
+            while column + V::LANES <= columns {
+                tile::<V, 1, false>(tiles, &mut room, row, column, V::LANES);
                 column += V::LANES;
+            }
+            if column < columns {
+                tile::<V, 1, true>(tiles, &mut room, row, column, columns - column);
             }
         }
     }
@@ -328,15 +334,7 @@ unsafe fn load<V: Vector, const PART: bool>(p: *const f32, n: usize) -> V {
 #[inline(always)]
 unsafe fn load_bf16<V: Vector, const PART: bool>(p: *const u16, n: usize) -> V {
     // SAFETY: as above.
-    unsafe {
-        if PART {
-            let mut part = [0; MOST_LANES];
-            part.as_mut_ptr().copy_from_nonoverlapping(p, n);
-            V::load_bf16(part.as_ptr())
-        } else {
-            V::load_bf16(p)
-        }
-    }
+    unsafe { if PART { V::load_bf16_part(p, n) } else { V::load_bf16(p) } }
 }
 
 /// The conditions of an operand from a column of the tile on; `held` where it is the condition itself.
@@ -353,7 +351,7 @@ unsafe fn truths<V: Vector, const PART: bool>(
         match from {
             From::Truth => V::mask(*p != 0),
             From::Truths if PART => {
-                let mut part = [0; MOST_LANES];
+                let mut part = [0; MOST_COLUMNS];
                 part.as_mut_ptr().copy_from_nonoverlapping(p, n);
                 V::load_mask(part.as_ptr())
             }
@@ -376,15 +374,7 @@ unsafe fn store<V: Vector, const PART: bool>(x: V, p: *mut f32, n: usize) -> V {
 unsafe fn store_bf16<V: Vector, const PART: bool>(x: V, p: *mut u16, n: usize) -> V {
     let rounded = math::round_to_bf16(x);
     // SAFETY: as above.
-    unsafe {
-        if PART {
-            let mut part = [0; MOST_LANES];
-            rounded.store_upper(part.as_mut_ptr());
-            p.copy_from_nonoverlapping(part.as_ptr(), n);
-        } else {
-            rounded.store_upper(p);
-        }
-    }
+    unsafe { if PART { rounded.store_upper_part(p, n) } else { rounded.store_upper(p) } }
     x
 }
 
