@@ -183,9 +183,9 @@ impl ModelFile {
             let key = if options.strategy.micro.is_some() { "micro" } else { "--micro-batches" };
             format!("a batch of {batch} rows cannot be done in {n} parts: {key} must be one of {fit}")
         } else {
-            let rows = rows.map_or("some".to_string(), |r| r.to_string());
+            let rows = rows.map_or("a whole number".to_string(), |r| format!("mbs = {r}"));
             format!(
-                "a batch of {batch} rows is not dp = {ranks} × micro = {n} × mbs = {rows}\n  = help: use a --batch that is a multiple of {}",
+                "a batch of {batch} rows is not dp = {ranks} × micro = {n} × {rows}\n  = help: use a --batch that is a multiple of {}",
                 u64::from(ranks) * n * options.strategy.mbs.map_or(1, u64::from)
             )
         }))

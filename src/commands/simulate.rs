@@ -85,7 +85,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         None if cluster.measured.is_some() => calibrate::framework(),
         name => framework(name.as_deref())?,
     };
-    let ep = options.strategy.ep;
+    let (ep, pp) = (options.strategy.ep, options.strategy.pp);
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
@@ -109,7 +109,8 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
     drop(spinner);
-    let notes = notes(&plan, &cluster, &options);
+    let mut notes = notes(&plan, &cluster, &options);
+    notes.extend(few_micro_batches(&plan, pp));
     files(
         &args,
         &Page { plan: &plan, cluster: &cluster, strategy, report: &report, notes: &notes, timeline: &timeline },
@@ -165,6 +166,15 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// With fewer micro-batches than stages most stages wait most of the time, which nobody asks for on purpose.
+fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
+    let n = plan.settings.micro_batches;
+    (n < stages).then(|| {
+        let (have, verb) = if n == 1 { ("one micro-batch", "fills") } else { (&*format!("{n} micro-batches"), "fill") };
+        format!("{have} hardly {verb} {stages} stages: a smaller mbs or a larger micro in the strategy makes more of the same batch")
+    })
 }
 
 /// Writes what `--trace` and `--html` ask for.

@@ -51,6 +51,10 @@ fn a_step_has_a_time_and_a_memory() {
     }
     let table = bench.run(&["simulate", "model.moe", "--cluster", "atlas-800t-a2", "--strategy", "mbs=8"]).ok();
     assert!(table.stdout.contains("It fits") && table.stdout.contains("costs most"), "{}", table.stdout);
+    let stages =
+        |strategy| bench.run(&["simulate", "model.moe", "--cluster", "h100", "--strategy", strategy]).ok().stdout;
+    assert!(stages("pp=2").contains("one micro-batch hardly fills 2 stages"), "{}", stages("pp=2"));
+    assert!(!stages("pp=2,mbs=1").contains("hardly"), "{}", stages("pp=2,mbs=1"));
 }
 
 #[test]
