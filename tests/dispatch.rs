@@ -203,7 +203,7 @@ fn winner(k: i64, ep: u32, [within, between]: [f64; 2]) -> Dispatch {
     overrides.retain(|(name, _)| !["topk", "experts", "d"].contains(&name.as_str()));
     overrides.extend([("topk", k), ("experts", 64), ("d", 2048)].map(|(name, n)| (name.to_string(), Const::Int(n))));
     let options = CompileOptions { strategy: strategy.clone(), ..options(DType::BF16, overrides) };
-    let (settled, ways) = settle(&example.models(&options).train, &strategy, &price).expect("it fits");
+    let (settled, ways) = settle(&example.models(&options).train, &options, &price).expect("it fits");
     let ways = ways.expect("there was something to find");
     println!("k = {k}, ep = {ep}, {within} and {between} GB/s: {ways:?}");
     assert_eq!(ways[0].0, settled.dispatch);
@@ -211,17 +211,18 @@ fn winner(k: i64, ep: u32, [within, between]: [f64; 2]) -> Dispatch {
 }
 
 /// Copies between nodes are k (N - 1)/N of a token flat, N - 1 with all tokens on all nodes, fewer with tokens only where they are needed; and what is saved there has to pay for the exchange
-/// within, and for telling everyone what was chosen.
+/// within, for copies of tokens, and for telling everyone what was chosen.
 #[test]
 fn the_fastest_way_depends_on_experts_nodes_and_links() {
     let (h800, slow) = ([200.0, 50.0], [200.0, 5.0]);
     assert_eq!(winner(1, 16, h800), Dispatch::Flat);
+    assert_eq!(winner(8, 8, h800), Dispatch::Flat);
     assert_eq!(winner(8, 16, [200.0, 200.0]), Dispatch::Flat);
     assert_eq!(winner(8, 16, h800), Dispatch::Hierarchical);
-    assert_eq!(winner(16, 16, slow), Dispatch::Hierarchical);
-    assert_eq!(winner(8, 32, h800), Dispatch::NodeDedup);
+    assert_eq!(winner(4, 16, slow), Dispatch::Hierarchical);
     assert_eq!(winner(2, 16, slow), Dispatch::NodeDedup);
+    assert_eq!(winner(8, 64, slow), Dispatch::NodeDedup);
     assert_eq!(winner(1, 64, slow), Dispatch::Flat);
-    // All ranks are on one node.
-    assert_eq!(winner(8, 8, h800), Dispatch::RankDedup);
+    // All ranks are on one node, and its links are slow.
+    assert_eq!(winner(8, 4, [5.0, 5.0]), Dispatch::RankDedup);
 }

@@ -24,6 +24,7 @@
 
 use super::Dispatch;
 use super::unique::{Choice, Unique};
+use crate::overlap::moved::Moved;
 use crate::overlap::pieces::{Region, choices_of, mixture};
 use crate::shard::is_linear;
 use forebay_ir::{AxisId, BinaryOp, Comm, CommKind, DType, Extent, Graph, InputRole, Op, Type, ValueId};
@@ -52,7 +53,7 @@ pub(super) struct Hierarchy<'a> {
     unique: Option<Unique>,
     new: Graph,
     /// Where values are that stay as they are, and results.
-    moved: Vec<ValueId>,
+    moved: Moved,
     /// Values of the region, and what it reads, for the tokens of all nodes.
     of_all: FxHashMap<ValueId, ValueId>,
     axes: FxHashMap<AxisId, AxisId>,
@@ -86,7 +87,7 @@ impl<'a> Hierarchy<'a> {
             only_where_needed: dispatch != Dispatch::Hierarchical,
             unique: None,
             new: old.like(old.name.clone()),
-            moved: vec![ValueId(0); old.nodes.len()],
+            moved: Moved::of(old),
             of_all: FxHashMap::default(),
             axes: FxHashMap::default(),
             chosen: None,
@@ -210,10 +211,8 @@ impl<'a> Hierarchy<'a> {
     pub fn run(mut self) -> Option<Graph> {
         self.name_axes();
         for value in self.old.values() {
-            let node = self.old.node(value);
             if !self.region.repeated[value.index()] {
-                let operands = node.operands.iter().map(|o| self.moved[o.index()]).collect();
-                self.moved[value.index()] = self.new.push(node.op.clone(), operands, node.ty.clone(), &node.name);
+                self.moved.keep(self.old, value, &mut self.new);
                 continue;
             }
             if !self.needed[value.index()] {
@@ -225,7 +224,8 @@ impl<'a> Hierarchy<'a> {
             };
             self.of_all.insert(value, all);
             if self.region.results.contains(&value) {
-                self.moved[value.index()] = self.result(value, all)?;
+                let result = self.result(value, all)?;
+                self.moved.set(value, result);
             }
         }
         Some(self.finish())
@@ -254,7 +254,7 @@ impl<'a> Hierarchy<'a> {
         let experts = self.axes[&self.old.ragged_parent(self.ragged).expect("ragged axes have parents")];
         let choice = Choice {
             name: &self.old.node(chosen).name,
-            chosen: self.moved[chosen.index()],
+            chosen: self.moved.at(chosen),
             mine,
             choices: self.choices,
             experts: self.new.size(experts),
@@ -340,7 +340,7 @@ impl<'a> Hierarchy<'a> {
         let node = self.old.node(value);
         let changes = node.ty.axes.iter().any(|a| self.axes.contains_key(a));
         if !changes {
-            return Some(self.moved[value.index()]);
+            return Some(self.moved.at(value));
         }
         let tokens = self.region.tokens;
         let gathered = if node.ty.axes.first() == Some(&tokens) && !self.is_param(value) {
@@ -348,7 +348,7 @@ impl<'a> Hierarchy<'a> {
             if self.only_where_needed && node.ty.dtype.is_float() && !node.ty.has(self.choices) {
                 self.find_unique()?;
                 let unique = self.unique.as_ref().filter(|unique| unique.has_tokens(&node.ty))?;
-                let all = unique.send(&mut self.new, self.moved[value.index()]);
+                let all = unique.send(&mut self.new, self.moved.at(value));
                 self.of_all.insert(value, all);
                 return Some(all);
             }
@@ -356,7 +356,7 @@ impl<'a> Hierarchy<'a> {
                 true => (CommKind::AllGather { from, into }, "all_gather"),
                 false => (CommKind::Unshard { from, into }, "unshard"),
             };
-            self.collective(kind, self.moved[value.index()], &format!("{}.{what}", node.name))
+            self.collective(kind, self.moved.at(value), &format!("{}.{what}", node.name))
         } else if let Op::Merge { .. } | Op::Reorder | Op::Cast(_) = node.op {
             // Tokens that have been merged into one axis, or moved inwards: what they are made of is gathered.
             let operands = node.operands.iter().map(|&o| self.for_all(o)).collect::<Option<Vec<_>>>()?;
@@ -422,15 +422,11 @@ impl<'a> Hierarchy<'a> {
 
     fn finish(self) -> Graph {
         let Hierarchy { old, region, mut new, moved, of_all, axes, .. } = self;
-        let at = |v: ValueId| moved[v.index()];
-        new.inputs = old.inputs.iter().map(|i| forebay_ir::Input { value: at(i.value), role: i.role }).collect();
-        for output in &old.outputs {
-            new.add_output(output.name.clone(), at(output.value), output.role);
-        }
+        moved.interface(old, &mut new);
         for &(axis, starts) in &old.offsets {
             let found = match region.repeated[starts.index()] {
                 true => (axes.get(&axis).copied().unwrap_or(axis), of_all[&starts]),
-                false => (axis, at(starts)),
+                false => (axis, moved.at(starts)),
             };
             if new.offsets_of(found.0).is_none() {
                 new.offsets.push(found);
