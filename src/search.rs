@@ -69,7 +69,7 @@ pub fn told_ways(ways: &Ways) -> String {
     let others = ways[1..].iter().map(|(way, time)| format!(", {} with {way}", seconds(*time)));
     let (best, time) = ways[0];
     let others: String = others.collect();
-    format!("dispatch={best}: collectives of a micro-batch's forward pass take {}{others}", seconds(time))
+    format!("dispatch={best}: the programs of a step take {}{others}", seconds(time))
 }
 
 /// What was found, in a sentence.

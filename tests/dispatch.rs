@@ -42,6 +42,8 @@ fn all() -> bool {
     std::env::var_os("FOREBAY_TEST_ALL").is_some()
 }
 
+const WAYS: [&str; 3] = ["hierarchical", "node-dedup", "rank-dedup"];
+
 #[test]
 fn every_way_trains_as_one_rank() {
     let mut compared = 0;
@@ -53,26 +55,30 @@ fn every_way_trains_as_one_rank() {
             if !all() && (i + j) % 3 != 0 {
                 continue;
             }
-            let text = format!("{text},dispatch=hierarchical");
-            let what = format!("{name} {text}");
             // Degrees that do not divide a model's heads.
-            let Ok(flat) = of(&example, STRATEGIES[j], DType::F64) else { continue };
-            let apart = of(&example, &text, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
-            let run = train(&what, &apart, 3);
-            compared += 1;
-            compare(&what, &run, &train(&what, &flat, 3), 1e-10);
-            // Losses with statistics over ranks see other rows than one rank's micro-batches.
-            if STRATEGIES[j].contains("dp") && example.text.contains("scope") {
-                continue;
+            let Ok(flat) = of(&example, text, DType::F64) else { continue };
+            let flat = train(text, &flat, 3);
+            // Two ways each, all of them everywhere when everything is asked for.
+            for (_, way) in WAYS.into_iter().enumerate().filter(|(w, _)| all() || (i + j / 3 + w) % 3 != 0) {
+                let text = format!("{text},dispatch={way}");
+                let what = format!("{name} {text}");
+                let apart = of(&example, &text, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let run = train(&what, &apart, 3);
+                compared += 1;
+                compare(&what, &run, &flat, 1e-10);
+                // Losses with statistics over ranks see other rows than one rank's micro-batches.
+                if text.contains("dp") && example.text.contains("scope") {
+                    continue;
+                }
+                let alone = alone.get_or_insert_with(|| {
+                    let one = of(&example, &format!("micro={ROWS}"), DType::F64);
+                    train(name, &one.expect("one rank takes every model"), 3)
+                });
+                compare(&what, &run, alone, 1e-10);
             }
-            let alone = alone.get_or_insert_with(|| {
-                let one = of(&example, &format!("micro={ROWS}"), DType::F64);
-                train(name, &one.expect("one rank takes every model"), 3)
-            });
-            compare(&what, &run, alone, 1e-10);
         }
     }
-    assert!(compared >= 14, "{compared} plans were compared");
+    assert!(compared >= 28, "{compared} plans were compared");
 }
 
 /// In f32 sums round otherwise; and twice the same is the same, bit for bit.
@@ -80,8 +86,8 @@ fn every_way_trains_as_one_rank() {
 fn in_f32_every_way_is_close_and_reproducible() {
     let example = Example::named("tiny-moe");
     let alone = train("alone", &of(&example, &format!("micro={ROWS}"), DType::F32).expect("one rank"), 2);
-    for text in STRATEGIES {
-        let text = format!("{text},dispatch=hierarchical");
+    let ways = STRATEGIES.into_iter().flat_map(|text| WAYS.map(|way| format!("{text},dispatch={way}")));
+    for text in ways {
         let plan = of(&example, &text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}"));
         let run = train(&text, &plan, 2);
         compare(&text, &run, &alone, 1e-4);
@@ -129,6 +135,12 @@ fn tokens_cross_between_nodes_once() {
     let (t, h, nodes, ranks) = (16 / 2, h as u64, 4, 2);
     assert_eq!(sent(&apart), (2 * t * h * (nodes - 1) + t * k * (nodes - 1), 2 * k * t * h * (ranks - 1) / ranks));
     assert_eq!(sent(&flat), (2 * k * t * h * 7 / 8, 0));
+    // Of 8 experts on 4 nodes 2 choices reach 4 (1 - 15/28) = 1.86 nodes, of 8 ranks 2: 15 rows for 8 tokens, and one less than there is room for.
+    let node = of("dp=4,tp=2,ep=8,micro=1,dispatch=node-dedup,node=2");
+    let within = 2 * k * t * h * (ranks - 1) / ranks;
+    assert_eq!(sent(&node), (2 * (15 * h * (nodes - 1) / nodes) + t * k * (nodes - 1), within));
+    let rank = of("dp=4,tp=2,ep=8,micro=1,dispatch=rank-dedup");
+    assert_eq!(sent(&rank), (2 * (15 * h * 7 / 8) + t * k * 7, 0));
 }
 
 #[test]
@@ -143,6 +155,9 @@ fn what_cannot_be_decomposed_is_refused() {
         ("tiny-moe", "dp=4,ep=4,micro=1,dispatch=hierarchical,node=1"),
         ("tiny-moe", "dp=4,ep=4,micro=1,dispatch=hierarchical,node=3"),
         ("expert-choice", "tp=4,ep=4,micro=4,dispatch=hierarchical,node=2"),
+        ("tiny-moe", "dp=4,ep=4,micro=1,dispatch=node-dedup"),
+        ("expert-choice", "tp=4,ep=4,micro=4,dispatch=rank-dedup"),
+        ("tiny-moe", "dp=4,micro=1,dispatch=rank-dedup"),
     ];
     let all: Vec<String> = cases.iter().map(|(name, text)| format!("{name} {text}\n{}", refused(name, text))).collect();
     insta::assert_snapshot!(all.join("\n\n"));
@@ -152,19 +167,27 @@ fn what_cannot_be_decomposed_is_refused() {
 #[test]
 fn room_for_rows_is_bounded() {
     let example = Example::named("tiny-moe");
-    let of = |rows: u64| {
-        let text = format!("dp=4,ep=4,micro=1,dispatch=hierarchical,node=2,max_tokens_per_rank={rows}");
+    let of = |way: &str, rows: u64| {
+        let text = format!("dp=4,ep=4,micro=1,dispatch={way},node=2,max_tokens_per_rank={rows}");
         plan(&example, &text, DType::F64, &[]).unwrap_or_else(|e| panic!("{text}: {e}"))
     };
+    // Rows on their way to a node's experts: groupings that leave some out have as much room.
+    let room = |plan: &Plan| {
+        let kernels = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel);
+        kernels.filter_map(|k| if let Kernel::Group(k) = k { Some(k.rows()) } else { None }).max()
+    };
     let alone = train("alone", &plan(&example, "micro=4", DType::F64, &[]).expect("one rank"), 2);
-    compare("96 rows", &train("96 rows", &of(96), 2), &alone, 1e-10);
-    let few = of(8);
-    let mut executor = Executor::new(&few, &ExecOptions::default()).expect("it fits");
-    init::initialise(&mut executor).expect("initial values");
-    let phase = executor.phase_named("train").expect("it trains");
-    let stopped = executor.start(phase, &batch(&few, 1), 1).and_then(|()| executor.commit(phase, 1));
-    let why = stopped.expect_err("there is no room").to_string();
-    assert!(why.contains("rows") && why.contains('8'), "{why}");
+    for way in WAYS {
+        compare("96 rows", &train("96 rows", &of(way, 96), 2), &alone, 1e-10);
+        assert!(room(&of(way, 48)) < room(&of(way, 1 << 20)), "{way}");
+        let few = of(way, 8);
+        let mut executor = Executor::new(&few, &ExecOptions::default()).expect("it fits");
+        init::initialise(&mut executor).expect("initial values");
+        let phase = executor.phase_named("train").expect("it trains");
+        let stopped = executor.start(phase, &batch(&few, 1), 1).and_then(|()| executor.commit(phase, 1));
+        let why = stopped.expect_err("there is no room").to_string();
+        assert!(why.contains("rows arrive, but there is room for 8 (max_tokens_per_rank)"), "{why}");
+    }
 }
 
 /// What `auto` takes on nodes of 8 with such bandwidths within and between them, GB/s, for k experts of a token on so many ranks.
@@ -180,20 +203,26 @@ fn winner(k: i64, ep: u32, [within, between]: [f64; 2]) -> Dispatch {
     overrides.retain(|(name, _)| !["topk", "experts", "d"].contains(&name.as_str()));
     overrides.extend([("topk", k), ("experts", 64), ("d", 2048)].map(|(name, n)| (name.to_string(), Const::Int(n))));
     let options = CompileOptions { strategy: strategy.clone(), ..options(DType::BF16, overrides) };
-    let (settled, ways) = settle(&example.models(&options).train, &strategy, &price).expect("it fits");
-    assert_eq!(ways.expect("there was something to find")[0].0, settled.dispatch);
+    let (settled, ways) = settle(&example.models(&options).train, &options, &price).expect("it fits");
+    let ways = ways.expect("there was something to find");
+    println!("k = {k}, ep = {ep}, {within} and {between} GB/s: {ways:?}");
+    assert_eq!(ways[0].0, settled.dispatch);
     settled.dispatch
 }
 
-/// Copies between nodes are k (N - 1)/N of a token flat, and N - 1 apart; and what is saved there has to pay for the exchange within.
+/// Copies between nodes are k (N - 1)/N of a token flat, N - 1 with all tokens on all nodes, fewer with tokens only where they are needed; and what is saved there has to pay for the exchange
+/// within, for copies of tokens, and for telling everyone what was chosen.
 #[test]
 fn the_fastest_way_depends_on_experts_nodes_and_links() {
-    let h800 = [200.0, 50.0];
-    assert_eq!(winner(8, 16, h800), Dispatch::Hierarchical);
+    let (h800, slow) = ([200.0, 50.0], [200.0, 5.0]);
     assert_eq!(winner(1, 16, h800), Dispatch::Flat);
-    assert_eq!(winner(8, 64, h800), Dispatch::Flat);
-    assert_eq!(winner(8, 16, [200.0, 200.0]), Dispatch::Flat);
-    assert_eq!(winner(2, 16, [200.0, 5.0]), Dispatch::Flat);
-    assert_eq!(winner(4, 16, [200.0, 5.0]), Dispatch::Hierarchical);
     assert_eq!(winner(8, 8, h800), Dispatch::Flat);
+    assert_eq!(winner(8, 16, [200.0, 200.0]), Dispatch::Flat);
+    assert_eq!(winner(8, 16, h800), Dispatch::Hierarchical);
+    assert_eq!(winner(4, 16, slow), Dispatch::Hierarchical);
+    assert_eq!(winner(2, 16, slow), Dispatch::NodeDedup);
+    assert_eq!(winner(8, 64, slow), Dispatch::NodeDedup);
+    assert_eq!(winner(1, 64, slow), Dispatch::Flat);
+    // All ranks are on one node, and its links are slow.
+    assert_eq!(winner(8, 4, [5.0, 5.0]), Dispatch::RankDedup);
 }

@@ -38,7 +38,7 @@ pub struct Settled {
     pub strategy: Strategy,
     /// What was found of the pipeline, if anything was looked for.
     pub found: Option<Found>,
-    /// What the collectives take on each way of experts' rows, if one was to be found.
+    /// What a step's programs take on each way of experts' rows, if one was to be found.
     pub ways: Option<Ways>,
 }
 
@@ -69,7 +69,7 @@ pub fn settle(
     price: &dyn Price,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Settled, StrategyError> {
-    let (mut strategy, ways) = exchange::settle(model, &options.strategy, price)?;
+    let (mut strategy, ways) = exchange::settle(model, options, price)?;
     let options = &CompileOptions { strategy: strategy.clone(), ..options.clone() };
     let open = strategy.schedule == Order::Search || strategy.stages == Cut::Auto;
     if !open {

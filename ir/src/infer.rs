@@ -273,7 +273,8 @@ impl Ctx<'_> {
                     return fail(format!("`{}` is not ragged", self.name(*ragged)));
                 };
                 let n = self.graph.numel(first());
-                ensure(n <= bound, || format!("{n} elements in a ragged axis of at most {bound}"))?;
+                let fits = n <= bound || self.graph.leaves_out(*ragged);
+                ensure(fits, || format!("{n} elements in a ragged axis of at most {bound}"))?;
                 Ok(Type::new(DType::I32, [parent, *ragged]))
             }
             Op::Offsets { parent, into } => {
@@ -449,7 +450,8 @@ impl Ctx<'_> {
         ensure(self.types[0].dtype == DType::I32, || "rows are i32".into())?;
         let n = self.graph.numel(self.types[0]);
         let m = axes.iter().map(|&a| self.fixed(a)).product::<Result<u64>>()?;
-        ensure(m <= n, || format!("{n} rows are inverted into {m} elements"))?;
+        let leaves_out = self.graph.ragged_axis(&self.types[0].axes).is_some_and(|r| self.graph.leaves_out(r));
+        ensure(m <= n || leaves_out, || format!("{n} rows are inverted into {m} elements"))?;
         Ok(Type::new(DType::I32, axes))
     }
 }

@@ -30,7 +30,7 @@ pub enum Extent {
         /// Planned maximum of the total number of rows.
         bound: u64,
         /// Rows that there are when elements are spread evenly over all groups: what costs are counted with. Where [`crate::Op::Group`] makes them and
-        /// this is less than `bound`, elements with negative values are in no group.
+        /// this is less than `bound`, elements with negative values are in no group, and there may be more elements than `bound`; more rows are an error of the run.
         even: u64,
     },
 }

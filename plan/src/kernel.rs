@@ -531,7 +531,8 @@ pub struct TopK {
 }
 
 /// Element numbers `0..elements` of a contiguous i32 array, sorted stably by value (`0..groups`; a value outside is a run-time error). With
-/// [`Negative::Nothing`] elements with negative values are left out, and -1 stands behind the others, as often.
+/// [`Negative::Nothing`] elements with negative values are left out, and -1 stands behind the others, as far as there is room; more rows than that are a
+/// run-time error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
@@ -544,8 +545,18 @@ pub struct Group {
     /// What a negative value is.
     #[serde(default, skip_serializing_if = "Negative::is_wrong")]
     pub negative: Negative,
-    /// `i32[elements]`
+    /// How many rows there is room for, where that is less than `elements`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<u64>,
+    /// `i32[room]`
     pub rows: BufferId,
+}
+
+impl Group {
+    /// Rows that there is room for.
+    pub fn rows(&self) -> u64 {
+        self.room.unwrap_or(self.elements)
+    }
 }
 
 /// Where each value's run starts in the sorted order: i32[groups + 1].
@@ -569,15 +580,25 @@ pub struct Offsets {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Invert {
-    /// i32: a permutation of `0..elements`, or of some of them with negative ones behind.
+    /// `i32[room]`: a permutation of `0..elements`, or of some of them with negative ones behind.
     pub rows: BufferId,
     /// How many.
     pub elements: u64,
     /// What a negative row is. With [`Negative::Nothing`] the place of an element without a row is -1.
     #[serde(default, skip_serializing_if = "Negative::is_wrong")]
     pub negative: Negative,
+    /// How many rows there is room for, where that is less than `elements`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<u64>,
     /// `i32[elements]`
     pub out: BufferId,
+}
+
+impl Invert {
+    /// Rows that there is room for.
+    pub fn rows(&self) -> u64 {
+        self.room.unwrap_or(self.elements)
+    }
 }
 
 /// `out[i] = g` for `offsets[g] <= i < offsets[g + 1]`; 0 for rows past the last offset.

@@ -312,14 +312,14 @@ impl Kernel {
             }
             Kernel::Group(k) => vec![
                 integers(k.chosen, "the values", Usage::Read, &[k.elements]),
-                integers(k.rows, "the result", Usage::Write, &[k.elements]),
+                integers(k.rows, "the result", Usage::Write, &[k.rows()]),
             ],
             Kernel::Offsets(k) => vec![
                 integers(k.chosen, "the values", Usage::Read, &[k.elements]),
                 integers(k.out, "the result", Usage::Write, &[k.groups.saturating_add(1)]),
             ],
             Kernel::Invert(k) => vec![
-                integers(k.rows, "the permutation", Usage::Read, &[k.elements]),
+                integers(k.rows, "the permutation", Usage::Read, &[k.rows()]),
                 integers(k.out, "the result", Usage::Write, &[k.elements]),
             ],
             Kernel::RowGroups(k) => {

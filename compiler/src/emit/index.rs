@@ -292,12 +292,13 @@ impl Emitter<'_> {
         let groups = self.graph.size(self.graph.ragged_parent(ragged).expect("ragged axes have parents"));
         let (chosen, rows) = (self.packed(operand), self.result(value));
         let negative = negative(self.graph, ragged);
+        let room = self.room(ragged, elements);
         if elements < self.graph.size(ragged) {
             // Rows past the last group are row 0's, so that whatever looks them up stays in range.
             let to = self.places.dest(value);
             self.fill_zero(&self.graph.ty(value).clone(), &to, &self.name(value));
         }
-        self.push(&self.name(value), Kernel::Group(plan::Group { chosen, elements, groups, negative, rows }));
+        self.push(&self.name(value), Kernel::Group(plan::Group { chosen, elements, groups, negative, room, rows }));
     }
 
     pub(super) fn offsets(&mut self, value: ValueId, parent: AxisId) {
@@ -316,7 +317,13 @@ impl Emitter<'_> {
         let (rows, out) = (self.packed(operand), self.result(value));
         let ragged = self.graph.ragged_axis(&self.graph.ty(operand).axes);
         let negative = ragged.map_or(Negative::Wrong, |ragged| negative(self.graph, ragged));
-        self.push(&self.name(value), Kernel::Invert(plan::Invert { rows, elements, negative, out }));
+        let room = ragged.and_then(|ragged| self.room(ragged, elements));
+        self.push(&self.name(value), Kernel::Invert(plan::Invert { rows, elements, negative, room, out }));
+    }
+
+    /// The rows of a ragged axis, where that is less than there are elements.
+    fn room(&self, ragged: AxisId, elements: u64) -> Option<u64> {
+        Some(self.graph.size(ragged)).filter(|room| *room < elements)
     }
 
     pub(super) fn random(&mut self, value: ValueId, site: u32, batch: Option<AxisId>) {

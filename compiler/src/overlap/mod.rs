@@ -26,6 +26,7 @@
 mod calls;
 pub mod exchange;
 mod lanes;
+mod moved;
 mod order;
 mod pair;
 mod passes;

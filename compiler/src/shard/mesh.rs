@@ -127,9 +127,14 @@ impl Mesh {
         Ok(Mesh { dims, kinds, node: strategy.node.map(u64::from) })
     }
 
+    /// The dimensions of experts' ranks, outermost first.
+    pub fn of_experts(&self) -> Vec<u32> {
+        self.sparse(Sparse::Ep)
+    }
+
     /// The dimensions of experts' ranks that are between nodes, outermost first.
     pub fn between_nodes(&self) -> Vec<u32> {
-        self.sparse(Sparse::Ep).into_iter().filter(|&d| self.is_between_nodes(d)).collect()
+        self.of_experts().into_iter().filter(|&d| self.is_between_nodes(d)).collect()
     }
 
     /// Are ranks along a dimension on different nodes? Not known where the strategy does not say how many ranks a node has.

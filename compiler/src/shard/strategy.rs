@@ -324,7 +324,7 @@ impl Strategy {
             "pieces" => self.pieces = Pieces::Number(degree()?),
             "dispatch" => match Dispatch::named(value) {
                 Some(way) => self.dispatch = way,
-                None => return wrong("flat, hierarchical or auto"),
+                None => return wrong("flat, hierarchical, node-dedup, rank-dedup or auto"),
             },
             "node" => self.node = Some(degree()?),
             "overlap" => match Passes::parse(value) {
@@ -385,7 +385,8 @@ impl Strategy {
     /// # Errors
     /// When exchanges are to be decomposed, but nobody says how large a node is, or there is only one. Where the way is still to be found, that is no mistake.
     pub(super) fn node_of_experts(&self, experts: u64) -> Result<Option<u64>, StrategyError> {
-        if self.dispatch == Dispatch::Flat {
+        // Ranks are what they are, however many a node has.
+        if matches!(self.dispatch, Dispatch::Flat | Dispatch::RankDedup) {
             return Ok(None);
         }
         let Some(node) = self.node.map(u64::from) else {

@@ -369,6 +369,7 @@ impl<'g> Machine<'g> {
             order.retain(|&i| chosen[i] >= 0.0);
         }
         order.sort_by_key(|&i| in_range(chosen[i], parents, node));
+        assert!(order.len() <= result.len(), "`{}`: {} rows, with room for {}", node.name, order.len(), result.len());
         order.iter().enumerate().for_each(|(row, &i)| result[row] = i as f64);
         result
     }

@@ -306,7 +306,14 @@ impl Body {
         let sorted = self.integers("rows", sent);
         self.push(
             "rows",
-            Kernel::Group(Group { chosen, elements: sent, groups, rows: sorted, negative: Negative::Wrong }),
+            Kernel::Group(Group {
+                chosen,
+                elements: sent,
+                groups,
+                room: None,
+                rows: sorted,
+                negative: Negative::Wrong,
+            }),
         );
         let offsets = self.integers("offsets", groups + 1);
         self.push(
@@ -316,7 +323,13 @@ impl Body {
         let inverse = self.integers("inverse", sent);
         self.push(
             "inverse",
-            Kernel::Invert(Invert { rows: sorted, elements: sent, out: inverse, negative: Negative::Wrong }),
+            Kernel::Invert(Invert {
+                rows: sorted,
+                elements: sent,
+                room: None,
+                out: inverse,
+                negative: Negative::Wrong,
+            }),
         );
         let expert = self.integers("expert", sent);
         self.push("expert", Kernel::RowGroups(RowGroups { offsets, groups, rows: sent, out: expert }));

@@ -108,9 +108,9 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             cx.loops(k.ragged.iter().map(|r| r.groups));
         }
         Kernel::TopK(k) => cx.loops([k.outer, k.n, k.inner, k.k]),
-        Kernel::Group(Group { elements, .. })
-        | Kernel::Offsets(Offsets { elements, .. })
-        | Kernel::Invert(Invert { elements, .. }) => cx.loops([*elements]),
+        Kernel::Group(k) => cx.loops([k.elements, k.rows()]),
+        Kernel::Offsets(k) => cx.loops([k.elements]),
+        Kernel::Invert(k) => cx.loops([k.elements, k.rows()]),
         Kernel::RowGroups(k) => cx.loops([k.groups, k.rows]),
         Kernel::Random(k) => space_of(cx, &k.dims, [&k.out]),
         Kernel::RandomKey { rows, per_micro_batch, .. } => cx.loops([*rows, *per_micro_batch]),
@@ -234,11 +234,19 @@ fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
             positions(cx, k.n);
             numbers(cx, k.dtype, Rule::Sorting);
         }
-        Kernel::Group(Group { elements, groups, .. }) | Kernel::Offsets(Offsets { elements, groups, .. }) => {
-            positions(cx, *elements);
-            group_count(cx, *groups);
+        Kernel::Group(k) => {
+            positions(cx, k.elements);
+            group_count(cx, k.groups);
+            room(cx, k.room, k.elements, k.negative);
         }
-        Kernel::Invert(k) => positions(cx, k.elements),
+        Kernel::Offsets(k) => {
+            positions(cx, k.elements);
+            group_count(cx, k.groups);
+        }
+        Kernel::Invert(k) => {
+            positions(cx, k.elements);
+            room(cx, k.room, k.elements, k.negative);
+        }
         Kernel::RowGroups(k) => positions(cx, k.rows),
         Kernel::Random(k) => {
             let counted = !k.batched || !k.dims.is_empty();
@@ -255,6 +263,14 @@ fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
 
 fn pairs(dims: &[u64], view: &View) -> Vec<(u64, u64)> {
     dims.iter().copied().zip(view.strides.iter().copied()).collect()
+}
+
+/// Less room than elements is for rows of which some are left out.
+fn room(cx: &mut Cx, room: Option<u64>, elements: u64, negative: Negative) {
+    let fits = room.is_none_or(|room| room < elements && negative == Negative::Nothing);
+    cx.ensure(fits, Rule::Sorting, || {
+        format!("room for {} rows of {elements} elements: it is less where elements are left out", room.unwrap_or(0))
+    });
 }
 
 pub(super) fn positions(cx: &mut Cx, elements: u64) {

@@ -177,12 +177,17 @@ impl Chosen {
 pub(super) struct Group {
     chosen: Chosen,
     rows: usize,
+    room: usize,
 }
 
 impl Group {
     pub(super) fn prepare(group: &plan::Group, cx: &PrepareCx) -> Result<Group, PrepareError> {
         let chosen = Chosen::prepare(group.chosen, group.elements, group.groups, group.negative, cx)?;
-        Ok(Group { chosen, rows: cx.buffer_of(group.rows, DType::I32, "the rows")? })
+        let room = group.rows() as usize;
+        ensure(room == chosen.elements || room < chosen.elements && group.negative == Negative::Nothing, || {
+            format!("room for {room} rows of {} elements", chosen.elements)
+        })?;
+        Ok(Group { chosen, rows: cx.buffer_of(group.rows, DType::I32, "the rows")?, room })
     }
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
@@ -198,14 +203,17 @@ impl Group {
         self.chosen.count(values, starts)?;
         let rows = cx.buffers[self.rows].ptr.cast::<i32>();
         let grouped = starts[self.chosen.groups] as usize;
-        // SAFETY: as many rows as elements, of which `grouped` are in groups.
-        unsafe { std::slice::from_raw_parts_mut(rows, values.len())[grouped..].fill(-1) };
+        if grouped > self.room {
+            return Err(KernelError::Rows { rows: grouped as u64, bound: self.room as u64 });
+        }
+        // SAFETY: there are `room` rows, of which `grouped` are in groups.
+        unsafe { std::slice::from_raw_parts_mut(rows, self.room)[grouped..].fill(-1) };
         for (element, &value) in values.iter().enumerate() {
             if self.chosen.is_left_out(value) {
                 continue;
             }
             let next = &mut starts[value as usize];
-            // SAFETY: as many rows as elements; each value's run ends where the next begins, so `next` stays below the count.
+            // SAFETY: no more rows than there is room for; each value's run ends where the next begins, so `next` stays below the count.
             unsafe { *rows.add(*next as usize) = element as i32 };
             *next += 1;
         }
@@ -243,6 +251,7 @@ impl Offsets {
 #[derive(Debug)]
 pub(super) struct Invert {
     rows: usize,
+    room: usize,
     elements: usize,
     negative: Negative,
     out: usize,
@@ -253,6 +262,7 @@ impl Invert {
         ensure(invert.elements <= i32::MAX as u64, || format!("{} elements do not have i32 numbers", invert.elements))?;
         Ok(Invert {
             rows: cx.buffer_of(invert.rows, DType::I32, "the rows")?,
+            room: invert.rows() as usize,
             elements: invert.elements as usize,
             negative: invert.negative,
             out: cx.buffer_of(invert.out, DType::I32, "the output")?,
@@ -265,8 +275,8 @@ impl Invert {
             // SAFETY: there are `elements` of them (the caller's contract).
             unsafe { std::slice::from_raw_parts_mut(out, self.elements) }.fill(-1);
         }
-        for element in 0..self.elements {
-            // SAFETY: both have `elements` elements (the caller's contract), and the row is checked.
+        for element in 0..self.room {
+            // SAFETY: there are `room` rows and `elements` places (the caller's contract), and the row is checked.
             unsafe {
                 let row = *rows.add(element);
                 if row < 0 && self.negative == Negative::Nothing {

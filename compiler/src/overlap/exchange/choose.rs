@@ -1,28 +1,29 @@
 //! Which way is the fastest: `dispatch=auto`.
 //!
-//! Each way is made, and all collectives of the forward pass of a micro-batch are priced, one after another; the backward pass mirrors them. What fewer bytes between nodes
-//! save grows with the experts of a token and falls with the number of nodes; what they cost is the exchange within nodes, and what it takes to start more collectives.
+//! Each way is made and compiled, and its programs are priced, exchanges beside the work of the same program as they run: what a stage's calls take, one after another, of the slowest stage. What
+//! fewer bytes between nodes save grows with the experts of a token and falls with the number of nodes; what they cost is the exchange within nodes, copies of tokens, and what it takes to start
+//! more collectives. Whether that is worth it depends on what hides exchanges anyway. What stages wait for each other is in no price, nor is memory.
 
 use super::Dispatch;
 use crate::memory::Price;
-use crate::pipeline::with_exchanges;
-use crate::shard::{ShardedModel, Strategy, StrategyError};
+use crate::pipeline::{CompileOptions, compile_training};
+use crate::shard::{Cut, Order, Strategy, StrategyError};
 use forebay_dsl::model::CheckedModel;
-use forebay_ir::Op;
 
-/// What the collectives of each way take, in seconds of a micro-batch's forward pass on a rank, the fastest first.
+/// What the programs of each way take, in seconds of a step on the slowest stage, the fastest first.
 pub type Ways = Vec<(Dispatch, f64)>;
 
 /// The strategy with a way that is named, and what the ways take, when there was one to be found. How large a node is comes from the prices, where nobody says it.
+/// `options` has the strategy and the number of micro-batches.
 ///
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn settle(
     model: &CheckedModel,
-    strategy: &Strategy,
+    options: &CompileOptions,
     price: &dyn Price,
 ) -> Result<(Strategy, Option<Ways>), StrategyError> {
-    let mut strategy = strategy.clone();
+    let mut strategy = options.strategy.clone();
     if strategy.dispatch == Dispatch::Flat {
         return Ok((strategy, None));
     }
@@ -34,8 +35,8 @@ pub fn settle(
     let mut ways: Ways = vec![];
     for way in Dispatch::ALL {
         let candidate = Strategy { dispatch: way, ..strategy.clone() };
-        match with_exchanges(model, &candidate) {
-            Ok(sharded) => ways.push((way, seconds(&sharded, price))),
+        match seconds(model, &CompileOptions { strategy: candidate, ..options.clone() }, price) {
+            Ok(seconds) => ways.push((way, seconds)),
             // What does not fit at all does not fit flat either; what cannot be decomposed goes flat.
             Err(error) if way == Dispatch::Flat => return Err(error),
             Err(_) => {}
@@ -47,13 +48,23 @@ pub fn settle(
     Ok((strategy, Some(ways)))
 }
 
-/// Seconds of all collectives of the layers' forward graphs.
-fn seconds(sharded: &ShardedModel, price: &dyn Price) -> f64 {
-    let of_segment = |number: usize| {
-        let graph = &sharded.model.segments[number].forward;
-        let sends = |v: &forebay_ir::ValueId| matches!(&graph.node(*v).op, Op::Comm(comm) if comm.sends());
-        graph.values().filter(sends).map(|v| price.seconds(graph, v)).sum::<f64>()
-    };
-    let segments: Vec<f64> = (0..sharded.model.segments.len()).map(of_segment).collect();
-    sharded.model.layers.iter().map(|layer| segments[layer.segment]).sum()
+/// Seconds of a step's programs on the slowest stage.
+fn seconds(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) -> Result<f64, StrategyError> {
+    let mut options = options.clone();
+    let (strategy, usual) = (&mut options.strategy, Strategy::default());
+    // An order or a cut that is still to be found is found for the way that is taken.
+    if strategy.schedule == Order::Search {
+        (strategy.schedule, strategy.cap, strategy.nodes) = (usual.schedule, None, None);
+    }
+    if strategy.stages == Cut::Auto {
+        strategy.stages = usual.stages;
+    }
+    let plan = compile_training(model, &options, &[options.micro_batches])?;
+    let plan = plan.last().expect("a plan for each number of micro-batches");
+    let programs = price.programs(plan).map_err(|error| StrategyError::new(error, None))?;
+    let stages = plan.roles.iter().map(|role| {
+        let calls = role.phases.iter().filter(|phase| phase.name == "train").flat_map(|phase| &phase.calls);
+        calls.map(|call| programs[call.program as usize]).sum::<f64>()
+    });
+    Ok(stages.fold(0.0, f64::max))
 }

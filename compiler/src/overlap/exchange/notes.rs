@@ -7,7 +7,7 @@ use forebay_ir::{Comm, CommKind, Graph, Op, ValueId};
 pub(super) fn renew(notes: &mut Vec<Note>, graph: &Graph, outer: &[u32]) {
     let whole = |note: &Note| {
         let rows = matches!(note.collective, "dispatch" | "combine" | "all_to_all");
-        rows && note.group.len() > outer.len() && note.group.starts_with(outer)
+        rows && note.group.starts_with(outer)
     };
     let Some(first) = notes.iter().position(whole) else { return };
     let group = notes[first].group.clone();
@@ -39,27 +39,37 @@ fn note(
         ragged.map_or(graph.bytes(v), |r| graph.bytes(v) / graph.size(r).max(1) * graph.even_size(r))
     };
     let part = |bytes: u64| bytes / comm.ranks(graph) * others;
+    let target = if inner.is_empty() { "rank" } else { "node" };
     let (before, after, bytes) = match comm.kind {
         CommKind::AllGather { .. } | CommKind::Unshard { .. } if comm.group == outer => {
-            ("own tokens", "tokens of all nodes", graph.bytes(operand) * others)
+            ("own tokens".to_string(), format!("tokens of all {target}s"), graph.bytes(operand) * others)
         }
         CommKind::ReduceScatter { .. } if comm.group == outer => {
-            ("sums of a node", "sums of own tokens", part(graph.bytes(operand)))
+            (format!("sums of a {target}"), "sums of own tokens".to_string(), part(graph.bytes(operand)))
         }
         CommKind::AllToAll { .. } if comm.group == inner && !node.ty.dtype.is_float() => {
-            ("own counts of the node's experts", "all counts of own experts", part(graph.bytes(operand)))
+            let before = "own counts of the node's experts".to_string();
+            (before, "all counts of own experts".to_string(), part(graph.bytes(operand)))
+        }
+        CommKind::Dispatch { .. } if comm.group == outer => {
+            (format!("by {target} with experts of a token"), "tokens that have come".to_string(), part(even(operand)))
+        }
+        CommKind::Combine { .. } if comm.group == outer => {
+            (format!("sums of a {target}"), format!("by {target} with experts of a token"), part(even(value)))
         }
         CommKind::Dispatch { .. } if comm.group == inner => {
-            ("by the node's experts", "at experts", part(even(operand)))
+            ("by the node's experts".to_string(), "at experts".to_string(), part(even(operand)))
         }
-        CommKind::Combine { .. } if comm.group == inner => ("at experts", "by the node's experts", part(even(value))),
+        CommKind::Combine { .. } if comm.group == inner => {
+            ("at experts".to_string(), "by the node's experts".to_string(), part(even(value)))
+        }
         _ => return None,
     };
     Some(Note {
         value: graph.node(operand).name.clone(),
         collective: comm.name(),
         group: comm.group.clone(),
-        layouts: (before.to_string(), after.to_string()),
+        layouts: (before, after),
         wanted_by: reader.map_or_else(String::new, |v| graph.node(v).name.clone()),
         bytes,
     })

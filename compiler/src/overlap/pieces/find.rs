@@ -80,7 +80,7 @@ pub(in crate::overlap) fn mixture(graph: &Graph, group: ValueId, pieces: u64) ->
 }
 
 /// The axis of a token's choices; nothing where it is not tokens that choose.
-fn choices_of(graph: &Graph, chosen: ValueId) -> Option<AxisId> {
+pub(in crate::overlap) fn choices_of(graph: &Graph, chosen: ValueId) -> Option<AxisId> {
     let node = graph.node(chosen);
     match &node.op {
         Op::TopK { into, .. } => Some(*into),

@@ -22,7 +22,7 @@ mod repeat;
 
 use super::lanes::Lanes;
 use crate::shard::StrategyError;
-pub(super) use find::{Region, mixture};
+pub(super) use find::{Region, choices_of, mixture};
 use find::{gain, is_start, network};
 use forebay_ir::Graph;
 use repeat::Cut;

@@ -1,6 +1,7 @@
 //! A graph in which a region is repeated for each piece.
 
 use super::find::Region;
+use crate::overlap::moved::Moved;
 use forebay_ir::{AxisId, Extent, Graph, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
 
@@ -11,7 +12,7 @@ pub(super) struct Cut<'a> {
     pieces: u64,
     new: Graph,
     /// Where values are that are there once.
-    moved: Vec<ValueId>,
+    moved: Moved,
     /// For each piece where its own values are.
     own: Vec<FxHashMap<ValueId, ValueId>>,
     /// For each piece its own axes.
@@ -26,7 +27,7 @@ impl<'a> Cut<'a> {
             region,
             pieces,
             new: old.like(old.name.clone()),
-            moved: vec![ValueId(0); old.nodes.len()],
+            moved: Moved::of(old),
             own: vec![FxHashMap::default(); each],
             axes: vec![FxHashMap::default(); each],
         }
@@ -37,30 +38,25 @@ impl<'a> Cut<'a> {
         for value in self.old.values() {
             let node = self.old.node(value);
             if !self.region.repeated[value.index()] {
-                let operands = node.operands.iter().map(|o| self.moved[o.index()]).collect();
-                self.moved[value.index()] = self.new.push(node.op.clone(), operands, node.ty.clone(), &node.name);
+                self.moved.keep(self.old, value, &mut self.new);
                 continue;
             }
             let parts: Vec<ValueId> = (0..self.pieces as usize).map(|piece| self.repeat(value, piece)).collect();
             if self.region.results.contains(&value) {
                 let from = (0..self.pieces as usize).map(|piece| self.axis(self.region.tokens, piece)).collect();
                 let op = Op::Concat { from, into: self.region.tokens };
-                self.moved[value.index()] = self.new.push(op, parts, node.ty.clone(), &node.name);
+                self.moved.set(value, self.new.push(op, parts, node.ty.clone(), &node.name));
             }
         }
         let Cut { old, region, mut new, moved, own, axes, .. } = self;
-        let at = |v: ValueId| moved[v.index()];
-        new.inputs = old.inputs.iter().map(|i| forebay_ir::Input { value: at(i.value), role: i.role }).collect();
-        for output in &old.outputs {
-            new.add_output(output.name.clone(), at(output.value), output.role);
-        }
+        moved.interface(old, &mut new);
         for &(axis, starts) in &old.offsets {
             if region.repeated[starts.index()] {
                 let of_pieces =
                     own.iter().zip(&axes).filter_map(|(own, axes)| Some((*axes.get(&axis)?, *own.get(&starts)?)));
                 new.offsets.extend(of_pieces);
             } else {
-                new.offsets.push((axis, at(starts)));
+                new.offsets.push((axis, moved.at(starts)));
             }
         }
         new.prune();
@@ -86,7 +82,7 @@ impl<'a> Cut<'a> {
         let node = self.old.node(value);
         let cut = self.is_cut(&node.ty);
         if !cut {
-            return self.moved[value.index()];
+            return self.moved.at(value);
         }
         let ty = self.ty(&node.ty, piece);
         let name = format!("{}.{piece}", node.name);
@@ -94,7 +90,7 @@ impl<'a> Cut<'a> {
             let into = self.axis(self.region.tokens, piece);
             let start = piece as u64 * self.new.size(into);
             let op = Op::Slice { from: self.region.tokens, into, start };
-            self.new.push(op, vec![self.moved[value.index()]], ty, &name)
+            self.new.push(op, vec![self.moved.at(value)], ty, &name)
         } else {
             // Tokens that have been merged into one axis: a part of each is cut before.
             let operands = node.operands.iter().map(|&o| self.part(o, piece)).collect();

@@ -58,18 +58,21 @@ fn grouping() {
         let chosen: Vec<f64> = chosen.into_iter().map(|c| if out(&mut rng) { -1.0 } else { c }).collect();
         let mut memory = Memory::default();
         let c = memory.add(DType::I32, &chosen);
-        let rows = memory.add(DType::I32, &vec![-1.0; elements]);
+        let grouped = chosen.iter().filter(|&&c| c >= 0.0).count();
+        // Sometimes there is just room for those that are in groups.
+        let room = (grouped < elements && rng.below(2) == 0).then_some(grouped as u64);
+        let rows = memory.add(DType::I32, &vec![-1.0; room.map_or(elements, |room| room as usize)]);
         let starts = memory.add(DType::I32, &vec![-1.0; groups + 1]);
         let inverse = memory.add(DType::I32, &vec![-1.0; elements]);
         let owners = memory.add(DType::I32, &vec![-1.0; elements + 3]);
         let (e, g) = (elements as u64, groups as u64);
-        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, rows, negative }));
+        memory = memory.done(&Kernel::Group(Group { chosen: c, elements: e, groups: g, room, rows, negative }));
         memory = memory.done(&Kernel::Offsets(Offsets { chosen: c, elements: e, groups: g, out: starts, negative }));
-        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, out: inverse, negative }));
+        memory = memory.done(&Kernel::Invert(Invert { rows, elements: e, room, out: inverse, negative }));
         memory = memory.done(&Kernel::RowGroups(RowGroups { offsets: starts, groups: g, rows: e + 3, out: owners }));
         let mut order: Vec<usize> = (0..elements).filter(|&i| chosen[i] >= 0.0).collect();
         order.sort_by_key(|&i| chosen[i] as usize);
-        let absent = elements - order.len();
+        let absent = if room.is_some() { 0 } else { elements - order.len() };
         let (rows, inverse, owners) = (memory.get(rows), memory.get(inverse), memory.get(owners));
         assert_eq!(rows, order.iter().map(|&i| i as f64).chain(vec![-1.0; absent]).collect::<Vec<_>>());
         assert!(inverse.iter().zip(&chosen).all(|(row, c)| (*row < 0.0) == (*c < 0.0)));
@@ -83,6 +86,19 @@ fn grouping() {
 }
 
 #[test]
+fn more_rows_than_there_is_room_for_are_an_error() {
+    let mut memory = Memory::default();
+    let chosen = memory.add(DType::I32, &[0.0, -1.0, 1.0, 0.0, -1.0]);
+    let of = |memory: &mut Memory, room: u64| {
+        let rows = memory.add(DType::I32, &vec![7.0; room as usize]);
+        let kernel = Group { chosen, elements: 5, groups: 2, negative: Negative::Nothing, room: Some(room), rows };
+        memory.run_everywhere(&Kernel::Group(kernel), true).map(|_| ())
+    };
+    assert_eq!(of(&mut memory, 3), Ok(()));
+    assert_eq!(of(&mut memory, 2), Err(KernelError::Rows { rows: 3, bound: 2 }));
+}
+
+#[test]
 fn wrong_values_are_errors() {
     let mut memory = Memory::default();
     for bad in [-1.0, 4.0] {
@@ -90,9 +106,9 @@ fn wrong_values_are_errors() {
         let out = memory.add(DType::I32, &[0.0; 5]);
         let want = Err(KernelError::Index { value: bad as i64, limit: 4, element: 2 });
         for kernel in [
-            Kernel::Group(Group { chosen, elements: 4, groups: 4, rows: out, negative: Negative::Wrong }),
+            Kernel::Group(Group { chosen, elements: 4, groups: 4, room: None, rows: out, negative: Negative::Wrong }),
             Kernel::Offsets(Offsets { chosen, elements: 4, groups: 4, out, negative: Negative::Wrong }),
-            Kernel::Invert(Invert { rows: chosen, elements: 4, out, negative: Negative::Wrong }),
+            Kernel::Invert(Invert { rows: chosen, elements: 4, room: None, out, negative: Negative::Wrong }),
         ] {
             assert_eq!(memory.run_everywhere(&kernel, true).map(|_| ()), want);
         }
