@@ -276,12 +276,12 @@ fn lanes(sharded: &ShardedModel, strategy: &Strategy) -> Lanes {
     Lanes::new(&sharded.mesh, &strategy.overlap)
 }
 
-/// Bytes of the host's memory that the calls of a role use.
+/// Bytes of the host's memory that a role keeps there, and that its calls use.
 fn host_bytes(programs: &[plan::Program], role: &plan::Role) -> u64 {
     let calls = role.phases.iter().flat_map(|p| &p.calls);
     let slots = calls.flat_map(|call| programs[call.program as usize].slots.iter().zip(&call.slots));
     let of_host = slots.filter(|(slot, _)| slot.space == plan::Space::Host);
-    of_host.map(|(slot, offset)| offset + slot.bytes).max().unwrap_or(0)
+    of_host.map(|(slot, offset)| offset + slot.bytes).max().unwrap_or(0).max(role.host_persistent_bytes)
 }
 
 /// Drops programs that no call runs: those of choices that did not fit.
@@ -321,6 +321,7 @@ fn role(
         device_bytes: phases.iter().map(|p| p.memory.placed).max().unwrap_or(0),
         host_bytes: 0,
         persistent_bytes: layout.bytes,
+        host_persistent_bytes: layout.host_bytes,
         tensors: layout.tensors,
         layers,
         phases,

@@ -68,6 +68,8 @@ pub struct Strategy {
     pub swap: Swap,
     /// How parameters are kept beside their copies in bf16.
     pub master_weights: MasterWeights,
+    /// Which memory the optimizer's state is in.
+    pub optimizer: OptimizerMemory,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
 }
@@ -88,6 +90,26 @@ impl MasterWeights {
         match self {
             MasterWeights::Whole => "whole",
             MasterWeights::Split => "split",
+        }
+    }
+}
+
+/// Which memory the optimizer's state is in: moments, and masters that programs read copies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerMemory {
+    /// The device's.
+    Device,
+    /// The host's: it comes to the device in chunks when it is updated.
+    Host,
+}
+
+impl OptimizerMemory {
+    const ALL: [OptimizerMemory; 2] = [OptimizerMemory::Device, OptimizerMemory::Host];
+
+    fn name(self) -> &'static str {
+        match self {
+            OptimizerMemory::Device => "device",
+            OptimizerMemory::Host => "host",
         }
     }
 }
@@ -145,6 +167,7 @@ impl Default for Strategy {
             overlap: Passes::default(),
             swap: Swap::default(),
             master_weights: MasterWeights::Whole,
+            optimizer: OptimizerMemory::Device,
             max_tokens_per_rank: None,
         }
     }
@@ -175,7 +198,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 26] = [
     "dp",
     "tp",
     "sp",
@@ -200,6 +223,7 @@ const KEYS: [&str; 25] = [
     "overlap",
     "swap",
     "master_weights",
+    "optimizer",
     "max_tokens_per_rank",
 ];
 
@@ -339,6 +363,10 @@ impl Strategy {
                 Some(how) => self.master_weights = how,
                 None => return wrong("whole or split"),
             },
+            "optimizer" => match OptimizerMemory::ALL.into_iter().find(|memory| memory.name() == value) {
+                Some(memory) => self.optimizer = memory,
+                None => return wrong("device or host"),
+            },
             _ => {
                 let near = closest(key, KEYS);
                 let help =
@@ -476,6 +504,8 @@ impl fmt::Display for Strategy {
         parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
         let usual = self.master_weights == default.master_weights;
         parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));
+        let usual = self.optimizer == default.optimizer;
+        parts.extend((!usual).then(|| format!("optimizer={}", self.optimizer.name())));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         parts.extend((self.stages != Cut::Even).then(|| format!("stages={}", self.stages)));
         f.write_str(if parts.is_empty() { "dp=1".to_string() } else { parts.join(",") }.as_str())

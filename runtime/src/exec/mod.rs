@@ -49,7 +49,7 @@ use crate::kernels::Cpu;
 use crate::pool::Pool;
 use fleet::Fleet;
 use forebay_plan::verify::Rule;
-use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Tensor, TensorKind};
+use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Space, Tensor, TensorKind};
 use memory::Need;
 use rank::Rank;
 use std::borrow::Cow;
@@ -485,7 +485,9 @@ impl<'p> Executor<'p> {
     pub fn output(&self, (rank, output): (usize, &OutputTensor)) -> Cow<'_, [u8]> {
         let bytes = output.dims.iter().product::<u64>() * output.dtype.bytes();
         match &self.fleet {
-            Some(fleet) => Cow::Owned(fleet.read(rank as u32, output.offset, bytes).expect("the phase is done")),
+            Some(fleet) => {
+                Cow::Owned(fleet.read(rank as u32, (Space::Device, output.offset), bytes).expect("the phase is done"))
+            }
             None => Cow::Borrowed(self.ranks[rank].device.bytes(output.offset, bytes)),
         }
     }

@@ -37,8 +37,8 @@ pub(super) struct Rank<'p> {
     pub number: u32,
     pub coordinates: Vec<u32>,
     pub device: Arena,
-    host: Arena,
-    /// Has no byte of `device` been written since it was made, zeroed?
+    pub host: Arena,
+    /// Has no byte of either been written since they were made, zeroed?
     pub untouched: bool,
     programs: Arc<Programs>,
     /// The buffers of the program that runs; as long as the largest program needs.
@@ -155,13 +155,23 @@ impl<'p> Rank<'p> {
     /// What it has of a tensor, as it lies there.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
         let (offset, len) = self.place_of(tensor);
-        self.device.bytes(offset, len)
+        self.arena(tensor.space).bytes(offset, len)
     }
 
     pub fn tensor_mut(&mut self, tensor: &Tensor) -> &mut [u8] {
         self.untouched = false;
         let (offset, len) = self.place_of(tensor);
-        self.device.bytes_mut(offset, len)
+        match tensor.space {
+            Space::Device => self.device.bytes_mut(offset, len),
+            Space::Host => self.host.bytes_mut(offset, len),
+        }
+    }
+
+    fn arena(&self, space: Space) -> &Arena {
+        match space {
+            Space::Device => &self.device,
+            Space::Host => &self.host,
+        }
     }
 
     pub fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
