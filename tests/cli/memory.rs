@@ -137,7 +137,7 @@ fn the_host_has_room_for_the_optimizer() {
     run(&compile, &budget, away).ok();
     let h100 = include_str!("../../examples/clusters/h100.toml");
     let silent: Vec<&str> = h100.split("\n[").filter(|table| !table.starts_with("host]")).collect();
-    bench.write("silent.toml", &silent.join("\n["));
+    bench.write("silent.toml", silent.join("\n["));
     bench.write("known.toml", h100);
     let memory = |cluster| ["memory", "model.moe", "--cluster", cluster, "--points", "0"];
     run(&memory("known.toml"), &budget, here).exits(1, &["optimizer=host (needs "]);

@@ -9,7 +9,7 @@
 //! the host space, in copies on the streams for copies.
 
 use super::halves::Holds;
-use super::{ExecError, PhaseId, element};
+use super::{ExecError, HostTraffic, PhaseId, element};
 use crate::backend::{
     Address, Backend, CallSite, EventId, Fault, KINDS, MemoryId, Ran, Spot, Stream, Synchronised, Task, Wrong,
 };
@@ -34,6 +34,8 @@ pub struct DeviceStep {
     pub begin: f64,
     /// How long it took: from when the batch was there until all devices were done.
     pub seconds: f64,
+    /// What all devices copied to their hosts' memory and back.
+    pub copied: HostTraffic,
     /// All that ran, in the order in which it began; nothing when that was not asked for.
     pub ran: Vec<Ran>,
 }
@@ -51,6 +53,8 @@ pub(super) struct Fleet<'p> {
     /// The last step of training.
     last: Option<DeviceStep>,
     begun: f64,
+    /// What was copied before the step.
+    copied: HostTraffic,
     /// Steps whose events are kept, and how many more are to be.
     traced: Vec<DeviceStep>,
     to_trace: u64,
@@ -105,6 +109,7 @@ impl<'p> Fleet<'p> {
             seed,
             last: None,
             begun: 0.0,
+            copied: HostTraffic::default(),
             traced: vec![],
             to_trace: 0,
             broken: false,
@@ -153,6 +158,7 @@ impl<'p> Fleet<'p> {
         }
         let times = self.wait(step)?;
         self.begun = times.now;
+        self.copied = self.machine().copied();
         // What was before the step is not part of it.
         self.machine().take_trace();
         self.part(id, 0, step)?;
@@ -169,7 +175,8 @@ impl<'p> Fleet<'p> {
         let ran = self.machine().take_trace();
         if trains {
             let seconds = times.done - self.begun;
-            let done = DeviceStep { step, begin: self.begun, seconds, ran };
+            let copied = self.machine().copied() - self.copied;
+            let done = DeviceStep { step, begin: self.begun, seconds, copied, ran };
             if self.to_trace > 0 {
                 self.to_trace -= 1;
                 let on = self.to_trace > 0;

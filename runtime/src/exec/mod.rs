@@ -15,6 +15,7 @@
 //! On devices behind [`Backend`] the same plan is given to streams and events as it stands (`fleet.rs`).
 
 mod arena;
+mod copies;
 mod diagnose;
 mod error;
 mod fill;
@@ -32,6 +33,7 @@ mod shuffle;
 mod tests;
 
 pub use arena::Arena;
+pub use copies::HostTraffic;
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
 pub use fleet::DeviceStep;
