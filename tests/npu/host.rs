@@ -109,6 +109,32 @@ fn ragged_copies_carry_the_rows_that_came() {
     assert_eq!(tight.out, times * tokens / 2 * 2 * row, "{times} copies of rows of {row} bytes");
 }
 
+/// Rows that there is no room for stop the step before anything is updated, on cores and on devices alike, and whether they would be copied or not.
+#[test]
+fn too_many_rows_change_nothing() {
+    for swap in ["", ",swap=dispatch"] {
+        let text = format!("dp=2,ep=2,micro=2,schedule=gpipe,max_tokens_per_rank=8{swap}");
+        let plan = of("tiny-moe", &text, DType::F32);
+        let cores = Executor::new(&plan, &ExecOptions::default()).expect("it can be run");
+        for mut executor in [cores, executor(&plan, None), executor(&plan, Some(1))] {
+            init::initialise(&mut executor).expect("first values");
+            let saved = |executor: &Executor| -> Vec<Vec<u8>> {
+                let tensors = executor.tensors().into_iter().filter(|t| t.kind.is_saved());
+                tensors.map(|t| executor.whole(t).expect("it can be read").into_owned()).collect()
+            };
+            let before = saved(&executor);
+            let phase = executor.phase_named("train").expect("it trains");
+            let error = executor.start(phase, &batch(&plan, 1), 1).expect_err("there is no room").to_string();
+            let expected = "there is room for 8 (max_tokens_per_rank)";
+            assert!(error.contains(expected) && error.contains("rank "), "{error}");
+            assert!(error.contains("rows arrive") && error.contains("layers"), "{error}");
+            // Devices are of no use after that, not even to be read.
+            assert!(executor.is_on_devices() || saved(&executor) == before, "{text}: something has changed");
+            assert!(executor.commit(phase, 1).is_err(), "{text}: it goes on");
+        }
+    }
+}
+
 /// How many copies out there are of a micro-batch's rows, counted by rank 0, and the bytes of a row.
 fn ragged_copies(plan: &Plan) -> (u64, u64) {
     let calls = &plan.roles[0].phases[0].calls;
