@@ -90,7 +90,8 @@ impl Scheduler<'_> {
     fn fetch(&mut self, cx: &Cx, shared: &mut Shared, offload: &mut Offload) {
         let Some(chunk) = offload.coming.pop_front() else { return };
         let group = &cx.layout.groups[chunk.unit.0];
-        let item = |shared: &mut Shared| Bind::Item(shared.timeline.item(chunk.elements * self.wide.bytes()), 0);
+        let item =
+            |shared: &mut Shared| Bind::Item(shared.timeline.item(chunk.elements * cx.layout.moments.bytes()), 0);
         let masters = chunk.start * cx.layout.master_bytes();
         let param = match group.masters_in {
             plan::Space::Device => Bind::Fixed(group.params + masters),
@@ -134,14 +135,14 @@ impl Scheduler<'_> {
     /// Copies a chunk between the memories, in the direction of `to`.
     fn copy_chunk(&mut self, cx: &Cx, shared: &mut Shared, (chunk, state): (Chunk, State), to: plan::Space) {
         let group = &cx.layout.groups[chunk.unit.0];
-        let wide = self.wide.bytes();
+        let width = cx.layout.moments.bytes();
         let mut moved: Vec<Moved> = vec![];
         let mut add = |base: u64, width: u64, on_device: Bind| {
             moved.push((Bind::Fixed(base + chunk.start * width), on_device, align(chunk.elements * width)));
         };
         if group.moments_in == plan::Space::Host {
-            add(group.first, wide, state.first);
-            add(group.second, wide, state.second);
+            add(group.first, width, state.first);
+            add(group.second, width, state.second);
         }
         if group.masters_in == plan::Space::Host {
             add(group.params, cx.layout.master_bytes(), state.param);

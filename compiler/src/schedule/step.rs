@@ -204,8 +204,8 @@ impl Scheduler<'_> {
                 let at = |base: u64, width: u64| Bind::Fixed(base + start * width);
                 let state = State {
                     param: at(group.params, cx.layout.master_bytes()),
-                    first: at(group.first, wide),
-                    second: at(group.second, wide),
+                    first: at(group.first, cx.layout.moments.bytes()),
+                    second: at(group.second, cx.layout.moments.bytes()),
                 };
                 let copies = match (group.shards, own[g].copies) {
                     (_, Some(own)) => Copies::To(own.further(start * self.narrow.bytes())),
@@ -354,9 +354,10 @@ impl Scheduler<'_> {
             Copies::Later => (wide, ".alone"),
         };
         let kind = if self.narrow == wide { "" } else { kind };
+        let types = optimizer::Types { wide, narrow, moments: cx.layout.moments };
         let rewriting = self.rewriting;
         let name = format!("optimizer.adamw.{}.{n}{kind}", if group.decays { "decay" } else { "no_decay" });
-        let graph = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, wide, narrow), rewriting).0;
+        let graph = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, types), rewriting).0;
         let program = self.programs.get_changed(&name, &SavedLayout::default(), graph, |program| {
             if group.split {
                 halves::split(program, ["state.param", "state.copy", "state.second"]);

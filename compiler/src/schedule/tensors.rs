@@ -110,6 +110,8 @@ pub struct Layout {
     beside: bool,
     masters: MasterWeights,
     optimizer: OptimizerMemory,
+    /// The type of the moments.
+    pub moments: DType,
     wide: DType,
     narrow: DType,
 }
@@ -139,6 +141,7 @@ impl Layout {
             beside: strategy.overlap.has(Pass::Units),
             masters: strategy.master_weights,
             optimizer: strategy.optimizer,
+            moments: strategy.moments.dtype(wide),
             wide,
             narrow,
         };
@@ -251,9 +254,10 @@ impl Layout {
                 self.memory.gradients += gradient;
             }
         }
-        let first = self.reserve_in(moments_in, shard);
-        let second = self.reserve_in(moments_in, shard);
-        self.memory.optimizer += on_device(moments_in, 2 * shard);
+        let moments = shard_start * self.moments.bytes();
+        let first = self.reserve_in(moments_in, moments);
+        let second = self.reserve_in(moments_in, moments);
+        self.memory.optimizer += on_device(moments_in, 2 * moments);
         let gradient_shards = units.iter().any(|u| u.gradients.is_none()).then(|| {
             self.memory.gradients += shard;
             self.reserve(shard)
@@ -289,19 +293,19 @@ impl Layout {
         };
         let form = if group.split { plan::Form::LowerHalf } else { plan::Form::Whole };
         // A range of a unit is where the unit's shard is, wherever the tensor starts in it.
-        let shared_of = |bytes: u64, kind, base: u64, init| {
+        let shared_of = |(of, bytes): (DType, u64), kind, base: u64, init| {
             let base = base + unit.shard_start * bytes;
             match group.shards {
-                1 => whole(kind, wide, base + home.element * bytes, init),
+                1 => whole(kind, of, base + home.element * bytes, init),
                 _ => {
                     let (shard, index) = (unit.elements / group.shards, number(&group.sums, mesh));
                     let range = Some(plan::FlatRange { start: home.element, shard, index });
-                    plan::Tensor { range, ..whole(kind, wide, base, init) }
+                    plan::Tensor { range, ..whole(kind, of, base, init) }
                 }
             }
         };
-        let shared = |kind, base, init| shared_of(wide.bytes(), kind, base, init);
-        let master = shared_of(self.master_bytes(), K::Param, group.params, init(param.init));
+        let shared = |of: DType, kind, base, init| shared_of((of, of.bytes()), kind, base, init);
+        let master = shared_of((wide, self.master_bytes()), K::Param, group.params, init(param.init));
         let mut tensors = vec![plan::Tensor { form, space: group.masters_in, ..master }];
         if let Some(copies) = unit.copies.filter(|_| self.wide != self.narrow || group.shards > 1) {
             let offset = copies + home.element * self.narrow.bytes();
@@ -309,10 +313,10 @@ impl Layout {
         }
         tensors.push(match (unit.gradients, group.gradient_shards) {
             (Some(gradients), _) => whole(K::Gradient, wide, at(gradients), zero),
-            (None, shards) => shared(K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
+            (None, shards) => shared(wide, K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
         });
         for (kind, base) in [(K::FirstMoment, group.first), (K::SecondMoment, group.second)] {
-            tensors.push(plan::Tensor { space: group.moments_in, ..shared(kind, base, zero) });
+            tensors.push(plan::Tensor { space: group.moments_in, ..shared(self.moments, kind, base, zero) });
         }
         self.tensors.extend(tensors);
     }

@@ -70,6 +70,8 @@ pub struct Strategy {
     pub master_weights: MasterWeights,
     /// Which memory the optimizer's state is in.
     pub optimizer: OptimizerMemory,
+    /// The type in which moments are kept.
+    pub moments: Moments,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
 }
@@ -90,6 +92,34 @@ impl MasterWeights {
         match self {
             MasterWeights::Whole => "whole",
             MasterWeights::Split => "split",
+        }
+    }
+}
+
+/// The type in which AdamW's moments are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moments {
+    /// That of the masters.
+    Full,
+    /// Rounded to bf16 after each step: half the bytes, and other numbers.
+    Bf16,
+}
+
+impl Moments {
+    const ALL: [Moments; 2] = [Moments::Full, Moments::Bf16];
+
+    fn name(self) -> &'static str {
+        match self {
+            Moments::Full => "full",
+            Moments::Bf16 => "bf16",
+        }
+    }
+
+    /// The type, beside masters of type `wide`.
+    pub fn dtype(self, wide: DType) -> DType {
+        match self {
+            Moments::Full => wide,
+            Moments::Bf16 => DType::BF16,
         }
     }
 }
@@ -168,6 +198,7 @@ impl Default for Strategy {
             swap: Swap::default(),
             master_weights: MasterWeights::Whole,
             optimizer: OptimizerMemory::Device,
+            moments: Moments::Full,
             max_tokens_per_rank: None,
         }
     }
@@ -198,7 +229,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 26] = [
+const KEYS: [&str; 27] = [
     "dp",
     "tp",
     "sp",
@@ -224,6 +255,7 @@ const KEYS: [&str; 26] = [
     "swap",
     "master_weights",
     "optimizer",
+    "moments",
     "max_tokens_per_rank",
 ];
 
@@ -367,6 +399,10 @@ impl Strategy {
                 Some(memory) => self.optimizer = memory,
                 None => return wrong("device or host"),
             },
+            "moments" => match Moments::ALL.into_iter().find(|kind| kind.name() == value) {
+                Some(kind) => self.moments = kind,
+                None => return wrong("full or bf16"),
+            },
             _ => {
                 let near = closest(key, KEYS);
                 let help =
@@ -457,6 +493,10 @@ impl Strategy {
                 "with zero = 3 copies are gathered for each use and not kept, so there is nothing to save",
                 "use zero=2, or leave it out",
             ),
+            MasterWeights::Split if self.moments != Moments::Full => refused(
+                "it has a bit in the second moment's sign, which moments = bf16 would round with it",
+                "leave one of the two out",
+            ),
             MasterWeights::Split => Ok(()),
         }
     }
@@ -506,6 +546,8 @@ impl fmt::Display for Strategy {
         parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));
         let usual = self.optimizer == default.optimizer;
         parts.extend((!usual).then(|| format!("optimizer={}", self.optimizer.name())));
+        let usual = self.moments == default.moments;
+        parts.extend((!usual).then(|| format!("moments={}", self.moments.name())));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         parts.extend((self.stages != Cut::Even).then(|| format!("stages={}", self.stages)));
         f.write_str(if parts.is_empty() { "dp=1".to_string() } else { parts.join(",") }.as_str())
