@@ -1,9 +1,10 @@
 //! Tables of where the time of emulated devices went: by stream, then by kind of kernel.
 
 use crate::output::{Table, percent, seconds};
+use crate::profile::host_traffic;
 use forebay_plan::{Plan, StreamKind};
 use forebay_runtime::backend::Ran;
-use forebay_runtime::exec::{DeviceStep, kind};
+use forebay_runtime::exec::{DeviceStep, HostTraffic, kind};
 use std::collections::BTreeMap;
 
 /// The two tables, of all ranks together.
@@ -18,6 +19,12 @@ pub fn text(steps: &[DeviceStep], plan: &Plan) -> String {
         "{n} training steps of {} by the clock of {ranks} devices; means of devices and steps\n\n",
         seconds(each)
     );
+    let copied = steps.iter().fold(HostTraffic::default(), |mut all, step| {
+        all += step.copied;
+        all
+    });
+    let per_step = ranks * n as f64;
+    out += &host_traffic(copied, per_step);
     let all = || steps.iter().flat_map(|s| &s.ran);
     let mut streams: BTreeMap<usize, (StreamKind, Sum)> = BTreeMap::new();
     let mut kinds: BTreeMap<&str, Sum> = BTreeMap::new();
@@ -29,7 +36,6 @@ pub fn text(steps: &[DeviceStep], plan: &Plan) -> String {
             kinds.entry(kind(program, kernel)).or_default().add(ran);
         }
     }
-    let per_step = ranks * n as f64;
     let rows = |table: &mut Table, name: String, sum: &Sum| {
         let busy = sum.seconds / per_step;
         table.row(vec![name, format!("{:.0}", sum.runs as f64 / per_step), seconds(busy), percent(busy / each)]);

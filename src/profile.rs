@@ -2,7 +2,7 @@
 
 use crate::output::{Table, short};
 use forebay_plan::Plan;
-use forebay_runtime::exec::{Laps, Profile, ProfileRow, Roofline};
+use forebay_runtime::exec::{HostTraffic, Laps, Profile, ProfileRow, Roofline};
 
 /// Instructions shown; the others are one row together.
 const ROWS: usize = 30;
@@ -57,10 +57,20 @@ pub fn text(profile: &Profile, plan: &Plan, roofline: &Roofline) -> String {
         total / steps as f64,
         rates(roofline)
     );
+    out.push_str(&host_traffic(profile.copied(), steps as f64));
     out.push_str(&by_kind(&rows, profile, roofline));
     out.push('\n');
     out.push_str(&by_instruction(&rows, total, roofline));
     out
+}
+
+/// What was copied to the host's memory and back in so many steps of a rank, if anything was.
+pub fn host_traffic(copied: HostTraffic, steps: f64) -> String {
+    if copied == HostTraffic::default() {
+        return String::new();
+    }
+    let each = |bytes: u64| format!("{}B", short(bytes as f64 / steps));
+    format!("copied in a step: {} to the host's memory, {} back\n\n", each(copied.out), each(copied.back))
 }
 
 /// `250 GFLOP/s and 14.0 GB/s`

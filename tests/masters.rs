@@ -1,4 +1,4 @@
-//! Parameters in halves: two bytes less for each, the same training bit for bit, the same checkpoints.
+//! Parameters in halves: two bytes less for each, the same training bit for bit, the same checkpoints. Moments in bf16: half the bytes, and other numbers.
 
 mod common;
 
@@ -114,6 +114,40 @@ fn what_has_no_copies_is_refused() {
     assert!(message.contains("in f32 there are no copies") && message.contains("--dtype bf16"), "{message}");
     let message = refused("dp=2,zero=3,master_weights=split", DType::BF16);
     assert!(message.contains("with zero = 3") && message.contains("use zero=2"), "{message}");
+    let message = refused("micro=2,master_weights=split,moments=bf16", DType::BF16);
+    assert!(message.contains("the second moment's sign"), "{message}");
+}
+
+/// Moments in bf16 take half the bytes, wherever they are, train nearly as well, and are what checkpoints hold.
+#[test]
+fn moments_in_bf16_are_other_numbers_in_half_the_bytes() {
+    for (text, compute) in [("micro=2", DType::F32), ("dp=2,tp=2,ep=4,micro=2,zero=1", DType::BF16)] {
+        let of = |more: &str| plan(&Example::named("tiny-moe"), &format!("{text}{more}"), compute, &[]).unwrap();
+        let (full, half, away) = (of(""), of(",moments=bf16"), of(",moments=bf16,optimizer=host"));
+        let optimizer = |plan: &Plan| plan.roles[0].phases[0].memory.optimizer;
+        assert_eq!(2 * optimizer(&half), optimizer(&full), "{text}");
+        let of_moments =
+            |t: &&forebay_plan::Tensor| matches!(t.kind, TensorKind::FirstMoment | TensorKind::SecondMoment);
+        let mut moments = half.roles[0].tensors.iter().filter(of_moments);
+        assert!(moments.all(|t| t.dtype == forebay_plan::DType::Bf16), "{text}");
+        let [full, half, away] = [full, half, away].map(|plan| train("tiny-moe", &plan, 3));
+        assert!(half.bits() != full.bits(), "{text}: the numbers change");
+        assert!(half.bits() == away.bits(), "{text}: but not by where they are");
+        for (a, b) in full.losses.iter().zip(&half.losses) {
+            assert!((a / b - 1.0).abs() < 2e-3, "{text}: losses {a} and {b}");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let example = Example::named("tiny-moe");
+    let plan = plan(&example, "micro=2,moments=bf16", DType::F32, &[]).unwrap();
+    let (first, files) = saved(&plan, None, &folder.path().join("half"));
+    let mut executor = Executor::new(&plan, &ExecOptions::default()).unwrap();
+    first.load(&mut executor, Contents::All).unwrap();
+    let data = DataInfo { fingerprint: "0".repeat(16), bytes: 1 };
+    let kept = Saver::create(&folder.path().join("again"), 0).unwrap().save(&executor, 2, &data, &[]).unwrap();
+    for (name, bytes) in files {
+        assert!(std::fs::read(kept.join(&name)).unwrap() == bytes, "{name}");
+    }
 }
 
 /// A dense model of 70 billion parameters, in the shape of Llama 2 70B (arXiv 2307.09288) with the vocabulary of Llama 3.

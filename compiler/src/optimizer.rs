@@ -233,15 +233,32 @@ fn learning_rate(g: &mut Scalars, optimizer: &Optimizer, step: ValueId) -> Value
     g.binary(BinaryOp::Mul, peak, factor, "lr")
 }
 
+/// Types of what the optimizer keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    /// Masters and gradients.
+    pub wide: DType,
+    /// Copies that programs read.
+    pub narrow: DType,
+    /// Moments.
+    pub moments: DType,
+}
+
 /// AdamW over a flat group of `elements`: inputs `param`, `gradient`, `first`, `second` (wide) and the scalars of [`scalars`]; outputs of the
-/// same names, and `copy`, the parameters in the compute type, when that is another one.
-pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, wide: DType, narrow: DType) -> Graph {
+/// same names, and `copy`, the parameters in the compute type, when that is another one. Moments are kept in `types.moments` and reckoned with in `types.wide`:
+/// rounded to nearest when they are narrower, after the update has read them.
+pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, types: Types) -> Graph {
+    let Types { wide, narrow, moments } = types;
     let mut g = Scalars::new(if decays { "optimizer.adamw" } else { "optimizer.adamw_no_decay" });
     let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
     let param = g.input("param", wide, &[n], InputRole::State);
     let gradient = g.input("gradient", wide, &[n], InputRole::Grad);
-    let first = g.input("first", wide, &[n], InputRole::State);
-    let second = g.input("second", wide, &[n], InputRole::State);
+    let moment = |g: &mut Scalars, name: &str| {
+        let value = g.input(name, moments, &[n], InputRole::State);
+        if moments == wide { value } else { g.op(Op::Cast(wide), &[value], &format!("{name}.wide")) }
+    };
+    let first = moment(&mut g, "first");
+    let second = moment(&mut g, "second");
     let scalar = |g: &mut Scalars, name: &str| {
         let value = g.input(name, DType::F64, &[], InputRole::Carry);
         if wide == DType::F64 { value } else { g.op(Op::Cast(wide), &[value], name) }
@@ -275,8 +292,10 @@ pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, wide: DType, na
     };
     let next = g.binary(BinaryOp::Sub, kept, change, "param.next");
     g.graph.add_output("param", next, OutputRole::State);
-    g.graph.add_output("first", first, OutputRole::State);
-    g.graph.add_output("second", second, OutputRole::State);
+    for (name, next) in [("first", first), ("second", second)] {
+        let kept = if moments == wide { next } else { g.op(Op::Cast(moments), &[next], &format!("{name}.kept")) };
+        g.graph.add_output(name, kept, OutputRole::State);
+    }
     if narrow != wide {
         let copy = g.op(Op::Cast(narrow), &[next], "copy");
         g.graph.add_output("copy", copy, OutputRole::State);

@@ -10,7 +10,7 @@ use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
 use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
-use crate::shard::{Dense, Sharded, ShardedModel, Strategy, StrategyError, shard_model};
+use crate::shard::{Dense, ShardedModel, Strategy, StrategyError, shard_model};
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::{DType, Graph};
 use forebay_plan as plan;
@@ -252,11 +252,11 @@ fn in_line(
     plan
 }
 
-/// A model on the ranks of a strategy, its experts' rows on the way that it names.
+/// A model on the ranks of a strategy as they run it: in pieces, and its experts' rows on the way that the strategy names.
 ///
 /// # Errors
 /// When the strategy does not fit the model.
-pub(crate) fn with_exchanges(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
+pub fn with_exchanges(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
     in_pieces(shard_model(model, strategy)?, strategy)
 }
 
@@ -276,12 +276,12 @@ fn lanes(sharded: &ShardedModel, strategy: &Strategy) -> Lanes {
     Lanes::new(&sharded.mesh, &strategy.overlap)
 }
 
-/// Bytes of the host's memory that the calls of a role use.
+/// Bytes of the host's memory that a role keeps there, and that its calls use.
 fn host_bytes(programs: &[plan::Program], role: &plan::Role) -> u64 {
     let calls = role.phases.iter().flat_map(|p| &p.calls);
     let slots = calls.flat_map(|call| programs[call.program as usize].slots.iter().zip(&call.slots));
     let of_host = slots.filter(|(slot, _)| slot.space == plan::Space::Host);
-    of_host.map(|(slot, offset)| offset + slot.bytes).max().unwrap_or(0)
+    of_host.map(|(slot, offset)| offset + slot.bytes).max().unwrap_or(0).max(role.host_persistent_bytes)
 }
 
 /// Drops programs that no call runs: those of choices that did not fit.
@@ -321,19 +321,11 @@ fn role(
         device_bytes: phases.iter().map(|p| p.memory.placed).max().unwrap_or(0),
         host_bytes: 0,
         persistent_bytes: layout.bytes,
+        host_persistent_bytes: layout.host_bytes,
         tensors: layout.tensors,
         layers,
         phases,
     }
-}
-
-/// The graphs of each segment on the ranks of a strategy, for `--emit sharded` and `explain --sharding`.
-///
-/// # Errors
-/// When the strategy does not fit the model.
-pub fn sharded_segments(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Sharded>, StrategyError> {
-    let mesh = strategy.mesh()?;
-    model.segments.iter().map(|s| crate::shard::shard(&s.forward, &mesh, strategy)).collect()
 }
 
 /// Says `ring` in the notes of what is not gathered at once, but comes one part after another: where fused attention takes it.
@@ -423,12 +415,12 @@ pub fn fused_gradients(
 /// When the strategy does not fit the model.
 pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<Graph>, StrategyError> {
     let (wide, narrow) = (options.wide(), options.compute);
+    let types = optimizer::Types { wide, narrow, moments: options.strategy.moments.dtype(wide) };
     let sharded = shard_model(model, &options.strategy)?;
     let mut graphs = vec![];
     for stage in stages(model, &options.strategy)? {
         let layout = Layout::new(&sharded, &stage, &options.optimizer, &options.strategy, (wide, narrow));
-        let adamw =
-            |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, wide, narrow);
+        let adamw = |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, types);
         graphs.extend(layout.groups.iter().map(adamw));
     }
     Ok(graphs)

@@ -4,6 +4,7 @@
 //! * `axis_names_are_unique`: no two axes have one name.
 //! * `ragged_parents_are_fixed`: the parent of a ragged axis is declared before it and is not ragged.
 //! * `axis_sizes_fit`: an axis has at most 2^62 elements.
+//! * `even_rows_fit_the_bound`: a ragged axis has at most its bound of rows when they are spread evenly.
 //!
 //! Of each node:
 //! * `references_exist`: the axes and values that it names are there.
@@ -72,6 +73,7 @@ impl std::error::Error for Violation {}
 pub fn verify(graph: &Graph) -> Result<(), Vec<Violation>> {
     let mut verifier = Verifier { graph, found: Vec::new() };
     axis_sizes_fit(&mut verifier);
+    even_rows_fit_the_bound(&mut verifier);
     ragged_parents_are_fixed(&mut verifier);
     // Types cannot be looked at when ragged axes have no parents, nor sizes be added.
     let axes_are_sound = verifier.found.is_empty();
@@ -121,6 +123,15 @@ fn axis_sizes_fit(verifier: &mut Verifier<'_>) {
         let fits = verifier.graph.size(AxisId(i)) <= MAX_SIZE;
         verifier
             .ensure(fits, Place::Axis(AxisId(i)), "axis_sizes_fit", || "an axis has at most 2^62 elements".to_string());
+    }
+}
+
+fn even_rows_fit_the_bound(verifier: &mut Verifier<'_>) {
+    for (i, axis) in (0..).zip(&verifier.graph.axes) {
+        let Extent::Ragged { bound, even, .. } = axis.extent else { continue };
+        verifier.ensure(even <= bound, Place::Axis(AxisId(i)), "even_rows_fit_the_bound", || {
+            format!("{even} rows are spread evenly, but there is room for {bound}")
+        });
     }
 }
 

@@ -91,6 +91,12 @@ const BREAKS: &[(&str, &[Break])] = &[
         ],
     ),
     (
+        "even_rows_fit_the_bound",
+        &[|g| {
+            g.add_axis("rr", Extent::Ragged { parent: axis(g, "e"), bound: 7, even: 8 }, None);
+        }],
+    ),
+    (
         "axis_sizes_fit",
         &[
             |g| {

@@ -264,13 +264,24 @@ fn write_program(out: &mut impl Write, program: &Program) -> io::Result<()> {
 }
 
 fn write_role(out: &mut impl Write, role: &Role) -> io::Result<()> {
-    let Role { name, coordinates, device_bytes, host_bytes, persistent_bytes, tensors, layers, phases } = role;
+    let Role {
+        name,
+        coordinates,
+        device_bytes,
+        host_bytes,
+        persistent_bytes,
+        host_persistent_bytes,
+        tensors,
+        layers,
+        phases,
+    } = role;
     write!(out, "{{")?;
     field(out, "name", name)?;
     field(out, "coordinates", coordinates)?;
     field(out, "device_bytes", device_bytes)?;
     field(out, "host_bytes", host_bytes)?;
     field(out, "persistent_bytes", persistent_bytes)?;
+    field(out, "host_persistent_bytes", host_persistent_bytes)?;
     writeln!(out)?;
     list(out, 2, "tensors", tensors, json)?;
     list(out, 2, "layers", layers, json)?;

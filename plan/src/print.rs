@@ -63,7 +63,9 @@ fn parts(out: &mut String, role: &Role, coordinates: &[u32]) {
         let held = tensor.held(coordinates);
         let of = if tensor.range.is_some() { format!(", elements {}..{}", held.from, held.to) } else { String::new() };
         let (kind, block) = (json_name(&tensor.kind), ranges.collect::<Vec<_>>().join(", "));
-        line!(out, "  {:<32} {kind:<15} {} [{block}]{of} at byte {}", name(&tensor.name), tensor.dtype, held.offset);
+        let whose = if tensor.space == Space::Host { " of the host" } else { "" };
+        let (name, dtype) = (name(&tensor.name), tensor.dtype);
+        line!(out, "  {name:<32} {kind:<15} {dtype} [{block}]{of} at byte {}{whose}", held.offset);
     }
 }
 
@@ -128,10 +130,14 @@ fn memory(out: &mut String, role: &Role) {
     }
     line!(
         out,
-        "  device arena {}, of which {} persistent; host arena {}",
+        "  device arena {}, of which {} persistent; host arena {}{}",
         Bytes(role.device_bytes),
         Bytes(role.persistent_bytes),
-        Bytes(role.host_bytes)
+        Bytes(role.host_bytes),
+        match role.host_persistent_bytes {
+            0 => String::new(),
+            bytes => format!(", of which {} persistent", Bytes(bytes)),
+        }
     );
 }
 

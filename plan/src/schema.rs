@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version this crate writes, and the only one it reads.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// A compiled model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,13 +120,28 @@ impl fmt::Display for DType {
 }
 
 /// A memory of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Space {
     /// The device's own memory: one arena.
+    #[default]
     Device,
     /// The host's memory.
     Host,
+}
+
+impl Space {
+    /// Both memories, by number.
+    pub const ALL: [Space; 2] = [Space::Device, Space::Host];
+
+    /// Its number, below 2.
+    pub fn number(self) -> usize {
+        usize::from(self == Space::Host)
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        *self == Space::Device
+    }
 }
 
 /// What one segment does in one phase.
@@ -266,14 +281,34 @@ pub struct Role {
     pub device_bytes: u64,
     /// Bytes of the host arena.
     pub host_bytes: u64,
-    /// Bytes at the start of the device arena that hold [`Role::tensors`]: kept between phases and steps.
+    /// Bytes at the start of the device arena that hold those of [`Role::tensors`] that are there: kept between phases and steps.
     pub persistent_bytes: u64,
+    /// The same of the host arena.
+    pub host_persistent_bytes: u64,
     /// Tensors that outlive a step, or the parts of them that these ranks hold.
     pub tensors: Vec<Tensor>,
     /// Names of layers, for messages.
     pub layers: Vec<String>,
     /// What it can do: `train`, `eval`, `generate`.
     pub phases: Vec<Phase>,
+}
+
+impl Role {
+    /// Bytes of an arena.
+    pub fn bytes(&self, space: Space) -> u64 {
+        match space {
+            Space::Device => self.device_bytes,
+            Space::Host => self.host_bytes,
+        }
+    }
+
+    /// Bytes at its start that are kept between phases and steps.
+    pub fn persistent(&self, space: Space) -> u64 {
+        match space {
+            Space::Device => self.persistent_bytes,
+            Space::Host => self.host_persistent_bytes,
+        }
+    }
 }
 
 /// A unit of work that the host starts: one training step, the evaluation of one batch, one forward pass of generation.

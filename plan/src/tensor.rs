@@ -1,7 +1,7 @@
 //! Tensors that outlive a step, and which part of them a rank holds.
 
 use crate::mesh::Affine;
-use crate::schema::DType;
+use crate::schema::{DType, Space};
 use serde::{Deserialize, Serialize};
 
 /// What a tensor is for.
@@ -32,7 +32,7 @@ impl TensorKind {
     }
 }
 
-/// A tensor that outlives a step, in the device space at a fixed place: as a whole, or the part of it that a rank holds.
+/// A tensor that outlives a step, at a fixed place of one of the memories: as a whole, or the part of it that a rank holds.
 ///
 /// ```text
 /// whole tensor [dims] ── block: cuts along dimensions ──► block, row-major ── range: a shard of a flat array ──► what is there
@@ -54,6 +54,9 @@ pub struct Tensor {
     /// Which of the block's elements are there; all of them when `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<FlatRange>,
+    /// Which memory it is in.
+    #[serde(default, skip_serializing_if = "Space::is_device")]
+    pub space: Space,
     /// Bytes from the start of the space: of the block's first element, or of the shard.
     pub offset: u64,
     /// The first value.
@@ -212,6 +215,7 @@ mod tests {
             dims: dims.to_vec(),
             block: vec![Cut { dim: 1, size: 3, first: Affine::along(0, 3) }],
             range: Some(FlatRange { start, shard: 8, index: Affine::along(1, 1) }),
+            space: Space::Device,
             offset: 640,
             init: Init::Constant(0.0),
             form: Form::Whole,

@@ -43,6 +43,7 @@ pub fn tiny_plan(limit: u64) -> Plan {
         block: vec![],
         range: None,
         form: forebay_plan::Form::Whole,
+        space: forebay_plan::Space::Device,
         offset,
         init,
     };
@@ -71,6 +72,7 @@ pub fn tiny_plan(limit: u64) -> Plan {
             device_bytes: END,
             host_bytes: 0,
             persistent_bytes: PERSISTENT,
+            host_persistent_bytes: 0,
             tensors: vec![
                 tensor(TensorKind::Param, f32, &[2, 2], W, Init::Normal(0.5)),
                 tensor(TensorKind::ComputeCopy, DType::Bf16, &[2, 2], COPY, Init::FromParam),
@@ -351,6 +353,7 @@ pub fn holding(mesh: &[(&str, u32)], mut tensors: Vec<Tensor>) -> Plan {
         device_bytes: bytes,
         host_bytes: 0,
         persistent_bytes: bytes,
+        host_persistent_bytes: 0,
         tensors,
         layers: vec![],
         phases: vec![],

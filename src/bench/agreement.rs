@@ -153,6 +153,7 @@ mod tests {
             block: vec![],
             range: None,
             form: forebay_plan::Form::Whole,
+            space: forebay_plan::Space::Device,
             offset: 0,
             init: Init::Constant(0.0),
         };

@@ -10,11 +10,11 @@ use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::module::{File, print_forms};
 use forebay_compiler::pipeline::{
-    CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, sharded_segments,
+    CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, with_exchanges,
 };
 use forebay_compiler::rewrite::rewrite;
 use forebay_compiler::ring::travel_all;
-use forebay_compiler::shard::{ShardedModel, shard_model};
+use forebay_compiler::shard::ShardedModel;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use forebay_ir::text::print_module;
@@ -67,7 +67,7 @@ enum Stage {
     Grad,
     /// The same after fusion and equivalent rewrites: forward, backward and the optimizer's step.
     Fused,
-    /// The forward graphs of a rank, with their collectives.
+    /// The forward graphs of a rank, with their collectives: in the pieces and with the exchanges that it runs.
     Sharded,
     /// The plan.
     Plan,
@@ -112,14 +112,13 @@ fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure>
 }
 
 fn sharded(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
-    let model = file.training(options)?;
-    let segments = sharded_segments(&model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))?;
-    Ok(print_module(&segments.into_iter().map(|s| s.graph).collect::<Vec<_>>()))
+    let sharded = on_a_rank(&file.training(options)?, options)?;
+    Ok(print_module(&sharded.model.segments.into_iter().map(|s| s.forward).collect::<Vec<_>>()))
 }
 
 /// A model with the graphs that each rank of the strategy runs.
 fn on_a_rank(model: &CheckedModel, options: &CompileOptions) -> Result<ShardedModel, Failure> {
-    shard_model(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))
+    with_exchanges(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))
 }
 
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {

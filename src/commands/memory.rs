@@ -86,7 +86,12 @@ impl Study<'_> {
             budget_bytes: limit,
             step_time_s: self.seconds(compiled)?,
             unrestricted_step_time_s: unrestricted,
-            stages: compiled.stages.iter().map(Stage::new).collect(),
+            stages: compiled
+                .stages
+                .iter()
+                .zip(&compiled.plan.roles)
+                .map(|(memory, role)| Stage::new(memory, role))
+                .collect(),
             front,
         })
     }

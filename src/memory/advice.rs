@@ -3,7 +3,7 @@
 use crate::model::ModelFile;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::CompileOptions;
-use forebay_compiler::shard::{Cut, MasterWeights, Order, Strategy};
+use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
 use forebay_runtime::exec::human_bytes;
 
 /// As many changes that fit are told.
@@ -41,6 +41,9 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
             add(format!("zero={zero}"), Strategy { zero, ..base.clone() });
         }
     }
+    if base.optimizer == OptimizerMemory::Device {
+        add("optimizer=host".into(), Strategy { optimizer: OptimizerMemory::Host, ..base.clone() });
+    }
     // The same devices, and the same rows of a step, where there are data-parallel ranks to take.
     let fewer = |times: u32| {
         let shared = base.dp.is_multiple_of(times);
@@ -66,6 +69,10 @@ pub fn what_fits(file: &ModelFile, options: &CompileOptions, budget: u64, price:
         let changed = CompileOptions { strategy, ..options.clone() };
         // A change that the model or the batch does not permit is none.
         let Ok(Ok(compiled)) = file.compile_within(&changed, Aim::Least, price) else { continue };
+        // Nor is one whose time nobody knows: where there is no link to the host.
+        if !price.programs(&compiled.plan).is_ok_and(|all| all.iter().all(|s| s.is_finite())) {
+            continue;
+        }
         let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
         if peak <= budget {
             fits.push(format!("{what} (needs {} at the least)", human_bytes(peak)));

@@ -2,6 +2,7 @@
 
 use crate::output::{Table, grouped, short};
 use forebay_compiler::memory::{SavedTensor, StageMemory};
+use forebay_plan::Role;
 use serde::Serialize;
 
 /// A model's memory under a strategy, on a cluster.
@@ -36,8 +37,10 @@ pub struct Stage {
     pub unrestricted_bytes: u64,
     /// The least that any placement takes.
     pub live_peak_bytes: u64,
-    /// Bytes of parameters, gradients and optimizer state.
+    /// Bytes of parameters, gradients and optimizer state on the device.
     pub persistent_bytes: u64,
+    /// Bytes of the host's memory: optimizer state, and what is swapped.
+    pub host_bytes: u64,
     /// Estimated seconds of a step for what is made again.
     pub recompute_s: f64,
     /// No choice of as many bytes takes fewer.
@@ -106,8 +109,8 @@ pub const CURVE: usize = 240;
 const SHOWN: usize = 16;
 
 impl Stage {
-    /// From what the compiler says.
-    pub fn new(memory: &StageMemory) -> Stage {
+    /// From what the compiler says of a stage's ranks.
+    pub fn new(memory: &StageMemory, role: &Role) -> Stage {
         let dearest = memory.tensors.iter().filter(|t| !t.kept).filter_map(per_byte).fold(0.0, f64::max);
         Stage {
             stage: memory.stage,
@@ -115,6 +118,7 @@ impl Stage {
             unrestricted_bytes: memory.unrestricted,
             live_peak_bytes: memory.live_peak,
             persistent_bytes: memory.persistent,
+            host_bytes: role.host_bytes,
             recompute_s: memory.seconds,
             recompute_bound_s: memory.bound,
             exact: memory.exact,
@@ -230,7 +234,8 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             None => String::new(),
         }
     );
-    let columns = ["stage", "peak", "kept all", "persistent", "placed/live", "made again", "copied", "proven"];
+    let columns =
+        ["stage", "peak", "kept all", "persistent", "on host", "placed/live", "made again", "copied", "proven"];
     let mut stages = Table::new(&columns);
     for s in &report.stages {
         let gap = s.recompute_s + s.swap_s - s.swap_hidden_s - s.recompute_bound_s;
@@ -239,6 +244,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             bytes(s.peak_bytes),
             bytes(s.unrestricted_bytes),
             bytes(s.persistent_bytes),
+            bytes(s.host_bytes),
             format!("{:.4}", s.peak_bytes as f64 / s.live_peak_bytes.max(1) as f64),
             seconds(s.recompute_s),
             seconds(s.swap_s),

@@ -112,6 +112,39 @@ fn what_would_fit_does() {
     run(&budget, "micro=2").ok();
 }
 
+/// Where the optimizer's state is most of what there is, the host's memory is proposed, and on a cluster only where the link to it is known.
+#[test]
+fn the_host_has_room_for_the_optimizer() {
+    let bench = Bench::new();
+    let run = |command: &[&str], budget: &str, strategy: &str| {
+        // (One row: no change of micro-batches helps.)
+        let args = ["--batch", "1", "--seq", "8", "--strategy", strategy, "--memory-budget", budget];
+        bench.run(&[command, &args].concat())
+    };
+    let least = |of: String| -> f64 {
+        let words = of.split("needs ").nth(1).expect("how much it needs");
+        let mut words = words.split(' ');
+        let number: f64 = words.next().expect("a number").parse().expect("a number");
+        number * if words.next() == Some("MiB") { 1048576.0 } else { 1024.0 }
+    };
+    let compile = ["compile", "model.moe", "-o", "x.plan"];
+    let (here, away) = ("micro=1", "micro=1,optimizer=host");
+    let most = least(run(&compile, "1kB", here).stderr);
+    let less = least(run(&compile, "1kB", away).stderr);
+    assert!(less < 0.7 * most, "{less} and {most} bytes");
+    let budget = format!("{}B", (0.5 * (less + most)) as u64);
+    run(&compile, &budget, here).exits(1, &["optimizer=host (needs "]);
+    run(&compile, &budget, away).ok();
+    let h100 = include_str!("../../examples/clusters/h100.toml");
+    let silent: Vec<&str> = h100.split("\n[").filter(|table| !table.starts_with("host]")).collect();
+    bench.write("silent.toml", silent.join("\n["));
+    bench.write("known.toml", h100);
+    let memory = |cluster| ["memory", "model.moe", "--cluster", cluster, "--points", "0"];
+    run(&memory("known.toml"), &budget, here).exits(1, &["optimizer=host (needs "]);
+    let refused = run(&memory("silent.toml"), &budget, here);
+    assert!(!refused.stderr.contains("optimizer=host"), "{}", refused.stderr);
+}
+
 /// Every collective has a price.
 #[test]
 fn ranks_of_all_kinds_are_priced() {

@@ -116,6 +116,14 @@ fn plans_of_ranks_are_shown_and_run() {
     for part in ["mesh dp = 2, tp = 2", "= dispatch ", "= combine ", "= reduce_scatter "] {
         assert!(sharded.contains(part), "`{part}` is not in:\n{sharded}");
     }
+    // As it is run: exchanges between nodes in two parts, of which one is within the node.
+    let emitted = |way: &str| {
+        let strategy = format!("dp=4,ep=4,node=2,dispatch={way}");
+        let args = ["compile", "model.moe", "--emit", "sharded", "--strategy", &strategy];
+        bench.run(&[&args[..], settings].concat()).ok().stdout
+    };
+    let [whole, apart] = ["flat", "hierarchical"].map(emitted);
+    assert!(!whole.contains("= all_gather ") && apart.contains("= all_gather "), "{apart}");
 }
 
 /// A strategy file is an input like others: where it is wrong, what, and what would be right.
@@ -199,5 +207,13 @@ fn schedules_that_are_none_are_refused() {
 fn too_many_rows_for_a_rank_stop_the_run() {
     let bench = Bench::new();
     let few = ["--strategy", "dp=2,ep=2,max_tokens_per_rank=8", "--steps", "1", "--save", "r"];
-    bench.train(&few).fails(&["8"]);
+    let room = "there is room for 8 (max_tokens_per_rank)";
+    let stopped = bench.train(&few);
+    assert!(
+        !bench.path("r/step-1").exists() && bench.names("r").iter().all(|n| !n.contains("step")),
+        "nothing is saved"
+    );
+    stopped.exits(1, &["rows arrive", room, "rank "]);
+    let devices = [&few[..4], &["--save", "d", "--backend", "npu-emulated"]].concat();
+    bench.train(&devices).exits(1, &["rows arrive", room, "rank "]);
 }

@@ -6,6 +6,7 @@ mod common;
 mod broken;
 #[path = "../mutations/changes.rs"]
 mod changes;
+mod host;
 
 use common::Example;
 use common::training::{batch, plan, train, train_in};

@@ -24,6 +24,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
             block: vec![],
             range: None,
             form: plan::Form::Whole,
+            space: plan::Space::Device,
             offset: bytes,
             init,
         });
@@ -71,6 +72,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
         device_bytes: placed,
         host_bytes: 0,
         persistent_bytes: bytes,
+        host_persistent_bytes: 0,
         tensors,
         layers: vec![graph.name.clone()],
         phases: vec![phase],

@@ -10,11 +10,12 @@
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once.
-//! * [`swap`]: saved tensors to the host and back. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod flow;
 mod layers;
+mod offload;
 mod pairs;
 mod phases;
 mod shared;

@@ -164,10 +164,11 @@ impl<'a> Scheduler<'a> {
         }
         self.add_sums(&cx, &mut shared, (sharded.model.layers.len() as u32, 0));
         self.untouched_gradients(&cx, &mut shared, &training.written);
+        let offload = self.begin_offload(&cx, &mut shared);
         self.tied_gradients(&cx, &mut shared);
         self.sum_gradients(&cx, &mut shared);
         self.sum_parts(&cx, &mut shared);
-        let commit = self.optimize(&cx, &mut shared, optimizer);
+        let commit = self.optimize(&cx, &mut shared, optimizer, offload);
         let steps = shared.swaps.runs(&cx);
         let (phase, usage) = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
         let split =
@@ -334,7 +335,7 @@ impl<'a> Scheduler<'a> {
     fn finish(&self, cx: &Cx, shared: Shared, micro_batches: u32, commit: u32, share: Share) -> (plan::Phase, Usage) {
         let model = &cx.sharded.model;
         let Shared { timeline, data, scalars, outputs, reports, output_dims, spans, .. } = shared;
-        let mut placed: Placed = timeline.place(cx.layout.bytes);
+        let mut placed: Placed = timeline.place((cx.layout.bytes, cx.layout.host_bytes));
         let live = std::mem::take(&mut placed.curve);
         let usage = Usage { spans: spans.into_values().collect(), live, halves: 1, steps: vec![] };
         let mesh = &cx.sharded.mesh;

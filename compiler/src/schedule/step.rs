@@ -4,10 +4,12 @@ use super::SavedLayout;
 use super::bind::Want;
 use super::flow::{input_names, output_names};
 use super::layers::{Cx, position};
+use super::offload::{Chunk, Offload, State};
 use super::phases::Scheduler;
 use super::shared::{Part, Shared};
 use super::tensors::local_elements;
 use super::timeline::Bind;
+use super::units::UnitId;
 use crate::emit::ALIGN;
 use crate::memory::halves;
 use crate::optimizer::{self, Keep, Optimizer};
@@ -15,8 +17,34 @@ use crate::overlap::Pass;
 use crate::rewrite;
 use crate::shard::Dense;
 use forebay_ir::{DType, InputRole, OutputRole};
+use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::ops::Range;
+
+/// What a rank has of a group on the device at the end of a step.
+struct Own {
+    /// The gradients that its optimizer takes.
+    gradients: Bind,
+    /// Its ranges of the copies, where it needs them.
+    copies: Option<Bind>,
+}
+
+/// What AdamW does about copies.
+#[derive(Clone, Copy, Debug)]
+enum Copies {
+    /// It makes all that is there.
+    To(Bind),
+    /// It makes a part of what is there.
+    Into(Bind),
+    /// Masters are gathered, and copies made of them.
+    Later,
+}
+
+impl Cx<'_> {
+    /// Where the copies of a group that ranks do not share begin.
+    fn copies_of(&self, g: usize) -> Bind {
+        Bind::Fixed(self.layout.groups[g].units[0].copies.expect("what is not shared has copies"))
+    }
+}
 
 impl Scheduler<'_> {
     /// Gradients of parameters that no loss depends on are zero.
@@ -117,7 +145,13 @@ impl Scheduler<'_> {
     }
 
     /// Norm, learning rate and AdamW, then the updates of states. Returns the first call that changes what a checkpoint holds.
-    pub(super) fn optimize(&mut self, cx: &Cx, shared: &mut Shared, optimizer: &Optimizer) -> u32 {
+    pub(super) fn optimize(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        optimizer: &Optimizer,
+        offload: Option<Offload>,
+    ) -> u32 {
         let layer = cx.sharded.model.layers.len() as u32;
         let groups = &cx.layout.groups;
         let gradients: Vec<Bind> = (0..groups.len()).map(|g| self.own_gradients(cx, shared, g)).collect();
@@ -139,19 +173,103 @@ impl Scheduler<'_> {
         let scalars = self.scalars(cx, shared, optimizer, &squares);
 
         let copies: Vec<Option<Bind>> = (0..groups.len()).map(|g| self.own_copies(cx, shared, g)).collect();
+        let own: Vec<Own> =
+            gradients.into_iter().zip(copies).map(|(gradients, copies)| Own { gradients, copies }).collect();
+        let commit = match offload {
+            Some(offload) => self.update_chunks(cx, shared, optimizer, (&own, &scalars), offload),
+            None => self.update_units(cx, shared, optimizer, (&own, &scalars)),
+        };
+        self.update_states(cx, shared);
+        commit
+    }
+
+    /// Updates what is on the device, group by group. Returns the first call of that.
+    fn update_units(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        optimizer: &Optimizer,
+        (own, scalars): (&[Own], &FxHashMap<String, Bind>),
+    ) -> u32 {
         let commit = shared.timeline.len();
-        for (g, (gradients, copies)) in gradients.iter().zip(copies).enumerate() {
-            let group = &cx.layout.groups[g];
+        let wide = self.wide.bytes();
+        for (g, group) in cx.layout.groups.iter().enumerate() {
             // Units are gathered one by one: while one is on its way, the next is updated.
             let one_by_one = self.programs.passes.has(Pass::Units) && group.units.iter().any(|u| u.copies.is_some());
             let units = 0..group.units.len();
             let parts = if group.shards > 1 && one_by_one { units.map(|u| u..u + 1).collect() } else { vec![units] };
             for units in parts {
-                self.adamw(cx, shared, optimizer, (g, units), (*gradients, copies), &scalars);
+                let elements = group.units[units.clone()].iter().map(|u| u.elements).sum::<u64>() / group.shards;
+                let start = group.units[units.start].shard_start;
+                let at = |base: u64, width: u64| Bind::Fixed(base + start * width);
+                let state = State {
+                    param: at(group.params, cx.layout.master_bytes()),
+                    first: at(group.first, cx.layout.moments.bytes()),
+                    second: at(group.second, cx.layout.moments.bytes()),
+                };
+                let copies = match (group.shards, own[g].copies) {
+                    (_, Some(own)) => Copies::To(own.further(start * self.narrow.bytes())),
+                    (1, None) => Copies::To(cx.copies_of(g)),
+                    _ => Copies::Later,
+                };
+                let gradients = own[g].gradients.further(start * wide);
+                self.adamw(cx, shared, optimizer, (g, elements), (state, gradients, copies), scalars);
+                for u in units.filter(|_| group.shards > 1) {
+                    let from = match own[g].copies {
+                        Some(own) => (own.further(group.units[u].shard_start * self.narrow.bytes()), self.narrow),
+                        None => (cx.masters((g, u)), self.wide),
+                    };
+                    self.gather_unit(cx, shared, (g, u), from);
+                }
             }
         }
-        self.update_states(cx, shared);
         commit
+    }
+
+    /// Updates what comes from the host's memory, chunk by chunk. Returns the first call that changes what a checkpoint holds.
+    fn update_chunks(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        optimizer: &Optimizer,
+        (own, scalars): (&[Own], &FxHashMap<String, Bind>),
+        mut offload: Offload,
+    ) -> u32 {
+        let (wide, narrow) = (self.wide.bytes(), self.narrow.bytes());
+        let mut commit = None;
+        while let Some((chunk, state)) = offload.next_chunk() {
+            let (g, u) = chunk.unit;
+            let group = &cx.layout.groups[g];
+            let masters_away = group.masters_in == plan::Space::Host;
+            let copies = match (group.shards, own[g].copies) {
+                (_, Some(own)) => Copies::To(own.further(chunk.start * narrow)),
+                (1, None) => Copies::Into(cx.copies_of(g).further(chunk.start * narrow)),
+                _ if masters_away && self.narrow != self.wide => {
+                    Copies::To(self.own_range(cx, shared, &mut offload, chunk))
+                }
+                _ => Copies::Later,
+            };
+            // Masters that are away are changed by the copy back; of those in halves the other half may be in copies that are here.
+            let here = !masters_away || (group.split && group.shards == 1);
+            let update = shared.timeline.len();
+            commit.get_or_insert(if here { update } else { update + 1 });
+            let gradients = own[g].gradients.further(chunk.start * wide);
+            self.adamw(cx, shared, optimizer, (g, chunk.elements), (state, gradients, copies), scalars);
+            let last = self.end_chunk(cx, shared, &mut offload, (chunk, state));
+            if last && group.shards > 1 {
+                let unit = &group.units[u];
+                let from = match own[g].copies {
+                    Some(own) => (own.further(unit.shard_start * narrow), self.narrow),
+                    None if masters_away => {
+                        let first = Chunk { start: unit.shard_start, ..chunk };
+                        (self.own_range(cx, shared, &mut offload, first), self.narrow)
+                    }
+                    None => (cx.masters((g, u)), self.wide),
+                };
+                self.gather_unit(cx, shared, (g, u), from);
+            }
+        }
+        commit.unwrap_or(shared.timeline.len())
     }
 
     /// Where the gradients lie that this rank's optimizer takes: its ranges of their sums, when masters are shared.
@@ -216,58 +334,59 @@ impl Scheduler<'_> {
         scalars
     }
 
-    /// Updates some of a group's units, and gathers them.
+    /// Updates so many elements of a group.
     fn adamw(
         &mut self,
         cx: &Cx,
         shared: &mut Shared,
         optimizer: &Optimizer,
-        (g, units): (usize, Range<usize>),
-        (gradients, copies): (Bind, Option<Bind>),
+        (g, n): (usize, u64),
+        (state, gradients, copies): (State, Bind, Copies),
         scalars: &FxHashMap<String, Bind>,
     ) {
         let layer = cx.sharded.model.layers.len() as u32;
         let group = &cx.layout.groups[g];
         let wide = self.wide;
-        let n = group.units[units.clone()].iter().map(|u| u.elements).sum::<u64>() / group.shards;
-        let start = group.units[units.start].shard_start;
         // Ranges become copies by gathering; else the same kernel makes both. What is in halves is not whole without its copy.
-        let narrow = if group.shards > 1 && !group.split { wide } else { self.narrow };
+        let (narrow, kind) = match copies {
+            Copies::To(_) => (self.narrow, ""),
+            Copies::Into(_) => (self.narrow, ".part"),
+            Copies::Later => (wide, ".alone"),
+        };
+        let kind = if self.narrow == wide { "" } else { kind };
+        let types = optimizer::Types { wide, narrow, moments: cx.layout.moments };
         let rewriting = self.rewriting;
-        let name = format!("optimizer.adamw.{}.{n}", if group.decays { "decay" } else { "no_decay" });
-        let graph = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, wide, narrow), rewriting).0;
+        let name = format!("optimizer.adamw.{}.{n}{kind}", if group.decays { "decay" } else { "no_decay" });
+        let graph = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, types), rewriting).0;
         let program = self.programs.get_changed(&name, &SavedLayout::default(), graph, |program| {
             if group.split {
                 halves::split(program, ["state.param", "state.copy", "state.second"]);
             }
+            if matches!(copies, Copies::Into(_)) {
+                let copies = program.slots.iter_mut().find(|s| s.name == "state.copy");
+                copies.into_iter().for_each(|slot| slot.access = plan::Access::Update);
+            }
         });
         let slots = program.bind(shared, |want, _, _| match want {
-            Want::State(name) => Bind::Fixed(match name.as_str() {
-                "param" => group.params + start * cx.layout.master_bytes(),
-                "first" => group.first + start * wide.bytes(),
-                "second" => group.second + start * wide.bytes(),
-                _ => {
-                    let all = copies
-                        .unwrap_or_else(|| Bind::Fixed(group.units[0].copies.expect("what is not shared has copies")));
-                    return all.further(start * self.narrow.bytes());
-                }
-            }),
-            Want::GradIn(_) => gradients.further(start * wide.bytes()),
+            Want::State(name) => match (name.as_str(), copies) {
+                ("param", _) => state.param,
+                ("first", _) => state.first,
+                ("second", _) => state.second,
+                (_, Copies::To(copies) | Copies::Into(copies)) => copies,
+                (name, Copies::Later) => unreachable!("AdamW has no {name} where ranges are gathered"),
+            },
+            Want::GradIn(_) => gradients,
             Want::CarryIn(name) => scalars[name],
             want => unreachable!("AdamW has no {want:?}"),
         });
         shared.timeline.call(&program, layer, 0, slots);
-        if group.shards > 1 {
-            for u in units {
-                let unit = &group.units[u];
-                let from = match copies {
-                    Some(own) => (own.further(unit.shard_start * self.narrow.bytes()), self.narrow),
-                    None => (cx.masters((g, u)), wide),
-                };
-                if let Some(copies) = unit.copies {
-                    self.gather(cx, shared, (g, u), from, Bind::Fixed(copies), (layer, 0));
-                }
-            }
+    }
+
+    /// Gathers a unit's copies from the ranks' ranges, where copies are kept.
+    fn gather_unit(&mut self, cx: &Cx, shared: &mut Shared, (g, u): UnitId, from: (Bind, DType)) {
+        if let Some(copies) = cx.layout.groups[g].units[u].copies {
+            let layer = cx.sharded.model.layers.len() as u32;
+            self.gather(cx, shared, (g, u), from, Bind::Fixed(copies), (layer, 0));
         }
     }
 

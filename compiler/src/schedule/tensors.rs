@@ -14,7 +14,7 @@ use super::stages::Stage;
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
 use crate::overlap::Pass;
-use crate::shard::{MasterWeights, Mesh, ParamShard, ShardedModel, Strategy};
+use crate::shard::{MasterWeights, Mesh, OptimizerMemory, ParamShard, ShardedModel, Strategy};
 use forebay_dsl::model::{Init, Tensor};
 use forebay_ir::DType;
 use forebay_plan as plan;
@@ -40,6 +40,10 @@ pub struct Group {
     pub split: bool,
     /// The parts that are gathered and summed together, one after another.
     pub units: Vec<Unit>,
+    /// The memory of the moments.
+    pub moments_in: plan::Space,
+    /// That of the masters.
+    pub masters_in: plan::Space,
     /// Bytes from the start of the arena of each kind. Masters: this rank's ranges of all units.
     pub params: u64,
     /// First moments, likewise.
@@ -92,8 +96,10 @@ pub struct Layout {
     pub params: BTreeMap<usize, Home>,
     /// For each state of the stage its place.
     pub states: BTreeMap<usize, u64>,
-    /// Bytes in all.
+    /// Bytes of the device in all.
     pub bytes: u64,
+    /// Bytes of the host's memory in all.
+    pub host_bytes: u64,
     /// As the plan lists them.
     pub tensors: Vec<plan::Tensor>,
     /// Bytes by kind.
@@ -103,6 +109,9 @@ pub struct Layout {
     /// Do units go over links while layers run?
     beside: bool,
     masters: MasterWeights,
+    optimizer: OptimizerMemory,
+    /// The type of the moments.
+    pub moments: DType,
     wide: DType,
     narrow: DType,
 }
@@ -125,11 +134,14 @@ impl Layout {
             params: BTreeMap::new(),
             states: BTreeMap::new(),
             bytes: 0,
+            host_bytes: 0,
             tensors: vec![],
             memory: plan::MemoryUse::default(),
             zero: strategy.zero,
             beside: strategy.overlap.has(Pass::Units),
             masters: strategy.master_weights,
+            optimizer: strategy.optimizer,
+            moments: strategy.moments.dtype(wide),
             wide,
             narrow,
         };
@@ -174,9 +186,27 @@ impl Layout {
     }
 
     fn reserve(&mut self, bytes: u64) -> u64 {
-        let offset = self.bytes;
-        self.bytes += align(bytes);
+        self.reserve_in(plan::Space::Device, bytes)
+    }
+
+    fn reserve_in(&mut self, space: plan::Space, bytes: u64) -> u64 {
+        let end = match space {
+            plan::Space::Device => &mut self.bytes,
+            plan::Space::Host => &mut self.host_bytes,
+        };
+        let offset = *end;
+        *end += align(bytes);
         offset
+    }
+
+    /// The memories of a group's moments and masters. Masters that programs read, or that are gathered from for each use, stay on the device.
+    fn memories(&self, units: &[Unit], has_copies: bool) -> (plan::Space, plan::Space) {
+        let gathered = units.iter().any(|u| u.layer.is_some() && self.zero > 2);
+        match self.optimizer {
+            OptimizerMemory::Device => (plan::Space::Device, plan::Space::Device),
+            OptimizerMemory::Host if has_copies && !gathered => (plan::Space::Host, plan::Space::Host),
+            OptimizerMemory::Host => (plan::Space::Host, plan::Space::Device),
+        }
     }
 
     fn add_group(&mut self, sharded: &ShardedModel, stage: &Stage, alike: Alike, members: &[usize]) {
@@ -205,11 +235,13 @@ impl Layout {
         let shard = shard_start * self.wide.bytes();
         let split = self.masters == MasterWeights::Split;
         let masters = shard_start * self.master_bytes();
-        let params = self.reserve(masters);
-        self.memory.weights += masters;
+        let has_copies = self.wide != self.narrow || shards > 1;
+        let (moments_in, masters_in) = self.memories(&units, has_copies);
+        let on_device = |space, bytes| if space == plan::Space::Device { bytes } else { 0 };
+        let params = self.reserve_in(masters_in, masters);
+        self.memory.weights += on_device(masters_in, masters);
         for unit in &mut units {
             let passes = unit.layer.is_some() && self.zero > 1;
-            let has_copies = self.wide != self.narrow || shards > 1;
             let (copy, gradient) = (unit.elements * self.narrow.bytes(), unit.elements * self.wide.bytes());
             if !has_copies {
                 unit.copies = Some(params + unit.shard_start * self.wide.bytes());
@@ -222,9 +254,10 @@ impl Layout {
                 self.memory.gradients += gradient;
             }
         }
-        let first = self.reserve(shard);
-        let second = self.reserve(shard);
-        self.memory.optimizer += 2 * shard;
+        let moments = shard_start * self.moments.bytes();
+        let first = self.reserve_in(moments_in, moments);
+        let second = self.reserve_in(moments_in, moments);
+        self.memory.optimizer += on_device(moments_in, 2 * moments);
         let gradient_shards = units.iter().any(|u| u.gradients.is_none()).then(|| {
             self.memory.gradients += shard;
             self.reserve(shard)
@@ -238,6 +271,8 @@ impl Layout {
             shards,
             split,
             units,
+            moments_in,
+            masters_in,
             params,
             first,
             second,
@@ -258,36 +293,37 @@ impl Layout {
         };
         let form = if group.split { plan::Form::LowerHalf } else { plan::Form::Whole };
         // A range of a unit is where the unit's shard is, wherever the tensor starts in it.
-        let shared_of = |bytes: u64, kind, base: u64, init| {
+        let shared_of = |(of, bytes): (DType, u64), kind, base: u64, init| {
             let base = base + unit.shard_start * bytes;
             match group.shards {
-                1 => whole(kind, wide, base + home.element * bytes, init),
+                1 => whole(kind, of, base + home.element * bytes, init),
                 _ => {
                     let (shard, index) = (unit.elements / group.shards, number(&group.sums, mesh));
                     let range = Some(plan::FlatRange { start: home.element, shard, index });
-                    plan::Tensor { range, ..whole(kind, wide, base, init) }
+                    plan::Tensor { range, ..whole(kind, of, base, init) }
                 }
             }
         };
-        let shared = |kind, base, init| shared_of(wide.bytes(), kind, base, init);
-        let master = shared_of(self.master_bytes(), K::Param, group.params, init(param.init));
-        let mut tensors = vec![plan::Tensor { form, ..master }];
+        let shared = |of: DType, kind, base, init| shared_of((of, of.bytes()), kind, base, init);
+        let master = shared_of((wide, self.master_bytes()), K::Param, group.params, init(param.init));
+        let mut tensors = vec![plan::Tensor { form, space: group.masters_in, ..master }];
         if let Some(copies) = unit.copies.filter(|_| self.wide != self.narrow || group.shards > 1) {
             let offset = copies + home.element * self.narrow.bytes();
             tensors.push(whole(K::ComputeCopy, self.narrow, offset, plan::Init::FromParam));
         }
         tensors.push(match (unit.gradients, group.gradient_shards) {
             (Some(gradients), _) => whole(K::Gradient, wide, at(gradients), zero),
-            (None, shards) => shared(K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
+            (None, shards) => shared(wide, K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
         });
-        tensors.push(shared(K::FirstMoment, group.first, zero));
-        tensors.push(shared(K::SecondMoment, group.second, zero));
+        for (kind, base) in [(K::FirstMoment, group.first), (K::SecondMoment, group.second)] {
+            tensors.push(plan::Tensor { space: group.moments_in, ..shared(self.moments, kind, base, zero) });
+        }
         self.tensors.extend(tensors);
     }
 }
 
 /// The layer that uses a parameter, when it is the only one, and no other stage has the parameter.
-fn only_layer(sharded: &ShardedModel, stage: &Stage, param: usize) -> Option<usize> {
+pub(super) fn only_layer(sharded: &ShardedModel, stage: &Stage, param: usize) -> Option<usize> {
     let layers = sharded.model.layers.iter().enumerate();
     let mut users = layers.filter(|(l, layer)| stage.has(*l) && layer.params.contains(&param)).map(|(l, _)| l);
     let first = users.next()?;
@@ -329,6 +365,7 @@ fn tensor(t: &Tensor, kind: plan::TensorKind, dtype: DType, offset: u64, init: p
         dims,
         block: vec![],
         range: None,
+        space: plan::Space::Device,
         offset,
         init,
         form: plan::Form::Whole,

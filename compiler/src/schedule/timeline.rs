@@ -194,8 +194,8 @@ impl Timeline {
         self.items.iter().zip(lives).map(interval).collect()
     }
 
-    /// Places all items above the persistent bytes, and those of the host in its memory.
-    pub fn place(self, persistent: u64) -> Placed {
+    /// Places all items above the persistent bytes of the device, and those of the host above its own.
+    pub fn place(self, (persistent, kept_by_host): (u64, u64)) -> Placed {
         let lives = self.lives();
         let on_device = |lives: &[Option<(u32, u32)>]| {
             let intervals = self.intervals(lives, plan::Space::Device);
@@ -212,7 +212,7 @@ impl Timeline {
         let swaps = self.items.iter().any(|item| item.space == plan::Space::Host);
         let of_host = swaps.then(|| pack(&self.intervals(&lives, plan::Space::Host)).offsets);
         let place = |(n, item): (usize, &ItemLife)| match (&of_host, item.space) {
-            (Some(host), plan::Space::Host) => host[n],
+            (Some(host), plan::Space::Host) => kept_by_host + host[n],
             _ => persistent + packing.offsets[n],
         };
         let offsets: Vec<u64> = self.items.iter().enumerate().map(place).collect();

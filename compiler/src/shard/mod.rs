@@ -36,4 +36,4 @@ pub use model::{ParamShard, ShardedModel, shard_model};
 pub use order::{Cut, Given, Order, trained};
 pub(crate) use partition::is_linear;
 pub use partition::{Note, Sharded, shard};
-pub use strategy::{CpAlgo, MasterWeights, Strategy, StrategyError};
+pub use strategy::{CpAlgo, MasterWeights, Moments, OptimizerMemory, Strategy, StrategyError};

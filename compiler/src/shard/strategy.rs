@@ -68,6 +68,10 @@ pub struct Strategy {
     pub swap: Swap,
     /// How parameters are kept beside their copies in bf16.
     pub master_weights: MasterWeights,
+    /// Which memory the optimizer's state is in.
+    pub optimizer: OptimizerMemory,
+    /// The type in which moments are kept.
+    pub moments: Moments,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
 }
@@ -88,6 +92,54 @@ impl MasterWeights {
         match self {
             MasterWeights::Whole => "whole",
             MasterWeights::Split => "split",
+        }
+    }
+}
+
+/// The type in which AdamW's moments are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moments {
+    /// That of the masters.
+    Full,
+    /// Rounded to bf16 after each step: half the bytes, and other numbers.
+    Bf16,
+}
+
+impl Moments {
+    const ALL: [Moments; 2] = [Moments::Full, Moments::Bf16];
+
+    fn name(self) -> &'static str {
+        match self {
+            Moments::Full => "full",
+            Moments::Bf16 => "bf16",
+        }
+    }
+
+    /// The type, beside masters of type `wide`.
+    pub fn dtype(self, wide: DType) -> DType {
+        match self {
+            Moments::Full => wide,
+            Moments::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// Which memory the optimizer's state is in: moments, and masters that programs read copies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptimizerMemory {
+    /// The device's.
+    Device,
+    /// The host's: it comes to the device in chunks when it is updated.
+    Host,
+}
+
+impl OptimizerMemory {
+    const ALL: [OptimizerMemory; 2] = [OptimizerMemory::Device, OptimizerMemory::Host];
+
+    fn name(self) -> &'static str {
+        match self {
+            OptimizerMemory::Device => "device",
+            OptimizerMemory::Host => "host",
         }
     }
 }
@@ -145,6 +197,8 @@ impl Default for Strategy {
             overlap: Passes::default(),
             swap: Swap::default(),
             master_weights: MasterWeights::Whole,
+            optimizer: OptimizerMemory::Device,
+            moments: Moments::Full,
             max_tokens_per_rank: None,
         }
     }
@@ -175,7 +229,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 25] = [
+const KEYS: [&str; 27] = [
     "dp",
     "tp",
     "sp",
@@ -200,6 +254,8 @@ const KEYS: [&str; 25] = [
     "overlap",
     "swap",
     "master_weights",
+    "optimizer",
+    "moments",
     "max_tokens_per_rank",
 ];
 
@@ -339,6 +395,14 @@ impl Strategy {
                 Some(how) => self.master_weights = how,
                 None => return wrong("whole or split"),
             },
+            "optimizer" => match OptimizerMemory::ALL.into_iter().find(|memory| memory.name() == value) {
+                Some(memory) => self.optimizer = memory,
+                None => return wrong("device or host"),
+            },
+            "moments" => match Moments::ALL.into_iter().find(|kind| kind.name() == value) {
+                Some(kind) => self.moments = kind,
+                None => return wrong("full or bf16"),
+            },
             _ => {
                 let near = closest(key, KEYS);
                 let help =
@@ -430,6 +494,10 @@ impl Strategy {
                 "with zero = 3 copies are gathered for each use and not kept, so there is nothing to save",
                 "use zero=2, or leave it out",
             ),
+            MasterWeights::Split if self.moments != Moments::Full => refused(
+                "it has a bit in the second moment's sign, which moments = bf16 would round with it",
+                "leave one of the two out",
+            ),
             MasterWeights::Split => Ok(()),
         }
     }
@@ -477,6 +545,10 @@ impl fmt::Display for Strategy {
         parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
         let usual = self.master_weights == default.master_weights;
         parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));
+        let usual = self.optimizer == default.optimizer;
+        parts.extend((!usual).then(|| format!("optimizer={}", self.optimizer.name())));
+        let usual = self.moments == default.moments;
+        parts.extend((!usual).then(|| format!("moments={}", self.moments.name())));
         parts.extend(self.max_tokens_per_rank.map(|n| format!("max_tokens_per_rank={n}")));
         parts.extend((self.stages != Cut::Even).then(|| format!("stages={}", self.stages)));
         f.write_str(if parts.is_empty() { "dp=1".to_string() } else { parts.join(",") }.as_str())

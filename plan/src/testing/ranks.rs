@@ -75,6 +75,7 @@ fn role(number: u32, script: &RoleScript) -> Role {
             block: own.collect(),
             range: None,
             form: Form::Whole,
+            space: Space::Device,
             offset: bytes,
             init: Init::Constant(0.0),
         };
@@ -104,6 +105,7 @@ fn role(number: u32, script: &RoleScript) -> Role {
         device_bytes: bytes,
         host_bytes: 0,
         persistent_bytes: bytes,
+        host_persistent_bytes: 0,
         tensors,
         layers: vec![script.name.clone()],
         phases: vec![phase],

@@ -71,10 +71,10 @@ fn coordinates(plan: &Plan, findings: &mut Findings) {
 
 fn arena(role: &Role, findings: &mut Findings) {
     let place = Place::Role(role);
-    findings.ensure(role.persistent_bytes <= role.device_bytes, Rule::Arena, place, || {
-        format!("{} persistent bytes in an arena of {}", role.persistent_bytes, role.device_bytes)
-    });
-    for bytes in [role.device_bytes, role.host_bytes] {
+    for space in Space::ALL {
+        let (kept, bytes) = (role.persistent(space), role.bytes(space));
+        findings
+            .ensure(kept <= bytes, Rule::Arena, place, || format!("{kept} persistent bytes in an arena of {bytes}"));
         findings.ensure(bytes <= u64::MAX / 4, Rule::Arena, place, || {
             format!("{bytes} bytes are more than any memory has")
         });
@@ -238,10 +238,7 @@ impl<'a> Cx<'a> {
             findings.ensure(offset.is_multiple_of(ALIGN), Rule::Binding, place, || {
                 format!("slot {} is at byte {offset}, which is not a multiple of {ALIGN}", quoted(&slot.name))
             });
-            let size = match slot.space {
-                Space::Device => self.role.device_bytes,
-                Space::Host => self.role.host_bytes,
-            };
+            let size = self.role.bytes(slot.space);
             let inside = offset.checked_add(slot.bytes).is_some_and(|end| end <= size);
             findings.ensure(inside, Rule::Binding, place, || {
                 format!("slot {} is {} bytes from byte {offset} on; there are {size}", quoted(&slot.name), slot.bytes)
@@ -307,9 +304,9 @@ struct Run<'a> {
     tensor: &'a str,
 }
 
-/// The tensors as runs of one type, in the order of memory: however many there are, a buffer is compared with two.
+/// The tensors on the device as runs of one type, in the order of memory (those of the host's memory are copied as bytes): however many there are, a buffer is compared with two.
 fn typed_runs(role: &Role) -> Vec<Run<'_>> {
-    let mut tensors: Vec<&Tensor> = role.tensors.iter().collect();
+    let mut tensors: Vec<&Tensor> = role.tensors.iter().filter(|t| t.space == Space::Device).collect();
     tensors.sort_by_key(|t| t.offset);
     let mut runs: Vec<Run> = vec![];
     for tensor in tensors {

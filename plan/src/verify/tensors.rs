@@ -20,9 +20,10 @@ impl Span {
     }
 }
 
-/// A place in the persistent region: that of one tensor, or a shard, which several tensors may share.
+/// A place in a persistent region: that of one tensor, or a shard, which several tensors may share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
+    pub space: Space,
     pub span: Span,
     /// The first tensor that lives there, by number.
     pub tensor: u32,
@@ -193,11 +194,15 @@ impl<'a> Cx<'a> {
     fn homes(&self, spans: &[Span], findings: &mut Findings) -> Vec<Home> {
         let tensors = &self.role.tensors;
         // To the byte: the host writes tensors whole.
-        let end = tensors.iter().map(|t| t.offset + t.place_bytes()).max().unwrap_or(0);
-        findings.ensure(end <= self.role.persistent_bytes, Rule::TensorPlace, Place::Role(self.role), || {
-            format!("tensors end at byte {end}, the persistent region has {}", self.role.persistent_bytes)
-        });
-        let start = |i: usize| (spans[i].start, tensors[i].range.as_ref().map_or(0, |r| r.start));
+        for space in Space::ALL {
+            let there = tensors.iter().filter(|t| t.space == space);
+            let end = there.map(|t| t.offset + t.place_bytes()).max().unwrap_or(0);
+            let kept = self.role.persistent(space);
+            findings.ensure(end <= kept, Rule::TensorPlace, Place::Role(self.role), || {
+                format!("tensors end at byte {end}, the persistent region has {kept}")
+            });
+        }
+        let start = |i: usize| (tensors[i].space, spans[i].start, tensors[i].range.as_ref().map_or(0, |r| r.start));
         let mut order: Vec<usize> = (0..spans.len()).collect();
         order.sort_by_key(|&i| start(i));
         let mut homes: Vec<Home> = vec![];
@@ -205,8 +210,9 @@ impl<'a> Cx<'a> {
         for i in order {
             let tensor = &tensors[i];
             let other = before.replace(i).map(|b| &tensors[b]);
-            let Some((other, home)) = other.zip(homes.last()).filter(|(_, home)| spans[i].start < home.span.end) else {
-                homes.push(Home { span: spans[i], tensor: i as u32 });
+            let meets = |home: &Home| home.space == tensor.space && spans[i].start < home.span.end;
+            let Some((other, home)) = other.zip(homes.last()).filter(|(_, home)| meets(home)) else {
+                homes.push(Home { space: tensor.space, span: spans[i], tensor: i as u32 });
                 continue;
             };
             let begins = || {

@@ -21,7 +21,7 @@ mod fault;
 
 pub use fault::{Access, Fault, Spot, Wrong};
 
-use crate::exec::ExecError;
+use crate::exec::{ExecError, HostTraffic};
 use forebay_plan::{Program, Space, StreamKind};
 use std::fmt;
 
@@ -199,6 +199,9 @@ pub trait Backend: fmt::Debug + Send {
     /// # Errors
     /// What went wrong in any work; the devices are then in the middle of something, and of no use any more.
     fn synchronise(&mut self) -> Result<Synchronised, Fault>;
+
+    /// Bytes that programs of all devices have copied between devices' and hosts' memories so far; copies that the host asked for are not among them.
+    fn copied(&self) -> HostTraffic;
 
     /// Begins or ends the notes of what devices do.
     fn trace(&mut self, on: bool);

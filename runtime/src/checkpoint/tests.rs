@@ -235,6 +235,7 @@ fn what_one_mesh_saves_another_loads() {
         block: vec![],
         range: None,
         form: forebay_plan::Form::Whole,
+        space: forebay_plan::Space::Device,
         offset: 0,
         init: Init::Uniform(-1.0, 1.0),
     };

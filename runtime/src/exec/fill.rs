@@ -9,7 +9,7 @@ use super::parts::{AT_HAND, Part, find};
 use super::{ExecError, Executor, Rank};
 use crate::comm::coordinates;
 use crate::pool::Pool;
-use forebay_plan::{Form, Init, Role, Tensor, TensorKind};
+use forebay_plan::{Form, Init, Role, Space, Tensor, TensorKind};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -137,13 +137,23 @@ impl<'p> Rank<'p> {
         let part = Part::new(tensor, &self.coordinates);
         let width = tensor.dtype.bytes() as usize;
         let (offset, len) = self.place_of(tensor);
-        fill_part(&self.pool, &part, width, self.device.bytes_mut(offset, len), fill);
+        let arena = match tensor.space {
+            Space::Device => &mut self.device,
+            Space::Host => &mut self.host,
+        };
+        fill_part(&self.pool, &part, width, arena.bytes_mut(offset, len), fill);
     }
 
     /// Fills a tensor from another one of which it has the same elements: `convert` gets the same of both.
     fn fill_from(&mut self, from: &Tensor, to: &Tensor, convert: &Convert) {
         self.untouched = false;
-        let (source, bytes) = self.device.bytes_and_mut(self.place_of(from), self.place_of(to));
+        let (read, write) = (self.place_of(from), self.place_of(to));
+        let (source, bytes) = match (from.space, to.space) {
+            (Space::Device, Space::Device) => self.device.bytes_and_mut(read, write),
+            (Space::Host, Space::Host) => self.host.bytes_and_mut(read, write),
+            (Space::Device, Space::Host) => (self.device.bytes(read.0, read.1), self.host.bytes_mut(write.0, write.1)),
+            (Space::Host, Space::Device) => (self.host.bytes(read.0, read.1), self.device.bytes_mut(write.0, write.1)),
+        };
         fill_same(&self.pool, (from, source), (to, bytes), convert);
     }
 }

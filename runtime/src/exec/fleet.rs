@@ -9,7 +9,7 @@
 //! the host space, in copies on the streams for copies.
 
 use super::halves::Holds;
-use super::{ExecError, PhaseId, element};
+use super::{ExecError, HostTraffic, PhaseId, element};
 use crate::backend::{
     Address, Backend, CallSite, EventId, Fault, KINDS, MemoryId, Ran, Spot, Stream, Synchronised, Task, Wrong,
 };
@@ -34,6 +34,8 @@ pub struct DeviceStep {
     pub begin: f64,
     /// How long it took: from when the batch was there until all devices were done.
     pub seconds: f64,
+    /// What all devices copied to their hosts' memory and back.
+    pub copied: HostTraffic,
     /// All that ran, in the order in which it began; nothing when that was not asked for.
     pub ran: Vec<Ran>,
 }
@@ -51,6 +53,8 @@ pub(super) struct Fleet<'p> {
     /// The last step of training.
     last: Option<DeviceStep>,
     begun: f64,
+    /// What was copied before the step.
+    copied: HostTraffic,
     /// Steps whose events are kept, and how many more are to be.
     traced: Vec<DeviceStep>,
     to_trace: u64,
@@ -68,8 +72,8 @@ struct Member<'p> {
     /// Memory of the host that the devices read and write, and how much of it there is.
     staging: MemoryId,
     staged: u64,
-    /// What the persistent region holds: tensors and what lies between them.
-    values: Vec<(u64, u64)>,
+    /// What the persistent region of each memory holds: tensors and what lies between them.
+    values: [Vec<(u64, u64)>; 2],
     /// Groups by the mesh dimensions that name them.
     groups: HashMap<Vec<u32>, Vec<u32>>,
     /// By phase, call and event of its program.
@@ -105,6 +109,7 @@ impl<'p> Fleet<'p> {
             seed,
             last: None,
             begun: 0.0,
+            copied: HostTraffic::default(),
             traced: vec![],
             to_trace: 0,
             broken: false,
@@ -153,6 +158,7 @@ impl<'p> Fleet<'p> {
         }
         let times = self.wait(step)?;
         self.begun = times.now;
+        self.copied = self.machine().copied();
         // What was before the step is not part of it.
         self.machine().take_trace();
         self.part(id, 0, step)?;
@@ -169,7 +175,8 @@ impl<'p> Fleet<'p> {
         let ran = self.machine().take_trace();
         if trains {
             let seconds = times.done - self.begun;
-            let done = DeviceStep { step, begin: self.begun, seconds, ran };
+            let copied = self.machine().copied() - self.copied;
+            let done = DeviceStep { step, begin: self.begun, seconds, copied, ran };
             if self.to_trace > 0 {
                 self.to_trace -= 1;
                 let on = self.to_trace > 0;
@@ -213,19 +220,29 @@ impl<'p> Fleet<'p> {
         all.find(|(r, _)| std::ptr::eq(*r, report)).map_or(f64::NAN, |(_, value)| *value)
     }
 
-    /// Bytes of a rank's device memory.
-    pub fn read(&self, rank: u32, offset: u64, len: u64) -> Result<Vec<u8>, ExecError> {
+    /// Bytes of a rank's device memory, or of its host's.
+    pub fn read(&self, rank: u32, (space, offset): (Space, u64), len: u64) -> Result<Vec<u8>, ExecError> {
         let member = &self.members[rank as usize];
         let mut bytes = vec![0; len as usize];
-        let result = member.download(offset, &mut bytes, self.shared().as_mut());
+        let mut machine = self.shared();
+        let result = match space {
+            Space::Device => member.download(offset, &mut bytes, machine.as_mut()),
+            Space::Host => machine.read(member.at(space, offset), &mut bytes),
+        };
+        drop(machine);
         result.map_err(|fault| located(member.role, fault, 0))?;
         Ok(bytes)
     }
 
-    /// Puts bytes into a rank's device memory.
-    fn write(&self, rank: u32, offset: u64, bytes: &[u8]) -> Result<(), ExecError> {
+    /// Puts bytes into a rank's device memory, or into its host's.
+    fn write(&self, rank: u32, (space, offset): (Space, u64), bytes: &[u8]) -> Result<(), ExecError> {
         let member = &self.members[rank as usize];
-        let result = member.upload(offset, bytes, self.shared().as_mut());
+        let mut machine = self.shared();
+        let result = match space {
+            Space::Device => member.upload(offset, bytes, machine.as_mut()),
+            Space::Host => machine.write(member.at(space, offset), bytes),
+        };
+        drop(machine);
         result.map_err(|fault| located(member.role, fault, 0))
     }
 
@@ -249,7 +266,7 @@ pub(super) struct OnDevice<'f, 'p> {
 impl<'p> OnDevice<'_, 'p> {
     /// Puts something in the place of a tensor.
     pub fn replace(&self, tensor: &Tensor, bytes: &[u8]) -> Result<(), ExecError> {
-        self.fleet.write(self.rank, tensor.held(self.coordinates()).offset, bytes)
+        self.fleet.write(self.rank, (tensor.space, tensor.held(self.coordinates()).offset), bytes)
     }
 
     /// Bytes of a tensor's place.
@@ -270,7 +287,7 @@ impl<'p> Holds<'p> for OnDevice<'_, 'p> {
 
     fn bytes(&self, tensor: &Tensor) -> Result<Cow<'_, [u8]>, ExecError> {
         let offset = tensor.held(self.coordinates()).offset;
-        Ok(Cow::Owned(self.fleet.read(self.rank, offset, self.len(tensor))?))
+        Ok(Cow::Owned(self.fleet.read(self.rank, (tensor.space, offset), self.len(tensor))?))
     }
 
     fn change(&mut self, tensor: &Tensor, change: &mut dyn FnMut(&mut [u8])) -> Result<(), ExecError> {
@@ -326,8 +343,10 @@ impl<'p> Member<'p> {
         let staged = fed.max(role.persistent_bytes.min(PIECE)).max(ALIGN);
         let staging = machine.allocate(number, Space::Host, staged)?;
         let groups = groups::of_rank(plan, number).into_iter().map(|group| (group.dims, group.members)).collect();
-        let values = values(role);
-        machine.declare(device, &values);
+        let values = Space::ALL.map(|space| values(role, space));
+        for (memory, values) in [device, host].into_iter().zip(&values) {
+            machine.declare(memory, values);
+        }
         Ok(Member {
             reports: role.phases.iter().map(|phase| vec![f64::NAN; phase.reports.len()]).collect(),
             ends: std::array::from_fn(|_| machine.event(number)),
@@ -357,7 +376,15 @@ impl<'p> Member<'p> {
     }
 
     fn on_device(&self, offset: u64) -> Address {
-        Address { memory: self.device, offset }
+        self.at(Space::Device, offset)
+    }
+
+    fn at(&self, space: Space, offset: u64) -> Address {
+        let memory = match space {
+            Space::Device => self.device,
+            Space::Host => self.host,
+        };
+        Address { memory, offset }
     }
 
     /// Puts a phase's inputs on their way.
@@ -368,8 +395,9 @@ impl<'p> Member<'p> {
         (seed, step): (u64, u64),
         machine: &mut dyn Backend,
     ) -> Result<(), Unfed> {
-        machine.declare(self.device, &self.values);
-        machine.declare(self.host, &[]);
+        for (memory, values) in [self.device, self.host].into_iter().zip(&self.values) {
+            machine.declare(memory, values);
+        }
         let phase = self.phase(id);
         assert_eq!(
             (batch.rows() as u64, batch.seq() as u64),
@@ -447,10 +475,7 @@ impl<'p> Member<'p> {
         machine: &mut dyn Backend,
     ) -> Result<(), Fault> {
         let program = &plan.programs[call.program as usize];
-        let place = |(slot, offset): (&forebay_plan::Slot, &u64)| match slot.space {
-            Space::Device => self.on_device(*offset),
-            Space::Host => Address { memory: self.host, offset: *offset },
-        };
+        let place = |(slot, offset): (&forebay_plan::Slot, &u64)| self.at(slot.space, *offset);
         let slots: Vec<Address> = program.slots.iter().zip(&call.slots).map(place).collect();
         let binding = machine.bind(self.number, site, &slots)?;
         let mut begun = [false; StreamKind::COUNT];
@@ -521,10 +546,10 @@ impl<'p> Member<'p> {
     }
 }
 
-/// The values of a persistent region: tensors, of which those that share a shard are one, and what lies between them. In whole units of [`ALIGN`].
-fn values(role: &Role) -> Vec<(u64, u64)> {
+/// The values of the persistent region of a memory: tensors, of which those that share a shard are one, and what lies between them. In whole units of [`ALIGN`].
+fn values(role: &Role, space: Space) -> Vec<(u64, u64)> {
     let span = |t: &Tensor| (t.offset, (t.offset + t.place_bytes()).next_multiple_of(ALIGN));
-    let mut spans: Vec<(u64, u64)> = role.tensors.iter().map(span).collect();
+    let mut spans: Vec<(u64, u64)> = role.tensors.iter().filter(|t| t.space == space).map(span).collect();
     spans.sort_unstable();
     let (mut values, mut at) = (vec![], 0);
     for (start, end) in spans {
@@ -537,7 +562,7 @@ fn values(role: &Role) -> Vec<(u64, u64)> {
             at = end;
         }
     }
-    let end = role.persistent_bytes.next_multiple_of(ALIGN).min(role.device_bytes);
+    let end = role.persistent(space).next_multiple_of(ALIGN).min(role.bytes(space));
     if end > at {
         values.push((at, end - at));
     }

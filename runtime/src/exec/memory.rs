@@ -2,7 +2,8 @@
 
 use super::rank::Programs;
 use super::{Arena, ExecError, Purpose};
-use forebay_plan::{Form, MemoryUse, Role};
+use forebay_plan::{Form, MemoryUse, Role, Space, TensorKind};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -69,9 +70,10 @@ pub(super) fn enough(ranks: &[Need], purpose: Purpose) -> Result<impl Fn() -> Ex
             // Parameters in halves have a bit in the second moments.
             Purpose::Generate => {
                 let halved = role.tensors.iter().any(|t| t.form == Form::LowerHalf);
-                let moments = if halved { kinds.optimizer / 2 } else { kinds.optimizer };
+                let part = |moments: u64| if halved { moments / 2 } else { moments };
+                let moments = part(kinds.optimizer);
                 kinds.optimizer -= moments;
-                std::mem::take(&mut kinds.gradients) + moments
+                std::mem::take(&mut kinds.gradients) + moments + part(moments_of_host(role))
             }
         };
         needed = needed.saturating_add(placed.saturating_sub(unused)).saturating_add(*besides);
@@ -88,6 +90,14 @@ pub(super) fn enough(ranks: &[Need], purpose: Purpose) -> Result<impl Fn() -> Ex
         return Err(error());
     }
     Ok(error)
+}
+
+/// Bytes of the moments that are in the host's memory. (Those that share a place are counted once.)
+fn moments_of_host(role: &Role) -> u64 {
+    let moments = [TensorKind::FirstMoment, TensorKind::SecondMoment];
+    let there = role.tensors.iter().filter(|t| t.space == Space::Host && moments.contains(&t.kind));
+    let places: BTreeMap<u64, u64> = there.map(|t| (t.offset, t.place_bytes())).collect();
+    places.values().sum()
 }
 
 /// Bytes that the system can still give to this process, where it says so: on Linux, the least of what the machine has, what its control groups are allowed

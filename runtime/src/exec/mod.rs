@@ -15,6 +15,7 @@
 //! On devices behind [`Backend`] the same plan is given to streams and events as it stands (`fleet.rs`).
 
 mod arena;
+mod copies;
 mod diagnose;
 mod error;
 mod fill;
@@ -32,6 +33,7 @@ mod shuffle;
 mod tests;
 
 pub use arena::Arena;
+pub use copies::HostTraffic;
 pub use diagnose::{Cause, Suspect};
 pub use error::{ExecError, Place, human_bytes};
 pub use fleet::DeviceStep;
@@ -49,7 +51,7 @@ use crate::kernels::Cpu;
 use crate::pool::Pool;
 use fleet::Fleet;
 use forebay_plan::verify::Rule;
-use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Tensor, TensorKind};
+use forebay_plan::{DType, MemoryUse, OutputTensor, Phase, Plan, Report, Role, Space, Tensor, TensorKind};
 use memory::Need;
 use rank::Rank;
 use std::borrow::Cow;
@@ -485,7 +487,9 @@ impl<'p> Executor<'p> {
     pub fn output(&self, (rank, output): (usize, &OutputTensor)) -> Cow<'_, [u8]> {
         let bytes = output.dims.iter().product::<u64>() * output.dtype.bytes();
         match &self.fleet {
-            Some(fleet) => Cow::Owned(fleet.read(rank as u32, output.offset, bytes).expect("the phase is done")),
+            Some(fleet) => {
+                Cow::Owned(fleet.read(rank as u32, (Space::Device, output.offset), bytes).expect("the phase is done"))
+            }
             None => Cow::Borrowed(self.ranks[rank].device.bytes(output.offset, bytes)),
         }
     }

@@ -249,6 +249,7 @@ mod tests {
             block: vec![cut(0, 2, 0), cut(2, 3, 1)],
             range: Some(FlatRange { start: 7, shard: 33, index: Affine::along(2, 1) }),
             form: forebay_plan::Form::Whole,
+            space: forebay_plan::Space::Device,
             offset: 0,
             init: Init::Constant(0.0),
         };

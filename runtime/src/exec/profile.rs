@@ -6,8 +6,8 @@
 //! kernels    ├──┤├────┤   ├──────┤├───┤├──────┤       what lies between them is dispatch
 //! ```
 
-use super::{PhaseId, Roofline};
-use forebay_plan::{Call, Kernel, Plan, Program, RaggedDim, Role};
+use super::{HostTraffic, PhaseId, Roofline};
+use forebay_plan::{Call, Kernel, Plan, Program, RaggedDim, Role, Space};
 use std::time::{Duration, Instant};
 
 /// Programs of the optimizer have names that begin so.
@@ -22,6 +22,8 @@ pub struct Profile {
     since: Option<Instant>,
     /// For each program and instruction.
     spent: Vec<Vec<Spent>>,
+    /// What was copied to the host's memory and back.
+    copied: HostTraffic,
     /// The last step that was seen.
     step: Option<u64>,
     steps: u64,
@@ -109,6 +111,7 @@ impl Profile {
             begun: Instant::now(),
             since: None,
             spent,
+            copied: HostTraffic::default(),
             step: None,
             steps: 0,
             step_time: Duration::ZERO,
@@ -143,14 +146,21 @@ impl Profile {
         }
     }
 
-    /// An instruction has ended, of so many FLOPs.
-    pub(super) fn instruction(&mut self, program: usize, index: usize, start: Instant, flops: f64) {
+    /// An instruction has ended, of so many FLOPs, and so many bytes over the link to the host.
+    pub(super) fn instruction(
+        &mut self,
+        program: usize,
+        index: usize,
+        start: Instant,
+        (flops, copied): (f64, HostTraffic),
+    ) {
         if self.since.is_some() {
             let time = start.elapsed();
             let spent = &mut self.spent[program][index];
             spent.runs += 1;
             spent.time += time;
             spent.flops += flops;
+            self.copied += copied;
             self.event(Traced::Instruction { program, index }, start, time);
         }
     }
@@ -174,6 +184,11 @@ impl Profile {
     /// Seconds inside kernels.
     pub fn kernel_seconds(&self) -> f64 {
         self.spent.iter().flatten().map(|spent| spent.time.as_secs_f64()).sum()
+    }
+
+    /// What its steps have copied to the host's memory and back, together.
+    pub fn copied(&self) -> HostTraffic {
+        self.copied
     }
 
     /// The part of its steps' time that is not inside kernels, 0 to 1.
@@ -233,6 +248,7 @@ pub(super) fn flops_of_rows(kernel: &Kernel, rows: Option<u64>) -> f64 {
 /// What an instruction counts as in a table by kind.
 pub fn kind(program: &Program, kernel: &Kernel) -> &'static str {
     match kernel {
+        Kernel::Region(_) if program.slots.iter().any(|s| s.space == Space::Host) => "copy to or from the host",
         Kernel::Region(_) | Kernel::Reduce(_) if program.name.starts_with(OPTIMIZER) => "optimizer",
         Kernel::Matmul(k) if k.groups.is_some() => "grouped matmul",
         Kernel::Matmul(_) => "matmul",

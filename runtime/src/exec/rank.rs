@@ -1,5 +1,6 @@
 //! One rank: its memory, its threads, its end of the transport. Prepared kernels are shared by all ranks.
 
+use super::copies::HostCopy;
 use super::profile::flops_of_rows;
 use super::{Arena, ExecError, ExecOptions, PhaseId, Place, Profile, element};
 use crate::comm::{CommError, Pieces, Rows, Take, Transport, rank_at};
@@ -16,6 +17,8 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     pub ready: Vec<Vec<Ready>>,
+    /// For each the instructions that copy between the memories.
+    pub copies: Vec<Vec<Option<HostCopy>>>,
     pub scratch: ScratchBytes,
     /// Buffers of the largest program.
     pub buffers: usize,
@@ -37,8 +40,8 @@ pub(super) struct Rank<'p> {
     pub number: u32,
     pub coordinates: Vec<u32>,
     pub device: Arena,
-    host: Arena,
-    /// Has no byte of `device` been written since it was made, zeroed?
+    pub host: Arena,
+    /// Has no byte of either been written since they were made, zeroed?
     pub untouched: bool,
     programs: Arc<Programs>,
     /// The buffers of the program that runs; as long as the largest program needs.
@@ -155,13 +158,23 @@ impl<'p> Rank<'p> {
     /// What it has of a tensor, as it lies there.
     pub fn tensor(&self, tensor: &Tensor) -> &[u8] {
         let (offset, len) = self.place_of(tensor);
-        self.device.bytes(offset, len)
+        self.arena(tensor.space).bytes(offset, len)
     }
 
     pub fn tensor_mut(&mut self, tensor: &Tensor) -> &mut [u8] {
         self.untouched = false;
         let (offset, len) = self.place_of(tensor);
-        self.device.bytes_mut(offset, len)
+        match tensor.space {
+            Space::Device => self.device.bytes_mut(offset, len),
+            Space::Host => self.host.bytes_mut(offset, len),
+        }
+    }
+
+    fn arena(&self, space: Space) -> &Arena {
+        match space {
+            Space::Device => &self.device,
+            Space::Host => &self.host,
+        }
     }
 
     pub fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
@@ -226,8 +239,13 @@ impl<'p> Rank<'p> {
         if let Some(start) = start {
             let kernel = &self.plan.programs[call.program as usize].instructions[index].kernel;
             let flops = flops_of_rows(kernel, self.ragged_rows(call, index));
+            let copy = &self.programs.copies[call.program as usize][index];
+            let copied = copy.as_ref().map(|copy| {
+                let rows = copy.rows.as_ref().map_or(0, |rows| self.rows_of(call, rows.offsets, rows.groups));
+                copy.traffic(rows)
+            });
             if let Some(profile) = &mut self.profile {
-                profile.instruction(call.program as usize, index, start, flops);
+                profile.instruction(call.program as usize, index, start, (flops, copied.unwrap_or_default()));
             }
         }
         result.map_err(|error| {
@@ -244,10 +262,15 @@ impl<'p> Rank<'p> {
         let program = &self.plan.programs[call.program as usize];
         let Kernel::Matmul(k) = &program.instructions[index].kernel else { return None };
         let groups = k.groups.as_ref()?;
-        let offsets = &program.buffers[groups.offsets as usize];
-        let last = call.slots[offsets.slot as usize] + offsets.offset + 4 * groups.count;
+        Some(self.rows_of(call, groups.offsets, groups.count))
+    }
+
+    /// The rows of so many groups, by their starts.
+    fn rows_of(&self, call: &Call, starts: u32, groups: u64) -> u64 {
+        let starts = &self.plan.programs[call.program as usize].buffers[starts as usize];
+        let last = call.slots[starts.slot as usize] + starts.offset + 4 * groups;
         let bytes = self.device.bytes(last, 4).try_into().expect("an i32 has four bytes");
-        Some(i32::from_ne_bytes(bytes).max(0) as u64)
+        i32::from_ne_bytes(bytes).max(0) as u64
     }
 
     fn kernel(&self, kernel: &Prepared, call: &Call, step: u64) -> Result<(), kernels::KernelError> {
@@ -359,7 +382,9 @@ pub(crate) fn rows_of(k: &AllToAllV, ptr: impl Fn(u32) -> *mut u8) -> Rows {
 /// Prepares programs.
 pub(crate) fn prepare(all: &[Program], cpu: kernels::Cpu) -> Result<Programs, ExecError> {
     let buffers = all.iter().map(|p| p.buffers.len()).max().unwrap_or(0);
-    let mut programs = Programs { ready: vec![], scratch: ScratchBytes::default(), buffers };
+    let copies = |p: &Program| p.instructions.iter().map(|i| HostCopy::of(p, i)).collect();
+    let copies = all.iter().map(copies).collect();
+    let mut programs = Programs { ready: vec![], copies, scratch: ScratchBytes::default(), buffers };
     for program in all {
         let mut prepared = Vec::with_capacity(program.instructions.len());
         for instruction in &program.instructions {

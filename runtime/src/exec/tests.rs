@@ -232,6 +232,7 @@ fn tensor(dims: &[u64]) -> Tensor {
         block: vec![],
         range: None,
         form: forebay_plan::Form::Whole,
+        space: forebay_plan::Space::Device,
         offset: 0,
         init: Init::Normal(1.0),
     }

@@ -14,37 +14,41 @@ impl Walk<'_> {
     /// What is there before the first call.
     pub(super) fn host_writes(&mut self) {
         for home in self.homes {
-            self.begin(What::Tensor(home.tensor), home.span);
+            self.begin(What::Tensor(home.tensor), home.space, home.span);
         }
         // What lies between the tensors is kept as well: padding that an optimizer walks over.
-        let mut holes = vec![];
-        self.device.scan(0, self.role.persistent_bytes.div_ceil(ALIGN), |start, end, piece| {
-            holes.extend(piece.is_none().then_some(Span { start, end }));
-        });
-        for hole in holes {
-            self.begin(What::Padding, hole);
+        for space in Space::ALL {
+            let mut holes = vec![];
+            let end = self.role.persistent(space).div_ceil(ALIGN);
+            self.memory(space).scan(0, end, |start, end, piece| {
+                holes.extend(piece.is_none().then_some(Span { start, end }));
+            });
+            for hole in holes {
+                self.begin(What::Padding, space, hole);
+            }
         }
         for (i, feed) in (0..).zip(&self.phase.feeds) {
             let bytes = feed_bytes(feed, self.phase.seq).expect("checked with the roles");
-            self.begin(What::Feed(i), Span::new(feed.offset, bytes));
+            self.begin(What::Feed(i), Space::Device, Span::new(feed.offset, bytes));
         }
         for scalar in &self.phase.scalars {
-            self.begin(What::Scalar, Span::new(scalar.offset, 4));
+            self.begin(What::Scalar, Space::Device, Span::new(scalar.offset, 4));
         }
     }
 
-    fn begin(&mut self, what: What, extent: Span) {
+    fn begin(&mut self, what: What, space: Space, extent: Span) {
         let value = self.value(what, extent);
         let piece = Piece { value: Some(value), writes: Clock::default(), reads: Clock::default() };
-        self.device.set(extent.start, extent.end, piece);
+        self.memory(space).set(extent.start, extent.end, piece);
     }
 
     /// The commit is the first call that changes a saved tensor, and only training has one.
-    pub(super) fn commit(&self, saved: &[(u64, u64)], findings: &mut Findings) {
+    pub(super) fn commit(&self, saved: &[Vec<(u64, u64)>; 2], findings: &mut Findings) {
         let changes = |at: &usize| {
-            let device = self.slots(*at).filter(|bound| bound.slot.space == Space::Device);
-            let written = device.flat_map(|b| b.writes().chain((b.slot.access == Access::Scratch).then_some(b.extent)));
-            written.into_iter().any(|span| overlaps(saved, span.start, span.end))
+            self.slots(*at).any(|b| {
+                let mut written = b.writes().chain((b.slot.access == Access::Scratch).then_some(b.extent));
+                written.any(|span| overlaps(&saved[b.slot.space.number()], span.start, span.end))
+            })
         };
         let first = (0..self.phase.calls.len()).find(changes).unwrap_or(self.phase.calls.len());
         let place = Place::Phase(self.role, self.phase);
@@ -80,12 +84,12 @@ impl Walk<'_> {
     }
 
     pub(super) fn tensors_kept(&mut self, findings: &mut Findings) {
-        for &Home { tensor, span } in self.homes {
+        for &Home { space, tensor, span } in self.homes {
             let tensor = &self.role.tensors[tensor as usize];
             if tensor.kind == TensorKind::Gradient || findings.is_full() {
                 continue;
             }
-            let pieces = self.pieces(Space::Device, span);
+            let pieces = self.pieces(space, span);
             let lost = pieces.iter().any(|(_, _, piece)| {
                 let value = piece.and_then(|p| p.value).map(|v| &self.values[v as usize]);
                 value.is_none_or(|v| v.ended_by.is_some() || !nested(span, v.extent))

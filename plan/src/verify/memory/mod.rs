@@ -27,8 +27,10 @@ pub(super) fn check(plan: &Plan, homes: &[Vec<Home>], summaries: &[Summary], fin
         let halved: HashSet<&str> = halved.collect();
         let is_upper = |t: &Tensor| t.kind == TensorKind::ComputeCopy && halved.contains(t.name.as_str());
         let holds = |t: &Tensor| t.kind.is_saved() || is_upper(t);
-        let saved = homes.iter().filter(|h| holds(&role.tensors[h.tensor as usize]));
-        let saved = merge(saved.map(|h| (h.span.start, h.span.end)).collect());
+        let saved = Space::ALL.map(|space| {
+            let there = homes.iter().filter(|h| h.space == space && holds(&role.tensors[h.tensor as usize]));
+            merge(there.map(|h| (h.span.start, h.span.end)).collect())
+        });
         let shared = Shared { plan, homes, summaries };
         for phase in &role.phases {
             let mut walk = Walk::new(shared, role, phase);
@@ -358,9 +360,7 @@ impl<'a> Walk<'a> {
 
     fn scratch(&mut self, current: &Current, bound: Bound, findings: &mut Findings) {
         let Bound { slot, extent, used, .. } = bound;
-        if slot.space == Space::Device {
-            self.not_persistent(current.at, slot, extent, findings);
-        }
+        self.not_persistent(current.at, slot, extent, findings);
         self.overwrite(current, slot, extent, extent, used.writers | used.readers, findings);
         let (writes, reads) = self.last_uses(used);
         self.memory(slot.space).set(extent.start, extent.end, Piece { value: None, writes, reads });
@@ -372,7 +372,7 @@ impl<'a> Walk<'a> {
     }
 
     fn not_persistent(&self, at: usize, slot: &Slot, extent: Span, findings: &mut Findings) {
-        let kept = extent.start == extent.end || extent.start >= self.role.persistent_bytes.div_ceil(ALIGN);
+        let kept = extent.start == extent.end || extent.start >= self.role.persistent(slot.space).div_ceil(ALIGN);
         findings.ensure(kept, Rule::TensorKept, self.place(at), || {
             format!("scratch slot {} lies in the persistent region", quoted(&slot.name))
         });

@@ -21,7 +21,7 @@ mod shadow;
 
 use super::{Address, Backend, BindingId, CallSite, EventId, Fault, MemoryId, Ran, Stream, Synchronised, Task, Wrong};
 use crate::comm::{coordinates, ranks};
-use crate::exec::{Arena, ExecError};
+use crate::exec::{Arena, ExecError, HostTraffic};
 use crate::kernels::{Buf, Cpu, Scratch};
 use crate::pool::Pool;
 use agenda::{Agenda, Chance};
@@ -69,6 +69,7 @@ pub struct Emulated {
     /// The clock of the devices, seconds.
     now: f64,
     trace: Option<Vec<Ran>>,
+    copied: HostTraffic,
     /// Buffers of the kernel that runs.
     buffers: Vec<Buf>,
 }
@@ -123,6 +124,7 @@ impl Emulated {
             agenda: Agenda::default(),
             now: 0.0,
             trace: None,
+            copied: HostTraffic::default(),
             buffers: vec![],
         }
     }
@@ -302,6 +304,10 @@ impl Backend for Emulated {
         self.bound_before += self.bindings.len() as u32;
         self.bindings.clear();
         Ok(Synchronised { done, now: self.now })
+    }
+
+    fn copied(&self) -> HostTraffic {
+        self.copied
     }
 
     fn trace(&mut self, on: bool) {

@@ -4,7 +4,7 @@ use super::device::Work;
 use super::{Binding, Emulated};
 use crate::backend::{Address, Fault, Stream, Task, Wrong};
 use crate::comm::{self, CommError, Rows};
-use crate::exec::{Ready, exchange_pieces, rows_of};
+use crate::exec::{HostTraffic, Ready, exchange_pieces, rows_of};
 use crate::kernels::{self, Buf, KernelCx, KernelError, RandomKeyArgs};
 use forebay_plan::{Kernel, Message};
 
@@ -66,7 +66,24 @@ impl Emulated {
         // kernel at a time, with workspace for every kernel, and nothing else touches its memories.
         let result = unsafe { kernels::run(kernel, &cx) };
         self.buffers = buffers;
+        self.copied += self.host_traffic(task);
         result
+    }
+
+    /// What an instruction copies between a device's memory and its host's.
+    fn host_traffic(&self, task: Task) -> HostTraffic {
+        let binding = self.binding(task.binding);
+        let program = binding.site.program as usize;
+        let Some(copy) = &self.code.prepared.copies[program][task.instruction as usize] else {
+            return HostTraffic::default();
+        };
+        let rows = copy.rows.as_ref().map_or(0, |rows| {
+            let starts = &self.code.programs[program].buffers[rows.offsets as usize];
+            let at = binding.slots[starts.slot as usize];
+            let bytes = self.memory(at.memory).arena.bytes(at.offset + starts.offset + 4 * rows.groups, 4);
+            i32::from_ne_bytes(bytes.try_into().expect("an i32 has four bytes")).max(0) as u64
+        });
+        copy.traffic(rows)
     }
 
     fn copy_bytes(&mut self, from: Address, to: Address, bytes: u64) {
