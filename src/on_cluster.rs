@@ -9,6 +9,7 @@ use crate::strategy;
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
+use forebay_ir::DType;
 use std::path::{Path, PathBuf};
 
 /// The model, the cluster, and how the one is on the other.
@@ -55,18 +56,20 @@ impl OnCluster {
     pub fn set_up(&self) -> Result<SetUp, Failure> {
         let cluster = cluster::read(&self.cluster)?;
         let mut settings = self.settings.clone();
-        let dtype = *settings.dtype.get_or_insert(Dtype::Bf16);
+        settings.dtype.get_or_insert(Dtype::Bf16);
         let mut options = settings.options()?;
         use_devices(&mut options.strategy, self.devices)?;
         let budget = self.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
         let file = ModelFile::read(&self.model)?;
         file.accepts(&self.settings)?;
-        let precision = match dtype {
-            Dtype::Bf16 => Precision::Bf16,
-            Dtype::F32 | Dtype::F64 => Precision::F32,
-        };
+        let precision = precision_of(options.compute);
         Ok(SetUp { cluster, file, options, budget, precision })
     }
+}
+
+/// The type of products' inputs that goes with a compute type.
+pub fn precision_of(compute: DType) -> Precision {
+    if compute == DType::BF16 { Precision::Bf16 } else { Precision::F32 }
 }
 
 /// Uses so many devices: what the strategy leaves is data parallel.

@@ -86,7 +86,7 @@ pub struct Pricer<'a> {
     groups: RefCell<FxHashMap<Vec<u32>, Group>>,
     /// Experts of a token: the most that any router chooses.
     topk: f64,
-    /// Bounds of rows, and how many come from an even routing.
+    /// Bounds of rows in training, and how many come from an even routing.
     rows: FxHashMap<u64, f64>,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Pricer<'a> {
             strides[d] = strides[d + 1] * u64::from(plan.mesh[d + 1].size);
         }
         let mut rows = FxHashMap::default();
-        for kernel in plan.programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
+        for kernel in of_training(plan).into_iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
             if let Kernel::AllToAllV(AllToAllV { bound, tokens, even, .. }) = kernel {
                 rows.extend([bound, tokens].map(|room| (*room, *even as f64)));
             }
@@ -368,6 +368,14 @@ impl<'a> Pricer<'a> {
         }
         nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
     }
+}
+
+/// The programs of training steps. Others have as much room for rows, and fewer that come: generation has one text, a micro-batch may have several.
+fn of_training(plan: &Plan) -> Vec<&Program> {
+    let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
+    let mut called = vec![false; plan.programs.len()];
+    phases.flat_map(|phase| &phase.calls).for_each(|call| called[call.program as usize] = true);
+    plan.programs.iter().zip(called).filter(|(_, called)| *called).map(|(program, _)| program).collect()
 }
 
 /// The bytes that an instruction copies between the memories, if it does: ragged dimensions at their bound.

@@ -3,6 +3,7 @@
 use forebay_compiler::pipeline::{CompileOptions, Models, compile};
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, known};
+use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
 use forebay_plan::Plan;
 use forebay_sim::framework::{find, known as frameworks};
@@ -21,9 +22,13 @@ fn plan(strategy: &str) -> Plan {
         strategy: strategy.clone(),
         ..CompileOptions::default()
     };
-    let check = options.check_options(true, strategy.mbs.map(u64::from), options.micro_batches);
-    let train = forebay_dsl::load(MODEL, &check).expect("the model is right").model;
+    let train = model(&options, strategy.mbs);
     compile(&Models { eval: train.clone(), generate: train.clone(), train }, &options).expect("a plan")
+}
+
+fn model(options: &CompileOptions, rows: Option<u32>) -> CheckedModel {
+    let check = options.check_options(true, rows.map(u64::from), options.micro_batches);
+    forebay_dsl::load(MODEL, &check).expect("the model is right").model
 }
 
 fn cluster(name: &str) -> Cluster {
@@ -44,6 +49,19 @@ fn instructions_one_by_one_come_to_the_same() {
         let instructions = of(&plan, &cluster("h100"), &fine).step_time_s;
         assert!((calls / instructions - 1.0).abs() < 0.01, "{strategy}: {calls} against {instructions}");
     }
+}
+
+/// Generation has one text and as much room for its rows as a micro-batch of several: what comes of them in training is what training sends.
+#[test]
+fn rows_that_come_are_those_of_training() {
+    let strategy = Strategy::parse("dp=2,ep=2,mbs=4,micro=2,max_tokens_per_rank=512").expect("a strategy");
+    let options = CompileOptions { micro_batches: 2, strategy, compute: DType::BF16, ..CompileOptions::default() };
+    let train = model(&options, Some(4));
+    let step_of = |rows: u32| {
+        let models = Models { eval: train.clone(), generate: model(&options, Some(rows)), train: train.clone() };
+        of(&compile(&models, &options).expect("a plan"), &cluster("h100"), &Options::default()).step_time_s
+    };
+    assert_eq!(step_of(1), step_of(4));
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! `forebay compile`
 
 use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
+use crate::cluster;
 use crate::failure::Failure;
 use crate::memory::{self, Budget, budget};
 use crate::model::{ModelFile, replace_file};
+use crate::on_cluster::precision_of;
 use crate::output::print;
 use crate::strategy::uses;
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
+use forebay_compiler::memory::Price;
 use forebay_compiler::module::{File, print_forms};
 use forebay_compiler::pipeline::{
     CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, with_exchanges,
@@ -18,6 +21,7 @@ use forebay_compiler::shard::ShardedModel;
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use forebay_ir::text::print_module;
+use forebay_sim::ValuePricer;
 use std::path::PathBuf;
 
 /// Compile a model to a plan, or print a stage of the compilation
@@ -30,6 +34,7 @@ Examples:
   forebay compile model.moe --emit graph -o model.ir
   forebay compile model.ir -o model.plan
   forebay compile model.moe --strategy dp=2,tp=2,ep=4,zero=1 --devices 4 -o model.plan
+  forebay compile model.moe --memory-budget 24GB --cluster h100 -o model.plan    what does not fit is swapped or made again
   forebay compile model.moe --strategy tp=2 --emit sharded       the graphs of a rank, with their collectives")]
 pub struct Args {
     /// The model file, or textual IR (`.ir`)
@@ -47,9 +52,12 @@ pub struct Args {
     /// How many devices there are; the strategy must use them all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     devices: Option<u64>,
-    /// Memory of a device, a size such as 58GiB or 800MB: what does not fit is made again in the backward pass
+    /// Memory of a device, a size such as 58GiB or 800MB, or `device` for what the cluster file says: what does not fit is made again in the backward pass, or swapped to the host
     #[arg(long, value_name = "SIZE", value_parser = budget)]
     memory_budget: Option<Budget>,
+    /// The cluster whose times decide what does not stay in memory, a file or the name of one that is built in; without it nothing is swapped [default: times of one device]
+    #[arg(long, value_name = "CLUSTER", requires = "memory_budget")]
+    cluster: Option<String>,
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
@@ -93,8 +101,12 @@ pub fn compile(args: Args) -> Result<(), Failure> {
             None => print(&text),
         };
     }
-    let budget = args.memory_budget.map(|b| b.bytes(None)).transpose()?;
-    let plan = memory::compile(&file, &options, budget, &options.rewrite.profile)?.plan;
+    let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
+    let device = cluster.as_ref().map(|cluster| cluster.device.memory_gb.0 * 1e9);
+    let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
+    let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
+    let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
+    let plan = memory::compile(&file, &options, budget, price)?.plan;
     if let Some(path) = &args.output {
         replace_file(path, &plan.to_bytes())?;
     }

@@ -53,7 +53,8 @@ fn a_budget_is_kept_and_told() {
     assert_eq!(bytes(&within["stages"][0], "unrestricted_bytes"), peak);
     let choices: Vec<&str> =
         within["stages"][0]["tensors"].as_array().unwrap().iter().filter_map(|t| t["choice"].as_str()).collect();
-    assert!(choices.contains(&"recompute") && choices.contains(&"keep"), "{choices:?}");
+    let leaves = choices.iter().any(|choice| ["recompute", "swap"].contains(choice));
+    assert!(leaves && choices.contains(&"keep"), "{choices:?}");
     // What memory shows is what simulate predicts and what compile writes.
     let args = ["--strategy", "pp=2,micro=4", "--memory-budget", &budget];
     let simulated = bench.run(&[&["simulate", "model.moe", "--cluster", "h100", "--json"], &args[..]].concat()).ok();
@@ -61,6 +62,37 @@ fn a_budget_is_kept_and_told() {
     assert_eq!(simulated["memory_bytes"][0]["peak"].as_f64(), Some(bytes(&within["stages"][0], "peak_bytes") as f64));
     assert_eq!(simulated["step_time_s"], within["step_time_s"]);
     bench.run(&[&["compile", "model.moe", "-o", "a.plan", "--dtype", "bf16"], &args[..]].concat()).ok();
+}
+
+/// With a cluster that has a link to the host, a plan is what the prediction was of: what does not fit is swapped.
+#[test]
+fn compiling_for_a_cluster_swaps() {
+    let bench = Bench::new();
+    let model = ["--set", "layers=8", "--strategy", "micro=4,schedule=gpipe"];
+    let memory = |budget: &[&str]| {
+        let run = bench.run(&[&MEMORY[..], &["--json", "--points", "0"], &model, budget].concat()).ok();
+        serde_json::from_str::<Value>(&run.stdout).expect("an object")["stages"][0].clone()
+    };
+    let whole = memory(&[]);
+    let (all, kept) = (bytes(&whole, "peak_bytes"), bytes(&whole, "persistent_bytes"));
+    let budget = format!("{}B", kept + (all - kept) * 3 / 4);
+    let within = memory(&["--memory-budget", &budget]);
+    assert!(within["swap_s"].as_f64().is_some_and(|seconds| seconds > 0.0), "nothing is swapped");
+    let host_bytes = |args: &[&str]| {
+        let args = [
+            &["compile", "model.moe", "-o", "a.plan", "--dtype", "bf16", "--memory-budget", &budget],
+            &model[..],
+            args,
+        ];
+        bench.run(&args.concat()).ok();
+        let plan: Value = serde_json::from_str(&bench.read("a.plan")).expect("a plan");
+        assert!(plan["roles"][0]["device_bytes"].as_u64().is_some_and(|bytes| bytes <= kept + (all - kept) * 3 / 4));
+        plan["roles"][0]["host_bytes"].as_u64().unwrap_or(0)
+    };
+    assert!(host_bytes(&["--cluster", "h100"]) > 0);
+    assert_eq!(host_bytes(&[]), 0);
+    let alone = ["compile", "model.moe", "-o", "x.plan", "--cluster", "h100"];
+    bench.run(&alone).exits(2, &["--memory-budget"]);
 }
 
 /// The losses are those of a run without a budget, bit for bit.
