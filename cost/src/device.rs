@@ -66,8 +66,10 @@ pub struct Attended {
     pub queries: f64,
     /// Keys of each.
     pub keys: f64,
-    /// Elements of a head.
+    /// Elements of a head: the mean of those that scores are made of and those of values.
     pub head: f64,
+    /// The wider of the two.
+    pub widest: f64,
     /// FLOPs, of visible keys only.
     pub flops: f64,
     /// Bytes of queries, keys, values and results.
@@ -157,7 +159,9 @@ impl Cluster {
         if generation == Generation::Unfused {
             return self.unfused_attention(attended, kernel);
         }
-        let Attended { problems, queries, head, flops, bytes, .. } = *attended;
+        let Attended { problems, queries, head, widest, flops, bytes, .. } = *attended;
+        // Tiles have one width: of latent attention (192 elements for scores, 128 for values) a part is padding.
+        let padding = head / widest.max(head);
         // Older kernels, as parts of the newest. Devices with fp8 products have asynchronous ones, which the older kernels do not use: there FlashAttention-2
         // reaches about half of FlashAttention-3 (arXiv 2407.08608, figure 5), and stays as far ahead of FlashAttention as it was (arXiv 2307.08691, figure 4).
         let asynchronous = self.device.cube.fp8.is_some();
@@ -178,7 +182,7 @@ impl Cluster {
         let blocks = problems * (queries / 128.0).ceil();
         let full = blocks / ((blocks / cores).ceil() * cores);
         let rate = self.peak(Precision::Bf16) * self.calibrated.attention_efficiency.0 * generation * direction;
-        (flops / (rate * narrow.min(1.1) * short * full.max(0.05))).max(bytes / self.memory_rate())
+        (flops / (rate * narrow.min(1.1) * padding * short * full.max(0.05))).max(bytes / self.memory_rate())
             + self.kernel_start()
     }
 
@@ -233,6 +237,25 @@ mod tests {
         assert!((0.9..=1.0).contains(&(share(16384.0, 16384.0, 16384.0) / sustained)));
         assert!(share(4096.0, 4096.0, 4096.0) < share(16384.0, 16384.0, 16384.0));
         assert!(share(64.0, 4096.0, 4096.0) < 0.3);
+    }
+
+    /// 192 elements for scores and 128 for values are tiles of 192.
+    #[test]
+    fn narrow_values_of_a_wide_head_are_padded() {
+        let cluster = cluster();
+        let time = |widest: f64| {
+            let attended = Attended {
+                problems: 128.0,
+                queries: 4096.0,
+                keys: 4096.0,
+                head: 160.0,
+                widest,
+                flops: 1e13,
+                bytes: 1.0,
+            };
+            cluster.attention(&attended, AttentionKernel::Backward, Generation::Newest) - cluster.kernel_start()
+        };
+        assert!((time(192.0) / time(160.0) - 1.2).abs() < 1e-9);
     }
 
     #[test]

@@ -37,9 +37,11 @@ pub struct Framework {
     pub hidden_tp: f64,
     /// The part of context-parallel communication that is hidden behind attention (rings: arXiv 2310.01889).
     pub hidden_cp: f64,
-    /// Bytes of traffic for each element of a weight's gradient in each micro-batch, where kernels of their own add it up (bf16 written and read, f32 read
-    /// and written: 12); 0 where the product adds.
+    /// Bytes of traffic for each element of a weight's gradient in each micro-batch, where kernels of their own add it up (bf16 read, f32 read
+    /// and written: 10); 0 where the product adds.
     pub accumulate_bytes: f64,
+    /// µs of the host to start the product of one expert, where products of experts are started one by one; 0 where one kernel does all.
+    pub expert_us: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
     /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
@@ -112,6 +114,7 @@ impl Default for Framework {
             hidden_tp: 0.0,
             hidden_cp: 0.0,
             accumulate_bytes: 0.0,
+            expert_us: 0.0,
             hidden_ep: 0.0,
             deduplicates: false,
             experts_wait: false,

@@ -8,7 +8,7 @@ use crate::kind::Kind;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
     AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
-    Space,
+    Region, Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -94,6 +94,9 @@ pub struct Pricer<'a> {
 const OPTIMIZER: &str = "optimizer.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 const HEAD: &str = "train.epilogue";
+/// Bytes of traffic for each element of a weight's gradient that a product adds up in f32: read and written, instead of a result written in half. The traffic does not hide
+/// behind the product: grouped products on B200 take as long as both together (docs/cost-model.md).
+const ADDED_BYTES: f64 = 6.0;
 
 impl<'a> Pricer<'a> {
     /// For a plan on a cluster.
@@ -210,16 +213,48 @@ impl<'a> Pricer<'a> {
     fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
         let product = self.product_of(program, k, kernel);
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
-        // Weight gradients that are not added up by the product itself go through memory once more.
-        let each = if k.accumulate { self.framework.accumulate_bytes } else { 0.0 };
-        let added = each * product.groups * product.m * product.n;
         Priced {
             kind,
-            seconds: self.cluster.product(&product) + added / self.cluster.memory_rate(),
+            seconds: self.cluster.product(&product) + self.behind(k, &product),
             flops: 2.0 * product.groups * product.m * product.n * product.k,
             action: Action::Work,
-            launches: 1.0,
+            launches: self.starts(k, &product),
             host_waits: false,
+        }
+    }
+
+    /// Seconds of the traffic of weights' gradients that are added up: it does not hide behind the product.
+    fn behind(&self, k: &Matmul, product: &Product) -> f64 {
+        // A machine that was measured has it in its rates.
+        if !accumulates(k) || self.cluster.measured.is_some() {
+            return 0.0;
+        }
+        let each = match self.framework.accumulate_bytes {
+            each if each > 0.0 => each,
+            _ => ADDED_BYTES,
+        };
+        each * product.groups * product.m * product.n / self.cluster.memory_rate()
+    }
+
+    /// Bytes that the epilogue of a product reads and writes beside the result.
+    fn beside(&self, program: &Program, k: &Matmul, kernel: &Kernel, product: &Product) -> f64 {
+        if k.epilogue.is_none() {
+            return 0.0;
+        }
+        let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
+        let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
+        let bound = k.dtype.bytes() as f64
+            * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64)
+                + k.k.0 as f64 * outer * k.n.0 as f64);
+        let most = 8.0 * product.groups * product.m * product.n;
+        (kernel.traffic(&program.buffers).bytes() as f64 - bound).max(0.0).min(most)
+    }
+
+    /// Starts of kernels, as multiples of one instruction's, that a product takes: those of experts may be started one by one.
+    fn starts(&self, k: &Matmul, product: &Product) -> f64 {
+        match (&k.groups, self.framework.expert_us) {
+            (Some(_), each) if each > 0.0 => (product.groups * each / self.framework.dispatch_us.max(1e-3)).max(1.0),
+            _ => 1.0,
         }
     }
 
@@ -240,21 +275,17 @@ impl<'a> Pricer<'a> {
         }
         let element = k.dtype.bytes() as f64;
         let matrices = element * groups * (m * depth + depth * n + m * n);
-        // What the epilogue reads and writes beside the result.
-        let bound = element
-            * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64)
-                + k.k.0 as f64 * outer * k.n.0 as f64);
-        let beside = if k.epilogue.is_some() {
-            (kernel.traffic(&program.buffers).bytes() as f64 - bound).max(0.0).min(8.0 * groups * m * n)
-        } else {
-            0.0
-        };
         let precision = match (k.dtype, self.precision) {
             (DType::F32 | DType::F64, _) => Precision::F32,
             (_, precision) if program.name.starts_with(HEAD) && precision != Precision::F32 => Precision::Bf16,
             (_, precision) => precision,
         };
-        Product { groups, m, n, k: depth, bytes: matrices + beside, precision }
+        let mut product = Product { groups, m, n, k: depth, bytes: matrices, precision };
+        // What is done while the product runs is traffic of its own.
+        if !accumulates(k) || self.cluster.measured.is_some() {
+            product.bytes += self.beside(program, k, kernel, &product);
+        }
+        product
     }
 
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
@@ -387,6 +418,15 @@ pub(crate) fn copied(program: &Program, instruction: &Instruction) -> Option<f64
     (bytes > 0).then_some(bytes as f64)
 }
 
+/// Does a product add to what is in memory: itself, or by an epilogue that updates a buffer?
+fn accumulates(k: &Matmul) -> bool {
+    let updates = |region: &Region| {
+        let loaded = |buffer| region.loads.iter().any(|load| load.view.buffer == buffer);
+        region.stores.iter().any(|store| store.view.buffer != k.c && loaded(store.view.buffer))
+    };
+    k.accumulate || k.epilogue.as_deref().is_some_and(updates)
+}
+
 /// The shape of an attention.
 fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Attended {
     let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
@@ -395,6 +435,7 @@ fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Att
         queries: inputs.queries as f64,
         keys: inputs.keys as f64,
         head: (scores + inputs.value_size) as f64 / 2.0,
+        widest: scores.max(inputs.value_size) as f64,
         flops: kernel.flops(),
         bytes: kernel.traffic(&program.buffers).bytes() as f64,
     }

@@ -79,7 +79,8 @@ impl<'a> ValuePricer<'a> {
         let Op::Fused(fused) = &node.op else { return 0.0 };
         let [queries, keys, head] = [0, 1, 2].map(|i| graph.size(fused.axes[i]) as f64);
         let problems = query.iter().map(|d| d.1 as f64).product::<f64>() / queries / head;
-        let attended = Attended { problems, queries, keys, head, flops: cost.flops, bytes: cost.read + cost.written };
+        let (flops, bytes) = (cost.flops, cost.read + cost.written);
+        let attended = Attended { problems, queries, keys, head, widest: head, flops, bytes };
         self.cluster.attention(&attended, way, Generation::Newest)
     }
 

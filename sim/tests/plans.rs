@@ -6,7 +6,7 @@ use forebay_cost::{Cluster, known};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
 use forebay_plan::Plan;
-use forebay_sim::framework::{find, known as frameworks};
+use forebay_sim::framework::{Framework, find, known as frameworks};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
@@ -109,6 +109,23 @@ fn imbalance_and_what_frameworks_hide_show_in_the_step() {
     let megatron = find(&frameworks(), "Megatron-Bridge");
     let hidden = of(&plan, &cluster("h100"), &Options { framework: megatron, ..Options::default() });
     assert!(hidden.exposed_comm_s.dp < hidden.total_comm_s.dp);
+}
+
+/// Numbers of a framework that nothing reads would be wrong without anybody knowing.
+#[test]
+fn gradients_that_are_added_up_and_experts_that_are_started_one_by_one_take_time() {
+    let plan = plan("dp=2,ep=2,mbs=1,micro=4");
+    let step = |change: fn(&mut Framework)| {
+        let mut framework = Framework { dispatch_us: 1.0, ..Framework::default() };
+        change(&mut framework);
+        let report = of(&plan, &cluster("h100"), &Options { framework, ..Options::default() });
+        (report.step_time_s, report.host_bound_fraction)
+    };
+    let (plain, host) = step(|_| {});
+    assert!(step(|f| f.accumulate_bytes = 1000.0).0 > plain * 1.001);
+    let (one_by_one, waits) = step(|f| f.expert_us = 200.0);
+    assert!(one_by_one > plain * 1.5 && waits > host, "{plain} {one_by_one}, {host} {waits}");
+    assert_eq!(step(|f| f.expert_us = 1e-6).0, plain, "no product has less than one start");
 }
 
 /// Figures of publications: configuration, device and step time as printed there.
