@@ -94,8 +94,8 @@ pub struct Pricer<'a> {
 const OPTIMIZER: &str = "optimizer.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 const HEAD: &str = "train.epilogue";
-/// Bytes of traffic for each element of a weight's gradient that a product adds up in f32: read and written, instead of a result written in half. The traffic does not hide
-/// behind the product: grouped products on B200 take as long as both together (docs/cost-model.md).
+/// Bytes of traffic for each element of a weight's gradient that a product adds up in f32: read and written, instead of a result written in half. It is
+/// added to the product's time: what grouped products on B200 take is nearer to both together than to the longer of them (docs/cost-model.md).
 const ADDED_BYTES: f64 = 6.0;
 
 impl<'a> Pricer<'a> {
