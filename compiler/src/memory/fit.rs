@@ -10,16 +10,16 @@
 //! is scheduled and placed as it will run, and the number of bytes to save is corrected by what came out. The peak that counts is the plan's.
 
 use super::choose::{Away, Choice, Part, Problem, Selection};
-use super::pace::{Moves, Pace};
 use super::recompute::keep;
 use super::swap::{is_starts, starts_of};
 use super::table::{self, StageMemory};
 use crate::autodiff::Differentiated;
 use crate::rewrite::Profile;
-use crate::schedule::{Segments, Usage};
+use crate::schedule::{Half, Run, Segments, Usage, leaves};
 use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan as plan;
 use std::fmt;
+use std::ops::Range;
 
 /// What it costs to make a value.
 pub trait Price {
@@ -148,7 +148,6 @@ impl Forms {
     fn make(&mut self, segments: &Segments, of: &Depth, selection: &Selection) -> Segments {
         let mut made = segments.clone();
         made.ahead = of.ahead;
-        made.moves = of.moves(segments, selection);
         for (s, (part, kept)) in of.problem.parts.iter().zip(&selection.kept).enumerate() {
             let chosen = &selection.swapped[s];
             let leaves = |v: &ValueId| chosen.contains(v) || made.swapped[s].contains(&part.graph.node(*v).name);
@@ -185,41 +184,14 @@ pub struct Fitted {
 struct Depth<'a> {
     ahead: u32,
     problem: Problem<'a>,
-    pace: Pace,
 }
 
 /// Steps that copies may have.
 const DEPTHS: [u32; 3] = [1, 2, 4];
 
-impl<'a> Depth<'a> {
-    fn new(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Depth<'a> {
-        let copies = |segment: &Differentiated| {
-            let graph = &segment.forward;
-            let saved = graph.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value);
-            saved.filter(|v| !is_starts(graph, *v)).filter_map(|v| price.copy_seconds(graph, v)).sum::<f64>()
-        };
-        let whole: Vec<f64> = segments.list.iter().map(copies).collect();
-        let pace = Pace::new(segments, usage, price, ahead);
-        let problem = problem(segments, usage, price, (ahead, pace.windows(&whole)));
-        Depth { ahead, problem, pace }
-    }
-
-    /// When memory is given up where that is not full.
-    fn moves(&self, segments: &Segments, selection: &Selection) -> Moves {
-        let bytes = |away: bool| {
-            let of_segment = |(s, part): (usize, &Part)| {
-                let kept = selection.kept[s].iter().filter(|v| !is_there(&segments.list[s], **v));
-                let named = |v: &ValueId| segments.swapped[s].contains(&part.graph.node(*v).name);
-                let leaves = |v: &ValueId| selection.swapped[s].contains(v) || named(v);
-                kept.filter(|v| leaves(v) == away).map(|v| part.graph.bytes(*v)).sum::<u64>()
-            };
-            self.problem.parts.iter().enumerate().map(of_segment).collect::<Vec<u64>>()
-        };
-        self.pace.moves(&bytes(false), &bytes(true))
-    }
-
+impl Depth<'_> {
     /// The choice of least time within so many bytes, of several depths; where none is within, that of fewest bytes.
-    fn choose<'d>(depths: &'d [Depth<'a>], limit: f64) -> (&'d Depth<'a>, Choice) {
+    fn choose<'d, 'a>(depths: &'d [Depth<'a>], limit: f64) -> (&'d Depth<'a>, Choice) {
         let mut choices = depths.iter().filter_map(|depth| Some((depth, depth.problem.within(limit, CUTS).ok()?)));
         let Some((mut best, mut choice)) = choices.next() else {
             let of = |depth: &'d Depth<'a>| (depth, depth.problem.least_bytes());
@@ -267,7 +239,8 @@ pub fn fit(
 ) -> Result<Fitted, Misfit> {
     let (phase, usage) = schedule(segments);
     let unrestricted = phase.memory.placed;
-    let depths: Vec<Depth> = DEPTHS.map(|ahead| Depth::new(segments, &usage, price, ahead)).into();
+    let depths: Vec<Depth> =
+        DEPTHS.map(|ahead| Depth { ahead, problem: problem(segments, &usage, price, ahead) }).into();
     // Where nothing can be swapped they are all the same.
     let swaps = depths.iter().any(|depth| depth.problem.swaps());
     let depths = if swaps { &depths[..] } else { &depths[..1] };
@@ -352,14 +325,10 @@ fn search<'d, 'a>(
 }
 
 /// The saved tensors of all segments, as many times as a stage has them at its peak.
-fn problem<'a>(
-    segments: &'a Segments,
-    usage: &Usage,
-    price: &dyn Price,
-    (ahead, mut windows): (u32, Vec<Vec<f64>>),
-) -> Problem<'a> {
+fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Problem<'a> {
     let peak = usage.live.iter().enumerate().max_by_key(|(call, live)| (**live, usize::MAX - call));
     let peak = peak.map_or(0, |(call, _)| call as u32);
+    let mut windows = windows(segments, usage, price, ahead);
     let parts = segments.list.iter().enumerate().map(|(s, segment)| {
         let windows = std::mem::take(&mut windows[s]);
         let graph = &segment.forward;
@@ -401,6 +370,68 @@ fn problem<'a>(
         }
     });
     Problem { parts: parts.collect() }
+}
+
+/// The steps that a copy in one direction has, of the steps in which something is made and read.
+type StepsOfCopy = fn((u32, u32), u32) -> Range<usize>;
+
+/// For each segment and each of its layers whose tensors leave, the seconds in which copies out and copies back may be on their way while the stage works,
+/// whichever are fewer: those of the steps that copies have, of which each that is on its way has its part. The least first.
+fn windows(segments: &Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Vec<Vec<f64>> {
+    let taken: Vec<Taken> = segments.list.iter().map(|segment| Taken::new(segment, price)).collect();
+    let of_step = |runs: &Vec<Run>| {
+        let [computed, sent] = [0, 1].map(|unit| runs.iter().map(|run| taken[run.segment].of(run)[unit]).sum::<f64>());
+        // What the schedule pairs hides what the links do, or the other way round.
+        if runs.len() > 1 { computed.max(sent) } else { computed + sent }
+    };
+    let seconds: Vec<f64> = usage.steps.iter().map(of_step).collect();
+    let leaving = || usage.spans.iter().filter(|span| leaves(span.steps, ahead));
+    let ways: [StepsOfCopy; 2] = [
+        |(made, _), ahead| made as usize + 1..(made + ahead) as usize + 1,
+        |(_, read), ahead| (read - ahead) as usize..read as usize,
+    ];
+    let [out, back] = ways.map(|steps_of| {
+        let mut copies = vec![0u32; seconds.len()];
+        leaving().for_each(|span| copies[steps_of(span.steps, ahead)].iter_mut().for_each(|n| *n += 1));
+        let part = |step: usize| seconds[step] / f64::from(copies[step]);
+        leaving().map(|span| steps_of(span.steps, ahead).map(part).sum::<f64>()).collect::<Vec<f64>>()
+    });
+    let mut windows = vec![vec![]; segments.list.len()];
+    for (span, (out, back)) in leaving().zip(out.into_iter().zip(back)) {
+        windows[span.segment].push(out.min(back));
+    }
+    windows.iter_mut().for_each(|of_segment: &mut Vec<f64>| of_segment.sort_by(f64::total_cmp));
+    windows
+}
+
+/// Seconds of a layer, of compute units and of links.
+struct Taken {
+    forward: [f64; 2],
+    /// All of it, the half that others wait for, and the other half.
+    backward: [[f64; 2]; 3],
+}
+
+impl Taken {
+    fn new(segment: &Differentiated, price: &dyn Price) -> Taken {
+        let of = |graph: &Graph| {
+            let mut seconds = [0.0; 2];
+            for value in graph.values() {
+                seconds[usize::from(matches!(graph.node(value).op, Op::Comm(_)))] += price.seconds(graph, value);
+            }
+            seconds
+        };
+        let backward = [&segment.backward, &segment.backward_input, &segment.backward_weight];
+        Taken { forward: of(&segment.forward), backward: backward.map(of) }
+    }
+
+    fn of(&self, run: &Run) -> [f64; 2] {
+        match run.backward {
+            None => self.forward,
+            Some(Half::Whole) => self.backward[0],
+            Some(Half::Input) => self.backward[1],
+            Some(Half::Weights) => self.backward[2],
+        }
+    }
 }
 
 /// Is a value an input that lives as long in any case?

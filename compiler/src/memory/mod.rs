@@ -1,20 +1,18 @@
 //! What is kept for the backward pass, and what is not.
 //!
 //! * [`recompute`]: what the user names is made again. * [`mod@choose`]: the least time within a number of bytes. * [`mod@fit`]: choices of a pipeline stage
-//!   until its arena fits. * `pace`: when copies leave and return. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
+//!   until its arena fits. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
 //! * `swap`: what the user names is in the host's memory between its uses. * [`halves`]: parameters beside their copies.
 
 pub mod choose;
 pub mod fit;
 pub mod halves;
-mod pace;
 mod recompute;
 mod splice;
 mod swap;
 pub mod table;
 
 pub use fit::{Aim, Misfit, Price};
-pub use pace::Moves;
 pub use recompute::{Recompute, keep, recompute};
 pub use swap::{Swap, keep_starts};
 pub use table::{SavedTensor, StageMemory};

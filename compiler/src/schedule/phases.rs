@@ -11,7 +11,7 @@ use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
-use crate::memory::{Moves, Recompute, Swap, keep_starts};
+use crate::memory::{Recompute, Swap, keep_starts};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::{self, Lanes, Passes};
 use crate::pipeline::fused_gradients;
@@ -63,8 +63,6 @@ pub struct Segments {
     pub swapped: Vec<Vec<String>>,
     /// Layers' calls that a copy to the host has before its memory is given up, and one from there before it is read.
     pub ahead: u32,
-    /// Layers of micro-batches whose copies have other steps than that.
-    pub moves: Moves,
     /// For each what tells its programs from those of the same segment with other graphs: nothing, or `.` and a word.
     pub tags: Vec<String>,
 }
@@ -101,7 +99,7 @@ impl Segments {
         list.iter_mut().zip(&swapped).for_each(|(segment, swapped)| keep_starts(segment, swapped));
         list.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
         let tags = vec![String::new(); list.len()];
-        Ok(Segments { flow, list, swapped, ahead: 1, moves: Moves::default(), tags })
+        Ok(Segments { flow, list, swapped, ahead: 1, tags })
     }
 }
 
@@ -130,7 +128,7 @@ impl<'a> Scheduler<'a> {
         (order, micro_batches): (&[Turn], u32),
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
-        let Segments { flow, list: segments, swapped, ahead, moves, tags } = segments;
+        let Segments { flow, list: segments, swapped, ahead, tags } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {
@@ -152,7 +150,7 @@ impl<'a> Scheduler<'a> {
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
         let mut training = Training { flow, segments, micro_batches, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
-        shared.swaps = Swaps::new(&cx, order, (*ahead, moves));
+        shared.swaps = Swaps::new(&cx, order, *ahead);
         for turn in order {
             let mut starts = vec![];
             for work in turn.works() {

@@ -8,7 +8,7 @@
 //!
 //! Time is counted in *steps*: a layer's call, or two that the schedule pairs. The device memory of a layer's tensors is given up some steps after they were made
 //! (above: one), so that nothing waits for a copy that takes no longer; they come back into other memory as many steps before they are read. What would be read
-//! about as soon as it has left stays. A choice within a budget gives copies other steps where the stage's memory is not full (`memory/pace.rs`).
+//! about as soon as it has left stays.
 //!
 //! Of a ragged tensor the rows that came are copied. How many they are is read from its group starts, which stay on the device; its place in the host's memory has
 //! room for the bound.
@@ -20,7 +20,6 @@ use super::shared::{Run, Shared};
 use super::stages::{Stage, Turn, Work};
 use super::timeline::{Bind, Item};
 use super::{Compiled, Programs};
-use crate::memory::Moves;
 use forebay_plan as plan;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -54,8 +53,6 @@ struct Swapped {
 pub struct Swaps {
     /// Steps that copies have in each direction.
     ahead: u32,
-    /// Where they have others.
-    moves: Moves,
     /// When layers run.
     steps: FxHashMap<Visit, u32>,
     /// What comes back, by the step in which its copy is listed, the last first.
@@ -66,9 +63,9 @@ pub struct Swaps {
 }
 
 impl Swaps {
-    /// For a stage that works in this order. Copies have so many steps in each direction, or those in `moves`.
-    pub fn new(cx: &Cx, order: &[Turn], (ahead, moves): (u32, &Moves)) -> Swaps {
-        let mut swaps = Swaps { ahead, moves: moves.clone(), ..Swaps::default() };
+    /// For a stage that works in this order. Copies have so many steps in each direction.
+    pub fn new(cx: &Cx, order: &[Turn], ahead: u32) -> Swaps {
+        let mut swaps = Swaps { ahead, ..Swaps::default() };
         let mut now = 0;
         for turn in order {
             let visits = turn.works().map(|work| visits(cx.stage, work)).collect::<Vec<_>>();
@@ -77,18 +74,16 @@ impl Swaps {
             }
             now += visits.iter().map(Vec::len).max().unwrap_or(0) as u32;
         }
-        let mut returns: Vec<((u32, u32), (usize, u32))> = vec![];
+        let mut returns: Vec<(u32, (usize, u32))> = vec![];
         for (&visit, &read) in &swaps.steps {
             let Visit::Backward(l, micro_batch, half) = visit else { continue };
             let swaps_any = cx.saved[cx.sharded.model.layers[l].segment].swapped > 0;
             if swaps_any && half != Half::Weights && swaps.leaves(l, micro_batch) {
-                let list = moves.get(&(l, micro_batch)).map_or(read - ahead, |(_, list)| *list);
-                returns.push(((list, read), (l, micro_batch)));
+                returns.push((read - ahead, (l, micro_batch)));
             }
         }
         // (What is read later is listed later.)
-        returns.sort_unstable_by_key(|&(steps, (l, micro_batch))| std::cmp::Reverse((steps, micro_batch, l)));
-        let returns = returns.into_iter().map(|((step, _), at)| (step, at)).collect();
+        returns.sort_unstable_by_key(|&(step, (l, micro_batch))| std::cmp::Reverse((step, micro_batch, l)));
         Swaps { returns, ..swaps }
     }
 
@@ -272,9 +267,7 @@ impl Scheduler<'_> {
         let mut swapped = Swapped { place: Place::Device(device), saved };
         if shared.swaps.leaves(l, micro_batch) {
             let host = self.copy(cx, shared, (l, micro_batch), (device, saved), plan::Space::Host);
-            let made = shared.swaps.step(Visit::Forward(l, micro_batch));
-            let until =
-                shared.swaps.moves.get(&(l, micro_batch)).map_or(made + shared.swaps.ahead, |(until, _)| *until);
+            let until = shared.swaps.step(Visit::Forward(l, micro_batch)) + shared.swaps.ahead;
             shared.swaps.leaving.push((until, device));
             swapped.place = Place::Host(host);
         }
