@@ -45,6 +45,9 @@ fn main() {
         for (of_plan, compiled) in seconds.iter_mut().zip(&plans) {
             of_plan.push(time(&compiled.plan, round));
         }
+        let clocks: Vec<String> =
+            seconds.iter().map(|times| format!("{:.2} s", times[times.len() - 1].clock)).collect();
+        eprintln!("round {} of {rounds}: {}", round + 1, clocks.join(", "));
     }
     println!("bench-small, f32, batch {batch}: {rounds} rounds of {STEPS} steps");
     println!("{:>12} {:>8} {:>10} {:>8} {:>10} {:>8}", "activations", "of all", "clock", "", "processor", "");

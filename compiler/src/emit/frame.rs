@@ -178,8 +178,39 @@ impl Ranges {
 struct Lives {
     /// The moments at which intervals start, sorted: what lies between two of them makes no difference.
     moments: Vec<u32>,
-    beginning: Vec<Vec<u32>>,
-    tree: Vec<Vec<u32>>,
+    beginning: Lists,
+    tree: Lists,
+}
+
+/// Many short lists in two arrays: a step of many micro-batches has tens of thousands, and most have one entry.
+struct Lists {
+    /// For each list where its last entry is; [`NONE`] if it is empty.
+    last: Vec<u32>,
+    /// Entries: a number, and where the entry before it is.
+    entries: Vec<(u32, u32)>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Lists {
+    fn new(count: usize) -> Lists {
+        Lists { last: vec![NONE; count], entries: vec![] }
+    }
+
+    fn push(&mut self, list: usize, number: u32) {
+        let at = self.entries.len() as u32;
+        self.entries.push((number, std::mem::replace(&mut self.last[list], at)));
+    }
+
+    /// Adds all of a list to `found`.
+    fn extend(&self, list: usize, found: &mut Vec<u32>) {
+        let mut at = self.last[list];
+        while at != NONE {
+            let (number, before) = self.entries[at as usize];
+            found.push(number);
+            at = before;
+        }
+    }
 }
 
 impl Lives {
@@ -188,7 +219,7 @@ impl Lives {
         moments.sort_unstable();
         moments.dedup();
         let n = moments.len();
-        Lives { moments, beginning: vec![vec![]; n], tree: vec![vec![]; 2 * n.max(1)] }
+        Lives { moments, beginning: Lists::new(n), tree: Lists::new(2 * n.max(1)) }
     }
 
     /// The moments of a life, half-open.
@@ -203,16 +234,16 @@ impl Lives {
 
     fn insert(&mut self, number: usize, life: Interval) {
         let (from, to) = self.span(life);
-        self.beginning[from].push(number as u32);
+        self.beginning.push(from, number as u32);
         let (mut low, mut high) = (from + self.moments.len(), to + self.moments.len());
         while low < high {
             if low % 2 == 1 {
-                self.tree[low].push(number as u32);
+                self.tree.push(low, number as u32);
                 low += 1;
             }
             if high % 2 == 1 {
                 high -= 1;
-                self.tree[high].push(number as u32);
+                self.tree.push(high, number as u32);
             }
             (low, high) = (low / 2, high / 2);
         }
@@ -224,11 +255,11 @@ impl Lives {
         let (from, to) = self.span(life);
         let mut node = from + self.moments.len();
         while node > 0 {
-            met.extend(&self.tree[node]);
+            self.tree.extend(node, met);
             node /= 2;
         }
-        for beginning in &self.beginning[from + 1..to] {
-            met.extend(beginning);
+        for list in from + 1..to {
+            self.beginning.extend(list, met);
         }
     }
 }
