@@ -2,16 +2,15 @@
 
 mod common;
 
-use common::training::{batch, plan, strategy, train};
+use common::training::{plan, saved, strategy, train};
 use common::{Example, options};
 use forebay_compiler::pipeline::{CompileOptions, compile_training};
 use forebay_compiler::rewrite;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::{Form, Plan, Role, TensorKind};
-use forebay_runtime::checkpoint::{Checkpoint, Contents, DataInfo, Saver};
+use forebay_runtime::checkpoint::{Contents, DataInfo, Saver};
 use forebay_runtime::exec::{ExecOptions, Executor};
-use forebay_runtime::init;
 
 fn of(example: &Example, text: &str) -> Plan {
     plan(example, text, DType::BF16, &[]).unwrap_or_else(|e| panic!("{} {text}: {e}", example.name))
@@ -51,24 +50,6 @@ fn halves_train_as_two_copies_do() {
         }
         assert!(train(name, &whole, 3).bits() == train(name, &split, 3).bits(), "{name} {text}: other bits");
     }
-}
-
-/// Trains some steps, and saves; the tensors of the checkpoint.
-fn saved(plan: &Plan, from: Option<&Checkpoint>, run: &std::path::Path) -> (Checkpoint, Vec<(String, Vec<u8>)>) {
-    let mut executor = Executor::new(plan, &ExecOptions { seed: 5, ..ExecOptions::default() }).unwrap();
-    init::initialise(&mut executor).unwrap();
-    from.into_iter().for_each(|checkpoint| checkpoint.load(&mut executor, Contents::All).unwrap());
-    let first = from.map_or(0, |c| c.index().step);
-    let phase = executor.phase_named("train").unwrap();
-    for step in first + 1..=first + 2 {
-        executor.start(phase, &batch(plan, step), step).unwrap();
-        executor.commit(phase, step).unwrap();
-    }
-    let data = DataInfo { fingerprint: "0".repeat(16), bytes: 1 };
-    let folder = Saver::create(run, 5).unwrap().save(&executor, first + 2, &data, &[]).unwrap();
-    let files = ["model.safetensors", "optimizer.safetensors"];
-    let files = files.map(|file| (file.to_string(), std::fs::read(folder.join(file)).unwrap()));
-    (Checkpoint::open(&folder).unwrap(), files.to_vec())
 }
 
 /// What is saved in halves can be read whole and the other way round, and goes on with the same bits.

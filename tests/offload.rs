@@ -2,17 +2,13 @@
 
 mod common;
 
-use common::training::{batch, plan, strategy, train, train_with};
-use common::{Example, options, root};
-use forebay_compiler::pipeline::{CompileOptions, compile_training};
+use common::training::{of_bench_small, plan, saved, train, train_with};
+use common::{Example, root};
 use forebay_cost::Cluster;
-use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::verify::Rule;
 use forebay_plan::{Access, Call, Phase, Plan, Role, Space, StreamKind, TensorKind, verify};
-use forebay_runtime::checkpoint::{Checkpoint, Contents, DataInfo, Saver};
-use forebay_runtime::exec::{ExecOptions, Executor};
-use forebay_runtime::init;
+use forebay_runtime::exec::ExecOptions;
 use forebay_sim::report::simulate;
 use forebay_sim::{Kind, Options};
 
@@ -152,23 +148,6 @@ fn what_is_away_is_not_touched() {
     with("more is kept than there is", Rule::Arena, &|p| p.roles[0].host_persistent_bytes = p.roles[0].host_bytes + 64);
 }
 
-/// Trains some steps, and saves; the tensors of the checkpoint.
-fn saved(plan: &Plan, from: Option<&Checkpoint>, run: &std::path::Path) -> (Checkpoint, Vec<Vec<u8>>) {
-    let mut executor = Executor::new(plan, &ExecOptions { seed: 5, ..ExecOptions::default() }).unwrap();
-    init::initialise(&mut executor).unwrap();
-    from.into_iter().for_each(|checkpoint| checkpoint.load(&mut executor, Contents::All).unwrap());
-    let first = from.map_or(0, |c| c.index().step);
-    let phase = executor.phase_named("train").unwrap();
-    for step in first + 1..=first + 2 {
-        executor.start(phase, &batch(plan, step), step).unwrap();
-        executor.commit(phase, step).unwrap();
-    }
-    let data = DataInfo { fingerprint: "0".repeat(16), bytes: 1 };
-    let folder = Saver::create(run, 5).unwrap().save(&executor, first + 2, &data, &[]).unwrap();
-    let files = ["model.safetensors", "optimizer.safetensors"].map(|file| std::fs::read(folder.join(file)).unwrap());
-    (Checkpoint::open(&folder).unwrap(), files.to_vec())
-}
-
 /// Checkpoints are the same bytes, and either kind of plan goes on from the other's.
 #[test]
 fn checkpoints_do_not_know_the_memory() {
@@ -192,14 +171,7 @@ fn checkpoints_do_not_know_the_memory() {
 fn copies_take_the_time_of_the_link() {
     let text = std::fs::read_to_string(root().join("examples/clusters/h100.toml")).unwrap();
     let cluster = |gbps: &str| Cluster::parse(&text.replace("gbps = 64\n", &format!("gbps = {gbps}\n"))).unwrap();
-    let example = Example::named("bench-small");
-    let compiled = |text: &str| {
-        let (strategy, overrides) = (strategy(text), vec![("batch".into(), Const::Int(8))]);
-        let options = CompileOptions { strategy, micro_batches: 2, ..options(DType::BF16, overrides) };
-        let model = example.check(&options, true, Some(4));
-        compile_training(&model, &options, &[2]).unwrap_or_else(|e| panic!("{e}")).remove(0)
-    };
-    let (kept, away) = (compiled("micro=2"), compiled("micro=2,optimizer=host"));
+    let (kept, away) = (of_bench_small("micro=2"), of_bench_small("micro=2,optimizer=host"));
     let report = |plan: &Plan, gbps: &str| simulate(plan, &cluster(gbps), &Options::default()).unwrap();
     let bytes = away.roles[0].host_persistent_bytes;
     // Each way; of padding at the end nothing is copied.

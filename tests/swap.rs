@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::training::{plan, strategy, train, train_with};
+use common::training::{of_bench_small, plan, strategy, train, train_with};
 use common::{Example, options, root};
 use forebay_compiler::pipeline::{CompileOptions, compile_training};
 use forebay_cost::Cluster;
@@ -209,14 +209,7 @@ fn rows_sent(plan: &Plan) -> u64 {
 fn copies_take_the_time_of_the_link() {
     let text = std::fs::read_to_string(root().join("examples/clusters/h100.toml")).unwrap();
     let cluster = |gbps: &str| Cluster::parse(&text.replace("gbps = 64\n", &format!("gbps = {gbps}\n"))).unwrap();
-    let example = Example::named("bench-small");
-    let compiled = |text: &str| {
-        let (strategy, overrides) = (strategy(text), vec![("batch".into(), Const::Int(8))]);
-        let options = CompileOptions { strategy, micro_batches: 2, ..options(DType::BF16, overrides) };
-        let model = example.check(&options, true, Some(4));
-        compile_training(&model, &options, &[2]).unwrap_or_else(|e| panic!("{e}")).remove(0)
-    };
-    let (kept, swapped) = (compiled("micro=2"), compiled("micro=2,swap=attention"));
+    let (kept, swapped) = (of_bench_small("micro=2"), of_bench_small("micro=2,swap=attention"));
     let seconds = |plan: &Plan, gbps: &str| simulate(plan, &cluster(gbps), &Options::default()).unwrap();
     let bytes: u64 = copies(&swapped, Space::Host)
         .iter()

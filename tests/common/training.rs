@@ -2,11 +2,12 @@
 
 use super::{Example, Numbers, options};
 use forebay_compiler::memory::{Aim, Price};
-use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled, compile, compile_within};
+use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled, compile, compile_training, compile_within};
 use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::{Plan, TensorKind};
+use forebay_runtime::checkpoint::{Checkpoint, Contents, DataInfo, Saver};
 use forebay_runtime::data::Batch;
 use forebay_runtime::exec::{ExecOptions, Executor, element};
 use forebay_runtime::init;
@@ -161,4 +162,33 @@ pub fn compare(what: &str, together: &Run, alone: &Run, tolerance: f64) {
         let size = norm(&mut want.iter().copied()).max(1e-3);
         assert!(apart <= tolerance * size, "{what}: `{name}` is {apart:e} away from one rank's, of {size:e}");
     }
+}
+
+/// The names and bytes of a checkpoint's files of tensors.
+pub type SavedFiles = Vec<(String, Vec<u8>)>;
+
+/// Trains two steps, from a checkpoint if there is one, and saves them in a folder.
+pub fn saved(plan: &Plan, from: Option<&Checkpoint>, run: &std::path::Path) -> (Checkpoint, SavedFiles) {
+    let mut executor = Executor::new(plan, &ExecOptions { seed: 5, ..ExecOptions::default() }).unwrap();
+    init::initialise(&mut executor).unwrap();
+    from.into_iter().for_each(|checkpoint| checkpoint.load(&mut executor, Contents::All).unwrap());
+    let first = from.map_or(0, |c| c.index().step);
+    let phase = executor.phase_named("train").unwrap();
+    for step in first + 1..=first + 2 {
+        executor.start(phase, &batch(plan, step), step).unwrap();
+        executor.commit(phase, step).unwrap();
+    }
+    let data = DataInfo { fingerprint: "0".repeat(16), bytes: 1 };
+    let folder = Saver::create(run, 5).unwrap().save(&executor, first + 2, &data, &[]).unwrap();
+    let files = ["model.safetensors", "optimizer.safetensors"];
+    let files = files.map(|file| (file.to_string(), std::fs::read(folder.join(file)).unwrap()));
+    (Checkpoint::open(&folder).unwrap(), files.to_vec())
+}
+
+/// A plan of bench-small in bf16 under a strategy of two micro-batches, long enough for copies to take their time.
+pub fn of_bench_small(text: &str) -> Plan {
+    let (strategy, overrides) = (strategy(text), vec![("batch".into(), Const::Int(8))]);
+    let options = CompileOptions { strategy, micro_batches: 2, ..options(DType::BF16, overrides) };
+    let model = Example::named("bench-small").check(&options, true, Some(4));
+    compile_training(&model, &options, &[2]).unwrap_or_else(|e| panic!("{e}")).remove(0)
 }

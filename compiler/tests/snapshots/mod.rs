@@ -10,7 +10,6 @@ pub fn snapshot(path: &Path, result: &str) {
 }
 
 /// One of several that are made of one input.
-#[allow(dead_code, reason = "each test uses a part of this module")]
 pub fn snapshot_as(path: &Path, name: &str, result: &str) {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(path.parent().expect("files lie in a directory"));
