@@ -212,3 +212,18 @@ impl Maker<'_> {
         self.ordered(Op::Broadcast(vec![here]), &[sums], &[source, here], "counts")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::reached;
+
+    /// Against all choices of 3 among 8 experts, two of each target.
+    #[test]
+    fn targets_that_a_token_reaches() {
+        let choices: Vec<u32> = (0..1u32 << 8).filter(|choice| choice.count_ones() == 3).collect();
+        let targets = |choice: &u32| (0..4).filter(|t| choice >> (2 * t) & 3 != 0).count() as f64;
+        let mean = choices.iter().map(targets).sum::<f64>() / choices.len() as f64;
+        assert!((reached(4, 2, 3) - mean).abs() < 1e-12, "{} of 4, counted {mean}", reached(4, 2, 3));
+        assert_eq!(reached(4, 2, 8), 4.0);
+    }
+}
