@@ -18,7 +18,7 @@ use crate::emit::place_frame;
 use forebay_plan::{Program, StreamKind};
 
 /// What a frame may be larger than that of the given order, when one instruction follows the other.
-pub(super) const ROOM: f64 = 1.25;
+pub(super) const ROOM: f64 = 2.0;
 
 /// Puts the instructions into a better order and places the frame again; the live bytes of the frame, when something has changed.
 pub(super) fn reorder(program: &mut Program, lanes: &Lanes) -> Option<u64> {
