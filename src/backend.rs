@@ -104,7 +104,7 @@ impl BackendArgs {
         };
         let simulated = forebay_sim::report::step_time(plan, &cluster, &options_of_step).map_err(Failure::Input)?;
         let device = cluster.device.name.clone();
-        Ok(Some(Devices { backend: Box::new(Emulated::new(machine)), device, simulated }))
+        Ok(Some(Devices { backend: Box::new(Emulated::new(machine)?), device, simulated }))
     }
 }
 

@@ -1,13 +1,11 @@
 //! Cluster files, with diagnostics.
 
 use crate::failure::{Failure, colors};
+use crate::files::{SMALL, read_text};
 use forebay_cost::{Cluster, ClusterError, known};
 use forebay_dsl::ast::Span;
 use forebay_dsl::diagnostics::{Diagnostic, Severity, Source, SourceId, render};
 use std::path::Path;
-
-/// Files are at most so long.
-const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a cluster file, or one that is built in: by its name, or what its device is called (`H100`, `h100-sxm`), in upper or lower case.
 pub fn read(name: &str) -> Result<Cluster, Failure> {
@@ -28,7 +26,7 @@ pub fn read(name: &str) -> Result<Cluster, Failure> {
             names.join(", ")
         )));
     }
-    parse(name, &text(path)?)
+    parse(name, &read_text(path, SMALL)?)
 }
 
 /// All cluster files of a folder, in the order of their names; those that are built in when there is no folder.
@@ -56,21 +54,9 @@ pub fn files(path: Option<&Path>) -> Result<Vec<(String, String)>, Failure> {
     }
     let named = |file: &std::path::PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok((name, text(file)?))
+        Ok((name, read_text(file, SMALL)?))
     };
     files.iter().map(named).collect()
-}
-
-fn text(path: &Path) -> Result<String, Failure> {
-    let name = path.display();
-    let failed = |error: std::io::Error| Failure::Input(format!("cannot read `{name}`: {error}"));
-    if std::fs::metadata(path).map_err(failed)?.len() > MAX_BYTES {
-        return Err(Failure::Input(format!("`{name}` is too long for a cluster file")));
-    }
-    let bytes = std::fs::read(path).map_err(failed)?;
-    String::from_utf8(bytes).map_err(|error| {
-        Failure::Input(format!("`{name}` is not text: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
-    })
 }
 
 fn parse(name: &str, text: &str) -> Result<Cluster, Failure> {

@@ -8,6 +8,7 @@ mod cluster;
 mod commands;
 mod device_profile;
 mod failure;
+mod files;
 mod hosts;
 mod memory;
 mod model;

@@ -2,6 +2,7 @@
 
 use crate::args::ModelArgs;
 use crate::failure::{Failure, colors};
+use crate::files::{LARGE, read_text};
 use crate::search;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::module::{self, File, Forms};
@@ -13,7 +14,6 @@ use forebay_dsl::model::{CheckOptions, CheckedModel};
 use forebay_dsl::std_library;
 use forebay_plan::Plan;
 use std::collections::HashSet;
-use std::fs;
 use std::path::Path;
 
 /// A file that was read.
@@ -49,17 +49,13 @@ impl ModelFile {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<ModelFile, Failure> {
         let name = path.display().to_string();
-        let bytes = fs::read(path).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
-        match String::from_utf8(bytes) {
-            Ok(text) if text.trim_start().starts_with("{\"format\":\"forebay-plan\"") => Err(Failure::Input(format!(
+        let text = read_text(path, LARGE)?;
+        if text.trim_start().starts_with("{\"format\":\"forebay-plan\"") {
+            return Err(Failure::Input(format!(
                 "`{name}` is a plan, not a model: `forebay plan show {name}` prints it, `forebay run {name}` trains with it"
-            ))),
-            Ok(text) => Ok(ModelFile { name, text }),
-            Err(error) => {
-                let at = error.utf8_error().valid_up_to();
-                Err(Failure::Input(format!("`{name}` is not text: byte {at} is not UTF-8")))
-            }
+            )));
         }
+        Ok(ModelFile { name, text })
     }
 
     /// Is it textual IR?
@@ -271,30 +267,6 @@ impl Parts {
 pub fn read_plan(path: &Path) -> Result<Plan, Failure> {
     let name = path.display();
     let file =
-        fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
+        std::fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
     Plan::read_from(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
-}
-
-/// Replaces a file at once: it is either the old one or the new one, whatever happens. What a link leads to is replaced, not the link; a device or a pipe is
-/// written to.
-pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let wrong = |error: std::io::Error| Failure::Input(format!("cannot write `{}`: {error}", path.display()));
-    if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
-        return fs::write(path, bytes).map_err(wrong);
-    }
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let path = target.as_path();
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name().map_or_else(Default::default, |n| n.to_string_lossy().into_owned());
-    let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
-    let result = fs::write(&unfinished, bytes).and_then(|()| {
-        if let Ok(kept) = fs::metadata(path) {
-            fs::set_permissions(&unfinished, kept.permissions())?;
-        }
-        fs::rename(&unfinished, path)
-    });
-    result.map_err(|error| {
-        let _ = fs::remove_file(&unfinished);
-        wrong(error)
-    })
 }

@@ -1,11 +1,13 @@
 //! What a run shows while it goes on: a progress bar for people, lines of JSON for programs.
 
+use crate::failure::Failure;
+use crate::files::{LARGE, read_text, replace_file};
 use crate::output::{json, seconds, short};
 use forebay_runtime::exec::human_bytes;
 use forebay_runtime::train::{Evaluation, Observer, StepReport, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -215,14 +217,25 @@ impl Observer for Progress {
 /// Opens a log to add lines to; those of steps that will be done again are dropped.
 fn open_log(path: &Path, done: u64) -> io::Result<File> {
     if done > 0 && path.exists() {
+        /// What lines have in common: a step's has its number, an evaluation's has it inside.
         #[derive(serde::Deserialize)]
-        struct Line {
+        #[serde(untagged)]
+        enum Line {
+            Step { step: u64 },
+            Evaluation { eval: Step },
+        }
+        #[derive(serde::Deserialize)]
+        struct Step {
             step: u64,
         }
-        let text = fs::read_to_string(path)?;
-        let is_kept = |line: &&str| serde_json::from_str::<Line>(line).is_ok_and(|l| l.step <= done);
+        let other = |failure: Failure| io::Error::other(failure.text().to_string());
+        let text = read_text(path, LARGE).map_err(other)?;
+        let is_kept = |line: &&str| match serde_json::from_str::<Line>(line) {
+            Ok(Line::Step { step } | Line::Evaluation { eval: Step { step } }) => step <= done,
+            Err(_) => false,
+        };
         let kept: String = text.lines().filter(is_kept).flat_map(|l| [l, "\n"]).collect();
-        fs::write(path, kept)?;
+        replace_file(path, kept.as_bytes()).map_err(other)?;
         return OpenOptions::new().append(true).open(path);
     }
     File::create(path)
@@ -284,6 +297,7 @@ pub fn summary_text(summary: &Summary, steps_shape: &str, params: u64, active_pa
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn times() {
@@ -296,10 +310,11 @@ mod tests {
     fn logs_are_gone_on_with() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("log");
-        fs::write(&path, "{\"step\":1,\"loss\":2}\n{\"step\":2}\n{\"step\":3}\n{\"summary\":{}}\n{\"st")
-            .expect("a file");
+        let kept = "{\"step\":1,\"loss\":2}\n{\"eval\":{\"step\":1,\"val_loss\":3.0}}\n{\"step\":2}\n{\"eval\":{\"step\":2,\"val_loss\":2.5}}\n";
+        let lost = "{\"step\":3}\n{\"eval\":{\"step\":3,\"val_loss\":2.0}}\n{\"summary\":{}}\n{\"st";
+        fs::write(&path, format!("{kept}{lost}")).expect("a file");
         writeln!(open_log(&path, 2).expect("a log"), "new").expect("a line");
-        assert_eq!(fs::read_to_string(&path).expect("a file"), "{\"step\":1,\"loss\":2}\n{\"step\":2}\nnew\n");
+        assert_eq!(fs::read_to_string(&path).expect("a file"), format!("{kept}new\n"));
         open_log(&path, 0).expect("a log");
         assert_eq!(fs::read_to_string(&path).expect("a file"), "");
     }

@@ -1,21 +1,18 @@
 //! `--strategy`: keys and values, or a file of them, with the place of every mistake.
 
 use crate::failure::{Failure, colors};
+use crate::files::{LARGE, SMALL, read_text};
 use forebay_compiler::shard::{Given, Order, Strategy, StrategyError};
 use forebay_dsl::ast::Span;
 use forebay_dsl::diagnostics::{Diagnostic, Source, SourceId, render};
 use forebay_pipeline::Schedule;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::{Spanned, Value};
 
 /// Strategy files are at most so long, and schedules.
-const MAX_BYTES: u64 = 1 << 20;
-const MAX_SCHEDULE_BYTES: u64 = 1 << 28;
 
 /// What stands behind `--strategy`.
 #[derive(Clone, Debug)]
@@ -84,19 +81,6 @@ fn set(strategy: &mut Strategy, key: &str, value: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn read(path: &Path, most: u64) -> Result<String, Failure> {
-    let name = path.display();
-    let failed = |error: std::io::Error| Failure::Input(format!("cannot read `{name}`: {error}"));
-    let mut bytes = vec![];
-    fs::File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > most {
-        return Err(Failure::Input(format!("`{name}` is longer than {most} bytes")));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        Failure::Input(format!("`{name}` is not text: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
-    })
-}
-
 /// What `forebay schedule --json` writes, as far as it is needed.
 #[derive(Deserialize)]
 struct Written {
@@ -105,7 +89,7 @@ struct Written {
 
 fn read_schedule(path: &Path) -> Result<Order, Failure> {
     let name = path.display().to_string();
-    let text = read(path, MAX_SCHEDULE_BYTES)?;
+    let text = read_text(path, LARGE)?;
     let hint = "`forebay schedule --kind … --json` writes one";
     let Written { orders } = serde_json::from_str(&text)
         .map_err(|error| Failure::Input(format!("`{name}` is not a schedule: {error}\n  = help: {hint}")))?;
@@ -129,7 +113,7 @@ impl File<'_> {
 }
 
 fn of_file(path: &Path) -> Result<Strategy, Failure> {
-    let text = read(path, MAX_BYTES)?;
+    let text = read_text(path, SMALL)?;
     let file = File { name: path.display().to_string(), text: &text };
     let such = || Some("a line is a key and a value: tp = 2".to_string());
     let wrong = |message: String, help| StrategyError { message, help };

@@ -81,10 +81,10 @@ impl<'a, 'p> Generator<'a, 'p> {
             )
         })?;
         let vocab = (executor.plan().settings.vocab.min(logits.1.dims[2])) as usize;
-        if let Some(byte) = prompt.iter().copied().find(|b| usize::from(*b) >= vocab) {
+        let text = if prompt.is_empty() { b"\n".to_vec() } else { prompt.to_vec() };
+        if let Some(byte) = text.iter().copied().find(|b| usize::from(*b) >= vocab) {
             return Err(GenerateError::Prompt { byte, vocab });
         }
-        let text = if prompt.is_empty() { b"\n".to_vec() } else { prompt.to_vec() };
         let batch = Batch::new(phase.rows, phase.seq);
         Ok(Generator { executor, phase: id, logits, batch, text, sampling, candidates: vec![] })
     }

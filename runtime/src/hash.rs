@@ -107,6 +107,11 @@ pub fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
+/// The 32 bits of a seed that kernels get: both halves count, and a small seed is itself.
+pub(crate) fn folded(seed: u64) -> i32 {
+    (seed ^ (seed >> 32)) as i32
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -30,6 +31,8 @@ struct Shared {
     /// Counts jobs, so that helpers see a new one.
     epoch: AtomicU64,
     gate: AtomicUsize,
+    /// Is a job being run? Whoever sets it is the only one to write `job` and to open and close the gate.
+    busy: AtomicBool,
     job: UnsafeCell<Job>,
     /// The next task to take.
     next: AtomicUsize,
@@ -54,18 +57,23 @@ struct Job {
     tasks: usize,
 }
 
-// SAFETY: `job` is written only while the gate is closed and empty, and read only by those inside; everything else is atomic or locked.
+// SAFETY: `job` is written only by whoever has taken `busy`, while the gate is closed and empty, and read only by those inside; everything else is atomic or
+// locked.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the closure behind the pointer is `Sync`.
 unsafe impl Send for Shared {}
 
 impl Pool {
     /// A pool of so many workers, at least 1: the caller and `workers - 1` threads.
-    pub fn new(workers: usize) -> Pool {
+    ///
+    /// # Errors
+    /// When the system has no more threads; those that were started have ended then.
+    pub fn new(workers: usize) -> io::Result<Pool> {
         let idle: &'static (dyn Fn(usize, usize) + Sync) = &|_, _| {};
         let shared = Arc::new(Shared {
             epoch: AtomicU64::new(0),
             gate: AtomicUsize::new(CLOSED),
+            busy: AtomicBool::new(false),
             job: UnsafeCell::new(Job { call: idle, tasks: 0 }),
             next: AtomicUsize::new(0),
             sleeping: AtomicUsize::new(0),
@@ -74,14 +82,13 @@ impl Pool {
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
-        let helpers = (1..workers.max(1))
-            .map(|worker| {
-                let shared = Arc::clone(&shared);
-                let builder = std::thread::Builder::new().name(format!("forebay-{worker}"));
-                builder.spawn(move || shared.help(worker)).expect("the system has a thread for each worker")
-            })
-            .collect();
-        Pool { shared, helpers }
+        let mut pool = Pool { shared, helpers: vec![] };
+        for worker in 1..workers.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let builder = std::thread::Builder::new().name(format!("forebay-{worker}"));
+            pool.helpers.push(builder.spawn(move || shared.help(worker))?);
+        }
+        Ok(pool)
     }
 
     /// How many workers there are.
@@ -99,11 +106,11 @@ impl Pool {
             return (0..tasks).for_each(|task| call(task, 0));
         }
         let shared = &*self.shared;
-        assert!(shared.gate.load(Ordering::Acquire) == CLOSED, "a pool runs one job at a time");
+        assert!(!shared.busy.swap(true, Ordering::Acquire), "a pool runs one job at a time");
         // SAFETY: only the lifetime changes: the closure is not called after `close`, and this function does not return before that.
         let call: *const (dyn Fn(usize, usize) + Sync + 'static) = unsafe { std::mem::transmute(call) };
         let job = Job { call, tasks };
-        // SAFETY: the gate is closed and empty, so nobody reads the job.
+        // SAFETY: `busy` was ours to take, so nobody else writes the job; `close` has left the gate closed and empty, so nobody reads it.
         unsafe { *shared.job.get() = job };
         shared.next.store(0, Ordering::Relaxed);
         shared.gate.store(0, Ordering::Release);
@@ -115,6 +122,7 @@ impl Pool {
         }
         shared.work(job, 0);
         shared.close();
+        shared.busy.store(false, Ordering::Release);
         let payload = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(payload) = payload {
             resume_unwind(payload);
@@ -239,7 +247,7 @@ mod tests {
     #[test]
     fn every_task_runs_once() {
         for workers in 1..=4 {
-            let pool = Pool::new(workers);
+            let pool = Pool::new(workers).expect("threads");
             assert_eq!(pool.workers(), workers);
             for tasks in [0, 1, 2, 3, 17, 1000] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -254,7 +262,7 @@ mod tests {
 
     #[test]
     fn sleeping_helpers_wake() {
-        let pool = Pool::new(3);
+        let pool = Pool::new(3).expect("threads");
         let sum = AtomicUsize::new(0);
         for round in 0..2000 {
             while round % 500 == 0 && pool.shared.sleeping.load(Ordering::SeqCst) < 2 {
@@ -269,7 +277,7 @@ mod tests {
 
     #[test]
     fn panics_come_back_and_the_pool_lives_on() {
-        let pool = Pool::new(2);
+        let pool = Pool::new(2).expect("threads");
         for _ in 0..20 {
             let result = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(64, &|task, _| assert!(task != 40, "task forty"));
@@ -286,7 +294,7 @@ mod tests {
 
     #[test]
     fn ranges_cover_everything() {
-        let pool = Pool::new(2);
+        let pool = Pool::new(2).expect("threads");
         for (items, grain) in [(0, 1), (1, 1), (7, 3), (1000, 1), (1000, 999), (5, 100)] {
             let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
             pool.run_ranges(items, grain, &|first, end, _| {

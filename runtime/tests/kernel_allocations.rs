@@ -248,7 +248,7 @@ fn kernels_do_not_allocate() {
         let prepare = |k: &Kernel| prepare(k, &memory.buffers, cpu).unwrap_or_else(|e| panic!("{e}: {k:?}"));
         let prepared: Vec<_> = kernels.iter().map(prepare).collect();
         let need = prepared.iter().map(scratch_bytes).fold(ScratchBytes::default(), ScratchBytes::max);
-        let pool = Pool::new(2);
+        let pool = Pool::new(2).expect("the system has threads");
         wait_for_helper(&pool);
         let scratch = Scratch::new(need, pool.workers());
         let cx = KernelCx {

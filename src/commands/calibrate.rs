@@ -2,7 +2,7 @@
 
 use crate::calibrate::{Calibration, calibrate as measure};
 use crate::failure::Failure;
-use crate::model::replace_file;
+use crate::files::replace_file;
 use crate::output::{Table, print, print_json};
 use std::path::PathBuf;
 

@@ -3,8 +3,9 @@
 use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
 use crate::cluster;
 use crate::failure::Failure;
+use crate::files::replace_file;
 use crate::memory::{self, Budget, budget};
-use crate::model::{ModelFile, replace_file};
+use crate::model::ModelFile;
 use crate::on_cluster::precision_of;
 use crate::output::print;
 use crate::strategy::uses;

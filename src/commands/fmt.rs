@@ -1,7 +1,8 @@
 //! `forebay fmt`
 
 use crate::failure::Failure;
-use crate::model::{ModelFile, replace_file};
+use crate::files::replace_file;
+use crate::model::ModelFile;
 use std::path::PathBuf;
 
 /// Write model files in their canonical form

@@ -1,10 +1,11 @@
 //! `forebay memory`
 
 use crate::failure::Failure;
+use crate::files::replace_file;
 use crate::memory;
 use crate::memory::report::{Point, Report, Stage, text};
 use crate::memory::svg::svg;
-use crate::model::{ModelFile, replace_file};
+use crate::model::ModelFile;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{print, print_json};
 use forebay_compiler::memory::Aim;

@@ -2,8 +2,8 @@
 
 use crate::calibrate;
 use crate::failure::Failure;
+use crate::files::{LARGE, read_text, replace_file};
 use crate::memory;
-use crate::model::replace_file;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
 use crate::page::{self, Page, Told};
@@ -244,8 +244,7 @@ fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
 const MOST_TOKENS: f64 = 1e15;
 
 fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::Input(format!("cannot read `{path}`: {error}")))?;
+    let text = read_text(Path::new(path), LARGE)?;
     let mut loads = vec![];
     for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
         match word.parse::<f64>() {

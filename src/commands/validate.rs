@@ -2,6 +2,7 @@
 
 use crate::cluster;
 use crate::failure::Failure;
+use crate::files::{LARGE, read_text, replace_file};
 use crate::output::{Table, print, print_json};
 use forebay_cost::Cluster;
 use forebay_sim::framework::known;
@@ -73,8 +74,7 @@ pub struct Args {
 
 pub fn validate(args: Args) -> Result<(), Failure> {
     let name = args.runs.display().to_string();
-    let text = std::fs::read(&args.runs).map_err(|error| Failure::Input(format!("cannot read `{name}`: {error}")))?;
-    let text = String::from_utf8(text).map_err(|_| Failure::Input(format!("`{name}` is not text in UTF-8")))?;
+    let text = read_text(&args.runs, LARGE)?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
     let pairs = args.pairs.as_deref().map(read_pairs).transpose()?;
     let Runs { mut runs, mut bad, unknown } =
@@ -127,7 +127,7 @@ pub fn validate(args: Args) -> Result<(), Failure> {
 /// The table of pairs of a file.
 fn read_pairs(path: &Path) -> Result<Vec<Pair>, Failure> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::Input(format!("cannot read `{name}`: {e}")))?;
+    let text = read_text(path, LARGE)?;
     pairs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
 }
 
@@ -192,25 +192,16 @@ fn fitted(args: &Args, runs: &[runs::Run], clusters: &[Cluster], threads: usize)
     let (cases, skipped) = prepare(runs, clusters, &frameworks, threads);
     let (clusters, frameworks, result) = fit::fit(&cases, clusters, &frameworks, args.rounds.into(), threads);
     if let Some(folder) = &args.output {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Failure::Input(format!("cannot make `{}`: {error}", folder.display())))?;
         let files = cluster::files(args.cluster_dir.as_deref())?;
         for ((name, text), cluster) in files.iter().zip(&clusters) {
-            write(&folder.join(name), &fit::rewritten(text, cluster))?;
+            replace_file(&folder.join(name), fit::rewritten(text, cluster).as_bytes())?;
         }
     }
     let mut compared = price(&cases, &clusters, &frameworks, threads);
     compared.skipped.extend(skipped);
     Ok((compared, result))
-}
-
-/// Writes a file beside its place first, so that there is never half of it.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::Input(format!("cannot write `{}`: {error}", path.display()));
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    let unfinished = path.with_extension("toml.unfinished");
-    std::fs::write(&unfinished, text).map_err(failed)?;
-    std::fs::rename(&unfinished, path).map_err(failed)
 }
 
 fn changes(fit: &Fit) -> String {

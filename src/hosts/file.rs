@@ -7,14 +7,11 @@
 //! ```
 
 use crate::failure::{Failure, colors};
+use crate::files::{SMALL, read_text};
 use forebay_dsl::ast::Span;
 use forebay_dsl::diagnostics::{Diagnostic, Source, SourceId, render};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
-/// Bytes of a hosts file at most.
-const MOST_BYTES: u64 = 1 << 20;
 /// Ranks of a host at most; what plans have is checked later.
 const MOST_RANKS: u32 = 1 << 20;
 
@@ -41,14 +38,7 @@ impl HostsFile {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<HostsFile, Failure> {
         let name = path.display().to_string();
-        let mut bytes = vec![];
-        let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
-        read.map_err(|error| Failure::Input(format!("cannot read the hosts file `{name}`: {error}")))?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(Failure::Input(format!("the hosts file `{name}` is larger than {MOST_BYTES} bytes")));
-        }
-        let text = String::from_utf8(bytes)
-            .map_err(|_| Failure::Input(format!("the hosts file `{name}` is not text: it is not UTF-8")))?;
+        let text = read_text(path, SMALL)?;
         let hosts = parse(&text).map_err(|errors| rendered(&errors, &name, &text))?;
         Ok(HostsFile { name, text, hosts })
     }

@@ -4,7 +4,7 @@ use super::chart::{AXIS, LEFT, UNITS, WIDTH, axis, legend, names, open, put};
 use super::text::{escaped, script, seconds};
 use crate::output::{json, short};
 use forebay_cost::Cluster;
-use forebay_plan::Plan;
+use forebay_plan::{Plan, Role};
 use forebay_sim::live::Use;
 use forebay_sim::timeline::{RoleTimeline, Timeline};
 
@@ -23,24 +23,18 @@ pub fn chart(plan: &Plan, timeline: &Timeline, cluster: &Cluster) -> String {
     // The device's memory is in the picture where it is not far above the curves.
     let scale = if capacity < 2.0 * most { most.max(capacity) } else { most }.max(1.0) * 1.05;
     let plot = (ROW + GAP) * timeline.roles.len() as f64;
-    let peaks: Vec<String> = timeline
-        .roles
-        .iter()
-        .zip(&plan.roles)
-        .filter_map(|(role, of_plan)| {
-            let (time, used, call) = role.peak()?;
-            let call = of_plan.phases.iter().find(|p| p.name == "train")?.calls.get(call)?;
-            let program = &plan.programs[call.program as usize].name;
-            Some(format!(
-                "{}B at {}, in {program}, micro-batch {}",
-                short(used.bytes as f64),
-                seconds(time),
-                call.micro_batch
-            ))
-        })
-        .collect();
-    let description = peaks.iter().zip(&timeline.roles).map(|(p, r)| format!("Stage {}: peak {p}.", r.ops.coordinate));
-    let description: Vec<String> = description.collect();
+    let peak = |role: &RoleTimeline, of_plan: &Role| {
+        let (time, used, call) = role.peak()?;
+        let call = of_plan.phases.iter().find(|p| p.name == "train")?.calls.get(call)?;
+        let program = &plan.programs[call.program as usize].name;
+        let (bytes, time) = (short(used.bytes as f64), seconds(time));
+        Some(format!("{bytes}B at {time}, in {program}, micro-batch {}", call.micro_batch))
+    };
+    let peaks: Vec<Option<String>> =
+        timeline.roles.iter().zip(&plan.roles).map(|(role, of_plan)| peak(role, of_plan)).collect();
+    let described =
+        |(p, r): (&Option<String>, &RoleTimeline)| p.as_ref().map(|p| format!("Stage {}: peak {p}.", r.ops.coordinate));
+    let description: Vec<String> = peaks.iter().zip(&timeline.roles).filter_map(described).collect();
     let mut out = legend([("held", "in use between calls"), ("scratch", "used by one call alone")].into_iter());
     open(&mut out, "memory", "Memory over time", &description.join(" "), plot + AXIS);
     let rows: Vec<String> = timeline.roles.iter().map(|r| format!("stage {}", r.ops.coordinate)).collect();
@@ -79,7 +73,7 @@ pub fn chart(plan: &Plan, timeline: &Timeline, cluster: &Cluster) -> String {
         };
         put(&mut out, format_args!("<path class=\"scratch\" d=\"{}\"/>\n", area(&|u| u.bytes)));
         put(&mut out, format_args!("<path class=\"held\" d=\"{}\"/>\n", area(&|u| u.bytes - u.scratch.min(u.bytes))));
-        if let Some((time, used, _)) = role.peak() {
+        if let (Some((time, used, _)), Some(peak)) = (role.peak(), peak) {
             let at = time / timeline.end;
             let (anchor, shift) = if at > 0.6 { ("end", -9.0) } else { ("start", 9.0) };
             let (px, py) = (at * (WIDTH - LEFT), y(used.bytes as f64));

@@ -64,7 +64,7 @@ fn devices(plan: &Plan, device_bytes: Option<u64>, shuffle: Option<u64>) -> Box<
 fn devices_of(name: &str, plan: &Plan, device_bytes: Option<u64>, shuffle: Option<u64>) -> Box<Emulated> {
     let table = forebay_sim::table(plan, &cluster(name), &priced());
     let (mesh, cpu) = (plan.mesh.clone(), Cpu::detect());
-    Box::new(Emulated::new(Machine { mesh, device_bytes, table, cpu, threads: 0, shuffle }))
+    Box::new(Emulated::new(Machine { mesh, device_bytes, table, cpu, threads: 0, shuffle }).expect("threads"))
 }
 
 fn executor(plan: &Plan, shuffle: Option<u64>) -> Executor<'_> {

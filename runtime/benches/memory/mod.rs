@@ -42,7 +42,7 @@ impl Memory {
         let cpu = Cpu::detect();
         let prepare = |kernel: &Kernel| prepare(kernel, &self.buffers, cpu).expect("the kernel is good");
         let prepared: Vec<Prepared> = kernels.iter().map(prepare).collect();
-        let pool = Pool::new(workers);
+        let pool = Pool::new(workers).expect("the system has threads");
         let need = prepared.iter().fold(ScratchBytes::default(), |need, k| need.max(scratch_bytes(k)));
         let scratch = Scratch::new(need, workers);
         let buffers: Vec<Buf> = self

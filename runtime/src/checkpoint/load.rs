@@ -119,12 +119,14 @@ fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
         return Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()));
     }
     let latest = fs::read_to_string(path.join("latest")).ok();
-    let named = latest.filter(|name| step_of(name.trim()).is_some()).map(|name| path.join(name.trim()));
-    if let Some(folder) = named.filter(is_whole) {
-        return Ok(folder);
-    }
-    // The pointer is missing only when a run was killed between two renames.
-    match steps(path).into_iter().map(|(_, folder)| folder).rfind(is_whole) {
+    let latest = latest.and_then(|name| Some((step_of(name.trim())?, path.join(name.trim()))));
+    // The pointer, or what it names, is missing only when a run was killed between two renames. What is above it is a future that was given up.
+    let last = match latest {
+        Some((_, folder)) if is_whole(&folder) => return Ok(folder),
+        Some((step, _)) => step,
+        None => u64::MAX,
+    };
+    match steps(path).into_iter().filter(|(step, _)| *step <= last).map(|(_, folder)| folder).rfind(is_whole) {
         Some(folder) => Ok(folder),
         None if Saver::seed_of(path).is_some() => Err(CheckpointError::NotStarted(path.to_path_buf())),
         None => Err(CheckpointError::NotACheckpoint(path.to_path_buf())),

@@ -11,6 +11,10 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// What is being written has this before its name,
+const UNFINISHED: &str = ".saving-";
+/// and a checkpoint that was moved aside for it this behind that.
+const REPLACED: &str = ".replaced";
 /// How many checkpoints of a run are kept.
 pub const KEPT: usize = 2;
 
@@ -81,7 +85,7 @@ impl Saver {
         recent_losses: &[f64],
     ) -> Result<PathBuf, CheckpointError> {
         let name = folder_name(step);
-        let (unfinished, finished) = (self.run.join(format!(".saving-{name}")), self.run.join(&name));
+        let (unfinished, finished) = (self.run.join(format!("{UNFINISHED}{name}")), self.run.join(&name));
         let result = self.write_folder(&unfinished, executor, step, data, recent_losses);
         if let Err(error) = result {
             // Nothing to do when that fails as well: the next save or resume clears it.
@@ -162,15 +166,23 @@ impl Saver {
         result.map_err(|error| self.failed(path, error))
     }
 
-    /// Renames the finished folder. One of the same step (of a future that was given up by resuming before it) makes room first.
+    /// Renames the finished folder. An existing folder of the same step, left by a run that was given up by resuming before it, is moved aside first; it comes
+    /// back when the new one cannot take its place, now or ([`Saver::clear_unfinished`]) after the process was killed in between.
     fn put_in_place(&self, unfinished: &Path, finished: &Path) -> io::Result<()> {
-        let replaced = unfinished.with_extension("replaced");
+        let mut replaced = unfinished.as_os_str().to_os_string();
+        replaced.push(REPLACED);
+        let replaced = PathBuf::from(replaced);
         let occupied = finished.exists();
         if occupied {
             let _ = fs::remove_dir_all(&replaced);
             fs::rename(finished, &replaced)?;
         }
-        fs::rename(unfinished, finished)?;
+        if let Err(error) = fs::rename(unfinished, finished) {
+            if occupied {
+                let _ = fs::rename(&replaced, finished);
+            }
+            return Err(error);
+        }
         sync_folder(&self.run)?;
         if occupied {
             let _ = fs::remove_dir_all(&replaced);
@@ -181,7 +193,7 @@ impl Saver {
     /// Replaces a small file at once.
     fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
         let path = self.run.join(name);
-        let unfinished = self.run.join(format!(".saving-{name}"));
+        let unfinished = self.run.join(format!("{UNFINISHED}{name}"));
         self.write_file(&unfinished, |out| out.write_all(bytes))?;
         let result = fs::rename(&unfinished, &path).and_then(|()| sync_folder(&self.run));
         result.map_err(|error| self.failed(&path, error))
@@ -194,10 +206,14 @@ impl Saver {
         old.iter().for_each(|(_, path)| drop(fs::remove_dir_all(path)));
     }
 
-    /// Removes what a killed run was writing.
+    /// Removes what a killed run was writing. A checkpoint that it had moved aside comes back if nothing has taken its place.
     fn clear_unfinished(&self) {
         for entry in fs::read_dir(&self.run).into_iter().flatten().flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(b".saving-") {
+            let name = entry.file_name();
+            let Some(name) = name.to_str().and_then(|name| name.strip_prefix(UNFINISHED)) else { continue };
+            let place = name.strip_suffix(REPLACED).map(|name| self.run.join(name));
+            let is_back = place.is_some_and(|place| !place.exists() && fs::rename(entry.path(), place).is_ok());
+            if !is_back {
                 let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
             }
         }

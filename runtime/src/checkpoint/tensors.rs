@@ -74,7 +74,7 @@ impl Reader {
         let mut length = [0; 8];
         file.read_exact(&mut length).map_err(|_| damaged("it is shorter than 8 bytes".into()))?;
         let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER || length > size - 8 {
+        if length > MAX_HEADER || length > size.saturating_sub(8) {
             return Err(damaged(format!("a header of {length} bytes does not fit into its {size} bytes")));
         }
         let mut header = vec![0; length as usize];

@@ -128,6 +128,17 @@ fn a_run_killed_between_renames_is_found() {
     assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
     fs::write(run.join("latest"), "step-000009\n").expect("a file");
     assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
+    // Killed after the checkpoint of step 2 was moved aside for another one: the one of step 4 is of a future that was given up, and step 2 is not lost.
+    fs::write(run.join("latest"), "step-000002\n").expect("a file");
+    fs::rename(run.join("step-000002"), run.join(".saving-step-000002.replaced")).expect("a folder");
+    let gone = Checkpoint::open(&run).expect_err("nothing up to step 2");
+    assert!(matches!(gone, CheckpointError::NotStarted(_)), "{gone}");
+    Saver::resume(&run, None);
+    assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 2);
+    // With the new one in its place, the old one goes.
+    fs::create_dir(run.join(".saving-step-000002.replaced")).expect("a folder");
+    Saver::resume(&run, None);
+    assert!(!run.join(".saving-step-000002.replaced").exists());
     fs::write(run.join("latest"), "../../etc").expect("a file");
     assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
 }

@@ -1,8 +1,8 @@
 //! The threads of ranks: one each, the caller's for the first. They sleep between jobs, and a job allocates nothing.
 
-use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::{fmt, io};
 
 /// So many members, the caller among them.
 pub(crate) struct Crew {
@@ -40,16 +40,19 @@ impl fmt::Debug for Crew {
 
 impl Crew {
     /// A crew of so many, at least 1.
-    pub(crate) fn new(members: usize) -> Crew {
+    ///
+    /// # Errors
+    /// When the system has no more threads; those that were started have ended then.
+    pub(crate) fn new(members: usize) -> io::Result<Crew> {
         let state = Mutex::new(State { job: None, epoch: 0, running: 0, stop: false });
         let shared = Arc::new(Shared { state, start: Condvar::new(), done: Condvar::new() });
-        let spawn = |member: usize| {
-            let shared = Arc::clone(&shared);
+        let mut crew = Crew { shared, threads: vec![] };
+        for member in 1..members {
+            let shared = Arc::clone(&crew.shared);
             let builder = std::thread::Builder::new().name(format!("forebay-rank-{member}"));
-            builder.spawn(move || shared.serve(member)).expect("the system has a thread for each rank")
-        };
-        let threads = (1..members).map(spawn).collect();
-        Crew { shared, threads }
+            crew.threads.push(builder.spawn(move || shared.serve(member))?);
+        }
+        Ok(crew)
     }
 
     /// Calls a function with each of the items at the same time, each on its own thread; as many items as members. It must not panic.
@@ -70,6 +73,7 @@ impl Crew {
         let job: *const (dyn Fn(usize) + Sync + 'static) = unsafe { std::mem::transmute(job) };
         {
             let mut state = self.shared.lock();
+            assert!(state.job.is_none(), "a crew does one thing at a time");
             (state.job, state.running) = (Some(Job(job)), self.threads.len());
             state.epoch += 1;
             self.shared.start.notify_all();
@@ -137,7 +141,7 @@ mod tests {
     #[test]
     fn everyone_gets_its_item_at_the_same_time() {
         for members in 1..5 {
-            let crew = Crew::new(members);
+            let crew = Crew::new(members).expect("threads");
             let barrier = std::sync::Barrier::new(members);
             let mut items: Vec<usize> = (0..members).collect();
             for _ in 0..100 {

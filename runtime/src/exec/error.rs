@@ -1,11 +1,12 @@
 //! Why a plan cannot be run, or stopped.
 
+use super::feeds::Unknown;
 use crate::backend::Fault;
 use crate::comm::{CommError, Who};
 use crate::kernels::{KernelError, PrepareError};
 use forebay_plan::{MemoryUse, Violation};
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::{fmt, io};
 
 /// Where in a plan something happened.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -59,6 +60,11 @@ pub enum ExecError {
         /// How many ranks need it together.
         ranks: usize,
     },
+    /// The system has fewer threads than were asked for.
+    #[error(
+        "the system does not start {0} threads: {1}\n  = help: `--threads` says how many; limits are those of `ulimit -u` and of the container"
+    )]
+    Threads(usize, #[source] io::Error),
     /// A kernel has no meaning.
     #[error("{place} cannot be run: {error}")]
     Prepare {
@@ -130,6 +136,12 @@ pub enum ExecError {
     /// The data are not what the phase takes.
     #[error("the plan reads `{0}`, which the data do not have")]
     Input(String),
+}
+
+impl From<Unknown> for ExecError {
+    fn from(Unknown(input): Unknown) -> ExecError {
+        ExecError::Input(input)
+    }
 }
 
 fn list(violations: &[Violation]) -> String {

@@ -8,6 +8,7 @@
 //! One thread gives all devices their work, which does not wait; the devices run it at the same time. What the host knows of a device's memory goes through staging memory of
 //! the host space, in copies on the streams for copies.
 
+use super::feeds::{Unknown, feed};
 use super::halves::Holds;
 use super::{ExecError, HostTraffic, PhaseId, element};
 use crate::backend::{
@@ -17,7 +18,7 @@ use crate::comm::{groups, rank_at};
 use crate::data::Batch;
 use crate::pool::Pool;
 use forebay_plan::verify::ALIGN;
-use forebay_plan::{Call, Kernel, Phase, Plan, Report, Role, Scalar, Space, StreamKind, Tensor};
+use forebay_plan::{Call, Kernel, Phase, Plan, Report, Role, Space, StreamKind, Tensor};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -318,6 +319,12 @@ enum Unfed {
     Fault(Fault),
 }
 
+impl From<Unknown> for Unfed {
+    fn from(Unknown(input): Unknown) -> Unfed {
+        Unfed::Input(input)
+    }
+}
+
 impl From<Fault> for Unfed {
     fn from(fault: Fault) -> Unfed {
         Unfed::Fault(fault)
@@ -392,40 +399,20 @@ impl<'p> Member<'p> {
         &mut self,
         id: PhaseId,
         batch: &Batch,
-        (seed, step): (u64, u64),
+        seed_and_step: (u64, u64),
         machine: &mut dyn Backend,
     ) -> Result<(), Unfed> {
         for (memory, values) in [self.device, self.host].into_iter().zip(&self.values) {
             machine.declare(memory, values);
         }
-        let phase = self.phase(id);
-        assert_eq!(
-            (batch.rows() as u64, batch.seq() as u64),
-            (phase.rows, phase.seq),
-            "a batch is as large as its phase"
-        );
         let mut at = 0;
-        let mut put = |bytes: &[u8], offset: u64| -> Result<(), Unfed> {
+        feed(self.phase(id), batch, &self.coordinates, seed_and_step, |offset, bytes| {
             machine.write(self.staged(at), bytes)?;
             let on = self.stream(StreamKind::CopyIn);
             machine.copy(on, self.staged(at), self.on_device(offset), bytes.len() as u64)?;
             at += (bytes.len() as u64).next_multiple_of(ALIGN);
             Ok(())
-        };
-        for feed in &phase.feeds {
-            let input = batch.input(&feed.input).ok_or_else(|| Unfed::Input(feed.input.clone()))?;
-            let first = feed.first_row.at(&self.coordinates) as usize * batch.seq();
-            let elements = feed.rows as usize * batch.seq();
-            put(bytemuck::cast_slice(&input[first..first + elements]), feed.offset)?;
-        }
-        for feed in &phase.scalars {
-            let value = match feed.scalar {
-                Scalar::Step => step as i32,
-                Scalar::Seed => seed as i32,
-            };
-            put(&value.to_ne_bytes(), feed.offset)?;
-        }
-        Ok(())
+        })
     }
 
     /// Gives the device the calls of a part, and lets it report.

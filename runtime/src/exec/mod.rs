@@ -18,6 +18,7 @@ mod arena;
 mod copies;
 mod diagnose;
 mod error;
+mod feeds;
 mod fill;
 mod fleet;
 mod halves;
@@ -198,7 +199,7 @@ impl<'p> Executor<'p> {
         let count = count as u32;
         let (roles, speakers) = cast(plan, count);
         let needs: Vec<Need> = roles.iter().map(|role| Need::of_memory(role)).collect();
-        let pool = Pool::new(workers(options.threads));
+        let pool = pool(workers(options.threads))?;
         let places = (0..count).map(|rank| (rank, coordinates(&plan.mesh, rank), roles[rank as usize])).collect();
         let fleet = Fleet::new(plan, places, backend, pool, options.seed)?;
         // (After the devices have said what fits on them: their memory is not touched before it is used.)
@@ -249,7 +250,7 @@ impl<'p> Executor<'p> {
             let options = ExecOptions { threads: share(at), ..*options };
             let programs = Arc::clone(&programs);
             let number = (rank, coordinates(&plan.mesh, rank));
-            ranks.push(Rank::new(plan, number, roles[rank as usize], arenas, programs, link, &options));
+            ranks.push(Rank::new(plan, number, roles[rank as usize], arenas, programs, link, &options)?);
         }
         if let Some(seed) = options.shuffle {
             for phase in 0..roles[0].phases.len() {
@@ -259,7 +260,7 @@ impl<'p> Executor<'p> {
                 ranks.iter_mut().zip(orders.into_iter().skip(first)).for_each(|(rank, order)| rank.orders.push(order));
             }
         }
-        let crew = (count > 1).then(|| Crew::new(here));
+        let crew = (count > 1).then(|| Crew::new(here)).transpose().map_err(|error| ExecError::Threads(here, error))?;
         made_in.lap("allocate");
         let (seed, cpu, broken, told, telling) = (options.seed, options.cpu, false, vec![], vec![]);
         let fleet = None;
@@ -546,6 +547,11 @@ fn workers(threads: usize) -> usize {
         0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
         threads => threads,
     }
+}
+
+/// A pool of so many workers, or why there is none.
+fn pool(workers: usize) -> Result<Pool, ExecError> {
+    Pool::new(workers).map_err(|error| ExecError::Threads(workers, error))
 }
 
 /// The role of a rank.

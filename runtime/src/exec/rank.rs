@@ -1,15 +1,15 @@
 //! One rank: its memory, its threads, its end of the transport. Prepared kernels are shared by all ranks.
 
 use super::copies::HostCopy;
+use super::feeds::feed;
 use super::profile::flops_of_rows;
-use super::{Arena, ExecError, ExecOptions, PhaseId, Place, Profile, element};
+use super::{Arena, ExecError, ExecOptions, PhaseId, Place, Profile, element, pool};
 use crate::comm::{CommError, Pieces, Rows, Take, Transport, rank_at};
 use crate::data::Batch;
+use crate::hash;
 use crate::kernels::{self, Buf, KernelCx, Prepared, RandomKeyArgs, Scratch, ScratchBytes};
 use crate::pool::Pool;
-use forebay_plan::{
-    AllToAllV, Call, Exchange, Kernel, Message, Phase, Plan, Program, Report, Role, Scalar, Space, Tensor,
-};
+use forebay_plan::{AllToAllV, Call, Exchange, Kernel, Message, Phase, Plan, Program, Report, Role, Space, Tensor};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -66,12 +66,12 @@ impl<'p> Rank<'p> {
         programs: Arc<Programs>,
         link: Box<dyn Transport>,
         options: &ExecOptions,
-    ) -> Rank<'p> {
-        let pool = Pool::new(options.threads);
+    ) -> Result<Rank<'p>, ExecError> {
+        let pool = pool(options.threads)?;
         let scratch = Scratch::new(programs.scratch, pool.workers());
         let buffers = Vec::with_capacity(programs.buffers);
         let (seed, profile, outcome) = (options.seed, None, Ok(()));
-        Rank {
+        Ok(Rank {
             plan,
             role,
             number,
@@ -88,7 +88,7 @@ impl<'p> Rank<'p> {
             profile,
             orders: vec![],
             outcome,
-        }
+        })
     }
 
     pub fn phase(&self, id: PhaseId) -> &'p Phase {
@@ -179,27 +179,11 @@ impl<'p> Rank<'p> {
 
     pub fn write_inputs(&mut self, id: PhaseId, batch: &Batch, step: u64) -> Result<(), ExecError> {
         self.untouched = false;
-        let phase = self.phase(id);
-        assert_eq!(
-            (batch.rows() as u64, batch.seq() as u64),
-            (phase.rows, phase.seq),
-            "a batch is as large as its phase"
-        );
-        for feed in &phase.feeds {
-            let input = batch.input(&feed.input).ok_or_else(|| ExecError::Input(feed.input.clone()))?;
-            let first = feed.first_row.at(&self.coordinates) as usize * batch.seq();
-            let elements = feed.rows as usize * batch.seq();
-            let bytes = bytemuck::cast_slice(&input[first..first + elements]);
-            self.device.bytes_mut(feed.offset, bytes.len() as u64).copy_from_slice(bytes);
-        }
-        for feed in &phase.scalars {
-            let value = match feed.scalar {
-                Scalar::Step => step as i32,
-                Scalar::Seed => self.seed as i32,
-            };
-            self.device.bytes_mut(feed.offset, 4).copy_from_slice(&value.to_ne_bytes());
-        }
-        Ok(())
+        let (phase, device) = (self.phase(id), &mut self.device);
+        feed(phase, batch, &self.coordinates, (self.seed, step), |offset, bytes| {
+            device.bytes_mut(offset, bytes.len() as u64).copy_from_slice(bytes);
+            Ok(())
+        })
     }
 
     fn call(&mut self, call: &Call, step: u64) -> Result<(), ExecError> {
@@ -275,7 +259,7 @@ impl<'p> Rank<'p> {
 
     fn kernel(&self, kernel: &Prepared, call: &Call, step: u64) -> Result<(), kernels::KernelError> {
         let key = RandomKeyArgs {
-            seed: self.seed as i32,
+            seed: hash::folded(self.seed),
             step: step as i32,
             layer: call.layer,
             micro_batch: call.micro_batch,

@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_machine_computes_and_remembers() {
-        let pool = Pool::new(2);
+        let pool = Pool::new(2).expect("the system has threads");
         let levels = ["portable", "avx2", "avx512"].map(|name| Cpu::named(name).expect("a level"));
         let rates = levels.map(|cpu| flops(&pool, cpu));
         // Between a slow and an impossible machine.

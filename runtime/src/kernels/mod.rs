@@ -7,7 +7,7 @@
 //! load:  cpu = Cpu::detect()                         or Cpu::named("avx2")
 //!        prepared = prepare(&kernel, &program.buffers, cpu)?         for each instruction
 //!        need = need.max(scratch_bytes(&prepared))
-//!        pool = Pool::new(threads);  scratch = Scratch::new(need, pool.workers())
+//!        pool = Pool::new(threads)?;  scratch = Scratch::new(need, pool.workers())
 //! step:  buffers[i] = Buf { ptr, dtype, elements }                   as the call's slots say
 //!        unsafe { run(&prepared, &KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key, coordinates }) }?
 //! ```

@@ -1,7 +1,9 @@
 //! Costs as they are written on the command line, and in ticks.
 
+use crate::files::{SMALL, read_text};
 use forebay_pipeline::layers::{LayerCosts, MAX_LAYERS};
 use forebay_pipeline::{Costs, Decimal, Layout, ScheduleError, Ticks};
+use std::path::Path;
 
 /// `F=10,I=12,W=8`: for each one number for all layer groups, or one for each.
 #[derive(Clone, Debug)]
@@ -62,7 +64,7 @@ fn listed(text: &str) -> Result<Pairs, String> {
 }
 
 fn file(path: &str) -> Result<Pairs, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read it: {error}"))?;
+    let text = read_text(Path::new(path), SMALL).map_err(|failure| failure.text().to_string())?;
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     let pair = |(key, value): (String, toml::Value)| match &value {
         toml::Value::Array(list) => {

@@ -4,7 +4,7 @@ mod costs;
 mod report;
 
 use crate::failure::Failure;
-use crate::model::replace_file;
+use crate::files::replace_file;
 use crate::output::{print, print_json};
 use crate::search::Bar;
 use clap::ValueEnum;

@@ -32,6 +32,7 @@ use forebay_cost::Table;
 use forebay_plan::verify::order::Clock;
 use forebay_plan::{MeshDim, Program, Space, StreamKind};
 use shadow::Shadow;
+use std::io;
 
 /// What is emulated.
 #[derive(Clone, Debug)]
@@ -102,14 +103,17 @@ struct Event {
 
 impl Emulated {
     /// A machine with a device for each rank. Nothing is loaded or allocated yet.
-    pub fn new(machine: Machine) -> Emulated {
+    ///
+    /// # Errors
+    /// When the system has no threads for it.
+    pub fn new(machine: Machine) -> io::Result<Emulated> {
         let count = ranks(&machine.mesh).min(u64::from(u32::MAX)) as u32;
         let threads = match machine.threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             threads => threads,
         };
-        let pool = Pool::new(threads);
-        Emulated {
+        let pool = Pool::new(threads)?;
+        Ok(Emulated {
             scratch: Scratch::new(Default::default(), pool.workers()),
             devices: (0..count).map(|rank| Device::new(coordinates(&machine.mesh, rank))).collect(),
             chance: Chance::new(machine.shuffle),
@@ -126,7 +130,7 @@ impl Emulated {
             trace: None,
             copied: HostTraffic::default(),
             buffers: vec![],
-        }
+        })
     }
 
     fn memory(&self, id: MemoryId) -> &Memory {

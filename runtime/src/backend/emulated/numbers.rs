@@ -5,6 +5,7 @@ use super::{Binding, Emulated};
 use crate::backend::{Address, Fault, Stream, Task, Wrong};
 use crate::comm::{self, CommError, Rows};
 use crate::exec::{HostTraffic, Ready, exchange_pieces, rows_of};
+use crate::hash;
 use crate::kernels::{self, Buf, KernelCx, KernelError, RandomKeyArgs};
 use forebay_plan::{Kernel, Message};
 
@@ -54,7 +55,7 @@ impl Emulated {
             scratch: &self.scratch,
             buffers: &buffers,
             key: RandomKeyArgs {
-                seed: site.seed as i32,
+                seed: hash::folded(site.seed),
                 step: site.step as i32,
                 layer: site.layer,
                 micro_batch: site.micro_batch,

@@ -140,12 +140,14 @@ impl Joining<'_> {
             Ok(addresses) => format!("+{}", addresses.join("\n")),
             Err(error) => format!("-{error}"),
         };
+        let mut told = Ok(());
         for stream in streams.iter_mut().flatten() {
-            let told =
+            let result =
                 stream.write_all(&(news.len() as u32).to_le_bytes()).and_then(|()| stream.write_all(news.as_bytes()));
-            told.map_err(JoinError::Socket)?;
+            // The others are told nevertheless.
+            told = told.and(result);
         }
-        came.map(drop)
+        came.map(drop).and(told.map_err(JoinError::Socket))
     }
 
     /// What process 0 says: the addresses of all.
@@ -216,8 +218,12 @@ impl Joining<'_> {
         while !missing(streams).is_empty() {
             match self.listener.accept() {
                 Ok((stream, _)) => {
-                    // Whoever is no process of a run is sent away.
-                    let Ok((stream, hello)) = self.greet(stream) else { continue };
+                    let Ok((stream, hello)) = self.greet(stream) else {
+                        // Whoever is no process of a run is sent away, and postpones nothing.
+                        let (missing, processes, limit) = (missing(streams), self.ranks.len(), self.limit);
+                        self.in_time(deadline, || JoinError::Missing { missing, processes, limit })?;
+                        continue;
+                    };
                     self.check(&hello, wanted)?;
                     let place = &mut streams[hello.process as usize];
                     if place.is_some() {
@@ -242,21 +248,24 @@ impl Joining<'_> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(GREETING))?;
         stream.set_write_timeout(Some(GREETING))?;
-        let hello = read_hello(&mut stream, self.facts.len())?;
+        let hello = read_hello(&mut Hurried::new(&mut stream), self.facts.len())?;
         self.write_hello(&mut stream)?;
         Ok((stream, hello))
     }
 
     /// Waits a moment, unless it is too late or hopeless.
     fn pause(&mut self, deadline: Instant, late: impl FnOnce() -> JoinError) -> Result<(), JoinError> {
+        self.in_time(deadline, late)?;
+        std::thread::sleep(PAUSE);
+        Ok(())
+    }
+
+    /// Is it neither too late nor hopeless?
+    fn in_time(&mut self, deadline: Instant, late: impl FnOnce() -> JoinError) -> Result<(), JoinError> {
         if let Some(why) = (self.hopeless)() {
             return Err(JoinError::Hopeless(why));
         }
-        if Instant::now() >= deadline {
-            return Err(late());
-        }
-        std::thread::sleep(PAUSE);
-        Ok(())
+        if Instant::now() >= deadline { Err(late()) } else { Ok(()) }
     }
 
     /// Is somebody one of those that are waited for, and about to do the same?
@@ -285,6 +294,27 @@ impl Joining<'_> {
         bytes.extend((self.facts.len() as u32).to_le_bytes());
         self.facts.iter().for_each(|(_, value)| bytes.extend(value.to_le_bytes()));
         to.write_all(&bytes)
+    }
+}
+
+/// A stream that is read for [`GREETING`] in all, however slowly its bytes come.
+struct Hurried<'a> {
+    stream: &'a mut TcpStream,
+    until: Instant,
+}
+
+impl Hurried<'_> {
+    fn new(stream: &mut TcpStream) -> Hurried<'_> {
+        Hurried { stream, until: Instant::now() + GREETING }
+    }
+}
+
+impl Read for Hurried<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        // (A timeout of zero would be none.)
+        self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { self.stream.read(bytes) }
     }
 }
 

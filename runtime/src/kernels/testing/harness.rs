@@ -121,7 +121,7 @@ pub struct Memory {
 }
 
 thread_local! {
-    static POOLS: RefCell<Vec<Pool>> = RefCell::new((1..=3).map(Pool::new).collect());
+    static POOLS: RefCell<Vec<Pool>> = RefCell::new((1..=3).map(|workers| Pool::new(workers).expect("the system has threads")).collect());
 }
 
 impl Memory {

@@ -1,0 +1,49 @@
+//! Files that users name: text is read up to a limit, and what is written appears at once.
+
+use crate::failure::Failure;
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes of a text that people write by hand: a cluster, a strategy, a list of hosts.
+pub const SMALL: u64 = 1 << 20;
+/// Bytes of a text that programs write: a table of runs, orders of a schedule, a log.
+pub const LARGE: u64 = 1 << 28;
+
+/// Reads text in UTF-8 of at most so many bytes, whatever the file says of its size.
+pub fn read_text(path: &Path, most: u64) -> Result<String, Failure> {
+    let name = path.display();
+    let failed = |error: std::io::Error| Failure::Input(format!("cannot read `{name}`: {error}"));
+    let mut bytes = vec![];
+    fs::File::open(path).map_err(failed)?.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > most {
+        return Err(Failure::Input(format!("`{name}` is longer than {most} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        Failure::Input(format!("`{name}` is not text: byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+    })
+}
+
+/// Replaces a file at once: it is either the old one or the new one, whatever happens. What a link leads to is replaced, not the link; a device or a pipe is
+/// written to.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let wrong = |error: std::io::Error| Failure::Input(format!("cannot write `{}`: {error}", path.display()));
+    if fs::metadata(path).is_ok_and(|known| !known.is_file() && !known.is_dir()) {
+        return fs::write(path, bytes).map_err(wrong);
+    }
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let path = target.as_path();
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().map_or_else(Default::default, |n| n.to_string_lossy().into_owned());
+    let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
+    let result = fs::write(&unfinished, bytes).and_then(|()| {
+        if let Ok(kept) = fs::metadata(path) {
+            fs::set_permissions(&unfinished, kept.permissions())?;
+        }
+        fs::rename(&unfinished, path)
+    });
+    result.map_err(|error| {
+        let _ = fs::remove_file(&unfinished);
+        wrong(error)
+    })
+}
