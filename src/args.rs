@@ -279,6 +279,14 @@ impl ModelArgs {
     }
 }
 
+impl RewriteArgs {
+    /// Was anything asked for?
+    pub fn is_given(&self) -> bool {
+        let RewriteArgs { rewrite, numerics, device } = self;
+        rewrite.is_some() || numerics.is_some() || device.is_some()
+    }
+}
+
 impl OptimizerArgs {
     /// For the compiler.
     pub fn optimizer(&self, steps: Option<u64>) -> Optimizer {

@@ -24,6 +24,23 @@ pub fn read_text(path: &Path, most: u64) -> Result<String, Failure> {
     })
 }
 
+/// Can a file be written here? Asked before long work whose result goes there; nothing is written.
+pub fn can_write(path: &Path) -> Result<(), Failure> {
+    let wrong = |why: &str| Err(Failure::Input(format!("cannot write `{}`: {why}", path.display())));
+    match (fs::metadata(path), folder_of(path).metadata()) {
+        (Ok(there), _) if there.is_dir() => wrong("it is a folder"),
+        (Ok(there), _) if there.permissions().readonly() => wrong("it is read-only"),
+        (Ok(_), _) => Ok(()),
+        (Err(_), Ok(folder)) if folder.is_dir() => Ok(()),
+        (Err(_), Ok(_)) => wrong("what should be its folder is a file"),
+        (Err(_), Err(error)) => wrong(&format!("its folder: {error}")),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Replaces a file at once: it is either the old one or the new one, whatever happens. What a link leads to is replaced, not the link; a device or a pipe is
 /// written to.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
@@ -33,7 +50,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     }
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
     let path = target.as_path();
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let name = path.file_name().map_or_else(Default::default, |n| n.to_string_lossy().into_owned());
     let unfinished = folder.join(format!(".{name}.{}", std::process::id()));
     let result = fs::write(&unfinished, bytes).and_then(|()| {

@@ -12,7 +12,7 @@ use forebay_compiler::shard::{Strategy, StrategyError};
 use forebay_dsl::diagnostics::{self, Diagnostic};
 use forebay_dsl::model::{CheckOptions, CheckedModel};
 use forebay_dsl::std_library;
-use forebay_plan::Plan;
+use forebay_plan::{Plan, ReadError};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -263,10 +263,19 @@ impl Parts {
     }
 }
 
-/// Reads a plan that was compiled earlier.
+/// Reads a plan that was compiled earlier, and verifies it.
 pub fn read_plan(path: &Path) -> Result<Plan, Failure> {
+    plan_of(path, Plan::read_from)
+}
+
+/// Reads a plan to look at: it may be one that cannot run.
+pub fn parse_plan(path: &Path) -> Result<Plan, Failure> {
+    plan_of(path, Plan::parse_from)
+}
+
+fn plan_of(path: &Path, read: fn(std::fs::File, u64) -> Result<Plan, ReadError>) -> Result<Plan, Failure> {
     let name = path.display();
     let file =
         std::fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
-    Plan::read_from(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
+    read(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
 }

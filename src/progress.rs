@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::files::{LARGE, read_text, replace_file};
 use crate::output::{json, seconds, short};
-use forebay_runtime::exec::human_bytes;
+use forebay_runtime::exec::{PeakMemory, human_bytes};
 use forebay_runtime::train::{Evaluation, Observer, StepReport, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -145,7 +145,7 @@ impl Progress {
                 val_bits_per_byte: summary.evaluation.map(|e| e.bits_per_byte()),
                 order0_bits_per_byte: summary.order0_bits,
                 tokens_per_s: summary.tokens_per_s,
-                peak_bytes: summary.peak_bytes,
+                peak_bytes: summary.memory.bytes(),
                 params,
                 active_params,
             },
@@ -274,24 +274,32 @@ pub fn summary_text(summary: &Summary, steps_shape: &str, params: u64, active_pa
     }
     row("order-0 entropy", summary.order0_bits * ln2, "");
     out.push_str(&table.render());
-    let m = &summary.memory;
+    out.push('\n');
+    if let Some(speed) = summary.tokens_per_s {
+        out.push_str(&format!("speed       {} tokens/s\n", short(speed)));
+    }
+    out.push_str(&memory_line(&summary.memory, summary.ranks));
+    if let Some(folder) = &summary.checkpoint {
+        out.push_str(&format!("checkpoint  {}\n", folder.display()));
+    }
+    out
+}
+
+/// Where memory went at the peak.
+fn memory_line(memory: &PeakMemory, ranks: usize) -> String {
+    let m = &memory.by_kind;
     let kinds = [
         ("weights", m.weights),
         ("gradients", m.gradients),
         ("optimizer", m.optimizer),
         ("activations", m.activations),
         ("other", m.other),
+        ("on the host", memory.host_bytes),
     ];
-    let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
-    out.push('\n');
-    if let Some(speed) = summary.tokens_per_s {
-        out.push_str(&format!("speed       {} tokens/s\n", short(speed)));
-    }
-    out.push_str(&format!("memory      {} at the peak: {}\n", human_bytes(summary.peak_bytes), kinds.join(", ")));
-    if let Some(folder) = &summary.checkpoint {
-        out.push_str(&format!("checkpoint  {}\n", folder.display()));
-    }
-    out
+    let shown = kinds.iter().filter(|(name, bytes)| *bytes > 0 || *name != "on the host");
+    let kinds: Vec<String> = shown.map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
+    let whose = if ranks > 1 { format!(" of {ranks} ranks together") } else { String::new() };
+    format!("memory      {} at the peak{whose}: {}\n", human_bytes(memory.bytes()), kinds.join(", "))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::args::{MachineArgs, SessionArgs};
 use crate::backend::{BackendArgs, Devices};
 use crate::device_profile;
 use crate::failure::Failure;
-use crate::files::replace_file;
+use crate::files::{can_write, replace_file};
 use crate::hosts::{self, Place};
 use crate::output::{grouped, print, seconds, stdout_failed};
 use crate::progress::{Progress, summary_text};
@@ -48,6 +48,8 @@ pub fn run(
     if backend.is_emulated() && args.hosts.is_given() {
         return Err(Failure::Usage("--hosts is for --backend cpu: emulated devices are in one process".into()));
     }
+    let written = [args.profile.as_ref().and_then(|file| file.as_ref()), args.trace.as_ref()];
+    written.into_iter().flatten().try_for_each(|path| can_write(path))?;
     args.hosts.end_with_parent();
     let mut laps = Laps::since(Instant::now());
     let start = Start::new(args)?;
@@ -284,7 +286,7 @@ impl Start {
         let resumed = self.checkpoint.as_ref().map(|c| (c, c.run()));
         Ok(match (resumed, &args.save, &args.resume) {
             (Some((checkpoint, run)), save, _) if save.as_deref().is_none_or(|save| same(save, run)) => {
-                Saver::resume(run, Some(checkpoint.folder()))
+                Saver::resume(run, Some(checkpoint.folder()))?
             }
             (_, Some(save), _) => Saver::create(save, self.seed)?,
             (_, None, Some(run)) => Saver::create(run, self.seed)?,

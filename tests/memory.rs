@@ -142,7 +142,7 @@ fn the_arena_has_the_bytes_of_the_plan() {
     let least = of(Aim::Least);
     for compiled in [of(Aim::Within(peak(&least))), least, of(Aim::Fastest)] {
         let executor = Executor::new(&compiled.plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(executor.peak_memory().0, peak(&compiled));
+        assert_eq!(executor.peak_memory().bytes(), peak(&compiled));
     }
 }
 

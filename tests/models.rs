@@ -311,11 +311,15 @@ fn every_model_trains() {
     }
 }
 
+/// Those that train in bf16 in every run: all kinds of attention and routing.
+const IN_BF16: [&str; 5] = ["deepseek-v3", "gpt-oss-120b", "mixtral-8x7b", "pangu-ultra-moe", "qwen3-235b-a22b"];
+
 #[test]
 fn every_model_trains_in_bf16() {
-    for example in examples().iter().filter(|e| all_of_it() || e.name.len() % 3 == 0) {
-        check_training(example, DType::BF16, 50);
-    }
+    let all = examples();
+    let chosen: Vec<&Example> = all.iter().filter(|e| all_of_it() || IN_BF16.contains(&e.name.as_str())).collect();
+    assert!(chosen.len() >= IN_BF16.len(), "a model was renamed");
+    chosen.into_iter().for_each(|example| check_training(example, DType::BF16, 50));
 }
 
 /// Ten times the layers: the same programs, and only calls and tensors grow.

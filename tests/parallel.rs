@@ -57,6 +57,7 @@ fn all() -> bool {
 fn ranks_together_train_as_one_alone() {
     let steps = if all() { 20 } else { 4 };
     let only = std::env::var("FOREBAY_PARALLEL").ok();
+    let mut compared = 0;
     for (i, example) in examples().iter().enumerate() {
         let mut alone: Option<Run> = None;
         let mut refused = vec![];
@@ -82,10 +83,23 @@ fn ranks_together_train_as_one_alone() {
                 train(&example.name, &one.expect("one rank takes every model"), steps)
             });
             compare(&what, &train(&what, &plan, steps), alone, 1e-10);
+            compared += 1;
         }
         for message in &refused {
             eprintln!("{message}");
         }
+    }
+    assert_enough(compared, only.as_deref(), FEWEST);
+}
+
+/// Comparisons that a run without `FOREBAY_PARALLEL` makes at the least: most models take most strategies.
+const FEWEST: usize = 40;
+
+/// A strategy that a model refuses is no failure; if most were refused, nothing would be tested.
+fn assert_enough(compared: usize, only: Option<&str>, fewest: usize) {
+    match only {
+        Some(only) => assert!(compared > 0, "FOREBAY_PARALLEL={only} names no model and strategy that go together"),
+        None => assert!(compared >= fewest, "{compared} comparisons; there were {fewest} or more"),
     }
 }
 
@@ -149,6 +163,7 @@ fn losses_see_the_rows_of_their_scope() {
 fn ranks_together_stay_close_in_f32() {
     let (steps, stride) = if all() { (20, 1) } else { (2, 37) };
     let only = std::env::var("FOREBAY_PARALLEL").ok();
+    let mut compared = 0;
     for (i, example) in examples().iter().enumerate() {
         let mut alone: Option<Run> = None;
         for (j, text) in STRATEGIES.into_iter().enumerate() {
@@ -166,8 +181,10 @@ fn ranks_together_stay_close_in_f32() {
                 train(&example.name, &one.expect("one rank takes every model"), steps)
             });
             compare(&what, &train(&what, &plan, steps), alone, 1e-4);
+            compared += 1;
         }
     }
+    assert_enough(compared, only.as_deref(), 8);
 }
 
 /// Experts that choose tokens see whole rows: the ranks that have these share them, which is what `ep` can be.

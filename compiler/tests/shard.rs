@@ -13,6 +13,7 @@ use forebay_ir::text::{parse_module, print, render};
 use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ValueId, verify};
 use rustc_hash::FxHashMap;
 use snapshots::snapshot;
+use std::cell::Cell;
 
 /// The ranks of a mesh, as coordinates.
 fn ranks(mesh: &Mesh) -> Vec<Vec<usize>> {
@@ -259,6 +260,7 @@ const STRATEGIES: [&str; 19] = [
 #[test]
 fn shared_segments_compute_what_whole_ones_do() {
     let only = std::env::var("FOREBAY_SHARD").ok();
+    let checked = Cell::new(0);
     insta::glob!("../../examples/models", "*.moe", |path| {
         let model = reduced(&std::fs::read_to_string(path).expect("readable"));
         for text in STRATEGIES {
@@ -271,9 +273,11 @@ fn shared_segments_compute_what_whole_ones_do() {
                 }
                 eprintln!("{what}");
                 check_segment(&what, &segment.forward, &mesh, &strategy);
+                checked.set(checked.get() + 1);
             }
         }
     });
+    assert!(checked.get() > 0, "FOREBAY_SHARD names no model, strategy and segment");
 }
 
 /// What is inserted into small graphs, and that they compute the same then.

@@ -96,12 +96,15 @@ impl Plan {
     /// # Errors
     /// When the stream fails or is longer, or its contents are no valid plan.
     pub fn read_from(input: impl Read, limit: u64) -> Result<Plan, ReadError> {
-        let mut bytes = vec![];
-        input.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > limit {
-            return Err(ReadError::TooLarge { limit });
-        }
-        Plan::from_bytes(&bytes)
+        Plan::from_bytes(&bytes_of(input, limit)?)
+    }
+
+    /// Reads a plan from at most `limit` bytes without verifying it; see [`Plan::parse`].
+    ///
+    /// # Errors
+    /// When the stream fails or is longer, or its contents are no plan of this version.
+    pub fn parse_from(input: impl Read, limit: u64) -> Result<Plan, ReadError> {
+        Plan::parse(&bytes_of(input, limit)?)
     }
 
     /// Reads a plan and verifies it.
@@ -138,6 +141,12 @@ impl Plan {
         write_contents(&mut out, self).expect("a sink does not fail, and all map keys are strings");
         out.checksum()
     }
+}
+
+fn bytes_of(input: impl Read, limit: u64) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = vec![];
+    input.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit { Err(ReadError::TooLarge { limit }) } else { Ok(bytes) }
 }
 
 /// The file: the plan's fields and the checksum.

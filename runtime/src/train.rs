@@ -10,9 +10,9 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, DataInfo, Saver};
 use crate::data::{Batch, Dataset};
-use crate::exec::{Cause, DeviceStep, ExecError, Executor, PhaseId, Profile, Roofline};
+use crate::exec::{Cause, DeviceStep, ExecError, Executor, PeakMemory, PhaseId, Profile, Roofline};
 use crate::hash;
-use forebay_plan::{MemoryUse, Report, Role};
+use forebay_plan::{Report, Role};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -118,10 +118,10 @@ pub struct Summary {
     pub order0_bits: f64,
     /// Tokens per second, without evaluations, checkpoints and, when there are others, the first steps; `None` without steps.
     pub tokens_per_s: Option<f64>,
-    /// Bytes that the plan takes at most.
-    pub peak_bytes: u64,
-    /// Where they go.
-    pub memory: MemoryUse,
+    /// What the plan takes at most.
+    pub memory: PeakMemory,
+    /// Of so many ranks together.
+    pub ranks: usize,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
 }
@@ -372,7 +372,6 @@ impl<'a, 'p> Trainer<'a, 'p> {
     }
 
     fn summary(&self, evaluation: Option<Evaluation>) -> Summary {
-        let (peak_bytes, memory) = self.executor.peak_memory();
         let (tokens, seconds) = self.timed;
         let mean = self.recent.iter().sum::<f64>() / self.recent.len() as f64;
         Summary {
@@ -381,8 +380,8 @@ impl<'a, 'p> Trainer<'a, 'p> {
             evaluation,
             order0_bits: self.dataset.order0_bits(),
             tokens_per_s: (tokens > 0).then(|| tokens as f64 / seconds),
-            peak_bytes,
-            memory,
+            memory: self.executor.peak_memory(),
+            ranks: self.executor.ranks(),
             checkpoint: self.checkpoint.as_ref().map(|(_, folder)| folder.clone()),
         }
     }

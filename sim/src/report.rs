@@ -238,7 +238,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
         mfu: settings.flops_per_step / step / peak,
         hfu: outcomes.iter().map(|o| o.flops * per_role).sum::<f64>() / step / peak,
         bubble_fraction: mean(&|o| o.bubble + (step - o.end).max(0.0)) / step,
-        host_bound_fraction: mean(&|o| o.host) / step,
+        host_bound_fraction: (mean(&|o| o.host) / step).max(0.0),
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
         comm_by_link: links(

@@ -2,7 +2,7 @@
 
 use crate::calibrate::{Calibration, calibrate as measure};
 use crate::failure::Failure;
-use crate::files::replace_file;
+use crate::files::{can_write, replace_file};
 use crate::output::{Table, print, print_json};
 use std::path::PathBuf;
 
@@ -36,6 +36,7 @@ pub struct Args {
 pub fn calibrate(args: Args) -> Result<(), Failure> {
     // `--cpu` is required: it says what will be at work for a while.
     debug_assert!(args.cpu, "clap asks for it");
+    args.output.as_deref().map_or(Ok(()), can_write)?;
     let (calibration, text) = measure(args.ranks)?;
     let Some(path) = &args.output else { return print(&text) };
     replace_file(path, text.as_bytes())?;

@@ -3,7 +3,7 @@
 use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
 use crate::cluster;
 use crate::failure::Failure;
-use crate::files::replace_file;
+use crate::files::{can_write, replace_file};
 use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
 use crate::on_cluster::precision_of;
@@ -83,6 +83,7 @@ enum Stage {
 }
 
 pub fn compile(args: Args) -> Result<(), Failure> {
+    args.output.as_deref().map_or(Ok(()), can_write)?;
     let mut options = args.settings.options()?;
     options.optimizer = args.optimizer.optimizer(args.steps);
     options.rewrite = args.rewriting.options();

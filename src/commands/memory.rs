@@ -1,7 +1,7 @@
 //! `forebay memory`
 
 use crate::failure::Failure;
-use crate::files::replace_file;
+use crate::files::{can_write, replace_file};
 use crate::memory;
 use crate::memory::report::{Point, Report, Stage, text};
 use crate::memory::svg::svg;
@@ -12,7 +12,7 @@ use forebay_compiler::memory::Aim;
 use forebay_compiler::pipeline::{CompileOptions, Compiled};
 use forebay_cost::Cluster;
 use forebay_sim::report::step_time;
-use forebay_sim::{Options, ValuePricer};
+use forebay_sim::{Options, ValuePricer, shared};
 use std::path::PathBuf;
 
 /// Show what each pipeline stage keeps in memory, what making it again would cost, and time against memory
@@ -45,6 +45,7 @@ pub struct Args {
 }
 
 pub fn memory(args: Args) -> Result<(), Failure> {
+    args.svg.as_deref().map_or(Ok(()), can_write)?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let simulation = Options { precision, without: false, ..Options::default() };
     let mut study = Study { file: &file, options, cluster: &cluster, simulation };
@@ -68,7 +69,9 @@ struct Study<'a> {
 
 impl Study<'_> {
     fn seconds(&self, compiled: &Compiled) -> Result<f64, Failure> {
-        step_time(&compiled.plan, self.cluster, &self.simulation).map_err(Failure::Input)
+        // Ranks of a machine that was measured share it.
+        let settled = shared::settled(&compiled.plan, self.cluster, &self.simulation);
+        settled.and_then(|cluster| step_time(&compiled.plan, &cluster, &self.simulation)).map_err(Failure::Input)
     }
 
     fn report(&mut self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {

@@ -1,7 +1,7 @@
 //! `forebay plan`
 
 use crate::failure::Failure;
-use crate::model::read_plan;
+use crate::model::{parse_plan, read_plan};
 use crate::output::print;
 use forebay_runtime::exec::human_bytes;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Look at compiled plans
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Print a plan: memory, phases, programs and their instructions
+    /// Print a plan: memory, phases, programs and their instructions; also one that cannot be verified
     Show {
         /// The plan
         #[arg(value_name = "PLAN")]
@@ -34,15 +34,15 @@ pub enum Command {
 pub fn plan(command: Command) -> Result<(), Failure> {
     match command {
         Command::Show { plan: path, rank: Some(rank), .. } => {
-            let plan = read_plan(&path)?;
-            let ranks: u64 = plan.mesh.iter().map(|d| u64::from(d.size)).product();
+            let plan = parse_plan(&path)?;
+            let ranks = plan.mesh.iter().fold(1u64, |n, d| n.saturating_mul(u64::from(d.size)));
             let text = forebay_plan::print::rank(&plan, rank);
             print(&text.ok_or_else(|| {
                 Failure::Input(format!("`{}` has no rank {rank}: its {ranks} ranks count from 0", path.display()))
             })?)
         }
         Command::Show { plan, summary, rank: None } => {
-            let plan = read_plan(&plan)?;
+            let plan = parse_plan(&plan)?;
             print(&if summary { forebay_plan::print::summary(&plan) } else { forebay_plan::print::text(&plan) })
         }
         // Reading verifies.

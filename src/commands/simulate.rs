@@ -2,7 +2,7 @@
 
 use crate::calibrate;
 use crate::failure::Failure;
-use crate::files::{LARGE, read_text, replace_file};
+use crate::files::{LARGE, can_write, read_text, replace_file};
 use crate::memory;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
@@ -80,6 +80,7 @@ impl From<PrecisionName> for Precision {
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
     outputs(&args)?;
+    [&args.trace, &args.html].into_iter().flatten().try_for_each(|path| can_write(path))?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
         None if cluster.measured.is_some() => calibrate::framework(),

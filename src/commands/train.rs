@@ -52,10 +52,11 @@ pub struct Args {
 
 pub fn train(args: Args) -> Result<(), Failure> {
     let Some(path) = &args.model else {
-        if args.settings.is_given() || args.optimizer.is_given() {
+        let compiles = args.rewriting.is_given() || args.memory_budget.is_some();
+        if args.settings.is_given() || args.optimizer.is_given() || compiles {
             return Err(Failure::Usage(
                 "without a model file the plan in the checkpoint is used, which cannot be changed any more: leave out the options \
-                 of model and optimizer, or give the model file"
+                 of model, rewriting, memory and optimizer, or give the model file"
                     .into(),
             ));
         }

@@ -249,3 +249,48 @@ fn an_environment_that_asks_for_another_processor() {
     run(&[&timed[..], &["--cpu", "portable"]].concat(), "abacus").ok();
     run(&timed, "").ok();
 }
+
+/// What cannot be written is said before the work, not after it.
+#[test]
+fn places_that_cannot_be_written() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("folder")).expect("a folder");
+    let wrong =
+        [("missing/x", "cannot write `missing/x`: its folder: "), ("folder", "cannot write `folder`: it is a folder")];
+    for (place, said) in wrong {
+        for option in ["--trace", "--profile"] {
+            let option = format!("{option}={place}");
+            bench.train(&["--steps", "1000000", "--save", "run", &option]).fails(&[said]);
+        }
+        for option in ["--trace", "--html"] {
+            bench.run(&["simulate", "model.moe", "--cluster", "h100", option, place]).fails(&[said]);
+        }
+        bench.run(&["memory", "model.moe", "--cluster", "h100", "--svg", place]).fails(&[said]);
+        bench.run(&["calibrate", "--cpu", "-o", place]).fails(&[said]);
+        bench.run(&["compile", "model.moe", "-o", place]).fails(&[said]);
+    }
+    assert!(!bench.path("run").exists(), "no run was begun");
+}
+
+/// A step of millions of micro-batches would be a plan of gigabytes.
+#[test]
+fn too_many_micro_batches() {
+    let bench = Bench::new();
+    bench
+        .run(&["simulate", "model.moe", "--cluster", "h100", "--batch", "400000", "--strategy", "pp=4,mbs=1"])
+        .fails(&["4 stages × 1 parts × 400000 micro-batches are 1600000 forwards in a step", "mbs"]);
+}
+
+/// A plan that cannot be run can be looked at.
+#[test]
+fn plans_that_are_wrong_are_shown() {
+    let bench = Bench::new();
+    bench.run(&[&["compile", "model.moe", "-o", "x.plan"], &SMALL[..SMALL.len() - 2]].concat()).ok();
+    let mut plan = forebay_plan::Plan::parse(&fs::read(bench.path("x.plan")).expect("a plan")).expect("a plan");
+    plan.roles[0].device_bytes = 64;
+    bench.write("y.plan", plan.to_bytes());
+    bench.run(&["plan", "verify", "y.plan"]).fails(&["y.plan"]);
+    for args in [&["plan", "show", "y.plan"][..], &["plan", "show", "y.plan", "--rank", "0"]] {
+        assert!(bench.run(args).ok().stdout.contains("matmul"));
+    }
+}

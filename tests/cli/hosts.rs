@@ -156,7 +156,7 @@ fn hosts_that_cannot_be() {
     train(&["--hosts", "local:none"]).exits(2, &["a number of processes"]);
     train(&["--hosts", "local:2", "--host-index", "1"]).exits(2, &["--host-index goes with a hosts file"]);
     train(&["--host-index", "1"]).exits(2, &["--hosts"]);
-    train(&["--hosts", "nowhere"]).fails(&["cannot read the hosts file `nowhere`"]);
+    train(&["--hosts", "nowhere"]).fails(&["cannot read `nowhere`"]);
     bench.write("bad", "127.0.0.1:7000 1\n127.0.0.1 1\n");
     train(&["--hosts", "bad"]).fails(&["--> bad:2:1", "is not an address with a port", "^^^^^^^^^"]);
     bench.write("few", "127.0.0.1:7000 1\n");

@@ -125,3 +125,28 @@ fn the_log_goes_on() {
     assert_eq!(log.losses(), whole);
     assert_eq!(log.lines().len(), 7);
 }
+
+/// The plan in a checkpoint is what it is: options that would change it are refused, not ignored.
+#[test]
+fn options_of_another_plan_are_refused() {
+    let bench = Bench::new();
+    bench.train(&["--steps", "1", "--save", "run"]).ok();
+    for option in
+        [&["--memory-budget", "1MiB"][..], &["--rewrite", "off"], &["--numerics", "exact"], &["--device", "npu"]]
+    {
+        let args = [&["train", "--data", "text.txt", "--resume", "run", "--steps", "2"], option].concat();
+        bench.run(&args).exits(2, &["which cannot be changed any more"]);
+    }
+    let args = ["--steps", "2", "--resume", "run", "--save", "other", "--strategy", "moments=bf16", "--dtype", "bf16"];
+    bench.train(&args).fails(&["does not fit the model", "`moments=` in the strategy must be as it was"]);
+}
+
+/// Two runs in one folder would overwrite each other's checkpoints.
+#[test]
+fn a_folder_is_of_one_run_at_a_time() {
+    let bench = Bench::new();
+    let (mut first, _out) = start(&bench, &["--steps", "100000", "--save", "run"], 1);
+    bench.train(&["--steps", "1", "--save", "run", "--seed", "2"]).fails(&["another run is being saved in `run`"]);
+    first.kill().expect("it runs");
+    first.wait().expect("it ended");
+}

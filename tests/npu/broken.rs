@@ -183,6 +183,7 @@ fn changes_are_found_or_harmless() {
         "buffer elsewhere",
         "message or collective left out",
     ];
+    let mut found_in_all = 0;
     for (kind, change) in KINDS.iter().filter(|(kind, _)| kinds.contains(kind)) {
         let (mut made, mut found, mut tries) = (0, 0, 0);
         while made < cases && tries < 100 * cases {
@@ -200,5 +201,8 @@ fn changes_are_found_or_harmless() {
             }
         }
         println!("{kind}: {found} of {made} found");
+        assert!(made > 0, "{kind}: nothing to change");
+        found_in_all += found;
     }
+    assert!(found_in_all > 0, "devices find nothing");
 }

@@ -14,5 +14,5 @@ pub mod table;
 
 pub use fit::{Aim, Misfit, Price};
 pub use recompute::{Recompute, keep, recompute};
-pub use swap::{Swap, keep_starts};
+pub use swap::{Swap, keep_starts, saved_names};
 pub use table::{SavedTensor, StageMemory};

@@ -37,6 +37,13 @@ impl Swap {
     }
 }
 
+/// The names of the saved tensors of a forward graph that can be made again or swapped: not its inputs, and not group starts.
+pub fn saved_names(forward: &Graph) -> impl Iterator<Item = &str> {
+    let saved = forward.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value);
+    let named = saved.filter(|v| forward.node(*v).op != Op::Input && !is_starts(forward, *v));
+    named.map(|v| forward.node(v).name.as_str())
+}
+
 /// Does a value hold the group starts of a ragged axis?
 pub(super) fn is_starts(graph: &Graph, value: ValueId) -> bool {
     graph.offsets.iter().any(|(_, starts)| *starts == value)

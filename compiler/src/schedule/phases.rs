@@ -11,7 +11,7 @@ use super::timeline::{Bind, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
-use crate::memory::{Recompute, Swap, keep_starts};
+use crate::memory::{self, Recompute, Swap, keep_starts};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::{self, Lanes, Passes};
 use crate::pipeline::fused_gradients;
@@ -416,9 +416,9 @@ fn saved(forward: &[&Graph], swapped: &[Vec<String>]) -> Vec<SavedLayout> {
     forward.iter().zip(swapped).map(|(g, swapped)| SavedLayout::new(g, swapped)).collect()
 }
 
-/// The names of all saved tensors, for people.
+/// What saved tensors can be named by, for people.
 fn all_saved(list: &[Differentiated]) -> String {
-    let saved: BTreeSet<String> = list.iter().flat_map(|d| output_names(&d.forward, OutputRole::Saved)).collect();
+    let saved: BTreeSet<&str> = list.iter().flat_map(|d| memory::saved_names(&d.forward)).collect();
     saved.into_iter().collect::<Vec<_>>().join(", ")
 }
 

@@ -105,8 +105,22 @@ fn placement(strategy: &Strategy) -> Result<Placement, StrategyError> {
     }
 }
 
+/// The most forwards, stages × parts × micro-batches, of a plan: it lists every call with its memory, some kB each.
+const MOST_FORWARDS: u64 = 1 << 17;
+
 fn size(strategy: &Strategy, micro_batches: u32) -> Result<Size, StrategyError> {
-    Size::new(strategy.pp, strategy.vpp, micro_batches).map_err(|e| refused(&strategy.schedule, e))
+    let size = Size::new(strategy.pp, strategy.vpp, micro_batches).map_err(|e| refused(&strategy.schedule, e))?;
+    let forwards = u64::from(size.stages) * u64::from(size.chunks) * u64::from(size.micros);
+    if forwards > MOST_FORWARDS {
+        return Err(StrategyError::new(
+            format!(
+                "{} stages × {} parts × {micro_batches} micro-batches are {forwards} forwards in a step; a plan lists at most {MOST_FORWARDS}",
+                size.stages, size.chunks
+            ),
+            Some("more rows a micro-batch (mbs) or more data-parallel ranks (dp) make it fewer; the steady state repeats".to_string()),
+        ));
+    }
+    Ok(size)
 }
 
 fn refused(order: &Order, error: ScheduleError) -> StrategyError {

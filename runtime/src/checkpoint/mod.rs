@@ -68,7 +68,7 @@ pub enum CheckpointError {
         found: u64,
     },
     /// It is of another model.
-    #[error("the checkpoint `{path}` does not fit the model:\n{}", list(.differences))]
+    #[error("the checkpoint `{path}` does not fit the model:\n{}{}", list(.differences), hint(.differences))]
     Mismatch {
         /// Which.
         path: PathBuf,
@@ -85,6 +85,9 @@ pub enum CheckpointError {
         /// Its last checkpoint.
         step: u64,
     },
+    /// Two runs at once in one folder would overwrite each other.
+    #[error("another run is being saved in `{0}`: wait for its end, or save to another folder")]
+    Busy(PathBuf),
     /// The ranks that it was loaded into have given up.
     #[error(transparent)]
     Exec(#[from] crate::exec::ExecError),
@@ -111,6 +114,16 @@ fn list(differences: &[String]) -> String {
         lines.push(format!("  … and {} more", differences.len() - SHOWN));
     }
     lines.join("\n")
+}
+
+/// Moments alone differ when they have another type: that is a choice of the strategy, not of the model.
+fn hint(differences: &[String]) -> &'static str {
+    let is_moment = |d: &String| d.starts_with("`m.") || d.starts_with("`v.");
+    if differences.iter().all(is_moment) {
+        "\n  = help: moments have the type they were begun with: `moments=` in the strategy must be as it was"
+    } else {
+        ""
+    }
 }
 
 /// The checkpoint folders of a run, by step.

@@ -7,7 +7,7 @@ use crate::exec::{Executor, is_saved};
 use crate::hash::{self, Hasher};
 use forebay_plan::{Tensor, TensorKind};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,8 @@ pub const KEPT: usize = 2;
 pub struct Saver {
     run: PathBuf,
     previous: Option<PathBuf>,
+    /// Held while this run may write here; the system gives it back when the process ends, however it does.
+    _lock: Option<File>,
 }
 
 /// `run.json`
@@ -39,13 +41,14 @@ impl Saver {
     /// A new run's folder, which is made and marked with the run's seed.
     ///
     /// # Errors
-    /// When it has checkpoints already, or cannot be written.
+    /// When it has checkpoints already, another run is saved there, or it cannot be written.
     pub fn create(run: &Path, seed: u64) -> Result<Saver, CheckpointError> {
+        let failed = |error| CheckpointError::Write { path: run.to_path_buf(), error, previous: None };
+        fs::create_dir_all(run).map_err(failed)?;
+        let mut saver = Saver { run: run.to_path_buf(), previous: None, _lock: lock(run)? };
         if let Some((step, _)) = steps(run).last() {
             return Err(CheckpointError::Occupied { path: run.to_path_buf(), step: *step });
         }
-        let mut saver = Saver { run: run.to_path_buf(), previous: None };
-        fs::create_dir_all(run).map_err(|error| saver.failed(run, error))?;
         let file = RunFile { format: RUN_FORMAT.into(), version: VERSION, seed };
         let bytes = serde_json::to_vec(&file).expect("plain data can be written");
         saver.replace("run.json", &bytes)?;
@@ -55,10 +58,13 @@ impl Saver {
     }
 
     /// The folder of a run that goes on.
-    pub fn resume(run: &Path, from: Option<&Path>) -> Saver {
-        let saver = Saver { run: run.to_path_buf(), previous: from.map(Path::to_path_buf) };
+    ///
+    /// # Errors
+    /// When another run is saved there, or it cannot be written.
+    pub fn resume(run: &Path, from: Option<&Path>) -> Result<Saver, CheckpointError> {
+        let saver = Saver { run: run.to_path_buf(), previous: from.map(Path::to_path_buf), _lock: lock(run)? };
         saver.clear_unfinished();
-        saver
+        Ok(saver)
     }
 
     /// The seed of a run that was started here, whether it has checkpoints or not.
@@ -243,6 +249,16 @@ pub(super) fn key(tensor: &Tensor) -> String {
         TensorKind::FirstMoment => format!("m.{}", tensor.name),
         TensorKind::SecondMoment => format!("v.{}", tensor.name),
         TensorKind::Param | TensorKind::State | TensorKind::ComputeCopy | TensorKind::Gradient => tensor.name.clone(),
+    }
+}
+
+/// Takes a run's folder for this process, where the system has locks of folders.
+fn lock(run: &Path) -> Result<Option<File>, CheckpointError> {
+    let Ok(folder) = File::open(run) else { return Ok(None) };
+    match folder.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(CheckpointError::Busy(run.to_path_buf())),
+        Err(TryLockError::Error(_)) => Ok(None),
+        Ok(()) => Ok(Some(folder)),
     }
 }
 

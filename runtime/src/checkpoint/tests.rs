@@ -38,7 +38,7 @@ fn train(plan: &Plan, run: &Path, steps: u64, resume: Option<&Checkpoint>) -> Lo
         checkpoint.load(&mut executor, Contents::All).expect("a whole checkpoint");
     }
     let mut saver = match resume {
-        Some(checkpoint) => Saver::resume(run, Some(checkpoint.folder())),
+        Some(checkpoint) => Saver::resume(run, Some(checkpoint.folder())).expect("a folder of its own"),
         None => Saver::create(run, 3).expect("a new folder"),
     };
     let mut losses = Losses::default();
@@ -102,7 +102,7 @@ fn a_failed_save_leaves_the_previous_checkpoint() {
     let before = Checkpoint::open(&run).expect("a checkpoint");
     let (mut executor, dataset) = (executor(&plan), dataset(&plan));
     before.load(&mut executor, Contents::All).expect("a whole checkpoint");
-    let mut saver = Saver::resume(&run, Some(before.folder()));
+    let mut saver = Saver::resume(&run, Some(before.folder())).expect("a folder of its own");
     // A file in the way of the folder that is to be written.
     fs::write(run.join(".saving-step-000004"), "in the way").expect("a file");
     let mut trainer = Trainer::new(&mut executor, &dataset, Some(&before)).expect("it can train");
@@ -114,7 +114,8 @@ fn a_failed_save_leaves_the_previous_checkpoint() {
     assert_eq!(after.index(), before.index());
     after.load(&mut executor, Contents::All).expect("it is whole");
     // Going on clears what was left over.
-    Saver::resume(&run, None);
+    drop(saver);
+    drop(Saver::resume(&run, None).expect("a folder of its own"));
     assert!(!names(&run).iter().any(|n| n.starts_with(".saving")));
 }
 
@@ -133,11 +134,11 @@ fn a_run_killed_between_renames_is_found() {
     fs::rename(run.join("step-000002"), run.join(".saving-step-000002.replaced")).expect("a folder");
     let gone = Checkpoint::open(&run).expect_err("nothing up to step 2");
     assert!(matches!(gone, CheckpointError::NotStarted(_)), "{gone}");
-    Saver::resume(&run, None);
+    drop(Saver::resume(&run, None).expect("a folder of its own"));
     assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 2);
     // With the new one in its place, the old one goes.
     fs::create_dir(run.join(".saving-step-000002.replaced")).expect("a folder");
-    Saver::resume(&run, None);
+    drop(Saver::resume(&run, None).expect("a folder of its own"));
     assert!(!run.join(".saving-step-000002.replaced").exists());
     fs::write(run.join("latest"), "../../etc").expect("a file");
     assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
@@ -289,4 +290,18 @@ fn a_run_goes_on_under_another_mesh() {
     };
     assert_eq!(rest.0.len(), 4);
     assert!(whole.0[4..].iter().zip(&rest.0).all(close));
+}
+
+#[test]
+fn two_runs_in_one_folder_are_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = folder.path().join("run");
+    let first = Saver::create(&run, 1).expect("a new folder");
+    for second in [Saver::create(&run, 2), Saver::resume(&run, None)] {
+        let error = second.expect_err("it is taken");
+        assert!(matches!(error, CheckpointError::Busy(_)), "{error}");
+    }
+    assert_eq!(Saver::seed_of(&run), Some(1), "the second changes nothing");
+    drop(first);
+    Saver::create(&run, 2).expect("it is free again");
 }

@@ -584,10 +584,31 @@ pub fn element(dtype: DType, bytes: &[u8], index: usize) -> f64 {
 }
 
 impl Executor<'_> {
-    /// Bytes that all ranks take at most, and where they go.
-    pub fn peak_memory(&self) -> (u64, MemoryUse) {
+    /// What all ranks take at most.
+    pub fn peak_memory(&self) -> PeakMemory {
         let roles = self.roles.iter().copied();
-        let bytes = roles.clone().map(|role| role.device_bytes + role.host_bytes).sum();
-        (bytes, roles.map(memory_by_kind).fold(MemoryUse::default(), memory::total))
+        PeakMemory {
+            device_bytes: roles.clone().map(|role| role.device_bytes).sum(),
+            host_bytes: roles.clone().map(|role| role.host_bytes).sum(),
+            by_kind: roles.map(memory_by_kind).fold(MemoryUse::default(), memory::total),
+        }
+    }
+}
+
+/// What all ranks of a plan take at most, bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeakMemory {
+    /// In the arenas of devices.
+    pub device_bytes: u64,
+    /// In those of hosts: what is swapped, and optimizer state that lives there.
+    pub host_bytes: u64,
+    /// Where the bytes of devices go.
+    pub by_kind: MemoryUse,
+}
+
+impl PeakMemory {
+    /// Both together.
+    pub fn bytes(&self) -> u64 {
+        self.device_bytes + self.host_bytes
     }
 }

@@ -182,7 +182,7 @@ fn a_rank_that_panics_ends_all() {
     let error = result.expect_err("a rank panics").to_string();
     assert!(error.starts_with("rank 2: it panicked: on purpose\n  rank 0 waited in `"), "{error}");
     assert_eq!(error.matches("waited in").count(), 3, "{error}");
-    assert!(begun.elapsed().as_secs_f64() < 1.0);
+    assert!(begun.elapsed() < ExecOptions::default().stall / 2, "nobody waits until it is too long");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_rank_that_does_not_come_is_named() {
 fn memory_is_that_of_all_ranks() {
     let mut plan = parallel_plan(1);
     let bytes = plan.roles[0].device_bytes;
-    assert_eq!(executor(&plan, 1, 0).peak_memory().0, 2 * bytes);
+    assert_eq!(executor(&plan, 1, 0).peak_memory().device_bytes, 2 * bytes);
     plan.roles[0].device_bytes = 1 << 60;
     let error = Executor::new(&plan, &ExecOptions::default()).expect_err("it is too much").to_string();
     assert!(error.starts_with("this plan needs 2048 PiB of memory for its 2 ranks"), "{error}");
