@@ -237,7 +237,7 @@ fn in_line(
     roles: Vec<plan::Role>,
 ) -> plan::Plan {
     let mut plan = plan::Plan {
-        format: "forebay-plan".into(),
+        format: plan::FORMAT.into(),
         version: plan::VERSION,
         model: model.name.clone(),
         settings: settings(model, options),
@@ -252,7 +252,7 @@ fn in_line(
     plan
 }
 
-/// A model on the ranks of a strategy as they run it: in pieces, and its experts' rows on the way that the strategy names.
+/// A model sharded by a strategy, cut into its `pieces`, with the exchange that its `dispatch` names.
 ///
 /// # Errors
 /// When the strategy does not fit the model.
@@ -328,7 +328,7 @@ fn role(
     }
 }
 
-/// Says `ring` in the notes of what is not gathered at once, but comes one part after another: where fused attention takes it.
+/// Relabels as `ring` the gathers whose parts fused attention takes one after another instead of at once.
 pub fn name_rings(sharded: &mut ShardedModel, rewriting: &rewrite::Options) {
     let ring = sharded.mesh.ring();
     if ring.is_empty() {

@@ -129,7 +129,7 @@ fn ticks(seconds: f64) -> Ticks {
     (seconds / TICK).round() as Ticks
 }
 
-/// One stage and five micro-batches: of the second the whole backward is like those to come, of the third its halves; then a pair.
+/// One stage and five micro-batches, in which everything is priced in its steady state: micro-batch 1 has a whole backward pass, 2 its two halves, the last two a pair.
 const SAMPLE: &str = "F0:0 B0:0 F0:1 B0:1 F0:2 I0:2 W0:2 F0:3 F0:4&B0:3 B0:4";
 
 /// What each layer costs on a rank: the programs that run it, in a step of one stage.

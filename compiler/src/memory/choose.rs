@@ -39,7 +39,7 @@ pub struct Part<'a> {
     pub graph: &'a Graph,
     /// What is read later.
     pub wanted: Vec<ValueId>,
-    /// For each value the bytes that keeping it takes, in all places where it is kept at once. Of an input only what is not there anyway.
+    /// For each value the bytes of keeping it, times the copies that are kept at once. Of an input only bytes that are not resident anyway count.
     pub bytes: Vec<f64>,
     /// For each value the seconds that making it again takes, all times together.
     pub seconds: Vec<f64>,
@@ -173,7 +173,7 @@ impl Part<'_> {
         HIDDEN_LINK + (1.0 - HIDDEN_LINK) * beyond
     }
 
-    /// The most that seconds of the link at a price are dearer than what they cost: at one of the places where another window is full.
+    /// The maximum over x of price · x − cost(x), in seconds: the cost is piecewise linear, so it is reached where a window is full.
     fn rent(&self, price: f64) -> f64 {
         let n = self.windows.len() as f64;
         self.windows.iter().map(|w| price * w * n - self.cost(w * n)).fold(0.0, f64::max)

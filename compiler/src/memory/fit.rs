@@ -375,8 +375,8 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: 
 /// The steps that a copy in one direction has, of the steps in which something is made and read.
 type StepsOfCopy = fn((u32, u32), u32) -> Range<usize>;
 
-/// For each segment and each of its layers whose tensors leave, the seconds in which copies out and copies back may be on their way while the stage works,
-/// whichever are fewer: those of the steps that copies have, of which each that is on its way has its part. The least first.
+/// For each segment, and each of its layers with swapped tensors, the seconds of the stage's work that can hide the layer's copies: the smaller of the windows of
+/// copies out and copies back, each shared among the copies that are on their way at once. Ascending.
 fn windows(segments: &Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Vec<Vec<f64>> {
     let taken: Vec<Taken> = segments.list.iter().map(|segment| Taken::new(segment, price)).collect();
     let of_step = |runs: &Vec<Run>| {

@@ -278,18 +278,8 @@ impl<'e> Forms<'e> {
     fn product_parts(&mut self, class: Id) -> Vec<Product> {
         let class = self.egraph.find(class);
         let forms = self.product(class);
-        let mut parts = vec![forms[0].clone()];
-        if self.egraph[class].data.constant.is_none() {
-            let atom = Product::atom(class);
-            let mut others = forms.iter().filter(|f| **f != atom).cloned();
-            let (flattest, shortest) = (others.next(), others.next_back());
-            for part in [Some(atom), flattest, shortest].into_iter().flatten() {
-                if !parts.contains(&part) {
-                    parts.push(part);
-                }
-            }
-        }
-        parts
+        let atom = self.egraph[class].data.constant.is_none().then(|| Product::atom(class));
+        parts(&forms, atom)
     }
 
     fn products_of(&mut self, term: &Term) -> Vec<Product> {
@@ -367,18 +357,8 @@ impl<'e> Forms<'e> {
     fn sum_parts(&mut self, class: Id) -> Vec<Sum> {
         let class = self.egraph.find(class);
         let forms = self.sum(class);
-        let mut parts = vec![forms[0].clone()];
-        if self.egraph[class].data.constant.is_none() {
-            let atom = Sum::atom(class);
-            let mut others = forms.iter().filter(|f| **f != atom).cloned();
-            let (flattest, shortest) = (others.next(), others.next_back());
-            for part in [Some(atom), flattest, shortest].into_iter().flatten() {
-                if !parts.contains(&part) {
-                    parts.push(part);
-                }
-            }
-        }
-        parts
+        let atom = self.egraph[class].data.constant.is_none().then(|| Sum::atom(class));
+        parts(&forms, atom)
     }
 
     fn sums_of(&mut self, term: &Term) -> Vec<Sum> {
@@ -405,6 +385,21 @@ impl<'e> Forms<'e> {
         let (a, b) = (self.sum_parts(term.args[0]), self.sum_parts(term.args[1]));
         a.iter().flat_map(|a| b.iter().map(|b| a.plus(&b.scaled(sign))).collect::<Vec<_>>()).collect()
     }
+}
+
+/// Of the forms of a class those that its users' forms are made of: the first, the class itself if it is no constant, and then the flattest and the shortest of the others.
+fn parts<F: Clone + PartialEq>(forms: &[F], atom: Option<F>) -> Vec<F> {
+    let mut parts = vec![forms[0].clone()];
+    if let Some(atom) = atom {
+        let mut others = forms.iter().filter(|f| **f != atom);
+        let (flattest, shortest) = (others.next().cloned(), others.next_back().cloned());
+        for part in [Some(atom), flattest, shortest].into_iter().flatten() {
+            if !parts.contains(&part) {
+                parts.push(part);
+            }
+        }
+    }
+    parts
 }
 
 fn key(dtype: DType, axes: &[AxisId], number: f64, parts: &[(Id, f64)]) -> FormKey {

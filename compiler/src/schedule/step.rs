@@ -390,7 +390,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// This rank's ranges of a group's copies, one after another as the masters are, where ranks share masters of which the copies have a half.
+    /// With split masters that ranks share (ZeRO), this rank's ranges of a group's compute copies, packed in the order of its masters.
     fn own_copies(&mut self, cx: &Cx, shared: &mut Shared, g: usize) -> Option<Bind> {
         let (mesh, narrow, group) = (&cx.sharded.mesh, self.narrow, &cx.layout.groups[g]);
         if !group.split || group.shards == 1 {

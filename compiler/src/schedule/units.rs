@@ -6,7 +6,7 @@
 //! ```
 //!
 //! With the overlap pass `units` a layer's parameters are on their way while the layer before it runs, in other memory, and its gradients while the one behind it in the
-//! backward pass runs. What came of that sum is added to the sums so far behind that layer: streams do their work in order, so that an addition that waits for links
+//! backward pass runs. The reduced gradients are accumulated only after that layer: streams do their work in order, so that an addition that waits for links
 //! would hold back all work of its unit. With `zero=1` gradients are summed once a step: those of a layer behind its last backward pass (and the message that others
 //! wait for), while other layers still run, instead of all of them at the end.
 

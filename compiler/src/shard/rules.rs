@@ -57,7 +57,7 @@ impl Partitioner<'_> {
         Ok(())
     }
 
-    /// A value that has keys as a whole, in the order of slots: positions count so, and what was positions is brought into it.
+    /// A value with all keys, in the order of their slots; one in the order of positions is permuted into it.
     fn keys_in_slots(&mut self, value: ValueId, local: ValueId, layout: &Layout) -> ValueId {
         match self.whole.node(value).op {
             Op::Iota(axis) if self.is_keys(axis) => self.positions_of_slots(axis),

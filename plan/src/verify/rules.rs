@@ -36,7 +36,7 @@ rules! {
     // Tensors.
     TensorShape "tensor-shape" "A tensor's sizes are at least 1, its bytes representable, its place a multiple of 64."
     TensorPart "tensor-part" "Cuts are of different dimensions and lie inside of the whole tensor on every rank, shards are at least one element and countable; the ranks of some role hold all of each saved tensor, which must show: one mesh dimension serves one cut, or the shards."
-    TensorUnique "tensor-unique" "No two tensors of a role have one name and kind; tensors of several roles that have are the same tensor."
+    TensorUnique "tensor-unique" "No two tensors of a role have one name and kind; tensors of different roles with the same name and kind are one tensor."
     TensorPlace "tensor-place" "Tensors lie in the persistent region of their role and do not overlap; parts of one array share its shard, at different places."
     TensorKind "tensor-kind" "Copies, gradients and moments belong to a parameter of the same sizes and are of float type; copies and only copies are made from parameters; what half of a parameter lacks is in a copy and a second moment of the same elements."
     TensorInit "tensor-init" "Initial values are meaningful: finite deviations that are not negative, ranges that are not empty."

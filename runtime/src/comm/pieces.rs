@@ -62,7 +62,7 @@ impl Pieces {
         self.dtype.bytes() as usize
     }
 
-    /// A piece of the same shape whose elements from `first` on lie one behind the other at `ptr`; those before are not there.
+    /// A piece of the same shape whose elements from `first` on are contiguous at `ptr`; those before must not be touched.
     pub(super) fn packed(&self, ptr: *mut u8, first: usize) -> Pieces {
         let mut strides = [0; MOST_DIMS];
         let mut stride = 1;
@@ -182,10 +182,7 @@ pub(super) unsafe fn reduce(
                     DType::F32 => block.run::<f32, f32>(|x| x, |x| x),
                     DType::F64 => block.run::<f64, f64>(|x| x, |x| x),
                     DType::I32 => block.run::<i32, i32>(|x| x, |x| x),
-                    DType::Bf16 => block.run::<u16, f32>(
-                        |x| f32::from_bits(u32::from(x) << 16),
-                        |x| (math::round_to_bf16(x).to_bits() >> 16) as u16,
-                    ),
+                    DType::Bf16 => block.run::<u16, f32>(math::widened, math::narrowed),
                     DType::I16 | DType::Bool => unreachable!("the verifier refuses to combine what is no number"),
                 }
             }

@@ -4,8 +4,7 @@
 //! source s     rows of expert e:  offsets_s[e] .. offsets_s[e+1]
 //! owner d      rows of own expert j from source s:  behind those of all earlier (j', s') in order of (j', s')
 //! ```
-//! Everyone checks its own offsets and counts before others see them; then all know that rows lie where they are looked for, once counts and offsets
-//! agree, which whoever copies checks. Where memory is not shared, a message has the numbers of rows of each of the owner's experts, `i32[experts/ranks]`,
+//! Each rank checks its own offsets and counts before others see them; whoever copies checks that those of both sides agree. Where memory is not shared, a message has the numbers of rows of each of the owner's experts, `i32[experts/ranks]`,
 //! and then these rows.
 
 use crate::kernels::KernelError;

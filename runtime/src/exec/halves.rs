@@ -6,7 +6,7 @@
 use super::parts::{Part, find};
 use super::{ExecError, Rank};
 use crate::kernels::halves;
-use crate::kernels::math::round_to_bf16;
+use crate::kernels::math::narrowed;
 use forebay_plan::{Form, Role, Tensor, TensorKind};
 use std::borrow::Cow;
 
@@ -82,7 +82,7 @@ pub(super) trait Holds<'p> {
             *half = (halves::lower(x.to_bits()) as i16).to_ne_bytes();
         })?;
         self.each(beside.copy, beside.copy, fill, &mut |copy: &mut [u8; 2], x| {
-            *copy = ((round_to_bf16(x).to_bits() >> 16) as u16).to_ne_bytes();
+            *copy = narrowed(x).to_ne_bytes();
         })?;
         self.each(beside.moment, tensor, fill, &mut |moment: &mut [u8; 4], x| {
             *moment = halves::mark(f32::from_ne_bytes(*moment), x).to_ne_bytes();

@@ -20,6 +20,18 @@ pub(crate) fn round_to_bf16<V: Lanes>(x: V) -> V {
     x.nearest_bf16()
 }
 
+/// What a stored bf16 is, exactly.
+#[inline(always)]
+pub(crate) fn widened(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// The nearest bf16, ties to even, as it is stored.
+#[inline(always)]
+pub(crate) fn narrowed(x: f32) -> u16 {
+    (round_to_bf16(x).to_bits() >> 16) as u16
+}
+
 /// ln 2 = HIGH + LOW.
 const LN2_HIGH: f32 = std::f32::consts::LN_2;
 const LN2_LOW: f32 = -1.904_654_3e-9;

@@ -17,6 +17,7 @@ use super::scratch::Shared;
 use super::walk::{Dims, Walk};
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan::{self as plan, DType, ReduceOp};
+use half::bf16;
 
 /// Results that are computed side by side.
 const COLUMNS: usize = 64;
@@ -83,19 +84,15 @@ macro_rules! stored {
 }
 stored!(f32 f64 i32);
 
-/// bf16 as stored.
-#[derive(Clone, Copy)]
-struct Bf16(u16);
-
-impl Stored for Bf16 {
+impl Stored for bf16 {
     type T = f32;
     #[inline(always)]
     fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self.0) << 16)
+        math::widened(self.to_bits())
     }
     #[inline(always)]
-    fn narrow(value: f32) -> Bf16 {
-        Bf16((math::round_to_bf16(value).to_bits() >> 16) as u16)
+    fn narrow(value: f32) -> bf16 {
+        bf16::from_bits(math::narrowed(value))
     }
 }
 
@@ -202,7 +199,7 @@ impl Reduce {
                 DType::F32 => self.run_as::<f32>(cx),
                 DType::F64 => self.run_as::<f64>(cx),
                 DType::I32 => self.run_as::<i32>(cx),
-                DType::Bf16 => self.run_as::<Bf16>(cx),
+                DType::Bf16 => self.run_as::<bf16>(cx),
                 DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }

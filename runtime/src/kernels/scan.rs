@@ -39,12 +39,7 @@ impl Scan {
                 DType::F32 => self.run_as::<f32, f32>(cx, |x| x, |x| x, |a, b| a + b),
                 DType::F64 => self.run_as::<f64, f64>(cx, |x| x, |x| x, |a, b| a + b),
                 DType::I32 => self.run_as::<i32, i32>(cx, |x| x, |x| x, i32::wrapping_add),
-                DType::Bf16 => self.run_as::<u16, f32>(
-                    cx,
-                    |x| f32::from_bits(u32::from(x) << 16),
-                    |x| (math::round_to_bf16(x).to_bits() >> 16) as u16,
-                    |a, b| a + b,
-                ),
+                DType::Bf16 => self.run_as::<u16, f32>(cx, math::widened, math::narrowed, |a, b| a + b),
                 DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }

@@ -1,6 +1,6 @@
 //! Positions of the largest elements, and sorting element numbers by small values.
 
-use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
+use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure, math};
 use forebay_plan::{self as plan, DType, Negative};
 
 /// Up to so many positions are kept in order while the array is searched; more are sorted.
@@ -61,7 +61,7 @@ impl TopK {
                 DType::F32 => self.run_as::<f32>(cx, narrow),
                 DType::F64 => self.run_as::<f64>(cx, wide),
                 DType::I32 => self.run_as::<i32>(cx, i64::from),
-                DType::Bf16 => self.run_as::<u16>(cx, |x| narrow(f32::from_bits(u32::from(x) << 16))),
+                DType::Bf16 => self.run_as::<u16>(cx, |x| narrow(math::widened(x))),
                 DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }

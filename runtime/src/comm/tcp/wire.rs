@@ -15,7 +15,7 @@ pub(super) const BEAT: Duration = Duration::from_millis(500);
 pub(super) const SILENCE: Duration = Duration::from_secs(5);
 /// Bytes that are read and written at once.
 const AT_ONCE: usize = 64 << 10;
-/// Messages whose memory is kept for the next ones, and how large these are at most: for larger ones it takes no time to speak of.
+/// How many messages' memory is kept for the next ones, and the largest that is: beside sending a larger one, allocating it takes no time.
 const KEPT: usize = 64;
 const KEPT_BYTES: usize = 16 << 20;
 

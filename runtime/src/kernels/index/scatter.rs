@@ -14,6 +14,7 @@ use crate::kernels::cpu::by_cpu;
 use crate::kernels::walk::{Dims, Walk};
 use crate::kernels::{Cpu, KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure, math};
 use forebay_plan::{self as plan, DType, Negative};
+use half::bf16;
 use std::sync::atomic::AtomicU64;
 
 /// Elements that are worth a task.
@@ -81,19 +82,15 @@ macro_rules! addend {
 }
 addend!(f32, |a, b| a + b; f64, |a, b| a + b; i32, i32::wrapping_add;);
 
-/// bf16 as stored.
-#[derive(Clone, Copy)]
-struct Bf16(u16);
-
-impl Addend for Bf16 {
+impl Addend for bf16 {
     type Sum = f32;
     #[inline(always)]
     fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self.0) << 16)
+        math::widened(self.to_bits())
     }
     #[inline(always)]
-    fn narrow(sum: f32) -> Bf16 {
-        Bf16((math::round_to_bf16(sum).to_bits() >> 16) as u16)
+    fn narrow(sum: f32) -> bf16 {
+        bf16::from_bits(math::narrowed(sum))
     }
     #[inline(always)]
     fn add(a: f32, b: f32) -> f32 {
@@ -177,7 +174,7 @@ impl ScatterAdd {
                 DType::F32 => self.run_as::<f32>(cx),
                 DType::F64 => self.run_as::<f64>(cx),
                 DType::I32 => self.run_as::<i32>(cx),
-                DType::Bf16 => self.run_as::<Bf16>(cx),
+                DType::Bf16 => self.run_as::<bf16>(cx),
                 DType::I16 | DType::Bool => unreachable!("refused when prepared"),
             }
         }

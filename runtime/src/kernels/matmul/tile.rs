@@ -61,11 +61,11 @@ impl Source<f64> for f64 {
 impl Source<f32> for half::bf16 {
     #[inline(always)]
     fn widen(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
+        crate::kernels::math::widened(self.to_bits())
     }
     #[inline(always)]
     fn narrow(wide: f32) -> half::bf16 {
-        half::bf16::from_bits((crate::kernels::math::round_to_bf16(wide).to_bits() >> 16) as u16)
+        half::bf16::from_bits(crate::kernels::math::narrowed(wide))
     }
     const PLAIN: bool = false;
 }

@@ -125,114 +125,191 @@ impl<X: Copy + 'static> Job<'_, X> {
     where
         X: Source<S::T>,
     {
-        let problem = self.problem;
-        let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
-        let depth = piece.depth();
-        let workspace = self.scratch.worker(worker).cast::<S::T>();
-        // SAFETY: C has the block; the workspace has room for the parts below (`WORKER_ELEMENTS`, and cuts within `SUMS`).
+        // SAFETY: the caller's contract.
         unsafe {
-            let c = self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride);
-            let (packed_a, packed_b) = (workspace, workspace.add(PACKED_A));
-            let sums = packed_b.add(PACKED_B);
-            let straight = self.direct && (!problem.accumulate || depth <= BLOCK_K);
-            let sums_stride = columns.len().next_multiple_of(S::COLUMNS);
-            let finish = |first: usize, length: usize, sums: *const S::T, stride: usize| {
-                S::finish(FinishArgs {
-                    sums,
-                    stride,
-                    rows: rows.len(),
-                    columns: length,
-                    c: c.add(first * column_stride),
-                    row_stride,
-                    column_stride,
-                    add: problem.accumulate,
-                });
-            };
-            if depth == 0 {
-                if !problem.accumulate {
-                    let zeros = sums;
-                    std::slice::from_raw_parts_mut(zeros, sums_stride).fill(S::T::default());
-                    finish(0, columns.len(), zeros, 0);
-                }
-                return;
+            let block = self.laid_out::<S>(piece, rows, columns, worker);
+            if piece.depth() == 0 {
+                return self.nothing_to_sum::<S>(&block);
             }
-            let in_place = X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS;
-            for block in (0..depth).step_by(BLOCK_K) {
-                let length = (depth - block).min(BLOCK_K);
-                // Tiles of even size beat full ones and a rest.
-                let tile_rows = rows.len().div_ceil(rows.len().div_ceil(S::ROWS));
-                let few = columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1 && X::PLAIN;
-                let a = match self.whole_block(0, piece, block, length).filter(|_| few) {
-                    Some(at) => {
-                        let across = problem.m.strides[0];
-                        let a = self.a.cast_const().cast::<S::T>().add(at + rows.start * across);
-                        Rows { a, row: across, step: problem.k.strides[0], panel: tile_rows * across }
-                    }
-                    None => {
-                        self.pack_a::<S>(piece, block, rows.clone(), tile_rows, packed_a);
-                        Rows { a: packed_a.cast_const(), row: 1, step: A_WIDTH, panel: S::words(length) * A_WIDTH }
-                    }
-                };
-                let next_a = self.upcoming(0, piece, block + length, rows.clone(), rows.len());
-                for first in (0..columns.len()).step_by(S::COLUMNS) {
-                    let width = (columns.len() - first).min(S::COLUMNS);
-                    let next = if in_place {
-                        Upcoming::none()
-                    } else if first + width < columns.len() {
-                        self.upcoming(1, piece, block, columns.start + first + width..columns.end, S::COLUMNS)
-                    } else {
-                        self.upcoming(1, piece, block + length, columns.clone(), S::COLUMNS)
-                    };
-                    let ends = !straight && block + BLOCK_K >= depth;
-                    let result = match ends && column_stride == 1 {
-                        true => Upcoming {
-                            at: c.add(first).cast_const(),
-                            runs: rows.len(),
-                            stride: row_stride,
-                            length: width,
-                        },
-                        false => Upcoming::none(),
-                    };
-                    let (tile_count, panels) = (rows.len().div_ceil(tile_rows), columns.len().div_ceil(S::COLUMNS));
-                    let (target, stride) = if straight {
-                        (c.add(first * column_stride).cast::<S::T>(), row_stride)
-                    } else {
-                        (sums.add(first), sums_stride)
-                    };
-                    let add = block > 0 || (straight && problem.accumulate);
-                    let tiles = |b: *const S::T, b_stride: usize, padded: bool| {
-                        for (panel, row) in (0..rows.len()).step_by(tile_rows).enumerate() {
-                            next.fetch(panel, tile_count);
-                            result.fetch(panel, tile_count);
-                            next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
-                            S::tile(TileArgs {
-                                rows: (rows.len() - row).min(tile_rows),
-                                columns: width,
-                                depth: S::words(length),
-                                a: a.a.add(panel * a.panel),
-                                a_row: a.row,
-                                a_step: a.step,
-                                b,
-                                b_stride,
-                                padded,
-                                c: target.add(row * stride),
-                                c_stride: stride,
-                                add,
-                            });
-                        }
-                    };
-                    let column = columns.start + first;
-                    if let (true, Some(b)) = (in_place, self.whole_block(1, piece, block, length)) {
-                        let b = self.b.cast::<S::T>().add(b + column);
-                        tiles(b, problem.k.strides[1], false);
-                    } else {
-                        self.pack_b::<S>(piece, block, column, width, packed_b);
-                        tiles(packed_b, S::COLUMNS, true);
-                    }
-                    if ends {
-                        finish(first, width, sums.add(first), sums_stride);
-                    }
+            for k in (0..piece.depth()).step_by(BLOCK_K) {
+                let a = self.rows_of_a::<S>(&block, k);
+                let next_a = self.upcoming(0, piece, k + BLOCK_K, block.rows.clone(), block.rows.len());
+                for first in (0..block.columns.len()).step_by(S::COLUMNS) {
+                    self.panel::<S>(&block, k, first, (&a, &next_a));
                 }
+            }
+        }
+    }
+
+    /// Where the parts of a block are.
+    unsafe fn laid_out<'p, S: Simd>(
+        &self,
+        piece: &'p Piece,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        worker: usize,
+    ) -> Block<'p, X, S::T>
+    where
+        X: Source<S::T>,
+    {
+        let (problem, depth) = (self.problem, piece.depth());
+        let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
+        let workspace = self.scratch.worker(worker).cast::<S::T>();
+        // SAFETY: C has the block; the workspace has room for the parts (`WORKER_ELEMENTS`, and cuts within `SUMS`).
+        unsafe {
+            Block {
+                piece,
+                c: self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride),
+                packed_a: workspace,
+                packed_b: workspace.add(PACKED_A),
+                sums: workspace.add(PACKED_A + PACKED_B),
+                sums_stride: columns.len().next_multiple_of(S::COLUMNS),
+                straight: self.direct && (!problem.accumulate || depth <= BLOCK_K),
+                in_place: X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
+                tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)),
+                rows,
+                columns,
+            }
+        }
+    }
+
+    /// A sum of nothing is zero.
+    unsafe fn nothing_to_sum<S: Simd>(&self, block: &Block<X, S::T>)
+    where
+        X: Source<S::T>,
+    {
+        if !self.problem.accumulate {
+            // SAFETY: a row of sums is in the workspace; stride 0 makes it every row.
+            unsafe {
+                std::slice::from_raw_parts_mut(block.sums, block.sums_stride).fill(S::T::default());
+                self.finish::<S>(block, 0, block.columns.len(), 0);
+            }
+        }
+    }
+
+    /// Stores or adds columns of the sums.
+    unsafe fn finish<S: Simd>(&self, block: &Block<X, S::T>, first: usize, columns: usize, stride: usize)
+    where
+        X: Source<S::T>,
+    {
+        let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
+        // SAFETY: the block has the columns, and so have its sums.
+        unsafe {
+            S::finish(FinishArgs {
+                sums: block.sums.add(first),
+                stride,
+                rows: block.rows.len(),
+                columns,
+                c: block.c.add(first * column_stride),
+                row_stride,
+                column_stride,
+                add: self.problem.accumulate,
+            });
+        }
+    }
+
+    /// The block's rows of A from `k` on: where they are, if that costs less than packing them, or packed.
+    unsafe fn rows_of_a<S: Simd>(&self, block: &Block<X, S::T>, k: usize) -> Rows<S::T>
+    where
+        X: Source<S::T>,
+    {
+        let (problem, piece, rows) = (self.problem, block.piece, &block.rows);
+        let length = block.length(k);
+        let few = block.columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1 && X::PLAIN;
+        // SAFETY: A has the rows; the workspace has room for them.
+        unsafe {
+            match self.whole_block(0, piece, k, length).filter(|_| few) {
+                Some(at) => {
+                    let across = problem.m.strides[0];
+                    let a = self.a.cast_const().cast::<S::T>().add(at + rows.start * across);
+                    Rows { a, row: across, step: problem.k.strides[0], panel: block.tile_rows * across }
+                }
+                None => {
+                    self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, block.packed_a);
+                    let panel = S::words(length) * A_WIDTH;
+                    Rows { a: block.packed_a.cast_const(), row: 1, step: A_WIDTH, panel }
+                }
+            }
+        }
+    }
+
+    /// What is read after the panel of B that begins at the block's column `first`.
+    fn upcoming_b<S: Simd>(&self, block: &Block<X, S::T>, k: usize, first: usize) -> Upcoming<X>
+    where
+        X: Source<S::T>,
+    {
+        let (columns, next) = (&block.columns, first + S::COLUMNS);
+        if block.in_place {
+            Upcoming::none()
+        } else if next < columns.len() {
+            self.upcoming(1, block.piece, k, columns.start + next..columns.end, S::COLUMNS)
+        } else {
+            self.upcoming(1, block.piece, k + BLOCK_K, columns.clone(), S::COLUMNS)
+        }
+    }
+
+    /// Tiles of one panel of B, from `k` on.
+    unsafe fn panel<S: Simd>(
+        &self,
+        block: &Block<X, S::T>,
+        k: usize,
+        first: usize,
+        (a, next_a): (&Rows<S::T>, &Upcoming<X>),
+    ) where
+        X: Source<S::T>,
+    {
+        let Block { piece, rows, columns, tile_rows, .. } = block;
+        let (problem, length) = (self.problem, block.length(k));
+        let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
+        let width = (columns.len() - first).min(S::COLUMNS);
+        let ends = !block.straight && k + BLOCK_K >= piece.depth();
+        // SAFETY: A's rows, B's columns, C's block and the workspace are as long as `laid_out` made them.
+        unsafe {
+            let next = self.upcoming_b::<S>(block, k, first);
+            let result = match ends && column_stride == 1 {
+                true => Upcoming {
+                    at: block.c.add(first).cast_const(),
+                    runs: rows.len(),
+                    stride: row_stride,
+                    length: width,
+                },
+                false => Upcoming::none(),
+            };
+            let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
+            let (target, stride) = match block.straight {
+                true => (block.c.add(first * column_stride).cast::<S::T>(), row_stride),
+                false => (block.sums.add(first), block.sums_stride),
+            };
+            let tiles = |b: *const S::T, b_stride: usize, padded: bool| {
+                for (panel, row) in (0..rows.len()).step_by(*tile_rows).enumerate() {
+                    next.fetch(panel, tile_count);
+                    result.fetch(panel, tile_count);
+                    next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
+                    S::tile(TileArgs {
+                        rows: (rows.len() - row).min(*tile_rows),
+                        columns: width,
+                        depth: S::words(length),
+                        a: a.a.add(panel * a.panel),
+                        a_row: a.row,
+                        a_step: a.step,
+                        b,
+                        b_stride,
+                        padded,
+                        c: target.add(row * stride),
+                        c_stride: stride,
+                        add: k > 0 || (block.straight && problem.accumulate),
+                    });
+                }
+            };
+            let column = columns.start + first;
+            if let (true, Some(b)) = (block.in_place, self.whole_block(1, piece, k, length)) {
+                tiles(self.b.cast::<S::T>().add(b + column), problem.k.strides[1], false);
+            } else {
+                self.pack_b::<S>(piece, k, column, width, block.packed_b);
+                tiles(block.packed_b, S::COLUMNS, true);
+            }
+            if ends {
+                self.finish::<S>(block, first, width, block.sums_stride);
             }
         }
     }
@@ -319,6 +396,33 @@ impl<X: Copy + 'static> Job<'_, X> {
                 });
             }
         });
+    }
+}
+
+/// A task's block of C, and the worker's memory for it.
+struct Block<'p, X, T> {
+    piece: &'p Piece,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// The block's first element in C.
+    c: *mut X,
+    packed_a: *mut T,
+    packed_b: *mut T,
+    /// Sums that tiles do not write into C, and how far it is from one row of them to the next.
+    sums: *mut T,
+    sums_stride: usize,
+    /// Do tiles write into C?
+    straight: bool,
+    /// Do tiles read B where it is, if it is one run there?
+    in_place: bool,
+    /// Rows of a tile: tiles of even size beat full ones and a rest.
+    tile_rows: usize,
+}
+
+impl<X, T> Block<'_, X, T> {
+    /// How much of the summed dimension is done at once from `k` on.
+    fn length(&self, k: usize) -> usize {
+        (self.piece.depth() - k).min(BLOCK_K)
     }
 }
 

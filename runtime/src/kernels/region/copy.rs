@@ -75,7 +75,7 @@ unsafe fn copy_body(how: Move, r: &Rectangle) {
             Move::Widen => rectangle::<u16, u32>(r, |x| u32::from(x) << 16),
             Move::WidenInt => rectangle::<i16, i32>(r, i32::from),
             Move::NarrowInt => rectangle::<i32, i16>(r, |x| x as i16),
-            Move::Narrow => rectangle::<f32, u16>(r, |x| (math::round_to_bf16(x).to_bits() >> 16) as u16),
+            Move::Narrow => rectangle::<f32, u16>(r, math::narrowed),
         }
     }
 }
