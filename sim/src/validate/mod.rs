@@ -6,6 +6,7 @@ pub mod anchor;
 pub mod cases;
 pub mod fit;
 pub mod layout;
+mod lines;
 pub mod pairs;
 pub mod runs;
 pub mod shape;

@@ -4,6 +4,7 @@
 //! that both runs of a pair share cancel, so that this says something that the errors of single runs do not.
 
 use super::Row;
+use super::lines::{line, unreadable};
 use super::runs::RunsError;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -68,8 +69,8 @@ pub fn read(text: &str) -> Result<Vec<Pair>, RunsError> {
     let [technique, before, after] = [column("technique")?, column("before")?, column("after")?];
     let mut pairs = vec![];
     for record in reader.records() {
-        let record = record.map_err(|error| RunsError(format!("a row cannot be read: {error}")))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let record = record.map_err(|error| unreadable(text, &error))?;
+        let line = line(text, record.position());
         let [technique, before, after] = [technique, before, after].map(|i| record.get(i).unwrap_or("").to_string());
         if before.is_empty() || after.is_empty() {
             return Err(RunsError(format!("line {line}: `before` and `after` are names of runs, and one is blank")));
@@ -142,6 +143,7 @@ mod tests {
     fn mistakes_are_said() {
         assert!(read("technique,before\n").expect_err("no column").0.contains("`after` is missing"));
         assert!(read("technique,before,after\nt,a,\n").expect_err("a blank").0.contains("line 2"));
+        assert!(read("technique,before,after\r\nt,a,b\r\nt,a,\r\n").expect_err("a blank").0.starts_with("line 3"));
         assert!(read("technique,before,after\nt,a\n").is_err());
         assert!(read("technique,before,after\n").expect("no pairs").is_empty());
     }

@@ -1,5 +1,6 @@
 //! Measured runs: a CSV file, one run a row, columns by name.
 
+use super::lines::{line, unreadable};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -172,8 +173,8 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
     let mut table = Runs { unknown, ..Runs::default() };
     let mut lines: FxHashMap<String, u64> = FxHashMap::default();
     for record in reader.records() {
-        let record = record.map_err(|error| unreadable(&error))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let record = record.map_err(|error| unreadable(text, &error))?;
+        let line = line(text, record.position());
         if record.iter().all(str::is_empty) {
             continue;
         }
@@ -221,19 +222,6 @@ const OTHERS: [&str; 17] = [
 
 fn is_known(column: &str) -> bool {
     OTHERS.contains(&column) || NUMBERS.contains(&column) || column == "peak_mem_gb"
-}
-
-fn unreadable(error: &csv::Error) -> RunsError {
-    match error.kind() {
-        csv::ErrorKind::UnequalLengths { pos, expected_len, len } => {
-            let line = pos.as_ref().map_or(0, csv::Position::line);
-            RunsError(format!(
-                "line {line} has {len} fields, but the first line names {expected_len} columns\n  = help: a blank field has its comma too, and a field with \
-                 commas in it stands in double quotes"
-            ))
-        }
-        _ => RunsError(format!("a row cannot be read: {error}")),
-    }
 }
 
 /// A row's fields by name; what is not there is blank.
@@ -334,6 +322,21 @@ mod tests {
         assert_eq!(table.unknown, ["colour"]);
         assert_eq!(table.runs.len(), 1);
         assert_eq!(table.bad[0].1.0, "line 3: a run of this id is in line 2 too");
+    }
+
+    /// However lines end, with a mark at the beginning, blank lines, and line ends within quotes.
+    #[test]
+    fn lines_are_counted_as_editors_do() {
+        let row = |name: &str, hidden: &str| format!("{name},2,{hidden},4,256,128,H100,8,16,1\n");
+        let unix = [HEAD, &row("a", "two"), "\n", &row("\"b\nc\"", "64"), &row("d", "four")].concat();
+        for text in [unix.clone(), unix.replace('\n', "\r\n"), unix.replace('\n', "\r")] {
+            for text in [text.clone(), format!("\u{feff}{text}"), text.trim_end().to_string()] {
+                let bad: Vec<String> = read(&text).expect("a table").bad.into_iter().map(|b| b.1.0).collect();
+                assert!(bad[0].starts_with("line 2: `hidden`") && bad[1].starts_with("line 6: `hidden`"), "{bad:?}");
+                let short = read(&text.replace(",four", "")).expect_err("a field is missing").0;
+                assert!(short.starts_with("line 6 has 9 fields"), "{short}");
+            }
+        }
     }
 
     #[test]
