@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::memory::{Budget, budget};
 use crate::on_cluster::use_devices;
+use crate::strategy::StrategyArg;
 use clap::{Args, ValueEnum};
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
@@ -75,25 +76,31 @@ impl BackendArgs {
     }
 
     /// Uses as many devices as there are.
-    pub fn use_devices(&self, strategy: &mut Strategy) -> Result<(), Failure> {
-        use_devices(strategy, self.devices)
+    pub fn use_devices(&self, strategy: &mut Strategy, written: Option<&StrategyArg>) -> Result<(), Failure> {
+        use_devices(strategy, self.devices, written)
+    }
+
+    /// The cluster whose devices are emulated, when it is not this machine that runs the plan.
+    pub fn cluster(&self) -> Result<Option<Cluster>, Failure> {
+        self.is_emulated().then(|| cluster::read(self.cluster.as_deref().unwrap_or(CLUSTER))).transpose()
+    }
+
+    /// Bytes of a device of the cluster, or what was asked for instead.
+    pub fn device_bytes(&self, cluster: &Cluster) -> Result<u64, Failure> {
+        self.device_memory.unwrap_or(Budget::Device).bytes(Some(cluster.device.memory_gb.0 * 1e9))
     }
 
     /// The devices that run a plan, when it is not this machine.
     pub fn devices(&self, plan: &Plan, options: &ExecOptions) -> Result<Option<Devices>, Failure> {
-        if !self.is_emulated() {
-            return Ok(None);
-        }
+        let Some(named) = self.cluster()? else { return Ok(None) };
         let needed = ranks(&plan.mesh);
         if let Some(devices) = self.devices.filter(|n| u64::from(*n) != needed) {
             return Err(Failure::Input(format!("the plan is for {needed} ranks, but there are {devices} devices")));
         }
         forebay_plan::verify(plan).map_err(forebay_runtime::exec::ExecError::Invalid)?;
-        let named = cluster::read(self.cluster.as_deref().unwrap_or(CLUSTER))?;
         let options_of_step = step_options(plan, &named);
         let cluster = forebay_sim::shared::settled(plan, &named, &options_of_step).map_err(Failure::Input)?;
-        let capacity = cluster.device.memory_gb.0 * 1e9;
-        let memory = self.device_memory.unwrap_or(Budget::Device).bytes(Some(capacity))?;
+        let memory = self.device_bytes(&cluster)?;
         let machine = Machine {
             mesh: plan.mesh.clone(),
             device_bytes: Some(memory),

@@ -1,6 +1,6 @@
 //! Tables of where the time of emulated devices went: by stream, then by kind of kernel.
 
-use crate::output::{Table, percent, seconds};
+use crate::output::{Table, counted, percent, seconds};
 use crate::profile::host_traffic;
 use forebay_plan::{Plan, StreamKind};
 use forebay_runtime::backend::Ran;
@@ -16,8 +16,10 @@ pub fn text(steps: &[DeviceStep], plan: &Plan) -> String {
     let total: f64 = steps.iter().map(|s| s.seconds).sum();
     let (n, each) = (steps.len(), total / steps.len() as f64);
     let mut out = format!(
-        "{n} training steps of {} by the clock of {ranks} devices; means of devices and steps\n\n",
-        seconds(each)
+        "{} of {} by the clock of {}; means of devices and steps\n\n",
+        counted(n as u64, "training step"),
+        seconds(each),
+        counted(ranks as u64, "device")
     );
     let copied = steps.iter().fold(HostTraffic::default(), |mut all, step| {
         all += step.copied;
@@ -41,7 +43,7 @@ pub fn text(steps: &[DeviceStep], plan: &Plan) -> String {
         table.row(vec![name, format!("{:.0}", sum.runs as f64 / per_step), seconds(busy), percent(busy / each)]);
     };
     let mut table = Table::new(&["stream", "operations", "busy", "of the step"]);
-    streams.values().for_each(|(kind, sum)| rows(&mut table, format!("{kind:?}"), sum));
+    streams.values().for_each(|(kind, sum)| rows(&mut table, kind.name().to_string(), sum));
     out += &table.render();
     let mut sorted: Vec<(&str, Sum)> = kinds.into_iter().collect();
     sorted.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));

@@ -12,6 +12,7 @@ mod files;
 mod hosts;
 mod memory;
 mod model;
+mod notes;
 mod on_cluster;
 mod output;
 mod page;

@@ -4,6 +4,7 @@ use crate::args::ModelArgs;
 use crate::failure::{Failure, colors};
 use crate::files::{LARGE, read_text};
 use crate::search;
+use crate::strategy::{self, StrategyArg};
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::module::{self, File, Forms};
 use forebay_compiler::pipeline::{self, CompileError, CompileOptions, Compiled, Models};
@@ -14,12 +15,14 @@ use forebay_dsl::model::{CheckOptions, CheckedModel};
 use forebay_dsl::std_library;
 use forebay_plan::{Plan, ReadError};
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A file that was read.
 pub struct ModelFile {
     name: String,
     text: String,
+    /// The file of the strategy that it is compiled with.
+    strategy: Option<PathBuf>,
 }
 
 /// Models that the program has in it, so that `forebay bench` needs no file.
@@ -43,7 +46,7 @@ impl ModelFile {
     /// When there is none of this name.
     pub fn built_in(name: &str) -> ModelFile {
         let (name, text) = BUILT_IN.iter().find(|(n, _)| *n == name).expect("the name of a built-in model");
-        ModelFile { name: format!("{name}.moe"), text: text.to_string() }
+        ModelFile { name: format!("{name}.moe"), text: text.to_string(), strategy: None }
     }
 
     /// Reads a file.
@@ -55,7 +58,7 @@ impl ModelFile {
                 "`{name}` is a plan, not a model: `forebay plan show {name}` prints it, `forebay run {name}` trains with it"
             )));
         }
-        Ok(ModelFile { name, text })
+        Ok(ModelFile { name, text, strategy: None })
     }
 
     /// Is it textual IR?
@@ -63,10 +66,11 @@ impl ModelFile {
         self.name.ends_with(".ir")
     }
 
-    /// Textual IR has its sizes in it.
-    pub fn accepts(&self, settings: &ModelArgs) -> Result<(), Failure> {
+    /// The file, to be compiled with these settings. Textual IR has its sizes in it.
+    pub fn with(self, settings: &ModelArgs) -> Result<ModelFile, Failure> {
         if !self.is_ir() || !settings.is_given() {
-            return Ok(());
+            let strategy = settings.strategy.as_ref().and_then(StrategyArg::file);
+            return Ok(ModelFile { strategy: strategy.map(Path::to_path_buf), ..self });
         }
         Err(Failure::Input(format!(
             "`{}` is textual IR, in which sizes, micro-batches and the compute type are fixed: --set, --batch, --seq, --micro-batches and --dtype go \
@@ -173,18 +177,8 @@ impl ModelFile {
         if of_part > 0 && of_part * n * u64::from(ranks) == batch {
             return Ok(Parts { ranks, micro_batches, rows: Some(of_part) });
         }
-        Err(Failure::Input(if ranks == 1 && rows.is_none() {
-            let fit: Vec<String> = (1..=batch).filter(|d| batch.is_multiple_of(*d)).map(|d| d.to_string()).collect();
-            let fit = fit.join(", ");
-            let key = if options.strategy.micro.is_some() { "micro" } else { "--micro-batches" };
-            format!("a batch of {batch} rows cannot be done in {n} parts: {key} must be one of {fit}")
-        } else {
-            let rows = rows.map_or("a whole number".to_string(), |r| format!("mbs = {r}"));
-            format!(
-                "a batch of {batch} rows is not dp = {ranks} × micro = {n} × {rows}\n  = help: use a --batch that is a multiple of {}",
-                u64::from(ranks) * n * options.strategy.mbs.map_or(1, u64::from)
-            )
-        }))
+        let message = indivisible(batch, options, (n, of_rank, micro.is_some()));
+        Err(Failure::Input(format!("{message}{}", self.places(&message))))
     }
 
     /// Compiles the model, and verifies the plan.
@@ -225,10 +219,56 @@ impl ModelFile {
         }
     }
 
+    /// The lines of the strategy's file that a message is about.
+    fn places(&self, message: &str) -> String {
+        self.strategy.as_deref().map_or(String::new(), |file| strategy::places(file, message))
+    }
+
     /// Why the model has no plan under a strategy.
     pub fn misfit(&self, options: &CompileOptions, error: &impl std::fmt::Display) -> Failure {
-        Failure::Input(format!("`{}` with --strategy {}: {error}", self.name, options.strategy))
+        let places = self.places(&error.to_string());
+        Failure::Input(format!("`{}` with --strategy {}: {error}{places}", self.name, options.strategy))
     }
+}
+
+/// Why a batch cannot be divided into `n` micro-batches of a rank's `of_rank` rows, and what could be; `n` may follow from `mbs`.
+fn indivisible(batch: u64, options: &CompileOptions, (n, of_rank, is_given): (u64, u64, bool)) -> String {
+    let (ranks, micro) = (u64::from(options.strategy.dp), options.strategy.micro);
+    match options.strategy.mbs.map(u64::from) {
+        Some(rows) if !is_given => {
+            let all = rows * ranks;
+            if batch.is_multiple_of(ranks) {
+                format!(
+                    "the {of_rank} rows of a batch of {batch} that each of dp = {ranks} ranks has cannot be done in micro-batches of mbs = {rows}\n  \
+                     = help: use mbs = {}, or a --batch that is a multiple of {all}",
+                    divisors(of_rank)
+                )
+            } else {
+                format!(
+                    "a batch of {batch} rows cannot be shared by dp = {ranks} ranks in micro-batches of mbs = {rows}\n  = help: use a --batch that is a \
+                     multiple of {all}"
+                )
+            }
+        }
+        None if ranks == 1 => {
+            let key = if micro.is_some() { "micro" } else { "--micro-batches" };
+            let fit = divisors(batch);
+            format!("a batch of {batch} rows cannot be done in {n} parts: {key} must be one of {fit}")
+        }
+        mbs => {
+            let rows = mbs.map_or("a whole number".to_string(), |rows| format!("mbs = {rows}"));
+            let all = ranks * n * mbs.unwrap_or(1);
+            format!(
+                "a batch of {batch} rows is not dp = {ranks} × micro = {n} × {rows}\n  = help: use a --batch that is a multiple of {all}"
+            )
+        }
+    }
+}
+
+/// `1, 2, 4, 8`
+fn divisors(of: u64) -> String {
+    let divide: Vec<String> = (1..=of).filter(|d| of.is_multiple_of(*d)).map(|d| d.to_string()).collect();
+    divide.join(", ")
 }
 
 /// The strategy, with what it leaves to be found; what was found is said.

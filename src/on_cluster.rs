@@ -5,7 +5,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::memory::{Budget, budget};
 use crate::model::ModelFile;
-use crate::strategy;
+use crate::strategy::{self, StrategyArg};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
@@ -58,10 +58,9 @@ impl OnCluster {
         let mut settings = self.settings.clone();
         settings.dtype.get_or_insert(Dtype::Bf16);
         let mut options = settings.options()?;
-        use_devices(&mut options.strategy, self.devices)?;
+        use_devices(&mut options.strategy, self.devices, settings.strategy.as_ref())?;
         let budget = self.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
-        let file = ModelFile::read(&self.model)?;
-        file.accepts(&self.settings)?;
+        let file = ModelFile::read(&self.model)?.with(&self.settings)?;
         let precision = precision_of(options.compute);
         Ok(SetUp { cluster, file, options, budget, precision })
     }
@@ -72,11 +71,16 @@ pub fn precision_of(compute: DType) -> Precision {
     if compute == DType::BF16 { Precision::Bf16 } else { Precision::F32 }
 }
 
-/// Uses so many devices: what the strategy leaves is data parallel.
-pub fn use_devices(strategy: &mut Strategy, devices: Option<u32>) -> Result<(), Failure> {
+/// Uses so many devices: what the strategy leaves is data parallel, where it does not say how many ranks are.
+pub fn use_devices(
+    strategy: &mut Strategy,
+    devices: Option<u32>,
+    written: Option<&StrategyArg>,
+) -> Result<(), Failure> {
     let Some(devices) = devices else { return Ok(()) };
     let model = strategy.ranks() / u64::from(strategy.dp);
-    if strategy.dp == 1 && u64::from(devices) % model == 0 {
+    let is_open = !written.map_or(Ok(false), |written| written.says("dp"))?;
+    if is_open && u64::from(devices) % model == 0 {
         strategy.dp = devices / model as u32;
     }
     strategy::uses(strategy, devices.into())

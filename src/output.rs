@@ -6,8 +6,13 @@ use std::io::{self, Write};
 
 /// Writes text to stdout.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes bytes to stdout.
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(stdout_failed)
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(stdout_failed)
 }
 
 /// Writes a value to stdout as one line of JSON.
@@ -39,6 +44,17 @@ pub fn grouped(n: u64) -> String {
         out.push(digit);
     }
     out
+}
+
+/// So many of something: `1 step`, `2,000 steps`.
+pub fn counted(n: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+/// Bytes in few digits, with a space before the unit: `0 B`, `1.50 MB`.
+pub fn size(bytes: f64) -> String {
+    let text = short(bytes);
+    if text.contains(' ') { text + "B" } else { text + " B" }
 }
 
 /// A large number in few digits: `12.9 G`.
@@ -142,6 +158,8 @@ mod tests {
         assert_eq!(short(999.6), "1.00 k");
         assert_eq!(short(12_879_925_248.0), "12.9 G");
         assert_eq!(short(7.5e16), "75.0 P");
+        assert_eq!((size(0.0), size(64.0), size(1.5e6)), ("0 B".into(), "64 B".into(), "1.50 MB".into()));
+        assert_eq!((counted(1, "step"), counted(1000, "step")), ("1 step".into(), "1,000 steps".into()));
     }
 
     #[test]

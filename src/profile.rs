@@ -1,6 +1,6 @@
 //! Tables of where the time of training steps went: by kind of kernel, then by instruction.
 
-use crate::output::{Table, short};
+use crate::output::{Table, short, size};
 use forebay_plan::Plan;
 use forebay_runtime::exec::{HostTraffic, Laps, Profile, ProfileRow, Roofline};
 
@@ -69,7 +69,7 @@ pub fn host_traffic(copied: HostTraffic, steps: f64) -> String {
     if copied == HostTraffic::default() {
         return String::new();
     }
-    let each = |bytes: u64| format!("{}B", short(bytes as f64 / steps));
+    let each = |all: u64| size(all as f64 / steps);
     format!("copied in a step: {} to the host's memory, {} back\n\n", each(copied.out), each(copied.back))
 }
 

@@ -64,25 +64,30 @@ pub fn time(ticks: Ticks) -> String {
     seconds(ticks as f64 * TICK)
 }
 
-/// Which way experts' rows travel, and what the others take.
+/// Which way experts' rows travel, and what the others take: programs one after another, which a step runs beside each other where it can.
 pub fn told_ways(ways: &Ways) -> String {
     let others = ways[1..].iter().map(|(way, time)| format!(", {} with {way}", seconds(*time)));
     let (best, time) = ways[0];
     let others: String = others.collect();
-    format!("dispatch={best}: the programs of a step take {}{others}", seconds(time))
+    format!("dispatch={best}: one after another, the programs of a step take {}{others}", seconds(time))
 }
 
-/// What was found, in a sentence.
+/// What was found, in a sentence. Its times are sums of layers' own times: a step can take less, where the end of a layer runs beside the start of the next.
 pub fn told(settled: &Settled, found: &Found) -> String {
     let mut text = match (&settled.strategy.schedule, found.kind) {
         (Order::Given(_), Some(kind)) => format!("nothing beats schedule={}", kind.name()),
         (order, _) => format!("schedule={order}"),
     };
-    text += &format!(", stages={}: passes take {}", settled.strategy.stages, seconds(found.seconds));
+    text += &format!(
+        ", stages={}: by the time of each layer alone, passes take {}",
+        settled.strategy.stages,
+        seconds(found.seconds)
+    );
     if let (Some((kind, best)), None) = (found.published, found.kind) {
         text += &format!(", {} with {}", seconds(best), kind.name());
     }
-    text += &format!("; nothing takes less than {}; {} activations at most", seconds(found.bound), found.peak);
+    text +=
+        &format!("; by these no order takes less than {}; {} activations at most", seconds(found.bound), found.peak);
     match found.nodes {
         0 => text,
         nodes => text + &format!("; {} nodes", grouped(nodes)),

@@ -52,7 +52,7 @@ pub fn run(
     written.into_iter().flatten().try_for_each(|path| can_write(path))?;
     args.hosts.end_with_parent();
     let mut laps = Laps::since(Instant::now());
-    let start = Start::new(args)?;
+    let start = Start::new(args, &program)?;
     let corpus = Corpus::load(&args.data)?;
     laps.lap("read data");
     let plan = match (program, &start.checkpoint) {
@@ -258,13 +258,15 @@ struct Start {
 }
 
 impl Start {
-    fn new(args: &SessionArgs) -> Result<Start, Failure> {
+    fn new(args: &SessionArgs, program: &Program) -> Result<Start, Failure> {
         let checkpoint = match args.resume.as_deref().map(Checkpoint::open) {
             None => None,
             Some(Ok(checkpoint)) => Some(checkpoint),
-            // It was stopped before its first checkpoint: it starts over, with its seed.
+            // It was stopped before its first checkpoint: it starts over, with its seed, where there is a model to start with.
             Some(Err(CheckpointError::NotStarted(run))) => {
-                eprintln!("note: the run in `{}` has no checkpoint yet: it starts over", run.display());
+                if let Program::Compiled(_) = program {
+                    eprintln!("note: the run in `{}` has no checkpoint yet: it starts over", run.display());
+                }
                 None
             }
             Some(Err(error)) => return Err(error.into()),

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, colors};
 use crate::files::{LARGE, SMALL, read_text};
+use crate::output::counted;
 use forebay_compiler::shard::{Given, Order, Strategy, StrategyError};
 use forebay_dsl::ast::Span;
 use forebay_dsl::diagnostics::{Diagnostic, Source, SourceId, render};
@@ -12,13 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use toml::{Spanned, Value};
 
-/// Strategy files are at most so long, and schedules.
-
 /// What stands behind `--strategy`.
 #[derive(Clone, Debug)]
 pub enum StrategyArg {
-    /// `dp=2,tp=2`
-    Keys(Box<Strategy>),
+    /// `dp=2,tp=2`, with the keys that are written.
+    Keys(Box<Strategy>, Vec<String>),
     /// A schedule of a file has to be read for it.
     Reading(Vec<(String, String)>),
     /// A `.toml` file.
@@ -35,7 +34,8 @@ pub fn strategy_arg(text: &str) -> Result<StrategyArg, String> {
     if pairs.iter().any(|(key, value)| schedule_file(key, value).is_some()) {
         return Ok(StrategyArg::Reading(pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()));
     }
-    Strategy::parse(text).map(Box::new).map(StrategyArg::Keys).map_err(told)
+    let keys = pairs.iter().map(|(key, _)| key.to_string()).collect();
+    Strategy::parse(text).map(|strategy| StrategyArg::Keys(Box::new(strategy), keys)).map_err(told)
 }
 
 /// The file of `schedule=FILE.json`.
@@ -47,7 +47,7 @@ impl StrategyArg {
     /// The strategy, read from its files.
     pub fn strategy(&self) -> Result<Strategy, Failure> {
         match self {
-            StrategyArg::Keys(strategy) => Ok((**strategy).clone()),
+            StrategyArg::Keys(strategy, _) => Ok((**strategy).clone()),
             StrategyArg::Reading(pairs) => {
                 let mut strategy = Strategy::default();
                 for (key, value) in pairs {
@@ -59,12 +59,32 @@ impl StrategyArg {
             StrategyArg::File(path) => of_file(path),
         }
     }
+
+    /// The file that it is in.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            StrategyArg::File(path) => Some(path),
+            StrategyArg::Keys(..) | StrategyArg::Reading(_) => None,
+        }
+    }
+
+    /// Is a key written, whatever its value?
+    pub fn says(&self, key: &str) -> Result<bool, Failure> {
+        Ok(match self {
+            StrategyArg::Keys(_, keys) => keys.iter().any(|known| known == key),
+            StrategyArg::Reading(pairs) => pairs.iter().any(|(known, _)| known == key),
+            // What else is wrong with the file is said when it is read as a strategy.
+            StrategyArg::File(path) => {
+                read_text(path, SMALL)?.parse::<toml::Table>().is_ok_and(|table| table.contains_key(key))
+            }
+        })
+    }
 }
 
 /// A strategy that is known, as if it had been written.
 impl From<Strategy> for StrategyArg {
     fn from(strategy: Strategy) -> StrategyArg {
-        StrategyArg::Keys(Box::new(strategy))
+        StrategyArg::Keys(Box::new(strategy), vec![])
     }
 }
 
@@ -150,6 +170,21 @@ fn of_file(path: &Path) -> Result<Strategy, Failure> {
     Ok(strategy)
 }
 
+/// The lines of a strategy file whose keys a message names, as it writes them: `dp = 3`, `swap: …`.
+pub fn places(path: &Path, message: &str) -> String {
+    let names = |key: &str| {
+        message.match_indices(key).any(|(at, _)| {
+            let begins = !message[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            let rest = &message[at + key.len()..];
+            begins && (rest.starts_with(" = ") || rest.starts_with(": ") || rest.starts_with('`'))
+        })
+    };
+    let text = read_text(path, SMALL).unwrap_or_default();
+    let lines =
+        text.lines().zip(1..).filter(|(line, _)| line.split_once('=').is_some_and(|(key, _)| names(key.trim())));
+    lines.map(|(line, number)| format!("\n  --> {}:{number}: {}", path.display(), line.trim())).collect()
+}
+
 /// A value of a strategy file as `--strategy` would write it.
 fn scalar(value: &Value) -> Option<String> {
     match value {
@@ -174,6 +209,8 @@ pub fn uses(strategy: &Strategy, devices: u64) -> Result<(), Failure> {
         format!("use --devices {ranks}, or another multiple of cp × tp × pp = {model} with its dp")
     };
     Err(Failure::Input(format!(
-        "{strategy} makes {ranks} ranks (dp × cp × tp × pp), but there are {devices} devices\n  = help: {help}"
+        "{strategy} makes {} (dp × cp × tp × pp), but there are {}\n  = help: {help}",
+        counted(ranks, "rank"),
+        counted(devices, "device")
     )))
 }

@@ -150,7 +150,7 @@ fn names_that_mean_nothing_are_refused() {
     let example = Example::named("tiny-moe");
     let with = |name: &str| plan(&example, &format!("micro=4,swap={name}"), DType::F32, &[("layers", 2)]);
     let message = with("swiglue").unwrap_err();
-    assert!(message.contains("no saved tensor is called `swiglue`"), "{message}");
+    assert!(message.contains("no saved tensor that can leave the device is called `swiglue`"), "{message}");
     let (_, saved) = message.split_once("what is saved is ").expect("what could be meant");
     let saved: Vec<&str> = saved.trim().split(", ").collect();
     assert!(saved.len() > 5, "{saved:?}");

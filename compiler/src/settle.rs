@@ -21,7 +21,7 @@ use forebay_dsl::model::{CheckedModel, Layer};
 use forebay_ir::OutputRole;
 use forebay_pipeline::bound::{Pairs, lower_bound};
 use forebay_pipeline::layers::{self, LayerCosts, fitted, refine};
-use forebay_pipeline::search::{Progress, Request, search};
+use forebay_pipeline::search::{Progress, Request, default_nodes, search};
 use forebay_pipeline::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, replay, verify};
 use forebay_plan::Plan;
 use std::sync::Arc;
@@ -286,7 +286,8 @@ impl Seeker<'_> {
             1 => &[Placement::Blocked],
             _ => &[Placement::Wave, Placement::Interleaved],
         };
-        let nodes = self.strategy.nodes.map(|nodes| nodes.div_ceil(placements.len() as u64));
+        let nodes = self.strategy.nodes.unwrap_or_else(|| default_nodes(self.size));
+        let nodes = Some(nodes.div_ceil(placements.len() as u64));
         let (mut choices, mut replayed) = (vec![], 0);
         for &placement in placements {
             let layout = Layout { size: self.size, placement };

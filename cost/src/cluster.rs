@@ -5,7 +5,7 @@
 
 use crate::measured::Measured;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
+use serde::de::{Deserializer, Error as _, Visitor};
 use std::fmt;
 use std::ops::Range;
 
@@ -140,12 +140,47 @@ pub struct Count(pub u32);
 
 /// The largest number that a cluster file may hold: beyond it a unit is wrong.
 const LARGEST: f64 = 1e9;
+/// The smallest that is above 0.
+const SMALLEST: f64 = 1e-6;
+/// The most seconds that work may take longer per second of communication beside it.
+const SLOWEST: f64 = 10.0;
+
+/// A number, whole or not.
+struct Number;
+
+impl Visitor<'_> for Number {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number")
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<f64, E> {
+        Ok(value)
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    fn visit_u128<E>(self, value: u128) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+}
 
 macro_rules! checked {
     ($name:ident, $what:literal, $test:expr) => {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let value = f64::deserialize(deserializer)?;
+                let value = deserializer.deserialize_any(Number)?;
                 let test: fn(f64) -> bool = $test;
                 if value.is_finite() && value <= LARGEST && test(value) {
                     Ok($name(value))
@@ -157,16 +192,16 @@ macro_rules! checked {
     };
 }
 
-checked!(Positive, "a number above 0 (and at most 10⁹)", |v| v > 0.0);
+checked!(Positive, "a number above 0 (10⁻⁶ to 10⁹)", |v| v >= SMALLEST);
 checked!(NonNegative, "a number of at least 0 (and at most 10⁹)", |v| v >= 0.0);
 checked!(Share, "above 0 and at most 1", |v| v > 0.0 && v <= 1.0);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = i64::deserialize(deserializer)?;
-        match u32::try_from(value) {
-            Ok(n @ 1..=16_777_216) => Ok(Count(n)),
-            _ => Err(D::Error::custom(format!("this must be a whole number from 1 to 16,777,216, not {value}"))),
+        let value = deserializer.deserialize_any(Number)?;
+        match value.fract() == 0.0 && (1.0..=16_777_216.0).contains(&value) {
+            true => Ok(Count(value as u32)),
+            false => Err(D::Error::custom(format!("this must be a whole number from 1 to 16,777,216, not {value}"))),
         }
     }
 }
@@ -206,11 +241,22 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Tiers nest: each has a whole number of domains of the one before it, and the last has no end.
+    /// Names are there, and tell tiers apart; no number is beyond what it can be. Tiers nest: each has a whole number of domains of the one before it, and the last has no end.
     fn check(&self, text: &str) -> Result<(), ClusterError> {
         let at_tier = |n: usize| {
             let start = text.match_indices("[[tier]]").nth(n).map_or(0, |(at, _)| at);
             Some(start..(start + "[[tier]]".len()).min(text.len()))
+        };
+        let at = |key: &str, value: &str, message: String, help: &str| {
+            let is_it =
+                |line: &str| line.split_once('=').is_some_and(|(k, v)| k.trim() == key && v.trim().starts_with(value));
+            let mut start = 0;
+            let line = text.split('\n').find(|line| {
+                let found = is_it(line);
+                start += if found { 0 } else { line.len() + 1 };
+                found
+            });
+            ClusterError { message, span: line.map(|line| start..start + line.len()), help: Some(help.to_string()) }
         };
         let wrong = |n: usize, message: String, help: &str| {
             Err(ClusterError { message, span: at_tier(n), help: Some(help.to_string()) })
@@ -230,8 +276,34 @@ impl Cluster {
                 "add a [[tier]] with name, gbps and latency_us",
             );
         };
+        if let Some((key, name)) =
+            [("name", &self.name), ("name", &self.device.name)].into_iter().find(|(_, name)| name.trim().is_empty())
+        {
+            return Err(at(
+                key,
+                &format!("\"{name}\""),
+                "this name is empty".into(),
+                "names are what messages and tables call the cluster and its device",
+            ));
+        }
+        let slowdown = self.calibrated.overlap_slowdown.0;
+        if slowdown > SLOWEST {
+            return Err(at(
+                "overlap_slowdown",
+                "",
+                format!("`overlap_slowdown` is at most {SLOWEST}, not {slowdown}"),
+                "it is seconds that work takes longer per second of communication beside it: 0.25 is a quarter, 25 is no percentage",
+            ));
+        }
         let mut inner = 1;
         for (n, tier) in self.tiers.iter().enumerate() {
+            if tier.name.trim().is_empty() || self.tiers[..n].iter().any(|other| other.name == tier.name) {
+                let message = match tier.name.trim() {
+                    "" => "a tier has no name".to_string(),
+                    name => format!("two tiers are called `{name}`"),
+                };
+                return wrong(n, message, "a tier has a name of its own: node, rail, …");
+            }
             match tier.devices {
                 None if n < last => {
                     return wrong(
@@ -333,7 +405,20 @@ source = "a test"
         );
         assert_eq!(
             error("memory_gb = 16", "memory_gb = -16"),
-            ("this must be a number above 0 (and at most 10⁹), not -16".into(), "-16".into())
+            ("this must be a number above 0 (10⁻⁶ to 10⁹), not -16".into(), "-16".into())
+        );
+        assert_eq!(error("cores = 4", "cores = 4.5").0, "this must be a whole number from 1 to 16,777,216, not 4.5");
+        assert!(error("cores = 4", "cores = \"4\"").0.ends_with("expected a number"));
+        assert!(error("cores = 4", "cores = 99999999999999999999").0.contains("16,777,216"));
+        assert_eq!(error("memory_gbps = 100", "memory_gbps = 1e-300").1, "1e-300");
+        assert_eq!(error("name = \"small\"", "name = \"\""), ("this name is empty".into(), "name = \"\"".into()));
+        assert_eq!(
+            error("name = \"net\"", "name = \"node\""),
+            ("two tiers are called `node`".into(), "[[tier]]".into())
+        );
+        assert_eq!(
+            error("overlap_slowdown = 0", "overlap_slowdown = 25"),
+            ("`overlap_slowdown` is at most 10, not 25".into(), "overlap_slowdown = 25".into())
         );
         assert_eq!(error("memory_gbps = 100", "memory_gbps = nan").1, "nan");
         assert_eq!(error("memory_gbps = 100", "memory_gbps = 1e15").1, "1e15");

@@ -237,6 +237,19 @@ impl StreamKind {
     /// How many kinds there are.
     pub const COUNT: usize = 7;
 
+    /// The name it has in plans.
+    pub fn name(self) -> &'static str {
+        match self {
+            StreamKind::Cube => "cube",
+            StreamKind::Vector => "vector",
+            StreamKind::IntraNode => "intra_node",
+            StreamKind::InterNode => "inter_node",
+            StreamKind::CopyIn => "copy_in",
+            StreamKind::CopyOut => "copy_out",
+            StreamKind::Host => "host",
+        }
+    }
+
     /// Its number, below [`StreamKind::COUNT`].
     pub fn number(self) -> usize {
         match self {

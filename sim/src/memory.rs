@@ -26,6 +26,8 @@ pub struct StageMemory {
     pub fragmentation: f64,
     /// All of it.
     pub peak: f64,
+    /// Bytes of the host's memory: the optimizer's state, and what is swapped.
+    pub host: f64,
     /// Where most is in use, where a timeline was made.
     #[serde(flatten)]
     pub located: Option<Peak>,
@@ -93,6 +95,7 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, fr
         buffers: (placed - weights - gradients - optimizer - activations - fragmentation).max(0.0),
         fragmentation,
         peak: placed,
+        host: role.host_bytes as f64,
         located: None,
     }
 }

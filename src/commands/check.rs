@@ -65,8 +65,7 @@ struct Report<'a> {
 
 pub fn check(args: Args) -> Result<(), Failure> {
     let options: CompileOptions = args.settings.options()?;
-    let file = ModelFile::read(&args.model)?;
-    file.accepts(&args.settings)?;
+    let file = ModelFile::read(&args.model)?.with(&args.settings)?;
     let model = file.training(&options)?;
     let blocks = blocks(&model);
     let summary = Summary::new(&model);

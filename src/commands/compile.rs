@@ -6,13 +6,16 @@ use crate::failure::Failure;
 use crate::files::{can_write, replace_file};
 use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
+use crate::notes;
 use crate::on_cluster::precision_of;
-use crate::output::print;
+use crate::output::{print, print_bytes};
+use crate::search::told_ways;
 use crate::strategy::uses;
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::memory::Price;
-use forebay_compiler::module::{File, print_forms};
+use forebay_compiler::module::{File, Forms, print_forms};
+use forebay_compiler::overlap::exchange::{self, Dispatch};
 use forebay_compiler::pipeline::{
     CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, with_exchanges,
 };
@@ -23,7 +26,7 @@ use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use forebay_ir::text::print_module;
 use forebay_sim::ValuePricer;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Compile a model to a plan, or print a stage of the compilation
 ///
@@ -41,7 +44,7 @@ pub struct Args {
     /// The model file, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Where the plan goes, or the stage with --emit graph, grad or fused
+    /// Where the plan goes, or the stage with --emit graph, grad, fused or sharded; `-` for stdout
     #[arg(short, long, value_name = "PLAN", required_unless_present = "emit")]
     output: Option<PathBuf>,
     /// Print a stage
@@ -82,14 +85,24 @@ enum Stage {
     Plan,
 }
 
+/// What `--output` calls stdout.
+const STDOUT: &str = "-";
+
 pub fn compile(args: Args) -> Result<(), Failure> {
-    args.output.as_deref().map_or(Ok(()), can_write)?;
+    if args.emit == Some(Stage::Plan) && args.output.as_deref() == Some(Path::new(STDOUT)) {
+        return Err(Failure::Usage(
+            "--emit plan prints the plan for people on stdout: leave --emit or `-o -` out".into(),
+        ));
+    }
+    args.output.as_deref().filter(|path| *path != Path::new(STDOUT)).map_or(Ok(()), can_write)?;
     let mut options = args.settings.options()?;
     options.optimizer = args.optimizer.optimizer(args.steps);
     options.rewrite = args.rewriting.options();
     args.devices.map_or(Ok(()), |devices| uses(&options.strategy, devices))?;
-    let file = ModelFile::read(&args.model)?;
-    file.accepts(&args.settings)?;
+    let file = ModelFile::read(&args.model)?.with(&args.settings)?;
+    if matches!(args.emit, Some(Stage::Grad | Stage::Fused | Stage::Sharded)) {
+        settle_dispatch(&file, &mut options)?;
+    }
     let text = match args.emit {
         Some(Stage::Graph) => Some(graphs(&file, &options)?),
         Some(Stage::Grad) => Some(gradients(&file, &options)?),
@@ -99,8 +112,8 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     };
     if let Some(text) = text {
         return match &args.output {
-            Some(path) => replace_file(path, text.as_bytes()),
-            None => print(&text),
+            Some(path) if path != Path::new(STDOUT) => replace_file(path, text.as_bytes()),
+            _ => print(&text),
         };
     }
     let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
@@ -109,8 +122,11 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
     let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
     let plan = memory::compile(&file, &options, budget, price)?.plan;
-    if let Some(path) = &args.output {
-        replace_file(path, &plan.to_bytes())?;
+    notes::print(notes::few_rows(&plan, 1.0));
+    match &args.output {
+        Some(path) if path == Path::new(STDOUT) => return print_bytes(&plan.to_bytes()),
+        Some(path) => replace_file(path, &plan.to_bytes())?,
+        None => {}
     }
     if args.emit == Some(Stage::Plan) { print(&forebay_plan::print::text(&plan)) } else { Ok(()) }
 }
@@ -128,6 +144,23 @@ fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure>
 fn sharded(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
     let sharded = on_a_rank(&file.training(options)?, options)?;
     Ok(print_module(&sharded.model.segments.into_iter().map(|s| s.forward).collect::<Vec<_>>()))
+}
+
+/// Finds the way of experts' rows that the strategy leaves open, as a plan would.
+fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions) -> Result<(), Failure> {
+    let is_model = !file.is_ir() || matches!(file.ir()?, File::Model(_));
+    if options.strategy.dispatch != Dispatch::Auto || !is_model {
+        return Ok(());
+    }
+    let Forms { models, compute, micro_batches } = file.forms(options)?;
+    let known = CompileOptions { compute, micro_batches, ..options.clone() };
+    let (strategy, ways) = exchange::settle(&models.train, &known, &options.rewrite.profile)
+        .map_err(|error| Failure::Input(error.to_string()))?;
+    if let Some(ways) = &ways {
+        eprintln!("{}", told_ways(ways));
+    }
+    options.strategy = strategy;
+    Ok(())
 }
 
 /// A model with the graphs that each rank of the strategy runs.

@@ -49,8 +49,7 @@ pub struct Args {
 pub fn explain(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
-    let file = ModelFile::read(&args.model)?;
-    file.accepts(&args.settings)?;
+    let file = ModelFile::read(&args.model)?.with(&args.settings)?;
     let model = file.training(&options)?;
     if args.sharding {
         return sharding::explain(&model, &options, args.block.as_deref(), args.json);

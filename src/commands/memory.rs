@@ -6,6 +6,7 @@ use crate::memory;
 use crate::memory::report::{Point, Report, Stage, text};
 use crate::memory::svg::svg;
 use crate::model::ModelFile;
+use crate::notes;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{print, print_json};
 use forebay_compiler::memory::Aim;
@@ -48,11 +49,14 @@ pub fn memory(args: Args) -> Result<(), Failure> {
     args.svg.as_deref().map_or(Ok(()), can_write)?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let simulation = Options { precision, without: false, ..Options::default() };
+    let stages = options.strategy.pp;
+    if args.stage.is_some_and(|n| n >= stages) {
+        let there_are =
+            if stages == 1 { "there is stage 0 alone".into() } else { format!("there are stages 0 to {}", stages - 1) };
+        return Err(Failure::Usage(format!("--stage: {there_are}")));
+    }
     let mut study = Study { file: &file, options, cluster: &cluster, simulation };
     let report = study.report(budget, args.points)?;
-    if args.stage.is_some_and(|n| n as usize >= report.stages.len()) {
-        return Err(Failure::Usage(format!("--stage: there are stages 0 to {}", report.stages.len() - 1)));
-    }
     if let Some(path) = &args.svg {
         replace_file(path, svg(&report).as_bytes())?;
     }
@@ -82,6 +86,7 @@ impl Study<'_> {
         let unrestricted = self.seconds(&whole)?;
         let within = limit.map(|_| memory::compile(self.file, &self.options, limit, &price)).transpose()?;
         let compiled = within.as_ref().unwrap_or(&whole);
+        notes::print(notes::few_rows(&compiled.plan, 1.0));
         let front = if points == 0 { vec![] } else { self.front(&whole, unrestricted, points, &price)? };
         Ok(Report {
             model: compiled.plan.model.clone(),

@@ -4,8 +4,9 @@ use crate::calibrate;
 use crate::failure::Failure;
 use crate::files::{LARGE, can_write, read_text, replace_file};
 use crate::memory;
+use crate::notes::few_rows;
 use crate::on_cluster::{OnCluster, SetUp};
-use crate::output::{Table, grouped, percent, print, print_json, seconds, short};
+use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
 use crate::page::{self, Page, Told};
 use crate::progress::Spinner;
 use crate::trace::simulated;
@@ -40,7 +41,7 @@ pub struct Args {
     /// Type of the inputs of products [default: that of --dtype]
     #[arg(long, value_enum, value_name = "TYPE")]
     precision: Option<PrecisionName>,
-    /// Predict how this training system would run it [default: our plan as it stands]
+    /// Predict how this training system would run it: megatron-core, mindspeed, nanotron, … (a name that is none lists all) [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
     /// Replay each instruction by itself
@@ -154,18 +155,7 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
             cluster.device.name
         ));
     }
-    let exchanged = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
-        Kernel::AllToAllV(k) => Some((k.bound, (k.even as f64 * options.imbalance).ceil() as u64)),
-        _ => None,
-    });
-    if let Some((bound, rows)) = exchanged.filter(|(bound, rows)| bound < rows).max_by_key(|(_, rows)| *rows) {
-        let how = if options.imbalance > 1.0 { "this routing" } else { "an even routing" };
-        notes.push(format!(
-            "max_tokens_per_rank leaves room for {} rows, but {how} brings {} to the busiest rank: such a step is priced, but it cannot run",
-            grouped(bound),
-            grouped(rows)
-        ));
-    }
+    notes.extend(few_rows(plan, options.imbalance));
     notes
 }
 
@@ -195,7 +185,8 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
 fn framework(name: Option<&str>) -> Result<Framework, Failure> {
     let Some(name) = name else { return Ok(Framework::default()) };
     let known = known();
-    let names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
+    let mut names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
+    names.sort_unstable();
     known
         .iter()
         .find(|f| f.name == name)
@@ -290,7 +281,8 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         communication.row(vec![format!("over {}", link.link), seconds(link.exposed_s), seconds(link.total_s)]);
     }
     out += &communication.render();
-    let mut memory = Table::new(&[
+    let on_host = report.memory_bytes.iter().any(|m| m.host > 0.0);
+    let mut heading = vec![
         "memory of stage",
         "weights",
         "gradients",
@@ -300,18 +292,15 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         "fragmentation",
         "peak",
         "at",
-    ]);
+    ];
+    heading.extend(on_host.then_some("on host"));
+    let mut memory = Table::new(&heading);
     for m in &report.memory_bytes {
-        let bytes = |b: f64| format!("{}B", short(b));
-        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.fragmentation, m.peak].map(bytes);
-        memory.row(
-            [
-                vec![m.stage.to_string()],
-                kinds.to_vec(),
-                vec![m.located.as_ref().map_or_else(String::new, |p| seconds(p.peak_time_s))],
-            ]
-            .concat(),
-        );
+        let kinds = [m.weights, m.gradients, m.optimizer, m.activations, m.buffers, m.fragmentation, m.peak].map(size);
+        let at = m.located.as_ref().map_or_else(String::new, |p| seconds(p.peak_time_s));
+        let mut row = [vec![m.stage.to_string()], kinds.to_vec(), vec![at]].concat();
+        row.extend(on_host.then(|| size(m.host)));
+        memory.row(row);
     }
     out += &format!("\n{}", memory.render());
     let fits = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) <= cluster.device.memory_gb.0 * 1e9;
@@ -332,4 +321,5 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         ]);
     }
     out + &costs.render()
+        + "What takes so long is counted by itself, as a mean of the stages. The step is simulated again without it and without starting its kernels,\nand stages wait less for each other then: it can be shorter by more.\n"
 }

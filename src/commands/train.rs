@@ -5,7 +5,11 @@ use crate::backend::BackendArgs;
 use crate::failure::Failure;
 use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
+use crate::notes;
+use crate::on_cluster::precision_of;
 use crate::session::{self, Program};
+use forebay_compiler::memory::Price;
+use forebay_sim::ValuePricer;
 use std::path::PathBuf;
 
 /// Compile a model and train it on this machine
@@ -35,8 +39,8 @@ pub struct Args {
     steps: Option<u64>,
     #[command(flatten)]
     session: SessionArgs,
-    /// Memory of a device, a size such as 58GiB or 800MB: what does not fit is made again in the backward pass
-    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    /// Memory of a device, a size such as 58GiB or 800MB, or `device` for that of an emulated one: what does not fit is made again in the backward pass, or swapped on emulated devices
+    #[arg(long, value_name = "SIZE", value_parser = budget, help_heading = "Model")]
     memory_budget: Option<Budget>,
     #[command(flatten)]
     settings: ModelArgs,
@@ -65,12 +69,19 @@ pub fn train(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
-    args.backend.use_devices(&mut options.strategy)?;
-    let budget = args.memory_budget.map(|b| b.bytes(None)).transpose()?;
+    args.backend.use_devices(&mut options.strategy, args.settings.strategy.as_ref())?;
+    // A budget is for the devices that run the plan: emulated ones have a size, and a link to the host.
+    let cluster = if args.memory_budget.is_some() { args.backend.cluster()? } else { None };
+    let device =
+        cluster.as_ref().map(|cluster| args.backend.device_bytes(cluster)).transpose()?.map(|bytes| bytes as f64);
+    let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
+    let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
+    let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
     let compile = || {
-        let file = ModelFile::read(path)?;
-        file.accepts(&args.settings)?;
-        Ok(memory::compile(&file, &options, budget, &options.rewrite.profile)?.plan)
+        let file = ModelFile::read(path)?.with(&args.settings)?;
+        let plan = memory::compile(&file, &options, budget, price)?.plan;
+        notes::print(notes::few_rows(&plan, 1.0));
+        Ok(plan)
     };
     session::run(Program::Compiled(&compile), &args.session, (&args.machine, &args.backend), args.steps)
 }

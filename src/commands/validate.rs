@@ -3,7 +3,7 @@
 use crate::cluster;
 use crate::failure::Failure;
 use crate::files::{LARGE, read_text, replace_file};
-use crate::output::{Table, print, print_json};
+use crate::output::{Table, counted, print, print_json};
 use forebay_cost::Cluster;
 use forebay_sim::framework::known;
 use forebay_sim::validate::anchor::{self, Anchor};
@@ -64,7 +64,7 @@ pub struct Args {
     /// How often each number is tried, with --fit
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=50), requires = "fit")]
     rounds: u16,
-    /// Write the fitted cluster files into this folder, with --fit
+    /// Write the cluster files that the fit has changed into this folder, with --fit
     #[arg(short, long, value_name = "DIR", requires = "fit")]
     output: Option<PathBuf>,
     /// Print JSON
@@ -144,10 +144,18 @@ fn gains(all: &Gains) -> String {
     let (signs, sizes) = (right(|g| g.sign), right(|g| g.size));
     let missing: String =
         all.missing.iter().map(|(what, run)| format!("  {what}: `{run}` has no prediction\n")).collect();
+    if all.gains.is_empty() {
+        let why = if all.missing.is_empty() {
+            "the table of pairs has no rows"
+        } else {
+            "no pair has predictions of both its runs"
+        };
+        return format!("\n{why}\n{missing}");
+    }
     format!(
-        "\n{}\n{} pairs: the sign of {signs} is right, the size of {sizes} within a third\n{missing}",
+        "\n{}\n{}: the sign of {signs} is right, the size of {sizes} within a third\n{missing}",
         table.render(),
-        all.gains.len()
+        counted(all.gains.len() as u64, "pair")
     )
 }
 
@@ -190,13 +198,15 @@ fn anchor_line(anchor: &Anchor) -> String {
 fn fitted(args: &Args, runs: &[runs::Run], clusters: &[Cluster], threads: usize) -> Result<(Compared, Fit), Failure> {
     let frameworks = known();
     let (cases, skipped) = prepare(runs, clusters, &frameworks, threads);
-    let (clusters, frameworks, result) = fit::fit(&cases, clusters, &frameworks, args.rounds.into(), threads);
+    let read = clusters;
+    let (clusters, frameworks, result) = fit::fit(&cases, read, &frameworks, args.rounds.into(), threads);
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder)
             .map_err(|error| Failure::Input(format!("cannot make `{}`: {error}", folder.display())))?;
         let files = cluster::files(args.cluster_dir.as_deref())?;
-        for ((name, text), cluster) in files.iter().zip(&clusters) {
-            replace_file(&folder.join(name), fit::rewritten(text, cluster).as_bytes())?;
+        let changed = files.iter().zip(&clusters).zip(read).filter(|((_, now), was)| now != was);
+        for (((name, text), now), was) in changed {
+            replace_file(&folder.join(name), fit::rewritten(text, was, now).as_bytes())?;
         }
     }
     let mut compared = price(&cases, &clusters, &frameworks, threads);
@@ -210,10 +220,19 @@ fn changes(fit: &Fit) -> String {
         let shown = |x: f64| format!("{x:.3}");
         numbers.row(vec![change.of.clone(), change.key.into(), shown(change.before), shown(change.after)]);
     }
+    let few: String = fit
+        .few
+        .iter()
+        .map(|few| {
+            let (runs, numbers) = (counted(few.runs as u64, "run"), counted(few.numbers as u64, "number"));
+            format!("warning: {numbers} of {} are fitted to {runs}: they say little of other runs\n", few.of)
+        })
+        .collect();
     let mut left_out = Table::new(&["device fitted", "to all", "to the others"]).left(1);
     for (system, (all, others)) in &fit.left_out {
         left_out.row(vec![system.clone(), percent(*all), percent(*others)]);
     }
+    let left_out = if fit.left_out.is_empty() { String::new() } else { format!("{}\n", left_out.render()) };
     let mut medians = format!("median error {} before the fit, {} after\n", percent(fit.before), percent(fit.after));
     if let Some((all, others)) = fit.left_out_medians() {
         medians += &format!(
@@ -223,7 +242,7 @@ fn changes(fit: &Fit) -> String {
             others / all.max(f64::MIN_POSITIVE)
         );
     }
-    format!("\n{}\n{}\n{medians}", numbers.render(), left_out.render())
+    format!("\n{}\n{left_out}{few}{medians}", numbers.render())
 }
 
 fn percent(x: f64) -> String {
@@ -231,6 +250,9 @@ fn percent(x: f64) -> String {
 }
 
 fn table(summary: &Summary, worst: usize) -> String {
+    if summary.rows.is_empty() {
+        return no_times(summary);
+    }
     let mut out = String::new();
     let groups = [("system", &summary.by_system), ("model", &summary.by_kind), ("size", &summary.by_size)];
     for (title, group) in groups {
@@ -264,8 +286,8 @@ fn table(summary: &Summary, worst: usize) -> String {
     }
     out += &format!("{}\n", table.render());
     out += &format!(
-        "{} runs: median error {}, 90 % below {}; {} skipped\n",
-        summary.rows.len(),
+        "{}: median error {}, 90 % below {}; {} skipped\n",
+        counted(summary.rows.len() as u64, "run"),
         percent(summary.median_abs_error),
         percent(summary.p90_abs_error),
         summary.skipped.len()
@@ -283,13 +305,28 @@ fn table(summary: &Summary, worst: usize) -> String {
     let mut assumed: BTreeMap<&str, usize> = BTreeMap::new();
     summary.rows.iter().flat_map(|r| &r.assumed).for_each(|a| *assumed.entry(a).or_default() += 1);
     if !assumed.is_empty() {
-        let each: Vec<String> = assumed.iter().map(|(what, n)| format!("{what} ({n} runs)")).collect();
+        let each: Vec<String> =
+            assumed.iter().map(|(what, n)| format!("{what} ({})", counted(*n as u64, "run"))).collect();
         out += &format!("  taken for blanks: {}\n", each.join(", "));
     }
-    for skipped in &summary.skipped {
-        out += &format!("  {}: {}\n", skipped.id, skipped.why);
-    }
-    out
+    out + &skipped(summary)
+}
+
+/// What there is to say when every run that was predicted ran out of memory: there is no time to compare with.
+fn no_times(summary: &Summary) -> String {
+    let out_of_memory = &summary.out_of_memory;
+    let right = out_of_memory.iter().filter(|r| r.predicted_mem_gb > r.device_mem_gb).count();
+    format!(
+        "no run has a measured time: {} ran out of memory, {right} of them as predicted; {} skipped\n{}",
+        out_of_memory.len(),
+        summary.skipped.len(),
+        skipped(summary)
+    )
+}
+
+/// The runs without a prediction, and why.
+fn skipped(summary: &Summary) -> String {
+    summary.skipped.iter().map(|skipped| format!("  {}: {}\n", skipped.id, skipped.why)).collect()
 }
 
 fn line(name: &str, errors: &Errors) -> Vec<String> {

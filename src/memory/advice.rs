@@ -1,10 +1,9 @@
 //! What would fit when a strategy does not: changes of it, each compiled and placed.
 
 use crate::model::ModelFile;
-use forebay_compiler::memory::{Aim, Price};
+use forebay_compiler::memory::{Aim, Price, enough};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
-use forebay_runtime::exec::human_bytes;
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
@@ -75,7 +74,7 @@ pub fn what_fits(file: &ModelFile, options: &CompileOptions, budget: u64, price:
         }
         let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
         if peak <= budget {
-            fits.push(format!("{what} (needs {} at the least)", human_bytes(peak)));
+            fits.push(format!("{what} (needs {} at the least)", enough(peak)));
         }
         tried.push(what);
         if fits.len() == TOLD {

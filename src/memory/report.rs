@@ -1,6 +1,6 @@
 //! What `forebay memory` found: as data, and as text.
 
-use crate::output::{Table, grouped, short};
+use crate::output::{Table, grouped, size};
 use forebay_compiler::memory::{SavedTensor, StageMemory};
 use forebay_plan::Role;
 use serde::Serialize;
@@ -205,7 +205,7 @@ fn seconds(s: f64) -> String {
 }
 
 fn bytes(b: u64) -> String {
-    format!("{}B", short(b as f64))
+    size(b as f64)
 }
 
 /// A curve in one line of blocks, against `most`.
@@ -226,7 +226,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
         seconds(report.step_time_s),
         match report.budget_bytes {
             Some(budget) => format!(
-                " within {} of memory, {:+.2} % of {} with everything kept",
+                " within {} of memory, {:+.2} % of {} without a budget",
                 bytes(budget),
                 100.0 * (report.step_time_s / report.unrestricted_step_time_s - 1.0),
                 seconds(report.unrestricted_step_time_s)
@@ -235,7 +235,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
         }
     );
     let columns =
-        ["stage", "peak", "kept all", "persistent", "on host", "placed/live", "made again", "copied", "proven"];
+        ["stage", "peak", "unbudgeted", "persistent", "on host", "placed/live", "made again", "copied", "proven"];
     let mut stages = Table::new(&columns);
     for s in &report.stages {
         let gap = s.recompute_s + s.swap_s - s.swap_hidden_s - s.recompute_bound_s;

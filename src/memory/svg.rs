@@ -1,7 +1,7 @@
 //! The curves of `forebay memory` as a picture: live and saved bytes of each stage over a step, and time against memory.
 
 use super::report::{Point, Report, Stage};
-use crate::output::short;
+use crate::output::size;
 use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
@@ -39,13 +39,13 @@ fn text(out: &mut String, (x, y): (f64, f64), anchor: &str, words: &str) {
 /// One stage: live bytes, and saved bytes in front of them.
 fn panel(out: &mut String, stage: &Stage, most: u64, top: f64) {
     let words = format!(
-        "stage {}: peak {}B, of which {}B outlive the step; dark: saved for the backward pass",
+        "stage {}: peak {}, of which {} outlive the step; dark: saved for the backward pass",
         stage.stage,
-        short(stage.peak_bytes as f64),
-        short(stage.persistent_bytes as f64)
+        size(stage.peak_bytes as f64),
+        size(stage.persistent_bytes as f64)
     );
     text(out, (LEFT, top - 6.0), "start", &words);
-    text(out, (LEFT - 6.0, top + 10.0), "end", &format!("{}B", short(most as f64)));
+    text(out, (LEFT - 6.0, top + 10.0), "end", &size(most as f64));
     text(out, (LEFT - 6.0, top + PANEL), "end", "0");
     for (curve, color) in [(&stage.live_bytes, LIVE), (&stage.saved_bytes, SAVED)] {
         let step = (WIDTH - LEFT - 12.0) / curve.len().max(1) as f64;
@@ -83,6 +83,6 @@ fn front(out: &mut String, points: &[Point], top: f64) {
     for p in points {
         let (x, y) = at(p);
         let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{SAVED}\"/>");
-        text(out, (x + 5.0, y - 5.0), "start", &format!("{}B, {:.4} s", short(bytes(p)), seconds(p)));
+        text(out, (x + 5.0, y - 5.0), "start", &format!("{}, {:.4} s", size(bytes(p)), seconds(p)));
     }
 }

@@ -10,7 +10,7 @@ mod streams;
 mod tables;
 mod text;
 
-use crate::output::{json, short};
+use crate::output::{json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
 use forebay_sim::report::Report;
@@ -132,7 +132,7 @@ fn cards(page: &Page) -> String {
             "peak",
             "Peak memory",
             peak,
-            format!("{}B", short(peak)),
+            size(peak),
             &format!("{fits}: a device has {} GB", page.cluster.device.memory_gb.0),
         ),
     ];

@@ -1,7 +1,7 @@
 //! Tables.
 
 use super::text::{escaped, seconds};
-use crate::output::short;
+use crate::output::size;
 use forebay_sim::report::Report;
 
 pub const COMMUNICATION: &str = "Exposed is what computation waits for. Tiers of the network share out each kind's exposed time as they share all of it.";
@@ -47,7 +47,7 @@ pub fn memory(report: &Report) -> String {
         let located = m.located.as_ref();
         [
             vec![m.stage.to_string()],
-            bytes.map(|b| format!("{}B", short(b))).to_vec(),
+            bytes.map(size).to_vec(),
             vec![
                 located.map_or(String::new(), |p| seconds(p.peak_time_s)),
                 located.map_or(String::new(), |p| p.peak_call.clone()),

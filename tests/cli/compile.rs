@@ -34,6 +34,9 @@ fn plans_are_printed() {
     let first = std::fs::read(bench.path("plan")).expect("a plan");
     bench.run(&args).ok();
     assert_eq!(std::fs::read(bench.path("plan")).expect("a plan"), first);
+    let to_stdout = bench.run(&["compile", "model.moe", "--set", "d=32", "-o", "-"]).ok().stdout;
+    assert!(to_stdout.into_bytes() == first && !bench.path("-").exists());
+    bench.run(&["compile", "model.moe", "--emit", "plan", "-o", "-"]).exits(2, &["leave --emit or `-o -` out"]);
     bench.run(&["compile", "model.moe"]).exits(2, &["--output"]);
     bench.run(&["compile", "model.moe", "-o", "no/such/folder"]).fails(&["cannot write `no/such/folder`"]);
 }

@@ -31,7 +31,7 @@ fn what_devices_did() {
     let bench = Bench::new();
     let args = ["--steps", "2", "--save", "a", "--strategy", "pp=2,micro=2", "--trace", "trace.json", "--profile"];
     let run = bench.train(&[&args[..], &NPU, &["--cluster", "h100"]].concat()).ok();
-    for part in ["2 training steps of ", " by the clock of 2 devices", "\nCube ", "\ncommunication "] {
+    for part in ["2 training steps of ", " by the clock of 2 devices", "\ncube ", "\ncommunication "] {
         assert!(run.stderr.contains(part), "`{part}` is not in:\n{}", run.stderr);
     }
     let line = run.stdout.lines().find(|l| l.starts_with("devices ")).expect("a line about the devices");
@@ -66,6 +66,10 @@ fn what_does_not_fit_is_refused() {
     with(&["--cluster", "h100"]).exits(2, &["--backend"]);
     with(&[&NPU[..], &["--strategy", "tp=2", "--hosts", "local:2"]].concat())
         .exits(2, &["--hosts is for --backend cpu"]);
+    // What a device has is a budget too, and its link to the host is known.
+    let budget = [&NPU[..], &["--memory-budget", "device", "--cluster", "h100"]].concat();
+    with(&[&budget[..], &["--device-memory", "100kB"]].concat()).fails(&["the 97.7 KiB allowed"]);
+    with(&budget).ok();
     with(&["--backend", "tpu"]).exits(2, &["npu-emulated"]);
     bench.run(&["compile", "model.moe", "-o", "m.plan", "--strategy", "tp=2"]).ok();
     let run = ["run", "m.plan", "--data", "text.txt", "--steps", "1", "--save", "b", "--devices", "4"];

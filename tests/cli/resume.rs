@@ -57,6 +57,10 @@ fn a_run_killed_before_its_first_checkpoint_starts_over() {
     let rest = bench.train(&["--steps", "6", "--resume", "killed", "--json"]).ok();
     assert_eq!(rest.losses(), whole.losses());
     assert!(rest.stderr.contains("has no checkpoint yet: it starts over"), "{}", rest.stderr);
+    kill_at(&bench, &[&steps[..], &["--save", "again"]].concat(), 2);
+    let refused = bench.run(&["train", "--data", "text.txt", "--resume", "again"]);
+    assert!(!refused.stderr.contains("it starts over"), "{}", refused.stderr);
+    refused.fails(&["has no checkpoint yet: give the model file to start over"]);
     bench
         .run(&["train", "--data", "text.txt", "--resume", "missing"])
         .fails(&["cannot read the checkpoint: `missing`"]);

@@ -53,6 +53,7 @@ fn a_step_has_a_time_and_a_memory() {
     assert!(table.stdout.contains("It fits") && table.stdout.contains("costs most"), "{}", table.stdout);
     let stages =
         |strategy| bench.run(&["simulate", "model.moe", "--cluster", "h100", "--strategy", strategy]).ok().stdout;
+    assert!(!stages("mbs=8").contains("on host") && stages("mbs=8,optimizer=host").contains("on host"));
     assert!(stages("pp=2").contains("one micro-batch hardly fills 2 stages"), "{}", stages("pp=2"));
     assert!(!stages("pp=2,mbs=1").contains("hardly"), "{}", stages("pp=2,mbs=1"));
 }
@@ -134,7 +135,14 @@ fn runs_are_compared_and_skips_are_named() {
     );
     let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
     assert!(table.contains("3 skipped") && table.contains("taken for blanks:"), "{table}");
-    assert!(table.contains("cp = 1 (1 runs)") && table.contains("recompute = none (1 runs)"), "{table}");
+    assert!(table.contains("cp = 1 (1 run)") && table.contains("recompute = none (1 run)"), "{table}");
+    // Nothing but runs that did not fit has no errors of times, and pairs of unknown runs have no gains.
+    bench.write("pairs.csv", "technique,before,after\nt,ours-1,ours-9\n");
+    let table = bench.run(&["validate", "runs.csv", "--pairs", "pairs.csv"]).ok().stdout;
+    assert!(table.contains("no pair has predictions of both its runs\n  t: `ours-9`"), "{table}");
+    bench.write("runs.csv", RUNS.replace(",0.01", ",OOM"));
+    let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
+    assert!(table.starts_with("no run has a measured time: 1 ran out of memory, 0 of them"), "{table}");
     let parts = rows[0]["report"]["time_s"].as_array().expect("parts");
     let sum: f64 = parts.iter().map(|p| p["seconds"].as_f64().unwrap()).sum();
     assert!((sum / predicted - 1.0).abs() < 1e-9, "{sum} of {predicted}");
@@ -198,7 +206,19 @@ fn what_cannot_be_meant_is_said() {
     let note = with(&["a100-80g", "--strategy", "mbs=8", "--precision", "fp8"]).ok().stdout;
     assert!(note.contains("note: A100 SXM 80 GB has no fp8 products"), "{note}");
     let note = with(&["h100", "--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"]).ok().stdout;
-    assert!(note.contains("leaves room for 64 rows") && note.contains("it cannot run"), "{note}");
+    let few = "max_tokens_per_rank leaves room for 64 rows";
+    assert!(note.contains(few) && note.contains("such a step cannot run"), "{note}");
+    let bounded = ["--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"];
+    let compile = ["compile", "model.moe", "-o", "a.plan"];
+    let memory = ["memory", "model.moe", "--cluster", "h100", "--points", "0"];
+    for command in [&compile[..], &memory] {
+        let stderr = bench.run(&[command, &bounded].concat()).ok().stderr;
+        assert!(stderr.contains(few), "{stderr}");
+    }
+    // A degree that is written is not another one.
+    with(&["h100", "--strategy", "dp=1,mbs=8", "--devices", "16"]).fails(&["makes 1 rank ", "16 devices", "dp = 16"]);
+    with(&["h100", "--strategy", "mbs=1", "--devices", "8"]).ok();
+    with(&["h100", "--strategy", "mbs=8", "--framework", "x"]).exits(2, &["there are llm-foundry, megatron-2022, "]);
     bench.write("load.txt", "1e308 1e308 1 1 1 1 1 1\n");
     with(&["h100", "--strategy", "ep=4,dp=4,mbs=2", "--tokens-per-expert", "load.txt"]).fails(&["too many"]);
     let one = ["h100", "--strategy", "mbs=8", "--trace", "x.json", "--html", "./x.json"];

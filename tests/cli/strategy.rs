@@ -84,6 +84,12 @@ fn strategies_that_cannot_be_say_what_can() {
     ] {
         compile(strategy).exits(2, &[part]);
     }
+    compile("mbs=3").fails(&[
+        "cannot be done in micro-batches of mbs = 3",
+        "use mbs = 1, 2, 4, or a --batch that is a multiple of 3",
+    ]);
+    compile("dp=3,mbs=1").fails(&["cannot be shared by dp = 3 ranks", "a multiple of 3"]);
+    compile("swap=moe.offsets").fails(&["no saved tensor that can leave the device is called `moe.offsets`"]);
     compile("micro=3").fails(&["a batch of 4 rows cannot be done in 3 parts: micro must be one of 1, 2, 4"]);
     bench
         .run(
@@ -122,6 +128,7 @@ fn plans_of_ranks_are_shown_and_run() {
         let args = ["compile", "model.moe", "--emit", "sharded", "--strategy", &strategy];
         bench.run(&[&args[..], settings].concat()).ok().stdout
     };
+    assert_eq!(emitted("auto"), emitted("flat"));
     let [whole, apart] = ["flat", "hierarchical"].map(emitted);
     assert!(!whole.contains("= all_gather ") && apart.contains("= all_gather "), "{apart}");
 }
@@ -143,6 +150,15 @@ fn strategy_files_are_shown_where_they_are_wrong() {
         ("[mesh]\ntp = 2\n", &["`mesh` is no number"]),
         ("# nothing\n", &["s.toml", "the strategy is empty"]),
         ("pp = 2\ncap = 4\n", &["s.toml:2:1", "`cap` is for schedule = search"]),
+    ] {
+        bench.write("s.toml", text);
+        compile().fails(parts);
+    }
+    // What only the model or the batch can tell.
+    for (text, parts) in [
+        ("tp = 2\ndp = 3\n", &["a batch of 8 rows", "\n  --> s.toml:2: dp = 3\n"][..]),
+        ("dp = 1\nswap = \"nothing\"\n", &["`nothing`", "\n  --> s.toml:2: swap = \"nothing\""]),
+        ("pp = 2\npieces = 7 # too many\n", &["--> s.toml:2: pieces = 7"]),
     ] {
         bench.write("s.toml", text);
         compile().fails(parts);
@@ -213,7 +229,7 @@ fn too_many_rows_for_a_rank_stop_the_run() {
         !bench.path("r/step-1").exists() && bench.names("r").iter().all(|n| !n.contains("step")),
         "nothing is saved"
     );
-    stopped.exits(1, &["rows arrive", room, "rank "]);
+    stopped.exits(1, &["rows arrive", room, "rank ", "would have done here"]);
     let devices = [&few[..4], &["--save", "d", "--backend", "npu-emulated"]].concat();
     bench.train(&devices).exits(1, &["rows arrive", room, "rank "]);
 }

@@ -255,9 +255,9 @@ impl Problem<'_> {
         self.selection(kept, swapped)
     }
 
-    /// Seconds of a selection's copies that computation hides.
-    pub fn hidden(&self, selection: &Selection) -> f64 {
-        self.parts.iter().zip(&selection.link).map(|(part, link)| link - part.beyond(*link)).sum()
+    /// Seconds of the links that computation does not hide, for each part's seconds of its link.
+    pub fn beyond(&self, links: &[f64]) -> f64 {
+        self.parts.iter().zip(links).map(|(part, link)| part.beyond(*link)).sum()
     }
 
     /// Can anything be swapped?

@@ -97,8 +97,8 @@ impl fmt::Display for Misfit {
             f,
             "stage {stage} needs {} in the smallest form that was found, {} more than the {} allowed; {} of them are parameters, gradients and \
              optimizer state",
-            Size(*least),
-            Size(least - budget),
+            enough(*least),
+            enough(least - budget),
             Size(*budget),
             Size(*persistent)
         )
@@ -108,15 +108,30 @@ impl fmt::Display for Misfit {
 /// Bytes for people, to three digits: `1.53 GiB`; few of them as they are.
 struct Size(u64);
 
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Size {
+    /// The number, its digits behind the point, and the unit.
+    fn parts(&self) -> (f64, usize, &'static str) {
         let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
         let power = (1..=units.len()).rev().find(|p| self.0 >> (10 * p) > 0);
-        let Some(power) = power else { return write!(f, "{} B", self.0) };
+        let Some(power) = power else { return (self.0 as f64, 0, "B") };
         let value = self.0 as f64 / (1u64 << (10 * power)) as f64;
         let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-        write!(f, "{value:.digits$} {}", units[power - 1])
+        (value, digits, units[power - 1])
     }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, digits, unit) = self.parts();
+        write!(f, "{value:.digits$} {unit}")
+    }
+}
+
+/// Bytes for people, to three digits, rounded up: whoever gives so many gives enough.
+pub fn enough(bytes: u64) -> String {
+    let (value, digits, unit) = Size(bytes).parts();
+    let parts = 10f64.powi(digits as i32);
+    format!("{:.digits$} {unit}", (value * parts).ceil() / parts)
 }
 
 /// Schedules are made at most so often for a stage.
@@ -262,7 +277,7 @@ pub fn fit(
     };
     let Tried { phase, usage, choice, depth } = tried;
     let of_choice = (&depth.problem, segments, &choice);
-    let memory = table::stage_memory((stage, persistent, unrestricted), &phase, &usage, of_choice);
+    let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, &usage, price), of_choice);
     Ok(Fitted { phase, memory })
 }
 

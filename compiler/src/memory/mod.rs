@@ -12,7 +12,7 @@ mod splice;
 mod swap;
 pub mod table;
 
-pub use fit::{Aim, Misfit, Price};
+pub use fit::{Aim, Misfit, Price, enough};
 pub use recompute::{Recompute, keep, recompute};
 pub use swap::{Swap, keep_starts, saved_names};
 pub use table::{SavedTensor, StageMemory};

@@ -27,11 +27,11 @@ impl Swap {
         saved.filter(|o| meant(o.value)).map(|o| o.name.clone()).collect()
     }
 
-    /// The names that no saved tensor of any of the graphs has.
+    /// The names that no saved tensor of any of the graphs has which could leave: group starts stay.
     pub fn unknown<'a>(&'a self, graphs: &[&Graph]) -> Vec<&'a str> {
         let saved = |g: &Graph, name: &str| {
             let mut saved = g.outputs.iter().filter(|o| o.role == OutputRole::Saved);
-            saved.any(|o| is_called(g, o.value, name))
+            saved.any(|o| is_called(g, o.value, name) && !is_starts(g, o.value))
         };
         self.0.iter().map(String::as_str).filter(|name| !graphs.iter().any(|g| saved(g, name))).collect()
     }

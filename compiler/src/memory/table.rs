@@ -1,6 +1,7 @@
 //! What a stage saves between forward and backward passes, tensor by tensor.
 
 use super::choose::{Choice, Part, Problem};
+use super::fit::Price;
 use crate::schedule::{Segments, Span, Usage};
 use forebay_ir::{Graph, InputRole, Op, ValueId};
 use forebay_plan as plan;
@@ -24,7 +25,8 @@ pub struct StageMemory {
     pub saved: Vec<u64>,
     /// What is made again takes so many seconds of each step.
     pub seconds: f64,
-    /// Copies to the host take so many seconds of its link in each step, and as many back; so many of them computation hides.
+    /// Copies to the host, of what was chosen and of what the strategy names, take so many seconds of its link in each step, and as many back; so many of them
+    /// computation hides.
     pub copies: (f64, f64),
     /// No choice that saves as many bytes takes fewer, copies that nothing hides included.
     pub bound: f64,
@@ -65,13 +67,14 @@ pub struct SavedTensor {
 
 pub(super) fn stage_memory(
     (stage, persistent, unrestricted): (u32, u64, u64),
-    phase: &plan::Phase,
-    usage: &Usage,
+    (phase, usage, price): (&plan::Phase, &Usage, &dyn Price),
     (problem, segments, choice): (&Problem, &Segments, &Choice),
 ) -> StageMemory {
     let live: Vec<u64> = usage.live.iter().map(|bytes| persistent + bytes).collect();
     let peak_call = live.iter().enumerate().max_by_key(|(call, live)| (**live, usize::MAX - call)).map_or(0, |p| p.0);
     let mut tensors = vec![];
+    let chosen = &choice.selection.link;
+    let mut links = chosen.clone();
     let mut change = vec![0i64; live.len() + 1];
     for (s, (part, kept)) in problem.parts.iter().zip(&choice.selection.kept).enumerate() {
         let spans: Vec<Span> = usage.spans.iter().filter(|span| span.segment == s).copied().collect();
@@ -80,7 +83,13 @@ pub(super) fn stage_memory(
         }
         let away = &choice.selection.swapped[s];
         let swapped = |v: ValueId| away.contains(&v) || segments.swapped[s].contains(&part.graph.node(v).name);
-        let of_segment = tensors_of(part, kept, &swapped, (&spans, peak_call as u32));
+        // What the strategy names is copied in any case; no choice counts it.
+        let link = |v: ValueId| match part.away[v.index()] {
+            Some(away) => Some(away.link),
+            None => price.copy_seconds(part.graph, v).map(|seconds| seconds * part.windows.len() as f64),
+        };
+        links[s] += kept.iter().filter(|v| swapped(**v) && !away.contains(v)).filter_map(|v| link(*v)).sum::<f64>();
+        let of_segment = tensors_of(part, kept, (&swapped, &link), (&spans, peak_call as u32));
         let inputs = carried(&segments.list[s], &spans, peak_call as u32);
         let all: u64 = of_segment.iter().chain(&inputs).filter(|t| t.kept && !t.swapped).map(|t| t.bytes).sum();
         for span in &spans {
@@ -105,8 +114,8 @@ pub(super) fn stage_memory(
         live,
         saved,
         seconds: choice.selection.again,
-        copies: (choice.selection.link.iter().sum(), problem.hidden(&choice.selection)),
-        bound: choice.bound,
+        copies: (links.iter().sum(), links.iter().sum::<f64>() - problem.beyond(&links)),
+        bound: choice.bound + problem.beyond(&links) - problem.beyond(chosen),
         exact: choice.exact,
         tensors,
     }
@@ -155,7 +164,7 @@ impl Lives {
 fn tensors_of(
     part: &Part,
     kept: &[ValueId],
-    swapped: &dyn Fn(ValueId) -> bool,
+    (swapped, link): (&dyn Fn(ValueId) -> bool, &dyn Fn(ValueId) -> Option<f64>),
     (spans, peak): (&[Span], u32),
 ) -> Vec<SavedTensor> {
     let lives = Lives::new(spans, peak);
@@ -171,7 +180,7 @@ fn tensors_of(
             segment: segment_name(part.graph),
             kept: kept.contains(&value),
             swapped: kept.contains(&value) && swapped(value),
-            copy_seconds: part.away[value.index()].filter(|_| swapped(value)).map(|away| away.link),
+            copy_seconds: link(value).filter(|_| kept.contains(&value) && swapped(value)),
             seconds: (!is_input).then(|| again.iter().map(|v| part.seconds[v.index()]).sum()),
             made_by: again.iter().map(|v| part.graph.node(*v).op.row().name).collect(),
             ..lives.tensor(part.graph, value)

@@ -91,7 +91,7 @@ impl Segments {
         let forward: Vec<&Graph> = list.iter().map(|d| &d.forward).collect();
         if let Some(name) = swap.unknown(&forward).first() {
             return Err(StrategyError::new(
-                format!("swap: no saved tensor is called `{name}`, and no op that makes one"),
+                format!("swap: no saved tensor that can leave the device is called `{name}`, and no op that makes one"),
                 Some(format!("what is saved is {}", all_saved(&list))),
             ));
         }

@@ -206,9 +206,14 @@ fn check(request: &Request) -> Result<(), ScheduleError> {
 }
 
 fn nodes(request: &Request) -> u64 {
-    let Size { stages, chunks, micros } = request.size;
+    request.nodes.unwrap_or_else(|| default_nodes(request.size))
+}
+
+/// The nodes of a search when nobody says how many.
+pub fn default_nodes(size: Size) -> u64 {
+    let Size { stages, chunks, micros } = size;
     let operations = 3 * u64::from(stages) * u64::from(chunks) * u64::from(micros);
-    request.nodes.unwrap_or((DEFAULT_OPERATIONS / operations).min(DEFAULT_NODES))
+    (DEFAULT_OPERATIONS / operations).min(DEFAULT_NODES)
 }
 
 /// A placement, and the best orders for it so far.

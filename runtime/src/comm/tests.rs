@@ -335,7 +335,7 @@ fn errors(fleet: &mut Fleet) -> Vec<String> {
 #[test]
 fn too_many_rows_are_an_error_that_names_the_bound() {
     let plan = routed(2, 2, 3, 4);
-    let what = "rank 1: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: 4 rows arrive, but there is room for 3 (max_tokens_per_rank)";
+    let what = "rank 1: at step 1, `all_to_all_v` all_to_all_v in r (program r) stopped: 4 rows arrive, but there is room for 3 (max_tokens_per_rank): at least 4 would have done here";
     let waited = "\n  rank 0 waited in `all_to_all_v` all_to_all_v in r (program r)";
     for way in ways(2) {
         let mut fleet = fleet(&plan, way, 2);

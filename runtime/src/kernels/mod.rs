@@ -132,7 +132,9 @@ pub enum KernelError {
         element: u64,
     },
     /// More rows come than fit.
-    #[error("{rows} rows arrive, but there is room for {bound} (max_tokens_per_rank)")]
+    #[error(
+        "{rows} rows arrive, but there is room for {bound} (max_tokens_per_rank): at least {rows} would have done here"
+    )]
     Rows {
         /// How many come.
         rows: u64,

@@ -21,6 +21,16 @@ enum Number {
     Framework(usize, usize),
 }
 
+impl Number {
+    /// Does a case depend on it?
+    fn is_of(self, case: &Case) -> bool {
+        match self {
+            Number::Cluster(c, _) => case.cluster == c,
+            Number::Framework(f, _) => case.framework == Some(f),
+        }
+    }
+}
+
 /// Keys of `[calibrated]` that are fitted, with the least and the largest value that makes sense. The slowdown of overlapped work is not among them: few runs tell it apart.
 const CALIBRATED: [(&str, f64, f64); 7] = [
     ("product_efficiency", 0.3, 0.95),
@@ -48,6 +58,17 @@ pub struct Change {
     pub after: f64,
 }
 
+/// A cluster or framework with fewer runs than numbers that are fitted to them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Few {
+    /// Cluster or framework.
+    pub of: String,
+    /// Numbers of it that were fitted.
+    pub numbers: usize,
+    /// Runs with a measured time.
+    pub runs: usize,
+}
+
 /// What a fit came to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
@@ -57,6 +78,8 @@ pub struct Fit {
     pub after: f64,
     /// The numbers that changed.
     pub changes: Vec<Change>,
+    /// Where there are fewer runs than numbers.
+    pub few: Vec<Few>,
     /// For systems on devices that other systems ran on too: the median error with the numbers of the device fitted to all, and with these fitted to the others alone.
     pub left_out: IndexMap<String, (f64, f64)>,
 }
@@ -99,7 +122,7 @@ pub fn fit(
     let changes = changes.collect();
     let after = fitter.median(&everything);
     let left_out = fitter.leave_one_out(rounds);
-    let fit = Fit { before, after, changes, left_out };
+    let fit = Fit { before, after, changes, few: fitter.few(&numbers), left_out };
     (fitter.clusters, fitter.frameworks, fit)
 }
 
@@ -119,6 +142,18 @@ impl Fitter<'_> {
             Number::Cluster(c, k) => (&self.clusters[c].name, CALIBRATED[k].0),
             Number::Framework(f, k) => (&self.frameworks[f].name, PROFILE[k].0),
         }
+    }
+
+    /// What is fitted to fewer runs than it has numbers.
+    fn few(&self, numbers: &[Number]) -> Vec<Few> {
+        let mut of: IndexMap<&str, Few> = IndexMap::new();
+        for &number in numbers {
+            let (name, _) = self.name(number);
+            let runs = self.cases.iter().filter(|case| case.measured_s.is_some() && number.is_of(case)).count();
+            let few = of.entry(name).or_insert_with(|| Few { of: name.to_string(), numbers: 0, runs });
+            few.numbers += 1;
+        }
+        of.into_values().filter(|few| few.runs < few.numbers).collect()
     }
 
     fn get(&self, number: Number) -> f64 {
@@ -173,13 +208,7 @@ impl Fitter<'_> {
         for _ in 0..rounds {
             for (&number, step) in numbers.iter().zip(&mut steps) {
                 // The others do not change.
-                let touched = |case: &Case| {
-                    of(case)
-                        && match number {
-                            Number::Cluster(c, _) => case.cluster == c,
-                            Number::Framework(f, _) => case.framework == Some(f),
-                        }
-                };
+                let touched = |case: &Case| of(case) && number.is_of(case);
                 if !self.try_both_ways(number, *step, &touched) {
                     *step = f64::sqrt(*step);
                 }
@@ -271,13 +300,16 @@ fn set_calibrated(of: &mut Calibrated, number: usize, value: f64) {
     }
 }
 
-/// The text of a cluster file with its calibrated numbers replaced; comments and datasheet stay as they are.
-pub fn rewritten(text: &str, cluster: &Cluster) -> String {
-    let values = calibrated(&cluster.calibrated);
+/// The text of a cluster file with the calibrated numbers that have changed; all else stays as it is.
+pub fn rewritten(text: &str, was: &Cluster, now: &Cluster) -> String {
+    let (before, values) = (calibrated(&was.calibrated), calibrated(&now.calibrated));
     let line = |line: &str| {
         let key = line.split_once('=').map_or("", |(key, _)| key.trim());
-        let place = CALIBRATED.iter().position(|(name, ..)| *name == key);
-        place.map_or(line.to_string(), |place| format!("{key} = {:.4}", values[place]))
+        let place = CALIBRATED.iter().position(|(name, ..)| *name == key).filter(|at| before[*at] != values[*at]);
+        place.map_or(line.to_string(), |place| {
+            let remark = line.find('#').map_or(String::new(), |at| format!("  {}", &line[at..]));
+            format!("{key} = {:.4}{remark}", values[place])
+        })
     };
     text.lines().map(|l| line(l) + "\n").collect()
 }
@@ -301,6 +333,8 @@ mod tests {
         let (fitted, _, fit) = fit(&cases, &clusters, &frameworks, 3, 1);
         assert!(fit.before > 0.2 && fit.after < 0.1, "{} before, {} after", fit.before, fit.after);
         assert!(fitted[at].calibrated.product_efficiency.0 > 0.55);
+        // Two runs cannot tell seven numbers of a device.
+        assert!(fit.few.iter().any(|few| (few.numbers, few.runs) == (7, 2)), "{:?}", fit.few);
         assert!(fit.changes.iter().any(|c| c.key == "product_efficiency" && c.before == 0.45));
     }
 
@@ -308,8 +342,12 @@ mod tests {
     fn files_keep_their_comments() {
         let (_, text) = forebay_cost::known::FILES[0];
         let mut cluster = Cluster::parse(text).expect("a cluster");
+        let was = cluster.clone();
         cluster.calibrated.kernel_us = NonNegative(7.25);
-        let text = rewritten(text, &cluster);
+        let before = text;
+        let text = rewritten(text, &was, &cluster);
+        let other: Vec<&str> = before.lines().zip(text.lines()).filter(|(a, b)| a != b).map(|(_, b)| b).collect();
+        assert!(matches!(&other[..], [line] if line.starts_with("kernel_us = 7.2500")), "{other:?}");
         assert_eq!(Cluster::parse(&text).expect("it is still a cluster").calibrated.kernel_us, NonNegative(7.25));
         assert!(text.contains('#'));
     }

@@ -6,7 +6,8 @@ use super::runs::RunsError;
 pub(super) fn line(text: &str, position: Option<&csv::Position>) -> u64 {
     let at = position.map_or(0, |p| p.byte() as usize).min(text.len());
     let bytes = text.as_bytes();
-    let start = bytes[at..].iter().position(|b| !matches!(b, b'\r' | b'\n')).map_or(bytes.len(), |skipped| at + skipped);
+    let start =
+        bytes[at..].iter().position(|b| !matches!(b, b'\r' | b'\n')).map_or(bytes.len(), |skipped| at + skipped);
     let ends = |i: &usize| bytes[*i] == b'\n' || bytes[*i] == b'\r' && bytes.get(i + 1) != Some(&b'\n');
     1 + (0..start).filter(ends).count() as u64
 }
