@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::memory::{Budget, budget};
 use crate::on_cluster::use_devices;
+use crate::output::counted;
 use crate::strategy::StrategyArg;
 use clap::{Args, ValueEnum};
 use forebay_compiler::shard::Strategy;
@@ -95,7 +96,11 @@ impl BackendArgs {
         let Some(named) = self.cluster()? else { return Ok(None) };
         let needed = ranks(&plan.mesh);
         if let Some(devices) = self.devices.filter(|n| u64::from(*n) != needed) {
-            return Err(Failure::Input(format!("the plan is for {needed} ranks, but there are {devices} devices")));
+            return Err(Failure::Input(format!(
+                "the plan is for {}, but there are {}",
+                counted(needed, "rank"),
+                counted(devices.into(), "device")
+            )));
         }
         forebay_plan::verify(plan).map_err(forebay_runtime::exec::ExecError::Invalid)?;
         let options_of_step = step_options(plan, &named);

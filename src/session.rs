@@ -6,7 +6,7 @@ use crate::device_profile;
 use crate::failure::Failure;
 use crate::files::{can_write, replace_file};
 use crate::hosts::{self, Place};
-use crate::output::{grouped, print, seconds, stdout_failed};
+use crate::output::{counted, grouped, print, seconds, stdout_failed};
 use crate::progress::{Progress, summary_text};
 use crate::{profile, trace};
 use forebay_plan::{Plan, Settings};
@@ -193,7 +193,7 @@ impl Session<'_> {
         if args.json {
             return Ok(());
         }
-        let shape = format!("{}: {} steps of {batch} × {seq} tokens", plan.model, summary.steps);
+        let shape = format!("{}: {} of {batch} × {seq} tokens", plan.model, counted(summary.steps, "step"));
         let mut text = summary_text(&summary, &shape, params, active_params);
         if let (Some(took), Some((simulated, device))) = (trainer.device_seconds(), simulated) {
             text += &device_line(took, *simulated, device);

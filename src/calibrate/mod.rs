@@ -11,6 +11,7 @@ pub mod probe;
 pub mod samples;
 
 use crate::failure::Failure;
+use crate::output::counted;
 use forebay_cost::Cluster;
 use forebay_plan::DType;
 use forebay_sim::Framework;
@@ -69,7 +70,7 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
             break;
         }
         for &ranks in of_rows.iter().take(if cores > 1 && most_ranks > 1 { 2 } else { 1 }) {
-            eprintln!("calibrate: {}/{}: {probe}, {ranks} {}", number + 1, probes.len(), plural(ranks));
+            eprintln!("calibrate: {}/{}: {probe}, {}", number + 1, probes.len(), counted(ranks.into(), "rank"));
             let ran = probe.run(ranks, cores)?;
             roofline.get_or_insert(ran.roofline);
             samples.add(&ran, (cores / ranks).max(1));
@@ -107,7 +108,7 @@ fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Ins
             break;
         }
         let probe = Probe::shared();
-        eprintln!("calibrate: {ranks} ranks on {} cores", calibration.cores);
+        eprintln!("calibrate: {} on {} cores", counted(ranks.into(), "rank"), calibration.cores);
         let ran = probe.run(ranks, calibration.cores)?;
         let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
         let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
@@ -115,10 +116,6 @@ fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Ins
         calibration.sharing.push((ranks, (ran.step / predicted).clamp(0.1, 10.0)));
     }
     Ok(())
-}
-
-fn plural(ranks: u32) -> &'static str {
-    if ranks == 1 { "rank" } else { "ranks" }
 }
 
 fn cpu_name() -> String {

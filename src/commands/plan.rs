@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::model::{parse_plan, read_plan};
-use crate::output::print;
+use crate::output::{counted, print};
 use forebay_runtime::exec::human_bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,11 @@ pub fn plan(command: Command) -> Result<(), Failure> {
             let ranks = plan.mesh.iter().fold(1u64, |n, d| n.saturating_mul(u64::from(d.size)));
             let text = forebay_plan::print::rank(&plan, rank);
             print(&text.ok_or_else(|| {
-                Failure::Input(format!("`{}` has no rank {rank}: its {ranks} ranks count from 0", path.display()))
+                Failure::Input(format!(
+                    "`{}` has no rank {rank}: it has {}, from 0",
+                    path.display(),
+                    counted(ranks, "rank")
+                ))
             })?)
         }
         Command::Show { plan, summary, rank: None } => {

@@ -1,7 +1,7 @@
 //! `forebay explain --sharding`: how a strategy lays a model out on ranks, and what they send each other.
 
 use crate::failure::Failure;
-use crate::output::{Table, grouped, print, print_json, short};
+use crate::output::{Table, counted, grouped, print, print_json, short};
 use forebay_compiler::overlap::exchange::decomposed;
 use forebay_compiler::pipeline::{CompileOptions, name_rings};
 use forebay_compiler::schedule::{Layout as Memory, Stage, stages};
@@ -308,7 +308,7 @@ fn count(all: &mut Vec<Traffic>, collective: &'static str, over: String, bytes: 
 impl Sharding {
     fn to_text(&self) -> String {
         let dims: Vec<String> = self.mesh.iter().map(|d| format!("{} = {}", d.name, d.size)).collect();
-        let ranks = if self.ranks == 1 { "1 rank".to_string() } else { format!("{} ranks", self.ranks) };
+        let ranks = counted(self.ranks, "rank");
         let mesh = if dims.is_empty() { String::new() } else { format!(", a mesh of {}", dims.join(" × ")) };
         let mut text = format!("{} with {}: {ranks}{mesh}\n", self.model, self.strategy);
         self.segments.iter().for_each(|s| text += &s.to_text());
@@ -319,7 +319,7 @@ impl Sharding {
 
 impl Segment {
     fn to_text(&self) -> String {
-        let layers = if self.layers == 1 { "1 layer".to_string() } else { format!("{} layers", self.layers) };
+        let layers = counted(self.layers as u64, "layer");
         let mut text = format!("\n{}, {layers}\n\n", self.segment);
         let mut tensors = Table::new(&["parameter", "axes", "lies", "gradient over", "elements", "on a rank"]).left(4);
         for p in &self.parameters {

@@ -3,6 +3,7 @@
 //! A process is a rank. Its first thread has the steps, the second its host's launches; then comes a thread for each stream, with what ran on it. Arrows are messages.
 
 use super::{Track, Writer};
+use crate::output::counted;
 use forebay_plan::{Kernel, Plan};
 use forebay_runtime::backend::Ran;
 use forebay_runtime::comm::{coordinates, rank_at};
@@ -42,7 +43,8 @@ pub fn json(steps: &[DeviceStep], plan: &Plan, most: usize) -> String {
         step.ran.iter().for_each(|ran| slice(&mut writer, plan, ran));
         messages(&mut writer, plan, &step.ran);
     }
-    let about = format!("what emulated devices did in {} steps, by the clock of their cluster", steps.len());
+    let about =
+        format!("what emulated devices did in {}, by the clock of their cluster", counted(steps.len() as u64, "step"));
     writer.finish(&about)
 }
 

@@ -7,6 +7,7 @@
 //! more, passes; where those are more, as many as there is room for.
 
 use super::{Track, Writer};
+use crate::output::counted;
 use forebay_plan::{Plan, StreamKind};
 use forebay_sim::log::{BESIDE, Slice, Why};
 use forebay_sim::timeline::{Place, RoleTimeline, Timeline};
@@ -101,7 +102,12 @@ pub fn json(plan: &Plan, timeline: &Timeline, most: usize) -> Trace {
     if detail >= Detail::Runs {
         arrows(&mut writer, timeline);
     }
-    let mut about = format!("{} roles, {} events: {}", timeline.roles.len(), writer.events, detail.name());
+    let mut about = format!(
+        "{}, {}: {}",
+        counted(timeline.roles.len() as u64, "role"),
+        counted(writer.events as u64, "event"),
+        detail.name()
+    );
     if detail < Detail::Instructions {
         let finer = Detail::Instructions.events(plan, timeline);
         about += &format!(" (instructions would take {finer} events; a trace has at most {most})");

@@ -46,7 +46,7 @@ impl Passes {
         Passes(vec![])
     }
 
-    /// From `all`, `none`, or names separated by `/`.
+    /// From `all`, `none`, or names separated by `/`, each once.
     pub fn parse(text: &str) -> Option<Passes> {
         let named = |name: &str| Pass::ALL.into_iter().find(|pass| pass.name() == name.trim());
         match text {
@@ -55,8 +55,8 @@ impl Passes {
             names => {
                 let mut passes: Vec<Pass> = names.split('/').map(named).collect::<Option<_>>()?;
                 passes.sort_unstable();
-                passes.dedup();
-                Some(Passes(passes))
+                let is_once = passes.windows(2).all(|pair| pair[0] != pair[1]);
+                is_once.then_some(Passes(passes))
             }
         }
     }
