@@ -15,5 +15,6 @@ pub mod ring;
 pub mod schedule;
 pub mod settle;
 pub mod shard;
+pub mod shares;
 pub mod simplify;
 pub mod summary;

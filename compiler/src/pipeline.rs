@@ -52,6 +52,11 @@ impl CompileOptions {
         if self.compute == DType::F64 { DType::F64 } else { DType::F32 }
     }
 
+    /// The rules that leave values where the strategy puts them.
+    pub fn rewriting(&self) -> rewrite::Options {
+        rewrite::Options { shares: self.strategy.shares, ..self.rewrite.clone() }
+    }
+
     /// How a phase's model is checked. `rows` are those of a micro-batch.
     pub fn check_options(&self, training: bool, rows: Option<u64>, micro_batches: u32) -> CheckOptions {
         let mut overrides = self.overrides.clone();
@@ -144,11 +149,12 @@ pub fn compile_within(
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(&train, strategy), strategy.overlap.clone());
+    let rewriting = options.rewriting();
+    let mut scheduler = Scheduler::new(types, &rewriting, lanes(&train, strategy), strategy.overlap.clone());
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
-    let segments = Segments::new(&train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
+    let segments = Segments::new(&train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
     for (stage, order) in stages.into_iter().zip(&orders) {
         let layout = Layout::new(&train, &stage, optimizer, strategy, types);
@@ -194,8 +200,9 @@ pub fn compile_in_line(
     let types = (options.wide(), options.compute);
     strategy.check_master_weights(options.compute)?;
     let stages = stages(model, strategy)?;
-    let mut scheduler = Scheduler::new(types, &options.rewrite, lanes(train, strategy), strategy.overlap.clone());
-    let segments = Segments::new(train, &options.rewrite, (&strategy.recompute, &strategy.swap))?;
+    let rewriting = options.rewriting();
+    let mut scheduler = Scheduler::new(types, &rewriting, lanes(train, strategy), strategy.overlap.clone());
+    let segments = Segments::new(train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
         let orders = orders(strategy, micro)?;

@@ -169,18 +169,19 @@ fn on_a_rank(model: &CheckedModel, options: &CompileOptions) -> Result<ShardedMo
 }
 
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
+    let rewriting = options.rewriting();
     let of_model = |model: &CheckedModel| -> Result<(Vec<_>, Vec<Graph>), Failure> {
         let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
-        let step = step.into_iter().map(|g| rewrite(&g, &options.rewrite).0);
+        let step = step.into_iter().map(|g| rewrite(&g, &rewriting).0);
         let sharded = on_a_rank(model, options)?;
-        let mut segments = fused_segments(&sharded.model, &options.strategy.recompute, &options.rewrite);
+        let mut segments = fused_segments(&sharded.model, &options.strategy.recompute, &rewriting);
         segments.iter_mut().for_each(|(segment, _)| travel_all(segment, &sharded.mesh.ring()));
         Ok((segments, step.collect()))
     };
     let (segments, step): (Vec<_>, Vec<Graph>) = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => {
             let fused =
-                |g: &Graph| fused_gradients(g, &Options::all_floats(g), &options.rewrite, &options.strategy.recompute);
+                |g: &Graph| fused_gradients(g, &Options::all_floats(g), &rewriting, &options.strategy.recompute);
             (graphs.iter().map(fused).collect(), vec![])
         }
         Some(File::Model(forms)) => of_model(&forms.models.train)?,

@@ -36,6 +36,7 @@ pub use explain::{Step, Story, explain};
 pub use profile::Profile;
 pub use report::{Report, RuleInfo, RuleUse, is_rule_or_family, rules};
 
+use crate::shares::Shares;
 use crate::simplify::simplify;
 use conditions::Condition;
 use egg::Id;
@@ -103,6 +104,8 @@ pub struct Options {
     pub branches: usize,
     /// Will the graph be differentiated? Then equal values are not enough: what moves gradients at ties, or sums them in another type, stays out.
     pub before_gradients: bool,
+    /// Where shares of experts are multiplied in, and stay.
+    pub shares: Shares,
 }
 
 impl Default for Options {
@@ -115,6 +118,7 @@ impl Default for Options {
             nodes: 2_000,
             branches: 2_000,
             before_gradients: false,
+            shares: Shares::After,
         }
     }
 }
@@ -127,7 +131,9 @@ impl Options {
         let fuses = makes_fused(rule);
         // What fuses is proven one by one when everything has to be exact.
         let allowed = rule.numerics <= self.numerics || fuses && self.numerics == Numerics::Exact;
+        let moves_shares = rule.name == table::SHARE_AFTER && self.shares == Shares::Before;
         allowed
+            && !moves_shares
             && match &self.selection {
                 Selection::All => true,
                 Selection::Off => false,

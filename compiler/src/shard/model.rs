@@ -6,9 +6,11 @@ use super::mesh::{Dense, Mesh, Sparse};
 use super::nearest::tried;
 use super::partition::{Note, shard, shard_with_statistics};
 use super::strategy::{Strategy, StrategyError};
+use crate::shares::{Shares, weigh_before};
 use forebay_dsl::model::{CheckedModel, Scope};
 use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ReduceKind, ValueId};
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
 
 /// How a parameter lies on the ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,7 +52,26 @@ pub struct ShardedModel {
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
-    share(model, strategy).map_err(|error| tried(error, model, strategy))
+    let weighed = weighed(model, strategy.shares)?;
+    share(&weighed, strategy).map_err(|error| tried(error, &weighed, strategy))
+}
+
+/// The model with the shares of its experts where they are to be multiplied in.
+fn weighed(model: &CheckedModel, shares: Shares) -> Result<Cow<'_, CheckedModel>, StrategyError> {
+    if shares == Shares::After {
+        return Ok(Cow::Borrowed(model));
+    }
+    let mut changed = model.clone();
+    let done: usize = changed.segments.iter_mut().map(|s| weigh_before(&mut s.forward)).sum();
+    if done > 0 {
+        return Ok(Cow::Owned(changed));
+    }
+    let help = "leave `shares` out: it is for tokens that choose experts, whose results are linear in what the down projection reads, \
+                multiplied with shares and read by nothing else";
+    Err(StrategyError::new(
+        format!("shares = {shares}: no shares of `{}` can be multiplied in there", model.name),
+        Some(help.to_string()),
+    ))
 }
 
 /// The same, with hints that nobody has tried.

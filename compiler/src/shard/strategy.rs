@@ -12,6 +12,7 @@ use crate::memory::{Recompute, Swap};
 use crate::overlap::exchange::Dispatch;
 use crate::overlap::pieces::Pieces;
 use crate::overlap::{Pass, Passes};
+use crate::shares::Shares;
 use forebay_dsl::diagnostics::closest;
 use forebay_ir::DType;
 use forebay_pipeline::Kind;
@@ -60,6 +61,8 @@ pub struct Strategy {
     pub pieces: Pieces,
     /// How the rows of experts travel.
     pub dispatch: Dispatch,
+    /// Where the shares of experts are multiplied in.
+    pub shares: Shares,
     /// Ranks of a node, which are numbered one after another.
     pub node: Option<u32>,
     /// Which passes let work run beside other work.
@@ -193,6 +196,7 @@ impl Default for Strategy {
             recompute: Recompute::Nothing,
             pieces: Pieces::Number(1),
             dispatch: Dispatch::Flat,
+            shares: Shares::After,
             node: None,
             overlap: Passes::default(),
             swap: Swap::default(),
@@ -229,7 +233,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 27] = [
+const KEYS: [&str; 28] = [
     "dp",
     "tp",
     "sp",
@@ -250,6 +254,7 @@ const KEYS: [&str; 27] = [
     "recompute",
     "pieces",
     "dispatch",
+    "shares",
     "node",
     "overlap",
     "swap",
@@ -381,6 +386,10 @@ impl Strategy {
             "dispatch" => match Dispatch::named(value) {
                 Some(way) => self.dispatch = way,
                 None => return wrong("flat, hierarchical, node-dedup, rank-dedup or auto"),
+            },
+            "shares" => match Shares::ALL.into_iter().find(|place| place.name() == value) {
+                Some(place) => self.shares = place,
+                None => return wrong("after or before"),
             },
             "node" => self.node = Some(degree()?),
             "overlap" => match Passes::parse(value) {
@@ -540,6 +549,7 @@ impl fmt::Display for Strategy {
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
         parts.extend((self.pieces != default.pieces).then(|| format!("pieces={}", self.pieces)));
         parts.extend((self.dispatch != default.dispatch).then(|| format!("dispatch={}", self.dispatch)));
+        parts.extend((self.shares != default.shares).then(|| format!("shares={}", self.shares)));
         parts.extend(self.node.map(|n| format!("node={n}")));
         parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
         parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));

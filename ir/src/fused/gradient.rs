@@ -53,6 +53,7 @@ pub fn gradient(graph: &mut Graph, y: ValueId, op: &Fused, operand: usize, g: Va
         }
         (FusedKind::Attention, operand) => rule.attention(operand)?,
         (FusedKind::RouterShare, 0) => Some(rule.same(FusedKind::RouterShareDx, &[x[0], x[1], g])?),
+        (FusedKind::PermuteDx, 0) => rule.summed_rows()?,
         (FusedKind::Unpermute, 0) => rule.unpermuted_rows()?,
         (FusedKind::Unpermute, 1) => {
             let (own, rows) = (rule.body.graph.ty(x[1]).axes.clone(), rule.body.graph.ty(g).axes.clone());
@@ -130,27 +131,49 @@ impl Rule<'_, '_> {
         self.fused(Fused { kind: FusedKind::AttentionGrad, axes: self.op.axes.clone(), numbers }, &operands).map(Some)
     }
 
+    /// The rows that a place is the inverse of, and the axes of tokens: when the copies of a token stand together, and tokens in the cotangent as in the place.
+    fn tokens_of(&self, place: ValueId, copies: AxisId) -> Option<(ValueId, Vec<AxisId>)> {
+        let graph = &*self.body.graph;
+        let (Op::Invert, &[rows]) = (&graph.node(place).op, &graph.node(place).operands[..]) else { return None };
+        let (last, tokens) = graph.ty(place).axes.split_last()?;
+        let fits = *last == copies && !tokens.is_empty() && graph.ty(self.g).axes.starts_with(tokens);
+        fits.then(|| (rows, tokens.to_vec()))
+    }
+
+    /// The tokens as one axis, and what it is merged from where they are several.
+    fn merged_tokens(&mut self, tokens: &[AxisId]) -> (AxisId, Vec<AxisId>) {
+        match tokens {
+            [one] => (*one, vec![]),
+            several => {
+                let graph = &mut *self.body.graph;
+                let n: u64 = several.iter().map(|&a| graph.size(a)).product();
+                (graph.add_axis("tokens", Extent::Fixed(n), None), several.to_vec())
+            }
+        }
+    }
+
+    /// Each row has the cotangent of its token's sum.
+    fn summed_rows(&mut self) -> Gradient {
+        let &[_, copies] = &self.op.axes[..] else { return Ok(None) };
+        let Some((rows, tokens)) = self.tokens_of(self.x[1], copies) else { return Ok(None) };
+        let k = self.body.graph.size(copies);
+        let (all, from) = self.merged_tokens(&tokens);
+        let axes = [&[all][..], &from].concat();
+        self.fused(Fused::new(FusedKind::Permute, axes, [k as f64]), &[self.g, rows]).map(Some)
+    }
+
     /// Each row's cotangent is looked up through the groups, of which the operand holds the inverse.
     fn unpermuted_rows(&mut self) -> Gradient {
         let (share, place) = (self.x[1], self.x[2]);
-        let graph = &mut *self.body.graph;
-        let (Op::Invert, [rows]) = (&graph.node(place).op, &graph.node(place).operands[..]) else { return Ok(None) };
-        let rows = *rows;
         let copies = self.op.axes[1];
-        let axes = graph.ty(place).axes.clone();
-        let (share_axes, g_axes) = (graph.ty(share).axes.clone(), graph.ty(self.g).axes.clone());
-        let tokens: Vec<AxisId> = axes.iter().copied().filter(|a| *a != copies).collect();
-        // The copies of a token stand together, and tokens in the same order everywhere.
-        if axes.last() != Some(&copies) || share_axes != axes || tokens.is_empty() || !g_axes.starts_with(&tokens) {
+        let Some((rows, tokens)) = self.tokens_of(place, copies) else { return Ok(None) };
+        let graph = &mut *self.body.graph;
+        if graph.ty(share).axes != graph.ty(place).axes {
             return Ok(None);
         }
-        let n: u64 = tokens.iter().map(|&a| graph.size(a)).product();
-        let k = graph.size(copies);
-        let slots = graph.add_axis("slots", Extent::Fixed(n * k), None);
-        let (all, from) = match &tokens[..] {
-            [one] => (*one, vec![]),
-            several => (graph.add_axis("tokens", Extent::Fixed(n), None), several.to_vec()),
-        };
+        let (n, k) = (graph.ty(place).axes.iter().map(|&a| graph.size(a)).product(), graph.size(copies));
+        let slots = graph.add_axis("slots", Extent::Fixed(n), None);
+        let (all, from) = self.merged_tokens(&tokens);
         let axes = [&[slots, all, copies][..], &from].concat();
         self.fused(Fused::new(FusedKind::UnpermuteDrows, axes, [k as f64]), &[self.g, share, rows]).map(Some)
     }

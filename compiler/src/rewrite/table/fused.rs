@@ -304,7 +304,7 @@ pub(super) static RULES: &[Rule] = &[
         "Shares of the best of sigmoids.",
     ),
     function(
-        "router.share-after",
+        super::SHARE_AFTER,
         Reassociates,
         "contract(p * h, w; f), p of rows, without f",
         "p * contract(h, w; f)",

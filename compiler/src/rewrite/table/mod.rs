@@ -13,6 +13,9 @@ use super::{Change, Numerics, Options};
 use egg::Id;
 use forebay_ir::Graph;
 
+/// The rule that takes shares of experts out of a product.
+pub(super) const SHARE_AFTER: &str = "router.share-after";
+
 /// How a rule finds what it applies to.
 pub(super) enum Find {
     /// Wherever the left pattern matches and the conditions hold, the right pattern is equal.

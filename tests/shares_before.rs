@@ -1,0 +1,142 @@
+//! Shares of experts before the down projection: ranks train as one alone that multiplies them in behind it, whatever the strategy; what is refused; what is saved and sent.
+
+mod common;
+
+use common::training::{ROWS, compare, plan, strategy, train};
+use common::{Example, options};
+use forebay_compiler::pipeline::{CompileOptions, with_exchanges};
+use forebay_compiler::shard::Strategy;
+use forebay_ir::{CommKind, DType, Graph, Op};
+use forebay_plan::Plan;
+
+/// Every way to share the work, every way of the rows, pieces, and passes in halves; `dp × micro` is always [`ROWS`].
+const STRATEGIES: [&str; 17] = [
+    "micro=4",
+    "dp=4,micro=1,zero=1",
+    "dp=4,ep=4,micro=1",
+    "dp=2,ep=2,micro=2,zero=3",
+    "tp=2,ep=2,micro=4",
+    "tp=2,sp=0,ep=2,micro=4",
+    "tp=2,etp=2,micro=4",
+    "dp=2,cp=2,tp=2,ep=4,micro=2,zero=1",
+    "cp=2,cp_algo=ring,micro=4",
+    "pp=2,schedule=zb-h1,tp=2,ep=2,micro=4",
+    "dp=2,tp=2,etp=2,ep=2,micro=2,zero=2",
+    "dp=2,tp=2,ep=4,micro=2,pieces=2",
+    "dp=2,tp=2,ep=4,micro=2,node=2,dispatch=hierarchical",
+    "dp=2,tp=2,ep=4,micro=2,node=2,dispatch=node-dedup,pieces=2",
+    "dp=4,ep=4,micro=1,dispatch=rank-dedup",
+    "dp=2,pp=2,tp=2,ep=4,micro=2,node=2,dispatch=hierarchical,recompute=full",
+    "dp=4,tp=2,etp=2,ep=4,micro=1,node=4,dispatch=node-dedup",
+];
+
+/// Softmax and sigmoid routers, shared experts, groups of experts, experts with biases.
+const MODELS: [&str; 6] =
+    ["tiny-moe", "deepseek-v3", "pangu-ultra-moe", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b"];
+
+fn all() -> bool {
+    std::env::var_os("FOREBAY_TEST_ALL").is_some()
+}
+
+/// The plan at reduced size, with layers for every stage.
+fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {
+    let has_layers = example.reduced().iter().any(|(name, _)| name == "layers");
+    plan(example, text, compute, if has_layers { &[("layers", 4)] } else { &[] })
+}
+
+#[test]
+fn ranks_train_as_one_that_weighs_behind() {
+    let mut compared = 0;
+    for (i, name) in MODELS.into_iter().enumerate() {
+        let example = Example::named(name);
+        let mut alone = None;
+        for (j, text) in STRATEGIES.into_iter().enumerate() {
+            // Each strategy meets tiny-moe, and another model.
+            if !all() && i != 0 && (i + j) % 5 != 0 {
+                continue;
+            }
+            let what = format!("{name} {text},shares=before");
+            let run = match of(&example, &format!("{text},shares=before"), DType::F64) {
+                Ok(plan) => train(&what, &plan, 3),
+                // Degrees that do not divide a model's heads.
+                Err(message) => {
+                    assert!(of(&example, text, DType::F64).is_err(), "{what}: {message}");
+                    continue;
+                }
+            };
+            compared += 1;
+            // Losses with statistics over ranks see other rows than one rank's micro-batches.
+            if text.contains("dp") && example.text.contains("scope") {
+                let behind = of(&example, text, DType::F64).expect("it was made with shares before");
+                compare(&what, &run, &train(text, &behind, 3), 1e-10);
+                continue;
+            }
+            let alone = alone.get_or_insert_with(|| {
+                let one = of(&example, &format!("micro={ROWS}"), DType::F64);
+                train(name, &one.expect("one rank takes every model"), 3)
+            });
+            compare(&what, &run, alone, 1e-10);
+        }
+    }
+    assert!(compared >= 25, "{compared} plans were compared");
+}
+
+/// In f32 roundings are others; and twice the same is the same, bit for bit.
+#[test]
+fn in_f32_it_is_close_and_reproducible() {
+    let example = Example::named("tiny-moe");
+    let alone = train("alone", &of(&example, &format!("micro={ROWS}"), DType::F32).expect("one rank"), 2);
+    for text in STRATEGIES {
+        let text = format!("{text},shares=before");
+        let plan = of(&example, &text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let run = train(&text, &plan, 2);
+        compare(&text, &run, &alone, 1e-4);
+        assert!(run.bits() == train(&text, &plan, 2).bits(), "{text}: other bits");
+    }
+}
+
+#[test]
+fn nothing_to_weigh_is_refused() {
+    let example = Example::named("expert-choice");
+    let message = of(&example, "shares=before", DType::F32).expect_err("no token chooses experts");
+    assert!(message.contains("shares = before: no shares of `ExpertChoice`"), "{message}");
+    let message = Strategy::parse("shares=first").expect_err("no such place");
+    assert!(message.to_string().contains("after or before"), "{message}");
+}
+
+/// Exchanges of a layer with experts: all that send, and of those the ones of a number for each row.
+fn exchanges(text: &str) -> (usize, usize) {
+    let options = CompileOptions {
+        strategy: strategy(text),
+        ..options(DType::F32, Example::named("tiny-moe").reduced_to(ROWS.into(), 32))
+    };
+    let model = Example::named("tiny-moe").models(&options).train;
+    let sharded = with_exchanges(&model, &options.strategy).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let graphs = sharded.model.segments.iter().map(|s| &s.forward);
+    let of = |graph: &Graph| {
+        let comms = graph.values().filter_map(|value| match &graph.node(value).op {
+            Op::Comm(comm) if comm.sends() => Some((comm.kind.clone(), graph.ty(value).axes.len())),
+            _ => None,
+        });
+        let comms: Vec<(CommKind, usize)> = comms.collect();
+        let numbers = comms.iter().filter(|(kind, axes)| matches!(kind, CommKind::Dispatch { .. }) && *axes == 2);
+        (comms.len(), numbers.count())
+    };
+    graphs.map(of).max().expect("layers with experts")
+}
+
+/// Shares take one exchange of a number for each row beside each exchange of the rows; between nodes nothing more is sent, as shares went there before.
+#[test]
+fn shares_take_one_small_exchange() {
+    for (text, dispatches) in [
+        ("dp=4,ep=4", 1),
+        ("dp=2,tp=2,ep=4,pieces=2", 2),
+        ("dp=2,tp=2,ep=4,node=2,dispatch=hierarchical", 1),
+        ("dp=2,tp=2,ep=4,node=2,dispatch=node-dedup", 1),
+        ("dp=4,ep=4,dispatch=rank-dedup", 0),
+    ] {
+        let (behind, none) = exchanges(text);
+        assert_eq!(none, 0, "{text}");
+        assert_eq!(exchanges(&format!("{text},shares=before")), (behind + dispatches, dispatches), "{text}");
+    }
+}
