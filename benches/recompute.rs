@@ -1,13 +1,15 @@
 //! What computing again costs on this machine, measured: steps of `bench-small` in f32 with everything kept and within budgets, in turns, so that each pair
 //! runs under the same conditions.
 //!
-//! `cargo bench --bench recompute -- [ROUNDS [BATCH]]`
+//! `cargo bench --bench recompute -- [ROUNDS [BATCH [STRATEGY]]]`
 //!
+//! With a strategy of one rank (`shares=before`) all runs are of it, and a last one of everything kept without it.
 //! Bytes are those of the arenas that are allocated. Seconds are those of the clock, and those of the processor (Linux), which other work on the machine
 //! disturbs less. Percentages are medians over rounds of the ratio to the kept run of the same round.
 
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::{CompileOptions, Compiled, Models, compile_within};
+use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::{CheckedModel, Const};
 use forebay_plan::Plan;
 use forebay_runtime::data::Batch;
@@ -21,24 +23,32 @@ const SHARES: [f64; 4] = [0.85, 0.55, 0.4, 0.25];
 const STEPS: u64 = 2;
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let numbers: Vec<u64> = arguments.iter().filter_map(|a| a.parse().ok()).collect();
+    let strategy = arguments.iter().find(|a| a.contains('='));
+    let strategy = strategy.map(|text| Strategy::parse(text).unwrap_or_else(|e| panic!("{text}: {e}")));
     let (rounds, batch) = (numbers.first().copied().unwrap_or(3), numbers.get(1).copied().unwrap_or(4));
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/models/bench-small.moe");
     let text = std::fs::read_to_string(path).expect("the model is there");
-    let options =
+    let plain =
         CompileOptions { overrides: vec![("batch".into(), Const::Int(batch as i64))], ..CompileOptions::default() };
+    let options = CompileOptions { strategy: strategy.clone().unwrap_or_default(), ..plain.clone() };
     let check = |training, rows| -> CheckedModel {
         let options = options.check_options(training, rows, 1);
         forebay_dsl::load(&text, &options).unwrap_or_else(|m| panic!("{} mistakes", m.len())).model
     };
     let models = Models { train: check(true, None), eval: check(false, None), generate: check(false, Some(1)) };
     let price: &dyn Price = &options.rewrite.profile;
-    let compile = |aim| -> Compiled { compile_within(&models, &options, aim, price).unwrap_or_else(|e| panic!("{e}")) };
+    let of = |options: &CompileOptions, aim| -> Compiled {
+        compile_within(&models, options, aim, price).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let compile = |aim| of(&options, aim);
     let kept = compile(Aim::Fastest);
     let activations = |c: &Compiled| c.stages[0].peak - c.stages[0].persistent;
     let allowed = |share: f64| kept.stages[0].persistent + (share * activations(&kept) as f64) as u64;
     let within: Vec<Compiled> = SHARES.map(|share| compile(Aim::Within(allowed(share)))).into();
-    let plans: Vec<&Compiled> = std::iter::once(&kept).chain(&within).collect();
+    let without = strategy.as_ref().map(|_| of(&plain, Aim::Fastest));
+    let plans: Vec<&Compiled> = std::iter::once(&kept).chain(&within).chain(&without).collect();
 
     let mut seconds: Vec<Vec<Time>> = vec![vec![]; plans.len()];
     for round in 0..rounds {
@@ -49,7 +59,7 @@ fn main() {
             seconds.iter().map(|times| format!("{:.2} s", times[times.len() - 1].clock)).collect();
         eprintln!("round {} of {rounds}: {}", round + 1, clocks.join(", "));
     }
-    println!("bench-small, f32, batch {batch}: {rounds} rounds of {STEPS} steps");
+    println!("bench-small, f32, batch {batch}, {}: {rounds} rounds of {STEPS} steps", options.strategy);
     println!("{:>12} {:>8} {:>10} {:>8} {:>10} {:>8}", "activations", "of all", "clock", "", "processor", "");
     for (compiled, times) in plans.iter().zip(&seconds) {
         let bytes = activations(compiled);
