@@ -39,15 +39,15 @@ fn main() {
     };
     let models = Models { train: check(true, None), eval: check(false, None), generate: check(false, Some(1)) };
     let price: &dyn Price = &options.rewrite.profile;
-    let of = |options: &CompileOptions, aim| -> Compiled {
-        compile_within(&models, options, aim, price).unwrap_or_else(|e| panic!("{e}"))
-    };
-    let compile = |aim| of(&options, aim);
-    let kept = compile(Aim::Fastest);
+    let of = |options: &CompileOptions, aim| compile_within(&models, options, aim, price);
+    let all = |options: &CompileOptions| of(options, Aim::Fastest).unwrap_or_else(|e| panic!("{e}"));
+    let kept = all(&options);
     let activations = |c: &Compiled| c.stages[0].peak - c.stages[0].persistent;
     let allowed = |share: f64| kept.stages[0].persistent + (share * activations(&kept) as f64) as u64;
-    let within: Vec<Compiled> = SHARES.map(|share| compile(Aim::Within(allowed(share)))).into();
-    let without = strategy.as_ref().map(|_| of(&plain, Aim::Fastest));
+    // What is not saved takes room as well: a quarter of little may be less than that.
+    let fits = |share: f64| of(&options, Aim::Within(allowed(share))).map_err(|e| eprintln!("{share}: {e}")).ok();
+    let within: Vec<Compiled> = SHARES.into_iter().filter_map(fits).collect();
+    let without = strategy.as_ref().map(|_| all(&plain));
     let plans: Vec<&Compiled> = std::iter::once(&kept).chain(&within).chain(&without).collect();
 
     let mut seconds: Vec<Vec<Time>> = vec![vec![]; plans.len()];
