@@ -6,7 +6,7 @@
 //! ```
 //!
 //! List scheduling (Graham 1966) over the units: whatever can start earliest comes next, and of those what most follows (the longest tail). Some lists wait a
-//! little for what has a longer tail, or count exchanges several times; one prefers the given order. The best of the orders is taken, the given one included, whose
+//! little for what has a longer tail, or count exchanges several times, or let brief exchanges go before long ones; one prefers the given order. The best of the orders is taken, the given one included, whose
 //! memory is no more than [`ROOM`] times what it was.
 //! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
 //!
@@ -74,7 +74,12 @@ enum Rule {
     Given,
     /// What can start first, or so much of the longest tail later; of those that with the longest tail, exchanges counted so many times.
     Tail { patience: f64, exchanges: f64 },
+    /// What can start first; of those a brief exchange, which would be long held up behind others, then that with the longest tail.
+    Brief { exchanges: f64 },
 }
+
+/// An exchange is brief that takes less than this part of the longest.
+const BRIEF: f64 = 0.02;
 
 impl Rule {
     fn all() -> impl Iterator<Item = Rule> {
@@ -82,15 +87,27 @@ impl Rule {
         let tails = patience
             .into_iter()
             .flat_map(|patience| [1.0, 2.0, 4.0].map(|exchanges| Rule::Tail { patience, exchanges }));
-        std::iter::once(Rule::Given).chain(tails)
+        let brief = [1.0, 4.0].into_iter().map(|exchanges| Rule::Brief { exchanges });
+        std::iter::once(Rule::Given).chain(tails).chain(brief)
     }
+}
+
+/// Is a task an exchange?
+fn is_link(tasks: &Tasks, at: usize) -> bool {
+    tasks.unit[at] > StreamKind::Vector.number()
+}
+
+/// For each task: is it a brief exchange?
+fn brief(tasks: &Tasks) -> Vec<bool> {
+    let links = (0..tasks.len()).filter(|&at| is_link(tasks, at));
+    let limit = BRIEF * links.map(|at| tasks.seconds[at]).fold(0.0, f64::max);
+    (0..tasks.len()).map(|at| is_link(tasks, at) && tasks.seconds[at] < limit).collect()
 }
 
 /// For each task the seconds of the longest chain from it to the end.
 fn tails(tasks: &Tasks, users: &[Vec<u32>], exchanges: f64) -> Vec<f64> {
-    let is_link = |at: usize| tasks.unit[at] > StreamKind::Vector.number();
     let mut tail: Vec<f64> =
-        (0..tasks.len()).map(|at| tasks.seconds[at] * if is_link(at) { exchanges } else { 1.0 }).collect();
+        (0..tasks.len()).map(|at| tasks.seconds[at] * if is_link(tasks, at) { exchanges } else { 1.0 }).collect();
     for at in (0..tasks.len()).rev() {
         tail[at] += users[at].iter().map(|&user| tail[user as usize]).fold(0.0, f64::max);
     }
@@ -104,13 +121,14 @@ fn list(tasks: &Tasks, rule: Rule, bound: u64) -> Vec<u32> {
     for (at, needs) in (0..).zip(&tasks.needs) {
         needs.iter().for_each(|&need| users[need as usize].push(at));
     }
-    let (tail, patience) = match rule {
-        Rule::Given => ((0..n).map(|at| (n - at) as f64).collect(), 0.0),
+    let (tail, patience, first) = match rule {
+        Rule::Given => ((0..n).map(|at| (n - at) as f64).collect(), 0.0, vec![false; n]),
         Rule::Tail { patience, exchanges } => {
             let tail = tails(tasks, &users, exchanges);
             let longest = tail.iter().copied().fold(0.0, f64::max);
-            (tail, patience * longest)
+            (tail, patience * longest, vec![false; n])
         }
+        Rule::Brief { exchanges } => (tails(tasks, &users, exchanges), 0.0, brief(tasks)),
     };
     let mut waiting: Vec<usize> = tasks.needs.iter().map(Vec::len).collect();
     let mut ready: Vec<u32> = (0..n as u32).filter(|&at| waiting[at as usize] == 0).collect();
@@ -121,7 +139,10 @@ fn list(tasks: &Tasks, rule: Rule, bound: u64) -> Vec<u32> {
         let begin = |at: u32| start[at as usize].max(free[tasks.unit[at as usize]]);
         let fitting: Vec<u32> = ready.iter().copied().filter(|&at| memory.with(at, begin(at)) <= bound).collect();
         let soon = fitting.iter().map(|&at| begin(at)).fold(f64::INFINITY, f64::min) + patience;
-        let longer = |a: &u32, b: &u32| tail[*a as usize].total_cmp(&tail[*b as usize]).then(b.cmp(a));
+        let longer = |a: &u32, b: &u32| {
+            let [(brief, tail), (other, others)] = [a, b].map(|at| (first[*at as usize], tail[*at as usize]));
+            brief.cmp(&other).then(tail.total_cmp(&others)).then(b.cmp(a))
+        };
         let next = fitting.into_iter().filter(|&at| begin(at) <= soon).max_by(longer);
         // Where nothing fits, the given order is the best guess at what makes room.
         let next = next.unwrap_or_else(|| *ready.iter().min().expect("not empty"));
