@@ -89,7 +89,7 @@ pub(super) fn stage_memory(
             None => price.copy_seconds(part.graph, v).map(|seconds| seconds * part.windows.len() as f64),
         };
         links[s] += kept.iter().filter(|v| swapped(**v) && !away.contains(v)).filter_map(|v| link(*v)).sum::<f64>();
-        let of_segment = tensors_of(part, kept, (&swapped, &link), (&spans, peak_call as u32));
+        let of_segment = tensors_of(part, kept, Away { swapped: &swapped, link: &link }, (&spans, peak_call as u32));
         let inputs = carried(&segments.list[s], &spans, peak_call as u32);
         let all: u64 = of_segment.iter().chain(&inputs).filter(|t| t.kept && !t.swapped).map(|t| t.bytes).sum();
         for span in &spans {
@@ -160,11 +160,20 @@ impl Lives {
     }
 }
 
+/// What is in the host's memory between the passes.
+#[derive(Clone, Copy)]
+struct Away<'a> {
+    /// Is a value there?
+    swapped: &'a dyn Fn(ValueId) -> bool,
+    /// Seconds of the link that its copies take one way, where they are known.
+    link: &'a dyn Fn(ValueId) -> Option<f64>,
+}
+
 /// What is kept or was wanted of a segment.
 fn tensors_of(
     part: &Part,
     kept: &[ValueId],
-    (swapped, link): (&dyn Fn(ValueId) -> bool, &dyn Fn(ValueId) -> Option<f64>),
+    Away { swapped, link }: Away,
     (spans, peak): (&[Span], u32),
 ) -> Vec<SavedTensor> {
     let lives = Lives::new(spans, peak);
