@@ -11,6 +11,16 @@ pub struct Framework {
     pub name: String,
     /// It is meant when one of these occurs in a run's source or notes; of `a & b` both must.
     pub matches: Vec<String>,
+    /// Does automatic differentiation of single ops keep what each product reads, and elementwise work is fused (Transformer Engine, Triton)? Our plan, and compilers that cut joint
+    /// graphs, make it again.
+    pub keeps_inputs: bool,
+    /// Do products add gradients of layers' weights up themselves, with one unused result for each shape that is kept (Transformer Engine)?
+    pub adds_in_products: bool,
+    /// Are experts' rows multiplied by their weights before they are sent back, so that what comes back is not kept (Megatron-Core 0.12 and later)?
+    pub weighs_first: bool,
+    /// GB that libraries and the allocator hold beside tensors: workspaces of products, buffers of collectives, pages that are not full. None is fitted where the row's peak
+    /// is that of what was allocated.
+    pub reserved_gb: f64,
     /// Does it run kernels on the plan's streams? If not, one after another.
     pub streams: bool,
     /// Which attention kernels it has: `unfused`, `flash1`, `flash2`, `newest`.
@@ -35,6 +45,8 @@ pub struct Framework {
     pub balances_head: bool,
     /// The part of tensor-parallel communication that is cut up and hidden behind products.
     pub hidden_tp: f64,
+    /// Do its recipes for dense models cut products up so that tensor-parallel communication runs beside them (user buffers)?
+    pub cuts_up_dense: bool,
     /// The part of context-parallel communication that is hidden behind attention (rings: arXiv 2310.01889).
     pub hidden_cp: f64,
     /// Bytes of traffic for each element of a weight's gradient in each micro-batch, where kernels of their own add it up (bf16 read, f32 read
@@ -100,6 +112,10 @@ impl Default for Framework {
         Framework {
             name: "plan".into(),
             matches: vec![],
+            keeps_inputs: false,
+            adds_in_products: false,
+            weighs_first: false,
+            reserved_gb: 0.7,
             streams: true,
             attention: AttentionName::Newest,
             caching_allocator: false,
@@ -112,6 +128,7 @@ impl Default for Framework {
             bucket_mb: 0.0,
             balances_head: false,
             hidden_tp: 0.0,
+            cuts_up_dense: false,
             hidden_cp: 0.0,
             accumulate_bytes: 0.0,
             expert_us: 0.0,

@@ -13,6 +13,7 @@
 
 pub mod closed;
 pub mod framework;
+mod kept;
 pub mod kind;
 pub mod links;
 pub mod live;

@@ -117,6 +117,13 @@ fn forward_of(name: &str, by_name: &FxHashMap<&str, u32>) -> Option<u32> {
     (!outer).then(|| by_name.get(format!("{stem}{FORWARD}").as_str()).copied()).flatten()
 }
 
+/// The layers of a role that are computed again.
+pub(crate) fn again(plan: &Plan, role: &Role, stage: u32, recompute: &Recompute) -> Vec<u32> {
+    let by_name: FxHashMap<&str, u32> = (0..).zip(&plan.programs).map(|(i, p)| (p.name.as_str(), i)).collect();
+    let forward: Vec<Option<u32>> = plan.programs.iter().map(|p| forward_of(&p.name, &by_name)).collect();
+    if recompute.is_some() { recomputed_layers(role, &forward, recompute.layers_of(stage)) } else { vec![] }
+}
+
 /// The layers of a role that are computed again: the first so many, or all.
 fn recomputed_layers(role: &Role, again: &[Option<u32>], most: usize) -> Vec<u32> {
     let calls = role.phases.iter().find(|p| p.name == "train").map_or(&[][..], |p| &p.calls);

@@ -1,9 +1,11 @@
 //! Memory of each stage, from the plan's arena.
 
 use crate::framework::Framework;
+use crate::kept::{read_by_products, returned, saved_by_kind, stand_ins, without_gradients};
 use crate::kind::Kind;
-use crate::lower::{Recompute, RoleOps};
-use forebay_plan::{Plan, Role};
+use crate::live::live;
+use crate::lower::{Recompute, RoleOps, again};
+use forebay_plan::{Phase, Plan, Program, Role};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -54,50 +56,142 @@ impl StageMemory {
     }
 }
 
-/// What libraries and a caching allocator hold beside tensors, bytes: workspaces of products, buffers of collectives, pages that are not full. Measured of
-/// PyTorch on H100, between small and large runs of one system (docs/cost-model.md).
-const RESERVED: f64 = 0.7e9;
-
-/// The memory of a role, less what is computed again instead of kept, as a framework keeps it.
-///
-/// A framework that makes more passes over memory than our fused plan keeps the results of a third of these for its backward pass: each step of an elementwise
-/// formula reads one or two and keeps one.
+/// The memory of a role, less what is computed again instead of kept.
 pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, framework: &Framework) -> StageMemory {
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else {
         return StageMemory::default();
     };
     let used = phase.memory;
-    let (saved, largest) = saved_at_peak(plan, role);
-    // Full recomputation keeps the inputs of layers alone; parts of it drop in proportion to the kinds of work.
-    let share = recompute.parts[Kind::Products.number()].max(0.35 * recompute.parts[Kind::Vector.number()]);
-    let dropped = (saved - largest).max(0.0) * share;
     let fragmentation = used.placed.saturating_sub(used.live_peak) as f64;
-    let kept = (used.activations as f64 - fragmentation - dropped).max(0.0);
-    let (unfused, reserved) = match framework.caching_allocator {
-        true => ((framework.vector_passes - 1.0).max(0.0) / 3.0, RESERVED),
-        false => (0.0, 0.0),
-    };
-    let activations = kept * (1.0 + unfused);
-    // Our plans add gradients up in four bytes; other systems keep them as they sum them over ranks.
-    let narrow = if framework.caching_allocator { framework.gradient_bytes / 4.0 } else { 1.0 };
     let (weights, optimizer) = (used.weights as f64, used.optimizer as f64);
-    let gradients = used.gradients as f64 * narrow;
-    let of_loss = framework.loss_bytes * logits(plan, role);
-    let activations = activations + of_loss;
-    let placed =
-        used.placed as f64 - dropped + kept * unfused + of_loss + reserved - used.gradients as f64 * (1.0 - narrow);
+    let host = role.host_bytes as f64;
+    let base = StageMemory { stage: ops.coordinate, weights, optimizer, host, ..StageMemory::default() };
+    if framework.caching_allocator {
+        return allocated(plan, role, phase, recompute, framework, base);
+    }
+    let (saved, largest) = saved_at_peak(plan, role);
+    let dropped = (saved - largest).max(0.0) * dropped_share(recompute);
+    let gradients = used.gradients as f64;
+    let activations = (used.activations as f64 - fragmentation - dropped).max(0.0);
+    let placed = used.placed as f64 - dropped;
     StageMemory {
-        stage: ops.coordinate,
-        weights,
         gradients,
-        optimizer,
         activations,
         buffers: (placed - weights - gradients - optimizer - activations - fragmentation).max(0.0),
         fragmentation,
         peak: placed,
-        host: role.host_bytes as f64,
-        located: None,
+        ..base
     }
+}
+
+/// The part of what a layer saves that is not kept: full recomputation keeps the inputs of layers alone; parts of it drop in proportion to the kinds of work.
+fn dropped_share(recompute: &Recompute) -> f64 {
+    recompute.parts[Kind::Products.number()].max(0.35 * recompute.parts[Kind::Vector.number()])
+}
+
+/// What a framework holds of a forward pass of a program, bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// More than our plan.
+    more: f64,
+    /// Less than that where its layer is computed again.
+    dropped: f64,
+}
+
+impl Held {
+    fn of(program: &Program, recompute: &Recompute, framework: &Framework) -> Held {
+        if !program.name.ends_with(".forward") {
+            return Held::default();
+        }
+        let inputs = if framework.keeps_inputs { read_by_products(program) } else { 0.0 };
+        let returned = if framework.weighs_first { returned(program) } else { 0.0 };
+        // Norms and activations are what is between products.
+        let between = (recompute.parts[Kind::Vector.number()] / BETWEEN_PRODUCTS).min(1.0);
+        let part = |kind: Kind| match kind {
+            // A product reads what attention makes: it is kept unless that is made again with everything.
+            Kind::Attention => recompute.parts[Kind::Products.number()].floor(),
+            kind => recompute.parts[kind.number()],
+        };
+        let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
+        Held { more: inputs - returned, dropped: saved + inputs * between - returned * part(Kind::Ep) }
+    }
+}
+
+/// The part of a layer's elementwise work that makes inputs of products: what norms and activations are together in the words of frameworks (`validate::layout`).
+const BETWEEN_PRODUCTS: f64 = 0.6;
+
+/// The memory of a role where tensors come and go with the calls, and automatic differentiation keeps more than our plan.
+///
+/// Gradients are summed over ranks and parameters gathered where they are: the peak is within forward and backward passes. A framework that makes more passes over memory than
+/// our fused plan, and of which nothing better is known, keeps the results of a third of these: each step of an elementwise formula reads one or two and keeps one.
+fn allocated(
+    plan: &Plan,
+    role: &Role,
+    phase: &Phase,
+    recompute: &Recompute,
+    framework: &Framework,
+    base: StageMemory,
+) -> StageMemory {
+    // Our plans add gradients up in four bytes; other systems keep them as they sum them over ranks.
+    let gradients = phase.memory.gradients as f64 * framework.gradient_bytes / 4.0;
+    let outlives = role.persistent_bytes as f64 - phase.memory.gradients as f64 + gradients;
+    let stand_ins = if framework.adds_in_products { stand_ins(plan, role) } else { 0.0 };
+    let unfused = if framework.keeps_inputs { 0.0 } else { (framework.vector_passes - 1.0).max(0.0) / 3.0 };
+    let again = again(plan, role, base.stage, recompute);
+    let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(p, recompute, framework)).collect();
+    let less: Vec<f64> = plan.programs.iter().map(|p| less_scratch(p, framework)).collect();
+    let of_loss = framework.loss_bytes * logits(plan, role);
+    let mut passes: FxHashMap<(u32, u32), Held> = FxHashMap::default();
+    let mut all = Held::default();
+    let (mut most, mut scratch): (f64, f64) = (0.0, 0.0);
+    for (call, now) in phase.calls.iter().zip(live(plan, role, phase)) {
+        let program = &plan.programs[call.program as usize];
+        if program.name.starts_with("optimizer.") {
+            continue;
+        }
+        let (key, number) = ((call.layer, call.micro_batch), call.program as usize);
+        if program.name.ends_with(".forward") {
+            let dropped = if again.contains(&call.layer) { held[number].dropped } else { 0.0 };
+            let pass = Held { dropped, ..held[number] };
+            passes.insert(key, pass);
+            all = Held { more: all.more + pass.more, dropped: all.dropped + pass.dropped };
+        }
+        // The layer at work has all of its values.
+        let at_work = passes.get(&key).map_or(0.0, |pass| pass.dropped);
+        let of_call = now.scratch as f64 - less[number];
+        let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
+        let kept = within + all.more - (all.dropped - at_work);
+        let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
+        let bytes = kept * (1.0 + unfused) + loss;
+        if bytes > most {
+            (most, scratch) = (bytes, of_call);
+        }
+        if program.name.contains(".backward")
+            && let Some(pass) = passes.remove(&key)
+        {
+            all = Held { more: all.more - pass.more, dropped: all.dropped - pass.dropped };
+        }
+    }
+    let peak = outlives + stand_ins + framework.reserved_gb * 1e9 + most;
+    let activations = (most - scratch).max(0.0);
+    StageMemory {
+        gradients,
+        activations,
+        buffers: (peak - base.weights - gradients - base.optimizer - activations).max(0.0),
+        peak,
+        ..base
+    }
+}
+
+/// What a call of a layer needs less where its products add gradients up themselves.
+fn less_scratch(program: &Program, framework: &Framework) -> f64 {
+    let of_layer = !program.name.contains("logue.");
+    if framework.adds_in_products && of_layer { without_gradients(program) } else { 0.0 }
+}
+
+/// Bytes that a program saves for a backward pass.
+fn saved(program: &Program) -> f64 {
+    program.slots.iter().filter(|s| s.name == "saved").map(|s| s.bytes as f64).sum()
 }
 
 /// Logits of a micro-batch on a rank of the last stage; none on others.
@@ -117,11 +211,7 @@ fn logits(plan: &Plan, role: &Role) -> f64 {
 /// Bytes that layers have saved for their backward passes when they are most, and the most of one layer.
 fn saved_at_peak(plan: &Plan, role: &Role) -> (f64, f64) {
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else { return (0.0, 0.0) };
-    let saved_of: Vec<f64> = plan
-        .programs
-        .iter()
-        .map(|p| p.slots.iter().filter(|s| s.name == "saved").map(|s| s.bytes as f64).sum())
-        .collect();
+    let saved_of: Vec<f64> = plan.programs.iter().map(saved).collect();
     let mut live: FxHashMap<(u32, u32), f64> = FxHashMap::default();
     let (mut now, mut most, mut largest) = (0.0, 0.0, 0.0);
     for call in &phase.calls {

@@ -56,7 +56,7 @@ pub fn anchor(
     let given = clusters[case.cluster].clone();
     let mut error = |factor: f64| {
         clusters[case.cluster] = scaled(&given, factor);
-        case.price(&clusters, frameworks).map(|report| report.step_time_s / measured_s - 1.0)
+        case.step_time(&clusters, frameworks).map(|predicted| predicted / measured_s - 1.0)
     };
     let (mut low, mut high) = (LEAST, MOST);
     for _ in 0..STEPS {

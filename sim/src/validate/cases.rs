@@ -6,7 +6,7 @@ use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
-use crate::report::{Options, Report, simulate};
+use crate::report::{Options, Report, simulate, step_time};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::{CompileOptions, compile_in_line, compile_training};
@@ -90,25 +90,46 @@ impl Case {
         Ok(self.fastest_that_fits(clusters, frameworks)?.1)
     }
 
+    /// The step time alone, as [`Case::price`] has it.
+    ///
+    /// # Errors
+    /// As [`simulate`].
+    pub fn step_time(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<f64, String> {
+        let [only] = &self.fillings[..] else {
+            return Ok(self.price(clusters, frameworks)?.step_time_s);
+        };
+        let cluster = layout::site(&self.run, &clusters[self.cluster])?;
+        only.plans.step_time(&only.strategy, &cluster, &self.options(only, &self.profile(frameworks))?)
+    }
+
+    /// What the row's framework does in its run.
+    fn profile(&self, frameworks: &[Framework]) -> Framework {
+        let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
+        layout::stated(&self.run, framework)
+    }
+
+    fn options(&self, filling: &Filling, framework: &Framework) -> Result<Options, String> {
+        Ok(Options {
+            recompute: filling.recompute.clone(),
+            precision: layout::precision(&self.run)?,
+            imbalance: layout::imbalance(&self.run),
+            fidelity: Fidelity::Calls,
+            without: false,
+            framework: framework.clone(),
+        })
+    }
+
     /// The filling of blanks that is fastest of those that fit into memory, and its report; of several none of which fits, the one that needs least.
     ///
     /// # Errors
     /// As [`simulate`].
     fn fastest_that_fits(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<(&Filling, Report), String> {
-        let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
-        let framework = layout::stated(&self.run, framework);
+        let framework = self.profile(frameworks);
         let cluster = layout::site(&self.run, &clusters[self.cluster])?;
         let capacity = cluster.device.memory_gb.0 * 1e9;
         let mut best: Option<(&Filling, Report, f64)> = None;
         for filling in &self.fillings {
-            let options = Options {
-                recompute: filling.recompute.clone(),
-                precision: layout::precision(&self.run)?,
-                imbalance: layout::imbalance(&self.run),
-                fidelity: Fidelity::Calls,
-                without: false,
-                framework: framework.clone(),
-            };
+            let options = self.options(filling, &framework)?;
             let report = filling.plans.simulate(&filling.strategy, &cluster, &options)?;
             let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
             let better =
@@ -225,6 +246,18 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], streams: bool) -
 }
 
 impl Plans {
+    /// The time of [`Plans::simulate`].
+    fn step_time(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<f64, String> {
+        let time = step_time(&self.plan, cluster, options)?;
+        let Some(shorter) = &self.shorter else { return Ok(time) };
+        Ok(time + self.rounds(strategy) * (time - step_time(shorter, cluster, options)?))
+    }
+
+    /// Rounds of micro-batches beyond those of the plan.
+    fn rounds(&self, strategy: &Strategy) -> f64 {
+        f64::from(strategy.micro.unwrap_or(1) - self.micro) / f64::from(strategy.pp)
+    }
+
     /// Simulates a step of all micro-batches of a strategy.
     ///
     /// Once a pipeline is full, every round of `pp` micro-batches takes as long as the one before: a step of m micro-batches takes T(n) + (m − n) · (T(n) − T(n − pp)) / pp. With
@@ -233,8 +266,7 @@ impl Plans {
         let report = simulate(&self.plan, cluster, options)?;
         let Some(shorter) = &self.shorter else { return Ok(report) };
         let shorter = simulate(shorter, cluster, options)?;
-        let rounds = f64::from(strategy.micro.unwrap_or(1) - self.micro) / f64::from(strategy.pp);
-        Ok(report.extended(&shorter, rounds))
+        Ok(report.extended(&shorter, self.rounds(strategy)))
     }
 }
 

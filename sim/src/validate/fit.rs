@@ -181,8 +181,8 @@ impl Fitter<'_> {
         let chosen: Vec<&Case> = self.cases.iter().filter(|c| of(c)).collect();
         let error = |case: &&Case| {
             let measured_s = case.measured_s?;
-            let report = case.price(&self.clusters, &self.frameworks).ok()?;
-            Some((report.step_time_s / measured_s).ln().abs())
+            let predicted = case.step_time(&self.clusters, &self.frameworks).ok()?;
+            Some((predicted / measured_s).ln().abs())
         };
         let errors = each(&chosen, self.threads, error);
         chosen.iter().zip(errors).filter_map(|(case, e)| Some((case.run.system.as_str(), e?))).collect()

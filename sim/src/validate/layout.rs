@@ -331,7 +331,11 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if framework.flash_is_stated && !has("use-flash-attn") && !has("flash_attention=true") {
         framework.attention = AttentionName::Unfused;
     }
-    if ["tp comm overlap", "use-mc2", "use-ascend-coc"].iter().any(|t| text.contains(t)) {
+    if has("max_memory_allocated") {
+        framework.reserved_gb = ALLOCATED_GB;
+    }
+    let dense = run.number("experts").unwrap_or(0) == 0;
+    if framework.cuts_up_dense && dense || ["tp comm overlap", "use-mc2", "use-ascend-coc"].iter().any(|t| has(t)) {
         framework.hidden_tp = framework.hidden_tp.max(CUT_UP);
     }
     if has("async tp") {
@@ -339,6 +343,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     framework
 }
+
+/// GB beside tensors where a row's peak is that of PyTorch's allocated memory, not of what it has reserved: workspaces of products (32 MiB for each of a few streams and libraries).
+const ALLOCATED_GB: f64 = 0.15;
 
 /// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
 const CUT_UP: f64 = 0.75;
@@ -480,6 +487,19 @@ mod tests {
         assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
         let (outside, inside) = shared_out(240.0, 8.0);
         assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
+    }
+
+    /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.
+    #[test]
+    fn dense_recipes_hide_tensor_parallelism() {
+        let hidden = |experts: &str, notes: &str| {
+            let table = format!(
+                "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n"
+            );
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            stated(&run, Framework { cuts_up_dense: true, ..Framework::default() }).hidden_tp
+        };
+        assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (CUT_UP, 0.0, CUT_UP));
     }
 
     #[test]

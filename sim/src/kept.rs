@@ -1,0 +1,137 @@
+//! What a framework that differentiates op by op keeps, beside what our plan keeps.
+//!
+//! Our plan makes elementwise results again for the backward pass. Automatic differentiation of single ops keeps what each product reads (the weight's gradient is made of it): results of
+//! norms and of activations, as they lie on a rank before they are gathered. (What torch.nn.functional.linear and Transformer Engine's layers save; Korthikanti et al., arXiv
+//! 2205.05198, section 4.1, counts the same.)
+
+use crate::kind::Kind;
+use forebay_plan::{DType, Direction, ExchangeKind, Kernel, Matmul, Plan, Program, Role};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+const PARAMETER: &str = "param.";
+const GRADIENT: &str = "grad.param.";
+const FRAME: &str = "frame";
+const SAVED: &str = "saved";
+
+/// Bytes of a forward program's values that its products read and that end with the call.
+pub fn read_by_products(program: &Program) -> f64 {
+    let slot = |buffer: u32| program.slots[program.buffers[buffer as usize].slot as usize].name.as_str();
+    // A gathered value is kept as the piece that it was.
+    let mut pieces: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut kept: BTreeMap<u32, u64> = BTreeMap::new();
+    for instruction in &program.instructions {
+        match &instruction.kernel {
+            Kernel::Exchange(k) if k.kind() == ExchangeKind::AllGather => {
+                pieces.insert(k.out, k.x);
+            }
+            // (The router's product in f32 reads a copy, which other systems make again.)
+            Kernel::Matmul(k) if k.dtype != DType::F32 => {
+                let value = pieces.get(&k.a).copied().unwrap_or(k.a);
+                if slot(value) == FRAME && slot(k.b).starts_with(PARAMETER) {
+                    kept.insert(value, program.buffers[value as usize].bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+    kept.values().sum::<u64>() as f64
+}
+
+/// Bytes that a forward program saves, by the kind of work that makes them.
+pub fn saved_by_kind(program: &Program) -> Vec<(Kind, f64)> {
+    let mut makers: BTreeMap<u32, Kind> = BTreeMap::new();
+    for instruction in &program.instructions {
+        let kind = match &instruction.kernel {
+            Kernel::Attention(_) => Kind::Attention,
+            Kernel::Matmul(k) if k.groups.is_some() => Kind::ExpertProducts,
+            Kernel::AllToAllV(_) => Kind::Ep,
+            // What is added, turned or split after a product is made again with it.
+            _ => Kind::Products,
+        };
+        for operand in instruction.kernel.operands() {
+            if operand.usage.writes() && named(program, operand.buffer).1 == SAVED {
+                makers.entry(operand.buffer).or_insert(kind);
+            }
+        }
+    }
+    makers.into_iter().map(|(buffer, kind)| (kind, program.buffers[buffer as usize].bytes() as f64)).collect()
+}
+
+/// Bytes of experts' rows that come back and are saved, so that the gradients of their weights can be made of them.
+pub fn returned(program: &Program) -> f64 {
+    let back = program.instructions.iter().filter_map(|i| match &i.kernel {
+        Kernel::AllToAllV(k) if k.direction == Direction::Combine => Some(named(program, k.out)),
+        _ => None,
+    });
+    back.filter(|(_, slot)| *slot == SAVED).map(|(bytes, _)| bytes).sum::<u64>() as f64
+}
+
+/// Bytes of one gradient, in the type of the weights, for each shape of a layer's weights: Transformer Engine holds them once for all layers, as what automatic differentiation
+/// gets where the product itself adds to the gradient in f32 (`get_dummy_wgrad`, 2.3 and later). Experts have one shape.
+pub fn stand_ins(plan: &Plan, role: &Role) -> f64 {
+    let mut shapes: BTreeMap<(&str, u64), u64> = BTreeMap::new();
+    for program in layers(plan, role) {
+        for instruction in &program.instructions {
+            let Kernel::Matmul(k) = &instruction.kernel else { continue };
+            let (weight, name) = named(program, k.b);
+            if k.dtype != DType::F32 && name.starts_with(PARAMETER) {
+                let each = weight / k.groups.as_ref().map_or(1, |g| g.count.max(1));
+                shapes.insert((name, each), each);
+            }
+        }
+    }
+    shapes.values().sum::<u64>() as f64
+}
+
+/// The programs of layers that a role runs forwards.
+fn layers<'a>(plan: &'a Plan, role: &'a Role) -> impl Iterator<Item = &'a Program> {
+    let calls = role.phases.iter().filter(|p| p.name == "train").flat_map(|p| &p.calls);
+    let programs: std::collections::BTreeSet<u32> = calls.map(|c| c.program).collect();
+    let is_layer = |p: &&Program| p.name.ends_with(".forward") && !p.name.contains("logue.");
+    programs.into_iter().map(|p| &plan.programs[p as usize]).filter(is_layer)
+}
+
+fn named(program: &Program, buffer: u32) -> (u64, &str) {
+    let buffer = &program.buffers[buffer as usize];
+    (buffer.bytes(), program.slots[buffer.slot as usize].name.as_str())
+}
+
+/// Bytes that a program uses less of its frame where gradients of weights are added up by their products, without a result of their own.
+pub fn without_gradients(program: &Program) -> f64 {
+    let results: Vec<u32> = program.instructions.iter().filter_map(|i| gradient(program, &i.kernel)).collect();
+    if results.is_empty() {
+        return 0.0;
+    }
+    frame(program, &[]) - frame(program, &results)
+}
+
+/// The result of a product that is then added to a parameter's gradient.
+fn gradient(program: &Program, kernel: &Kernel) -> Option<u32> {
+    let Kernel::Matmul(Matmul { c, .. }) = kernel else { return None };
+    let added = kernel.operands().iter().any(|o| o.usage.writes() && named(program, o.buffer).1.starts_with(GRADIENT));
+    (added && named(program, *c).1 == FRAME).then_some(*c)
+}
+
+/// The most bytes of the frame that are in use at once, some buffers left out: a buffer lives from the instruction that writes it to the last that reads it.
+fn frame(program: &Program, without: &[u32]) -> f64 {
+    let mut lives: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        for operand in instruction.kernel.operands() {
+            if named(program, operand.buffer).1 == FRAME && !without.contains(&operand.buffer) {
+                lives.entry(operand.buffer).and_modify(|life| life.1 = at).or_insert((at, at));
+            }
+        }
+    }
+    let mut change = vec![0i64; program.instructions.len() + 1];
+    for (buffer, (first, last)) in lives {
+        let bytes = program.buffers[buffer as usize].bytes() as i64;
+        change[first] += bytes;
+        change[last + 1] -= bytes;
+    }
+    let running = change.iter().scan(0, |now, by| {
+        *now += by;
+        Some(*now)
+    });
+    running.max().unwrap_or(0) as f64
+}
