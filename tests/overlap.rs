@@ -74,6 +74,17 @@ fn pieces_train_as_the_whole() {
         ("mixtral-8x7b", "dp=2,tp=2,sp=0,ep=2,micro=2,pieces=4"),
         ("gpt-oss-120b", "cp=2,ep=2,micro=4,pieces=2"),
         ("qwen3-30b-a3b", "tp=2,etp=2,ep=1,micro=4,pieces=2"),
+        // Positions of one row, and attention by its queries: latent and grouped keys, windows, sinks, documents; by ranks that gather them and ranks that have them all.
+        ("deepseek-v3", "tp=2,ep=2,micro=4,pieces=2"),
+        ("pangu-ultra-moe", "dp=2,tp=2,ep=4,micro=2,node=2,pieces=2,dispatch=node-dedup"),
+        ("pangu-ultra-moe", "dp=4,ep=4,micro=1,pieces=4"),
+        ("kimi-k2", "dp=4,ep=4,micro=1,pieces=2"),
+        ("mixtral-8x7b", "dp=4,ep=4,micro=1,pieces=2"),
+        ("mixtral-8x7b", "tp=2,ep=2,micro=4,pieces=2"),
+        ("gpt-oss-120b", "tp=2,ep=2,micro=4,pieces=2"),
+        ("qwen3-30b-a3b", "dp=4,pp=2,vpp=2,ep=4,micro=1,schedule=vpp-overlap,pieces=2"),
+        ("qwen3-235b-a22b", "dp=2,tp=2,ep=2,micro=2,recompute=full,pieces=2"),
+        ("novel-tide", "dp=4,ep=4,micro=1,pieces=2"),
     ] {
         let example = Example::named(name);
         let whole = text.rsplit_once(",pieces").expect("it has pieces").0;

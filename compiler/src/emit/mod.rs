@@ -16,6 +16,7 @@
 //!
 //! Requires: a verified graph. Keeps: values bit for bit (regions round where the graph rounds). One stream.
 
+mod arrivals;
 mod attention;
 mod epilogue;
 mod frame;

@@ -6,6 +6,7 @@
 //! A gather that only regions read is no node of its own: each region looks up where it reads (*in passing*). One that others read is
 //! a member of a region that stores what it looks up.
 
+use super::arrivals::Arrivals;
 use super::{Interface, attention};
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, UnaryOp, ValueId};
 use rustc_hash::FxHashSet;
@@ -99,6 +100,8 @@ impl Units {
             },
             stored: vec![],
             readers: vec![vec![]; n],
+            arrivals: Arrivals::of(graph, |v| is_view(&graph.node(v).op) || space_of(graph, v).is_some()),
+            of_units: vec![],
         };
         builder.stored = stored_generators(graph, &builder.units.generator);
         for value in graph.values() {
@@ -164,6 +167,10 @@ struct Builder<'a> {
     stored: Vec<bool>,
     /// For each value whose data is read: the units that read it.
     readers: Vec<Vec<usize>>,
+    /// For each value the exchanges that it waits for.
+    arrivals: Vec<Arrivals>,
+    /// For each unit those of its nodes.
+    of_units: Vec<Arrivals>,
 }
 
 impl Builder<'_> {
@@ -183,19 +190,7 @@ impl Builder<'_> {
         if attention::is_attention(&node.op) {
             return self.attention(value);
         }
-        let row = match &node.op {
-            Op::Reduce { over, .. } => match row_of(self.graph, node.operands[0], over) {
-                Some(row) => row,
-                None => return self.kernel(value),
-            },
-            Op::Gather { .. } => vec![],
-            op if op.is_elementwise() => vec![],
-            _ => return self.kernel(value),
-        };
-        let space = sorted(match node.op {
-            Op::Reduce { .. } => &self.graph.ty(node.operands[0]).axes,
-            _ => &node.ty.axes,
-        });
+        let Some((space, row)) = space_of(self.graph, value) else { return self.kernel(value) };
         let candidates = self.candidates(value);
         let first = candidates.iter().copied().find(|&u| self.can_join(value, u, &space, &row));
         let unit = first.unwrap_or_else(|| {
@@ -238,7 +233,9 @@ impl Builder<'_> {
         } else {
             cluster.space == space || (!cluster.row.is_empty() && rows_only == space)
         };
-        fits && !self.sees(value, unit) && !self.would_cycle(value, unit)
+        fits && self.arrivals[value.index()].fit(&self.of_units[unit])
+            && !self.sees(value, unit)
+            && !self.would_cycle(value, unit)
     }
 
     /// Does a node see in memory what a unit makes? Then the unit must have stored it before: a view shows, and an index chooses among, data in memory.
@@ -279,6 +276,7 @@ impl Builder<'_> {
         };
         let sees = |reader: &Cluster, unit: usize| reader.members.iter().any(|&m| self.sees(m, unit));
         fits && x.members.len() + y.members.len() <= MAX_MEMBERS
+            && self.of_units[a].fit(&self.of_units[b])
             && !sees(x, b)
             && !sees(y, a)
             && !self.reaches_through_others(a, b)
@@ -303,6 +301,8 @@ impl Builder<'_> {
         }
         into.members.extend(from.members);
         into.members.sort_unstable();
+        let arrivals = std::mem::take(&mut self.of_units[other]);
+        self.of_units[unit].join(&arrivals);
         let deps = std::mem::take(&mut self.units.deps[other]);
         self.units.deps[unit].extend(deps);
         for deps in &mut self.units.deps {
@@ -356,11 +356,13 @@ impl Builder<'_> {
     fn new_unit(&mut self, kind: UnitKind, value: ValueId) -> usize {
         self.units.list.push(Unit { kind, last: value.0 });
         self.units.deps.push(BTreeSet::new());
+        self.of_units.push(Arrivals::default());
         self.units.list.len() - 1
     }
 
     fn join(&mut self, value: ValueId, unit: usize, row: Vec<AxisId>) {
         self.units.of[value.index()] = Some(unit);
+        self.of_units[unit].join(&self.arrivals[value.index()]);
         let record = &mut self.units.list[unit];
         record.last = value.0;
         if let UnitKind::Region(cluster) = &mut record.kind {
@@ -465,6 +467,19 @@ enum Through {
     Nothing,
     /// By index: the array that is looked up, or the index.
     Lookup,
+}
+
+/// The iteration space of a node that a region can do, and what it reduces of it.
+fn space_of(graph: &Graph, value: ValueId) -> Option<(Vec<AxisId>, Vec<AxisId>)> {
+    let node = graph.node(value);
+    match &node.op {
+        Op::Reduce { over, .. } => {
+            let row = row_of(graph, node.operands[0], over)?;
+            Some((sorted(&graph.ty(node.operands[0]).axes), row))
+        }
+        op if op.is_elementwise() || matches!(op, Op::Gather { .. }) => Some((sorted(&node.ty.axes), vec![])),
+        _ => None,
+    }
 }
 
 /// The axes of a reduction that a region can do: the innermost ones, not ragged, of bearable length.

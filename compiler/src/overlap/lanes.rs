@@ -47,7 +47,11 @@ impl Lanes {
 
     /// Over which links ranks along some mesh dimensions meet.
     pub(super) fn of_group(&self, group: &[u32]) -> StreamKind {
-        if group.iter().any(|dim| self.far[*dim as usize]) { StreamKind::InterNode } else { StreamKind::IntraNode }
+        if group.iter().any(|dim| self.far.get(*dim as usize).is_some_and(|far| *far)) {
+            StreamKind::InterNode
+        } else {
+            StreamKind::IntraNode
+        }
     }
 
     /// Gives every instruction the stream of its unit. Messages of one channel and collectives of one group stay on one stream, which keeps them in order.

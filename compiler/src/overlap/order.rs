@@ -6,7 +6,9 @@
 //! ```
 //!
 //! List scheduling (Graham 1966) over the units: whatever can start earliest comes next, and of those what most follows (the longest tail). Some lists wait a
-//! little for what has a longer tail, or count exchanges several times, or let brief exchanges go before long ones; one prefers the given order. The best of the orders is taken, the given one included, whose
+//! little for what has a longer tail, or count exchanges several times, or let brief exchanges go before long ones; one prefers the given order. Around the best of
+//! them others are tried, with tails of some tasks changed: where pieces are alike their tails are too, and which of them comes first where decides. The best of all
+//! orders is taken, the given one included, whose
 //! memory is no more than [`ROOM`] times what it was.
 //! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
 //!
@@ -53,18 +55,60 @@ pub(super) fn arrange(program: &mut Program, order: &[u32], timed: &Timed) -> u6
     layout.live
 }
 
-/// The cheapest order with at most so many bytes alive, of those that are tried.
+/// Orders that are tried around the best list, when it is not near what no order beats.
+const ROUNDS: u64 = 64;
+/// Tasks whose urgency changes in a round, and by how much of the longest chain.
+const CHANGED: (u64, f64) = (2, 0.6);
+/// No order is looked for that would be better by less than this part.
+const NEAR: f64 = 0.01;
+
+/// The cheapest order with at most so many bytes alive, of those that are tried: the given one, lists, and lists like the best one with the urgency of some tasks
+/// changed, each kept when it is better.
 pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
-    let lists = Rule::all().map(|rule| list(tasks, rule, bound));
     let mut best: Option<(Vec<u32>, Timed)> = None;
-    for order in std::iter::once((0..tasks.len() as u32).collect()).chain(lists) {
+    let take = |best: &mut Option<(Vec<u32>, Timed)>, order: Vec<u32>| {
         let timed = tasks.timed(&order);
         let better = best.as_ref().is_none_or(|(_, so_far)| timed.cost < so_far.cost);
-        if better && tasks.live(&order, &timed.until) <= bound {
-            best = Some((order, timed));
+        let taken = better && tasks.live(&order, &timed.until) <= bound;
+        if taken {
+            *best = Some((order, timed));
+        }
+        taken
+    };
+    take(&mut best, (0..tasks.len() as u32).collect());
+    let users = tasks.users();
+    let mut urgent = None;
+    for (urgency, patience) in Rule::all().map(|rule| urgency(tasks, &users, rule)) {
+        if take(&mut best, list(tasks, &users, &urgency, patience, bound)) {
+            urgent = Some((urgency, patience));
+        }
+    }
+    if let Some((mut urgency, patience)) = urgent {
+        let least = tasks.least() * (1.0 + NEAR);
+        let step = CHANGED.1 * urgency.iter().copied().fold(0.0, f64::max);
+        for round in 0..ROUNDS {
+            if best.as_ref().is_some_and(|(_, timed)| timed.makespan <= least) {
+                break;
+            }
+            let changed = |(task, tail): (u64, &f64)| match scatter(round, task) {
+                random if random % CHANGED.0 == 0 => tail + step * ((random >> 32) as f64 / 2f64.powi(32) - 0.5),
+                _ => *tail,
+            };
+            let other: Vec<f64> = (0..).zip(&urgency).map(changed).collect();
+            if take(&mut best, list(tasks, &users, &other, patience, bound)) {
+                urgency = other;
+            }
         }
     }
     best
+}
+
+/// A number that looks random, the same for the same two (SplitMix64's mixing, Steele, Lea and Flood 2014).
+fn scatter(round: u64, task: u64) -> u64 {
+    let mut z = (round << 32 | task).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// How a list is made.
@@ -114,22 +158,28 @@ fn tails(tasks: &Tasks, users: &[Vec<u32>], exchanges: f64) -> Vec<f64> {
     tail
 }
 
-/// An order by list scheduling that keeps to the bound where it can.
-fn list(tasks: &Tasks, rule: Rule, bound: u64) -> Vec<u32> {
+/// How urgent each task is by a rule, and for how many seconds what is more urgent is waited for.
+fn urgency(tasks: &Tasks, users: &[Vec<u32>], rule: Rule) -> (Vec<f64>, f64) {
     let n = tasks.len();
-    let mut users: Vec<Vec<u32>> = vec![vec![]; n];
-    for (at, needs) in (0..).zip(&tasks.needs) {
-        needs.iter().for_each(|&need| users[need as usize].push(at));
-    }
-    let (tail, patience, first) = match rule {
-        Rule::Given => ((0..n).map(|at| (n - at) as f64).collect(), 0.0, vec![false; n]),
+    match rule {
+        Rule::Given => ((0..n).map(|at| (n - at) as f64).collect(), 0.0),
         Rule::Tail { patience, exchanges } => {
-            let tail = tails(tasks, &users, exchanges);
+            let tail = tails(tasks, users, exchanges);
             let longest = tail.iter().copied().fold(0.0, f64::max);
-            (tail, patience * longest, vec![false; n])
+            (tail, patience * longest)
         }
-        Rule::Brief { exchanges } => (tails(tasks, &users, exchanges), 0.0, brief(tasks)),
-    };
+        Rule::Brief { exchanges } => {
+            let mut tail = tails(tasks, users, exchanges);
+            let longest = tail.iter().copied().fold(0.0, f64::max);
+            tail.iter_mut().zip(brief(tasks)).for_each(|(tail, brief)| *tail += if brief { longest } else { 0.0 });
+            (tail, 0.0)
+        }
+    }
+}
+
+/// An order by list scheduling that keeps to the bound where it can.
+fn list(tasks: &Tasks, users: &[Vec<u32>], tail: &[f64], patience: f64, bound: u64) -> Vec<u32> {
+    let n = tasks.len();
     let mut waiting: Vec<usize> = tasks.needs.iter().map(Vec::len).collect();
     let mut ready: Vec<u32> = (0..n as u32).filter(|&at| waiting[at as usize] == 0).collect();
     let (mut start, mut free) = (vec![0.0f64; n], [0.0f64; StreamKind::COUNT]);
@@ -139,10 +189,7 @@ fn list(tasks: &Tasks, rule: Rule, bound: u64) -> Vec<u32> {
         let begin = |at: u32| start[at as usize].max(free[tasks.unit[at as usize]]);
         let fitting: Vec<u32> = ready.iter().copied().filter(|&at| memory.with(at, begin(at)) <= bound).collect();
         let soon = fitting.iter().map(|&at| begin(at)).fold(f64::INFINITY, f64::min) + patience;
-        let longer = |a: &u32, b: &u32| {
-            let [(brief, tail), (other, others)] = [a, b].map(|at| (first[*at as usize], tail[*at as usize]));
-            brief.cmp(&other).then(tail.total_cmp(&others)).then(b.cmp(a))
-        };
+        let longer = |a: &u32, b: &u32| tail[*a as usize].total_cmp(&tail[*b as usize]).then(b.cmp(a));
         let next = fitting.into_iter().filter(|&at| begin(at) <= soon).max_by(longer);
         // Where nothing fits, the given order is the best guess at what makes room.
         let next = next.unwrap_or_else(|| *ready.iter().min().expect("not empty"));

@@ -26,6 +26,8 @@ pub(super) struct Tasks {
 pub(super) struct Timed {
     /// Seconds until all have ended; what runs beside something else slows it down, by [`CONTENTION`] of the time that is hidden.
     pub cost: f64,
+    /// Seconds until all have ended.
+    pub makespan: f64,
     /// For each place in the order the last place that may have begun before it ends.
     pub until: Vec<u32>,
 }
@@ -113,6 +115,26 @@ impl Tasks {
         self.unit.windows(2).any(|pair| pair[0] != pair[1])
     }
 
+    /// For each those that need it.
+    pub fn users(&self) -> Vec<Vec<u32>> {
+        let mut users: Vec<Vec<u32>> = vec![vec![]; self.len()];
+        for (at, needs) in (0..).zip(&self.needs) {
+            needs.iter().for_each(|&need| users[need as usize].push(at));
+        }
+        users
+    }
+
+    /// Seconds that every order takes at least: the work of a unit, or what must come one after the other.
+    pub fn least(&self) -> f64 {
+        let mut work = [0.0f64; StreamKind::COUNT];
+        let mut ends = vec![0.0f64; self.len()];
+        for at in 0..self.len() {
+            work[self.unit[at]] += self.seconds[at];
+            ends[at] = self.needs[at].iter().map(|&n| ends[n as usize]).fold(0.0, f64::max) + self.seconds[at];
+        }
+        work.into_iter().chain(ends).fold(0.0, f64::max)
+    }
+
     /// An order, timed: units work at the same time, each in its order, as soon as what is needed has ended.
     pub fn timed(&self, order: &[u32]) -> Timed {
         let mut free = [0.0f64; StreamKind::COUNT];
@@ -140,7 +162,7 @@ impl Tasks {
             let begun = starts.partition_point(|(start, _)| start < end);
             begun.checked_sub(1).map_or(place, |at| starts[at].1.max(place))
         };
-        Timed { cost, until: (0..).zip(&spans).map(until).collect() }
+        Timed { cost, makespan, until: (0..).zip(&spans).map(until).collect() }
     }
 
     /// The most bytes of the frame that are alive at once in an order.

@@ -4,9 +4,10 @@ use crate::overlap::lanes::Lanes;
 use crate::overlap::rates;
 use crate::overlap::tasks::CONTENTION;
 use forebay_ir::cost::cost;
-use forebay_ir::{AxisId, CommKind, Graph, InputRole, Op, ValueId};
+use forebay_ir::{AxisId, Comm, CommKind, Graph, InputRole, Op, Type, ValueId};
 
 /// A part of a graph that is repeated.
+#[derive(Clone)]
 pub(in crate::overlap) struct Region {
     /// The axis of tokens that is cut.
     pub tokens: AxisId,
@@ -16,6 +17,51 @@ pub(in crate::overlap) struct Region {
     pub repeated: Vec<bool>,
     /// Of the repeated ones, those that others read: each has the axis of tokens.
     pub results: Vec<ValueId>,
+}
+
+impl Region {
+    /// Has a type an axis that gets shorter?
+    pub fn is_cut(&self, ty: &Type) -> bool {
+        ty.axes.iter().any(|a| self.shorter.contains(a))
+    }
+}
+
+/// The axis of all ranks' tokens, where a value gathers them.
+pub(super) fn gathered(graph: &Graph, value: ValueId, tokens: AxisId) -> Option<AxisId> {
+    let Op::Comm(comm) = &graph.node(value).op else { return None };
+    match comm.kind {
+        CommKind::AllGather { from, into } if from == tokens && graph.ty(value).dtype.is_float() => Some(into),
+        _ => None,
+    }
+}
+
+/// Do the ranks of a collective gather one axis as the other?
+pub(super) fn is_gathered(graph: &Graph, comm: &Comm, (from, into): (AxisId, AxisId)) -> bool {
+    let gathers = |op: &Op| match op {
+        Op::Comm(other) => other.group == comm.group && other.kind == CommKind::AllGather { from, into },
+        _ => false,
+    };
+    graph.nodes.iter().any(|node| gathers(&node.op))
+}
+
+/// For each value: does it follow from positions alone?
+pub(super) fn positions(graph: &Graph) -> Vec<bool> {
+    let mut found: Vec<bool> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let is_rank = matches!(&node.op, Op::Comm(comm) if comm.kind == CommKind::Coordinate);
+        found.push(is_rank || (node.op.is_elementwise() && node.operands.iter().all(|o| found[o.index()])));
+    }
+    found
+}
+
+/// Is a value made again for each piece, from its part of what it is made of? Masks and angles are, so that what they stand for is still seen.
+pub(super) fn is_made_again(graph: &Graph, value: ValueId, positions: &[bool]) -> bool {
+    let node = graph.node(value);
+    match &node.op {
+        Op::Merge { .. } => true,
+        Op::Iota(_) => false,
+        op => op.is_elementwise() && (positions[value.index()] || !node.ty.dtype.is_float()),
+    }
 }
 
 /// Does something begin here that may be cut: a grouping of rows, or tokens of all ranks?
@@ -28,7 +74,7 @@ pub(super) fn is_start(graph: &Graph, value: ValueId) -> bool {
 }
 
 /// Values that are read by others than repeated ones.
-fn results(graph: &Graph, repeated: &[bool]) -> Vec<ValueId> {
+pub(super) fn results(graph: &Graph, repeated: &[bool]) -> Vec<ValueId> {
     let users = graph.users();
     let read_outside = |v: ValueId| {
         let reads = users[v.index()].iter().any(|u| !repeated[u.index()]);
@@ -130,8 +176,17 @@ pub(super) fn network(graph: &Graph, gathered: ValueId, pieces: u64) -> Option<R
     fits.then_some(Region { tokens, shorter: vec![tokens, all], repeated, results })
 }
 
-/// Seconds that so many pieces hide of a region's exchanges, less what they cost: kernels that start once for each, and weights that are read once for each.
-pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -> f64 {
+/// Seconds that pieces hide, and that they cost.
+#[derive(Clone, Copy)]
+pub(super) struct Gain {
+    /// What is hidden of a region's exchanges, less what it slows down.
+    pub hidden: f64,
+    /// Kernels that start and weights that are read once for each piece, and copies.
+    pub cost: f64,
+}
+
+/// What so many pieces of a region gain.
+pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -> Gain {
     let (mut links, mut work, mut extra) = (0.0, 0.0, 0.0);
     let is_param = |v: ValueId| graph.inputs.iter().any(|i| i.value == v && i.role == InputRole::Param);
     for value in graph.values().filter(|v| region.repeated[v.index()]) {
@@ -155,7 +210,22 @@ pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -
             _ => {}
         }
     }
+    let copied: u64 = copied(graph, region, &positions(graph)).iter().map(|&v| 2 * graph.bytes(v)).sum();
     let others = pieces as f64 - 1.0;
-    // What is hidden slows down what hides it.
-    (1.0 - CONTENTION) * links.min(work) * others / pieces as f64 - others * extra
+    Gain {
+        hidden: (1.0 - CONTENTION) * links.min(work) * others / pieces as f64,
+        cost: others * extra + copied as f64 / rates::MEMORY,
+    }
+}
+
+/// Values that are copied for the pieces: a piece has some of each rank's tokens, so what is cut or joined of all ranks' is no part that lies in one place.
+pub(super) fn copied(graph: &Graph, region: &Region, positions: &[bool]) -> Vec<ValueId> {
+    let is_of_all = |v: ValueId| region.is_cut(graph.ty(v)) && !graph.ty(v).has(region.tokens);
+    let reads = graph.values().filter(|v| region.repeated[v.index()]).flat_map(|v| graph.node(v).operands.clone());
+    let is_cut = |v: &ValueId| is_of_all(*v) && !region.repeated[v.index()] && !is_made_again(graph, *v, positions);
+    let mut copied: Vec<ValueId> = reads.filter(is_cut).collect();
+    copied.extend(region.results.iter().filter(|&&v| is_of_all(v)));
+    copied.sort_unstable();
+    copied.dedup();
+    copied
 }

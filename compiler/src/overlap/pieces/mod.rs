@@ -9,22 +9,24 @@
 //!
 //! On the graph of a rank, before differentiation, so that backward passes come in pieces as well. What is repeated for each piece is all that follows from the
 //! choice of experts until a token has its result (rows, counts, exchanges, products), or from an all-gather of tensor-parallel ranks to their reduce-scatter.
-//! Nothing there looks from one token to another.
+//! Nothing there looks from one token to another. From a mixture the region grows upwards, as far as attention, while that hides more (`grow.rs`).
 //! This is what hides exchanges where no second micro-batch can: without a pipeline, and while one fills and drains (MindSpeed's and Tutel's pipelining of
 //! all-to-all with experts, arXiv 2206.03382, section 3.3).
 //!
-//! Requires: a sharded graph of primitive ops. Keeps: values of the forward pass bit for bit; gradients of experts' parameters are sums over pieces, in another order of
-//! terms. Costs: experts' weights are read, and kernels started, once for each piece. Each piece has its share of the room for rows from other ranks.
+//! Requires: a sharded graph of primitive ops. Keeps: values of the forward pass bit for bit; gradients of parameters are sums over pieces, in another order of
+//! terms. Costs: weights are read, and kernels started, once for each piece. Each piece has its share of the room for rows from other ranks.
 //! What is found is left as it is when the tokens do not divide, or something else reads what lies in between.
 
 mod find;
+mod grow;
 mod repeat;
 
 use super::lanes::Lanes;
 use crate::shard::StrategyError;
 pub(super) use find::{Region, choices_of, mixture};
 use find::{gain, is_start, network};
-use forebay_ir::Graph;
+use forebay_ir::{AxisId, Graph, ValueId};
+use grow::{grown, joined};
 use repeat::Cut;
 use std::fmt;
 
@@ -55,28 +57,55 @@ pub fn cut(graph: &mut Graph, pieces: Pieces, lanes: &Lanes) -> usize {
         return 0;
     }
     let mut done = 0;
-    for find in [mixture, network] {
-        // Values move with each cut: what is left to look at is found again, behind what was.
-        let mut looked_at = 0;
-        while let Some(start) = graph.values().filter(|&v| is_start(graph, v)).nth(looked_at) {
-            let of = |n: u64| find(graph, start, n).map(|region| (n, region));
-            let chosen = match pieces {
-                Pieces::Number(n) => of(n.into()),
-                Pieces::Auto => {
-                    let gains = |(n, region): &(u64, Region)| gain(graph, region, *n, lanes);
-                    let found = TRIED.into_iter().filter_map(of).filter(|found| gains(found) > 0.0);
-                    found.max_by(|a, b| gains(a).total_cmp(&gains(b)))
-                }
-            };
-            looked_at += 1;
-            if let Some((n, region)) = chosen {
-                *graph = Cut::new(graph, &region, n).run();
-                done += 1;
-                looked_at += n as usize - 1;
-            }
-        }
+    // The axes of pieces' tokens: pieces are not cut again.
+    let mut cut: Vec<AxisId> = vec![];
+    while let Some((n, region)) = next(graph, pieces, lanes, &cut) {
+        let (new, own) = Cut::new(graph, &region, n).run();
+        *graph = new;
+        cut.extend(own);
+        done += 1;
     }
     done
+}
+
+/// What is cut next, and into how many pieces: mixtures with what leads to them, then networks.
+fn next(graph: &Graph, pieces: Pieces, lanes: &Lanes, cut: &[AxisId]) -> Option<(u64, Region)> {
+    let starts: Vec<ValueId> = graph.values().filter(|&v| is_start(graph, v)).collect();
+    let of_piece = |v: ValueId| graph.ty(v).axes.iter().any(|a| cut.contains(a));
+    let is_new = |region: &Region| !graph.values().any(|v| region.repeated[v.index()] && of_piece(v));
+    // Where somebody says how many, it may cost what it wants.
+    let worth = |region: &Region, n: u64| {
+        let gain = gain(graph, region, n, lanes);
+        if pieces == Pieces::Auto { gain.hidden - gain.cost } else { gain.hidden }
+    };
+    let networks = |n: u64| {
+        let found = starts.iter().filter_map(move |&v| network(graph, v, n)).filter(is_new);
+        found.filter(move |region| pieces != Pieces::Auto || worth(region, n) > 0.0)
+    };
+    let best = |of: &dyn Fn(u64) -> Option<(Region, f64)>| {
+        let (numbers, least) = match pieces {
+            Pieces::Number(n) => (vec![u64::from(n)], f64::NEG_INFINITY),
+            Pieces::Auto => (TRIED.to_vec(), 0.0),
+        };
+        let found = numbers.into_iter().filter_map(|n| of(n).map(|(region, worth)| (n, region, worth)));
+        let best = found.filter(|(.., worth)| *worth > least).max_by(|a, b| a.2.total_cmp(&b.2));
+        best.map(|(n, region, _)| (n, region))
+    };
+    let of_mixture = |&start: &ValueId| {
+        best(&|n| {
+            let region = mixture(graph, start, n).filter(is_new)?;
+            let others = networks(n).filter(|other| other.tokens == region.tokens).collect();
+            Some(grown(graph, joined(graph, region, others), &|region| worth(region, n)))
+        })
+    };
+    let of_network = |&start: &ValueId| {
+        best(&|n| {
+            let region = network(graph, start, n).filter(is_new)?;
+            let worth = worth(&region, n);
+            Some((region, worth))
+        })
+    };
+    starts.iter().find_map(of_mixture).or_else(|| starts.iter().find_map(of_network))
 }
 
 /// Why nothing was cut.

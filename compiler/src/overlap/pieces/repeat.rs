@@ -1,6 +1,6 @@
 //! A graph in which a region is repeated for each piece.
 
-use super::find::Region;
+use super::find::{Region, is_made_again, positions};
 use crate::overlap::moved::Moved;
 use forebay_ir::{AxisId, Extent, Graph, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
@@ -17,6 +17,10 @@ pub(super) struct Cut<'a> {
     own: Vec<FxHashMap<ValueId, ValueId>>,
     /// For each piece its own axes.
     axes: Vec<FxHashMap<AxisId, AxisId>>,
+    /// For each value: does it follow from positions alone?
+    positions: Vec<bool>,
+    /// An axis of the ranks whose tokens are gathered, once it is needed.
+    ranks: Option<AxisId>,
 }
 
 impl<'a> Cut<'a> {
@@ -30,24 +34,25 @@ impl<'a> Cut<'a> {
             moved: Moved::of(old),
             own: vec![FxHashMap::default(); each],
             axes: vec![FxHashMap::default(); each],
+            positions: positions(old),
+            ranks: None,
         }
     }
 
-    /// The new graph.
-    pub fn run(mut self) -> Graph {
+    /// The new graph, and the axes of its pieces' tokens.
+    pub fn run(mut self) -> (Graph, Vec<AxisId>) {
         for value in self.old.values() {
-            let node = self.old.node(value);
             if !self.region.repeated[value.index()] {
                 self.moved.keep(self.old, value, &mut self.new);
                 continue;
             }
             let parts: Vec<ValueId> = (0..self.pieces as usize).map(|piece| self.repeat(value, piece)).collect();
             if self.region.results.contains(&value) {
-                let from = (0..self.pieces as usize).map(|piece| self.axis(self.region.tokens, piece)).collect();
-                let op = Op::Concat { from, into: self.region.tokens };
-                self.moved.set(value, self.new.push(op, parts, node.ty.clone(), &node.name));
+                let whole = self.join(value, parts);
+                self.moved.set(value, whole);
             }
         }
+        let own_tokens = (0..self.pieces as usize).map(|piece| self.axis(self.region.tokens, piece)).collect();
         let Cut { old, region, mut new, moved, own, axes, .. } = self;
         moved.interface(old, &mut new);
         for &(axis, starts) in &old.offsets {
@@ -60,7 +65,62 @@ impl<'a> Cut<'a> {
             }
         }
         new.prune();
-        new
+        (new, own_tokens)
+    }
+
+    /// The pieces of a value as one.
+    fn join(&mut self, value: ValueId, parts: Vec<ValueId>) -> ValueId {
+        let node = self.old.node(value);
+        let tokens = self.region.tokens;
+        let own: Vec<AxisId> = (0..parts.len()).map(|piece| self.axis(tokens, piece)).collect();
+        if node.ty.has(tokens) {
+            return self.new.push(Op::Concat { from: own, into: tokens }, parts, node.ty.clone(), &node.name);
+        }
+        // Of tokens of all ranks a piece has some of each rank's.
+        let all = self.all_of(&node.ty);
+        let ranks = self.ranks_axis(all);
+        let split = |ty: &Type, all: AxisId, each: AxisId| with_axis(ty, all, &[ranks, each]);
+        let mut of_ranks = Vec::with_capacity(parts.len());
+        for (piece, (part, each)) in parts.into_iter().zip(&own).enumerate() {
+            let all = self.axis(all, piece);
+            let ty = split(self.new.ty(part), all, *each);
+            let op = Op::Split { from: all, into: vec![ranks, *each] };
+            of_ranks.push(self.new.push(op, vec![part], ty, &format!("{}.{piece}.split", node.name)));
+        }
+        let ty = split(&node.ty, all, tokens);
+        let joined =
+            self.new.push(Op::Concat { from: own, into: tokens }, of_ranks, ty, &format!("{}.split", node.name));
+        self.new.push(Op::Merge { from: vec![ranks, tokens], into: all }, vec![joined], node.ty.clone(), &node.name)
+    }
+
+    /// A piece of a value with tokens of all ranks: some of each rank's.
+    fn of_each_rank(&mut self, value: ValueId, piece: usize) -> ValueId {
+        let node = self.old.node(value);
+        let (all, tokens) = (self.all_of(&node.ty), self.region.tokens);
+        let (own_all, own) = (self.axis(all, piece), self.axis(tokens, piece));
+        let ranks = self.ranks_axis(all);
+        let start = piece as u64 * self.new.size(own);
+        let name = format!("{}.{piece}", node.name);
+        let ty = with_axis(&node.ty, all, &[ranks, tokens]);
+        let op = Op::Split { from: all, into: vec![ranks, tokens] };
+        let split = self.new.push(op, vec![self.moved.at(value)], ty, &format!("{name}.split"));
+        let ty = with_axis(&node.ty, all, &[ranks, own]);
+        let op = Op::Slice { from: tokens, into: own, start };
+        let part = self.new.push(op, vec![split], ty, &format!("{name}.slice"));
+        let ty = with_axis(&node.ty, all, &[own_all]);
+        self.new.push(Op::Merge { from: vec![ranks, own], into: own_all }, vec![part], ty, &name)
+    }
+
+    /// The axis of a type with the tokens of all ranks.
+    fn all_of(&self, ty: &Type) -> AxisId {
+        let shorter = |a: &&AxisId| self.region.shorter.contains(a);
+        *ty.axes.iter().find(shorter).expect("what is cut has an axis that is")
+    }
+
+    /// An axis of the ranks that have the tokens of an axis.
+    fn ranks_axis(&mut self, all: AxisId) -> AxisId {
+        let ranks = self.old.size(all) / self.old.size(self.region.tokens);
+        *self.ranks.get_or_insert_with(|| self.new.add_axis("ranks", Extent::Fixed(ranks), None))
     }
 
     /// A value of one piece.
@@ -80,8 +140,7 @@ impl<'a> Cut<'a> {
             return own;
         }
         let node = self.old.node(value);
-        let cut = self.is_cut(&node.ty);
-        if !cut {
+        if !self.region.is_cut(&node.ty) {
             return self.moved.at(value);
         }
         let ty = self.ty(&node.ty, piece);
@@ -91,19 +150,15 @@ impl<'a> Cut<'a> {
             let start = piece as u64 * self.new.size(into);
             let op = Op::Slice { from: self.region.tokens, into, start };
             self.new.push(op, vec![self.moved.at(value)], ty, &name)
+        } else if !is_made_again(self.old, value, &self.positions) {
+            self.of_each_rank(value, piece)
         } else {
-            // Tokens that have been merged into one axis: a part of each is cut before.
             let operands = node.operands.iter().map(|&o| self.part(o, piece)).collect();
             let op = node.op.map_axes(|a| self.axis(a, piece));
             self.new.push(op, operands, ty, &name)
         };
         self.own[piece].insert(value, new);
         new
-    }
-
-    /// Has a type an axis that gets shorter?
-    fn is_cut(&self, ty: &Type) -> bool {
-        ty.axes.iter().any(|a| self.region.shorter.contains(a))
     }
 
     fn ty(&mut self, ty: &Type, piece: usize) -> Type {
@@ -131,4 +186,10 @@ impl<'a> Cut<'a> {
         self.axes[piece].insert(axis, own);
         own
     }
+}
+
+/// A type with others in the place of an axis.
+fn with_axis(ty: &Type, axis: AxisId, others: &[AxisId]) -> Type {
+    let axes = ty.axes.iter().flat_map(|a| if *a == axis { others.to_vec() } else { vec![*a] });
+    Type::new(ty.dtype, axes.collect::<Vec<AxisId>>())
 }
