@@ -64,3 +64,29 @@ impl Arrivals {
         self.exchanges.iter().zip(of_other).all(|(a, b)| a & !b == 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_ir::text::parse_module;
+
+    #[test]
+    fn what_is_sent_does_not_wait_for_another_exchange() {
+        let text = "graph @g {\n  mesh tp = 2\n  axis a = 4\n  carry %x : f32[a]\n  carry %y : f32[a]\n  %sent = mul %x, %x : f32[a]\n  \
+                    %all = all_reduce %sent on tp : f32[a]\n  %came = all_reduce %y on tp : f32[a]\n  %grad = mul %came, %x : f32[a]\n  \
+                    %free = mul %x, %y : f32[a]\n  %end = add %all, %grad : f32[a]\n  return carry x = %end, carry y = %free\n}\n";
+        let graphs = parse_module(text).unwrap_or_else(|e| panic!("{}", forebay_ir::text::render(&e, text, "g")));
+        let graph = &graphs[0];
+        let arrivals = Arrivals::of(graph, |v| graph.node(v).op.is_elementwise());
+        let of = |name: &str| {
+            let value = graph.values().find(|v| graph.node(*v).name == name).expect("a value of the graph");
+            &arrivals[value.index()]
+        };
+        assert!(!of("sent").fit(of("grad")) && !of("grad").fit(of("sent")), "it would wait for what has to come");
+        assert!(of("sent").fit(of("free")), "nothing has to come");
+        assert!(of("grad").fit(of("end")) && of("end").fit(of("grad")), "nothing is sent");
+        let mut both = of("sent").clone();
+        both.join(of("free"));
+        assert!(!both.fit(of("grad")), "a kernel of both is sent as well");
+    }
+}

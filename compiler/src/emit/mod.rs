@@ -82,6 +82,18 @@ pub struct Interface {
     pub outputs: Vec<Home>,
     /// Rows of a micro-batch, for random keys.
     pub rows: Rows,
+    /// Whether work is meant to run beside exchanges.
+    pub exchanges: Exchanges,
+}
+
+/// When the exchanges of a program run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exchanges {
+    /// In turn with its work: kernels are formed for the least memory traffic.
+    #[default]
+    InTurn,
+    /// Beside its work: no kernel makes an exchange wait for another one that it does not need.
+    BesideWork,
 }
 
 /// A program and what its memory needs.

@@ -7,7 +7,7 @@
 //! a member of a region that stores what it looks up.
 
 use super::arrivals::Arrivals;
-use super::{Interface, attention};
+use super::{Exchanges, Interface, attention};
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, UnaryOp, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -100,7 +100,12 @@ impl Units {
             },
             stored: vec![],
             readers: vec![vec![]; n],
-            arrivals: Arrivals::of(graph, |v| is_view(&graph.node(v).op) || space_of(graph, v).is_some()),
+            arrivals: match interface.exchanges {
+                Exchanges::InTurn => vec![Arrivals::default(); n],
+                Exchanges::BesideWork => {
+                    Arrivals::of(graph, |v| is_view(&graph.node(v).op) || space_of(graph, v).is_some())
+                }
+            },
             of_units: vec![],
         };
         builder.stored = stored_generators(graph, &builder.units.generator);

@@ -166,7 +166,7 @@ pub fn bind(graph: &Graph, saved: &SavedLayout, rows: Rows) -> Bound {
     let mut binder = Binder { slots: vec![], wants: vec![] };
     let outputs: Vec<Home> = graph.outputs.iter().map(|o| binder.output(graph, o, saved)).collect();
     let inputs = graph.inputs.iter().map(|i| binder.input(graph, i.value, i.role, saved)).collect();
-    let interface = Interface { slots: binder.slots, inputs, outputs, rows };
+    let interface = Interface { slots: binder.slots, inputs, outputs, rows, ..Interface::default() };
     Bound { interface, wants: binder.wants }
 }
 

@@ -33,7 +33,7 @@ pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, publishe
 pub use swap::leaves;
 pub use tensors::{Group, Layout, Unit};
 
-use crate::emit::{Rows, emit};
+use crate::emit::{Exchanges, Rows, emit};
 use crate::overlap::{self, Lanes, Pass, Passes, Same};
 use bind::{SavedLayout, Want, bind};
 use forebay_ir::{Graph, MeshDim};
@@ -109,7 +109,10 @@ impl Programs {
         let mut graph = graph();
         graph.name = name.to_string();
         graph.mesh.clone_from(&self.mesh);
-        let bound = bind(&graph, saved, self.rows.clone());
+        let mut bound = bind(&graph, saved, self.rows.clone());
+        if self.passes.has(Pass::Within) {
+            bound.interface.exchanges = Exchanges::BesideWork;
+        }
         let mut emitted = emit(&graph, &bound.interface);
         change(&mut emitted.program);
         if self.passes.has(Pass::Within) {
