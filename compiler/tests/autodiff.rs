@@ -3,9 +3,7 @@
 mod autodiff_support;
 mod snapshots;
 
-use autodiff_support::{
-    Values, bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all,
-};
+use autodiff_support::{Values, against_differences, check_legal, graphs, output_gradients, run_all};
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::memory::choose::{Part, Problem};
 use forebay_compiler::memory::{Recompute, keep, recompute};
@@ -27,21 +25,7 @@ fn check_against_differences(original: &Graph, options: &Options, d: &Differenti
     let grads = output_gradients(original, options, seed + 1000);
     let results = run_all(d, original, given, &grads, Mode::F64);
     run_all(d, original, given, &grads, Mode::Typed);
-    let forward = &d.forward;
-    let mut given = bind(forward, (original, given), &[], &grads);
-    given.extend(frozen(forward, &given));
-    let mut sampler = sample::Sampler::new(seed + 2000);
-    for (name, gradient) in results {
-        let x = input_of(forward, &name);
-        let along = sampler.input(forward, x, &(-1.0..1.0));
-        let at = |by: f64| {
-            let mut moved = given.clone();
-            let data = &mut moved.get_mut(&x).expect("inputs are given").data;
-            data.iter_mut().zip(&along.data).for_each(|(x, u)| *x += by * u);
-            objective(forward, &moved, &grads)
-        };
-        judge(&format!("@{}: {name}", forward.name), d, dot(&gradient, &along), strict, &at);
-    }
+    against_differences(d, (original, given), (&results, &grads), (seed, strict));
 }
 
 /// The value of `// key: value` in the head of a file.

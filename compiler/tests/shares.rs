@@ -4,8 +4,8 @@ mod autodiff_support;
 mod oracle;
 mod snapshots;
 
-use autodiff_support::{Values, bind, dot, frozen, input_of, judge, objective, output_gradients, run_all};
-use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
+use autodiff_support::{Values, against_differences, output_gradients, run_all};
+use forebay_compiler::autodiff::{Options, differentiate};
 use forebay_compiler::pipeline::fused_gradients;
 use forebay_compiler::rewrite;
 use forebay_compiler::shares::{Shares, weigh_before};
@@ -65,36 +65,11 @@ fn changed_mixtures_give_the_same_values_and_gradients() {
                 for ((name, have), (_, want)) in have.iter().zip(&want) {
                     assert_near(have, want, &format!("{}: {name}", before.name));
                 }
-                against_differences(&new, (after, &of_new), (&options, seed), &have);
+                against_differences(&new, (after, &of_new), (&have, &grads), (seed, true));
             }
         }
         snapshot(path, &print_module(&changes));
     });
-}
-
-/// Each gradient along a random direction against the difference of the objective.
-fn against_differences(
-    d: &Differentiated,
-    (original, given): (&Graph, &Values),
-    (options, seed): (&Options, i32),
-    gradients: &[(String, Tensor)],
-) {
-    let grads = output_gradients(original, options, seed + 1000);
-    let forward = &d.forward;
-    let mut given = bind(forward, (original, given), &[], &grads);
-    given.extend(frozen(forward, &given));
-    let mut sampler = sample::Sampler::new(seed + 2000);
-    for (name, gradient) in gradients {
-        let x = input_of(forward, name);
-        let along = sampler.input(forward, x, &(-1.0..1.0));
-        let at = |by: f64| {
-            let mut moved = given.clone();
-            let data = &mut moved.get_mut(&x).expect("inputs are given").data;
-            data.iter_mut().zip(&along.data).for_each(|(x, u)| *x += by * u);
-            objective(forward, &moved, &grads)
-        };
-        judge(&format!("@{}: {name}", forward.name), d, dot(gradient, &along), true, &at);
-    }
 }
 
 #[test]

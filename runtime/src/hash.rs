@@ -145,4 +145,10 @@ mod tests {
         assert!((0..1000).all(|i| below(at(key, i), 10) < 10));
         assert_eq!((below(0, 10), below(u64::MAX, 10)), (0, 9));
     }
+
+    #[test]
+    fn both_halves_of_a_seed_count() {
+        assert_eq!((folded(7), folded(u64::from(u32::MAX))), (7, -1), "a small seed is itself");
+        assert_ne!(folded(7), folded(7 | 1 << 32));
+    }
 }

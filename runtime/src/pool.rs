@@ -305,4 +305,32 @@ mod tests {
             assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
         }
     }
+
+    /// A second caller is refused while a job runs, and neither job is lost.
+    #[test]
+    fn one_job_at_a_time() {
+        let pool = Pool::new(2).expect("threads");
+        let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let ran = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                pool.run(2, &|_, _| {
+                    begun.store(true, Ordering::SeqCst);
+                    while !done.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                    ran.fetch_add(1, Ordering::SeqCst);
+                });
+            });
+            while !begun.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let second = catch_unwind(AssertUnwindSafe(|| pool.run(2, &|_, _| ())));
+            done.store(true, Ordering::SeqCst);
+            assert!(second.is_err(), "two jobs at once");
+        });
+        assert_eq!(ran.load(Ordering::SeqCst), 2);
+        pool.run(2, &|_, _| _ = ran.fetch_add(1, Ordering::SeqCst));
+        assert_eq!(ran.load(Ordering::SeqCst), 4, "it goes on afterwards");
+    }
 }

@@ -122,6 +122,30 @@ pub fn input_of(forward: &Graph, name: &str) -> ValueId {
     forward.input(role, input).expect("gradients are of inputs")
 }
 
+/// Each gradient along a random direction against differences of the objective; `strict` as in [`judge`].
+pub fn against_differences(
+    d: &Differentiated,
+    (original, given): (&Graph, &Values),
+    (gradients, grads): (&[(String, Tensor)], &FxHashMap<String, Tensor>),
+    (seed, strict): (i32, bool),
+) {
+    let forward = &d.forward;
+    let mut given = bind(forward, (original, given), &[], grads);
+    given.extend(frozen(forward, &given));
+    let mut sampler = sample::Sampler::new(seed + 2000);
+    for (name, gradient) in gradients {
+        let x = input_of(forward, name);
+        let along = sampler.input(forward, x, &(-1.0..1.0));
+        let at = |by: f64| {
+            let mut moved = given.clone();
+            let data = &mut moved.get_mut(&x).expect("inputs are given").data;
+            data.iter_mut().zip(&along.data).for_each(|(x, u)| *x += by * u);
+            objective(forward, &moved, grads)
+        };
+        judge(&format!("@{}: {name}", forward.name), d, dot(gradient, &along), strict, &at);
+    }
+}
+
 /// Compares a derivative with differences of the objective, which `at` gives at a distance: of two widths, extrapolated to width 0. Where the
 /// two are far apart, or the objective too large, there can be no judgement, which only random graphs may be.
 pub fn judge(what: &str, d: &Differentiated, derivative: f64, strict: bool, at: &dyn Fn(f64) -> f64) {
