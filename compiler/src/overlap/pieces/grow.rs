@@ -111,7 +111,8 @@ impl<'a> Growing<'a> {
                 CommKind::AllReduce(_) | CommKind::Vary => false,
                 _ => true,
             },
-            Op::Contract { over } | Op::Reduce { over, .. } => over.iter().any(|a| shorter.contains(a)),
+            // The value has the tokens of its operands, which have no others (below): what is summed is another axis.
+            Op::Contract { .. } | Op::Reduce { .. } => false,
             Op::Gather { axis } | Op::Scan { axis, .. } | Op::Take { axis, .. } => shorter.contains(axis),
             Op::TopK { axis, into } => among(&[*axis, *into]),
             Op::Rename { from, to } => among(&[*from, *to]),
