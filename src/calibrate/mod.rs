@@ -56,6 +56,11 @@ pub fn framework() -> Framework {
     Framework { name: "plan on this machine".into(), streams: false, dispatch_us: 0.0, ..Framework::default() }
 }
 
+/// What runs our plans on a cluster: on a machine that was measured nothing comes beside its numbers.
+pub fn framework_on(cluster: &Cluster) -> Framework {
+    if cluster.measured.is_some() { framework() } else { Framework::default() }
+}
+
 /// Measures this machine with up to so many ranks: the summary and the cluster file. Says how far it is on stderr.
 pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     let begun = Instant::now();

@@ -1,5 +1,6 @@
 //! `forebay memory`
 
+use crate::calibrate;
 use crate::failure::Failure;
 use crate::files::{can_write, replace_file};
 use crate::memory;
@@ -48,7 +49,8 @@ pub struct Args {
 pub fn memory(args: Args) -> Result<(), Failure> {
     args.svg.as_deref().map_or(Ok(()), can_write)?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
-    let simulation = Options { precision, without: false, ..Options::default() };
+    let framework = calibrate::framework_on(&cluster);
+    let simulation = Options { precision, framework, without: false, ..Options::default() };
     let stages = options.strategy.pp;
     if args.stage.is_some_and(|n| n >= stages) {
         let there_are =

@@ -84,8 +84,8 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     [&args.trace, &args.html].into_iter().flatten().try_for_each(|path| can_write(path))?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
-        None if cluster.measured.is_some() => calibrate::framework(),
-        name => framework(name.as_deref())?,
+        None => calibrate::framework_on(&cluster),
+        Some(name) => framework(name)?,
     };
     let (ep, pp) = (options.strategy.ep, options.strategy.pp);
     // Without a bound there is room for all rows of a group on one rank.
@@ -182,8 +182,7 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     Ok(())
 }
 
-fn framework(name: Option<&str>) -> Result<Framework, Failure> {
-    let Some(name) = name else { return Ok(Framework::default()) };
+fn framework(name: &str) -> Result<Framework, Failure> {
     let known = known();
     let mut names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
     names.sort_unstable();

@@ -1,6 +1,6 @@
 //! `forebay memory`, and `--memory-budget`.
 
-use crate::{Bench, SMALL};
+use crate::{Bench, SMALL, example};
 use serde_json::Value;
 
 const MEMORY: [&str; 4] = ["memory", "model.moe", "--cluster", "h100"];
@@ -211,5 +211,27 @@ fn ranks_of_all_kinds_are_priced() {
         let tensors = report["stages"][0]["tensors"].as_array().expect("tensors");
         let costs: Vec<f64> = tensors.iter().filter_map(|t| t["recompute_s"].as_f64()).collect();
         assert!(!costs.is_empty() && costs.iter().all(|s| s.is_finite() && *s >= 0.0), "{strategy}: {costs:?}");
+    }
+}
+
+/// On a machine that was measured both commands price a step alike: its ranks share it, and its kernels wait for nobody.
+#[test]
+fn memory_and_simulate_agree_on_a_measured_machine() {
+    let bench = Bench::new();
+    let device =
+        std::fs::read_to_string(example("tiny-moe").with_file_name("../clusters/h100.toml")).expect("a cluster");
+    let sample = "\n[measured]\ncores = 2\n[[measured.product]]\nthreads = 1\ntype = \"f32\"\nm = 64\nn = 256\nk = 256\ngflops = 20\n\
+                  [[measured.attention]]\nthreads = 1\nbackward = false\nqueries = 256\nhead = 32\ngflops = 10\n\
+                  [[measured.vector]]\nthreads = 2\nbytes = 1e6\nintensity = 0.1\ngbps = 20\n\
+                  [[measured.sharing]]\nranks = 4\nfactor = 1.25\n";
+    bench.write("this.toml", device + sample);
+    for strategy in ["dp=1", "dp=4"] {
+        let step = |command: &str, more: &[&str]| {
+            let args =
+                [command, "model.moe", "--cluster", "this.toml", "--dtype", "f32", "--json", "--strategy", strategy];
+            let run = bench.run(&[&args[..], more].concat()).ok();
+            serde_json::from_str::<Value>(&run.stdout).expect("an object")["step_time_s"].as_f64().expect("seconds")
+        };
+        assert_eq!(step("memory", &["--points", "0"]), step("simulate", &[]), "{strategy}");
     }
 }
