@@ -265,10 +265,12 @@ fn indivisible(batch: u64, options: &CompileOptions, (n, of_rank, is_given): (u6
     }
 }
 
-/// `1, 2, 4, 8`
+/// `1, 2, 4, 8`: found by the smaller of each two, since batches can be of billions.
 fn divisors(of: u64) -> String {
-    let divide: Vec<String> = (1..=of).filter(|d| of.is_multiple_of(*d)).map(|d| d.to_string()).collect();
-    divide.join(", ")
+    let small: Vec<u64> = (1..).take_while(|d| d * d <= of).filter(|d| of.is_multiple_of(*d)).collect();
+    let large = small.iter().rev().map(|d| of / d).filter(|d| d * d > of);
+    let all: Vec<String> = small.iter().copied().chain(large).map(|d| d.to_string()).collect();
+    all.join(", ")
 }
 
 /// The strategy, with what it leaves to be found; what was found is said.
@@ -318,4 +320,19 @@ fn plan_of(path: &Path, read: fn(std::fs::File, u64) -> Result<Plan, ReadError>)
     let file =
         std::fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
     read(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::divisors;
+
+    #[test]
+    fn divisors_are_all_there_in_order() {
+        assert_eq!(
+            (divisors(1).as_str(), divisors(7).as_str(), divisors(16).as_str()),
+            ("1", "1, 7", "1, 2, 4, 8, 16")
+        );
+        assert_eq!(divisors(12), "1, 2, 3, 4, 6, 12");
+        assert!(divisors(u64::from(u32::MAX)).ends_with("1431655765, 4294967295"));
+    }
 }
