@@ -42,6 +42,15 @@ pub struct RoleOps {
     pub last_backward: usize,
     /// Layers of the last call of which is forwards, for the first micro-batch: calls of the first forward pass.
     pub first_forward: Vec<usize>,
+    /// The first call that changes what is kept: before it all hosts look at the reports. None where it is not among the calls.
+    pub commit: Option<usize>,
+}
+
+impl RoleOps {
+    /// Calls of a role of which none stands out.
+    pub fn plain(coordinate: u32, ops: Vec<Op>) -> RoleOps {
+        RoleOps { coordinate, ops, last_backward: usize::MAX, first_forward: vec![], commit: None }
+    }
 }
 
 /// What is computed again in the backward pass.
@@ -80,7 +89,7 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
     let by_name: FxHashMap<&str, u32> = (0..).zip(&plan.programs).map(|(i, p)| (p.name.as_str(), i)).collect();
     let again: Vec<Option<u32>> = plan.programs.iter().map(|p| forward_of(&p.name, &by_name)).collect();
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else {
-        return RoleOps { coordinate, ops: vec![], last_backward: 0, first_forward: vec![] };
+        return RoleOps::plain(coordinate, vec![]);
     };
     let step = role.layers.len().saturating_sub(1) as u32;
     let last_micro = phase.calls.iter().map(|c| c.micro_batch).max().unwrap_or(0);
@@ -107,7 +116,8 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
         });
     }
     let last_backward = last_backward.unwrap_or(ops.len());
-    RoleOps { coordinate, ops, last_backward, first_forward }
+    let commit = ops.iter().position(|op| op.call == Some(phase.commit));
+    RoleOps { coordinate, ops, last_backward, first_forward, commit }
 }
 
 /// The forward program of a layer's backward program. What is before the first layer and after the last is not computed again.

@@ -71,8 +71,10 @@ struct World<'a> {
     slowdown: f64,
     /// (from, to, channel): when each message arrives, and how long it was on its way.
     messages: FxHashMap<(u32, u32, u32), VecDeque<(f64, f64)>>,
-    /// For each meeting the roles' times of arrival.
+    /// For each meeting the roles' times of arrival; negative: not there yet.
     meetings: Vec<Vec<f64>>,
+    /// The same of the stop before the commit, for the roles that have one.
+    stop: Vec<f64>,
     roles: usize,
 }
 
@@ -82,6 +84,8 @@ struct Walk<'a> {
     number: usize,
     op: usize,
     step: usize,
+    /// Has the call begun, of which this is the next step?
+    begun: bool,
     streams: [f64; StreamKind::COUNT],
     host: f64,
     /// The link that calls beside the main ones use, and what it did last.
@@ -121,7 +125,7 @@ pub fn replay(
     slowdown: f64,
 ) -> Result<Vec<Outcome>, Stuck> {
     let walks = roles.iter().enumerate().map(|(number, ops)| Walk::new(number, ops)).collect();
-    let outcomes = walk(World::new(programs, waits, host, slowdown, roles.len()), walks)?;
+    let outcomes = walk(World::new(programs, waits, host, slowdown, roles), walks)?;
     Ok(outcomes.into_iter().map(|(outcome, _)| outcome).collect())
 }
 
@@ -138,7 +142,7 @@ pub fn replay_logged(
 ) -> Result<Vec<(Outcome, Log)>, Stuck> {
     let logged = |(number, ops)| Walk { log: Some(Log::default()), ..Walk::new(number, ops) };
     let walks = roles.iter().enumerate().map(logged).collect();
-    let outcomes = walk(World::new(programs, waits, host, slowdown, roles.len()), walks)?;
+    let outcomes = walk(World::new(programs, waits, host, slowdown, roles), walks)?;
     Ok(outcomes.into_iter().map(|(outcome, log)| (outcome, log.unwrap_or_default())).collect())
 }
 
@@ -166,9 +170,11 @@ impl<'a> World<'a> {
         waits: &'a [Vec<Vec<CallEvent>>],
         host: Host,
         slowdown: f64,
-        roles: usize,
+        roles: &[RoleOps],
     ) -> World<'a> {
-        World { programs, waits, host, slowdown, messages: FxHashMap::default(), meetings: vec![], roles }
+        let stop = roles.iter().map(|role| if role.commit.is_some() { -1.0 } else { 0.0 }).collect();
+        let messages = FxHashMap::default();
+        World { programs, waits, host, slowdown, messages, meetings: vec![], stop, roles: roles.len() }
     }
 }
 
@@ -179,6 +185,7 @@ impl<'a> Walk<'a> {
             number,
             op: 0,
             step: 0,
+            begun: false,
             streams: [0.0; StreamKind::COUNT],
             host: 0.0,
             link: 0.0,
@@ -221,10 +228,16 @@ impl<'a> Walk<'a> {
     fn run(&mut self, world: &mut World) -> bool {
         let mut moved = false;
         while let Some(&op) = self.ops.ops.get(self.op) {
-            if op.lane == Lane::Main {
-                if self.step == 0 {
+            if !self.begun {
+                if self.ops.commit == Some(self.op) && !self.stop(world) {
+                    return moved;
+                }
+                self.begun = true;
+                if op.lane == Lane::Main {
                     self.begin(world, op);
                 }
+            }
+            if op.lane == Lane::Main {
                 while let Some(step) = world.programs[op.program as usize].steps.get(self.step) {
                     if !self.main_step(world, op, step) {
                         return moved;
@@ -238,9 +251,18 @@ impl<'a> Walk<'a> {
             }
             moved = true;
             self.op += 1;
-            self.step = 0;
+            (self.step, self.begun) = (0, false);
         }
         moved
+    }
+
+    /// All hosts look at what has come out, when all that was launched has ended everywhere, and go on one launch later. False when a role has not come so far.
+    fn stop(&mut self, world: &mut World) -> bool {
+        let here = self.streams.iter().copied().fold(self.host.max(self.pending), f64::max);
+        world.stop[self.number] = here;
+        let Some(all) = last(&world.stop) else { return false };
+        self.host = all + world.host.dispatch;
+        true
     }
 
     /// A call in line begins: it waits for what was fetched for it.
@@ -271,6 +293,7 @@ impl<'a> Walk<'a> {
 
     /// Runs a step of a call in line; false when a message or another role is not there yet.
     fn main_step(&mut self, world: &mut World, op: Op, step: &Step) -> bool {
+        self.await_events(world, op, step);
         match step.action {
             Action::Work | Action::Send { .. } => {}
             Action::Receive { peer, channel } => {
@@ -283,7 +306,7 @@ impl<'a> Walk<'a> {
                 self.wait(step.stream, arrival);
                 self.note(|log, slice| log.received.push((key, slice)));
             }
-            Action::Meet => match self.meet(world, step.stream) {
+            Action::Meet => match self.meet(world, step) {
                 Some(at) => {
                     self.wait(step.stream, at);
                     self.note(|log, slice| log.met.push(slice));
@@ -291,7 +314,7 @@ impl<'a> Walk<'a> {
                 None => return false,
             },
         }
-        let end = self.work(world, op, step);
+        let end = self.work(world, step);
         if let Action::Send { peer, channel, transfer } = step.action {
             let key = (self.ops.coordinate, peer, channel);
             world.messages.entry(key).or_default().push_back((end + transfer, transfer));
@@ -302,25 +325,23 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Everyone comes to the same meeting; it begins when the last has come.
-    fn meet(&mut self, world: &mut World, stream: usize) -> Option<f64> {
+    /// Everyone comes to the same meeting, when it could begin it alone; it begins when the last has come.
+    fn meet(&mut self, world: &mut World, step: &Step) -> Option<f64> {
         if world.meetings.len() <= self.met {
             world.meetings.resize(self.met + 1, vec![-1.0; world.roles]);
         }
+        let launched = self.started(world, step);
         let arrived = &mut world.meetings[self.met];
         if arrived[self.number] < 0.0 {
-            arrived[self.number] = self.streams[stream];
+            arrived[self.number] = self.streams[step.stream].max(launched);
         }
-        let all = arrived.iter().all(|at| *at >= 0.0);
-        let last = arrived.iter().copied().fold(0.0, f64::max);
-        all.then(|| {
-            self.met += 1;
-            last
-        })
+        let all = last(arrived);
+        self.met += usize::from(all.is_some());
+        all
     }
 
-    /// Runs a step when it may; the time at which the device has done it.
-    fn work(&mut self, world: &World, op: Op, step: &Step) -> f64 {
+    /// A step's stream has nothing to do until what the step waits for has happened.
+    fn await_events(&mut self, world: &World, op: Op, step: &Step) {
         let stream = step.stream;
         for &event in &step.waits {
             if let Some(&recorded) = self.events.get(event as usize) {
@@ -334,10 +355,18 @@ impl<'a> Walk<'a> {
         }
         // What a call waits for, all of its streams wait for.
         self.wait(stream, self.ready);
-        // The host starts the first kernel, then the others while it runs.
-        let before = self.host;
+    }
+
+    /// When the host has started a step: its first kernel, the others while that runs.
+    fn started(&self, world: &World, step: &Step) -> f64 {
+        self.host + step.launches.min(1.0) * world.host.dispatch
+    }
+
+    /// Runs a step when it may; the time at which the device has done it.
+    fn work(&mut self, world: &World, step: &Step) -> f64 {
+        let stream = step.stream;
+        let started = self.started(world, step);
         self.host += step.launches * world.host.dispatch;
-        let started = before + world.host.dispatch.min(self.host - before);
         let late = (started - self.streams[stream]).max(0.0);
         let begin = self.streams[stream] + late;
         let seconds = step.seconds;
@@ -446,4 +475,10 @@ impl<'a> Walk<'a> {
         }
         (self.outcome, self.log)
     }
+}
+
+/// When the last has come, if all have.
+fn last(arrived: &[f64]) -> Option<f64> {
+    let all = arrived.iter().all(|at| *at >= 0.0);
+    all.then(|| arrived.iter().copied().fold(0.0, f64::max))
 }

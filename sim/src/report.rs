@@ -292,7 +292,7 @@ pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Resul
     let programs = prepared.programs(&[1.0; Kind::COUNT]);
     let end = |program: usize, runs: usize| -> Result<f64, String> {
         let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
-        let role = RoleOps { coordinate: 0, ops, last_backward: usize::MAX, first_forward: vec![] };
+        let role = RoleOps::plain(0, ops);
         let outcomes = replay(&programs, &[role], &[vec![]], prepared.host(1.0), prepared.slowdown);
         Ok(outcomes.map_err(|stuck| prepared.stuck(stuck))?[0].end)
     };

@@ -7,7 +7,7 @@ use forebay_sim::log::Why;
 use forebay_sim::lower::{Lane, Op, RoleOps};
 use forebay_sim::price::Action;
 use forebay_sim::replay::{Host, Outcome, replay, replay_logged};
-use forebay_sim::steps::Timed;
+use forebay_sim::steps::{Step, Timed};
 use pipelines::{BACKWARD, FORWARD, interleaved, main_op, program, step};
 
 const IDLE_HOST: Host = Host { dispatch: 0.0 };
@@ -46,7 +46,7 @@ fn one_f_one_b(stages: u32, micro: u32, transfer: f64) -> (Vec<Timed>, Vec<RoleO
             pass(false, &mut ops);
         }
         (0..warm_up).for_each(|_| pass(false, &mut ops));
-        roles.push(RoleOps { coordinate: stage, ops, last_backward: usize::MAX, first_forward: vec![] });
+        roles.push(RoleOps::plain(stage, ops));
     }
     (programs, roles)
 }
@@ -98,7 +98,7 @@ fn slower_messages_are_never_faster_and_more_micro_batches_have_a_smaller_bubble
 #[test]
 fn a_slow_host_bounds_the_step() {
     let programs = vec![program(vec![step(1.0, Action::Work)])];
-    let ops = RoleOps { coordinate: 0, ops: vec![main_op(0); 10], last_backward: usize::MAX, first_forward: vec![] };
+    let ops = RoleOps::plain(0, vec![main_op(0); 10]);
     let outcome = &run(&programs, std::slice::from_ref(&ops), Host { dispatch: 4.0 })[0];
     // Every kernel starts when the host has started it; the last one runs for a second after that.
     near(outcome.end, 41.0);
@@ -114,7 +114,7 @@ fn streams_run_beside_each_other_until_an_event() {
     let mut after = step(2.0, Action::Work);
     after.waits = vec![0];
     let programs = vec![program(vec![beside, step(3.0, Action::Work), after])];
-    let ops = RoleOps { coordinate: 0, ops: vec![main_op(0)], last_backward: usize::MAX, first_forward: vec![] };
+    let ops = RoleOps::plain(0, vec![main_op(0)]);
     let outcome = &run(&programs, std::slice::from_ref(&ops), IDLE_HOST)[0];
     near(outcome.end, 6.0);
     near(outcome.waited[Kind::Tp.number()], 1.0);
@@ -136,8 +136,7 @@ fn messages_leave_when_what_they_carry_is_there() {
         program(vec![step(0.0, Action::Receive { peer: 0, channel: 0 })]),
         program(vec![step(2.0, Action::Work)]),
     ];
-    let role =
-        |coordinate: u32, ops: Vec<Op>| RoleOps { coordinate, ops, last_backward: usize::MAX, first_forward: vec![] };
+    let role = |coordinate: u32, ops: Vec<Op>| RoleOps::plain(coordinate, ops);
     let roles = [role(0, vec![main_op(0)]), role(1, vec![main_op(1), main_op(2)])];
     let logged = replay_logged(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends");
     near(logged[1].0.end, 3.0 + 0.5 + 2.0);
@@ -149,6 +148,50 @@ fn messages_leave_when_what_they_carry_is_there() {
     assert_eq!(replay(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends")[1], logged[1].0);
 }
 
+/// A collective of several stages begins when the last of them could begin it alone: what it waits for there is part of that.
+#[test]
+fn a_meeting_begins_when_what_the_last_waits_for_has_happened() {
+    let made = |seconds| Step { records: Some(0), ..step(seconds, Action::Work) };
+    let sum = Step { stream: 2, waits: vec![0], kind: Kind::Dp, ..step(1.0, Action::Meet) };
+    let programs = vec![program(vec![made(3.0), sum.clone()]), program(vec![made(5.0), sum])];
+    let role = |coordinate: u32| RoleOps::plain(coordinate, vec![main_op(coordinate as usize)]);
+    for roles in [[role(0), role(1)], [role(1), role(0)]] {
+        let outcomes = run(&programs, &roles, IDLE_HOST);
+        outcomes.iter().for_each(|o| near(o.end, 6.0));
+    }
+}
+
+/// A role that waits for others at the beginning of a call begins it once.
+#[test]
+fn what_waits_for_others_is_counted_once() {
+    let sum = Step { kind: Kind::Dp, ..step(1.0, Action::Meet) };
+    let programs = vec![program(vec![sum]), program(vec![step(5.0, Action::Work)])];
+    let roles = [RoleOps::plain(0, vec![main_op(0)]), RoleOps::plain(1, vec![main_op(1), main_op(0)])];
+    for outcome in run(&programs, &roles, IDLE_HOST) {
+        near(outcome.end, 6.0);
+        near(outcome.total[Kind::Dp.number()], 1.0);
+    }
+}
+
+/// Before the commit all hosts wait for all that was launched, and go on a launch later.
+#[test]
+fn hosts_stop_before_the_commit() {
+    let work = |seconds| program(vec![Step { launches: 1.0, ..step(seconds, Action::Work) }]);
+    let programs = vec![work(2.0), work(4.0), work(1.0)];
+    let ops = |first| [first, 2].map(|program| Op { program, call: Some(program.min(1)), lane: Lane::Main }).to_vec();
+    let role = |coordinate: u32, commit| RoleOps { commit, ..RoleOps::plain(coordinate, ops(coordinate)) };
+    let host = Host { dispatch: 0.1 };
+    let ends =
+        |commit| run(&programs, &[role(0, commit), role(1, commit)], host).iter().map(|o| o.end).collect::<Vec<_>>();
+    // 0.1 to launch, then the work; behind the stop of all at 4.1 another 0.1 to go on, and 0.1 to launch.
+    for (end, want) in ends(Some(1)).into_iter().zip([4.1 + 0.2 + 1.0; 2]) {
+        near(end, want);
+    }
+    for (end, want) in ends(None).into_iter().zip([0.1 + 2.0 + 1.0, 0.1 + 4.0 + 1.0]) {
+        near(end, want);
+    }
+}
+
 #[test]
 fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_before() {
     let mut gather = step(2.0, Action::Work);
@@ -156,7 +199,7 @@ fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_be
     let programs = vec![program(vec![gather]), program(vec![step(3.0, Action::Work)])];
     let ahead = Op { program: 0, call: None, lane: Lane::Ahead };
     let ops = vec![ahead, main_op(1), ahead, main_op(1), ahead, main_op(1)];
-    let ops = RoleOps { coordinate: 0, ops, last_backward: usize::MAX, first_forward: vec![] };
+    let ops = RoleOps::plain(0, ops);
     // The first gather is seen; the others run behind the layers.
     near(run(&programs, &[ops], IDLE_HOST)[0].end, 2.0 + 3.0 * 3.0);
 }
@@ -165,12 +208,7 @@ fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_be
 fn roles_that_wait_for_each_other_are_found() {
     let receive = |peer| program(vec![step(0.0, Action::Receive { peer, channel: 0 })]);
     let programs = vec![receive(1), receive(0)];
-    let role = |coordinate: u32| RoleOps {
-        coordinate,
-        ops: vec![main_op(coordinate as usize)],
-        last_backward: usize::MAX,
-        first_forward: vec![],
-    };
+    let role = |coordinate: u32| RoleOps::plain(coordinate, vec![main_op(coordinate as usize)]);
     let stuck = replay(&programs, &[role(0), role(1)], &[vec![], vec![]], IDLE_HOST, 0.0);
     assert_eq!(stuck.expect_err("nobody sends").role, 0);
 }

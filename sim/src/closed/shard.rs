@@ -335,7 +335,7 @@ fn alone(mut timed: Timed, slowdown: f64) -> Cost {
     timed.steps.iter_mut().filter(|s| waits(&s.action)).for_each(|s| s.action = Action::Work);
     // Instructions that others wait for keep their events; the host is never late.
     let op = Op { program: 0, call: None, lane: Lane::Main };
-    let ops = RoleOps { coordinate: 0, ops: vec![op], last_backward: usize::MAX, first_forward: vec![] };
+    let ops = RoleOps::plain(0, vec![op]);
     let outcomes = replay(&[timed], &[ops], &[vec![]], Host { dispatch: 0.0 }, slowdown);
     Cost { device: outcomes.map_or(0.0, |o| o[0].end), launches }
 }

@@ -80,7 +80,7 @@ pub fn interleaved(stages: u32, chunks: u32, micro: u32) -> (Vec<Timed>, Vec<Rol
             pass(false, n - warm_up);
         }
         (all - warm_up..all).for_each(|n| pass(false, n));
-        roles.push(RoleOps { coordinate: stage, ops, last_backward: usize::MAX, first_forward: vec![] });
+        roles.push(RoleOps::plain(stage, ops));
     }
     (programs, roles)
 }
