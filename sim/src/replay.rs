@@ -38,6 +38,8 @@ pub struct Outcome {
     pub bubble: f64,
     /// Units waited for the host.
     pub host: f64,
+    /// How often the host waited for the device: for results that it needs before it goes on, and before the commit.
+    pub host_syncs: u32,
     /// All work of each kind, hidden or not. A message counts where it arrives, with the time it is on its way.
     pub total: ByKind,
     /// Floating-point operations of products and attention.
@@ -262,6 +264,7 @@ impl<'a> Walk<'a> {
         world.stop[self.number] = here;
         let Some(all) = last(&world.stop) else { return false };
         self.host = all + world.host.dispatch;
+        self.outcome.host_syncs += 1;
         true
     }
 
@@ -391,6 +394,7 @@ impl<'a> Walk<'a> {
         self.streams[stream] = end;
         if step.host_waits {
             self.host = self.host.max(end);
+            self.outcome.host_syncs += 1;
         }
         if let Some(event) = step.records {
             let event = event as usize;

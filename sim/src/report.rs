@@ -100,6 +100,8 @@ pub struct Report {
     pub bubble_fraction: f64,
     /// The part of all roles' time in which they wait for the host.
     pub host_bound_fraction: f64,
+    /// How often a host waits for its device in a step, mean of roles: for numbers of rows, where a framework needs them, and before the commit.
+    pub host_syncs: f64,
     /// Communication that computation waits for, mean of roles.
     pub exposed_comm_s: Communication,
     /// All communication, mean of roles.
@@ -139,6 +141,7 @@ impl Report {
         (long.mfu, long.hfu) = (share(|r| r.mfu), share(|r| r.hfu));
         (long.bubble_fraction, long.host_bound_fraction) =
             (share(|r| r.bubble_fraction), share(|r| r.host_bound_fraction));
+        long.host_syncs = on(long.host_syncs, shorter.host_syncs);
         long.exposed_comm_s = communication(|r| &r.exposed_comm_s);
         long.total_comm_s = communication(|r| &r.total_comm_s);
         for (long, short) in long.comm_by_link.iter_mut().zip(&shorter.comm_by_link) {
@@ -239,6 +242,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
         hfu: outcomes.iter().map(|o| o.flops * per_role).sum::<f64>() / step / peak,
         bubble_fraction: mean(&|o| o.bubble + (step - o.end).max(0.0)) / step,
         host_bound_fraction: (mean(&|o| o.host) / step).max(0.0),
+        host_syncs: mean(&|o| f64::from(o.host_syncs)),
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
         comm_by_link: links(

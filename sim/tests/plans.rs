@@ -111,6 +111,19 @@ fn imbalance_and_what_frameworks_hide_show_in_the_step() {
     assert!(hidden.exposed_comm_s.dp < hidden.total_comm_s.dp);
 }
 
+/// Rows of experts stay on the device: hosts stop before the commit and nowhere else. A framework that splits arrays by them waits once for each layer with experts, forwards (its backward pass knows them).
+#[test]
+fn hosts_wait_once_or_for_each_layer_with_experts() {
+    let syncs = |strategy: &str, experts_wait| {
+        let framework = Framework { experts_wait, ..Framework::default() };
+        of(&plan(strategy), &cluster("h100"), &Options { framework, ..Options::default() }).host_syncs
+    };
+    for (strategy, layers_of_a_stage) in [("dp=2,ep=2,mbs=1,micro=4", 4.0), ("dp=2,ep=2,pp=2,mbs=1,micro=4", 2.0)] {
+        assert_eq!(syncs(strategy, false), 1.0, "{strategy}");
+        assert_eq!(syncs(strategy, true), 1.0 + 4.0 * layers_of_a_stage, "{strategy}");
+    }
+}
+
 /// Numbers of a framework that nothing reads would be wrong without anybody knowing.
 #[test]
 fn gradients_that_are_added_up_and_experts_that_are_started_one_by_one_take_time() {

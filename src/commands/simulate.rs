@@ -261,7 +261,7 @@ fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
 
 fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) -> String {
     let mut out = format!(
-        "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}\n\n",
+        "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}; a host waits for its device {:.1} times a step\n\n",
         grouped(report.devices),
         cluster.device.name,
         seconds(report.step_time_s),
@@ -270,6 +270,7 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         percent(report.hfu),
         percent(report.bubble_fraction),
         percent(report.host_bound_fraction),
+        report.host_syncs,
     );
     let mut communication = Table::new(&["communication", "exposed", "in all"]);
     let parts = |c: &Communication| [("ep", c.ep), ("tp", c.tp), ("cp", c.cp), ("pp", c.pp), ("dp", c.dp)];

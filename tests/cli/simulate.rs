@@ -14,6 +14,7 @@ fn a_step_has_a_time_and_a_memory() {
     let bench = Bench::new();
     let report = simulated(&bench, &["--strategy", "tp=2,ep=4,pp=2,zero=1,mbs=1,micro=4", "--devices", "16"]);
     let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key} is a number"));
+    assert_eq!(number("host_syncs"), 1.0);
     assert!(number("step_time_s") > 0.0 && number("tokens_per_s_per_device") > 0.0);
     for share in ["mfu", "hfu", "bubble_fraction", "host_bound_fraction"] {
         assert!((0.0..1.0).contains(&number(share)), "{share}");
