@@ -12,7 +12,7 @@
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
 //! * [`region`], [`matmul`], [`attention`], [`index`] and [`ranks`] write the kernels.
 //! * [`epilogue`] joins elementwise regions with the matrix products before them.
-//! * [`frame`] gives the buffers that live within the program their offsets.
+//! * [`frame`] gives the buffers that live within the program their offsets, by [`pack`].
 //!
 //! Requires: a verified graph. Keeps: values bit for bit (regions round where the graph rounds). One stream.
 
@@ -23,13 +23,15 @@ mod frame;
 mod index;
 mod lookups;
 mod matmul;
+mod pack;
 mod places;
 mod ranks;
 mod region;
 mod standalone;
 mod units;
 
-pub use frame::{Interval, pack, place as place_frame};
+pub use frame::place as place_frame;
+pub use pack::{Interval, Packing, pack};
 pub use standalone::standalone;
 
 use crate::simplify::simplify;

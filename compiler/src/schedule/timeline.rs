@@ -1,7 +1,8 @@
 //! A phase in the making: calls in order, and the memory items they use, each alive from its first to its last call.
 
-use crate::emit::{Interval, align, pack};
+use crate::emit::{Interval, Packing, align, pack};
 use forebay_plan as plan;
+use std::collections::BTreeSet;
 
 /// Memory that lives within the phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +60,9 @@ impl Entry {
 /// Frames lie apart where the arena grows by less than one part of so many. (A hundredth of a step's time is what there was to gain.)
 const ALTERNATE: u64 = 32;
 
+/// They do not where more than one part of so many would be wasted by placing them so.
+const WASTE: u64 = 200;
+
 /// The calls and items of a phase.
 #[derive(Default)]
 pub struct Timeline {
@@ -89,6 +93,18 @@ impl Placed {
             Bind::Item(item, offset) => self.offsets[item.0] + offset,
         }
     }
+}
+
+/// The first place for so many bytes below `limit` that is in none of these ranges.
+fn free(ranges: &BTreeSet<(u64, u64)>, bytes: u64, limit: u64) -> Option<u64> {
+    let mut offset = 0;
+    for &(from, to) in ranges {
+        if from >= offset + bytes {
+            break;
+        }
+        offset = offset.max(to);
+    }
+    (offset + bytes <= limit).then_some(offset)
 }
 
 impl Timeline {
@@ -204,9 +220,11 @@ impl Timeline {
         let (mut packing, mut intervals) = on_device(&lives);
         if self.alternate {
             let longer = on_device(&self.longer_lives(&lives));
-            let arena = persistent + packing.bytes;
-            if longer.0.bytes <= packing.bytes + arena / ALTERNATE {
+            let (arena, wasted) = (persistent + packing.bytes, longer.0.bytes - longer.0.live);
+            if longer.0.bytes <= packing.bytes + arena / ALTERNATE && wasted <= arena / WASTE {
                 (packing, intervals) = longer;
+            } else {
+                self.move_apart(&intervals, &mut packing);
             }
         }
         let swaps = self.items.iter().any(|item| item.space == plan::Space::Host);
@@ -224,6 +242,46 @@ impl Timeline {
             placed.calls.push(plan::Call { program, layer, micro_batch, slots, waits: vec![] });
         }
         placed
+    }
+
+    /// Moves frames to where those of the calls before are not, nor what the next call begins to use, as far as there is room in what is taken anyway.
+    /// A frame that lives for its call only is in the way of nothing but what lives then.
+    fn move_apart(&self, intervals: &[Interval], packing: &mut Packing) {
+        let mut starting: Vec<Vec<usize>> = vec![vec![]; self.calls.len() + 1];
+        let mut ending = starting.clone();
+        for (n, i) in intervals.iter().enumerate().filter(|(_, i)| i.bytes > 0) {
+            starting[(i.start as usize).min(self.calls.len())].push(n);
+            ending[(i.end as usize).min(self.calls.len())].push(n);
+        }
+        let range = |packing: &Packing, n: usize| (packing.offsets[n], packing.offsets[n] + intervals[n].bytes);
+        let mut alive = BTreeSet::new();
+        let is_frame = |time: usize, n: usize| {
+            let frame = self.calls.get(time).and_then(|call| call.slots.last());
+            frame == Some(&Bind::Item(Item(n), 0)) && intervals[n].start == intervals[n].end
+        };
+        let mut before = None;
+        for (time, call) in self.calls.iter().enumerate() {
+            alive.extend(starting[time].iter().map(|&n| range(packing, n)));
+            if let Some(&Bind::Item(Item(frame), _)) = call.slots.last()
+                && intervals[frame].bytes > 0
+            {
+                let was = range(packing, frame);
+                if is_frame(time, frame) {
+                    alive.remove(&was);
+                    let next = starting[time + 1].iter().filter(|&&n| !is_frame(time + 1, n));
+                    let of_next = next.map(|&n| range(packing, n));
+                    let room = |others: BTreeSet<(u64, u64)>| free(&others, intervals[frame].bytes, packing.bytes);
+                    let from_both = room(alive.iter().copied().chain(before).chain(of_next).collect());
+                    let to = from_both.or_else(|| room(alive.iter().copied().chain(before).collect()));
+                    packing.offsets[frame] = to.unwrap_or(was.0);
+                    alive.insert(range(packing, frame));
+                }
+                before = Some(range(packing, frame));
+            }
+            ending[time].iter().for_each(|&n| {
+                alive.remove(&range(packing, n));
+            });
+        }
     }
 
     /// For each call the bytes of live items, frames counted at what is live within them.
