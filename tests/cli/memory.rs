@@ -75,7 +75,7 @@ fn a_budget_is_kept_and_told() {
     assert_eq!(bytes(&within["stages"][0], "unrestricted_bytes"), peak);
     let choices: Vec<&str> =
         within["stages"][0]["tensors"].as_array().unwrap().iter().filter_map(|t| t["choice"].as_str()).collect();
-    assert!(choices.contains(&"recompute") && choices.contains(&"keep"), "{choices:?}");
+    assert!(choices.iter().any(|choice| *choice != "keep") && choices.contains(&"keep"), "{choices:?}");
     // What memory shows is what simulate predicts and what compile writes.
     let args = ["--strategy", "pp=2,micro=4", "--memory-budget", &budget];
     let simulated = bench.run(&[&["simulate", "model.moe", "--cluster", "h100", "--json"], &args[..]].concat()).ok();
