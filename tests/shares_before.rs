@@ -2,10 +2,13 @@
 
 mod common;
 
-use common::training::{ROWS, compare, plan, strategy, train};
+use common::training::{ROWS, compare, plan, plan_within, strategy, train};
 use common::{Example, options};
-use forebay_compiler::pipeline::{CompileOptions, with_exchanges};
+use forebay_compiler::memory::{Aim, Price};
+use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled, with_exchanges};
+use forebay_compiler::rewrite::Profile;
 use forebay_compiler::shard::Strategy;
+use forebay_compiler::shares::Shares;
 use forebay_ir::{CommKind, DType, Graph, Op};
 use forebay_plan::Plan;
 
@@ -139,4 +142,40 @@ fn shares_take_one_small_exchange() {
         assert_eq!(none, 0, "{text}");
         assert_eq!(exchanges(&format!("{text},shares=before")), (behind + dispatches, dispatches), "{text}");
     }
+}
+
+/// Left open, shares go where the step takes less time in the memory there is.
+#[test]
+fn the_faster_place_that_fits_is_taken() {
+    let price = Profile::cpu();
+    let mut taken = vec![];
+    for (name, text) in [("tiny-moe", "micro=4"), ("deepseek-v3", "pp=2,micro=4")] {
+        let example = Example::named(name);
+        let with = |shares: &str, aim| plan_within(&example, &format!("{text},shares={shares}"), aim, &price);
+        let peak = |compiled: &Compiled| compiled.plan.roles.iter().map(|r| r.device_bytes).max().expect("a role");
+        let seconds = |compiled: &Compiled| price.step(&compiled.plan).expect("it is timed");
+        let least = |shares| peak(&with(shares, Aim::Least).unwrap_or_else(|e| panic!("{name} {shares}: {e}")));
+        let (after, before) = (least("after"), least("before"));
+        assert_eq!(least("auto"), after.min(before), "{name}");
+        let whole = peak(&with("after", Aim::Fastest).expect("it compiles"));
+        for aim in [Aim::Fastest, Aim::Within((whole + after) / 2), Aim::Within(after.max(before) - 1)] {
+            let auto = with("auto", aim).unwrap_or_else(|e| panic!("{name} {aim:?}: {e}"));
+            let each: Vec<Compiled> = ["after", "before"].iter().filter_map(|shares| with(shares, aim).ok()).collect();
+            let fastest = each.iter().map(seconds).fold(f64::INFINITY, f64::min);
+            assert_eq!(seconds(&auto), fastest, "{name} {aim:?}");
+            assert_eq!(auto.places.len(), 2);
+            for place in &auto.places {
+                let of_place = each.iter().find(|compiled| compiled.strategy.shares == place.shares);
+                assert_eq!(place.seconds, of_place.map(seconds), "{name} {aim:?}");
+            }
+            taken.push(auto.strategy.shares);
+        }
+        let error = with("auto", Aim::Within(after.min(before) / 2)).expect_err("it fits nowhere");
+        assert!(matches!(error, CompileError::Memory(_)), "{error}");
+    }
+    assert!(taken.contains(&Shares::Before), "{taken:?}");
+    // Where shares cannot be multiplied in before, they stay behind.
+    let choosing = plan_within(&Example::named("expert-choice"), "micro=4,shares=auto", Aim::Fastest, &price);
+    let choosing = choosing.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((choosing.strategy.shares, choosing.places.len()), (Shares::After, 1));
 }

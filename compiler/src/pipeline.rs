@@ -2,6 +2,7 @@
 
 use crate::autodiff::{Differentiated, Options, differentiate};
 use crate::memory::fit::{Forms, fit};
+use crate::memory::place::{self, Place};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::exchange;
@@ -11,6 +12,7 @@ use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
 use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
 use crate::shard::{Dense, ShardedModel, Strategy, StrategyError, shard_model};
+use crate::shares::Shares;
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
 use forebay_ir::{DType, Graph};
 use forebay_plan as plan;
@@ -92,6 +94,8 @@ pub struct Compiled {
     pub stages: Vec<StageMemory>,
     /// The strategy that it is for.
     pub strategy: Strategy,
+    /// Where shares of experts could be multiplied in, if that was to be found.
+    pub places: Vec<Place>,
 }
 
 /// Why there is no plan.
@@ -142,6 +146,12 @@ pub fn compile_within(
     aim: Aim,
     price: &dyn Price,
 ) -> Result<Compiled, CompileError> {
+    if options.strategy.shares == Shares::Auto {
+        return place::choose(aim, price, &mut |shares| {
+            let strategy = Strategy { shares, ..options.strategy.clone() };
+            compile_within(models, &CompileOptions { strategy, ..options.clone() }, aim, price)
+        });
+    }
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = (options.wide(), options.compute);
     strategy.check_master_weights(options.compute)?;
@@ -167,7 +177,7 @@ pub fn compile_within(
         roles.push(role(&train, &stage, layout, phases));
     }
     let plan = assemble(&models.train, options, &train, scheduler.into_programs(), roles);
-    Ok(Compiled { plan, stages: memory, strategy: strategy.clone() })
+    Ok(Compiled { plan, stages: memory, strategy: strategy.clone(), places: vec![] })
 }
 
 /// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.

@@ -28,17 +28,22 @@ pub enum Shares {
     After,
     /// Before it, at the ranks of experts.
     Before,
+    /// Wherever a step takes less time in the memory there is ([`crate::memory::place`]). What asks before that is known takes them to be behind.
+    Auto,
 }
 
 impl Shares {
+    /// What strategies may say.
+    pub const ALL: [Shares; 3] = [Shares::After, Shares::Before, Shares::Auto];
     /// Both places.
-    pub const ALL: [Shares; 2] = [Shares::After, Shares::Before];
+    pub const PLACES: [Shares; 2] = [Shares::After, Shares::Before];
 
     /// Its name in strategies.
     pub fn name(self) -> &'static str {
         match self {
             Shares::After => "after",
             Shares::Before => "before",
+            Shares::Auto => "auto",
         }
     }
 }

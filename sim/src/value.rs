@@ -3,7 +3,8 @@
 //! The same formulas as for instructions ([`crate::price`]), before there are instructions: a node that runs alone. What fusion saves is not in it, so that
 //! elementwise work looks dearer than it is; the step itself is predicted from the plan.
 
-use crate::report::{Options, program_times};
+use crate::report::{Options, program_times, step_time};
+use crate::shared::settled;
 use forebay_compiler::memory::Price;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Generation, Group, Precision, Product};
 use forebay_ir::cost::cost;
@@ -115,6 +116,12 @@ impl Price for ValuePricer<'_> {
     fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
         let options = Options { precision: self.precision, imbalance: self.imbalance, ..Options::default() };
         program_times(plan, self.cluster, &options)
+    }
+
+    fn step(&self, plan: &Plan) -> Result<f64, String> {
+        let options = Options { precision: self.precision, imbalance: self.imbalance, ..Options::default() };
+        // Ranks of a machine that was measured share it.
+        step_time(plan, &settled(plan, self.cluster, &options)?, &options)
     }
 
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {

@@ -12,6 +12,7 @@ use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{print, print_json};
 use forebay_compiler::memory::Aim;
 use forebay_compiler::pipeline::{CompileOptions, Compiled};
+use forebay_compiler::shard::Strategy;
 use forebay_cost::Cluster;
 use forebay_sim::report::step_time;
 use forebay_sim::{Options, ValuePricer, shared};
@@ -83,8 +84,9 @@ impl Study<'_> {
     fn report(&mut self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {
         let price = ValuePricer::new(self.cluster, self.simulation.precision, self.simulation.imbalance);
         let whole = memory::compile(self.file, &self.options, None, &price)?;
-        // What was left to be found is found once.
-        self.options.strategy = whole.strategy.clone();
+        // What was left to be found is found once, but for what follows from the memory there is.
+        let shares = self.options.strategy.shares;
+        self.options.strategy = Strategy { shares, ..whole.strategy.clone() };
         let unrestricted = self.seconds(&whole)?;
         let within = limit.map(|_| memory::compile(self.file, &self.options, limit, &price)).transpose()?;
         let compiled = within.as_ref().unwrap_or(&whole);

@@ -4,6 +4,7 @@ use crate::model::ModelFile;
 use forebay_compiler::memory::{Aim, Price, enough};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
+use forebay_compiler::shares::Shares;
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
@@ -19,6 +20,9 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
     let split = Strategy { master_weights: MasterWeights::Split, ..base.clone() };
     if base.master_weights != MasterWeights::Split && split.check_master_weights(options.compute).is_ok() {
         add("master_weights=split".into(), split);
+    }
+    if base.shares == Shares::After {
+        add("shares=before".into(), Strategy { shares: Shares::Before, ..base.clone() });
     }
     match base.mbs {
         Some(mbs) => {

@@ -6,6 +6,8 @@ pub mod svg;
 
 use crate::failure::Failure;
 use crate::model::ModelFile;
+use crate::output::{seconds, size};
+use forebay_compiler::memory::place::Place;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled};
 
@@ -67,6 +69,24 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     }
 }
 
+/// Where shares of experts are multiplied in, if that was to be found, and why.
+fn told_places(compiled: &Compiled, budget: Option<u64>) -> String {
+    let told = |place: &Place| match place.seconds {
+        Some(time) => format!("{} in {}", seconds(time), size(place.bytes as f64)),
+        None => format!("no plan: a stage needs {}", size(place.bytes as f64)),
+    };
+    let (best, others): (Vec<&Place>, Vec<&Place>) =
+        compiled.places.iter().partition(|place| place.shares == compiled.strategy.shares);
+    let within = budget.map_or("with everything kept".into(), |budget| format!("within {}", size(budget as f64)));
+    let mut text = format!("shares={}: {within} a step takes", compiled.strategy.shares);
+    best.iter().for_each(|place| text += &format!(" {}", told(place)));
+    others.iter().for_each(|place| text += &format!(", with shares={} {}", place.shares, told(place)));
+    if others.is_empty() {
+        text += "; shares cannot be multiplied in before the down projection";
+    }
+    text
+}
+
 /// Compiles a model within a budget; without one, everything is kept that the strategy does not name. When nothing fits, says what would.
 pub fn compile(
     file: &ModelFile,
@@ -76,7 +96,12 @@ pub fn compile(
 ) -> Result<Compiled, Failure> {
     let aim = budget.map_or(Aim::Fastest, Aim::Within);
     match file.compile_within(options, aim, price)? {
-        Ok(compiled) => Ok(compiled),
+        Ok(compiled) => {
+            if !compiled.places.is_empty() {
+                eprintln!("{}", told_places(&compiled, budget));
+            }
+            Ok(compiled)
+        }
         Err(CompileError::Strategy(error)) => Err(file.misfit(options, &error)),
         Err(CompileError::Memory(misfit)) => {
             let fits = advice::what_fits(file, options, misfit.budget, price);

@@ -35,6 +35,14 @@ pub trait Price {
     /// When the plan cannot be timed.
     fn programs(&self, plan: &plan::Plan) -> Result<Vec<f64>, String>;
 
+    /// Seconds of a training step; here [`one_after_another`].
+    ///
+    /// # Errors
+    /// When the plan cannot be timed.
+    fn step(&self, plan: &plan::Plan) -> Result<f64, String> {
+        one_after_another(self, plan)
+    }
+
     /// Seconds to copy a value to the host's memory, or from there: of a ragged one the rows that come. None where nothing is known of that, and nothing is swapped.
     fn copy_seconds(&self, _graph: &Graph, _value: ValueId) -> Option<f64> {
         None
@@ -64,6 +72,19 @@ impl Price for Profile {
         };
         Ok(plan.programs.iter().map(of_program).collect())
     }
+}
+
+/// Seconds of a plan's training step when its programs run one after another, on the stage that takes longest.
+///
+/// # Errors
+/// When the plan cannot be timed.
+pub fn one_after_another(price: &(impl Price + ?Sized), plan: &plan::Plan) -> Result<f64, String> {
+    let programs = price.programs(plan)?;
+    let stages = plan.roles.iter().map(|role| {
+        let calls = role.phases.iter().filter(|phase| phase.name == "train").flat_map(|phase| &phase.calls);
+        calls.map(|call| programs[call.program as usize]).sum::<f64>()
+    });
+    Ok(stages.fold(0.0, f64::max))
 }
 
 /// How much memory a device's arena may take.

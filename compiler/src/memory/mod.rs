@@ -2,17 +2,19 @@
 //!
 //! * [`recompute`]: what the user names is made again. * [`mod@choose`]: the least time within a number of bytes. * [`mod@fit`]: choices of a pipeline stage
 //!   until its arena fits. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
+//! * [`place`]: where shares of experts are multiplied in, by the memory there is.
 //! * `swap`: what the user names is in the host's memory between its uses. * [`halves`]: parameters beside their copies.
 
 pub mod choose;
 pub mod fit;
 pub mod halves;
+pub mod place;
 mod recompute;
 mod splice;
 mod swap;
 pub mod table;
 
-pub use fit::{Aim, Misfit, Price, enough};
+pub use fit::{Aim, Misfit, Price, enough, one_after_another};
 pub use recompute::{Recompute, keep, recompute};
 pub use swap::{Swap, keep_starts, saved_names};
 pub use table::{SavedTensor, StageMemory};

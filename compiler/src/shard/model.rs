@@ -58,7 +58,7 @@ pub fn shard_model(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedM
 
 /// The model with the shares of its experts where they are to be multiplied in.
 fn weighed(model: &CheckedModel, shares: Shares) -> Result<Cow<'_, CheckedModel>, StrategyError> {
-    if shares == Shares::After {
+    if shares != Shares::Before {
         return Ok(Cow::Borrowed(model));
     }
     let mut changed = model.clone();

@@ -389,7 +389,7 @@ impl Strategy {
             },
             "shares" => match Shares::ALL.into_iter().find(|place| place.name() == value) {
                 Some(place) => self.shares = place,
-                None => return wrong("after or before"),
+                None => return wrong("after, before or auto"),
             },
             "node" => self.node = Some(degree()?),
             "overlap" => match Passes::parse(value) {

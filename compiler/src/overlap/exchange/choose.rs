@@ -5,7 +5,7 @@
 //! more collectives. Whether that is worth it depends on what hides exchanges anyway. What stages wait for each other is in no price, nor is memory.
 
 use super::Dispatch;
-use crate::memory::Price;
+use crate::memory::{Price, one_after_another};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::shard::{Cut, Order, Strategy, StrategyError};
 use forebay_dsl::model::CheckedModel;
@@ -61,10 +61,5 @@ fn seconds(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) ->
     }
     let plan = compile_training(model, &options, &[options.micro_batches])?;
     let plan = plan.last().expect("a plan for each number of micro-batches");
-    let programs = price.programs(plan).map_err(|error| StrategyError::new(error, None))?;
-    let stages = plan.roles.iter().map(|role| {
-        let calls = role.phases.iter().filter(|phase| phase.name == "train").flat_map(|phase| &phase.calls);
-        calls.map(|call| programs[call.program as usize]).sum::<f64>()
-    });
-    Ok(stages.fold(0.0, f64::max))
+    one_after_another(price, plan).map_err(|error| StrategyError::new(error, None))
 }
