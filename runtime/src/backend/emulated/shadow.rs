@@ -2,7 +2,8 @@
 //!
 //! Order is judged by vector clocks and not by the device's clock: a read that happens to come after its write is a fault when no stream and no event puts it there.
 //! Life is judged as the plan means it. A *value* is what a call wrote through one slot, or what the host put there. A scratch slot is given back when its call ends
-//! and is not read by another; within the call a place belongs to the buffer that was written last. Other values live until something else takes a part of their place.
+//! and is not read by another; within the call a place belongs to the buffer that was written last. Other values live until something else takes a part of their place: calls that
+//! are listed later must not read the rest.
 
 use crate::backend::Access;
 use forebay_plan::verify::order::{Clock, Intervals};
@@ -47,6 +48,16 @@ pub(super) enum Owner {
     Host,
     /// A call has written it through a slot.
     Slot { binding: u32, call: u32, program: u32, slot: u32 },
+}
+
+impl Owner {
+    /// Does the host list it first? Calls are bound as they are listed.
+    fn comes_before(self, other: Owner) -> bool {
+        match (self, other) {
+            (Owner::Slot { binding, .. }, Owner::Slot { binding: other, .. }) => binding < other,
+            (Owner::Host, _) | (_, Owner::Host) => true,
+        }
+    }
 }
 
 /// What an access runs into.
@@ -210,8 +221,9 @@ fn lost(value: &Value, buffer: u32, through: &Through) -> Option<(Owner, u32)> {
     }
     let whole = nested(value.slot, through.slot) || nested(through.slot, value.slot);
     match value.ended_by {
-        Some(by) => Some((by, NONE)),
-        None => (!whole).then_some((value.owner, NONE)),
+        Some(by) if by.comes_before(through.by) => Some((by, NONE)),
+        // A call before the one that has taken a part may still be at the rest, when others of its instructions are done: units need not wait for each other there.
+        _ => (!whole).then_some((value.owner, NONE)),
     }
 }
 
@@ -279,6 +291,8 @@ mod tests {
         let part = Through { bytes: (0, 10), slot: (0, 10), ..through(5, SLOT, SlotAccess::Write) };
         shadow.note_write(op(0, 3), &part);
         let lost = Err(Trouble::Lost { bytes: (30, 50), owner: owner(5), buffer: NONE });
-        assert_eq!(shadow.reads(&clock, &read(4, SLOT)), lost);
+        assert_eq!(shadow.reads(&clock, &read(6, SLOT)), lost);
+        // For those that are listed before, the rest is there.
+        assert_eq!(shadow.reads(&clock, &read(4, SLOT)), Ok(()));
     }
 }
