@@ -72,7 +72,7 @@ const ORDERS: [Key; 6] = [
 ];
 
 /// Repairs end when so many pairs of intervals were looked at: a tenth of a second, or less.
-const WORK: u64 = 4_000_000;
+const WORK: u64 = 2_000_000;
 /// An order is repaired at most so often.
 const ROUNDS: u64 = 400;
 
@@ -147,7 +147,8 @@ impl Draws {
     }
 }
 
-fn max_live(intervals: &[Interval]) -> u64 {
+/// Maximum over time of the live bytes: the least any packing takes.
+pub fn max_live(intervals: &[Interval]) -> u64 {
     let mut changes: Vec<(u32, bool, u64)> = vec![];
     for i in intervals {
         changes.push((i.start, true, align(i.bytes)));

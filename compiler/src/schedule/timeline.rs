@@ -1,6 +1,6 @@
 //! A phase in the making: calls in order, and the memory items they use, each alive from its first to its last call.
 
-use crate::emit::{Interval, Packing, align, pack};
+use crate::emit::{Interval, Packing, align, max_live, pack};
 use forebay_plan as plan;
 use std::collections::BTreeSet;
 
@@ -213,18 +213,16 @@ impl Timeline {
     /// Places all items above the persistent bytes of the device, and those of the host above its own.
     pub fn place(self, (persistent, kept_by_host): (u64, u64)) -> Placed {
         let lives = self.lives();
-        let on_device = |lives: &[Option<(u32, u32)>]| {
-            let intervals = self.intervals(lives, plan::Space::Device);
-            (pack(&intervals), intervals)
-        };
-        let (mut packing, mut intervals) = on_device(&lives);
+        let mut intervals = self.intervals(&lives, plan::Space::Device);
+        let mut packing = pack(&intervals);
         if self.alternate {
-            let longer = on_device(&self.longer_lives(&lives));
-            let (arena, wasted) = (persistent + packing.bytes, longer.0.bytes - longer.0.live);
-            if longer.0.bytes <= packing.bytes + arena / ALTERNATE && wasted <= arena / WASTE {
-                (packing, intervals) = longer;
-            } else {
-                self.move_apart(&intervals, &mut packing);
+            let longer = self.intervals(&self.longer_lives(&lives), plan::Space::Device);
+            let arena = persistent + packing.bytes;
+            let most = packing.bytes + arena / ALTERNATE;
+            let apart = (max_live(&longer) <= most).then(|| pack(&longer));
+            match apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
+                Some(apart) => (packing, intervals) = (apart, longer),
+                None => self.move_apart(&intervals, &mut packing),
             }
         }
         let swaps = self.items.iter().any(|item| item.space == plan::Space::Host);
