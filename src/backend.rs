@@ -27,8 +27,8 @@ pub struct BackendArgs {
     /// What runs the plan [default: cpu]
     #[arg(long, value_enum)]
     backend: Option<Name>,
-    /// The cluster whose devices are emulated: a file, or the name of one that is built in [default: atlas-800t-a2]
-    #[arg(long, value_name = "CLUSTER", requires = "backend")]
+    /// The cluster whose devices are emulated, or by whose times --memory-budget chooses: a file, or the name of one that is built in [default: atlas-800t-a2]
+    #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
     /// How many devices there are; what the strategy leaves is data parallel [default: as many as ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "backend")]
@@ -84,6 +84,16 @@ impl BackendArgs {
     /// The cluster whose devices are emulated, when it is not this machine that runs the plan.
     pub fn cluster(&self) -> Result<Option<Cluster>, Failure> {
         self.is_emulated().then(|| cluster::read(self.cluster.as_deref().unwrap_or(CLUSTER))).transpose()
+    }
+
+    /// The cluster by whose times a memory budget chooses: that of the emulated devices, or one that is named for this machine (`forebay calibrate --cpu` writes its file).
+    /// The backend has no further use for the latter.
+    pub fn priced(mut self) -> Result<(Option<Cluster>, BackendArgs), Failure> {
+        let cluster = match self.is_emulated() {
+            true => self.cluster()?,
+            false => self.cluster.take().as_deref().map(cluster::read).transpose()?,
+        };
+        Ok((cluster, self))
     }
 
     /// Bytes of a device of the cluster, or what was asked for instead.

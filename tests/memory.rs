@@ -247,3 +247,41 @@ fn placing_is_within_a_hundredth_of_the_bound() {
         assert!(worst.0 <= bound, "{} wastes {:.3} %", worst.1, 100.0 * worst.0);
     }
 }
+
+/// Frames of calls that follow each other, and how many of these pairs have no byte in common.
+fn frames_apart(plan: &Plan) -> (usize, usize) {
+    let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
+    let (mut all, mut apart) = (0, 0);
+    for phase in phases {
+        let frame = |call: &forebay_plan::Call| {
+            let slots = &plan.programs[call.program as usize].slots;
+            let at = slots.iter().position(|slot| slot.name == "frame")?;
+            (slots[at].bytes > 0).then(|| (call.slots[at], call.slots[at] + slots[at].bytes))
+        };
+        let frames: Vec<(u64, u64)> = phase.calls.iter().filter_map(frame).collect();
+        all += frames.len().saturating_sub(1);
+        apart += frames.windows(2).filter(|pair| pair[0].1 <= pair[1].0 || pair[1].1 <= pair[0].0).count();
+    }
+    (apart, all)
+}
+
+/// Where exchanges run beside other work, the frame of a call lies where the one before it does not, as far as there is room; the arena grows by a 32nd for that at most.
+#[test]
+fn frames_lie_apart_where_calls_run_beside_each_other() {
+    let (mut beside, mut after) = ((0, 0), (0, 0));
+    for name in ["deepseek-v3", "qwen3-30b-a3b", "pangu-ultra-moe", "gpt-oss-120b"] {
+        let of = |overlap: &str| {
+            let strategy = format!("pp=2,micro=4{overlap}");
+            plan_within(&Example::named(name), &strategy, Aim::Fastest, &Profile::cpu()).expect("it compiles")
+        };
+        let (with, without) = (of(""), of(",overlap=none"));
+        let (most, least) = (peak(&with), peak(&without));
+        assert!(most <= least + least / 32 + least / 100, "{name}: {most} bytes, {least} one after another");
+        for (sum, compiled) in [(&mut beside, &with), (&mut after, &without)] {
+            let (apart, all) = frames_apart(&compiled.plan);
+            *sum = (sum.0 + apart, sum.1 + all);
+        }
+    }
+    println!("{} of {} frames lie apart, {} of {} one after another", beside.0, beside.1, after.0, after.1);
+    assert!(beside.0 * after.1 > 2 * after.0 * beside.1, "{beside:?} and {after:?}");
+}

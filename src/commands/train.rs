@@ -39,7 +39,7 @@ pub struct Args {
     steps: Option<u64>,
     #[command(flatten)]
     session: SessionArgs,
-    /// Memory of a device, a size such as 58GiB or 800MB, or `device` for that of an emulated one: what does not fit is made again in the backward pass, or swapped on emulated devices
+    /// Memory of a device, a size such as 58GiB or 800MB, or `device` for that of an emulated one or of the cluster: what does not fit is made again in the backward pass, or swapped where --cluster says how fast
     #[arg(long, value_name = "SIZE", value_parser = budget, help_heading = "Model")]
     memory_budget: Option<Budget>,
     #[command(flatten)]
@@ -70,10 +70,12 @@ pub fn train(args: Args) -> Result<(), Failure> {
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     args.backend.use_devices(&mut options.strategy, args.settings.strategy.as_ref())?;
-    // A budget is for the devices that run the plan: emulated ones have a size, and a link to the host.
-    let cluster = if args.memory_budget.is_some() { args.backend.cluster()? } else { None };
-    let device =
-        cluster.as_ref().map(|cluster| args.backend.device_bytes(cluster)).transpose()?.map(|bytes| bytes as f64);
+    // A budget is for the devices that run the plan: emulated ones have a size, and a link to the host; of this machine a cluster file says both.
+    let (cluster, backend) = match args.memory_budget {
+        Some(_) => args.backend.priced()?,
+        None => (None, args.backend),
+    };
+    let device = cluster.as_ref().map(|cluster| backend.device_bytes(cluster)).transpose()?.map(|bytes| bytes as f64);
     let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
     let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
     let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
@@ -83,5 +85,5 @@ pub fn train(args: Args) -> Result<(), Failure> {
         notes::print(notes::few_rows(&plan, 1.0));
         Ok(plan)
     };
-    session::run(Program::Compiled(&compile), &args.session, (&args.machine, &args.backend), args.steps)
+    session::run(Program::Compiled(&compile), &args.session, (&args.machine, &backend), args.steps)
 }

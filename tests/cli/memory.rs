@@ -128,6 +128,15 @@ fn training_within_a_budget_is_the_same() {
     let used = within.lines().pop().expect("a summary")["summary"]["peak_bytes"].as_u64().expect("bytes");
     assert!(used <= peak - 20_000, "{used} of {peak}");
     assert_eq!(within.losses(), whole.losses());
+    // By the times of a cluster that has a link to the host.
+    let layers = ["--set", "layers=8", "--strategy", "micro=4,schedule=gpipe"];
+    let whole = train(&layers);
+    let peak = whole.lines().pop().expect("a summary")["summary"]["peak_bytes"].as_u64().expect("bytes");
+    let budget = format!("{}B", peak * 9 / 10);
+    let cluster = ["--memory-budget", &budget, "--cluster", "h100"];
+    let swapped = train(&[&layers[..], &cluster, &["--profile"]].concat());
+    assert_eq!(swapped.losses(), whole.losses());
+    assert!(swapped.stderr.contains("to the host's memory"), "{}", swapped.stderr);
 }
 
 #[test]
