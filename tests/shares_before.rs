@@ -104,7 +104,7 @@ fn nothing_to_weigh_is_refused() {
     let message = of(&example, "shares=before", DType::F32).expect_err("no token chooses experts");
     assert!(message.contains("shares = before: no shares of `ExpertChoice`"), "{message}");
     let message = Strategy::parse("shares=first").expect_err("no such place");
-    assert!(message.to_string().contains("after or before"), "{message}");
+    assert!(message.to_string().contains("after, before or auto"), "{message}");
 }
 
 /// Exchanges of a layer with experts: all that send, and of those the ones of a number for each row.
