@@ -36,7 +36,7 @@ mod rates;
 mod tasks;
 
 pub use lanes::Lanes;
-pub use pair::Same;
+pub use pair::{Paired, Part, Same};
 pub use passes::{Pass, Passes};
 
 use forebay_plan::{Plan, Program, Space};
@@ -56,12 +56,13 @@ pub fn spread(plan: &mut Plan, lanes: &Lanes) {
     calls::order(plan, &ordered);
 }
 
-/// The pass `within`: puts the instructions of a program into an order that hides more; the live bytes of its frame, when it has changed.
-pub fn within(program: &mut Program, lanes: &Lanes) -> Option<u64> {
-    (!lanes.is_one_rank()).then(|| order::reorder(program, lanes)).flatten()
+/// The pass `within`: puts the instructions of a program into an order that hides more; the live bytes of its frame, when it has changed. `awaited` are slots
+/// whose contents are waited for elsewhere: of orders that take as long the one that has them earlier is better.
+pub fn within(program: &mut Program, awaited: &[usize], lanes: &Lanes) -> Option<u64> {
+    (!lanes.is_one_rank()).then(|| order::reorder(program, awaited, lanes)).flatten()
 }
 
-/// The pass `across`: two programs as one, and the live bytes of its frame; nothing when that is not worth it or not possible.
-pub fn across(programs: (&Program, &Program), same: &[Same], lanes: &Lanes) -> Option<(Program, u64)> {
+/// The pass `across`: two programs as one; nothing when that is not worth it or not possible.
+pub fn across(programs: (Part, Part), same: &[Same], lanes: &Lanes) -> Option<Paired> {
     (!lanes.is_one_rank()).then(|| pair::pair(programs, same, lanes)).flatten()
 }

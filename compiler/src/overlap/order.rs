@@ -23,8 +23,8 @@ use forebay_plan::{Program, StreamKind};
 pub(super) const ROOM: f64 = 2.0;
 
 /// Puts the instructions into a better order and places the frame again; the live bytes of the frame, when something has changed.
-pub(super) fn reorder(program: &mut Program, lanes: &Lanes) -> Option<u64> {
-    let tasks = Tasks::new(program, lanes);
+pub(super) fn reorder(program: &mut Program, awaited: &[usize], lanes: &Lanes) -> Option<u64> {
+    let tasks = Tasks::new((program, awaited), lanes);
     if !tasks.is_mixed() {
         return None;
     }
@@ -61,6 +61,15 @@ const ROUNDS: u64 = 64;
 const CHANGED: (u64, f64) = (2, 0.6);
 /// No order is looked for that would be better by less than this part.
 const NEAR: f64 = 0.01;
+/// What a second is worth by which what is waited for elsewhere is there earlier: it counts where a pipeline fills and drains, once for each stage, and elsewhere not.
+const EARLY: f64 = 0.1;
+
+impl Timed {
+    /// What orders are compared by.
+    fn price(&self) -> f64 {
+        self.cost + EARLY * self.awaited
+    }
+}
 
 /// The cheapest order with at most so many bytes alive, of those that are tried: the given one, lists, and lists like the best one with the urgency of some tasks
 /// changed, each kept when it is better.
@@ -68,7 +77,7 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     let mut best: Option<(Vec<u32>, Timed)> = None;
     let take = |best: &mut Option<(Vec<u32>, Timed)>, order: Vec<u32>| {
         let timed = tasks.timed(&order);
-        let better = best.as_ref().is_none_or(|(_, so_far)| timed.cost < so_far.cost);
+        let better = best.as_ref().is_none_or(|(_, so_far)| timed.price() < so_far.price());
         let taken = better && tasks.live(&order, &timed.until) <= bound;
         if taken {
             *best = Some((order, timed));
@@ -77,8 +86,15 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     };
     take(&mut best, (0..tasks.len() as u32).collect());
     let users = tasks.users();
+    let unawaited = tasks.unawaited();
+    let later: &[bool] = if unawaited.contains(&true) && unawaited.contains(&false) { &[false, true] } else { &[false] };
     let mut urgent = None;
-    for (urgency, patience) in Rule::all().map(|rule| urgency(tasks, &users, rule)) {
+    for (rule, later) in Rule::all().flat_map(|rule| later.iter().map(move |later| (rule, *later))) {
+        let (mut urgency, patience) = urgency(tasks, &users, rule);
+        if later {
+            let most = urgency.iter().copied().fold(0.0, f64::max);
+            urgency.iter_mut().zip(&unawaited).for_each(|(urgency, later)| *urgency -= if *later { most } else { 0.0 });
+        }
         if take(&mut best, list(tasks, &users, &urgency, patience, bound)) {
             urgent = Some((urgency, patience));
         }

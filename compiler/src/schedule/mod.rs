@@ -61,6 +61,8 @@ pub struct Compiled {
 #[derive(Default)]
 pub struct Programs {
     list: Vec<plan::Program>,
+    /// For each the slots whose contents other layers or stages wait for.
+    awaited: Vec<Vec<usize>>,
     cache: FxHashMap<String, Rc<Compiled>>,
     /// The rows of the phase that is being built.
     rows: Rows,
@@ -116,7 +118,7 @@ impl Programs {
         let mut emitted = emit(&graph, &bound.interface);
         change(&mut emitted.program);
         if self.passes.has(Pass::Within) {
-            let live = overlap::within(&mut emitted.program, &self.lanes);
+            let live = overlap::within(&mut emitted.program, &awaited(&bound.wants), &self.lanes);
             emitted.frame_live = live.unwrap_or(emitted.frame_live);
         }
         let bytes = bound.interface.slots.iter().map(|s| s.bytes).collect();
@@ -172,13 +174,18 @@ impl Programs {
         if !self.passes.has(Pass::Across) {
             return None;
         }
-        let programs = (&self.list[first as usize], &self.list[second as usize]);
-        let name = format!("{}&{}{same:?}", programs.0.name, programs.1.name);
+        let part = |n: u32| (&self.list[n as usize], &self.awaited[n as usize][..]);
+        let parts = (part(first), part(second));
+        let name = format!("{}&{}{same:?}", parts.0.0.name, parts.1.0.name);
         if let Some(known) = self.pairs.get(&name) {
             return known.clone();
         }
-        let paired = overlap::across(programs, same, &self.lanes);
-        let compiled = paired.map(|(program, live)| self.add(&name, program, (vec![], vec![]), live));
+        let paired = overlap::across(parts, same, &self.lanes);
+        let compiled = paired.map(|both| {
+            let compiled = self.add(&name, both.program, (vec![], vec![]), both.live);
+            self.awaited[compiled.id as usize] = both.awaited;
+            compiled
+        });
         self.pairs.insert(name, compiled.clone());
         compiled
     }
@@ -190,6 +197,7 @@ impl Programs {
         (wants, bytes): (Vec<Want>, Vec<u64>),
         frame_live: u64,
     ) -> Rc<Compiled> {
+        self.awaited.push(awaited(&wants));
         let compiled = Rc::new(Compiled {
             id: self.list.len() as u32,
             slots: program.slots.len(),
@@ -222,4 +230,9 @@ impl Programs {
     pub fn into_list(self) -> Vec<plan::Program> {
         self.list
     }
+}
+
+/// Slots whose contents other layers or stages wait for.
+fn awaited(wants: &[Want]) -> Vec<usize> {
+    (0..wants.len()).filter(|&slot| wants[slot].is_awaited()).collect()
 }
