@@ -3,7 +3,7 @@
 mod snapshots;
 
 use forebay_compiler::emit::standalone;
-use forebay_compiler::overlap::{Lanes, Passes, across, within};
+use forebay_compiler::overlap::{Lanes, Paired, Part, Passes, across, within};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::Graph;
 use forebay_ir::text::{parse_module, render};
@@ -29,6 +29,11 @@ fn program(graph: &Graph) -> Program {
     plan.programs.swap_remove(0)
 }
 
+/// A program of which nothing is waited for elsewhere.
+fn part(program: &Program) -> Part<'_> {
+    (program, &[])
+}
+
 /// An instruction a line, each in the column of its unit.
 fn shown(program: &Program, lanes: &Lanes) -> String {
     let line = |instruction: &forebay_plan::Instruction| {
@@ -46,7 +51,7 @@ fn independent_work_moves_beside_exchanges() {
         for graph in graphs(path) {
             let before = program(&graph);
             let mut after = before.clone();
-            within(&mut after, &lanes());
+            within(&mut after, &[], &lanes());
             let names = |p: &Program| p.instructions.iter().map(|i| i.name.clone()).collect::<Vec<_>>();
             assert_eq!(names(&before) != names(&after), graph.name.starts_with("moved"), "{}", graph.name);
             let ranges = |p: &Program| p.slots.last().unwrap().bytes;
@@ -63,10 +68,10 @@ fn pairs_take_turns() {
         let mut all = String::new();
         for pair in graphs(path).chunks(2) {
             let (first, second) = (program(&pair[0]), program(&pair[1]));
-            let both = across((&first, &second), &[], &lanes());
+            let both = across((part(&first), part(&second)), &[], &lanes());
             assert_eq!(both.is_some(), pair[0].name.starts_with("paired"), "{}", pair[0].name);
             all += &match both {
-                Some((both, live)) => format!("{}  live {live} B\n\n", shown(&both, &lanes())),
+                Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
                 None => format!("{} and {} stay apart\n\n", first.name, second.name),
             };
         }
@@ -81,11 +86,11 @@ fn pairs_that_would_change_values_are_refused() {
     let all = graphs(&path);
     let (first, second) = (program(&all[0]), program(&all[1]));
     let slot = |p: &Program, access: Access| p.slots.iter().position(|s| s.access == access).expect("there is one");
-    assert!(across((&first, &second), &[], &lanes()).is_some());
+    assert!(across((part(&first), part(&second)), &[], &lanes()).is_some());
     let same = [(slot(&first, Access::Read), slot(&second, Access::Write))];
-    assert!(across((&first, &second), &same, &lanes()).is_none(), "the second writes what the first reads");
+    assert!(across((part(&first), part(&second)), &same, &lanes()).is_none(), "the second writes what the first reads");
     let same = [(slot(&first, Access::Write), slot(&second, Access::Write))];
-    assert!(across((&first, &second), &same, &lanes()).is_none(), "both write the same");
+    assert!(across((part(&first), part(&second)), &same, &lanes()).is_none(), "both write the same");
     let random = |program: &Program| {
         let mut program = program.clone();
         let out = program.buffers.len() as u32;
@@ -98,6 +103,6 @@ fn pairs_that_would_change_values_are_refused() {
         program.instructions.push(instruction);
         program
     };
-    assert!(across((&random(&first), &second), &[], &lanes()).is_some());
-    assert!(across((&random(&first), &random(&second)), &[], &lanes()).is_none(), "both draw random numbers");
+    assert!(across((part(&random(&first)), part(&second)), &[], &lanes()).is_some());
+    assert!(across((part(&random(&first)), part(&random(&second))), &[], &lanes()).is_none(), "both draw random numbers");
 }
