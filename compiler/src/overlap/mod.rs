@@ -14,6 +14,7 @@
 //!
 //! * [`order`] (`within`): the instructions of a program in an order in which units wait less for each other.
 //! * [`pair`] (`across`): a forward and a backward program that the schedule pairs, as one.
+//! * [`border`] (`borders`): the end of a forward pass and the beginning of the next one, as one, while a pipeline fills.
 //! * [`lanes`] (`vector`): which unit does what; elementwise work beside matrix products.
 //!
 //! Whatever runs, at the end each instruction goes to the stream of its unit, and events keep the order of those pairs alone of which one changes what the
@@ -23,6 +24,7 @@
 //! Requires: plans and programs with one stream and no events. Keeps: every value bit for bit. Costs: n log n in the size of the plan for events, n² in that of a program
 //! for its order. No wait is made that others imply.
 
+mod border;
 mod calls;
 pub mod exchange;
 mod lanes;
@@ -65,4 +67,10 @@ pub fn within(program: &mut Program, awaited: &[usize], lanes: &Lanes) -> Option
 /// The pass `across`: two programs as one; nothing when that is not worth it or not possible.
 pub fn across(programs: (Part, Part), same: &[Same], lanes: &Lanes) -> Option<Paired> {
     (!lanes.is_one_rank()).then(|| pair::pair(programs, same, lanes)).flatten()
+}
+
+/// The pass `borders`: the last layer of a pass, messages, and the first layer of the next pass as one program; nothing when that is not worth it or not possible.
+/// `same`: for each but the first its slots that calls bind as slots of those in front of it.
+pub fn across_border(parts: &[Part], same: &[Vec<Same>], lanes: &Lanes) -> Option<Paired> {
+    (!lanes.is_one_rank()).then(|| border::border(parts, same, lanes)).flatten()
 }

@@ -87,7 +87,8 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     take(&mut best, (0..tasks.len() as u32).collect());
     let users = tasks.users();
     let unawaited = tasks.unawaited();
-    let later: &[bool] = if unawaited.contains(&true) && unawaited.contains(&false) { &[false, true] } else { &[false] };
+    let later: &[bool] =
+        if unawaited.contains(&true) && unawaited.contains(&false) { &[false, true] } else { &[false] };
     let mut urgent = None;
     for (rule, later) in Rule::all().flat_map(|rule| later.iter().map(move |later| (rule, *later))) {
         let (mut urgency, patience) = urgency(tasks, &users, rule);

@@ -18,7 +18,7 @@ use super::tasks::Tasks;
 use forebay_plan::{Access, Buffer, Kernel, Program, Slot};
 
 /// A pair is taken when it saves more than this part of the time.
-const WORTH: f64 = 0.005;
+pub(super) const WORTH: f64 = 0.005;
 
 /// A slot of the first program and one of the second that calls bind to the same memory.
 pub type Same = (usize, usize);
@@ -40,7 +40,7 @@ pub struct Paired {
 pub(super) fn pair((first, second): (Part, Part), same: &[Same], lanes: &Lanes) -> Option<Paired> {
     let parts = [first, second];
     let [first, second] = parts.map(|(program, _)| program);
-    if [first, second].iter().all(|p| p.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))) {
+    if draws(first) && draws(second) {
         // A call has one layer and one micro-batch, which random numbers depend on.
         return None;
     }
@@ -57,8 +57,13 @@ pub(super) fn pair((first, second): (Part, Part), same: &[Same], lanes: &Lanes) 
     Some(Paired { program: both, live, awaited })
 }
 
+/// Does a program draw random numbers?
+pub(super) fn draws(program: &Program) -> bool {
+    program.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))
+}
+
 /// One program after the other in one, and the slots of the second in it.
-fn joined((first, second): (&Program, &Program), same: &[Same]) -> Option<(Program, Vec<u32>)> {
+pub(super) fn joined((first, second): (&Program, &Program), same: &[Same]) -> Option<(Program, Vec<u32>)> {
     let slots = |p: &Program| p.slots[..p.slots.len() - 1].to_vec();
     let mut all: Vec<Slot> = slots(first);
     let mut moved = vec![0u32; second.slots.len()];

@@ -52,7 +52,7 @@ impl Tasks {
         let mut slots: Vec<Intervals<Piece>> = vec![Intervals::default(); program.slots.len()];
         let mut frames: Vec<Intervals<Piece>> = vec![Intervals::default(); program.buffers.len()];
         let mut tasks = Tasks { seconds: vec![], unit: vec![], needs: vec![], touches: vec![], bytes, awaited: vec![] };
-        let mut attended = None;
+        let (mut attended, mut products) = (None, vec![]);
         for (at, instruction) in (0..).zip(&program.instructions) {
             let kind = lanes.of(&instruction.kernel);
             tasks.seconds.push(rates.seconds(program, &instruction.kernel, kind));
@@ -85,8 +85,13 @@ impl Tasks {
             // Keys of a ring travel one part ahead: what travels further needs memory, and is there in time anyway.
             match &instruction.kernel {
                 Kernel::Exchange(k) if k.kind() == ExchangeKind::Shift => needs.extend(attended),
+                // A message from another stage is still to come: nothing that is already there waits behind it.
+                Kernel::Recv(_) => needs.extend(&products),
                 Kernel::Attention(_) | Kernel::AttentionBackward(_) => attended = Some(at),
                 _ => {}
+            }
+            if matches!(instruction.kernel, Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_)) {
+                products.push(at);
             }
             for operand in operands.iter().filter(|o| o.usage.reads()) {
                 memory(operand.buffer, &mut |pieces, start, end| {

@@ -9,10 +9,11 @@
 //! A program is compiled once for each segment and variant (which of its results are added to what is there); layers and stages are calls.
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
-//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once.
+//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once. * [`mod@borders`]: the end of one and the beginning of the next.
 //! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
+mod borders;
 mod flow;
 mod layers;
 mod offload;
@@ -26,6 +27,7 @@ mod tensors;
 mod timeline;
 mod units;
 
+pub use borders::borders;
 pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Run, Span, Usage};
@@ -181,12 +183,30 @@ impl Programs {
             return known.clone();
         }
         let paired = overlap::across(parts, same, &self.lanes);
-        let compiled = paired.map(|both| {
-            let compiled = self.add(&name, both.program, (vec![], vec![]), both.live);
-            self.awaited[compiled.id as usize] = both.awaited;
-            compiled
-        });
+        let compiled = paired.map(|both| self.add_joined(&name, both));
         self.pairs.insert(name, compiled.clone());
+        compiled
+    }
+
+    /// Programs that follow each other as one, where that hides more than it costs. `same`: for each but the first its slots that are bound as slots of those in front of it.
+    fn cross(&mut self, programs: &[u32], same: &[Vec<Same>]) -> Option<Rc<Compiled>> {
+        let parts: Vec<overlap::Part> =
+            programs.iter().map(|&n| (&self.list[n as usize], &self.awaited[n as usize][..])).collect();
+        let names: Vec<&str> = parts.iter().map(|(program, _)| program.name.as_str()).collect();
+        let name = format!("{}{same:?}", names.join("&"));
+        if let Some(known) = self.pairs.get(&name) {
+            return known.clone();
+        }
+        let crossed = overlap::across_border(&parts, same, &self.lanes);
+        let compiled = crossed.map(|all| self.add_joined(&name, all));
+        self.pairs.insert(name, compiled.clone());
+        compiled
+    }
+
+    /// A program that was made of others.
+    fn add_joined(&mut self, name: &str, made: overlap::Paired) -> Rc<Compiled> {
+        let compiled = self.add(name, made.program, (vec![], vec![]), made.live);
+        self.awaited[compiled.id as usize] = made.awaited;
         compiled
     }
 
@@ -219,6 +239,12 @@ impl Programs {
     /// Does it multiply matrices?
     fn is_heavy(&self, program: u32) -> bool {
         self.list[program as usize].instructions.iter().any(|i| matches!(i.kernel, plan::Kernel::Matmul(_)))
+    }
+
+    /// Does it pass a value to or from another stage, and nothing else?
+    fn is_message(&self, program: u32) -> bool {
+        let instructions = &self.list[program as usize].instructions;
+        instructions.iter().all(|i| matches!(i.kernel, plan::Kernel::Send(_) | plan::Kernel::Recv(_)))
     }
 
     /// Does it draw random numbers?
