@@ -3,7 +3,7 @@
 mod snapshots;
 
 use forebay_compiler::emit::standalone;
-use forebay_compiler::overlap::{Lanes, Paired, Part, Passes, Same, across, across_border, within};
+use forebay_compiler::overlap::{Lanes, Paired, Part, Passes, Same, Sender, across, across_border, within};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::Graph;
 use forebay_ir::text::{parse_module, render};
@@ -152,11 +152,35 @@ fn borders_are_crossed_beside_exchanges() {
             // Slots of the last layer, without its frame; what is sent is one of them; what is received; the first layer's.
             let received = last.slots.len() - 1;
             let same: [Vec<Same>; 3] = [vec![(result, 0)], vec![], vec![(received, input)]];
-            let one = across_border(&parts, &same, &lanes());
+            let one = across_border(&parts, &same, Sender::First, &lanes());
             assert_eq!(one.is_some(), pair[0].name.starts_with("crossed"), "{}", pair[0].name);
             all += &match one {
                 Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
                 None => format!("{} and {} stay apart\n\n", last.name, first.name),
+            };
+        }
+        snapshot(path, &all);
+    });
+}
+
+/// The last two layers of a backward pass.
+#[test]
+fn gradients_of_parameters_come_behind_what_is_sent() {
+    insta::glob!("overlap/hurry.ir", |path| {
+        let mut all = String::new();
+        for pair in graphs(path).chunks(2) {
+            let (before, last) = (program(&pair[0]), program(&pair[1]));
+            let of = |p: &Program, name: &str| {
+                p.buffers.iter().find(|b| b.name == name).expect("there is one").slot as usize
+            };
+            let awaited = [[of(&before, "gx")], [of(&last, "gx")]];
+            let parts = [(&before, &awaited[0][..]), (&last, &awaited[1][..])];
+            let same: [Vec<Same>; 1] = [vec![(of(&before, "gx"), of(&last, "gy"))]];
+            let one = across_border(&parts, &same, Sender::Last, &lanes());
+            assert_eq!(one.is_some(), pair[0].name.starts_with("hurried"), "{}", pair[0].name);
+            all += &match one {
+                Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
+                None => format!("{} and {} stay apart\n\n", before.name, last.name),
             };
         }
         snapshot(path, &all);

@@ -14,7 +14,7 @@
 //!
 //! * [`order`] (`within`): the instructions of a program in an order in which units wait less for each other.
 //! * [`pair`] (`across`): a forward and a backward program that the schedule pairs, as one.
-//! * [`border`] (`borders`): the end of a forward pass and the beginning of the next one, as one, while a pipeline fills.
+//! * [`border`] (`borders`): the end of a forward pass and the beginning of the next one as one, while a pipeline fills; the last layers of a backward pass as one.
 //! * [`lanes`] (`vector`): which unit does what; elementwise work beside matrix products.
 //!
 //! Whatever runs, at the end each instruction goes to the stream of its unit, and events keep the order of those pairs alone of which one changes what the
@@ -37,6 +37,7 @@ mod program;
 mod rates;
 mod tasks;
 
+pub use border::Sender;
 pub use lanes::Lanes;
 pub use pair::{Paired, Part, Same};
 pub use passes::{Pass, Passes};
@@ -69,8 +70,8 @@ pub fn across(programs: (Part, Part), same: &[Same], lanes: &Lanes) -> Option<Pa
     (!lanes.is_one_rank()).then(|| pair::pair(programs, same, lanes)).flatten()
 }
 
-/// The pass `borders`: the last layer of a pass, messages, and the first layer of the next pass as one program; nothing when that is not worth it or not possible.
+/// The pass `borders`: layers with messages between them as one program; nothing when that is not worth it or not possible.
 /// `same`: for each but the first its slots that calls bind as slots of those in front of it.
-pub fn across_border(parts: &[Part], same: &[Vec<Same>], lanes: &Lanes) -> Option<Paired> {
-    (!lanes.is_one_rank()).then(|| border::border(parts, same, lanes)).flatten()
+pub fn across_border(parts: &[Part], same: &[Vec<Same>], sender: Sender, lanes: &Lanes) -> Option<Paired> {
+    (!lanes.is_one_rank()).then(|| border::border(parts, same, sender, lanes)).flatten()
 }

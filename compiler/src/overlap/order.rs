@@ -40,10 +40,10 @@ pub(super) fn reorder(program: &mut Program, awaited: &[usize], lanes: &Lanes) -
     Some(live)
 }
 
-/// Seconds and live bytes of tasks in their given order, when one follows the other in memory.
-pub(super) fn alone(tasks: &Tasks) -> (f64, u64) {
+/// Tasks in their given order, and their live bytes when one follows the other in memory.
+pub(super) fn alone(tasks: &Tasks) -> (Timed, u64) {
     let given: Vec<u32> = (0..tasks.len() as u32).collect();
-    (tasks.timed(&given).cost, tasks.live(&given, &given))
+    (tasks.timed(&given), tasks.live(&given, &given))
 }
 
 /// Puts the instructions of a program into an order and places its frame; its live bytes.
@@ -66,8 +66,13 @@ const EARLY: f64 = 0.1;
 
 impl Timed {
     /// What orders are compared by.
-    fn price(&self) -> f64 {
+    pub(super) fn price(&self) -> f64 {
         self.cost + EARLY * self.awaited
+    }
+
+    /// The same of two, one behind the other; what is waited for is made by the second.
+    pub(super) fn price_before(&self, second: &Timed) -> f64 {
+        self.cost + EARLY * self.makespan + second.price()
     }
 }
 

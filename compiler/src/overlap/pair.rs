@@ -50,7 +50,7 @@ pub(super) fn pair((first, second): (Part, Part), same: &[Same], lanes: &Lanes) 
     let [a, b] = parts.map(|part| alone(&Tasks::new(part, lanes)));
     let tasks = Tasks::new((&both, &awaited), lanes);
     let (order, timed) = best(&tasks, ((a.1 + b.1) as f64 * ROOM) as u64)?;
-    if timed.cost > (a.0 + b.0) * (1.0 - WORTH) {
+    if timed.cost > (a.0.cost + b.0.cost) * (1.0 - WORTH) {
         return None;
     }
     let live = arrange(&mut both, &order, &timed);

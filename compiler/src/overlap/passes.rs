@@ -11,7 +11,7 @@ pub enum Pass {
     Within,
     /// A forward and a backward pass that a schedule pairs, in one program.
     Across,
-    /// The end of a forward pass and the beginning of the next one, in one program, while a pipeline fills.
+    /// The end of a forward pass and the beginning of the next one in one program, while a pipeline fills; the last layers of a backward pass in one.
     Borders,
     /// Parameters of a layer gathered while the layer before runs, gradients summed over ranks while the next one runs.
     Units,

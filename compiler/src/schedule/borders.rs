@@ -1,8 +1,10 @@
-//! Borders between forward passes while a pipeline fills: the end of one and the beginning of the next in one program.
+//! Borders of passes: layers that are one program, so that more runs beside what is under way, or results are sent earlier.
 //!
 //! ```text
 //! F 0: receive · f1 · f2 · send        receive · f1 · [f2 · send · receive · f1] · [f2 · …
 //! F 1: receive · f1 · f2 · send   ──►
+//!
+//! B 0: receive · b2 · b1 · send   ──►  receive · [b2 · b1] · send
 //! ```
 //!
 //! At the end of a layer nothing is left to do but to wait for the last piece's sums; the next micro-batch, which needs nothing of it, begins beside them. Only
@@ -10,15 +12,20 @@
 //! a stage's messages are as many and as far apart as before.
 //!
 //! A border is crossed where a stage has not gone backward yet, between passes through the same layers; and on no stage at all when stages would then wait for each other.
+//! Where a backward pass goes on to another stage, its last two layers are one program, in which gradients of parameters come last: what the other stage waits for is there earlier by
+//! those of two layers.
 
-use super::layers::Cx;
+use super::Compiled;
+use super::layers::{Cx, Half};
+use super::pairs::is_layer;
 use super::phases::Scheduler;
 use super::shared::Shared;
 use super::stages::{Stage, Turn, Work};
 use super::timeline::{Bind, Entry};
-use crate::overlap::Same;
+use crate::overlap::{Same, Sender};
 use forebay_plan::Access;
 use rustc_hash::FxHashSet;
+use std::rc::Rc;
 
 /// For each stage and turn: does it begin while the turn before it ends?
 pub fn borders(stages: &[Stage], orders: &[Vec<Turn>]) -> Vec<Vec<bool>> {
@@ -60,7 +67,7 @@ fn ends(stages: &[Stage], orders: &[Vec<Turn>], crossed: &[Vec<bool>]) -> bool {
                     }
                     Work::Backward(m, c, half) => {
                         let part = stage.chunks[c as usize].part;
-                        half == super::Half::Weights || part + 1 == parts || made.contains(&(part + 1, m, true))
+                        half == Half::Weights || part + 1 == parts || made.contains(&(part + 1, m, true))
                     }
                 })
             };
@@ -95,11 +102,34 @@ impl Scheduler<'_> {
         (first, begun): (u32, bool),
         second: u32,
     ) -> Option<u32> {
-        let mut calls = shared.timeline.take(first);
+        let calls = shared.timeline.take(first);
         let middle = (second - first) as usize;
         let found = self.border(cx, (&calls, begun), middle);
-        let crossed = found.and_then(|(from, to)| Some((from, to, self.crossed(&calls[from..=to])?)));
-        let Some((from, to, (program, slots))) = crossed else {
+        self.replace(shared, calls, found.map(|found| (found, Sender::First)))
+    }
+
+    /// Brings together the last two layers of a backward pass that goes on to another stage, whose calls are those from `first` on.
+    pub(super) fn hurry(&mut self, cx: &Cx, shared: &mut Shared, first: u32) {
+        let calls = shared.timeline.take(first);
+        let last = calls.iter().rposition(|call| self.is_heavy_layer(cx, call));
+        let found = last.and_then(|last| {
+            let before = last.checked_sub(1).filter(|&before| self.is_heavy_layer(cx, &calls[before]))?;
+            let sends = calls.get(last + 1).is_some_and(|call| self.programs.is_message(call.program));
+            sends.then_some(((before, last), Sender::Last))
+        });
+        self.replace(shared, calls, found);
+    }
+
+    /// Puts calls back, some of them as one where that is possible and worth it; where the calls behind that begin.
+    fn replace(
+        &mut self,
+        shared: &mut Shared,
+        mut calls: Vec<Entry>,
+        found: Option<((usize, usize), Sender)>,
+    ) -> Option<u32> {
+        let first = shared.timeline.len();
+        let one = found.and_then(|((from, to), sender)| Some((from, to, self.as_one(&calls[from..=to], sender)?)));
+        let Some((from, to, (program, slots))) = one else {
             calls.into_iter().for_each(|call| shared.timeline.put(call));
             return None;
         };
@@ -123,7 +153,7 @@ impl Scheduler<'_> {
 
     /// The last layer before a place and the first one behind it, when there are only messages between them and each pass has other layers.
     fn border(&self, cx: &Cx, (calls, begun): (&[Entry], bool), middle: usize) -> Option<(usize, usize)> {
-        let is_layer = |call: &Entry| super::pairs::is_layer(cx, call) && self.programs.is_heavy(call.program);
+        let is_layer = |call: &Entry| self.is_heavy_layer(cx, call);
         let from = calls[..middle].iter().rposition(is_layer)?;
         let to = middle + calls[middle..].iter().position(is_layer)?;
         let others = (begun || calls[..from].iter().any(is_layer)) && calls[to + 1..].iter().any(is_layer);
@@ -131,8 +161,12 @@ impl Scheduler<'_> {
         (others && messages).then_some((from, to))
     }
 
+    fn is_heavy_layer(&self, cx: &Cx, call: &Entry) -> bool {
+        is_layer(cx, call) && self.programs.is_heavy(call.program)
+    }
+
     /// Calls as one, and what its slots are bound to; nothing when that is not worth it or not possible.
-    fn crossed(&mut self, calls: &[Entry]) -> Option<(std::rc::Rc<super::Compiled>, Vec<Bind>)> {
+    fn as_one(&mut self, calls: &[Entry], sender: Sender) -> Option<(Rc<Compiled>, Vec<Bind>)> {
         let mut slots: Vec<Bind> = vec![];
         let mut changed: Vec<bool> = vec![];
         let mut same: Vec<Vec<Same>> = vec![];
@@ -160,7 +194,7 @@ impl Scheduler<'_> {
             same.push(of_call);
         }
         let programs: Vec<u32> = calls.iter().map(|call| call.program).collect();
-        let program = self.programs.cross(&programs, &same[1..])?;
+        let program = self.programs.cross(&programs, &same[1..], sender)?;
         Some((program, slots))
     }
 }

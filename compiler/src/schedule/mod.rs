@@ -36,7 +36,7 @@ pub use swap::leaves;
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Exchanges, Rows, emit};
-use crate::overlap::{self, Lanes, Pass, Passes, Same};
+use crate::overlap::{self, Lanes, Pass, Passes, Same, Sender};
 use bind::{SavedLayout, Want, bind};
 use forebay_ir::{Graph, MeshDim};
 use forebay_plan as plan;
@@ -189,7 +189,7 @@ impl Programs {
     }
 
     /// Programs that follow each other as one, where that hides more than it costs. `same`: for each but the first its slots that are bound as slots of those in front of it.
-    fn cross(&mut self, programs: &[u32], same: &[Vec<Same>]) -> Option<Rc<Compiled>> {
+    fn cross(&mut self, programs: &[u32], same: &[Vec<Same>], sender: Sender) -> Option<Rc<Compiled>> {
         let parts: Vec<overlap::Part> =
             programs.iter().map(|&n| (&self.list[n as usize], &self.awaited[n as usize][..])).collect();
         let names: Vec<&str> = parts.iter().map(|(program, _)| program.name.as_str()).collect();
@@ -197,7 +197,7 @@ impl Programs {
         if let Some(known) = self.pairs.get(&name) {
             return known.clone();
         }
-        let crossed = overlap::across_border(&parts, same, &self.lanes);
+        let crossed = overlap::across_border(&parts, same, sender, &self.lanes);
         let compiled = crossed.map(|all| self.add_joined(&name, all));
         self.pairs.insert(name, compiled.clone());
         compiled

@@ -165,6 +165,9 @@ impl<'a> Scheduler<'a> {
                 [start] => {
                     let behind = (*crossed && crosses).then(|| self.cross(&cx, &mut shared, before, start)).flatten();
                     before = (behind.unwrap_or(start), behind.is_some());
+                    if crosses && matches!(turn, Turn::One(Work::Backward(_, _, Half::Whole))) {
+                        self.hurry(&cx, &mut shared, start);
+                    }
                 }
                 _ => {}
             }
