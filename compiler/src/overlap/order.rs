@@ -9,7 +9,8 @@
 //! little for what has a longer tail, or count exchanges several times, or let brief exchanges go before long ones; one prefers the given order. Around the best of
 //! them others are tried, with tails of some tasks changed: where pieces are alike their tails are too, and which of them comes first where decides. The best of all
 //! orders is taken, the given one included, whose
-//! memory is no more than [`ROOM`] times what it was.
+//! memory is no more than [`ROOM`] times what it was. Where something is waited for elsewhere that does not need all tasks, each list is made once more with all others behind what it
+//! needs, and orders in which it is there earlier are a little better.
 //! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
 //!
 //! Requires: a program without events. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.

@@ -48,7 +48,8 @@ pub(super) fn pair((first, second): (Part, Part), same: &[Same], lanes: &Lanes) 
     let mut awaited = parts[0].1.to_vec();
     awaited.extend(parts[1].1.iter().map(|&slot| moved[slot] as usize));
     let [a, b] = parts.map(|part| alone(&Tasks::new(part, lanes)));
-    let tasks = Tasks::new((&both, &awaited), lanes);
+    // Pairs are where a pipeline is full: what counts is how long both take.
+    let tasks = Tasks::new((&both, &[]), lanes);
     let (order, timed) = best(&tasks, ((a.1 + b.1) as f64 * ROOM) as u64)?;
     if timed.cost > (a.0.cost + b.0.cost) * (1.0 - WORTH) {
         return None;
