@@ -19,7 +19,7 @@ const STRATEGIES: [&str; 8] = [
     "dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp-overlap,recompute=full",
 ];
 
-const PASSES: [&str; 5] = ["vector", "within", "across", "units", "all"];
+const PASSES: [&str; 6] = ["vector", "within", "across", "borders", "units", "all"];
 
 /// The plan with layers for two stages of two chunks, where the model has a number of layers.
 fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {
@@ -61,6 +61,42 @@ fn pairs_are_programs_of_their_own() {
     assert!(paired(STRATEGIES[0]) > 0);
     assert_eq!(paired(&format!("{},overlap=within/vector", STRATEGIES[0])), 0);
     assert_eq!(paired("dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp"), 0);
+}
+
+/// While a pipeline fills, the end of a forward pass and the beginning of the next one are one program, and the last two layers of a backward pass that goes on to another stage
+/// are: where a stage has several layers, several passes go forward in turn, and the pass runs.
+#[test]
+fn layers_at_borders_are_one_program() {
+    let example = Example::named("tiny-moe");
+    // For each stage how often forward and backward.
+    let of = |text: &str, layers: i64| {
+        let plan = plan(&example, text, DType::F32, &[("layers", layers)]).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let is_one = |number: u32, backward: bool| {
+            let name = &plan.programs[number as usize].name;
+            name.ends_with(".next") && name.contains(".backward") == backward
+        };
+        let calls = |role: &forebay_plan::Role| {
+            let phase = role.phases.iter().find(|p| p.name == "train").expect("there is a training phase");
+            let count = |backward| phase.calls.iter().filter(|call| is_one(call.program, backward)).count();
+            (count(false), count(true))
+        };
+        (plan.roles.iter().map(calls).collect::<Vec<_>>(), plan)
+    };
+    // All forwards in a row; as many as fill the pipeline; chunks, whose passes follow each other apart. The embedding and the losses stand between layers of the first and the last
+    // stage, and the first one sends no gradients.
+    for (text, layers, expected) in [
+        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 8, vec![(0, 0), (3, 4), (3, 4), (0, 4)]),
+        ("pp=4,tp=2,ep=2,micro=4,schedule=1f1b", 8, vec![(0, 0), (2, 4), (1, 4), (0, 4)]),
+        ("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap", 8, vec![(1, 2), (1, 3)]),
+        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 4, vec![(0, 0); 4]),
+        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/units", 8, vec![(0, 0); 4]),
+    ] {
+        let (found, plan) = of(text, layers);
+        assert_eq!(found, expected, "{text}, {layers} layers");
+        let (_, without) = of(&format!("{},overlap=none", text.split(",overlap").next().expect("a text")), layers);
+        let bits = |plan: &Plan| train(&example.name, plan, 2).bits();
+        assert!(bits(&plan) == bits(&without), "{text}, {layers} layers: other bits");
+    }
 }
 
 /// In pieces, gradients of experts are sums of other terms: the same up to rounding.

@@ -10,7 +10,7 @@ use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
-use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, orders, stages};
+use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, borders, orders, stages};
 use crate::shard::{Dense, ShardedModel, Strategy, StrategyError, shard_model};
 use crate::shares::Shares;
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
@@ -166,9 +166,11 @@ pub fn compile_within(
     let stages = stages(&models.train, strategy)?;
     let segments = Segments::new(&train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
-    for (stage, order) in stages.into_iter().zip(&orders) {
+    let crossed = borders(&stages, &orders);
+    for (stage, (order, crossed)) in stages.into_iter().zip(orders.iter().zip(&crossed)) {
         let layout = Layout::new(&train, &stage, optimizer, strategy, types);
-        let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, (order, micro), optimizer);
+        let mut schedule =
+            |s: &Segments| scheduler.train((&train, s), &stage, &layout, (order, crossed, micro), optimizer);
         let fitted = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
             .map_err(CompileError::Memory)?;
         memory.push(fitted.memory);
@@ -217,9 +219,10 @@ pub fn compile_in_line(
     for &micro in micros {
         let orders = orders(strategy, micro)?;
         let mut roles = vec![];
-        for (stage, order) in stages.iter().zip(&orders) {
+        let crossed = borders(&stages, &orders);
+        for (stage, (order, crossed)) in stages.iter().zip(orders.iter().zip(&crossed)) {
             let layout = Layout::new(train, stage, optimizer, strategy, types);
-            let (phase, _) = scheduler.train((train, &segments), stage, &layout, (order, micro), optimizer);
+            let (phase, _) = scheduler.train((train, &segments), stage, &layout, (order, crossed, micro), optimizer);
             roles.push(role(train, stage, layout, vec![phase]));
         }
         of_micros.push((micro, roles));

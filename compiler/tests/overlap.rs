@@ -3,7 +3,7 @@
 mod snapshots;
 
 use forebay_compiler::emit::standalone;
-use forebay_compiler::overlap::{Lanes, Passes, across, within};
+use forebay_compiler::overlap::{Lanes, Paired, Part, Passes, Same, Sender, across, across_border, within};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::Graph;
 use forebay_ir::text::{parse_module, render};
@@ -29,6 +29,11 @@ fn program(graph: &Graph) -> Program {
     plan.programs.swap_remove(0)
 }
 
+/// A program of which nothing is waited for elsewhere.
+fn part(program: &Program) -> Part<'_> {
+    (program, &[])
+}
+
 /// An instruction a line, each in the column of its unit.
 fn shown(program: &Program, lanes: &Lanes) -> String {
     let line = |instruction: &forebay_plan::Instruction| {
@@ -46,7 +51,7 @@ fn independent_work_moves_beside_exchanges() {
         for graph in graphs(path) {
             let before = program(&graph);
             let mut after = before.clone();
-            within(&mut after, &lanes());
+            within(&mut after, &[], &lanes());
             let names = |p: &Program| p.instructions.iter().map(|i| i.name.clone()).collect::<Vec<_>>();
             assert_eq!(names(&before) != names(&after), graph.name.starts_with("moved"), "{}", graph.name);
             let ranges = |p: &Program| p.slots.last().unwrap().bytes;
@@ -63,10 +68,10 @@ fn pairs_take_turns() {
         let mut all = String::new();
         for pair in graphs(path).chunks(2) {
             let (first, second) = (program(&pair[0]), program(&pair[1]));
-            let both = across((&first, &second), &[], &lanes());
+            let both = across((part(&first), part(&second)), &[], &lanes());
             assert_eq!(both.is_some(), pair[0].name.starts_with("paired"), "{}", pair[0].name);
             all += &match both {
-                Some((both, live)) => format!("{}  live {live} B\n\n", shown(&both, &lanes())),
+                Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
                 None => format!("{} and {} stay apart\n\n", first.name, second.name),
             };
         }
@@ -81,11 +86,11 @@ fn pairs_that_would_change_values_are_refused() {
     let all = graphs(&path);
     let (first, second) = (program(&all[0]), program(&all[1]));
     let slot = |p: &Program, access: Access| p.slots.iter().position(|s| s.access == access).expect("there is one");
-    assert!(across((&first, &second), &[], &lanes()).is_some());
+    assert!(across((part(&first), part(&second)), &[], &lanes()).is_some());
     let same = [(slot(&first, Access::Read), slot(&second, Access::Write))];
-    assert!(across((&first, &second), &same, &lanes()).is_none(), "the second writes what the first reads");
+    assert!(across((part(&first), part(&second)), &same, &lanes()).is_none(), "the second writes what the first reads");
     let same = [(slot(&first, Access::Write), slot(&second, Access::Write))];
-    assert!(across((&first, &second), &same, &lanes()).is_none(), "both write the same");
+    assert!(across((part(&first), part(&second)), &same, &lanes()).is_none(), "both write the same");
     let random = |program: &Program| {
         let mut program = program.clone();
         let out = program.buffers.len() as u32;
@@ -98,6 +103,86 @@ fn pairs_that_would_change_values_are_refused() {
         program.instructions.push(instruction);
         program
     };
-    assert!(across((&random(&first), &second), &[], &lanes()).is_some());
-    assert!(across((&random(&first), &random(&second)), &[], &lanes()).is_none(), "both draw random numbers");
+    assert!(across((part(&random(&first)), part(&second)), &[], &lanes()).is_some());
+    assert!(
+        across((part(&random(&first)), part(&random(&second))), &[], &lanes()).is_none(),
+        "both draw random numbers"
+    );
+}
+
+/// A program that passes a value of as many bytes as a slot to another stage, or gets it from there.
+fn message(of: &Program, slot: usize, sends: bool) -> Program {
+    let slot = of.slots[slot].clone();
+    let access = if sends { Access::Read } else { Access::Write };
+    let buffer = of.buffers.iter().find(|b| b.bytes() == slot.bytes).expect("a value fills the slot").clone();
+    let message = forebay_plan::Message {
+        dtype: buffer.dtype,
+        buffer: 0,
+        elements: buffer.elements,
+        dim: 0,
+        peer: 1,
+        channel: u32::from(sends),
+    };
+    let kernel = if sends { Kernel::Send(message) } else { Kernel::Recv(message) };
+    let (name, frame) = (if sends { "send" } else { "receive" }, of.slots.last().expect("a frame"));
+    let instruction = forebay_plan::Instruction { name: name.into(), kernel, ..of.instructions[0].clone() };
+    Program {
+        name: name.into(),
+        slots: vec![forebay_plan::Slot { access, ..slot }, forebay_plan::Slot { bytes: 0, ..frame.clone() }],
+        buffers: vec![forebay_plan::Buffer { name: "x".into(), slot: 0, offset: 0, ..buffer }],
+        instructions: vec![instruction],
+        ..of.clone()
+    }
+}
+
+/// The last layer of a pass, its message, that of the next pass and its first layer.
+#[test]
+fn borders_are_crossed_beside_exchanges() {
+    insta::glob!("overlap/border.ir", |path| {
+        let mut all = String::new();
+        for pair in graphs(path).chunks(2) {
+            let (last, first) = (program(&pair[0]), program(&pair[1]));
+            let of = |p: &Program, name: &str| {
+                p.buffers.iter().find(|b| b.name == name).expect("there is one").slot as usize
+            };
+            let (result, input) = (of(&last, &pair[0].node(pair[0].outputs[0].value).name), of(&first, "x"));
+            let (send, receive) = (message(&last, result, true), message(&first, input, false));
+            let awaited = [result];
+            let parts = [(&last, &awaited[..]), part(&send), part(&receive), part(&first)];
+            // Slots of the last layer, without its frame; what is sent is one of them; what is received; the first layer's.
+            let received = last.slots.len() - 1;
+            let same: [Vec<Same>; 3] = [vec![(result, 0)], vec![], vec![(received, input)]];
+            let one = across_border(&parts, &same, Sender::First, &lanes());
+            assert_eq!(one.is_some(), pair[0].name.starts_with("crossed"), "{}", pair[0].name);
+            all += &match one {
+                Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
+                None => format!("{} and {} stay apart\n\n", last.name, first.name),
+            };
+        }
+        snapshot(path, &all);
+    });
+}
+
+/// The last two layers of a backward pass.
+#[test]
+fn gradients_of_parameters_come_behind_what_is_sent() {
+    insta::glob!("overlap/hurry.ir", |path| {
+        let mut all = String::new();
+        for pair in graphs(path).chunks(2) {
+            let (before, last) = (program(&pair[0]), program(&pair[1]));
+            let of = |p: &Program, name: &str| {
+                p.buffers.iter().find(|b| b.name == name).expect("there is one").slot as usize
+            };
+            let awaited = [[of(&before, "gx")], [of(&last, "gx")]];
+            let parts = [(&before, &awaited[0][..]), (&last, &awaited[1][..])];
+            let same: [Vec<Same>; 1] = [vec![(of(&before, "gx"), of(&last, "gy"))]];
+            let one = across_border(&parts, &same, Sender::Last, &lanes());
+            assert_eq!(one.is_some(), pair[0].name.starts_with("hurried"), "{}", pair[0].name);
+            all += &match one {
+                Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
+                None => format!("{} and {} stay apart\n\n", before.name, last.name),
+            };
+        }
+        snapshot(path, &all);
+    });
 }

@@ -14,6 +14,7 @@
 //!
 //! * [`order`] (`within`): the instructions of a program in an order in which units wait less for each other.
 //! * [`pair`] (`across`): a forward and a backward program that the schedule pairs, as one.
+//! * [`border`] (`borders`): the end of a forward pass and the beginning of the next one as one, while a pipeline fills; the last layers of a backward pass as one.
 //! * [`lanes`] (`vector`): which unit does what; elementwise work beside matrix products.
 //!
 //! Whatever runs, at the end each instruction goes to the stream of its unit, and events keep the order of those pairs alone of which one changes what the
@@ -23,6 +24,7 @@
 //! Requires: plans and programs with one stream and no events. Keeps: every value bit for bit. Costs: n log n in the size of the plan for events, n² in that of a program
 //! for its order. No wait is made that others imply.
 
+mod border;
 mod calls;
 pub mod exchange;
 mod lanes;
@@ -35,8 +37,9 @@ mod program;
 mod rates;
 mod tasks;
 
+pub use border::Sender;
 pub use lanes::Lanes;
-pub use pair::Same;
+pub use pair::{Paired, Part, Same};
 pub use passes::{Pass, Passes};
 
 use forebay_plan::{Plan, Program, Space};
@@ -56,12 +59,19 @@ pub fn spread(plan: &mut Plan, lanes: &Lanes) {
     calls::order(plan, &ordered);
 }
 
-/// The pass `within`: puts the instructions of a program into an order that hides more; the live bytes of its frame, when it has changed.
-pub fn within(program: &mut Program, lanes: &Lanes) -> Option<u64> {
-    (!lanes.is_one_rank()).then(|| order::reorder(program, lanes)).flatten()
+/// The pass `within`: puts the instructions of a program into an order that hides more; the live bytes of its frame, when it has changed. `awaited` are slots
+/// whose contents are waited for elsewhere: of orders that take as long the one that has them earlier is better.
+pub fn within(program: &mut Program, awaited: &[usize], lanes: &Lanes) -> Option<u64> {
+    (!lanes.is_one_rank()).then(|| order::reorder(program, awaited, lanes)).flatten()
 }
 
-/// The pass `across`: two programs as one, and the live bytes of its frame; nothing when that is not worth it or not possible.
-pub fn across(programs: (&Program, &Program), same: &[Same], lanes: &Lanes) -> Option<(Program, u64)> {
+/// The pass `across`: two programs as one; nothing when that is not worth it or not possible.
+pub fn across(programs: (Part, Part), same: &[Same], lanes: &Lanes) -> Option<Paired> {
     (!lanes.is_one_rank()).then(|| pair::pair(programs, same, lanes)).flatten()
+}
+
+/// The pass `borders`: layers with messages between them as one program; nothing when that is not worth it or not possible.
+/// `same`: for each but the first its slots that calls bind as slots of those in front of it.
+pub fn across_border(parts: &[Part], same: &[Vec<Same>], sender: Sender, lanes: &Lanes) -> Option<Paired> {
+    (!lanes.is_one_rank()).then(|| border::border(parts, same, sender, lanes)).flatten()
 }

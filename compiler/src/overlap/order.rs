@@ -9,7 +9,8 @@
 //! little for what has a longer tail, or count exchanges several times, or let brief exchanges go before long ones; one prefers the given order. Around the best of
 //! them others are tried, with tails of some tasks changed: where pieces are alike their tails are too, and which of them comes first where decides. The best of all
 //! orders is taken, the given one included, whose
-//! memory is no more than [`ROOM`] times what it was.
+//! memory is no more than [`ROOM`] times what it was. Where something is waited for elsewhere that does not need all tasks, each list is made once more with all others behind what it
+//! needs, and orders in which it is there earlier are a little better.
 //! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
 //!
 //! Requires: a program without events. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.
@@ -23,8 +24,8 @@ use forebay_plan::{Program, StreamKind};
 pub(super) const ROOM: f64 = 2.0;
 
 /// Puts the instructions into a better order and places the frame again; the live bytes of the frame, when something has changed.
-pub(super) fn reorder(program: &mut Program, lanes: &Lanes) -> Option<u64> {
-    let tasks = Tasks::new(program, lanes);
+pub(super) fn reorder(program: &mut Program, awaited: &[usize], lanes: &Lanes) -> Option<u64> {
+    let tasks = Tasks::new((program, awaited), lanes);
     if !tasks.is_mixed() {
         return None;
     }
@@ -40,10 +41,10 @@ pub(super) fn reorder(program: &mut Program, lanes: &Lanes) -> Option<u64> {
     Some(live)
 }
 
-/// Seconds and live bytes of tasks in their given order, when one follows the other in memory.
-pub(super) fn alone(tasks: &Tasks) -> (f64, u64) {
+/// Tasks in their given order, and their live bytes when one follows the other in memory.
+pub(super) fn alone(tasks: &Tasks) -> (Timed, u64) {
     let given: Vec<u32> = (0..tasks.len() as u32).collect();
-    (tasks.timed(&given).cost, tasks.live(&given, &given))
+    (tasks.timed(&given), tasks.live(&given, &given))
 }
 
 /// Puts the instructions of a program into an order and places its frame; its live bytes.
@@ -61,6 +62,20 @@ const ROUNDS: u64 = 64;
 const CHANGED: (u64, f64) = (2, 0.6);
 /// No order is looked for that would be better by less than this part.
 const NEAR: f64 = 0.01;
+/// What a second is worth by which what is waited for elsewhere is there earlier: it counts where a pipeline fills and drains, once for each stage, and elsewhere not.
+const EARLY: f64 = 0.1;
+
+impl Timed {
+    /// What orders are compared by.
+    pub(super) fn price(&self) -> f64 {
+        self.cost + EARLY * self.awaited
+    }
+
+    /// The same of two, one behind the other; what is waited for is made by the second.
+    pub(super) fn price_before(&self, second: &Timed) -> f64 {
+        self.cost + EARLY * self.makespan + second.price()
+    }
+}
 
 /// The cheapest order with at most so many bytes alive, of those that are tried: the given one, lists, and lists like the best one with the urgency of some tasks
 /// changed, each kept when it is better.
@@ -68,7 +83,7 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     let mut best: Option<(Vec<u32>, Timed)> = None;
     let take = |best: &mut Option<(Vec<u32>, Timed)>, order: Vec<u32>| {
         let timed = tasks.timed(&order);
-        let better = best.as_ref().is_none_or(|(_, so_far)| timed.cost < so_far.cost);
+        let better = best.as_ref().is_none_or(|(_, so_far)| timed.price() < so_far.price());
         let taken = better && tasks.live(&order, &timed.until) <= bound;
         if taken {
             *best = Some((order, timed));
@@ -77,8 +92,16 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     };
     take(&mut best, (0..tasks.len() as u32).collect());
     let users = tasks.users();
+    let unawaited = tasks.unawaited();
+    let later: &[bool] =
+        if unawaited.contains(&true) && unawaited.contains(&false) { &[false, true] } else { &[false] };
     let mut urgent = None;
-    for (urgency, patience) in Rule::all().map(|rule| urgency(tasks, &users, rule)) {
+    for (rule, later) in Rule::all().flat_map(|rule| later.iter().map(move |later| (rule, *later))) {
+        let (mut urgency, patience) = urgency(tasks, &users, rule);
+        if later {
+            let most = urgency.iter().copied().fold(0.0, f64::max);
+            urgency.iter_mut().zip(&unawaited).for_each(|(urgency, later)| *urgency -= if *later { most } else { 0.0 });
+        }
         if take(&mut best, list(tasks, &users, &urgency, patience, bound)) {
             urgent = Some((urgency, patience));
         }

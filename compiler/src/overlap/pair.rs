@@ -18,31 +18,53 @@ use super::tasks::Tasks;
 use forebay_plan::{Access, Buffer, Kernel, Program, Slot};
 
 /// A pair is taken when it saves more than this part of the time.
-const WORTH: f64 = 0.005;
+pub(super) const WORTH: f64 = 0.005;
 
 /// A slot of the first program and one of the second that calls bind to the same memory.
 pub type Same = (usize, usize);
 
-/// Two programs as one, and the live bytes of its frame; nothing when that is not worth it or not possible. Slots: those of the first, those of the second that
-/// are not the same as one of the first, and the frame.
-pub(super) fn pair((first, second): (&Program, &Program), same: &[Same], lanes: &Lanes) -> Option<(Program, u64)> {
-    if [first, second].iter().all(|p| p.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))) {
+/// A program, and its slots whose contents are waited for elsewhere.
+pub type Part<'a> = (&'a Program, &'a [usize]);
+
+/// Two programs as one.
+pub struct Paired {
+    /// Slots: those of the first, those of the second that are not the same as one of the first, and the frame.
+    pub program: Program,
+    /// Live bytes of its frame.
+    pub live: u64,
+    /// Slots whose contents are waited for elsewhere.
+    pub awaited: Vec<usize>,
+}
+
+/// Two programs as one; nothing when that is not worth it or not possible.
+pub(super) fn pair((first, second): (Part, Part), same: &[Same], lanes: &Lanes) -> Option<Paired> {
+    let parts = [first, second];
+    let [first, second] = parts.map(|(program, _)| program);
+    if draws(first) && draws(second) {
         // A call has one layer and one micro-batch, which random numbers depend on.
         return None;
     }
-    let mut both = joined((first, second), same)?;
-    let [a, b] = [first, second].map(|program| alone(&Tasks::new(program, lanes)));
-    let tasks = Tasks::new(&both, lanes);
+    let (mut both, moved) = joined((first, second), same)?;
+    let mut awaited = parts[0].1.to_vec();
+    awaited.extend(parts[1].1.iter().map(|&slot| moved[slot] as usize));
+    let [a, b] = parts.map(|part| alone(&Tasks::new(part, lanes)));
+    // Pairs are where a pipeline is full: what counts is how long both take.
+    let tasks = Tasks::new((&both, &[]), lanes);
     let (order, timed) = best(&tasks, ((a.1 + b.1) as f64 * ROOM) as u64)?;
-    if timed.cost > (a.0 + b.0) * (1.0 - WORTH) {
+    if timed.cost > (a.0.cost + b.0.cost) * (1.0 - WORTH) {
         return None;
     }
     let live = arrange(&mut both, &order, &timed);
-    Some((both, live))
+    Some(Paired { program: both, live, awaited })
 }
 
-/// One program after the other in one.
-fn joined((first, second): (&Program, &Program), same: &[Same]) -> Option<Program> {
+/// Does a program draw random numbers?
+pub(super) fn draws(program: &Program) -> bool {
+    program.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))
+}
+
+/// One program after the other in one, and the slots of the second in it.
+pub(super) fn joined((first, second): (&Program, &Program), same: &[Same]) -> Option<(Program, Vec<u32>)> {
     let slots = |p: &Program| p.slots[..p.slots.len() - 1].to_vec();
     let mut all: Vec<Slot> = slots(first);
     let mut moved = vec![0u32; second.slots.len()];
@@ -76,14 +98,15 @@ fn joined((first, second): (&Program, &Program), same: &[Same]) -> Option<Progra
         instruction.kernel.buffers_mut().into_iter().for_each(|b| *b += by);
         instruction
     }));
-    Some(Program {
+    let program = Program {
         name: format!("{}&{}", first.name, second.name.strip_prefix("train.").unwrap_or(&second.name)),
         slots: all,
         buffers,
         streams: first.streams.clone(),
         events: 0,
         instructions,
-    })
+    };
+    Some((program, moved))
 }
 
 /// How both use a slot, the first one first.

@@ -11,13 +11,15 @@ pub enum Pass {
     Within,
     /// A forward and a backward pass that a schedule pairs, in one program.
     Across,
+    /// The end of a forward pass and the beginning of the next one in one program, while a pipeline fills; the last layers of a backward pass in one.
+    Borders,
     /// Parameters of a layer gathered while the layer before runs, gradients summed over ranks while the next one runs.
     Units,
 }
 
 impl Pass {
     /// All of them, in the order in which they run.
-    pub const ALL: [Pass; 4] = [Pass::Vector, Pass::Within, Pass::Across, Pass::Units];
+    pub const ALL: [Pass; 5] = [Pass::Vector, Pass::Within, Pass::Across, Pass::Borders, Pass::Units];
 
     /// Its name in strategies.
     pub fn name(self) -> &'static str {
@@ -25,6 +27,7 @@ impl Pass {
             Pass::Vector => "vector",
             Pass::Within => "within",
             Pass::Across => "across",
+            Pass::Borders => "borders",
             Pass::Units => "units",
         }
     }

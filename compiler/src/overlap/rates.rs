@@ -44,7 +44,8 @@ impl Rates {
         let seconds = match (kernel, on) {
             // What a rank reads is what it sends: the rows of an exchange are those that there are.
             (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
-            (Kernel::Send(k) | Kernel::Recv(k), _) => (k.elements * k.dtype.bytes()) as f64 / BETWEEN_NODES,
+            // A message is on its way while its stream goes on, and before it is asked for.
+            (Kernel::Send(_) | Kernel::Recv(_), _) => 0.0,
             (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
             (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
                 (flops * share / CUBE).max(bytes / MEMORY)

@@ -20,6 +20,8 @@ pub(super) struct Tasks {
     pub touches: Vec<Vec<u32>>,
     /// Bytes of each buffer in the frame; 0 for others.
     pub bytes: Vec<u64>,
+    /// Those that make what is waited for elsewhere, in their given order.
+    pub awaited: Vec<u32>,
 }
 
 /// An order, timed.
@@ -28,6 +30,8 @@ pub(super) struct Timed {
     pub cost: f64,
     /// Seconds until all have ended.
     pub makespan: f64,
+    /// Seconds until what is waited for elsewhere is there, a mean of all that is.
+    pub awaited: f64,
     /// For each place in the order the last place that may have begun before it ends.
     pub until: Vec<u32>,
 }
@@ -40,15 +44,15 @@ struct Piece {
 }
 
 impl Tasks {
-    /// The tasks of a program. Its frame is its last slot.
-    pub fn new(program: &Program, lanes: &Lanes) -> Tasks {
+    /// The tasks of a program. Its frame is its last slot; `awaited` are slots whose contents are waited for elsewhere.
+    pub fn new((program, awaited): (&Program, &[usize]), lanes: &Lanes) -> Tasks {
         let frame = program.slots.len() as u32 - 1;
         let rates = Rates::new(program);
         let bytes = program.buffers.iter().map(|b| if b.slot == frame { align(b.bytes()) } else { 0 }).collect();
         let mut slots: Vec<Intervals<Piece>> = vec![Intervals::default(); program.slots.len()];
         let mut frames: Vec<Intervals<Piece>> = vec![Intervals::default(); program.buffers.len()];
-        let mut tasks = Tasks { seconds: vec![], unit: vec![], needs: vec![], touches: vec![], bytes };
-        let mut attended = None;
+        let mut tasks = Tasks { seconds: vec![], unit: vec![], needs: vec![], touches: vec![], bytes, awaited: vec![] };
+        let (mut attended, mut products) = (None, vec![]);
         for (at, instruction) in (0..).zip(&program.instructions) {
             let kind = lanes.of(&instruction.kernel);
             tasks.seconds.push(rates.seconds(program, &instruction.kernel, kind));
@@ -81,8 +85,13 @@ impl Tasks {
             // Keys of a ring travel one part ahead: what travels further needs memory, and is there in time anyway.
             match &instruction.kernel {
                 Kernel::Exchange(k) if k.kind() == ExchangeKind::Shift => needs.extend(attended),
+                // A message from another stage is still to come: nothing that is already there waits behind it.
+                Kernel::Recv(_) => needs.extend(&products),
                 Kernel::Attention(_) | Kernel::AttentionBackward(_) => attended = Some(at),
                 _ => {}
+            }
+            if matches!(instruction.kernel, Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_)) {
+                products.push(at);
             }
             for operand in operands.iter().filter(|o| o.usage.reads()) {
                 memory(operand.buffer, &mut |pieces, start, end| {
@@ -101,6 +110,10 @@ impl Tasks {
             }
             tasks.needs.push(needs);
             tasks.touches.push(touches);
+            let is_awaited = |buffer: u32| awaited.contains(&(program.buffers[buffer as usize].slot as usize));
+            if operands.iter().any(|o| o.usage.writes() && is_awaited(o.buffer)) {
+                tasks.awaited.push(at);
+            }
         }
         tasks
     }
@@ -148,6 +161,7 @@ impl Tasks {
             spans.push((start, ends[at]));
         }
         let makespan = free.into_iter().fold(0.0, f64::max);
+        let awaited = self.awaited.iter().map(|&at| ends[at as usize]).sum::<f64>() / self.awaited.len().max(1) as f64;
         let work: f64 = self.seconds.iter().sum();
         let cost = makespan + CONTENTION * (work - makespan).max(0.0);
         // What has started before an instruction ends: places in the order by their start, and for each the last place so far.
@@ -162,7 +176,7 @@ impl Tasks {
             let begun = starts.partition_point(|(start, _)| start < end);
             begun.checked_sub(1).map_or(place, |at| starts[at].1.max(place))
         };
-        Timed { cost, makespan, until: (0..).zip(&spans).map(until).collect() }
+        Timed { cost, makespan, awaited, until: (0..).zip(&spans).map(until).collect() }
     }
 
     /// The most bytes of the frame that are alive at once in an order.
@@ -186,6 +200,18 @@ impl Tasks {
             Some(*now)
         });
         now.max().unwrap_or(0) as u64
+    }
+
+    /// For each: does nothing that is waited for elsewhere need it?
+    pub fn unawaited(&self) -> Vec<bool> {
+        let mut unawaited = vec![true; self.len()];
+        self.awaited.iter().for_each(|&at| unawaited[at as usize] = false);
+        for at in (0..self.len()).rev().filter(|_| !self.awaited.is_empty()) {
+            if !unawaited[at] {
+                self.needs[at].iter().for_each(|&need| unawaited[need as usize] = false);
+            }
+        }
+        unawaited
     }
 
     /// For each buffer how many tasks touch it.

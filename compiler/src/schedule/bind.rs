@@ -244,6 +244,11 @@ impl Binder {
 }
 
 impl Want {
+    /// Do other layers, or other stages, wait for what a program writes here?
+    pub fn is_awaited(&self) -> bool {
+        matches!(self, Want::CarryOut(_) | Want::CarryGrad(_))
+    }
+
     fn name(&self) -> String {
         match self {
             Want::Data(n) => format!("data.{n}"),

@@ -9,10 +9,11 @@
 //! A program is compiled once for each segment and variant (which of its results are added to what is there); layers and stages are calls.
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
-//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once.
+//! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once. * [`mod@borders`]: the end of one and the beginning of the next.
 //! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
+mod borders;
 mod flow;
 mod layers;
 mod offload;
@@ -26,6 +27,7 @@ mod tensors;
 mod timeline;
 mod units;
 
+pub use borders::borders;
 pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments};
 pub use shared::{Run, Span, Usage};
@@ -34,7 +36,7 @@ pub use swap::leaves;
 pub use tensors::{Group, Layout, Unit};
 
 use crate::emit::{Exchanges, Rows, emit};
-use crate::overlap::{self, Lanes, Pass, Passes, Same};
+use crate::overlap::{self, Lanes, Pass, Passes, Same, Sender};
 use bind::{SavedLayout, Want, bind};
 use forebay_ir::{Graph, MeshDim};
 use forebay_plan as plan;
@@ -61,6 +63,8 @@ pub struct Compiled {
 #[derive(Default)]
 pub struct Programs {
     list: Vec<plan::Program>,
+    /// For each the slots whose contents other layers or stages wait for.
+    awaited: Vec<Vec<usize>>,
     cache: FxHashMap<String, Rc<Compiled>>,
     /// The rows of the phase that is being built.
     rows: Rows,
@@ -116,7 +120,7 @@ impl Programs {
         let mut emitted = emit(&graph, &bound.interface);
         change(&mut emitted.program);
         if self.passes.has(Pass::Within) {
-            let live = overlap::within(&mut emitted.program, &self.lanes);
+            let live = overlap::within(&mut emitted.program, &awaited(&bound.wants), &self.lanes);
             emitted.frame_live = live.unwrap_or(emitted.frame_live);
         }
         let bytes = bound.interface.slots.iter().map(|s| s.bytes).collect();
@@ -172,14 +176,37 @@ impl Programs {
         if !self.passes.has(Pass::Across) {
             return None;
         }
-        let programs = (&self.list[first as usize], &self.list[second as usize]);
-        let name = format!("{}&{}{same:?}", programs.0.name, programs.1.name);
+        let part = |n: u32| (&self.list[n as usize], &self.awaited[n as usize][..]);
+        let parts = (part(first), part(second));
+        let name = format!("{}&{}{same:?}", parts.0.0.name, parts.1.0.name);
         if let Some(known) = self.pairs.get(&name) {
             return known.clone();
         }
-        let paired = overlap::across(programs, same, &self.lanes);
-        let compiled = paired.map(|(program, live)| self.add(&name, program, (vec![], vec![]), live));
+        let paired = overlap::across(parts, same, &self.lanes);
+        let compiled = paired.map(|both| self.add_joined(&name, both));
         self.pairs.insert(name, compiled.clone());
+        compiled
+    }
+
+    /// Programs that follow each other as one, where that hides more than it costs. `same`: for each but the first its slots that are bound as slots of those in front of it.
+    fn cross(&mut self, programs: &[u32], same: &[Vec<Same>], sender: Sender) -> Option<Rc<Compiled>> {
+        let parts: Vec<overlap::Part> =
+            programs.iter().map(|&n| (&self.list[n as usize], &self.awaited[n as usize][..])).collect();
+        let names: Vec<&str> = parts.iter().map(|(program, _)| program.name.as_str()).collect();
+        let name = format!("{}{same:?}", names.join("&"));
+        if let Some(known) = self.pairs.get(&name) {
+            return known.clone();
+        }
+        let crossed = overlap::across_border(&parts, same, sender, &self.lanes);
+        let compiled = crossed.map(|all| self.add_joined(&name, all));
+        self.pairs.insert(name, compiled.clone());
+        compiled
+    }
+
+    /// A program that was made of others.
+    fn add_joined(&mut self, name: &str, made: overlap::Paired) -> Rc<Compiled> {
+        let compiled = self.add(name, made.program, (vec![], vec![]), made.live);
+        self.awaited[compiled.id as usize] = made.awaited;
         compiled
     }
 
@@ -190,6 +217,7 @@ impl Programs {
         (wants, bytes): (Vec<Want>, Vec<u64>),
         frame_live: u64,
     ) -> Rc<Compiled> {
+        self.awaited.push(awaited(&wants));
         let compiled = Rc::new(Compiled {
             id: self.list.len() as u32,
             slots: program.slots.len(),
@@ -213,6 +241,12 @@ impl Programs {
         self.list[program as usize].instructions.iter().any(|i| matches!(i.kernel, plan::Kernel::Matmul(_)))
     }
 
+    /// Does it pass a value to or from another stage, and nothing else?
+    fn is_message(&self, program: u32) -> bool {
+        let instructions = &self.list[program as usize].instructions;
+        instructions.iter().all(|i| matches!(i.kernel, plan::Kernel::Send(_) | plan::Kernel::Recv(_)))
+    }
+
     /// Does it draw random numbers?
     fn is_random(&self, program: u32) -> bool {
         self.list[program as usize].instructions.iter().any(|i| matches!(i.kernel, plan::Kernel::RandomKey { .. }))
@@ -222,4 +256,9 @@ impl Programs {
     pub fn into_list(self) -> Vec<plan::Program> {
         self.list
     }
+}
+
+/// Slots whose contents other layers or stages wait for.
+fn awaited(wants: &[Want]) -> Vec<usize> {
+    (0..wants.len()).filter(|&slot| wants[slot].is_awaited()).collect()
 }

@@ -80,6 +80,6 @@ impl Scheduler<'_> {
 }
 
 /// Is it a layer between the first (embedding) and the last (losses)?
-fn is_layer(cx: &Cx, call: &Entry) -> bool {
+pub(super) fn is_layer(cx: &Cx, call: &Entry) -> bool {
     call.layer > 0 && (call.layer as usize) + 1 < cx.sharded.model.layers.len()
 }

@@ -119,13 +119,13 @@ impl<'a> Scheduler<'a> {
         self.programs.into_list()
     }
 
-    /// The training step of a stage over all micro-batches, in this order, and the memory that it uses.
+    /// The training step of a stage over all micro-batches, in this order, and the memory that it uses. `crossed`: does a turn begin while the one before it ends?
     pub fn train(
         &mut self,
         (sharded, segments): (&ShardedModel, &Segments),
         stage: &Stage,
         layout: &Layout,
-        (order, micro_batches): (&[Turn], u32),
+        (order, crossed, micro_batches): (&[Turn], &[bool], u32),
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
         let Segments { flow, list: segments, swapped, ahead, tags } = segments;
@@ -151,15 +151,25 @@ impl<'a> Scheduler<'a> {
         let mut training = Training { flow, segments, micro_batches, written: FxHashSet::default(), handed: &handed };
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         shared.swaps = Swaps::new(&cx, order, *ahead);
-        for turn in order {
+        let crosses = self.programs.passes.has(overlap::Pass::Borders);
+        let mut before = (0, false);
+        for (turn, crossed) in order.iter().zip(crossed) {
             let mut starts = vec![];
             for work in turn.works() {
                 starts.push(shared.timeline.len());
                 self.work(&cx, &mut shared, &mut passes, &mut training, work);
                 self.sum_done(&cx, &mut shared, &mut training.written);
             }
-            if let [first, second] = starts[..] {
-                self.pair(&cx, &mut shared, (first, second));
+            match starts[..] {
+                [first, second] => self.pair(&cx, &mut shared, (first, second)),
+                [start] => {
+                    let behind = (*crossed && crosses).then(|| self.cross(&cx, &mut shared, before, start)).flatten();
+                    before = (behind.unwrap_or(start), behind.is_some());
+                    if crosses && matches!(turn, Turn::One(Work::Backward(_, _, Half::Whole))) {
+                        self.hurry(&cx, &mut shared, start);
+                    }
+                }
+                _ => {}
             }
         }
         self.add_sums(&cx, &mut shared, (sharded.model.layers.len() as u32, 0));

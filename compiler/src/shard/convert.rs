@@ -85,7 +85,7 @@ impl Partitioner<'_> {
     }
 
     /// Has a cast's result more bytes than its operand?
-    fn widens(&self, cast: ValueId) -> bool {
+    pub(super) fn widens(&self, cast: ValueId) -> bool {
         let bytes = |value: ValueId| self.whole.ty(value).dtype.bytes();
         bytes(cast) > bytes(self.whole.node(cast).operands[0])
     }

@@ -186,7 +186,7 @@ impl Partitioner<'_> {
         }
         let sums: Vec<usize> =
             (0..node.operands.len()).filter(|&i| self.own(node.operands[i]).partial.contains(&dim)).collect();
-        if !sums.is_empty() && self.stays_sum(value, &sums, &claims) {
+        if !sums.is_empty() && self.stays_sum(value, dim, &sums, &claims) {
             return Winner::Sum;
         }
         if let Op::Contract { over } = &node.op
@@ -229,8 +229,9 @@ impl Partitioner<'_> {
         !self.whole.is_ragged(axis) && self.whole.size(axis).is_multiple_of(self.mesh.ranks(&dims))
     }
 
-    /// Does the op wait for the sum of these operands? Not when another one would have to be gathered that is larger than the sum.
-    fn stays_sum(&self, value: ValueId, sums: &[usize], claims: &[(usize, AxisId)]) -> bool {
+    /// Does the op wait for the sum over a dimension of these operands? Not when another one would have to be gathered that is larger than the sum, when the
+    /// sum is there already because others read it, or when what is summed would be wider: the narrow sum is sent, and widened where it arrives.
+    fn stays_sum(&self, value: ValueId, dim: u32, sums: &[usize], claims: &[(usize, AxisId)]) -> bool {
         let node = self.whole.node(value);
         if matches!(node.op, Op::Contract { .. }) {
             return false;
@@ -239,8 +240,13 @@ impl Partitioner<'_> {
             return sums.len() == 2;
         }
         let [sum] = sums[..] else { return false };
+        let widens = matches!(node.op, Op::Cast(_)) && self.widens(value);
         let repeated = node.operands.iter().filter(|&&o| o == node.operands[sum]).count() > 1;
-        if repeated || !is_linear(self.whole, value, sum) {
+        if repeated || !is_linear(self.whole, value, sum) || widens {
+            return false;
+        }
+        let forms = &self.forms[node.operands[sum].index()];
+        if forms.iter().any(|form| !form.layout.partial.contains(&dim)) {
             return false;
         }
         let bytes = |i: usize| self.bytes(node.operands[i], &self.own(node.operands[i]).whole());

@@ -1,0 +1,200 @@
+//! Borders of passes: layers that are one program, so that more runs beside what is under way, or results are sent earlier.
+//!
+//! ```text
+//! F 0: receive · f1 · f2 · send        receive · f1 · [f2 · send · receive · f1] · [f2 · …
+//! F 1: receive · f1 · f2 · send   ──►
+//!
+//! B 0: receive · b2 · b1 · send   ──►  receive · [b2 · b1] · send
+//! ```
+//!
+//! At the end of a layer nothing is left to do but to wait for the last piece's sums; the next micro-batch, which needs nothing of it, begins beside them. Only
+//! what is already in line is brought together, so nobody waits longer for a result than the next message takes to arrive, and
+//! a stage's messages are as many and as far apart as before.
+//!
+//! A border is crossed where a stage has not gone backward yet, between passes through the same layers; and on no stage at all when stages would then wait for each other.
+//! Where a backward pass goes on to another stage, its last two layers are one program, in which gradients of parameters come last: what the other stage waits for is there earlier by
+//! those of two layers.
+
+use super::Compiled;
+use super::layers::{Cx, Half};
+use super::pairs::is_layer;
+use super::phases::Scheduler;
+use super::shared::Shared;
+use super::stages::{Stage, Turn, Work};
+use super::timeline::{Bind, Entry};
+use crate::overlap::{Same, Sender};
+use forebay_plan::Access;
+use rustc_hash::FxHashSet;
+use std::rc::Rc;
+
+/// For each stage and turn: does it begin while the turn before it ends?
+pub fn borders(stages: &[Stage], orders: &[Vec<Turn>]) -> Vec<Vec<bool>> {
+    let crossed: Vec<Vec<bool>> = orders.iter().map(|order| filling(order)).collect();
+    if ends(stages, orders, &crossed) {
+        return crossed;
+    }
+    orders.iter().map(|order| vec![false; order.len()]).collect()
+}
+
+/// Forward passes that follow another one through the same layers, up to the first turn that goes backward.
+fn filling(order: &[Turn]) -> Vec<bool> {
+    let forward = |turn: &Turn| match turn {
+        Turn::One(Work::Forward(_, chunk)) => Some(*chunk),
+        _ => None,
+    };
+    let first = order.iter().position(|turn| forward(turn).is_none()).unwrap_or(order.len());
+    let follows = |at: usize| (1..first).contains(&at) && forward(&order[at - 1]) == forward(&order[at]);
+    (0..order.len()).map(follows).collect()
+}
+
+/// What one part of the model makes of a micro-batch: forward (results) or backward (gradients).
+type Made = (usize, u32, bool);
+
+/// Do all stages come to their end, when what a turn makes is sent only once there is what the next one needs, where that is crossed?
+fn ends(stages: &[Stage], orders: &[Vec<Turn>], crossed: &[Vec<bool>]) -> bool {
+    let parts: usize = stages.iter().map(|stage| stage.chunks.len()).sum();
+    let mut made: FxHashSet<Made> = FxHashSet::default();
+    let mut at = vec![0; stages.len()];
+    loop {
+        let mut moved = false;
+        for (stage, (order, crossed)) in stages.iter().zip(orders.iter().zip(crossed)) {
+            let at = &mut at[stage.number as usize];
+            let is_there = |turn: &Turn, made: &FxHashSet<Made>| {
+                turn.works().all(|work| match work {
+                    Work::Forward(m, c) => {
+                        let part = stage.chunks[c as usize].part;
+                        part == 0 || made.contains(&(part - 1, m, false))
+                    }
+                    Work::Backward(m, c, half) => {
+                        let part = stage.chunks[c as usize].part;
+                        half == Half::Weights || part + 1 == parts || made.contains(&(part + 1, m, true))
+                    }
+                })
+            };
+            while let Some(turn) = order.get(*at) {
+                let next = order.get(*at + 1).filter(|_| crossed[*at + 1]);
+                if !is_there(turn, &made) || !next.is_none_or(|next| is_there(next, &made)) {
+                    break;
+                }
+                for work in turn.works() {
+                    made.insert(match work {
+                        Work::Forward(m, c) => (stage.chunks[c as usize].part, m, false),
+                        Work::Backward(m, c, _) => (stage.chunks[c as usize].part, m, true),
+                    });
+                }
+                *at += 1;
+                moved = true;
+            }
+        }
+        if !moved {
+            return at.iter().zip(orders).all(|(at, order)| *at == order.len());
+        }
+    }
+}
+
+impl Scheduler<'_> {
+    /// Brings together the last layer of a pass, whose calls are those from `first` on, and the first layer of the next one, from `second` on, with the messages
+    /// between them; where the calls that are left of the next one begin. `begun`: the pass's own first layer is part of what is before `first`.
+    pub(super) fn cross(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (first, begun): (u32, bool),
+        second: u32,
+    ) -> Option<u32> {
+        let calls = shared.timeline.take(first);
+        let middle = (second - first) as usize;
+        let found = self.border(cx, (&calls, begun), middle);
+        self.replace(shared, calls, found.map(|found| (found, Sender::First)))
+    }
+
+    /// Brings together the last two layers of a backward pass that goes on to another stage, whose calls are those from `first` on.
+    pub(super) fn hurry(&mut self, cx: &Cx, shared: &mut Shared, first: u32) {
+        let calls = shared.timeline.take(first);
+        let last = calls.iter().rposition(|call| self.is_heavy_layer(cx, call));
+        let found = last.and_then(|last| {
+            let before = last.checked_sub(1).filter(|&before| self.is_heavy_layer(cx, &calls[before]))?;
+            let sends = calls.get(last + 1).is_some_and(|call| self.programs.is_message(call.program));
+            sends.then_some(((before, last), Sender::Last))
+        });
+        self.replace(shared, calls, found);
+    }
+
+    /// Puts calls back, some of them as one where that is possible and worth it; where the calls behind that begin.
+    fn replace(
+        &mut self,
+        shared: &mut Shared,
+        mut calls: Vec<Entry>,
+        found: Option<((usize, usize), Sender)>,
+    ) -> Option<u32> {
+        let first = shared.timeline.len();
+        let one = found.and_then(|((from, to), sender)| Some((from, to, self.as_one(&calls[from..=to], sender)?)));
+        let Some((from, to, (program, slots))) = one else {
+            calls.into_iter().for_each(|call| shared.timeline.put(call));
+            return None;
+        };
+        let behind = calls.split_off(to + 1);
+        let merged = calls.split_off(from);
+        calls.into_iter().for_each(|call| shared.timeline.put(call));
+        let here = shared.timeline.len();
+        shared.timeline.call(&program, merged[0].layer, merged[0].micro_batch, slots);
+        merged.iter().flat_map(Entry::keeps).for_each(|&item| shared.timeline.keep(item));
+        behind.into_iter().for_each(|call| shared.timeline.put(call));
+        let last = first + to as u32;
+        for span in shared.spans.values_mut() {
+            for call in [&mut span.forward, &mut span.backward] {
+                if *call > here {
+                    *call = if *call <= last { here } else { *call - (last - here) };
+                }
+            }
+        }
+        Some(here + 1)
+    }
+
+    /// The last layer before a place and the first one behind it, when there are only messages between them and each pass has other layers.
+    fn border(&self, cx: &Cx, (calls, begun): (&[Entry], bool), middle: usize) -> Option<(usize, usize)> {
+        let is_layer = |call: &Entry| self.is_heavy_layer(cx, call);
+        let from = calls[..middle].iter().rposition(is_layer)?;
+        let to = middle + calls[middle..].iter().position(is_layer)?;
+        let others = (begun || calls[..from].iter().any(is_layer)) && calls[to + 1..].iter().any(is_layer);
+        let messages = calls[from + 1..to].iter().all(|call| self.programs.is_message(call.program));
+        (others && messages).then_some((from, to))
+    }
+
+    fn is_heavy_layer(&self, cx: &Cx, call: &Entry) -> bool {
+        is_layer(cx, call) && self.programs.is_heavy(call.program)
+    }
+
+    /// Calls as one, and what its slots are bound to; nothing when that is not worth it or not possible.
+    fn as_one(&mut self, calls: &[Entry], sender: Sender) -> Option<(Rc<Compiled>, Vec<Bind>)> {
+        let mut slots: Vec<Bind> = vec![];
+        let mut changed: Vec<bool> = vec![];
+        let mut same: Vec<Vec<Same>> = vec![];
+        for call in calls {
+            let mut of_call = vec![];
+            let own = &call.slots[..call.slots.len() - 1];
+            let (mut more, mut more_changed) = (vec![], vec![]);
+            for (j, bind) in own.iter().enumerate() {
+                let changes = self.programs.access(call.program, j) != Access::Read;
+                match slots.iter().position(|other| other == bind) {
+                    // Two slots that are only read may lie in one place, which nothing changes then.
+                    Some(i) if changes && slots[i + 1..].contains(bind) => return None,
+                    Some(i) if changes || changed[i] => {
+                        changed[i] = true;
+                        of_call.push((i, j));
+                    }
+                    _ => {
+                        more.push(*bind);
+                        more_changed.push(changes);
+                    }
+                }
+            }
+            slots.extend(more);
+            changed.extend(more_changed);
+            same.push(of_call);
+        }
+        let programs: Vec<u32> = calls.iter().map(|call| call.program).collect();
+        let program = self.programs.cross(&programs, &same[1..], sender)?;
+        Some((program, slots))
+    }
+}
