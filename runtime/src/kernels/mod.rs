@@ -43,7 +43,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use cpu::Cpu;
+pub use cpu::{Cpu, Jit};
 pub use scratch::{Scratch, ScratchBytes};
 
 use crate::pool::Pool;

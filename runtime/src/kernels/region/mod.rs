@@ -9,6 +9,7 @@ mod chain;
 mod compile;
 pub(super) mod copy;
 mod exec;
+mod jit;
 mod lookup;
 mod ops;
 mod program;

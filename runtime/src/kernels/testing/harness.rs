@@ -1,7 +1,7 @@
 //! Memory for kernels, with guards around each buffer; random numbers; layouts.
 
 use crate::kernels::math::round_to_bf16;
-use crate::kernels::{Buf, Cpu, KernelCx, KernelError, RandomKeyArgs, Scratch, prepare, run, scratch_bytes};
+use crate::kernels::{Buf, Cpu, Jit, KernelCx, KernelError, RandomKeyArgs, Scratch, prepare, run, scratch_bytes};
 use crate::pool::Pool;
 use forebay_plan::{Buffer, DType, Kernel};
 use std::cell::RefCell;
@@ -202,16 +202,17 @@ impl Memory {
     /// must not make a difference; levels neither when `same_bits`.
     pub fn run_everywhere(&self, kernel: &Kernel, same_bits: bool) -> Result<Memory, KernelError> {
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
-        for level in ["avx512", "avx2", "portable"] {
-            let cpu = Cpu::named(level).expect("a level");
+        let levels = ["avx512", "avx2", "portable"].into_iter();
+        for (level, jit) in levels.flat_map(|level| [Jit::Off, Jit::Auto, Jit::On].map(|jit| (level, jit))) {
+            let cpu = Cpu::named(level).expect("a level").with_jit(jit);
             let mut of_level: Option<(Memory, Result<(), KernelError>)> = None;
             for workers in 1..=3 {
                 let mut memory = self.clone();
                 let result = memory.run_on(kernel, workers, cpu);
                 for other in [&of_level, if same_bits { &best } else { &None }].into_iter().flatten() {
-                    assert_eq!(other.1, result, "{level}, {workers} workers: {kernel:?}");
+                    assert_eq!(other.1, result, "{level}, {jit:?}, {workers} workers: {kernel:?}");
                     if result.is_ok() {
-                        memory.assert_same(&other.0, &format!("{level}, {workers} workers: {kernel:?}"));
+                        memory.assert_same(&other.0, &format!("{level}, {jit:?}, {workers} workers: {kernel:?}"));
                     }
                 }
                 of_level.get_or_insert((memory, result));
