@@ -6,7 +6,7 @@
 use Arg::{Const, Load, Step as S};
 use StepOp::*;
 use forebay_plan::{Arg, DType, Kernel, Lookup, Negative, Region, Step, StepOp, Store, View};
-use forebay_runtime::kernels::{Cpu, Jit};
+use forebay_runtime::kernels::{Cpu, Jit, compiled};
 use memory::{Memory, view};
 use std::time::{Duration, Instant};
 
@@ -313,4 +313,6 @@ fn main() {
             println!("{name:<32} {off:>8.3} {on:>8.3} {:>8.2} {auto:>8.3} {:>8.2}", off / on, off / auto);
         }
     }
+    let (functions, time) = compiled();
+    println!("\n{functions} functions compiled, {:.0} µs each", time.as_secs_f64() / functions.max(1) as f64 * 1e6);
 }

@@ -245,6 +245,11 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
     }
 }
 
+/// How many parts of regions this process has compiled to machine code (equal ones once), and the time for all of them.
+pub fn compiled() -> (u64, std::time::Duration) {
+    region::compiled()
+}
+
 /// The workspace that running a prepared kernel takes.
 pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
     match &prepared.0 {

@@ -122,7 +122,7 @@ pub(super) enum From {
 }
 
 /// A place that is read or written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Site {
     None,
     Slot(Slot),

@@ -21,6 +21,7 @@ mod tile;
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
 use forebay_plan as plan;
+pub(super) use jit::compiled;
 use program::Program;
 
 /// A prepared region.

@@ -198,21 +198,22 @@ impl Memory {
         })
     }
 
-    /// Runs a kernel at every CPU level of this machine and with 1, 2 and 3 workers; gives the memory after it, for the best level. Workers
-    /// must not make a difference; levels neither when `same_bits`.
+    /// Runs a kernel at every CPU level of this machine, with its regions compiled and not, and with 1, 2 and 3 workers; gives the memory after it, for the
+    /// best level. Machine code and workers must not make a difference; levels neither when `same_bits`.
     pub fn run_everywhere(&self, kernel: &Kernel, same_bits: bool) -> Result<Memory, KernelError> {
+        let engines: &[Jit] = if has_region(kernel) { &[Jit::Off, Jit::Auto, Jit::On] } else { &[Jit::Auto] };
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
-        let levels = ["avx512", "avx2", "portable"].into_iter();
-        for (level, jit) in levels.flat_map(|level| [Jit::Off, Jit::Auto, Jit::On].map(|jit| (level, jit))) {
-            let cpu = Cpu::named(level).expect("a level").with_jit(jit);
+        for level in ["avx512", "avx2", "portable"] {
             let mut of_level: Option<(Memory, Result<(), KernelError>)> = None;
-            for workers in 1..=3 {
+            for (jit, workers) in engines.iter().flat_map(|&jit| (1..=3).map(move |workers| (jit, workers))) {
+                let cpu = Cpu::named(level).expect("a level").with_jit(jit);
                 let mut memory = self.clone();
                 let result = memory.run_on(kernel, workers, cpu);
+                let how = || format!("{level}, {jit:?}, {workers} workers: {kernel:?}");
                 for other in [&of_level, if same_bits { &best } else { &None }].into_iter().flatten() {
-                    assert_eq!(other.1, result, "{level}, {jit:?}, {workers} workers: {kernel:?}");
+                    assert_eq!(other.1, result, "{}", how());
                     if result.is_ok() {
-                        memory.assert_same(&other.0, &format!("{level}, {jit:?}, {workers} workers: {kernel:?}"));
+                        memory.assert_same(&other.0, &how);
                     }
                 }
                 of_level.get_or_insert((memory, result));
@@ -238,7 +239,7 @@ impl Memory {
         }
     }
 
-    fn assert_same(&self, other: &Memory, message: &str) {
+    fn assert_same(&self, other: &Memory, how: &dyn Fn() -> String) {
         for (id, (a, b)) in self.data.iter().zip(&other.data).enumerate() {
             let same = a.iter().zip(b).all(|(a, b)| a.0 == b.0);
             if !same {
@@ -246,10 +247,19 @@ impl Memory {
                 let nan = |x: f64, y: f64| x.is_nan() && y.is_nan();
                 let at = (0..a.len()).find(|&i| a[i].to_bits() != b[i].to_bits() && !nan(a[i], b[i]));
                 if let Some(i) = at {
-                    panic!("buffer {id}, element {i}: {:e} and {:e}: {message}", a[i], b[i]);
+                    panic!("buffer {id}, element {i}: {:e} and {:e}: {}", a[i], b[i], how());
                 }
             }
         }
+    }
+}
+
+/// Is there something that may be compiled to machine code?
+fn has_region(kernel: &Kernel) -> bool {
+    match kernel {
+        Kernel::Region(_) => true,
+        Kernel::Matmul(product) => product.epilogue.is_some(),
+        _ => false,
     }
 }
 

@@ -40,8 +40,19 @@ struct InRow {
     column: i64,
 }
 
-/// Columns are gone through in these, as long as there are as many.
-const WIDTHS: [Columns; 3] = [Columns::Vectors(2), Columns::Vectors(1), Columns::One];
+/// Columns are gone through in the first, as long as there are as many, and then in the others.
+type Widths = [Columns; 3];
+
+/// Rows below this length have fewer registers side by side: the next row is there to hide latencies.
+const SHORT: usize = 64;
+
+fn widths(program: &Program, list: &[Instruction]) -> Widths {
+    let is_double = |slot: &Slot| program.operands[*slot].class == Class::F64;
+    let doubles = list.iter().any(|i| is_double(&i.to) || i.args.iter().any(is_double));
+    // What has too many registers keeps them in memory.
+    let n = if doubles || program.space.row() < SHORT { 2 } else { 4 };
+    [Columns::Vectors(n), Columns::Vectors(1), Columns::One]
+}
 
 /// Makes the function of a run.
 pub(super) fn build(function: &mut Function, program: &Program, list: &[Instruction], kept: &[Slot]) {
@@ -51,14 +62,14 @@ pub(super) fn build(function: &mut Function, program: &Program, list: &[Instruct
     b.append_block_params_for_function_params(entry);
     b.switch_to_block(entry);
     let parameters: [Value; PARAMETERS] = b.block_params(entry).try_into().expect("the signature of an entry");
-    let mut run = Run { program, list, kept, walks: Map::default() };
+    let mut run = Run { program, list, kept, widths: widths(program, list), walks: Map::default() };
     run.find_sites(&mut b, parameters);
     let [.., rows, columns] = parameters;
     let zero = b.ins().iconst(types::I64, 0);
     counted(&mut b, zero, rows, 1, |b, row| {
         let row = run.row(b, row);
         let zero = b.ins().iconst(types::I64, 0);
-        WIDTHS.iter().fold(zero, |done, &width| {
+        run.widths.iter().fold(zero, |done, &width| {
             counted(b, done, columns, width.count() as i64, |b, column| row.columns(b, width, column))
         });
     });
@@ -97,6 +108,7 @@ struct Run<'p> {
     program: &'p Program,
     list: &'p [Instruction],
     kept: &'p [Slot],
+    widths: Widths,
     walks: Map<Site, Walk>,
 }
 
@@ -206,7 +218,7 @@ impl<'p> Run<'p> {
             }
             let at = sites[&site].start;
             let one = Lower { b, columns: Columns::One }.load(dtype_of(operand.class), at).scalar();
-            let values = WIDTHS.map(|columns| Lower { b, columns }.splat(one, operand.class));
+            let values = self.widths.map(|columns| Lower { b, columns }.splat(one, operand.class));
             same.insert(slot, values);
         }
         Row { run: self, sites, same }
@@ -218,7 +230,7 @@ struct Row<'r> {
     run: &'r Run<'r>,
     sites: Map<Site, InRow>,
     /// Values for columns of each width.
-    same: Map<Slot, [Val; WIDTHS.len()]>,
+    same: Map<Slot, [Val; 3]>,
 }
 
 impl Row<'_> {
@@ -264,7 +276,7 @@ impl Here<'_, '_, '_> {
             Home::Constant(i) => self.lower.constant(self.row.run.program.constants[i], operand.class),
             _ => match self.row.same.get(&slot) {
                 Some(values) => {
-                    let width = WIDTHS.iter().position(|&width| width == self.lower.columns);
+                    let width = self.row.run.widths.iter().position(|&width| width == self.lower.columns);
                     values[width.expect("one of the widths")]
                 }
                 None => {
@@ -341,7 +353,7 @@ impl Here<'_, '_, '_> {
         }
         let at = self.address(Site::Access(access));
         if column == 0 {
-            let one = Lower { b: &mut *self.lower.b, columns: Columns::One }.load(dtype, at).scalar();
+            let one = self.lower.one().load(dtype, at).scalar();
             return self.lower.splat(one, class);
         }
         if column == dtype.bytes() as i64 || self.lower.columns == Columns::One {

@@ -6,21 +6,23 @@
 
 mod engine;
 mod loops;
+mod rule;
 mod values;
+
+#[cfg(test)]
+mod tests;
 
 use super::chain::is_dense;
 use super::ops::Arg;
 use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::Shape;
 use crate::kernels::Buf;
-use crate::kernels::cpu::{Cpu, Jit, Level};
+use crate::kernels::cpu::{Cpu, Jit};
 use cranelift_codegen::isa::OwnedTargetIsa;
 use engine::Code;
 use forebay_plan::StepOp;
 use std::sync::Arc;
-
-/// Fewer instructions are not worth a function of their own: a loop over registers of 512 bits does each faster.
-const LEAST: usize = 3;
+use std::time::Duration;
 
 /// A run of instructions of a pass.
 #[derive(Clone, Debug)]
@@ -51,19 +53,20 @@ impl Native {
     }
 }
 
-/// Compiles what is faster so, or all that can be.
-///
-/// Where registers have 256 bits and more, chains are faster than code with 128 bits: what no chain does is compiled. Elsewhere code is faster than chains.
+/// How many functions this process has compiled, and the time for all of them.
+pub(in crate::kernels) fn compiled() -> (u64, Duration) {
+    engine::compiled()
+}
+
+/// Compiles what is faster so ([`rule`]), or all that can be.
 pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
     let (jit, isa) = (cpu.jit(), engine::target(cpu));
     let (Some(isa), Jit::Auto | Jit::On) = (isa, jit) else { return program };
-    let least = if jit == Jit::On { 1 } else { LEAST };
-    let prefers_chains = jit == Jit::Auto && cpu.level() > Level::Portable;
     for phase in 0..program.phases.len() {
         let (chains, others) = program.phases[phase].runs.iter().cloned().partition::<Vec<_>, _>(
-            |run| matches!(run, Run::Chain(chain) if prefers_chains && chain.has_tiles(&program)),
+            |run| matches!(run, Run::Chain(chain) if jit == Jit::Auto && rule::keeps(&program, chain, cpu.level())),
         );
-        let natives = natives_of(&program, phase, isa, &chains, least);
+        let natives = natives_of(&program, phase, isa, &chains, jit);
         // Without machine code, loops and chains are as they were.
         let taken = |run: &Run| natives.iter().any(|n| n.first < run.range().end && run.range().start < n.end);
         let rest: Vec<Run> = others.into_iter().filter(|run| !taken(run)).collect();
@@ -75,18 +78,18 @@ pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
 }
 
 /// Machine code for what the chains leave.
-fn natives_of(program: &Program, phase: usize, isa: &OwnedTargetIsa, chains: &[Run], least: usize) -> Vec<Native> {
+fn natives_of(program: &Program, phase: usize, isa: &'static OwnedTargetIsa, chains: &[Run], jit: Jit) -> Vec<Native> {
     let list = &program.phases[phase].blocks;
     let free = |at: usize| !chains.iter().any(|run| run.range().contains(&at)) && is_for_runs(program, &list[at]);
     let mut natives = vec![];
     let mut first = 0;
     while first < list.len() {
         let end = (first..list.len()).find(|&at| !free(at)).unwrap_or(list.len());
-        if end >= first + least {
-            let kept = kept(program, phase, first, end);
+        let kept = kept(program, phase, first, end);
+        if (jit == Jit::On && first < end) || rule::compiles(program, &list[first..end], &kept) {
             let code = engine::compile(isa, |function| loops::build(function, program, &list[first..end], &kept));
             let dense = list[first..end].iter().all(|i| is_seamless(program, i));
-            natives.extend(code.map(|code| Native { first, end, dense, code: Arc::new(code) }));
+            natives.extend(code.map(|code| Native { first, end, dense, code }));
         }
         first = end.max(first + 1);
     }

@@ -77,7 +77,12 @@ pub(super) fn memory() -> MemFlags {
     MemFlags::new().with_notrap()
 }
 
-impl Lower<'_, '_> {
+impl<'b> Lower<'_, 'b> {
+    /// The same for one column.
+    pub fn one(&mut self) -> Lower<'_, 'b> {
+        Lower { b: &mut *self.b, columns: Columns::One }
+    }
+
     /// The type of a class in a register.
     pub fn type_of(&self, class: Class) -> Type {
         match (self.columns, class) {
@@ -119,13 +124,30 @@ impl Lower<'_, '_> {
 
     /// The same number for all columns, from its low bytes.
     pub fn constant(&mut self, bytes: u64, class: Class) -> Val {
-        let scalar = match class {
-            Class::F32 => self.b.ins().f32const(f32::from_bits(bytes as u32)),
-            Class::F64 => self.b.ins().f64const(f64::from_bits(bytes)),
-            Class::I32 => self.b.ins().iconst(types::I32, i64::from(bytes as u32)),
-            Class::Bool => self.b.ins().iconst(types::I32, if bytes as u8 != 0 { 0xffff_ffff } else { 0 }),
+        let bytes = match class {
+            Class::F64 => bytes,
+            Class::F32 | Class::I32 => bytes & 0xffff_ffff,
+            Class::Bool if bytes as u8 != 0 => 0xffff_ffff,
+            Class::Bool => 0,
         };
-        self.splat(scalar, class)
+        if self.is_one() {
+            let scalar = match class {
+                Class::F32 => self.b.ins().f32const(f32::from_bits(bytes as u32)),
+                Class::F64 => self.b.ins().f64const(f64::from_bits(bytes)),
+                Class::I32 | Class::Bool => self.b.ins().iconst(types::I32, bytes as i64),
+            };
+            return Val::new(&[scalar]);
+        }
+        let vector = self.vector(bytes, class);
+        Val::new(&[vector; MOST][..self.registers(class)])
+    }
+
+    /// A register of one number: from memory, which an instruction can have as its operand.
+    fn vector(&mut self, bytes: u64, class: Class) -> Value {
+        let once = if class == Class::F64 { bytes } else { bytes | bytes << 32 };
+        let all = [once.to_le_bytes(), once.to_le_bytes()].concat();
+        let (ty, all) = (self.type_of(class), self.b.func.dfg.constants.insert(all.into()));
+        self.b.ins().vconst(ty, all)
     }
 
     /// A number of one column for all.
@@ -143,8 +165,7 @@ impl Lower<'_, '_> {
     }
 
     fn double(&mut self, x: f64) -> Value {
-        let x = self.b.ins().f64const(x);
-        if self.is_one() { x } else { self.b.ins().splat(types::F64X2, x) }
+        self.constant(x.to_bits(), Class::F64).parts[0]
     }
 
     pub fn int(&mut self, x: i32) -> Value {
@@ -596,7 +617,7 @@ impl Lower<'_, '_> {
     pub fn gather(&mut self, dtype: DType, at: Value, stride: i64) -> Val {
         let (ty, registers) = (self.type_of(class(dtype)), self.registers(class(dtype)));
         let lanes = self.columns.count() / registers;
-        let mut one = Lower { b: &mut *self.b, columns: Columns::One };
+        let mut one = self.one();
         let mut each = |column: usize| {
             let at = one.b.ins().iadd_imm(at, column as i64 * stride);
             one.load_one(dtype, at)
@@ -616,7 +637,7 @@ impl Lower<'_, '_> {
         for column in 0..self.columns.count() {
             let one = self.b.ins().extractlane(value.parts[column / lanes], (column % lanes) as u8);
             let at = self.b.ins().iadd_imm(at, column as i64 * stride);
-            Lower { b: &mut *self.b, columns: Columns::One }.store(dtype, Val::new(&[one]), at);
+            self.one().store(dtype, Val::new(&[one]), at);
         }
     }
 
