@@ -1,7 +1,9 @@
 //! Memory for kernels, with guards around each buffer; random numbers; layouts.
 
 use crate::kernels::math::round_to_bf16;
-use crate::kernels::{Buf, Cpu, Jit, KernelCx, KernelError, RandomKeyArgs, Scratch, prepare, run, scratch_bytes};
+use crate::kernels::{
+    Buf, Cpu, Jit, KernelCx, KernelError, Prepared, RandomKeyArgs, Scratch, prepare, run, scratch_bytes,
+};
 use crate::pool::Pool;
 use forebay_plan::{Buffer, DType, Kernel};
 use std::cell::RefCell;
@@ -173,12 +175,19 @@ impl Memory {
             .collect()
     }
 
-    /// Runs a kernel on 1 to 3 workers.
+    /// Prepares a kernel, which must be good, and runs it on 1 to 3 workers.
     pub fn run_on(&mut self, kernel: &Kernel, workers: usize, cpu: Cpu) -> Result<(), KernelError> {
-        let prepared = prepare(kernel, &self.buffers, cpu).unwrap_or_else(|e| panic!("{e}: {kernel:?}"));
+        self.run_prepared(kernel, &self.prepared(kernel, cpu), workers)
+    }
+
+    fn prepared(&self, kernel: &Kernel, cpu: Cpu) -> Prepared {
+        prepare(kernel, &self.buffers, cpu).unwrap_or_else(|e| panic!("{e}: {kernel:?}"))
+    }
+
+    fn run_prepared(&mut self, kernel: &Kernel, prepared: &Prepared, workers: usize) -> Result<(), KernelError> {
         POOLS.with_borrow(|pools| {
             let pool = &pools[workers - 1];
-            let scratch = Scratch::new(scratch_bytes(&prepared), workers);
+            let scratch = Scratch::new(scratch_bytes(prepared), workers);
             let buffers: Vec<Buf> = self
                 .buffers
                 .iter()
@@ -192,7 +201,7 @@ impl Memory {
             let key = RandomKeyArgs { seed: -7, step: 3, layer: 2, micro_batch: 5 };
             let cx = KernelCx { pool, scratch: &scratch, buffers: &buffers, key, coordinates: &[] };
             // SAFETY: tests make views that lie within their buffers.
-            let result = unsafe { run(&prepared, &cx) };
+            let result = unsafe { run(prepared, &cx) };
             self.check_guards(kernel);
             result
         })
@@ -205,10 +214,13 @@ impl Memory {
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
         for level in ["avx512", "avx2", "portable"] {
             let mut of_level: Option<(Memory, Result<(), KernelError>)> = None;
-            for (jit, workers) in engines.iter().flat_map(|&jit| (1..=3).map(move |workers| (jit, workers))) {
-                let cpu = Cpu::named(level).expect("a level").with_jit(jit);
+            let prepared: Vec<(Jit, Prepared)> = engines
+                .iter()
+                .map(|&jit| (jit, self.prepared(kernel, Cpu::named(level).expect("a level").with_jit(jit))))
+                .collect();
+            for ((jit, prepared), workers) in prepared.iter().flat_map(|of| (1..=3).map(move |workers| (of, workers))) {
                 let mut memory = self.clone();
-                let result = memory.run_on(kernel, workers, cpu);
+                let result = memory.run_prepared(kernel, prepared, workers);
                 let how = || format!("{level}, {jit:?}, {workers} workers: {kernel:?}");
                 for other in [&of_level, if same_bits { &best } else { &None }].into_iter().flatten() {
                     assert_eq!(other.1, result, "{}", how());

@@ -6,6 +6,7 @@
 
 mod engine;
 mod loops;
+mod memory;
 mod rule;
 mod values;
 
@@ -66,7 +67,7 @@ pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
         let (chains, others) = program.phases[phase].runs.iter().cloned().partition::<Vec<_>, _>(
             |run| matches!(run, Run::Chain(chain) if jit == Jit::Auto && rule::keeps(&program, chain, cpu.level())),
         );
-        let natives = natives_of(&program, phase, isa, &chains, jit);
+        let natives = natives_of(&program, phase, isa, &chains, cpu);
         // Without machine code, loops and chains are as they were.
         let taken = |run: &Run| natives.iter().any(|n| n.first < run.range().end && run.range().start < n.end);
         let rest: Vec<Run> = others.into_iter().filter(|run| !taken(run)).collect();
@@ -78,7 +79,7 @@ pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
 }
 
 /// Machine code for what the chains leave.
-fn natives_of(program: &Program, phase: usize, isa: &'static OwnedTargetIsa, chains: &[Run], jit: Jit) -> Vec<Native> {
+fn natives_of(program: &Program, phase: usize, isa: &'static OwnedTargetIsa, chains: &[Run], cpu: Cpu) -> Vec<Native> {
     let list = &program.phases[phase].blocks;
     let free = |at: usize| !chains.iter().any(|run| run.range().contains(&at)) && is_for_runs(program, &list[at]);
     let mut natives = vec![];
@@ -86,7 +87,7 @@ fn natives_of(program: &Program, phase: usize, isa: &'static OwnedTargetIsa, cha
     while first < list.len() {
         let end = (first..list.len()).find(|&at| !free(at)).unwrap_or(list.len());
         let kept = kept(program, phase, first, end);
-        if (jit == Jit::On && first < end) || rule::compiles(program, &list[first..end], &kept) {
+        if (cpu.jit() == Jit::On && first < end) || rule::compiles(program, &list[first..end], &kept, cpu.level()) {
             let code = engine::compile(isa, |function| loops::build(function, program, &list[first..end], &kept));
             let dense = list[first..end].iter().all(|i| is_seamless(program, i));
             natives.extend(code.map(|code| Native { first, end, dense, code }));

@@ -3,7 +3,9 @@
 use super::super::chain::{Chain, Code, Micro, Site};
 use super::super::program::{Class, Instruction, Op, Program, Slot};
 use super::super::space::Shape;
+use super::super::tile::LEAST_COLUMNS;
 use crate::kernels::cpu::Level;
+use forebay_plan::DType;
 
 /// Operations for each array that is read or written, up to which 128 bits keep up with 512: beyond, arithmetic takes longer than memory and dispatch.
 const MOST_OPERATIONS: usize = 3;
@@ -22,11 +24,22 @@ pub(super) fn keeps(program: &Program, chain: &Chain, level: Level) -> bool {
         || (wide && operations > MOST_OPERATIONS * arrays(program, &chain.micros))
 }
 
-/// Are instructions that no chain does faster compiled? What only moves is as fast in loops; conditions for others are packed four at a time, where loops have
-/// whole registers of them.
-pub(super) fn compiles(program: &Program, run: &[Instruction], kept: &[Slot]) -> bool {
-    let computes = run.iter().any(|i| !matches!(i.op, Op::Load(_) | Op::Store(_) | Op::Copy(_)));
-    computes && kept.iter().all(|&slot| program.operands[slot].class != Class::Bool)
+/// Are instructions compiled that are in no chain that [`keeps`] what it has?
+///
+/// What only moves is as fast in loops. Conditions for others are packed four at a time, where loops have whole registers of them. And beside 512 bits, long
+/// rows of a single operation, or of roundings, are as fast in loops.
+pub(super) fn compiles(program: &Program, run: &[Instruction], kept: &[Slot], level: Level) -> bool {
+    let computes = |i: &&Instruction| !matches!(i.op, Op::Load(_) | Op::Store(_) | Op::Copy(_));
+    let operations = run.iter().filter(computes).count();
+    let is_bf16 = |access: usize| program.accesses[access].dtype == DType::Bf16;
+    let rounds = run.iter().any(|i| match i.op {
+        Op::Round => true,
+        Op::Store(access) => is_bf16(access),
+        _ => false,
+    });
+    let packs = kept.iter().any(|&slot| program.operands[slot].class == Class::Bool);
+    let loops_are_wide = level >= Level::Avx512 && program.space.row() >= LEAST_COLUMNS;
+    operations > 0 && !packs && !(loops_are_wide && (rounds || operations == 1))
 }
 
 fn is_operation(code: Code) -> bool {
