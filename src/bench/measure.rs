@@ -62,7 +62,6 @@ pub struct Compiled {
 /// Compares nothing, times steps. `laps` were measured since the start of the process.
 pub fn measure(plan: &Plan, options: &ExecOptions, steps: u64, mut laps: Laps) -> Result<Measurement, Failure> {
     let mut runner = Runner::timed(plan, options, &mut laps)?;
-    let (functions, compiling) = forebay_runtime::kernels::compiled();
     runner.step()?;
     laps.lap("step 1");
     runner.time(WARM_UP)?;
@@ -87,6 +86,7 @@ fn summary(
     let profile = executor.profile().expect("steps were profiled");
     let (role, settings) = (&plan.roles[0], &plan.settings);
     let step = median(seconds);
+    let (functions, compiling) = forebay_runtime::kernels::compiled();
     Measurement {
         model: plan.model.clone(),
         dtype: settings.compute.name().into(),
