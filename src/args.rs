@@ -11,7 +11,7 @@ use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_runtime::exec::ExecOptions;
-use forebay_runtime::kernels::Cpu;
+use forebay_runtime::kernels::{Cpu, Jit};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -349,6 +349,12 @@ impl MachineArgs {
             })?,
             (None, None) => Cpu::detect(),
         };
+        if let Some(value) = std::env::var_os("FOREBAY_JIT").filter(|value| !value.is_empty()) {
+            value.to_str().and_then(Jit::named).ok_or_else(|| {
+                let value = value.to_string_lossy();
+                Failure::Input(format!("the environment has FOREBAY_JIT={value}: there are `off`, `auto` and `on`"))
+            })?;
+        }
         let threads = self.threads.map_or(0, usize::from);
         Ok(ExecOptions { threads, cpu, shuffle: self.shuffle, ..ExecOptions::default() })
     }

@@ -42,6 +42,7 @@ Examples:
 Environment:
   FOREBAY_CPU=avx512bf16|avx512|avx2|portable
                                      the CPU instructions to use at most, where --cpu does not say
+  FOREBAY_JIT=off|auto|on            compile regions to machine code never, where it is faster, or always
   NO_COLOR=1                          no colours in messages
 
 `forebay COMMAND --help` says more. Exit status: 0 done, 1 the input is wrong, 2 the command line is wrong, 130 interrupted."

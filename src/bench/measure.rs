@@ -39,6 +39,8 @@ pub struct Measurement {
     pub dispatch_share: f64,
     /// From the start of the process to the end of step 1, compilation included.
     pub first_step_s: f64,
+    /// Machine code for regions, a part of that.
+    pub compiled: Compiled,
     /// The parts of that, in order: names and seconds.
     pub first_step_parts: Vec<(&'static str, f64)>,
     /// The same without the time that a step takes later.
@@ -46,6 +48,15 @@ pub struct Measurement {
     pub planned_bytes: u64,
     /// Of the process; null where the system does not say.
     pub peak_rss_bytes: Option<u64>,
+}
+
+/// What was compiled to machine code when kernels were prepared.
+#[derive(Debug, Serialize)]
+pub struct Compiled {
+    /// Parts of regions; equal ones once.
+    pub functions: u64,
+    /// Seconds for all of them.
+    pub seconds: f64,
 }
 
 /// Compares nothing, times steps. `laps` were measured since the start of the process.
@@ -75,6 +86,7 @@ fn summary(
     let profile = executor.profile().expect("steps were profiled");
     let (role, settings) = (&plan.roles[0], &plan.settings);
     let step = median(seconds);
+    let (functions, compiling) = forebay_runtime::kernels::compiled();
     Measurement {
         model: plan.model.clone(),
         dtype: settings.compute.name().into(),
@@ -94,6 +106,7 @@ fn summary(
         probe_gbyte_per_s: roofline.bytes / 1e9,
         dispatch_share: profile.dispatch_share(),
         first_step_s: laps.total().as_secs_f64(),
+        compiled: Compiled { functions, seconds: compiling.as_secs_f64() },
         first_step_parts: laps.get().iter().map(|(name, time)| (*name, time.as_secs_f64())).collect(),
         start_up_s: laps.total().as_secs_f64() - step,
         planned_bytes: role.device_bytes + role.host_bytes,

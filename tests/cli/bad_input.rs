@@ -250,6 +250,21 @@ fn an_environment_that_asks_for_another_processor() {
     run(&timed, "").ok();
 }
 
+#[test]
+fn an_environment_that_asks_for_machine_code() {
+    let bench = Bench::new();
+    let timed = [&["bench", "model.moe", "--steps", "1", "--json"], SMALL].concat();
+    let run = |jit: &str| {
+        let output = bench.command(&timed).env("FOREBAY_JIT", jit).output().expect("the program starts");
+        crate::Run::new(output)
+    };
+    run("always").fails(&["the environment has FOREBAY_JIT=always", "`off`, `auto` and `on`"]);
+    let functions = |jit: &str| run(jit).ok().lines()[0]["bench"]["compiled"]["functions"].as_u64().expect("a number");
+    assert_eq!(functions("off"), 0);
+    // Where machine code can be made, asking for it makes no less of it than the rule does.
+    assert!(functions("on") >= functions("") && functions("") == functions("auto"));
+}
+
 /// What cannot be written is said before the work, not after it.
 #[test]
 fn places_that_cannot_be_written() {

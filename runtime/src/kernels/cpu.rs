@@ -1,5 +1,7 @@
 //! Which instructions the kernels may use.
 
+use std::sync::OnceLock;
+
 /// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
 ///
 /// Matrix products may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
@@ -8,9 +10,40 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     level: Level,
+    jit: Jit,
     /// Are products of bf16 to be summed as `avx512bf16` does, by other instructions? See [`Cpu::emulating_pairs`].
     #[cfg(test)]
     emulates_pairs: bool,
+}
+
+/// Are regions compiled to machine code?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Jit {
+    /// Never.
+    Off,
+    /// Where that is faster.
+    #[default]
+    Auto,
+    /// Wherever it can be done.
+    On,
+}
+
+impl Jit {
+    /// The mode of this name: `off`, `auto` or `on`.
+    pub fn named(name: &str) -> Option<Jit> {
+        match name {
+            "off" => Some(Jit::Off),
+            "auto" => Some(Jit::Auto),
+            "on" => Some(Jit::On),
+            _ => None,
+        }
+    }
+
+    /// What the environment asks for (`FOREBAY_JIT`), so that whatever runs kernels can be run either way.
+    fn asked() -> Jit {
+        static ASKED: OnceLock<Jit> = OnceLock::new();
+        *ASKED.get_or_init(|| std::env::var("FOREBAY_JIT").ok().and_then(|name| Jit::named(&name)).unwrap_or_default())
+    }
 }
 
 /// The levels, lowest first.
@@ -30,6 +63,7 @@ impl Cpu {
     fn of(level: Level) -> Cpu {
         Cpu {
             level,
+            jit: Jit::asked(),
             #[cfg(test)]
             emulates_pairs: false,
         }
@@ -60,6 +94,15 @@ impl Cpu {
             Level::Avx512 => "avx512",
             Level::Avx512Bf16 => "avx512bf16",
         }
+    }
+
+    /// The same level with regions compiled or not.
+    pub fn with_jit(self, jit: Jit) -> Cpu {
+        Cpu { jit, ..self }
+    }
+
+    pub(crate) fn jit(self) -> Jit {
+        self.jit
     }
 
     pub(crate) fn level(self) -> Level {

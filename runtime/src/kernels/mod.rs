@@ -43,7 +43,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use cpu::Cpu;
+pub use cpu::{Cpu, Jit};
 pub use scratch::{Scratch, ScratchBytes};
 
 use crate::pool::Pool;
@@ -243,6 +243,11 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
             Inner::Coordinate(k) => k.run(cx),
         }
     }
+}
+
+/// How many parts of regions this process has compiled to machine code (equal ones once), and the time for all of them.
+pub fn compiled() -> (u64, std::time::Duration) {
+    region::compiled()
 }
 
 /// The workspace that running a prepared kernel takes.

@@ -4,7 +4,7 @@
 //!
 //! A chain says nothing that its instructions do not say: where rows are too short for tiles, these are executed one by one, with the same bits.
 
-use super::program::{Class, Home, Instruction, Op, Phase, Program, Slot};
+use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{Place, Shape};
 use super::tile::LEAST_COLUMNS;
 use forebay_plan::{DType, StepOp};
@@ -122,7 +122,7 @@ pub(super) enum From {
 }
 
 /// A place that is read or written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Site {
     None,
     Slot(Slot),
@@ -130,10 +130,34 @@ pub(super) enum Site {
     Access(usize),
 }
 
+impl Chain {
+    /// Can it go through tiles? Rows must be long enough, or go on seamlessly in everything that it touches.
+    pub fn has_tiles(&self, program: &Program) -> bool {
+        let row = program.space.row();
+        let seamless = |micro: &Micro| match micro.site {
+            Site::None => true,
+            Site::Slot(slot) => is_dense(program, slot),
+            Site::Access(access) => program.across(access) == row,
+        };
+        row >= LEAST_COLUMNS || self.micros.iter().all(seamless)
+    }
+}
+
+/// Does an operand's row follow the one before, or is it one number for all?
+pub(super) fn is_dense(program: &Program, slot: Slot) -> bool {
+    let operand = &program.operands[slot];
+    match (operand.home, operand.shape) {
+        (_, Shape::One) => true,
+        (Home::Access(access), Shape::Full) => program.across(access) == program.space.row(),
+        (_, shape) => shape == Shape::Full,
+    }
+}
+
 /// Finds the chains of all passes.
 pub(super) fn find(mut program: Program) -> Program {
     for phase in 0..program.phases.len() {
-        program.phases[phase].chains = chains_of(&program, phase);
+        let chains = chains_of(&program, phase).into_iter().map(Run::Chain).collect();
+        program.phases[phase].runs = chains;
     }
     if is_one_chain(&program) {
         // A block is a part of a row, or some rows.
@@ -145,7 +169,7 @@ pub(super) fn find(mut program: Program) -> Program {
 
 /// Is there nothing but a chain that keeps nothing for others, over rows that are long enough for it?
 fn is_one_chain(program: &Program) -> bool {
-    let [Phase { blocks, chains, .. }] = &program.phases[..] else { return false };
+    let [Phase { blocks, runs, .. }] = &program.phases[..] else { return false };
     let kept = |micro: &Micro| match micro.site {
         Site::Slot(slot) => {
             let operand = &program.operands[slot];
@@ -154,7 +178,7 @@ fn is_one_chain(program: &Program) -> bool {
         _ => false,
     };
     program.space.row() >= LEAST_COLUMNS
-        && matches!(&chains[..], [chain] if chain.end - chain.first == blocks.len() && !chain.micros.iter().any(kept))
+        && matches!(&runs[..], [Run::Chain(chain)] if chain.end - chain.first == blocks.len() && !chain.micros.iter().any(kept))
 }
 
 fn chains_of(program: &Program, phase: usize) -> Vec<Chain> {

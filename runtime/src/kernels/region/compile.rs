@@ -41,7 +41,8 @@ fn compile_over(
     compiler.find_uses(cx)?;
     compiler.steps()?;
     compiler.stores()?;
-    Ok(super::registers::assign(super::chain::find(compiler.finish())))
+    let program = super::jit::find(super::chain::find(compiler.finish()), cx.cpu);
+    Ok(super::registers::assign(program))
 }
 
 /// A store may share its place with a load only when both see it in the same way, and never with what is looked up or an index.

@@ -2,9 +2,10 @@
 
 use super::chain::{self, Chain, Code, Site};
 use super::copy::{Move, Rectangle, copy, fill_index};
+use super::jit::Native;
 use super::lookup::{Table, Wrong};
 use super::ops::{self, Arg, Loop};
-use super::program::{Class, Home, Instruction, Op, Phase, Program, Slot};
+use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{MOST_DIMS, Place, Shape, Through};
 use super::tile::{self, Tiles};
 use crate::kernels::cpu::Cpu;
@@ -226,15 +227,27 @@ impl<'a> Frame<'a> {
         unsafe {
             self.set_columns(block.first_column);
             let mut done = 0;
-            for chain in &phase.chains {
-                self.execute(&phase.blocks[done..chain.first], block);
-                if !self.chain(chain, block) {
-                    self.execute(&phase.blocks[chain.first..chain.end], block);
+            for run in &phase.runs {
+                let range = run.range();
+                self.execute(&phase.blocks[done..range.start], block);
+                match run {
+                    Run::Chain(chain) if self.chain(chain, block) => {}
+                    Run::Chain(_) => self.execute(&phase.blocks[range.clone()], block),
+                    Run::Native(native) => self.native(native, block),
                 }
-                done = chain.end;
+                done = range.end;
             }
             self.execute(&phase.blocks[done..], block);
         }
+    }
+
+    /// Runs machine code.
+    unsafe fn native(&self, native: &Native, block: Block) {
+        let Block { rows, first_column, columns } = block;
+        let seamless = native.dense && columns == self.program.space.row();
+        let size = if seamless { [1, rows * columns] } else { [rows, columns] };
+        // SAFETY: the tables are those of the program that the code was made from, and were set for the block.
+        unsafe { native.run(self.operands, self.starts, self.cx.buffers.as_ptr(), first_column, size) }
     }
 
     /// Runs a chain tile by tile; false when it is to be executed instead.

@@ -3,12 +3,13 @@
 //! A region is compiled when the plan is loaded ([`compile`]) to a program of loops over blocks of about a thousand elements. Registers hold a block each, in the
 //! worker's scratch: they stay in the first-level caches, so that memory is read and written once. Nothing is decided for each
 //! element: an instruction picks its loop once for each block. Instructions on f32 and conditions that follow each other element by element are done together in vector
-//! registers ([`chain`], [`tile`]).
+//! registers ([`chain`], [`tile`]), or compiled to machine code where that is faster ([`jit`]).
 
 mod chain;
 mod compile;
 pub(super) mod copy;
 mod exec;
+mod jit;
 mod lookup;
 mod ops;
 mod program;
@@ -20,6 +21,7 @@ mod tile;
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
 use forebay_plan as plan;
+pub(super) use jit::compiled;
 use program::Program;
 
 /// A prepared region.

@@ -1,8 +1,10 @@
 //! What a region becomes: instructions over blocks.
 
 use super::chain::Chain;
+use super::jit::Native;
 use super::space::{Access, Shape, Space};
 use forebay_plan::{ReduceOp, StepOp};
+use std::ops::Range;
 
 /// What a value is in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +102,31 @@ pub(super) struct Phase {
     /// For each block of columns.
     pub blocks: Vec<Instruction>,
     /// Which of those are done together, in order.
-    pub chains: Vec<Chain>,
+    pub runs: Vec<Run>,
+}
+
+/// Instructions that are done together.
+#[derive(Clone, Debug)]
+pub(super) enum Run {
+    Chain(Chain),
+    Native(Native),
+}
+
+impl Run {
+    /// Which of the list.
+    pub fn range(&self) -> Range<usize> {
+        match self {
+            Run::Chain(chain) => chain.first..chain.end,
+            Run::Native(native) => native.first..native.end,
+        }
+    }
+}
+
+impl Program {
+    /// Elements of an access from one row of a block to the next.
+    pub fn across(&self, access: usize) -> usize {
+        self.space.outer().checked_sub(1).map_or(0, |last| self.accesses[access].strides[last])
+    }
 }
 
 /// A compiled region.

@@ -1,6 +1,6 @@
 //! Places for registers in the worker's scratch, given out by life time.
 
-use super::program::{Home, Instruction, Op, Phase, Program, Slot};
+use super::program::{Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::Shape;
 use std::ops::Range;
 
@@ -50,12 +50,12 @@ pub(super) fn assign(mut program: Program) -> Program {
     program
 }
 
-/// For each instruction of a pass those that run with it: a chain takes all of its own from tile to tile, so that none of their registers may
+/// For each instruction of a pass those that run with it: a chain takes all of its own from tile to tile, machine code from column to column, so that none of their registers may
 /// have another's place.
 fn chained(phase: &Phase) -> Vec<Range<usize>> {
     let mut all: Vec<Range<usize>> = (0..phase.blocks.len()).map(|at| at..at + 1).collect();
-    for chain in &phase.chains {
-        all[chain.first..chain.end].fill(chain.first..chain.end);
+    for run in phase.runs.iter().map(Run::range) {
+        all[run.clone()].fill(run);
     }
     all
 }

@@ -1,7 +1,9 @@
 //! Memory for kernels, with guards around each buffer; random numbers; layouts.
 
 use crate::kernels::math::round_to_bf16;
-use crate::kernels::{Buf, Cpu, KernelCx, KernelError, RandomKeyArgs, Scratch, prepare, run, scratch_bytes};
+use crate::kernels::{
+    Buf, Cpu, Jit, KernelCx, KernelError, Prepared, RandomKeyArgs, Scratch, prepare, run, scratch_bytes,
+};
 use crate::pool::Pool;
 use forebay_plan::{Buffer, DType, Kernel};
 use std::cell::RefCell;
@@ -173,12 +175,19 @@ impl Memory {
             .collect()
     }
 
-    /// Runs a kernel on 1 to 3 workers.
+    /// Prepares a kernel, which must be good, and runs it on 1 to 3 workers.
     pub fn run_on(&mut self, kernel: &Kernel, workers: usize, cpu: Cpu) -> Result<(), KernelError> {
-        let prepared = prepare(kernel, &self.buffers, cpu).unwrap_or_else(|e| panic!("{e}: {kernel:?}"));
+        self.run_prepared(kernel, &self.prepared(kernel, cpu), workers)
+    }
+
+    fn prepared(&self, kernel: &Kernel, cpu: Cpu) -> Prepared {
+        prepare(kernel, &self.buffers, cpu).unwrap_or_else(|e| panic!("{e}: {kernel:?}"))
+    }
+
+    fn run_prepared(&mut self, kernel: &Kernel, prepared: &Prepared, workers: usize) -> Result<(), KernelError> {
         POOLS.with_borrow(|pools| {
             let pool = &pools[workers - 1];
-            let scratch = Scratch::new(scratch_bytes(&prepared), workers);
+            let scratch = Scratch::new(scratch_bytes(prepared), workers);
             let buffers: Vec<Buf> = self
                 .buffers
                 .iter()
@@ -192,26 +201,31 @@ impl Memory {
             let key = RandomKeyArgs { seed: -7, step: 3, layer: 2, micro_batch: 5 };
             let cx = KernelCx { pool, scratch: &scratch, buffers: &buffers, key, coordinates: &[] };
             // SAFETY: tests make views that lie within their buffers.
-            let result = unsafe { run(&prepared, &cx) };
+            let result = unsafe { run(prepared, &cx) };
             self.check_guards(kernel);
             result
         })
     }
 
-    /// Runs a kernel at every CPU level of this machine and with 1, 2 and 3 workers; gives the memory after it, for the best level. Workers
-    /// must not make a difference; levels neither when `same_bits`.
+    /// Runs a kernel at every CPU level of this machine, with its regions compiled and not, and with 1, 2 and 3 workers; gives the memory after it, for the
+    /// best level. Machine code and workers must not make a difference; levels neither when `same_bits`.
     pub fn run_everywhere(&self, kernel: &Kernel, same_bits: bool) -> Result<Memory, KernelError> {
+        let engines: &[Jit] = if has_region(kernel) { &[Jit::Off, Jit::Auto, Jit::On] } else { &[Jit::Auto] };
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
         for level in ["avx512", "avx2", "portable"] {
-            let cpu = Cpu::named(level).expect("a level");
             let mut of_level: Option<(Memory, Result<(), KernelError>)> = None;
-            for workers in 1..=3 {
+            let prepared: Vec<(Jit, Prepared)> = engines
+                .iter()
+                .map(|&jit| (jit, self.prepared(kernel, Cpu::named(level).expect("a level").with_jit(jit))))
+                .collect();
+            for ((jit, prepared), workers) in prepared.iter().flat_map(|of| (1..=3).map(move |workers| (of, workers))) {
                 let mut memory = self.clone();
-                let result = memory.run_on(kernel, workers, cpu);
+                let result = memory.run_prepared(kernel, prepared, workers);
+                let how = || format!("{level}, {jit:?}, {workers} workers: {kernel:?}");
                 for other in [&of_level, if same_bits { &best } else { &None }].into_iter().flatten() {
-                    assert_eq!(other.1, result, "{level}, {workers} workers: {kernel:?}");
+                    assert_eq!(other.1, result, "{}", how());
                     if result.is_ok() {
-                        memory.assert_same(&other.0, &format!("{level}, {workers} workers: {kernel:?}"));
+                        memory.assert_same(&other.0, &how);
                     }
                 }
                 of_level.get_or_insert((memory, result));
@@ -237,7 +251,7 @@ impl Memory {
         }
     }
 
-    fn assert_same(&self, other: &Memory, message: &str) {
+    fn assert_same(&self, other: &Memory, how: &dyn Fn() -> String) {
         for (id, (a, b)) in self.data.iter().zip(&other.data).enumerate() {
             let same = a.iter().zip(b).all(|(a, b)| a.0 == b.0);
             if !same {
@@ -245,10 +259,19 @@ impl Memory {
                 let nan = |x: f64, y: f64| x.is_nan() && y.is_nan();
                 let at = (0..a.len()).find(|&i| a[i].to_bits() != b[i].to_bits() && !nan(a[i], b[i]));
                 if let Some(i) = at {
-                    panic!("buffer {id}, element {i}: {:e} and {:e}: {message}", a[i], b[i]);
+                    panic!("buffer {id}, element {i}: {:e} and {:e}: {}", a[i], b[i], how());
                 }
             }
         }
+    }
+}
+
+/// Is there something that may be compiled to machine code?
+fn has_region(kernel: &Kernel) -> bool {
+    match kernel {
+        Kernel::Region(_) => true,
+        Kernel::Matmul(product) => product.epilogue.is_some(),
+        _ => false,
     }
 }
 
