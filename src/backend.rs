@@ -27,7 +27,7 @@ pub struct BackendArgs {
     /// What runs the plan [default: cpu]
     #[arg(long, value_enum)]
     backend: Option<Name>,
-    /// The cluster whose devices are emulated, or by whose times --memory-budget chooses: a file, or the name of one that is built in [default: atlas-800t-a2]
+    /// The cluster whose devices are emulated [default: atlas-800t-a2], or by whose times `train --memory-budget` chooses: a file, or the name of one that is built in
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
     /// How many devices there are; what the strategy leaves is data parallel [default: as many as ranks]
@@ -71,6 +71,9 @@ impl BackendArgs {
             ("--device-memory", self.device_memory.is_some()),
         ];
         match given.iter().find(|(_, given)| *given && !self.is_emulated()) {
+            Some(("--cluster", _)) => Err(Failure::Usage(
+                "--cluster is for --backend npu-emulated, and for `train` with --memory-budget".into(),
+            )),
             Some((option, _)) => Err(Failure::Usage(format!("{option} is for --backend npu-emulated"))),
             None => Ok(()),
         }

@@ -5,7 +5,7 @@ mod common;
 use common::training::{ROWS, compare, plan, train};
 use common::{Example, examples};
 use forebay_ir::DType;
-use forebay_plan::Plan;
+use forebay_plan::{Kernel, Plan};
 
 /// Forward and backward passes in pairs, experts over ranks of several kinds, gradients summed layer by layer, halves of backward passes, rings, other placements.
 const STRATEGIES: [&str; 8] = [
@@ -48,6 +48,49 @@ fn passes_change_no_bit() {
         }
     }
     assert!(compared >= 20, "{compared} plans were compared");
+}
+
+/// Layers of two kinds, of which one draws random numbers, and two values that go from stage to stage.
+const CARRIES: &str = "// reduced: --set batch=8 seq=16
+model Carries(batch = 8, seq = 16, d = 32, heads = 4, experts = 4, topk = 2, f = 32, vocab = 64) {
+    input tokens: token[batch, seq], labels: token[batch, seq]
+    param embed[vocab, d] = normal(1.0), head[d, vocab] = normal(0.1)
+    first = embed[tokens, d]
+    x = first
+    repeat 4 {
+        x = x + dropout(attention(rms_norm(x), heads, heads, d / heads), 0.3) + 0.1 * first
+        x = x + moe(rms_norm(x))
+    }
+    repeat 8 {
+        x = x + attention(rms_norm(x), heads, heads, d / heads) + 0.1 * first
+        x = x + moe(rms_norm(x))
+    }
+    logits[batch, seq, vocab] = rms_norm(x) * head
+    output logits
+    loss ce = sum(cross_entropy(logits, labels) over batch, seq) per sum(valid(labels) over batch, seq)
+}
+";
+
+/// Where one layer of a border draws random numbers, they are those of that layer and micro-batch, whichever it is; and messages of a channel keep their order.
+#[test]
+fn borders_keep_draws_and_messages() {
+    let example = Example { name: "carries".into(), text: CARRIES.into() };
+    for text in ["pp=4,tp=2,ep=2,micro=4,schedule=gpipe", "pp=4,tp=2,ep=2,micro=4,schedule=1f1b"] {
+        let of = |passes: &str| {
+            let text = format!("{text},overlap={passes}");
+            plan(&example, &text, DType::F32, &[]).unwrap_or_else(|e| panic!("{text}: {e}"))
+        };
+        let (with, without) = (of("all"), of("none"));
+        let draws = |name: &str| {
+            let program = with.programs.iter().find(|p| p.name == name).expect("it is a program");
+            program.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))
+        };
+        let borders: Vec<&str> =
+            with.programs.iter().map(|p| p.name.as_str()).filter(|n| n.ends_with(".next")).collect();
+        assert!(borders.iter().any(|name| draws(name)), "{text}: a border with a layer that draws, of {borders:?}");
+        let bits = |plan: &Plan| train(&example.name, plan, 2).bits();
+        assert!(bits(&with) == bits(&without), "{text}: other bits");
+    }
 }
 
 /// Pairs are there where the schedule has them, and not without the pass.

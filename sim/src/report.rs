@@ -293,7 +293,12 @@ const RUNS: [usize; 2] = [4, 12];
 /// As [`simulate`].
 pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Vec<f64>, String> {
     let prepared = prepare(plan, cluster, options)?;
-    let programs = prepared.programs(&[1.0; Kind::COUNT]);
+    let is_message = |step: &Step| matches!(step.action, Action::Send { .. } | Action::Receive { .. });
+    let mut programs = prepared.programs(&[1.0; Kind::COUNT]);
+    let only_messages: Vec<bool> = programs.iter().map(|p| p.steps.iter().all(is_message)).collect();
+    for step in programs.iter_mut().flat_map(|p| &mut p.steps).filter(|step| is_message(step)) {
+        step.action = Action::Work;
+    }
     let end = |program: usize, runs: usize| -> Result<f64, String> {
         let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
         let role = RoleOps::plain(0, ops);
@@ -301,8 +306,7 @@ pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Resul
         Ok(outcomes.map_err(|stuck| prepared.stuck(stuck))?[0].end)
     };
     let seconds = |program: usize| -> Result<f64, String> {
-        let is_message = |step: &Step| matches!(step.action, Action::Send { .. } | Action::Receive { .. });
-        if programs[program].steps.iter().any(is_message) {
+        if only_messages[program] {
             return Ok(0.0);
         }
         let [few, many] = RUNS;

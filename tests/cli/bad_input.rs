@@ -261,8 +261,8 @@ fn an_environment_that_asks_for_machine_code() {
     run("always").fails(&["the environment has FOREBAY_JIT=always", "`off`, `auto` and `on`"]);
     let functions = |jit: &str| run(jit).ok().lines()[0]["bench"]["compiled"]["functions"].as_u64().expect("a number");
     assert_eq!(functions("off"), 0);
-    // Where machine code can be made, asking for it makes no less of it than the rule does.
-    assert!(functions("on") >= functions("") && functions("") == functions("auto"));
+    assert!(functions("on") > 0 || !cfg!(target_arch = "x86_64"));
+    assert_eq!(functions(""), functions("auto"));
 }
 
 /// What cannot be written is said before the work, not after it.

@@ -183,6 +183,7 @@ fn first_fit(intervals: &[Interval], order: &[usize]) -> (Vec<u64>, u64) {
         if placed.is_always(this) {
             looked_at += 1;
             let (taken, looked_for) = taken.get_or_insert_with(|| {
+                looked_at += n as u64;
                 let ranges = order[..n].iter().map(|&p| (offsets[p], offsets[p] + align(intervals[p].bytes)));
                 (Ranges::of(ranges.collect()), bytes)
             });
@@ -195,7 +196,7 @@ fn first_fit(intervals: &[Interval], order: &[usize]) -> (Vec<u64>, u64) {
         }
         taken = None;
         placed.meeting(this, &mut met);
-        looked_at += 1 + met.len() as u64;
+        looked_at += 1 + (met.len() + always.ranges.len()) as u64;
         blocked.clear();
         blocked.extend(
             met.iter().map(|&p| (offsets[p as usize], offsets[p as usize] + align(intervals[p as usize].bytes))),

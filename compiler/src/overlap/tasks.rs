@@ -7,6 +7,7 @@ use crate::emit::align;
 use forebay_plan::verify::ALIGN;
 use forebay_plan::verify::order::Intervals;
 use forebay_plan::{ExchangeKind, Kernel, Program, StreamKind};
+use rustc_hash::FxHashMap;
 
 /// The instructions of a program as tasks.
 pub(super) struct Tasks {
@@ -53,6 +54,8 @@ impl Tasks {
         let mut frames: Vec<Intervals<Piece>> = vec![Intervals::default(); program.buffers.len()];
         let mut tasks = Tasks { seconds: vec![], unit: vec![], needs: vec![], touches: vec![], bytes, awaited: vec![] };
         let (mut attended, mut products) = (None, vec![]);
+        // The last message of each channel, sent (true) and received.
+        let mut messages: FxHashMap<(bool, u32, u32), u32> = FxHashMap::default();
         for (at, instruction) in (0..).zip(&program.instructions) {
             let kind = lanes.of(&instruction.kernel);
             tasks.seconds.push(rates.seconds(program, &instruction.kernel, kind));
@@ -85,8 +88,13 @@ impl Tasks {
             // Keys of a ring travel one part ahead: what travels further needs memory, and is there in time anyway.
             match &instruction.kernel {
                 Kernel::Exchange(k) if k.kind() == ExchangeKind::Shift => needs.extend(attended),
+                // Messages of a channel keep their order, which the other stage goes by.
+                Kernel::Send(m) => needs.extend(messages.insert((true, m.peer, m.channel), at)),
                 // A message from another stage is still to come: nothing that is already there waits behind it.
-                Kernel::Recv(_) => needs.extend(&products),
+                Kernel::Recv(m) => {
+                    needs.extend(&products);
+                    needs.extend(messages.insert((false, m.peer, m.channel), at));
+                }
                 Kernel::Attention(_) | Kernel::AttentionBackward(_) => attended = Some(at),
                 _ => {}
             }

@@ -137,7 +137,9 @@ impl Scheduler<'_> {
         let merged = calls.split_off(from);
         calls.into_iter().for_each(|call| shared.timeline.put(call));
         let here = shared.timeline.len();
-        shared.timeline.call(&program, merged[0].layer, merged[0].micro_batch, slots);
+        // Random numbers depend on the layer and micro-batch of a call; at most one of them has them.
+        let of = merged.iter().find(|call| self.programs.is_random(call.program)).unwrap_or(&merged[0]);
+        shared.timeline.call(&program, of.layer, of.micro_batch, slots);
         merged.iter().flat_map(Entry::keeps).for_each(|&item| shared.timeline.keep(item));
         behind.into_iter().for_each(|call| shared.timeline.put(call));
         let last = first + to as u32;

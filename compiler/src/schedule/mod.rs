@@ -241,10 +241,11 @@ impl Programs {
         self.list[program as usize].instructions.iter().any(|i| matches!(i.kernel, plan::Kernel::Matmul(_)))
     }
 
-    /// Does it pass a value to or from another stage, and nothing else?
+    /// Does it pass values to or from another stage, and nothing else?
     fn is_message(&self, program: u32) -> bool {
         let instructions = &self.list[program as usize].instructions;
-        instructions.iter().all(|i| matches!(i.kernel, plan::Kernel::Send(_) | plan::Kernel::Recv(_)))
+        let passes = |i: &plan::Instruction| matches!(i.kernel, plan::Kernel::Send(_) | plan::Kernel::Recv(_));
+        !instructions.is_empty() && instructions.iter().all(passes)
     }
 
     /// Does it draw random numbers?

@@ -95,6 +95,17 @@ impl Placed {
     }
 }
 
+/// Ranges with those that touch as one.
+fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let touch = next.0 <= last.1;
+        last.1 = if touch { last.1.max(next.1) } else { last.1 };
+        touch
+    });
+    ranges
+}
+
 /// The first place for so many bytes below `limit` that is in none of these ranges.
 fn free(ranges: &BTreeSet<(u64, u64)>, bytes: u64, limit: u64) -> Option<u64> {
     let mut offset = 0;
@@ -247,12 +258,19 @@ impl Timeline {
     fn move_apart(&self, intervals: &[Interval], packing: &mut Packing) {
         let mut starting: Vec<Vec<usize>> = vec![vec![]; self.calls.len() + 1];
         let mut ending = starting.clone();
+        // What is alive all the time, such as the data of each micro-batch, is many items that stand in a row.
+        let is_always = |i: &Interval| i.start == 0 && i.end as usize >= self.calls.len();
+        let mut always: Vec<(u64, u64)> = vec![];
         for (n, i) in intervals.iter().enumerate().filter(|(_, i)| i.bytes > 0) {
+            if is_always(i) {
+                always.push((packing.offsets[n], packing.offsets[n] + i.bytes));
+                continue;
+            }
             starting[(i.start as usize).min(self.calls.len())].push(n);
             ending[(i.end as usize).min(self.calls.len())].push(n);
         }
         let range = |packing: &Packing, n: usize| (packing.offsets[n], packing.offsets[n] + intervals[n].bytes);
-        let mut alive = BTreeSet::new();
+        let mut alive = BTreeSet::from_iter(joined(always));
         let is_frame = |time: usize, n: usize| {
             let frame = self.calls.get(time).and_then(|call| call.slots.last());
             frame == Some(&Bind::Item(Item(n), 0)) && intervals[n].start == intervals[n].end

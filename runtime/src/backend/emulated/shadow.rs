@@ -180,7 +180,10 @@ impl Shadow {
         for old in taken {
             let old = &mut values[old as usize];
             if !nested(old.slot, through.slot) {
-                old.ended_by.get_or_insert(through.by);
+                // Devices may come to a later call first; the first that is listed is what ends it.
+                if old.ended_by.is_none_or(|by| by != Owner::Host && through.by.comes_before(by)) {
+                    old.ended_by = Some(through.by);
+                }
             }
         }
         self.pieces.set(from, to, piece);

@@ -23,13 +23,11 @@ pub(super) struct Code {
     /// Nothing once it has been given back.
     module: Option<JITModule>,
     entry: Entry,
-    /// How long compiling took.
-    time: Duration,
 }
 
 impl std::fmt::Debug for Code {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Code").field("time", &self.time).finish_non_exhaustive()
+        f.debug_struct("Code").field("entry", &self.entry).finish_non_exhaustive()
     }
 }
 
@@ -62,19 +60,36 @@ impl Drop for Code {
 /// Instructions that code for a CPU level may use; nothing where Cranelift does not know the machine.
 pub(super) fn target(cpu: Cpu) -> Option<&'static OwnedTargetIsa> {
     static PORTABLE: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
+    static AVX2: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
     static NATIVE: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
-    // There are vectors of 128 bits only: from AVX2 on, levels have the same instructions.
-    let (cell, infers) = if cpu.level() == Level::Portable { (&PORTABLE, false) } else { (&NATIVE, true) };
+    let (cell, infers) = match cpu.level() {
+        Level::Portable => (&PORTABLE, false),
+        Level::Avx2 => (&AVX2, true),
+        _ => (&NATIVE, true),
+    };
     cell.get_or_init(|| {
         let mut flags = settings::builder();
         // Without optimisation instructions stay in the order in which they are made, which has several registers side by side. (With it each is made where it is
         // used, one register after the other, which takes 1.2 times as long.)
-        for (name, value) in [("opt_level", "none"), ("is_pic", "false"), ("unwind_info", "false")] {
+        for (name, value) in [
+            ("opt_level", "none"),
+            ("is_pic", "false"),
+            ("unwind_info", "false"),
+            // Large frames touch every page of the stack, the guard among them.
+            ("enable_probestack", "true"),
+            ("probestack_strategy", "inline"),
+        ] {
             flags.set(name, value).ok()?;
         }
         let verifies = if cfg!(debug_assertions) { "true" } else { "false" };
         flags.set("enable_verifier", verifies).ok()?;
-        let isa = cranelift_native::builder_with_options(infers).ok()?;
+        let mut isa = cranelift_native::builder_with_options(infers).ok()?;
+        if cpu.level() == Level::Avx2 {
+            // (No error where a machine has no such thing.)
+            for above in ["has_avx512f", "has_avx512vl", "has_avx512dq", "has_avx512bitalg", "has_avx512vbmi"] {
+                let _ = isa.set(above, "false");
+            }
+        }
         let isa = isa.finish(settings::Flags::new(flags)).ok()?;
         // What is made here takes pointers for 64 bits, and the first of several numbers for the lowest.
         (isa.pointer_bits() == 64 && isa.endianness() == Endianness::Little).then_some(isa)
@@ -116,7 +131,10 @@ pub(super) fn compile(isa: &'static OwnedTargetIsa, make: impl FnOnce(&mut Funct
     if let Some(code) = known().get(&key).and_then(Weak::upgrade) {
         return Some(code);
     }
-    let mut module = JITModule::new(JITBuilder::with_isa(isa.clone(), default_libcall_names()));
+    let mut builder = JITBuilder::with_isa(isa.clone(), default_libcall_names());
+    // Where the machine does not round to integers itself, code calls these; a program need not have them of the system.
+    builder.symbols([("floorf", floorf as *const u8), ("floor", floor as *const u8)]);
+    let mut module = JITModule::new(builder);
     let Some(entry) = define(&mut module, function) else {
         // SAFETY: nothing of it can be called.
         unsafe { module.free_memory() };
@@ -124,14 +142,25 @@ pub(super) fn compile(isa: &'static OwnedTargetIsa, make: impl FnOnce(&mut Funct
     };
     // SAFETY: the function has been defined with the signature of an `Entry`.
     let entry = unsafe { std::mem::transmute::<*const u8, Entry>(entry) };
-    let time = start.elapsed();
-    FUNCTIONS.fetch_add(1, Ordering::Relaxed);
-    NANOSECONDS.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-    let code = Arc::new(Code { module: Some(module), entry, time });
+    let code = Arc::new(Code { module: Some(module), entry });
     let mut known = known();
+    if let Some(other) = known.get(&key).and_then(Weak::upgrade) {
+        // Another thread was faster.
+        return Some(other);
+    }
+    FUNCTIONS.fetch_add(1, Ordering::Relaxed);
+    NANOSECONDS.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
     known.retain(|_, code| code.strong_count() > 0);
     known.insert(key, Arc::downgrade(&code));
     Some(code)
+}
+
+extern "C" fn floorf(x: f32) -> f32 {
+    x.floor()
+}
+
+extern "C" fn floor(x: f64) -> f64 {
+    x.floor()
 }
 
 fn define(module: &mut JITModule, function: Function) -> Option<*const u8> {

@@ -61,8 +61,8 @@ pub(in crate::kernels) fn compiled() -> (u64, Duration) {
 
 /// Compiles what is faster so ([`rule`]), or all that can be.
 pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
-    let (jit, isa) = (cpu.jit(), engine::target(cpu));
-    let (Some(isa), Jit::Auto | Jit::On) = (isa, jit) else { return program };
+    let jit = cpu.jit();
+    let Some(isa) = (jit != Jit::Off).then(|| engine::target(cpu)).flatten() else { return program };
     for phase in 0..program.phases.len() {
         let (chains, others) = program.phases[phase].runs.iter().cloned().partition::<Vec<_>, _>(
             |run| matches!(run, Run::Chain(chain) if jit == Jit::Auto && rule::keeps(&program, chain, cpu.level())),
