@@ -80,7 +80,7 @@ fn borders_keep_draws_and_messages() {
             let text = format!("{text},overlap={passes}");
             plan(&example, &text, DType::F32, &[]).unwrap_or_else(|e| panic!("{text}: {e}"))
         };
-        let (with, without) = (of("all"), of("none"));
+        let (with, without) = (of("vector/within/across/borders"), of("none"));
         let draws = |name: &str| {
             let program = with.programs.iter().find(|p| p.name == name).expect("it is a program");
             program.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))
@@ -128,10 +128,23 @@ fn layers_at_borders_are_one_program() {
     // All forwards in a row; as many as fill the pipeline; chunks, whose passes follow each other apart. The embedding and the losses stand between layers of the first and the last
     // stage, and the first one sends no gradients.
     for (text, layers, expected) in [
-        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 8, vec![(0, 0), (3, 4), (3, 4), (0, 4)]),
-        ("pp=4,tp=2,ep=2,micro=4,schedule=1f1b", 8, vec![(0, 0), (2, 4), (1, 4), (0, 4)]),
-        ("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap", 8, vec![(1, 2), (1, 3)]),
-        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 4, vec![(0, 0); 4]),
+        (
+            "pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/borders",
+            8,
+            vec![(0, 0), (3, 4), (3, 4), (0, 4)],
+        ),
+        (
+            "pp=4,tp=2,ep=2,micro=4,schedule=1f1b,overlap=vector/within/across/borders",
+            8,
+            vec![(0, 0), (2, 4), (1, 4), (0, 4)],
+        ),
+        (
+            "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap,overlap=vector/within/across/borders",
+            8,
+            vec![(1, 2), (1, 3)],
+        ),
+        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/borders", 4, vec![(0, 0); 4]),
+        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 8, vec![(0, 0); 4]),
         ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/units", 8, vec![(0, 0); 4]),
     ] {
         let (found, plan) = of(text, layers);

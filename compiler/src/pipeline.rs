@@ -160,7 +160,7 @@ pub fn compile_within(
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let rewriting = options.rewriting();
-    let mut scheduler = Scheduler::new(types, &rewriting, lanes(&train, strategy), strategy.overlap.clone());
+    let mut scheduler = Scheduler::new(types, &rewriting, lanes(&train, strategy), strategy.passes());
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
@@ -213,7 +213,7 @@ pub fn compile_in_line(
     strategy.check_master_weights(options.compute)?;
     let stages = stages(model, strategy)?;
     let rewriting = options.rewriting();
-    let mut scheduler = Scheduler::new(types, &rewriting, lanes(train, strategy), strategy.overlap.clone());
+    let mut scheduler = Scheduler::new(types, &rewriting, lanes(train, strategy), strategy.passes());
     let segments = Segments::new(train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {

@@ -64,6 +64,11 @@ impl Passes {
         }
     }
 
+    /// All but one.
+    pub fn without(&self, pass: Pass) -> Passes {
+        Passes(self.0.iter().copied().filter(|other| *other != pass).collect())
+    }
+
     /// Does it run?
     pub fn has(&self, pass: Pass) -> bool {
         self.0.contains(&pass)
