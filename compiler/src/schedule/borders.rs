@@ -200,3 +200,36 @@ impl Scheduler<'_> {
         Some((program, slots))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::stages::Chunk;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// A stage with these parts of the model.
+    fn stage(number: u32, parts: &[usize]) -> Stage {
+        let chunk = |&part: &usize| Chunk { part, layers: part..part + 1, receives: None, sends: None };
+        let chunks = parts.iter().map(chunk).collect();
+        Stage { number, of: 2, chunks, params: vec![], states: vec![], tied: BTreeMap::new() }
+    }
+
+    fn forward(passes: &[(u32, u32)]) -> Vec<Turn> {
+        passes.iter().map(|&(micro, chunk)| Turn::One(Work::Forward(micro, chunk))).collect()
+    }
+
+    #[test]
+    fn borders_are_crossed_where_passes_follow_each_other() {
+        let stages = [stage(0, &[0, 2]), stage(1, &[1, 3])];
+        let orders = [&[(0, 0), (1, 0), (0, 1), (1, 1)][..]; 2].map(forward);
+        assert_eq!(borders(&stages, &orders), [[false, true, false, true]; 2]);
+    }
+
+    /// The second stage would send the first result only when it has the second message, which the first stage sends only when it has had that result.
+    #[test]
+    fn no_border_is_crossed_where_stages_would_wait_for_each_other() {
+        let stages = [stage(0, &[0, 2]), stage(1, &[1, 3])];
+        let orders = [forward(&[(0, 0), (0, 1), (1, 0), (1, 1)]), forward(&[(0, 0), (1, 0), (0, 1), (1, 1)])];
+        assert_eq!(borders(&stages, &orders), [[false; 4]; 2]);
+    }
+}
