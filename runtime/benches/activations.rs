@@ -6,6 +6,7 @@
 use Arg::{Const, Load, Step as S};
 use StepOp::{Abs, Add, Cos, Div, Exp, Gt, Log, Max, Min, Mul, Neg, Select, Sin, Sub, Tanh};
 use forebay_plan::{Arg, DType, Kernel, Region, Step, StepOp, Store};
+use forebay_runtime::kernels::Cpu;
 use memory::{Memory, view};
 use std::time::{Duration, Instant};
 
@@ -110,7 +111,7 @@ fn region(activation: &Activation, gated: bool, dtype: DType, n: usize) -> (Memo
 
 /// Seconds of the fastest run, of as many as fit a turn.
 fn turn(memory: Memory, kernel: Kernel, workers: usize) -> f64 {
-    memory.with(&[kernel], workers, |run| {
+    memory.with(Cpu::detect(), &[kernel], workers, |run| {
         let (begin, mut best) = (Instant::now(), f64::INFINITY);
         while begin.elapsed() < Duration::from_millis(60) {
             let start = Instant::now();

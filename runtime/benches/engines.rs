@@ -242,7 +242,7 @@ fn turned(dtype: DType, m: u64, n: u64) -> Case {
 
 /// Seconds of the fastest run, of as many as fit a turn.
 fn turn((memory, region, _): Case, cpu: Cpu) -> f64 {
-    memory.with_cpu(cpu, &[Kernel::Region(region)], 1, |run| {
+    memory.with(cpu, &[Kernel::Region(region)], 1, |run| {
         let (begin, mut best) = (Instant::now(), f64::INFINITY);
         while begin.elapsed() < Duration::from_millis(25) {
             let start = Instant::now();

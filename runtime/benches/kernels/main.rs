@@ -6,6 +6,7 @@
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, Divan};
 use forebay_plan::{Arg, DType, Kernel, Step, StepOp};
+use forebay_runtime::kernels::Cpu;
 use memory::Memory;
 
 mod attention;
@@ -29,7 +30,7 @@ fn bench(memory: Memory, bencher: Bencher, kernel: &Kernel, workers: usize, flop
 /// Kernels one after another.
 fn bench_all(memory: Memory, bencher: Bencher, kernels: &[Kernel], workers: usize, flops: usize, bytes: usize) {
     let bencher = bencher.counter(BytesCount::new(bytes)).counter(ItemsCount::new(flops));
-    memory.with(kernels, workers, |run| bencher.bench_local(run));
+    memory.with(Cpu::detect(), kernels, workers, |run| bencher.bench_local(run));
 }
 
 fn step(op: StepOp, args: &[Arg]) -> Step {

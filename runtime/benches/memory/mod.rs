@@ -37,14 +37,8 @@ impl Memory {
         id
     }
 
-    #[allow(dead_code, reason = "not all benchmarks that share this need it")]
-    /// Calls `body` with what runs the kernels once, one after another.
-    pub fn with<R>(self, kernels: &[Kernel], workers: usize, body: impl FnOnce(&dyn Fn()) -> R) -> R {
-        self.with_cpu(Cpu::detect(), kernels, workers, body)
-    }
-
-    /// The same with the instructions of a level.
-    pub fn with_cpu<R>(mut self, cpu: Cpu, kernels: &[Kernel], workers: usize, body: impl FnOnce(&dyn Fn()) -> R) -> R {
+    /// Calls `body` with what runs the kernels once, one after another, with the instructions of a level.
+    pub fn with<R>(mut self, cpu: Cpu, kernels: &[Kernel], workers: usize, body: impl FnOnce(&dyn Fn()) -> R) -> R {
         let prepare = |kernel: &Kernel| prepare(kernel, &self.buffers, cpu).expect("the kernel is good");
         let prepared: Vec<Prepared> = kernels.iter().map(prepare).collect();
         let pool = Pool::new(workers).expect("the system has threads");
