@@ -19,7 +19,7 @@ const STRATEGIES: [&str; 8] = [
     "dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp-overlap,recompute=full",
 ];
 
-const PASSES: [&str; 6] = ["vector", "within", "across", "borders", "units", "all"];
+const PASSES: [&str; 7] = ["vector", "within", "across", "borders", "units", "capture", "all"];
 
 /// The plan with layers for two stages of two chunks, where the model has a number of layers.
 fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {

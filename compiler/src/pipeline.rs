@@ -7,7 +7,7 @@ use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::exchange;
 use crate::overlap::pieces::{self, Pieces};
-use crate::overlap::{self, Lanes};
+use crate::overlap::{self, Lanes, Pass};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
 use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, borders, orders, stages};
@@ -193,8 +193,7 @@ pub fn compile_training(
 ) -> Result<Vec<plan::Plan>, StrategyError> {
     let train = with_exchanges(model, &options.strategy)?;
     let mut plans = compile_in_line(model, &train, options, micros)?;
-    let lanes = lanes(&train, &options.strategy);
-    plans.iter_mut().for_each(|plan| overlap::spread(plan, &lanes));
+    plans.iter_mut().for_each(|plan| over_streams(plan, &train, &options.strategy));
     Ok(plans)
 }
 
@@ -244,8 +243,16 @@ fn assemble(
     roles: Vec<plan::Role>,
 ) -> plan::Plan {
     let mut plan = in_line(model, options, train, programs, roles);
-    overlap::spread(&mut plan, &lanes(train, &options.strategy));
+    over_streams(&mut plan, train, &options.strategy);
     plan
+}
+
+/// Spreads a plan over streams, and marks what they are given at once.
+fn over_streams(plan: &mut plan::Plan, train: &ShardedModel, strategy: &Strategy) {
+    overlap::spread(plan, &lanes(train, strategy));
+    if strategy.passes().has(Pass::Capture) {
+        overlap::capture(plan);
+    }
 }
 
 /// The same on one stream.

@@ -3,7 +3,9 @@
 mod snapshots;
 
 use forebay_compiler::emit::standalone;
-use forebay_compiler::overlap::{Lanes, Paired, Part, Passes, Same, Sender, across, across_border, within};
+use forebay_compiler::overlap::{
+    Lanes, Paired, Part, Passes, Same, Sender, across, across_border, capture, spread, within,
+};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::Graph;
 use forebay_ir::text::{parse_module, render};
@@ -182,6 +184,28 @@ fn gradients_of_parameters_come_behind_what_is_sent() {
                 Some(Paired { program, live, .. }) => format!("{}  live {live} B\n\n", shown(&program, &lanes())),
                 None => format!("{} and {} stay apart\n\n", before.name, last.name),
             };
+        }
+        snapshot(path, &all);
+    });
+}
+
+/// What is launched with the instruction before it has a `+`; each region has one launch.
+#[test]
+fn what_nothing_comes_between_is_launched_as_one() {
+    insta::glob!("overlap/capture.ir", |path| {
+        let mut all = String::new();
+        for graph in graphs(path) {
+            let mut plan = standalone(&graph);
+            plan.mesh = vec![forebay_plan::MeshDim { name: "dp".into(), size: 2 }];
+            spread(&mut plan, &lanes());
+            let before = plan.clone();
+            capture(&mut plan);
+            let captured = plan.programs[0].instructions.iter().filter(|i| i.captured).count();
+            assert_eq!(captured == 0, graph.name.starts_with("near_miss"), "{}", graph.name);
+            all += &format!("{}\n", forebay_plan::print::program(&plan.programs[0]));
+            // Nothing else changes.
+            plan.programs[0].instructions.iter_mut().for_each(|i| i.captured = false);
+            assert_eq!(plan, before);
         }
         snapshot(path, &all);
     });

@@ -163,6 +163,7 @@ fn program_over(program: &Program, mesh: &[MeshDim]) -> String {
     }
     for (at, instruction) in program.instructions.iter().enumerate() {
         let stream = program.streams.get(instruction.stream as usize).map_or("?".into(), json_name);
+        let stream = if instruction.captured { format!("+{stream}") } else { stream };
         let kernel = &instruction.kernel;
         let what = excerpt(&instruction.name);
         line!(

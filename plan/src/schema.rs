@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version this crate writes, and the only one it reads.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// A compiled model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -278,6 +278,9 @@ pub struct Instruction {
     /// The event that its end records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<u32>,
+    /// Is it launched with the instruction before it on its stream, as one captured region? It waits for nothing then, and nobody for that one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub captured: bool,
     /// What it does.
     pub kernel: Kernel,
 }

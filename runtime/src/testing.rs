@@ -124,7 +124,8 @@ pub fn parallel_plan(limit: u64) -> Plan {
 /// An all-reduce over all ranks.
 fn sum_program(elements: u64) -> Program {
     let kernel = testing::exchange(&[0], ROWS, ExchangeKind::AllReduce, DType::F32, elements, 0, 1);
-    let instruction = Instruction { name: "sum".into(), stream: 0, waits: vec![], records: None, kernel };
+    let instruction =
+        Instruction { name: "sum".into(), stream: 0, waits: vec![], records: None, captured: false, kernel };
     let slots = [("part", Access::Read, DType::F32, elements), ("sum", Access::Write, DType::F32, elements)];
     program("sum", &slots, vec![instruction])
 }
@@ -223,7 +224,14 @@ fn region(name: &str, dims: &[u64], loads: Vec<View>, steps: Vec<Step>, stores: 
     let stores = stores.into_iter().map(|(value, view)| Store { value, view }).collect();
     let loads = loads.into_iter().map(Load::from).collect();
     let region = Region { dims: dims.to_vec(), row_dims: 1, ragged: None, loads, steps, stores };
-    Instruction { name: name.into(), stream: 0, waits: vec![], records: None, kernel: Kernel::Region(region) }
+    Instruction {
+        name: name.into(),
+        stream: 0,
+        waits: vec![],
+        records: None,
+        captured: false,
+        kernel: Kernel::Region(region),
+    }
 }
 
 fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {

@@ -15,6 +15,7 @@ pub mod closed;
 pub mod framework;
 mod kept;
 pub mod kind;
+mod launches;
 pub mod links;
 pub mod live;
 pub mod log;

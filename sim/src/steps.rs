@@ -1,6 +1,7 @@
 //! Programs as steps: what the replay runs. Instructions that follow each other on one stream, and that nobody waits for in between, are one step.
 
 use crate::kind::{ByKind, Kind};
+use crate::launches::Launches;
 use crate::price::{Action, Priced};
 use forebay_plan::{Program, StreamKind};
 
@@ -63,6 +64,7 @@ pub enum Fidelity {
 /// Makes the steps of a program. Seconds of each kind are multiplied by `scale`.
 pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fidelity, order: Order) -> Timed {
     let mut timed = Timed::default();
+    let mut launches = Launches::default();
     for (instruction, priced) in program.instructions.iter().zip(priced) {
         let number = priced.kind.number();
         let seconds = priced.seconds * scale[number];
@@ -76,14 +78,19 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         };
         let mut by_kind = ByKind::default();
         by_kind[number] = seconds;
+        let stream = program.streams[instruction.stream as usize];
         let step = Step {
             instructions: 1,
-            stream: match (order, program.streams[instruction.stream as usize]) {
+            stream: match (order, stream) {
                 (Order::InLine, _) | (Order::OneCompute, StreamKind::Vector) => StreamKind::Cube.number(),
                 (_, stream) => stream.number(),
             },
             seconds,
-            launches: if scale[number] > 0.0 { priced.launches } else { 0.0 },
+            launches: match if scale[number] > 0.0 { priced.launches } else { 0.0 } {
+                // (Systems that run the plan in line launch kernel after kernel.)
+                alone if order == Order::InLine => alone,
+                alone => launches.of(stream, instruction, alone),
+            },
             waits: if order == Order::InLine { vec![] } else { instruction.waits.clone() },
             records: instruction.records.filter(|_| order != Order::InLine),
             kind: priced.kind,

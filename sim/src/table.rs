@@ -1,6 +1,7 @@
 //! The prices of a plan's instructions as a table, for whoever runs the plan by a clock of its own.
 
 use crate::kind::Kind;
+use crate::launches::Launches;
 use crate::price::{Action, Pricer};
 use crate::report::Options;
 use forebay_cost::{Class, Cluster, Price, Table};
@@ -10,12 +11,17 @@ use forebay_plan::Plan;
 pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
     let pricer = Pricer::new(plan, cluster, &options.framework, options.precision, options.imbalance);
     let programs = plan.programs.iter().map(|program| {
+        let mut launches = Launches::default();
         let prices = program.instructions.iter().map(|instruction| {
             let priced = pricer.instruction(program, instruction);
+            let stream = program.streams[instruction.stream as usize];
             Price {
                 seconds: priced.seconds,
                 transfer: if let Action::Send { transfer, .. } = priced.action { transfer } else { 0.0 },
-                launches: priced.launches,
+                launches: match options.framework.streams {
+                    true => launches.of(stream, instruction, priced.launches),
+                    false => priced.launches,
+                },
                 host_waits: priced.host_waits,
                 class: class(priced.kind),
             }

@@ -13,7 +13,7 @@ fn below(numbers: &mut Numbers, n: usize) -> Option<usize> {
 type Change = fn(&mut Plan, &mut Numbers) -> Option<String>;
 
 /// All kinds of changes.
-pub const KINDS: [(&str, Change); 20] = [
+pub const KINDS: [(&str, Change); 21] = [
     ("instruction left out", |plan, numbers| {
         let (program, at) = instruction(plan, numbers, |_| true)?;
         let gone = program.instructions.remove(at);
@@ -56,6 +56,11 @@ pub const KINDS: [(&str, Change); 20] = [
         let (before, here) = (before.last_mut()?, here.first_mut()?);
         (here.records.is_some() && before.records.is_none()).then(|| before.records = here.records.take())?;
         Some(format!("{} for {}, of {}", before.name, here.name, program.name))
+    }),
+    ("launched with the instruction before", |plan, numbers| {
+        let (program, at) = instruction(plan, numbers, |_| true)?;
+        program.instructions[at].captured = true;
+        Some(format!("{} of {}", program.instructions[at].name, program.name))
     }),
     ("call left out", |plan, numbers| {
         let (phase, at) = call(plan, numbers)?;

@@ -15,7 +15,9 @@ use forebay_runtime::init;
 
 /// Two stages of two data-parallel ranks of two that share heads; experts over both.
 fn subject() -> Plan {
-    plan(&Example::named("tiny-moe"), "dp=2,tp=2,ep=2,pp=2,micro=2", DType::F32, &[("layers", 2)]).expect("it fits")
+    // Without captured regions, which forbid most changes of the order by themselves.
+    let strategy = "dp=2,tp=2,ep=2,pp=2,micro=2,overlap=vector/within/across/borders/units";
+    plan(&Example::named("tiny-moe"), strategy, DType::F32, &[("layers", 2)]).expect("it fits")
 }
 
 /// A step of training without the verifier's proof of order: the bits it leaves behind, or what it stopped with.
@@ -112,6 +114,24 @@ fn memory_of_the_host_is_not_a_devices() {
     );
 }
 
+/// A region that reaches over an event could not be launched as one: what waits for the event would wait for all of it.
+#[test]
+fn a_region_over_an_event_is_found() {
+    let mut plan = of("tiny-moe", "tp=2");
+    let forward = plan.programs.iter_mut().find(|p| p.name.ends_with("layers.forward")).expect("a layer");
+    let of_stream = |i: &forebay_plan::Instruction| (i.stream, i.records.is_some(), i.waits.is_empty());
+    let all: Vec<_> = forward.instructions.iter().map(of_stream).collect();
+    let next = |at: usize| (at + 1..all.len()).find(|&next| all[next].0 == all[at].0).filter(|&next| all[next].2);
+    let over = (0..all.len()).filter(|&at| all[at].1).find_map(next).expect("an event within a stream");
+    forward.instructions[over].captured = true;
+    let name = forward.instructions[over].name.clone();
+    assert!(is_watched(&plan), "{:?}", verify(&plan));
+    let error = step(&plan, None).expect_err("it is no region");
+    assert!(matches!(fault(&error).wrong, Wrong::Captured), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("[capture]") && text.contains(&name), "{text}");
+}
+
 #[test]
 fn who_waits_for_ever_is_named() {
     let mut plan = of("tiny-moe", "pp=2,micro=4,schedule=1f1b");
@@ -179,6 +199,7 @@ fn changes_are_found_or_harmless() {
         "wait of a call left out",
         "wait of a call for the call before",
         "instruction on another stream",
+        "launched with the instruction before",
         "slot of a call elsewhere",
         "buffer elsewhere",
         "message or collective left out",

@@ -221,6 +221,7 @@ impl Emitter<'_> {
             stream: 0,
             waits: vec![],
             records: None,
+            captured: false,
             kernel,
         });
     }

@@ -16,6 +16,7 @@
 //! * [`pair`] (`across`): a forward and a backward program that the schedule pairs, as one.
 //! * [`border`] (`borders`): the end of a forward pass and the beginning of the next one as one, while a pipeline fills; the last layers of a backward pass as one.
 //! * [`lanes`] (`vector`): which unit does what; elementwise work beside matrix products.
+//! * [`capture`] (`capture`): what a stream does without waiting is launched as one.
 //!
 //! Whatever runs, at the end each instruction goes to the stream of its unit, and events keep the order of those pairs alone of which one changes what the
 //! other touches: within a program ([`program`]), and between the calls of a phase ([`calls`]). The given order stays a legal one, so whatever could run
@@ -26,6 +27,7 @@
 
 mod border;
 mod calls;
+mod capture;
 pub mod exchange;
 mod lanes;
 mod moved;
@@ -57,6 +59,11 @@ pub fn spread(plan: &mut Plan, lanes: &Lanes) {
     });
     let ordered: Vec<Ordered> = ordered.collect();
     calls::order(plan, &ordered);
+}
+
+/// The pass `capture`: marks what is launched as one. The streams and events of the plan are final.
+pub fn capture(plan: &mut Plan) {
+    plan.programs.iter_mut().for_each(capture::capture);
 }
 
 /// The pass `within`: puts the instructions of a program into an order that hides more; the live bytes of its frame, when it has changed. `awaited` are slots

@@ -15,11 +15,13 @@ pub enum Pass {
     Borders,
     /// Parameters of a layer gathered while the layer before runs, gradients summed over ranks while the next one runs.
     Units,
+    /// Instructions of a stream that nothing comes between are launched as one.
+    Capture,
 }
 
 impl Pass {
     /// All of them, in the order in which they run.
-    pub const ALL: [Pass; 5] = [Pass::Vector, Pass::Within, Pass::Across, Pass::Borders, Pass::Units];
+    pub const ALL: [Pass; 6] = [Pass::Vector, Pass::Within, Pass::Across, Pass::Borders, Pass::Units, Pass::Capture];
 
     /// Its name in strategies.
     pub fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Pass {
             Pass::Across => "across",
             Pass::Borders => "borders",
             Pass::Units => "units",
+            Pass::Capture => "capture",
         }
     }
 }

@@ -165,6 +165,7 @@ impl Programs {
                 stream: 0,
                 waits: vec![],
                 records: None,
+                captured: false,
                 kernel,
             }],
         };

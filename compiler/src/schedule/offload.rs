@@ -203,6 +203,7 @@ impl Programs {
                 stream: 0,
                 waits: vec![],
                 records: None,
+                captured: false,
                 kernel: plan::Kernel::Region(region),
             });
         }

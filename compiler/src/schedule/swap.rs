@@ -250,6 +250,7 @@ impl Copy {
             stream: 0,
             waits: vec![],
             records: None,
+            captured: false,
             kernel: plan::Kernel::Region(region),
         });
     }

@@ -75,8 +75,14 @@ impl ProgramBuilder {
 
     /// Adds an instruction.
     pub fn push(&mut self, name: &str, stream: usize, kernel: Kernel) {
-        let instruction =
-            Instruction { name: name.into(), stream: stream as u32, waits: vec![], records: None, kernel };
+        let instruction = Instruction {
+            name: name.into(),
+            stream: stream as u32,
+            waits: vec![],
+            records: None,
+            captured: false,
+            kernel,
+        };
         self.program.instructions.push(instruction);
     }
 

@@ -14,6 +14,7 @@ pub(super) fn check(program: &Program, findings: &mut Findings) -> Option<Summar
         buffers(program, findings);
         streams(program, findings);
         events(program, findings);
+        captured(program, findings);
     });
     let kernels = form && findings.none_since(|findings| instructions(program, findings));
     if !kernels {
@@ -91,6 +92,25 @@ fn events(program: &Program, findings: &mut Findings) {
     }
     for event in recorded.iter().enumerate().filter(|(_, r)| !**r).map(|(e, _)| e) {
         findings.push(Rule::EventRecorded, Place::Program(program), format!("no instruction records event {event}"));
+    }
+}
+
+/// Captured regions are runs of one stream without events in between.
+fn captured(program: &Program, findings: &mut Findings) {
+    // For each stream: may the next instruction be launched with the last one?
+    let mut open = vec![false; program.streams.len()];
+    for (i, instruction) in program.instructions.iter().enumerate() {
+        let stream = instruction.stream as usize;
+        let Some(open) = open.get_mut(stream) else { continue };
+        if instruction.captured {
+            let mut expect = |holds, why: &str| {
+                findings.ensure(holds, Rule::Captured, Place::Instruction(program, i), || why.into());
+            };
+            expect(*open, "no instruction of its stream comes before it that records no event");
+            expect(instruction.waits.is_empty(), "it waits for events of its own");
+            expect(program.streams[stream] != StreamKind::Host, "the host starts nothing for itself");
+        }
+        *open = instruction.records.is_none();
     }
 }
 

@@ -45,6 +45,7 @@ rules! {
     Streams "streams" "A program has at most one stream of each kind, and instructions are on its streams."
     EventRecorded "event-recorded" "Every event is recorded by exactly one instruction."
     EventWait "event-wait" "Instructions wait for events that earlier instructions record."
+    Captured "captured" "An instruction that is launched with the one before it on its stream has one, which records nothing; it waits for nothing, and is not the host's."
     Spaces "spaces" "The matrix and vector units touch device memory only, the host's stream host memory only."
     Access "access" "Instructions change slots with access `write`, `update` or `scratch` only."
     // Kernels.

@@ -118,6 +118,8 @@ pub enum Wrong {
         /// For what.
         missing: String,
     },
+    /// It is to be launched with the instruction before it, which is not what its stream got last.
+    Captured,
     /// Members of a collective, or both sides of a message, do not agree on what is exchanged.
     Mismatch,
     /// The data do not fit.
@@ -180,6 +182,12 @@ impl fmt::Display for Fault {
                 }
             }
             Wrong::Stuck { missing } => write!(f, "it waits for ever: {missing} [deadlock]"),
+            Wrong::Captured => {
+                write!(
+                    f,
+                    "it is part of a captured region, and comes neither behind the instruction before it nor without events [capture]"
+                )
+            }
             Wrong::Mismatch => write!(f, "the ranks do not agree on what is exchanged [mismatch]"),
             Wrong::Data(error) => error.fmt(f),
         }

@@ -14,6 +14,10 @@
 //! a pointer of the host, knows its threads, or says where a device computes. Bytes of the host cross in [`Backend::write`] and [`Backend::read`] alone, by value
 //! and into memory of the host space; from there [`Backend::copy`] takes them to a device.
 //!
+//! **Captured regions.** An instruction may be marked to be launched with the one before it on its stream ([`forebay_plan::Instruction::captured`]). The executor hands over all of
+//! them, one by one; a driver with graphs records such a run when it first comes, with the kernels' places read from the argument table of the binding, and from then on starts it with its
+//! first instruction. Nothing comes between them on their stream: no wait, no record, no other work.
+//!
 //! [`emulated`] is a machine that is not there: it computes the numbers of a real one while a clock of its own runs, and checks every access.
 
 pub mod emulated;

@@ -110,7 +110,7 @@ pub enum Proof {
 }
 
 /// Rules that devices which check accesses enforce themselves.
-pub const WATCHED: [Rule; 13] = [
+pub const WATCHED: [Rule; 14] = [
     Rule::Ordered,
     Rule::CallOrdered,
     Rule::Defined,
@@ -121,6 +121,7 @@ pub const WATCHED: [Rule; 13] = [
     Rule::SlotWritten,
     Rule::TensorKept,
     Rule::Spaces,
+    Rule::Captured,
     Rule::Lanes,
     Rule::Matched,
     Rule::Deadlock,

@@ -129,6 +129,19 @@ const BROKEN: &[(Rule, &str, Break)] = &[
         forward(p).instructions[0].waits.extend(last);
     }),
     (Rule::EventWait, "no such event", |p| forward(p).instructions[0].waits.push(u32::MAX)),
+    (Rule::Captured, "first of its stream", |p| forward(p).instructions[0].captured = true),
+    (Rule::Captured, "waits", |p| {
+        let waiting = forward(p).instructions.iter_mut().find(|i| !i.waits.is_empty());
+        waiting.expect("some wait").captured = true;
+    }),
+    (Rule::Captured, "behind an event", |p| {
+        let instructions = &mut forward(p).instructions;
+        let recorded = instructions.iter().position(|i| i.records.is_some()).expect("some record");
+        let stream = instructions[recorded].stream;
+        let next = instructions[recorded + 1..].iter_mut().find(|i| i.stream == stream).expect("not the last");
+        next.waits.clear();
+        next.captured = true;
+    }),
     (Rule::Spaces, "host memory", |p| slot(p, "x").space = Space::Host),
     (Rule::Access, "written", |p| slot(p, "y").access = Access::Read),
     (Rule::BufferExists, "operand", |p| kernel!(p, "product", Matmul).a = u32::MAX),

@@ -23,7 +23,8 @@ pub(super) fn comb(plan: &mut Plan) {
             stores: vec![Store { value: Arg::Load(0), view: view(store) }],
         })
     };
-    let instruction = |kernel| Instruction { name: "tooth".into(), stream: 0, waits: vec![], records: None, kernel };
+    let instruction =
+        |kernel| Instruction { name: "tooth".into(), stream: 0, waits: vec![], records: None, captured: false, kernel };
     plan.programs.push(Program {
         name: "comb".into(),
         slots: vec![
@@ -87,7 +88,14 @@ fn many_small_values_read_together_do_not_take_forever() {
         buffers: vec![buffer(elements), Buffer { slot: 1, ..buffer(1) }],
         streams: streams.to_vec(),
         events: 0,
-        instructions: vec![Instruction { name: "i".into(), stream: 0, waits: vec![], records: None, kernel }],
+        instructions: vec![Instruction {
+            name: "i".into(),
+            stream: 0,
+            waits: vec![],
+            records: None,
+            captured: false,
+            kernel,
+        }],
     };
     let region = |from, to| {
         let view = |buffer| View { buffer, offset: 0, strides: vec![] };

@@ -104,6 +104,8 @@ pub(super) struct Device {
     pub used: [u64; 2],
     pub host: Host,
     pub units: [Unit; StreamKind::COUNT],
+    /// For each stream the instruction that it was given last, if nothing came behind it.
+    pub given: [Option<Task>; StreamKind::COUNT],
     /// When its last work was done, seconds.
     pub done: f64,
     pub launches: Launches,
@@ -156,6 +158,7 @@ impl Device {
             used: [0; 2],
             host: Host::default(),
             units: Default::default(),
+            given: [None; StreamKind::COUNT],
             done: 0.0,
             launches: Launches::default(),
         }

@@ -155,7 +155,12 @@ impl Emulated {
 
     /// Puts something into a host's queue.
     fn submit(&mut self, on: Stream, command: Command) {
-        self.devices[on.device as usize].host.queue.push_back((on.kind.number(), command));
+        let device = &mut self.devices[on.device as usize];
+        device.given[on.kind.number()] = match &command {
+            Command::Work(work) => work.task(),
+            Command::Wait(..) | Command::Record(..) => None,
+        };
+        device.host.queue.push_back((on.kind.number(), command));
     }
 
     /// The same, of an instruction whose memory the unit must reach.
@@ -174,6 +179,12 @@ impl Emulated {
                 let wrong = Wrong::Space { buffer: buffer.name.clone(), space };
                 return Err(Fault { at: Some(Box::new(self.spot(on, &work))), rank: on.device, wrong });
             }
+        }
+        // A region is launched as one: what is in it must be all that comes between its ends.
+        let before = self.devices[on.device as usize].given[on.kind.number()];
+        let follows = || before.is_some_and(|before| before.binding == task.binding);
+        if program.instructions[task.instruction as usize].captured && !follows() {
+            return Err(Fault { at: Some(Box::new(self.spot(on, &work))), rank: on.device, wrong: Wrong::Captured });
         }
         self.submit(on, Command::Work(work));
         Ok(())
