@@ -1,6 +1,7 @@
 //! Random strategies of up to eight ranks. Most of them fit most models; the others must be refused with a reason.
 
 use crate::draw::Draw;
+use forebay_compiler::overlap::Pass;
 
 /// The most ranks.
 const RANKS: u32 = 8;
@@ -60,7 +61,29 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     };
     text += &format!(",schedule={}", draw.of(schedules));
     text += ["", "", ",recompute=full", ",recompute=contract", ",recompute=attention"][draw.below(5)];
+    text += &overlapped(draw, ep > 1);
     Drawn { dp, tp, cp, ep, etp, pp, vpp, micro, mbs, text }
+}
+
+/// Which of the passes run that let work run beside other work: those on programs and calls, those on graphs, any of them together.
+fn overlapped(draw: &mut Draw, shares_experts: bool) -> String {
+    let mut text = match draw.below(4) {
+        0 => String::new(),
+        1 => ",overlap=none".into(),
+        _ => {
+            let some: Vec<&str> = Pass::ALL.into_iter().filter(|_| draw.once_in(2)).map(Pass::name).collect();
+            if some.is_empty() { String::new() } else { format!(",overlap={}", some.join("/")) }
+        }
+    };
+    text += ["", "", ",pieces=auto", ",pieces=auto", ",pieces=2"][draw.below(5)];
+    if shares_experts && draw.once_in(5) {
+        text += ",shares=before";
+    }
+    if shares_experts && draw.once_in(2) {
+        let ways = ["", ",dispatch=hierarchical", ",dispatch=node-dedup", ",dispatch=rank-dedup"];
+        text += &format!(",node=2{}", ways[draw.below(4)]);
+    }
+    text
 }
 
 fn divisors(n: u32) -> Vec<u32> {
