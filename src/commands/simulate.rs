@@ -11,6 +11,7 @@ use crate::page::{self, Page, Told};
 use crate::progress::Spinner;
 use crate::trace::simulated;
 use clap::ValueEnum;
+use forebay_compiler::overlap::Passes;
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{Kernel, Plan};
 use forebay_sim::ValuePricer;
@@ -82,11 +83,16 @@ impl From<PrecisionName> for Precision {
 pub fn simulate(args: Args) -> Result<(), Failure> {
     outputs(&args)?;
     [&args.trace, &args.html].into_iter().flatten().try_for_each(|path| can_write(path))?;
-    let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
+    let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
     };
+    // What another system hides is in its profile; our passes are not part of it.
+    let is_in_line = args.framework.is_some() && !framework.streams;
+    if is_in_line {
+        options.strategy.overlap = Passes::none();
+    }
     let (ep, pp) = (options.strategy.ep, options.strategy.pp);
     // Without a bound there is room for all rows of a group on one rank.
     let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
@@ -112,6 +118,12 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     timeline.locate_peaks(&plan, &mut report);
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
+    if is_in_line {
+        let name = &options.framework.name;
+        notes.push(format!(
+            "{name} runs kernels one after another, and hides what its profile says: our overlap passes are off"
+        ));
+    }
     notes.extend(few_micro_batches(&plan, pp));
     files(
         &args,

@@ -227,6 +227,24 @@ fn what_cannot_be_meant_is_said() {
     with(&["h100", "--strategy", "mbs=8", "--html", "model.moe"]).exits(2, &["this is the file of the model"]);
 }
 
+/// Another system has its own ways to hide communication; passes of ours are no part of them, paired programs least of all.
+#[test]
+fn a_framework_has_none_of_our_overlap_passes() {
+    let bench = Bench::new();
+    let with = |passes: &str, framework: &[&str]| {
+        let strategy = format!("dp=2,pp=2,vpp=2,micro=4,zero=1,schedule=vpp-overlap,overlap={passes}");
+        let args = ["simulate", "model.moe", "--cluster", "h100", "--strategy", &strategy, "--json"];
+        let told: Value = serde_json::from_str(&bench.run(&[&args[..], framework].concat()).ok().stdout).expect("JSON");
+        told
+    };
+    let megatron = ["--framework", "megatron-core"];
+    let (all, none) = (with("all", &megatron), with("none", &megatron));
+    assert_eq!(all["step_time_s"], none["step_time_s"]);
+    assert_eq!(all["exposed_comm_s"], none["exposed_comm_s"]);
+    assert_ne!(with("all", &[])["step_time_s"], with("none", &[])["step_time_s"], "the passes do something");
+    assert!(all["notes"].to_string().contains("our overlap passes are off"), "{all}");
+}
+
 #[test]
 fn tables_that_cannot_be_read_say_why() {
     let bench = Bench::new();

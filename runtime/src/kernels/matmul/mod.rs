@@ -104,6 +104,12 @@ macro_rules! with_packed_flavour {
                 type $S = pairs::Avx512;
                 $code
             }
+            #[cfg(all(test, target_arch = "x86_64"))]
+            (DType::Bf16, $crate::kernels::cpu::Level::Avx2) if $cpu.emulates_pairs() => {
+                type $X = half::bf16;
+                type $S = pairs::Avx2;
+                $code
+            }
             #[cfg(test)]
             (DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => {
                 type $X = half::bf16;

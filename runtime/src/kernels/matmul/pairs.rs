@@ -128,6 +128,25 @@ flavour!(
     features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
 );
 
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(super) use emulated_avx2::Flavour as Avx2;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+flavour!(
+    emulated_avx2,
+    crate::kernels::matmul::avx2::F32x8,
+    dot(a, b, c) {
+        use std::arch::x86_64::*;
+        // SAFETY: the features are the trait's contract.
+        unsafe {
+            let high = |x| _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(!0xffff)));
+            let low = |x| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(x)));
+            Base::fma(low(a), low(b), Base::fma(high(a), high(b), c))
+        }
+    },
+    features "avx2,fma", rows 1 2 3 4 5 6, vectors 1 2
+);
+
 #[cfg(test)]
 pub(super) use emulated_portable::Flavour as Portable;
 

@@ -212,9 +212,9 @@ fn pairs_of_products() {
     }
 }
 
-/// The levels that multiply pairs: the best of the machine, by its own instruction or another, and plain Rust.
-fn pairing_levels() -> [Cpu; 2] {
-    ["avx512bf16", "portable"].map(|l| Cpu::named(l).expect("a level").emulating_pairs())
+/// The levels that multiply pairs: those of the machine, by their own instruction or others, and plain Rust.
+fn pairing_levels() -> [Cpu; 3] {
+    ["avx512bf16", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating_pairs())
 }
 
 fn dense(
