@@ -280,7 +280,10 @@ fn settled(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) ->
     bar.finish();
     let settled = settled?;
     if let Some(ways) = &settled.ways {
-        eprintln!("{}", search::told_ways(ways));
+        eprintln!("{}", search::told_ways("dispatch", ways));
+    }
+    if let Some(cuts) = &settled.cuts {
+        eprintln!("{}", search::told_ways("pieces", cuts));
     }
     if let Some(found) = &settled.found {
         eprintln!("{}", search::told(&settled, found));

@@ -1,13 +1,13 @@
 //! A search for a schedule while it goes on, and what it found.
 
 use crate::output::{grouped, seconds};
-use forebay_compiler::overlap::exchange::Ways;
 use forebay_compiler::settle::{Found, Settled, TICK};
 use forebay_compiler::shard::Order;
 use forebay_pipeline::Ticks;
 use forebay_pipeline::search::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
+use std::fmt::Display;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -64,12 +64,12 @@ pub fn time(ticks: Ticks) -> String {
     seconds(ticks as f64 * TICK)
 }
 
-/// Which way experts' rows travel, and what the others take: programs one after another, which a step runs beside each other where it can.
-pub fn told_ways(ways: &Ways) -> String {
+/// Which value of a strategy's key is the fastest, and what the others take: programs one after another, which a step runs beside each other where it can.
+pub fn told_ways<T: Display>(key: &str, ways: &[(T, f64)]) -> String {
     let others = ways[1..].iter().map(|(way, time)| format!(", {} with {way}", seconds(*time)));
-    let (best, time) = ways[0];
+    let (best, time) = &ways[0];
     let others: String = others.collect();
-    format!("dispatch={best}: one after another, the programs of a step take {}{others}", seconds(time))
+    format!("{key}={best}: one after another, the programs of a step take {}{others}", seconds(*time))
 }
 
 /// What was found, in a sentence. Its times are sums of layers' own times: a step can take less, where the end of a layer runs beside the start of the next.

@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::training::{plan, train};
+use common::training::{plan, sized_within, train};
 use common::{Example, examples};
+use forebay_compiler::memory::Aim;
+use forebay_compiler::rewrite::Profile;
 use forebay_ir::DType;
 use forebay_plan::Plan;
 
@@ -47,6 +49,64 @@ fn named_values_again_are_the_same_bits() {
     ] {
         let (before, after) = saves(name, with, what);
         assert!(after < before, "{name} {with} {what}: {after} bytes, of {before} when everything is kept");
+    }
+}
+
+/// How many calls of each stage make something again before the gradient comes. Behind each of them there is the rest of the layer's backward pass, and a message
+/// between the two.
+fn made_early(plan: &Plan) -> Vec<usize> {
+    let of_role = |role: &forebay_plan::Role| {
+        let calls = &role.phases.iter().find(|p| p.name == "train").expect("trains").calls;
+        let name = |call: &forebay_plan::Call| plan.programs[call.program as usize].name.as_str();
+        let early = (0..calls.len()).filter(|&at| name(&calls[at]).contains(".backward_early"));
+        early
+            .inspect(|&at| {
+                let of = |call: &forebay_plan::Call| (call.layer, call.micro_batch);
+                let behind = &calls[at + 1..];
+                let rest = behind.iter().position(|c| of(c) == of(&calls[at]) && name(c).contains(".backward_rest"));
+                let between = &behind[..rest.expect("the rest of the layer")];
+                assert!(between.iter().any(|c| name(c).starts_with("receive.")), "nothing is waited for");
+            })
+            .count()
+    };
+    plan.roles.iter().map(of_role).collect()
+}
+
+#[test]
+fn what_is_made_again_is_made_while_gradients_are_waited_for() {
+    for (name, layers, strategy, stages) in [
+        // Stages 0 to 2 wait for what those behind them still have to do, the last one for nobody.
+        ("tiny-moe", 8, "pp=4,micro=8,recompute=full", [true, true, true, false]),
+        ("tiny-moe", 8, "pp=4,micro=8,recompute=experts/attention", [true, true, true, false]),
+        // Two stages wait for each other, and for the chunk of their own behind that.
+        ("deepseek-v3", 4, "pp=2,vpp=2,ep=2,tp=2,micro=4,recompute=full", [true, true, false, false]),
+        // Parameters that are gathered each time, halves of backward passes, nothing again.
+        ("tiny-moe", 8, "pp=4,dp=2,micro=4,zero=3,recompute=full", [false; 4]),
+        ("tiny-moe", 8, "pp=4,micro=8,schedule=zb-h1,recompute=full", [false; 4]),
+        ("tiny-moe", 8, "pp=4,micro=8", [false; 4]),
+    ] {
+        let example = Example::named(name);
+        let sizes = [("layers", layers), ("batch", 8)];
+        let of = |overlap: &str, aim: Aim| {
+            let text = format!("{strategy},overlap={overlap}");
+            let compiled = sized_within(&example, (&text, &sizes), aim, &Profile::cpu());
+            compiled.unwrap_or_else(|e| panic!("{text}: {e}")).plan
+        };
+        let (without, roomy) = (of("none", Aim::Fastest), of("early", Aim::Within(1 << 30)));
+        let early = made_early(&roomy);
+        let are: Vec<bool> = early.iter().map(|n| *n > 0).collect();
+        assert_eq!(are, stages[..early.len()], "{name} {strategy}: {early:?}");
+        assert!(made_early(&without).iter().all(|n| *n == 0), "{name} {strategy}: none without the pass");
+        // Without a budget there is the room that there is anyway.
+        let tight = of("early", Aim::Fastest);
+        for (a, b) in without.roles.iter().zip(&tight.roles) {
+            assert!(b.device_bytes <= a.device_bytes, "{name} {strategy}: {} of {}", b.device_bytes, a.device_bytes);
+        }
+        if stages.contains(&true) {
+            let bits = train(name, &without, 2).bits();
+            assert!(train(name, &roomy, 2).bits() == bits, "{name} {strategy}: other bits");
+            assert!(train(name, &tight, 2).bits() == bits, "{name} {strategy}: other bits without a budget");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes, Pass};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
-use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, borders, orders, stages};
+use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, Turns, borders, orders, stages, waits};
 use crate::shard::{Dense, ShardedModel, Strategy, StrategyError, shard_model};
 use crate::shares::Shares;
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
@@ -165,21 +165,47 @@ pub fn compile_within(
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
     let segments = Segments::new(&train, &rewriting, (&strategy.recompute, &strategy.swap))?;
-    let (mut roles, mut memory, mut forms) = (vec![], vec![], Forms::default());
+    let mut forms = Forms::default();
+    // As they are, and with what is made again made early.
+    let mut ways = [vec![], vec![]];
+    let mut makes_early = false;
     let crossed = borders(&stages, &orders);
-    for (stage, (order, crossed)) in stages.into_iter().zip(orders.iter().zip(&crossed)) {
+    let early = strategy.pp > 1 && strategy.passes().has(Pass::Early);
+    let waits = if early { waits(strategy, micro)? } else { vec![vec![]; stages.len()] };
+    for (n, stage) in stages.into_iter().enumerate() {
         let layout = Layout::new(&train, &stage, optimizer, strategy, types);
-        let mut schedule =
-            |s: &Segments| scheduler.train((&train, s), &stage, &layout, (order, crossed, micro), optimizer);
-        let fitted = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
+        let turns = Turns { order: &orders[n], crossed: &crossed[n], waits: &waits[n], micro_batches: micro };
+        let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, &turns, optimizer);
+        let (fitted, early) = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
             .map_err(CompileError::Memory)?;
-        memory.push(fitted.memory);
-        let mut phases = vec![fitted.phase, scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)];
-        phases.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
-        roles.push(role(&train, &stage, layout, phases));
+        makes_early |= early.is_some();
+        let mut others = vec![scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)];
+        others.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
+        let early = early.unwrap_or_else(|| fitted.clone());
+        for (way, fitted) in ways.iter_mut().zip([fitted, early]) {
+            let phases = std::iter::once(fitted.phase).chain(others.iter().cloned()).collect();
+            way.push((role(&train, &stage, layout.clone(), phases), fitted.memory));
+        }
     }
-    let plan = assemble(&models.train, options, &train, scheduler.into_programs(), roles);
-    Ok(Compiled { plan, stages: memory, strategy: strategy.clone(), places: vec![] })
+    let programs = scheduler.into_programs();
+    let compiled = |way: Vec<(plan::Role, StageMemory)>| {
+        let (roles, memory) = way.into_iter().unzip();
+        let plan = assemble(&models.train, options, &train, programs.clone(), roles);
+        Compiled { plan, stages: memory, strategy: strategy.clone(), places: vec![] }
+    };
+    let [usual, early] = ways;
+    if !makes_early {
+        return Ok(compiled(usual));
+    }
+    let early = compiled(early);
+    if !price.knows_device() {
+        return Ok(early);
+    }
+    // Stages are not alike: where one is busy, what is made again is better off in its layer, beside that one's exchanges.
+    let usual = compiled(usual);
+    let seconds = |compiled: &Compiled| price.step(&compiled.plan).map_err(|error| StrategyError::new(error, None));
+    let pays = seconds(&early)? < seconds(&usual)?;
+    Ok(if pays { early } else { usual })
 }
 
 /// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.
@@ -221,7 +247,8 @@ pub fn compile_in_line(
         let crossed = borders(&stages, &orders);
         for (stage, (order, crossed)) in stages.iter().zip(orders.iter().zip(&crossed)) {
             let layout = Layout::new(train, stage, optimizer, strategy, types);
-            let (phase, _) = scheduler.train((train, &segments), stage, &layout, (order, crossed, micro), optimizer);
+            let turns = Turns { order, crossed, waits: &[], micro_batches: micro };
+            let (phase, _) = scheduler.train((train, &segments), stage, &layout, &turns, optimizer);
             roles.push(role(train, stage, layout, vec![phase]));
         }
         of_micros.push((micro, roles));

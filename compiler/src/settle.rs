@@ -1,5 +1,6 @@
 //! What a strategy leaves to be found: the order of a pipeline's work (`schedule=search`), which layers its parts have (`stages=auto`), and before these the way
-//! of experts' rows (`dispatch=auto`, [`crate::overlap::exchange`]).
+//! of experts' rows and the number of pieces (`dispatch=auto`, [`crate::overlap::exchange`]; `pieces=auto`, [`crate::overlap::pieces`]).
+//! Where the device is known and has one unit for elementwise work and products, `overlap=all` is without `vector`, whose orders for two units are slower there; with pieces both are priced.
 //!
 //! ```text
 //! a step of one stage ──price──► F, I, W, B of each layer ──cut──► of each part ──search──► an order for each stage
@@ -10,16 +11,18 @@
 //! Requires: a model that can be sharded. Keeps: everything else of the strategy; what is found depends on prices and nodes alone, so that every process of a
 //! run finds the same. Costs: compiling the training step once more, for a pipeline of one stage, whose programs are priced; and the search. What
 //! parameters that are gathered with each micro-batch take, and what a memory budget makes again, is not in the prices. Pairs have the price of the program that
-//! runs both works ([`crate::overlap`]): the search makes none, but keeps a published schedule with pairs when nothing beats it.
+//! runs both works ([`crate::overlap`]); where they hide something the search makes pairs of its own.
 
 use crate::memory::Price;
+use crate::overlap::Pass;
 use crate::overlap::exchange::{self, Ways};
+use crate::overlap::pieces::{self, Cuts, Pieces};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::schedule::{crossing, ends, one_by_one, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
 use forebay_dsl::model::{CheckedModel, Layer};
 use forebay_ir::OutputRole;
-use forebay_pipeline::bound::{Pairs, lower_bound};
+use forebay_pipeline::bound::lower_bound;
 use forebay_pipeline::layers::{self, LayerCosts, fitted, refine};
 use forebay_pipeline::search::{Progress, Request, default_nodes, search};
 use forebay_pipeline::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, replay, verify};
@@ -40,6 +43,8 @@ pub struct Settled {
     pub found: Option<Found>,
     /// What a step's programs take on each way of experts' rows, if one was to be found.
     pub ways: Option<Ways>,
+    /// The same in so many pieces.
+    pub cuts: Option<Cuts>,
 }
 
 /// What was found. Times are those of a step's forward and backward passes by the costs of layers, in seconds.
@@ -69,17 +74,38 @@ pub fn settle(
     price: &dyn Price,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Settled, StrategyError> {
-    let (mut strategy, ways) = exchange::settle(model, options, price)?;
-    let options = &CompileOptions { strategy: strategy.clone(), ..options.clone() };
+    let mut options = options.clone();
+    let wanted = options.strategy.overlap.clone();
+    if price.vector_beside_cube() == Some(false) {
+        options.strategy.overlap = wanted.unless_named(Pass::Vector);
+    }
+    let (mut strategy, ways) = exchange::settle(model, &options, price)?;
+    options.strategy.clone_from(&strategy);
+    let mut cuts = None;
+    if strategy.pieces == Pieces::Auto && price.knows_device() {
+        let found = pieces::settle(model, &options, price)?;
+        strategy.pieces = found[0].0;
+        cuts = Some(found);
+    }
+    options.strategy.clone_from(&strategy);
+    if strategy.overlap != wanted && strategy.pieces != Pieces::Number(1) {
+        // With pieces an order for two units can be the better one for one unit as well.
+        let with = CompileOptions { strategy: Strategy { overlap: wanted, ..strategy.clone() }, ..options.clone() };
+        let seconds = |options: &CompileOptions| exchange::seconds(model, options, price);
+        if seconds(&with)? < seconds(&options)? {
+            (strategy.overlap, options) = (with.strategy.overlap.clone(), with);
+        }
+    }
+    let options = &options;
     let open = strategy.schedule == Order::Search || strategy.stages == Cut::Auto;
     if !open {
-        return Ok(Settled { strategy, found: None, ways });
+        return Ok(Settled { strategy, found: None, ways, cuts });
     }
     if strategy.pp == 1 && strategy.vpp == 1 {
         // One stage has one order and all layers.
         let usual = Strategy::default();
         (strategy.schedule, strategy.stages, strategy.cap, strategy.nodes) = (usual.schedule, usual.stages, None, None);
-        return Ok(Settled { strategy, found: None, ways });
+        return Ok(Settled { strategy, found: None, ways, cuts });
     }
     let sharded = shard_model(model, &strategy)?;
     let refused = |error: ScheduleError| {
@@ -111,7 +137,7 @@ pub fn settle(
         let given = Given { name: Order::Search.to_string(), schedule: Arc::new(choice.schedule) };
         (strategy.schedule, strategy.cap, strategy.nodes) = (Order::Given(given), None, None);
     }
-    Ok(Settled { strategy, found: Some(found), ways })
+    Ok(Settled { strategy, found: Some(found), ways, cuts })
 }
 
 /// Layers of each part without the first and the last of the model, which belong to the first and the last part anyway.
@@ -361,12 +387,11 @@ impl Seeker<'_> {
     fn found(&self, choice: &Choice) -> Found {
         let seconds = |ticks: Ticks| ticks as f64 * TICK;
         let layout = choice.schedule.layout();
-        let pairs = if choice.schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
         let best = self.published(layout.placement, &choice.costs).into_iter().min_by_key(|(.., makespan)| *makespan);
         Found {
             kind: choice.kind,
             seconds: seconds(choice.makespan),
-            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap, pairs)),
+            bound: seconds(lower_bound(layout, &choice.costs, self.strategy.cap)),
             published: best.map(|(kind, _, makespan)| (kind, seconds(makespan))),
             peak: choice.schedule.peaks().into_iter().max().unwrap_or(0),
             nodes: choice.replayed,

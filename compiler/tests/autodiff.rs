@@ -4,7 +4,7 @@ mod autodiff_support;
 mod snapshots;
 
 use autodiff_support::{Values, against_differences, check_legal, graphs, output_gradients, run_all};
-use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
+use forebay_compiler::autodiff::{Differentiated, Options, differentiate, early};
 use forebay_compiler::memory::choose::{Part, Problem};
 use forebay_compiler::memory::{Recompute, keep, recompute};
 use forebay_ir::cost::cost;
@@ -81,9 +81,11 @@ fn segments_are_differentiated() {
         for seed in 0..3 {
             check_against_differences(&forward, &options, &d, &sample::inputs(&forward, seed, &(-1.0..1.0)), seed);
         }
+        let parts = early(&d.backward).map(|early| [early.makes, early.rest]);
+        let all: Vec<Graph> = graphs(&d).into_iter().chain(parts.iter().flatten()).cloned().collect();
         let text = match directive(&source, "show") {
-            Some("all") => print_module(&graphs(&d).map(Graph::clone)),
-            _ => graphs(&d).map(interface).join("\n"),
+            Some("all") => print_module(&all),
+            _ => all.iter().map(interface).collect::<Vec<_>>().join("\n"),
         };
         snapshot(path, &text);
     });

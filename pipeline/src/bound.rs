@@ -11,34 +11,22 @@
 //!
 //! Where a whole backward takes less than its halves, they are bounded as if they took no more than it.
 //!
-//! The two in the middle hold only when a stage has more forwards than the cap; they also hold together. When forwards and backwards may run as
-//! pairs, a stage can be busy for less than the sum of its works, by what the best pair saves, once a forward.
+//! The two in the middle hold only when a stage has more forwards than the cap; they also hold together.
+//!
+//! Any forward and whole backward may run as a pair, at [`Costs::pair`] or less [`Costs::hidden`]. A stage can then be busy for less than the sum of
+//! its works: by what the best pair saves for each of its forwards but the first, before which it has no backward to do.
 
 use crate::{Costs, Layout, Ticks};
 
-/// Whether the schedules that are bounded may run pairs at [`Costs::pair`], or less [`Costs::hidden`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairs {
-    /// They may.
-    Allowed,
-    /// They do one work at a time.
-    None,
-}
-
-/// A makespan that no schedule of the layout beats whose stages never hold more than `cap` activations.
+/// A makespan that no schedule of the layout beats whose stages never hold more than `cap` activations, with pairs or without.
 ///
 /// # Panics
 /// When the costs are not those of the layout's groups ([`Costs::check`]).
-pub fn lower_bound(layout: Layout, costs: &Costs, cap: Option<u32>, pairs: Pairs) -> Ticks {
+pub fn lower_bound(layout: Layout, costs: &Costs, cap: Option<u32>) -> Ticks {
     let costs = &least(costs);
     let chain = Chain::new(layout, costs);
-    let saving = match (pairs, costs.pair) {
-        (Pairs::Allowed, Some(pair)) => best_saving(costs, pair),
-        (Pairs::Allowed, None) => costs.hidden.iter().copied().max().unwrap_or(0),
-        (Pairs::None, _) => 0,
-    };
     let bound = |stage| {
-        let stage = Stage::new(layout, costs, &chain, saving, stage);
+        let stage = Stage::new(layout, costs, &chain, stage);
         stage.work_bound().max(cap.map_or(0, |cap| stage.cap_bound(cap)))
     };
     (0..layout.size.stages).map(bound).max().unwrap_or(0).max(chain.length)
@@ -53,11 +41,16 @@ fn least(costs: &Costs) -> Costs {
     Costs { p2p, pair, hidden, ..Costs::halves(costs.forward.clone(), input, weight) }
 }
 
-/// What a pair takes less than its two works, at best.
-fn best_saving(costs: &Costs, pair: Ticks) -> Ticks {
-    let forward = costs.forward.iter().max().copied().unwrap_or(0);
-    let backward = costs.input.iter().zip(&costs.weight).map(|(i, w)| i + w).max().unwrap_or(0);
-    (forward + backward).saturating_sub(pair)
+/// What pairs may take less than their works, on a stage that holds these groups for so many micro-batches each. `costs` are [`least`].
+fn saved(costs: &Costs, held: &[(usize, u64)]) -> Ticks {
+    let held = held.iter().filter(|(_, count)| *count > 0);
+    let backward = held.clone().map(|(g, _)| costs.input[*g] + costs.weight[*g]).max().unwrap_or(0);
+    let of = |g: usize| match costs.pair {
+        Some(pair) => (costs.forward[g] + backward).saturating_sub(pair),
+        None => costs.hidden.get(g).copied().unwrap_or(0),
+    };
+    let all: Ticks = held.clone().map(|(g, count)| of(*g) * count).sum();
+    all - held.map(|(g, _)| of(*g)).min().unwrap_or(0)
 }
 
 /// Heads and tails of one micro-batch, by group.
@@ -123,7 +116,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(layout: Layout, costs: &Costs, chain: &Chain, saving: Ticks, stage: u32) -> Stage {
+    fn new(layout: Layout, costs: &Costs, chain: &Chain, stage: u32) -> Stage {
         let held: Vec<(usize, u64)> =
             layout.groups_of(stage).into_iter().map(|g| (g as usize, u64::from(layout.micros_of(stage, g)))).collect();
         let classes = |of: &dyn Fn(usize) -> (Ticks, Ticks, Ticks)| -> Vec<Class> {
@@ -141,7 +134,7 @@ impl Stage {
         };
         let lives = held.iter().map(life).collect();
         let total = [&forwards, &inputs, &weights].into_iter().flatten().map(|c| c.ticks * c.count).sum();
-        let saved = saving * held.iter().map(|(_, count)| count).sum::<u64>();
+        let saved = saved(costs, &held);
         Stage { forwards, inputs, weights, lives, total, saved }
     }
 

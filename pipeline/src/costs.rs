@@ -23,6 +23,8 @@ pub struct Costs {
     pub pair: Option<Ticks>,
     /// What is hidden when a forward and a whole backward run together, by layer group: of two groups the smaller one. Empty: nothing.
     pub hidden: Vec<Ticks>,
+    /// A tick is 10^−`decimals` of the unit that people write these costs in; messages say times in it.
+    pub decimals: u32,
 }
 
 impl Costs {
@@ -37,13 +39,14 @@ impl Costs {
             p2p: 0,
             pair: None,
             hidden: vec![],
+            decimals: 0,
         }
     }
 
     /// By layer group, with a whole backward that costs what its halves do.
     pub fn halves(forward: Vec<Ticks>, input: Vec<Ticks>, weight: Vec<Ticks>) -> Costs {
         let whole = input.iter().zip(&weight).map(|(i, w)| i.saturating_add(*w)).collect();
-        Costs { forward, input, weight, whole, p2p: 0, pair: None, hidden: vec![] }
+        Costs { forward, input, weight, whole, p2p: 0, pair: None, hidden: vec![], decimals: 0 }
     }
 
     /// With a cost between stages.
@@ -56,10 +59,21 @@ impl Costs {
         Costs { pair, ..self }
     }
 
-    /// What is hidden when works of two groups run together.
-    fn hidden(&self, first: u32, second: u32) -> Ticks {
-        let of = |group: u32| self.hidden.get(group as usize).copied().unwrap_or(0);
-        of(first).min(of(second))
+    /// Of a forward and a whole backward of two groups as a pair: [`Costs::pair`], or the sum less [`Costs::hidden`].
+    pub fn pair_of(&self, forward: u32, backward: u32) -> Ticks {
+        let hidden = |group: u32| self.hidden.get(group as usize).copied().unwrap_or(0);
+        let apart = self.forward[forward as usize] + self.whole[backward as usize];
+        self.pair.unwrap_or(apart - hidden(forward).min(hidden(backward)))
+    }
+
+    /// Whether any pair can take less than its works one after the other.
+    pub fn pairs_save(&self) -> bool {
+        let backward = (0..self.whole.len()).map(|g| self.backward(g)).max().unwrap_or(0);
+        let forward = self.forward.iter().max().copied().unwrap_or(0);
+        match self.pair {
+            Some(pair) => pair < forward + backward,
+            None => self.hidden.iter().any(|hidden| *hidden > 0),
+        }
     }
 
     /// Layer groups that have costs.
@@ -78,19 +92,23 @@ impl Costs {
         }
     }
 
-    /// Of an item: a forward and a whole backward together cost [`Costs::pair`], or the sum less [`Costs::hidden`], anything else the sum of its works.
+    /// Of an item: a forward and a whole backward together cost [`Costs::pair_of`] their groups, anything else the sum of its works.
     pub fn of_item(&self, item: &Item) -> Ticks {
-        match (*item, self.pair) {
-            (Item::Pair(Work { op: Op::F, .. }, Work { op: Op::B, .. }), Some(pair)) => pair,
-            (Item::Pair(first @ Work { op: Op::F, .. }, second @ Work { op: Op::B, .. }), None) => {
-                self.of(first) + self.of(second) - self.hidden(first.group, second.group)
+        match *item {
+            Item::Pair(Work { op: Op::F, group: forward, .. }, Work { op: Op::B, group: backward, .. }) => {
+                self.pair_of(forward, backward)
             }
-            (Item::Pair(first, second), _) => self.of(first) + self.of(second),
-            (Item::One(work), _) => self.of(work),
+            Item::Pair(first, second) => self.of(first) + self.of(second),
+            Item::One(work) => self.of(work),
         }
     }
 
-    /// That sums of these costs cannot overflow, that there is one for each group, and that a pair is no shorter than its parts.
+    /// With times in messages as people wrote them.
+    pub fn with_decimals(self, decimals: u32) -> Costs {
+        Costs { decimals, ..self }
+    }
+
+    /// That sums of these costs cannot overflow, that there is one for each group, and that a pair is neither shorter than its parts nor longer than any two.
     ///
     /// # Errors
     /// One of these does not hold.
@@ -119,16 +137,32 @@ impl Costs {
                 "give them in a larger unit of time",
             ));
         }
-        let longest = (0..groups as usize).map(|g| self.forward[g].max(self.whole[g])).max();
         let mut hidden = self.hidden.iter().zip(self.forward.iter().zip(&self.whole));
         if let Some((hidden, _)) = hidden.find(|(hidden, (forward, whole))| hidden > forward.min(whole)) {
-            return Err(ScheduleError::plain(format!("a pair hides {hidden} ticks, more than one of its parts takes")));
+            let hidden = shown(*hidden, self.decimals);
+            return Err(ScheduleError::plain(format!("a pair hides {hidden}, more than one of its parts takes")));
         }
-        match (self.pair, longest) {
-            (Some(pair), Some(longest)) if pair < longest => Err(ScheduleError::new(
-                format!("a pair of {pair} ticks is shorter than one of its parts, which takes {longest}"),
-                "a pair takes as long as its longer part at least, F + I + W at most",
-            )),
+        self.pair.map_or(Ok(()), |pair| self.check_pair(pair))
+    }
+
+    fn check_pair(&self, pair: Ticks) -> Result<(), ScheduleError> {
+        let most = |costs: &[Ticks]| costs.iter().max().copied().unwrap_or(0);
+        let (forward, whole) = (most(&self.forward), most(&self.whole));
+        let (least, most) = (forward.max(whole), forward + whole);
+        let shown = |ticks| shown(ticks, self.decimals);
+        let wrong = |what: String| {
+            let hint = format!(
+                "a pair takes as long as its longer part at least, F + I + W at most: {} to {} here",
+                shown(least),
+                shown(most)
+            );
+            Err(ScheduleError::new(format!("a pair of {} {what}", shown(pair)), hint))
+        };
+        match pair {
+            short if short < least => wrong(format!("is shorter than one of its parts, which takes {}", shown(least))),
+            long if long > most => {
+                wrong(format!("is longer than its parts one after the other, which take {}", shown(most)))
+            }
             _ => Ok(()),
         }
     }
@@ -150,6 +184,17 @@ impl Costs {
         }
         work
     }
+}
+
+/// Ticks of 10^−`decimals` as a decimal number.
+pub fn shown(ticks: Ticks, decimals: u32) -> String {
+    let unit = 10u64.pow(decimals);
+    let (whole, part) = (ticks / unit, ticks % unit);
+    if part == 0 {
+        return whole.to_string();
+    }
+    let part = format!("{part:0width$}", width = decimals as usize);
+    format!("{whole}.{}", part.trim_end_matches('0'))
 }
 
 /// A decimal number as it is written: `12`, `0.25`.

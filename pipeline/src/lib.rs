@@ -28,7 +28,7 @@ mod schedule;
 pub mod search;
 mod verify;
 
-pub use costs::{Costs, Decimal, Ticks};
+pub use costs::{Costs, Decimal, Ticks, shown};
 pub use error::ScheduleError;
 pub use generators::Kind;
 pub use item::{Item, Op, Work};

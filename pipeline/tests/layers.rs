@@ -1,8 +1,9 @@
 //! Cuts of layers into groups, against all cuts.
 
-use crate::common::size;
-use forebay_pipeline::layers::{LayerCosts, cut, refine};
-use forebay_pipeline::{Kind, Layout, Placement, replay};
+use crate::common::{any_schedule, size};
+use forebay_pipeline::layers::{Cut, LayerCosts, cut, lower_bound, refine};
+use forebay_pipeline::search::{Request, search_cuts};
+use forebay_pipeline::{Costs, Kind, Layout, Placement, replay, verify};
 use proptest::prelude::*;
 
 fn layers(totals: &[u64]) -> Vec<LayerCosts> {
@@ -73,6 +74,64 @@ proptest! {
         let after = refine(even, 50, |cut| { tried += 1; makespan(cut.costs(&layers)) });
         prop_assert!(makespan(after.costs(&layers)) <= before && tried <= 51);
     }
+}
+
+/// Boundaries that leave each group a layer, by numbers that say how many more it has.
+fn any_cut(layers: usize, groups: usize, more: &[usize]) -> Cut {
+    let mut left = layers - groups;
+    let mut end = 0;
+    let mut ends: Vec<usize> = (0..groups)
+        .map(|group| {
+            let more = more[group % more.len()] % (left + 1);
+            (left, end) = (left - more, end + 1 + more);
+            end
+        })
+        .collect();
+    ends[groups - 1] = layers;
+    Cut { ends, exact: false }
+}
+
+proptest! {
+    /// What no cut beats is beaten by no order of any cut, with its own peak as the cap or none, with pairs that save and without.
+    #[test]
+    fn no_cut_beats_the_bound(
+        schedule in any_schedule(),
+        costs in prop::collection::vec((0..20u64, 0..20u64, 0..20u64), 16..20),
+        more in prop::collection::vec(0..9usize, 1..9),
+        (p2p, saves) in (0..5u64, any::<bool>()),
+    ) {
+        let layout = schedule.layout();
+        prop_assume!(layout.placement != Placement::TwoWay);
+        let layers: Vec<LayerCosts> = costs.into_iter().map(|(f, i, w)| LayerCosts::halves(f, i, w)).collect();
+        let cut = any_cut(layers.len(), layout.groups() as usize, &more);
+        let costs = cut.costs(&layers).with_p2p(p2p);
+        let longest = costs.forward.iter().chain(&costs.whole).max().copied();
+        let costs = costs.with_pair(longest.filter(|_| saves));
+        prop_assert_eq!(costs.check(layout), Ok(()));
+        let makespan = replay(&schedule, &costs).expect("it ends").makespan;
+        for cap in [None, schedule.peaks().into_iter().max()] {
+            let bound = lower_bound(&layers, layout, &costs, cap);
+            prop_assert!(bound <= makespan, "{} {}", bound, makespan);
+        }
+    }
+}
+
+/// The cut whose slowest stage is fastest takes 504, and nothing beats that for its groups; another cut takes 500.
+#[test]
+fn a_bound_of_one_cut_is_none_of_all() {
+    let layers = [(8, 6, 2), (16, 8, 6), (2, 5, 4), (11, 6, 16), (7, 18, 2), (14, 15, 12)];
+    let layers = layers.map(|(f, i, w)| LayerCosts::halves(f, i, w));
+    let (size, links) = (size(2, 2, 6), Costs::equal(0, 0, 0, 0));
+    let placements = [Placement::Wave, Placement::Interleaved, Placement::Blocked];
+    let request = Request { size, costs: &links, cap: None, placements: &placements, nodes: Some(2_000) };
+    let found = search_cuts(&layers, &request, &mut |_| ()).expect("found");
+    assert_eq!(verify(&found.found.schedule, None), Ok(()));
+    assert_eq!(replay(&found.found.schedule, &found.costs).expect("it ends").makespan, found.found.makespan);
+    let other = Cut { ends: vec![1, 3, 5, 6], exact: false }.costs(&layers);
+    let other = forebay_pipeline::search::search(&Request { costs: &other, ..request }, &mut |_| ()).expect("found");
+    assert_eq!((found.found.makespan, found.found.bound, other.makespan), (504, 504, 500));
+    // An even share of all work is 468, and the second stage waits for a layer: 472 at least.
+    assert!((472..=500).contains(&found.bound), "{}", found.bound);
 }
 
 /// Real sizes: 61 layers, three of them dense, an embedding, a head and a layer of multi-token prediction, over 16 stages of two chunks.

@@ -1,15 +1,9 @@
 //! The replay against a slow and obvious one; the verifier against mutations.
 
-use crate::common::{any_costs, any_generated, any_schedule, generate, simulate, size, usual};
-use forebay_pipeline::bound::{Pairs, lower_bound};
+use crate::common::{any_generated, generate, priced, simulate, size, usual};
+use forebay_pipeline::bound::lower_bound;
 use forebay_pipeline::{Costs, Decimal, Item, Kind, Layout, Op, Placement, Schedule, Work, replay, verify};
 use proptest::prelude::*;
-
-/// A schedule, and costs of its groups.
-fn priced() -> impl Strategy<Value = (Schedule, Costs)> {
-    let schedule = prop_oneof![any_schedule(), any_generated().prop_map(|(_, schedule)| schedule)];
-    schedule.prop_flat_map(|s| (Just(s.clone()), any_costs(s.layout().groups())))
-}
 
 /// How a schedule is damaged.
 #[derive(Clone, Copy, Debug)]
@@ -91,10 +85,9 @@ proptest! {
     fn nothing_beats_the_bound((schedule, costs) in priced()) {
         prop_assume!(costs.check(schedule.layout()).is_ok());
         let makespan = replay(&schedule, &costs).expect("it ends").makespan;
-        let pairs = if schedule.has_pairs() { Pairs::Allowed } else { Pairs::None };
         let peak = schedule.peaks().into_iter().max();
         for cap in [None, peak] {
-            prop_assert!(lower_bound(schedule.layout(), &costs, cap, pairs) <= makespan);
+            prop_assert!(lower_bound(schedule.layout(), &costs, cap) <= makespan);
         }
     }
 
@@ -208,11 +201,14 @@ fn costs_are_exact_and_checked() {
     let error = |costs: Costs| costs.check(layout).expect_err("wrong costs").to_string();
     assert!(error(Costs::equal(3, 1, 1, 1)).contains("3 costs F for 4 layer groups"));
     assert!(error(Costs::equal(4, u64::MAX / 64, 1, 1)).contains("too large"));
-    assert!(error(Costs::equal(4, 10, 12, 8).with_pair(Some(19))).contains("shorter than one of its parts"));
+    let pair = |pair| error(Costs::equal(4, 10, 12, 8).with_pair(Some(pair)).with_decimals(1));
+    assert!(pair(19).contains("a pair of 1.9 is shorter than one of its parts, which takes 2"), "{}", pair(19));
+    assert!(pair(31).contains("a pair of 3.1 is longer than its parts one after the other, which take 3"));
+    assert!(pair(31).contains("2 to 3 here"));
     assert_eq!(usual(&schedule).with_pair(Some(20)).check(layout), Ok(()));
     let hiding = |hidden: &[u64]| Costs { hidden: hidden.to_vec(), ..Costs::equal(4, 10, 12, 8) };
     assert!(error(hiding(&[1, 1])).contains("for 2 of 4 layer groups"));
-    assert!(error(hiding(&[10, 10, 11, 10])).contains("hides 11 ticks, more than one of its parts"));
+    assert!(error(hiding(&[10, 10, 11, 10])).contains("hides 11, more than one of its parts"));
     assert_eq!(hiding(&[10, 0, 3, 10]).check(layout), Ok(()));
     assert_eq!(usual(&schedule).stage_work(layout), [240, 240]);
 }
@@ -228,7 +224,7 @@ fn pairs_hide_what_both_groups_can() {
         let without = replay(&schedule, &Costs::equal(4, 10, 12, 8)).expect("it ends").makespan;
         let all = replay(&schedule, &Costs::equal(4, 10, 12, 8).with_pair(Some(20))).expect("it ends").makespan;
         assert!(all < with && with < without, "{}: {all} {with} {without}", kind.name());
-        assert!(lower_bound(schedule.layout(), &costs, None, Pairs::Allowed) <= with);
+        assert!(lower_bound(schedule.layout(), &costs, None) <= with);
     }
 }
 

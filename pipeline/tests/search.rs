@@ -1,7 +1,7 @@
 //! The search: never worse than what is published, under the cap, above the bound, and best where that can be known.
 
-use crate::common::{any_costs, size};
-use forebay_pipeline::bound::{Pairs, lower_bound};
+use crate::common::{any_costs, priced, size};
+use forebay_pipeline::bound::lower_bound;
 use forebay_pipeline::search::{Found, Request, published, search};
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, Size, Work, replay, verify};
 use proptest::prelude::*;
@@ -95,13 +95,29 @@ proptest! {
         let cut = |list: &Vec<u64>| list[..groups].to_vec();
         let whole = cut(&costs.whole);
         let halves = Costs::halves(cut(&costs.forward), cut(&costs.input), cut(&costs.weight));
-        let costs = Costs { whole, p2p: costs.p2p, pair: costs.pair, ..halves };
+        let most = |list: &[u64]| list.iter().max().copied().unwrap_or(0);
+        let (forward, backward) = (most(&halves.forward), most(&whole));
+        let pair = costs.pair.map(|pair| pair.min(forward + backward).max(forward.max(backward)));
+        let costs = Costs { whole, p2p: costs.p2p, pair, ..halves };
         let cap = cap.map(|more| v + more);
         let found = find(size(p, v, m), &costs, cap, ALL, 2_000);
         let fits = |s: &Schedule| cap.is_none_or(|cap| s.peaks().into_iter().all(|peak| peak <= cap));
         for (kind, schedule, makespan) in published(size(p, v, m), &costs) {
             prop_assert!(!fits(&schedule) || found.makespan <= makespan, "{} takes {makespan}", kind.name());
         }
+    }
+}
+
+proptest! {
+    /// What a search says that nothing beats is not beaten by any order with pairs that keeps to the cap.
+    #[test]
+    fn no_order_with_pairs_beats_the_bound((schedule, costs) in priced()) {
+        let layout = schedule.layout();
+        prop_assume!(layout.placement != Placement::TwoWay && costs.check(layout).is_ok());
+        let makespan = replay(&schedule, &costs).expect("it ends").makespan;
+        let cap = schedule.peaks().into_iter().max();
+        let found = find(layout.size, &costs, cap.max(Some(layout.size.chunks)), &[layout.placement], 1);
+        prop_assert!(found.bound <= makespan, "{} {makespan}", found.bound);
     }
 }
 
@@ -119,6 +135,25 @@ fn refused() {
     assert!(error(size(4, 2, 8), &Costs::equal(7, 1, 1, 1), None, ALL).contains("7 costs F for 8"));
 }
 
+/// Where pairs save, what is found has pairs of its own, and its bound is one for orders with pairs.
+#[test]
+fn pairs_are_found() {
+    let one = Costs::equal(2, 10, 12, 8).with_pair(Some(20));
+    let found = find(size(1, 2, 8), &one, Some(2), ALL, 4_000);
+    assert_eq!((found.makespan, found.schedule.peaks()), (410, vec![2]), "{:?}", found.schedule.texts());
+    // The best orders without pairs take 534 and 516.
+    let costs = Costs::equal(8, 10, 12, 8).with_p2p(2).with_pair(Some(25));
+    for (cap, enough) in [(8, 533), (10, 511)] {
+        let found = find(size(4, 2, 8), &costs, Some(cap), ALL, 1_000_000);
+        assert!(found.makespan <= enough, "cap {cap}: {}", found.makespan);
+        assert!(found.schedule.has_pairs() && found.published.is_none());
+    }
+    // Pairs that save nothing are not made, and change nothing.
+    let apart = find(size(4, 2, 8), &Costs::equal(8, 10, 12, 8), Some(8), ALL, 4_000);
+    let same = find(size(4, 2, 8), &Costs::equal(8, 10, 12, 8).with_pair(Some(30)), Some(8), ALL, 4_000);
+    assert_eq!((apart.schedule, apart.bound, apart.nodes), (same.schedule, same.bound, same.nodes));
+}
+
 /// What a pair saves is not lost: where nothing without pairs is faster, the published one stays.
 #[test]
 fn published_pairs_are_kept() {
@@ -132,13 +167,22 @@ fn published_pairs_are_kept() {
     assert!(!find(size(4, 2, 16), &hiding(0), None, ALL, 2_000).schedule.has_pairs());
 }
 
-/// All orders of a small pipeline, one work at a time: the best makespan under a cap.
+/// All orders of a small pipeline: the best makespan under a cap.
 struct Every<'a> {
     layout: Layout,
     costs: &'a Costs,
     cap: u32,
     orders: Vec<Vec<Item>>,
     best: u64,
+}
+
+/// How much of a layer group is done. Micro-batches are alike, so they keep their order.
+#[derive(Clone, Default)]
+struct Done {
+    forward: u32,
+    backward: u32,
+    /// The micro-batches whose I is done and whose W is not.
+    halves: Vec<u32>,
 }
 
 impl Every<'_> {
@@ -159,39 +203,57 @@ impl Every<'_> {
             return;
         }
         let groups = self.layout.groups_of(stage);
-        // By group: how many F, I, W are done. Micro-batches are alike, so they keep their order.
-        self.order(stage, &groups, &mut vec![[0; 3]; groups.len()]);
+        self.order(stage, &groups, &vec![Done::default(); groups.len()]);
     }
 
-    fn order(&mut self, stage: u32, groups: &[u32], done: &mut Vec<[u32; 3]>) {
+    fn order(&mut self, stage: u32, groups: &[u32], done: &[Done]) {
         let micros = self.layout.size.micros;
-        if done.iter().all(|d| d[2] == micros) {
+        if done.iter().all(|d| d.backward == micros && d.halves.is_empty()) {
             return self.stage(stage + 1);
         }
-        let held: u32 = done.iter().map(|d| d[0] - d[2]).sum();
-        for (at, &group) in groups.iter().enumerate() {
-            for (kind, op) in [Op::F, Op::I, Op::W].into_iter().enumerate() {
-                let limit = if kind == 0 { micros } else { done[at][kind - 1] };
-                if done[at][kind] == limit || kind == 0 && held == self.cap {
-                    continue;
+        let held: u32 = done.iter().map(|d| d.forward - d.backward + d.halves.len() as u32).sum();
+        let work = |at: usize, op: Op, micro: u32| Work { op, group: groups[at], micro };
+        let forwards = (0..groups.len()).filter(|at| done[*at].forward < micros && held < self.cap);
+        let backwards = (0..groups.len()).filter(|at| done[*at].backward < done[*at].forward);
+        let halves = (0..groups.len()).filter(|at| !done[*at].halves.is_empty());
+        let mut items: Vec<Item> = vec![];
+        items.extend(forwards.clone().map(|at| Item::One(work(at, Op::F, done[at].forward))));
+        items.extend(backwards.clone().map(|at| Item::One(work(at, Op::I, done[at].backward))));
+        items.extend(halves.map(|at| Item::One(work(at, Op::W, done[at].halves[0]))));
+        if self.costs.pairs_save() {
+            let pairs = forwards.flat_map(|f| backwards.clone().map(move |b| (f, b)));
+            let pair =
+                |(f, b): (usize, usize)| Item::Pair(work(f, Op::F, done[f].forward), work(b, Op::B, done[b].backward));
+            items.extend(pairs.map(pair));
+        }
+        for item in items {
+            let mut next = done.to_vec();
+            for work in item.works() {
+                let at = groups.iter().position(|g| *g == work.group).expect("a group of the stage");
+                match work.op {
+                    Op::F => next[at].forward += 1,
+                    Op::W => drop(next[at].halves.remove(0)),
+                    Op::I | Op::B => next[at].backward += 1,
                 }
-                self.orders[stage as usize].push(Item::One(Work { op, group, micro: done[at][kind] }));
-                done[at][kind] += 1;
-                self.order(stage, groups, done);
-                done[at][kind] -= 1;
-                self.orders[stage as usize].pop();
+                if work.op == Op::I {
+                    next[at].halves.push(work.micro);
+                }
             }
+            self.orders[stage as usize].push(item);
+            self.order(stage, groups, &next);
+            self.orders[stage as usize].pop();
         }
     }
 }
 
-/// On pipelines small enough to try all orders, the search finds the best one and the bound is below it.
+/// On pipelines small enough to try all orders, with pairs where they save, the search finds the best one and the bound is below it.
 #[test]
 fn best_of_all_orders() {
     let cases = [
         (2, 1, 3, Placement::Blocked, vec![[3, 4, 2], [5, 2, 3]], 1),
         (2, 1, 3, Placement::Blocked, vec![[2, 2, 2], [2, 2, 2]], 0),
         (3, 1, 2, Placement::Blocked, vec![[1, 2, 1], [3, 1, 2], [2, 2, 2]], 2),
+        (1, 1, 4, Placement::Blocked, vec![[4, 3, 2]], 0),
         (1, 2, 2, Placement::Wave, vec![[1, 2, 1], [3, 1, 2]], 2),
         (2, 2, 1, Placement::Wave, vec![[1, 2, 1], [3, 1, 2], [2, 2, 5], [1, 1, 4]], 1),
         (2, 2, 1, Placement::Interleaved, vec![[1, 2, 1], [3, 1, 2], [2, 2, 5], [1, 1, 4]], 1),
@@ -199,12 +261,14 @@ fn best_of_all_orders() {
     for (p, v, m, placement, groups, p2p) in cases {
         let column = |at: usize| groups.iter().map(|g| g[at]).collect();
         let costs = Costs::halves(column(0), column(1), column(2)).with_p2p(p2p);
+        let longest = costs.forward.iter().chain(&costs.whole).max().copied();
         let layout = Layout { size: size(p, v, m), placement };
-        for cap in v..=v * m {
+        for (cap, pair) in (v..=v * m).flat_map(|cap| [(cap, None), (cap, longest)]) {
+            let costs = costs.clone().with_pair(pair);
             let best = Every::best(layout, &costs, cap);
             let found = find(layout.size, &costs, Some(cap), &[placement], 20_000);
-            assert_eq!(found.makespan, best, "{layout:?} cap {cap}");
-            assert!(lower_bound(layout, &costs, Some(cap), Pairs::None) <= best);
+            assert_eq!(found.makespan, best, "{layout:?} cap {cap} pair {pair:?}");
+            assert!(lower_bound(layout, &costs, Some(cap)) <= best);
         }
     }
 }
@@ -215,7 +279,7 @@ fn bound_of_equal_stages() {
     for (p, v, m) in [(4, 2, 8), (8, 2, 16), (4, 1, 8), (16, 4, 64)] {
         let layout =
             Layout { size: size(p, v, m), placement: if v == 1 { Placement::Blocked } else { Placement::Interleaved } };
-        let bound = lower_bound(layout, &Costs::equal(p * v, 10, 12, 8).with_p2p(2), None, Pairs::None);
+        let bound = lower_bound(layout, &Costs::equal(p * v, 10, 12, 8).with_p2p(2), None);
         assert_eq!(bound, u64::from(p - 1) * 12 + u64::from(m * v) * 30);
     }
 }

@@ -238,7 +238,7 @@ impl<'a, 'p> Trainer<'a, 'p> {
 
     /// How long the last step took by the clock of the devices, seconds.
     pub fn device_seconds(&self) -> Option<f64> {
-        self.executor.device_step().map(|step| step.seconds)
+        self.executor.device_seconds()
     }
 
     /// See [`Executor::device_steps`].

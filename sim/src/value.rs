@@ -151,6 +151,10 @@ impl Price for ValuePricer<'_> {
         self.cluster.host_copy(share * graph.bytes(value) as f64)
     }
 
+    fn vector_beside_cube(&self) -> Option<bool> {
+        Some(self.cluster.device.vector_beside_cube)
+    }
+
     fn node(&self) -> Option<u32> {
         u32::try_from(self.cluster.node()).ok()
     }

@@ -157,7 +157,7 @@ fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions) -> Result<(),
     let (strategy, ways) = exchange::settle(&models.train, &known, &options.rewrite.profile)
         .map_err(|error| Failure::Input(error.to_string()))?;
     if let Some(ways) = &ways {
-        eprintln!("{}", told_ways(ways));
+        eprintln!("{}", told_ways("dispatch", ways));
     }
     options.strategy = strategy;
     Ok(())

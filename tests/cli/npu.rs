@@ -20,6 +20,7 @@ fn the_losses_are_those_of_the_cpu() {
     // Another interleaving; from another's checkpoint.
     let shuffled = bench.train(&[&common[..], &NPU, &["--save", "other", "--shuffle", "7"]].concat()).ok();
     assert_eq!(shuffled.losses(), cpu.losses());
+    assert!(shuffled.lines().iter().all(|l| l.get("device_s").is_none()), "drawn durations are no times");
     let resume = ["--data", "text.txt", "--resume", "cpu", "--steps", "4", "--json"];
     let on_npu = bench.run(&[&["train"][..], &resume, &NPU, &["--save", "r1"]].concat()).ok();
     let on_cpu = bench.run(&[&["train"][..], &resume, &["--save", "r2"]].concat()).ok();

@@ -46,9 +46,32 @@ fn a_search_keeps_to_its_cap_and_reaches_the_bound() {
     let found = schedule("search", &[V4, &["--cap", "8"]].concat());
     checked(&found, Placement::Wave, Some(8));
     assert_eq!((&found["makespan"], &found["lower_bound"]), (&534.into(), &534.into()));
+    // And how it was found, beside what a published one has.
+    assert_eq!((&found["published"], &found["placement"]), (&Value::Null, &"v".into()));
+    assert!(found["nodes"].as_u64() > Some(0) && found["lower_bound_of_cut"].is_null(), "{found}");
+    let known = schedule("search", &[V4, &["--cap", "8", "--nodes", "1"]].concat());
+    assert_eq!((&known["published"], &known["nodes"]), (&"zb-v".into(), &1.into()));
     let plain = schedule("search", &[V4, &["--cap", "8", "--placement", "plain", "--nodes", "2000"]].concat());
     checked(&plain, Placement::Blocked, Some(8));
     assert!(plain["makespan"].as_u64() > found["makespan"].as_u64());
+}
+
+/// A bound says nothing that pairs or another cut of the layers can disprove.
+#[test]
+fn bounds_of_pairs_and_cuts() {
+    let args = ["--stages", "1", "--chunks", "2", "--microbatches", "8", "--costs", "F=10,I=12,W=8"];
+    let paired = schedule("search", &[&args[..], &["--pair", "20", "--cap", "2", "--nodes", "4000"]].concat());
+    assert_eq!((&paired["makespan"], &paired["published"]), (&410.into(), &Value::Null));
+    assert!(paired["lower_bound"].as_u64() <= Some(410));
+    let layers = "1x8:6:2,1x16:8:6,1x2:5:4,1x11:6:16,1x7:18:2,1x14:15:12";
+    let args = ["--stages", "2", "--chunks", "2", "--microbatches", "6", "--nodes", "6000", "--layers", layers];
+    let cut = schedule("search", &args);
+    assert_eq!((&cut["makespan"], &cut["lower_bound_of_cut"]), (&504.into(), &504.into()));
+    // The cut 1, 3, 5, 6 takes 500.
+    assert!(cut["lower_bound"].as_u64() <= Some(500));
+    let text = Bench::new().run(&[&["schedule", "--kind", "search"], &args[..]].concat()).ok().stdout;
+    assert!(text.contains(" for any cut of the layers; the makespan is "), "{text}");
+    assert!(text.contains("of this cut    504, which it reaches: no other order of it is faster\n"), "{text}");
 }
 
 #[test]
@@ -57,9 +80,9 @@ fn a_table_of_all() {
     let run = |args: &[&str]| bench.run(&[&["schedule", "--kind", "all"], V4, args].concat()).ok().stdout;
     let table = run(&["--pair", "25", "--cap", "8"]);
     for line in [
-        "\n1f1b         plain             692     212                8    580\n",
-        "\nvpp          interleaved       598     118  11 over the cap    516\n",
-        "\nv-min        v                 768     288                4    534\n",
+        "\n1f1b         plain             692     212                8    505\n",
+        "\nvpp          interleaved       598     118  11 over the cap    441\n",
+        "\nv-min        v                 768     288                4    459\n",
         "\ndualpipe holds the weights twice\n",
     ] {
         assert!(table.contains(line), "{line} is not in:\n{table}");
@@ -129,12 +152,20 @@ fn refused() {
     of("dualpipe", ["4", "2", "6"], &[]).fails(&["needs 8 micro-batches"]);
     // Memory.
     of("zb-v", ["4", "2", "8"], &["--cap", "6"])
-        .fails(&["stage 0: holds 8 activations at once; the cap is 6", "--kind search"]);
+        .fails(&["zb-v holds up to 8 activations at once; the cap is 6 (stages over it: 0-3)\n", "--kind search"]);
     of("search", ["4", "2", "8"], &["--cap", "1"]).fails(&["use a cap of 2 or more"]);
     // Costs.
     of("1f1b", ["4", "1", "8"], &["--costs", "F=1/2,I=1,W=1"]).fails(&["F has 2 costs, and there are 4 layer groups"]);
     of("1f1b", ["4", "1", "8"], &["--costs", "F=9000000000000000000,I=1,W=1"]).fails(&["too large"]);
-    of("dualpipev", ["4", "2", "8"], &["--pair", "1"]).fails(&["shorter than one of its parts"]);
+    of("dualpipev", ["4", "2", "8"], &["--pair", "0.5"])
+        .fails(&["a pair of 0.5 is shorter than one of its parts, which takes 2\n"]);
+    for kind in ["dualpipev", "1f1b", "search", "all"] {
+        of(kind, ["4", "2", "8"], &["--pair", "1000"])
+            .fails(&["a pair of 1000 is longer than its parts one after the other, which take 3\n"]);
+    }
+    for flag in ["--p2p", "--pair"] {
+        of("1f1b", ["4", "1", "8"], &[flag, "-1"]).exits(2, &[flag, "`-1` is no cost", "not negative"]);
+    }
     of("1f1b", ["4", "1", "8"], &["--layers", "3x1:1:1"]).fails(&["3 layers do not fill 4 layer groups"]);
     of("zb-v", ["16", "2", "512"], &["--svg", "x.svg"]).fails(&["cannot be read"]);
     // The command line.

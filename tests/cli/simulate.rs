@@ -9,6 +9,12 @@ fn simulated(bench: &Bench, args: &[&str]) -> Value {
     serde_json::from_str(&run.stdout).expect("an object")
 }
 
+/// Seconds of a step.
+fn step(bench: &Bench, args: &[&str]) -> f64 {
+    let told: Value = serde_json::from_str(&bench.run(&[args, &["--json"]].concat()).ok().stdout).expect("an object");
+    told["step_time_s"].as_f64().expect("seconds")
+}
+
 #[test]
 fn a_step_has_a_time_and_a_memory() {
     let bench = Bench::new();
@@ -243,6 +249,39 @@ fn a_framework_has_none_of_our_overlap_passes() {
     assert_eq!(all["exposed_comm_s"], none["exposed_comm_s"]);
     assert_ne!(with("all", &[])["step_time_s"], with("none", &[])["step_time_s"], "the passes do something");
     assert!(all["notes"].to_string().contains("our overlap passes are off"), "{all}");
+}
+
+/// `all` has the passes that are of use: orders for two units are slower where there is one.
+#[test]
+fn passes_are_those_of_the_device() {
+    let bench = Bench::new();
+    let with_passes = |cluster: &str, passes: &str| {
+        let strategy = format!("dp=2,tp=2,pp=2,micro=4,overlap={passes}");
+        step(&bench, &["simulate", "model.moe", "--cluster", cluster, "--strategy", &strategy])
+    };
+    let (with, without) = ("vector/within/across/units/early/capture", "within/across/units/early/capture");
+    for (cluster, same, other) in [("h100", without, with), ("atlas-800t-a2", with, without)] {
+        let [all, same, other] = ["all", same, other].map(|passes| with_passes(cluster, passes));
+        assert_eq!(all, same, "{cluster}");
+        assert_ne!(all, other, "{cluster}: the pass does something");
+    }
+}
+
+/// What `pieces=auto` finds is no slower than any number of them.
+#[test]
+fn pieces_are_as_many_as_is_fastest() {
+    let bench = Bench::new();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/models/qwen3-30b-a3b.moe");
+    for cluster in ["h100", "atlas-800t-a2"] {
+        let in_pieces = |pieces: &str| {
+            let strategy = format!("dp=8,ep=8,mbs=1,micro=2,zero=1,pieces={pieces}");
+            let sizes = ["--seq", "4096", "--batch", "16", "--set", "layers=6"];
+            step(&bench, &[&["simulate", model, "--cluster", cluster, "--strategy", &strategy][..], &sizes].concat())
+        };
+        let [auto, one, two, four] = ["auto", "1", "2", "4"].map(in_pieces);
+        let best = one.min(two).min(four);
+        assert!(auto <= 1.005 * best, "{cluster}: {auto} s, with 1, 2, 4 pieces {one}, {two}, {four} s");
+    }
 }
 
 #[test]

@@ -68,7 +68,20 @@ pub fn plan_with(example: &Example, strategy: &Strategy, options: CompileOptions
 /// # Errors
 /// When it does not fit.
 pub fn plan_within(example: &Example, text: &str, aim: Aim, price: &dyn Price) -> Result<Compiled, CompileError> {
-    let options = reduced_options(example, text, DType::F32, &[]);
+    sized_within(example, (text, &[]), aim, price)
+}
+
+/// The same with other sizes.
+///
+/// # Errors
+/// When it does not fit.
+pub fn sized_within(
+    example: &Example,
+    (text, set): (&str, &[(&str, i64)]),
+    aim: Aim,
+    price: &dyn Price,
+) -> Result<Compiled, CompileError> {
+    let options = reduced_options(example, text, DType::F32, set);
     let compiled = compile_within(&example.models(&options), &options, aim, price)?;
     forebay_plan::verify(&compiled.plan).unwrap_or_else(|v| panic!("{} {text}: {}", example.name, v[0]));
     Ok(compiled)

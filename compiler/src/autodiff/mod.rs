@@ -31,8 +31,11 @@
 //! Every wanted gradient is an output, zeros where nothing flows. Losses count as they are: their gradient is 1.
 
 pub mod cut;
+mod early;
 mod extract;
 mod sweep;
+
+pub use early::{Early, early};
 
 use crate::simplify::simplify;
 use cut::Place;

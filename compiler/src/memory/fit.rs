@@ -10,12 +10,13 @@
 //! is scheduled and placed as it will run, and the number of bytes to save is corrected by what came out. The peak that counts is the plan's.
 
 use super::choose::{Away, Choice, Part, Problem, Selection};
+use super::early;
 use super::recompute::keep;
 use super::swap::{is_starts, starts_of};
 use super::table::{self, StageMemory};
 use crate::autodiff::Differentiated;
 use crate::rewrite::Profile;
-use crate::schedule::{Half, Run, Segments, Usage, leaves};
+use crate::schedule::{EarlyLayers, Half, Run, Segments, Usage, leaves};
 use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan as plan;
 use std::fmt;
@@ -46,6 +47,16 @@ pub trait Price {
     /// Seconds to copy a value to the host's memory, or from there: of a ragged one the rows that come. None where nothing is known of that, and nothing is swapped.
     fn copy_seconds(&self, _graph: &Graph, _value: ValueId) -> Option<f64> {
         None
+    }
+
+    /// Does the vector unit work beside the matrix unit? None where the device is not known.
+    fn vector_beside_cube(&self) -> Option<bool> {
+        None
+    }
+
+    /// Is the device known, so that prices of programs and steps say what runs beside what?
+    fn knows_device(&self) -> bool {
+        self.vector_beside_cube().is_some()
     }
 
     /// Ranks of a node, where it is known how they are connected.
@@ -209,6 +220,7 @@ impl Forms {
 }
 
 /// A stage's training phase, and what it keeps.
+#[derive(Clone)]
 pub struct Fitted {
     /// The phase.
     pub phase: plan::Phase,
@@ -263,7 +275,8 @@ impl Tried<'_, '_> {
     }
 }
 
-/// Fits a stage's training phase into memory; `schedule` makes it from segments.
+/// Fits a stage's training phase into memory; `schedule` makes it from segments. The second form, if there is one, is that in which what is made again is made before
+/// the gradient comes, as far as there is room.
 ///
 /// # Errors
 /// When it does not fit, whatever is made again.
@@ -272,7 +285,7 @@ pub fn fit(
     (aim, price): (Aim, &dyn Price),
     (segments, forms): (&Segments, &mut Forms),
     schedule: &mut dyn FnMut(&Segments) -> (plan::Phase, Usage),
-) -> Result<Fitted, Misfit> {
+) -> Result<(Fitted, Option<Fitted>), Misfit> {
     let (phase, usage) = schedule(segments);
     let unrestricted = phase.memory.placed;
     let depths: Vec<Depth> =
@@ -284,7 +297,12 @@ pub fn fit(
     let everything = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect());
     let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
     let first = Tried { phase, usage, choice, depth: &depths[0] };
-    let mut schedule = |depth: &Depth, selection: &Selection| schedule(&forms.make(segments, depth, selection));
+    let mut schedule_early = |depth: &Depth, selection: &Selection, early: EarlyLayers| {
+        let mut made = forms.make(segments, depth, selection);
+        made.early = early;
+        schedule(&made)
+    };
+    let mut schedule = |depth: &Depth, selection: &Selection| schedule_early(depth, selection, EarlyLayers::default());
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) if first.peak() <= budget => first,
@@ -296,10 +314,40 @@ pub fn fit(
             smallest.into_iter().chain([first]).min_by_key(Tried::peak).expect("the first is one")
         }
     };
-    let Tried { phase, usage, choice, depth } = tried;
-    let of_choice = (&depth.problem, segments, &choice);
-    let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, &usage, price), of_choice);
-    Ok(Fitted { phase, memory })
+    let budget = if let Aim::Within(budget) = aim { budget } else { 0 };
+    let limit = budget.max(tried.peak());
+    let early = begun_early(&tried, (limit, persistent), &mut schedule_early);
+    let fitted = |phase: plan::Phase, usage: &Usage| {
+        let of_choice = (&tried.depth.problem, segments, &tried.choice);
+        let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, usage, price), of_choice);
+        Fitted { phase, memory }
+    };
+    let early = early.map(|(phase, usage)| fitted(phase, &usage));
+    Ok((fitted(tried.phase.clone(), &tried.usage), early))
+}
+
+/// Schedules are made at most so often for what is made before gradients come.
+const EARLY_TRIES: u32 = 3;
+
+/// The same choice with as much as there is room for made before gradients come; nothing where there is none.
+fn begun_early(
+    tried: &Tried,
+    (limit, persistent): (u64, u64),
+    schedule: &mut dyn FnMut(&Depth, &Selection, EarlyLayers) -> (plan::Phase, Usage),
+) -> Option<(plan::Phase, Usage)> {
+    let mut room = limit - persistent;
+    for _ in 0..EARLY_TRIES {
+        let early = early::layers(&tried.usage, room);
+        if early.is_empty() {
+            break;
+        }
+        let (phase, usage) = schedule(tried.depth, &tried.choice.selection, early);
+        match phase.memory.placed.saturating_sub(limit) {
+            0 => return Some((phase, usage)),
+            over => room = room.saturating_sub(over),
+        }
+    }
+    None
 }
 
 /// Schedules the choices at the end of the front: fewer saved bytes can take larger frames.

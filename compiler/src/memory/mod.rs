@@ -2,10 +2,11 @@
 //!
 //! * [`recompute`]: what the user names is made again. * [`mod@choose`]: the least time within a number of bytes. * [`mod@fit`]: choices of a pipeline stage
 //!   until its arena fits. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
-//! * [`place`]: where shares of experts are multiplied in, by the memory there is.
+//! * `early`: what is made again before the gradient comes. * [`place`]: where shares of experts are multiplied in, by the memory there is.
 //! * `swap`: what the user names is in the host's memory between its uses. * [`halves`]: parameters beside their copies.
 
 pub mod choose;
+mod early;
 pub mod fit;
 pub mod halves;
 pub mod place;

@@ -16,6 +16,7 @@
 //! * [`pair`] (`across`): a forward and a backward program that the schedule pairs, as one.
 //! * [`border`] (`borders`): the end of a forward pass and the beginning of the next one as one, while a pipeline fills; the last layers of a backward pass as one.
 //! * [`lanes`] (`vector`): which unit does what; elementwise work beside matrix products.
+//! * [`crate::schedule`] (`units`, `early`): parameters and gradients beside layers; what is made again before the gradient comes.
 //! * [`capture`] (`capture`): what a stream does without waiting is launched as one.
 //!
 //! Whatever runs, at the end each instruction goes to the stream of its unit, and events keep the order of those pairs alone of which one changes what the

@@ -23,7 +23,7 @@ pub enum Want {
     Saved,
     /// All those that are in the host's memory between the passes.
     Swapped,
-    /// All that the backward for the input leaves to that for the weights.
+    /// All that an earlier part of the layer's backward pass leaves to a later one: that for the input to that for the weights, or what was made early.
     Handed,
     /// The gradient of a carry output.
     GradIn(String),
@@ -51,7 +51,7 @@ pub struct Bound {
     pub wants: Vec<Want>,
 }
 
-/// The layout of a layer's saved tensors: those of the forward pass in one slot, what of them is swapped in a second, those of the backward for the input in another.
+/// The layout of a layer's saved tensors: those of the forward pass in one slot, what of them is swapped in a second, those that a part of the backward pass leaves to the next in another.
 #[derive(Clone, Debug, Default)]
 pub struct SavedLayout {
     names: Vec<(String, Want, u64)>,
@@ -61,7 +61,7 @@ pub struct SavedLayout {
     pub bytes: u64,
     /// Bytes of the slot of what is swapped.
     pub swapped: u64,
-    /// Bytes of the slot of the backward for the input.
+    /// Bytes of the slot of what parts of the backward pass leave.
     pub handed: u64,
 }
 
@@ -136,14 +136,20 @@ impl SavedLayout {
         })
     }
 
-    /// The same with what the backward for the input saves.
-    pub fn with_handed(&self, backward_input: &Graph) -> SavedLayout {
+    /// The same with what the first of two parts of a backward pass saves.
+    pub fn with_handed(&self, first: &Graph) -> SavedLayout {
         let mut layout = self.clone();
-        for output in backward_input.outputs.iter().filter(|o| o.role == OutputRole::Saved) {
+        for output in first.outputs.iter().filter(|o| o.role == OutputRole::Saved) {
             layout.names.push((output.name.clone(), Want::Handed, layout.handed));
-            layout.handed += align(backward_input.bytes(output.value));
+            layout.handed += align(first.bytes(output.value));
         }
         layout
+    }
+
+    /// Does a graph read something that is swapped?
+    pub fn reads_swapped(&self, graph: &Graph) -> bool {
+        let saved = graph.inputs.iter().filter(|i| i.role == InputRole::Saved);
+        saved.map(|i| self.place(&graph.node(i.value).name, false)).any(|(want, ..)| want == Want::Swapped)
     }
 
     /// The slot, its bytes, and where in it: of what is saved the last of that name, of what is read the first, since what a graph saves again

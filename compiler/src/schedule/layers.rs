@@ -2,9 +2,10 @@
 
 use super::Message;
 use super::bind::{SavedLayout, Want, accumulating, widen};
+use super::early::EarlyParts;
 use super::flow::{Flow, Names, output_names};
 use super::phases::Scheduler;
-use super::shared::{Pass, Shared};
+use super::shared::{EarlyLayers, Pass, Shared};
 use super::stages::{Chunk, Stage, has_gradient};
 use super::swap::Visit;
 use super::tensors::local_elements;
@@ -65,6 +66,10 @@ pub struct Training<'a> {
     pub written: FxHashSet<usize>,
     /// For each segment the layout of what its two halves of a backward pass save.
     pub handed: &'a [SavedLayout],
+    /// For each segment its backward pass as what can be made before the gradient comes and the rest.
+    pub early: &'a [Option<EarlyParts>],
+    /// The layers that do so.
+    pub early_layers: &'a EarlyLayers,
 }
 
 /// What of a backward pass.
@@ -228,6 +233,9 @@ impl Scheduler<'_> {
         let model = &cx.sharded.model;
         let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
         let flows = |(_, source): &(u32, Source)| has_gradient(model, training.flow, *source);
+        if half == Half::Whole {
+            self.make_early(cx, shared, pass, training, (micro_batch, chunk));
+        }
         let channel = About::Gradients.channel(chunk);
         for (peer, source) in each(sends).filter(flows).filter(|(peer, _)| *peer != cx.stage.number) {
             let (elements, of) = cx.carry(source);
@@ -305,7 +313,8 @@ impl Scheduler<'_> {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names) = (layer.segment, &cx.names[layer.segment]);
-        let graph = half.graph(&training.segments[s]);
+        let early = training.early[s].as_ref().filter(|_| half == Half::Whole && pass.handed.contains_key(&l));
+        let graph = early.map_or_else(|| half.graph(&training.segments[s]), |early| &early.graphs.rest);
         if training.segments[s].backward.outputs.is_empty() {
             return;
         }
@@ -343,8 +352,13 @@ impl Scheduler<'_> {
         }
         self.copy_in(cx, shared, Visit::Backward(l, micro_batch, half));
         let wide = self.wide;
-        let name = backward_name(&format!("{}{}.{}", model.segments[s].name, cx.tags[s], half.name()), graph, &adds);
-        let layout = if half == Half::Whole { &cx.saved[s] } else { &training.handed[s] };
+        let part = if early.is_some() { "backward_rest" } else { half.name() };
+        let name = backward_name(&format!("{}{}.{part}", model.segments[s].name, cx.tags[s]), graph, &adds);
+        let layout = match (early, half) {
+            (Some(early), _) => &early.layout,
+            (None, Half::Whole) => &cx.saved[s],
+            (None, Half::Input | Half::Weights) => &training.handed[s],
+        };
         let program = self.programs.get(&name, layout, || {
             let mut graph = graph.clone();
             widen(&mut graph, wide);
@@ -439,7 +453,7 @@ fn each(between: &Option<(u32, Vec<Source>)>) -> impl Iterator<Item = (u32, Sour
 }
 
 /// Slots that forward and backward programs have alike.
-fn common(cx: &Cx, shared: &mut Shared, want: &Want, l: usize, micro_batch: u32) -> Bind {
+pub(super) fn common(cx: &Cx, shared: &mut Shared, want: &Want, l: usize, micro_batch: u32) -> Bind {
     let layer = &cx.sharded.model.layers[l];
     let names = &cx.names[layer.segment];
     match want {

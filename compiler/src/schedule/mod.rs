@@ -10,10 +10,12 @@
 //!
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once. * [`mod@borders`]: the end of one and the beginning of the next.
+//! * [`mod@early`]: what is made again, before the gradient comes.
 //! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod borders;
+mod early;
 mod flow;
 mod layers;
 mod offload;
@@ -29,9 +31,9 @@ mod units;
 
 pub use borders::borders;
 pub use layers::Half;
-pub use phases::{ForwardKind, Scheduler, Segments};
-pub use shared::{Run, Span, Usage};
-pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages};
+pub use phases::{ForwardKind, Scheduler, Segments, Turns};
+pub use shared::{EarlyLayers, Run, Span, Usage, Wait};
+pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages, waits};
 pub use swap::leaves;
 pub use tensors::{Group, Layout, Unit};
 

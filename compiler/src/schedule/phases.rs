@@ -1,9 +1,10 @@
 //! The phases `train`, `eval` and `generate` of a stage's ranks.
 
 use super::bind::{Want, accumulating, restrict};
+use super::early::{EarlyParts, waits};
 use super::flow::{Flow, Names, input_names, output_names};
 use super::layers::{Cx, Half, Training};
-use super::shared::{Pass, Shared, Usage};
+use super::shared::{EarlyLayers, Pass, Shared, Usage};
 use super::stages::{Stage, Turn, Work};
 use super::swap::Swaps;
 use super::tensors::{Layout, scaled_number};
@@ -65,6 +66,8 @@ pub struct Segments {
     pub ahead: u32,
     /// For each what tells its programs from those of the same segment with other graphs: nothing, or `.` and a word.
     pub tags: Vec<String>,
+    /// Where what is made again is made before the gradient comes.
+    pub early: EarlyLayers,
 }
 
 impl Segments {
@@ -99,8 +102,21 @@ impl Segments {
         list.iter_mut().zip(&swapped).for_each(|(segment, swapped)| keep_starts(segment, swapped));
         list.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
         let tags = vec![String::new(); list.len()];
-        Ok(Segments { flow, list, swapped, ahead: 1, tags })
+        Ok(Segments { flow, list, swapped, ahead: 1, tags, early: EarlyLayers::default() })
     }
+}
+
+/// What a stage does, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Turns<'a> {
+    /// The turns.
+    pub order: &'a [Turn],
+    /// For each: does it begin while the one before it ends?
+    pub crossed: &'a [bool],
+    /// For each: has the stage nothing to do before it? Empty where that does not matter.
+    pub waits: &'a [bool],
+    /// Micro-batches of a step.
+    pub micro_batches: u32,
 }
 
 impl<'a> Scheduler<'a> {
@@ -119,16 +135,17 @@ impl<'a> Scheduler<'a> {
         self.programs.into_list()
     }
 
-    /// The training step of a stage over all micro-batches, in this order, and the memory that it uses. `crossed`: does a turn begin while the one before it ends?
+    /// The training step of a stage over all micro-batches, and the memory that it uses.
     pub fn train(
         &mut self,
         (sharded, segments): (&ShardedModel, &Segments),
         stage: &Stage,
         layout: &Layout,
-        (order, crossed, micro_batches): (&[Turn], &[bool], u32),
+        turns: &Turns,
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
-        let Segments { flow, list: segments, swapped, ahead, tags } = segments;
+        let Turns { order, crossed, micro_batches, .. } = *turns;
+        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {
@@ -148,7 +165,19 @@ impl<'a> Scheduler<'a> {
 
         let handed: Vec<SavedLayout> =
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
-        let mut training = Training { flow, segments, micro_batches, written: FxHashSet::default(), handed: &handed };
+        let makes_early = turns.waits.contains(&true);
+        let parts = |(segment, saved)| if makes_early { EarlyParts::new(segment, saved) } else { None };
+        let early: Vec<Option<EarlyParts>> = segments.iter().zip(&saved).map(parts).collect();
+        let mut training = Training {
+            flow,
+            segments,
+            micro_batches,
+            written: FxHashSet::default(),
+            handed: &handed,
+            early: &early,
+            early_layers,
+        };
+        let waits = waits(&cx, &training, turns);
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         shared.swaps = Swaps::new(&cx, order, *ahead);
         let crosses = self.programs.passes.has(overlap::Pass::Borders);
@@ -183,7 +212,7 @@ impl<'a> Scheduler<'a> {
         let (phase, usage) = self.finish(&cx, shared, micro_batches, commit, Share::Rows);
         let split =
             order.iter().flat_map(|turn| turn.works()).any(|w| matches!(w, Work::Backward(_, _, Half::Weights)));
-        (phase, Usage { halves: if split { 2 } else { 1 }, steps, ..usage })
+        (phase, Usage { halves: if split { 2 } else { 1 }, steps, waits, ..usage })
     }
 
     /// One micro-batch through one chunk, forward or backward, and what comes after it.
@@ -347,7 +376,7 @@ impl<'a> Scheduler<'a> {
         let Shared { timeline, data, scalars, outputs, reports, output_dims, spans, .. } = shared;
         let mut placed: Placed = timeline.place((cx.layout.bytes, cx.layout.host_bytes));
         let live = std::mem::take(&mut placed.curve);
-        let usage = Usage { spans: spans.into_values().collect(), live, halves: 1, steps: vec![] };
+        let usage = Usage { spans: spans.into_values().collect(), live, halves: 1, steps: vec![], waits: vec![] };
         let mesh = &cx.sharded.mesh;
         let ranks_of_data = match share {
             Share::Rows => mesh.dense(Dense::Dp),

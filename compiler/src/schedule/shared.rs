@@ -48,6 +48,18 @@ pub struct Run {
     pub backward: Option<Half>,
 }
 
+/// A backward pass whose gradient the stage waits for, with nothing else to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The micro-batch and the chunk.
+    pub pass: (u32, u32),
+    /// Its layers, the last of the chunk first, down to the first that makes nothing again, each with the bytes that it could make before the gradient comes.
+    pub layers: Vec<(usize, u64)>,
+}
+
+/// How many layers of a pass, by micro-batch and chunk, make things before the gradient comes; from the last layer on.
+pub type EarlyLayers = FxHashMap<(u32, u32), usize>;
+
 /// The memory that a phase uses.
 #[derive(Clone, Debug)]
 pub struct Usage {
@@ -59,6 +71,8 @@ pub struct Usage {
     pub halves: u32,
     /// What runs in each step of the stage: a layer, or two at the same time.
     pub steps: Vec<Vec<Run>>,
+    /// Passes whose gradients are waited for, in order.
+    pub waits: Vec<Wait>,
 }
 
 /// A phase in the making.
@@ -106,7 +120,7 @@ pub struct Pass {
     pub carries: FxHashMap<Source, Item>,
     /// For each layer its saved tensors.
     pub saved: FxHashMap<usize, Item>,
-    /// For each layer what its backward for the input left to that for the weights.
+    /// For each layer what a part of its backward pass left to the next.
     pub handed: FxHashMap<usize, Item>,
     /// Gradients of carries, by whose output they are.
     pub gradients: FxHashMap<Source, Item>,

@@ -11,7 +11,7 @@ use super::flow::Flow;
 use super::layers::Half;
 use crate::shard::{Cut, Order, Strategy, StrategyError, trained};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
-use forebay_pipeline::{Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size};
+use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size, Span, replay};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -260,7 +260,47 @@ impl Turn {
 /// # Errors
 /// When the schedule does not exist at that size, or is none that training can run.
 pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Turn>>, StrategyError> {
-    let schedule = match &strategy.schedule {
+    let schedule = schedule(strategy, micro_batches)?;
+    let stages = strategy.pp;
+    let work = |work: forebay_pipeline::Work| {
+        // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
+        let (micro_batch, chunk) = (work.micro, work.group / stages);
+        match work.op {
+            Op::F => Work::Forward(micro_batch, chunk),
+            Op::I => Work::Backward(micro_batch, chunk, Half::Input),
+            Op::W => Work::Backward(micro_batch, chunk, Half::Weights),
+            Op::B => Work::Backward(micro_batch, chunk, Half::Whole),
+        }
+    };
+    let turn = |item: &Item| match *item {
+        Item::One(one) => Turn::One(work(one)),
+        Item::Pair(first, second) => Turn::Pair(work(first), work(second)),
+    };
+    Ok(schedule.orders().iter().map(|order| order.iter().map(turn).collect()).collect())
+}
+
+/// For each stage and turn: may the stage have nothing to do before it? That is so behind its last forward pass, and where it waits for a quarter of a forward pass or longer
+/// when all parts of the model are alike, with layers that are made again: a backward pass takes as long as three forward passes.
+///
+/// # Errors
+/// As [`orders`].
+pub fn waits(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<bool>>, StrategyError> {
+    let schedule = schedule(strategy, micro_batches)?;
+    let forward = 4;
+    let costs = Costs::equal(schedule.layout().groups(), forward, 2 * forward, forward);
+    let times = replay(&schedule, &costs).map_err(|stuck| StrategyError::new(stuck.to_string(), None))?;
+    let of_stage = |(spans, order): (&Vec<Span>, &Vec<Item>)| {
+        let ends = std::iter::once(0).chain(spans.iter().map(|span| span.end));
+        let waits = spans.iter().zip(ends).map(|(span, before)| span.start - before >= forward / 4);
+        let last = order.iter().rposition(|item| item.works().any(|work| work.op == Op::F)).unwrap_or(0);
+        waits.enumerate().map(|(turn, waits)| waits || turn > last).collect()
+    };
+    Ok(times.spans.iter().zip(schedule.orders()).map(of_stage).collect())
+}
+
+/// The schedule that a strategy names.
+fn schedule(strategy: &Strategy, micro_batches: u32) -> Result<Schedule, StrategyError> {
+    Ok(match &strategy.schedule {
         Order::Published(kind) => published(*kind, size(strategy, micro_batches)?)?,
         Order::Search => return Err(unsettled(&strategy.schedule)),
         Order::Given(given) => {
@@ -283,23 +323,7 @@ pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Turn>>,
             }
             (*given.schedule).clone()
         }
-    };
-    let stages = strategy.pp;
-    let work = |work: forebay_pipeline::Work| {
-        // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
-        let (micro_batch, chunk) = (work.micro, work.group / stages);
-        match work.op {
-            Op::F => Work::Forward(micro_batch, chunk),
-            Op::I => Work::Backward(micro_batch, chunk, Half::Input),
-            Op::W => Work::Backward(micro_batch, chunk, Half::Weights),
-            Op::B => Work::Backward(micro_batch, chunk, Half::Whole),
-        }
-    };
-    let turn = |item: &Item| match *item {
-        Item::One(one) => Turn::One(work(one)),
-        Item::Pair(first, second) => Turn::Pair(work(first), work(second)),
-    };
-    Ok(schedule.orders().iter().map(|order| order.iter().map(turn).collect()).collect())
+    })
 }
 
 /// A published schedule as training runs it.
@@ -340,6 +364,23 @@ fn forwards_first(schedule: Schedule) -> Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A stage waits for its first gradient, and once it has made its last forward pass for all that are left.
+    #[test]
+    fn gradients_are_waited_for() {
+        let strategy = Strategy { pp: 3, ..Strategy::default() };
+        let (orders, waits) = (orders(&strategy, 5).unwrap(), waits(&strategy, 5).unwrap());
+        let gradients = |(order, waits): (&Vec<Turn>, &Vec<bool>)| {
+            let waited = order.iter().zip(waits).filter(|(_, waits)| **waits).map(|(turn, _)| *turn);
+            let micro = waited.filter_map(|turn| match turn {
+                Turn::One(Work::Backward(micro, ..)) => Some(micro),
+                _ => None,
+            });
+            micro.collect::<Vec<u32>>()
+        };
+        let waited: Vec<Vec<u32>> = orders.iter().zip(&waits).map(gradients).collect();
+        assert_eq!(waited, [vec![0, 2, 3, 4], vec![0, 3, 4], vec![4]]);
+    }
 
     /// `F0 F1 B0`, and with several chunks `F0.1` for micro-batch 0 through chunk 1.
     fn shown(number: u32, of: u32, chunks: u32, schedule: Kind, micro_batches: u32) -> String {

@@ -64,6 +64,11 @@ impl Cx<'_> {
         units.filter(|(_, unit)| unit.layer == Some(l)).map(|(id, _)| id).collect()
     }
 
+    /// Are parameters of the layer gathered each time it runs?
+    pub(super) fn is_gathered(&self, l: usize) -> bool {
+        self.units_of(l).iter().any(|&(g, u)| self.layout.groups[g].units[u].copies.is_none())
+    }
+
     /// Those whose gradients are there only until they are summed.
     fn passing_units_of(&self, l: usize) -> Vec<UnitId> {
         let mut units = self.units_of(l);

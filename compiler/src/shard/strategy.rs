@@ -267,11 +267,9 @@ const KEYS: [&str; 28] = [
 impl Strategy {
     /// The overlap passes that run. `all` crosses borders of passes only where exchanges are in pieces: with whole ones steps were measured to be longer by up to 1.4 %.
     pub fn passes(&self) -> Passes {
-        let whole = self.pieces == Pieces::Number(1);
-        if whole && self.overlap == Passes::default() {
-            self.overlap.without(Pass::Borders)
-        } else {
-            self.overlap.clone()
+        match self.pieces {
+            Pieces::Number(1) => self.overlap.unless_named(Pass::Borders),
+            _ => self.overlap.clone(),
         }
     }
 

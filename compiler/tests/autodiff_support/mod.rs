@@ -1,7 +1,7 @@
 //! Running the graphs of a differentiated segment, and its derivatives by differences.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use forebay_compiler::autodiff::{Differentiated, Options, grad_input_name};
+use forebay_compiler::autodiff::{Differentiated, Early, Options, early, grad_input_name};
 use forebay_ir::reference::{Mode, Tensor, evaluate, sample};
 use forebay_ir::text::print;
 use forebay_ir::{Graph, InputRole, OutputRole, ValueId, verify};
@@ -77,7 +77,7 @@ pub fn objective(forward: &Graph, given: &Values, grads: &FxHashMap<String, Tens
     terms.sum()
 }
 
-/// Runs F, B, I and W; the graphs must agree. Returns B's gradients.
+/// Runs F, B, I and W, and B in the parts without and with gradients; the graphs must agree. Returns B's gradients.
 pub fn run_all(
     d: &Differentiated,
     original: &Graph,
@@ -102,6 +102,16 @@ pub fn run_all(
     for (name, tensor) in &together {
         let (_, other) = apart.iter().find(|(n, _)| n == name).expect("I or W has it");
         assert!(tensor.same_bits(other), "{name} of B differs from that of I and W");
+    }
+    if let Some(Early { makes, rest }) = early(&d.backward) {
+        [&makes, &rest].into_iter().for_each(check_legal);
+        assert!(makes.inputs.iter().all(|i| i.role != InputRole::Grad), "a gradient is read early");
+        let made = run(&makes, &bind(&makes, before, &[&forward], grads), mode);
+        let parts = gradients(&run(&rest, &bind(&rest, before, &[&forward, &made], grads), mode));
+        assert_eq!(parts.len(), together.len(), "every gradient comes from the rest");
+        for ((name, tensor), (_, other)) in together.iter().zip(&parts) {
+            assert!(tensor.same_bits(other), "{name} of B differs from that of its parts");
+        }
     }
     together
 }

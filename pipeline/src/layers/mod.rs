@@ -9,10 +9,13 @@
 //! The embedding, the head, dense layers and MTP are layers with costs of their own; there are no layers that do nothing. [`cut`] minimises the largest stage
 //! load, exactly for the plain placement and for two chunks, by dynamic programming; [`refine`] goes on from there with the makespan of a schedule.
 
+mod bound;
 mod exact;
 mod local;
 
 use crate::{Costs, Layout, Placement, ScheduleError, Size, Ticks};
+
+pub use bound::lower_bound;
 
 /// Replayed items that [`fitted`] may take.
 const FITTED_ITEMS: usize = 20_000_000;
@@ -169,10 +172,26 @@ pub fn fitted(
     let costs = |cut: &Cut| linked(cut.costs(layers));
     let even = cut(layers, layout)?;
     costs(&even).check(layout)?;
+    Ok(refitted(layers, layout, even, linked, makespan))
+}
+
+/// The same from a cut on.
+pub fn refitted(
+    layers: &[LayerCosts],
+    layout: Layout,
+    cut: Cut,
+    linked: impl Fn(Costs) -> Costs,
+    makespan: impl Fn(&Costs) -> Option<Ticks>,
+) -> (Costs, Cut) {
+    let costs = |cut: &Cut| linked(cut.costs(layers));
     let items = 3 * layout.groups() as usize * layout.size.micros as usize;
-    let value = |cut: &Cut| makespan(&costs(cut)).unwrap_or(Ticks::MAX);
-    let best = refine(even, (FITTED_ITEMS / items).max(1), value);
-    Ok((costs(&best), best))
+    // Costs of pairs may not fit the parts of every cut.
+    let value = |cut: &Cut| {
+        let costs = Some(costs(cut)).filter(|costs| costs.check(layout).is_ok());
+        costs.and_then(|costs| makespan(&costs)).unwrap_or(Ticks::MAX)
+    };
+    let best = refine(cut, (FITTED_ITEMS / items).max(1), value);
+    (costs(&best), best)
 }
 
 /// The largest load of a stage.

@@ -1,6 +1,6 @@
 //! Improves the orders of a shop by moving single operations: late acceptance hill climbing (Burke and Bykov, 2017).
 //!
-//! A move shifts one operation, mostly one on a critical path, a few places within its stage's order. The new orders are replayed whole. They are
+//! A move shifts one operation, mostly one on a critical path, or the pair that it is part of, a few places within its stage's order. The new orders are replayed whole. They are
 //! kept when they are no worse than the present ones, or than those of `history` moves ago. Costs are the makespan, and with little weight the time at
 //! which every stage ends, which leads over plateaus. Everything is counted in whole numbers: the same on every machine.
 
@@ -13,6 +13,8 @@ use crate::{Op, Ticks};
 const REACH: usize = 8;
 /// Of so many moves one is of any operation, the others of a critical one.
 const ANY: usize = 8;
+/// Where there are pairs, of so many moves one makes a pair.
+const TOGETHER: usize = 4;
 /// Moves in a row that are not allowed, after which there may be none that is.
 const HOPELESS: u32 = 20_000;
 
@@ -62,7 +64,9 @@ impl<'a> Climb<'a> {
     pub fn run(&mut self, nodes: u64, goal: Ticks) -> bool {
         let (until, mut refused) = (self.nodes + nodes, 0);
         while self.nodes < until && self.best_makespan > goal && refused < HOPELESS {
-            let Some((stage, from, to)) = self.moved() else {
+            let together = self.shop.has_pairs() && self.random.below(TOGETHER) == 0;
+            let moved = if together { self.together() } else { self.moved().map(|moved| [Some(moved), None]) };
+            let Some(moved) = moved else {
                 refused += 1;
                 continue;
             };
@@ -77,7 +81,7 @@ impl<'a> Climb<'a> {
                     }
                     self.trace();
                 }
-                _ => shift(&mut self.orders[stage], to, from),
+                _ => moved.into_iter().rev().flatten().for_each(|m| m.back().apply(&mut self.orders[m.stage])),
             }
             self.past[slot] = self.past[slot].min(self.cost);
         }
@@ -107,12 +111,17 @@ impl<'a> Climb<'a> {
         loop {
             critical.push(at);
             let operation = shop.operation(at);
-            let start = clock.end[at as usize] - operation.ticks;
-            let place = clock.place[at as usize] as usize;
-            let before = place.checked_sub(1).map(|place| orders[operation.stage as usize][place]);
+            let order = &orders[operation.stage as usize];
+            let (start, place) = (clock.start[at as usize], clock.place[at as usize] as usize);
+            let before = place.checked_sub(1).map(|place| order[place]);
             let before = before.filter(|o| clock.end[*o as usize] == start);
-            let needs = Some(operation.needs).filter(|n| *n != NONE);
-            let needs = needs.filter(|o| clock.end[*o as usize] + operation.lag == start);
+            let together = if shop.pair(order, place).is_some() { &order[place..place + 3] } else { &[at][..] };
+            let needed = |o: &u32| {
+                let operation = shop.operation(*o);
+                let needs = Some(operation.needs).filter(|n| *n != NONE);
+                needs.filter(|n| clock.end[*n as usize] + operation.lag == start)
+            };
+            let needs = together.iter().find_map(needed);
             at = match (before, needs) {
                 (Some(before), Some(needs)) if random.below(2) == 0 => before.min(needs),
                 (Some(before), Some(needs)) => before.max(needs),
@@ -122,35 +131,114 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Moves an operation, if that is allowed: its stage, where it was and where it is.
-    fn moved(&mut self) -> Option<(usize, usize, usize)> {
-        let number = match self.random.below(ANY) {
+    /// An operation to move.
+    fn picked(&mut self) -> u32 {
+        match self.random.below(ANY) {
             0 => self.random.below(self.shop.operations.len()) as u32,
             _ => self.critical[self.random.below(self.critical.len())],
+        }
+    }
+
+    /// Brings an F ahead of an I or behind it, and the W of that I, to the I, if that is allowed and makes a pair.
+    fn together(&mut self) -> Option<[Option<Move>; 2]> {
+        let (shop, number) = (self.shop, self.picked());
+        let is_ahead = self.random.below(2) == 0;
+        let stage = shop.operation(number).stage as usize;
+        let order = &mut self.orders[stage];
+        let near = order.iter().position(|o| *o == number).expect("an operation is in its stage's order");
+        let is = |at: usize, op: Op| shop.operation(order[at]).op == op;
+        let input = (near..order.len().min(near + REACH)).find(|at| is(*at, Op::I))?;
+        let forward = match is_ahead {
+            true => (input.saturating_sub(REACH)..input).rev().find(|at| is(*at, Op::F))?,
+            false => (input..order.len().min(input + REACH)).find(|at| is(*at, Op::F))?,
         };
+        // An F stays ahead of its own I.
+        let own = shop.siblings(order[forward])[1];
+        if shop.pair_around(order, input).is_some() || order[forward.min(input)..=input].contains(&own) {
+            return None;
+        }
+        let backward = shop.siblings(order[input])[2];
+        let weight = input + order[input..].iter().position(|o| *o == backward).expect("a W comes after its I");
+        let first = Move { stage, from: weight, to: input + 1, length: 1 };
+        first.apply(order);
+        let (from, to) = match forward {
+            ahead if ahead < input => (ahead, input - 1),
+            between if between < weight => (between + 1, input),
+            behind => (behind, input),
+        };
+        let second = Move { stage, from, to, length: 1 };
+        second.apply(order);
+        if peak(shop, order) > shop.cap {
+            second.back().apply(order);
+            first.back().apply(order);
+            return None;
+        }
+        Some([Some(first), Some(second)])
+    }
+
+    /// Moves an operation or a pair, if that is allowed.
+    fn moved(&mut self) -> Option<Move> {
+        let number = self.picked();
         let operation = self.shop.operation(number);
         let stage = operation.stage as usize;
         let order = &mut self.orders[stage];
-        let from = order.iter().position(|o| *o == number).expect("an operation is in its stage's order");
+        let at = order.iter().position(|o| *o == number).expect("an operation is in its stage's order");
+        let (from, length) = match self.shop.pair_around(order, at) {
+            Some(pair) if self.random.below(2) == 0 => (pair, 3),
+            _ => (at, 1),
+        };
         let reach = 1 + self.random.below(REACH);
         let to = match self.random.below(2) {
             0 => from.saturating_sub(reach),
-            _ => (from + reach).min(order.len() - 1),
+            _ => (from + reach).min(order.len() - length),
         };
-        let crossed = if from < to { &order[from + 1..=to] } else { &order[to..from] };
+        let crossed = if from < to { &order[from + length..to + length] } else { &order[to..from] };
         // Micro-batches of a class are alike and stay in order; F, I and W of the same stay in theirs.
-        let siblings = self.shop.siblings(number);
         let micros = self.shop.micros;
-        if from == to || crossed.iter().any(|o| o / micros == number / micros || siblings.contains(o)) {
+        let stays = |moved: &u32| {
+            let siblings = self.shop.siblings(*moved);
+            crossed.iter().any(|o| o / micros == moved / micros || siblings.contains(o))
+        };
+        if from == to || order[from..from + length].iter().any(stays) {
             return None;
         }
-        shift(order, from, to);
-        let holds_longer = operation.op == Op::F && to < from || operation.op == Op::W && to > from;
+        let moved = Move { stage, from, to, length };
+        moved.apply(order);
+        let holds_longer = match operation.op {
+            _ if length > 1 => true,
+            Op::F => to < from,
+            Op::W => to > from,
+            Op::I | Op::B => false,
+        };
         if holds_longer && peak(self.shop, order) > self.shop.cap {
-            shift(order, to, from);
+            moved.back().apply(order);
             return None;
         }
-        Some((stage, from, to))
+        Some(moved)
+    }
+}
+
+/// Operations of a stage that stand together, and where they go.
+#[derive(Clone, Copy)]
+struct Move {
+    stage: usize,
+    from: usize,
+    to: usize,
+    length: usize,
+}
+
+impl Move {
+    fn back(self) -> Move {
+        Move { from: self.to, to: self.from, ..self }
+    }
+
+    fn apply(self, order: &mut [u32]) {
+        let Move { from, to, length, .. } = self;
+        if from < to {
+            order[from..to + length].rotate_left(length);
+        } else {
+            order[to..from + length].rotate_right(length);
+        }
     }
 }
 
@@ -166,8 +254,4 @@ pub fn peak(shop: &Shop, order: &[u32]) -> u32 {
         peak = peak.max(held);
     }
     peak
-}
-
-fn shift(order: &mut [u32], from: usize, to: usize) {
-    if from < to { order[from..=to].rotate_left(1) } else { order[to..=from].rotate_right(1) }
 }

@@ -8,9 +8,10 @@ const NEVER: Ticks = Ticks::MAX;
 
 /// Times of the orders that were replayed last.
 pub struct Clock {
-    /// When each operation ends.
+    /// When each operation begins and ends; those of a pair at the same time.
+    pub start: Vec<Ticks>,
     pub end: Vec<Ticks>,
-    /// Where each operation stands in its stage's order.
+    /// Where each operation stands in its stage's order, or the pair that it is part of begins.
     pub place: Vec<u32>,
     /// When each stage has done all.
     pub free: Vec<Ticks>,
@@ -25,6 +26,7 @@ impl Clock {
     pub fn new(shop: &Shop) -> Clock {
         let (operations, stages) = (shop.operations.len(), shop.layout.size.stages as usize);
         Clock {
+            start: vec![NEVER; operations],
             end: vec![NEVER; operations],
             place: vec![0; operations],
             free: vec![0; stages],
@@ -50,28 +52,41 @@ impl Clock {
     }
 
     fn advance(&mut self, shop: &Shop, stage: u32, order: &[u32]) {
-        let (mut now, from) = (self.free[stage as usize], self.next[stage as usize]);
-        let mut at = from;
-        for &number in &order[from..] {
+        let (mut now, mut at) = (self.free[stage as usize], self.next[stage as usize]);
+        while at < order.len() {
+            let pair = shop.pair(order, at);
+            let these = &order[at..at + if pair.is_some() { 3 } else { 1 }];
+            let Some(start) = self.ready(shop, stage, these, now) else { break };
+            now = start + pair.unwrap_or_else(|| shop.operation(order[at]).ticks);
+            for &number in these {
+                self.start[number as usize] = start;
+                self.end[number as usize] = now;
+                self.place[number as usize] = at as u32;
+                let waiting = self.waits[number as usize];
+                if waiting != NONE {
+                    self.runnable.push(waiting);
+                }
+            }
+            at += these.len();
+        }
+        self.free[stage as usize] = now;
+        self.next[stage as usize] = at;
+    }
+
+    /// When operations can begin together from `now` on; `None`, and the stage waits, when something that they need has not ended.
+    fn ready(&mut self, shop: &Shop, stage: u32, these: &[u32], now: Ticks) -> Option<Ticks> {
+        let mut start = now;
+        for &number in these {
             let operation = shop.operation(number);
             if operation.needs != NONE {
                 let ended = self.end[operation.needs as usize];
                 if ended == NEVER {
                     self.waits[operation.needs as usize] = stage;
-                    break;
+                    return None;
                 }
-                now = now.max(ended + operation.lag);
-            }
-            now += operation.ticks;
-            self.end[number as usize] = now;
-            self.place[number as usize] = at as u32;
-            at += 1;
-            let waiting = self.waits[number as usize];
-            if waiting != NONE {
-                self.runnable.push(waiting);
+                start = start.max(ended + operation.lag);
             }
         }
-        self.free[stage as usize] = now;
-        self.next[stage as usize] = at;
+        Some(start)
     }
 }

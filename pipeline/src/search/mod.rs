@@ -4,25 +4,28 @@
 //! published schedules that respect the cap ──┐
 //! a greedy one, for any cap and placement ───┴──► climbs (late acceptance) of growing length ──► the best seen
 //!                                                   stop: the bound of the placement is reached, or the nodes are used up
+//! where pairs save: forwards come to the backwards next to them, and climbs go on from there, in which an F and a backward behind it are a pair
 //! halves of a backward that stand together become one where that is faster
 //! ```
 //!
 //! The search begins with the published schedules, so it is never worse than the best of them at the same cap. It counts *nodes*, replays of a whole
-//! schedule, never time: the same request gives the same schedule on every machine. Work is not run in pairs, but a published schedule with pairs is
-//! taken when none beats it.
+//! schedule, never time: the same request gives the same schedule on every machine.
 
 mod climb;
 mod clock;
+mod cuts;
 mod greedy;
 mod join;
+mod pair;
 mod random;
 mod shop;
 
-use crate::bound::{Pairs, lower_bound};
+use crate::bound::lower_bound;
 use crate::{Costs, Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size, Ticks, Work, replay};
 use climb::Climb;
+pub use cuts::{FoundCut, search_cuts};
 use shop::Shop;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 /// The most operations that are searched over: an evaluation is linear in them.
 pub const MAX_OPERATIONS: u64 = 1 << 19;
@@ -36,6 +39,8 @@ const FIRST_PART: u64 = 32;
 const HISTORY_PART: u64 = 200;
 /// Within these.
 const HISTORY: (u64, u64) = (500, 1 << 16);
+/// Bringing works together to pairs takes so small a part of what is left, for each start.
+const PAIRING_PART: u64 = 16;
 /// How often a search tells how far it is.
 const REPORTS: u64 = 100;
 
@@ -103,74 +108,120 @@ pub fn published(size: Size, costs: &Costs) -> Vec<(Kind, Schedule, Ticks)> {
 /// A placement cannot be searched, the cap is too small for one micro-batch, or there is too much work.
 pub fn search(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Found, ScheduleError> {
     check(request)?;
-    let costs = request.costs;
-    let shares = |g: usize| costs.whole[g] < costs.input[g] + costs.weight[g];
-    if !(0..costs.whole.len()).any(shares) {
-        return of_halves(request, progress);
-    }
-    // Half of the nodes for orders of halves, and half for orders in which nothing is split.
-    let part = Request { nodes: Some(nodes(request).div_ceil(2)), ..request.clone() };
-    let split = of_halves(&part, progress)?;
-    let none = vec![0; costs.weight.len()];
-    let wholes = Costs::halves(costs.forward.clone(), costs.whole.clone(), none).with_p2p(costs.p2p);
-    let whole = of_halves(&Request { costs: &wholes, ..part }, progress)?;
-    let nodes = split.nodes + whole.nodes;
-    let schedule = unsplit(&whole.schedule);
-    let makespan = replay(&schedule, costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?.makespan;
-    Ok(match makespan < split.makespan {
-        true => Found { schedule, makespan, published: None, bound: split.bound, nodes },
-        false => Found { nodes, ..split },
+    let Request { size, costs, cap, .. } = *request;
+    let published: Vec<_> = published(size, costs).into_iter().filter(|(_, s, _)| within(s, cap)).collect();
+    let tried = |kind: Kind| request.placements.iter().any(|p| lies_so(kind, Layout { size, placement: *p }));
+    let best = published.iter().filter(|(kind, ..)| tried(*kind)).min_by_key(|(.., makespan)| *makespan);
+    let layouts = request.placements.iter().map(|p| Layout { size, placement: *p });
+    let layouts = layouts.chain(best.iter().map(|(_, best, _)| best.layout()));
+    let bound = layouts.map(|layout| lower_bound(layout, costs, cap)).min().unwrap_or(0);
+    let (found, nodes) = Spaces { request, published: &published, bound }.all(progress);
+    Ok(match (best, found) {
+        (Some((kind, best, least)), (_, makespan)) if *least <= makespan => {
+            Found { schedule: best.clone(), makespan: *least, published: Some(*kind), bound, nodes }
+        }
+        (_, (schedule, makespan)) => Found { schedule, makespan, published: None, bound, nodes },
     })
+}
+
+/// In which orders a search looks: nodes are shared out among these spaces.
+struct Spaces<'a> {
+    request: &'a Request<'a>,
+    published: &'a [(Kind, Schedule, Ticks)],
+    /// What nothing beats.
+    bound: Ticks,
+}
+
+impl Spaces<'_> {
+    /// Orders of halves; where a whole backward takes less than these, orders of whole ones; and where pairs save, both of them with pairs, which
+    /// begin with what was found without.
+    fn all(&self, progress: &mut dyn FnMut(Progress)) -> ((Schedule, Ticks), u64) {
+        let costs = self.request.costs;
+        let groups = 0..costs.whole.len();
+        let shares = groups.clone().any(|g| costs.whole[g] < costs.input[g] + costs.weight[g]);
+        let none = vec![0; costs.weight.len()];
+        let wholes = Costs { input: costs.whole.clone(), weight: none, ..costs.clone() };
+        let backwards = [Some((costs, false)), shares.then_some((&wholes, true))];
+        let saves = costs.pairs_save();
+        let of = nodes(self.request);
+        let spaces = (1 + u64::from(shares)) * (1 + u64::from(saves));
+        let mut hunt = Hunt { nodes: 0, until: 0, of, best: Ticks::MAX, bound: self.bound, progress };
+        let mut found = vec![];
+        for (costs, whole) in backwards.into_iter().flatten() {
+            let mut lines: Vec<Line> = self.placements().map(|p| Line::new(self, p, costs)).collect();
+            for pairs in [false, true].into_iter().take(1 + usize::from(saves)) {
+                hunt.until += of.div_ceil(spaces);
+                if pairs {
+                    lines = lines.into_iter().filter_map(|line| line.with_pairs(self, costs, &mut hunt)).collect();
+                }
+                hunt.all(&mut lines);
+                found.extend(lines.iter().min_by_key(|l| l.makespan).map(|line| self.finished(line, whole)));
+            }
+        }
+        let best = found.into_iter().min_by_key(|(_, makespan)| *makespan).expect("orders of halves");
+        (best, hunt.nodes)
+    }
+
+    /// The published schedules that lie as a shop does, as its orders.
+    fn published_orders<'b>(&'b self, shop: &'b Shop) -> impl Iterator<Item = Vec<Vec<u32>>> + use<'b> {
+        let same = self.published.iter().filter(|(kind, ..)| lies_so(*kind, shop.layout));
+        same.map(|(_, schedule, _)| shop.orders_of(schedule))
+    }
+
+    fn placements(&self) -> impl Iterator<Item = Placement> {
+        self.request.placements.iter().copied()
+    }
+
+    /// The schedule of the best orders of a line, with its makespan.
+    fn finished(&self, line: &Line, whole: bool) -> (Schedule, Ticks) {
+        let schedule = line.shop.schedule(&line.orders);
+        let schedule = if whole { unsplit(&schedule) } else { schedule };
+        join::halves(in_order(&schedule), self.request.costs)
+    }
 }
 
 /// The same order with whole backwards, each where the half for the input is.
 fn unsplit(schedule: &Schedule) -> Schedule {
-    let whole = |work: Work| match work.op {
-        Op::I => Some(Item::One(Work { op: Op::B, ..work })),
-        Op::W => None,
-        Op::F | Op::B => Some(Item::One(work)),
+    let whole = |item: &Item| match *item {
+        Item::One(work) if work.op == Op::I => Some(Item::One(Work { op: Op::B, ..work })),
+        Item::One(work) if work.op == Op::W => None,
+        item => Some(item),
     };
-    let order = |order: &Vec<Item>| order.iter().flat_map(Item::works).filter_map(whole).collect();
+    let order = |order: &Vec<Item>| order.iter().filter_map(whole).collect();
     Schedule::new(schedule.layout(), schedule.orders().iter().map(order).collect())
 }
 
-/// A search among orders of halves.
-fn of_halves(request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Found, ScheduleError> {
-    let Request { size, costs, cap, .. } = *request;
-    let within = |schedule: &Schedule| cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap));
-    let published: Vec<_> = published(size, costs).into_iter().filter(|(_, s, _)| within(s)).collect();
-    let mut lines: Vec<Line> = request.placements.iter().map(|p| Line::new(request, *p, &published)).collect();
-    let goal = lines.iter().map(|l| l.goal).min().unwrap_or(0);
-    let mut hunt = Hunt { nodes: 0, of: nodes(request), best: Ticks::MAX, goal, progress };
-    hunt.all(&mut lines);
-    let line = lines.iter().min_by_key(|l| l.makespan).expect("at least one placement");
-    let (schedule, makespan) = join::halves(in_order(&line.shop.schedule(&line.orders)), costs);
-    let layouts = request.placements.iter().map(|p| Layout { size, placement: *p });
-    let bound = layouts.map(|l| lower_bound(l, costs, cap, Pairs::None)).min().unwrap_or(0);
-    let tried = |kind: Kind| request.placements.iter().any(|p| lies_so(kind, Layout { size, placement: *p }));
-    let best = published.iter().filter(|(kind, ..)| tried(*kind)).min_by_key(|(.., makespan)| *makespan);
-    Ok(match best {
-        Some((kind, best, least)) if *least <= makespan => {
-            let paired = if best.has_pairs() { Pairs::Allowed } else { Pairs::None };
-            let bound = bound.min(lower_bound(best.layout(), costs, cap, paired));
-            Found { schedule: best.clone(), makespan: *least, published: Some(*kind), bound, nodes: hunt.nodes }
-        }
-        _ => Found { schedule, makespan, published: None, bound, nodes: hunt.nodes },
-    })
-}
-
 /// The same work with the micro-batches of each layer group in order, so that sums over them are added as in published schedules: the k-th F of a group is
-/// that of micro-batch k, and so for I and W. Nothing gets later: when the k-th F of a group starts, k have ended in the group before, and any of
-/// them will do, since micro-batches cost the same. Each group is on one stage, and no work is in pairs.
+/// that of micro-batch k, so is the k-th I or B, and the k-th W belongs to the k-th I. Nothing gets later: when the k-th F of a group starts, k have
+/// ended in the group before, and any of them will do, since micro-batches cost the same. Each group is on one stage.
 fn in_order(schedule: &Schedule) -> Schedule {
     let mut next: HashMap<(Op, u32), u32> = HashMap::new();
+    // By group, the micro-batches whose I waits for its W.
+    let mut halves: HashMap<u32, VecDeque<u32>> = HashMap::new();
     let mut renamed = |work: Work| {
-        let next = next.entry((work.op, work.group)).or_default();
+        let halves = halves.entry(work.group).or_default();
+        if work.op == Op::W {
+            return Work { micro: halves.pop_front().expect("a W comes after its I"), ..work };
+        }
+        let pass = if work.op == Op::F { Op::F } else { Op::I };
+        let next = next.entry((pass, work.group)).or_default();
         *next += 1;
-        Item::One(Work { micro: *next - 1, ..work })
+        if work.op == Op::I {
+            halves.push_back(*next - 1);
+        }
+        Work { micro: *next - 1, ..work }
     };
-    let mut order = |order: &Vec<Item>| order.iter().flat_map(Item::works).map(&mut renamed).collect();
+    let mut item = |item: &Item| match *item {
+        Item::One(work) => Item::One(renamed(work)),
+        Item::Pair(first, second) => Item::Pair(renamed(first), renamed(second)),
+    };
+    let mut order = |order: &Vec<Item>| order.iter().map(&mut item).collect();
     Schedule::new(schedule.layout(), schedule.orders().iter().map(&mut order).collect())
+}
+
+/// Does a schedule keep to the cap?
+fn within(schedule: &Schedule, cap: Option<u32>) -> bool {
+    cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap))
 }
 
 /// Does a kind place groups so? With one chunk a stage all placements are the same.
@@ -219,7 +270,7 @@ pub fn default_nodes(size: Size) -> u64 {
 /// A placement, and the best orders for it so far.
 struct Line {
     shop: Shop,
-    /// What no order of halves beats.
+    /// What no order of the shop beats.
     goal: Ticks,
     /// Where climbs begin.
     starts: Vec<Vec<Vec<u32>>>,
@@ -228,53 +279,79 @@ struct Line {
 }
 
 impl Line {
-    /// With the best published schedule of the placement and the greedy one to begin with.
-    fn new(request: &Request, placement: Placement, published: &[(Kind, Schedule, Ticks)]) -> Line {
+    /// With the best published schedule of the placement and the greedy one to begin with, and no pairs.
+    fn new(spaces: &Spaces, placement: Placement, costs: &Costs) -> Line {
+        let request = spaces.request;
         let layout = Layout { size: request.size, placement };
-        let shop = Shop::new(layout, request.costs, request.cap.unwrap_or(u32::MAX));
-        let Costs { forward, input, weight, p2p, .. } = request.costs;
+        let shop = Shop::new(layout, costs, request.cap.unwrap_or(u32::MAX));
+        let Costs { forward, input, weight, p2p, .. } = costs;
         let halves = Costs::halves(forward.clone(), input.clone(), weight.clone()).with_p2p(*p2p);
-        let goal = lower_bound(layout, &halves, request.cap, Pairs::None);
+        let goal = lower_bound(layout, &halves, request.cap);
         let mut clock = clock::Clock::new(&shop);
-        let same = published.iter().filter(|(kind, ..)| lies_so(*kind, layout));
         let mut timed = |orders: Vec<Vec<u32>>| Some((clock.replay(&shop, &orders)?, orders));
-        let best =
-            same.filter_map(|(_, schedule, _)| timed(shop.orders_of(schedule))).min_by_key(|(makespan, _)| *makespan);
+        let best = spaces.published_orders(&shop).filter_map(&mut timed).min_by_key(|(makespan, _)| *makespan);
         let greedy = timed(greedy::orders(&shop)).expect("the greedy schedule was made by doing it");
-        let mut starts: Vec<_> = best.into_iter().chain([greedy]).collect();
+        Line::of(shop, goal, best.into_iter().chain([greedy]).collect()).expect("the greedy schedule")
+    }
+
+    /// The same placement in orders with pairs. It begins with what was found without, and with the best published schedule, both after works came together.
+    /// `None` when in all of these stages wait for each other once there are pairs.
+    fn with_pairs(self, spaces: &Spaces, costs: &Costs, hunt: &mut Hunt) -> Option<Line> {
+        let shop = self.shop.with_pairs(costs);
+        let goal = lower_bound(shop.layout, costs, spaces.request.cap);
+        let mut clock = clock::Clock::new(&shop);
+        let makespan = |orders: &Vec<Vec<u32>>| clock.replay(&shop, orders).unwrap_or(Ticks::MAX);
+        let published = spaces.published_orders(&shop).min_by_key(makespan);
+        let mut starts = vec![];
+        for orders in std::iter::once(self.orders).chain(published).chain(self.starts) {
+            starts.extend(pair::paired(&shop, &orders, hunt.left() / PAIRING_PART, &mut hunt.nodes));
+        }
+        Line::of(shop, goal, starts)
+    }
+
+    /// With starts and their makespans; `None` without any.
+    fn of(shop: Shop, goal: Ticks, mut starts: Vec<(Ticks, Vec<Vec<u32>>)>) -> Option<Line> {
         starts.sort_by_key(|(makespan, _)| *makespan);
-        let (makespan, orders) = starts[0].clone();
-        Line { goal, starts: starts.into_iter().map(|(_, orders)| orders).collect(), orders, makespan, shop }
+        let (makespan, orders) = starts.first()?.clone();
+        Some(Line { goal, starts: starts.into_iter().map(|(_, orders)| orders).collect(), orders, makespan, shop })
     }
 }
 
 /// Nodes, and who wants to know.
 struct Hunt<'a> {
     nodes: u64,
+    /// Nodes of this space and those before.
+    until: u64,
     of: u64,
     best: Ticks,
-    goal: Ticks,
+    bound: Ticks,
     progress: &'a mut dyn FnMut(Progress),
 }
 
 impl Hunt<'_> {
+    /// Nodes that are left for this space.
+    fn left(&self) -> u64 {
+        self.until.saturating_sub(self.nodes)
+    }
+
     /// A short climb for each placement, then longer and longer ones for the best.
     fn all(&mut self, lines: &mut [Line]) {
-        self.best = lines.iter().map(|l| l.makespan).min().unwrap_or(0);
-        let first = (self.of / FIRST_PART).max(1);
+        let Some(least) = lines.iter().map(|l| l.makespan).min() else { return };
+        self.best = self.best.min(least);
+        let first = (self.left() / FIRST_PART).max(1);
         for line in &mut *lines {
             self.climb(line, 0, first);
         }
         let line = lines.iter_mut().min_by_key(|l| l.makespan).expect("at least one placement");
         let mut round = 1;
-        while self.nodes < self.of && self.best > line.goal && self.climb(line, round, first << round.min(20)) {
+        while self.left() > 0 && self.climb(line, round, first << round.min(20)) {
             round += 1;
         }
     }
 
     /// One climb, from one of the starts in turn; whether another may find more.
     fn climb(&mut self, line: &mut Line, round: u64, nodes: u64) -> bool {
-        let nodes = nodes.min(self.of - self.nodes);
+        let nodes = nodes.min(self.left());
         let goal = line.goal;
         if nodes == 0 || self.best <= goal {
             return false;
@@ -289,8 +366,8 @@ impl Hunt<'_> {
             going = climb.run(slice.min(nodes - climb.nodes()), goal);
             self.nodes = done_before + climb.nodes();
             self.best = self.best.min(climb.best().1);
-            let Hunt { nodes, of, best, goal, .. } = *self;
-            (self.progress)(Progress { nodes, of, best, bound: goal });
+            let Hunt { nodes, of, best, bound, .. } = *self;
+            (self.progress)(Progress { nodes, of, best, bound });
         }
         let (nodes, (orders, makespan)) = (climb.nodes(), climb.best());
         if makespan < line.makespan {

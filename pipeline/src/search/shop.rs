@@ -18,6 +18,8 @@ pub struct Shop {
     pub operations: Vec<Operation>,
     /// The most activations a stage may hold.
     pub cap: u32,
+    /// What pairs cost, where works may run as pairs.
+    pairs: Option<Costs>,
 }
 
 /// An op of a layer group and a micro-batch.
@@ -58,7 +60,38 @@ impl Shop {
         };
         let classes = [Op::F, Op::I, Op::W].into_iter().flat_map(|op| (0..groups).map(move |group| (op, group)));
         let operations = classes.flat_map(|(op, group)| (0..micros).map(move |k| operation(op, group, k))).collect();
-        Shop { layout, micros, operations, cap }
+        Shop { layout, micros, operations, cap, pairs: None }
+    }
+
+    /// The same, in which an F runs as a pair with an I and its W that stand behind it, where that takes less time.
+    pub fn with_pairs(self, costs: &Costs) -> Shop {
+        Shop { pairs: Some(costs.clone()), ..self }
+    }
+
+    /// Whether works may run as pairs.
+    pub fn has_pairs(&self) -> bool {
+        self.pairs.is_some()
+    }
+
+    /// What the operations at this place of an order take when they run as a pair: an F, and behind it an I and its W of another cell.
+    pub fn pair(&self, order: &[u32], at: usize) -> Option<Ticks> {
+        let costs = self.pairs.as_ref()?;
+        let &[forward, input, weight] = order.get(at..at + 3)?.first_chunk()?;
+        let [_, i, w] = self.siblings(input);
+        let is_backward = (input, weight) == (i, w);
+        if self.operation(forward).op != Op::F || !is_backward || self.siblings(forward)[1] == input {
+            return None;
+        }
+        let group = |operation: u32| operation / self.micros % self.layout.groups();
+        let pair = costs.pair_of(group(forward), group(input));
+        let apart: Ticks = [forward, input, weight].map(|o| self.operation(o).ticks).iter().sum();
+        Some(pair).filter(|pair| *pair < apart)
+    }
+
+    /// Where the pair begins of which the operation at this place is a part.
+    pub fn pair_around(&self, order: &[u32], at: usize) -> Option<usize> {
+        self.pairs.as_ref()?;
+        (at.saturating_sub(2)..=at).find(|from| self.pair(order, *from).is_some())
     }
 
     /// An operation.
@@ -86,11 +119,23 @@ impl Shop {
 
     /// The schedule of some orders.
     pub fn schedule(&self, orders: &[Vec<u32>]) -> Schedule {
-        let item = |operation: &u32| {
+        let work = |operation: u32| {
             let (class, micro) = (operation / self.micros, operation % self.micros);
-            let op = self.operation(*operation).op;
-            Item::One(Work { op, group: class % self.layout.groups(), micro })
+            Work { op: self.operation(operation).op, group: class % self.layout.groups(), micro }
         };
-        Schedule::new(self.layout, orders.iter().map(|order| order.iter().map(item).collect()).collect())
+        let items = |order: &Vec<u32>| {
+            let (mut items, mut at) = (Vec::with_capacity(order.len()), 0);
+            while at < order.len() {
+                if self.pair(order, at).is_some() {
+                    items.push(Item::Pair(work(order[at]), Work { op: Op::B, ..work(order[at + 1]) }));
+                    at += 3;
+                } else {
+                    items.push(Item::One(work(order[at])));
+                    at += 1;
+                }
+            }
+            items
+        };
+        Schedule::new(self.layout, orders.iter().map(items).collect())
     }
 }

@@ -37,7 +37,7 @@ pub fn any_costs(groups: u32) -> impl Strategy<Value = Costs> {
             // Halves mostly share work, and sometimes cost less than the whole.
             let whole: Vec<u64> = halves.whole.iter().zip(shared).map(|(b, s)| (b + 2).saturating_sub(s)).collect();
             let backward = whole.iter().max().copied().unwrap_or(0);
-            let pair = over.map(|over| longest.max(backward) + over);
+            let pair = over.map(|over| (longest.max(backward) + over).min(longest + backward));
             Costs { whole, p2p, pair, ..halves }
         },
     )
@@ -101,6 +101,12 @@ fn random(layout: Layout, seed: u64) -> Schedule {
         }
     }
     Schedule::new(layout, orders)
+}
+
+/// A schedule, and costs of its groups.
+pub fn priced() -> impl Strategy<Value = (Schedule, Costs)> {
+    let schedule = prop_oneof![any_schedule(), any_generated().prop_map(|(_, schedule)| schedule)];
+    schedule.prop_flat_map(|s| (Just(s.clone()), any_costs(s.layout().groups())))
 }
 
 /// Makespan and peaks, second by second: `None` when it never ends. Shares nothing with the crate but the types.

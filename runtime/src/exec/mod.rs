@@ -152,6 +152,8 @@ pub struct Executor<'p> {
     crew: Option<Crew>,
     seed: u64,
     cpu: Cpu,
+    /// Are orders, and the durations of devices, drawn?
+    shuffled: bool,
     /// Has a rank given up? Then the others are somewhere in the middle.
     broken: bool,
     made_in: Laps,
@@ -218,6 +220,7 @@ impl<'p> Executor<'p> {
             crew: None,
             seed: options.seed,
             cpu: options.cpu,
+            shuffled: options.shuffle.is_some(),
             broken: false,
             made_in,
         })
@@ -263,9 +266,22 @@ impl<'p> Executor<'p> {
         }
         let crew = (count > 1).then(|| Crew::new(here)).transpose().map_err(|error| ExecError::Threads(here, error))?;
         made_in.lap("allocate");
-        let (seed, cpu, broken, told, telling) = (options.seed, options.cpu, false, vec![], vec![]);
-        let fleet = None;
-        Ok(Executor { plan, ranks, fleet, roles, speakers, processes, told, telling, crew, seed, cpu, broken, made_in })
+        Ok(Executor {
+            plan,
+            ranks,
+            fleet: None,
+            roles,
+            speakers,
+            processes,
+            told: vec![],
+            telling: vec![],
+            crew,
+            seed: options.seed,
+            cpu: options.cpu,
+            shuffled: options.shuffle.is_some(),
+            broken: false,
+            made_in,
+        })
     }
 
     /// The plan.
@@ -307,6 +323,11 @@ impl<'p> Executor<'p> {
     /// The last step of training, by the clock of the devices.
     pub fn device_step(&self) -> Option<&DeviceStep> {
         self.fleet.as_ref()?.last_step()
+    }
+
+    /// How long the last step of training took by the clock of the devices, seconds; none where durations are drawn, which say nothing.
+    pub fn device_seconds(&self) -> Option<f64> {
+        self.device_step().filter(|_| !self.shuffled).map(|step| step.seconds)
     }
 
     /// Steps of training that were profiled, with all that devices did in them.

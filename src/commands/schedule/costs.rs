@@ -185,6 +185,6 @@ impl Prices {
 
     /// The same costs with those between stages and of pairs.
     pub fn with_links(&self, costs: Costs) -> Costs {
-        costs.with_p2p(self.p2p).with_pair(self.pair)
+        costs.with_p2p(self.p2p).with_pair(self.pair).with_decimals(self.decimals)
     }
 }

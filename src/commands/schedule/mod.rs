@@ -9,13 +9,13 @@ use crate::output::{print, print_json};
 use crate::search::Bar;
 use clap::ValueEnum;
 use costs::{CostSpec, LayerSpec, Prices};
-use forebay_pipeline::bound::{Pairs, lower_bound};
-use forebay_pipeline::layers::{Cut, fitted};
-use forebay_pipeline::search::{Found, Request, search};
+use forebay_pipeline::bound::lower_bound;
+use forebay_pipeline::layers::{self, fitted};
+use forebay_pipeline::search::{Found, FoundCut, Request, search, search_cuts};
 use forebay_pipeline::{
     Costs, Decimal, Kind, Layout, Placement, Schedule, ScheduleError, Size, Timeline, replay, verify,
 };
-use report::Report;
+use report::{CutReport, Report, Searched};
 use std::path::PathBuf;
 
 /// Items of a schedule that are drawn: more cannot be read.
@@ -58,10 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "LAYERS", value_parser = costs::layer_spec, conflicts_with = "costs")]
     layers: Option<LayerSpec>,
     /// From the end of work on one stage to the start of work on another that needs it [default: 0]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     p2p: Option<Decimal>,
-    /// What a forward and a backward cost together when they run as a pair [default: the sum]
-    #[arg(long, value_name = "TIME")]
+    /// What a forward and a backward cost together when they run as a pair: their sum at most [default: the sum]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     pair: Option<Decimal>,
     /// The most activations that a stage may hold
     #[arg(long, value_name = "CHUNKS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -194,86 +194,65 @@ fn usage(args: &Args) -> Result<(), Failure> {
 fn one(args: &Args, kind: Kind, size: Size, prices: &Prices) -> Result<Report, Failure> {
     let schedule = kind.generate(size)?;
     let layout = schedule.layout();
-    let (costs, cut) = priced(prices, layout, |costs| replay(&schedule, costs).ok().map(|t| t.makespan))?;
+    let makespan = |costs: &Costs| Some(replay(&schedule, costs).ok()?.makespan);
+    let (costs, cut) = match prices.layers() {
+        None => (prices.costs(layout)?, None),
+        Some(layers) => {
+            let (costs, cut) = fitted(layers, layout, |costs| prices.with_links(costs), makespan)?;
+            (costs, Some((layers, cut)))
+        }
+    };
     costs.check(layout)?;
-    capped(&schedule, args.cap)?;
-    let bound = lower_bound(layout, &costs, args.cap, pairs(&schedule));
+    capped(kind, &schedule, args.cap)?;
+    let of_groups = lower_bound(layout, &costs, args.cap);
+    let bound = cut.as_ref().map_or(of_groups, |(layers, _)| layers::lower_bound(layers, layout, &costs, args.cap));
+    let cut = cut.map(|(_, cut)| CutReport { cut, bound: of_groups });
     let timeline = replay(&schedule, &costs)?;
-    Ok(Report { name: kind.name().to_string(), schedule, timeline, costs, bound, cut, nodes: None })
+    Ok(Report { name: kind.name().to_string(), schedule, timeline, costs, bound, cut, searched: None })
 }
 
-/// Refuses a schedule that holds too much, and says which does not.
-fn capped(schedule: &Schedule, cap: Option<u32>) -> Result<(), Failure> {
-    let Err(problems) = verify(schedule, cap) else { return Ok(()) };
-    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+/// Refuses a schedule that holds too much, and says where.
+fn capped(kind: Kind, schedule: &Schedule, cap: Option<u32>) -> Result<(), Failure> {
+    let Some(cap) = cap else { return Ok(()) };
+    let over = (0..).zip(schedule.peaks()).filter(|(_, peak)| *peak > cap);
+    let Some(most) = over.clone().map(|(_, peak)| peak).max() else { return Ok(()) };
     Err(Failure::Input(format!(
-        "{}\n  = help: --kind search keeps to a cap; --kind all shows peaks",
-        lines.join("\n  ")
+        "{} holds up to {most} activations at once; the cap is {cap} (stages over it: {})\n  = help: --kind search keeps to a cap; --kind all shows peaks",
+        kind.name(),
+        report::runs(over.map(|(stage, _)| (stage, stage)))
     )))
-}
-
-fn pairs(schedule: &Schedule) -> Pairs {
-    if schedule.has_pairs() { Pairs::Allowed } else { Pairs::None }
-}
-
-/// The costs of a layout's groups: as given, or of layers cut for it, moved until `makespan` is no shorter.
-fn priced(
-    prices: &Prices,
-    layout: Layout,
-    makespan: impl Fn(&Costs) -> Option<u64>,
-) -> Result<(Costs, Option<Cut>), Failure> {
-    let Some(layers) = prices.layers() else { return Ok((prices.costs(layout)?, None)) };
-    let (costs, cut) = fitted(layers, layout, |costs| prices.with_links(costs), makespan)?;
-    Ok((costs, Some(cut)))
 }
 
 /// A schedule that was searched for.
 fn found(args: &Args, size: Size, prices: &Prices) -> Result<Report, Failure> {
     let placements = placements(args.placement.unwrap_or(PlacementArg::Auto), size);
-    let shown = |ticks| report::shown(ticks, prices.decimals());
+    let shown = |ticks| forebay_pipeline::shown(ticks, prices.decimals());
     let bar = Bar::new(&shown, args.json);
-    let result = match prices.layers() {
+    let request = |costs| Request { size, costs, cap: args.cap, placements: &placements, nodes: args.nodes };
+    let mut progress = |progress| bar.show(progress);
+    let (found, costs, bound, cut) = match prices.layers() {
         None => {
-            let layout = Layout { size, placement: placements[0] };
-            let costs = prices.costs(layout)?;
-            (look(args, size, &costs, &placements, &bar)?, costs, None)
+            let costs = prices.costs(Layout { size, placement: placements[0] })?;
+            let found = search(&request(&costs), &mut progress)?;
+            let bound = found.bound;
+            (found, costs, bound, None)
         }
-        // Each placement has a cut of its own.
-        Some(_) => placements
-            .iter()
-            .map(|placement| cut_and_look(args, Layout { size, placement: *placement }, prices, &bar))
-            .collect::<Result<Vec<_>, Failure>>()?
-            .into_iter()
-            .min_by_key(|(found, ..)| found.makespan)
-            .expect("at least one placement"),
+        Some(layers) => {
+            let links = prices.with_links(Costs::equal(0, 0, 0, 0));
+            let FoundCut { found, costs, cut, bound } = search_cuts(layers, &request(&links), &mut progress)?;
+            let cut = CutReport { cut, bound: found.bound };
+            (found, costs, bound, Some(cut))
+        }
     };
     bar.finish();
-    let (Found { schedule, published, bound, nodes, .. }, costs, cut) = result;
+    let Found { schedule, published, nodes, .. } = found;
     verify(&schedule, args.cap).expect("a searched schedule is valid");
     let timeline = replay(&schedule, &costs)?;
     let name = match published {
         Some(kind) => format!("search: nothing beats {}", kind.name()),
         None => "search".to_string(),
     };
-    Ok(Report { name, schedule, timeline, costs, bound, cut, nodes: Some(nodes) })
-}
-
-fn look(args: &Args, size: Size, costs: &Costs, placements: &[Placement], bar: &Bar) -> Result<Found, Failure> {
-    let request = Request { size, costs, cap: args.cap, placements, nodes: args.nodes };
-    Ok(search(&request, &mut |progress| bar.show(progress))?)
-}
-
-fn cut_and_look(
-    args: &Args,
-    layout: Layout,
-    prices: &Prices,
-    bar: &Bar,
-) -> Result<(Found, Costs, Option<Cut>), Failure> {
-    let kinds = Kind::ALL.into_iter().filter(|kind| kind.placement() == layout.placement);
-    let schedules: Vec<Schedule> = kinds.filter_map(|kind| kind.generate(layout.size).ok()).collect();
-    let best = |costs: &Costs| schedules.iter().filter_map(|s| Some(replay(s, costs).ok()?.makespan)).min();
-    let (costs, cut) = priced(prices, layout, best)?;
-    Ok((look(args, layout.size, &costs, &[layout.placement], bar)?, costs, cut))
+    Ok(Report { name, schedule, timeline, costs, bound, cut, searched: Some(Searched { published, nodes }) })
 }
 
 fn placements(wanted: PlacementArg, size: Size) -> Vec<Placement> {
@@ -308,12 +287,13 @@ fn all(args: &Args, size: Size, prices: &Prices) -> Result<(), Failure> {
         costs.check(schedule.layout())?;
         // The cap says nothing about a schedule that does not keep to it.
         let cap = args.cap.filter(|_| report::within(&schedule, args.cap));
-        let bound = lower_bound(schedule.layout(), &costs, cap, pairs(&schedule));
+        let bound = lower_bound(schedule.layout(), &costs, cap);
         let timeline = replay(&schedule, &costs).map_err(|stuck| ScheduleError::plain(stuck.to_string()))?;
         Ok((schedule, timeline, bound))
     };
     // What is wrong with the costs is wrong with all.
-    prices.costs(Layout { size, placement: Placement::Blocked })?;
+    let layout = Layout { size, placement: Placement::Blocked };
+    prices.costs(layout)?.check(layout)?;
     let rows = Kind::ALL.map(|kind| (kind, row(kind)));
     match args.json {
         true => print_json(&report::all_json(&rows, args.cap, prices)),

@@ -3,7 +3,7 @@
 use super::costs::Prices;
 use crate::output::Table;
 use forebay_pipeline::layers::Cut;
-use forebay_pipeline::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, Timeline};
+use forebay_pipeline::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, Timeline, shown};
 use serde_json::{Value, json};
 
 /// Columns of the diagram of characters.
@@ -17,25 +17,30 @@ pub struct Report {
     pub schedule: Schedule,
     pub timeline: Timeline,
     pub costs: Costs,
+    /// What nothing beats: no schedule, and of layers no cut.
     pub bound: Ticks,
     /// How layers were cut, if they were.
-    pub cut: Option<Cut>,
-    /// Replays of a search.
-    pub nodes: Option<u64>,
+    pub cut: Option<CutReport>,
+    /// How it was searched for, if it was.
+    pub searched: Option<Searched>,
 }
 
-/// Ticks as a decimal number.
-pub fn shown(ticks: Ticks, decimals: u32) -> String {
-    let unit = 10u64.pow(decimals);
-    let (whole, part) = (ticks / unit, ticks % unit);
-    if part == 0 {
-        return whole.to_string();
-    }
-    let part = format!("{part:0width$}", width = decimals as usize);
-    format!("{whole}.{}", part.trim_end_matches('0'))
+/// Layers in groups.
+pub struct CutReport {
+    pub cut: Cut,
+    /// What no schedule of these groups beats.
+    pub bound: Ticks,
 }
 
-/// The same with a sign, of a difference.
+/// What a search says of itself.
+pub struct Searched {
+    /// The published schedule that it found nothing better than.
+    pub published: Option<Kind>,
+    /// Replays.
+    pub nodes: u64,
+}
+
+/// A difference, with a sign.
 fn difference(of: Ticks, less: Ticks, decimals: u32) -> String {
     if of >= less { shown(of - less, decimals) } else { format!("-{}", shown(less - of, decimals)) }
 }
@@ -80,8 +85,14 @@ impl Report {
             "peak_inflight": self.schedule.peaks(),
             "lower_bound": number(self.bound),
         });
-        if let Some(cut) = &self.cut {
+        if let Some(CutReport { cut, bound }) = &self.cut {
             value["layer_group_ends"] = json!(cut.ends);
+            value["lower_bound_of_cut"] = number(*bound);
+        }
+        if let Some(Searched { published, nodes }) = &self.searched {
+            value["published"] = json!(published.map(Kind::name));
+            value["placement"] = json!(self.schedule.layout().placement.name());
+            value["nodes"] = json!(nodes);
         }
         value
     }
@@ -92,11 +103,20 @@ impl Report {
         let (makespan, ideal) = (self.timeline.makespan, self.ideal());
         let mut out = self.title() + "\n\n";
         out += &format!("makespan       {}\n", shown(makespan));
-        out += &match makespan - self.bound {
-            0 => format!("lower bound    {}, which it reaches: nothing is faster\n", shown(self.bound)),
-            gap => {
-                format!("lower bound    {}; the makespan is {} above it\n", shown(self.bound), percent(gap, self.bound))
-            }
+        let reached = |bound: Ticks, so: &str| match makespan - bound {
+            0 => format!(", which it reaches{so}"),
+            gap => format!("; the makespan is {} above it", percent(gap, bound)),
+        };
+        let nothing = ": nothing is faster";
+        out += &match &self.cut {
+            None => format!("lower bound    {}{}\n", shown(self.bound), reached(self.bound, nothing)),
+            Some(cut) => format!(
+                "lower bound    {} for any cut of the layers{}\nof this cut    {}{}\n",
+                shown(self.bound),
+                reached(self.bound, nothing),
+                shown(cut.bound),
+                reached(cut.bound, ": no other order of it is faster")
+            ),
         };
         out += &format!("bubble         {}", difference(makespan, ideal, prices.decimals()));
         out += &match makespan.checked_sub(ideal) {
@@ -104,8 +124,8 @@ impl Report {
             None => "; pairs take less time than their parts\n".to_string(),
         };
         out += &format!("busiest stage  {}\n", shown(ideal));
-        if let Some(nodes) = self.nodes {
-            out += &format!("searched       {} nodes\n", crate::output::grouped(nodes));
+        if let Some(searched) = &self.searched {
+            out += &format!("searched       {} nodes\n", crate::output::grouped(searched.nodes));
         }
         out += &format!("\n{}", self.stages(prices));
         if let Some(drawn) = forebay_pipeline::draw::text(&self.schedule, &self.timeline, COLUMNS) {
@@ -133,7 +153,7 @@ impl Report {
             let groups = layout.groups_of(stage);
             let shown = |ticks| shown(ticks, prices.decimals());
             let mut row = vec![stage.to_string(), runs(groups.iter().map(|g| (*g, *g)))];
-            if let Some(cut) = &self.cut {
+            if let Some(CutReport { cut, .. }) = &self.cut {
                 let layers = |g: &u32| {
                     let start = g.checked_sub(1).map_or(0, |before| cut.ends[before as usize]);
                     (start as u32, cut.ends[*g as usize] as u32 - 1)
@@ -148,7 +168,7 @@ impl Report {
 }
 
 /// Numbers from … to, those that touch joined: `0-3 7`.
-fn runs(ranges: impl Iterator<Item = (u32, u32)>) -> String {
+pub fn runs(ranges: impl Iterator<Item = (u32, u32)>) -> String {
     let mut joined: Vec<(u32, u32)> = vec![];
     for (from, to) in ranges {
         match joined.last_mut() {

@@ -49,7 +49,10 @@ pub fn settle(
 }
 
 /// Seconds of a step's programs on the slowest stage.
-fn seconds(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) -> Result<f64, StrategyError> {
+///
+/// # Errors
+/// When the strategy does not fit the model.
+pub(crate) fn seconds(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) -> Result<f64, StrategyError> {
     let mut options = options.clone();
     let (strategy, usual) = (&mut options.strategy, Strategy::default());
     // An order or a cut that is still to be found is found for the way that is taken.

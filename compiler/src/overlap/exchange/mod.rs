@@ -18,6 +18,7 @@ mod hierarchical;
 mod notes;
 mod unique;
 
+pub(crate) use choose::seconds;
 pub use choose::{Ways, settle};
 
 use crate::shard::{Mesh, ShardedModel, StrategyError};

@@ -17,12 +17,14 @@
 //! terms. Costs: weights are read, and kernels started, once for each piece. Each piece has its share of the room for rows from other ranks.
 //! What is found is left as it is when the tokens do not divide, or something else reads what lies in between.
 
+mod choose;
 mod find;
 mod grow;
 mod repeat;
 
 use super::lanes::Lanes;
 use crate::shard::StrategyError;
+pub use choose::{Cuts, settle};
 pub(super) use find::{Region, choices_of, mixture};
 use find::{gain, is_start, network};
 use forebay_ir::{AxisId, Graph, ValueId};
@@ -35,7 +37,7 @@ use std::fmt;
 pub enum Pieces {
     /// So many, everywhere.
     Number(u32),
-    /// As many as hide more than they cost, by the rates that orders are found with; often none.
+    /// As many as hide more than they cost, by the rates that orders are found with; often none. Where the device is known, what is fastest is found ([`settle`]).
     Auto,
 }
 

@@ -1,0 +1,71 @@
+//! Layers cut for the placements that are tried, and the best order for one of the cuts.
+
+use super::{Found, Progress, Request, lies_so, nodes, published, search, within};
+use crate::layers::{Cut, LayerCosts, fitted, lower_bound, refitted};
+use crate::{Costs, Layout, ScheduleError, Ticks, replay};
+
+/// What was found for layers.
+#[derive(Clone, Debug)]
+pub struct FoundCut {
+    /// The schedule; its bound is that of this cut.
+    pub found: Found,
+    /// What the groups of the cut cost.
+    pub costs: Costs,
+    /// How the layers are cut.
+    pub cut: Cut,
+    /// No schedule of any cut has a smaller makespan, in the tried placements under the cap.
+    pub bound: Ticks,
+}
+
+/// Cuts layers for each placement of a request so that published schedules are fast, searches, and moves single layers on while what was found gets faster.
+/// The request's costs are those of links: nothing else of them counts.
+///
+/// # Errors
+/// As [`search`], or when layers cannot be cut.
+pub fn search_cuts(
+    layers: &[LayerCosts],
+    request: &Request,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<FoundCut, ScheduleError> {
+    let placements = request.placements;
+    let nodes = Some(nodes(request).div_ceil(placements.len().max(1) as u64));
+    let layouts = placements.iter().map(|placement| Layout { size: request.size, placement: *placement });
+    let tried = layouts.clone().map(|layout| {
+        let request = Request { placements: &[layout.placement], nodes, ..request.clone() };
+        of_placement(layers, layout, &request, progress)
+    });
+    let tried = tried.collect::<Result<Vec<_>, _>>()?;
+    let bound = layouts.map(|layout| lower_bound(layers, layout, request.costs, request.cap)).min().unwrap_or(0);
+    let replayed = tried.iter().map(|(found, ..)| found.nodes).sum();
+    let best = tried.into_iter().min_by_key(|(found, ..)| found.makespan);
+    let (found, costs, cut) = best.ok_or_else(|| ScheduleError::plain("a search needs a placement to try"))?;
+    Ok(FoundCut { found: Found { nodes: replayed, ..found }, costs, cut, bound })
+}
+
+fn of_placement(
+    layers: &[LayerCosts],
+    layout: Layout,
+    request: &Request,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Found, Costs, Cut), ScheduleError> {
+    let links = request.costs;
+    let linked = |costs: Costs| Costs { p2p: links.p2p, pair: links.pair, decimals: links.decimals, ..costs };
+    let known = |costs: &Costs| published(request.size, costs).into_iter().filter(|(kind, ..)| lies_so(*kind, layout));
+    let least = |costs: &Costs| known(costs).map(|(.., makespan)| makespan).min();
+    let (costs, cut) = fitted(layers, layout, linked, least)?;
+    let found = search(&Request { costs: &costs, ..request.clone() }, progress)?;
+    let makespan = |costs: &Costs| Some(replay(&found.schedule, costs).ok()?.makespan);
+    let (costs, cut) = refitted(layers, layout, cut, linked, makespan);
+    let makespan = makespan(&costs).unwrap_or(found.makespan);
+    let bound = crate::bound::lower_bound(layout, &costs, request.cap);
+    // On the groups as they are now a published one may be faster than what was found on others.
+    let best =
+        known(&costs).filter(|(_, schedule, _)| within(schedule, request.cap)).min_by_key(|(.., makespan)| *makespan);
+    let found = match best {
+        Some((kind, schedule, least)) if least <= makespan => {
+            Found { schedule, makespan: least, published: Some(kind), bound, ..found }
+        }
+        _ => Found { makespan, bound, ..found },
+    };
+    Ok((found, costs, cut))
+}
