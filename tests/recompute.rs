@@ -77,7 +77,7 @@ fn what_is_made_again_is_made_while_gradients_are_waited_for() {
     for (name, layers, strategy, stages) in [
         // Stages 0 to 2 wait for what those behind them still have to do, the last one for nobody.
         ("tiny-moe", 8, "pp=4,micro=8,recompute=full", [true, true, true, false]),
-        ("tiny-moe", 8, "pp=4,micro=8,recompute=experts/attention", [true, true, true, false]),
+        ("tiny-moe", 8, "pp=4,micro=8,recompute=attention/contract", [true, true, true, false]),
         // Two stages wait for each other, and for the chunk of their own behind that.
         ("deepseek-v3", 4, "pp=2,vpp=2,ep=2,tp=2,micro=4,recompute=full", [true, true, false, false]),
         // Parameters that are gathered each time, halves of backward passes, nothing again.

@@ -203,8 +203,8 @@ pub fn compile_within(
     }
     // Stages are not alike: where one is busy, what is made again is better off in its layer, beside that one's exchanges.
     let usual = compiled(usual);
-    let seconds = |compiled: &Compiled| price.step(&compiled.plan).map_err(|error| StrategyError::new(error, None));
-    let pays = seconds(&early)? < seconds(&usual)?;
+    // (What has no price, such as copies to a host that the cluster file does not have, is left as it is.)
+    let pays = price.step(&early.plan).is_ok_and(|with| price.step(&usual.plan).is_ok_and(|without| with < without));
     Ok(if pays { early } else { usual })
 }
 

@@ -82,8 +82,11 @@ pub fn settle(
     let (mut strategy, ways) = exchange::settle(model, &options, price)?;
     options.strategy.clone_from(&strategy);
     let mut cuts = None;
-    if strategy.pieces == Pieces::Auto && price.knows_device() {
-        let found = pieces::settle(model, &options, price)?;
+    // (What has no price, such as copies to a host that the cluster file does not have, is left as it is.)
+    if strategy.pieces == Pieces::Auto
+        && price.knows_device()
+        && let Ok(found) = pieces::settle(model, &options, price)
+    {
         strategy.pieces = found[0].0;
         cuts = Some(found);
     }
@@ -92,7 +95,8 @@ pub fn settle(
         // With pieces an order for two units can be the better one for one unit as well.
         let with = CompileOptions { strategy: Strategy { overlap: wanted, ..strategy.clone() }, ..options.clone() };
         let seconds = |options: &CompileOptions| exchange::seconds(model, options, price);
-        if seconds(&with)? < seconds(&options)? {
+        let pays = seconds(&with).is_ok_and(|with| seconds(&options).is_ok_and(|without| with < without));
+        if pays {
             (strategy.overlap, options) = (with.strategy.overlap.clone(), with);
         }
     }

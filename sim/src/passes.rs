@@ -18,13 +18,16 @@ pub enum Work {
     BackwardWeight,
     /// Backward, for both.
     Backward,
+    /// What a backward pass makes again, before its gradient has come.
+    Again,
     /// Sums over the step, clipping, the optimizer's update.
     Update,
 }
 
 impl Work {
     /// All of them.
-    pub const ALL: [Work; 5] = [Work::Forward, Work::BackwardInput, Work::BackwardWeight, Work::Backward, Work::Update];
+    pub const ALL: [Work; 6] =
+        [Work::Forward, Work::BackwardInput, Work::BackwardWeight, Work::Backward, Work::Again, Work::Update];
 
     /// The letter of diagrams.
     pub fn letter(self) -> &'static str {
@@ -33,6 +36,7 @@ impl Work {
             Work::BackwardInput => "I",
             Work::BackwardWeight => "W",
             Work::Backward => "B",
+            Work::Again => "R",
             Work::Update => "U",
         }
     }
@@ -44,6 +48,7 @@ impl Work {
             Work::BackwardInput => "backward for inputs",
             Work::BackwardWeight => "backward for weights",
             Work::Backward => "backward",
+            Work::Again => "made again for the backward pass",
             Work::Update => "sums and update",
         }
     }
@@ -87,6 +92,8 @@ fn part(program: &str, at_end: bool) -> Part {
         Part::Of(Work::BackwardInput)
     } else if program.contains(".backward_weight") {
         Part::Of(Work::BackwardWeight)
+    } else if program.contains(".backward_early") {
+        Part::Of(Work::Again)
     } else if program.contains(".backward") {
         Part::Of(Work::Backward)
     } else if program.starts_with("optimizer.gather") || program.starts_with("zeros.") {

@@ -66,6 +66,7 @@ fn class(work: Work) -> Class {
         Work::BackwardInput => ("i", (7.0, 5.0)),
         Work::BackwardWeight => ("w", (12.0, 0.0)),
         Work::Backward => ("b", (7.0, 0.0)),
+        Work::Again => ("r", (7.0, 0.0)),
         Work::Update => ("u", (0.0, 0.0)),
     };
     Class { name, meaning: format!("{} {}", work.letter(), work.name()), inset }

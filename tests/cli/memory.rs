@@ -207,6 +207,9 @@ fn the_host_has_room_for_the_optimizer() {
     run(&memory("known.toml"), &budget, here).exits(1, &["optimizer=host (needs "]);
     let refused = run(&memory("silent.toml"), &budget, here);
     assert!(!refused.stderr.contains("optimizer=host"), "{}", refused.stderr);
+    // What cannot be priced there is compiled all the same.
+    let again = ["compile", "model.moe", "--cluster", "silent.toml", "-o", "y.plan"];
+    run(&again, "1GiB", "pp=2,micro=2,recompute=full,optimizer=host").ok();
 }
 
 /// Every collective has a price.

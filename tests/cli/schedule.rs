@@ -62,13 +62,13 @@ fn bounds_of_pairs_and_cuts() {
     let args = ["--stages", "1", "--chunks", "2", "--microbatches", "8", "--costs", "F=10,I=12,W=8"];
     let paired = schedule("search", &[&args[..], &["--pair", "20", "--cap", "2", "--nodes", "4000"]].concat());
     assert_eq!((&paired["makespan"], &paired["published"]), (&410.into(), &Value::Null));
-    assert!(paired["lower_bound"].as_u64() <= Some(410));
+    assert!(paired["lower_bound"].as_u64().is_some_and(|bound| (1..=410).contains(&bound)), "{paired}");
     let layers = "1x8:6:2,1x16:8:6,1x2:5:4,1x11:6:16,1x7:18:2,1x14:15:12";
     let args = ["--stages", "2", "--chunks", "2", "--microbatches", "6", "--nodes", "6000", "--layers", layers];
     let cut = schedule("search", &args);
     assert_eq!((&cut["makespan"], &cut["lower_bound_of_cut"]), (&504.into(), &504.into()));
     // The cut 1, 3, 5, 6 takes 500.
-    assert!(cut["lower_bound"].as_u64() <= Some(500));
+    assert!(cut["lower_bound"].as_u64().is_some_and(|bound| (470..=500).contains(&bound)), "{cut}");
     let text = Bench::new().run(&[&["schedule", "--kind", "search"], &args[..]].concat()).ok().stdout;
     assert!(text.contains(" for any cut of the layers; the makespan is "), "{text}");
     assert!(text.contains("of this cut    504, which it reaches: no other order of it is faster\n"), "{text}");

@@ -267,6 +267,25 @@ fn passes_are_those_of_the_device() {
     }
 }
 
+/// What is made again is made while gradients are waited for where that is faster, and never where it is slower.
+#[test]
+fn what_is_made_again_early_pays() {
+    let bench = Bench::new();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/models/llama-3-70b.moe");
+    let with_passes = |strategy: &str, passes: &str| {
+        let strategy = format!("{strategy},mbs=1,recompute=full,overlap={passes}");
+        let sizes =
+            ["--devices", "4", "--batch", "4", "--seq", "2048", "--set", "layers=8", "--memory-budget", "500GiB"];
+        step(&bench, &[&["simulate", model, "--cluster", "h100", "--strategy", &strategy][..], &sizes].concat())
+    };
+    for (strategy, pays) in [("pp=4", true), ("pp=2,vpp=2,tp=2", false), ("pp=4,zero=1", true)] {
+        let early = with_passes(strategy, "all");
+        let late = with_passes(strategy, "within/across/units/capture");
+        assert!(early <= late, "{strategy}: {early} s, {late} s without");
+        assert!(!pays || early < 0.97 * late, "{strategy}: {early} s, {late} s without");
+    }
+}
+
 /// What `pieces=auto` finds is no slower than any number of them.
 #[test]
 fn pieces_are_as_many_as_is_fastest() {

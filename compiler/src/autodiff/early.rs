@@ -14,6 +14,7 @@
 use super::cut::{self, Place};
 use super::extract::{Needs, extract, reads};
 use super::{values, with_saved};
+use forebay_ir::verify::{render, verify};
 use forebay_ir::{FusedKind, Graph, InputRole, Op, ValueId};
 
 /// A backward graph in two parts.
@@ -25,7 +26,7 @@ pub struct Early {
     pub rest: Graph,
 }
 
-/// Products, attention, rows of tokens and exchanges. Indices and router scores, which a backward graph may have of its own, take less time than a program more.
+/// Products, attention, rows of tokens and exchanges. Look-ups and inverted indices, which a backward graph has of its own, take less time than a program more.
 fn is_worth_a_program(op: &Op) -> bool {
     match op {
         Op::Contract { .. } => true,
@@ -66,5 +67,12 @@ pub fn early(backward: &Graph) -> Option<Early> {
     }
     let late = |v: ValueId| !waits[v.index()];
     let rest = extract(backward, &format!("{name}_rest"), &backward.outputs, &made, Needs::UsedInputs, &late);
+    for graph in [&makes, &rest] {
+        debug_assert!(
+            verify(graph).is_ok(),
+            "{}",
+            verify(graph).map_or_else(|v| render(graph, &v), |()| String::new())
+        );
+    }
     Some(Early { makes, rest })
 }

@@ -82,6 +82,11 @@ impl Passes {
         Passes { list, named: self.named }
     }
 
+    /// Were they named one by one? `none` is.
+    pub fn is_named(&self) -> bool {
+        self.named
+    }
+
     /// Does it run?
     pub fn has(&self, pass: Pass) -> bool {
         self.list.contains(&pass)
@@ -113,7 +118,7 @@ mod tests {
         let all = Passes::parse("all").unwrap();
         let some = all.unless_named(Pass::Borders);
         assert!(all.has(Pass::Borders) && !some.has(Pass::Borders) && some.has(Pass::Vector));
-        assert_eq!(some.to_string(), "all");
+        assert!(!some.is_named() && named.is_named() && Passes::none().is_named());
         assert!(Passes::parse("all/within").is_none() && Passes::parse("within/within").is_none());
     }
 }

@@ -146,6 +146,11 @@ impl SavedLayout {
         layout
     }
 
+    /// Is there a tensor of this name?
+    pub fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|(known, ..)| known == name)
+    }
+
     /// Does a graph read something that is swapped?
     pub fn reads_swapped(&self, graph: &Graph) -> bool {
         let saved = graph.inputs.iter().filter(|i| i.role == InputRole::Saved);

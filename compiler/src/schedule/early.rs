@@ -33,6 +33,10 @@ impl EarlyParts {
     /// None where nothing can be made early. `saved` is what the forward pass saves.
     pub fn new(segment: &Differentiated, saved: &SavedLayout) -> Option<EarlyParts> {
         let graphs = early(&segment.backward).filter(|graphs| !saved.reads_swapped(&graphs.makes))?;
+        debug_assert!(
+            graphs.makes.outputs.iter().all(|o| !saved.has(&o.name)),
+            "what is made early has a name of its own"
+        );
         let layout = saved.with_handed(&graphs.makes);
         Some(EarlyParts { graphs, layout })
     }

@@ -559,7 +559,7 @@ impl fmt::Display for Strategy {
         parts.extend((self.dispatch != default.dispatch).then(|| format!("dispatch={}", self.dispatch)));
         parts.extend((self.shares != default.shares).then(|| format!("shares={}", self.shares)));
         parts.extend(self.node.map(|n| format!("node={n}")));
-        parts.extend((self.overlap != default.overlap).then(|| format!("overlap={}", self.overlap)));
+        parts.extend(self.overlap.is_named().then(|| format!("overlap={}", self.overlap)));
         parts.extend((self.swap != Swap::default()).then(|| format!("swap={}", self.swap)));
         let usual = self.master_weights == default.master_weights;
         parts.extend((!usual).then(|| format!("master_weights={}", self.master_weights.name())));

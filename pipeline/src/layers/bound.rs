@@ -67,8 +67,10 @@ impl Cuts<'_> {
             sum(&self.layers[..first as usize], around) + around.len() as Ticks * self.ways(0, first)
         };
         let stages = self.layout.size.stages;
-        let work = sum(self.layers, parts) * Ticks::from(self.layout.size.micros);
-        ((0..stages).map(of_stage).sum::<Ticks>() + work).div_ceil(Ticks::from(stages))
+        // Over all stages that can be more than what costs are checked for.
+        let work = u128::from(sum(self.layers, parts)) * u128::from(self.layout.size.micros);
+        ((0..stages).map(|stage| u128::from(of_stage(stage))).sum::<u128>() + work).div_ceil(u128::from(stages))
+            as Ticks
     }
 
     fn of_a_layer(&self, parts: &[Part]) -> Ticks {
