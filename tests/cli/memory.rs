@@ -208,8 +208,9 @@ fn the_host_has_room_for_the_optimizer() {
     let refused = run(&memory("silent.toml"), &budget, here);
     assert!(!refused.stderr.contains("optimizer=host"), "{}", refused.stderr);
     // What cannot be priced there is compiled all the same.
-    let again = ["compile", "model.moe", "--cluster", "silent.toml", "-o", "y.plan"];
-    run(&again, "1GiB", "pp=2,micro=2,recompute=full,optimizer=host").ok();
+    let strategy = "pp=2,micro=2,recompute=full,optimizer=host";
+    let again = ["compile", "model.moe", "--cluster", "silent.toml", "-o", "y.plan", "--memory-budget", "1GiB"];
+    bench.run(&[&again[..], &["--batch", "2", "--strategy", strategy]].concat()).ok();
 }
 
 /// Every collective has a price.
