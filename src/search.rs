@@ -86,8 +86,11 @@ pub fn told(settled: &Settled, found: &Found) -> String {
     if let (Some((kind, best)), None) = (found.published, found.kind) {
         text += &format!(", {} with {}", seconds(best), kind.name());
     }
-    text +=
-        &format!("; by these no order takes less than {}; {} activations at most", seconds(found.bound), found.peak);
+    text += &format!(
+        "; by these no order of these stages takes less than {}; {} activations at most",
+        seconds(found.bound),
+        found.peak
+    );
     match found.nodes {
         0 => text,
         nodes => text + &format!("; {} nodes", grouped(nodes)),

@@ -4,6 +4,7 @@ mod common;
 
 use common::training::{ROWS, batch, compare, plan, strategy, train};
 use common::{Example, options};
+use forebay_compiler::overlap::Priced;
 use forebay_compiler::overlap::exchange::{Dispatch, settle};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_cost::{Cluster, Precision};
@@ -203,7 +204,8 @@ fn winner(k: i64, ep: u32, [within, between]: [f64; 2]) -> Dispatch {
     overrides.retain(|(name, _)| !["topk", "experts", "d"].contains(&name.as_str()));
     overrides.extend([("topk", k), ("experts", 64), ("d", 2048)].map(|(name, n)| (name.to_string(), Const::Int(n))));
     let options = CompileOptions { strategy: strategy.clone(), ..options(DType::BF16, overrides) };
-    let (settled, ways) = settle(&example.models(&options).train, &options, &price).expect("it fits");
+    let model = example.models(&options).train;
+    let (settled, ways) = settle(&Priced { model: &model, options: &options, price: &price }).expect("it fits");
     let ways = ways.expect("there was something to find");
     println!("k = {k}, ep = {ep}, {within} and {between} GB/s: {ways:?}");
     assert_eq!(ways[0].0, settled.dispatch);

@@ -1,7 +1,7 @@
 //! The pipeline: model text → plan.
 
 use crate::autodiff::{Differentiated, Options, differentiate};
-use crate::memory::fit::{Forms, fit};
+use crate::memory::fit::{Fitted, Forms, fit};
 use crate::memory::place::{self, Place};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
@@ -10,7 +10,7 @@ use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes, Pass};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
-use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, Turns, borders, orders, stages, waits};
+use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, Stage, Turns, borders, orders, stages, waits};
 use crate::shard::{Dense, ShardedModel, Strategy, StrategyError, shard_model};
 use crate::shares::Shares;
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
@@ -166,9 +166,7 @@ pub fn compile_within(
     let stages = stages(&models.train, strategy)?;
     let segments = Segments::new(&train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let mut forms = Forms::default();
-    // As they are, and with what is made again made early.
-    let mut ways = [vec![], vec![]];
-    let mut makes_early = false;
+    let mut parts = vec![];
     let crossed = borders(&stages, &orders);
     let early = strategy.pp > 1 && strategy.passes().has(Pass::Early);
     let waits = if early { waits(strategy, micro)? } else { vec![vec![]; stages.len()] };
@@ -178,34 +176,46 @@ pub fn compile_within(
         let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, &turns, optimizer);
         let (fitted, early) = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
             .map_err(CompileError::Memory)?;
-        makes_early |= early.is_some();
         let mut others = vec![scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)];
         others.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
-        let early = early.unwrap_or_else(|| fitted.clone());
-        for (way, fitted) in ways.iter_mut().zip([fitted, early]) {
-            let phases = std::iter::once(fitted.phase).chain(others.iter().cloned()).collect();
-            way.push((role(&train, &stage, layout.clone(), phases), fitted.memory));
-        }
+        parts.push(StagePart { stage, layout, fitted, early, others });
     }
     let programs = scheduler.into_programs();
-    let compiled = |way: Vec<(plan::Role, StageMemory)>| {
-        let (roles, memory) = way.into_iter().unzip();
-        let plan = assemble(&models.train, options, &train, programs.clone(), roles);
+    let compiled = |parts: Vec<StagePart>, programs: Vec<plan::Program>, early: bool| {
+        let (roles, memory) = parts.into_iter().map(|part| part.role(&train, early)).unzip();
+        let plan = assemble(&models.train, options, &train, programs, roles);
         Compiled { plan, stages: memory, strategy: strategy.clone(), places: vec![] }
     };
-    let [usual, early] = ways;
-    if !makes_early {
-        return Ok(compiled(usual));
-    }
-    let early = compiled(early);
-    if !price.knows_device() {
-        return Ok(early);
+    let makes_early = parts.iter().any(|part| part.early.is_some());
+    if !makes_early || !price.knows_device() {
+        return Ok(compiled(parts, programs, makes_early));
     }
     // Stages are not alike: where one is busy, what is made again is better off in its layer, beside that one's exchanges.
-    let usual = compiled(usual);
+    let usual = compiled(parts.clone(), programs.clone(), false);
+    let early = compiled(parts, programs, true);
     // (What has no price, such as copies to a host that the cluster file does not have, is left as it is.)
     let pays = price.step(&early.plan).is_ok_and(|with| price.step(&usual.plan).is_ok_and(|without| with < without));
     Ok(if pays { early } else { usual })
+}
+
+/// A stage, with the training phase as it is and, if there is such a one, with what is made again made early.
+#[derive(Clone)]
+struct StagePart {
+    stage: Stage,
+    layout: Layout,
+    fitted: Fitted,
+    early: Option<Fitted>,
+    /// The phases without a backward pass.
+    others: Vec<plan::Phase>,
+}
+
+impl StagePart {
+    /// What its ranks do, in one form or the other.
+    fn role(self, sharded: &ShardedModel, early: bool) -> (plan::Role, StageMemory) {
+        let Fitted { phase, memory } = self.early.filter(|_| early).unwrap_or(self.fitted);
+        let phases = std::iter::once(phase).chain(self.others).collect();
+        (role(sharded, &self.stage, self.layout, phases), memory)
+    }
 }
 
 /// Compiles the training phase alone, once for each number of micro-batches; segments are lowered once for all of them. For predictions, which run nothing.
@@ -357,12 +367,7 @@ fn drop_unused(plan: &mut plan::Plan) {
 }
 
 /// What the ranks of a stage do.
-fn role(
-    sharded: &ShardedModel,
-    stage: &crate::schedule::Stage,
-    layout: Layout,
-    phases: Vec<plan::Phase>,
-) -> plan::Role {
+fn role(sharded: &ShardedModel, stage: &Stage, layout: Layout, phases: Vec<plan::Phase>) -> plan::Role {
     let mut layers: Vec<String> = sharded.model.layers.iter().map(|l| layer_name(&sharded.model, l)).collect();
     layers.push("step".into());
     let own = |d: usize| match sharded.mesh.kinds[d].0 {

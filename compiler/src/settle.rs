@@ -14,9 +14,9 @@
 //! runs both works ([`crate::overlap`]); where they hide something the search makes pairs of its own.
 
 use crate::memory::Price;
-use crate::overlap::Pass;
 use crate::overlap::exchange::{self, Ways};
 use crate::overlap::pieces::{self, Cuts, Pieces};
+use crate::overlap::{Pass, Priced};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::schedule::{crossing, ends, one_by_one, orders, published};
 use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
@@ -74,33 +74,8 @@ pub fn settle(
     price: &dyn Price,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Settled, StrategyError> {
-    let mut options = options.clone();
-    let wanted = options.strategy.overlap.clone();
-    if price.vector_beside_cube() == Some(false) {
-        options.strategy.overlap = wanted.unless_named(Pass::Vector);
-    }
-    let (mut strategy, ways) = exchange::settle(model, &options, price)?;
-    options.strategy.clone_from(&strategy);
-    let mut cuts = None;
-    // (What has no price, such as copies to a host that the cluster file does not have, is left as it is.)
-    if strategy.pieces == Pieces::Auto
-        && price.knows_device()
-        && let Ok(found) = pieces::settle(model, &options, price)
-    {
-        strategy.pieces = found[0].0;
-        cuts = Some(found);
-    }
-    options.strategy.clone_from(&strategy);
-    if strategy.overlap != wanted && strategy.pieces != Pieces::Number(1) {
-        // With pieces an order for two units can be the better one for one unit as well.
-        let with = CompileOptions { strategy: Strategy { overlap: wanted, ..strategy.clone() }, ..options.clone() };
-        let seconds = |options: &CompileOptions| exchange::seconds(model, options, price);
-        let pays = seconds(&with).is_ok_and(|with| seconds(&options).is_ok_and(|without| with < without));
-        if pays {
-            (strategy.overlap, options) = (with.strategy.overlap.clone(), with);
-        }
-    }
-    let options = &options;
+    let (mut strategy, ways, cuts) = overlapped(&Priced { model, options, price })?;
+    let options = &CompileOptions { strategy: strategy.clone(), ..options.clone() };
     let open = strategy.schedule == Order::Search || strategy.stages == Cut::Auto;
     if !open {
         return Ok(Settled { strategy, found: None, ways, cuts });
@@ -142,6 +117,32 @@ pub fn settle(
         (strategy.schedule, strategy.cap, strategy.nodes) = (Order::Given(given), None, None);
     }
     Ok(Settled { strategy, found: Some(found), ways, cuts })
+}
+
+/// What is found before the pipeline: the way of experts' rows, the number of pieces, and whether orders are for two units. (What has no price, such as copies to a host that
+/// the cluster file does not have, is left as it is.)
+fn overlapped(priced: &Priced) -> Result<(Strategy, Option<Ways>, Option<Cuts>), StrategyError> {
+    let wanted = &priced.options.strategy.overlap;
+    let mut options = priced.options.clone();
+    if priced.price.vector_beside_cube() == Some(false) {
+        options.strategy.overlap = wanted.unless_named(Pass::Vector);
+    }
+    let (mut strategy, ways) = exchange::settle(&Priced { options: &options, ..*priced })?;
+    let finds_pieces = strategy.pieces == Pieces::Auto && priced.price.knows_device();
+    let cuts = if finds_pieces { pieces::settle(priced, &strategy).ok() } else { None };
+    if let Some(cuts) = &cuts {
+        strategy.pieces = cuts[0].0;
+    }
+    if strategy.overlap != *wanted && strategy.pieces != Pieces::Number(1) {
+        // With pieces an order for two units can be the better one for one unit as well.
+        let with = Strategy { overlap: wanted.clone(), ..strategy.clone() };
+        let known = cuts.as_ref().map(|cuts| cuts[0].1);
+        let without = known.map_or_else(|| priced.seconds(strategy.clone()), Ok);
+        if without.is_ok_and(|without| priced.seconds(with.clone()).is_ok_and(|seconds| seconds < without)) {
+            strategy = with;
+        }
+    }
+    Ok((strategy, ways, cuts))
 }
 
 /// Layers of each part without the first and the last of the model, which belong to the first and the last part anyway.

@@ -14,7 +14,7 @@
 //! The two in the middle hold only when a stage has more forwards than the cap; they also hold together.
 //!
 //! Any forward and whole backward may run as a pair, at [`Costs::pair`] or less [`Costs::hidden`]. A stage can then be busy for less than the sum of
-//! its works: by what the best pair saves for each of its forwards but the first, before which it has no backward to do.
+//! its works: by the most that each of its forwards can save in a pair, less the least of them, since before the first forward there is no backward to do.
 
 use crate::{Costs, Layout, Ticks};
 

@@ -15,6 +15,7 @@ fn find(size: Size, costs: &Costs, cap: Option<u32>, placements: &[Placement], n
     assert_eq!(verify(&found.schedule, cap), Ok(()));
     assert_eq!(replay(&found.schedule, costs).expect("it ends").makespan, found.makespan);
     assert!(found.bound <= found.makespan);
+    assert!(found.nodes <= nodes, "{} replays of {nodes}", found.nodes);
     if found.published.is_none() {
         assert!(keeps_order(&found.schedule), "{:?}", found.schedule.texts());
     }
@@ -49,6 +50,15 @@ fn halves_that_share_work_are_joined() {
     let alone = Costs { whole: vec![16], ..Costs::equal(1, 10, 12, 8) };
     let found = find(size(1, 1, 8), &alone, Some(1), &[Placement::Blocked], 100);
     assert_eq!((found.makespan, found.bound), (8 * 26, 8 * 26));
+}
+
+/// What brings works together to pairs is counted as well ([`find`] looks).
+#[test]
+fn few_nodes_are_few() {
+    let costs = Costs::equal(8, 10, 12, 8).with_p2p(2).with_pair(Some(25));
+    for nodes in [1, 2, 3, 5, 20, 100] {
+        find(size(4, 2, 8), &costs, None, ALL, nodes);
+    }
 }
 
 /// F=10 I=12 W=8, p2p=2, V placement, m = 2p.

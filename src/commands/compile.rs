@@ -15,6 +15,7 @@ use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::memory::Price;
 use forebay_compiler::module::{File, Forms, print_forms};
+use forebay_compiler::overlap::Priced;
 use forebay_compiler::overlap::exchange::{self, Dispatch};
 use forebay_compiler::pipeline::{
     CompileOptions, differentiated_segments, fused_gradients, fused_segments, optimizer_graphs, with_exchanges,
@@ -154,8 +155,8 @@ fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions) -> Result<(),
     }
     let Forms { models, compute, micro_batches } = file.forms(options)?;
     let known = CompileOptions { compute, micro_batches, ..options.clone() };
-    let (strategy, ways) = exchange::settle(&models.train, &known, &options.rewrite.profile)
-        .map_err(|error| Failure::Input(error.to_string()))?;
+    let priced = Priced { model: &models.train, options: &known, price: &options.rewrite.profile };
+    let (strategy, ways) = exchange::settle(&priced).map_err(|error| Failure::Input(error.to_string()))?;
     if let Some(ways) = &ways {
         eprintln!("{}", told_ways("dispatch", ways));
     }

@@ -317,13 +317,13 @@ pub fn fit(
     let budget = if let Aim::Within(budget) = aim { budget } else { 0 };
     let limit = budget.max(tried.peak());
     let early = begun_early(&tried, (limit, persistent), &mut schedule_early);
-    let fitted = |phase: plan::Phase, usage: &Usage| {
-        let of_choice = (&tried.depth.problem, segments, &tried.choice);
-        let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, usage, price), of_choice);
+    let Tried { phase, usage, choice, depth } = tried;
+    let fitted = |(phase, usage): (plan::Phase, Usage)| {
+        let of_choice = (&depth.problem, segments, &choice);
+        let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, &usage, price), of_choice);
         Fitted { phase, memory }
     };
-    let early = early.map(|(phase, usage)| fitted(phase, &usage));
-    Ok((fitted(tried.phase.clone(), &tried.usage), early))
+    Ok((fitted((phase, usage)), early.map(fitted)))
 }
 
 /// Schedules are made at most so often for what is made before gradients come.
@@ -336,11 +336,13 @@ fn begun_early(
     schedule: &mut dyn FnMut(&Depth, &Selection, EarlyLayers) -> (plan::Phase, Usage),
 ) -> Option<(plan::Phase, Usage)> {
     let mut room = limit - persistent;
+    let mut seen = EarlyLayers::default();
     for _ in 0..EARLY_TRIES {
         let early = early::layers(&tried.usage, room);
-        if early.is_empty() {
+        if early == seen {
             break;
         }
+        seen.clone_from(&early);
         let (phase, usage) = schedule(tried.depth, &tried.choice.selection, early);
         match phase.memory.placed.saturating_sub(limit) {
             0 => return Some((phase, usage)),

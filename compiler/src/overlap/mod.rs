@@ -36,6 +36,7 @@ mod order;
 mod pair;
 mod passes;
 pub mod pieces;
+mod priced;
 mod program;
 mod rates;
 mod tasks;
@@ -44,6 +45,7 @@ pub use border::Sender;
 pub use lanes::Lanes;
 pub use pair::{Paired, Part, Same};
 pub use passes::{Pass, Passes};
+pub use priced::Priced;
 
 use forebay_plan::{Plan, Program, Space};
 use program::Ordered;

@@ -20,6 +20,7 @@ use super::shared::{Pass, Shared, Wait};
 use super::stages::{Turn, Work, has_gradient};
 use super::timeline::Bind;
 use crate::autodiff::{Differentiated, Early, early};
+use std::rc::Rc;
 
 /// A segment's backward pass in two parts.
 pub struct EarlyParts {
@@ -68,6 +69,23 @@ fn layers(cx: &Cx, training: &Training, chunk: u32) -> Vec<(usize, u64)> {
 }
 
 impl Scheduler<'_> {
+    /// For each segment its backward pass in two parts, where something is waited for.
+    pub(super) fn early_parts(
+        &mut self,
+        cx: &Cx,
+        segments: &[Differentiated],
+        turns: &Turns,
+    ) -> Vec<Option<Rc<EarlyParts>>> {
+        if !turns.waits.contains(&true) {
+            return vec![None; segments.len()];
+        }
+        let parts = |(s, segment): (usize, &Differentiated)| {
+            let made = self.early.entry((s, cx.tags[s].clone()));
+            made.or_insert_with(|| EarlyParts::new(segment, &cx.saved[s]).map(Rc::new)).clone()
+        };
+        segments.iter().enumerate().map(parts).collect()
+    }
+
     /// Makes what the layers of a pass can make before the gradient comes.
     pub(super) fn make_early(
         &mut self,
@@ -82,7 +100,8 @@ impl Scheduler<'_> {
         for l in cx.stage.chunks[chunk as usize].layers.clone().rev().take(many) {
             let layer = &model.layers[l];
             let s = layer.segment;
-            let Some(EarlyParts { graphs, layout }) = &training.early[s] else { continue };
+            let Some(parts) = &training.early[s] else { continue };
+            let EarlyParts { graphs, layout } = &**parts;
             let name = format!("train.{}{}.backward_early", model.segments[s].name, cx.tags[s]);
             let program = self.programs.get(&name, layout, || graphs.makes.clone());
             let handed = shared.timeline.item(layout.handed);

@@ -18,6 +18,7 @@ use crate::shard::ShardedModel;
 use forebay_dsl::model::Source;
 use forebay_ir::{DType, Graph, InputRole, OutputRole};
 use rustc_hash::FxHashSet;
+use std::rc::Rc;
 
 /// What a message between stages is about. Each chunk has channels of its own, so that messages of one never wait for those of another.
 #[derive(Clone, Copy)]
@@ -67,7 +68,7 @@ pub struct Training<'a> {
     /// For each segment the layout of what its two halves of a backward pass save.
     pub handed: &'a [SavedLayout],
     /// For each segment its backward pass as what can be made before the gradient comes and the rest.
-    pub early: &'a [Option<EarlyParts>],
+    pub early: &'a [Option<Rc<EarlyParts>>],
     /// The layers that do so.
     pub early_layers: &'a EarlyLayers,
 }
@@ -324,21 +325,7 @@ impl Scheduler<'_> {
         if graph.outputs.is_empty() {
             return;
         }
-        // Which results are added to what is there: shared parameters, values that several layers read, all micro-batches but the first.
-        let mut adds = vec![];
-        for name in output_names(graph, OutputRole::Grad) {
-            let there = match name.split_once('.') {
-                Some(("param", param)) => {
-                    let param = layer.params[position(&names.params, param)];
-                    !training.written.insert(param) || cx.is_passing(param)
-                }
-                Some(("carry", carry)) => pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)]),
-                _ => unreachable!("gradients are of carries and parameters"),
-            };
-            if there {
-                adds.push((OutputRole::Grad, name));
-            }
-        }
+        let adds = added(cx, pass, training, graph, l);
         let reads_params = |l: usize| {
             let graph = half.graph(&training.segments[model.layers[l].segment]);
             !graph.outputs.is_empty() && graph.inputs.iter().any(|i| i.role == InputRole::Param)
@@ -445,6 +432,27 @@ impl Scheduler<'_> {
         let program = self.programs.message(way, elements, dtype(of), 0, peer, channel);
         shared.timeline.call(&program, layer, micro_batch, vec![bind]);
     }
+}
+
+/// Which gradients of a layer are added to what is there: of shared parameters, of values that several layers read, of all micro-batches but the first.
+fn added(cx: &Cx, pass: &Pass, training: &mut Training, graph: &Graph, l: usize) -> Vec<(OutputRole, String)> {
+    let layer = &cx.sharded.model.layers[l];
+    let names = &cx.names[layer.segment];
+    let mut adds = vec![];
+    for name in output_names(graph, OutputRole::Grad) {
+        let there = match name.split_once('.') {
+            Some(("param", param)) => {
+                let param = layer.params[position(&names.params, param)];
+                !training.written.insert(param) || cx.is_passing(param)
+            }
+            Some(("carry", carry)) => pass.gradients.contains_key(&layer.carries[position(&names.carry_in, carry)]),
+            _ => unreachable!("gradients are of carries and parameters"),
+        };
+        if there {
+            adds.push((OutputRole::Grad, name));
+        }
+    }
+    adds
 }
 
 /// Each value that goes between two parts, with the other stage.

@@ -25,6 +25,7 @@ use forebay_ir::{DType, Graph, InputRole, OutputRole};
 use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// What a forward-only phase is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Scheduler<'a> {
     pub(super) programs: Programs,
     /// By phase: the graphs of its segments, made once for all stages.
     forward: FxHashMap<&'static str, Vec<Graph>>,
+    /// By segment and tag, made once for all stages and tries.
+    pub(super) early: FxHashMap<(usize, String), Option<Rc<EarlyParts>>>,
 }
 
 /// The segments of a model as they train.
@@ -127,7 +130,14 @@ impl<'a> Scheduler<'a> {
         lanes: Lanes,
         passes: Passes,
     ) -> Scheduler<'a> {
-        Scheduler { wide, narrow, rewriting, programs: Programs::new(lanes, passes), forward: FxHashMap::default() }
+        Scheduler {
+            wide,
+            narrow,
+            rewriting,
+            programs: Programs::new(lanes, passes),
+            forward: FxHashMap::default(),
+            early: FxHashMap::default(),
+        }
     }
 
     /// All programs of the phases built so far.
@@ -165,9 +175,7 @@ impl<'a> Scheduler<'a> {
 
         let handed: Vec<SavedLayout> =
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
-        let makes_early = turns.waits.contains(&true);
-        let parts = |(segment, saved)| if makes_early { EarlyParts::new(segment, saved) } else { None };
-        let early: Vec<Option<EarlyParts>> = segments.iter().zip(&saved).map(parts).collect();
+        let early = self.early_parts(&cx, segments, turns);
         let mut training = Training {
             flow,
             segments,

@@ -11,14 +11,19 @@
 //! What pairs save depends on the cut. They take as long as their longer part at least: where there can be any, forwards and backwards count for themselves.
 
 use super::LayerCosts;
-use crate::{Costs, Layout, Ticks};
+use crate::{Costs, Layout, Placement, Ticks};
 
 /// What counts of a layer.
 type Part = fn(&Least) -> Ticks;
 
 /// A makespan that no schedule beats of any cut of the layers into a layout's groups, whose stages never hold more than `cap` activations. `links` has the
 /// costs between stages and of pairs.
+///
+/// # Panics
+/// When there are fewer layers than groups, or a layer is on two stages (the two-way placement).
 pub fn lower_bound(layers: &[LayerCosts], layout: Layout, links: &Costs, cap: Option<u32>) -> Ticks {
+    assert!(layers.len() >= layout.groups() as usize, "a group has a layer at least");
+    assert!(layout.placement != Placement::TwoWay, "each layer is on one stage");
     let layers: Vec<Least> = layers.iter().map(Least::of).collect();
     let paired = links.pair.is_some() || layers.iter().any(|layer| layer.hidden > 0);
     let (forward, input, whole): (Part, Part, Part) = (|l| l.forward, |l| l.input, |l| l.whole);

@@ -150,7 +150,7 @@ impl Spaces<'_> {
         for (costs, whole) in backwards.into_iter().flatten() {
             let mut lines: Vec<Line> = self.placements().map(|p| Line::new(self, p, costs)).collect();
             for pairs in [false, true].into_iter().take(1 + usize::from(saves)) {
-                hunt.until += of.div_ceil(spaces);
+                hunt.until = (hunt.until + of.div_ceil(spaces)).min(of);
                 if pairs {
                     lines = lines.into_iter().filter_map(|line| line.with_pairs(self, costs, &mut hunt)).collect();
                 }
@@ -295,15 +295,25 @@ impl Line {
     }
 
     /// The same placement in orders with pairs. It begins with what was found without, and with the best published schedule, both after works came together.
-    /// `None` when in all of these stages wait for each other once there are pairs.
+    /// `None` when in all of these stages wait for each other once there are pairs, or no nodes are left.
     fn with_pairs(self, spaces: &Spaces, costs: &Costs, hunt: &mut Hunt) -> Option<Line> {
         let shop = self.shop.with_pairs(costs);
         let goal = lower_bound(shop.layout, costs, spaces.request.cap);
         let mut clock = clock::Clock::new(&shop);
-        let makespan = |orders: &Vec<Vec<u32>>| clock.replay(&shop, orders).unwrap_or(Ticks::MAX);
-        let published = spaces.published_orders(&shop).min_by_key(makespan);
+        let mut best: Option<(Ticks, Vec<Vec<u32>>)> = None;
+        for orders in spaces.published_orders(&shop).take(hunt.left() as usize) {
+            hunt.nodes += 1;
+            let makespan = clock.replay(&shop, &orders).unwrap_or(Ticks::MAX);
+            if best.as_ref().is_none_or(|(least, _)| makespan < *least) {
+                best = Some((makespan, orders));
+            }
+        }
+        let published = best.map(|(_, orders)| orders);
         let mut starts = vec![];
         for orders in std::iter::once(self.orders).chain(published).chain(self.starts) {
+            if hunt.left() < 2 {
+                break;
+            }
             starts.extend(pair::paired(&shop, &orders, hunt.left() / PAIRING_PART, &mut hunt.nodes));
         }
         Line::of(shop, goal, starts)

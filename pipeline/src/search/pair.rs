@@ -16,14 +16,15 @@ enum Side {
 }
 
 /// The better of the orders in which Fs behind a backward come to it first, and those in which Fs ahead of it do, with the makespan. At most `most`
-/// replays, which are added to `nodes`. `None` when the stages wait for each other.
+/// replays, but two in any case, which are added to `nodes`. `None` when the stages wait for each other.
 pub fn paired(shop: &Shop, orders: &[Vec<u32>], most: u64, nodes: &mut u64) -> Option<(Ticks, Vec<Vec<u32>>)> {
     let mut tried = |sides: [Side; 2]| {
+        *nodes += 1;
         let mut pairing = Pairing::new(shop, orders, (most / 2).max(1))?;
         for side in sides {
             pairing.all(side);
         }
-        *nodes += pairing.took;
+        *nodes += pairing.took - 1;
         Some((pairing.time, pairing.orders))
     };
     let both = [tried([Side::Behind, Side::Ahead]), tried([Side::Ahead, Side::Behind])];

@@ -18,7 +18,6 @@ mod hierarchical;
 mod notes;
 mod unique;
 
-pub(crate) use choose::seconds;
 pub use choose::{Ways, settle};
 
 use crate::shard::{Mesh, ShardedModel, StrategyError};

@@ -37,7 +37,7 @@ use std::fmt;
 pub enum Pieces {
     /// So many, everywhere.
     Number(u32),
-    /// As many as hide more than they cost, by the rates that orders are found with; often none. Where the device is known, what is fastest is found ([`settle`]).
+    /// As many as hide more than they cost, by the rates that orders are found with; often none. Where the device is known, what is fastest is found ([`crate::settle`]).
     Auto,
 }
 
