@@ -4,5 +4,6 @@ mod common;
 mod draw;
 mod generators;
 mod layers;
+mod published;
 mod replay;
 mod search;
