@@ -55,6 +55,21 @@ fn passes_change_no_bit() {
     assert!(compared >= 20, "{compared} plans were compared");
 }
 
+#[test]
+fn passes_change_no_bit_on_sixteen_ranks() {
+    for (name, text) in [
+        ("tiny-moe", "dp=2,pp=4,tp=2,ep=4,micro=2,zero=3"),
+        ("deepseek-v3", "dp=2,pp=2,vpp=2,tp=4,ep=8,micro=2,zero=2,schedule=vpp-overlap"),
+    ] {
+        let example = Example::named(name);
+        let plan = |passes: &str| of(&example, &format!("{text},overlap={passes}"), DType::F32).expect("it fits");
+        let bits = |plan: &Plan| train(name, plan, 2).bits();
+        let (with, without) = (plan("all"), plan("none"));
+        assert_ne!(with.programs, without.programs, "{name} {text}");
+        assert!(bits(&with) == bits(&without), "{name} {text}: other bits");
+    }
+}
+
 /// Layers of two kinds, of which one draws random numbers, and two values that go from stage to stage.
 const CARRIES: &str = "// reduced: --set batch=8 seq=16
 model Carries(batch = 8, seq = 16, d = 32, heads = 4, experts = 4, topk = 2, f = 32, vocab = 64) {
@@ -148,6 +163,12 @@ fn layers_at_borders_are_one_program() {
             8,
             vec![(1, 2), (1, 3)],
         ),
+        // What is swapped is copied behind the layers at a border, and comes back before them.
+        (
+            "pp=4,tp=2,ep=2,micro=4,schedule=gpipe,swap=attention/contract,overlap=vector/within/across/borders",
+            8,
+            vec![(0, 0), (3, 4), (3, 4), (0, 4)],
+        ),
         ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/borders", 4, vec![(0, 0); 4]),
         ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 8, vec![(0, 0); 4]),
         ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/units", 8, vec![(0, 0); 4]),
@@ -182,6 +203,10 @@ fn pieces_train_as_the_whole() {
         ("qwen3-30b-a3b", "dp=4,pp=2,vpp=2,ep=4,micro=1,schedule=vpp-overlap,pieces=2"),
         ("qwen3-235b-a22b", "dp=2,tp=2,ep=2,micro=2,recompute=full,pieces=2"),
         ("novel-tide", "dp=4,ep=4,micro=1,pieces=2"),
+        // Networks of ranks that each have all tokens.
+        ("llama-3-70b", "dp=2,tp=2,sp=0,micro=1,pieces=2"),
+        ("llama-3-70b", "tp=2,sp=0,micro=4,pieces=4"),
+        ("deepseek-v3", "tp=2,sp=0,ep=2,pp=2,micro=4,pieces=2"),
     ] {
         let example = Example::named(name);
         let whole = text.rsplit_once(",pieces").expect("it has pieces").0;

@@ -25,6 +25,7 @@ pub mod passes;
 pub mod price;
 pub mod replay;
 pub mod report;
+mod sent;
 pub mod shared;
 mod spans;
 pub mod steps;

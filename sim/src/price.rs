@@ -382,9 +382,14 @@ impl<'a> Pricer<'a> {
         }
     }
 
+    /// The rows that the busiest rank exchanges.
+    pub(crate) fn rows(&self, k: &AllToAllV) -> f64 {
+        k.even as f64 * self.imbalance
+    }
+
     fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
         let group = self.group(&k.group);
-        let bytes = k.even as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
+        let bytes = self.rows(k) * (k.row * k.dtype.bytes()) as f64;
         let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
         let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
         Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, launches: 1.0, host_waits: false }

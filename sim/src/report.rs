@@ -8,6 +8,7 @@ use crate::lower::{Lane, Op, Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
 use crate::price::{Action, Priced, Pricer};
 use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
+use crate::sent::sent;
 use crate::steps::{Fidelity, Order, Step, Timed, timed};
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{CallEvent, Plan, Space};
@@ -43,7 +44,7 @@ impl Default for Options {
     }
 }
 
-/// Seconds of communication by the degree that it belongs to.
+/// Seconds or bytes of communication by the degree that it belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Communication {
     /// Experts.
@@ -106,6 +107,10 @@ pub struct Report {
     pub exposed_comm_s: Communication,
     /// All communication, mean of roles.
     pub total_comm_s: Communication,
+    /// Bytes that a rank sends while computation waits for them: of all that it sends the part that its exposed seconds are of all, mean of roles.
+    pub exposed_comm_bytes: Communication,
+    /// All bytes that a rank sends, mean of roles.
+    pub total_comm_bytes: Communication,
     /// The same for each tier of the network.
     pub comm_by_link: Vec<Link>,
     /// For each stage.
@@ -120,7 +125,36 @@ pub struct Report {
     pub devices: u64,
 }
 
+/// Communication of one degree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OfDegree {
+    /// As in strategies: `ep`, `tp`, `cp`, `pp`, `dp`.
+    pub name: &'static str,
+    /// Seconds that computation waits for.
+    pub exposed_s: f64,
+    /// All its seconds.
+    pub total_s: f64,
+    /// Bytes that a rank sends meanwhile.
+    pub exposed_bytes: f64,
+    /// All bytes that it sends.
+    pub total_bytes: f64,
+}
+
 impl Report {
+    /// Communication by the degree that it belongs to.
+    pub fn communication(&self) -> [OfDegree; 5] {
+        let [exposed_s, total_s, exposed_bytes, total_bytes] =
+            [&self.exposed_comm_s, &self.total_comm_s, &self.exposed_comm_bytes, &self.total_comm_bytes]
+                .map(|c| [c.ep, c.tp, c.cp, c.pp, c.dp]);
+        std::array::from_fn(|n| OfDegree {
+            name: ["ep", "tp", "cp", "pp", "dp"][n],
+            exposed_s: exposed_s[n],
+            total_s: total_s[n],
+            exposed_bytes: exposed_bytes[n],
+            total_bytes: total_bytes[n],
+        })
+    }
+
     /// The step with more rounds of micro-batches: `shorter` is the same step with one round less, and every further round takes as long as the one between them.
     /// Memory does not change.
     pub(crate) fn extended(&self, shorter: &Report, rounds: f64) -> Report {
@@ -144,6 +178,8 @@ impl Report {
         long.host_syncs = on(long.host_syncs, shorter.host_syncs);
         long.exposed_comm_s = communication(|r| &r.exposed_comm_s);
         long.total_comm_s = communication(|r| &r.total_comm_s);
+        long.exposed_comm_bytes = communication(|r| &r.exposed_comm_bytes);
+        long.total_comm_bytes = communication(|r| &r.total_comm_bytes);
         for (long, short) in long.comm_by_link.iter_mut().zip(&shorter.comm_by_link) {
             long.exposed_s = on(long.exposed_s, short.exposed_s);
             long.total_s = on(long.total_s, short.total_s);
@@ -231,6 +267,9 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     };
     let exposed = by_kind(&|o| std::array::from_fn(|k| o.busy[k] + o.waited[k]));
     let total = by_kind(&|o| o.total);
+    let sent = sent(plan, &prepared.pricer, &prepared.priced, &prepared.roles);
+    let sent_exposed: ByKind =
+        std::array::from_fn(|k| if total[k] > 0.0 { sent[k] * (exposed[k] / total[k]) } else { 0.0 });
     let settings = &plan.settings;
     let tokens = (settings.batch * settings.seq) as f64;
     let peak = devices as f64 * cluster.peak(Precision::Bf16);
@@ -245,6 +284,8 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
         host_syncs: mean(&|o| f64::from(o.host_syncs)),
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
+        exposed_comm_bytes: Communication::of(&sent_exposed),
+        total_comm_bytes: Communication::of(&sent),
         comm_by_link: links(
             plan,
             cluster,

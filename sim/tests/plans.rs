@@ -111,6 +111,22 @@ fn imbalance_and_what_frameworks_hide_show_in_the_step() {
     assert!(hidden.exposed_comm_s.dp < hidden.total_comm_s.dp);
 }
 
+/// What goes from rank to rank, by hand: activations of 128 × 128 for each row, 2 of 8 experts for each token, in bf16.
+#[test]
+fn bytes_are_those_of_messages_and_of_rows() {
+    let near = |have: f64, want: f64, part: f64| assert!((have / want - 1.0).abs() <= part, "{have} against {want}");
+    let activations = |rows: f64| rows * 128.0 * 128.0 * 2.0;
+    // One stage sends them, the other their gradients.
+    let staged = of(&plan("pp=2,mbs=2,micro=4"), &cluster("h100"), &Options::default()).total_comm_bytes;
+    near(staged.pp, 4.0 * activations(2.0), 0.0);
+    assert_eq!((staged.ep, staged.tp, staged.cp), (0.0, 0.0, 0.0));
+    // To experts and back, forward and backward, in four layers; beside that only numbers of rows, and shares.
+    let report = of(&plan("dp=8,ep=8,zero=1,mbs=4"), &cluster("h100"), &Options::default());
+    near(report.total_comm_bytes.ep, 4.0 * 4.0 * 2.0 * activations(4.0) * 7.0 / 8.0, 0.03);
+    let (bytes, exposed) = (report.total_comm_bytes, report.exposed_comm_bytes);
+    near(exposed.ep / bytes.ep, report.exposed_comm_s.ep / report.total_comm_s.ep, 1e-12);
+}
+
 /// Rows of experts stay on the device: hosts stop before the commit and nowhere else. A framework that splits arrays by them waits once for each layer with experts, forwards (its backward pass knows them).
 #[test]
 fn hosts_wait_once_or_for_each_layer_with_experts() {

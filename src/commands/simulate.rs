@@ -17,7 +17,7 @@ use forebay_plan::{Kernel, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
-use forebay_sim::report::{Communication, Options, Report};
+use forebay_sim::report::{Options, Report};
 use forebay_sim::steps::Fidelity;
 use std::path::{Path, PathBuf};
 
@@ -284,13 +284,15 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         percent(report.host_bound_fraction),
         report.host_syncs,
     );
-    let mut communication = Table::new(&["communication", "exposed", "in all"]);
-    let parts = |c: &Communication| [("ep", c.ep), ("tp", c.tp), ("cp", c.cp), ("pp", c.pp), ("dp", c.dp)];
-    for ((name, exposed), (_, total)) in parts(&report.exposed_comm_s).into_iter().zip(parts(&report.total_comm_s)) {
-        communication.row(vec![name.into(), seconds(exposed), seconds(total)]);
+    let mut communication = Table::new(&["communication", "exposed", "in all", "bytes exposed", "bytes in all"]);
+    for kind in report.communication() {
+        let times = [kind.exposed_s, kind.total_s].map(seconds);
+        let bytes = [kind.exposed_bytes, kind.total_bytes].map(size);
+        communication.row([&[kind.name.to_string()][..], &times, &bytes].concat());
     }
     for link in &report.comm_by_link {
-        communication.row(vec![format!("over {}", link.link), seconds(link.exposed_s), seconds(link.total_s)]);
+        let times = [link.exposed_s, link.total_s].map(seconds);
+        communication.row([&[format!("over {}", link.link)][..], &times, &[String::new(), String::new()]].concat());
     }
     out += &communication.render();
     let on_host = report.memory_bytes.iter().any(|m| m.host > 0.0);

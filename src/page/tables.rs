@@ -24,18 +24,24 @@ fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
 
 /// Communication by kind and by tier.
 pub fn communication(report: &Report) -> String {
-    let (exposed, total) = (&report.exposed_comm_s, &report.total_comm_s);
-    let kinds = [
-        ("experts (ep)", exposed.ep, total.ep),
-        ("tensors (tp)", exposed.tp, total.tp),
-        ("context (cp)", exposed.cp, total.cp),
-        ("pipeline (pp)", exposed.pp, total.pp),
-        ("data (dp)", exposed.dp, total.dp),
-    ];
-    let kinds = kinds.map(|(name, exposed, total)| (name.to_string(), exposed, total));
-    let links = report.comm_by_link.iter().map(|l| (format!("over {}", l.link), l.exposed_s, l.total_s));
-    let row = |(name, exposed, total): (String, f64, f64)| vec![name, seconds(exposed), seconds(total)];
-    table(&["", "exposed", "in all"], &kinds.into_iter().chain(links).map(row).collect::<Vec<_>>())
+    let name = |degree| match degree {
+        "ep" => "experts (ep)",
+        "tp" => "tensors (tp)",
+        "cp" => "context (cp)",
+        "pp" => "pipeline (pp)",
+        _ => "data (dp)",
+    };
+    let kinds = report.communication().map(|of| {
+        let [exposed, total] = [of.exposed_s, of.total_s].map(seconds);
+        let [exposed_bytes, bytes] = [of.exposed_bytes, of.total_bytes].map(size);
+        vec![name(of.name).to_string(), exposed, total, exposed_bytes, bytes]
+    });
+    let links = report.comm_by_link.iter().map(|link| {
+        let [exposed, total] = [link.exposed_s, link.total_s].map(seconds);
+        vec![format!("over {}", link.link), exposed, total, String::new(), String::new()]
+    });
+    let heading = ["", "exposed", "in all", "bytes exposed", "bytes in all"];
+    table(&heading, &kinds.into_iter().chain(links).collect::<Vec<_>>())
 }
 
 /// Memory by stage and kind.

@@ -55,6 +55,7 @@ fn a_step_has_a_time_and_a_memory() {
     for kind in ["ep", "tp", "cp", "pp", "dp"] {
         let of = |key: &str| report[key][kind].as_f64().expect("seconds");
         assert!(of("exposed_comm_s") <= of("total_comm_s") * (1.0 + 1e-9), "{kind}");
+        assert!(of("exposed_comm_bytes") <= of("total_comm_bytes") * (1.0 + 1e-9), "{kind}");
     }
     let table = bench.run(&["simulate", "model.moe", "--cluster", "atlas-800t-a2", "--strategy", "mbs=8"]).ok();
     assert!(table.stdout.contains("It fits") && table.stdout.contains("costs most"), "{}", table.stdout);

@@ -21,9 +21,9 @@ use super::pairs::is_layer;
 use super::phases::Scheduler;
 use super::shared::Shared;
 use super::stages::{Stage, Turn, Work};
-use super::timeline::{Bind, Entry};
+use super::timeline::{Bind, Entry, Item};
 use crate::overlap::{Same, Sender};
-use forebay_plan::Access;
+use forebay_plan::{Access, Space};
 use rustc_hash::FxHashSet;
 use std::rc::Rc;
 
@@ -105,7 +105,7 @@ impl Scheduler<'_> {
         let calls = shared.timeline.take(first);
         let middle = (second - first) as usize;
         let found = self.border(cx, (&calls, begun), middle);
-        self.replace(shared, calls, found.map(|found| (found, Sender::First)))
+        self.replace(cx, shared, calls, found.map(|found| (found, Sender::First)))
     }
 
     /// Brings together the last two layers of a backward pass that goes on to another stage, whose calls are those from `first` on.
@@ -113,58 +113,84 @@ impl Scheduler<'_> {
         let calls = shared.timeline.take(first);
         let last = calls.iter().rposition(|call| self.is_heavy_layer(cx, call));
         let found = last.and_then(|last| {
-            let before = last.checked_sub(1).filter(|&before| self.is_heavy_layer(cx, &calls[before]))?;
+            let before = calls[..last].iter().rposition(|call| self.copies(call).is_none())?;
             let sends = calls.get(last + 1).is_some_and(|call| self.programs.is_message(call.program));
-            sends.then_some(((before, last), Sender::Last))
+            (sends && self.is_heavy_layer(cx, &calls[before])).then_some(((before, last), Sender::Last))
         });
-        self.replace(shared, calls, found);
+        self.replace(cx, shared, calls, found);
     }
 
-    /// Puts calls back, some of them as one where that is possible and worth it; where the calls behind that begin.
+    /// Puts calls back, some of them as one where that is possible and worth it; where the calls behind that begin. Copies from the host between them are made
+    /// before, copies to it behind: nothing of what is brought together reads the ones or writes the others' memory.
     fn replace(
         &mut self,
+        cx: &Cx,
         shared: &mut Shared,
         mut calls: Vec<Entry>,
         found: Option<((usize, usize), Sender)>,
     ) -> Option<u32> {
         let first = shared.timeline.len();
-        let one = found.and_then(|((from, to), sender)| Some((from, to, self.as_one(&calls[from..=to], sender)?)));
-        let Some((from, to, (program, slots))) = one else {
+        let one = found.and_then(|((from, to), sender)| {
+            let merged: Vec<Entry> = calls[from..=to].iter().filter(|c| self.copies(c).is_none()).cloned().collect();
+            let (program, slots) = self.as_one(&merged, sender)?;
+            Some((from, to, merged, program, slots))
+        });
+        let Some((from, to, merged, program, slots)) = one else {
             calls.into_iter().for_each(|call| shared.timeline.put(call));
             return None;
         };
         let behind = calls.split_off(to + 1);
-        let merged = calls.split_off(from);
-        calls.into_iter().for_each(|call| shared.timeline.put(call));
+        let between = calls.split_off(from);
+        let copies = between.into_iter().filter(|call| self.copies(call).is_some());
+        let (to_device, to_host): (Vec<Entry>, Vec<Entry>) =
+            copies.partition(|call| self.copies(call) == Some(Space::Device));
+        calls.into_iter().chain(to_device).for_each(|call| shared.timeline.put(call));
         let here = shared.timeline.len();
         // Random numbers depend on the layer and micro-batch of a call; at most one of them has them.
         let of = merged.iter().find(|call| self.programs.is_random(call.program)).unwrap_or(&merged[0]);
         shared.timeline.call(&program, of.layer, of.micro_batch, slots);
         merged.iter().flat_map(Entry::keeps).for_each(|&item| shared.timeline.keep(item));
-        behind.into_iter().for_each(|call| shared.timeline.put(call));
-        let last = first + to as u32;
+        // What leaves a layer later has its place a layer longer.
+        let mut leaving: Vec<Item> = to_host.iter().flat_map(Entry::items).collect();
+        to_host.into_iter().for_each(|call| shared.timeline.put(call));
+        let next = shared.timeline.len();
+        for call in behind {
+            let is_layer = self.is_heavy_layer(cx, &call);
+            shared.timeline.put(call);
+            if is_layer {
+                leaving.drain(..).for_each(|item| shared.timeline.keep(item));
+            }
+        }
+        let (from, to) = (first + from as u32, first + to as u32);
         for span in shared.spans.values_mut() {
             for call in [&mut span.forward, &mut span.backward] {
-                if *call > here {
-                    *call = if *call <= last { here } else { *call - (last - here) };
+                if (from..=to).contains(call) {
+                    *call = here;
+                } else if *call > to {
+                    *call = *call - (to + 1) + next;
                 }
             }
         }
         Some(here + 1)
     }
 
-    /// The last layer before a place and the first one behind it, when there are only messages between them and each pass has other layers.
+    /// The last layer before a place and the first one behind it, when there are only messages and copies between them and each pass has other layers.
     fn border(&self, cx: &Cx, (calls, begun): (&[Entry], bool), middle: usize) -> Option<(usize, usize)> {
         let is_layer = |call: &Entry| self.is_heavy_layer(cx, call);
         let from = calls[..middle].iter().rposition(is_layer)?;
         let to = middle + calls[middle..].iter().position(is_layer)?;
         let others = (begun || calls[..from].iter().any(is_layer)) && calls[to + 1..].iter().any(is_layer);
-        let messages = calls[from + 1..to].iter().all(|call| self.programs.is_message(call.program));
-        (others && messages).then_some((from, to))
+        let passes = |call: &Entry| self.programs.is_message(call.program) || self.copies(call).is_some();
+        (others && calls[from + 1..to].iter().all(passes)).then_some((from, to))
     }
 
     fn is_heavy_layer(&self, cx: &Cx, call: &Entry) -> bool {
         is_layer(cx, call) && self.programs.is_heavy(call.program)
+    }
+
+    /// The memory that a call copies swapped tensors to, if it does that.
+    fn copies(&self, call: &Entry) -> Option<Space> {
+        self.programs.copies(call.program)
     }
 
     /// Calls as one, and what its slots are bound to; nothing when that is not worth it or not possible.

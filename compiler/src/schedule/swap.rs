@@ -157,6 +157,14 @@ impl Shared {
 }
 
 impl Programs {
+    /// The memory that a program copies swapped tensors to, if it does that.
+    pub(super) fn copies(&self, program: u32) -> Option<plan::Space> {
+        match &self.list[program as usize].slots[..] {
+            [from, to, ..] if from.space != to.space => Some(to.space),
+            _ => None,
+        }
+    }
+
     /// The program that copies a layer's swapped tensors between the memories, in the direction of `to`. `name` is that of what saves them.
     fn copy(&mut self, name: &str, layout: &SavedLayout, to: plan::Space) -> Rc<Compiled> {
         let (name, from) = match to {

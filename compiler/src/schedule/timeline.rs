@@ -55,6 +55,14 @@ impl Entry {
     pub fn keeps(&self) -> &[Item] {
         &self.keeps
     }
+
+    /// What its slots are bound to, but fixed places.
+    pub fn items(&self) -> impl Iterator<Item = Item> {
+        self.slots.iter().filter_map(|slot| match slot {
+            Bind::Item(item, _) => Some(*item),
+            Bind::Fixed(_) => None,
+        })
+    }
 }
 
 /// Frames lie apart where the arena grows by less than one part of so many. (A hundredth of a step's time is what there was to gain.)
@@ -187,11 +195,7 @@ impl Timeline {
         let mut lives: Vec<Option<(u32, u32)>> =
             self.items.iter().map(|i| i.permanent.then_some((0, u32::MAX - 1))).collect();
         for (time, call) in (0..).zip(&self.calls) {
-            let bound = call.slots.iter().filter_map(|slot| match slot {
-                Bind::Item(item, _) => Some(*item),
-                Bind::Fixed(_) => None,
-            });
-            for item in bound.chain(call.keeps.iter().copied()) {
+            for item in call.items().chain(call.keeps.iter().copied()) {
                 let (_, end) = lives[item.0].get_or_insert((time, time));
                 *end = (*end).max(time);
             }

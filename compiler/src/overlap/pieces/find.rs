@@ -4,7 +4,7 @@ use crate::overlap::lanes::Lanes;
 use crate::overlap::rates;
 use crate::overlap::tasks::CONTENTION;
 use forebay_ir::cost::cost;
-use forebay_ir::{AxisId, Comm, CommKind, Graph, InputRole, Op, Type, ValueId};
+use forebay_ir::{AxisId, Comm, CommKind, Graph, InputRole, Op, ReduceKind, Type, ValueId};
 
 /// A part of a graph that is repeated.
 #[derive(Clone)]
@@ -64,11 +64,13 @@ pub(super) fn is_made_again(graph: &Graph, value: ValueId, positions: &[bool]) -
     }
 }
 
-/// Does something begin here that may be cut: a grouping of rows, or tokens of all ranks?
+/// Does something begin here that may be cut: a grouping of rows, or what ranks compute of all tokens?
 pub(super) fn is_start(graph: &Graph, value: ValueId) -> bool {
     match &graph.node(value).op {
         Op::Group { .. } => true,
-        Op::Comm(comm) => matches!(comm.kind, CommKind::AllGather { .. }) && graph.ty(value).dtype.is_float(),
+        Op::Comm(comm) => {
+            matches!(comm.kind, CommKind::AllGather { .. } | CommKind::Vary) && graph.ty(value).dtype.is_float()
+        }
         _ => false,
     }
 }
@@ -138,42 +140,90 @@ pub(in crate::overlap) fn choices_of(graph: &Graph, chosen: ValueId) -> Option<A
     .filter(|axis| node.ty.has(*axis))
 }
 
-/// What tensor-parallel ranks compute of all their tokens, from the all-gather to the reduce-scatters: token by token.
-pub(super) fn network(graph: &Graph, gathered: ValueId, pieces: u64) -> Option<Region> {
-    let Op::Comm(gather) = &graph.node(gathered).op else { return None };
-    let CommKind::AllGather { from: tokens, into: all } = gather.kind else { return None };
-    if !graph.size(tokens).is_multiple_of(pieces) {
-        return None;
-    }
-    let mut repeated = vec![false; graph.nodes.len()];
-    let mut open = vec![false; graph.nodes.len()];
-    for value in graph.values() {
-        let node = graph.node(value);
-        if value != gathered && !node.operands.iter().any(|o| open[o.index()]) {
-            continue;
+/// What tensor-parallel ranks compute together of their tokens, token by token: from an all-gather to the reduce-scatters, or, where each of them has all tokens,
+/// from what they have in common to the all-reduces.
+pub(super) fn network(graph: &Graph, start: ValueId, pieces: u64) -> Option<Region> {
+    let Op::Comm(comm) = &graph.node(start).op else { return None };
+    let ends = |op: &Op, end: CommKind| match op {
+        Op::Comm(other) => other.group == comm.group && other.kind == end,
+        _ => false,
+    };
+    match comm.kind {
+        CommKind::AllGather { from: tokens, into: all } => {
+            let span = Span { starts: vec![start], tokens, within: all };
+            let scatters = CommKind::ReduceScatter { from: all, into: tokens };
+            let fits = graph.size(tokens).is_multiple_of(pieces);
+            fits.then(|| span.region(graph, &|op| ends(op, scatters.clone())))?
         }
-        let scatters = match &node.op {
-            Op::Comm(comm) => {
-                comm.group == gather.group && comm.kind == CommKind::ReduceScatter { from: all, into: tokens }
+        CommKind::Vary => {
+            let common = graph.node(start);
+            let starts: Vec<ValueId> = alike(graph, start).collect();
+            let is_param = |axis: AxisId| params(graph).any(|v| graph.ty(v).has(axis));
+            let axes = common.ty.axes.iter().copied().filter(|&axis| !is_param(axis));
+            let is_dense = graph.ragged_axis(&common.ty.axes).is_none();
+            let mut cut = axes.filter(|&axis| is_dense && graph.size(axis).is_multiple_of(pieces));
+            cut.find_map(|tokens| {
+                let span = Span { starts: starts.clone(), tokens, within: tokens };
+                span.region(graph, &|op| ends(op, CommKind::AllReduce(ReduceKind::Sum)))
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The values that are made of the same as this one, by the same op; itself among them.
+pub(super) fn alike(graph: &Graph, value: ValueId) -> impl Iterator<Item = ValueId> {
+    let this = graph.node(value);
+    graph.values().filter(move |&v| graph.node(v).op == this.op && graph.node(v).operands == this.operands)
+}
+
+/// Where ranks begin to work together.
+struct Span {
+    /// The first values.
+    starts: Vec<ValueId>,
+    /// The axis that is cut.
+    tokens: AxisId,
+    /// The axis of tokens that values in between have.
+    within: AxisId,
+}
+
+impl Span {
+    /// All that follows, to the ends; nothing where a value looks from one token to another, or something else reads what lies in between.
+    fn region(&self, graph: &Graph, ends: &dyn Fn(&Op) -> bool) -> Option<Region> {
+        let Span { starts, tokens, within } = self;
+        let mut repeated = vec![false; graph.nodes.len()];
+        let mut open = vec![false; graph.nodes.len()];
+        for value in graph.values() {
+            let node = graph.node(value);
+            let begins = starts.contains(&value);
+            if !begins && !node.operands.iter().any(|o| open[o.index()]) {
+                continue;
             }
-            _ => false,
-        };
-        let token_by_token = match &node.op {
-            Op::Contract { over } | Op::Reduce { over, .. } => !over.contains(&all),
-            Op::Broadcast(_) | Op::Detach | Op::Reorder => true,
-            op => op.is_elementwise() || value == gathered,
-        };
-        // What others have of all tokens is not there in pieces.
-        let other = |o: &ValueId| !repeated[o.index()] && graph.ty(*o).has(all);
-        if !scatters && (!token_by_token || !node.ty.has(all) || node.operands.iter().any(other)) {
-            return None;
+            let token_by_token = match &node.op {
+                Op::Contract { over } | Op::Reduce { over, .. } => !over.contains(within),
+                Op::Broadcast(_) | Op::Detach | Op::Reorder => true,
+                op => op.is_elementwise() || begins,
+            };
+            // What others have of all ranks' tokens is not there in pieces.
+            let other = |o: &ValueId| within != tokens && !repeated[o.index()] && graph.ty(*o).has(*within);
+            let is_end = ends(&node.op);
+            if !is_end && (!token_by_token || !node.ty.has(*within) || node.operands.iter().any(other)) {
+                return None;
+            }
+            repeated[value.index()] = true;
+            open[value.index()] = !is_end;
         }
-        repeated[value.index()] = true;
-        open[value.index()] = !scatters;
+        let results = results(graph, &repeated);
+        let fits = !results.is_empty() && results.iter().all(|v| !open[v.index()]);
+        let mut shorter = vec![*tokens, *within];
+        shorter.dedup();
+        fits.then_some(Region { tokens: *tokens, shorter, repeated, results })
     }
-    let results = results(graph, &repeated);
-    let fits = !results.is_empty() && results.iter().all(|v| !open[v.index()]);
-    fits.then_some(Region { tokens, shorter: vec![tokens, all], repeated, results })
+}
+
+/// Parameters.
+fn params(graph: &Graph) -> impl Iterator<Item = ValueId> {
+    graph.inputs.iter().filter(|i| i.role == InputRole::Param).map(|i| i.value)
 }
 
 /// Seconds that pieces hide, and that they cost.
@@ -185,17 +235,28 @@ pub(super) struct Gain {
     pub cost: f64,
 }
 
+/// Bytes that a rank sends: of a sum that all have, its part of what others are to sum, and that sum to all.
+fn sent(graph: &Graph, value: ValueId, comm: &Comm) -> f64 {
+    let bytes = |v: ValueId| graph.bytes(v) as f64;
+    let (given, made) = (graph.node(value).operands.first().map_or(0.0, |&o| bytes(o)), bytes(value));
+    let others = 1.0 - 1.0 / comm.ranks(graph) as f64;
+    match comm.kind {
+        CommKind::Vary | CommKind::Coordinate | CommKind::Shard { .. } => 0.0,
+        CommKind::AllReduce(_) => 2.0 * others * given,
+        CommKind::AllGather { .. } | CommKind::ReduceScatter { .. } => others * given.max(made),
+        _ => given.min(made),
+    }
+}
+
 /// What so many pieces of a region gain.
 pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -> Gain {
     let (mut links, mut work, mut extra) = (0.0, 0.0, 0.0);
-    let is_param = |v: ValueId| graph.inputs.iter().any(|i| i.value == v && i.role == InputRole::Param);
+    let is_param = |v: ValueId| params(graph).any(|param| param == v);
     for value in graph.values().filter(|v| region.repeated[v.index()]) {
         let node = graph.node(value);
         match &node.op {
             Op::Comm(comm) => {
-                let bytes = |v: ValueId| graph.bytes(v) as f64;
-                let sent = node.operands.first().map_or(0.0, |&o| bytes(o)).min(bytes(value));
-                links += sent / rates::link(lanes.of_group(&comm.group));
+                links += sent(graph, value, comm) / rates::link(lanes.of_group(&comm.group));
                 extra += rates::LAUNCH;
             }
             Op::Contract { .. } => {

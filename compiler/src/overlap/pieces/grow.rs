@@ -8,7 +8,7 @@
 //! From the region upwards, value by value, whatever treats each token by itself: other axes than the tokens' may be summed, so attention belongs to it by its queries.
 //! What a *whole* operand follows from, such as keys and values, which each query looks at, is left: it is there at once, so pieces of it would gain nothing.
 
-use super::find::{Region, copied, gathered, is_gathered, positions, results};
+use super::find::{Region, alike, copied, gathered, is_gathered, positions, results};
 use forebay_ir::{AxisId, CommKind, Graph, Op, ValueId};
 
 /// Regions of the same tokens as one.
@@ -58,6 +58,10 @@ pub(super) fn grown(graph: &Graph, region: Region, worth: &dyn Fn(&Region) -> f6
     (trimmed(graph, best.0, &base), best.1)
 }
 
+fn is_vary(graph: &Graph, value: ValueId) -> bool {
+    matches!(&graph.node(value).op, Op::Comm(comm) if comm.kind == CommKind::Vary)
+}
+
 struct Growing<'a> {
     graph: &'a Graph,
     users: Vec<Vec<ValueId>>,
@@ -72,7 +76,14 @@ impl<'a> Growing<'a> {
         region.shorter.extend(gathered);
         region.shorter.sort_unstable();
         region.shorter.dedup();
-        Growing { graph, users: graph.users(), region, whole: vec![false; graph.nodes.len()] }
+        let users = graph.users();
+        // What varies from one place on becomes one value, whose gradient is summed once: it is cut for all that read it, or for nothing.
+        let users_of = |value: ValueId| match is_vary(graph, value) {
+            true => alike(graph, value).flat_map(|v| users[v.index()].clone()).collect(),
+            false => users[value.index()].clone(),
+        };
+        let users = graph.values().map(users_of).collect();
+        Growing { graph, users, region, whole: vec![false; graph.nodes.len()] }
     }
 
     /// Looks at a value whose users have been looked at; has it become part of the region?

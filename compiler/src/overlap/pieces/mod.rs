@@ -103,8 +103,7 @@ fn next(graph: &Graph, pieces: Pieces, lanes: &Lanes, cut: &[AxisId]) -> Option<
     let of_network = |&start: &ValueId| {
         best(&|n| {
             let region = network(graph, start, n).filter(is_new)?;
-            let worth = worth(&region, n);
-            Some((region, worth))
+            Some(grown(graph, region, &|region| worth(region, n)))
         })
     };
     starts.iter().find_map(of_mixture).or_else(|| starts.iter().find_map(of_network))
