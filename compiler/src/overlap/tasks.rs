@@ -86,7 +86,7 @@ impl Tasks {
                     touches.push(operand.buffer);
                 }
             }
-            // Where stages meet, the order is that of all their programs.
+            // Stages have programs of their own, whose orders are found apart: where they meet, it is as it is written.
             if lanes.is_between_stages(&instruction.kernel) {
                 needs.extend(met.replace(at));
             }
