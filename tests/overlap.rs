@@ -2,10 +2,15 @@
 
 mod common;
 
-use common::training::{ROWS, compare, plan, train};
-use common::{Example, examples};
+use common::training::{ROWS, compare, plan, strategy, train};
+use common::{Example, examples, options, root};
+use forebay_compiler::pipeline::{CompileOptions, compile_training};
+use forebay_cost::Cluster;
+use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::{Kernel, Plan};
+use forebay_sim::Options;
+use forebay_sim::report::{Report, simulate};
 
 /// Forward and backward passes in pairs, experts over ranks of several kinds, gradients summed layer by layer, halves of backward passes, rings, other placements,
 /// whole layers made again.
@@ -258,6 +263,57 @@ fn units_travel_beside_layers() {
     }
     let refused = forebay_compiler::shard::Strategy::parse("dp=2,overlap=unit").expect_err("there is no such pass");
     insta::assert_snapshot!("units_refused", refused.to_string());
+}
+
+/// A simulated step of a model of these sizes, one row a micro-batch.
+fn simulated(name: &str, set: &[(&str, i64)], cluster: &str, text: &str) -> Report {
+    let strategy = strategy(text);
+    let micro_batches = strategy.micro.expect("micro-batches are given");
+    let rows = i64::from(micro_batches * strategy.dp);
+    let overrides = set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n)));
+    let overrides = overrides.chain([("batch".into(), Const::Int(rows))]).collect();
+    let options = CompileOptions { strategy, micro_batches, ..options(DType::BF16, overrides) };
+    let model = Example::named(name).check(&options, true, Some(1));
+    let plan = compile_training(&model, &options, &[micro_batches]).unwrap_or_else(|e| panic!("{text}: {e}")).remove(0);
+    let path = root().join(format!("examples/clusters/{cluster}.toml"));
+    let cluster = Cluster::parse(&std::fs::read_to_string(path).expect("readable")).expect("it is right");
+    simulate(&plan, &cluster, &Options::default()).expect("it can be simulated")
+}
+
+/// Where links are what a step waits for, parameters and gradients that travel beside layers make it shorter: what they wait for is in flight as long, and less of it is waited for.
+#[test]
+fn units_beside_layers_pay() {
+    let dense = [("layers", 4), ("seq", 4096)];
+    for (cluster, zero, most) in
+        [("atlas-800t-a2", 1, 0.9), ("atlas-800t-a2", 2, 0.82), ("atlas-800t-a2", 3, 0.8), ("h100", 3, 0.8)]
+    {
+        let of = |passes: &str| {
+            let text = format!("tp=8,dp=4,mbs=1,micro=2,zero={zero},overlap={passes}");
+            simulated("llama-3-70b", &dense, cluster, &text)
+        };
+        let (without, with) = (of("vector/within/across"), of("vector/within/across/units"));
+        let part = with.step_time_s / without.step_time_s;
+        assert!(part < most, "{cluster}, zero={zero}: {part} of the step without it");
+        let (less, more) = (with.exposed_comm_s.dp, without.exposed_comm_s.dp);
+        assert!(less < 0.8 * more, "{cluster}, zero={zero}: {less} s are waited for, {more} s without it");
+        let travels = with.total_comm_s.dp / without.total_comm_s.dp;
+        assert!((travels - 1.0).abs() < 0.01, "{cluster}, zero={zero}: {travels} of what travels");
+    }
+}
+
+/// Near misses: ranks that keep all of both have nothing to move; and within a node, where links are fast, a sum for each layer takes more launches and as long as one at the end.
+#[test]
+fn units_beside_layers_gain_nothing_where_links_are_not_waited_for() {
+    let sparse = [("layers", 4), ("seq", 4096)];
+    let part = |text: &str| {
+        let of =
+            |passes: &str| simulated("qwen3-30b-a3b", &sparse, "atlas-800t-a2", &format!("{text},overlap={passes}"));
+        of("vector/within/across/units").step_time_s / of("vector/within/across").step_time_s
+    };
+    let zero0 = part("dp=8,ep=8,mbs=1,micro=2,zero=0");
+    assert!(zero0 == 1.0, "zero=0: {zero0}");
+    let zero1 = part("dp=8,ep=8,mbs=1,micro=2,zero=1");
+    assert!((1.0..1.02).contains(&zero1), "zero=1: {zero1}");
 }
 
 /// With `zero=1` the norm of the gradients is summed layer by layer: the same up to rounding.

@@ -6,8 +6,13 @@ mod snapshots;
 use forebay_compiler::overlap::Lanes;
 use forebay_compiler::overlap::pieces::{Pieces, cut};
 use forebay_ir::text::print_module;
-use oracle::{given, graphs, outputs, sound};
+use oracle::{changed, given, graphs, outputs, sound};
 use snapshots::snapshot;
+use std::path::{Path, PathBuf};
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/overlap/{name}.ir"))
+}
 
 #[test]
 fn pieces_give_the_same_bits() {
@@ -28,4 +33,72 @@ fn pieces_give_the_same_bits() {
         }
         snapshot(path, &print_module(&changed));
     });
+}
+
+/// What experts made of each token's rows, by token.
+const OWN: &str = "%own = gather %back at %slots {r} : f64[t, k, d]";
+
+/// The same with more made of it.
+fn own(then: &str) -> String {
+    format!("%row = gather %back at %slots {{r}} : f64[t, k, d]\n{then}")
+}
+
+/// Each a line or two away from what is cut: illegal, since a piece would not see the other tokens.
+#[test]
+fn what_looks_at_other_tokens_stays_whole() {
+    let axes = ("axis t = 4 \"seq\", d = 3", "axis t = 4 \"seq\", u = 4, n = 8, d = 3".to_string());
+    let sum = own("%sum = sum %row over {t} : f64[k, d]\n%own = sub %row, %sum : f64[t, k, d]");
+    let before = own("%own = scan %row {t forward} : f64[t, k, d]");
+    let others = own("%flat = merge %row {t, k -> n} : f64[n, d]\n%own = gather %flat at %slots {n} : f64[t, k, d]");
+    let all = own("%other = rename %row {t -> u} : f64[u, k, d]\n\
+         %seen = contract %row, %other over {d} : f64[t, k, u]\n\
+         %own = contract %seen, %other over {u} : f64[t, k, d]");
+    let product = "%h = mul %u, %g : f64[b, t, f]";
+    let scan = "%sums = scan %g {t forward} : f64[b, t, f]\n%h = mul %u, %sums : f64[b, t, f]".to_string();
+    let odd = ("t_tp = 4 \"seq\", t = 8", "t_tp = 3 \"seq\", t = 6".to_string());
+    for (name, changes, why) in [
+        ("cut_tokens", vec![(OWN, sum)], "a sum over tokens"),
+        ("cut_tokens", vec![(OWN, before)], "sums over the tokens before"),
+        ("cut_tokens", vec![axes.clone(), (OWN, others)], "rows of other tokens"),
+        ("cut_tokens", vec![axes, (OWN, all)], "each token looks at all others"),
+        ("cut_network", vec![(product, scan)], "sums over the tokens before, in a network"),
+        ("cut_network", vec![odd], "three tokens are no two halves"),
+    ] {
+        let before = changed(&file("pieces"), name, &changes);
+        let mut graph = before.clone();
+        assert_eq!(cut(&mut graph, Pieces::Number(2), &Lanes::default()), 0, "{name}: {why}");
+        assert_eq!(graph, before, "{name}: {why}");
+    }
+}
+
+/// What leads to a mixture is cut with it as far as tokens do not look at each other, and no further.
+#[test]
+fn what_looks_at_tokens_before_a_mixture_is_there_once() {
+    let input = "carry %in : f64[t, d]\nparam %embed : f64[d, f]\nparam %project : f64[f, d]".to_string();
+    let score = "%score = contract %x, ";
+    for (last, is_whole) in [("neg %p", false), ("scan %p {t forward}", true)] {
+        let leads = format!(
+            "%h.in = contract %in, %embed over {{d}} : f64[t, f]\n\
+             %p = contract %h.in, %project over {{f}} : f64[t, d]\n\
+             %x = {last} : f64[t, d]\n{score}"
+        );
+        let changes = [("carry %x : f64[t, d]", input.clone()), (score, leads)];
+        let before = changed(&file("pieces"), "cut_tokens", &changes);
+        let mut after = before.clone();
+        assert_eq!(cut(&mut after, Pieces::Number(2), &Lanes::default()), 1, "{last}");
+        sound(&after);
+        assert_eq!(after.nodes.iter().any(|node| node.name == "p"), is_whole, "{last}");
+        let given = given(&before, 2, 1);
+        assert_eq!(outputs(&before, &given), outputs(&after, &given), "{last}");
+    }
+}
+
+/// Whoever does not say how many pieces there are has them where they hide more than they cost.
+#[test]
+fn pieces_are_made_where_they_pay() {
+    for mut graph in graphs(&file("auto")) {
+        let done = cut(&mut graph, Pieces::Auto, &Lanes::default());
+        sound(&graph);
+        assert_eq!(done, usize::from(graph.name.starts_with("cut")), "{}", graph.name);
+    }
 }

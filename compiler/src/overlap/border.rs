@@ -32,7 +32,7 @@ pub enum Sender {
 /// Layers with messages between them as one program. `same`: for each but the first its slots that are bound as slots of what is in front of it.
 pub(super) fn border(parts: &[Part], same: &[Vec<Same>], sender: Sender, lanes: &Lanes) -> Option<Paired> {
     let ((first, others), last) = (parts.split_first()?, parts.last()?);
-    if parts.iter().filter(|(program, _)| draws(program)).count() > 1 {
+    if others.is_empty() || parts.iter().filter(|(program, _)| draws(program)).count() > 1 {
         return None;
     }
     let (mut all, mut moved) = (first.0.clone(), vec![]);

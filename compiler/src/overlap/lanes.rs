@@ -9,6 +9,8 @@ use forebay_plan::{Access, Kernel, Program, Space, StreamKind};
 pub struct Lanes {
     /// For each mesh dimension: do its ranks meet over links between nodes?
     far: Vec<bool>,
+    /// For each mesh dimension: do ranks along it run other programs, those of other stages?
+    stages: Vec<bool>,
     /// Does the vector unit work beside the matrix unit?
     vector: bool,
 }
@@ -22,9 +24,10 @@ impl Lanes {
             None => matches!(dense, Dense::Dp | Dense::Pp),
         };
         let far = mesh.kinds.iter().enumerate().map(far).collect();
+        let stages = mesh.kinds.iter().map(|(dense, _)| *dense == Dense::Pp).collect();
         // A plan for one rank has one stream, but for copies to the host.
         let vector = passes.has(Pass::Vector) && !mesh.dims.is_empty();
-        Lanes { far, vector }
+        Lanes { far, stages, vector }
     }
 
     /// Is there one rank, which has one stream?
@@ -52,6 +55,16 @@ impl Lanes {
         } else {
             StreamKind::IntraNode
         }
+    }
+
+    /// Do ranks of several stages meet in it, each of which has programs of its own?
+    pub(super) fn is_between_stages(&self, kernel: &Kernel) -> bool {
+        let group = match kernel {
+            Kernel::Exchange(k) => &k.group,
+            Kernel::AllToAllV(k) => &k.group,
+            _ => return false,
+        };
+        group.iter().any(|dim| self.stages.get(*dim as usize).is_some_and(|stages| *stages))
     }
 
     /// Gives every instruction the stream of its unit. Messages of one channel and collectives of one group stay on one stream, which keeps them in order.

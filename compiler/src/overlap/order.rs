@@ -13,7 +13,7 @@
 //! needs, and orders in which it is there earlier are a little better.
 //! Memory is that of units which work at the same time: what an exchange reads is not written over before it has ended.
 //!
-//! Requires: a program without events. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.
+//! Requires: a program without events; others are left as they are. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.
 
 use super::lanes::Lanes;
 use super::tasks::{Tasks, Timed};
@@ -25,6 +25,9 @@ pub(super) const ROOM: f64 = 2.0;
 
 /// Puts the instructions into a better order and places the frame again; the live bytes of the frame, when something has changed.
 pub(super) fn reorder(program: &mut Program, awaited: &[usize], lanes: &Lanes) -> Option<u64> {
+    if program.events > 0 {
+        return None;
+    }
     let tasks = Tasks::new((program, awaited), lanes);
     if !tasks.is_mixed() {
         return None;

@@ -63,8 +63,11 @@ pub(super) fn draws(program: &Program) -> bool {
     program.instructions.iter().any(|i| matches!(i.kernel, Kernel::RandomKey { .. }))
 }
 
-/// One program after the other in one, and the slots of the second in it.
+/// One program after the other in one, and the slots of the second in it; nothing where slots cannot be one, or instructions wait for events.
 pub(super) fn joined((first, second): (&Program, &Program), same: &[Same]) -> Option<(Program, Vec<u32>)> {
+    if first.events > 0 || second.events > 0 {
+        return None;
+    }
     let slots = |p: &Program| p.slots[..p.slots.len() - 1].to_vec();
     let mut all: Vec<Slot> = slots(first);
     let mut moved = vec![0u32; second.slots.len()];

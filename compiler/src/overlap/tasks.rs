@@ -56,6 +56,7 @@ impl Tasks {
         let (mut attended, mut products) = (None, vec![]);
         // The last message of each channel, sent (true) and received.
         let mut messages: FxHashMap<(bool, u32, u32), u32> = FxHashMap::default();
+        let mut met = None;
         for (at, instruction) in (0..).zip(&program.instructions) {
             let kind = lanes.of(&instruction.kernel);
             tasks.seconds.push(rates.seconds(program, &instruction.kernel, kind));
@@ -84,6 +85,10 @@ impl Tasks {
                 if program.buffers[operand.buffer as usize].slot == frame {
                     touches.push(operand.buffer);
                 }
+            }
+            // Stages have programs of their own, whose orders are found apart: where they meet, it is as it is written.
+            if lanes.is_between_stages(&instruction.kernel) {
+                needs.extend(met.replace(at));
             }
             // Keys of a ring travel one part ahead: what travels further needs memory, and is there in time anyway.
             match &instruction.kernel {

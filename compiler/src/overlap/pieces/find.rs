@@ -114,16 +114,24 @@ pub(in crate::overlap) fn mixture(graph: &Graph, group: ValueId, pieces: u64) ->
     }
     let results = results(graph, &repeated);
     let whole = |v: &ValueId| !open[v.index()] && graph.ragged_axis(&graph.ty(*v).axes).is_none();
-    let sums_over_tokens = |v: ValueId| match &graph.node(v).op {
-        Op::Reduce { over, .. } | Op::Contract { over } | Op::ScatterAdd { over, .. } => over.contains(&tokens),
-        _ => false,
-    };
-    let fits = results.iter().all(whole) && !graph.values().any(|v| repeated[v.index()] && sums_over_tokens(v));
     let merges = graph.nodes.iter().filter_map(|node| match &node.op {
         Op::Merge { from, into } if from.contains(&tokens) => Some(*into),
         _ => None,
     });
-    let shorter = std::iter::once(tokens).chain(merges).collect();
+    let shorter: Vec<AxisId> = std::iter::once(tokens).chain(merges).collect();
+    let looks_across = |v: ValueId| {
+        let (node, is_cut) = (graph.node(v), |axis: &AxisId| shorter.contains(axis));
+        match &node.op {
+            Op::Reduce { over, .. } | Op::Contract { over } | Op::ScatterAdd { over, .. } => over.iter().any(is_cut),
+            Op::Scan { axis, .. } | Op::TopK { axis, .. } | Op::Take { axis, .. } => is_cut(axis),
+            Op::Rename { from, .. } | Op::Slice { from, .. } | Op::Pad { from, .. } => is_cut(from),
+            Op::Concat { from, .. } => from.iter().any(is_cut),
+            // Rows look up tokens, by numbers that are those of the piece; but not what follows from rows.
+            Op::Gather { axis } => is_cut(axis) && repeated[node.operands[0].index()],
+            _ => false,
+        }
+    };
+    let fits = results.iter().all(whole) && !graph.values().any(|v| repeated[v.index()] && looks_across(v));
     fits.then_some(Region { tokens, shorter, repeated, results })
 }
 

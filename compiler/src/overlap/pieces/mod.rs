@@ -15,7 +15,7 @@
 //!
 //! Requires: a sharded graph of primitive ops. Keeps: values of the forward pass bit for bit; gradients of parameters are sums over pieces, in another order of
 //! terms. Costs: weights are read, and kernels started, once for each piece. Each piece has its share of the room for rows from other ranks.
-//! What is found is left as it is when the tokens do not divide, or something else reads what lies in between.
+//! What is found is left as it is when the tokens do not divide, something looks from one to another, or something else reads what lies in between.
 
 mod choose;
 mod find;
