@@ -39,7 +39,7 @@ fn made_again(stage: &StageMemory) -> usize {
 }
 
 /// Strategies of every kind of collective and schedule, each with a model.
-const PLANS: [(&str, &str); 7] = [
+const PLANS: [(&str, &str); 8] = [
     ("tiny-moe", "micro=4"),
     ("deepseek-v3", "micro=4"),
     ("qwen3-30b-a3b", "micro=4"),
@@ -47,6 +47,8 @@ const PLANS: [(&str, &str); 7] = [
     ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1"),
     ("pangu-ultra-moe", "tp=2,pp=2,ep=2,micro=4"),
     ("tiny-moe", "pp=2,micro=4,schedule=zb-h1"),
+    // Experts' rows in pieces, each with starts of groups of its own.
+    ("pangu-ultra-moe", "dp=2,ep=2,micro=2,pieces=2"),
 ];
 
 #[test]

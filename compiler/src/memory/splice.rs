@@ -53,15 +53,17 @@ impl<'a> Splice<'a> {
             let value = self.value(output.value);
             self.new.add_output(output.name.clone(), value, output.role);
         }
+        let again: Vec<(AxisId, ValueId)> =
+            self.forward.offsets.iter().filter_map(|&(axis, value)| Some((axis, *self.again.get(&value)?))).collect();
+        let again: Vec<(AxisId, ValueId)> = again.into_iter().map(|(axis, value)| (self.axis(axis), value)).collect();
         for &(axis, value) in &self.backward.offsets {
-            let value = self.value(value);
-            self.new.offsets.push((axis, value));
+            // What makes starts of groups in the backward graph anyway may stand behind rows that are made again, with starts of their own.
+            let own = self.value(value);
+            let others = again.iter().filter(|(other, _)| *other == axis).map(|(_, value)| *value);
+            self.new.offsets.push((axis, others.fold(own, ValueId::min)));
         }
-        for &(axis, value) in &self.forward.offsets {
-            let axis = self.axis(axis);
-            if let Some(&value) = self.again.get(&value)
-                && self.new.offsets_of(axis).is_none()
-            {
+        for (axis, value) in again {
+            if self.new.offsets_of(axis).is_none() {
                 self.new.offsets.push((axis, value));
             }
         }
