@@ -19,7 +19,7 @@ use super::splice::Splice;
 use crate::autodiff::{Differentiated, cut};
 use crate::simplify::simplify;
 use cut::Place;
-use forebay_ir::{Graph, InputRole, Op, OutputRole, Unit, ValueId};
+use forebay_ir::{Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
 use std::fmt;
 
 /// What the backward pass may compute again although that is not cheap.
@@ -94,6 +94,7 @@ pub fn recompute(segment: &mut Differentiated, what: &Recompute) {
 /// Saves these values alone for the backward graphs, which make all others that they read again. What they read must follow from these
 /// values and from the inputs of the forward graph.
 pub fn keep(segment: &mut Differentiated, kept: &[ValueId]) {
+    rename_handed(segment, kept);
     let forward = &segment.forward;
     for backward in [&mut segment.backward, &mut segment.backward_input, &mut segment.backward_weight] {
         *backward = Splice::new(forward, backward, kept).run();
@@ -105,6 +106,29 @@ pub fn keep(segment: &mut Differentiated, kept: &[ValueId]) {
         forward.add_output(forward.node(value).name.clone(), value, OutputRole::Saved);
     }
     forward.prune();
+}
+
+/// The weights' half takes by name what the forward graph saves and what the input's half hands it. The latter may make again what is now saved too:
+/// what it hands gets another name then, for after rewriting two values of a name need not be the same.
+fn rename_handed(segment: &mut Differentiated, kept: &[ValueId]) {
+    let Differentiated { forward, backward_input, backward_weight, .. } = segment;
+    let saves = |name: &str| kept.iter().any(|&v| forward.node(v).name == name);
+    for n in 0..backward_input.outputs.len() {
+        let Output { name, role, .. } = &backward_input.outputs[n];
+        if *role != OutputRole::Saved || !saves(name) {
+            continue;
+        }
+        // No later choice of what is saved takes it either.
+        let is_free = |name: &String| {
+            let handed = backward_input.output(OutputRole::Saved, name).is_some();
+            !handed && forward.values().all(|v| forward.node(v).name != *name)
+        };
+        let free = (2..).map(|n| format!("{name}_{n}")).find(is_free).expect("some number is free");
+        if let Some(input) = backward_weight.input(InputRole::Saved, name) {
+            backward_weight.nodes[input.index()].name.clone_from(&free);
+        }
+        backward_input.outputs[n].name = free;
+    }
 }
 
 /// The values to save: the fewest bytes from which all that is saved now can be had.

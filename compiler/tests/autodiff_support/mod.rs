@@ -95,6 +95,8 @@ pub fn run_all(
     }
     let b = run(&d.backward, &bind(&d.backward, before, &[&forward], grads), mode);
     let i = run(&d.backward_input, &bind(&d.backward_input, before, &[&forward], grads), mode);
+    let handed = i.keys().filter(|(role, _)| *role == OutputRole::Saved);
+    handed.for_each(|key| assert!(!forward.contains_key(key), "{} comes from F and from I", key.1));
     let w = run(&d.backward_weight, &bind(&d.backward_weight, before, &[&forward, &i], grads), mode);
     let apart: Vec<(String, Tensor)> = [gradients(&i), gradients(&w)].concat();
     let together = gradients(&b);
