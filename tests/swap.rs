@@ -49,6 +49,10 @@ fn swapped_tensors_are_the_same_bits_in_less_memory() {
         ("mixtral-8x7b", "pp=2,micro=4,schedule=zb-h1", "attention/contract"),
         ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1", "attention/dispatch"),
         ("pangu-ultra-moe", "pp=2,micro=4,recompute=permute", "attention/contract"),
+        // Groupings in which some elements are in no group.
+        ("tiny-moe", "dp=2,ep=2,micro=2,schedule=gpipe,node=1,dispatch=node-dedup", "group"),
+        ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,schedule=gpipe,node=2,dispatch=rank-dedup", "group"),
+        ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,schedule=gpipe,node=2,dispatch=hierarchical", "group"),
     ] {
         let (kept, swapped) = (of(name, with), of(name, &format!("{with},swap={what}")));
         assert!(swapped.roles.iter().any(|r| r.host_bytes > 0), "{name} {with}: nothing is swapped");

@@ -62,6 +62,7 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     text += &format!(",schedule={}", draw.of(schedules));
     text += ["", "", ",recompute=full", ",recompute=contract", ",recompute=attention"][draw.below(5)];
     text += &overlapped(draw, ep > 1);
+    text += ["", "", ",swap=attention", ",swap=contract", ",swap=group", ",swap=dispatch"][draw.below(6)];
     Drawn { dp, tp, cp, ep, etp, pp, vpp, micro, mbs, text }
 }
 

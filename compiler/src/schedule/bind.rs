@@ -117,9 +117,13 @@ impl SavedLayout {
         moved.collect()
     }
 
-    /// The rows of a value, where their number is on the device between the passes.
+    /// The rows of a value, where their number is on the device between the passes. What a grouping makes is wanted whole: elements in no group are behind the last one, and its
+    /// inverse has them as well.
     fn rows_of(&self, forward: &Graph, value: ValueId) -> Option<RaggedRows> {
         let ty = forward.ty(value);
+        if !ty.dtype.is_float() {
+            return None;
+        }
         let ragged = forward.ragged_axis(&ty.axes)?;
         let starts = forward.offsets_of(ragged)?;
         let (_, _, at) =

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! On the graph of a rank, before differentiation, so that backward passes come in pieces as well. What is repeated for each piece is all that follows from the
-//! choice of experts until a token has its result (rows, counts, exchanges, products), or from an all-gather of tensor-parallel ranks to their reduce-scatter.
-//! Nothing there looks from one token to another. From a mixture the region grows upwards, as far as attention, while that hides more (`grow.rs`).
+//! choice of experts until a token has its result (rows, counts, exchanges, products), or what tensor-parallel ranks compute from an all-gather to their reduce-scatter, or, where
+//! each has all tokens, to their all-reduce.
+//! Nothing there looks from one token to another. The region grows upwards, as far as attention, while that hides more (`grow.rs`).
 //! This is what hides exchanges where no second micro-batch can: without a pipeline, and while one fills and drains (MindSpeed's and Tutel's pipelining of
 //! all-to-all with experts, arXiv 2206.03382, section 3.3).
 //!
@@ -111,7 +112,7 @@ fn next(graph: &Graph, pieces: Pieces, lanes: &Lanes, cut: &[AxisId]) -> Option<
 
 /// Why nothing was cut.
 pub fn nothing_to_cut(pieces: Pieces) -> StrategyError {
-    let help = "pieces are of tokens that go to experts or networks of several ranks (ep, tp with sp), and divide the rows of a micro-batch or the positions of a rank";
+    let help = "pieces are of tokens that go to experts or networks of several ranks (ep, tp) that read nothing else, and divide the rows of a micro-batch or the positions of a rank";
     StrategyError::new(
         format!("pieces = {pieces}: nothing can be cut into so many parts"),
         Some(format!("{help}; `pieces=auto` cuts what is worth it")),
