@@ -267,7 +267,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     };
     let exposed = by_kind(&|o| std::array::from_fn(|k| o.busy[k] + o.waited[k]));
     let total = by_kind(&|o| o.total);
-    let sent = sent(plan, &prepared.pricer, &prepared.priced, &prepared.roles);
+    let sent = sent(plan, &prepared.pricer, &prepared.priced, &prepared.roles, &options.recompute.parts);
     let sent_exposed: ByKind =
         std::array::from_fn(|k| if total[k] > 0.0 { sent[k] * (exposed[k] / total[k]) } else { 0.0 });
     let settings = &plan.settings;

@@ -6,8 +6,8 @@ use crate::price::{Priced, Pricer};
 use forebay_plan::{ExchangeKind, Kernel, Plan, Program};
 
 /// Bytes of each kind, mean of roles. A sum that all ranks have takes a rank its part of what others are to sum, and of that sum what others are to have: 2 (n − 1)/n of
-/// it, as in a ring or by halves. Of rows that go to experts the ranks' own stay.
-pub(crate) fn sent(plan: &Plan, pricer: &Pricer, priced: &[Vec<Priced>], roles: &[RoleOps]) -> ByKind {
+/// it, as in a ring or by halves. Of rows that go to experts the ranks' own stay. `again`: the part of each kind that is done again where a program is made again.
+pub(crate) fn sent(plan: &Plan, pricer: &Pricer, priced: &[Vec<Priced>], roles: &[RoleOps], again: &ByKind) -> ByKind {
     let of_program = |(program, priced): (&Program, &Vec<Priced>)| {
         let mut bytes: ByKind = [0.0; Kind::COUNT];
         for (instruction, priced) in program.instructions.iter().zip(priced) {
@@ -18,9 +18,13 @@ pub(crate) fn sent(plan: &Plan, pricer: &Pricer, priced: &[Vec<Priced>], roles: 
     let programs: Vec<ByKind> = plan.programs.iter().zip(priced).map(of_program).collect();
     let mut all: ByKind = [0.0; Kind::COUNT];
     for op in roles.iter().flat_map(|role| &role.ops) {
-        // What is computed again is behind the programs, and sends as much.
-        let of_program = &programs[op.program as usize % programs.len()];
-        all.iter_mut().zip(of_program).for_each(|(all, bytes)| *all += bytes / roles.len() as f64);
+        // What is made again is behind the programs.
+        let number = op.program as usize;
+        let of_program = &programs[number % programs.len()];
+        for (k, all) in all.iter_mut().enumerate() {
+            let part = if number < programs.len() { 1.0 } else { again[k] };
+            *all += part * of_program[k] / roles.len() as f64;
+        }
     }
     all
 }
