@@ -50,7 +50,7 @@ fn swapped_tensors_are_the_same_bits_in_less_memory() {
         ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1", "attention/dispatch"),
         ("pangu-ultra-moe", "pp=2,micro=4,recompute=permute", "attention/contract"),
         // Groupings in which some elements are in no group.
-        ("tiny-moe", "dp=2,ep=2,micro=2,schedule=gpipe,node=1,dispatch=node-dedup", "group"),
+        ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,schedule=gpipe,node=2,dispatch=node-dedup", "group"),
         ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,schedule=gpipe,node=2,dispatch=rank-dedup", "group"),
         ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,schedule=gpipe,node=2,dispatch=hierarchical", "group"),
     ] {

@@ -44,7 +44,7 @@ fn drawn(draw: &mut Draw) -> (Drawn, Model) {
 fn text(taken: Vec<u32>) -> String {
     let mut draw = Draw::again(taken);
     let (strategy, model) = drawn(&mut draw);
-    format!("--strategy {}\n{}", strategy.text, model.text)
+    format!("--strategy {}\n{}", strategy.swapping(), model.text)
 }
 
 /// In f64. Where a gradient is rounding alone (of a bias of keys that do not turn: it moves all scores of a query alike), the optimizer must not make
@@ -59,7 +59,10 @@ fn case(draw: &mut Draw) -> Outcome {
     let (drawn, model) = drawn(draw);
     let shuffle = draw.once_in(3).then_some(5);
     let example = Example { name: "random".into(), text: model.text };
-    let plan = match plan_with(&example, &strategy(&drawn.text), settings()) {
+    let of = |text: &str| plan_with(&example, &strategy(text), settings());
+    // A model need not have what is to be swapped.
+    let without = |reason: String| if reason.starts_with("swap: no saved") { of(&drawn.text) } else { Err(reason) };
+    let plan = match of(&drawn.swapping()).or_else(without) {
         Ok(plan) => plan,
         Err(reason) => return Outcome::Refused(reason),
     };

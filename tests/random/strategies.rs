@@ -18,6 +18,8 @@ pub struct Drawn {
     /// Micro-batches of each data-parallel rank, and rows of each.
     pub micro: u32,
     pub mbs: u32,
+    /// What is swapped to the host, if the model has it.
+    pub swap: &'static str,
     pub text: String,
 }
 
@@ -62,8 +64,8 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     text += &format!(",schedule={}", draw.of(schedules));
     text += ["", "", ",recompute=full", ",recompute=contract", ",recompute=attention"][draw.below(5)];
     text += &overlapped(draw, ep > 1);
-    text += ["", "", ",swap=attention", ",swap=contract", ",swap=group", ",swap=dispatch"][draw.below(6)];
-    Drawn { dp, tp, cp, ep, etp, pp, vpp, micro, mbs, text }
+    let swap = ["", "", "attention", "contract", "group", "dispatch"][draw.below(6)];
+    Drawn { swap, dp, tp, cp, ep, etp, pp, vpp, micro, mbs, text }
 }
 
 /// Which of the passes run that let work run beside other work: those on programs and calls, those on graphs, any of them together.
@@ -96,6 +98,11 @@ impl Drawn {
     pub fn alone(&self, rows_together: bool) -> String {
         let micro = if rows_together { self.micro } else { self.micro * self.dp };
         format!("micro={micro}")
+    }
+
+    /// The strategy with what it swaps.
+    pub fn swapping(&self) -> String {
+        if self.swap.is_empty() { self.text.clone() } else { format!("{},swap={}", self.text, self.swap) }
     }
 
     /// Now and then an uneven cut into stages.
