@@ -17,11 +17,11 @@
 
 use super::Compiled;
 use super::layers::{Cx, Half};
-use super::pairs::is_layer;
+use super::pairs::{is_between, is_layer};
 use super::phases::Scheduler;
 use super::shared::Shared;
 use super::stages::{Stage, Turn, Work};
-use super::timeline::{Bind, Entry, Item};
+use super::timeline::{Bind, Entry};
 use crate::overlap::{Same, Sender};
 use forebay_plan::{Access, Space};
 use rustc_hash::FxHashSet;
@@ -92,6 +92,20 @@ fn ends(stages: &[Stage], orders: &[Vec<Turn>], crossed: &[Vec<bool>]) -> bool {
     }
 }
 
+/// Can a forward pass begin beside the last layer of one through the same layers? Between them there are messages only, and each has another layer.
+pub(super) fn crosses(cx: &Cx, turn: &Turn) -> bool {
+    let layers = |chunk: u32| cx.stage.chunks[chunk as usize].layers.clone();
+    matches!(turn, Turn::One(Work::Forward(_, chunk)) if layers(*chunk).len() > 1 && layers(*chunk).all(|l| is_between(cx, l)))
+}
+
+/// Can the last two layers of a turn be one, since it is a backward pass that goes on to another stage?
+pub(super) fn hurries(cx: &Cx, turn: &Turn) -> bool {
+    let Turn::One(Work::Backward(_, chunk, Half::Whole)) = turn else { return false };
+    let chunk = &cx.stage.chunks[*chunk as usize];
+    let goes_on = chunk.receives.as_ref().is_some_and(|(stage, _)| *stage != cx.stage.number);
+    goes_on && chunk.layers.clone().take(2).filter(|&l| is_between(cx, l)).count() == 2
+}
+
 impl Scheduler<'_> {
     /// Brings together the last layer of a pass, whose calls are those from `first` on, and the first layer of the next one, from `second` on, with the messages
     /// between them; where the calls that are left of the next one begin. `begun`: the pass's own first layer is part of what is before `first`.
@@ -105,7 +119,7 @@ impl Scheduler<'_> {
         let calls = shared.timeline.take(first);
         let middle = (second - first) as usize;
         let found = self.border(cx, (&calls, begun), middle);
-        self.replace(cx, shared, calls, found.map(|found| (found, Sender::First)))
+        self.replace(shared, calls, found.map(|found| (found, Sender::First)))
     }
 
     /// Brings together the last two layers of a backward pass that goes on to another stage, whose calls are those from `first` on.
@@ -117,14 +131,13 @@ impl Scheduler<'_> {
             let sends = calls.get(last + 1).is_some_and(|call| self.programs.is_message(call.program));
             (sends && self.is_heavy_layer(cx, &calls[before])).then_some(((before, last), Sender::Last))
         });
-        self.replace(cx, shared, calls, found);
+        self.replace(shared, calls, found);
     }
 
     /// Puts calls back, some of them as one where that is possible and worth it; where the calls behind that begin. Copies from the host between them are made
     /// before, copies to it behind: nothing of what is brought together reads the ones or writes the others' memory.
     fn replace(
         &mut self,
-        cx: &Cx,
         shared: &mut Shared,
         mut calls: Vec<Entry>,
         found: Option<((usize, usize), Sender)>,
@@ -150,17 +163,9 @@ impl Scheduler<'_> {
         let of = merged.iter().find(|call| self.programs.is_random(call.program)).unwrap_or(&merged[0]);
         shared.timeline.call(&program, of.layer, of.micro_batch, slots);
         merged.iter().flat_map(Entry::keeps).for_each(|&item| shared.timeline.keep(item));
-        // What leaves a layer later has its place a layer longer.
-        let mut leaving: Vec<Item> = to_host.iter().flat_map(Entry::items).collect();
         to_host.into_iter().for_each(|call| shared.timeline.put(call));
         let next = shared.timeline.len();
-        for call in behind {
-            let is_layer = self.is_heavy_layer(cx, &call);
-            shared.timeline.put(call);
-            if is_layer {
-                leaving.drain(..).for_each(|item| shared.timeline.keep(item));
-            }
-        }
+        behind.into_iter().for_each(|call| shared.timeline.put(call));
         let (from, to) = (first + from as u32, first + to as u32);
         for span in shared.spans.values_mut() {
             for call in [&mut span.forward, &mut span.backward] {

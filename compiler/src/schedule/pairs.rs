@@ -79,7 +79,12 @@ impl Scheduler<'_> {
     }
 }
 
-/// Is it a layer between the first (embedding) and the last (losses)?
+/// Is it a layer's call, of one between the first (embedding) and the last (losses)?
 pub(super) fn is_layer(cx: &Cx, call: &Entry) -> bool {
-    call.layer > 0 && (call.layer as usize) + 1 < cx.sharded.model.layers.len()
+    is_between(cx, call.layer as usize)
+}
+
+/// Is a layer between the first and the last?
+pub(super) fn is_between(cx: &Cx, layer: usize) -> bool {
+    layer > 0 && layer + 1 < cx.sharded.model.layers.len()
 }

@@ -187,8 +187,8 @@ impl<'a> Scheduler<'a> {
         };
         let waits = waits(&cx, &training, turns);
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
-        shared.swaps = Swaps::new(&cx, order, *ahead);
         let crosses = self.programs.passes.has(overlap::Pass::Borders);
+        shared.swaps = Swaps::new(&cx, turns, crosses, *ahead);
         let mut before = (0, false);
         for (turn, crossed) in order.iter().zip(crossed) {
             let mut starts = vec![];

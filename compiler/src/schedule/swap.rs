@@ -6,7 +6,7 @@
 //! copy-in                    │ → 2 │ → 1 │ → 0 │           back while the layers before it run
 //! ```
 //!
-//! Time is counted in *steps*: a layer's call, or two that the schedule pairs. The device memory of a layer's tensors is given up some steps after they were made
+//! Time is counted in *steps*: a layer's call, or two that the schedule pairs or brings together. The device memory of a layer's tensors is given up some steps after they were made
 //! (above: one), so that nothing waits for a copy that takes no longer; they come back into other memory as many steps before they are read. What would be read
 //! about as soon as it has left stays.
 //!
@@ -14,10 +14,11 @@
 //! room for the bound.
 
 use super::bind::{Moved, SavedLayout, Want};
+use super::borders::{crosses, hurries};
 use super::layers::{Cx, Half};
-use super::phases::Scheduler;
+use super::phases::{Scheduler, Turns};
 use super::shared::{Run, Shared};
-use super::stages::{Stage, Turn, Work};
+use super::stages::{Stage, Work};
 use super::timeline::{Bind, Item};
 use super::{Compiled, Programs};
 use forebay_plan as plan;
@@ -63,16 +64,20 @@ pub struct Swaps {
 }
 
 impl Swaps {
-    /// For a stage that works in this order. Copies have so many steps in each direction.
-    pub fn new(cx: &Cx, order: &[Turn], ahead: u32) -> Swaps {
+    /// For a stage that takes these turns. `borders`: are layers at their borders brought together? Copies have so many steps in each direction.
+    pub fn new(cx: &Cx, turns: &Turns, borders: bool, ahead: u32) -> Swaps {
         let mut swaps = Swaps { ahead, ..Swaps::default() };
         let mut now = 0;
-        for turn in order {
-            let visits = turn.works().map(|work| visits(cx.stage, work)).collect::<Vec<_>>();
-            for works in &visits {
-                swaps.steps.extend(works.iter().copied().zip(now..));
+        for (turn, crossed) in turns.order.iter().zip(turns.crossed) {
+            let (crosses, hurries) = (borders && *crossed && crosses(cx, turn), borders && hurries(cx, turn));
+            let begin = now - u32::from(crosses);
+            for work in turn.works() {
+                let visits = visits(cx.stage, work);
+                let last = visits.len() as u32 - 1;
+                let step = |at: u32| begin + at - u32::from(hurries && at == last);
+                now = now.max(step(last) + 1);
+                swaps.steps.extend(visits.into_iter().zip((0..).map(step)));
             }
-            now += visits.iter().map(Vec::len).max().unwrap_or(0) as u32;
         }
         let mut returns: Vec<(u32, (usize, u32))> = vec![];
         for (&visit, &read) in &swaps.steps {
