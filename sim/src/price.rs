@@ -22,6 +22,8 @@ pub struct Priced {
     pub seconds: f64,
     /// Floating-point operations of products and attention.
     pub flops: f64,
+    /// Bytes that a rank sends to others.
+    pub sent: f64,
     /// What it does to other ranks.
     pub action: Action,
     /// How many kernels' time the host takes to start it.
@@ -166,6 +168,7 @@ impl<'a> Pricer<'a> {
             kind,
             seconds,
             flops,
+            sent: 0.0,
             action: Action::Work,
             launches: 1.0,
             host_waits: false,
@@ -191,6 +194,7 @@ impl<'a> Pricer<'a> {
                     kind: Kind::Pp,
                     seconds: self.cluster.kernel_start(),
                     flops: 0.0,
+                    sent: bytes,
                     action,
                     launches: 1.0,
                     host_waits: false,
@@ -199,7 +203,7 @@ impl<'a> Pricer<'a> {
             Kernel::Recv(k) => {
                 let action = Action::Receive { peer: k.peer, channel: k.channel };
                 let host_waits = self.framework.receive_waits;
-                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, action, launches: 1.0, host_waits }
+                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, sent: 0.0, action, launches: 1.0, host_waits }
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
@@ -217,6 +221,7 @@ impl<'a> Pricer<'a> {
             kind,
             seconds: self.cluster.product(&product) + self.behind(k, &product),
             flops: 2.0 * product.groups * product.m * product.n * product.k,
+            sent: 0.0,
             action: Action::Work,
             launches: self.starts(k, &product),
             host_waits: false,
@@ -292,7 +297,15 @@ impl<'a> Pricer<'a> {
         let attended = attended(program, inputs, kernel);
         let seconds = self.cluster.attention(&attended, way, self.framework.attention.into());
         let flops = attended.flops;
-        Priced { kind: Kind::Attention, seconds, flops, action: Action::Work, launches: 1.0, host_waits: false }
+        Priced {
+            kind: Kind::Attention,
+            seconds,
+            flops,
+            sent: 0.0,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+        }
     }
 
     /// Operations and bytes of a kernel that streams through memory.
@@ -336,6 +349,13 @@ impl<'a> Pricer<'a> {
             ExchangeKind::AllToAll => (Collective::AllToAll, piece * k.ranks as f64),
             ExchangeKind::Shift => (Collective::Shift, piece),
         };
+        // A sum that all ranks have takes a rank its part of what others are to sum, and of that sum what others are to have, as in a ring or by halves.
+        let others = 1.0 - 1.0 / k.ranks.max(1) as f64;
+        let sent = match what {
+            Collective::AllReduce => 2.0 * bytes * others,
+            Collective::Shift => bytes,
+            _ => bytes * others,
+        };
         let hidden = match kind {
             Kind::Tp => self.framework.hidden_tp,
             Kind::Cp => self.framework.hidden_cp,
@@ -365,7 +385,7 @@ impl<'a> Pricer<'a> {
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
-        Priced { kind, seconds, flops: 0.0, action, launches, host_waits }
+        Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits }
     }
 
     /// Which degree a group belongs to.
@@ -382,17 +402,14 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// The rows that the busiest rank exchanges.
-    pub(crate) fn rows(&self, k: &AllToAllV) -> f64 {
-        k.even as f64 * self.imbalance
-    }
-
     fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
         let group = self.group(&k.group);
-        let bytes = self.rows(k) * (k.row * k.dtype.bytes()) as f64;
+        let bytes = k.even as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
+        // The rank's own rows stay.
+        let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);
         let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
         let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
-        Priced { kind: Kind::Ep, seconds, flops: 0.0, action: Action::Work, launches: 1.0, host_waits: false }
+        Priced { kind: Kind::Ep, seconds, flops: 0.0, sent, action: Action::Work, launches: 1.0, host_waits: false }
     }
 
     /// What goes between nodes when a token goes once to each, as a part of what goes when it goes to each of its experts: with k experts on N nodes,

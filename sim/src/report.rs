@@ -111,7 +111,7 @@ pub struct Report {
     pub exposed_comm_bytes: Communication,
     /// All bytes that a rank sends, mean of roles.
     pub total_comm_bytes: Communication,
-    /// The same for each tier of the network.
+    /// Seconds of communication for each tier of the network.
     pub comm_by_link: Vec<Link>,
     /// For each stage.
     pub memory_bytes: Vec<StageMemory>,
@@ -267,7 +267,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     };
     let exposed = by_kind(&|o| std::array::from_fn(|k| o.busy[k] + o.waited[k]));
     let total = by_kind(&|o| o.total);
-    let sent = sent(plan, &prepared.pricer, &prepared.priced, &prepared.roles, &options.recompute.parts);
+    let sent = sent(&prepared.priced, &prepared.roles, &options.recompute.parts);
     let sent_exposed: ByKind =
         std::array::from_fn(|k| if total[k] > 0.0 { sent[k] * (exposed[k] / total[k]) } else { 0.0 });
     let settings = &plan.settings;
