@@ -1,12 +1,14 @@
 //! How rows of experts travel: which mixtures are decomposed, which are not, and that ranks compute the same.
 
+mod near;
 mod oracle;
 mod snapshots;
 
 use forebay_compiler::overlap::exchange::{Dispatch, decompose};
 use forebay_ir::reference::Tensor;
 use forebay_ir::text::print_module;
-use oracle::{changed, given, graphs, outputs, sound};
+use near::changed;
+use oracle::{given, graphs, outputs, sound};
 use snapshots::snapshot_as;
 use std::path::Path;
 

@@ -40,6 +40,7 @@ Examples:
   forebay compile model.ir -o model.plan
   forebay compile model.moe --strategy dp=2,tp=2,ep=4,zero=1 --devices 4 -o model.plan
   forebay compile model.moe --memory-budget 24GB --cluster h100 -o model.plan    what does not fit is swapped or made again
+  forebay compile model.moe --dtype bf16 --cluster h100 -o model.plan            the plan that `simulate` prices
   forebay compile model.moe --strategy tp=2 --emit sharded       the graphs of a rank, with their collectives")]
 pub struct Args {
     /// The model file, or textual IR (`.ir`)
@@ -60,8 +61,8 @@ pub struct Args {
     /// Memory of a device, a size such as 58GiB or 800MB, or `device` for what the cluster file says: what does not fit is made again in the backward pass, or swapped to the host
     #[arg(long, value_name = "SIZE", value_parser = budget)]
     memory_budget: Option<Budget>,
-    /// The cluster whose times decide what does not stay in memory, a file or the name of one that is built in; without it nothing is swapped [default: times of one device]
-    #[arg(long, value_name = "CLUSTER", requires = "memory_budget")]
+    /// The cluster that the plan is for, a file or the name of one that is built in: its times decide what does not stay in memory, and what is left to the compiler (`auto`) or depends on the device; without it nothing is swapped [default: times of one device]
+    #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
     #[command(flatten)]
     settings: ModelArgs,
@@ -100,9 +101,15 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     options.optimizer = args.optimizer.optimizer(args.steps);
     options.rewrite = args.rewriting.options();
     args.devices.map_or(Ok(()), |devices| uses(&options.strategy, devices))?;
+    let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
+    let device = cluster.as_ref().map(|cluster| cluster.device.memory_gb.0 * 1e9);
+    let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
+    let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
+    let profile = options.rewrite.profile.clone();
+    let price: &dyn Price = on_cluster.as_ref().map_or(&profile, |price| price);
     let file = ModelFile::read(&args.model)?.with(&args.settings)?;
     if matches!(args.emit, Some(Stage::Grad | Stage::Fused | Stage::Sharded)) {
-        settle_dispatch(&file, &mut options)?;
+        settle_dispatch(&file, &mut options, price)?;
     }
     let text = match args.emit {
         Some(Stage::Graph) => Some(graphs(&file, &options)?),
@@ -117,11 +124,6 @@ pub fn compile(args: Args) -> Result<(), Failure> {
             _ => print(&text),
         };
     }
-    let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
-    let device = cluster.as_ref().map(|cluster| cluster.device.memory_gb.0 * 1e9);
-    let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
-    let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
-    let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
     let plan = memory::compile(&file, &options, budget, price)?.plan;
     notes::print(notes::few_rows(&plan, 1.0));
     match &args.output {
@@ -148,14 +150,14 @@ fn sharded(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure
 }
 
 /// Finds the way of experts' rows that the strategy leaves open, as a plan would.
-fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions) -> Result<(), Failure> {
+fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions, price: &dyn Price) -> Result<(), Failure> {
     let is_model = !file.is_ir() || matches!(file.ir()?, File::Model(_));
     if options.strategy.dispatch != Dispatch::Auto || !is_model {
         return Ok(());
     }
     let Forms { models, compute, micro_batches } = file.forms(options)?;
     let known = CompileOptions { compute, micro_batches, ..options.clone() };
-    let priced = Priced { model: &models.train, options: &known, price: &options.rewrite.profile };
+    let priced = Priced { model: &models.train, options: &known, price };
     let (strategy, ways) = exchange::settle(&priced).map_err(|error| Failure::Input(error.to_string()))?;
     if let Some(ways) = &ways {
         eprintln!("{}", told_ways("dispatch", ways));

@@ -31,6 +31,7 @@ Examples:
   forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --json
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
   forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
+  forebay simulate model.moe --cluster h100 --strategy dp=2,ep=2 -o model.plan      the plan that is priced: `forebay run` runs it
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
 pub struct Args {
@@ -54,6 +55,9 @@ pub struct Args {
     /// Write a page with the pipeline, the streams, the memory and the costs, for a browser
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the plan that is priced, for `forebay run` and `forebay plan`
+    #[arg(short, long, value_name = "PLAN")]
+    output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -82,7 +86,7 @@ impl From<PrecisionName> for Precision {
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
     outputs(&args)?;
-    [&args.trace, &args.html].into_iter().flatten().try_for_each(|path| can_write(path))?;
+    [&args.trace, &args.html, &args.output].into_iter().flatten().try_for_each(|path| can_write(path))?;
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
         None => calibrate::framework_on(&cluster),
@@ -145,7 +149,8 @@ fn outputs(args: &Args) -> Result<(), Failure> {
     let expected = args.tokens_per_expert.as_deref().map(|file| ("--tokens-per-expert", Path::new(file)));
     let read: Vec<(&str, Option<&Path>)> =
         args.on.reads().into_iter().chain(expected).map(|(what, path)| (what, Some(path))).collect();
-    let written = [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref())];
+    let written =
+        [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref()), ("--output", args.output.as_deref())];
     for (n, (option, path)) in written.iter().enumerate() {
         let Some(path) = path else { continue };
         for (what, other) in read.iter().chain(&written[..n]) {
@@ -180,7 +185,7 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
     })
 }
 
-/// Writes what `--trace` and `--html` ask for.
+/// Writes what `--trace`, `--html` and `--output` ask for.
 fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         let trace = simulated::json(page.plan, page.timeline, simulated::MAX_EVENTS);
@@ -190,6 +195,9 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.html {
         replace_file(path, page::html(page).as_bytes())?;
         eprintln!("{}: open it in a browser", path.display());
+    }
+    if let Some(path) = &args.output {
+        replace_file(path, &page.plan.to_bytes())?;
     }
     Ok(())
 }

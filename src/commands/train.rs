@@ -70,10 +70,10 @@ pub fn train(args: Args) -> Result<(), Failure> {
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
     args.backend.use_devices(&mut options.strategy, args.settings.strategy.as_ref())?;
-    // A budget is for the devices that run the plan: emulated ones have a size, and a link to the host; of this machine a cluster file says both.
+    // A plan is for the devices that run it: emulated ones have times, a size, and a link to the host; of this machine a cluster file says so where there is a budget.
     let (cluster, backend) = match args.memory_budget {
-        Some(_) => args.backend.priced()?,
-        None => (None, args.backend),
+        None if !args.backend.is_emulated() => (None, args.backend),
+        _ => args.backend.priced()?,
     };
     let device = cluster.as_ref().map(|cluster| backend.device_bytes(cluster)).transpose()?.map(|bytes| bytes as f64);
     let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;

@@ -112,8 +112,6 @@ fn compiling_for_a_cluster_swaps() {
     };
     assert!(host_bytes(&["--cluster", "h100"]) > 0);
     assert_eq!(host_bytes(&[]), 0);
-    let alone = ["compile", "model.moe", "-o", "x.plan", "--cluster", "h100"];
-    bench.run(&alone).exits(2, &["--memory-budget"]);
 }
 
 /// The losses are those of a run without a budget, bit for bit.

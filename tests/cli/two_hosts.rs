@@ -141,7 +141,8 @@ fn predicted(bench: &Bench, dispatch: &str, gbps: f64) -> f64 {
     report["step_time_s"].as_f64().expect("the seconds of a step")
 }
 
-/// Over a link of 200 Mbit/s, which four ranks share, tokens that cross it once are faster than rows that cross it for each expert: by the clock, by the bytes, and by the simulator.
+/// Over a link of 200 Mbit/s, which four ranks share, tokens that cross it once are faster than rows that cross it for each expert: by the clock, by the bytes, and by the simulator. Without a limit the
+/// rows are faster, by the clock and the simulator.
 #[test]
 #[ignore = "needs root, `ip` and `tc`, and minutes"]
 fn two_hosts_exchange_less_with_tokens_once_to_each_node() {
@@ -163,8 +164,7 @@ fn two_hosts_exchange_less_with_tokens_once_to_each_node() {
         assert!(apart_bytes < flat_bytes, "{apart_bytes} of {flat_bytes} bytes");
         match rate {
             Some(_) => assert!(apart_s < flat_s && apart_by_model < flat_by_model, "{apart_s} s against {flat_s} s"),
-            // They are so close here that the clock of a busy machine does not always tell them apart.
-            None => assert!(flat_s < 1.1 * apart_s && flat_by_model < apart_by_model, "{flat_s} s against {apart_s} s"),
+            None => assert!(flat_s < apart_s && flat_by_model < apart_by_model, "{flat_s} s against {apart_s} s"),
         }
     }
 }

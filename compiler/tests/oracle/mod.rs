@@ -15,22 +15,6 @@ pub fn graphs(path: &Path) -> Vec<Graph> {
     graphs
 }
 
-/// A graph of a file with other text in the place of some of it.
-#[allow(dead_code, reason = "each test uses a part of this module")]
-pub fn changed(path: &Path, name: &str, changes: &[(&str, String)]) -> Graph {
-    let source = std::fs::read_to_string(path).expect("readable");
-    let start = source.find(&format!("graph @{name} {{")).expect("the file has the graph");
-    let end = start + source[start..].find("\n}").expect("graphs end") + 3;
-    let mut text = source[start..end].to_string();
-    for (lines, others) in changes {
-        assert_eq!(text.matches(lines).count(), 1, "{name}: {lines}");
-        text = text.replace(lines, others);
-    }
-    let mut graphs = parse_module(&text).unwrap_or_else(|e| panic!("{}", render(&e, &text, name)));
-    sound(&graphs[0]);
-    graphs.swap_remove(0)
-}
-
 /// Stops when a graph is not what the verifier demands.
 pub fn sound(graph: &Graph) {
     verify::verify(graph).unwrap_or_else(|v| panic!("{}", verify::render(graph, &v)));

@@ -164,19 +164,61 @@ pub(super) fn network(graph: &Graph, start: ValueId, pieces: u64) -> Option<Regi
             fits.then(|| span.region(graph, &|op| ends(op, scatters.clone())))?
         }
         CommKind::Vary => {
-            let common = graph.node(start);
             let starts: Vec<ValueId> = alike(graph, start).collect();
-            let is_param = |axis: AxisId| params(graph).any(|v| graph.ty(v).has(axis));
-            let axes = common.ty.axes.iter().copied().filter(|&axis| !is_param(axis));
-            let is_dense = graph.ragged_axis(&common.ty.axes).is_none();
-            let mut cut = axes.filter(|&axis| is_dense && graph.size(axis).is_multiple_of(pieces));
-            cut.find_map(|tokens| {
+            tokens_of(graph, start, pieces).find_map(|tokens| {
                 let span = Span { starts: starts.clone(), tokens, within: tokens };
                 span.region(graph, &|op| ends(op, CommKind::AllReduce(ReduceKind::Sum)))
             })
         }
         _ => None,
     }
+}
+
+/// The axes of a dense value that can be cut into so many pieces, and are no parameter's.
+fn tokens_of(graph: &Graph, value: ValueId, pieces: u64) -> impl Iterator<Item = AxisId> {
+    let axes = &graph.ty(value).axes;
+    let is_param = |axis: AxisId| params(graph).any(|v| graph.ty(v).has(axis));
+    let is_dense = graph.ragged_axis(axes).is_none();
+    axes.iter().copied().filter(move |&axis| is_dense && !is_param(axis) && graph.size(axis).is_multiple_of(pieces))
+}
+
+/// Products, and the sum of them over ranks, of which each rank has all tokens or its own.
+pub(super) fn projection(graph: &Graph, sum: ValueId, pieces: u64) -> Option<Region> {
+    let Op::Comm(comm) = &graph.node(sum).op else { return None };
+    match comm.kind {
+        CommKind::ReduceScatter { from: all, into: tokens } => {
+            let fits = graph.size(tokens).is_multiple_of(pieces);
+            fits.then(|| summed(graph, sum, (tokens, all)))?
+        }
+        CommKind::AllReduce(ReduceKind::Sum) => {
+            tokens_of(graph, sum, pieces).find_map(|tokens| summed(graph, sum, (tokens, tokens)))
+        }
+        _ => None,
+    }
+}
+
+/// From a sum over ranks up to the products that it is of, where nothing else reads what lies in between.
+fn summed(graph: &Graph, sum: ValueId, (tokens, within): (AxisId, AxisId)) -> Option<Region> {
+    let users = graph.users();
+    let mut repeated = vec![false; graph.nodes.len()];
+    repeated[sum.index()] = true;
+    let mut products = 0;
+    for value in graph.values().rev().filter(|&v| v != sum) {
+        let node = graph.node(value);
+        // What a product is made of is there at once.
+        let leads = |u: &ValueId| repeated[u.index()] && !matches!(graph.node(*u).op, Op::Contract { .. });
+        let users = &users[value.index()];
+        let is_product = matches!(&node.op, Op::Contract { over } if !over.contains(&within));
+        let passes = node.op.is_elementwise() && !node.operands.is_empty();
+        if !users.is_empty() && users.iter().all(leads) && node.ty.has(within) && (is_product || passes) {
+            repeated[value.index()] = true;
+            products += usize::from(is_product);
+        }
+    }
+    let results = results(graph, &repeated);
+    let mut shorter = vec![tokens, within];
+    shorter.dedup();
+    (products > 0 && results == [sum]).then_some(Region { tokens, shorter, repeated, results })
 }
 
 /// The values that are made of the same as this one, by the same op; itself among them.

@@ -9,7 +9,7 @@
 //!
 //! On the graph of a rank, before differentiation, so that backward passes come in pieces as well. What is repeated for each piece is all that follows from the
 //! choice of experts until a token has its result (rows, counts, exchanges, products), or what tensor-parallel ranks compute from an all-gather to their reduce-scatter, or, where
-//! each has all tokens, to their all-reduce.
+//! each has all tokens, to their all-reduce; where that is not possible, the product before such a sum.
 //! Nothing there looks from one token to another. The region grows upwards, as far as attention, while that hides more (`grow.rs`).
 //! This is what hides exchanges where no second micro-batch can: without a pipeline, and while one fills and drains (MindSpeed's and Tutel's pipelining of
 //! all-to-all with experts, arXiv 2206.03382, section 3.3).
@@ -27,7 +27,7 @@ use super::lanes::Lanes;
 use crate::shard::StrategyError;
 pub use choose::{Cuts, settle};
 pub(super) use find::{Region, choices_of, mixture};
-use find::{gain, is_start, network};
+use find::{gain, is_start, network, projection};
 use forebay_ir::{AxisId, Graph, ValueId};
 use grow::{grown, joined};
 use repeat::Cut;
@@ -71,7 +71,7 @@ pub fn cut(graph: &mut Graph, pieces: Pieces, lanes: &Lanes) -> usize {
     done
 }
 
-/// What is cut next, and into how many pieces: mixtures with what leads to them, then networks.
+/// What is cut next, and into how many pieces: mixtures with what leads to them, then networks, then projections.
 fn next(graph: &Graph, pieces: Pieces, lanes: &Lanes, cut: &[AxisId]) -> Option<(u64, Region)> {
     let starts: Vec<ValueId> = graph.values().filter(|&v| is_start(graph, v)).collect();
     let of_piece = |v: ValueId| graph.ty(v).axes.iter().any(|a| cut.contains(a));
@@ -101,18 +101,21 @@ fn next(graph: &Graph, pieces: Pieces, lanes: &Lanes, cut: &[AxisId]) -> Option<
             Some(grown(graph, joined(graph, region, others), &|region| worth(region, n)))
         })
     };
-    let of_network = |&start: &ValueId| {
+    let of = |find: fn(&Graph, ValueId, u64) -> Option<Region>, at: ValueId| {
         best(&|n| {
-            let region = network(graph, start, n).filter(is_new)?;
+            let region = find(graph, at, n).filter(is_new)?;
             Some(grown(graph, region, &|region| worth(region, n)))
         })
     };
-    starts.iter().find_map(of_mixture).or_else(|| starts.iter().find_map(of_network))
+    let of_networks = || starts.iter().find_map(|&start| of(network, start));
+    // From the last on, so that what leads to one is part of it.
+    let of_projections = || graph.values().rev().find_map(|sum| of(projection, sum));
+    starts.iter().find_map(of_mixture).or_else(of_networks).or_else(of_projections)
 }
 
 /// Why nothing was cut.
 pub fn nothing_to_cut(pieces: Pieces) -> StrategyError {
-    let help = "pieces are of tokens that go to experts or networks of several ranks (ep, tp) that read nothing else, and divide the rows of a micro-batch or the positions of a rank";
+    let help = "pieces are of tokens that go to experts of several ranks (ep), or whose products several ranks sum (tp), and divide the rows of a micro-batch or the positions of a rank";
     StrategyError::new(
         format!("pieces = {pieces}: nothing can be cut into so many parts"),
         Some(format!("{help}; `pieces=auto` cuts what is worth it")),
