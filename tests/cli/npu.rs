@@ -58,32 +58,33 @@ fn what_devices_did() {
 /// What is priced, what is compiled and what runs is one plan, byte by byte, where the cluster decides what the strategy leaves open and what does not stay in memory.
 #[test]
 fn the_plan_that_is_priced_runs() {
-    let bench = Bench::new();
     let strategy = "pp=2,vpp=2,ep=2,dp=2,zero=1,micro=4,schedule=vpp-overlap,overlap=all,pieces=auto,dispatch=auto";
     let cluster = ["--cluster", "atlas-800t-a2"];
-    let model = ["--dtype", "f32", "--set", "layers=8", "--strategy", strategy];
-    let options = |own: &[&'static str], budget: &[&str]| [own, &["model.moe"], &cluster, &model, budget].concat();
-    let priced = |budget: &[&str]| -> Value {
-        let run = bench.run(&options(&["simulate", "--json", "-o", "priced.plan"], budget)).ok();
-        serde_json::from_str(&run.stdout).expect("a report")
-    };
-    let peak = priced(&[])["memory_bytes"][0]["peak"].as_f64().expect("bytes");
-    for budget in [vec![], vec!["--memory-budget".to_string(), format!("{}B", (0.8 * peak) as u64)]] {
-        let budget: Vec<&str> = budget.iter().map(String::as_str).collect();
-        let report = priced(&budget);
-        bench.run(&options(&["compile", "-o", "compiled.plan"], &budget)).ok();
+    let mut budget = vec![];
+    for within in [false, true] {
+        let bench = Bench::new();
+        let on_cluster = |own: &[&str]| {
+            let model = ["model.moe", "--dtype", "f32", "--set", "layers=8", "--strategy", strategy];
+            let budget: Vec<&str> = budget.iter().map(String::as_str).collect();
+            bench.run(&[own, &model, &cluster, &budget].concat()).ok()
+        };
+        let report: Value = serde_json::from_str(&on_cluster(&["simulate", "--json", "-o", "priced.plan"]).stdout)
+            .expect("a report");
+        on_cluster(&["compile", "-o", "compiled.plan"]);
         assert!(bench.read("priced.plan") == bench.read("compiled.plan"), "two plans");
         let steps = ["--data", "text.txt", "--steps", "2", "--json"];
-        let devices = [&NPU[..], &cluster].concat();
-        let ran = bench.run(&[&["run", "priced.plan", "--save", "a"], &steps[..], &devices].concat()).ok();
-        let trained = bench.run(&[&options(&["train", "--save", "b"], &budget)[..], &steps, &NPU].concat()).ok();
+        let of_plan = |save: &[&str]| bench.run(&[&["run", "priced.plan", "--save"], save, &steps].concat()).ok();
+        let on_cpu = of_plan(&["cpu"]);
+        let ran = of_plan(&[&["npu"], &NPU[..], &cluster].concat());
+        let trained = on_cluster(&[&["train", "--save", "trained"], &steps[..], &NPU].concat());
         let seconds = |run: &crate::Run| run.lines().iter().find_map(|l| l["device_s"].as_f64()).expect("seconds");
         let priced = report["step_time_s"].as_f64().expect("seconds");
-        for run in [&ran, &trained] {
-            assert!((seconds(run) / priced - 1.0).abs() < 0.01, "{} s, priced {priced} s", seconds(run));
-        }
+        assert!((seconds(&ran) / priced - 1.0).abs() < 0.01, "{} s, priced {priced} s", seconds(&ran));
         assert_eq!(seconds(&ran), seconds(&trained), "one plan");
-        assert_eq!(ran.losses(), trained.losses());
+        assert_eq!(ran.losses(), on_cpu.losses());
+        assert_eq!(bench.read("priced.plan").contains("\"swap.out."), within);
+        let peak = report["memory_bytes"][0]["peak"].as_f64().expect("bytes");
+        budget = vec!["--memory-budget".to_string(), format!("{}B", (0.8 * peak) as u64)];
     }
 }
 
