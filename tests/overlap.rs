@@ -211,6 +211,9 @@ fn pieces_train_as_the_whole() {
         ("llama-3-70b", "dp=2,tp=2,sp=0,micro=1,pieces=2"),
         ("llama-3-70b", "tp=2,sp=0,micro=4,pieces=4"),
         ("deepseek-v3", "tp=2,sp=0,ep=2,pp=2,micro=4,pieces=2"),
+        // Products before sums, of networks whose tokens a router also reads.
+        ("qwen3-30b-a3b", "tp=2,etp=2,ep=1,micro=4,pieces=2"),
+        ("tiny-moe", "tp=2,sp=0,ep=1,micro=4,pieces=2"),
     ] {
         let example = Example::named(name);
         let whole = text.rsplit_once(",pieces").expect("it has pieces").0;
@@ -224,8 +227,8 @@ fn pieces_train_as_the_whole() {
         compare(&format!("{name} {text}"), &train(name, &cut, steps), &train(name, &whole, steps), 1e-10);
     }
     assert_eq!(ROWS, 4, "pieces are of four rows, or of positions");
-    // All experts on one rank, which read the same tokens as the router: nothing is sent to them, and the network is none by itself.
-    let refused = of(&Example::named("qwen3-30b-a3b"), "tp=2,etp=2,ep=1,micro=4,pieces=2", DType::F64);
+    // Nothing is sent within a layer.
+    let refused = of(&Example::named("qwen3-30b-a3b"), "dp=2,micro=2,pieces=2", DType::F64);
     assert!(refused.is_err_and(|why| why.contains("nothing can be cut")));
 }
 

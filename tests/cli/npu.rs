@@ -68,8 +68,8 @@ fn the_plan_that_is_priced_runs() {
             let budget: Vec<&str> = budget.iter().map(String::as_str).collect();
             bench.run(&[own, &model, &cluster, &budget].concat()).ok()
         };
-        let report: Value = serde_json::from_str(&on_cluster(&["simulate", "--json", "-o", "priced.plan"]).stdout)
-            .expect("a report");
+        let report: Value =
+            serde_json::from_str(&on_cluster(&["simulate", "--json", "-o", "priced.plan"]).stdout).expect("a report");
         on_cluster(&["compile", "-o", "compiled.plan"]);
         assert!(bench.read("priced.plan") == bench.read("compiled.plan"), "two plans");
         let steps = ["--data", "text.txt", "--steps", "2", "--json"];

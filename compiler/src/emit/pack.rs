@@ -34,28 +34,31 @@ pub struct Packing {
 /// Places intervals so that two that are live at the same time do not overlap.
 ///
 /// Dynamic storage allocation, which is NP-hard. Greedy orders come first ([`ORDERS`]), each first-fit; on the nested lifetimes of a forward and a backward pass one of
-/// them reaches the bound and is taken. Where none does, orders are repaired ([`Search::repair`]) until one reaches it or the work is done. A greedy order takes
+/// them reaches the bound and is taken. Where none does, the same is tried with what lives briefly at the other end ([`BRIEF`]), and the best orders are repaired
+/// ([`Search::repair`]) until one reaches the bound or the work is done. A greedy order takes
 /// O(n²) in the worst case; what is alive all the time costs no more for being many, so that steps of many micro-batches are placed in linear time.
 pub fn pack(intervals: &[Interval]) -> Packing {
     let mut search = Search { intervals, live: max_live(intervals), best: None, work: 0 };
-    let mut tried = vec![];
-    for key in ORDERS {
-        let mut order: Vec<usize> = (0..intervals.len()).collect();
-        order.sort_by_key(|&i| (key(&intervals[i]), i));
-        tried.push((search.place(&order).bytes, order));
+    let mut tried: Vec<(u64, Vec<usize>, Brief)> = vec![];
+    for (key, brief) in ways() {
+        let order = by(intervals, key);
+        tried.push((search.place(&order, brief).bytes, order, brief));
         if search.is_tight() {
             break;
         }
     }
     if !search.is_tight() {
-        tried.sort_by_key(|(bytes, _)| *bytes);
-        let share = WORK / tried.len() as u64;
-        for (_, order) in tried {
-            search.repair(order, share);
+        tried.sort_by_key(|(bytes, ..)| *bytes);
+        tried.truncate(REPAIRED);
+        for (_, order, brief) in tried {
+            search.repair(order, brief, WORK / REPAIRED as u64);
         }
     }
     search.best.expect("there is an order")
 }
+
+/// Moments up to which a life is brief, where what lives briefly lies at the upper end.
+type Brief = Option<u64>;
 
 /// What places intervals earlier: two numbers, of which the smaller comes first.
 type Key = fn(&Interval) -> (u64, u64);
@@ -71,8 +74,27 @@ const ORDERS: [Key; 6] = [
     |i| (u64::MAX - i.bytes.saturating_mul(i.life()), 0),
 ];
 
+/// Numbers of orders in which frames of calls and what goes from call to call are also placed from above, below the bytes that are live at once: what is saved then
+/// lies below them as if they were not there.
+const BRIEF: [(usize, u64); 4] = [(0, 1), (1, 1), (1, 2), (4, 2)];
+
+/// All greedy ways.
+fn ways() -> impl Iterator<Item = (Key, Brief)> {
+    let both_ends = BRIEF.into_iter().map(|(key, life)| (ORDERS[key], Some(life)));
+    ORDERS.into_iter().map(|key| (key, None)).chain(both_ends)
+}
+
+/// Intervals in an order.
+fn by(intervals: &[Interval], key: Key) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..intervals.len()).collect();
+    order.sort_by_key(|&i| (key(&intervals[i]), i));
+    order
+}
+
 /// Repairs end when so many pairs of intervals were looked at: a tenth of a second, or less.
 const WORK: u64 = 2_000_000;
+/// So many orders are repaired, each at most [`ROUNDS`] times.
+const REPAIRED: usize = 3;
 /// An order is repaired at most so often.
 const ROUNDS: u64 = 400;
 
@@ -87,8 +109,8 @@ struct Search<'a> {
 
 impl Search<'_> {
     /// Places in an order, and remembers the best places.
-    fn place(&mut self, order: &[usize]) -> Packing {
-        let (offsets, looked_at) = first_fit(self.intervals, order);
+    fn place(&mut self, order: &[usize], brief: Brief) -> Packing {
+        let (offsets, looked_at) = first_fit(self.intervals, order, brief.map(|life| (life, self.live)));
         self.work += looked_at;
         let bytes = self.intervals.iter().zip(&offsets).map(|(i, o)| o + align(i.bytes)).max().unwrap_or(0);
         let packing = Packing { offsets, bytes, live: self.live };
@@ -104,7 +126,7 @@ impl Search<'_> {
 
     /// Moves what sticks out above the bound forward in the order, places again, and so on ("squeaky wheel" optimization, Joslin and Clements, 1999). In turns it
     /// moves before all that it can be in conflict with, and by a distance that is drawn, without which the search runs in circles. The draws are always the same.
-    fn repair(&mut self, mut order: Vec<usize>, work: u64) {
+    fn repair(&mut self, mut order: Vec<usize>, brief: Brief, work: u64) {
         let until = self.work + work;
         let mut draws = Draws(1);
         let mut rank = vec![0.0; order.len()];
@@ -112,7 +134,7 @@ impl Search<'_> {
             if self.is_tight() || self.work >= until {
                 return;
             }
-            let offsets = self.place(&order).offsets;
+            let offsets = self.place(&order, brief).offsets;
             order.iter().enumerate().for_each(|(place, &i)| rank[i] = place as f64);
             let (intervals, live) = (self.intervals, self.live);
             let sticks_out = |i: usize| offsets[i] + align(intervals[i].bytes) > live;
@@ -168,8 +190,9 @@ pub fn max_live(intervals: &[Interval]) -> u64 {
     most
 }
 
-/// Each interval in turn at the lowest offset where nothing placed before is in its way, and how many intervals were looked at for that.
-fn first_fit(intervals: &[Interval], order: &[usize]) -> (Vec<u64>, u64) {
+/// Each interval in turn at the lowest offset where nothing placed before is in its way, and how many intervals were looked at for that. `above`: those that live so briefly
+/// at the highest one below so many bytes, where there is one.
+fn first_fit(intervals: &[Interval], order: &[usize], above: Option<(u64, u64)>) -> (Vec<u64>, u64) {
     let mut offsets = vec![0; intervals.len()];
     let mut placed = Lives::new(intervals);
     let mut always = Ranges::default();
@@ -203,17 +226,39 @@ fn first_fit(intervals: &[Interval], order: &[usize]) -> (Vec<u64>, u64) {
         );
         blocked.extend(&always.ranges);
         blocked.sort_unstable();
-        let mut offset = 0;
-        for &(from, to) in &blocked {
-            if from >= offset + bytes {
-                break;
-            }
-            offset = offset.max(to);
-        }
-        offsets[i] = offset;
+        let from_above = above
+            .filter(|(life, _)| bytes > 0 && this.life() <= *life)
+            .and_then(|(_, limit)| highest(&blocked, bytes, limit));
+        offsets[i] = from_above.unwrap_or_else(|| lowest(&blocked, bytes));
         placed.insert(i, this);
     }
     (offsets, looked_at)
+}
+
+/// The lowest place for so many bytes that is in none of these ranges, which are sorted.
+fn lowest(blocked: &[(u64, u64)], bytes: u64) -> u64 {
+    let mut offset = 0;
+    for &(from, to) in blocked {
+        if from >= offset + bytes {
+            break;
+        }
+        offset = offset.max(to);
+    }
+    offset
+}
+
+/// The highest place below a limit for so many bytes that is in none of these ranges, which may overlap.
+fn highest(blocked: &[(u64, u64)], bytes: u64, limit: u64) -> Option<u64> {
+    let mut ranges: Vec<(u64, u64)> = blocked.to_vec();
+    ranges.sort_unstable_by_key(|&(_, to)| std::cmp::Reverse(to));
+    let mut end = limit;
+    for (from, to) in ranges {
+        if to + bytes <= end {
+            break;
+        }
+        end = end.min(from);
+    }
+    end.checked_sub(bytes)
 }
 
 /// Bytes that are taken, as ranges in order. What is alive all the time (the data of each micro-batch) is in the way of everything: such intervals are many and
@@ -367,26 +412,24 @@ mod tests {
     use super::super::ALIGN;
     use super::*;
 
-    /// First fit by its definition.
-    fn naive(intervals: &[Interval], order: &[usize]) -> Vec<u64> {
+    /// First fit by its definition: of the places where something begins to fit the lowest, or, for what lives briefly, the highest below the limit.
+    fn naive(intervals: &[Interval], order: &[usize], above: Option<(u64, u64)>) -> Vec<u64> {
         let mut offsets = vec![0; intervals.len()];
         for (n, &i) in order.iter().enumerate() {
-            let this = intervals[i];
+            let (this, bytes) = (intervals[i], align(intervals[i].bytes));
             let meets = |p: &&usize| intervals[**p].start <= this.end && this.start <= intervals[**p].end;
-            let mut met: Vec<(u64, u64)> = order[..n]
-                .iter()
-                .filter(meets)
-                .map(|&p| (offsets[p], offsets[p] + align(intervals[p].bytes)))
-                .collect();
-            met.sort_unstable();
-            let mut offset = 0;
-            for (from, to) in met {
-                if from >= offset + align(this.bytes) {
-                    break;
-                }
-                offset = offset.max(to);
-            }
-            offsets[i] = offset;
+            let range = |&p: &usize| (offsets[p], offsets[p] + align(intervals[p].bytes));
+            let met: Vec<(u64, u64)> = order[..n].iter().filter(meets).map(range).collect();
+            let is_free = |at: &u64| met.iter().all(|(from, to)| at + bytes <= *from || at >= to);
+            // What meets everything lies below.
+            let always = intervals.iter().all(|other| (this.start..=this.end).contains(&other.start));
+            let highest =
+                above.filter(|(life, _)| !always && bytes > 0 && this.life() <= *life).and_then(|(_, limit)| {
+                    let ends = met.iter().map(|(from, _)| *from).chain([limit]).filter(|end| *end <= limit);
+                    ends.filter_map(|end| end.checked_sub(bytes)).filter(is_free).max()
+                });
+            let lowest = met.iter().map(|(_, to)| *to).chain([0]).filter(is_free).min();
+            offsets[i] = highest.or(lowest).expect("there is room above all");
         }
         offsets
     }
@@ -411,7 +454,10 @@ mod tests {
             let intervals: Vec<Interval> = (0..n).map(|_| one(&mut random)).collect();
             let mut order: Vec<usize> = (0..n).collect();
             (1..n).for_each(|i| order.swap(i, random(i as u64 + 1) as usize));
-            assert_eq!(first_fit(&intervals, &order).0, naive(&intervals, &order), "{intervals:?} in order {order:?}");
+            for above in [None, Some((1 + random(3), random(20) * ALIGN))] {
+                let (have, want) = (first_fit(&intervals, &order, above).0, naive(&intervals, &order, above));
+                assert_eq!(have, want, "{intervals:?} in order {order:?}, {above:?}");
+            }
         }
     }
 
@@ -437,7 +483,7 @@ mod tests {
     /// The fewest bytes: some order gives them.
     fn optimum(intervals: &[Interval], order: &mut Vec<usize>, best: &mut u64) {
         if order.len() == intervals.len() {
-            let offsets = naive(intervals, order);
+            let offsets = naive(intervals, order, None);
             *best = intervals.iter().zip(offsets).map(|(i, o)| o + align(i.bytes)).max().unwrap().min(*best);
         }
         for i in 0..intervals.len() {
@@ -457,16 +503,31 @@ mod tests {
              19,20,2 20,21,2 21,22,2 23,25,8 28,29,64 30,31,128 31,32,128 32,33,128 33,37,64 34,35,32 35,36,128 36,37,64",
         );
         let mut greedy = Search { intervals: &intervals, live: max_live(&intervals), best: None, work: 0 };
-        for key in ORDERS {
-            let mut order: Vec<usize> = (0..intervals.len()).collect();
-            order.sort_by_key(|&i| (key(&intervals[i]), i));
-            greedy.place(&order);
+        for (key, brief) in ways() {
+            greedy.place(&by(&intervals, key), brief);
         }
         let (before, packing) = (greedy.best.expect("placed").bytes, pack(&intervals));
         assert!(before * 10 > packing.live * 11, "{before} of {} bytes", packing.live);
         assert_eq!(packing.bytes, packing.live);
         check(&intervals, &packing);
         assert_eq!(pack(&intervals), packing, "the search is always the same");
+    }
+
+    /// What is there for a moment lies above what stays, which then lies where it would without that.
+    #[test]
+    fn what_lives_briefly_is_placed_from_above() {
+        let intervals = of("4,4,2 2,2,5 2,4,3 4,8,4");
+        let best_of = |from_above: bool| {
+            let mut greedy = Search { intervals: &intervals, live: max_live(&intervals), best: None, work: 0 };
+            for (key, brief) in ways().filter(|(_, brief)| brief.is_some() == from_above) {
+                greedy.place(&by(&intervals, key), brief);
+            }
+            greedy.best.expect("placed")
+        };
+        let (below, both) = (best_of(false), best_of(true));
+        assert!(below.bytes > below.live, "{below:?}");
+        assert_eq!(both.bytes, both.live);
+        check(&intervals, &both);
     }
 
     /// All orders of six intervals against the search.

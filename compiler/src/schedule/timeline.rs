@@ -216,6 +216,24 @@ impl Timeline {
         lives
     }
 
+    /// The same for frames beside which no more is then alive than so many bytes.
+    fn longer_lives_within(&self, lives: &[Option<(u32, u32)>], most: u64) -> Vec<Option<(u32, u32)>> {
+        let mut alive = self.alive(&self.intervals(lives, plan::Space::Device));
+        let mut within = lives.to_vec();
+        for ((item, life), longer) in self.items.iter().zip(&mut within).zip(self.longer_lives(lives)) {
+            let (Some((_, end)), Some((_, to))) = (life, longer) else { continue };
+            if to == *end {
+                continue;
+            }
+            let more = &mut alive[*end as usize + 1..=to as usize];
+            if more.iter().all(|bytes| bytes + item.bytes <= most) {
+                more.iter_mut().for_each(|bytes| *bytes += item.bytes);
+                *end = to;
+            }
+        }
+        within
+    }
+
     /// What the items take of a memory.
     fn intervals(&self, lives: &[Option<(u32, u32)>], space: plan::Space) -> Vec<Interval> {
         let interval = |(item, life): (&ItemLife, &Option<(u32, u32)>)| {
@@ -228,18 +246,7 @@ impl Timeline {
     /// Places all items above the persistent bytes of the device, and those of the host above its own.
     pub fn place(self, (persistent, kept_by_host): (u64, u64)) -> Placed {
         let lives = self.lives();
-        let mut intervals = self.intervals(&lives, plan::Space::Device);
-        let mut packing = pack(&intervals);
-        if self.alternate {
-            let longer = self.intervals(&self.longer_lives(&lives), plan::Space::Device);
-            let arena = persistent + packing.bytes;
-            let most = packing.bytes + arena / ALTERNATE;
-            let apart = (max_live(&longer) <= most).then(|| pack(&longer));
-            match apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
-                Some(apart) => (packing, intervals) = (apart, longer),
-                None => self.move_apart(&intervals, &mut packing),
-            }
-        }
+        let (intervals, packing) = self.on_device(&lives, persistent);
         let swaps = self.items.iter().any(|item| item.space == plan::Space::Host);
         let of_host = swaps.then(|| pack(&self.intervals(&lives, plan::Space::Host)).offsets);
         let place = |(n, item): (usize, &ItemLife)| match (&of_host, item.space) {
@@ -255,6 +262,28 @@ impl Timeline {
             placed.calls.push(plan::Call { program, layer, micro_batch, slots, waits: vec![] });
         }
         placed
+    }
+
+    /// What the items take of the device, and where they lie above its persistent bytes. Frames of calls that follow each other lie apart: all of them, where the arena
+    /// hardly grows for it, and else as many as the bytes have room for that are taken anyway.
+    fn on_device(&self, lives: &[Option<(u32, u32)>], persistent: u64) -> (Vec<Interval>, Packing) {
+        let intervals = self.intervals(lives, plan::Space::Device);
+        let packing = pack(&intervals);
+        if !self.alternate {
+            return (intervals, packing);
+        }
+        let arena = persistent + packing.bytes;
+        let most = packing.bytes + arena / ALTERNATE;
+        let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
+        let apart = (max_live(&longer) <= most).then(|| pack(&longer));
+        if let Some(apart) = apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
+            return (longer, apart);
+        }
+        let some = self.intervals(&self.longer_lives_within(lives, packing.live), plan::Space::Device);
+        let apart = pack(&some);
+        let (intervals, mut packing) = if apart.bytes <= packing.bytes { (some, apart) } else { (intervals, packing) };
+        self.move_apart(&intervals, &mut packing);
+        (intervals, packing)
     }
 
     /// Moves frames to where those of the calls before are not, nor what the next call begins to use, as far as there is room in what is taken anyway.
@@ -306,18 +335,73 @@ impl Timeline {
 
     /// For each call the bytes of live items, frames counted at what is live within them.
     fn live(&self, intervals: &[Interval]) -> Vec<u64> {
+        let at = |(now, call): (u64, &Entry)| now - (call.frame.0 - call.frame.1);
+        self.alive(intervals).into_iter().zip(&self.calls).map(at).collect()
+    }
+
+    /// For each call the bytes that are taken.
+    fn alive(&self, intervals: &[Interval]) -> Vec<u64> {
         let mut change = vec![0i64; self.calls.len() + 2];
         let last = self.calls.len();
         for i in intervals {
             change[(i.start as usize).min(last)] += i.bytes as i64;
             change[(i.end as usize + 1).min(last + 1)] -= i.bytes as i64;
         }
-        let mut now = 0i64;
-        let at = |(change, call): (i64, &Entry)| {
-            now += change;
-            let (bytes, live) = call.frame;
-            (now - (bytes as i64 - live as i64)) as u64
-        };
-        change.into_iter().zip(&self.calls).map(at).collect()
+        let bytes = change.into_iter().scan(0, |now, change| {
+            *now += change;
+            Some(*now as u64)
+        });
+        bytes.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Compiled;
+    use super::*;
+    use crate::emit::ALIGN;
+
+    /// Calls with frames of so many units, and items of so many units that the calls of a range bind, all placed; and where frames and items then lie, in units.
+    fn placed(frames: &[u64], items: &[(std::ops::Range<usize>, u64)]) -> (Placed, Vec<(u64, u64)>, Vec<(u64, u64)>) {
+        let mut timeline = Timeline::default();
+        timeline.alternate_frames();
+        let made: Vec<Item> = items.iter().map(|(_, units)| timeline.item(units * ALIGN)).collect();
+        for (time, units) in frames.iter().enumerate() {
+            let bound = items.iter().zip(&made).filter(|((calls, _), _)| calls.contains(&time));
+            let slots: Vec<Bind> = bound.map(|(_, item)| Bind::Item(*item, 0)).collect();
+            let bytes = units * ALIGN;
+            let program = Compiled {
+                id: 0,
+                slots: slots.len() + 1,
+                wants: vec![],
+                bytes: vec![],
+                frame_bytes: bytes,
+                frame_live: bytes,
+            };
+            timeline.call(&program, 0, 0, slots);
+        }
+        let placed = timeline.place((0, 0));
+        let range = |from: u64, units: u64| (from / ALIGN, from / ALIGN + units);
+        let of_frame = |(call, units): (&plan::Call, &u64)| range(*call.slots.last().expect("a frame"), *units);
+        let of_frames = placed.calls.iter().zip(frames).map(of_frame).collect();
+        let of_items =
+            made.iter().zip(items).map(|(item, (_, units))| range(placed.offset(Bind::Item(*item, 0)), *units));
+        let of_items = of_items.collect();
+        (placed, of_frames, of_items)
+    }
+
+    fn meet(a: (u64, u64), b: (u64, u64)) -> bool {
+        a.0 < b.1 && b.0 < a.1
+    }
+
+    /// The fourth call takes all there is. The frames before and after it lie apart from each other all the same, which takes that what lies beside both goes out of their
+    /// way; that of the second call is not kept until the fourth is done.
+    #[test]
+    fn frames_lie_apart_where_there_is_room() {
+        let (placed, frames, items) = placed(&[6, 10, 0, 4, 4], &[(0..2, 4), (3..4, 16)]);
+        assert_eq!((placed.bytes, placed.live), (20 * ALIGN, 20 * ALIGN), "{frames:?} {items:?}");
+        assert!(!meet(frames[0], frames[1]) && !meet(frames[3], frames[4]), "{frames:?} {items:?}");
+        assert!(!meet(frames[0], items[0]) && !meet(frames[1], items[0]) && !meet(frames[3], items[1]));
+        assert_eq!(placed.curve, [10, 20, 0, 20, 8].map(|units| units * ALIGN));
     }
 }
