@@ -9,7 +9,7 @@ use forebay_cost::Cluster;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::verify::Rule;
-use forebay_plan::{Call, Instruction, Kernel, Phase, Plan, Space, StreamKind, verify};
+use forebay_plan::{Call, Instruction, Kernel, Phase, Plan, Role, Space, StreamKind, verify};
 use forebay_runtime::exec::ExecOptions;
 use forebay_sim::report::simulate;
 use forebay_sim::{Kind, Options};
@@ -79,25 +79,35 @@ fn what_is_away_takes_no_device_memory() {
     assert!(train("tiny-moe", &swapped, 2).bits() == train("tiny-moe", &kept, 2).bits(), "other bits");
 }
 
+/// The calls of a role's training step up to the optimizer: on which streams they are, and what they wait for.
+fn listed(plan: &Plan, role: &Role) -> String {
+    let mut text = format!("{}: {} bytes of the host's memory\n", role.name, role.host_bytes);
+    let phase = role.phases.iter().find(|p| p.name == "train").expect("trains");
+    let optimizer = |c: &Call| plan.programs[c.program as usize].name.starts_with("optimizer");
+    for (number, call) in phase.calls.iter().enumerate().take_while(|(_, c)| !optimizer(c)) {
+        let program = &plan.programs[call.program as usize];
+        let streams: Vec<String> = program.streams.iter().map(|s| format!("{s:?}")).collect();
+        let waits: Vec<String> = call.waits.iter().map(|w| w.call.to_string()).collect();
+        let waits = if waits.is_empty() { String::new() } else { format!("  after {}", waits.join(", ")) };
+        let of = format!("layer {} of {}", call.layer, call.micro_batch);
+        text += &format!("{number:>4}  {of:<14} {:<32} {}{waits}\n", program.name, streams.join(" "));
+    }
+    text
+}
+
 /// The calls of a small model: what leaves, and when it comes back.
 #[test]
 fn calls_of_a_small_model() {
     let plan = of_layers("tiny-moe", "micro=2,schedule=gpipe,swap=attention", &[("layers", 3)]);
-    let mut text = String::new();
-    for role in &plan.roles {
-        text += &format!("{}: {} bytes of the host's memory\n", role.name, role.host_bytes);
-        let phase = role.phases.iter().find(|p| p.name == "train").expect("trains");
-        let optimizer = |c: &Call| plan.programs[c.program as usize].name.starts_with("optimizer");
-        for (number, call) in phase.calls.iter().enumerate().take_while(|(_, c)| !optimizer(c)) {
-            let program = &plan.programs[call.program as usize];
-            let streams: Vec<String> = program.streams.iter().map(|s| format!("{s:?}")).collect();
-            let waits: Vec<String> = call.waits.iter().map(|w| w.call.to_string()).collect();
-            let waits = if waits.is_empty() { String::new() } else { format!("  after {}", waits.join(", ")) };
-            let of = format!("layer {} of {}", call.layer, call.micro_batch);
-            text += &format!("{number:>4}  {of:<14} {:<32} {}{waits}\n", program.name, streams.join(" "));
-        }
-    }
-    insta::assert_snapshot!(text);
+    insta::assert_snapshot!(plan.roles.iter().map(|role| listed(&plan, role)).collect::<String>());
+}
+
+/// Layers that borders bring together are one step: what both read comes back beside the step before, and what the second of them made leaves beside the one after.
+#[test]
+fn layers_at_a_border_are_one_step_of_copies() {
+    let strategy = "pp=3,micro=3,schedule=gpipe,swap=attention,overlap=vector/within/across/borders";
+    let plan = of_layers("tiny-moe", strategy, &[("layers", 9)]);
+    insta::assert_snapshot!(listed(&plan, &plan.roles[1]));
 }
 
 /// What is away, and what is on its way, is touched by nobody: each way to do so is found.
