@@ -123,6 +123,15 @@ fn bytes_are_those_of_messages_and_of_rows() {
     // To experts and back, forward and backward, in four layers; beside that only numbers of rows, and shares.
     let report = of(&plan("dp=8,ep=8,zero=1,mbs=4"), &cluster("h100"), &Options::default());
     near(report.total_comm_bytes.ep, 4.0 * 4.0 * 2.0 * activations(4.0) * 7.0 / 8.0, 0.03);
+    // Tokens gathered and sums scattered, or sums that all ranks have: of two ranks half of it leaves each, of four three quarters.
+    for sp in [1, 0] {
+        let tp = |ranks: u32| {
+            let text = format!("tp={ranks},sp={sp},mbs=2,micro=4");
+            of(&plan(&text), &cluster("h100"), &Options::default()).total_comm_bytes.tp
+        };
+        assert!(tp(2) > 4.0 * 4.0 * activations(2.0), "four in each layer, {}", tp(2));
+        near(tp(4) / tp(2), 1.5, 0.01);
+    }
     let (bytes, exposed) = (report.total_comm_bytes, report.exposed_comm_bytes);
     near(exposed.ep / bytes.ep, report.exposed_comm_s.ep / report.total_comm_s.ep, 1e-12);
 }

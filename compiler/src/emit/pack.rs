@@ -76,7 +76,7 @@ const ORDERS: [Key; 6] = [
 
 /// Numbers of orders in which frames of calls and what goes from call to call are also placed from above, below the bytes that are live at once: what is saved then
 /// lies below them as if they were not there.
-const BRIEF: [(usize, u64); 4] = [(0, 1), (1, 1), (1, 2), (4, 2)];
+const BRIEF: [(usize, u64); 9] = [(0, 1), (1, 1), (1, 2), (4, 2), (0, 4), (0, 8), (1, 4), (1, 8), (1, 16)];
 
 /// All greedy ways.
 fn ways() -> impl Iterator<Item = (Key, Brief)> {
@@ -91,10 +91,10 @@ fn by(intervals: &[Interval], key: Key) -> Vec<usize> {
     order
 }
 
-/// Repairs end when so many pairs of intervals were looked at: a tenth of a second, or less.
-const WORK: u64 = 2_000_000;
+/// Repairs end when so many pairs of intervals were looked at: a fifth of a second, or less.
+const WORK: u64 = 4_000_000;
 /// So many orders are repaired, each at most [`ROUNDS`] times.
-const REPAIRED: usize = 3;
+const REPAIRED: usize = 10;
 /// An order is repaired at most so often.
 const ROUNDS: u64 = 400;
 
