@@ -361,8 +361,11 @@ mod tests {
     use super::*;
     use crate::emit::ALIGN;
 
-    /// Calls with frames of so many units, and items of so many units that the calls of a range bind, all placed; and where frames and items then lie, in units.
-    fn placed(frames: &[u64], items: &[(std::ops::Range<usize>, u64)]) -> (Placed, Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    /// From where to where something lies, in units.
+    type Place = (u64, u64);
+
+    /// Calls with frames of so many units, and items of so many units that the calls of a range bind, all placed; and where frames and items then lie.
+    fn placed(frames: &[u64], items: &[(std::ops::Range<usize>, u64)]) -> (Placed, Vec<Place>, Vec<Place>) {
         let mut timeline = Timeline::default();
         timeline.alternate_frames();
         let made: Vec<Item> = items.iter().map(|(_, units)| timeline.item(units * ALIGN)).collect();
@@ -390,7 +393,7 @@ mod tests {
         (placed, of_frames, of_items)
     }
 
-    fn meet(a: (u64, u64), b: (u64, u64)) -> bool {
+    fn meet(a: Place, b: Place) -> bool {
         a.0 < b.1 && b.0 < a.1
     }
 
