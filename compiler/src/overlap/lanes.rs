@@ -49,7 +49,7 @@ impl Lanes {
     }
 
     /// Over which links ranks along some mesh dimensions meet.
-    pub(super) fn of_group(&self, group: &[u32]) -> StreamKind {
+    pub fn of_group(&self, group: &[u32]) -> StreamKind {
         if group.iter().any(|dim| self.far.get(*dim as usize).is_some_and(|far| *far)) {
             StreamKind::InterNode
         } else {

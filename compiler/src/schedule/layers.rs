@@ -217,7 +217,7 @@ impl Scheduler<'_> {
         let layers = cx.stage.chunks[chunk as usize].layers.clone();
         for l in layers.clone().rev() {
             self.backward_layer(cx, shared, pass, training, (l, micro_batch, Half::Weights), layers.start);
-            self.sum_done(cx, shared, &mut training.written);
+            self.sum_done(cx, shared, &mut training.written, None);
         }
     }
 
@@ -248,8 +248,8 @@ impl Scheduler<'_> {
         for l in layers.clone().rev() {
             self.backward_layer(cx, shared, pass, training, (l, micro_batch, half), layers.start);
             if receives.is_none() {
-                // Nobody waits for this stage.
-                self.sum_done(cx, shared, &mut training.written);
+                // Nobody waits for this stage. Exchanges of the next layer come before the sums of this one.
+                self.sum_done(cx, shared, &mut training.written, (l > layers.start).then_some(l));
             }
         }
         // The part before reads from the channel of its own chunk.
@@ -372,7 +372,8 @@ impl Scheduler<'_> {
         shared.layer_ran();
         self.add_sums(cx, shared, (l as u32, micro_batch));
         if half != Half::Input {
-            self.end_gradients(cx, shared, (l, micro_batch));
+            let next = (half == Half::Whole && l > first).then(|| l - 1);
+            self.end_gradients(cx, shared, (l, micro_batch), next);
             let times = shared.backward.entry(l).or_default();
             *times += 1;
             if *times == training.micro_batches && self.programs.passes.has(overlap::Pass::Units) {

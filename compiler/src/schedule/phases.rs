@@ -195,7 +195,7 @@ impl<'a> Scheduler<'a> {
             for work in turn.works() {
                 starts.push(shared.timeline.len());
                 self.work(&cx, &mut shared, &mut passes, &mut training, work);
-                self.sum_done(&cx, &mut shared, &mut training.written);
+                self.sum_done(&cx, &mut shared, &mut training.written, None);
             }
             match starts[..] {
                 [first, second] => self.pair(&cx, &mut shared, (first, second)),

@@ -103,6 +103,8 @@ pub struct Shared {
     pub backward: FxHashMap<usize, u32>,
     /// Layers that have gone backward for the last time, and whose gradients nobody has summed since.
     pub done: Vec<usize>,
+    /// A layer and its micro-batch, whose gradients are summed behind the layer that runs next.
+    pub ended: Option<(usize, u32)>,
     /// This rank's ranges of a group's summed gradients, where they are not kept.
     pub own: FxHashMap<usize, Item>,
     /// This rank's ranges of sums that are made while the next layer runs, and added to those so far behind it.
@@ -154,6 +156,7 @@ impl Shared {
             swaps: Swaps::default(),
             backward: FxHashMap::default(),
             done: vec![],
+            ended: None,
             own: FxHashMap::default(),
             sums: vec![],
             beside: vec![],

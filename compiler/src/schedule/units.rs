@@ -6,10 +6,12 @@
 //! ```
 //!
 //! With the overlap pass `units` a layer's parameters are on their way while the layer before it runs, in other memory, and its gradients while the one behind it in the
-//! backward pass runs. The reduced gradients are accumulated only after that layer: streams do their work in order, so that an addition that waits for links
+//! backward pass runs. A stream does its work in order, and a backward pass begins with the exchange of experts' rows: over the same links a sum comes behind those of that layer,
+//! beside its attention, and its gradients stay so much longer. The reduced gradients are accumulated only after that layer: streams do their work in order, so that an addition that waits for links
 //! would hold back all work of its unit. With `zero=1` gradients are summed once a step: those of a layer behind its last backward pass (and the message that others
 //! wait for), while other layers still run, instead of all of them at the end.
 
+use super::Programs;
 use super::SavedLayout;
 use super::layers::Cx;
 use super::phases::Scheduler;
@@ -18,7 +20,8 @@ use super::tensors::Home;
 use super::timeline::Bind;
 use crate::optimizer::{self, Keep};
 use crate::overlap::Pass;
-use forebay_ir::DType;
+use forebay_ir::{DType, Op};
+use forebay_plan::StreamKind;
 use rustc_hash::FxHashSet;
 
 /// A unit: its group and its number there.
@@ -153,8 +156,32 @@ impl Scheduler<'_> {
         }
     }
 
+    /// A layer has gone backward: sums its gradients over the ranks, or leaves that until the `next` layer has run.
+    pub(super) fn end_gradients(&mut self, cx: &Cx, shared: &mut Shared, at: (usize, u32), next: Option<usize>) {
+        if let Some(before) = shared.ended.take() {
+            self.sum_layer(cx, shared, before);
+        }
+        match next.is_some_and(|next| self.exchanges_first(cx, at.0, next)) {
+            true => shared.ended = Some(at),
+            false => self.sum_layer(cx, shared, at),
+        }
+    }
+
+    /// Does the layer that runs next exchange anything over the links that the sums of a layer's gradients take? Sums in front of it would hold it up.
+    fn exchanges_first(&self, cx: &Cx, l: usize, next: usize) -> bool {
+        let Programs { lanes, passes, .. } = &self.programs;
+        let sums = cx.passing_units_of(l).into_iter().map(|(g, _)| lanes.of_group(&cx.layout.groups[g].sums));
+        let sums: Vec<StreamKind> = sums.collect();
+        let graph = &cx.sharded.model.segments[cx.sharded.model.layers[next].segment].forward;
+        let meets = |value| match &graph.node(value).op {
+            Op::Comm(comm) => sums.contains(&lanes.of_group(&comm.group)),
+            _ => false,
+        };
+        passes.has(Pass::Units) && !sums.is_empty() && graph.values().any(meets)
+    }
+
     /// Adds each rank's range of the sums of a layer's gradients to those of the micro-batches before.
-    pub(super) fn end_gradients(&mut self, cx: &Cx, shared: &mut Shared, (l, micro_batch): (usize, u32)) {
+    fn sum_layer(&mut self, cx: &Cx, shared: &mut Shared, (l, micro_batch): (usize, u32)) {
         let beside = self.programs.passes.has(Pass::Units);
         for (g, u) in cx.passing_units_of(l) {
             let group = &cx.layout.groups[g];
@@ -194,9 +221,17 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Sums the gradients of layers that have gone backward for the last time, where that would be left to the end of the step.
-    pub(super) fn sum_done(&mut self, cx: &Cx, shared: &mut Shared, written: &mut FxHashSet<usize>) {
-        for l in std::mem::take(&mut shared.done) {
+    /// Sums the gradients of layers that have gone backward for the last time, where that would be left to the end of the step; of all `but` one.
+    pub(super) fn sum_done(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        written: &mut FxHashSet<usize>,
+        but: Option<usize>,
+    ) {
+        let (later, now): (Vec<usize>, Vec<usize>) = shared.done.drain(..).partition(|l| Some(*l) == but);
+        shared.done = later;
+        for l in now {
             for (g, u) in cx.units_of(l) {
                 let (group, unit) = (&cx.layout.groups[g], &cx.layout.groups[g].units[u]);
                 let Some(gradients) = unit.gradients.filter(|_| group.shards > 1) else { continue };
