@@ -302,19 +302,27 @@ fn units_beside_layers_pay() {
     }
 }
 
-/// Near misses: ranks that keep all of both have nothing to move; and within a node, where links are fast, a sum for each layer takes more launches and as long as one at the end.
+/// Sums take the links that experts' rows take: they come behind the exchanges of the layer that runs next, so that these need not wait. Ranks that keep all of both (a near miss)
+/// have nothing to move.
 #[test]
-fn units_beside_layers_gain_nothing_where_links_are_not_waited_for() {
+fn units_beside_layers_do_not_hold_up_exchanges() {
     let sparse = [("layers", 4), ("seq", 4096)];
-    let part = |text: &str| {
-        let of =
-            |passes: &str| simulated("qwen3-30b-a3b", &sparse, "atlas-800t-a2", &format!("{text},overlap={passes}"));
+    let part = |cluster: &str, text: &str| {
+        let of = |passes: &str| simulated("qwen3-30b-a3b", &sparse, cluster, &format!("{text},overlap={passes}"));
         of("vector/within/across/units").step_time_s / of("vector/within/across").step_time_s
     };
-    let zero0 = part("dp=8,ep=8,mbs=1,micro=2,zero=0");
+    let zero0 = part("atlas-800t-a2", "dp=8,ep=8,mbs=1,micro=2,zero=0");
     assert!(zero0 == 1.0, "zero=0: {zero0}");
-    let zero1 = part("dp=8,ep=8,mbs=1,micro=2,zero=1");
-    assert!((1.0..1.02).contains(&zero1), "zero=1: {zero1}");
+    for (cluster, text, most) in [
+        ("atlas-800t-a2", "dp=8,ep=8,mbs=1,micro=2,zero=1", 1.0),
+        ("h100", "dp=32,ep=8,mbs=1,micro=2,zero=1", 0.99),
+        ("h100", "dp=32,ep=8,mbs=1,micro=2,zero=2", 0.99),
+        ("h100", "dp=32,ep=8,mbs=1,micro=2,zero=3", 0.99),
+    ] {
+        let part = part(cluster, text);
+        println!("{cluster} {text}: {part:.4} of the step without");
+        assert!(part < most, "{cluster}, {text}: {part} of the step without");
+    }
 }
 
 /// With `zero=1` the norm of the gradients is summed layer by layer: the same up to rounding.

@@ -248,8 +248,9 @@ impl Scheduler<'_> {
         for l in layers.clone().rev() {
             self.backward_layer(cx, shared, pass, training, (l, micro_batch, half), layers.start);
             if receives.is_none() {
-                // Nobody waits for this stage. Exchanges of the next layer come before the sums of this one.
-                self.sum_done(cx, shared, &mut training.written, (l > layers.start).then_some(l));
+                // Nobody waits for this stage.
+                let later = l > layers.start && !shared.done.is_empty() && self.exchanges_first(cx, l, l - 1);
+                self.sum_done(cx, shared, &mut training.written, later.then_some(l));
             }
         }
         // The part before reads from the channel of its own chunk.

@@ -168,16 +168,16 @@ impl Scheduler<'_> {
     }
 
     /// Does the layer that runs next exchange anything over the links that the sums of a layer's gradients take? Sums in front of it would hold it up.
-    fn exchanges_first(&self, cx: &Cx, l: usize, next: usize) -> bool {
+    pub(super) fn exchanges_first(&self, cx: &Cx, l: usize, next: usize) -> bool {
         let Programs { lanes, passes, .. } = &self.programs;
-        let sums = cx.passing_units_of(l).into_iter().map(|(g, _)| lanes.of_group(&cx.layout.groups[g].sums));
+        let sums = cx.units_of(l).into_iter().map(|(g, _)| lanes.of_group(&cx.layout.groups[g].sums));
         let sums: Vec<StreamKind> = sums.collect();
         let graph = &cx.sharded.model.segments[cx.sharded.model.layers[next].segment].forward;
         let meets = |value| match &graph.node(value).op {
             Op::Comm(comm) => sums.contains(&lanes.of_group(&comm.group)),
             _ => false,
         };
-        passes.has(Pass::Units) && !sums.is_empty() && graph.values().any(meets)
+        passes.has(Pass::Units) && graph.values().any(meets)
     }
 
     /// Adds each rank's range of the sums of a layer's gradients to those of the micro-batches before.
