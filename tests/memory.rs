@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::prices::{Linked, Random};
 use common::training::{plan_within, train};
 use common::{Example, examples};
 use forebay_compiler::memory::{Aim, Price, StageMemory};
@@ -10,25 +11,6 @@ use forebay_compiler::rewrite::Profile;
 use forebay_ir::{Graph, ValueId};
 use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
-
-/// Prices drawn by a value's name: choices that no sensible price would make.
-struct Random(u64);
-
-impl Price for Random {
-    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
-        let name = graph.node(value).name.bytes();
-        let hash = name.fold(self.0 ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-        ((hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 * 1e-9
-    }
-
-    fn message(&self, _: u64, _: f64) -> f64 {
-        0.0
-    }
-
-    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
-        Ok(vec![0.0; plan.programs.len()])
-    }
-}
 
 fn peak(compiled: &Compiled) -> u64 {
     compiled.stages.iter().map(|s| s.peak).max().expect("a plan has stages")
@@ -73,30 +55,6 @@ fn random_choices_are_the_same_bits_within_the_budget() {
         }
     }
     assert!(recomputed >= 30, "{recomputed} tensors are made again");
-}
-
-/// The same, and a link to the host that is as fast as it is drawn.
-struct Linked {
-    price: Random,
-    rate: f64,
-}
-
-impl Price for Linked {
-    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
-        self.price.seconds(graph, value)
-    }
-
-    fn message(&self, apart: u64, bytes: f64) -> f64 {
-        self.price.message(apart, bytes)
-    }
-
-    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
-        self.price.programs(plan)
-    }
-
-    fn copy_seconds(&self, graph: &Graph, value: ValueId) -> Option<f64> {
-        Some(graph.bytes(value) as f64 / self.rate)
-    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod oracle;
+pub mod prices;
 pub mod training;
 
 use forebay_compiler::pipeline::{CompileOptions, Models};

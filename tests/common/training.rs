@@ -56,11 +56,15 @@ pub fn plan(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) 
 /// # Errors
 /// As [`plan`].
 pub fn plan_with(example: &Example, strategy: &Strategy, options: CompileOptions) -> Result<Plan, String> {
-    let micro_batches = strategy.micro.unwrap_or(1);
-    let options = CompileOptions { micro_batches, strategy: strategy.clone(), ..options };
+    let options = with_strategy(strategy, options);
     let plan = compile(&example.models(&options), &options).map_err(|e| e.to_string())?;
     forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{} {strategy}: {}", example.name, v[0]));
     Ok(plan)
+}
+
+/// The same options for a strategy and its micro-batches.
+pub fn with_strategy(strategy: &Strategy, options: CompileOptions) -> CompileOptions {
+    CompileOptions { micro_batches: strategy.micro.unwrap_or(1), strategy: strategy.clone(), ..options }
 }
 
 /// The same for as much memory, by these prices of what is made again.
@@ -81,18 +85,28 @@ pub fn sized_within(
     aim: Aim,
     price: &dyn Price,
 ) -> Result<Compiled, CompileError> {
-    let options = reduced_options(example, text, DType::F32, set);
+    compiled_within(example, reduced_options(example, text, DType::F32, set), aim, price)
+}
+
+/// The plan of a model for as much memory, verified.
+///
+/// # Errors
+/// When it does not fit.
+pub fn compiled_within(
+    example: &Example,
+    options: CompileOptions,
+    aim: Aim,
+    price: &dyn Price,
+) -> Result<Compiled, CompileError> {
     let compiled = compile_within(&example.models(&options), &options, aim, price)?;
-    forebay_plan::verify(&compiled.plan).unwrap_or_else(|v| panic!("{} {text}: {}", example.name, v[0]));
+    forebay_plan::verify(&compiled.plan).unwrap_or_else(|v| panic!("{} {}: {}", example.name, options.strategy, v[0]));
     Ok(compiled)
 }
 
 fn reduced_options(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> CompileOptions {
-    let strategy = strategy(text);
-    let micro_batches = strategy.micro.unwrap_or(1);
     let mut overrides = example.reduced_to(ROWS.into(), SEQ);
     overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
-    CompileOptions { micro_batches, strategy, ..options(compute, overrides) }
+    with_strategy(&strategy(text), options(compute, overrides))
 }
 
 /// Random tokens of a step.

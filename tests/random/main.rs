@@ -10,12 +10,15 @@ mod draw;
 mod models;
 mod strategies;
 
-use common::training::{Run, compare, plan_with, strategy, train, train_with};
+use common::prices::{Linked, Random};
+use common::training::{Run, compare, compiled_within, plan_with, strategy, train, train_with, with_strategy};
 use common::{Example, options};
 use draw::{Draw, simplest};
+use forebay_compiler::memory::Aim;
 use forebay_compiler::optimizer::Optimizer;
-use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::pipeline::{CompileOptions, Compiled};
 use forebay_ir::DType;
+use forebay_plan::Plan;
 use forebay_runtime::exec::ExecOptions;
 use models::Model;
 use std::collections::BTreeMap;
@@ -54,12 +57,49 @@ fn settings() -> CompileOptions {
     CompileOptions { optimizer, ..options(DType::F64, vec![]) }
 }
 
+/// How much of the memory between the least and what the fastest plan takes there is, by which prices.
+struct Room {
+    thirds: u64,
+    price: Linked,
+}
+
+impl Room {
+    fn drawn(draw: &mut Draw) -> Room {
+        let thirds = draw.below(4) as u64;
+        let rate = draw.of(&[1e12, 1e8, 1e6]);
+        Room { thirds, price: Linked { price: Random(draw.below(1000) as u64), rate } }
+    }
+
+    /// A plan that takes no more than that. Panics where there is none, or where it takes more.
+    ///
+    /// # Errors
+    /// When the strategy does not fit the model.
+    fn plan(&self, example: &Example, text: &str) -> Result<Plan, String> {
+        let of = |aim| {
+            compiled_within(example, with_strategy(&strategy(text), settings()), aim, &self.price)
+                .map_err(|e| e.to_string())
+        };
+        let peak = |compiled: &Compiled| compiled.stages.iter().map(|s| s.peak).max().expect("a plan has stages");
+        let (high, low) = (peak(&of(Aim::Fastest)?), peak(&of(Aim::Least)?));
+        assert!(low <= high, "{text}: {low} bytes at least, {high} otherwise");
+        let budget = low + (high - low) * self.thirds / 3;
+        let within = of(Aim::Within(budget)).unwrap_or_else(|e| panic!("{text} within {budget} bytes: {e}"));
+        let taken = within.plan.roles.iter().map(|role| role.device_bytes).max();
+        assert!(taken.is_some_and(|bytes| bytes <= budget), "{text}: {taken:?} of {budget} bytes");
+        Ok(within.plan)
+    }
+}
+
 /// Panics where ranks together do not do what one does.
 fn case(draw: &mut Draw) -> Outcome {
     let (drawn, model) = drawn(draw);
     let shuffle = draw.once_in(3).then_some(5);
+    let room = draw.once_in(3).then(|| Room::drawn(draw));
     let example = Example { name: "random".into(), text: model.text };
-    let of = |text: &str| plan_with(&example, &strategy(text), settings());
+    let of = |text: &str| match &room {
+        Some(room) => room.plan(&example, text),
+        None => plan_with(&example, &strategy(text), settings()),
+    };
     // A model need not have what is to be swapped.
     let without = |reason: String| if reason.starts_with("swap: no saved") { of(&drawn.text) } else { Err(reason) };
     let plan = match of(&drawn.swapping()).or_else(without) {
