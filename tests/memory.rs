@@ -5,10 +5,9 @@ mod common;
 use common::prices::{Linked, Random};
 use common::training::{plan_within, train};
 use common::{Example, examples};
-use forebay_compiler::memory::{Aim, Price, StageMemory};
+use forebay_compiler::memory::{Aim, StageMemory};
 use forebay_compiler::pipeline::{CompileError, Compiled};
 use forebay_compiler::rewrite::Profile;
-use forebay_ir::{Graph, ValueId};
 use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
 
