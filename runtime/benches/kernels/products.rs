@@ -81,6 +81,31 @@ fn nt_2048x512x256_bf16(bencher: Bencher, workers: usize) {
 }
 
 #[divan::bench(args = WORKERS)]
+fn nn_2048x768x1024_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 2048, 768, 1024], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn nn_2048x768x768_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 2048, 768, 768], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn nt_2048x1024x768_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 2048, 1024, 768], [false, true]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn tn_768x2048x1024_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 768, 2048, 1024], [true, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn nn_2048x768x8192_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 2048, 768, 8192], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
 fn attention_scores_64x256x32x256(bencher: Bencher, workers: usize) {
     dense(bencher, workers, DType::F32, [64, 256, 32, 256], [false, true]);
 }
@@ -172,6 +197,21 @@ fn experts_dw_256x4096x512(bencher: Bencher, workers: usize) {
 #[divan::bench(args = WORKERS)]
 fn experts_bf16_4096x256x512(bencher: Bencher, workers: usize) {
     grouped(bencher, workers, DType::Bf16, RaggedDim::M, [256, 512], false);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_bf16_4096x768x1024(bencher: Bencher, workers: usize) {
+    grouped(bencher, workers, DType::Bf16, RaggedDim::M, [768, 1024], false);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_dx_bf16_4096x1024x768(bencher: Bencher, workers: usize) {
+    grouped(bencher, workers, DType::Bf16, RaggedDim::M, [1024, 768], true);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_dw_bf16_768x4096x1024(bencher: Bencher, workers: usize) {
+    grouped(bencher, workers, DType::Bf16, RaggedDim::K, [768, 1024], false);
 }
 
 #[divan::bench(args = WORKERS)]

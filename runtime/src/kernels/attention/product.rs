@@ -72,6 +72,7 @@ impl<T> Product<T> {
                         c: self.c.add(row * self.c_row + first),
                         c_stride: self.c_row,
                         add: self.add,
+                        rounded: None,
                     });
                 }
             }

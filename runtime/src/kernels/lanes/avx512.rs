@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// 16 values.
 #[derive(Clone, Copy)]
-pub(crate) struct Floats(__m512);
+pub(crate) struct Floats(pub __m512);
 
 /// 16 integers.
 #[derive(Clone, Copy)]

@@ -63,6 +63,12 @@ mod f32x16 {
             unsafe { _mm512_add_ps(a, b) }
         }
         #[inline(always)]
+        unsafe fn store_rounded(p: *mut half::bf16, v: __m512, n: usize) {
+            use crate::kernels::lanes::{Lanes, Vector, avx512::Floats};
+            // SAFETY: as above; masked lanes are not written.
+            unsafe { Floats(v).nearest_bf16().store_upper_part(p.cast(), n) }
+        }
+        #[inline(always)]
         unsafe fn transpose(src: *const f32, stride: usize, rows: usize, dst: *mut f32, width: usize) {
             // SAFETY: whoever has AVX-512 has AVX2.
             unsafe { super::super::avx2::F32x8::transpose(src, stride, rows, dst, width) }

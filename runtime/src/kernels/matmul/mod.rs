@@ -1,6 +1,6 @@
 //! Matrix products: batched, grouped over ragged dimensions, accumulating.
 //!
-//! **Order of sums.** The summed dimensions are taken as one list of K products, cut into blocks of [`BLOCK_K`]. Within a block an element is one chain of
+//! **Order of sums.** The summed dimensions are taken as one list of K products, cut into blocks of [`Simd::BLOCK_K`]. Within a block an element is one chain of
 //! fused multiply-adds from zero; block sums are added in order; what was in C is added last. Nothing else enters: not the tile, the position, the other
 //! rows or columns, the batch, the workers.
 //!
@@ -35,14 +35,14 @@ use forebay_plan::DType;
 use problem::Problem;
 use tile::{Simd, Source};
 
-/// Products that are summed in one chain: whole pairs. Part of the definition of the result's bits.
-const BLOCK_K: usize = 256;
 /// Rows of a task at most.
 const MOST_ROWS: usize = 256;
 /// Columns of a task at most; a multiple of every tile's columns.
 const MOST_COLUMNS: usize = 1008;
 /// Elements of a block of sums that cannot go to C before they are complete: half of the second-level cache.
 const SUMS: usize = 256 * 528;
+/// Elements of C that an epilogue is given at once, if it may: a part of the second-level cache.
+const EPILOGUE: usize = 1 << 16;
 /// Products below this many multiply-adds run on the calling thread: waking another costs as much.
 const SERIAL: usize = 1 << 18;
 
@@ -156,9 +156,9 @@ impl Matmul {
     }
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
-        let bytes = if self.dtype == DType::F64 { 8 } else { 4 };
         let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
-        ScratchBytes { shared: 0, worker: own_scratch(bytes) + epilogue }
+        let own = with_packed_flavour!(self.dtype, self.cpu, |S, X| own_scratch::<S, X>());
+        ScratchBytes { shared: 0, worker: own + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
@@ -185,7 +185,7 @@ impl Matmul {
                 let Some(epilogue) = &self.epilogue else { return };
                 // SAFETY: the block is a part of C, which the region is over; the scratch lies behind the product's own.
                 unsafe {
-                    let scratch = cx.scratch.worker(worker).add(own_scratch(size_of::<S::T>()));
+                    let scratch = cx.scratch.worker(worker).add(own_scratch::<S, X>());
                     epilogue.run(cx, scratch, first, [rows, columns], stride);
                 }
             },
@@ -221,7 +221,7 @@ impl Epilogue {
     }
 }
 
-/// Bytes of a worker's scratch that the product itself needs, for sums of so many bytes each.
-fn own_scratch(bytes: usize) -> usize {
-    (work::WORKER_ELEMENTS * bytes).next_multiple_of(64)
+/// Bytes of a worker's scratch that the product itself needs.
+fn own_scratch<S: Simd, X: Source<S::T>>() -> usize {
+    (work::worker_elements::<S>() * size_of::<S::T>()).next_multiple_of(64)
 }

@@ -35,6 +35,7 @@ macro_rules! flavour {
                 const TRANSPOSE: usize = Base::TRANSPOSE;
                 const FUSED: bool = Base::FUSED;
                 const PAIR: usize = 2;
+                const BLOCK_K: usize = 512;
 
                 #[inline(always)]
                 unsafe fn zero() -> Self::R {
@@ -75,6 +76,11 @@ macro_rules! flavour {
                 unsafe fn add(a: Self::R, b: Self::R) -> Self::R {
                     // SAFETY: as above.
                     unsafe { Base::add(a, b) }
+                }
+                #[inline(always)]
+                unsafe fn store_rounded(p: *mut half::bf16, v: Self::R, n: usize) {
+                    // SAFETY: as above.
+                    unsafe { Base::store_rounded(p, v, n) }
                 }
                 #[inline(always)]
                 unsafe fn transpose(src: *const f32, stride: usize, rows: usize, dst: *mut f32, width: usize) {

@@ -1,9 +1,9 @@
 //! A product in normal form, and the pieces it consists of.
 
 use super::super::{PrepareCx, PrepareError, ensure};
-use super::BLOCK_K;
 use forebay_plan as plan;
 use forebay_plan::RaggedDim;
+use std::ops::Range;
 
 /// A dimension: size and strides in A, B, C (0 where it lacks the dimension).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,10 +190,10 @@ impl Problem {
         piece
     }
 
-    /// Calls `run(p, length, a, b)` for each contiguous run of the products `first..first + BLOCK_K` (at most to the end): products
+    /// Calls `run(p, length, a, b)` for each contiguous run of the products `block`: products
     /// `p..p + length` of the block, whose first is at `a` and `b` elements from the piece's start.
-    pub fn runs(&self, piece: &Piece, first: usize, mut run: impl FnMut(usize, usize, usize, usize)) {
-        let end = (first + BLOCK_K).min(piece.depth());
+    pub fn runs(&self, piece: &Piece, block: Range<usize>, mut run: impl FnMut(usize, usize, usize, usize)) {
+        let Range { start: first, end } = block;
         let mut p = first;
         while p < end {
             let (mut outer, inner) = (p / piece.k, p % piece.k);

@@ -16,13 +16,27 @@
 /// Values in a packed row of A, for all flavours: no tile has more rows.
 pub(in crate::kernels) const A_WIDTH: usize = 8;
 
+/// Lanes of a register at most.
+const MOST_LANES: usize = 16;
+
 /// What a product is summed in.
 pub(in crate::kernels) trait Real:
     Copy + Default + Send + Sync + std::ops::Add<Output = Self> + 'static
 {
+    /// The nearest bf16.
+    fn rounded(self) -> half::bf16;
 }
-impl Real for f32 {}
-impl Real for f64 {}
+impl Real for f32 {
+    #[inline(always)]
+    fn rounded(self) -> half::bf16 {
+        half::bf16::narrow(self)
+    }
+}
+impl Real for f64 {
+    fn rounded(self) -> half::bf16 {
+        half::bf16::from_f64(self)
+    }
+}
 
 /// What A and B are stored in.
 pub(in crate::kernels) trait Source<T>: Copy + 'static {
@@ -97,6 +111,9 @@ pub(in crate::kernels) struct TileArgs<T> {
     pub c_stride: usize,
     /// Add to C instead of replacing it.
     pub add: bool,
+    /// Where sums are rounded to bf16 and stored instead, if anywhere, and how far it is from one row there to the next: the first element, columns are
+    /// contiguous. What is to be added is in C all the same.
+    pub rounded: Option<(*mut half::bf16, usize)>,
 }
 
 /// Work that is compiled for a flavour's CPU features: `run` is to be `#[inline(always)]`.
@@ -133,6 +150,19 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     /// `a·b + c`
     unsafe fn fma(a: Self::R, b: Self::R, c: Self::R) -> Self::R;
     unsafe fn add(a: Self::R, b: Self::R) -> Self::R;
+    /// Stores the first `n` lanes rounded to bf16.
+    #[inline(always)]
+    unsafe fn store_rounded(p: *mut half::bf16, v: Self::R, n: usize) {
+        let mut lanes = [Self::T::default(); MOST_LANES];
+        // SAFETY: the trait's contract; there is room for a register.
+        unsafe {
+            Self::store(lanes.as_mut_ptr(), v);
+            lanes.iter().take(n).enumerate().for_each(|(i, lane)| *p.add(i) = lane.rounded());
+        }
+    }
+    /// Products that are summed in one chain, whole pairs: a part of the definition of the result's bits. Sums that go to memory between chains are read again, and
+    /// a tile has to be filled and emptied for each; but panels of so many products must stay in the cache.
+    const BLOCK_K: usize = 256;
     /// Products in one word of a panel: 1, or 2 where a word of 32 bits holds two bf16, the first in the low half.
     const PAIR: usize = 1;
     /// Adds the products of words: `Σ a·b + c`.
@@ -193,6 +223,17 @@ pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, c
                 b = b.add(args.b_stride);
             }
         }
+        if let Some((rounded, stride)) = args.rounded {
+            for (i, acc) in acc.iter().enumerate() {
+                for (j, &sum) in acc.iter().enumerate() {
+                    let p = args.c.wrapping_add(i * args.c_stride + j * S::LANES);
+                    let n = if j + 1 < VECTORS { S::LANES } else { last };
+                    let sum = if args.add { S::add(S::load_part(p, n), sum) } else { sum };
+                    S::store_rounded(rounded.add(i * stride + j * S::LANES), sum, n);
+                }
+            }
+            return;
+        }
         for (i, acc) in acc.iter().enumerate() {
             for (j, &sum) in acc.iter().enumerate() {
                 let p = args.c.add(i * args.c_stride + j * S::LANES);
@@ -228,8 +269,13 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize>(
 #[inline(always)]
 unsafe fn prefetch_c<S: Simd, const ROWS: usize, const VECTORS: usize>(args: &TileArgs<S::T>) {
     for i in 0..ROWS {
-        for j in 0..VECTORS {
-            prefetch(args.c.wrapping_add(i * args.c_stride + j * S::LANES));
+        if let Some((rounded, stride)) = args.rounded {
+            prefetch_run(rounded.wrapping_add(i * stride), VECTORS * S::LANES);
+        }
+        if args.add || args.rounded.is_none() {
+            for j in 0..VECTORS {
+                prefetch(args.c.wrapping_add(i * args.c_stride + j * S::LANES));
+            }
         }
     }
 }

@@ -3,17 +3,26 @@
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
 use super::tile::{A_WIDTH, Simd, Source, TileArgs, fetch_run};
-use super::{BLOCK_K, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
+use super::{EPILOGUE, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
 use std::ops::Range;
 
-/// Rows of A in panels: with the fewest rows in a tile, 4, a panel for each four rows.
-const PACKED_A: usize = MOST_ROWS / 4 * A_WIDTH * BLOCK_K;
-/// One panel of B, of at most 48 columns.
-const PACKED_B: usize = 48 * BLOCK_K;
-/// What a worker needs: rows of A, a panel of B, a block of sums.
-pub(super) const WORKER_ELEMENTS: usize = PACKED_A + PACKED_B + SUMS;
+/// Elements that rows of A take in panels.
+fn packed_a<S: Simd>() -> usize {
+    MOST_ROWS.div_ceil(S::ROWS) * A_WIDTH * S::words(S::BLOCK_K)
+}
+
+/// Elements that a panel of B takes.
+fn packed_b<S: Simd>() -> usize {
+    S::COLUMNS * S::words(S::BLOCK_K)
+}
+
+/// Elements that a worker needs: rows of A, a panel of B, a block of sums.
+pub(super) fn worker_elements<S: Simd>() -> usize {
+    packed_a::<S>() + packed_b::<S>() + SUMS
+}
+
 /// A product of so few rows reads B where it is: packing would cost more than it saves.
 const FEW_ROWS: usize = 24;
 /// A block of so few panels reads A where it is, for the same reason; but only rows that lie along the sum: others would be spread over too many cache lines.
@@ -29,11 +38,11 @@ pub(super) struct Job<'a, X> {
     pub scratch: &'a Scratch,
     /// May tiles write to C?
     pub direct: bool,
-    /// Called with each block of C that is complete.
+    /// Called with each part of C that is complete.
     pub finished: &'a Finished<'a>,
 }
 
-/// First element of a block, from the start of the result; rows and columns; from one row to the next; the worker.
+/// First element of a part, from the start of the result; rows and columns; from one row to the next; the worker.
 pub(super) type Finished<'a> = dyn Fn(usize, [usize; 2], usize, usize) + Sync + 'a;
 
 // SAFETY: tasks read A and B, and write blocks of C that do not overlap.
@@ -94,9 +103,14 @@ impl<X: Copy + 'static> Job<'_, X> {
         pool: &Pool,
         serial: bool,
         total: impl Fn(Cut) -> usize,
-    ) -> Cut {
+    ) -> Cut
+    where
+        X: Source<S::T>,
+    {
+        let whole =
+            if self.direct { !self.problem.accumulate } else { self.rounds::<S>() && self.deepest() <= S::BLOCK_K };
         let limited = |&(rows, columns): &(usize, usize)| {
-            let columns = if self.direct && !self.problem.accumulate { columns } else { columns.min(SUMS / rows) };
+            let columns = if whole { columns } else { columns.min(SUMS / rows) };
             Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
         };
         // Groups are of uneven sizes.
@@ -107,6 +121,19 @@ impl<X: Copy + 'static> Job<'_, X> {
         cuts.find(|&cut| total(cut) >= enough).unwrap_or(last)
     }
 
+    /// Do tiles round the last sums to C themselves? Then C is of bf16.
+    fn rounds<S: Simd>(&self) -> bool
+    where
+        X: Source<S::T>,
+    {
+        !X::PLAIN && self.problem.n.strides[2] == 1 && !self.problem.accumulate
+    }
+
+    /// Most products that make an element: ragged dimensions at their bound.
+    fn deepest(&self) -> usize {
+        self.problem.k.size * self.problem.k_outer.iter().map(|d| d.size).product::<usize>()
+    }
+
     /// One task: a block of C, and what is to be done with it.
     unsafe fn block<S: Simd>(&self, piece: &Piece, rows: Range<usize>, columns: Range<usize>, worker: usize)
     where
@@ -114,28 +141,45 @@ impl<X: Copy + 'static> Job<'_, X> {
     {
         let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
         let first = piece.at[2] - self.problem.offsets[2] + rows.start * row_stride + columns.start * column_stride;
-        let size = [rows.len(), columns.len()];
+        let finished = |columns: Range<usize>| {
+            (self.finished)(first + columns.start * column_stride, [rows.len(), columns.len()], row_stride, worker);
+        };
         // SAFETY: the caller's contract.
-        unsafe { self.sums::<S>(piece, rows, columns, worker) };
-        (self.finished)(first, size, row_stride, worker);
+        unsafe { self.sums::<S>(piece, rows.clone(), columns, worker, &finished) };
     }
 
-    /// A block of C.
-    unsafe fn sums<S: Simd>(&self, piece: &Piece, rows: Range<usize>, columns: Range<usize>, worker: usize)
-    where
+    /// A block of C; calls `finished` with columns of it that are complete.
+    unsafe fn sums<S: Simd>(
+        &self,
+        piece: &Piece,
+        rows: Range<usize>,
+        columns: Range<usize>,
+        worker: usize,
+        finished: &dyn Fn(Range<usize>),
+    ) where
         X: Source<S::T>,
     {
         // SAFETY: the caller's contract.
         unsafe {
             let block = self.laid_out::<S>(piece, rows, columns, worker);
+            let width = block.columns.len();
             if piece.depth() == 0 {
-                return self.nothing_to_sum::<S>(&block);
+                self.nothing_to_sum::<S>(&block);
+                return finished(0..width);
             }
-            for k in (0..piece.depth()).step_by(BLOCK_K) {
+            // What is done with C is done while it is in the cache.
+            let together = (EPILOGUE / block.rows.len().max(1) / S::COLUMNS).max(1) * S::COLUMNS;
+            let mut done = 0;
+            for k in (0..piece.depth()).step_by(S::BLOCK_K) {
                 let a = self.rows_of_a::<S>(&block, k);
-                let next_a = self.upcoming(0, piece, k + BLOCK_K, block.rows.clone(), block.rows.len());
-                for first in (0..block.columns.len()).step_by(S::COLUMNS) {
+                let next_a = self.upcoming::<S>(0, piece, k + S::BLOCK_K, block.rows.clone(), block.rows.len());
+                for first in (0..width).step_by(S::COLUMNS) {
                     self.panel::<S>(&block, k, first, (&a, &next_a));
+                    let end = (first + S::COLUMNS).min(width);
+                    if k + S::BLOCK_K >= piece.depth() && (end - done >= together || end == width) {
+                        finished(done..end);
+                        done = end;
+                    }
                 }
             }
         }
@@ -155,16 +199,16 @@ impl<X: Copy + 'static> Job<'_, X> {
         let (problem, depth) = (self.problem, piece.depth());
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let workspace = self.scratch.worker(worker).cast::<S::T>();
-        // SAFETY: C has the block; the workspace has room for the parts (`WORKER_ELEMENTS`, and cuts within `SUMS`).
+        // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`, and cuts within `SUMS`).
         unsafe {
             Block {
                 piece,
                 c: self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride),
                 packed_a: workspace,
-                packed_b: workspace.add(PACKED_A),
-                sums: workspace.add(PACKED_A + PACKED_B),
+                packed_b: workspace.add(packed_a::<S>()),
+                sums: workspace.add(packed_a::<S>() + packed_b::<S>()),
                 sums_stride: columns.len().next_multiple_of(S::COLUMNS),
-                straight: self.direct && (!problem.accumulate || depth <= BLOCK_K),
+                straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
                 in_place: X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
                 tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)),
                 rows,
@@ -214,11 +258,11 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let (problem, piece, rows) = (self.problem, block.piece, &block.rows);
-        let length = block.length(k);
+        let length = block.length::<S>(k);
         let few = block.columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1 && X::PLAIN;
         // SAFETY: A has the rows; the workspace has room for them.
         unsafe {
-            match self.whole_block(0, piece, k, length).filter(|_| few) {
+            match self.whole_block::<S>(0, piece, k, length).filter(|_| few) {
                 Some(at) => {
                     let across = problem.m.strides[0];
                     let a = self.a.cast_const().cast::<S::T>().add(at + rows.start * across);
@@ -242,9 +286,9 @@ impl<X: Copy + 'static> Job<'_, X> {
         if block.in_place {
             Upcoming::none()
         } else if next < columns.len() {
-            self.upcoming(1, block.piece, k, columns.start + next..columns.end, S::COLUMNS)
+            self.upcoming::<S>(1, block.piece, k, columns.start + next..columns.end, S::COLUMNS)
         } else {
-            self.upcoming(1, block.piece, k + BLOCK_K, columns.clone(), S::COLUMNS)
+            self.upcoming::<S>(1, block.piece, k + S::BLOCK_K, columns.clone(), S::COLUMNS)
         }
     }
 
@@ -259,10 +303,12 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let Block { piece, rows, columns, tile_rows, .. } = block;
-        let (problem, length) = (self.problem, block.length(k));
+        let (problem, length) = (self.problem, block.length::<S>(k));
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let width = (columns.len() - first).min(S::COLUMNS);
-        let ends = !block.straight && k + BLOCK_K >= piece.depth();
+        let last = k + S::BLOCK_K >= piece.depth();
+        let rounds = last && self.rounds::<S>();
+        let ends = last && !block.straight && !rounds;
         // SAFETY: A's rows, B's columns, C's block and the workspace are as long as `laid_out` made them.
         unsafe {
             let next = self.upcoming_b::<S>(block, k, first);
@@ -298,11 +344,12 @@ impl<X: Copy + 'static> Job<'_, X> {
                         c: target.add(row * stride),
                         c_stride: stride,
                         add: k > 0 || (block.straight && problem.accumulate),
+                        rounded: rounds.then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
                     });
                 }
             };
             let column = columns.start + first;
-            if let (true, Some(b)) = (block.in_place, self.whole_block(1, piece, k, length)) {
+            if let (true, Some(b)) = (block.in_place, self.whole_block::<S>(1, piece, k, length)) {
                 tiles(self.b.cast::<S::T>().add(b + column), problem.k.strides[1], false);
             } else {
                 self.pack_b::<S>(piece, k, column, width, block.packed_b);
@@ -315,10 +362,17 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 
     /// What will be packed next of A (0) or B (1): up to `most` of its rows or columns, a block of the summed dimension.
-    fn upcoming(&self, operand: usize, piece: &Piece, block: usize, part: Range<usize>, most: usize) -> Upcoming<X> {
-        let length = piece.depth().saturating_sub(block).min(BLOCK_K);
+    fn upcoming<S: Simd>(
+        &self,
+        operand: usize,
+        piece: &Piece,
+        block: usize,
+        part: Range<usize>,
+        most: usize,
+    ) -> Upcoming<X> {
+        let length = piece.depth().saturating_sub(block).min(S::BLOCK_K);
         let width = part.len().min(most);
-        let Some(at) = (length > 0).then(|| self.whole_block(operand, piece, block, length)).flatten() else {
+        let Some(at) = (length > 0).then(|| self.whole_block::<S>(operand, piece, block, length)).flatten() else {
             return Upcoming::none();
         };
         let problem = self.problem;
@@ -331,9 +385,9 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 
     /// Where a block of the summed dimension is in A (0) or B (1), when it is one run there.
-    fn whole_block(&self, operand: usize, piece: &Piece, block: usize, length: usize) -> Option<usize> {
+    fn whole_block<S: Simd>(&self, operand: usize, piece: &Piece, block: usize, length: usize) -> Option<usize> {
         let mut at = None;
-        self.problem.runs(piece, block, |_, run, a, b| {
+        self.problem.runs(piece, chained::<S>(piece, block), |_, run, a, b| {
             if run == length {
                 at = Some(piece.at[operand] + [a, b][operand]);
             }
@@ -346,9 +400,9 @@ impl<X: Copy + 'static> Job<'_, X> {
     where
         X: Source<S::T>,
     {
-        let length = (piece.depth() - block).min(BLOCK_K);
+        let length = chained::<S>(piece, block).len();
         let across = self.problem.m.strides[0];
-        self.problem.runs(piece, block, |p, depth, a, _| {
+        self.problem.runs(piece, chained::<S>(piece, block), |p, depth, a, _| {
             // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
             unsafe {
                 let pack = |row: usize, panels: usize| {
@@ -379,7 +433,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let across = self.problem.n.strides[1];
-        self.problem.runs(piece, block, |p, depth, _, b| {
+        self.problem.runs(piece, chained::<S>(piece, block), |p, depth, _, b| {
             // SAFETY: B has the columns, the destination the panel.
             unsafe {
                 S::pack(PackArgs {
@@ -421,8 +475,8 @@ struct Block<'p, X, T> {
 
 impl<X, T> Block<'_, X, T> {
     /// How much of the summed dimension is done at once from `k` on.
-    fn length(&self, k: usize) -> usize {
-        (self.piece.depth() - k).min(BLOCK_K)
+    fn length<S: Simd>(&self, k: usize) -> usize {
+        chained::<S>(self.piece, k).len()
     }
 }
 
@@ -469,6 +523,11 @@ fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + 
     } else {
         pool.run(tasks, call);
     }
+}
+
+/// The products that are summed in one chain with the one at `first`, where a chain begins.
+fn chained<S: Simd>(piece: &Piece, first: usize) -> Range<usize> {
+    first..(first + S::BLOCK_K).min(piece.depth())
 }
 
 /// How many blocks.

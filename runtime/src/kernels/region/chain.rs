@@ -7,19 +7,25 @@
 use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{Place, Shape};
 use super::tile::LEAST_COLUMNS;
+use super::wide::{self, Wide};
+use crate::kernels::cpu::Cpu;
 use forebay_plan::{DType, StepOp};
 use std::ops::Range;
 
 /// Micro-operations of a chain at most: their sites are on the stack.
-pub(super) const MOST: usize = 96;
+pub(super) const MOST: usize = 192;
 /// Micro-operations that an instruction becomes at most: two to load, one to compute, one to store.
 const MICROS: usize = 4;
 /// Fewer instructions are faster one by one: their loops dispatch once for a block, and pass over the first-level cache few times.
 const LEAST: usize = 3;
+/// The same for machine code, which has no dispatch: a load and a store.
+const LEAST_WIDE: usize = 2;
 
 /// Blocks where everything is one chain are so many times as large: nothing of them lies in the first-level cache between instructions, and whatever is done
 /// for each block is done less often.
 const ENLARGED: usize = 4;
+/// The same where the chain is machine code: it goes over rows and columns itself.
+const ENLARGED_WIDE: usize = 16;
 
 /// A run of instructions of a pass.
 #[derive(Clone, Debug)]
@@ -28,6 +34,8 @@ pub(super) struct Chain {
     pub first: usize,
     pub end: usize,
     pub micros: Vec<Micro>,
+    /// Its machine code, where there are registers of 512 bits.
+    pub wide: Option<Wide>,
 }
 
 /// What is done with what is in registers: the *accumulator* `a`, a number for each column, and the *condition* `m`, a truth for each.
@@ -154,22 +162,23 @@ pub(super) fn is_dense(program: &Program, slot: Slot) -> bool {
 }
 
 /// Finds the chains of all passes.
-pub(super) fn find(mut program: Program) -> Program {
+pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
     for phase in 0..program.phases.len() {
-        let chains = chains_of(&program, phase).into_iter().map(Run::Chain).collect();
+        let chains = chains_of(&program, phase, cpu).into_iter().map(Run::Chain).collect();
         program.phases[phase].runs = chains;
     }
-    if is_one_chain(&program) {
+    if let Some(chain) = only_chain(&program) {
+        let times = if chain.wide.is_some() { ENLARGED_WIDE } else { ENLARGED };
         // A block is a part of a row, or some rows.
         let wide = program.block_columns < program.space.row();
-        *(if wide { &mut program.block_columns } else { &mut program.block_rows }) *= ENLARGED;
+        *(if wide { &mut program.block_columns } else { &mut program.block_rows }) *= times;
     }
     program
 }
 
-/// Is there nothing but a chain that keeps nothing for others, over rows that are long enough for it?
-fn is_one_chain(program: &Program) -> bool {
-    let [Phase { blocks, runs, .. }] = &program.phases[..] else { return false };
+/// The chain, if there is nothing but one that keeps nothing for others, over rows that are long enough for it.
+fn only_chain(program: &Program) -> Option<&Chain> {
+    let [Phase { blocks, runs, .. }] = &program.phases[..] else { return None };
     let kept = |micro: &Micro| match micro.site {
         Site::Slot(slot) => {
             let operand = &program.operands[slot];
@@ -177,21 +186,29 @@ fn is_one_chain(program: &Program) -> bool {
         }
         _ => false,
     };
-    program.space.row() >= LEAST_COLUMNS
-        && matches!(&runs[..], [Run::Chain(chain)] if chain.end - chain.first == blocks.len() && !chain.micros.iter().any(kept))
+    let [Run::Chain(chain)] = &runs[..] else { return None };
+    // Machine code keeps what only it reads in registers.
+    let keeps = chain.wide.is_none() && chain.micros.iter().any(kept);
+    let whole = chain.end - chain.first == blocks.len() && program.space.row() >= LEAST_COLUMNS;
+    (whole && !keeps).then_some(chain)
 }
 
-fn chains_of(program: &Program, phase: usize) -> Vec<Chain> {
+fn chains_of(program: &Program, phase: usize, cpu: Cpu) -> Vec<Chain> {
     let list = &program.phases[phase].blocks;
     let mut chains = vec![];
     let mut first = 0;
     while first < list.len() {
         let fit = |i: &&Instruction| is_for_tiles(program, i);
         let end = first + list[first..].iter().take(MOST / MICROS).take_while(fit).count();
-        if end - first >= LEAST {
+        if end - first >= LEAST_WIDE {
             let mut builder = Builder { program, micros: vec![], number: None, truth: None };
             list[first..end].iter().for_each(|i| builder.push(i));
-            chains.push(Chain { first, end, micros: builder.needed(phase, first..end) });
+            let micros = builder.needed(phase, first..end);
+            let outer = |slot: Slot| is_outer(program, slot, phase, first..end);
+            let wide = wide::compile(&micros, &outer, cpu);
+            if wide.is_some() || end - first >= LEAST {
+                chains.push(Chain { first, end, micros, wide });
+            }
         }
         first = end.max(first + 1);
     }
@@ -323,16 +340,7 @@ impl Builder<'_> {
     /// outside of it.
     fn needed(self, phase: usize, chain: Range<usize>) -> Vec<Micro> {
         let Builder { program, micros, .. } = self;
-        let read_outside = |slot: Slot| {
-            let reads = |i: &Instruction| !matches!(i.op, Op::Load(_)) && i.args.contains(&slot);
-            program.phases.iter().enumerate().any(|(number, other)| {
-                let (before, after) = match number == phase {
-                    true => (&other.blocks[..chain.start], &other.blocks[chain.end..]),
-                    false => (&other.blocks[..], &[][..]),
-                };
-                other.before.iter().chain(before).chain(after).any(reads)
-            })
-        };
+        let read_outside = |slot: Slot| is_outer(program, slot, phase, chain.clone());
         let stores = |micro: &Micro| matches!(micro.code, Code::Store | Code::StoreTruth);
         let is_needed = |at: usize| {
             let Micro { site: Site::Slot(slot), .. } = micros[at] else { return true };
@@ -344,6 +352,19 @@ impl Builder<'_> {
         };
         (0..micros.len()).filter(|&at| is_needed(at)).map(|at| micros[at]).collect()
     }
+}
+
+/// Is what a chain of a pass writes there also elsewhere: in memory, or read by others?
+fn is_outer(program: &Program, slot: Slot, phase: usize, chain: Range<usize>) -> bool {
+    let reads = |i: &Instruction| !matches!(i.op, Op::Load(_)) && i.args.contains(&slot);
+    let read_outside = program.phases.iter().enumerate().any(|(number, other)| {
+        let (before, after) = match number == phase {
+            true => (&other.blocks[..chain.start], &other.blocks[chain.end..]),
+            false => (&other.blocks[..], &[][..]),
+        };
+        other.before.iter().chain(before).chain(after).any(reads)
+    });
+    read_outside || !matches!(program.operands[slot].home, Home::Register { .. })
 }
 
 /// The code for a function of one number.

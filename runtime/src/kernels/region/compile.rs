@@ -41,7 +41,7 @@ fn compile_over(
     compiler.find_uses(cx)?;
     compiler.steps()?;
     compiler.stores()?;
-    let program = super::jit::find(super::chain::find(compiler.finish()), cx.cpu);
+    let program = super::jit::find(super::chain::find(compiler.finish(), cx.cpu), cx.cpu);
     Ok(super::registers::assign(program))
 }
 

@@ -269,13 +269,17 @@ impl<'a> Frame<'a> {
         }
         let micros = &chain.micros[..];
         // SAFETY: as many have just been written.
-        let places = unsafe { std::slice::from_raw_parts(places.as_ptr().cast::<tile::Place>(), micros.len()) };
+        let places = unsafe { std::slice::from_raw_parts_mut(places.as_mut_ptr().cast::<tile::Place>(), micros.len()) };
         let tiles = Tiles { micros, places, rows: block.rows, columns: block.columns }.flattened();
-        if tiles.columns < tile::LEAST_COLUMNS {
+        let (rows, columns) = (tiles.rows, tiles.columns);
+        if columns < tile::LEAST_COLUMNS {
             return false;
         }
         // SAFETY: as above; the compiler made sure that places are stored after all that read them.
-        unsafe { tile::run(self.cpu, &tiles) };
+        match &chain.wide {
+            Some(wide) if rows > 0 => unsafe { wide.run(places, rows, columns) },
+            _ => unsafe { tile::run(self.cpu, &Tiles { micros, places, rows, columns }) },
+        }
         true
     }
 

@@ -17,6 +17,11 @@ mod registers;
 mod space;
 mod steps;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod wide;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "wide/none.rs"]
+mod wide;
 
 use super::cpu::Cpu;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};

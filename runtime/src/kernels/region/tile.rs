@@ -7,7 +7,7 @@
 use super::chain::{Code, From, Micro, Site};
 use super::ops::Arg;
 use crate::kernels::cpu::{Cpu, Level};
-use crate::kernels::lanes::{self, Pair, Vector};
+use crate::kernels::lanes::{self, Lanes, Pair, Vector};
 use crate::kernels::math;
 
 /// Values of a tile at most.
@@ -380,19 +380,19 @@ unsafe fn store_bf16<V: Vector, const PART: bool>(x: V, p: *mut u16, n: usize) -
 
 /// As [`math::min`].
 #[inline(always)]
-fn least<V: Vector>(a: V, b: V) -> V {
+pub(super) fn least<V: Lanes>(a: V, b: V) -> V {
     a.least(b).or(a.le(a), a)
 }
 
 /// As [`math::max`].
 #[inline(always)]
-fn most<V: Vector>(a: V, b: V) -> V {
+pub(super) fn most<V: Lanes>(a: V, b: V) -> V {
     a.most(b).or(a.le(a), a)
 }
 
 /// 1 with the sign of a number; zeros and NaN are their own.
 #[inline(always)]
-fn sign<V: Vector>(a: V) -> V {
+pub(super) fn sign<V: Lanes>(a: V) -> V {
     let zero = V::splat(0.0);
     V::splat(1.0).or(zero.lt(a), V::splat(-1.0).or(a.lt(zero), a))
 }

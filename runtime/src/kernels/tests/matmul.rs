@@ -13,6 +13,9 @@ struct Case {
     in_pairs: Vec<f64>,
 }
 
+/// Products of pairs that are summed in one chain.
+const CHAIN: usize = 512;
+
 /// A sum of pairs of products of bf16, one element on its own.
 #[derive(Default)]
 struct Chain {
@@ -30,7 +33,7 @@ impl Chain {
             self.pair((x as f32, y as f32));
         }
         self.products += 1;
-        if self.products.is_multiple_of(256) {
+        if self.products.is_multiple_of(CHAIN) {
             self.blocks += std::mem::take(&mut self.block);
         }
     }
@@ -46,7 +49,7 @@ impl Chain {
         if !self.products.is_multiple_of(2) {
             self.pair((0.0, 0.0));
         }
-        if !self.products.is_multiple_of(256) {
+        if !self.products.is_multiple_of(CHAIN) {
             self.blocks += self.block;
         }
         f64::from(self.blocks)
@@ -59,7 +62,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
     let k_outer: Vec<usize> = (0..rng.below(2)).map(|_| rng.pick(&[1, 2, 5])).collect();
     let (mut m, mut n, mut k) = (rng.pick(&SIZES), rng.pick(&SIZES), rng.pick(&SIZES));
     match rng.below(6) {
-        0 => k = rng.pick(&[255, 256, 257, 511, 512, 513, 700]),
+        0 => k = rng.pick(&[255, 256, 257, 511, 512, 513, 700, 1025]),
         1 => m = rng.pick(&[130, 256, 257, 300, 520]),
         2 => n = rng.pick(&[96, 97, 130, 300, 520]),
         _ => {}

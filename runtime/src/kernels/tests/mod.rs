@@ -7,5 +7,5 @@ mod lookup;
 mod matmul;
 mod reduce;
 mod region;
-mod region_cases;
+pub(in crate::kernels) mod region_cases;
 mod small;

@@ -5,11 +5,11 @@ use crate::kernels::testing::harness::{Memory, Rng};
 use crate::kernels::{Cpu, prepare};
 use forebay_plan::{Arg, DType, Kernel, RaggedLimit, Region, Step, StepOp, Store, View};
 
-pub(super) fn view(buffer: u32, strides: &[u64]) -> View {
+pub(in crate::kernels) fn view(buffer: u32, strides: &[u64]) -> View {
     View { buffer, offset: 0, strides: strides.to_vec() }
 }
 
-pub(super) fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {
+pub(in crate::kernels) fn step(op: StepOp, dtype: DType, args: &[Arg]) -> Step {
     Step { op, dtype, args: args.to_vec() }
 }
 

@@ -19,10 +19,10 @@ pub(super) type Entry = unsafe extern "C" fn(*const Arg, *const usize, *const Bu
 pub(super) const PARAMETERS: usize = 6;
 
 /// Machine code of a function.
-pub(super) struct Code {
+pub(in super::super) struct Code {
     /// Nothing once it has been given back.
     module: Option<JITModule>,
-    entry: Entry,
+    entry: *const u8,
 }
 
 impl std::fmt::Debug for Code {
@@ -37,14 +37,22 @@ unsafe impl Send for Code {}
 unsafe impl Sync for Code {}
 
 impl Code {
-    /// Runs it.
+    /// Its first instruction.
+    pub fn entry(&self) -> *const u8 {
+        self.entry
+    }
+
+    /// Runs a function that [`compile`] made.
     ///
     /// # Safety
     /// Tables and buffers are those of the program that it was compiled from, set for the block.
     pub unsafe fn call(&self, operands: *const Arg, starts: *const usize, buffers: *const Buf, block: [usize; 3]) {
         let [first_column, rows, columns] = block;
         // SAFETY: the caller's contract; the memory of the entry lives as long as this.
-        unsafe { (self.entry)(operands, starts, buffers, first_column, rows, columns) }
+        unsafe {
+            let entry = std::mem::transmute::<*const u8, Entry>(self.entry);
+            entry(operands, starts, buffers, first_column, rows, columns);
+        }
     }
 }
 
@@ -113,8 +121,8 @@ pub(super) fn compiled() -> (u64, Duration) {
     (FUNCTIONS.load(Ordering::Relaxed), Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed)))
 }
 
-/// Code by target and the text of its function: layers and tensors that differ in their sizes only share it.
-type Known = HashMap<(usize, String), Weak<Code>>;
+/// Code by target and its function, as text or bytes: layers and tensors that differ in their sizes only share it.
+type Known = HashMap<(usize, Vec<u8>), Weak<Code>>;
 
 fn known() -> MutexGuard<'static, Known> {
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
@@ -127,7 +135,31 @@ pub(super) fn compile(isa: &'static OwnedTargetIsa, make: impl FnOnce(&mut Funct
     let start = Instant::now();
     let mut function = Function::with_name_signature(UserFuncName::default(), signature(isa));
     make(&mut function);
-    let key = (std::ptr::from_ref(isa).addr(), function.display().to_string());
+    let key = (std::ptr::from_ref(isa).addr(), function.display().to_string().into_bytes());
+    shared(isa, key, start, |module| define(module, function))
+}
+
+/// Machine code that was made elsewhere, with nothing in it that depends on where it is.
+pub(in super::super) fn publish(bytes: &[u8], cpu: Cpu) -> Option<Arc<Code>> {
+    shared(target(cpu)?, (0, bytes.to_vec()), Instant::now(), |module| {
+        let signature = module.make_signature();
+        let id = module.declare_anonymous_function(&signature).ok()?;
+        module.define_function_bytes(id, ALIGNMENT, bytes, &[]).ok()?;
+        module.finalize_definitions().ok()?;
+        Some(module.get_finalized_function(id))
+    })
+}
+
+/// Bytes: a cache line.
+const ALIGNMENT: u64 = 64;
+
+/// The code of a key, made if there is none yet.
+fn shared(
+    isa: &OwnedTargetIsa,
+    key: (usize, Vec<u8>),
+    start: Instant,
+    define: impl FnOnce(&mut JITModule) -> Option<*const u8>,
+) -> Option<Arc<Code>> {
     if let Some(code) = known().get(&key).and_then(Weak::upgrade) {
         return Some(code);
     }
@@ -135,13 +167,11 @@ pub(super) fn compile(isa: &'static OwnedTargetIsa, make: impl FnOnce(&mut Funct
     // Where the machine does not round to integers itself, code calls these; a program need not have them of the system.
     builder.symbols([("floorf", floorf as *const u8), ("floor", floor as *const u8)]);
     let mut module = JITModule::new(builder);
-    let Some(entry) = define(&mut module, function) else {
+    let Some(entry) = define(&mut module) else {
         // SAFETY: nothing of it can be called.
         unsafe { module.free_memory() };
         return None;
     };
-    // SAFETY: the function has been defined with the signature of an `Entry`.
-    let entry = unsafe { std::mem::transmute::<*const u8, Entry>(entry) };
     let code = Arc::new(Code { module: Some(module), entry });
     let mut known = known();
     if let Some(other) = known.get(&key).and_then(Weak::upgrade) {

@@ -20,7 +20,7 @@ use super::space::Shape;
 use crate::kernels::Buf;
 use crate::kernels::cpu::{Cpu, Jit};
 use cranelift_codegen::isa::OwnedTargetIsa;
-use engine::Code;
+pub(super) use engine::{Code, publish};
 use forebay_plan::StepOp;
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,6 +18,9 @@ pub(super) fn keeps(program: &Program, chain: &Chain, level: Level) -> bool {
     if level == Level::Portable || !chain.has_tiles(program) {
         return false;
     }
+    if chain.wide.is_some() {
+        return true;
+    }
     let operations = chain.micros.iter().filter(|micro| is_operation(micro.code)).count();
     let wide = level >= Level::Avx512;
     chain.micros.iter().any(|micro| is_long(micro.code))

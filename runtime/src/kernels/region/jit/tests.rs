@@ -64,7 +64,10 @@ fn what_is_compiled() {
     use DType::{Bf16, F32, F64, I32};
     for (dtype, columns) in [(F32, 100), (F32, 8), (F64, 100), (I32, 100)] {
         for level in ["avx512", "avx2", "portable"] {
-            assert_eq!(chains(dtype, columns, &SUMS, level, Jit::Auto), [0, 4], "{level}: {dtype:?}, {columns}");
+            // Where registers are wide, chains are code of their own.
+            let wide = dtype == F32 && columns == 100 && Cpu::named(level).is_some_and(|cpu| cpu.name() == "avx512");
+            let expected = if wide { [4, 0] } else { [0, 4] };
+            assert_eq!(chains(dtype, columns, &SUMS, level, Jit::Auto), expected, "{level}: {dtype:?}, {columns}");
             assert_eq!(chains(dtype, columns, &SUMS, level, Jit::Off)[1], 0, "{level}: {dtype:?}, {columns}");
         }
     }

@@ -1,0 +1,22 @@
+//! Chains are not compiled on this processor: see `mod.rs` beside this file.
+
+use super::chain::Micro;
+use super::program::Slot;
+use super::tile::Place;
+use crate::kernels::cpu::Cpu;
+
+/// There is none.
+#[derive(Clone, Debug)]
+pub(super) enum Wide {}
+
+impl Wide {
+    /// # Safety
+    /// There is nothing to run.
+    pub unsafe fn run(&self, _: &mut [Place], _: usize, _: usize) {
+        match *self {}
+    }
+}
+
+pub(super) fn compile(_: &[Micro], _: &dyn Fn(Slot) -> bool, _: Cpu) -> Option<Wide> {
+    None
+}

@@ -1,0 +1,115 @@
+//! Which chains become code, and chains at the limits of registers. (What code computes is tested with all regions as well: `kernels/testing`.)
+
+use super::super::compile::compile;
+use super::super::program::{Program, Run};
+use crate::kernels::testing::check;
+use crate::kernels::testing::harness::{Memory, Rng};
+use crate::kernels::tests::region_cases::{step, view};
+use crate::kernels::{Cpu, Jit, PrepareCx};
+use forebay_plan::{Arg, DType, Region, StepOp, Store};
+
+/// Elementwise steps over arrays of one type, with the stores of some values.
+fn region(
+    dtype: DType,
+    columns: usize,
+    loads: usize,
+    steps: Vec<(StepOp, Vec<Arg>)>,
+    stored: &[u32],
+) -> (Region, Memory) {
+    let (mut memory, mut rng) = (Memory::default(), Rng::new(11));
+    let rows = 5;
+    let mut array = || memory.add(dtype, &rng.floats(rows * columns));
+    let strides = [columns as u64, 1];
+    let loads = (0..loads).map(|_| view(array(), &strides).into()).collect();
+    let stores = stored.iter().map(|&value| Store { value: Arg::Step(value), view: view(array(), &strides) }).collect();
+    let of = |op| if matches!(op, StepOp::Lt | StepOp::Le) { DType::Bool } else { dtype };
+    let steps = steps.into_iter().map(|(op, args)| step(op, of(op), &args)).collect();
+    (Region { dims: vec![rows as u64, columns as u64], row_dims: 1, ragged: None, loads, steps, stores }, memory)
+}
+
+fn compiled((region, memory): &(Region, Memory), level: &str, jit: Jit) -> Program {
+    let cpu = Cpu::named(level).expect("a level").with_jit(jit);
+    compile(region, &PrepareCx { buffers: &memory.buffers, cpu }).expect("the region is good")
+}
+
+/// Chains, and how many of them are code.
+fn chains(program: &Program) -> [usize; 2] {
+    let runs = program.phases.iter().flat_map(|phase| &phase.runs);
+    let chains: Vec<_> = runs.filter_map(|run| if let Run::Chain(chain) = run { Some(chain) } else { None }).collect();
+    [chains.len(), chains.iter().filter(|chain| chain.wide.is_some()).count()]
+}
+
+fn has_wide_registers() -> bool {
+    Cpu::named("avx512").is_some_and(|cpu| cpu.name() == "avx512")
+}
+
+/// SwiGLU.
+fn gated(dtype: DType) -> (Region, Memory) {
+    use Arg::{Load, Step as S};
+    let steps = vec![
+        (StepOp::Neg, vec![Load(0)]),
+        (StepOp::Exp, vec![S(0)]),
+        (StepOp::Add, vec![S(1), Arg::Const(1.0)]),
+        (StepOp::Div, vec![Load(0), S(2)]),
+        (StepOp::Mul, vec![S(3), Load(1)]),
+    ];
+    region(dtype, 203, 2, steps, &[4])
+}
+
+#[test]
+fn chains_become_code() {
+    if !has_wide_registers() {
+        return;
+    }
+    for dtype in [DType::F32, DType::Bf16] {
+        let case = gated(dtype);
+        assert_eq!(chains(&compiled(&case, "avx512", Jit::Auto)), [1, 1], "{dtype:?}");
+        assert_eq!(chains(&compiled(&case, "avx512", Jit::Off)), [1, 0], "{dtype:?}");
+        assert_eq!(chains(&compiled(&case, "avx2", Jit::Auto)), [1, 0], "{dtype:?}");
+    }
+    // Powers are left to tiles.
+    let power = vec![(StepOp::Pow, vec![Arg::Load(0), Arg::Load(1)]); 3];
+    assert_eq!(chains(&compiled(&region(DType::F32, 203, 2, power, &[0, 1, 2]), "avx512", Jit::Auto)), [1, 0]);
+}
+
+/// So many values are alive at once, and so many places are read and written, that vectors side by side become fewer, places do not fit registers, and at last
+/// nothing is compiled: always the same numbers.
+#[test]
+fn more_than_there_are_registers() {
+    for dtype in [DType::F32, DType::Bf16] {
+        for values in [3, 6, 8, 12, 17, 28, 33] {
+            // All values, then their sum from the first to the last: all are alive before the first addition.
+            let mut steps: Vec<_> = (0..values as u32).map(|i| (StepOp::Sqrt, vec![Arg::Load(i)])).collect();
+            for i in 1..values as u32 {
+                let sum = if i == 1 { 0 } else { values as u32 + i - 2 };
+                steps.push((StepOp::Sub, vec![Arg::Step(sum), Arg::Step(i)]));
+            }
+            let last = steps.len() as u32 - 1;
+            let case = region(dtype, 150, values, steps, &[last, 0, last - 1]);
+            check(&case.0, &case.1);
+            if has_wide_registers() && values == 12 {
+                let [all, code] = chains(&compiled(&case, "avx512", Jit::Auto));
+                assert!(all > 0 && code == all, "{dtype:?}: {code} of {all}");
+            }
+        }
+    }
+}
+
+/// Conditions of several comparisons at once, chosen by, negated, stored.
+#[test]
+fn conditions() {
+    use Arg::{Load, Step as S};
+    for columns in [64, 65, 79, 80, 127, 300] {
+        let steps = vec![
+            (StepOp::Lt, vec![Load(0), Load(1)]),
+            (StepOp::Le, vec![Load(1), Load(2)]),
+            (StepOp::Lt, vec![Load(2), Load(0)]),
+            (StepOp::Select, vec![S(0), Load(0), Load(1)]),
+            (StepOp::Select, vec![S(1), S(3), Load(2)]),
+            (StepOp::Select, vec![S(2), S(4), S(3)]),
+            (StepOp::Max, vec![S(5), Arg::Const(0.25)]),
+        ];
+        let case = region(DType::F32, columns, 3, steps, &[6, 4]);
+        check(&case.0, &case.1);
+    }
+}
