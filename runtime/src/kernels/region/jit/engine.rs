@@ -38,6 +38,7 @@ unsafe impl Sync for Code {}
 
 impl Code {
     /// Its first instruction.
+    #[cfg(target_arch = "x86_64")]
     pub fn entry(&self) -> *const u8 {
         self.entry
     }
@@ -139,7 +140,8 @@ pub(super) fn compile(isa: &'static OwnedTargetIsa, make: impl FnOnce(&mut Funct
     shared(isa, key, start, |module| define(module, function))
 }
 
-/// Machine code that was made elsewhere, with nothing in it that depends on where it is.
+/// Machine code that was made elsewhere (`region/wide`), with nothing in it that depends on where it is.
+#[cfg(target_arch = "x86_64")]
 pub(in super::super) fn publish(bytes: &[u8], cpu: Cpu) -> Option<Arc<Code>> {
     shared(target(cpu)?, (0, bytes.to_vec()), Instant::now(), |module| {
         let signature = module.make_signature();
@@ -151,6 +153,7 @@ pub(in super::super) fn publish(bytes: &[u8], cpu: Cpu) -> Option<Arc<Code>> {
 }
 
 /// Bytes: a cache line.
+#[cfg(target_arch = "x86_64")]
 const ALIGNMENT: u64 = 64;
 
 /// The code of a key, made if there is none yet.

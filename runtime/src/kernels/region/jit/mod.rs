@@ -20,7 +20,9 @@ use super::space::Shape;
 use crate::kernels::Buf;
 use crate::kernels::cpu::{Cpu, Jit};
 use cranelift_codegen::isa::OwnedTargetIsa;
-pub(super) use engine::{Code, publish};
+pub(super) use engine::Code;
+#[cfg(target_arch = "x86_64")]
+pub(super) use engine::publish;
 use forebay_plan::StepOp;
 use std::sync::Arc;
 use std::time::Duration;

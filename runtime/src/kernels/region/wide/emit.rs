@@ -85,8 +85,8 @@ pub(super) fn emit(list: &[Node], micros: &[Micro]) -> Option<Emitted> {
         Some((unroll, most))
     };
     let ways: Vec<(usize, usize)> = [MOST, 2, 1].iter().filter_map(taken).collect();
-    // The most vectors that leave registers for all that does not change; else what hides latencies and leaves some.
-    let all_stay = ways.iter().find(|(_, most)| most + uniforms.len() <= NUMBERS);
+    // The most vectors that leave registers for all that does not change; else two, of which one hides the latency of the other.
+    let all_stay = ways.iter().find(|(unroll, most)| *unroll > 1 && most + uniforms.len() <= NUMBERS);
     let &(unroll, most) = all_stay.or(ways.iter().find(|(unroll, _)| *unroll <= 2))?;
     let free = (most..NUMBERS).rev().map(|number| ZMM0 + number as u32);
     emitter.resident = uniforms.into_iter().zip(free).collect();
