@@ -71,7 +71,7 @@ fn constant(text: &str) -> Const {
 pub enum Dtype {
     /// 32-bit floats.
     F32,
-    /// Brain floats, with 32-bit master weights, sums and gradients.
+    /// Brain floats, with 32-bit master weights and sums, of gradients as well.
     Bf16,
     /// 64-bit floats throughout.
     F64,

@@ -125,6 +125,11 @@ impl Scalars {
         )
     }
 
+    /// A value of type `of` in the type `wide`.
+    fn widened(&mut self, a: ValueId, (of, wide): (DType, DType), name: &str) -> ValueId {
+        if of == wide { a } else { self.op(Op::Cast(wide), &[a], name) }
+    }
+
     /// `a op constant`
     fn with(&mut self, op: BinaryOp, a: ValueId, constant: f64, name: &str) -> ValueId {
         let c = self.constant(constant);
@@ -132,12 +137,13 @@ impl Scalars {
     }
 }
 
-/// The sum of the squares of a flat group of gradients: input `gradients: wide[chunk, lane]`, output `squares: f64`.
-pub fn squares(chunks: u64, wide: DType) -> Graph {
+/// The sum of the squares of a flat group of gradients: input `gradients: of[chunk, lane]`, squared in the type `wide`; output `squares: f64`.
+pub fn squares(chunks: u64, of: DType, wide: DType) -> Graph {
     let mut g = Scalars::new("optimizer.squares");
     let chunk = g.graph.add_axis("chunk", Extent::Fixed(chunks), None);
     let lane = g.graph.add_axis("lane", Extent::Fixed(CHUNK), None);
-    let gradients = g.input("gradients", wide, &[chunk, lane], InputRole::Grad);
+    let gradients = g.input("gradients", of, &[chunk, lane], InputRole::Grad);
+    let gradients = g.widened(gradients, (of, wide), "gradients.wide");
     let square = g.binary(BinaryOp::Mul, gradients, gradients, "square");
     let of_chunk = g.sum(square, lane, "of_chunk");
     let of_chunk = g.op(Op::Cast(DType::F64), &[of_chunk], "of_chunk.f64");
@@ -236,26 +242,29 @@ fn learning_rate(g: &mut Scalars, optimizer: &Optimizer, step: ValueId) -> Value
 /// Types of what the optimizer keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Types {
-    /// Masters and gradients.
+    /// Masters, and what the optimizer reckons in.
     pub wide: DType,
     /// Copies that programs read.
     pub narrow: DType,
+    /// Gradients.
+    pub gradients: DType,
     /// Moments.
     pub moments: DType,
 }
 
-/// AdamW over a flat group of `elements`: inputs `param`, `gradient`, `first`, `second` (wide) and the scalars of [`scalars`]; outputs of the
-/// same names, and `copy`, the parameters in the compute type, when that is another one. Moments are kept in `types.moments` and reckoned with in `types.wide`:
-/// rounded to nearest when they are narrower, after the update has read them.
+/// AdamW over a flat group of `elements`: inputs `param`, `gradient`, `first`, `second` and the scalars of [`scalars`]; outputs `param`, `first`, `second`,
+/// and `copy`, the parameters in the compute type, when that is another one. All is reckoned in `types.wide`: gradients and moments that are kept in a narrower type are widened first,
+/// and moments rounded to nearest again after the update has read them.
 pub fn adamw(optimizer: &Optimizer, elements: u64, decays: bool, types: Types) -> Graph {
-    let Types { wide, narrow, moments } = types;
+    let Types { wide, narrow, gradients, moments } = types;
     let mut g = Scalars::new(if decays { "optimizer.adamw" } else { "optimizer.adamw_no_decay" });
     let n = g.graph.add_axis("n", Extent::Fixed(elements), None);
     let param = g.input("param", wide, &[n], InputRole::State);
-    let gradient = g.input("gradient", wide, &[n], InputRole::Grad);
+    let gradient = g.input("gradient", gradients, &[n], InputRole::Grad);
+    let gradient = g.widened(gradient, (gradients, wide), "gradient.wide");
     let moment = |g: &mut Scalars, name: &str| {
         let value = g.input(name, moments, &[n], InputRole::State);
-        if moments == wide { value } else { g.op(Op::Cast(wide), &[value], &format!("{name}.wide")) }
+        g.widened(value, (moments, wide), &format!("{name}.wide"))
     };
     let first = moment(&mut g, "first");
     let second = moment(&mut g, "second");

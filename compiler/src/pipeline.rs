@@ -10,7 +10,9 @@ use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Lanes, Pass};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
-use crate::schedule::{ForwardKind, Layout, Scheduler, Segments, Stage, Turns, borders, orders, stages, waits};
+use crate::schedule::{
+    ForwardKind, Gradients, Layout, Scheduler, Segments, Stage, Turns, Types, borders, orders, stages, waits,
+};
 use crate::shard::{Dense, ShardedModel, Strategy, StrategyError, shard_model};
 use crate::shares::Shares;
 use forebay_dsl::model::{CheckOptions, CheckedModel, Const, Limits};
@@ -29,6 +31,8 @@ pub struct CompileOptions {
     pub micro_batches: u32,
     /// The optimizer.
     pub optimizer: Optimizer,
+    /// The type in which gradients are kept.
+    pub gradients: Gradients,
     /// Fusion and equivalent rewrites.
     pub rewrite: rewrite::Options,
     /// How ranks share the work; `micro_batches` are those of each data-parallel rank.
@@ -42,6 +46,7 @@ impl Default for CompileOptions {
             compute: DType::F32,
             micro_batches: 1,
             optimizer: Optimizer::default(),
+            gradients: Gradients::default(),
             rewrite: rewrite::Options::default(),
             strategy: Strategy::default(),
         }
@@ -153,14 +158,15 @@ pub fn compile_within(
         });
     }
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
-    let types = (options.wide(), options.compute);
+    let types = options.types(options.micro_batches);
     strategy.check_master_weights(options.compute)?;
     let train = with_exchanges(&models.train, strategy)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let rewriting = options.rewriting();
-    let mut scheduler = Scheduler::new(types, &rewriting, lanes(&train, strategy), strategy.passes());
+    let of_floats = (types.wide, types.narrow);
+    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(&train, strategy), strategy.passes());
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
@@ -244,11 +250,11 @@ pub fn compile_in_line(
     micros: &[u32],
 ) -> Result<Vec<plan::Plan>, StrategyError> {
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
-    let types = (options.wide(), options.compute);
     strategy.check_master_weights(options.compute)?;
     let stages = stages(model, strategy)?;
     let rewriting = options.rewriting();
-    let mut scheduler = Scheduler::new(types, &rewriting, lanes(train, strategy), strategy.passes());
+    let of_floats = (options.wide(), options.compute);
+    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, strategy), strategy.passes());
     let segments = Segments::new(train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
@@ -256,7 +262,7 @@ pub fn compile_in_line(
         let mut roles = vec![];
         let crossed = borders(&stages, &orders);
         for (stage, (order, crossed)) in stages.iter().zip(orders.iter().zip(&crossed)) {
-            let layout = Layout::new(train, stage, optimizer, strategy, types);
+            let layout = Layout::new(train, stage, optimizer, strategy, options.types(micro));
             let turns = Turns { order, crossed, waits: &[], micro_batches: micro };
             let (phase, _) = scheduler.train((train, &segments), stage, &layout, &turns, optimizer);
             roles.push(role(train, stage, layout, vec![phase]));
@@ -473,13 +479,16 @@ pub fn fused_gradients(
 /// # Errors
 /// When the strategy does not fit the model.
 pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<Graph>, StrategyError> {
-    let (wide, narrow) = (options.wide(), options.compute);
-    let types = optimizer::Types { wide, narrow, moments: options.strategy.moments.dtype(wide) };
+    let types = options.types(options.micro_batches);
     let sharded = shard_model(model, &options.strategy)?;
     let mut graphs = vec![];
     for stage in stages(model, &options.strategy)? {
-        let layout = Layout::new(&sharded, &stage, &options.optimizer, &options.strategy, (wide, narrow));
-        let adamw = |g: &crate::schedule::Group| optimizer::adamw(&options.optimizer, g.shard(), g.decays, types);
+        let layout = Layout::new(&sharded, &stage, &options.optimizer, &options.strategy, types);
+        let adamw = |g: &crate::schedule::Group| {
+            let Types { wide, narrow, .. } = types;
+            let types = optimizer::Types { wide, narrow, gradients: g.gradient, moments: layout.moments };
+            optimizer::adamw(&options.optimizer, g.shard(), g.decays, types)
+        };
         graphs.extend(layout.groups.iter().map(adamw));
     }
     Ok(graphs)

@@ -122,9 +122,11 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
 
 /// The forward program of a layer's backward program. What is before the first layer and after the last is not computed again.
 fn forward_of(name: &str, by_name: &FxHashMap<&str, u32>) -> Option<u32> {
-    let stem = name.strip_suffix(".add").unwrap_or(name).strip_suffix(BACKWARD)?;
+    // Behind the name stands what becomes of gradients: `.bf16`, `.add`.
+    let (stem, form) = name.split_once(BACKWARD)?;
+    let alone = form.is_empty() || form.starts_with('.') && !form.contains('&');
     let outer = stem.ends_with(".prologue") || stem.ends_with(".epilogue");
-    (!outer).then(|| by_name.get(format!("{stem}{FORWARD}").as_str()).copied()).flatten()
+    (alone && !outer).then(|| by_name.get(format!("{stem}{FORWARD}").as_str()).copied()).flatten()
 }
 
 /// The layers of a role that are computed again.

@@ -132,7 +132,7 @@ fn allocated(
     framework: &Framework,
     base: StageMemory,
 ) -> StageMemory {
-    // Our plans add gradients up in four bytes; other systems keep them as they sum them over ranks.
+    // The plans of other systems keep gradients in four bytes (`Gradients::Wide`); those systems as they sum them over ranks.
     let gradients = phase.memory.gradients as f64 * framework.gradient_bytes / 4.0;
     let outlives = role.persistent_bytes as f64 - phase.memory.gradients as f64 + gradients;
     let stand_ins = if framework.adds_in_products { stand_ins(plan, role) } else { 0.0 };

@@ -254,20 +254,20 @@ impl Explainer<'_> {
         for &source in stage.chunks.iter().filter_map(|c| c.sends.as_ref()).flat_map(|(_, sources)| sources) {
             count(&mut micro_batch, "send", "pp".to_string(), self.carried(source));
         }
-        let types = (options.wide(), options.compute);
+        let types = options.types(options.micro_batches);
         let memory = Memory::new(self.sharded, stage, &options.optimizer, &options.strategy, types);
         let mut step = vec![];
         for group in memory.groups.iter().filter(|g| !g.sums.is_empty()) {
             let others = |bytes: u64| bytes - bytes / mesh.ranks(&group.sums);
             let over = mesh.describe(&group.sums);
             // Masters that ranks share come back as what programs read; else the sums do.
-            let gathered = if group.shards > 1 { types.1 } else { types.0 };
+            let gathered = if group.shards > 1 { types.narrow } else { types.wide };
             for unit in &group.units {
                 // What goes layer by layer goes with each micro-batch: gradients once, parameters that are not kept forward and backward.
                 let micro_batches = u64::from(options.micro_batches);
                 let sums = if unit.gradients.is_none() { micro_batches } else { 1 };
                 let gathers = if unit.copies.is_none() { 2 * micro_batches } else { 1 };
-                count(&mut step, "reduce_scatter", over.clone(), sums * others(unit.elements * types.0.bytes()));
+                count(&mut step, "reduce_scatter", over.clone(), sums * others(unit.elements * group.gradient.bytes()));
                 count(&mut step, "all_gather", over.clone(), gathers * others(unit.elements * gathered.bytes()));
             }
         }

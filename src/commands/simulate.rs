@@ -12,6 +12,7 @@ use crate::progress::Spinner;
 use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
+use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{Kernel, Plan};
 use forebay_sim::ValuePricer;
@@ -92,7 +93,10 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
     };
-    // What another system hides is in its profile; our passes are not part of it.
+    // What another system hides is in its profile; our passes are not part of it, nor is what we keep of gradients.
+    if args.framework.is_some() {
+        options.gradients = Gradients::Wide;
+    }
     let is_in_line = args.framework.is_some() && !framework.streams;
     if is_in_line {
         options.strategy.overlap = Passes::none();

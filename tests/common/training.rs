@@ -103,7 +103,8 @@ pub fn compiled_within(
     Ok(compiled)
 }
 
-fn reduced_options(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> CompileOptions {
+/// Options for an example at reduced size, of so many rows and micro-batches, under a strategy.
+pub fn reduced_options(example: &Example, text: &str, compute: DType, set: &[(&str, i64)]) -> CompileOptions {
     let mut overrides = example.reduced_to(ROWS.into(), SEQ);
     overrides.extend(set.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))));
     with_strategy(&strategy(text), options(compute, overrides))

@@ -314,12 +314,12 @@ pub fn accumulating(graph: &Graph, outputs: &[(OutputRole, String)]) -> Graph {
     graph
 }
 
-/// Parameter gradients and statistics are kept in the wide type.
-pub fn widen(graph: &mut Graph, wide: DType) {
+/// Parameter gradients that are sums, and statistics, are kept in the wide type; those of the names `single` are no sums, and stay as they are.
+pub fn widen(graph: &mut Graph, wide: DType, single: &[String]) {
     for i in 0..graph.outputs.len() {
         let output = graph.outputs[i].clone();
         let kept = output.role == OutputRole::Grad && output.name.starts_with("param.");
-        if kept && graph.ty(output.value).dtype != wide {
+        if kept && graph.ty(output.value).dtype != wide && !single.contains(&output.name) {
             let name = format!("{}.wide", output.name);
             graph.outputs[i].value = graph.add(Op::Cast(wide), &[output.value], &name).expect("floats can be cast");
         }

@@ -340,8 +340,10 @@ impl Scheduler<'_> {
         }
         self.copy_in(cx, shared, Visit::Backward(l, micro_batch, half));
         let wide = self.wide;
+        let single = single(cx, graph, l);
         let part = if early.is_some() { "backward_rest" } else { half.name() };
-        let name = backward_name(&format!("{}{}.{part}", model.segments[s].name, cx.tags[s]), graph, &adds);
+        let part = format!("{}{}.{part}", model.segments[s].name, cx.tags[s]);
+        let name = backward_name(&part, graph, (&single, cx.narrow), &adds);
         let layout = match (early, half) {
             (Some(early), _) => &early.layout,
             (None, Half::Whole) => &cx.saved[s],
@@ -349,7 +351,7 @@ impl Scheduler<'_> {
         };
         let program = self.programs.get(&name, layout, || {
             let mut graph = graph.clone();
-            widen(&mut graph, wide);
+            widen(&mut graph, wide, &single);
             accumulating(&graph, &adds)
         });
         let slots = program.bind(shared, |want, bytes, shared| match want {
@@ -457,6 +459,17 @@ fn added(cx: &Cx, pass: &Pass, training: &mut Training, graph: &Graph, l: usize)
     adds
 }
 
+/// Which gradients of a layer's parameters are no sums, and are kept in the type in which they are computed.
+fn single(cx: &Cx, graph: &Graph, l: usize) -> Vec<String> {
+    let layer = &cx.sharded.model.layers[l];
+    let names = &cx.names[layer.segment];
+    let of_param = |name: &String| match name.split_once('.') {
+        Some(("param", param)) => cx.gradient_type(layer.params[position(&names.params, param)]) != cx.wide,
+        _ => false,
+    };
+    output_names(graph, OutputRole::Grad).into_iter().filter(of_param).collect()
+}
+
 /// Each value that goes between two parts, with the other stage.
 fn each(between: &Option<(u32, Vec<Source>)>) -> impl Iterator<Item = (u32, Source)> + '_ {
     between.iter().flat_map(|(peer, sources)| sources.iter().map(|source| (*peer, *source)))
@@ -479,11 +492,21 @@ pub(super) fn position(names: &[String], name: &str) -> usize {
     names.iter().position(|n| n == name).expect("programs ask for what their segment has")
 }
 
-/// `train.layers.backward`, `train.layers.backward.add` when all gradients of parameters are added, else with the names of those that are.
-fn backward_name(part: &str, graph: &Graph, adds: &[(OutputRole, String)]) -> String {
-    let stem = format!("train.{part}");
+/// `train.layers.backward`; `.bf16` when all gradients of parameters are in that type, `.add` when all of them are added, else with the names of those that are.
+fn backward_name(
+    part: &str,
+    graph: &Graph,
+    (single, narrow): (&[String], DType),
+    adds: &[(OutputRole, String)],
+) -> String {
     let params = |names: &mut dyn Iterator<Item = &str>| names.filter(|n| n.starts_with("param.")).count();
     let all = params(&mut graph.outputs.iter().map(|o| o.name.as_str()));
+    let of = match single.len() {
+        0 => String::new(),
+        n if n == all => format!(".{narrow}"),
+        _ => format!(".{narrow}[{}]", single.join(",")),
+    };
+    let stem = format!("train.{part}{of}");
     let added = params(&mut adds.iter().map(|(_, n)| n.as_str()));
     match (adds.len(), added) {
         (0, _) => stem,

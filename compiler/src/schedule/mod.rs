@@ -8,7 +8,7 @@
 //!
 //! A program is compiled once for each segment and variant (which of its results are added to what is there); layers and stages are calls.
 //!
-//! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`phases`]: the three phases.
+//! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`mod@gradients`]: which gradients are sums. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once. * [`mod@borders`]: the end of one and the beginning of the next.
 //! * [`mod@early`]: what is made again, before the gradient comes.
 //! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
@@ -17,6 +17,7 @@ mod bind;
 mod borders;
 mod early;
 mod flow;
+mod gradients;
 mod layers;
 mod offload;
 mod pairs;
@@ -30,12 +31,13 @@ mod timeline;
 mod units;
 
 pub use borders::borders;
+pub use gradients::Gradients;
 pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments, Turns};
 pub use shared::{EarlyLayers, Run, Span, Usage, Wait};
 pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages, waits};
 pub use swap::leaves;
-pub use tensors::{Group, Layout, Unit};
+pub use tensors::{Group, Layout, Types, Unit};
 
 use crate::emit::{Exchanges, Rows, emit};
 use crate::overlap::{self, Lanes, Pass, Passes, Same, Sender};

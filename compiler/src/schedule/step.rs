@@ -77,7 +77,7 @@ impl Scheduler<'_> {
         for &i in params.iter().filter(|&&i| !written.contains(&i) && !cx.is_passing(i)) {
             let at = cx.gradient(shared, i);
             let elements = local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh);
-            self.zero(shared, elements, self.wide, at, (layer, 0));
+            self.zero(shared, elements, cx.gradient_type(i), at, (layer, 0));
         }
     }
 
@@ -158,10 +158,9 @@ impl Scheduler<'_> {
         let mut squares = vec![];
         for (group, gradients) in groups.iter().zip(&gradients) {
             let chunks = group.shard() / optimizer::CHUNK;
-            let wide = self.wide;
-            let program = self.programs.get(&format!("optimizer.squares.{chunks}"), &SavedLayout::default(), || {
-                optimizer::squares(chunks, wide)
-            });
+            let (wide, of) = (self.wide, group.gradient);
+            let name = format!("optimizer.squares.{chunks}{}", self.of_gradients(of));
+            let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::squares(chunks, of, wide));
             let sum = Bind::Item(shared.timeline.item(ALIGN), 0);
             let slots = program.bind(shared, |want, _, _| match want {
                 Want::Metric(_) => sum,
@@ -192,7 +191,6 @@ impl Scheduler<'_> {
         (own, scalars): (&[Own], &FxHashMap<String, Bind>),
     ) -> u32 {
         let commit = shared.timeline.len();
-        let wide = self.wide.bytes();
         for (g, group) in cx.layout.groups.iter().enumerate() {
             // Units are gathered one by one: while one is on its way, the next is updated.
             let one_by_one = self.programs.passes.has(Pass::Units) && group.units.iter().any(|u| u.copies.is_some());
@@ -212,7 +210,7 @@ impl Scheduler<'_> {
                     (1, None) => Copies::To(cx.copies_of(g)),
                     _ => Copies::Later,
                 };
-                let gradients = own[g].gradients.further(start * wide);
+                let gradients = own[g].gradients.further(start * group.gradient.bytes());
                 self.adamw(cx, shared, optimizer, (g, elements), (state, gradients, copies), scalars);
                 for u in units.filter(|_| group.shards > 1) {
                     let from = match own[g].copies {
@@ -235,7 +233,7 @@ impl Scheduler<'_> {
         (own, scalars): (&[Own], &FxHashMap<String, Bind>),
         mut offload: Offload,
     ) -> u32 {
-        let (wide, narrow) = (self.wide.bytes(), self.narrow.bytes());
+        let narrow = self.narrow.bytes();
         let mut commit = None;
         while let Some((chunk, state)) = offload.next_chunk() {
             let (g, u) = chunk.unit;
@@ -253,7 +251,7 @@ impl Scheduler<'_> {
             let here = !masters_away || (group.split && group.shards == 1);
             let update = shared.timeline.len();
             commit.get_or_insert(if here { update } else { update + 1 });
-            let gradients = own[g].gradients.further(chunk.start * wide);
+            let gradients = own[g].gradients.further(chunk.start * group.gradient.bytes());
             self.adamw(cx, shared, optimizer, (g, chunk.elements), (state, gradients, copies), scalars);
             let last = self.end_chunk(cx, shared, &mut offload, (chunk, state));
             if last && group.shards > 1 {
@@ -334,6 +332,11 @@ impl Scheduler<'_> {
         scalars
     }
 
+    /// What tells a program that reads gradients of this type from that of sums.
+    fn of_gradients(&self, of: DType) -> String {
+        if of == self.wide { String::new() } else { format!(".{of}") }
+    }
+
     /// Updates so many elements of a group.
     fn adamw(
         &mut self,
@@ -354,9 +357,10 @@ impl Scheduler<'_> {
             Copies::Later => (wide, ".alone"),
         };
         let kind = if self.narrow == wide { "" } else { kind };
-        let types = optimizer::Types { wide, narrow, moments: cx.layout.moments };
+        let types = optimizer::Types { wide, narrow, gradients: group.gradient, moments: cx.layout.moments };
         let rewriting = self.rewriting;
-        let name = format!("optimizer.adamw.{}.{n}{kind}", if group.decays { "decay" } else { "no_decay" });
+        let (decays, of) = (if group.decays { "decay" } else { "no_decay" }, self.of_gradients(group.gradient));
+        let name = format!("optimizer.adamw.{decays}.{n}{kind}{of}");
         let graph = || rewrite::rewrite(&optimizer::adamw(optimizer, n, group.decays, types), rewriting).0;
         let program = self.programs.get_changed(&name, &SavedLayout::default(), graph, |program| {
             if group.split {

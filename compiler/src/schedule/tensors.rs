@@ -1,6 +1,6 @@
 //! The layout of what outlives a step on a rank: parameters, gradients and moments in flat groups, states one by one.
 //!
-//! A group holds the parameters whose gradients are summed over the same ranks and that the optimizer treats alike. With ZeRO (arXiv 1910.02054) the ranks that
+//! A group holds the parameters whose gradients are summed over the same ranks and kept in the same type, and that the optimizer treats alike. With ZeRO (arXiv 1910.02054) the ranks that
 //! sum a gradient share masters and moments: each has one of as many equal ranges of a flat array, wherever tensors begin and end.
 //!
 //! ```text
@@ -10,6 +10,7 @@
 //! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
 //! ```
 
+use super::gradients::written_once;
 use super::stages::Stage;
 use crate::emit::align;
 use crate::optimizer::{CHUNK, DecayScope, Optimizer};
@@ -36,6 +37,8 @@ pub struct Group {
     pub holders: u64,
     /// Ranks that share masters and moments; 1 without ZeRO.
     pub shards: u64,
+    /// The type of their gradients.
+    pub gradient: DType,
     /// Are masters only the halves that copies lack?
     pub split: bool,
     /// The parts that are gathered and summed together, one after another.
@@ -116,8 +119,31 @@ pub struct Layout {
     narrow: DType,
 }
 
-/// What parameters of one group have in common: do they decay, over what are gradients sums, what cuts them, which stages have them.
-type Alike = (bool, Vec<u32>, Vec<u32>, Vec<u32>);
+/// Float types of what a plan keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    /// Masters, and gradients that are sums.
+    pub wide: DType,
+    /// What programs read and compute.
+    pub narrow: DType,
+    /// Gradients that are no sums: of parameters that a step uses once, in one micro-batch, on ranks that do not share the work.
+    pub single: DType,
+}
+
+/// What parameters of one group have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Alike {
+    /// Do they decay?
+    decays: bool,
+    /// Over which mesh dimensions are their gradients sums?
+    sums: Vec<u32>,
+    /// Which mesh dimensions cut them?
+    cut: Vec<u32>,
+    /// Stages that have them, where that are several.
+    holders: Vec<u32>,
+    /// The type of their gradients.
+    gradient: DType,
+}
 
 impl Layout {
     /// Lays out the tensors of a stage.
@@ -126,9 +152,10 @@ impl Layout {
         stage: &Stage,
         optimizer: &Optimizer,
         strategy: &Strategy,
-        (wide, narrow): (DType, DType),
+        Types { wide, narrow, single }: Types,
     ) -> Layout {
         let model = &sharded.model;
+        let once = written_once(model);
         let mut layout = Layout {
             groups: vec![],
             params: BTreeMap::new(),
@@ -149,8 +176,13 @@ impl Layout {
             let shard = &sharded.params[i];
             let mut cut = shard.dims();
             cut.sort_unstable();
-            let holders = stage.tied.get(&i).cloned().unwrap_or_default();
-            (optimizer.decay == DecayScope::All || model.params[i].axes.len() >= 2, shard.sums.clone(), cut, holders)
+            Alike {
+                decays: optimizer.decay == DecayScope::All || model.params[i].axes.len() >= 2,
+                sums: shard.sums.clone(),
+                cut,
+                holders: stage.tied.get(&i).cloned().unwrap_or_default(),
+                gradient: if once[i] && shard.sums.is_empty() { single } else { wide },
+            }
         };
         let mut kinds: Vec<Alike> = vec![];
         for kind in stage.params.iter().map(|&i| alike(i)) {
@@ -159,7 +191,7 @@ impl Layout {
             }
         }
         // What decays comes first; else in the order of the parameters.
-        kinds.sort_by_key(|(decays, ..)| !decays);
+        kinds.sort_by_key(|kind| !kind.decays);
         for kind in kinds {
             let members: Vec<usize> = stage.params.iter().copied().filter(|&i| alike(i) == kind).collect();
             layout.add_group(sharded, stage, kind, &members);
@@ -210,7 +242,7 @@ impl Layout {
     }
 
     fn add_group(&mut self, sharded: &ShardedModel, stage: &Stage, alike: Alike, members: &[usize]) {
-        let (decays, sums, cut, holders) = alike;
+        let Alike { decays, sums, cut, holders, gradient } = alike;
         let ranks = sharded.mesh.ranks(&sums);
         let shards = if self.zero > 0 { ranks } else { 1 };
         // What does not decay (gains) is so small that more collectives would only take longer.
@@ -242,7 +274,7 @@ impl Layout {
         self.memory.weights += on_device(masters_in, masters);
         for unit in &mut units {
             let passes = unit.layer.is_some() && self.zero > 1;
-            let (copy, gradient) = (unit.elements * self.narrow.bytes(), unit.elements * self.wide.bytes());
+            let (copy, gradients) = (unit.elements * self.narrow.bytes(), unit.elements * gradient.bytes());
             if !has_copies {
                 unit.copies = Some(params + unit.shard_start * self.wide.bytes());
             } else if !(passes && self.zero > 2) {
@@ -250,8 +282,8 @@ impl Layout {
                 self.memory.weights += copy;
             }
             if !passes {
-                unit.gradients = Some(self.reserve(gradient));
-                self.memory.gradients += gradient;
+                unit.gradients = Some(self.reserve(gradients));
+                self.memory.gradients += gradients;
             }
         }
         let moments = shard_start * self.moments.bytes();
@@ -269,6 +301,7 @@ impl Layout {
             cut,
             holders,
             shards,
+            gradient,
             split,
             units,
             moments_in,
@@ -286,7 +319,6 @@ impl Layout {
         let unit = &group.units[home.unit];
         let (wide, zero) = (self.wide, plan::Init::Constant(0.0));
         let block: Vec<plan::Cut> = shard.cuts.iter().map(|(axis, dims)| cut(param, *axis, dims, mesh)).collect();
-        let at = |base: u64| base + home.element * wide.bytes();
         let whole = |kind, dtype, offset, init| plan::Tensor {
             block: block.clone(),
             ..tensor(param, kind, dtype, offset, init)
@@ -311,9 +343,10 @@ impl Layout {
             let offset = copies + home.element * self.narrow.bytes();
             tensors.push(whole(K::ComputeCopy, self.narrow, offset, plan::Init::FromParam));
         }
+        let of = group.gradient;
         tensors.push(match (unit.gradients, group.gradient_shards) {
-            (Some(gradients), _) => whole(K::Gradient, wide, at(gradients), zero),
-            (None, shards) => shared(wide, K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
+            (Some(gradients), _) => whole(K::Gradient, of, gradients + home.element * of.bytes(), zero),
+            (None, shards) => shared(of, K::Gradient, shards.expect("sums of gradients are kept somewhere"), zero),
         });
         for (kind, base) in [(K::FirstMoment, group.first), (K::SecondMoment, group.second)] {
             tensors.push(plan::Tensor { space: group.moments_in, ..shared(self.moments, kind, base, zero) });

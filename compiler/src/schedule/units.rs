@@ -47,11 +47,16 @@ impl Cx<'_> {
     /// Where a parameter's gradient is summed up over layers and micro-batches, or within its layer.
     pub(super) fn gradient(&self, shared: &Shared, param: usize) -> Bind {
         let Home { group, unit, element } = self.layout.params[&param];
-        let bytes = element * self.wide.bytes();
+        let bytes = element * self.gradient_type(param).bytes();
         match self.layout.groups[group].units[unit].gradients {
             Some(gradients) => Bind::Fixed(gradients + bytes),
             None => Bind::Item(shared.layer_gradients[&(group, unit)], bytes),
         }
+    }
+
+    /// The type in which a parameter's gradient is kept.
+    pub(super) fn gradient_type(&self, param: usize) -> DType {
+        self.layout.groups[self.layout.params[&param].group].gradient
     }
 
     /// Is the gradient there only until its layer's sum has been made?

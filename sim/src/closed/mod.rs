@@ -44,6 +44,8 @@ pub enum Doubt {
     Overlap,
     /// There are fewer micro-batches than stages: the pipeline is never full, and its ends weigh most.
     Short,
+    /// There is one micro-batch: gradients that are no sums are kept as they are computed, which probes, of two, do not show.
+    Single,
     /// Of memory: what backward passes in halves keep from one half to the other.
     Halves,
 }
@@ -342,8 +344,10 @@ impl<'a> Closed<'a> {
         estimate.host_fraction = host / device;
         estimate.end_s = device - pipeline;
         estimate.bubble_fraction = ((pipeline - work) / step).max(0.0);
-        estimate.doubt = self.doubt(shard, strategy, host / device);
-        estimate.memory_doubt = (kind_of(strategy).is_ok_and(is_split) && strategy.pp > 1).then_some(Doubt::Halves);
+        let single = (strategy.micro == Some(1) && over.iter().any(|over| over.ranks == 1)).then_some(Doubt::Single);
+        let halves = (kind_of(strategy).is_ok_and(is_split) && strategy.pp > 1).then_some(Doubt::Halves);
+        estimate.doubt = self.doubt(shard, strategy, host / device).or(single);
+        estimate.memory_doubt = halves.or(single);
         estimate
     }
 

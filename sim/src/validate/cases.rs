@@ -10,6 +10,7 @@ use crate::report::{Options, Report, simulate, step_time};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::{CompileOptions, compile_in_line, compile_training};
+use forebay_compiler::schedule::Gradients;
 use forebay_compiler::shard::{Strategy, shard_model};
 use forebay_cost::Cluster;
 use forebay_ir::DType;
@@ -221,12 +222,14 @@ fn plans(shape: &Shape, strategy: &Strategy, streams: bool) -> Result<Plans, Str
     Ok(Plans { flops, micro: full, plan, shorter: both.pop() })
 }
 
-/// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them.
+/// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them. Gradients are wide, as systems have
+/// them however many micro-batches there are.
 fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], streams: bool) -> Result<Vec<Plan>, String> {
     let options = CompileOptions {
         compute: DType::BF16,
         micro_batches: strategy.micro.unwrap_or(1),
         optimizer: Optimizer::default(),
+        gradients: Gradients::Wide,
         strategy: strategy.clone(),
         ..CompileOptions::default()
     };

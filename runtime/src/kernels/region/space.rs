@@ -248,16 +248,21 @@ fn shift(space: &mut Space, all: &mut [Access], from: usize, to: usize) {
     }
 }
 
-/// Makes the dimension along which most accesses are contiguous the innermost; where there is a choice, the one that is.
+/// Makes the dimension along which most elements are read and written side by side the innermost; where there is a choice, the one that is. (Elements, not accesses: what has one for each
+/// row says little, whatever there is of it.)
 fn choose_inner(space: &mut Space, all: &mut [Access]) {
     // Along a dimension of an index elements are picked one by one.
     let picks = |a: &Access, dim: usize| a.through.is_some_and(|t| all[t.index].strides[dim] != 0);
     let values = all.len() - all.iter().filter(|a| a.through.is_some()).count();
-    let score = |dim: usize| -> usize {
+    let elements = |a: &Access| -> u128 {
+        let sizes = space.dims.iter().zip(&a.strides).filter(|(_, stride)| **stride != 0);
+        sizes.map(|(size, _)| *size as u128).product()
+    };
+    let score = |dim: usize| -> u128 {
         let contiguous = |a: &&Access| a.place != Place::Index && a.strides[dim] == 1 && !picks(a, dim);
         // A narrow dimension makes short rows, however contiguous.
         let wide = if space.dims[dim] >= 8 { 2 } else { 1 };
-        all[..values].iter().filter(contiguous).count() * wide
+        all[..values].iter().filter(contiguous).map(elements).sum::<u128>() * wide
     };
     let last = space.dims.len() - 1;
     let best = (0..=last).max_by_key(|&dim| (score(dim), dim)).expect("there is a dimension");
@@ -311,4 +316,33 @@ fn choose_last_outer(space: &mut Space, all: &mut [Access]) {
     }
     let longest = (0..outer).max_by_key(|&d| (space.dims[d], d)).expect("there are outer dimensions");
     shift(space, all, longest, outer - 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(strides: &[usize]) -> Access {
+        let place = Place::Buffer { buffer: 0, offset: 0 };
+        Access { place, dtype: DType::F32, strides: strides.to_vec(), through: None }
+    }
+
+    fn chosen(dims: &[usize], strides: &[&[usize]]) -> Vec<usize> {
+        let mut space = Space { dims: dims.to_vec(), row_dims: 1, ragged: None };
+        let mut all: Vec<Access> = strides.iter().map(|s| access(s)).collect();
+        choose_inner(&mut space, &mut all);
+        space.dims
+    }
+
+    /// The gradient of logits reads three numbers for each row: rows stay rows.
+    #[test]
+    fn what_has_one_element_for_each_row_is_outvoted() {
+        let (logits, of_row) = (&[4_194_304, 8192, 1], &[512, 1, 0]);
+        assert_eq!(chosen(&[4, 512, 8192], &[logits, of_row, of_row, of_row, logits]), [4, 512, 8192]);
+        // What lies the other way in most of memory is walked that way, unless rows would be short.
+        let (across, along) = (&[1, 64], &[32, 1]);
+        assert_eq!(chosen(&[64, 32], &[across, across, along]), [32, 64]);
+        assert_eq!(chosen(&[4, 32], &[&[1, 4], &[1, 4], along]), [4, 32]);
+        assert_eq!(chosen(&[64, 4], &[&[1, 64], &[4, 1]]), [4, 64]);
+    }
 }
