@@ -285,7 +285,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     next.fetch(panel, tile_count);
                     result.fetch(panel, tile_count);
                     next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
-                    S::tile(TileArgs {
+                    S::tile(&TileArgs {
                         rows: (rows.len() - row).min(*tile_rows),
                         columns: width,
                         depth: S::words(length),
@@ -298,6 +298,9 @@ impl<X: Copy + 'static> Job<'_, X> {
                         c: target.add(row * stride),
                         c_stride: stride,
                         add: k > 0 || (block.straight && problem.accumulate),
+                        count: 1,
+                        a_next: 0,
+                        c_next: 0,
                     });
                 }
             };
