@@ -57,6 +57,8 @@ fn backward(bencher: Bencher, workers: usize, dtype: DType, sizes: [u64; 5]) {
 
 const SMALL: [u64; 5] = [8, 8, 1, 256, 32];
 const LARGE: [u64; 5] = [4, 16, 1, 512, 64];
+/// That of bench-small.
+const TWELVE_HEADS: [u64; 5] = [4, 12, 1, 512, 64];
 
 #[divan::bench(args = WORKERS)]
 fn forward_8x8x256x32(bencher: Bencher, workers: usize) {
@@ -76,6 +78,26 @@ fn forward_4x16x512x64(bencher: Bencher, workers: usize) {
 #[divan::bench(args = WORKERS)]
 fn backward_4x16x512x64(bencher: Bencher, workers: usize) {
     backward(bencher, workers, DType::F32, LARGE);
+}
+
+#[divan::bench(args = WORKERS)]
+fn forward_4x12x512x64(bencher: Bencher, workers: usize) {
+    forward(bencher, workers, DType::F32, TWELVE_HEADS);
+}
+
+#[divan::bench(args = WORKERS)]
+fn backward_4x12x512x64(bencher: Bencher, workers: usize) {
+    backward(bencher, workers, DType::F32, TWELVE_HEADS);
+}
+
+#[divan::bench(args = WORKERS)]
+fn forward_bf16_4x12x512x64(bencher: Bencher, workers: usize) {
+    forward(bencher, workers, DType::Bf16, TWELVE_HEADS);
+}
+
+#[divan::bench(args = WORKERS)]
+fn backward_bf16_4x12x512x64(bencher: Bencher, workers: usize) {
+    backward(bencher, workers, DType::Bf16, TWELVE_HEADS);
 }
 
 #[divan::bench(args = WORKERS)]

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 /// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
 ///
-/// Matrix products may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
-/// between `avx512bf16` (which sums pairs of products, and takes denormal numbers for zeros) and the others. Everything else gives equal
+/// Matrix products and attention may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
+/// between `avx512bf16` (which sums pairs of products, takes denormal numbers for zeros, and in attention rounds to bf16 what it multiplies) and the others. Everything else gives equal
 /// bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {

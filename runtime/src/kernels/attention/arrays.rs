@@ -2,6 +2,8 @@
 
 use super::super::{Buf, PrepareCx, PrepareError, ensure};
 use super::{KEYS, QUERIES, wide_bytes};
+use crate::kernels::matmul::tile::{Simd, Source};
+use crate::kernels::matmul::with_packed_flavour;
 use forebay_plan::verify::MAX_PAIRS;
 use forebay_plan::{AttentionInputs, DType, Marks, View};
 
@@ -99,6 +101,8 @@ pub(super) struct Pair {
 #[derive(Clone, Debug)]
 pub(super) struct Inputs {
     pub dtype: DType,
+    /// Products in a word of what is multiplied: 2 where pairs of bf16 are.
+    pub pair: usize,
     pub batch: Batch,
     pub queries: usize,
     pub keys: usize,
@@ -134,6 +138,7 @@ impl Inputs {
         let (documents, positions) = (marks(&k.documents, "documents")?, marks(&k.positions, "positions")?);
         Ok(Inputs {
             dtype: k.dtype,
+            pair: with_packed_flavour!(k.dtype, cx.cpu, |S, X| products_in_a_word::<S, X>()),
             queries: k.queries as usize,
             keys: k.keys as usize,
             pairs: k.pairs.iter().map(pair).collect::<Result<_, PrepareError>>()?,
@@ -173,10 +178,26 @@ impl Inputs {
         passed.min(visible) / KEYS..visible.div_ceil(KEYS)
     }
 
+    /// The keys that a block of queries may see.
+    pub fn key_positions(&self, block: usize) -> std::ops::Range<usize> {
+        let first = block * QUERIES;
+        let blocks = self.key_blocks(first, (first + QUERIES).min(self.queries));
+        blocks.start * KEYS..(blocks.end * KEYS).min(self.keys)
+    }
+
+    /// Words that hold so many products.
+    pub fn words(&self, products: usize) -> usize {
+        products.div_ceil(self.pair)
+    }
+
     /// Can rows of an array be read where they are, all through a problem? Rows far apart cost more than one copy, unless they are read only once.
     pub fn stays(&self, array: &Array, size: usize) -> bool {
         self.dtype != DType::Bf16 && array.step == 1 && (array.row == size || self.query_blocks() == 1)
     }
+}
+
+fn products_in_a_word<S: Simd, X: Source<S::T>>() -> usize {
+    S::PAIR
 }
 
 /// Places in a workspace, in elements.

@@ -2,15 +2,16 @@
 
 use super::arrays::{Array, Batch, Inputs, Room};
 use super::block::Block;
-use super::problem::{Problem, add_to_keys, add_to_queries, transposed};
+use super::operand::Operand;
+use super::problem::{Pairs, Parts, Problem, add_to_keys, add_to_queries, transposed};
 use super::product::Rows;
-use super::rows;
+use super::rows::{self, Strided};
 use super::softmax::{self, Gradients, Wide};
 use super::sums::{Elements, Sums};
 use super::{KEYS, QUERIES, SERIAL, wide_bytes};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::matmul::tile::{Simd, Source};
-use crate::kernels::matmul::with_flavour;
+use crate::kernels::matmul::with_packed_flavour;
 use crate::kernels::scratch::Shared;
 use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
@@ -46,16 +47,25 @@ struct Target {
     shared: Option<usize>,
 }
 
+/// A problem's parts of the result and of its gradient.
+#[derive(Clone, Copy)]
+struct Given<X> {
+    out: Strided<X>,
+    d_out: Strided<X>,
+}
+
 /// Where everything is in a worker's workspace.
 #[derive(Debug)]
 struct Places {
     pairs: Vec<PairPlaces>,
-    v: usize,
+    v: Operand,
     d_v: usize,
-    /// A block of gradients of the result, as rows and turned.
-    d_out: [usize; 2],
+    /// A block of gradients of the result, turned, and its rows.
+    d_out: (usize, Operand),
     scores: usize,
     gradients: usize,
+    /// Gradients of scores as words of keys, where those are pairs.
+    words: usize,
     lse: usize,
     delta: usize,
     /// Documents and positions of a block of queries.
@@ -65,10 +75,12 @@ struct Places {
 
 #[derive(Debug)]
 struct PairPlaces {
-    k: usize,
+    k: Operand,
+    /// The same keys to be summed over, where that is another form.
+    k_panels: Option<Operand>,
     d_k: usize,
-    /// A block of queries, as rows and turned.
-    q: [usize; 2],
+    /// A block of queries, turned, and its rows.
+    q: (usize, Operand),
     /// A block of gradients of queries.
     d_q: usize,
 }
@@ -76,26 +88,25 @@ struct PairPlaces {
 impl Places {
     fn new(i: &Inputs, d_out: &Array) -> Places {
         let mut room = Room::default();
-        let mut take = |array: &Array, rows: usize, size: usize| {
-            if i.stays(array, size) { 0 } else { room.take(rows * size) }
-        };
-        let v = take(&i.v, i.keys, i.value_size);
-        let d_out_rows = take(d_out, QUERIES, i.value_size);
-        let copies: Vec<[usize; 2]> =
-            i.pairs.iter().map(|p| [take(&p.k, i.keys, p.size), take(&p.q, QUERIES, p.size)]).collect();
-        let pair = |(p, [k, q]): (&super::arrays::Pair, [usize; 2])| PairPlaces {
-            k,
+        let v = Operand::rows(i, &i.v, [i.keys, i.value_size], &mut room);
+        let mut pair = |p: &super::arrays::Pair| PairPlaces {
+            k: Operand::rows(i, &p.k, [i.keys, p.size], &mut room),
+            k_panels: (i.pair > 1).then(|| Operand::panels(i, &p.k, [i.keys, p.size], &mut room)),
             d_k: room.take(i.keys * p.size),
-            q: [q, room.take(QUERIES * p.size)],
+            q: (room.take(i.words(p.size) * QUERIES), Operand::panels(i, &p.q, [QUERIES, p.size], &mut room)),
             d_q: room.take(QUERIES * p.size),
         };
         Places {
-            pairs: i.pairs.iter().zip(copies).map(pair).collect(),
+            pairs: i.pairs.iter().map(&mut pair).collect(),
             v,
             d_v: room.take(i.keys * i.value_size),
-            d_out: [d_out_rows, room.take(QUERIES * i.value_size)],
+            d_out: (
+                room.take(i.words(i.value_size) * QUERIES),
+                Operand::panels(i, d_out, [QUERIES, i.value_size], &mut room),
+            ),
             scores: room.take(KEYS * QUERIES),
             gradients: room.take(KEYS * QUERIES),
+            words: room.take(if i.pair > 1 { i.words(KEYS) * QUERIES } else { 0 }),
             lse: room.take(QUERIES),
             delta: room.take(QUERIES),
             marks: [room.take(QUERIES), room.take(QUERIES)],
@@ -165,7 +176,7 @@ impl Backward {
     /// As [`crate::kernels::run`].
     pub(in crate::kernels) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        with_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
+        with_packed_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
         Ok(())
     }
 
@@ -196,23 +207,37 @@ impl Backward {
         slot: usize,
     ) {
         let (i, places) = (&self.inputs, &self.places);
-        let seen = i.key_blocks(0, i.queries);
-        let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
         let mut sink = S::T::ZERO;
         // SAFETY: the caller's contract; the workspace has room for all places.
         unsafe {
             let at = |place: usize| problem.space.add(place);
-            let keys = problem.keys::<X>(&range, |p| places.pairs[p].k);
-            let values = problem.rows::<X>(&i.v, i.value_size, range, places.v);
+            let parts = problem.parts::<X>();
+            let rows = Given { out: problem.part(&self.out), d_out: problem.part(&self.d_out) };
+            let values = places.v.all::<S, X>(problem, parts.v);
+            let mut keys = [[values; 2]; MAX_PAIRS];
+            for (p, places) in places.pairs.iter().enumerate() {
+                let (k, panels) = (&places.k, places.k_panels.as_ref().unwrap_or(&places.k));
+                keys[p] = [k, panels].map(|of| of.all::<S, X>(problem, parts.k[p]));
+            }
             let clear = |place, n| std::slice::from_raw_parts_mut(at(place), n).fill(S::T::ZERO);
             clear(places.d_v, i.keys * i.value_size);
             for (pair, places) in i.pairs.iter().zip(&places.pairs) {
                 clear(places.d_k, i.keys * pair.size);
             }
-            for first in (0..i.queries).step_by(QUERIES) {
+            let mut copied = i.key_positions(0).start;
+            for block in 0..i.query_blocks() {
+                let first = block * QUERIES;
                 let queries = (i.queries - first).min(QUERIES);
-                sink = sink.plus(self.start::<S::T, X>(problem, first, queries));
-                self.block::<S, X>(problem, first, &keys, values);
+                // Keys that no query sees are not copied either.
+                let fresh = copied..i.key_positions(block).end.max(copied);
+                places.v.copy::<S, X>(problem, parts.v, fresh.clone());
+                for (p, places) in places.pairs.iter().enumerate() {
+                    let forms = [Some(&places.k), places.k_panels.as_ref()];
+                    forms.into_iter().flatten().for_each(|of| of.copy::<S, X>(problem, parts.k[p], fresh.clone()));
+                }
+                copied = fresh.end;
+                sink = sink.plus(self.start::<S::T, X>(problem, &rows, first, queries));
+                self.block::<S, X>(problem, (&parts, &rows), first, (&keys, values), copied);
                 for ((pair, target), places) in i.pairs.iter().zip(&self.pairs).zip(&places.pairs) {
                     if let Some(target) = &target.q {
                         let size = [queries, pair.size];
@@ -237,7 +262,13 @@ impl Backward {
     }
 
     /// The lse and delta of a block of queries; gives their part of the sink's gradient.
-    unsafe fn start<T: Wide, X: Source<T>>(&self, problem: &Problem<T>, first: usize, queries: usize) -> T {
+    unsafe fn start<T: Wide, X: Source<T>>(
+        &self,
+        problem: &Problem<T>,
+        rows: &Given<X>,
+        first: usize,
+        queries: usize,
+    ) -> T {
         let i = &self.inputs;
         // SAFETY: the caller's contract.
         unsafe {
@@ -247,84 +278,76 @@ impl Backward {
                 *lse.add(t) = if t < queries { *given.at.add(t * given.row) } else { T::MOST };
                 *delta.add(t) = T::ZERO;
             }
-            let (out, d_out) = (problem.part::<X>(&self.out), problem.part::<X>(&self.d_out));
-            rows::dots(self.cpu, d_out.from(first), out.from(first), queries, i.value_size, delta);
-            let (Some(_), Some(sink)) = (&self.d_sink, &i.sink) else { return T::ZERO };
-            let sink: T = (*problem.part::<X>(sink).at).widen();
-            (0..queries).fold(T::ZERO, |sum, t| {
-                // Without a sink and a visible key both are -∞, and there is no gradient.
-                let p = if sink == T::LEAST { T::ZERO } else { sink.minus(*lse.add(t)).exp(false) };
-                sum.minus(p.times(*delta.add(t)))
-            })
+            rows::dots(self.cpu, rows.d_out.from(first), rows.out.from(first), queries, i.value_size, delta);
+            let mut gradient = T::ZERO;
+            if let (Some(_), Some(sink)) = (&self.d_sink, &i.sink) {
+                let sink: T = (*problem.part::<X>(sink).at).widen();
+                for t in 0..queries {
+                    // Without a sink and a visible key both are -∞, and there is no gradient.
+                    let p = if sink == T::LEAST { T::ZERO } else { sink.minus(*lse.add(t)).exp(false) };
+                    gradient = gradient.minus(p.times(*delta.add(t)));
+                }
+            }
+            (0..QUERIES).for_each(|t| *lse.add(t) = (*lse.add(t)).times(T::of(T::LOG_E)));
+            gradient
         }
     }
 
-    /// A block of queries: adds to the gradients of keys and values, makes those of the queries.
+    /// A block of queries: adds to the gradients of keys and values, makes those of the queries. The keys of each pair are there as rows and as panels, and have been
+    /// copied up to a position.
     unsafe fn block<S: Simd<T: Wide>, X: Source<S::T>>(
         &self,
         problem: &Problem<S::T>,
+        (parts, given): (&Parts<X>, &Given<X>),
         first: usize,
-        keys: &[Rows<S::T>; MAX_PAIRS],
-        values: Rows<S::T>,
+        (keys, values): (&Pairs<[Rows<S::T>; 2]>, Rows<S::T>),
+        copied: usize,
     ) {
         let (i, places) = (&self.inputs, &self.places);
         let queries = (i.queries - first).min(QUERIES);
         let range = first..first + queries;
+        let next = range.end..(range.end + QUERIES).min(i.queries);
         let at = |place: usize| problem.space.wrapping_add(place);
         let (scores, gradients) = (at(places.scores), at(places.gradients));
         // SAFETY: the caller's contract.
         unsafe {
-            problem.turn_queries::<S, X>(first, queries, |p| places.pairs[p].q[1]);
-            let d_out = problem.part::<X>(&self.d_out).from(first);
-            rows::turn::<S, X>(self.cpu, d_out, [queries, i.value_size], S::T::ONE, at(places.d_out[1]));
-            let d_out = self.rows::<S::T, X>(problem, &self.d_out, i.value_size, range.clone(), places.d_out[0]);
-            let mut q = [Rows { at: std::ptr::null(), row: 0 }; MAX_PAIRS];
+            problem.turn_queries::<S, X>(&parts.q, first, queries, |p| places.pairs[p].q.0);
+            let (turned, d_out) = (at(places.d_out.0), &places.d_out.1);
+            rows::turn::<S, X>(given.d_out.from(first), [queries, i.value_size], turned);
+            let d_out = d_out.block::<S, X>(problem, given.d_out, range.clone());
+            let mut q = [d_out; MAX_PAIRS];
             for (p, pair) in i.pairs.iter().enumerate() {
-                q[p] = self.rows::<S::T, X>(problem, &pair.q, pair.size, range.clone(), places.pairs[p].q[0]);
+                q[p] = places.pairs[p].q.1.block::<S, X>(problem, parts.q[p], range.clone());
                 let d_q = at(places.pairs[p].d_q);
                 std::slice::from_raw_parts_mut(d_q, queries * pair.size).fill(S::T::ZERO);
             }
             let marked = problem.marks(first, queries, places.marks);
-            let state = Gradients { scores, gradients, lse: at(places.lse), delta: at(places.delta) };
-            for number in i.key_blocks(first, first + queries) {
+            let (unit, words) = (S::T::of(i.scale * S::T::LOG_E), at(places.words));
+            let state = Gradients { scores, gradients, words, unit, lse: at(places.lse), delta: at(places.delta) };
+            let (key_rows, numbers) = (keys.map(|[rows, _]| rows), i.key_blocks(first, first + queries));
+            for number in numbers.clone() {
+                let share = (number - numbers.start, numbers.len());
+                problem.fetch_next(parts, first / QUERIES + 1, copied, share);
+                [given.out, given.d_out].into_iter().for_each(|of| rows::fetch(of, i.value_size, &next, share));
                 let Some(block) = Block::new(i, number, first, queries, &marked) else { continue };
-                problem.scores::<S>(&block, keys, |p| places.pairs[p].q[1], places.scores);
-                transposed::<S>(&block, values, i.value_size, at(places.d_out[1]), gradients, false);
+                problem.scores::<S>(&block, &key_rows, |p| places.pairs[p].q.0, places.scores);
+                transposed::<S>(&block, values, i.value_size, turned, gradients, false);
                 let pass = softmax::Backward { block: &block, gradients: state };
                 pass.run::<S>();
                 if self.d_v.is_some() {
                     add_to_keys::<S>(&block, scores, d_out, [queries, i.value_size], at(places.d_v));
                 }
+                let by_keys = if S::PAIR > 1 { words } else { gradients };
                 for (p, pair) in i.pairs.iter().enumerate() {
                     let size = [queries, pair.size];
                     if self.pairs[p].k.is_some() {
                         add_to_keys::<S>(&block, gradients, q[p], size, at(places.pairs[p].d_k));
                     }
                     if self.pairs[p].q.is_some() {
-                        add_to_queries::<S>(&block, gradients, keys[p], size, at(places.pairs[p].d_q));
+                        add_to_queries::<S>(&block, by_keys, keys[p][1], size, at(places.pairs[p].d_q));
                     }
                 }
             }
-        }
-    }
-
-    /// A block of rows for products: where they are, or copied to a place that has room for a block.
-    unsafe fn rows<T: Wide, X: Source<T>>(
-        &self,
-        problem: &Problem<T>,
-        array: &Array,
-        size: usize,
-        range: std::ops::Range<usize>,
-        place: usize,
-    ) -> Rows<T> {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let from = problem.part::<X>(array).from(range.start);
-            if self.inputs.stays(array, size) {
-                return Rows { at: from.at.cast_const().cast::<T>(), row: from.row };
-            }
-            rows::widen::<T, X>(self.cpu, from, range.len(), size, problem.space.add(place));
-            Rows { at: problem.space.add(place), row: size }
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Block {
     causal: bool,
     window: usize,
     /// Is there anything in it that may not be visible?
-    pub masked: bool,
+    masked: bool,
     /// For each group of keys the queries that may see one of them, in steps of [`LANES`].
     seen: [(usize, usize); GROUPS],
     /// Where documents have to be compared.
@@ -92,6 +92,17 @@ impl Block {
         let first = if self.causal { from(key) } else { 0 };
         let end = if self.window > 0 { from(key + self.window) } else { QUERIES as i32 };
         (first, end)
+    }
+
+    /// May some query of `first..first + LANES` not see the key?
+    #[inline(always)]
+    pub fn hides(&self, key: usize, first: usize) -> bool {
+        if !self.masked {
+            return false;
+        }
+        let (start, end) = self.visible(key);
+        let cut = start > first as i32 || end < (first + LANES) as i32;
+        cut || self.documents.is_some() || self.positions.is_some()
     }
 
     /// Calls `run(keys, queries)` for groups of keys and the queries that may see them.

@@ -2,15 +2,17 @@
 
 use super::arrays::{Array, Batch, Inputs, Room};
 use super::block::Block;
+use super::operand::Operand;
 use super::problem::{Problem, add_to_queries};
 use super::rows;
 use super::softmax::{self, Running, Wide};
 use super::{KEYS, QUERIES, SERIAL};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::matmul::tile::{Simd, Source};
-use crate::kernels::matmul::with_flavour;
+use crate::kernels::matmul::with_packed_flavour;
 use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
 use forebay_plan as plan;
+use forebay_plan::verify::MAX_PAIRS;
 use std::ops::Range;
 
 /// A prepared forward pass.
@@ -26,9 +28,9 @@ pub(in crate::kernels) struct Forward {
 /// Where everything is in a worker's workspace.
 #[derive(Debug)]
 struct Places {
-    /// For each pair: keys, copied where they cannot be read in place, and a block of queries, turned.
-    pairs: Vec<[usize; 2]>,
-    v: usize,
+    /// The keys of each pair, and a block of queries, turned.
+    pairs: Vec<(Operand, usize)>,
+    v: Operand,
     scores: usize,
     /// A block of the result, before it is divided by the sum.
     out: usize,
@@ -43,14 +45,13 @@ struct Places {
 impl Places {
     fn new(i: &Inputs) -> Places {
         let mut room = Room::default();
-        let copy = |stays, size| if stays { 0 } else { i.keys * size };
+        let mut pair = |p: &super::arrays::Pair| {
+            let keys = Operand::rows(i, &p.k, [i.keys, p.size], &mut room);
+            (keys, room.take(i.words(p.size) * QUERIES))
+        };
         Places {
-            pairs: i
-                .pairs
-                .iter()
-                .map(|p| [room.take(copy(i.stays(&p.k, p.size), p.size)), room.take(p.size * QUERIES)])
-                .collect(),
-            v: room.take(copy(i.stays(&i.v, i.value_size), i.value_size)),
+            pairs: i.pairs.iter().map(&mut pair).collect(),
+            v: Operand::panels(i, &i.v, [i.keys, i.value_size], &mut room),
             scores: room.take(KEYS * QUERIES),
             out: room.take(QUERIES * i.value_size),
             most: room.take(QUERIES),
@@ -83,7 +84,7 @@ impl Forward {
     /// As [`crate::kernels::run`].
     pub(in crate::kernels) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        with_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
+        with_packed_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
         Ok(())
     }
 
@@ -112,26 +113,37 @@ impl Forward {
     /// Some blocks of queries of a problem.
     unsafe fn blocks<S: Simd<T: Wide>, X: Source<S::T>>(&self, problem: &Problem<S::T>, blocks: Range<usize>) {
         let (i, places) = (&self.inputs, &self.places);
-        // Keys that none of them sees are not copied either.
-        let seen = i.key_blocks(blocks.start * QUERIES, (blocks.end * QUERIES).min(i.queries));
-        let range = seen.start * KEYS..(seen.end * KEYS).min(i.keys);
+        let unit = S::T::of(i.scale * S::T::LOG_E);
         // SAFETY: the caller's contract; the workspace has room for all places.
         unsafe {
-            let keys = problem.keys::<X>(&range, |p| places.pairs[p][0]);
-            let values = problem.rows::<X>(&i.v, i.value_size, range, places.v);
+            let parts = problem.parts::<X>();
             let at = |place: usize| problem.space.add(place);
             let running = Running { most: at(places.most), sum: at(places.sum), factor: at(places.factor) };
             let (scores, out) = (at(places.scores), at(places.out));
-            for first in blocks.map(|block| block * QUERIES) {
+            let values = places.v.all::<S, X>(problem, parts.v);
+            let mut keys = [values; MAX_PAIRS];
+            places.pairs.iter().enumerate().for_each(|(p, (of, _))| keys[p] = of.all::<S, X>(problem, parts.k[p]));
+            let mut copied = i.key_positions(blocks.start).start;
+            for block in blocks {
+                let (first, seen) = (block * QUERIES, i.key_positions(block));
                 let queries = (i.queries - first).min(QUERIES);
-                problem.turn_queries::<S, X>(first, queries, |p| places.pairs[p][1]);
+                // Keys that no query sees are not copied either.
+                let fresh = copied..seen.end.max(copied);
+                places.v.copy::<S, X>(problem, parts.v, fresh.clone());
+                for (p, (of, _)) in places.pairs.iter().enumerate() {
+                    of.copy::<S, X>(problem, parts.k[p], fresh.clone());
+                }
+                copied = fresh.end;
+                problem.turn_queries::<S, X>(&parts.q, first, queries, |p| places.pairs[p].1);
                 let marked = problem.marks(first, queries, places.marks);
                 self.start::<S::T, X>(problem, &running);
                 std::slice::from_raw_parts_mut(out, queries * i.value_size).fill(S::T::ZERO);
-                for number in i.key_blocks(first, first + queries) {
+                let numbers = i.key_blocks(first, first + queries);
+                for number in numbers.clone() {
+                    problem.fetch_next(&parts, block + 1, copied, (number - numbers.start, numbers.len()));
                     let Some(block) = Block::new(i, number, first, queries, &marked) else { continue };
-                    problem.scores::<S>(&block, &keys, |p| places.pairs[p][1], places.scores);
-                    let pass = softmax::Forward { scores, block: &block, running };
+                    problem.scores::<S>(&block, &keys, |p| places.pairs[p].1, places.scores);
+                    let pass = softmax::Forward { scores, unit, block: &block, running };
                     pass.run::<S>();
                     rows::scale_rows(self.cpu, out, queries, i.value_size, running.factor);
                     add_to_queries::<S>(&block, scores, values, [queries, i.value_size], out);
@@ -150,7 +162,7 @@ impl Forward {
     unsafe fn start<T: Wide, X: Source<T>>(&self, problem: &Problem<T>, running: &Running<T>) {
         let sink = match &self.inputs.sink {
             // SAFETY: the caller's contract.
-            Some(sink) => unsafe { (*problem.part::<X>(sink).at).widen() },
+            Some(sink) => unsafe { (*problem.part::<X>(sink).at).widen().times(T::of(T::LOG_E)) },
             None => T::LEAST,
         };
         // A sink of -∞ is none.

@@ -11,7 +11,6 @@ use crate::kernels::KernelCx;
 use crate::kernels::cpu::Cpu;
 use crate::kernels::matmul::tile::{Simd, Source};
 use forebay_plan::verify::MAX_PAIRS;
-use std::ops::Range;
 
 /// One index of the batch, on one worker.
 #[derive(Clone, Copy)]
@@ -24,8 +23,16 @@ pub(super) struct Problem<'a, T> {
     pub space: *mut T,
 }
 
-/// Keys of each pair.
-pub(super) type Keys<T> = [Rows<T>; MAX_PAIRS];
+/// Rows of each pair.
+pub(super) type Pairs<R> = [R; MAX_PAIRS];
+
+/// Where a problem's parts of its arrays are.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<X> {
+    pub q: Pairs<Strided<X>>,
+    pub k: Pairs<Strided<X>>,
+    pub v: Strided<X>,
+}
 
 /// The methods' contract is that of [`crate::kernels::run`], and that places have room.
 impl<T: Wide> Problem<'_, T> {
@@ -35,55 +42,54 @@ impl<T: Wide> Problem<'_, T> {
         Strided::new(unsafe { array.of::<X>(self.cx.buffers, &self.inputs.batch, self.number) }, array)
     }
 
-    /// Some rows of an array for products: where they are, or copied to a place that has room for all.
-    pub unsafe fn rows<X: Source<T>>(&self, array: &Array, size: usize, range: Range<usize>, place: usize) -> Rows<T> {
-        // SAFETY: the caller's contract. Rows that stay are of the wide type and contiguous.
+    /// Its parts of all arrays of queries, keys and values.
+    pub unsafe fn parts<X: Copy>(&self) -> Parts<X> {
+        // SAFETY: the caller's contract.
         unsafe {
-            let from = self.part::<X>(array);
-            if self.inputs.stays(array, size) {
-                return Rows { at: from.at.cast_const().cast::<T>(), row: from.row };
+            let v = self.part(&self.inputs.v);
+            let mut parts = Parts { q: [v; MAX_PAIRS], k: [v; MAX_PAIRS], v };
+            for (p, pair) in self.inputs.pairs.iter().enumerate() {
+                (parts.q[p], parts.k[p]) = (self.part(&pair.q), self.part(&pair.k));
             }
-            let to = self.space.add(place);
-            if !range.is_empty() {
-                let first = range.start;
-                rows::widen::<T, X>(self.cpu, from.from(first), range.len(), size, to.add(first * size));
-            }
-            Rows { at: to, row: size }
+            parts
         }
     }
 
-    /// The keys of each pair, for a range of positions; `place` says where.
-    pub unsafe fn keys<X: Source<T>>(&self, range: &Range<usize>, place: impl Fn(usize) -> usize) -> Keys<T> {
-        let mut keys = [Rows { at: std::ptr::null(), row: 0 }; MAX_PAIRS];
-        for (p, pair) in self.inputs.pairs.iter().enumerate() {
-            // SAFETY: the caller's contract.
-            keys[p] = unsafe { self.rows::<X>(&pair.k, pair.size, range.clone(), place(p)) };
-        }
-        keys
-    }
-
-    /// Turns a block of queries, of each pair, times the factor of scores.
+    /// Turns a block of queries, of each pair.
     pub unsafe fn turn_queries<S: Simd<T = T>, X: Source<T>>(
         &self,
+        q: &Pairs<Strided<X>>,
         first: usize,
         queries: usize,
         place: impl Fn(usize) -> usize,
     ) {
         for (p, pair) in self.inputs.pairs.iter().enumerate() {
             // SAFETY: the caller's contract.
-            unsafe {
-                let from = self.part::<X>(&pair.q).from(first);
-                let to = self.space.add(place(p));
-                rows::turn::<S, X>(self.cpu, from, [queries, pair.size], T::of(self.inputs.scale), to);
-            }
+            unsafe { rows::turn::<S, X>(q[p].from(first), [queries, pair.size], self.space.add(place(p))) };
         }
+    }
+
+    /// Fetches a part, of so many, of what is read first for a block of queries: the queries, and keys and values that have not been copied. Products of the block
+    /// before it do not wait for memory; copies would.
+    pub fn fetch_next<X: Copy>(&self, parts: &Parts<X>, block: usize, copied: usize, share: (usize, usize)) {
+        let (i, first) = (self.inputs, block * QUERIES);
+        if first >= i.queries {
+            return;
+        }
+        let queries = first..(first + QUERIES).min(i.queries);
+        let keys = copied..i.key_positions(block).end.max(copied);
+        for (p, pair) in i.pairs.iter().enumerate() {
+            rows::fetch(parts.q[p], pair.size, &queries, share);
+            rows::fetch(parts.k[p], pair.size, &keys, share);
+        }
+        rows::fetch(parts.v, i.value_size, &keys, share);
     }
 
     /// The scores of a block, given turned queries.
     pub unsafe fn scores<S: Simd<T = T>>(
         &self,
         block: &Block,
-        keys: &Keys<T>,
+        keys: &Pairs<Rows<T>>,
         turned: impl Fn(usize) -> usize,
         place: usize,
     ) {
@@ -119,7 +125,7 @@ impl<T: Wide> Problem<'_, T> {
 /// Products of rows, one for each key, with turned rows, one for each query: the visible part of a transposed block.
 ///
 /// # Safety
-/// The machine has the flavour's features; there is a row for each key, `size` turned rows of [`QUERIES`], and room for the block.
+/// The machine has the flavour's features; there is a row of `size` elements for each key, as many turned ones of [`QUERIES`], and room for the block.
 pub(super) unsafe fn transposed<S: Simd>(
     block: &Block,
     rows: Rows<S::T>,
@@ -134,7 +140,7 @@ pub(super) unsafe fn transposed<S: Simd>(
             let product = Product {
                 rows: keys.len(),
                 columns: queries.len(),
-                depth: size,
+                depth: S::words(size),
                 a: rows.from(block.key + keys.start).at,
                 a_row: rows.row,
                 a_step: 1,
@@ -148,7 +154,7 @@ pub(super) unsafe fn transposed<S: Simd>(
     });
 }
 
-/// Adds to each query's row the rows of its visible keys, times a transposed block.
+/// Adds to each query's row the rows of its visible keys, in panels, times a transposed block of words of as many keys as a word holds.
 ///
 /// # Safety
 /// The machine has the flavour's features; there is a row for each key, and one of `size` elements for each of `queries` queries.
@@ -166,11 +172,11 @@ pub(super) unsafe fn add_to_queries<S: Simd>(
             let product = Product {
                 rows: columns.len(),
                 columns: size,
-                depth: keys.len(),
-                a: factors.add(keys.start * QUERIES + columns.start),
+                depth: S::words(keys.len()),
+                a: factors.add(keys.start / S::PAIR * QUERIES + columns.start),
                 a_row: 1,
                 a_step: QUERIES,
-                b: rows.from(block.key + keys.start),
+                b: rows.from((block.key + keys.start) / S::PAIR),
                 c: to.add(columns.start * size),
                 c_row: size,
                 add: true,
@@ -180,7 +186,7 @@ pub(super) unsafe fn add_to_queries<S: Simd>(
     });
 }
 
-/// Adds to each key's row the rows of queries that see it, times a transposed block.
+/// Adds to each key's row the rows of queries that see it, in panels, times a transposed block, in each row words of as many queries as a word holds.
 ///
 /// # Safety
 /// The machine has the flavour's features; there is a row for each of `queries` queries, and one of `size` elements for each key of the problem.
@@ -198,11 +204,11 @@ pub(super) unsafe fn add_to_keys<S: Simd>(
             let product = Product {
                 rows: keys.len(),
                 columns: size,
-                depth: columns.len(),
-                a: factors.add(keys.start * QUERIES + columns.start),
+                depth: S::words(columns.len()),
+                a: factors.add(keys.start * QUERIES + columns.start / S::PAIR),
                 a_row: QUERIES,
                 a_step: 1,
-                b: rows.from(columns.start),
+                b: rows.from(columns.start / S::PAIR),
                 c: to.add((block.key + keys.start) * size),
                 c_row: size,
                 add: true,

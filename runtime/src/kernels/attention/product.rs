@@ -52,29 +52,40 @@ impl<T> Product<T> {
         // Panels and tiles of even sizes beat full ones and a rest.
         let panels = vectors.div_ceil(S::VECTORS);
         let tiles = self.rows.div_ceil(S::ROWS);
+        let most = self.rows.div_ceil(tiles);
+        // Tiles of as many rows, and tiles of one less.
+        let full = self.rows - (most - 1) * tiles;
         for panel in 0..panels {
             let first = vectors * panel / panels * S::LANES;
             let end = (vectors * (panel + 1) / panels * S::LANES).min(self.columns);
-            for tile in 0..tiles {
-                let (row, next) = (self.rows * tile / tiles, self.rows * (tile + 1) / tiles);
-                // SAFETY: the caller's contract; a panel has at most `VECTORS` vectors and a tile at most `ROWS` rows.
-                unsafe {
-                    S::tile(TileArgs {
-                        rows: next - row,
-                        columns: end - first,
-                        depth: self.depth,
-                        a: self.a.add(row * self.a_row),
-                        a_row: self.a_row,
-                        a_step: self.a_step,
-                        b: self.b.at.add(first),
-                        b_stride: self.b.row,
-                        padded: false,
-                        c: self.c.add(row * self.c_row + first),
-                        c_stride: self.c_row,
-                        add: self.add,
-                        rounded: None,
-                    });
-                }
+            let run = |rows: usize, row: usize, count: usize| {
+                let args = TileArgs {
+                    rows,
+                    columns: end - first,
+                    depth: self.depth,
+                    // SAFETY: the caller's contract.
+                    a: unsafe { self.a.add(row * self.a_row) },
+                    a_row: self.a_row,
+                    a_step: self.a_step,
+                    // SAFETY: as above.
+                    b: unsafe { self.b.at.add(first) },
+                    b_stride: self.b.row,
+                    padded: false,
+                    // SAFETY: as above.
+                    c: unsafe { self.c.add(row * self.c_row + first) },
+                    c_stride: self.c_row,
+                    add: self.add,
+                    rounded: None,
+                    count,
+                    a_next: rows * self.a_row,
+                    c_next: rows * self.c_row,
+                };
+                // SAFETY: as above; a panel has at most `VECTORS` vectors and a tile at most `ROWS` rows.
+                unsafe { S::tile(&args) };
+            };
+            run(most, 0, full);
+            if full < tiles {
+                run(most - 1, full * most, tiles - full);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! Moving rows between arrays and the workspace.
 
-use super::QUERIES;
 use super::arrays::Array;
 use super::softmax::Wide;
-use crate::kernels::cpu::{Cpu, by_cpu};
+use super::{LANES, QUERIES};
+use crate::kernels::cpu::by_cpu;
 use crate::kernels::matmul::pack::PackArgs;
-use crate::kernels::matmul::tile::{Simd, Source, prefetch_run};
+use crate::kernels::matmul::tile::{Simd, Source, fetch_run, prefetch_run};
+use std::ops::Range;
 
 /// Rows in an array: strides as there.
 #[derive(Clone, Copy)]
@@ -64,34 +65,95 @@ by_cpu!(
     pub(super) unsafe fn widen / widen_body<T: Wide, X: Source<T>>(from: Strided<X>, rows: usize, size: usize, to: *mut T)
 );
 
-/// Turns at most [`QUERIES`] rows: element `(t, d)` goes to `to[d·QUERIES + t]`, times the factor; rows that are not there are zeros.
+#[inline(always)]
+unsafe fn copy_body<T: Wide, X: Source<T>>(from: Strided<X>, rows: usize, [size, row]: [usize; 2], to: *mut X) {
+    for number in 0..rows {
+        // SAFETY: the caller's contract.
+        unsafe {
+            prefetch(from, number + AHEAD, size);
+            let (from, to, step) = (from.at.cast_const().add(number * from.row), to.add(number * row), from.step);
+            if step == 1 {
+                to.copy_from_nonoverlapping(from, size);
+            } else {
+                (0..size).for_each(|i| *to.add(i) = *from.add(i * step));
+            }
+            (size..row).for_each(|i| *to.add(i) = X::narrow(T::ZERO));
+        }
+    }
+}
+
+by_cpu!(
+    /// Copies rows as they are stored, with zeros behind each that make it as long as asked for.
+    ///
+    /// # Safety
+    /// The array has the rows, the place room for them.
+    pub(super) unsafe fn copy / copy_body<T: Wide, X: Source<T>>(from: Strided<X>, rows: usize, sizes: [usize; 2], to: *mut X)
+);
+
+/// Turns at most [`QUERIES`] rows: words of element `d`, or of two that follow each other, of row t go to column t of a row of [`QUERIES`]; rows that are not there
+/// are zeros.
 ///
 /// # Safety
-/// The machine has the flavour's features; the array has the rows, the place `size` rows of [`QUERIES`].
+/// The machine has the flavour's features; the array has the rows, the place as many rows of [`QUERIES`] as there are words.
 pub(super) unsafe fn turn<S: Simd<T: Wide>, X: Source<S::T>>(
-    cpu: Cpu,
     from: Strided<X>,
     [rows, size]: [usize; 2],
-    factor: S::T,
     to: *mut S::T,
 ) {
+    let args = PackArgs {
+        src: from.at.cast_const(),
+        width: rows,
+        depth: size,
+        across: from.row,
+        along: from.step,
+        dst: to,
+        panel: QUERIES,
+        panels: 1,
+        panel_step: 0,
+        completes: false,
+    };
     // SAFETY: the caller's contract.
-    unsafe {
-        S::pack(PackArgs {
-            src: from.at.cast_const(),
-            width: rows,
-            depth: size,
-            across: from.row,
-            along: from.step,
-            dst: to,
-            panel: QUERIES,
-            panels: 1,
-            panel_step: 0,
-            completes: false,
-        });
-        if factor != S::T::ONE {
-            scale(cpu, to, size * QUERIES, factor);
-        }
+    unsafe { S::pack(args) }
+}
+
+/// Makes words of rows that follow each other, as many as a word holds; rows of words are [`panel_row`] long.
+///
+/// # Safety
+/// The machine has the flavour's features; the array has the rows, the place room for them.
+pub(super) unsafe fn join<S: Simd<T: Wide>, X: Source<S::T>>(
+    from: Strided<X>,
+    [rows, size]: [usize; 2],
+    to: *mut S::T,
+) {
+    let args = PackArgs {
+        src: from.at.cast_const(),
+        width: size,
+        depth: rows,
+        across: from.step,
+        along: from.row,
+        dst: to,
+        panel: panel_row(size),
+        panels: 1,
+        panel_step: 0,
+        completes: false,
+    };
+    // SAFETY: the caller's contract; the row of a panel is a multiple of the side of every flavour's squares.
+    unsafe { S::pack(args) }
+}
+
+/// From one row of words to the next.
+pub(super) fn panel_row(size: usize) -> usize {
+    size.next_multiple_of(LANES)
+}
+
+/// Fetches a part of some rows, one of so many, for what reads them later. Rows need not exist.
+#[inline(always)]
+pub(super) fn fetch<X>(from: Strided<X>, size: usize, rows: &Range<usize>, (part, parts): (usize, usize)) {
+    if from.step != 1 {
+        return;
+    }
+    for row in rows.start + rows.len() * part / parts..rows.start + rows.len() * (part + 1) / parts {
+        fetch_run(from.at.wrapping_add(row * from.row), size);
     }
 }
 
@@ -100,14 +162,6 @@ unsafe fn scale_body<T: Wide>(x: *mut T, n: usize, factor: T) {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts_mut(x, n) }.iter_mut().for_each(|x| *x = x.times(factor));
 }
-
-by_cpu!(
-    /// Multiplies elements by a factor.
-    ///
-    /// # Safety
-    /// There are as many.
-    unsafe fn scale / scale_body<T: Wide>(x: *mut T, n: usize, factor: T)
-);
 
 #[inline(always)]
 unsafe fn scale_rows_body<T: Wide>(x: *mut T, rows: usize, size: usize, factors: *const T) {

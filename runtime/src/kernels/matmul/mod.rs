@@ -16,7 +16,7 @@
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
 pub(in crate::kernels) mod pack;
-mod pairs;
+pub(in crate::kernels) mod pairs;
 pub(in crate::kernels) mod portable;
 mod problem;
 pub(in crate::kernels) mod tile;
@@ -88,38 +88,39 @@ macro_rules! with_flavour {
 }
 pub(in crate::kernels) use with_flavour;
 
-/// The same for products that are packed, which may be of pairs.
+/// The same for products that are packed, which may be of pairs of bf16.
 macro_rules! with_packed_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
         match ($dtype, $cpu.level()) {
             #[cfg(target_arch = "x86_64")]
-            (DType::Bf16, $crate::kernels::cpu::Level::Avx512Bf16) => {
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx512Bf16) => {
                 type $X = half::bf16;
-                type $S = pairs::Instruction;
+                type $S = $crate::kernels::matmul::pairs::Instruction;
                 $code
             }
             #[cfg(all(test, target_arch = "x86_64"))]
-            (DType::Bf16, $crate::kernels::cpu::Level::Avx512) if $cpu.emulates_pairs() => {
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx512) if $cpu.emulates_pairs() => {
                 type $X = half::bf16;
-                type $S = pairs::Avx512;
+                type $S = $crate::kernels::matmul::pairs::Avx512;
                 $code
             }
             #[cfg(all(test, target_arch = "x86_64"))]
-            (DType::Bf16, $crate::kernels::cpu::Level::Avx2) if $cpu.emulates_pairs() => {
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx2) if $cpu.emulates_pairs() => {
                 type $X = half::bf16;
-                type $S = pairs::Avx2;
+                type $S = $crate::kernels::matmul::pairs::Avx2;
                 $code
             }
             #[cfg(test)]
-            (DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => {
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => {
                 type $X = half::bf16;
-                type $S = pairs::Portable;
+                type $S = $crate::kernels::matmul::pairs::Portable;
                 $code
             }
-            (_, _) => with_flavour!($dtype, $cpu, |$S, $X| $code),
+            (_, _) => $crate::kernels::matmul::with_flavour!($dtype, $cpu, |$S, $X| $code),
         }
     }};
 }
+pub(in crate::kernels) use with_packed_flavour;
 
 /// A prepared product.
 #[derive(Debug)]

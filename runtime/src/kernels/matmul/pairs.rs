@@ -12,10 +12,13 @@ use super::pack::{AHEAD, PackArgs, SIDE_BY_SIDE};
 use super::tile::entry_points;
 use super::tile::{A_WIDTH, Simd, Source, prefetch_run};
 
-/// A flavour whose panels hold pairs: that of f32, but for `dot`.
+/// A flavour whose panels hold pairs: that of f32, but for `dot` and what makes words of values.
 #[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! flavour {
-    ($(#[$meta:meta])* $module:ident, $base:ty, dot($a:ident, $b:ident, $c:ident) $dot:expr, $($points:tt)*) => {
+    (
+        $(#[$meta:meta])* $module:ident, $base:ty, dot($a:ident, $b:ident, $c:ident) $dot:expr,
+        round($low:ident, $high:ident) $round:expr, zip($halves:ident) $zip:expr, $($points:tt)*
+    ) => {
         $(#[$meta])*
         mod $module {
             use super::*;
@@ -91,6 +94,24 @@ macro_rules! flavour {
                 unsafe fn dot($a: Self::R, $b: Self::R, $c: Self::R) -> Self::R {
                     $dot
                 }
+                #[inline(always)]
+                unsafe fn round($low: Self::R, $high: Self::R) -> Self::R {
+                    $round
+                }
+                #[inline(always)]
+                unsafe fn zip($halves: Self::R) -> Self::R {
+                    $zip
+                }
+                #[inline(always)]
+                unsafe fn store_halves([first, second]: [*mut f32; 2], halves: Self::R) {
+                    // SAFETY: a place for half of the words each.
+                    unsafe {
+                        let words = words_of::<Base>(halves);
+                        let (half, words) = (Self::LANES / 2, words.as_ptr());
+                        first.cast::<u32>().copy_from_nonoverlapping(words, half);
+                        second.cast::<u32>().copy_from_nonoverlapping(words.add(half), half);
+                    }
+                }
                 entry_points!($($points)*);
             }
         }
@@ -98,7 +119,7 @@ macro_rules! flavour {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use instruction::Flavour as Instruction;
+pub(in crate::kernels) use instruction::Flavour as Instruction;
 
 #[cfg(target_arch = "x86_64")]
 flavour!(
@@ -112,11 +133,33 @@ flavour!(
             _mm512_dpbf16_ps(c, pairs(a), pairs(b))
         }
     },
+    round(low, high) {
+        use std::arch::x86_64::{__m512, __m512bh, _mm512_cvtne2ps_pbh};
+        // SAFETY: as above.
+        unsafe { std::mem::transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(high, low)) }
+    },
+    zip(halves) {
+        use std::arch::x86_64::*;
+        const LANE_BY_LANE: [u16; 32] = {
+            let mut from = [0; 32];
+            let mut i = 0;
+            while i < 16 {
+                (from[2 * i], from[2 * i + 1]) = (i as u16, i as u16 + 16);
+                i += 1;
+            }
+            from
+        };
+        // SAFETY: as above.
+        unsafe {
+            let from = _mm512_loadu_si512(LANE_BY_LANE.as_ptr().cast());
+            _mm512_castsi512_ps(_mm512_permutexvar_epi16(from, _mm512_castps_si512(halves)))
+        }
+    },
     features "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
 );
 
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(super) use emulated_avx512::Flavour as Avx512;
+pub(in crate::kernels) use emulated_avx512::Flavour as Avx512;
 
 #[cfg(all(test, target_arch = "x86_64"))]
 flavour!(
@@ -131,11 +174,19 @@ flavour!(
             Base::fma(low(a), low(b), Base::fma(high(a), high(b), c))
         }
     },
+    round(low, high) {
+        // SAFETY: the features are the trait's contract.
+        unsafe { rounded::<Base>(low, high) }
+    },
+    zip(halves) {
+        // SAFETY: as above.
+        unsafe { zipped::<Base>(halves) }
+    },
     features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
 );
 
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(super) use emulated_avx2::Flavour as Avx2;
+pub(in crate::kernels) use emulated_avx2::Flavour as Avx2;
 
 #[cfg(all(test, target_arch = "x86_64"))]
 flavour!(
@@ -150,11 +201,19 @@ flavour!(
             Base::fma(low(a), low(b), Base::fma(high(a), high(b), c))
         }
     },
+    round(low, high) {
+        // SAFETY: the features are the trait's contract.
+        unsafe { rounded::<Base>(low, high) }
+    },
+    zip(halves) {
+        // SAFETY: as above.
+        unsafe { zipped::<Base>(halves) }
+    },
     features "avx2,fma", rows 1 2 3 4 5 6, vectors 1 2
 );
 
 #[cfg(test)]
-pub(super) use emulated_portable::Flavour as Portable;
+pub(in crate::kernels) use emulated_portable::Flavour as Portable;
 
 #[cfg(test)]
 flavour!(
@@ -166,8 +225,63 @@ flavour!(
         // SAFETY: plain Rust takes no features.
         unsafe { Base::fma(low(a), low(b), Base::fma(high(a), high(b), c)) }
     },
+    round(low, high) {
+        // SAFETY: the features are the trait's contract.
+        unsafe { rounded::<Base>(low, high) }
+    },
+    zip(halves) {
+        // SAFETY: as above.
+        unsafe { zipped::<Base>(halves) }
+    },
     rows 1 2 3 4, vectors 1 2
 );
+
+/// A vector's words; lanes that there are not are zeros.
+///
+/// # Safety
+/// The machine has the flavour's features.
+#[cfg(any(test, target_arch = "x86_64"))]
+#[inline(always)]
+unsafe fn words_of<S: Simd<T = f32>>(x: S::R) -> [u32; 16] {
+    let mut words = [0; 16];
+    // SAFETY: no vector has more lanes.
+    unsafe { S::store(words.as_mut_ptr().cast(), x) };
+    words
+}
+
+/// [`Simd::round`] by plain Rust.
+///
+/// # Safety
+/// As [`words_of`].
+#[cfg(test)]
+#[inline(always)]
+unsafe fn rounded<S: Simd<T = f32>>(low: S::R, high: S::R) -> S::R {
+    // SAFETY: the caller's contract; half of the words come from each.
+    unsafe {
+        let values = [words_of::<S>(low), words_of::<S>(high)];
+        let value = |i: usize| crate::kernels::math::narrowed(f32::from_bits(values[i / S::LANES][i % S::LANES]));
+        let words: [u32; 16] =
+            std::array::from_fn(|i| if i < S::LANES { word(value(2 * i), value(2 * i + 1)) } else { 0 });
+        S::load(words.as_ptr().cast())
+    }
+}
+
+/// [`Simd::zip`] by plain Rust.
+///
+/// # Safety
+/// As [`words_of`].
+#[cfg(test)]
+#[inline(always)]
+unsafe fn zipped<S: Simd<T = f32>>(halves: S::R) -> S::R {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let words = words_of::<S>(halves);
+        let value = |i: usize| (words[i / 2] >> (i % 2 * 16)) as u16;
+        let pairs: [u32; 16] =
+            std::array::from_fn(|i| if i < S::LANES { word(value(i), value(S::LANES + i)) } else { 0 });
+        S::load(pairs.as_ptr().cast())
+    }
+}
 
 /// Packs panels of pairs: value `(i, p)` goes to the low half of word `i` of row `p / 2` for even `p`, to the
 /// high half for odd ones. What lacks a partner gets a zero, until a later call [completes](PackArgs::completes) it.

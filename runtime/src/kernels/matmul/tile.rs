@@ -112,8 +112,14 @@ pub(in crate::kernels) struct TileArgs<T> {
     /// Add to C instead of replacing it.
     pub add: bool,
     /// Where sums are rounded to bf16 and stored instead, if anywhere, and how far it is from one row there to the next: the first element, columns are
-    /// contiguous. What is to be added is in C all the same.
+    /// contiguous. What is to be added is in C all the same. For one tile at a time.
     pub rounded: Option<(*mut half::bf16, usize)>,
+    /// How many tiles of the same columns of B, one below the other.
+    pub count: usize,
+    /// From one tile to the next in A.
+    pub a_next: usize,
+    /// From one tile to the next in C.
+    pub c_next: usize,
 }
 
 /// Work that is compiled for a flavour's CPU features: `run` is to be `#[inline(always)]`.
@@ -171,6 +177,25 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         // SAFETY: the trait's contract.
         unsafe { Self::fma(a, b, c) }
     }
+    /// Rounds the values of two vectors to bf16, ties to even: those of `low` fill the first half of a vector of words, those of `high` the second. Where words hold
+    /// pairs.
+    #[inline(always)]
+    unsafe fn round(low: Self::R, high: Self::R) -> Self::R {
+        let _ = (low, high);
+        unreachable!("words hold one value")
+    }
+    /// The values of both halves as pairs, lane by lane: those of the first half are the first of their pairs.
+    #[inline(always)]
+    unsafe fn zip(halves: Self::R) -> Self::R {
+        let _ = halves;
+        unreachable!("words hold one value")
+    }
+    /// Stores each half to a place of its own.
+    #[inline(always)]
+    unsafe fn store_halves([first, second]: [*mut Self::T; 2], halves: Self::R) {
+        let _ = (first, second, halves);
+        unreachable!("words hold one value")
+    }
     /// Words of a panel that hold so many products.
     #[inline(always)]
     fn words(products: usize) -> usize {
@@ -183,7 +208,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     /// Side of the squares that `transpose` takes; divides `A_WIDTH` and `COLUMNS`.
     const TRANSPOSE: usize;
 
-    unsafe fn tile(args: TileArgs<Self::T>);
+    unsafe fn tile(args: &TileArgs<Self::T>);
     /// Packs `width ≤ 8` rows of A, or columns of B, as `dst[p·panel + i]`; see [`super::pack`].
     unsafe fn pack<X: Source<Self::T>>(args: super::pack::PackArgs<X, Self::T>);
     /// Runs other work with code that is compiled for the flavour's CPU features.
@@ -192,11 +217,22 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     unsafe fn finish<X: Source<Self::T>>(args: super::pack::FinishArgs<X, Self::T>);
 }
 
-/// The tile of a constant size; `PACKED` says that A is in panels, so that addresses in it are constants.
+/// Tiles of a constant size; `PACKED` says that A is in panels, so that addresses in it are constants.
 #[inline(always)]
-pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED: bool>(
-    args: TileArgs<S::T>,
+pub(super) unsafe fn tiles_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED: bool>(
+    args: &TileArgs<S::T>,
 ) {
+    for number in 0..args.count {
+        // SAFETY: the caller's contract: A and C have the tiles.
+        unsafe {
+            let (a, c) = (args.a.add(number * args.a_next), args.c.add(number * args.c_next));
+            tile_of::<S, ROWS, VECTORS, PACKED>(&TileArgs { a, c, ..*args });
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED: bool>(args: &TileArgs<S::T>) {
     let (a_row, a_step) = if PACKED { (1, A_WIDTH) } else { (args.a_row, args.a_step) };
     let last = args.columns - (VECTORS - 1) * S::LANES;
     // SAFETY: `args` describe live arrays of these sizes (the caller's contract): B has `columns` values in each row, `COLUMNS` when padded; loads and
@@ -204,7 +240,7 @@ pub(super) unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, c
     unsafe {
         let mut acc = [[S::zero(); VECTORS]; ROWS];
         let (mut a, mut b) = (args.a, args.b);
-        prefetch_c::<S, ROWS, VECTORS>(&args);
+        prefetch_c::<S, ROWS, VECTORS>(args);
         if last == S::LANES || args.padded {
             for _ in 0..args.depth {
                 let row = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
@@ -334,13 +370,13 @@ const CACHE_LINE: usize = 64;
 /// The methods `tile` and `pack` of a flavour, compiled for its CPU features.
 macro_rules! entry_points {
     ($(features $features:literal,)? rows $($rows:literal)*, vectors $($vectors:literal)*) => {
-        unsafe fn tile(args: crate::kernels::matmul::tile::TileArgs<Self::T>) {
+        unsafe fn tile(args: &crate::kernels::matmul::tile::TileArgs<Self::T>) {
             $(#[target_feature(enable = $features)])?
             unsafe fn sized<const ROWS: usize, const VECTORS: usize, const PACKED: bool>(
-                args: crate::kernels::matmul::tile::TileArgs<<Flavour as Simd>::T>,
+                args: &crate::kernels::matmul::tile::TileArgs<<Flavour as Simd>::T>,
             ) {
                 // SAFETY: the caller's contract.
-                unsafe { crate::kernels::matmul::tile::tile_of::<Flavour, ROWS, VECTORS, PACKED>(args) }
+                unsafe { crate::kernels::matmul::tile::tiles_of::<Flavour, ROWS, VECTORS, PACKED>(args) }
             }
             entry_points!(@rows args, args.columns.div_ceil(Self::LANES), [$($rows)*], [$($vectors)*])
         }

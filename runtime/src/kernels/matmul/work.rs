@@ -331,7 +331,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     next.fetch(panel, tile_count);
                     result.fetch(panel, tile_count);
                     next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
-                    S::tile(TileArgs {
+                    S::tile(&TileArgs {
                         rows: (rows.len() - row).min(*tile_rows),
                         columns: width,
                         depth: S::words(length),
@@ -345,6 +345,9 @@ impl<X: Copy + 'static> Job<'_, X> {
                         c_stride: stride,
                         add: k > 0 || (block.straight && problem.accumulate),
                         rounded: rounds.then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
+                        count: 1,
+                        a_next: 0,
+                        c_next: 0,
                     });
                 }
             };

@@ -101,6 +101,12 @@ pub fn rounded(x: f64, dtype: DType) -> f64 {
     }
 }
 
+/// The levels that multiply pairs of bf16: those of the machine, by their own instruction or others, and plain Rust.
+#[cfg(test)]
+pub fn pairing_levels() -> [Cpu; 3] {
+    ["avx512bf16", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating_pairs())
+}
+
 /// The distance between neighbouring numbers near 1.
 pub fn epsilon(dtype: DType) -> f64 {
     match dtype {
@@ -251,7 +257,25 @@ impl Memory {
         }
     }
 
-    fn assert_same(&self, other: &Memory, how: &dyn Fn() -> String) {
+    /// What a kernel leaves at one level, with one to three workers: the same bits.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run_with_workers(&self, kernel: &Kernel, cpu: Cpu) -> Result<Memory, KernelError> {
+        let prepared = self.prepared(kernel, cpu);
+        let run = |workers: usize| {
+            let mut memory = self.clone();
+            memory.run_prepared(kernel, &prepared, workers).map(|()| memory)
+        };
+        let one = run(1)?;
+        for workers in 2..=3 {
+            one.assert_same(&run(workers)?, &|| format!("{cpu:?}, {workers} workers: {kernel:?}"));
+        }
+        Ok(one)
+    }
+
+    /// Panics where two memories differ.
+    pub fn assert_same(&self, other: &Memory, how: &dyn Fn() -> String) {
         for (id, (a, b)) in self.data.iter().zip(&other.data).enumerate() {
             let same = a.iter().zip(b).all(|(a, b)| a.0 == b.0);
             if !same {

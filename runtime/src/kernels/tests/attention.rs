@@ -1,7 +1,7 @@
 //! Attention against sums written out in f64.
 
 use crate::kernels::Cpu;
-use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
+use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset, pairing_levels};
 use forebay_plan::{Attention, AttentionBackward, AttentionInputs, DType, Kernel, Marks, ScorePair, View};
 
 /// What a problem has besides its sizes.
@@ -224,22 +224,39 @@ fn check(memory: &Memory, view: &View, want: &[(f64, f64)], tolerance: f64, size
     }
 }
 
+/// Levels that are tested: those of [`pairing_levels`] last.
+fn levels(dtype: DType) -> Vec<Cpu> {
+    let pairing: &[Cpu] = if dtype == DType::Bf16 { &pairing_levels() } else { &[] };
+    let wide = ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level"));
+    [&wide, pairing].concat()
+}
+
 fn run(case: &Case) {
-    let want = naive(case);
+    let (want, dtype) = (naive(case), case.forward.inputs.dtype);
+    let levels = levels(dtype);
+    let results: Vec<Memory> = levels.iter().map(|&cpu| run_at(case, &want, cpu)).collect();
+    // Products of pairs and all that is around them are the same, whatever multiplies; plain Rust does not fuse.
+    if let [_, _, _, instruction, emulation, ..] = &results[..] {
+        instruction.assert_same(emulation, &|| format!("{:?} and {:?}: {:?}", levels[3], levels[4], case.shape));
+    }
+}
+
+/// Both passes at one level.
+fn run_at(case: &Case, want: &Want, cpu: Cpu) -> Memory {
     let (b, shape) = (&case.backward, &case.shape);
-    let done = |memory: &Memory, kernel: &Kernel| memory.run_everywhere(kernel, false).expect("no indices");
+    let done = |memory: &Memory, kernel: &Kernel| memory.run_with_workers(kernel, cpu).expect("no indices");
     let after = done(&case.memory, &Kernel::Attention(case.forward.clone()));
     let dtype = b.inputs.dtype;
     // bf16 is rounded once, and for gradients the result was before; an error of scores is one of all exponentials.
     let [once, twice] = if dtype == DType::Bf16 { [1.0, 2.0] } else { [60.0, 200.0] }.map(|n| n * epsilon(dtype));
     let sizes = |inner: &[usize]| [&shape.batch[..], inner].concat();
-    let what = format!("{dtype} {shape:?}");
+    let what = format!("{dtype} {cpu:?} {shape:?}");
     let out = sizes(&[shape.queries, shape.value_size]);
     check(&after, &b.out, &want.out, once, &out, &format!("out, {what}"));
     let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     check(&after, &b.lse, &want.lse, 60.0 * epsilon(wide), &sizes(&[shape.queries]), &format!("lse, {what}"));
     if gradients(b).iter().all(Option::is_none) {
-        return;
+        return after;
     }
     let after = done(&after, &Kernel::AttentionBackward(b.clone()));
     let n = b.inputs.pairs.len();
@@ -253,6 +270,7 @@ fn run(case: &Case) {
         };
         check(&after, view, &want.gradients[i], twice, &sizes, &format!("gradient {i}, {what}"));
     }
+    after
 }
 
 /// Positions that count up from a few first ones, as those of ranks that share a row do.
@@ -368,7 +386,7 @@ fn other_queries_and_problems_do_not_matter() {
     };
     for dtype in [DType::F32, DType::Bf16, DType::F64] {
         let case = Case::new(&mut rng, dtype, shape.clone());
-        for cpu in ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level")) {
+        for cpu in levels(dtype) {
             let mut whole = case.memory.clone();
             whole.run_on(&Kernel::Attention(case.forward.clone()), 2, cpu).expect("no indices");
             let want = numbers(&whole, &case.forward.out);

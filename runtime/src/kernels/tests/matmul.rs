@@ -1,5 +1,5 @@
 use crate::kernels::Cpu;
-use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset};
+use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset, pairing_levels};
 use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
 
 const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
@@ -213,11 +213,6 @@ fn pairs_of_products() {
             }
         }
     }
-}
-
-/// The levels that multiply pairs: those of the machine, by their own instruction or others, and plain Rust.
-fn pairing_levels() -> [Cpu; 3] {
-    ["avx512bf16", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating_pairs())
 }
 
 fn dense(
