@@ -226,13 +226,56 @@ pub(super) unsafe fn tiles_of<S: Simd, const ROWS: usize, const VECTORS: usize, 
         // SAFETY: the caller's contract: A and C have the tiles.
         unsafe {
             let (a, c) = (args.a.add(number * args.a_next), args.c.add(number * args.c_next));
-            tile_of::<S, ROWS, VECTORS, PACKED>(&TileArgs { a, c, ..*args });
+            let args = TileArgs { a, c, ..*args };
+            let acc = sums_of::<S, ROWS, VECTORS, PACKED>(&args);
+            for (i, acc) in acc.iter().enumerate() {
+                for (j, &sum) in acc.iter().enumerate() {
+                    let (p, n) = (args.c.add(i * args.c_stride + j * S::LANES), args.lanes::<S, VECTORS>(j));
+                    if n == S::LANES {
+                        S::store(p, if args.add { S::add(S::load(p), sum) } else { sum });
+                    } else {
+                        S::store_part(p, if args.add { S::add(S::load_part(p, n), sum) } else { sum }, n);
+                    }
+                }
+            }
         }
     }
 }
 
+/// A tile of packed rows, whose sums are rounded.
 #[inline(always)]
-unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED: bool>(args: &TileArgs<S::T>) {
+pub(super) unsafe fn rounded_of<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    args: &TileArgs<S::T>,
+    (rounded, stride): (*mut half::bf16, usize),
+) {
+    debug_assert!(args.count == 1 && args.a_row == 1 && args.a_step == A_WIDTH);
+    // SAFETY: the caller's contract: there is a place for each sum, and one to be added, where there is any.
+    unsafe {
+        let acc = sums_of::<S, ROWS, VECTORS, true>(args);
+        for (i, acc) in acc.iter().enumerate() {
+            for (j, &sum) in acc.iter().enumerate() {
+                let n = args.lanes::<S, VECTORS>(j);
+                let old = args.c.wrapping_add(i * args.c_stride + j * S::LANES);
+                let sum = if args.add { S::add(S::load_part(old, n), sum) } else { sum };
+                S::store_rounded(rounded.add(i * stride + j * S::LANES), sum, n);
+            }
+        }
+    }
+}
+
+impl<T> TileArgs<T> {
+    /// How many lanes of a vector there are.
+    #[inline(always)]
+    fn lanes<S: Simd<T = T>, const VECTORS: usize>(&self, vector: usize) -> usize {
+        if vector + 1 < VECTORS { S::LANES } else { self.columns - (VECTORS - 1) * S::LANES }
+    }
+}
+
+/// The sums of a tile.
+#[inline(always)]
+unsafe fn sums_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED: bool>(
+    args: &TileArgs<S::T>,
+) -> [[S::R; VECTORS]; ROWS] {
     let (a_row, a_step) = if PACKED { (1, A_WIDTH) } else { (args.a_row, args.a_step) };
     let last = args.columns - (VECTORS - 1) * S::LANES;
     // SAFETY: `args` describe live arrays of these sizes (the caller's contract): B has `columns` values in each row, `COLUMNS` when padded; loads and
@@ -259,27 +302,7 @@ unsafe fn tile_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED
                 b = b.add(args.b_stride);
             }
         }
-        if let Some((rounded, stride)) = args.rounded {
-            for (i, acc) in acc.iter().enumerate() {
-                for (j, &sum) in acc.iter().enumerate() {
-                    let p = args.c.wrapping_add(i * args.c_stride + j * S::LANES);
-                    let n = if j + 1 < VECTORS { S::LANES } else { last };
-                    let sum = if args.add { S::add(S::load_part(p, n), sum) } else { sum };
-                    S::store_rounded(rounded.add(i * stride + j * S::LANES), sum, n);
-                }
-            }
-            return;
-        }
-        for (i, acc) in acc.iter().enumerate() {
-            for (j, &sum) in acc.iter().enumerate() {
-                let p = args.c.add(i * args.c_stride + j * S::LANES);
-                if j + 1 < VECTORS || last == S::LANES {
-                    S::store(p, if args.add { S::add(S::load(p), sum) } else { sum });
-                } else {
-                    S::store_part(p, if args.add { S::add(S::load_part(p, last), sum) } else { sum }, last);
-                }
-            }
-        }
+        acc
     }
 }
 
@@ -378,6 +401,15 @@ macro_rules! entry_points {
                 // SAFETY: the caller's contract.
                 unsafe { crate::kernels::matmul::tile::tiles_of::<Flavour, ROWS, VECTORS, PACKED>(args) }
             }
+            // A function of its own: sums that go either way would not stay in registers.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rounded<const ROWS: usize, const VECTORS: usize>(
+                args: &crate::kernels::matmul::tile::TileArgs<<Flavour as Simd>::T>,
+                to: (*mut half::bf16, usize),
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe { crate::kernels::matmul::tile::rounded_of::<Flavour, ROWS, VECTORS>(args, to) }
+            }
             entry_points!(@rows args, args.columns.div_ceil(Self::LANES), [$($rows)*], [$($vectors)*])
         }
 
@@ -429,7 +461,9 @@ macro_rules! entry_points {
         match $n {
             // SAFETY: the machine has the features (the trait's contract).
             $($vectors => unsafe {
-                if $args.a_row == 1 && $args.a_step == crate::kernels::matmul::tile::A_WIDTH {
+                if let Some(to) = $args.rounded {
+                    rounded::<$rows, $vectors>($args, to)
+                } else if $args.a_row == 1 && $args.a_step == crate::kernels::matmul::tile::A_WIDTH {
                     sized::<$rows, $vectors, true>($args)
                 } else {
                     sized::<$rows, $vectors, false>($args)
