@@ -3,8 +3,10 @@
 
 mod attention;
 mod comm;
+mod ragged;
 
 pub(crate) use attention::LSE;
+pub use ragged::Integers;
 
 use crate::kernel::*;
 use crate::schema::{Buffer, DType};

@@ -83,7 +83,7 @@ fn a_table_of_all() {
         "\n1f1b         plain             692     212                8    505\n",
         "\nvpp          interleaved       598     118  11 over the cap    441\n",
         "\nv-min        v                 768     288                4    459\n",
-        "\ndualpipe holds the weights twice\n",
+        "\ndualpipe holds the weights twice: a stage has 2 chunks of each direction (--chunks 4 when it is named)\n",
     ] {
         assert!(table.contains(line), "{line} is not in:\n{table}");
     }

@@ -12,6 +12,7 @@ use forebay_plan::{Kernel, Plan, Space, verify};
 use forebay_runtime::backend::{Fault, Wrong};
 use forebay_runtime::exec::{ExecError, ExecOptions, Executor, Proof, WATCHED};
 use forebay_runtime::init;
+use std::collections::BTreeSet;
 
 /// Two stages of two data-parallel ranks of two that share heads; experts over both.
 fn subject() -> Plan {
@@ -184,6 +185,39 @@ fn a_slot_elsewhere_is_found() {
     }
     println!("{found} of {tried} found");
     assert!(tried > 0 && found == tried, "{found} of {tried}");
+}
+
+/// Copies without the rows of the last group, to the host or back: the plan reads as before, and the rows are not there.
+#[test]
+fn rows_that_are_not_copied_are_found() {
+    let strategy = "dp=2,ep=2,micro=2,schedule=gpipe,swap=dispatch";
+    let plan = plan(&Example::named("tiny-moe"), strategy, DType::F32, &[]).expect("it fits");
+    step(&plan, None).expect("the plan is right");
+    let mut tried = 0;
+    for (number, program) in plan.programs.iter().enumerate() {
+        if program.slots.iter().all(|slot| slot.space == Space::Device) {
+            continue;
+        }
+        let mut changed = plan.clone();
+        let mut starts = BTreeSet::new();
+        for instruction in &mut changed.programs[number].instructions {
+            let Kernel::Region(copy) = &mut instruction.kernel else { continue };
+            let Some(ragged) = &mut copy.ragged else { continue };
+            ragged.groups -= 1;
+            starts.insert(ragged.offsets as usize);
+        }
+        if starts.is_empty() {
+            continue;
+        }
+        starts.into_iter().for_each(|buffer| changed.programs[number].buffers[buffer].elements -= 1);
+        let seen = verify(&changed);
+        assert!(seen.is_ok(), "no verifier knows how many rows come: {seen:?}");
+        let error = step(&changed, None).expect_err("rows are missing");
+        let text = error.to_string();
+        assert!(matches!(fault(&error).wrong, Wrong::Unwritten { .. }), "{text}");
+        tried += 1;
+    }
+    assert!(tried >= 2, "{tried} programs copy rows, there and back");
 }
 
 /// Random changes of the kinds of `tests/mutations` that devices watch over: they stop, or nothing has come of it.

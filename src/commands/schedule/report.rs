@@ -231,7 +231,10 @@ pub fn all_text(rows: &[Row], size: Size, cap: Option<u32>, prices: &Prices) -> 
                     shown(*bound, prices.decimals()),
                 ]);
                 if kind.placement() == Placement::TwoWay {
-                    notes += "dualpipe holds the weights twice\n";
+                    notes += &format!(
+                        "dualpipe holds the weights twice: a stage has {chunks} chunks of each direction (--chunks {} when it is named)\n",
+                        2 * chunks
+                    );
                 }
             }
             Err(error) => notes += &format!("{}\n", error.to_string().replace("\n  = help:", ";")),

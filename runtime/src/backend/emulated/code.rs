@@ -43,7 +43,8 @@ impl Code {
     }
 }
 
-fn touches(program: &Program, kernel: &Kernel) -> Vec<Touch> {
+/// What a kernel touches of the buffers of its program.
+pub(super) fn touches(program: &Program, kernel: &Kernel) -> Vec<Touch> {
     let of_operand = |operand: Operand| {
         let width = program.buffers[operand.buffer as usize].dtype.bytes();
         let (buffer, reads, writes) = (operand.buffer, operand.usage.reads(), operand.usage.writes());

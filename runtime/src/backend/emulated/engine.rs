@@ -4,8 +4,10 @@
 //! have come, for a received message, when it has arrived. Work and communication of a device that run at the same time take longer ([`contention`]).
 
 use super::Emulated;
+use super::code::{Touch, touches};
 use super::device::{Command, Queued, Running, Work};
-use super::shadow::{Op, Origin, Owner, Through, Trouble};
+use super::numbers::InRun;
+use super::shadow::{Op, Origin, Owner, Shadow, Through, Trouble};
 use crate::backend::{Access, Address, Fault, KINDS, Ran, Spot, Stream, Task, Wrong};
 use forebay_cost::{Price, contention};
 use forebay_plan::verify::ALIGN;
@@ -24,6 +26,9 @@ pub(super) struct Wires {
 
 /// When a message arrives, and its bytes.
 type Letter = (f64, Vec<u8>);
+
+/// Where work touches memory, through what, and whether it reads and writes it.
+type Touched = (Address, Through, bool, bool);
 
 impl Wires {
     /// A group, by its members.
@@ -266,14 +271,14 @@ impl Emulated {
         device.units[unit].running = Some(running);
     }
 
-    /// Checks what work touches, and notes it.
+    /// Checks what work touches, and notes it: order for all that it may touch, life for what it does.
     fn check(&mut self, on: Stream, work: &Work) -> Result<(), Fault> {
         let unit = on.kind.number();
         let clock = self.devices[on.device as usize].units[unit].clock;
         let op = Op { unit, number: clock.0[unit] + 1, of: self.origin(work) };
         let touched = self.touched(work);
         for (at, through, reads, writes) in &touched {
-            let shadow = &mut self.memories[at.memory.0 as usize].shadow;
+            let shadow = self.shadow(*at);
             let read = if *reads { shadow.reads(&clock, through) } else { Ok(()) };
             let written = if *writes { shadow.writes(&clock, through) } else { Ok(()) };
             let (access, trouble) = match (read, written) {
@@ -283,13 +288,28 @@ impl Emulated {
             };
             return Err(self.fault(on, work, *at, through, (access, trouble)));
         }
-        for (at, through, ..) in touched.iter().filter(|t| t.2) {
-            self.memories[at.memory.0 as usize].shadow.note_read(op, through);
+        // (Whatever says how many rows there are has been written by now, or comes to light here.)
+        let in_run = self.touched_in_run(work);
+        let there = in_run.as_ref().unwrap_or(&touched);
+        for (at, through, ..) in there.iter().filter(|t| t.2) {
+            if let Err(trouble) = self.shadow(*at).holds(through) {
+                return Err(self.fault(on, work, *at, through, (Access::Reads, trouble)));
+            }
         }
-        for (at, through, ..) in touched.iter().filter(|t| t.3) {
-            self.memories[at.memory.0 as usize].shadow.note_write(op, through);
+        for (at, through, ..) in touched.iter().filter(|t| t.2) {
+            self.shadow(*at).note_read(op, through);
+        }
+        for (at, through, ..) in touched.iter().filter(|t| t.3 && in_run.is_some()) {
+            self.shadow(*at).note_room(op, through);
+        }
+        for (at, through, ..) in there.iter().filter(|t| t.3) {
+            self.shadow(*at).note_write(op, through);
         }
         Ok(())
+    }
+
+    fn shadow(&mut self, at: Address) -> &mut Shadow {
+        &mut self.memories[at.memory.0 as usize].shadow
     }
 
     fn origin(&self, work: &Work) -> Option<Origin> {
@@ -299,30 +319,44 @@ impl Emulated {
         Some(Origin { call, instruction: task.instruction, program, layer })
     }
 
-    /// What work touches: where, through what, and whether it reads and writes it.
-    fn touched(&self, work: &Work) -> Vec<(Address, Through, bool, bool)> {
-        let Some(task) = work.task() else {
-            let Work::Copy { from, to, bytes } = *work else { unreachable!("all others are tasks") };
-            let host = |at: Address, access| {
-                let range = (at.offset / ALIGN * ALIGN, (at.offset + bytes).next_multiple_of(ALIGN));
-                (at, Through { bytes: range, slot: range, by: Owner::Host, buffer: u32::MAX, access })
-            };
-            let (from, to) = (host(from, SlotAccess::Read), host(to, SlotAccess::Write));
-            let memory = |id: Address| self.memories[id.memory.0 as usize].space;
-            // What lies in a host's memory is the host's own, and nothing of the plan.
-            let mut touched = vec![];
-            if memory(from.0) == forebay_plan::Space::Device {
-                touched.push((from.0, from.1, true, false));
+    /// What work may touch: where, through what, and whether it reads and writes it.
+    fn touched(&self, work: &Work) -> Vec<Touched> {
+        match work.task() {
+            Some(task) => {
+                let program = self.binding(task.binding).site.program;
+                self.placed(task, self.code.touches(program, task.instruction))
             }
-            if memory(to.0) == forebay_plan::Space::Device {
-                touched.push((to.0, to.1, false, true));
-            }
-            return touched;
+            None => self.copied_bytes(work),
+        }
+    }
+
+    /// What work does touch, where a run decides how much that is.
+    fn touched_in_run(&self, work: &Work) -> Option<Vec<Touched>> {
+        let task = work.task()?;
+        let binding = self.binding(task.binding);
+        let there = InRun { machine: self, binding };
+        let kernel = self.code.kernel(binding.site.program, task.instruction).in_run(&there)?;
+        Some(self.placed(task, &touches(&self.code.programs[binding.site.program as usize], &kernel)))
+    }
+
+    /// What the host's copies touch. What lies in a host's memory is the host's own, and nothing of the plan.
+    fn copied_bytes(&self, work: &Work) -> Vec<Touched> {
+        let Work::Copy { from, to, bytes } = *work else { unreachable!("all others are tasks") };
+        let of = |at: Address, access| {
+            let range = (at.offset / ALIGN * ALIGN, (at.offset + bytes).next_multiple_of(ALIGN));
+            let through = Through { bytes: range, slot: range, by: Owner::Host, buffer: u32::MAX, access };
+            (at, through, access == SlotAccess::Read, access == SlotAccess::Write)
         };
+        let both = [of(from, SlotAccess::Read), of(to, SlotAccess::Write)].into_iter();
+        both.filter(|t| self.memories[t.0.memory.0 as usize].space == forebay_plan::Space::Device).collect()
+    }
+
+    /// Where an instruction touches memory.
+    fn placed(&self, task: Task, touches: &[Touch]) -> Vec<Touched> {
         let binding = self.binding(task.binding);
         let site = &binding.site;
         let program = &self.code.programs[site.program as usize];
-        let through = |touch: &super::code::Touch| {
+        let through = |touch: &Touch| {
             let buffer = &program.buffers[touch.buffer as usize];
             let slot = &program.slots[buffer.slot as usize];
             let at = binding.slots[buffer.slot as usize];
@@ -338,7 +372,7 @@ impl Emulated {
             };
             (at, through, touch.reads, touch.writes)
         };
-        self.code.touches(site.program, task.instruction).iter().map(through).collect()
+        touches.iter().map(through).collect()
     }
 
     /// What is wrong with an access, in words.

@@ -7,7 +7,24 @@ use crate::comm::{self, CommError, Rows};
 use crate::exec::{HostTraffic, Ready, exchange_pieces, rows_of};
 use crate::hash;
 use crate::kernels::{self, Buf, KernelCx, KernelError, RandomKeyArgs};
-use forebay_plan::{Kernel, Message};
+use forebay_plan::{BufferId, Integers, Kernel, Message};
+use std::ops::Range;
+
+/// The numbers that a call finds in its buffers.
+pub(super) struct InRun<'a> {
+    pub machine: &'a Emulated,
+    pub binding: &'a Binding,
+}
+
+impl Integers for InRun<'_> {
+    fn integers(&self, buffer: BufferId, elements: Range<u64>) -> Vec<i32> {
+        let buffer = &self.machine.code.programs[self.binding.site.program as usize].buffers[buffer as usize];
+        let at = self.binding.slots[buffer.slot as usize];
+        let start = at.offset + buffer.offset + 4 * elements.start;
+        let bytes = self.machine.memory(at.memory).arena.bytes(start, 4 * (elements.end - elements.start));
+        bytes.chunks_exact(4).map(|four| i32::from_ne_bytes(four.try_into().expect("an i32 has four bytes"))).collect()
+    }
+}
 
 impl Emulated {
     /// Computes what work comes to: of one device, or of all members of a collective.
@@ -79,10 +96,8 @@ impl Emulated {
             return HostTraffic::default();
         };
         let rows = copy.rows.as_ref().map_or(0, |rows| {
-            let starts = &self.code.programs[program].buffers[rows.offsets as usize];
-            let at = binding.slots[starts.slot as usize];
-            let bytes = self.memory(at.memory).arena.bytes(at.offset + starts.offset + 4 * rows.groups, 4);
-            i32::from_ne_bytes(bytes.try_into().expect("an i32 has four bytes")).max(0) as u64
+            let total = InRun { machine: self, binding }.integers(rows.offsets, rows.groups..rows.groups + 1)[0];
+            total.max(0) as u64
         });
         copy.traffic(rows)
     }

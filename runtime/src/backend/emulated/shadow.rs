@@ -1,6 +1,7 @@
 //! What is known of every byte of a memory: who wrote it last, who has read it since, and which value it belongs to.
 //!
 //! Order is judged by vector clocks and not by the device's clock: a read that happens to come after its write is a fault when no stream and no event puts it there.
+//! Where a run decides how many rows there are, order is that of all the rows that there may be, and life that of those that came: what no row has come to is nothing.
 //! Life is judged as the plan means it. A *value* is what a call wrote through one slot, or what the host put there. A scratch slot is given back when its call ends
 //! and is not read by another; within the call a place belongs to the buffer that was written last. Other values live until something else takes a part of their place: calls that
 //! are listed later must not read the rest.
@@ -95,7 +96,7 @@ impl Piece {
     }
 }
 
-/// No buffer.
+/// No buffer, or no value.
 const NONE: u32 = u32::MAX;
 
 /// What is known of a memory.
@@ -121,24 +122,35 @@ impl Shadow {
         self.values.len() as u32 - 1
     }
 
-    /// May an operation that knows of `clock` read this?
+    /// Does whatever has written this come before an operation that knows of `clock`?
     pub fn reads(&mut self, clock: &Clock, through: &Through) -> Result<(), Trouble> {
-        let (values, (from, to)) = (&self.values, through.bytes);
-        let (mut race, mut life) = (None, None);
-        self.pieces.scan(from, to, |from, to, piece| {
-            let bytes = (from, to);
-            let Some(piece) = piece else {
-                life.get_or_insert(Trouble::Unwritten { bytes });
-                return;
-            };
-            if let Some(other) = piece.writer.filter(|w| !ordered(clock, w)) {
+        let mut race = None;
+        self.pieces.scan(through.bytes.0, through.bytes.1, |_, _, piece| {
+            if let Some(other) = piece.and_then(|p| p.writer).filter(|w| !ordered(clock, w)) {
                 race.get_or_insert(Trouble::Race { other, others: Access::Writes });
             }
-            if let Some((owner, buffer)) = lost(&values[piece.value as usize], piece.buffer, through) {
-                life.get_or_insert(Trouble::Lost { bytes, owner, buffer });
+        });
+        race.map_or(Ok(()), Err)
+    }
+
+    /// Is there what an operation takes this for?
+    pub fn holds(&mut self, through: &Through) -> Result<(), Trouble> {
+        let (values, (from, to)) = (&self.values, through.bytes);
+        let mut life = None;
+        self.pieces.scan(from, to, |from, to, piece| {
+            let bytes = (from, to);
+            match piece.filter(|piece| piece.value != NONE) {
+                None => {
+                    life.get_or_insert(Trouble::Unwritten { bytes });
+                }
+                Some(piece) => {
+                    if let Some((owner, buffer)) = lost(&values[piece.value as usize], piece.buffer, through) {
+                        life.get_or_insert(Trouble::Lost { bytes, owner, buffer });
+                    }
+                }
             }
         });
-        race.or(life).map_or(Ok(()), Err)
+        life.map_or(Ok(()), Err)
     }
 
     /// May an operation that knows of `clock` write this?
@@ -174,9 +186,29 @@ impl Shadow {
             });
             return;
         }
+        self.take(through, value);
+        self.pieces.set(from, to, piece);
+    }
+
+    /// Notes that an operation has room there, and may write it. What others had there is gone, but for what is changed where it is; what its own call has written through the same buffer stays.
+    pub fn note_room(&mut self, op: Op, through: &Through) {
+        let (from, to) = through.bytes;
+        let value = self.value(through);
+        self.take(through, value);
+        self.pieces.fill(from, to, &Piece::new(Some(op), NONE, NONE));
+        self.pieces.change(from, to, |there| {
+            let stays =
+                through.access == SlotAccess::Update || (there.value == value && there.buffer == through.buffer);
+            *there = Piece::new(Some(op), if stays { there.value } else { NONE }, through.buffer);
+        });
+    }
+
+    /// Ends other values of which a part is written over.
+    fn take(&mut self, through: &Through, value: u32) {
         let values = &mut self.values;
         let mut taken = vec![];
-        self.pieces.scan(from, to, |_, _, there| taken.extend(there.map(|p| p.value).filter(|v| *v != value)));
+        let others = |piece: &Piece| Some(piece.value).filter(|other| *other != value && *other != NONE);
+        self.pieces.scan(through.bytes.0, through.bytes.1, |_, _, there| taken.extend(there.and_then(others)));
         for old in taken {
             let old = &mut values[old as usize];
             if !nested(old.slot, through.slot) {
@@ -186,7 +218,6 @@ impl Shadow {
                 }
             }
         }
-        self.pieces.set(from, to, piece);
     }
 
     /// The value that is written through a slot.
@@ -244,6 +275,11 @@ mod tests {
         Through { bytes, slot: SLOT, by: owner(call), buffer: 0, access }
     }
 
+    /// May it read this, by order and by life?
+    fn reads(shadow: &mut Shadow, clock: &Clock, through: &Through) -> Result<(), Trouble> {
+        shadow.reads(clock, through).and_then(|()| shadow.holds(through))
+    }
+
     fn op(unit: usize, number: u64) -> Op {
         Op { unit, number, of: None }
     }
@@ -259,9 +295,9 @@ mod tests {
         let mut shadow = Shadow::default();
         let (write, read) = (through(1, (0, 50), SlotAccess::Write), through(2, (10, 20), SlotAccess::Read));
         shadow.note_write(op(0, 3), &write);
-        assert_eq!(shadow.reads(&knows(0, 3), &read), Ok(()));
+        assert_eq!(reads(&mut shadow, &knows(0, 3), &read), Ok(()));
         let race = Trouble::Race { other: op(0, 3), others: Access::Writes };
-        assert_eq!(shadow.reads(&knows(0, 2), &read), Err(race));
+        assert_eq!(reads(&mut shadow, &knows(0, 2), &read), Err(race));
         shadow.note_read(op(1, 7), &read);
         // Whoever writes there next comes after both.
         let over = Through { bytes: (15, 30), ..through(3, SLOT, SlotAccess::Write) };
@@ -279,23 +315,47 @@ mod tests {
         shadow.declare(&[(0, 40)]);
         let unwritten = Err(Trouble::Unwritten { bytes: (40, 50) });
         let read = |call, slot| Through { bytes: (30, 50), slot, ..through(call, SLOT, SlotAccess::Read) };
-        assert_eq!(shadow.reads(&clock, &read(1, (0, 100))), unwritten);
+        assert_eq!(reads(&mut shadow, &clock, &read(1, (0, 100))), unwritten);
         // Scratch is its own call's.
         shadow.note_write(op(0, 1), &through(1, SLOT, SlotAccess::Scratch));
-        assert!(matches!(shadow.reads(&clock, &read(2, SLOT)), Err(Trouble::Lost { .. })));
+        assert!(matches!(reads(&mut shadow, &clock, &read(2, SLOT)), Err(Trouble::Lost { .. })));
         let own = through(1, (30, 50), SlotAccess::Scratch);
-        assert_eq!(shadow.reads(&clock, &own), Ok(()));
+        assert_eq!(reads(&mut shadow, &clock, &own), Ok(()));
         // Within the call, a place is the buffer's that was written last.
-        assert!(matches!(shadow.reads(&clock, &Through { buffer: 1, ..own }), Err(Trouble::Lost { .. })));
+        assert!(matches!(reads(&mut shadow, &clock, &Through { buffer: 1, ..own }), Err(Trouble::Lost { .. })));
         // A value is there until a part of it is taken.
         shadow.note_write(op(0, 2), &through(3, SLOT, SlotAccess::Write));
-        assert_eq!(shadow.reads(&clock, &read(4, SLOT)), Ok(()));
-        assert!(matches!(shadow.reads(&clock, &read(4, (20, 120))), Err(Trouble::Lost { .. })));
+        assert_eq!(reads(&mut shadow, &clock, &read(4, SLOT)), Ok(()));
+        assert!(matches!(reads(&mut shadow, &clock, &read(4, (20, 120))), Err(Trouble::Lost { .. })));
         let part = Through { bytes: (0, 10), slot: (0, 10), ..through(5, SLOT, SlotAccess::Write) };
         shadow.note_write(op(0, 3), &part);
         let lost = Err(Trouble::Lost { bytes: (30, 50), owner: owner(5), buffer: NONE });
-        assert_eq!(shadow.reads(&clock, &read(6, SLOT)), lost);
+        assert_eq!(reads(&mut shadow, &clock, &read(6, SLOT)), lost);
         // For those that are listed before, the rest is there.
-        assert_eq!(shadow.reads(&clock, &read(4, SLOT)), Ok(()));
+        assert_eq!(reads(&mut shadow, &clock, &read(4, SLOT)), Ok(()));
+    }
+
+    #[test]
+    fn rows_that_have_not_come_are_nothing() {
+        let mut shadow = Shadow::default();
+        let clock = knows(0, 9);
+        let of = |call, to| through(call, (0, to), SlotAccess::Write);
+        let read = |call, to| through(call, (0, to), SlotAccess::Read);
+        // Room for all of the slot, of which 60 bytes come; order is that of all of it.
+        shadow.note_room(op(0, 1), &of(1, 100));
+        shadow.note_write(op(0, 1), &of(1, 60));
+        assert_eq!(reads(&mut shadow, &clock, &read(2, 60)), Ok(()));
+        assert_eq!(shadow.holds(&read(2, 61)), Err(Trouble::Unwritten { bytes: (60, 61) }));
+        assert!(matches!(shadow.reads(&knows(0, 0), &read(2, 100)), Err(Trouble::Race { .. })));
+        // What the call before left behind is not the next one's, and what a call has written stays where it has room once more.
+        shadow.note_write(op(0, 2), &of(3, 100));
+        shadow.note_room(op(0, 3), &of(4, 100));
+        shadow.note_write(op(0, 3), &of(4, 20));
+        assert_eq!(shadow.holds(&read(5, 30)), Err(Trouble::Unwritten { bytes: (20, 30) }));
+        shadow.note_room(op(0, 4), &of(4, 100));
+        assert_eq!(shadow.holds(&read(5, 20)), Ok(()));
+        // What is changed where it is stays.
+        shadow.note_room(op(0, 5), &through(6, SLOT, SlotAccess::Update));
+        assert_eq!(shadow.holds(&read(7, 20)), Ok(()));
     }
 }
