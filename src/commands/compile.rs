@@ -9,6 +9,7 @@ use crate::model::ModelFile;
 use crate::notes;
 use crate::on_cluster::precision_of;
 use crate::output::{print, print_bytes};
+use crate::progress::Spinner;
 use crate::search::told_ways;
 use crate::strategy::uses;
 use clap::ValueEnum;
@@ -124,7 +125,9 @@ pub fn compile(args: Args) -> Result<(), Failure> {
             _ => print(&text),
         };
     }
-    let plan = memory::compile(&file, &options, budget, price)?.plan;
+    let spinner = Spinner::new(false, "compiling");
+    let plan = memory::compile(&file, &options, budget, price, &spinner)?.plan;
+    drop(spinner);
     notes::print(notes::few_rows(&plan, 1.0));
     match &args.output {
         Some(path) if path == Path::new(STDOUT) => return print_bytes(&plan.to_bytes()),

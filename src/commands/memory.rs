@@ -9,7 +9,8 @@ use crate::memory::svg::svg;
 use crate::model::ModelFile;
 use crate::notes;
 use crate::on_cluster::{OnCluster, SetUp};
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, size};
+use crate::progress::Spinner;
 use forebay_compiler::memory::Aim;
 use forebay_compiler::pipeline::{CompileOptions, Compiled};
 use forebay_compiler::shard::Strategy;
@@ -58,8 +59,10 @@ pub fn memory(args: Args) -> Result<(), Failure> {
             if stages == 1 { "there is stage 0 alone".into() } else { format!("there are stages 0 to {}", stages - 1) };
         return Err(Failure::Usage(format!("--stage: {there_are}")));
     }
-    let mut study = Study { file: &file, options, cluster: &cluster, simulation };
+    let spinner = Spinner::new(args.json, "compiling with everything kept");
+    let mut study = Study { file: &file, options, cluster: &cluster, simulation, spinner };
     let report = study.report(budget, args.points)?;
+    drop(study);
     if let Some(path) = &args.svg {
         replace_file(path, svg(&report).as_bytes())?;
     }
@@ -72,6 +75,7 @@ struct Study<'a> {
     options: CompileOptions,
     cluster: &'a Cluster,
     simulation: Options,
+    spinner: Spinner,
 }
 
 impl Study<'_> {
@@ -83,12 +87,13 @@ impl Study<'_> {
 
     fn report(&mut self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {
         let price = ValuePricer::new(self.cluster, self.simulation.precision, self.simulation.imbalance);
-        let whole = memory::compile(self.file, &self.options, None, &price)?;
+        let whole = memory::compile(self.file, &self.options, None, &price, &self.spinner)?;
         // What was left to be found is found once, but for what follows from the memory there is.
         let shares = self.options.strategy.shares;
         self.options.strategy = Strategy { shares, ..whole.strategy.clone() };
         let unrestricted = self.seconds(&whole)?;
-        let within = limit.map(|_| memory::compile(self.file, &self.options, limit, &price)).transpose()?;
+        let compile = |_| memory::compile(self.file, &self.options, limit, &price, &self.spinner);
+        let within = limit.map(compile).transpose()?;
         let compiled = within.as_ref().unwrap_or(&whole);
         notes::print(notes::few_rows(&compiled.plan, 1.0));
         let front = if points == 0 { vec![] } else { self.front(&whole, unrestricted, points, &price)? };
@@ -121,12 +126,14 @@ impl Study<'_> {
             Ok(compiled) => Ok(compiled),
             Err(error) => Err(self.file.misfit(&self.options, &error)),
         };
+        self.spinner.says("looking for the least memory");
         let least = compile(Aim::Least)?;
         let (low, high) = (peak(&least), peak(whole));
         let mut front = vec![point(whole, None, unrestricted)];
         for i in 1..=u64::from(points) {
             // What a choice for many bytes rounds up to is the choice of fewest: that is the end of the front anyway.
             let budget = high - (high - low) * i / (u64::from(points) + 1);
+            self.spinner.says(&format!("point {i} of {points}: within {}", size(budget as f64)));
             let compiled = compile(Aim::Within(budget))?;
             front.push(point(&compiled, Some(budget), self.seconds(&compiled)?));
         }

@@ -108,7 +108,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let precision = args.precision.map_or(precision, Precision::from);
     let price = ValuePricer::new(&cluster, precision, 1.0);
     let spinner = Spinner::new(args.json, "compiling");
-    let compiled = memory::compile(&file, &options, budget, &price)?;
+    let compiled = memory::compile(&file, &options, budget, &price, &spinner)?;
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {

@@ -7,6 +7,7 @@ use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
 use crate::notes;
 use crate::on_cluster::precision_of;
+use crate::progress::Spinner;
 use crate::session::{self, Program};
 use forebay_compiler::memory::Price;
 use forebay_sim::ValuePricer;
@@ -81,7 +82,9 @@ pub fn train(args: Args) -> Result<(), Failure> {
     let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
     let compile = || {
         let file = ModelFile::read(path)?.with(&args.settings)?;
-        let plan = memory::compile(&file, &options, budget, price)?.plan;
+        let spinner = Spinner::new(args.session.json, "compiling");
+        let plan = memory::compile(&file, &options, budget, price, &spinner)?.plan;
+        drop(spinner);
         notes::print(notes::few_rows(&plan, 1.0));
         Ok(plan)
     };

@@ -1,6 +1,7 @@
 //! What would fit when a strategy does not: changes of it, each compiled and placed.
 
 use crate::model::ModelFile;
+use crate::progress::Spinner;
 use forebay_compiler::memory::{Aim, Price, enough};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
@@ -65,10 +66,17 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
 }
 
 /// Tries the changes, and says which fit.
-pub fn what_fits(file: &ModelFile, options: &CompileOptions, budget: u64, price: &dyn Price) -> String {
+pub fn what_fits(
+    file: &ModelFile,
+    options: &CompileOptions,
+    budget: u64,
+    price: &dyn Price,
+    spinner: &Spinner,
+) -> String {
     let mut fits = vec![];
     let mut tried = vec![];
     for (what, strategy) in changes(options) {
+        spinner.says(&format!("it does not fit; trying {what}"));
         let changed = CompileOptions { strategy, ..options.clone() };
         // A change that the model or the batch does not permit is none.
         let Ok(Ok(compiled)) = file.compile_within(&changed, Aim::Least, price) else { continue };

@@ -7,6 +7,7 @@ pub mod svg;
 use crate::failure::Failure;
 use crate::model::ModelFile;
 use crate::output::{seconds, size};
+use crate::progress::Spinner;
 use forebay_compiler::memory::place::Place;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled};
@@ -87,13 +88,17 @@ fn told_places(compiled: &Compiled, budget: Option<u64>) -> String {
     text
 }
 
-/// Compiles a model within a budget; without one, everything is kept that the strategy does not name. When nothing fits, says what would.
+/// Compiles a model within a budget; without one, everything is kept that the strategy does not name. When nothing fits, says what would. The spinner says what takes long.
 pub fn compile(
     file: &ModelFile,
     options: &CompileOptions,
     budget: Option<u64>,
     price: &dyn Price,
+    spinner: &Spinner,
 ) -> Result<Compiled, Failure> {
+    if let Some(budget) = budget {
+        spinner.says(&format!("choosing what to keep within {}", size(budget as f64)));
+    }
     let aim = budget.map_or(Aim::Fastest, Aim::Within);
     match file.compile_within(options, aim, price)? {
         Ok(compiled) => {
@@ -104,7 +109,7 @@ pub fn compile(
         }
         Err(CompileError::Strategy(error)) => Err(file.misfit(options, &error)),
         Err(CompileError::Memory(misfit)) => {
-            let fits = advice::what_fits(file, options, misfit.budget, price);
+            let fits = advice::what_fits(file, options, misfit.budget, price, spinner);
             Err(Failure::Input(format!("{misfit}\n  = help: {fits}")))
         }
     }
