@@ -39,7 +39,7 @@ pub struct Framework {
     pub gradient_bytes: f64,
     /// Bytes that a logit takes more than in our plan where the loss is computed on copies in f32: the copy, log-probabilities, their gradient. Fitted to peak memory.
     pub loss_bytes: f64,
-    /// MB of a bucket of gradients that are summed together: each pays the latency of its collective. 0: all at once.
+    /// MB, in half precision, of gradients that are summed together, and of parameters that are gathered: each such bucket pays the latency of its collective. 0: all at once.
     pub bucket_mb: f64,
     /// Are layers shared out over stages by their work, embedding and head counted, rather than by number?
     pub balances_head: bool,

@@ -29,6 +29,7 @@ mod sent;
 pub mod shared;
 mod spans;
 pub mod steps;
+mod sums;
 pub mod table;
 pub mod timeline;
 pub mod validate;

@@ -5,6 +5,7 @@
 
 use crate::framework::Framework;
 use crate::kind::Kind;
+use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
     AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
@@ -361,11 +362,14 @@ impl<'a> Pricer<'a> {
             Kind::Cp => self.framework.hidden_cp,
             _ => 0.0,
         };
-        let buckets = match self.framework.bucket_mb {
-            mb if mb > 0.0 && kind == Kind::Dp && k.reduce.is_some() => (bytes / (mb * 1e6)).ceil().max(1.0),
-            _ => 1.0,
+        let mut seconds = match kind {
+            // A reduce-scatter and an all-gather, in an order that does not depend on the number of ranks, are what our own plan makes of it: others call one collective.
+            Kind::Dp if program.name.starts_with("optimizer.all_reduce") && !self.framework.streams => {
+                self.summed(Collective::AllReduce, &group, bytes, element) / 2.0
+            }
+            Kind::Dp if optimizer => self.summed(what, &group, bytes, element),
+            _ => self.cluster.collective(what, &group, bytes) * (1.0 - hidden),
         };
-        let mut seconds = buckets * self.cluster.collective(what, &group, bytes / buckets) * (1.0 - hidden);
         let mut launches = 1.0;
         let mut waits_for_end = false;
         if kind == Kind::Tp {
@@ -386,6 +390,11 @@ impl<'a> Pricer<'a> {
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
         Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits }
+    }
+
+    /// Seconds of a collective of gradients or parameters.
+    fn summed(&self, what: Collective, group: &Group, bytes: f64, element: f64) -> f64 {
+        sums::seconds(self.cluster, self.framework, what, group, bytes / element, element)
     }
 
     /// Which degree a group belongs to.

@@ -92,6 +92,8 @@ struct Walk<'a> {
     host: f64,
     /// The link that calls beside the main ones use, and what it did last.
     link: f64,
+    /// Sums that the link has not begun: their operation, since when it could, and seconds.
+    behind: Vec<(usize, f64, f64)>,
     /// Until when the next call in line waits for what was fetched for it.
     pending: f64,
     /// When the last call in line began.
@@ -191,6 +193,7 @@ impl<'a> Walk<'a> {
             streams: [0.0; StreamKind::COUNT],
             host: 0.0,
             link: 0.0,
+            behind: vec![],
             pending: 0.0,
             main_began: 0.0,
             late_began: 0.0,
@@ -271,6 +274,7 @@ impl<'a> Walk<'a> {
     /// A call in line begins: it waits for what was fetched for it.
     fn begin(&mut self, world: &World, op: Op) {
         let timed = &world.programs[op.program as usize];
+        self.sum_behind();
         self.wait(MAIN, self.pending);
         if self.op == self.ops.last_backward {
             self.late_began = self.streams[MAIN];
@@ -432,8 +436,14 @@ impl<'a> Walk<'a> {
         let now = self.streams[MAIN];
         let begin = match op.lane {
             Lane::Main | Lane::Ahead => self.link.max(self.main_began),
-            Lane::Behind => self.link.max(now),
-            Lane::LateBackward => self.link.max(self.late_began),
+            Lane::Behind => {
+                self.behind.push((self.op, now, seconds));
+                return;
+            }
+            Lane::LateBackward => {
+                self.sum_behind();
+                self.link.max(self.late_began)
+            }
             Lane::NextForward => {
                 self.next_forward += seconds;
                 return;
@@ -459,12 +469,24 @@ impl<'a> Walk<'a> {
             self.spans.flight(Kind::Dp, now, now + last_bucket);
             self.link = end.max(now + last_bucket);
         }
-        if op.lane != Lane::Behind {
-            self.pending = self.pending.max(self.link);
+        self.pending = self.pending.max(self.link);
+    }
+
+    /// The link begins the sums behind calls that have ended. What is gathered for the next call was asked for when the last one began, before there was anything
+    /// to sum: it goes first.
+    fn sum_behind(&mut self) {
+        for (op, since, seconds) in std::mem::take(&mut self.behind) {
+            let begin = self.link.max(since);
+            self.link = begin + seconds;
+            if let Some(log) = &mut self.log {
+                log.slices.push(Slice { op: op as u32, step: None, stream: BESIDE, begin, end: self.link });
+            }
+            self.spans.flight(Kind::Dp, begin, self.link);
         }
     }
 
     fn finish(mut self) -> (Outcome, Option<Log>) {
+        self.sum_behind();
         let last = self.streams.iter().copied().fold(self.link, f64::max).max(self.pending);
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
         let rest = (self.next_forward - self.first_forward).max(0.05 * self.next_forward);

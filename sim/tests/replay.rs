@@ -204,6 +204,24 @@ fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_be
     near(run(&programs, &[ops], IDLE_HOST)[0].end, 2.0 + 3.0 * 3.0);
 }
 
+/// The parameters of the next layer were asked for when this one began, its gradients when it had ended: as FSDP's backward prefetch has it.
+#[test]
+fn what_is_gathered_goes_before_sums_that_come_later() {
+    let programs: Vec<Timed> =
+        [4.0, 10.0, 5.0].map(|seconds| program(vec![step(seconds, Action::Work)])).into_iter().collect();
+    let beside = |program, lane| Op { program, call: None, lane };
+    let layer = [beside(0, Lane::Ahead), main_op(1), beside(2, Lane::Behind)];
+    let ops = RoleOps::plain(0, layer.repeat(3));
+    let (outcome, log) = replay_logged(&programs, &[ops], &[vec![]], IDLE_HOST, 0.0).expect("it ends").remove(0);
+    // The first layer waits for its parameters, the last for the sum of its gradients.
+    near(outcome.end, 4.0 + 3.0 * 10.0 + 5.0);
+    let begins = |program: u32| -> Vec<f64> {
+        let of_program = |slice: &&forebay_sim::log::Slice| slice.op % 3 == program;
+        log.slices.iter().filter(of_program).map(|slice| slice.begin).collect()
+    };
+    assert_eq!((begins(0), begins(2)), (vec![0.0, 4.0, 19.0], vec![14.0, 24.0, 34.0]));
+}
+
 #[test]
 fn roles_that_wait_for_each_other_are_found() {
     let receive = |peer| program(vec![step(0.0, Action::Receive { peer, channel: 0 })]);

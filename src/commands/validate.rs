@@ -72,6 +72,16 @@ pub struct Args {
     json: bool,
 }
 
+/// Why rows are left out, a line each: the first few.
+fn reasons(skipped: &[Skipped]) -> String {
+    const SHOWN: usize = 5;
+    let lines: String = skipped.iter().take(SHOWN).map(|row| format!("\n  {}: {}", row.id, row.why)).collect();
+    match skipped.len().saturating_sub(SHOWN) {
+        0 => lines,
+        more => format!("{lines}\n  and {more} more"),
+    }
+}
+
 pub fn validate(args: Args) -> Result<(), Failure> {
     let name = args.runs.display().to_string();
     let text = read_text(&args.runs, LARGE)?;
@@ -109,8 +119,8 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     };
     compared.skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
     let nothing = compared.rows.is_empty() && compared.out_of_memory.is_empty();
-    if let (true, Some(first)) = (nothing, compared.skipped.first()) {
-        return Err(Failure::Input(format!("`{name}` has no run that can be predicted; {}: {}", first.id, first.why)));
+    if nothing && !compared.skipped.is_empty() {
+        return Err(Failure::Input(format!("`{name}` has no run that can be predicted{}", reasons(&compared.skipped))));
     }
     let summary = Summary::new(compared);
     let pairs = pairs.map(|pairs| pairs::gains(&pairs, &summary.rows));

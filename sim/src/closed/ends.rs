@@ -2,6 +2,7 @@
 
 use super::shard::{Class, padded};
 use crate::framework::Framework;
+use crate::sums;
 use forebay_cost::{Cluster, Collective, Group};
 
 /// Bytes of an element that the norm reads.
@@ -66,16 +67,30 @@ impl Ends<'_> {
 
     /// Gradients of so many elements, each rank's range summed.
     fn reduced(&self, over: &Over, elements: f64) -> f64 {
-        let framework = self.framework;
-        let of_element = if elements / over.ranks as f64 > SMALL { framework.gradient_bytes } else { 4.0 };
-        let bytes = elements * of_element;
-        let buckets =
-            if framework.bucket_mb > 0.0 { (bytes / (framework.bucket_mb * 1e6)).ceil().max(1.0) } else { 1.0 };
-        buckets * self.cluster.collective(Collective::ReduceScatter, &over.group, bytes / buckets)
+        self.collective(Collective::ReduceScatter, over, elements, self.of_gradient(over, elements))
+    }
+
+    /// Bytes of a gradient's element on its way.
+    fn of_gradient(&self, over: &Over, elements: f64) -> f64 {
+        if elements / over.ranks as f64 > SMALL { self.framework.gradient_bytes } else { 4.0 }
     }
 
     fn gathered(&self, over: &Over, elements: f64, of_element: f64) -> f64 {
-        self.cluster.collective(Collective::AllGather, &over.group, elements * of_element)
+        self.collective(Collective::AllGather, over, elements, of_element)
+    }
+
+    fn collective(&self, what: Collective, over: &Over, elements: f64, of_element: f64) -> f64 {
+        sums::seconds(self.cluster, self.framework, what, &over.group, elements, of_element)
+    }
+
+    /// Gradients of so many elements, summed for all ranks: as [`crate::price`] has it.
+    fn summed(&self, over: &Over, elements: f64) -> f64 {
+        if self.framework.streams {
+            return self.reduced(over, elements) + self.gathered(over, elements, 4.0);
+        }
+        let of_gradient = self.of_gradient(over, elements);
+        let half = |of_element: f64| self.collective(Collective::AllReduce, over, elements, of_element) / 2.0;
+        half(of_gradient) + half(4.0)
     }
 
     /// What a class's elements of a stage cost at the end of a step, added to what others do; `layered` of them were summed layer by layer already.
@@ -91,7 +106,7 @@ impl Ends<'_> {
                 end.squared += self.reduced(over, late);
                 end.launches += 1.0;
             } else {
-                end.summed += self.reduced(over, late) + self.gathered(over, late, 4.0);
+                end.summed += self.summed(over, late);
                 end.launches += 2.0;
             }
         }
