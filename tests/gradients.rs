@@ -31,7 +31,7 @@ fn training(role: &Role) -> &Phase {
 }
 
 /// The names of a role's parameters whose gradients are of a type.
-fn with_gradients<'a>(role: &'a Role, dtype: Of) -> Vec<&'a str> {
+fn with_gradients(role: &Role, dtype: Of) -> Vec<&str> {
     let gradients = role.tensors.iter().filter(|t| t.kind == TensorKind::Gradient);
     gradients.filter(|t| t.dtype == dtype).map(|t| t.name.as_str()).collect()
 }

@@ -17,6 +17,9 @@ use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchByte
 use forebay_plan as plan;
 use forebay_plan::verify::MAX_PAIRS;
 
+/// The keys of each pair, as rows and as panels.
+type Keys<T> = Pairs<[Rows<T>; 2]>;
+
 /// A prepared backward pass.
 #[derive(Debug)]
 pub(in crate::kernels) struct Backward {
@@ -300,7 +303,7 @@ impl Backward {
         problem: &Problem<S::T>,
         (parts, given): (&Parts<X>, &Given<X>),
         first: usize,
-        (keys, values): (&Pairs<[Rows<S::T>; 2]>, Rows<S::T>),
+        (keys, values): (&Keys<S::T>, Rows<S::T>),
         copied: usize,
     ) {
         let (i, places) = (&self.inputs, &self.places);
