@@ -19,6 +19,7 @@ use super::splice::Splice;
 use crate::autodiff::{Differentiated, cut};
 use crate::simplify::simplify;
 use cut::Place;
+use forebay_ir::verify::{render, verify};
 use forebay_ir::{Graph, InputRole, Op, Output, OutputRole, Unit, ValueId};
 use std::fmt;
 
@@ -99,6 +100,11 @@ pub fn keep(segment: &mut Differentiated, kept: &[ValueId]) {
     for backward in [&mut segment.backward, &mut segment.backward_input, &mut segment.backward_weight] {
         *backward = Splice::new(forward, backward, kept).run();
         simplify(backward);
+        debug_assert!(
+            verify(backward).is_ok(),
+            "{}",
+            verify(backward).map_or_else(|v| render(backward, &v), |()| String::new())
+        );
     }
     let forward = &mut segment.forward;
     forward.outputs.retain(|o| o.role != OutputRole::Saved);

@@ -26,6 +26,7 @@ impl<'a> Splice<'a> {
         let outputs: FxHashMap<&str, ValueId> = outputs.map(|o| (o.name.as_str(), o.value)).collect();
         let inputs = backward.inputs.iter().filter(|i| i.role == InputRole::Saved);
         let saved = inputs.filter_map(|i| Some((i.value, *outputs.get(backward.node(i.value).name.as_str())?)));
+        let saved: FxHashMap<ValueId, ValueId> = saved.collect();
         Splice {
             forward,
             backward,
@@ -33,8 +34,8 @@ impl<'a> Splice<'a> {
             new: backward.like(backward.name.clone()),
             again: FxHashMap::default(),
             moved: vec![None; backward.nodes.len()],
-            saved: saved.collect(),
-            axes: FxHashMap::default(),
+            axes: shared_axes(forward, backward, &saved),
+            saved,
         }
     }
 
@@ -156,7 +157,8 @@ impl<'a> Splice<'a> {
         }
         let own = self.forward.axis(axis).clone();
         let same = self.backward.axes.get(axis.0 as usize) == Some(&own);
-        let new = if same {
+        let taken = self.axes.values().any(|&other| other == axis);
+        let new = if same && !taken {
             axis
         } else {
             let extent = match own.extent {
@@ -168,4 +170,16 @@ impl<'a> Splice<'a> {
         self.axes.insert(axis, new);
         new
     }
+}
+
+/// Axes of what both graphs have, by their numbers in the forward graph. Rewriting may have appended them to both tables, at places of their own: what the backward graph
+/// does with a saved value it does by its own numbers.
+fn shared_axes(forward: &Graph, backward: &Graph, saved: &FxHashMap<ValueId, ValueId>) -> FxHashMap<AxisId, AxisId> {
+    let mut axes = FxHashMap::default();
+    for (&taken, &made) in saved {
+        let [own, others] = [&forward.node(made).ty.axes, &backward.node(taken).ty.axes];
+        debug_assert_eq!(own.len(), others.len(), "a saved value has one type");
+        axes.extend(own.iter().copied().zip(others.iter().copied()));
+    }
+    axes
 }
