@@ -3,11 +3,12 @@
 mod common;
 
 use common::prices::{Linked, Random};
-use common::training::{plan_within, train};
-use common::{Example, examples};
+use common::training::{compiled_within, plan_within, strategy, train, with_strategy};
+use common::{Example, examples, options};
 use forebay_compiler::memory::{Aim, StageMemory};
 use forebay_compiler::pipeline::{CompileError, Compiled};
 use forebay_compiler::rewrite::Profile;
+use forebay_ir::DType;
 use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
 
@@ -54,6 +55,45 @@ fn random_choices_are_the_same_bits_within_the_budget() {
         }
     }
     assert!(recomputed >= 30, "{recomputed} tensors are made again");
+}
+
+/// One head, so that heads and elements of queries, keys and values may be one axis.
+const ONE_HEAD: &str = "
+model OneHead(batch = 1, seq = 4, vocab = 12, layers = 2, d = 8) {
+    input tokens: token[batch, seq], labels: token[batch, seq]
+    param embed[vocab, d] = normal(0.7), head[d, vocab] = normal(0.3)
+    x = embed[tokens, d]
+    repeat layers {
+        x = x + attention(rms_norm@before(x), 1, 1, 4, std = 0.5)
+        h = rms_norm@behind(x)
+        share, chosen, score = softmax_router(h, 2, 1, std = 0.5)
+        x = x + swiglu_experts(h, chosen, share, 2, 4, std = 0.4)
+    }
+    logits[batch, seq, vocab] = rms_norm@last(x) * head
+    output logits
+    nll = cross_entropy(logits, labels)
+    loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)
+}
+";
+
+/// Rewriting joins products in either graph and appends the axes of their parts to its table: where the backward graph has cut a product that is made again, it goes on
+/// with axes of its own.
+#[test]
+fn joint_products_are_made_again() {
+    let example = Example { name: "one head".into(), text: ONE_HEAD.into() };
+    let of = |text: &str, aim, seed| {
+        let options = with_strategy(&strategy(text), options(DType::F64, vec![]));
+        compiled_within(&example, options, aim, &Random(seed)).unwrap_or_else(|e| panic!("{text}: {e}")).plan
+    };
+    let bits = train("one head", &of("micro=1", Aim::Fastest, 0), 2).bits();
+    for named in ["none", "attention"] {
+        for seed in 0..12 {
+            let text = format!("micro=1,recompute={named}");
+            for aim in [Aim::Fastest, Aim::Least] {
+                assert!(train(&text, &of(&text, aim, seed), 2).bits() == bits, "{text}, {seed}: other bits");
+            }
+        }
+    }
 }
 
 #[test]

@@ -38,24 +38,15 @@ pub struct Packing {
 /// Places intervals so that two that are live at the same time do not overlap.
 ///
 /// Dynamic storage allocation, which is NP-hard. Greedy orders come first ([`ORDERS`]), each first-fit; on the nested lifetimes of a forward and a backward pass one of
-/// them reaches the bound and is taken. Where none does, the same is tried with what lives briefly at the other end ([`BRIEF`]) and with what is saved in each order of its
-/// sizes ([`by_sizes`]), and the best orders are repaired ([`Search::repair`]) until one reaches the bound or the work is done. A greedy order takes O(n²) very short steps;
+/// them reaches the bound and is taken. Where none does, the same is tried with what lives briefly at the other end ([`BRIEF`]), and the best orders are repaired ([`Search::repair`]) until one
+/// reaches the bound or the work is done. Where more than a hundredth is wasted then, it goes on with what is saved in each order of its sizes ([`by_sizes`]); elsewhere not, since
+/// the less room there is, the more frames of neighbouring calls share it, and wait for each other. A greedy order takes O(n²) very short steps;
 /// what is alive all the time costs no more for being many.
 pub fn pack(intervals: &[Interval]) -> Packing {
     let mut search = Search { intervals, live: max_live(intervals), best: None, work: 0 };
-    let mut tried: Vec<(u64, Way)> = vec![];
-    for way in ways(intervals, search.live) {
-        tried.push((search.place(&way).bytes, way));
-        if search.is_tight() {
-            break;
-        }
-    }
-    if !search.is_tight() {
-        tried.sort_by_key(|(bytes, _)| *bytes);
-        tried.truncate(REPAIRED);
-        for (_, way) in tried {
-            search.repair(way, WORK / REPAIRED as u64);
-        }
+    search.try_all(ways(intervals, search.live));
+    if search.wastes() {
+        search.try_all(by_sizes(intervals, search.live));
     }
     search.best.expect("there is an order")
 }
@@ -84,12 +75,12 @@ struct Way {
     above: Option<Above>,
 }
 
-/// All greedy ways, those first that are the quickest to reach the bound.
+/// Greedy ways, those first that are the quickest to reach the bound.
 fn ways(intervals: &[Interval], live: u64) -> impl Iterator<Item = Way> {
     let of_order = move |number: usize, above| Way { order: by(intervals, ORDERS[number]), above };
     let from_below = (0..ORDERS.len()).map(move |number| of_order(number, None));
     let both_ends = BRIEF.into_iter().map(move |(number, life)| of_order(number, Some(Above { life, limit: live })));
-    from_below.chain(both_ends).chain(by_sizes(intervals, live))
+    from_below.chain(both_ends)
 }
 
 /// Lengths of life up to which something is brief where the others are ordered by sizes.
@@ -180,6 +171,27 @@ impl Search<'_> {
             self.best = Some(packing.clone());
         }
         packing
+    }
+
+    /// Places in all ways, and repairs the best of them, until the bound is reached.
+    fn try_all(&mut self, ways: impl Iterator<Item = Way>) {
+        let mut tried: Vec<(u64, Way)> = vec![];
+        for way in ways {
+            tried.push((self.place(&way).bytes, way));
+            if self.is_tight() {
+                return;
+            }
+        }
+        tried.sort_by_key(|(bytes, _)| *bytes);
+        tried.truncate(REPAIRED);
+        for (_, way) in tried {
+            self.repair(way, WORK / REPAIRED as u64);
+        }
+    }
+
+    /// Is more than a hundredth of the live bytes wasted?
+    fn wastes(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.bytes > self.live + self.live / 100)
     }
 
     fn is_tight(&self) -> bool {
