@@ -144,7 +144,7 @@ fn by(intervals: &[Interval], key: Key) -> Vec<usize> {
     order
 }
 
-/// Repairs end when so many pairs of intervals were looked at: a tenth of a second, or less.
+/// Repairs of one list of ways end when so many pairs of intervals were looked at: a tenth of a second, or less.
 const WORK: u64 = 40_000_000;
 /// So many orders are repaired, each at most [`ROUNDS`] times.
 const REPAIRED: usize = 10;
