@@ -9,11 +9,12 @@
 use super::super::chain::{Micro, Site};
 use super::super::tile::Place;
 use super::assemble::{Assembler, at, each};
+use super::registers::{NUMBERS, Registers};
 use super::trace::{Id, Node, Op};
 use crate::kernels::lanes::MAGIC;
 use iced_x86::Register::{
-    EAX, K1, K2, K3, K4, K5, K6, K7, R8, R8D, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP,
-    XMM30, ZMM0, ZMM30, ZMM31,
+    EAX, K1, K7, R8, R8D, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, XMM30, ZMM0, ZMM30,
+    ZMM31,
 };
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
 use std::mem::offset_of;
@@ -35,15 +36,11 @@ const POINTERS: [Register; 9] = [RBX, RBP, R9, R10, R11, R12, R13, R14, R15];
 const SAVED: [Register; 6] = [RBX, RBP, R12, R13, R14, R15];
 /// Vectors side by side at most.
 const MOST: usize = 4;
-/// Registers for results: ZMM0 on.
-const NUMBERS: usize = 30;
 /// Registers for operands that are the same in all lanes, and for what is between two instructions of an operation.
 const FIRST: Register = ZMM30;
 const SECOND: Register = ZMM31;
 /// The columns that exist, at the end of a row.
 const TAIL: Register = K1;
-/// Registers for conditions.
-const TRUTHS: [Register; 5] = [K2, K3, K4, K5, K6];
 /// A condition between two instructions of an operation.
 const BRIEF: Register = K7;
 /// Lanes.
@@ -129,47 +126,6 @@ struct Emitter<'a> {
 enum Uniform {
     Register(Register),
     Memory(MemoryOperand),
-}
-
-/// Results in registers: groups of as many as there are vectors side by side.
-struct Registers {
-    unroll: usize,
-    numbers: Vec<usize>,
-    truths: Vec<usize>,
-    of: Vec<Option<usize>>,
-    /// Groups of numbers that were taken at most.
-    most: usize,
-}
-
-impl Registers {
-    fn new(unroll: usize, results: usize) -> Registers {
-        let numbers = (0..NUMBERS / unroll).rev().collect();
-        let truths = (0..TRUTHS.len() / unroll).rev().collect();
-        Registers { unroll, numbers, truths, of: vec![None; results], most: 0 }
-    }
-
-    fn take(&mut self, id: Id, truth: bool) -> Option<usize> {
-        let group = if truth { self.truths.pop() } else { self.numbers.pop() }?;
-        if !truth {
-            self.most = self.most.max(group + 1);
-        }
-        self.of[id] = Some(group);
-        Some(group)
-    }
-
-    fn give_back(&mut self, id: Id, truth: bool) {
-        if let Some(group) = self.of[id].take() {
-            if truth { self.truths.push(group) } else { self.numbers.push(group) }
-        }
-    }
-
-    fn number(&self, group: usize, vector: usize) -> Register {
-        ZMM0 + (group * self.unroll + vector) as u32
-    }
-
-    fn truth(&self, group: usize, vector: usize) -> Register {
-        TRUTHS[group * self.unroll + vector]
-    }
 }
 
 /// An operand: a group, or one register for all vectors.

@@ -6,6 +6,7 @@
 
 mod assemble;
 mod emit;
+mod registers;
 mod trace;
 
 #[cfg(test)]
