@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::training::{ROWS, compare, plan, strategy, train};
+use common::training::{ROWS, compare, plan, plan_with, strategy, train};
 use common::{Example, examples, options, root};
 use forebay_compiler::pipeline::{CompileOptions, compile_training};
 use forebay_cost::Cluster;
@@ -230,6 +230,32 @@ fn pieces_train_as_the_whole() {
     // Nothing is sent within a layer.
     let refused = of(&Example::named("qwen3-30b-a3b"), "dp=2,micro=2,pieces=2", DType::F64);
     assert!(refused.is_err_and(|why| why.contains("nothing can be cut")));
+}
+
+/// Wherever the part that comes in pieces ends, attention stays one kernel: its scores are in no memory.
+#[test]
+fn pieces_do_not_take_attention_apart() {
+    // Both models have 32 heads; in two pieces, and with room for others' rows.
+    let (seq, most) = (8192i64, 32 / 4 * 8192 * 8192);
+    for (name, set) in [
+        ("qwen3-30b-a3b", [("f", 256), ("topk", 2)]),
+        ("qwen3-30b-a3b", [("f", 768), ("topk", 2)]),
+        ("qwen3-30b-a3b", [("f", 2048), ("topk", 2)]),
+        ("mixtral-8x7b", [("f", 1024), ("topk", 2)]),
+        ("mixtral-8x7b", [("f", 14336), ("topk", 2)]),
+    ] {
+        let mut options = options(DType::BF16, vec![]);
+        for (key, value) in [("layers", 1), ("vocab", 2048), ("batch", 8), ("seq", seq)].into_iter().chain(set) {
+            options.overrides.push((key.into(), Const::Int(value)));
+        }
+        let example = Example::named(name);
+        let plan = plan_with(&example, &strategy("dp=8,ep=8,micro=1,pieces=2"), options).unwrap();
+        for program in &plan.programs {
+            for buffer in &program.buffers {
+                assert!(buffer.elements < most, "{name} {set:?}: {} {}", program.name, buffer.name);
+            }
+        }
+    }
 }
 
 /// The calls of the first role's training step, a line for each program that runs several times in a row: its name without sizes, and its layers.

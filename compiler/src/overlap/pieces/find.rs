@@ -323,10 +323,28 @@ pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -
     }
     let copied: u64 = copied(graph, region, &positions(graph)).iter().map(|&v| 2 * graph.bytes(v)).sum();
     let others = pieces as f64 - 1.0;
+    let scores = 2 * scores(graph, region);
     Gain {
-        hidden: (1.0 - CONTENTION) * links.min(work) * others / pieces as f64,
+        hidden: (1.0 - CONTENTION) * links.min(work) * others / pieces as f64 - scores as f64 / rates::MEMORY,
         cost: others * extra + copied as f64 / rates::MEMORY,
     }
+}
+
+/// Bytes of attention's scores that the region reads and does not make: they have to be in memory, which they are not where one kernel makes them and sums what they
+/// weigh. Scores have an axis that products sum over and no parameter has, which is that of the keys.
+fn scores(graph: &Graph, region: &Region) -> u64 {
+    let is_key = |axis: &AxisId| {
+        let sums = |op: &Op| matches!(op, Op::Contract { over } if over.contains(axis));
+        let is_summed = graph.nodes.iter().any(|node| sums(&node.op));
+        is_summed && !region.shorter.contains(axis) && !params(graph).any(|v| graph.ty(v).has(*axis))
+    };
+    let mut read: Vec<ValueId> =
+        graph.values().filter(|v| region.repeated[v.index()]).flat_map(|v| graph.node(v).operands.clone()).collect();
+    read.sort_unstable();
+    read.dedup();
+    let is_cut = |v: &ValueId| !region.repeated[v.index()] && region.is_cut(graph.ty(*v));
+    let is_score = |v: &ValueId| is_cut(v) && graph.ty(*v).axes.iter().any(is_key);
+    read.into_iter().filter(is_score).map(|v| graph.bytes(v)).sum()
 }
 
 /// Values that are copied for the pieces: a piece has some of each rank's tokens, so what is cut or joined of all ranks' is no part that lies in one place.

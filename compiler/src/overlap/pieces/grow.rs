@@ -55,7 +55,22 @@ pub(super) fn grown(graph: &Graph, region: Region, worth: &dyn Fn(&Region) -> f6
             }
         }
     }
-    (trimmed(graph, best.0, &base), best.1)
+    (trimmed(graph, narrowed(graph, best.0), &base), best.1)
+}
+
+/// What is widened for the region alone is widened in it: pieces of what is narrow are fewer bytes, and kernels that read narrow operands are still seen.
+fn narrowed(graph: &Graph, region: Region) -> Region {
+    let mut growing = Growing::new(graph, region);
+    for value in graph.values().rev() {
+        let node = graph.node(value);
+        let widens = matches!(node.op, Op::Cast(_)) && graph.bytes(value) > graph.bytes(node.operands[0]);
+        let is_read_here = || growing.users[value.index()].iter().all(|u| growing.region.repeated[u.index()]);
+        if widens && is_read_here() {
+            growing.step(value);
+        }
+    }
+    growing.region.results = results(graph, &growing.region.repeated);
+    growing.region
 }
 
 fn is_vary(graph: &Graph, value: ValueId) -> bool {
