@@ -247,6 +247,39 @@ fn placing_is_within_a_hundredth_of_the_bound() {
     }
 }
 
+/// What regions of a program write to where they read it from.
+fn in_place(program: &forebay_plan::Program) -> String {
+    let place = |buffer: u32| {
+        let buffer = &program.buffers[buffer as usize];
+        (buffer.slot, buffer.offset)
+    };
+    let mut text = format!("{}\n", program.name);
+    for instruction in &program.instructions {
+        let forebay_plan::Kernel::Region(region) = &instruction.kernel else { continue };
+        for store in region.stores.iter().map(|store| store.view.buffer) {
+            let Some(load) = region.loads.iter().map(|load| load.view.buffer).find(|&load| place(load) == place(store))
+            else {
+                continue;
+            };
+            let [from, to] = [load, store].map(|buffer| &program.buffers[buffer as usize]);
+            let slot = &program.slots[to.slot as usize].name;
+            text += &format!("  {:<32} {} over {} in {slot}\n", instruction.name, to.name, from.name);
+        }
+    }
+    text
+}
+
+/// What regions update in place: the optimizer's state and routers' biases, which have no second copy at any time.
+#[test]
+fn updates_in_place_of_a_small_model() {
+    let compiled =
+        plan_within(&Example::named("tiny-moe"), "micro=2", Aim::Fastest, &Profile::cpu()).expect("it compiles");
+    let programs =
+        compiled.plan.programs.iter().filter(|p| p.name.starts_with("train.layers") || p.name.starts_with("optimizer"));
+    let listed: String = programs.map(in_place).collect();
+    insta::assert_snapshot!(listed);
+}
+
 /// Frames of calls that follow each other, and how many of these pairs have no byte in common.
 fn frames_apart(plan: &Plan) -> (usize, usize) {
     let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
