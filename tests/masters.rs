@@ -171,3 +171,14 @@ fn seventy_billion_parameters_on_eight_devices() {
     assert!(back >= expected && back < expected + expected / 1000, "{back} bytes, expected {expected}");
     assert!((17.5e9..17.7e9).contains(&(back as f64)), "{back}");
 }
+
+/// The update of a group of parameters, with masters as a whole and in halves.
+#[test]
+fn update_in_halves() {
+    let of = |text: &str| {
+        let plan = of(&Example::named("tiny-moe"), text);
+        let updates = |p: &&forebay_plan::Program| p.slots.iter().any(|slot| slot.name == "state.second");
+        forebay_plan::print::program(plan.programs.iter().find(updates).expect("parameters are updated"))
+    };
+    insta::assert_snapshot!(format!("{}\n{}", of("micro=2"), of("micro=2,master_weights=split")));
+}

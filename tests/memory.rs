@@ -3,12 +3,12 @@
 mod common;
 
 use common::prices::{Linked, Random};
-use common::training::{compiled_within, plan_within, strategy, train, with_strategy};
+use common::training::{compiled_within, plan_within, sized_within, strategy, train, with_strategy};
 use common::{Example, examples, options};
-use forebay_compiler::memory::{Aim, StageMemory};
+use forebay_compiler::memory::{Aim, Price, StageMemory};
 use forebay_compiler::pipeline::{CompileError, Compiled};
 use forebay_compiler::rewrite::Profile;
-use forebay_ir::DType;
+use forebay_ir::{DType, Graph, ValueId};
 use forebay_plan::Plan;
 use forebay_runtime::exec::{ExecOptions, Executor};
 
@@ -247,6 +247,39 @@ fn placing_is_within_a_hundredth_of_the_bound() {
     }
 }
 
+/// What regions of a program write to where they read it from.
+fn in_place(program: &forebay_plan::Program) -> String {
+    let place = |buffer: u32| {
+        let buffer = &program.buffers[buffer as usize];
+        (buffer.slot, buffer.offset)
+    };
+    let mut text = format!("{}\n", program.name);
+    for instruction in &program.instructions {
+        let forebay_plan::Kernel::Region(region) = &instruction.kernel else { continue };
+        for store in region.stores.iter().map(|store| store.view.buffer) {
+            let Some(load) = region.loads.iter().map(|load| load.view.buffer).find(|&load| place(load) == place(store))
+            else {
+                continue;
+            };
+            let [from, to] = [load, store].map(|buffer| &program.buffers[buffer as usize]);
+            let slot = &program.slots[to.slot as usize].name;
+            text += &format!("  {:<32} {} over {} in {slot}\n", instruction.name, to.name, from.name);
+        }
+    }
+    text
+}
+
+/// What regions update in place: the optimizer's state and routers' biases, which have no second copy at any time.
+#[test]
+fn updates_in_place_of_a_small_model() {
+    let compiled =
+        plan_within(&Example::named("tiny-moe"), "micro=2", Aim::Fastest, &Profile::cpu()).expect("it compiles");
+    let programs =
+        compiled.plan.programs.iter().filter(|p| p.name.starts_with("train.layers") || p.name.starts_with("optimizer"));
+    let listed: String = programs.map(in_place).collect();
+    insta::assert_snapshot!(listed);
+}
+
 /// Frames of calls that follow each other, and how many of these pairs have no byte in common.
 fn frames_apart(plan: &Plan) -> (usize, usize) {
     let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
@@ -283,4 +316,58 @@ fn frames_lie_apart_where_calls_run_beside_each_other() {
     }
     println!("{} of {} frames lie apart, {} of {} one after another", beside.0, beside.1, after.0, after.1);
     assert!(beside.0 * after.1 > 2 * after.0 * beside.1, "{beside:?} and {after:?}");
+}
+
+/// A device on which a frame that lies where the one before it lies costs a second, or one that lies elsewhere does.
+struct OfFrames {
+    likes_apart: bool,
+}
+
+impl Price for OfFrames {
+    fn seconds(&self, graph: &Graph, value: ValueId) -> f64 {
+        Price::seconds(&Profile::cpu(), graph, value)
+    }
+
+    fn message(&self, apart: u64, bytes: f64) -> f64 {
+        Profile::cpu().message(apart, bytes)
+    }
+
+    fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
+        Profile::cpu().programs(plan)
+    }
+
+    fn step(&self, plan: &Plan) -> Result<f64, String> {
+        let (apart, all) = frames_apart(plan);
+        Ok(if self.likes_apart { all - apart } else { apart } as f64)
+    }
+
+    fn vector_beside_cube(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+/// Within a budget, frames that follow each other lie apart where a replay of the step says that this pays: in room that is left, or that what is made again makes.
+#[test]
+fn a_budget_has_room_for_frames_apart_where_that_pays() {
+    for name in ["deepseek-v3", "qwen3-30b-a3b"] {
+        let of = |aim, likes_apart| {
+            let (example, price) = (Example::named(name), OfFrames { likes_apart });
+            sized_within(&example, ("pp=2,micro=4", &[("seq", 256)]), aim, &price).expect("it fits")
+        };
+        let [most, least] = [Aim::Fastest, Aim::Least].map(|aim| peak(&of(aim, false)));
+        for budget in [2 * most, (most + least) / 2] {
+            let [usual, apart] = [false, true].map(|likes_apart| of(Aim::Within(budget), likes_apart));
+            let [(before, _), (after, all)] = [&usual, &apart].map(|compiled| frames_apart(&compiled.plan));
+            println!("{name} within {budget}: {after} of {all} frames lie apart, {before} as usual");
+            assert!(peak(&usual) <= budget && peak(&apart) <= budget, "{name} within {budget}");
+            assert!(
+                after >= before + 8,
+                "{name} within {budget}: {after} of {all} frames lie apart, {before} as usual"
+            );
+            if budget > most {
+                assert_eq!(after, all, "{name}: there is room for all of them");
+                assert!(apart.stages.iter().all(|stage| stage.seconds == 0.0), "{name}: nothing is made again");
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The pipeline: model text → plan.
 
 use crate::autodiff::{Differentiated, Options, differentiate};
-use crate::memory::fit::{Fitted, Forms, fit};
+use crate::memory::fit::{Fits, Fitted, Form, Forms, fit};
 use crate::memory::place::{self, Place};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
@@ -180,45 +180,54 @@ pub fn compile_within(
         let layout = Layout::new(&train, &stage, optimizer, strategy, types);
         let turns = Turns { order: &orders[n], crossed: &crossed[n], waits: &waits[n], micro_batches: micro };
         let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, &turns, optimizer);
-        let (fitted, early) = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
+        let fits = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
             .map_err(CompileError::Memory)?;
         let mut others = vec![scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)];
         others.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
-        parts.push(StagePart { stage, layout, fitted, early, others });
+        parts.push(StagePart { stage, layout, fits, others });
     }
     let programs = scheduler.into_programs();
-    let compiled = |parts: Vec<StagePart>, programs: Vec<plan::Program>, early: bool| {
-        let (roles, memory) = parts.into_iter().map(|part| part.role(&train, early)).unzip();
+    let compiled = |parts: Vec<StagePart>, programs: Vec<plan::Program>, form: Form| {
+        let (roles, memory) = parts.into_iter().map(|part| part.role(&train, form)).unzip();
         let plan = assemble(&models.train, options, &train, programs, roles);
         Compiled { plan, stages: memory, strategy: strategy.clone(), places: vec![] }
     };
-    let makes_early = parts.iter().any(|part| part.early.is_some());
-    if !makes_early || !price.knows_device() {
-        return Ok(compiled(parts, programs, makes_early));
+    let mut forms = Form::ALL.to_vec();
+    forms.retain(|&form| parts.iter().any(|part| part.fits.has(form)));
+    if !price.knows_device() {
+        return Ok(compiled(parts, programs, forms[forms.len() - 1]));
     }
     // Stages are not alike: where one is busy, what is made again is better off in its layer, beside that one's exchanges.
-    let usual = compiled(parts.clone(), programs.clone(), false);
-    let early = compiled(parts, programs, true);
+    let mut plans = forms.iter().map(|&form| compiled(parts.clone(), programs.clone(), form));
+    let mut best = plans.next().expect("there is the usual one");
+    let mut others = plans.peekable();
+    if others.peek().is_none() {
+        return Ok(best);
+    }
     // (What has no price, such as copies to a host that the cluster file does not have, is left as it is.)
-    let pays = price.step(&early.plan).is_ok_and(|with| price.step(&usual.plan).is_ok_and(|without| with < without));
-    Ok(if pays { early } else { usual })
+    let Ok(mut least) = price.step(&best.plan) else { return Ok(best) };
+    for other in others {
+        if let Some(step) = price.step(&other.plan).ok().filter(|step| *step < least) {
+            (best, least) = (other, step);
+        }
+    }
+    Ok(best)
 }
 
-/// A stage, with the training phase as it is and, if there is such a one, with what is made again made early.
+/// A stage, with the forms of its training phase.
 #[derive(Clone)]
 struct StagePart {
     stage: Stage,
     layout: Layout,
-    fitted: Fitted,
-    early: Option<Fitted>,
+    fits: Fits,
     /// The phases without a backward pass.
     others: Vec<plan::Phase>,
 }
 
 impl StagePart {
     /// What its ranks do, in one form or the other.
-    fn role(self, sharded: &ShardedModel, early: bool) -> (plan::Role, StageMemory) {
-        let Fitted { phase, memory } = self.early.filter(|_| early).unwrap_or(self.fitted);
+    fn role(self, sharded: &ShardedModel, form: Form) -> (plan::Role, StageMemory) {
+        let Fitted { phase, memory } = self.fits.in_form(form);
         let phases = std::iter::once(phase).chain(self.others).collect();
         (role(sharded, &self.stage, self.layout, phases), memory)
     }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 /// Show what each pipeline stage keeps in memory, what making it again would cost, and time against memory
 ///
-/// With a budget, what does not fit is chosen to be made again in the backward pass, at the least added time.
+/// With a budget, what does not fit is chosen to be made again in the backward pass, or swapped to the host, at the least added time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -208,6 +208,12 @@ fn bytes(b: u64) -> String {
     size(b as f64)
 }
 
+/// By how many hundredths a step is longer, in hundredths of one. (Never `-0.00`: that would look like a gain.)
+fn slower(step: f64, than: f64) -> f64 {
+    let hundredths = (1e4 * (step / than - 1.0)).round() / 100.0;
+    if hundredths == 0.0 { 0.0 } else { hundredths }
+}
+
 /// A curve in one line of blocks, against `most`.
 fn blocks(curve: &[u64], most: u64) -> String {
     const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -228,7 +234,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             Some(budget) => format!(
                 " within {} of memory, {:+.2} % of {} without a budget",
                 bytes(budget),
-                100.0 * (report.step_time_s / report.unrestricted_step_time_s - 1.0),
+                slower(report.step_time_s, report.unrestricted_step_time_s),
                 seconds(report.unrestricted_step_time_s)
             ),
             None => String::new(),
@@ -259,7 +265,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
     if !report.front.is_empty() {
         let mut front = Table::new(&["memory of the fullest stage", "activations", "step", "slower by"]);
         for p in &report.front {
-            let slower = 100.0 * (p.step_time_s / report.unrestricted_step_time_s - 1.0);
+            let slower = slower(p.step_time_s, report.unrestricted_step_time_s);
             front.row(vec![
                 bytes(p.peak_bytes),
                 bytes(p.activation_bytes),

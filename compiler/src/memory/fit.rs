@@ -14,13 +14,13 @@ use super::early;
 use super::recompute::keep;
 use super::swap::{is_starts, starts_of};
 use super::table::{self, StageMemory};
+use super::windows::windows;
 use crate::autodiff::Differentiated;
 use crate::rewrite::Profile;
-use crate::schedule::{EarlyLayers, Half, Run, Segments, Usage, leaves};
+use crate::schedule::{EarlyLayers, Frames, Segments, Usage};
 use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan as plan;
 use std::fmt;
-use std::ops::Range;
 
 /// What it costs to make a value.
 pub trait Price {
@@ -219,6 +219,44 @@ impl Forms {
     }
 }
 
+/// What a stage's training phase does with room that is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Form {
+    /// Frames of calls that follow each other lie apart, and more leaves the device or is made again for that.
+    pub apart: bool,
+    /// What is made again is made before the gradient comes.
+    pub early: bool,
+}
+
+impl Form {
+    /// All forms, the usual one first.
+    pub const ALL: [Form; 4] = [
+        Form { apart: false, early: false },
+        Form { apart: false, early: true },
+        Form { apart: true, early: false },
+        Form { apart: true, early: true },
+    ];
+}
+
+/// The forms of a stage that there are; the usual one always.
+#[derive(Clone)]
+pub struct Fits(Vec<(Form, Fitted)>);
+
+impl Fits {
+    /// Is there this form?
+    pub fn has(&self, form: Form) -> bool {
+        self.0.iter().any(|(known, _)| *known == form)
+    }
+
+    /// A stage in this form, or else in what comes nearest: with as much room, if it can be.
+    pub fn in_form(mut self, form: Form) -> Fitted {
+        let nearest = [form, Form { early: false, ..form }, Form { apart: false, ..form }, Form::default()];
+        let form = nearest.into_iter().find(|&form| self.has(form)).expect("there is the usual one");
+        self.0.retain(|(known, _)| *known == form);
+        self.0.remove(0).1
+    }
+}
+
 /// A stage's training phase, and what it keeps.
 #[derive(Clone)]
 pub struct Fitted {
@@ -275,8 +313,10 @@ impl Tried<'_, '_> {
     }
 }
 
-/// Fits a stage's training phase into memory; `schedule` makes it from segments. The second form, if there is one, is that in which what is made again is made before
-/// the gradient comes, as far as there is room.
+/// Fits a stage's training phase into memory; `schedule` makes it from segments.
+///
+/// Beside the usual form there may be others, of which a replay of the whole step has to say whether they pay: what is made again is made before the gradient comes, as far as
+/// there is room; and within a budget, where the device is known, frames lie apart.
 ///
 /// # Errors
 /// When it does not fit, whatever is made again.
@@ -285,7 +325,7 @@ pub fn fit(
     (aim, price): (Aim, &dyn Price),
     (segments, forms): (&Segments, &mut Forms),
     schedule: &mut dyn FnMut(&Segments) -> (plan::Phase, Usage),
-) -> Result<(Fitted, Option<Fitted>), Misfit> {
+) -> Result<Fits, Misfit> {
     let (phase, usage) = schedule(segments);
     let unrestricted = phase.memory.placed;
     let depths: Vec<Depth> =
@@ -297,33 +337,64 @@ pub fn fit(
     let everything = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect());
     let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
     let first = Tried { phase, usage, choice, depth: &depths[0] };
-    let mut schedule_early = |depth: &Depth, selection: &Selection, early: EarlyLayers| {
+    let mut schedule_as = |depth: &Depth, selection: &Selection, frames: Frames, early: EarlyLayers| {
         let mut made = forms.make(segments, depth, selection);
-        made.early = early;
+        (made.frames, made.early) = (frames, early);
         schedule(&made)
     };
-    let mut schedule = |depth: &Depth, selection: &Selection| schedule_early(depth, selection, EarlyLayers::default());
+    let mut usual = |depth: &Depth, selection: &Selection| {
+        schedule_as(depth, selection, Frames::AsRoomAllows, EarlyLayers::default())
+    };
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) if first.peak() <= budget => first,
         Aim::Within(budget) => {
-            search(depths, first, budget, &mut schedule).map_err(|least| Misfit { stage, budget, least, persistent })?
+            search(depths, first, budget, &mut usual).map_err(|least| Misfit { stage, budget, least, persistent })?
         }
         Aim::Least => {
-            let smallest = smallest(&depths[0], &mut schedule);
+            let smallest = smallest(&depths[0], &mut usual);
             smallest.into_iter().chain([first]).min_by_key(Tried::peak).expect("the first is one")
         }
     };
+    let mut apart =
+        |depth: &Depth, selection: &Selection| schedule_as(depth, selection, Frames::Apart, EarlyLayers::default());
+    let apart = match aim {
+        Aim::Within(budget) if price.knows_device() => with_frames_apart(depths, &tried, budget, &mut apart),
+        _ => None,
+    };
     let budget = if let Aim::Within(budget) = aim { budget } else { 0 };
     let limit = budget.max(tried.peak());
-    let early = begun_early(&tried, (limit, persistent), &mut schedule_early);
-    let Tried { phase, usage, choice, depth } = tried;
-    let fitted = |(phase, usage): (plan::Phase, Usage)| {
-        let of_choice = (&depth.problem, segments, &choice);
-        let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, &usage, price), of_choice);
-        Fitted { phase, memory }
-    };
-    Ok((fitted((phase, usage)), early.map(fitted)))
+    let mut fits = Fits(vec![]);
+    for (tried, frames) in [(tried, Frames::AsRoomAllows)].into_iter().chain(apart.map(|apart| (apart, Frames::Apart)))
+    {
+        let mut schedule_early =
+            |depth: &Depth, selection: &Selection, early| schedule_as(depth, selection, frames, early);
+        let early = begun_early(&tried, (limit, persistent), &mut schedule_early);
+        let Tried { phase, usage, choice, depth } = tried;
+        let all = [(false, Some((phase, usage))), (true, early)];
+        for (early, (phase, usage)) in all.into_iter().filter_map(|(early, made)| Some((early, made?))) {
+            let of_choice = (&depth.problem, segments, &choice);
+            let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, &usage, price), of_choice);
+            fits.0.push((Form { apart: frames == Frames::Apart, early }, Fitted { phase, memory }));
+        }
+    }
+    Ok(fits)
+}
+
+/// The choice of least time within a budget when frames that follow each other lie apart, of which at least as much leaves as was chosen without that. None where
+/// that changes nothing, or does not fit.
+fn with_frames_apart<'d, 'a>(
+    depths: &'d [Depth<'a>],
+    usual: &Tried<'d, 'a>,
+    budget: u64,
+    schedule: &mut Schedule,
+) -> Option<Tried<'d, 'a>> {
+    let (phase, usage) = schedule(usual.depth, &usual.choice.selection);
+    if phase == usual.phase {
+        return None;
+    }
+    let first = Tried { phase, usage, choice: usual.choice.clone(), depth: usual.depth };
+    if first.peak() <= budget { Some(first) } else { search(depths, first, budget, schedule).ok() }
 }
 
 /// Schedules are made at most so often for what is made before gradients come.
@@ -456,68 +527,6 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: 
         }
     });
     Problem { parts: parts.collect() }
-}
-
-/// The steps that a copy in one direction has, of the steps in which something is made and read.
-type StepsOfCopy = fn((u32, u32), u32) -> Range<usize>;
-
-/// For each segment, and each of its layers with swapped tensors, the seconds of the stage's work that can hide the layer's copies: the smaller of the windows of
-/// copies out and copies back, each shared among the copies that are on their way at once. Ascending.
-fn windows(segments: &Segments, usage: &Usage, price: &dyn Price, ahead: u32) -> Vec<Vec<f64>> {
-    let taken: Vec<Taken> = segments.list.iter().map(|segment| Taken::new(segment, price)).collect();
-    let of_step = |runs: &Vec<Run>| {
-        let [computed, sent] = [0, 1].map(|unit| runs.iter().map(|run| taken[run.segment].of(run)[unit]).sum::<f64>());
-        // What the schedule pairs hides what the links do, or the other way round.
-        if runs.len() > 1 { computed.max(sent) } else { computed + sent }
-    };
-    let seconds: Vec<f64> = usage.steps.iter().map(of_step).collect();
-    let leaving = || usage.spans.iter().filter(|span| leaves(span.steps, ahead));
-    let ways: [StepsOfCopy; 2] = [
-        |(made, _), ahead| made as usize + 1..(made + ahead) as usize + 1,
-        |(_, read), ahead| (read - ahead) as usize..read as usize,
-    ];
-    let [out, back] = ways.map(|steps_of| {
-        let mut copies = vec![0u32; seconds.len()];
-        leaving().for_each(|span| copies[steps_of(span.steps, ahead)].iter_mut().for_each(|n| *n += 1));
-        let part = |step: usize| seconds[step] / f64::from(copies[step]);
-        leaving().map(|span| steps_of(span.steps, ahead).map(part).sum::<f64>()).collect::<Vec<f64>>()
-    });
-    let mut windows = vec![vec![]; segments.list.len()];
-    for (span, (out, back)) in leaving().zip(out.into_iter().zip(back)) {
-        windows[span.segment].push(out.min(back));
-    }
-    windows.iter_mut().for_each(|of_segment: &mut Vec<f64>| of_segment.sort_by(f64::total_cmp));
-    windows
-}
-
-/// Seconds of a layer, of compute units and of links.
-struct Taken {
-    forward: [f64; 2],
-    /// All of it, the half that others wait for, and the other half.
-    backward: [[f64; 2]; 3],
-}
-
-impl Taken {
-    fn new(segment: &Differentiated, price: &dyn Price) -> Taken {
-        let of = |graph: &Graph| {
-            let mut seconds = [0.0; 2];
-            for value in graph.values() {
-                seconds[usize::from(matches!(graph.node(value).op, Op::Comm(_)))] += price.seconds(graph, value);
-            }
-            seconds
-        };
-        let backward = [&segment.backward, &segment.backward_input, &segment.backward_weight];
-        Taken { forward: of(&segment.forward), backward: backward.map(of) }
-    }
-
-    fn of(&self, run: &Run) -> [f64; 2] {
-        match run.backward {
-            None => self.forward,
-            Some(Half::Whole) => self.backward[0],
-            Some(Half::Input) => self.backward[1],
-            Some(Half::Weights) => self.backward[2],
-        }
-    }
 }
 
 /// Is a value an input that lives as long in any case?

@@ -4,6 +4,7 @@
 //!   until its arena fits. * [`table`]: what is saved, for people. * `splice`: backward graphs that make values again.
 //! * `early`: what is made again before the gradient comes. * [`place`]: where shares of experts are multiplied in, by the memory there is.
 //! * `swap`: what the user names is in the host's memory between its uses. * [`halves`]: parameters beside their copies.
+//! * `windows`: seconds that can hide copies.
 
 pub mod choose;
 mod early;
@@ -14,6 +15,7 @@ mod recompute;
 mod splice;
 mod swap;
 pub mod table;
+mod windows;
 
 pub use fit::{Aim, Misfit, Price, enough, one_after_another};
 pub use recompute::{Recompute, keep, recompute};

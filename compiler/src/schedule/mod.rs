@@ -38,6 +38,7 @@ pub use shared::{EarlyLayers, Run, Span, Usage, Wait};
 pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages, waits};
 pub use swap::leaves;
 pub use tensors::{Group, Layout, Types, Unit};
+pub use timeline::Frames;
 
 use crate::emit::{Exchanges, Rows, emit};
 use crate::overlap::{self, Lanes, Pass, Passes, Same, Sender};

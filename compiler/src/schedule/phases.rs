@@ -8,7 +8,7 @@ use super::shared::{EarlyLayers, Pass, Shared, Usage};
 use super::stages::{Stage, Turn, Work};
 use super::swap::Swaps;
 use super::tensors::{Layout, scaled_number};
-use super::timeline::{Bind, Placed};
+use super::timeline::{Bind, Frames, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Options};
 use crate::emit::{Rows, dtype};
@@ -71,6 +71,8 @@ pub struct Segments {
     pub tags: Vec<String>,
     /// Where what is made again is made before the gradient comes.
     pub early: EarlyLayers,
+    /// Where frames of calls that follow each other lie, where exchanges run beside other work.
+    pub frames: Frames,
 }
 
 impl Segments {
@@ -105,7 +107,15 @@ impl Segments {
         list.iter_mut().zip(&swapped).for_each(|(segment, swapped)| keep_starts(segment, swapped));
         list.iter_mut().for_each(|segment| ring::travel_all(segment, &sharded.mesh.ring()));
         let tags = vec![String::new(); list.len()];
-        Ok(Segments { flow, list, swapped, ahead: 1, tags, early: EarlyLayers::default() })
+        Ok(Segments {
+            flow,
+            list,
+            swapped,
+            ahead: 1,
+            tags,
+            early: EarlyLayers::default(),
+            frames: Frames::AsRoomAllows,
+        })
     }
 }
 
@@ -155,7 +165,7 @@ impl<'a> Scheduler<'a> {
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
         let Turns { order, crossed, micro_batches, .. } = *turns;
-        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers } = segments;
+        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers, frames } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {
@@ -170,7 +180,7 @@ impl<'a> Scheduler<'a> {
             wide: self.wide,
             narrow: self.narrow,
         };
-        let mut shared = self.begin(&cx, data_rows(sharded), micro_batches);
+        let mut shared = self.begin(&cx, data_rows(sharded), micro_batches, *frames);
         self.counts(&cx, &mut shared, micro_batches);
 
         let handed: Vec<SavedLayout> =
@@ -299,7 +309,7 @@ impl<'a> Scheduler<'a> {
             ForwardKind::Eval => (data_rows(sharded), Share::Rows),
             ForwardKind::Generate => (Rows::whole(sharded.model.batch), Share::Nothing),
         };
-        let mut shared = self.begin(&cx, rows, micro_batches);
+        let mut shared = self.begin(&cx, rows, micro_batches, Frames::AsRoomAllows);
         if kind == ForwardKind::Eval {
             self.counts(&cx, &mut shared, micro_batches);
         }
@@ -317,11 +327,11 @@ impl<'a> Scheduler<'a> {
         phase
     }
 
-    fn begin(&mut self, cx: &Cx, rows: Rows, micro_batches: u32) -> Shared {
+    fn begin(&mut self, cx: &Cx, rows: Rows, micro_batches: u32, frames: Frames) -> Shared {
         self.programs.enter(rows, &cx.sharded.mesh.dims);
         let mut shared = Shared::new(cx.sharded, micro_batches);
         if self.programs.passes.has(overlap::Pass::Within) && !self.programs.lanes.is_one_rank() {
-            shared.timeline.alternate_frames();
+            shared.timeline.lay_frames(frames);
         }
         shared.prepare_parts(cx.sharded, cx.stage, cx.forward, micro_batches);
         shared

@@ -71,13 +71,24 @@ const ALTERNATE: u64 = 32;
 /// They do not where more than one part of so many would be wasted by placing them so.
 const WASTE: u64 = 200;
 
+/// Where frames of calls that follow each other lie. (Where they lie apart, units that are done with one call begin the next while others are still at the first.)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Frames {
+    /// As the arena is smallest.
+    #[default]
+    Anywhere,
+    /// Apart where that takes little memory, and as far as there is room.
+    AsRoomAllows,
+    /// Apart, whatever it takes.
+    Apart,
+}
+
 /// The calls and items of a phase.
 #[derive(Default)]
 pub struct Timeline {
     items: Vec<ItemLife>,
     calls: Vec<Entry>,
-    /// Is a frame to be there until the next call with a frame has ended, if that takes little memory?
-    alternate: bool,
+    frames: Frames,
 }
 
 /// A finished phase.
@@ -145,9 +156,9 @@ impl Timeline {
         }
     }
 
-    /// Gives frames that follow each other different places, where that takes little memory: units that are done with one call begin the next while others are still at the first.
-    pub fn alternate_frames(&mut self) {
-        self.alternate = true;
+    /// Says where frames that follow each other are to lie.
+    pub fn lay_frames(&mut self, frames: Frames) {
+        self.frames = frames;
     }
 
     /// An item that is alive from before the first call to after the last.
@@ -268,8 +279,13 @@ impl Timeline {
     /// hardly grows for it, and else as many as the bytes have room for that are taken anyway.
     fn on_device(&self, lives: &[Option<(u32, u32)>], persistent: u64) -> (Vec<Interval>, Packing) {
         let intervals = self.intervals(lives, plan::Space::Device);
+        if self.frames == Frames::Apart {
+            let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
+            let apart = pack(&longer);
+            return (longer, apart);
+        }
         let packing = pack(&intervals);
-        if !self.alternate {
+        if self.frames == Frames::Anywhere {
             return (intervals, packing);
         }
         let arena = persistent + packing.bytes;
@@ -367,7 +383,7 @@ mod tests {
     /// Calls with frames of so many units, and items of so many units that the calls of a range bind, all placed; and where frames and items then lie.
     fn placed(frames: &[u64], items: &[(std::ops::Range<usize>, u64)]) -> (Placed, Vec<Place>, Vec<Place>) {
         let mut timeline = Timeline::default();
-        timeline.alternate_frames();
+        timeline.lay_frames(Frames::AsRoomAllows);
         let made: Vec<Item> = items.iter().map(|(_, units)| timeline.item(units * ALIGN)).collect();
         for (time, units) in frames.iter().enumerate() {
             let bound = items.iter().zip(&made).filter(|((calls, _), _)| calls.contains(&time));
