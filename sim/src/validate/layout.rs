@@ -483,7 +483,7 @@ mod tests {
     #[test]
     fn a_sites_collectives_are_a_latency() {
         let rate = |latency_us: f64, devices: f64| {
-            let (bytes, latency) = (1.0 / 225.0, latency_us * devices / (MEASURED_MB * 1e3));
+            let (bytes, latency) = (1.0 / (450.0 * MEASURED_RING), latency_us * devices / (MEASURED_MB * 1e3));
             1.0 / f64::hypot(bytes, latency)
         };
         for (latency, devices) in [(240.0, 16), (240.0, 512), (40.0, 128)] {
