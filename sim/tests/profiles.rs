@@ -52,5 +52,6 @@ fn tensor_parallel_ranks_gather_in_fp8() {
     assert_eq!(bytes("BF16", true), wide);
     assert_eq!(bytes("FP8 rowwise", true), wide);
     let products = |precision: &str| seconds(&with(precision, false), Kind::Products);
-    assert!(products("FP8 rowwise") > 1.1 * products("FP8"), "{} {}", products("FP8 rowwise"), products("FP8"));
+    // (Most of it is the layer with the vocabulary, which is in bf16.)
+    assert!(products("FP8 rowwise") > 1.02 * products("FP8"), "{} {}", products("FP8 rowwise"), products("FP8"));
 }
