@@ -81,8 +81,22 @@ const TILES: [(f64, f64, f64); 5] =
     [(256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 0.92), (128.0, 64.0, 0.75), (64.0, 64.0, 0.55)];
 /// Parts that the summed dimension may be cut into, so that more cores have work.
 const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
-/// What scaling to fp8 costs a product: reading bf16 once and writing fp8, bytes an element of the inputs; amortised by caching of weights.
-const CAST_BYTES: f64 = 3.0;
+
+/// How inputs of a product in fp8 are made of bf16.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// Bytes of traffic for each element of the left input.
+    pub bytes: f64,
+    /// The part of the rate of products with one scale for a tensor that is left.
+    pub rate: f64,
+}
+
+/// bf16 is read once and fp8 written, with scales of earlier steps or of blocks that one kernel sees; weights are kept.
+impl Default for Scaling {
+    fn default() -> Scaling {
+        Scaling { bytes: 3.0, rate: 1.0 }
+    }
+}
 
 impl Cluster {
     /// Peak of products, FLOP/s.
@@ -114,6 +128,11 @@ impl Cluster {
 
     /// Seconds of products.
     pub fn product(&self, product: &Product) -> f64 {
+        self.product_scaled(product, Scaling::default())
+    }
+
+    /// Seconds of products whose inputs come to fp8 in some way, where they are in fp8.
+    pub fn product_scaled(&self, product: &Product, scaling: Scaling) -> f64 {
         let Product { groups, m, n, k, bytes, precision } = *product;
         if groups * m * n * k <= 0.0 {
             return 0.0;
@@ -123,7 +142,11 @@ impl Cluster {
         }
         let cores = f64::from(self.device.cores.0);
         let calibrated = &self.calibrated;
-        let rate = self.peak(precision) * calibrated.product_efficiency.0 / cores;
+        let (cast, part) = match precision {
+            Precision::Fp8 | Precision::Mxfp8 => (scaling.bytes * groups * m * k / self.memory_rate(), scaling.rate),
+            Precision::F32 | Precision::Bf16 => (0.0, 1.0),
+        };
+        let rate = self.peak(precision) * calibrated.product_efficiency.0 * part / cores;
         let depth = calibrated.product_depth.0;
         let mut best = f64::INFINITY;
         for (rows, columns, reuse) in TILES {
@@ -136,10 +159,6 @@ impl Cluster {
                 best = best.min(waves * of_tile + sum);
             }
         }
-        let cast = match precision {
-            Precision::Fp8 | Precision::Mxfp8 => CAST_BYTES * groups * m * k / self.memory_rate(),
-            Precision::F32 | Precision::Bf16 => 0.0,
-        };
         best.max(bytes / self.memory_rate()) + cast + self.kernel_start()
     }
 
@@ -237,6 +256,20 @@ mod tests {
         assert!((0.9..=1.0).contains(&(share(16384.0, 16384.0, 16384.0) / sustained)));
         assert!(share(4096.0, 4096.0, 4096.0) < share(16384.0, 16384.0, 16384.0));
         assert!(share(64.0, 4096.0, 4096.0) < 0.3);
+    }
+
+    /// Scaling is traffic, a slower kernel takes longer, and neither is there in bf16.
+    #[test]
+    fn scaling_is_of_fp8_alone() {
+        let cluster = cluster();
+        let time = |precision, bytes, rate| {
+            let product = Product { precision, ..product(8192.0, 8192.0, 8192.0) };
+            cluster.product_scaled(&product, Scaling { bytes, rate })
+        };
+        let more = time(Precision::Fp8, 6.0, 1.0) - time(Precision::Fp8, 3.0, 1.0);
+        assert!((more * cluster.memory_rate() / (3.0 * 8192.0 * 8192.0) - 1.0).abs() < 1e-6, "{more}");
+        assert!(time(Precision::Fp8, 3.0, 0.5) > 1.5 * time(Precision::Fp8, 3.0, 1.0));
+        assert_eq!(time(Precision::Bf16, 6.0, 0.5), time(Precision::Bf16, 3.0, 1.0));
     }
 
     /// 192 elements for scores and 128 for values are tiles of 192.

@@ -11,6 +11,6 @@ pub mod network;
 pub mod table;
 
 pub use cluster::{Cluster, ClusterError, HostLink};
-pub use device::{Attended, AttentionKernel, Generation, Precision, Product};
+pub use device::{Attended, AttentionKernel, Generation, Precision, Product, Scaling};
 pub use network::{Collective, Group};
 pub use table::{Class, Price, Table, contention};

@@ -1,6 +1,6 @@
 //! Framework profiles: what a training system does differently from our plan, in switches that its documentation states, and at most three fitted numbers.
 
-use forebay_cost::Generation;
+use forebay_cost::{Generation, Scaling};
 use serde::Deserialize;
 
 /// A training system, of some release.
@@ -52,6 +52,14 @@ pub struct Framework {
     /// Bytes of traffic for each element of a weight's gradient in each micro-batch, where kernels of their own add it up (bf16 read, f32 read
     /// and written: 10); 0 where the product adds.
     pub accumulate_bytes: f64,
+    /// Bytes of traffic for each logit that the loss takes where it is no kernel of its own: copies in f32, maxima, exponentials, sums, quotients, and their gradients. 0: that of our plan.
+    pub loss_traffic: f64,
+    /// Bytes of traffic for each element of the left input of a product in fp8 ([`forebay_cost::Scaling`]).
+    pub cast_bytes: f64,
+    /// The part of the rate of products in fp8 that is left where rows have scales of their own.
+    pub scaled_rate: f64,
+    /// Are activations gathered over tensor-parallel ranks in fp8, where products are?
+    pub gathers_fp8: bool,
     /// µs of the host to start the product of one expert, where products of experts are started one by one; 0 where one kernel does all.
     pub expert_us: f64,
     /// The part of expert communication that is hidden behind other work.
@@ -100,6 +108,11 @@ impl From<AttentionName> for Generation {
 }
 
 impl Framework {
+    /// How inputs of products come to fp8.
+    pub fn scaling(&self) -> Scaling {
+        Scaling { bytes: self.cast_bytes, rate: self.scaled_rate }
+    }
+
     /// Seconds of the host for a launch. A recorded graph is started by a fraction of the work.
     pub fn launch_s(&self) -> f64 {
         if self.graphs { 0.1 * self.dispatch_us * 1e-6 } else { self.dispatch_us * 1e-6 }
@@ -131,6 +144,10 @@ impl Default for Framework {
             cuts_up_dense: false,
             hidden_cp: 0.0,
             accumulate_bytes: 0.0,
+            loss_traffic: 0.0,
+            cast_bytes: Scaling::default().bytes,
+            scaled_rate: Scaling::default().rate,
+            gathers_fp8: false,
             expert_us: 0.0,
             hidden_ep: 0.0,
             deduplicates: false,

@@ -100,6 +100,8 @@ const HEAD: &str = "train.epilogue";
 /// Bytes of traffic for each element of a weight's gradient that a product adds up in f32: read and written, instead of a result written in half. It is
 /// added to the product's time: what grouped products on B200 take is nearer to both together than to the longer of them (docs/cost-model.md).
 const ADDED_BYTES: f64 = 6.0;
+/// Bytes of traffic for each logit that the loss takes in our plan: logits are read in half, and read again for their gradient, which is written in half.
+const LOSS_BYTES: f64 = 6.0;
 
 impl<'a> Pricer<'a> {
     /// For a plan on a cluster.
@@ -208,8 +210,11 @@ impl<'a> Pricer<'a> {
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
-                let (kind, passes) =
-                    if optimizer { (Kind::Optimizer, 1.0) } else { (Kind::Vector, self.framework.vector_passes) };
+                let (kind, passes) = match self.framework.loss_traffic {
+                    _ if optimizer => (Kind::Optimizer, 1.0),
+                    traffic if traffic > 0.0 && program.name.starts_with(HEAD) => (Kind::Vector, traffic / LOSS_BYTES),
+                    _ => (Kind::Vector, self.framework.vector_passes),
+                };
                 work(kind, self.cluster.vector(flops, bytes * passes), 0.0)
             }
         }
@@ -220,7 +225,7 @@ impl<'a> Pricer<'a> {
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         Priced {
             kind,
-            seconds: self.cluster.product(&product) + self.behind(k, &product),
+            seconds: self.cluster.product_scaled(&product, self.framework.scaling()) + self.behind(k, &product),
             flops: 2.0 * product.groups * product.m * product.n * product.k,
             sent: 0.0,
             action: Action::Work,
@@ -342,7 +347,8 @@ impl<'a> Pricer<'a> {
             DType::F32 if kind == Kind::Dp && k.reduce.is_some() && k.piece() > 1024 => self.framework.gradient_bytes,
             dtype => dtype.bytes() as f64,
         };
-        let piece = k.piece() as f64 * element;
+        let halved = kind == Kind::Tp && self.gathers_halves(program, k);
+        let piece = k.piece() as f64 * if halved { element / 2.0 } else { element };
         let (what, bytes) = match k.kind() {
             ExchangeKind::AllGather => (Collective::AllGather, piece * k.ranks as f64),
             ExchangeKind::ReduceScatter => (Collective::ReduceScatter, piece * k.ranks as f64),
@@ -390,6 +396,15 @@ impl<'a> Pricer<'a> {
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
         Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits }
+    }
+
+    /// Does a gather of activations take them in fp8?
+    fn gathers_halves(&self, program: &Program, k: &Exchange) -> bool {
+        self.framework.gathers_fp8
+            && matches!(self.precision, Precision::Fp8 | Precision::Mxfp8)
+            && k.kind() == ExchangeKind::AllGather
+            && k.dtype == DType::Bf16
+            && !program.name.starts_with(HEAD)
     }
 
     /// Seconds of a collective of gradients or parameters.

@@ -10,10 +10,13 @@ pub fn text(calibration: &Calibration, samples: &Samples) -> String {
         calibration;
     // A name is shown, and stands in quotes.
     let cpu: String = cpu.chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect();
+    let disturbed = calibration
+        .disturbance()
+        .map_or_else(String::new, |what| format!("# Measured again when the machine is idle it is better: {what}.\n"));
     let tflops = (peak_gflops / 1e3).max(1e-6);
     let mut out = format!(
         "# This machine, as `forebay calibrate --cpu` measured it. Its devices are ranks, which share the cores; [device] is the whole machine.
-name = \"{cpu}, {cores} cores\"
+{disturbed}name = \"{cpu}, {cores} cores\"
 
 [device]
 name = \"{cpu}\"

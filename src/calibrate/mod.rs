@@ -4,9 +4,10 @@
 //! in training. Their shapes and rates are the samples of a cluster file. Then more ranks than cores train, and what they take beyond the prediction is
 //! what taking turns costs.
 //!
-//! * [`probe`]: training a small model, with times. * [`samples`]: from times to rates. * [`mod@file`]: the cluster file.
+//! * [`probe`]: training a small model, with times. * [`samples`]: from times to rates. * [`others`]: whether somebody else was at work. * [`mod@file`]: the cluster file.
 
 pub mod file;
+pub mod others;
 pub mod probe;
 pub mod samples;
 
@@ -16,6 +17,7 @@ use forebay_cost::Cluster;
 use forebay_plan::DType;
 use forebay_sim::Framework;
 use forebay_sim::report::{Options, step_time};
+use others::Ticks;
 use probe::Probe;
 use samples::Samples;
 use serde::Serialize;
@@ -23,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// No probe begins later than that; with the last one, less than two minutes in all.
 const BUDGET: Duration = Duration::from_secs(80);
+/// From this part of the processor's time on, what others took is worth a warning: predictions are then too slow by about as much.
+const DISTURBED: f64 = 0.1;
 
 /// What was found, as `--json` prints it.
 #[derive(Debug, Serialize)]
@@ -45,10 +49,23 @@ pub struct Calibration {
     pub latency_us: f64,
     /// Ranks beyond the cores, and how much longer their steps take than all their work on all cores.
     pub sharing: Vec<(u32, f64)>,
+    /// The part of the processor's time that other programs had meanwhile; none where the system does not say.
+    pub others: Option<f64>,
     /// How many shapes were timed.
     pub samples: usize,
     /// How long it took.
     pub seconds: f64,
+}
+
+impl Calibration {
+    /// What is to be said of other programs, if they took much.
+    pub fn disturbance(&self) -> Option<String> {
+        let part = self.others.filter(|part| *part >= DISTURBED)?;
+        let percent = 100.0 * part;
+        Some(format!(
+            "other programs had {percent:.0} % of the processor meanwhile, and what they took is in the rates"
+        ))
+    }
 }
 
 /// A plan of ours on a measured machine: kernels of a rank run one after another, and the time between them is that of the file.
@@ -63,7 +80,7 @@ pub fn framework_on(cluster: &Cluster) -> Framework {
 
 /// Measures this machine with up to so many ranks: the summary and the cluster file. Says how far it is on stderr.
 pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
-    let begun = Instant::now();
+    let (begun, ticks) = (Instant::now(), Ticks::now());
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let mut samples = Samples::default();
     let mut roofline = None;
@@ -92,10 +109,12 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
         link_gbps: samples.link_gbps().unwrap_or(roofline.bytes / 1e9 / 2.0),
         latency_us: samples.latency_us(),
         sharing: vec![],
+        others: None,
         samples: samples.len(),
         seconds: 0.0,
     };
     share(&mut calibration, &samples, most_ranks, begun)?;
+    calibration.others = Ticks::now().zip(ticks).map(|(now, before)| now.others_since(before));
     calibration.seconds = begun.elapsed().as_secs_f64();
     let text = file::text(&calibration, &samples);
     Cluster::parse(&text)
@@ -168,11 +187,17 @@ mod tests {
             link_gbps: 1.0,
             latency_us: samples.latency_us(),
             sharing: vec![(4, 1.5)],
+            others: Some(0.35),
             samples: samples.len(),
             seconds: 0.0,
         };
         let text = file::text(&calibration, &samples);
         let cluster = Cluster::parse(&text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+        assert!(
+            text.contains("\n# Measured again when the machine is idle it is better: other programs had 35 % "),
+            "{text}"
+        );
+        assert_eq!(Calibration { others: Some(0.05), ..calibration }.disturbance(), None);
         let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
         let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).expect("a cluster");
         let report = forebay_sim::simulate(&ran.plan, &settled, &options).expect("a report");

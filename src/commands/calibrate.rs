@@ -9,7 +9,8 @@ use std::path::PathBuf;
 /// Measure this machine, so that `simulate` predicts what `train` takes on it
 ///
 /// Small models train for some steps, with one rank and with one for each core, and every kernel is timed. The rates at their shapes, the bandwidth between ranks and the
-/// cost of taking turns become a cluster file. Takes up to two minutes; what else the machine does meanwhile is measured with it.
+/// cost of taking turns become a cluster file. Takes up to two minutes; what else the machine does meanwhile is
+/// measured with it, and said where it is much.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -38,6 +39,9 @@ pub fn calibrate(args: Args) -> Result<(), Failure> {
     debug_assert!(args.cpu, "clap asks for it");
     args.output.as_deref().map_or(Ok(()), can_write)?;
     let (calibration, text) = measure(args.ranks)?;
+    if let Some(what) = calibration.disturbance() {
+        eprintln!("warning: {what}; measure again when the machine is idle");
+    }
     let Some(path) = &args.output else { return print(&text) };
     replace_file(path, text.as_bytes())?;
     if args.json { print_json(&calibration) } else { print(&table(&calibration, &path.display().to_string())) }

@@ -106,7 +106,7 @@ fn gain(pair: &Pair, before: &Row, after: &Row) -> Gain {
         after: pair.after.clone(),
         measured,
         predicted,
-        sign: measured.signum() == predicted.signum() || measured.abs().max(predicted.abs()) < NOTHING,
+        sign: measured * predicted > 0.0 || measured.abs().max(predicted.abs()) < NOTHING,
         size: (predicted - measured).abs() <= SIZE * measured.abs(),
         memory: of_memory(before).zip(of_memory(after)).map(|(b, a)| (a.0 / b.0 - 1.0, a.1 / b.1 - 1.0)),
     }
@@ -135,6 +135,13 @@ mod tests {
             .collect();
         let rows = predict(&read_runs, &clusters(), 2).rows;
         assert!(gains(&back, &rows).gains.iter().all(|g| g.measured < 0.0 && g.sign));
+        // No gain at all is none of either sign.
+        let [one, other] = ["korthikanti-001", "korthikanti-002"]
+            .map(|id| rows.iter().find(|r| r.id == id).expect("it is there").clone());
+        let same = [one.clone(), Row { predicted_s: one.predicted_s, report: one.report.clone(), ..other }];
+        let pair = Pair { technique: "t".into(), before: one.id.clone(), after: "korthikanti-002".into() };
+        let gain = &gains(&[pair], &same).gains[0];
+        assert!(gain.predicted == 0.0 && gain.measured > 0.1 && !gain.sign && !gain.size, "{gain:?}");
         let nobody = [Pair { technique: "t".into(), before: "nobody".into(), after: "korthikanti-001".into() }];
         assert_eq!(gains(&nobody, &rows).missing, [("t".to_string(), "nobody".to_string())]);
     }

@@ -1,0 +1,57 @@
+//! What profiles of frameworks change in the price of a run, by hand.
+
+use forebay_cost::{Cluster, known};
+use forebay_sim::Kind;
+use forebay_sim::framework::{Framework, known as frameworks};
+use forebay_sim::report::Report;
+use forebay_sim::validate::{prepare, price, runs};
+
+/// A layer on 8 devices; micro-batches of one row of 4,096 tokens, 8 of them.
+const HEAD: &str = "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,tp,dp,mbs,gbs,precision,recompute,step_time_s";
+
+fn report(source: &str, layout: &str, change: impl Fn(&mut Framework)) -> (Report, Cluster) {
+    let table = runs::read(&format!("{HEAD}\na,{source},1,2048,8192,16,128,64000,4096,H100,8,{layout},none,1\n"))
+        .expect("a table");
+    assert_eq!(table.bad, []);
+    let (clusters, mut frameworks) = (known::clusters(), frameworks());
+    frameworks.iter_mut().for_each(change);
+    let (cases, skipped) = prepare(&table.runs, &clusters, &frameworks, 1);
+    assert_eq!(skipped, []);
+    let report = price(&cases, &clusters, &frameworks, 1).rows.remove(0).report;
+    (report, clusters.into_iter().find(|c| c.is_called("H100")).expect("a cluster"))
+}
+
+fn seconds(report: &Report, kind: Kind) -> f64 {
+    report.by_kind.iter().find(|(of, _)| *of == kind).expect("all kinds are there").1
+}
+
+/// A loss of several kernels is so many bytes more for each logit, and nothing else.
+#[test]
+fn the_loss_takes_its_traffic() {
+    let with = |traffic: f64| {
+        let (report, cluster) = report("MindSpeed use-flash-attn", "1,8,1,64,BF16", |f| f.loss_traffic = traffic);
+        (seconds(&report, Kind::Vector), cluster.memory_rate())
+    };
+    let ((six, rate), (fifty, _)) = (with(6.0), with(52.0));
+    // (Beside logits the program has a norm of 2,048 elements for each row of 64,000.)
+    let logits = 8.0 * 4096.0 * 64000.0 * 46.0 / rate;
+    assert!(((fifty - six) / logits - 1.0).abs() < 0.15, "{} is not {logits}", fifty - six);
+}
+
+/// Gathers of activations are half of what tensor parallelism sends, sums the other half: in fp8 a quarter less is sent. With scales for rows nothing is, and products take longer.
+#[test]
+fn tensor_parallel_ranks_gather_in_fp8() {
+    let with = |precision: &str, gathers: bool| {
+        let change = |f: &mut Framework| (f.gathers_fp8, f.cast_bytes) = (gathers, 3.0);
+        report("torch.compile", &format!("8,1,1,8,{precision}"), change).0
+    };
+    let bytes = |precision: &str, gathers: bool| with(precision, gathers).total_comm_bytes.tp;
+    let wide = bytes("FP8", false);
+    let part = bytes("FP8", true) / wide;
+    assert!((0.7..0.85).contains(&part), "{part}");
+    assert_eq!(bytes("BF16", true), wide);
+    assert_eq!(bytes("FP8 rowwise", true), wide);
+    let products = |precision: &str| seconds(&with(precision, false), Kind::Products);
+    // (Most of it is the layer with the vocabulary, which is in bf16.)
+    assert!(products("FP8 rowwise") > 1.02 * products("FP8"), "{} {}", products("FP8 rowwise"), products("FP8"));
+}
