@@ -236,6 +236,8 @@ fn pieces_train_as_the_whole() {
 #[test]
 fn pieces_do_not_take_attention_apart() {
     for (name, set) in [
+        // With fewer rows sent, less of attention hides all exchanges.
+        ("qwen3-30b-a3b", [("f", 768), ("topk", 1)]),
         ("qwen3-30b-a3b", [("f", 256), ("topk", 2)]),
         ("qwen3-30b-a3b", [("f", 768), ("topk", 2)]),
         ("qwen3-30b-a3b", [("f", 2048), ("topk", 2)]),

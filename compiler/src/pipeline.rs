@@ -225,7 +225,7 @@ struct StagePart {
 }
 
 impl StagePart {
-    /// What its ranks do, in one form or the other.
+    /// What its ranks do, in a form.
     fn role(self, sharded: &ShardedModel, form: Form) -> (plan::Role, StageMemory) {
         let Fitted { phase, memory } = self.fits.in_form(form);
         let phases = std::iter::once(phase).chain(self.others).collect();

@@ -354,7 +354,7 @@ const ALLOCATED_GB: f64 = 0.15;
 const CUT_UP: f64 = 0.75;
 
 /// The part of the rate of products with one scale for a tensor that products with scales for rows reach in PyTorch, and those are gathered in bf16: Llama-3-8B on 8 H100 makes 6,424
-/// tokens a second with the second and 7,186 with the first (github.com/pytorch/torchtitan, commit 7a04053), a third of whose step is such products.
+/// tokens a second with the second and 7,186 with the first (github.com/pytorch/torchtitan, commit 3537666), a third of whose step is such products.
 const ROW_SCALED: f64 = 0.75;
 
 /// The same with PyTorch's asynchronous tensor parallelism: what makes published pairs of runs with and without it differ as they do (docs/cost-model.md).

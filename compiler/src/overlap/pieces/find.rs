@@ -279,7 +279,7 @@ fn params(graph: &Graph) -> impl Iterator<Item = ValueId> {
 /// Seconds that pieces hide, and that they cost.
 #[derive(Clone, Copy)]
 pub(super) struct Gain {
-    /// What is hidden of a region's exchanges, less what it slows down.
+    /// What is hidden of a region's exchanges, less what it slows down, and less the traffic of attention's scores where it ends among them.
     pub hidden: f64,
     /// Kernels that start and weights that are read once for each piece, and copies.
     pub cost: f64,
@@ -323,9 +323,9 @@ pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -
     }
     let copied: u64 = copied(graph, region, &positions(graph)).iter().map(|&v| 2 * graph.bytes(v)).sum();
     let others = pieces as f64 - 1.0;
-    let scores = 2 * scores(graph, region);
+    let scores = 2.0 * scores(graph, region) as f64 / rates::MEMORY;
     Gain {
-        hidden: (1.0 - CONTENTION) * links.min(work) * others / pieces as f64 - scores as f64 / rates::MEMORY,
+        hidden: (1.0 - CONTENTION) * links.min(work) * others / pieces as f64 - scores,
         cost: others * extra + copied as f64 / rates::MEMORY,
     }
 }
@@ -333,26 +333,31 @@ pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -
 /// Bytes of attention's scores that the region reads and does not make: they have to be in memory, which they are not where one kernel makes them and sums what they
 /// weigh. Scores have an axis that products sum over and no parameter has, which is that of the keys.
 fn scores(graph: &Graph, region: &Region) -> u64 {
-    let is_key = |axis: &AxisId| {
-        let sums = |op: &Op| matches!(op, Op::Contract { over } if over.contains(axis));
-        let is_summed = graph.nodes.iter().any(|node| sums(&node.op));
-        is_summed && !region.shorter.contains(axis) && !params(graph).any(|v| graph.ty(v).has(*axis))
-    };
-    let mut read: Vec<ValueId> =
-        graph.values().filter(|v| region.repeated[v.index()]).flat_map(|v| graph.node(v).operands.clone()).collect();
+    let sums = graph.nodes.iter().flat_map(|node| match &node.op {
+        Op::Contract { over } => over.as_slice(),
+        _ => &[],
+    });
+    let is_key = |axis: &&AxisId| !region.shorter.contains(*axis) && !params(graph).any(|v| graph.ty(v).has(**axis));
+    let keys: Vec<AxisId> = sums.filter(is_key).copied().collect();
+    let is_score = |v: &ValueId| region.is_cut(graph.ty(*v)) && graph.ty(*v).axes.iter().any(|a| keys.contains(a));
+    read(graph, region).into_iter().filter(is_score).map(|v| graph.bytes(v)).sum()
+}
+
+/// What the region reads and does not make, each value once.
+fn read(graph: &Graph, region: &Region) -> Vec<ValueId> {
+    let repeated = graph.values().filter(|v| region.repeated[v.index()]);
+    let reads = repeated.flat_map(|v| graph.node(v).operands.iter().copied());
+    let mut read: Vec<ValueId> = reads.filter(|v| !region.repeated[v.index()]).collect();
     read.sort_unstable();
     read.dedup();
-    let is_cut = |v: &ValueId| !region.repeated[v.index()] && region.is_cut(graph.ty(*v));
-    let is_score = |v: &ValueId| is_cut(v) && graph.ty(*v).axes.iter().any(is_key);
-    read.into_iter().filter(is_score).map(|v| graph.bytes(v)).sum()
+    read
 }
 
 /// Values that are copied for the pieces: a piece has some of each rank's tokens, so what is cut or joined of all ranks' is no part that lies in one place.
 pub(super) fn copied(graph: &Graph, region: &Region, positions: &[bool]) -> Vec<ValueId> {
     let is_of_all = |v: ValueId| region.is_cut(graph.ty(v)) && !graph.ty(v).has(region.tokens);
-    let reads = graph.values().filter(|v| region.repeated[v.index()]).flat_map(|v| graph.node(v).operands.clone());
-    let is_cut = |v: &ValueId| is_of_all(*v) && !region.repeated[v.index()] && !is_made_again(graph, *v, positions);
-    let mut copied: Vec<ValueId> = reads.filter(is_cut).collect();
+    let is_copied = |v: &ValueId| is_of_all(*v) && !is_made_again(graph, *v, positions);
+    let mut copied: Vec<ValueId> = read(graph, region).into_iter().filter(is_copied).collect();
     copied.extend(region.results.iter().filter(|&&v| is_of_all(v)));
     copied.sort_unstable();
     copied.dedup();
