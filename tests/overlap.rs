@@ -9,8 +9,9 @@ use forebay_cost::Cluster;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::{Kernel, Plan};
-use forebay_sim::Options;
+use forebay_sim::passes::Work;
 use forebay_sim::report::{Report, simulate};
+use forebay_sim::{Options, timeline};
 
 /// Forward and backward passes in pairs, experts over ranks of several kinds, gradients summed layer by layer, halves of backward passes, rings, other placements,
 /// whole layers made again.
@@ -175,7 +176,7 @@ fn layers_at_borders_are_one_program() {
             vec![(0, 0), (3, 4), (3, 4), (0, 4)],
         ),
         ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/borders", 4, vec![(0, 0); 4]),
-        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 8, vec![(0, 0); 4]),
+        ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe", 8, vec![(0, 0), (3, 4), (3, 4), (0, 4)]),
         ("pp=4,tp=2,ep=2,micro=4,schedule=gpipe,overlap=vector/within/across/units", 8, vec![(0, 0); 4]),
     ] {
         let (found, plan) = of(text, layers);
@@ -183,6 +184,26 @@ fn layers_at_borders_are_one_program() {
         let (_, without) = of(&format!("{},overlap=none", text.split(",overlap").next().expect("a text")), layers);
         let bits = |plan: &Plan| train(&example.name, plan, 2).bits();
         assert!(bits(&plan) == bits(&without), "{text}, {layers} layers: other bits");
+    }
+}
+
+/// A pass whose first layer ran in the last program of the pass before is still one through its own layers.
+#[test]
+fn passes_that_begin_at_borders_keep_their_layers() {
+    let example = Example::named("tiny-moe");
+    let text = "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp";
+    let plan = plan(&example, text, DType::F32, &[("layers", 8)]).unwrap_or_else(|e| panic!("{e}"));
+    let path = root().join("examples/clusters/atlas-800t-a2.toml");
+    let cluster = Cluster::parse(&std::fs::read_to_string(path).expect("readable")).expect("it is right");
+    let timeline = timeline(&plan, &cluster, &Options::default()).expect("a timeline");
+    for role in &timeline.roles {
+        for work in [Work::Forward, Work::Backward] {
+            let mut passes: Vec<(u32, u32)> =
+                role.passes.iter().filter(|p| p.work == work).map(|p| (p.chunk, p.micro_batch)).collect();
+            passes.sort_unstable();
+            let expected: Vec<(u32, u32)> = (0..2).flat_map(|chunk| (0..4).map(move |micro| (chunk, micro))).collect();
+            assert_eq!(passes, expected, "{work:?}");
+        }
     }
 }
 

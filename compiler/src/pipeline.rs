@@ -166,7 +166,7 @@ pub fn compile_within(
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let rewriting = options.rewriting();
     let of_floats = (types.wide, types.narrow);
-    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(&train, strategy), strategy.passes());
+    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(&train, strategy), strategy.overlap.clone());
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
@@ -174,7 +174,7 @@ pub fn compile_within(
     let mut forms = Forms::default();
     let mut parts = vec![];
     let crossed = borders(&stages, &orders);
-    let early = strategy.pp > 1 && strategy.passes().has(Pass::Early);
+    let early = strategy.pp > 1 && strategy.overlap.has(Pass::Early);
     let waits = if early { waits(strategy, micro)? } else { vec![vec![]; stages.len()] };
     for (n, stage) in stages.into_iter().enumerate() {
         let layout = Layout::new(&train, &stage, optimizer, strategy, types);
@@ -263,7 +263,7 @@ pub fn compile_in_line(
     let stages = stages(model, strategy)?;
     let rewriting = options.rewriting();
     let of_floats = (options.wide(), options.compute);
-    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, strategy), strategy.passes());
+    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, strategy), strategy.overlap.clone());
     let segments = Segments::new(train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
@@ -302,7 +302,7 @@ fn assemble(
 /// Spreads a plan over streams, and marks what they are given at once.
 fn over_streams(plan: &mut plan::Plan, train: &ShardedModel, strategy: &Strategy) {
     overlap::spread(plan, &lanes(train, strategy));
-    if strategy.passes().has(Pass::Capture) {
+    if strategy.overlap.has(Pass::Capture) {
         overlap::capture(plan);
     }
 }

@@ -110,13 +110,16 @@ pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
     let mut found: Vec<(Pass, u32)> = vec![];
     // Where a pass that has not begun yet would begin; whether the last one goes on.
     let (mut lead, mut open) = (None, false);
+    // The first layer of a pass whose last call so far has the beginning of the next one in it, through the same layers (`compiler/src/schedule/borders.rs`).
+    let mut begun = None;
     for (number, op) in ops.ops.iter().enumerate().filter(|(_, op)| op.lane == Lane::Main) {
         let Some(call) = op.call.and_then(|c| phase.calls.get(c as usize)) else {
             // What is computed again belongs to the backward pass behind it.
             lead.get_or_insert(number);
             continue;
         };
-        match part(&plan.programs[call.program as usize].name, call.layer == step) {
+        let program = &plan.programs[call.program as usize].name;
+        match part(program, call.layer == step) {
             Part::Of(work) => {
                 let goes_on = |p: &&mut (Pass, u32)| {
                     open && p.0.work == work && (p.0.micro_batch == call.micro_batch || work == Work::Update)
@@ -129,9 +132,11 @@ pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
                     None => {
                         let first = lead.unwrap_or(number);
                         let pass = Pass { work, micro_batch: call.micro_batch, chunk: 0, first, last: number };
-                        found.push((pass, call.layer));
+                        found.push((pass, begun.unwrap_or(call.layer)));
                     }
                 }
+                let layer = found.last().map(|(_, layer)| *layer);
+                begun = layer.filter(|_| work == Work::Forward && program.ends_with(".next"));
                 (lead, open) = (None, true);
             }
             Part::Leads => {

@@ -260,7 +260,8 @@ fn passes_are_those_of_the_device() {
         let strategy = format!("dp=2,tp=2,pp=2,micro=4,overlap={passes}");
         step(&bench, &["simulate", "model.moe", "--cluster", cluster, "--strategy", &strategy])
     };
-    let (with, without) = ("vector/within/across/units/early/capture", "within/across/units/early/capture");
+    let (with, without) =
+        ("vector/within/across/borders/units/early/capture", "within/across/borders/units/early/capture");
     for (cluster, same, other) in [("h100", without, with), ("atlas-800t-a2", with, without)] {
         let [all, same, other] = ["all", same, other].map(|passes| with_passes(cluster, passes));
         assert_eq!(all, same, "{cluster}");
@@ -281,7 +282,7 @@ fn what_is_made_again_early_pays() {
     };
     for (strategy, pays) in [("pp=4", true), ("pp=2,vpp=2,tp=2", false), ("pp=4,zero=1", true)] {
         let early = with_passes(strategy, "all");
-        let late = with_passes(strategy, "within/across/units/capture");
+        let late = with_passes(strategy, "within/across/borders/units/capture");
         assert!(early <= late, "{strategy}: {early} s, {late} s without");
         assert!(!pays || early < 0.97 * late, "{strategy}: {early} s, {late} s without");
     }

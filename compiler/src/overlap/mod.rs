@@ -30,6 +30,7 @@ mod border;
 mod calls;
 mod capture;
 pub mod exchange;
+mod insert;
 mod lanes;
 mod moved;
 mod order;

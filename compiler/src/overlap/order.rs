@@ -15,6 +15,7 @@
 //!
 //! Requires: a program without events; others are left as they are. Keeps: every value bit for bit, since an instruction never comes before what it needs. Costs: instructions × what is ready.
 
+use super::insert::inserted;
 use super::lanes::Lanes;
 use super::tasks::{Tasks, Timed};
 use crate::emit::place_frame;
@@ -96,16 +97,17 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     take(&mut best, (0..tasks.len() as u32).collect());
     let users = tasks.users();
     let unawaited = tasks.unawaited();
-    let later: &[bool] =
-        if unawaited.contains(&true) && unawaited.contains(&false) { &[false, true] } else { &[false] };
+    let waits = unawaited.contains(&true) && unawaited.contains(&false);
+    let later: &[bool] = if waits { &[false, true] } else { &[false] };
     let mut urgent = None;
     for (rule, later) in Rule::all().flat_map(|rule| later.iter().map(move |later| (rule, *later))) {
         let (mut urgency, patience) = urgency(tasks, &users, rule);
+        let fills = later && take(&mut best, inserted(tasks, &users, &urgency, &unawaited));
         if later {
             let most = urgency.iter().copied().fold(0.0, f64::max);
             urgency.iter_mut().zip(&unawaited).for_each(|(urgency, later)| *urgency -= if *later { most } else { 0.0 });
         }
-        if take(&mut best, list(tasks, &users, &urgency, patience, bound)) {
+        if take(&mut best, list(tasks, &users, &urgency, patience, bound)) || fills {
             urgent = Some((urgency, patience));
         }
     }
@@ -121,7 +123,8 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
                 _ => *tail,
             };
             let other: Vec<f64> = (0..).zip(&urgency).map(changed).collect();
-            if take(&mut best, list(tasks, &users, &other, patience, bound)) {
+            let fills = waits && take(&mut best, inserted(tasks, &users, &other, &unawaited));
+            if take(&mut best, list(tasks, &users, &other, patience, bound)) || fills {
                 urgency = other;
             }
         }

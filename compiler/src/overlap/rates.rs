@@ -45,7 +45,7 @@ impl Rates {
             // What a rank reads is what it sends: the rows of an exchange are those that there are.
             (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
             // A message is on its way while its stream goes on, and before it is asked for.
-            (Kernel::Send(_) | Kernel::Recv(_), _) => 0.0,
+            (Kernel::Send(_) | Kernel::Recv(_), _) => return 0.0,
             (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
             (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
                 (flops * share / CUBE).max(bytes / MEMORY)

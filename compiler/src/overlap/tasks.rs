@@ -21,7 +21,7 @@ pub(super) struct Tasks {
     pub touches: Vec<Vec<u32>>,
     /// Bytes of each buffer in the frame; 0 for others.
     pub bytes: Vec<u64>,
-    /// Those that make what is waited for elsewhere, in their given order.
+    /// Those that make what is waited for elsewhere or send it, in their given order.
     pub awaited: Vec<u32>,
 }
 
@@ -124,7 +124,8 @@ impl Tasks {
             tasks.needs.push(needs);
             tasks.touches.push(touches);
             let is_awaited = |buffer: u32| awaited.contains(&(program.buffers[buffer as usize].slot as usize));
-            if operands.iter().any(|o| o.usage.writes() && is_awaited(o.buffer)) {
+            let sends = matches!(instruction.kernel, Kernel::Send(_));
+            if sends || operands.iter().any(|o| o.usage.writes() && is_awaited(o.buffer)) {
                 tasks.awaited.push(at);
             }
         }

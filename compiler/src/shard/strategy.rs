@@ -265,14 +265,6 @@ const KEYS: [&str; 28] = [
 ];
 
 impl Strategy {
-    /// The overlap passes that run. `all` crosses borders of passes only where exchanges are in pieces: with whole ones steps were measured to be longer by up to 1.4 %.
-    pub fn passes(&self) -> Passes {
-        match self.pieces {
-            Pieces::Number(1) => self.overlap.unless_named(Pass::Borders),
-            _ => self.overlap.clone(),
-        }
-    }
-
     /// All keys.
     pub fn keys() -> &'static [&'static str] {
         &KEYS
