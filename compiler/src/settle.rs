@@ -338,6 +338,7 @@ impl Seeker<'_> {
                 replayed: 0,
             });
             choices.extend(self.alternatives(&refined));
+            choices.extend(self.by_themselves(placement)?);
             choices.push(refined);
         }
         // Of equal ones the first, so that what has a name is called by it.
@@ -359,6 +360,13 @@ impl Seeker<'_> {
         Choice { costs, makespan, ends: cut.ends, ..choice }
     }
 
+    /// The published schedules, each on the parts that are best for it, where parts are left open.
+    fn by_themselves(&self, placement: Placement) -> Result<Vec<Choice>, ScheduleError> {
+        let open = trained().into_iter().filter(|_| self.ends.is_none());
+        let kept = open.filter_map(|kind| Some((kind, self.kept(kind, placement)?)));
+        kept.map(|(kind, schedule)| self.fitted(Some(kind), schedule)).collect()
+    }
+
     /// The published schedules on the same parts.
     fn alternatives(&self, choice: &Choice) -> Vec<Choice> {
         let published = self.published(choice.schedule.layout().placement, &choice.costs).into_iter();
@@ -375,17 +383,20 @@ impl Seeker<'_> {
 
     /// The published schedules that lie so and keep to the cap, with their makespans.
     fn published(&self, placement: Placement, costs: &Costs) -> Vec<(Kind, Schedule, Ticks)> {
-        let lies_so = |s: &Schedule| s.layout().placement == placement || self.size.chunks == 1;
-        let within = |s: &Schedule| self.strategy.cap.is_none_or(|cap| s.peaks().iter().all(|peak| *peak <= cap));
-        let generated =
-            trained().into_iter().filter_map(|kind| Some((kind, self.priced(published(kind, self.size).ok()?))));
-        generated
-            .filter(|(_, schedule)| lies_so(schedule) && within(schedule))
-            .filter_map(|(kind, schedule)| {
-                let makespan = replay(&schedule, costs).ok()?.makespan;
-                Some((kind, schedule, makespan))
-            })
-            .collect()
+        let timed = |kind| {
+            let schedule = self.kept(kind, placement)?;
+            let makespan = replay(&schedule, costs).ok()?.makespan;
+            Some((kind, schedule, makespan))
+        };
+        trained().into_iter().filter_map(timed).collect()
+    }
+
+    /// A published schedule, if it lies so and keeps to the cap.
+    fn kept(&self, kind: Kind, placement: Placement) -> Option<Schedule> {
+        let schedule = self.priced(published(kind, self.size).ok()?);
+        let lies_so = schedule.layout().placement == placement || self.size.chunks == 1;
+        let within = self.strategy.cap.is_none_or(|cap| schedule.peaks().iter().all(|peak| *peak <= cap));
+        (lies_so && within).then_some(schedule)
     }
 
     /// What is told of a choice.

@@ -1,7 +1,7 @@
 //! Cuts of layers into groups, against all cuts.
 
 use crate::common::{any_schedule, size};
-use forebay_pipeline::layers::{Cut, LayerCosts, cut, lower_bound, refine};
+use forebay_pipeline::layers::{Cut, LayerCosts, cut, fitted, lower_bound, refine};
 use forebay_pipeline::search::{Request, search_cuts};
 use forebay_pipeline::{Costs, Kind, Layout, Placement, replay, verify};
 use proptest::prelude::*;
@@ -156,4 +156,27 @@ fn refused() {
     assert!(error(&[1; 1025], layout).contains("the most is 1024"));
     assert!(error(&[u64::MAX / 9; 9], layout).contains("too large"));
     assert!(error(&[1; 9], Layout { placement: Placement::TwoWay, ..layout }).contains("two-way"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// A search over layers is never slower than a published schedule on the cut that is best for it.
+    #[test]
+    fn a_search_is_as_fast_as_published_orders_on_their_own_cuts(
+        stages in 2..5u32, micros in 1..8u32, p2p in 0..4u64,
+        costs in prop::collection::vec((1..13u64, 1..13u64, 1..13u64), 6..11)
+    ) {
+        let layers: Vec<LayerCosts> = costs.iter().map(|&(f, i, w)| LayerCosts::halves(f, i, w)).collect();
+        let size = size(stages, 1, micros);
+        let links = Costs::equal(0, 0, 0, 0).with_p2p(p2p);
+        let request = Request { size, costs: &links, cap: None, placements: &[Placement::Blocked], nodes: Some(300) };
+        let found = search_cuts(&layers, &request, &mut |_| ()).expect("a schedule").found;
+        for kind in [Kind::GPipe, Kind::OneFOneB, Kind::ZbH1, Kind::ZbH2] {
+            let schedule = kind.generate(size).expect("a schedule");
+            let makespan = |costs: &Costs| Some(replay(&schedule, costs).ok()?.makespan);
+            let (costs, _) = fitted(&layers, schedule.layout(), |costs| costs.with_p2p(p2p), makespan).expect("a cut");
+            prop_assert!(Some(found.makespan) <= makespan(&costs), "{kind:?}: {} instead of {:?}", found.makespan, makespan(&costs));
+        }
+    }
 }

@@ -52,7 +52,39 @@ fn of_placement(
     let linked = |costs: Costs| Costs { p2p: links.p2p, pair: links.pair, decimals: links.decimals, ..costs };
     let known = |costs: &Costs| published(request.size, costs).into_iter().filter(|(kind, ..)| lies_so(*kind, layout));
     let least = |costs: &Costs| known(costs).map(|(.., makespan)| makespan).min();
-    let (costs, cut) = fitted(layers, layout, linked, least)?;
+    let joint = fitted(layers, layout, linked, least)?;
+    // What is fast for the best of them together may not be the best of what each has by itself.
+    let own =
+        known(&joint.0).filter(|(_, schedule, _)| within(schedule, request.cap)).filter_map(|(_, schedule, _)| {
+            let makespan = |costs: &Costs| Some(replay(&schedule, costs).ok()?.makespan);
+            let (costs, cut) = fitted(layers, layout, linked, makespan).ok()?;
+            Some((makespan(&costs)?, (costs, cut)))
+        });
+    let own = own.min_by_key(|(makespan, _)| *makespan).map(|(_, cut)| cut).filter(|(_, cut)| cut.ends != joint.1.ends);
+    let cuts: Vec<(Costs, Cut)> = std::iter::once(joint).chain(own).collect();
+    let nodes = Some(nodes(request).div_ceil(cuts.len() as u64));
+    let mut replayed = 0;
+    let mut tried = vec![];
+    for cut in cuts {
+        let (found, costs, cut) = of_cut(layers, layout, cut, &Request { nodes, ..request.clone() }, progress)?;
+        replayed += found.nodes;
+        tried.push((found, costs, cut));
+    }
+    let (found, costs, cut) = tried.into_iter().min_by_key(|(found, ..)| found.makespan).expect("at least one cut");
+    Ok((Found { nodes: replayed, ..found }, costs, cut))
+}
+
+/// The best order for a cut, and single layers moved on while it gets faster.
+fn of_cut(
+    layers: &[LayerCosts],
+    layout: Layout,
+    (costs, cut): (Costs, Cut),
+    request: &Request,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Found, Costs, Cut), ScheduleError> {
+    let links = request.costs;
+    let linked = |costs: Costs| Costs { p2p: links.p2p, pair: links.pair, decimals: links.decimals, ..costs };
+    let known = |costs: &Costs| published(request.size, costs).into_iter().filter(|(kind, ..)| lies_so(*kind, layout));
     let found = search(&Request { costs: &costs, ..request.clone() }, progress)?;
     let makespan = |costs: &Costs| Some(replay(&found.schedule, costs).ok()?.makespan);
     let (costs, cut) = refitted(layers, layout, cut, linked, makespan);

@@ -194,11 +194,13 @@ impl Shadow {
     pub fn note_room(&mut self, op: Op, through: &Through) {
         let (from, to) = through.bytes;
         let value = self.value(through);
-        self.take(through, value);
+        let updates = through.access == SlotAccess::Update;
+        if !updates {
+            self.take(through, value);
+        }
         self.pieces.fill(from, to, &Piece::new(Some(op), NONE, NONE));
         self.pieces.change(from, to, |there| {
-            let stays =
-                through.access == SlotAccess::Update || (there.value == value && there.buffer == through.buffer);
+            let stays = updates || (there.value == value && there.buffer == through.buffer);
             *there = Piece::new(Some(op), if stays { there.value } else { NONE }, through.buffer);
         });
     }
@@ -354,8 +356,11 @@ mod tests {
         assert_eq!(shadow.holds(&read(5, 30)), Err(Trouble::Unwritten { bytes: (20, 30) }));
         shadow.note_room(op(0, 4), &of(4, 100));
         assert_eq!(shadow.holds(&read(5, 20)), Ok(()));
-        // What is changed where it is stays.
+        // What is changed where it is stays, and so does the rest of what it is a part of.
         shadow.note_room(op(0, 5), &through(6, SLOT, SlotAccess::Update));
         assert_eq!(shadow.holds(&read(7, 20)), Ok(()));
+        let part = Through { slot: (10, 15), ..through(8, (10, 15), SlotAccess::Update) };
+        shadow.note_room(op(0, 6), &part);
+        assert_eq!(shadow.holds(&read(9, 20)), Ok(()));
     }
 }
