@@ -9,7 +9,7 @@ use forebay_cost::Cluster;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
 use forebay_plan::{Kernel, Plan};
-use forebay_sim::passes::Work;
+use forebay_sim::passes::{Pass, Work};
 use forebay_sim::report::{Report, simulate};
 use forebay_sim::{Options, timeline};
 
@@ -187,23 +187,44 @@ fn layers_at_borders_are_one_program() {
     }
 }
 
-/// A pass whose first layer ran in the last program of the pass before is still one through its own layers.
-#[test]
-fn passes_that_begin_at_borders_keep_their_layers() {
+/// The passes of each stage of tiny-moe with eight layers.
+fn passes_of(text: &str) -> Vec<Vec<Pass>> {
     let example = Example::named("tiny-moe");
-    let text = "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp";
     let plan = plan(&example, text, DType::F32, &[("layers", 8)]).unwrap_or_else(|e| panic!("{e}"));
     let path = root().join("examples/clusters/atlas-800t-a2.toml");
     let cluster = Cluster::parse(&std::fs::read_to_string(path).expect("readable")).expect("it is right");
     let timeline = timeline(&plan, &cluster, &Options::default()).expect("a timeline");
-    for role in &timeline.roles {
+    timeline.roles.into_iter().map(|role| role.passes).collect()
+}
+
+/// A pass whose first layer ran in the last program of the pass before is still one through its own layers.
+#[test]
+fn passes_that_begin_at_borders_keep_their_layers() {
+    for passes in passes_of("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp") {
         for work in [Work::Forward, Work::Backward] {
             let mut passes: Vec<(u32, u32)> =
-                role.passes.iter().filter(|p| p.work == work).map(|p| (p.chunk, p.micro_batch)).collect();
+                passes.iter().filter(|p| p.work == work).map(|p| (p.chunk, p.micro_batch)).collect();
             passes.sort_unstable();
             let expected: Vec<(u32, u32)> = (0..2).flat_map(|chunk| (0..4).map(move |micro| (chunk, micro))).collect();
             assert_eq!(passes, expected, "{work:?}");
         }
+    }
+}
+
+/// Where a forward and a backward pass are one, that is what the diagram has, and a pass of which some layers run by themselves is still of its own chunk.
+#[test]
+fn passes_in_pairs_are_told_from_others() {
+    for passes in passes_of("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap") {
+        assert!(passes.iter().any(|p| p.work == Work::Pair), "{passes:?}");
+        let mut forward: Vec<(u32, u32)> = passes
+            .iter()
+            .filter(|p| matches!(p.work, Work::Forward | Work::Pair))
+            .map(|p| (p.chunk, p.micro_batch))
+            .collect();
+        forward.sort_unstable();
+        forward.dedup();
+        let expected: Vec<(u32, u32)> = (0..2).flat_map(|chunk| (0..4).map(move |micro| (chunk, micro))).collect();
+        assert_eq!(forward, expected, "{passes:?}");
     }
 }
 

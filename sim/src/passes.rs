@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub enum Work {
     /// Forward.
     Forward,
+    /// Forward, layer by layer in one program with a backward pass of another micro-batch.
+    Pair,
     /// Backward, for inputs alone.
     BackwardInput,
     /// Backward, for parameters alone.
@@ -26,13 +28,26 @@ pub enum Work {
 
 impl Work {
     /// All of them.
-    pub const ALL: [Work; 6] =
-        [Work::Forward, Work::BackwardInput, Work::BackwardWeight, Work::Backward, Work::Again, Work::Update];
+    pub const ALL: [Work; 7] = [
+        Work::Forward,
+        Work::Pair,
+        Work::BackwardInput,
+        Work::BackwardWeight,
+        Work::Backward,
+        Work::Again,
+        Work::Update,
+    ];
+
+    /// Does it go forward?
+    fn is_forward(self) -> bool {
+        matches!(self, Work::Forward | Work::Pair)
+    }
 
     /// The letter of diagrams.
     pub fn letter(self) -> &'static str {
         match self {
             Work::Forward => "F",
+            Work::Pair => "P",
             Work::BackwardInput => "I",
             Work::BackwardWeight => "W",
             Work::Backward => "B",
@@ -45,6 +60,7 @@ impl Work {
     pub fn name(self) -> &'static str {
         match self {
             Work::Forward => "forward",
+            Work::Pair => "forward, and backward of another micro-batch beside it",
             Work::BackwardInput => "backward for inputs",
             Work::BackwardWeight => "backward for weights",
             Work::Backward => "backward",
@@ -86,6 +102,8 @@ fn part(program: &str, at_end: bool) -> Part {
         Part::Message
     } else if at_end {
         Part::Of(Work::Update)
+    } else if program.contains(".forward") && program.contains(".backward") {
+        Part::Of(Work::Pair)
     } else if program.contains(".forward") {
         Part::Of(Work::Forward)
     } else if program.contains(".backward_input") {
@@ -107,7 +125,7 @@ fn part(program: &str, at_end: bool) -> Part {
 pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else { return vec![] };
     let step = role.layers.len().saturating_sub(1) as u32;
-    let mut found: Vec<(Pass, u32)> = vec![];
+    let mut found: Vec<Found> = vec![];
     // Where a pass that has not begun yet would begin; whether the last one goes on.
     let (mut lead, mut open) = (None, false);
     // The first layer of a pass whose last call so far has the beginning of the next one in it, through the same layers (`compiler/src/schedule/borders.rs`).
@@ -121,21 +139,26 @@ pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
         let program = &plan.programs[call.program as usize].name;
         match part(program, call.layer == step) {
             Part::Of(work) => {
-                let goes_on = |p: &&mut (Pass, u32)| {
-                    open && p.0.work == work && (p.0.micro_batch == call.micro_batch || work == Work::Update)
+                let goes_on = |found: &&mut Found| {
+                    let Pass { work: before, micro_batch, .. } = found.pass;
+                    let same = before == work || (before.is_forward() && work.is_forward());
+                    open && same && (micro_batch == call.micro_batch || work == Work::Update)
                 };
                 match found.last_mut().filter(goes_on) {
-                    Some((pass, layer)) => {
+                    Some(Found { pass, layer }) => {
                         pass.last = number;
+                        // Of a pair some layers may run by themselves.
+                        pass.work = pass.work.max(work);
                         *layer = (*layer).min(call.layer);
                     }
                     None => {
                         let first = lead.unwrap_or(number);
                         let pass = Pass { work, micro_batch: call.micro_batch, chunk: 0, first, last: number };
-                        found.push((pass, begun.unwrap_or(call.layer)));
+                        let layer = begun.unwrap_or(call.layer);
+                        found.push(Found { pass, layer });
                     }
                 }
-                let layer = found.last().map(|(_, layer)| *layer);
+                let layer = found.last().map(|found| found.layer);
                 begun = layer.filter(|_| work == Work::Forward && program.ends_with(".next"));
                 (lead, open) = (None, true);
             }
@@ -143,8 +166,8 @@ pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
                 lead.get_or_insert(number);
             }
             Part::Follows => {
-                if let Some((pass, _)) = found.last_mut().filter(|_| open && lead.is_none()) {
-                    pass.last = number;
+                if let Some(found) = found.last_mut().filter(|_| open && lead.is_none()) {
+                    found.pass.last = number;
                 }
             }
             Part::Message => (lead, open) = (None, false),
@@ -153,11 +176,22 @@ pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
     number_chunks(found)
 }
 
-/// Chunks are numbered by their first layers.
-fn number_chunks(found: Vec<(Pass, u32)>) -> Vec<Pass> {
-    let mut chunks: BTreeMap<u32, u32> =
-        found.iter().filter(|(p, _)| p.work == Work::Forward).map(|(_, layer)| (*layer, 0)).collect();
+/// A pass, before its chunk has a number.
+struct Found {
+    pass: Pass,
+    /// The first of its layers.
+    layer: u32,
+}
+
+/// Chunks are numbered by their first layers, which are those of the first micro-batch: it goes forward alone, while later ones may have messages of what they are paired with among their layers.
+fn number_chunks(found: Vec<Found>) -> Vec<Pass> {
+    let first = |f: &&Found| f.pass.work.is_forward() && f.pass.micro_batch == 0;
+    let mut chunks: BTreeMap<u32, u32> = found.iter().filter(first).map(|f| (f.layer, 0)).collect();
     chunks.values_mut().zip(0..).for_each(|(chunk, number)| *chunk = number);
     let chunk_of = |layer: u32| chunks.range(..=layer).next_back().map_or(0, |(_, chunk)| *chunk);
-    found.into_iter().map(|(pass, layer)| Pass { chunk: chunk_of(layer), ..pass }).collect()
+    let numbered = |Found { pass, layer }| match pass.work {
+        Work::Update => pass,
+        _ => Pass { chunk: chunk_of(layer), ..pass },
+    };
+    found.into_iter().map(numbered).collect()
 }

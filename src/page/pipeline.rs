@@ -8,8 +8,8 @@ use forebay_sim::timeline::Timeline;
 /// Cells that a diagram has at most.
 const MAX_CELLS: usize = 60_000;
 
-pub const INTRODUCTION: &str = "One rank of each stage. Letters say what is done and numbers for which micro-batch: F forward, B backward, I and W backward \
-for inputs and for weights, U sums and update. Where nothing is drawn the stage waits.";
+pub const INTRODUCTION: &str = "One rank of each stage. Letters say what is done and numbers for which micro-batch: F forward, B backward, P forward beside \
+the backward pass of another one, I and W backward for inputs and for weights, U sums and update. Where nothing is drawn the stage waits.";
 
 /// The diagram.
 pub fn chart(timeline: &Timeline) -> String {
@@ -63,6 +63,7 @@ pub fn chart(timeline: &Timeline) -> String {
 fn class(work: Work) -> Class {
     let (name, inset) = match work {
         Work::Forward => ("f", (0.0, 7.0)),
+        Work::Pair => ("p", (0.0, 0.0)),
         Work::BackwardInput => ("i", (7.0, 5.0)),
         Work::BackwardWeight => ("w", (12.0, 0.0)),
         Work::Backward => ("b", (7.0, 0.0)),
