@@ -23,11 +23,14 @@ const DIGIT: f64 = 6.6;
 pub fn svg(schedule: &Schedule, timeline: &Timeline, title: &str, unit: Ticks) -> String {
     let scale = Scale::new(timeline);
     let layout = schedule.layout();
-    let (width, height) = (LEFT + scale.width + RIGHT, ABOVE + ROW * schedule.orders().len() as f64 + BELOW);
+    let boxes = meanings(schedule);
+    let explained = 12.0 + boxes.iter().map(|(_, label)| wide(label)).sum::<f64>();
+    let (width, height) =
+        ((LEFT + scale.width + RIGHT).max(explained), ABOVE + ROW * schedule.orders().len() as f64 + BELOW);
     let mut out = String::new();
     let w = &mut out;
-    head(w, width, height, title);
-    legend(w, schedule);
+    head(w, (width, height), title, layout.size.chunks);
+    legend(w, &boxes);
     for (stage, (order, spans)) in schedule.orders().iter().zip(&timeline.spans).enumerate() {
         let top = ABOVE + ROW * stage as f64;
         put(
@@ -82,7 +85,24 @@ impl Scale {
     }
 }
 
-fn head(out: &mut String, width: f64, height: f64, title: &str) {
+/// Forward, backward for inputs, and for weights, of the first chunk: red, green, blue.
+const COLOURS: [(Op, [u8; 3]); 3] =
+    [(Op::F, [0x8c, 0xc0, 0xff]), (Op::I, [0x76, 0xd0, 0x9a]), (Op::W, [0xff, 0xb8, 0x70])];
+/// How near the last chunk's colours are to white.
+const PALEST: f64 = 0.6;
+
+/// A class for each op and chunk, the paler the later the chunk.
+fn colours(out: &mut String, chunks: u32) {
+    for (op, colour) in COLOURS {
+        for chunk in 0..chunks {
+            let pale = PALEST * f64::from(chunk) / f64::from((chunks - 1).max(1));
+            let [red, green, blue] = colour.map(|c| (f64::from(c) + pale * f64::from(u8::MAX - c)).round() as u8);
+            put(out, format_args!(".{}{chunk} {{ fill: #{red:02x}{green:02x}{blue:02x}; }}", op.letter()));
+        }
+    }
+}
+
+fn head(out: &mut String, (width, height): (f64, f64), title: &str, chunks: u32) {
     let title = escape(title);
     put(
         out,
@@ -96,8 +116,11 @@ text { font: 11px ui-sans-serif, system-ui, sans-serif; }
 .t { fill: #24292f; } .n { fill: #10161d; text-anchor: middle; font-size: 10.5px; }
 .paper { fill: #ffffff; } .idle { fill: #eef0f3; } .line { stroke: #6e7781; stroke-width: 1; }
 .cell { stroke: #ffffff; stroke-width: 0.6; }
-.F0 { fill: #8cc0ff; } .F1 { fill: #cfe5ff; } .I0 { fill: #76d09a; } .I1 { fill: #bcebcd; } .W0 { fill: #ffb870; } .W1 { fill: #ffdfbd; }
-@media (prefers-color-scheme: dark) {
+",
+    );
+    colours(out, chunks);
+    out.push_str(
+        "@media (prefers-color-scheme: dark) {
 .t { fill: #e6edf3; } .paper { fill: #0d1117; } .idle { fill: #20262e; } .line { stroke: #8b949e; } .cell { stroke: #0d1117; }
 }
 </style>
@@ -111,23 +134,37 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// One box for each op that the schedule has.
-fn legend(out: &mut String, schedule: &Schedule) {
+/// For each op that the schedule has, and for what tells chunks and pairs apart: the classes of its box, and what they mean.
+fn meanings(schedule: &Schedule) -> Vec<(Vec<String>, &'static str)> {
     let has = |op: Op| schedule.orders().iter().flatten().flat_map(Item::works).any(|w| w.op == op);
-    let mut boxes = vec![(vec!["F0"], "F: forward")];
+    let of = |classes: &[&str]| classes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut boxes = vec![(of(&["F0"]), "F: forward")];
     if has(Op::I) {
-        boxes.push((vec!["I0"], "I: backward, input"));
-        boxes.push((vec!["W0"], "W: backward, weights"));
+        boxes.push((of(&["I0"]), "I: backward, input"));
+        boxes.push((of(&["W0"]), "W: backward, weights"));
     }
     if has(Op::B) {
-        boxes.push((vec!["I0", "W0"], "B: both"));
+        boxes.push((of(&["I0", "W0"]), "B: both"));
     }
+    let last = format!("F{}", schedule.layout().size.chunks - 1);
     if schedule.layout().size.chunks > 1 {
-        boxes.push((vec!["F1"], "paler: later chunks of the stage"));
+        boxes.push((vec![last], "paler: later chunks of the stage"));
     }
+    if schedule.has_pairs() {
+        boxes.push((vec![], "in two rows: a pair, at the same time"));
+    }
+    boxes
+}
+
+/// Pixels that the box and the text of a meaning take.
+fn wide(label: &str) -> f64 {
+    40.0 + 6.2 * label.len() as f64
+}
+
+fn legend(out: &mut String, boxes: &[(Vec<String>, &str)]) {
     let mut x = 12.0;
     for (classes, label) in boxes {
-        let part = 14.0 / classes.len() as f64;
+        let part = 14.0 / classes.len().max(1) as f64;
         for (at, class) in classes.iter().enumerate() {
             put(
                 out,
@@ -138,7 +175,7 @@ fn legend(out: &mut String, schedule: &Schedule) {
             );
         }
         put(out, format_args!(r#"<text class="t" x="{:.1}" y="43">{label}</text>"#, x + 19.0));
-        x += 40.0 + 6.2 * label.len() as f64;
+        x += wide(label);
     }
 }
 
@@ -148,7 +185,7 @@ fn cell(out: &mut String, layout: Layout, item: &Item, (x, y, width): (f64, f64,
     let height = (ROW - 4.0) / works.len() as f64;
     for (at, work) in works.iter().enumerate() {
         let y = y + height * at as f64;
-        let shade = u32::from(place(layout, work) > 0);
+        let shade = place(layout, work);
         let parts: &[Op] = if work.op == Op::B { &[Op::I, Op::W] } else { std::slice::from_ref(&work.op) };
         let part = width / parts.len() as f64;
         put(out, format_args!("<g><title>{work}</title>"));
