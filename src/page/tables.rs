@@ -5,7 +5,7 @@ use crate::output::size;
 use forebay_sim::report::Report;
 
 pub const COMMUNICATION: &str = "Exposed is what computation waits for. Tiers of the network share out each kind's exposed time as they share all of it.";
-pub const MEMORY: &str = "Bytes of one rank. Buffers are inputs, statistics and what the call at the peak alone uses; fragmentation is what the placement takes beyond what is in use.";
+pub const MEMORY: &str = "Bytes of one rank. The peak is the arena that is allocated. Buffers are inputs, statistics and what the call at the peak alone uses; activations include frames that stay until the next call has ended; fragmentation is what the placement takes beyond what is in use.";
 
 fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     // Words go on in the next line, so that the page is no wider than a window; numbers stay in one.
