@@ -3,8 +3,8 @@
 use crate::output::{grouped, seconds};
 use forebay_compiler::settle::{Found, Settled, TICK};
 use forebay_compiler::shard::Order;
+use forebay_pipeline::Ticks;
 use forebay_pipeline::search::Progress;
-use forebay_pipeline::{Kind, Ticks};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::Cell;
 use std::fmt::Display;
@@ -76,9 +76,9 @@ pub fn told_ways<T: Display>(key: &str, ways: &[(T, f64)]) -> String {
 pub fn told(settled: &Settled, found: &Found) -> String {
     let mut text = match (&settled.strategy.schedule, found.kind) {
         (Order::Given(given), Some(kind)) => {
-            let pairs = matches!(kind, Kind::InterleavedOverlap | Kind::DualPipe | Kind::DualPipeV);
             // Where pairs hide nothing by these prices, their works are as well off one after the other.
-            let apart = if pairs && !given.schedule.has_pairs() { " with its pairs one after the other" } else { "" };
+            let apart = kind.has_pairs() && !given.schedule.has_pairs();
+            let apart = if apart { " with its pairs one after the other" } else { "" };
             format!("nothing beats schedule={}{apart}", kind.name())
         }
         (order, _) => format!("schedule={order}"),

@@ -187,13 +187,29 @@ fn layers_at_borders_are_one_program() {
     }
 }
 
+fn cluster(name: &str) -> Cluster {
+    let path = root().join(format!("examples/clusters/{name}.toml"));
+    Cluster::parse(&std::fs::read_to_string(path).expect("readable")).expect("it is right")
+}
+
+/// The chunk and micro-batch of passes of some kinds, each once for every pass; sorted.
+fn places(passes: &[Pass], kinds: &[Work]) -> Vec<(u32, u32)> {
+    let mut places: Vec<(u32, u32)> =
+        passes.iter().filter(|p| kinds.contains(&p.work)).map(|p| (p.chunk, p.micro_batch)).collect();
+    places.sort_unstable();
+    places
+}
+
+/// Each of four micro-batches through each of two chunks.
+fn four_through_two() -> Vec<(u32, u32)> {
+    (0..2).flat_map(|chunk| (0..4).map(move |micro| (chunk, micro))).collect()
+}
+
 /// The passes of each stage of tiny-moe with eight layers.
 fn passes_of(text: &str) -> Vec<Vec<Pass>> {
     let example = Example::named("tiny-moe");
     let plan = plan(&example, text, DType::F32, &[("layers", 8)]).unwrap_or_else(|e| panic!("{e}"));
-    let path = root().join("examples/clusters/atlas-800t-a2.toml");
-    let cluster = Cluster::parse(&std::fs::read_to_string(path).expect("readable")).expect("it is right");
-    let timeline = timeline(&plan, &cluster, &Options::default()).expect("a timeline");
+    let timeline = timeline(&plan, &cluster("atlas-800t-a2"), &Options::default()).expect("a timeline");
     timeline.roles.into_iter().map(|role| role.passes).collect()
 }
 
@@ -202,11 +218,7 @@ fn passes_of(text: &str) -> Vec<Vec<Pass>> {
 fn passes_that_begin_at_borders_keep_their_layers() {
     for passes in passes_of("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp") {
         for work in [Work::Forward, Work::Backward] {
-            let mut passes: Vec<(u32, u32)> =
-                passes.iter().filter(|p| p.work == work).map(|p| (p.chunk, p.micro_batch)).collect();
-            passes.sort_unstable();
-            let expected: Vec<(u32, u32)> = (0..2).flat_map(|chunk| (0..4).map(move |micro| (chunk, micro))).collect();
-            assert_eq!(passes, expected, "{work:?}");
+            assert_eq!(places(&passes, &[work]), four_through_two(), "{work:?}");
         }
     }
 }
@@ -216,15 +228,9 @@ fn passes_that_begin_at_borders_keep_their_layers() {
 fn passes_in_pairs_are_told_from_others() {
     for passes in passes_of("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap") {
         assert!(passes.iter().any(|p| p.work == Work::Pair), "{passes:?}");
-        let mut forward: Vec<(u32, u32)> = passes
-            .iter()
-            .filter(|p| matches!(p.work, Work::Forward | Work::Pair))
-            .map(|p| (p.chunk, p.micro_batch))
-            .collect();
-        forward.sort_unstable();
+        let mut forward = places(&passes, &[Work::Forward, Work::Pair]);
         forward.dedup();
-        let expected: Vec<(u32, u32)> = (0..2).flat_map(|chunk| (0..4).map(move |micro| (chunk, micro))).collect();
-        assert_eq!(forward, expected, "{passes:?}");
+        assert_eq!(forward, four_through_two(), "{passes:?}");
     }
 }
 
@@ -345,9 +351,7 @@ fn simulated(name: &str, set: &[(&str, i64)], cluster: &str, text: &str) -> Repo
     let options = CompileOptions { strategy, micro_batches, ..options(DType::BF16, overrides) };
     let model = Example::named(name).check(&options, true, Some(1));
     let plan = compile_training(&model, &options, &[micro_batches]).unwrap_or_else(|e| panic!("{text}: {e}")).remove(0);
-    let path = root().join(format!("examples/clusters/{cluster}.toml"));
-    let cluster = Cluster::parse(&std::fs::read_to_string(path).expect("readable")).expect("it is right");
-    simulate(&plan, &cluster, &Options::default()).expect("it can be simulated")
+    simulate(&plan, &self::cluster(cluster), &Options::default()).expect("it can be simulated")
 }
 
 /// Where links are what a step waits for, parameters and gradients that travel beside layers make it shorter: what they wait for is in flight as long, and less of it is waited for.

@@ -1,5 +1,6 @@
 //! What a strategy leaves to be found: the order of a pipeline's work (`schedule=search`), which layers its parts have (`stages=auto`), and before these the way
 //! of experts' rows and the number of pieces (`dispatch=auto`, [`crate::overlap::exchange`]; `pieces=auto`, [`crate::overlap::pieces`]).
+//! Parts are cut for the best of the published orders, and for each of them by itself.
 //! Where the device is known and has one unit for elementwise work and products, `overlap=all` is without `vector`, whose orders for two units are slower there; with pieces both are priced.
 //!
 //! ```text

@@ -209,6 +209,14 @@ fn groups_of_a_stage() {
 }
 
 #[test]
+fn kinds_with_pairs_make_pairs() {
+    for kind in Kind::ALL {
+        let schedule = kind.generate(size(4, kind.default_chunks(), 16)).expect("a schedule");
+        assert_eq!(schedule.has_pairs(), kind.has_pairs(), "{}", kind.name());
+    }
+}
+
+#[test]
 fn placements_cover_each_group_once_a_way() {
     for kind in Kind::ALL {
         let layout = generate(kind, 4, kind.default_chunks(), 8).layout();

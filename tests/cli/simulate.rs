@@ -288,6 +288,23 @@ fn what_is_made_again_early_pays() {
     }
 }
 
+/// Where layers are left open, each published order is tried with those that are best for it alone.
+#[test]
+fn a_search_knows_the_layers_of_published_orders() {
+    let bench = Bench::new();
+    // `…, stages=2/2/2/2: by the time of each layer alone, passes take 4.679 ms; …`
+    let passes = |schedule: &str| {
+        let strategy = format!("pp=2,vpp=2,micro=4,stages=auto,schedule={schedule}");
+        let args = ["simulate", "model.moe", "--cluster", "h100", "--batch", "24", "--strategy", &strategy];
+        let told = bench.run(&[&args[..], &["--set", "layers=8", "d=64"]].concat()).ok().stderr;
+        let (_, time) = told.split_once("passes take ").expect("what was found is said");
+        let (number, _) = time.split_once(" ms").expect("milliseconds");
+        number.parse::<f64>().expect("a number")
+    };
+    let (searched, named) = (passes("search,nodes=2000"), passes("dualpipev"));
+    assert!(searched <= named, "{searched} ms, {named} ms with dualpipev");
+}
+
 /// What `pieces=auto` finds is no slower than any number of them.
 #[test]
 fn pieces_are_as_many_as_is_fastest() {

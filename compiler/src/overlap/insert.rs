@@ -60,6 +60,7 @@ fn put(busy: &mut Vec<(f64, f64)>, from: f64, seconds: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const CUBE: StreamKind = StreamKind::Cube;
     const LINKS: StreamKind = StreamKind::InterNode;
@@ -106,31 +107,28 @@ mod tests {
         assert_eq!(gap.timed(&order).makespan, 10.5);
     }
 
-    /// Whatever is late, what is needed comes first, and what is waited for ends when it would alone.
-    #[test]
-    fn what_is_needed_comes_first() {
-        let mut seed = 7u64;
-        let mut random = move |below: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 33) % below
-        };
-        for _ in 0..200 {
-            let n = 2 + random(30) as u32;
-            let (mut list, mut needs) = (vec![], vec![]);
-            for at in 0..n {
-                let of: Vec<u32> = (0..at).filter(|_| random(6) == 0).collect();
-                list.push(([CUBE, LINKS][random(2) as usize], random(5) as f64));
-                needs.push(of);
-            }
-            let list: Vec<_> = list.iter().zip(&needs).map(|((unit, s), needs)| (*unit, *s, &needs[..])).collect();
+    proptest! {
+        /// Whatever is late, what is needed comes first, and what is waited for ends when it would alone.
+        #[test]
+        fn what_is_needed_comes_first(
+            list in prop::collection::vec((any::<bool>(), 0..5u32, prop::collection::vec(0..6u32, 32)), 2..32),
+            awaited in any::<prop::sample::Index>(),
+        ) {
+            let needs: Vec<Vec<u32>> =
+                (0..).zip(&list).map(|(at, (.., of))| (0..at).filter(|&n| of[n as usize] == 0).collect()).collect();
+            let units = list.iter().map(|(links, ..)| if *links { LINKS } else { CUBE });
+            let timed = units.zip(list.iter().map(|(_, seconds, _)| f64::from(*seconds)));
+            let list: Vec<_> = timed.zip(&needs).map(|((unit, seconds), needs)| (unit, seconds, &needs[..])).collect();
             let mut all = tasks(&list);
-            all.awaited = vec![random(u64::from(n)) as u32];
+            all.awaited = vec![awaited.index(list.len()) as u32];
             let late = all.unawaited();
             let order = order(&all, &late);
-            let place = |at: u32| order.iter().position(|&other| other == at).unwrap();
-            assert!((0..n).all(|at| needs[at as usize].iter().all(|&need| place(need) < place(at))), "{list:?}");
+            let place = |at: u32| order.iter().position(|&other| other == at).expect("each is there");
+            for (at, needs) in (0..).zip(&all.needs) {
+                prop_assert!(needs.iter().all(|&need| place(need) < place(at)), "{order:?}");
+            }
             let alone: Vec<u32> = order.iter().copied().filter(|&at| !late[at as usize]).collect();
-            assert_eq!(all.timed(&order).awaited, all.timed(&alone).awaited, "{list:?}, {order:?}");
+            prop_assert_eq!(all.timed(&order).awaited, all.timed(&alone).awaited, "{:?}", order);
         }
     }
 }

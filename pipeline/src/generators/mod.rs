@@ -88,6 +88,11 @@ impl Kind {
         }
     }
 
+    /// Does it pair forward with backward passes, where there are micro-batches enough?
+    pub fn has_pairs(self) -> bool {
+        matches!(self, Kind::InterleavedOverlap | Kind::DualPipe | Kind::DualPipeV)
+    }
+
     /// The chunks a stage that it has by itself.
     pub fn default_chunks(self) -> u32 {
         match self.placement() {

@@ -2,7 +2,7 @@
 
 use super::{Found, Progress, Request, lies_so, nodes, published, search, within};
 use crate::layers::{Cut, LayerCosts, fitted, lower_bound, refitted};
-use crate::{Costs, Layout, ScheduleError, Ticks, replay};
+use crate::{Costs, Kind, Layout, Schedule, ScheduleError, Ticks, replay};
 
 /// What was found for layers.
 #[derive(Clone, Debug)]
@@ -48,18 +48,15 @@ fn of_placement(
     request: &Request,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Found, Costs, Cut), ScheduleError> {
-    let links = request.costs;
-    let linked = |costs: Costs| Costs { p2p: links.p2p, pair: links.pair, decimals: links.decimals, ..costs };
-    let known = |costs: &Costs| published(request.size, costs).into_iter().filter(|(kind, ..)| lies_so(*kind, layout));
-    let least = |costs: &Costs| known(costs).map(|(.., makespan)| makespan).min();
+    let linked = |costs| linked(request, costs);
+    let least = |costs: &Costs| known(request, layout, costs).map(|(.., makespan)| makespan).min();
     let joint = fitted(layers, layout, linked, least)?;
     // What is fast for the best of them together may not be the best of what each has by itself.
-    let own =
-        known(&joint.0).filter(|(_, schedule, _)| within(schedule, request.cap)).filter_map(|(_, schedule, _)| {
-            let makespan = |costs: &Costs| Some(replay(&schedule, costs).ok()?.makespan);
-            let (costs, cut) = fitted(layers, layout, linked, makespan).ok()?;
-            Some((makespan(&costs)?, (costs, cut)))
-        });
+    let own = kept(request, layout, &joint.0).filter_map(|(_, schedule, _)| {
+        let makespan = |costs: &Costs| Some(replay(&schedule, costs).ok()?.makespan);
+        let (costs, cut) = fitted(layers, layout, linked, makespan).ok()?;
+        Some((makespan(&costs)?, (costs, cut)))
+    });
     let own = own.min_by_key(|(makespan, _)| *makespan).map(|(_, cut)| cut).filter(|(_, cut)| cut.ends != joint.1.ends);
     let cuts: Vec<(Costs, Cut)> = std::iter::once(joint).chain(own).collect();
     let nodes = Some(nodes(request).div_ceil(cuts.len() as u64));
@@ -74,6 +71,23 @@ fn of_placement(
     Ok((Found { nodes: replayed, ..found }, costs, cut))
 }
 
+/// The costs of groups, with those of the request's links.
+fn linked(request: &Request, costs: Costs) -> Costs {
+    let Costs { p2p, pair, decimals, .. } = *request.costs;
+    Costs { p2p, pair, decimals, ..costs }
+}
+
+/// The published schedules of a layout, with their makespans.
+fn known(request: &Request, layout: Layout, costs: &Costs) -> impl Iterator<Item = (Kind, Schedule, Ticks)> {
+    published(request.size, costs).into_iter().filter(move |(kind, ..)| lies_so(*kind, layout))
+}
+
+/// Those of them that keep to the cap.
+fn kept(request: &Request, layout: Layout, costs: &Costs) -> impl Iterator<Item = (Kind, Schedule, Ticks)> {
+    let cap = request.cap;
+    known(request, layout, costs).filter(move |(_, schedule, _)| within(schedule, cap))
+}
+
 /// The best order for a cut, and single layers moved on while it gets faster.
 fn of_cut(
     layers: &[LayerCosts],
@@ -82,17 +96,13 @@ fn of_cut(
     request: &Request,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Found, Costs, Cut), ScheduleError> {
-    let links = request.costs;
-    let linked = |costs: Costs| Costs { p2p: links.p2p, pair: links.pair, decimals: links.decimals, ..costs };
-    let known = |costs: &Costs| published(request.size, costs).into_iter().filter(|(kind, ..)| lies_so(*kind, layout));
     let found = search(&Request { costs: &costs, ..request.clone() }, progress)?;
     let makespan = |costs: &Costs| Some(replay(&found.schedule, costs).ok()?.makespan);
-    let (costs, cut) = refitted(layers, layout, cut, linked, makespan);
+    let (costs, cut) = refitted(layers, layout, cut, |costs| linked(request, costs), makespan);
     let makespan = makespan(&costs).unwrap_or(found.makespan);
     let bound = crate::bound::lower_bound(layout, &costs, request.cap);
     // On the groups as they are now a published one may be faster than what was found on others.
-    let best =
-        known(&costs).filter(|(_, schedule, _)| within(schedule, request.cap)).min_by_key(|(.., makespan)| *makespan);
+    let best = kept(request, layout, &costs).min_by_key(|(.., makespan)| *makespan);
     let found = match best {
         Some((kind, schedule, least)) if least <= makespan => {
             Found { schedule, makespan: least, published: Some(kind), bound, ..found }
