@@ -62,6 +62,7 @@ impl OnCluster {
         let budget = self.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
         let file = ModelFile::read(&self.model)?.with(&self.settings)?;
         let precision = precision_of(options.compute);
+        options.clock = forebay_sim::clock(&cluster, precision);
         Ok(SetUp { cluster, file, options, budget, precision })
     }
 }

@@ -114,7 +114,7 @@ fn exchanges(text: &str) -> (usize, usize) {
         ..options(DType::F32, Example::named("tiny-moe").reduced_to(ROWS.into(), 32))
     };
     let model = Example::named("tiny-moe").models(&options).train;
-    let sharded = with_exchanges(&model, &options.strategy).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let sharded = with_exchanges(&model, &options).unwrap_or_else(|e| panic!("{text}: {e}"));
     let graphs = sharded.model.segments.iter().map(|s| &s.forward);
     let of = |graph: &Graph| {
         let comms = graph.values().filter_map(|value| match &graph.node(value).op {

@@ -7,7 +7,7 @@ use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::exchange;
 use crate::overlap::pieces::{self, Pieces};
-use crate::overlap::{self, Lanes, Pass};
+use crate::overlap::{self, Clock, Lanes, Pass};
 use crate::rewrite::{self, Numerics, Report};
 use crate::ring;
 use crate::schedule::{
@@ -37,6 +37,8 @@ pub struct CompileOptions {
     pub rewrite: rewrite::Options,
     /// How ranks share the work; `micro_batches` are those of each data-parallel rank.
     pub strategy: Strategy,
+    /// The device whose times the orders of programs go by.
+    pub clock: Clock,
 }
 
 impl Default for CompileOptions {
@@ -49,6 +51,7 @@ impl Default for CompileOptions {
             gradients: Gradients::default(),
             rewrite: rewrite::Options::default(),
             strategy: Strategy::default(),
+            clock: Clock::default(),
         }
     }
 }
@@ -160,13 +163,13 @@ pub fn compile_within(
     let (strategy, optimizer) = (&options.strategy, &options.optimizer);
     let types = options.types(options.micro_batches);
     strategy.check_master_weights(options.compute)?;
-    let train = with_exchanges(&models.train, strategy)?;
+    let train = with_exchanges(&models.train, options)?;
     let eval = shard_model(&models.eval, strategy)?;
     let generates = models.generate.segments.iter().any(|s| has_output(&s.forward));
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let rewriting = options.rewriting();
     let of_floats = (types.wide, types.narrow);
-    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(&train, strategy), strategy.overlap.clone());
+    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(&train, options), strategy.overlap.clone());
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
@@ -242,9 +245,9 @@ pub fn compile_training(
     options: &CompileOptions,
     micros: &[u32],
 ) -> Result<Vec<plan::Plan>, StrategyError> {
-    let train = with_exchanges(model, &options.strategy)?;
+    let train = with_exchanges(model, options)?;
     let mut plans = compile_in_line(model, &train, options, micros)?;
-    plans.iter_mut().for_each(|plan| over_streams(plan, &train, &options.strategy));
+    plans.iter_mut().for_each(|plan| over_streams(plan, &train, options));
     Ok(plans)
 }
 
@@ -263,7 +266,7 @@ pub fn compile_in_line(
     let stages = stages(model, strategy)?;
     let rewriting = options.rewriting();
     let of_floats = (options.wide(), options.compute);
-    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, strategy), strategy.overlap.clone());
+    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, options), strategy.overlap.clone());
     let segments = Segments::new(train, &rewriting, (&strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
@@ -295,14 +298,14 @@ fn assemble(
     roles: Vec<plan::Role>,
 ) -> plan::Plan {
     let mut plan = in_line(model, options, train, programs, roles);
-    over_streams(&mut plan, train, &options.strategy);
+    over_streams(&mut plan, train, options);
     plan
 }
 
 /// Spreads a plan over streams, and marks what they are given at once.
-fn over_streams(plan: &mut plan::Plan, train: &ShardedModel, strategy: &Strategy) {
-    overlap::spread(plan, &lanes(train, strategy));
-    if strategy.overlap.has(Pass::Capture) {
+fn over_streams(plan: &mut plan::Plan, train: &ShardedModel, options: &CompileOptions) {
+    overlap::spread(plan, &lanes(train, options));
+    if options.strategy.overlap.has(Pass::Capture) {
         overlap::capture(plan);
     }
 }
@@ -331,28 +334,25 @@ fn in_line(
     plan
 }
 
-/// A model sharded by a strategy, cut into its `pieces`, with the exchange that its `dispatch` names.
+/// A model sharded by the strategy of the options, cut into its `pieces`, with the exchange that its `dispatch` names.
 ///
 /// # Errors
 /// When the strategy does not fit the model.
-pub fn with_exchanges(model: &CheckedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
-    in_pieces(shard_model(model, strategy)?, strategy)
-}
-
-/// Cuts mixtures and networks of a model into the pieces that a strategy asks for.
-fn in_pieces(mut sharded: ShardedModel, strategy: &Strategy) -> Result<ShardedModel, StrategyError> {
-    let lanes = lanes(&sharded, strategy);
+pub fn with_exchanges(model: &CheckedModel, options: &CompileOptions) -> Result<ShardedModel, StrategyError> {
+    let Strategy { pieces, dispatch, .. } = options.strategy;
+    let mut sharded = shard_model(model, &options.strategy)?;
+    let lanes = lanes(&sharded, options);
     let segments = sharded.model.segments.iter_mut();
-    let cut: usize = segments.map(|s| pieces::cut(&mut s.forward, strategy.pieces, &lanes)).sum();
-    if cut == 0 && !matches!(strategy.pieces, Pieces::Auto | Pieces::Number(1)) {
-        return Err(pieces::nothing_to_cut(strategy.pieces));
+    let cut: usize = segments.map(|s| pieces::cut(&mut s.forward, pieces, &lanes)).sum();
+    if cut == 0 && !matches!(pieces, Pieces::Auto | Pieces::Number(1)) {
+        return Err(pieces::nothing_to_cut(pieces));
     }
-    exchange::decomposed(sharded, strategy.dispatch)
+    exchange::decomposed(sharded, dispatch)
 }
 
 /// Which unit does what.
-fn lanes(sharded: &ShardedModel, strategy: &Strategy) -> Lanes {
-    Lanes::new(&sharded.mesh, &strategy.overlap)
+fn lanes(sharded: &ShardedModel, options: &CompileOptions) -> Lanes {
+    Lanes::new(&sharded.mesh, &options.strategy.overlap, options.clock.clone())
 }
 
 /// Bytes of the host's memory that a role keeps there, and that its calls use.

@@ -11,6 +11,7 @@
 //! devices does not matter. A [`framework`] says what systems other than ours do differently, in switches. Nothing here measures anything: the
 //! same input gives the same numbers. `docs/cost-model.md` explains every term.
 
+mod clock;
 pub mod closed;
 pub mod framework;
 mod kept;
@@ -35,6 +36,7 @@ pub mod timeline;
 pub mod validate;
 pub mod value;
 
+pub use clock::clock;
 pub use framework::Framework;
 pub use kind::Kind;
 pub use report::{Options, Report, simulate};

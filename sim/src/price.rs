@@ -8,7 +8,7 @@ use crate::kind::Kind;
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, RaggedDim,
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program, RaggedDim,
     Region, Space,
 };
 use rustc_hash::FxHashMap;
@@ -76,7 +76,7 @@ pub enum Shape {
 
 /// Prices the instructions of one plan.
 pub struct Pricer<'a> {
-    plan: &'a Plan,
+    mesh: &'a [MeshDim],
     cluster: &'a Cluster,
     framework: &'a Framework,
     precision: Precision,
@@ -112,34 +112,21 @@ impl<'a> Pricer<'a> {
         precision: Precision,
         imbalance: f64,
     ) -> Pricer<'a> {
-        let mut strides = vec![1; plan.mesh.len()];
-        for d in (0..plan.mesh.len().saturating_sub(1)).rev() {
-            strides[d] = strides[d + 1] * u64::from(plan.mesh[d + 1].size);
-        }
-        let mut rows = FxHashMap::default();
-        for kernel in of_training(plan).into_iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
-            if let Kernel::AllToAllV(AllToAllV { bound, tokens, even, .. }) = kernel {
-                rows.extend([bound, tokens].map(|room| (*room, *even as f64)));
-            }
-        }
-        let chosen = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| match &i.kernel {
-            Kernel::TopK(k) => k.k,
-            _ => 0,
-        });
-        let topk = chosen.max().unwrap_or(0).max(1) as f64;
-        let stage_dim = plan.mesh.iter().position(|d| d.name == "pp").map(|d| d as u32);
-        Pricer {
-            plan,
-            cluster,
-            framework,
-            precision,
-            imbalance,
-            strides,
-            stage_dim,
-            groups: RefCell::default(),
-            topk,
-            rows,
-        }
+        let (rows, topk) = (rows(of_training(plan)), topk(&plan.programs));
+        let (strides, groups) = (strides(&plan.mesh), RefCell::default());
+        let stage_dim = stage_dim(&plan.mesh);
+        Pricer { mesh: &plan.mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, rows }
+    }
+
+    /// For a training program by itself, of a plan on a mesh, with an even routing.
+    pub(crate) fn of_program(
+        (mesh, program): (&'a [MeshDim], &Program),
+        (cluster, framework, precision): (&'a Cluster, &'a Framework, Precision),
+    ) -> Pricer<'a> {
+        let (rows, topk) = (rows(vec![program]), topk(std::slice::from_ref(program)));
+        let (strides, groups) = (strides(mesh), RefCell::default());
+        let (stage_dim, imbalance) = (stage_dim(mesh), 1.0);
+        Pricer { mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, rows }
     }
 
     /// The part of a ragged dimension's bound that is there.
@@ -153,7 +140,7 @@ impl<'a> Pricer<'a> {
         let mut groups = self.groups.borrow_mut();
         let make = || {
             let dims: Vec<(u64, u64)> =
-                dims.iter().map(|&d| (u64::from(self.plan.mesh[d as usize].size), self.strides[d as usize])).collect();
+                dims.iter().map(|&d| (u64::from(self.mesh[d as usize].size), self.strides[d as usize])).collect();
             Group::new(self.cluster, &dims)
         };
         groups.entry(dims.to_vec()).or_insert_with(make).clone()
@@ -414,7 +401,7 @@ impl<'a> Pricer<'a> {
 
     /// Which degree a group belongs to.
     fn purpose(&self, optimizer: bool, dims: &[u32]) -> Kind {
-        let name = |d: &u32| self.plan.mesh[*d as usize].name.as_str();
+        let name = |d: &u32| self.mesh[*d as usize].name.as_str();
         if optimizer || dims.iter().any(|d| name(d) == "pp") {
             return Kind::Dp;
         }
@@ -448,6 +435,40 @@ impl<'a> Pricer<'a> {
 }
 
 /// The programs of training steps. Others have as much room for rows, and fewer that come: generation has one text, a micro-batch may have several.
+/// Ranks between neighbours along each mesh dimension.
+fn strides(mesh: &[MeshDim]) -> Vec<u64> {
+    let mut strides = vec![1; mesh.len()];
+    for d in (0..mesh.len().saturating_sub(1)).rev() {
+        strides[d] = strides[d + 1] * u64::from(mesh[d + 1].size);
+    }
+    strides
+}
+
+/// The mesh dimension in which roles differ.
+fn stage_dim(mesh: &[MeshDim]) -> Option<u32> {
+    mesh.iter().position(|d| d.name == "pp").map(|d| d as u32)
+}
+
+/// Bounds of rows in programs of training, and how many come from an even routing.
+fn rows(programs: Vec<&Program>) -> FxHashMap<u64, f64> {
+    let mut rows = FxHashMap::default();
+    for kernel in programs.into_iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
+        if let Kernel::AllToAllV(AllToAllV { bound, tokens, even, .. }) = kernel {
+            rows.extend([bound, tokens].map(|room| (*room, *even as f64)));
+        }
+    }
+    rows
+}
+
+/// Experts of a token: the most that any router chooses.
+fn topk(programs: &[Program]) -> f64 {
+    let chosen = programs.iter().flat_map(|p| &p.instructions).map(|i| match &i.kernel {
+        Kernel::TopK(k) => k.k,
+        _ => 0,
+    });
+    chosen.max().unwrap_or(0).max(1) as f64
+}
+
 fn of_training(plan: &Plan) -> Vec<&Program> {
     let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
     let mut called = vec![false; plan.programs.len()];

@@ -105,6 +105,9 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
     let device = cluster.as_ref().map(|cluster| cluster.device.memory_gb.0 * 1e9);
     let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
+    if let Some(cluster) = &cluster {
+        options.clock = forebay_sim::clock(cluster, precision_of(options.compute));
+    }
     let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
     let profile = options.rewrite.profile.clone();
     let price: &dyn Price = on_cluster.as_ref().map_or(&profile, |price| price);
@@ -171,7 +174,7 @@ fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions, price: &dyn P
 
 /// A model with the graphs that each rank of the strategy runs.
 fn on_a_rank(model: &CheckedModel, options: &CompileOptions) -> Result<ShardedModel, Failure> {
-    with_exchanges(model, &options.strategy).map_err(|error| Failure::Input(error.to_string()))
+    with_exchanges(model, options).map_err(|error| Failure::Input(error.to_string()))
 }
 
 fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {

@@ -107,6 +107,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
     let precision = args.precision.map_or(precision, Precision::from);
     let price = ValuePricer::new(&cluster, precision, 1.0);
+    options.clock = forebay_sim::clock(&cluster, precision);
     let spinner = Spinner::new(args.json, "compiling");
     let compiled = memory::compile(&file, &options, budget, &price, &spinner)?;
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());

@@ -78,6 +78,9 @@ pub fn train(args: Args) -> Result<(), Failure> {
     };
     let device = cluster.as_ref().map(|cluster| backend.device_bytes(cluster)).transpose()?.map(|bytes| bytes as f64);
     let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
+    if let Some(cluster) = &cluster {
+        options.clock = forebay_sim::clock(cluster, precision_of(options.compute));
+    }
     let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
     let price: &dyn Price = on_cluster.as_ref().map_or(&options.rewrite.profile, |price| price);
     let compile = || {

@@ -74,6 +74,7 @@ mod tests {
             touches: vec![vec![]; list.len()],
             bytes: vec![],
             awaited: vec![],
+            slowdown: 0.0,
         }
     }
 

@@ -1,8 +1,9 @@
 //! Which unit does what.
 
 use super::passes::{Pass, Passes};
+use super::times::{Clock, Times};
 use crate::shard::{Dense, Mesh};
-use forebay_plan::{Access, Kernel, Program, Space, StreamKind};
+use forebay_plan::{Access, Kernel, MeshDim, Program, Space, StreamKind};
 
 /// The units of a rank, and which mesh dimensions are between nodes.
 #[derive(Clone, Debug, Default)]
@@ -13,12 +14,15 @@ pub struct Lanes {
     stages: Vec<bool>,
     /// Does the vector unit work beside the matrix unit?
     vector: bool,
+    /// The mesh dimensions of a plan for these ranks, outermost first.
+    pub mesh: Vec<MeshDim>,
+    clock: Clock,
 }
 
 impl Lanes {
     /// Ranks of one pipeline stage that share rows and parameters (tensor and context parallel) are nearest to each other, so that
     /// their collectives stay within a node; data-parallel ranks and other stages are further away. Where the strategy says how large a node is, that decides.
-    pub fn new(mesh: &Mesh, passes: &Passes) -> Lanes {
+    pub fn new(mesh: &Mesh, passes: &Passes, clock: Clock) -> Lanes {
         let far = |(dim, (dense, _)): (usize, &(Dense, _))| match mesh.node {
             Some(_) => mesh.is_between_nodes(dim as u32),
             None => matches!(dense, Dense::Dp | Dense::Pp),
@@ -27,7 +31,13 @@ impl Lanes {
         let stages = mesh.kinds.iter().map(|(dense, _)| *dense == Dense::Pp).collect();
         // A plan for one rank has one stream, but for copies to the host.
         let vector = passes.has(Pass::Vector) && !mesh.dims.is_empty();
-        Lanes { far, stages, vector }
+        let dim = |d: &forebay_ir::MeshDim| MeshDim { name: d.name.clone(), size: d.size };
+        Lanes { far, stages, vector, mesh: mesh.dims.iter().map(dim).collect(), clock }
+    }
+
+    /// How long instructions take.
+    pub(super) fn times(&self) -> &dyn Times {
+        self.clock.times()
     }
 
     /// Is there one rank, which has one stream?

@@ -41,12 +41,14 @@ mod priced;
 mod program;
 mod rates;
 mod tasks;
+mod times;
 
 pub use border::Sender;
 pub use lanes::Lanes;
 pub use pair::{Paired, Part, Same};
 pub use passes::{Pass, Passes};
 pub use priced::Priced;
+pub use times::{Clock, Times};
 
 use forebay_plan::{Plan, Program, Space};
 use program::Ordered;

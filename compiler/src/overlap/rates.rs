@@ -1,42 +1,99 @@
 //! How long instructions take, roughly: enough to say which order hides more.
 //!
-//! A plan is the same whatever cluster it is simulated on, so these are the rates of one device (Ascend 910B and its links, by what the fitted cluster file
-//! `atlas-800t-a2.toml` says they reach), and not those of a cluster file. An H100 is about twice as fast in all of them.
+//! Whoever names no cluster gets the orders of one device (Ascend 910B and its links, by what the fitted cluster file `atlas-800t-a2.toml` says they reach);
+//! an H100 is about twice as fast in all of them. With a cluster file orders go by its own times ([`super::times`]).
 
+use super::lanes::Lanes;
+use super::times::Times;
+use forebay_ir::cost::cost;
+use forebay_ir::{Comm, CommKind, Graph, Op, ValueId};
 use forebay_plan::{Kernel, Program, StreamKind};
 use rustc_hash::FxHashMap;
 
 /// Seconds until a kernel begins.
-pub(super) const LAUNCH: f64 = 5e-6;
+const LAUNCH: f64 = 5e-6;
 /// FLOP/s of matrix products.
-pub(super) const CUBE: f64 = 2e14;
+const CUBE: f64 = 2e14;
 /// FLOP/s of elementwise work.
 const VECTOR: f64 = 1.6e13;
 /// Bytes per second between memory and a kernel.
-pub(super) const MEMORY: f64 = 1e12;
+const MEMORY: f64 = 1e12;
 /// Bytes per second that a rank sends to its node.
 const WITHIN_NODE: f64 = 1.8e11;
 /// Bytes per second that a rank sends to other nodes.
 const BETWEEN_NODES: f64 = 2e10;
 
-/// Prices the instructions of a program.
-pub(super) struct Rates {
+/// Seconds lost for each that is hidden (Atlas 800T A2 and H100 cluster files: 0.2 to 0.3).
+const CONTENTION: f64 = 0.25;
+
+/// The times of this device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rates;
+
+impl Times for Rates {
+    fn instructions(&self, program: &Program, lanes: &Lanes) -> Vec<f64> {
+        let rows = Rows::new(program);
+        let kernels = program.instructions.iter().map(|i| &i.kernel);
+        kernels.map(|kernel| rows.seconds(program, kernel, lanes.of(kernel))).collect()
+    }
+
+    fn value(&self, graph: &Graph, value: ValueId, lanes: &Lanes) -> f64 {
+        let node = graph.node(value);
+        match &node.op {
+            Op::Comm(comm) => sent(graph, value, comm) / link(lanes.of_group(&comm.group)),
+            Op::Contract { .. } => {
+                // Rows from other ranks have room for the worst case.
+                let ragged = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes);
+                let rows = ragged(&value).or_else(|| node.operands.iter().find_map(ragged));
+                let share = rows.map_or(1.0, |r| graph.even_size(r) as f64 / graph.size(r).max(1) as f64);
+                share * cost(graph, value).flops / CUBE
+            }
+            _ => 0.0,
+        }
+    }
+
+    fn start(&self) -> f64 {
+        LAUNCH
+    }
+
+    fn memory_rate(&self) -> f64 {
+        MEMORY
+    }
+
+    fn slowdown(&self) -> f64 {
+        CONTENTION
+    }
+}
+
+/// Bytes that a rank sends: of a sum that all have, its part of what others are to sum, and that sum to all.
+fn sent(graph: &Graph, value: ValueId, comm: &Comm) -> f64 {
+    let bytes = |v: ValueId| graph.bytes(v) as f64;
+    let (given, made) = (graph.node(value).operands.first().map_or(0.0, |&o| bytes(o)), bytes(value));
+    let others = 1.0 - 1.0 / comm.ranks(graph) as f64;
+    match comm.kind {
+        CommKind::Vary | CommKind::Coordinate | CommKind::Shard { .. } => 0.0,
+        CommKind::AllReduce(_) => 2.0 * others * given,
+        CommKind::AllGather { .. } | CommKind::ReduceScatter { .. } => others * given.max(made),
+        _ => given.min(made),
+    }
+}
+
+/// The rows that instructions of a program have.
+struct Rows {
     /// Bounds of rows from other ranks, and the part of them that an even routing brings.
     shares: FxHashMap<u64, f64>,
 }
 
-impl Rates {
-    /// For a program.
-    pub fn new(program: &Program) -> Rates {
+impl Rows {
+    fn new(program: &Program) -> Rows {
         let exchanged = program.instructions.iter().filter_map(|i| match &i.kernel {
             Kernel::AllToAllV(k) => Some([k.bound, k.tokens].map(|room| (room, k.even as f64 / room.max(1) as f64))),
             _ => None,
         });
-        Rates { shares: exchanged.flatten().map(|(room, share)| (room, share.min(1.0))).collect() }
+        Rows { shares: exchanged.flatten().map(|(room, share)| (room, share.min(1.0))).collect() }
     }
 
-    /// Seconds of an instruction.
-    pub fn seconds(&self, program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
+    fn seconds(&self, program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
         let of_room = |bound: u64| self.shares.get(&bound).copied().unwrap_or(1.0);
         let share = kernel.ragged_bound().map_or(1.0, of_room);
         let bytes = kernel.expected_bytes(&program.buffers, of_room);
@@ -44,8 +101,6 @@ impl Rates {
         let seconds = match (kernel, on) {
             // What a rank reads is what it sends: the rows of an exchange are those that there are.
             (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
-            // A message is on its way while its stream goes on, and before it is asked for.
-            (Kernel::Send(_) | Kernel::Recv(_), _) => return 0.0,
             (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
             (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
                 (flops * share / CUBE).max(bytes / MEMORY)
@@ -57,6 +112,6 @@ impl Rates {
 }
 
 /// Bytes per second that a rank sends over a kind of links.
-pub(super) fn link(on: StreamKind) -> f64 {
+fn link(on: StreamKind) -> f64 {
     if on == StreamKind::InterNode { BETWEEN_NODES } else { WITHIN_NODE }
 }

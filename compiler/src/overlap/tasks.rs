@@ -2,7 +2,6 @@
 //! memory of its own, since it is placed after the order is known.
 
 use super::lanes::Lanes;
-use super::rates::Rates;
 use crate::emit::align;
 use forebay_plan::verify::ALIGN;
 use forebay_plan::verify::order::Intervals;
@@ -23,11 +22,13 @@ pub(super) struct Tasks {
     pub bytes: Vec<u64>,
     /// Those that make what is waited for elsewhere or send it, in their given order.
     pub awaited: Vec<u32>,
+    /// Seconds lost for each that is hidden.
+    pub slowdown: f64,
 }
 
 /// An order, timed.
 pub(super) struct Timed {
-    /// Seconds until all have ended; what runs beside something else slows it down, by [`CONTENTION`] of the time that is hidden.
+    /// Seconds until all have ended; what runs beside something else slows it down, by [`Tasks::slowdown`] of the time that is hidden.
     pub cost: f64,
     /// Seconds until all have ended.
     pub makespan: f64,
@@ -48,18 +49,32 @@ impl Tasks {
     /// The tasks of a program. Its frame is its last slot; `awaited` are slots whose contents are waited for elsewhere.
     pub fn new((program, awaited): (&Program, &[usize]), lanes: &Lanes) -> Tasks {
         let frame = program.slots.len() as u32 - 1;
-        let rates = Rates::new(program);
+        let times = lanes.times();
+        let seconds = times.instructions(program, lanes);
         let bytes = program.buffers.iter().map(|b| if b.slot == frame { align(b.bytes()) } else { 0 }).collect();
         let mut slots: Vec<Intervals<Piece>> = vec![Intervals::default(); program.slots.len()];
         let mut frames: Vec<Intervals<Piece>> = vec![Intervals::default(); program.buffers.len()];
-        let mut tasks = Tasks { seconds: vec![], unit: vec![], needs: vec![], touches: vec![], bytes, awaited: vec![] };
+        let mut tasks = Tasks {
+            seconds: vec![],
+            unit: vec![],
+            needs: vec![],
+            touches: vec![],
+            bytes,
+            awaited: vec![],
+            slowdown: times.slowdown(),
+        };
         let (mut attended, mut products) = (None, vec![]);
         // The last message of each channel, sent (true) and received.
         let mut messages: FxHashMap<(bool, u32, u32), u32> = FxHashMap::default();
         let mut met = None;
         for (at, instruction) in (0..).zip(&program.instructions) {
             let kind = lanes.of(&instruction.kernel);
-            tasks.seconds.push(rates.seconds(program, &instruction.kernel, kind));
+            let seconds = match instruction.kernel {
+                // A message is on its way while its stream goes on, and before it is asked for.
+                Kernel::Send(_) | Kernel::Recv(_) => 0.0,
+                _ => seconds[at as usize],
+            };
+            tasks.seconds.push(seconds);
             tasks.unit.push(kind.number());
             let (mut needs, mut touches) = (vec![], vec![]);
             let operands = instruction.kernel.operands();
@@ -177,7 +192,7 @@ impl Tasks {
         let makespan = free.into_iter().fold(0.0, f64::max);
         let awaited = self.awaited.iter().map(|&at| ends[at as usize]).sum::<f64>() / self.awaited.len().max(1) as f64;
         let work: f64 = self.seconds.iter().sum();
-        let cost = makespan + CONTENTION * (work - makespan).max(0.0);
+        let cost = makespan + self.slowdown * (work - makespan).max(0.0);
         // What has started before an instruction ends: places in the order by their start, and for each the last place so far.
         let mut starts: Vec<(f64, u32)> = (0..).zip(&spans).map(|(place, span)| (span.0, place)).collect();
         starts.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
@@ -235,6 +250,3 @@ impl Tasks {
         uses
     }
 }
-
-/// Seconds lost for each that is hidden (Atlas 800T A2 and H100 cluster files: 0.2 to 0.3).
-pub(super) const CONTENTION: f64 = 0.25;

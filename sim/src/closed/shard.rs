@@ -144,13 +144,14 @@ impl Shard {
             compute: forebay_ir::DType::BF16,
             micro_batches: 2,
             strategy: strategy.clone(),
+            clock: crate::clock(cluster, options.precision),
             ..CompileOptions::default()
         };
         let sharded = shard_model(model, &strategy).map_err(|error| error.to_string())?;
         let plans = compile_in_line(model, &sharded, &compile, &[2]).map_err(|error| error.to_string())?;
         let mut plan = plans.into_iter().next().ok_or("there is no plan")?;
         if options.framework.streams {
-            overlap::spread(&mut plan, &Lanes::new(&sharded.mesh, &strategy.overlap));
+            overlap::spread(&mut plan, &Lanes::new(&sharded.mesh, &strategy.overlap, compile.clock));
         }
         let pricer = Pricer::new(&plan, cluster, &options.framework, options.precision, options.imbalance);
         let programs = Programs::new(&plan, &pricer, options, cluster.calibrated.overlap_slowdown.0);

@@ -1,9 +1,6 @@
 //! What can be cut into pieces, and what that gains.
 
 use crate::overlap::lanes::Lanes;
-use crate::overlap::rates;
-use crate::overlap::tasks::CONTENTION;
-use forebay_ir::cost::cost;
 use forebay_ir::{AxisId, Comm, CommKind, Graph, InputRole, Op, ReduceKind, Type, ValueId};
 
 /// A part of a graph that is repeated.
@@ -285,48 +282,32 @@ pub(super) struct Gain {
     pub cost: f64,
 }
 
-/// Bytes that a rank sends: of a sum that all have, its part of what others are to sum, and that sum to all.
-fn sent(graph: &Graph, value: ValueId, comm: &Comm) -> f64 {
-    let bytes = |v: ValueId| graph.bytes(v) as f64;
-    let (given, made) = (graph.node(value).operands.first().map_or(0.0, |&o| bytes(o)), bytes(value));
-    let others = 1.0 - 1.0 / comm.ranks(graph) as f64;
-    match comm.kind {
-        CommKind::Vary | CommKind::Coordinate | CommKind::Shard { .. } => 0.0,
-        CommKind::AllReduce(_) => 2.0 * others * given,
-        CommKind::AllGather { .. } | CommKind::ReduceScatter { .. } => others * given.max(made),
-        _ => given.min(made),
-    }
-}
-
 /// What so many pieces of a region gain.
 pub(super) fn gain(graph: &Graph, region: &Region, pieces: u64, lanes: &Lanes) -> Gain {
+    let times = lanes.times();
     let (mut links, mut work, mut extra) = (0.0, 0.0, 0.0);
     let is_param = |v: ValueId| params(graph).any(|param| param == v);
     for value in graph.values().filter(|v| region.repeated[v.index()]) {
         let node = graph.node(value);
         match &node.op {
-            Op::Comm(comm) => {
-                links += sent(graph, value, comm) / rates::link(lanes.of_group(&comm.group));
-                extra += rates::LAUNCH;
+            Op::Comm(_) => {
+                links += times.value(graph, value, lanes);
+                extra += times.start();
             }
             Op::Contract { .. } => {
-                // Rows from other ranks have room for the worst case.
-                let ragged = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes);
-                let rows = ragged(&value).or_else(|| node.operands.iter().find_map(ragged));
-                let share = rows.map_or(1.0, |r| graph.even_size(r) as f64 / graph.size(r).max(1) as f64);
-                work += share * cost(graph, value).flops / rates::CUBE;
+                work += times.value(graph, value, lanes);
                 let weights = node.operands.iter().filter(|o| is_param(**o)).map(|&o| graph.bytes(o) as f64);
-                extra += rates::LAUNCH + weights.sum::<f64>() / rates::MEMORY;
+                extra += times.start() + weights.sum::<f64>() / times.memory_rate();
             }
             _ => {}
         }
     }
     let copied: u64 = copied(graph, region, &positions(graph)).iter().map(|&v| 2 * graph.bytes(v)).sum();
     let others = pieces as f64 - 1.0;
-    let scores = 2.0 * scores(graph, region) as f64 / rates::MEMORY;
+    let scores = 2.0 * scores(graph, region) as f64 / times.memory_rate();
     Gain {
-        hidden: (1.0 - CONTENTION) * links.min(work) * others / pieces as f64 - scores,
-        cost: others * extra + copied as f64 / rates::MEMORY,
+        hidden: (1.0 - times.slowdown()) * links.min(work) * others / pieces as f64 - scores,
+        cost: others * extra + copied as f64 / times.memory_rate(),
     }
 }
 
