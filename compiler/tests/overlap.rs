@@ -4,12 +4,12 @@ mod snapshots;
 
 use forebay_compiler::emit::standalone;
 use forebay_compiler::overlap::{
-    Lanes, Paired, Part, Passes, Same, Sender, across, across_border, capture, spread, within,
+    Clock, Lanes, Paired, Part, Passes, Same, Sender, Times, across, across_border, capture, spread, within,
 };
 use forebay_compiler::shard::Strategy;
 use forebay_ir::text::{parse_module, render};
 use forebay_ir::verify;
-use forebay_ir::{Graph, OutputRole};
+use forebay_ir::{Graph, OutputRole, ValueId};
 use forebay_plan::verify::Rule;
 use forebay_plan::verify::order::summarise;
 use forebay_plan::{Access, Kernel, Program, StreamKind};
@@ -30,7 +30,11 @@ fn lanes() -> Lanes {
 }
 
 fn lanes_of(strategy: &str, passes: &str) -> Lanes {
-    Lanes::new(&Strategy::parse(strategy).unwrap().mesh().unwrap(), &Passes::parse(passes).unwrap())
+    lanes_by(Clock::default(), strategy, passes)
+}
+
+fn lanes_by(clock: Clock, strategy: &str, passes: &str) -> Lanes {
+    Lanes::new(&Strategy::parse(strategy).unwrap().mesh().unwrap(), &Passes::parse(passes).unwrap(), clock)
 }
 
 /// The units of the ranks that a graph is for.
@@ -285,6 +289,51 @@ fn pairs_take_turns() {
         }
         snapshot(path, &all);
     });
+}
+
+/// Seconds of whatever moves something between ranks, of everything else, and of each that is hidden.
+#[derive(Debug)]
+struct Simple {
+    exchange: f64,
+    other: f64,
+    slowdown: f64,
+}
+
+impl Times for Simple {
+    fn instructions(&self, program: &Program, _: &Lanes) -> Vec<f64> {
+        let moves = |kernel: &Kernel| matches!(kernel, Kernel::Exchange(_) | Kernel::AllToAllV(_));
+        program.instructions.iter().map(|i| if moves(&i.kernel) { self.exchange } else { self.other }).collect()
+    }
+
+    fn value(&self, _: &Graph, _: ValueId, _: &Lanes) -> f64 {
+        unreachable!("programs are no graphs")
+    }
+
+    fn start(&self) -> f64 {
+        0.0
+    }
+
+    fn memory_rate(&self) -> f64 {
+        f64::INFINITY
+    }
+
+    fn slowdown(&self) -> f64 {
+        self.slowdown
+    }
+}
+
+/// What is a pair depends on the device: there is none where exchanges take no time, and none where what is hidden is lost again.
+#[test]
+fn pairs_are_for_a_device() {
+    let all = graphs(&file("across"));
+    let (first, second) = (program(&all[0]), program(&all[1]));
+    for (exchange, slowdown, is_worth) in
+        [(1.0, 0.0, true), (0.0, 0.0, false), (1.0, 1.0, false), (10_000.0, 0.0, false)]
+    {
+        let clock = Clock::new(Simple { exchange, other: 1.0, slowdown });
+        let paired = across((part(&first), part(&second)), &[], &lanes_by(clock, "dp=2", "within/across"));
+        assert_eq!(paired.is_some(), is_worth, "exchanges of {exchange} s, {slowdown} lost");
+    }
 }
 
 /// A program that draws random numbers besides.

@@ -4,9 +4,12 @@ mod near;
 mod oracle;
 mod snapshots;
 
-use forebay_compiler::overlap::Lanes;
 use forebay_compiler::overlap::pieces::{Pieces, cut};
+use forebay_compiler::overlap::{Clock, Lanes, Passes, Times};
+use forebay_compiler::shard::Strategy;
 use forebay_ir::text::print_module;
+use forebay_ir::{Graph, ValueId};
+use forebay_plan::Program;
 use near::changed;
 use oracle::{given, graphs, outputs, sound};
 use snapshots::snapshot;
@@ -99,5 +102,42 @@ fn pieces_are_made_where_they_pay() {
         let done = cut(&mut graph, Pieces::Auto, &Lanes::default());
         sound(&graph);
         assert_eq!(done, usize::from(graph.name.starts_with("cut")), "{}", graph.name);
+    }
+}
+
+/// A device on which each product and exchange takes a second, once it has started.
+#[derive(Debug)]
+struct StartsAfter(f64);
+
+impl Times for StartsAfter {
+    fn instructions(&self, program: &Program, _: &Lanes) -> Vec<f64> {
+        vec![1.0; program.instructions.len()]
+    }
+
+    fn value(&self, _: &Graph, _: ValueId, _: &Lanes) -> f64 {
+        1.0
+    }
+
+    fn start(&self) -> f64 {
+        self.0
+    }
+
+    fn memory_rate(&self) -> f64 {
+        1e15
+    }
+
+    fn slowdown(&self) -> f64 {
+        0.0
+    }
+}
+
+/// How many there are depends on the device: what is small is cut where kernels start at once, and nothing is where they take as long as what is hidden.
+#[test]
+fn pieces_are_for_a_device() {
+    let mesh = Strategy::default().mesh().expect("of one rank");
+    for mut graph in graphs(&file("auto")).into_iter().flat_map(|graph| [(graph.clone(), 0.0), (graph, 1.0)]) {
+        let lanes = Lanes::new(&mesh, &Passes::default(), Clock::new(StartsAfter(graph.1)));
+        let done = cut(&mut graph.0, Pieces::Auto, &lanes);
+        assert_eq!(done, usize::from(graph.1 == 0.0), "{}: kernels start after {} s", graph.0.name, graph.1);
     }
 }

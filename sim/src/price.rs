@@ -8,8 +8,8 @@ use crate::kind::Kind;
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program, RaggedDim,
-    Region, Space,
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program,
+    RaggedDim, Region, Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;

@@ -61,9 +61,11 @@ pub(super) fn arrange(program: &mut Program, order: &[u32], timed: &Timed) -> u6
 }
 
 /// Orders that are tried around the best list, when it is not near what no order beats.
-const ROUNDS: u64 = 64;
-/// Tasks whose urgency changes in a round, and by how much of the longest chain.
-const CHANGED: (u64, f64) = (2, 0.6);
+const ROUNDS: u64 = 128;
+/// One in so many tasks has another urgency, in turn: many lead away from where a list is, few find what is near.
+const CHANGED: [u64; 4] = [2, 4, 8, 16];
+/// By how much of the longest chain it is another.
+const STEP: f64 = 0.6;
 /// No order is looked for that would be better by less than this part.
 const NEAR: f64 = 0.01;
 /// What a second is worth by which what is waited for elsewhere is there earlier: it counts where a pipeline fills and drains, once for each stage, and elsewhere not.
@@ -113,13 +115,13 @@ pub(super) fn best(tasks: &Tasks, bound: u64) -> Option<(Vec<u32>, Timed)> {
     }
     if let Some((mut urgency, patience)) = urgent {
         let least = tasks.least() * (1.0 + NEAR);
-        let step = CHANGED.1 * urgency.iter().copied().fold(0.0, f64::max);
-        for round in 0..ROUNDS {
+        let step = STEP * urgency.iter().copied().fold(0.0, f64::max);
+        for (round, one_in) in (0..ROUNDS).zip(CHANGED.into_iter().cycle()) {
             if best.as_ref().is_some_and(|(_, timed)| timed.makespan <= least) {
                 break;
             }
             let changed = |(task, tail): (u64, &f64)| match scatter(round, task) {
-                random if random % CHANGED.0 == 0 => tail + step * ((random >> 32) as f64 / 2f64.powi(32) - 0.5),
+                random if random % one_in == 0 => tail + step * ((random >> 32) as f64 / 2f64.powi(32) - 0.5),
                 _ => *tail,
             };
             let other: Vec<f64> = (0..).zip(&urgency).map(changed).collect();
