@@ -141,6 +141,19 @@ impl Part<'_> {
         again
     }
 
+    /// What keeping these values takes, of which some are swapped.
+    fn taken(&self, kept: &[ValueId], swapped: &[ValueId]) -> Taken {
+        let again = self.made_again(kept).iter().map(|v| self.seconds[v.index()]).sum();
+        let mut taken = Taken { bytes: 0.0, again, link: 0.0 };
+        for v in kept {
+            match self.away.get(v.index()).copied().flatten().filter(|_| swapped.contains(v)) {
+                Some(away) => (taken.bytes, taken.link) = (taken.bytes + away.bytes, taken.link + away.link),
+                None => taken.bytes += self.bytes[v.index()],
+            }
+        }
+        taken
+    }
+
     /// What having a value at the backward pass costs, and is it swapped then?
     fn there(&self, number: usize, prices: Prices<'_>, fixed: &Fixed, v: ValueId) -> (f64, bool) {
         let kept = prices.byte * self.bytes[v.index()];
@@ -201,6 +214,13 @@ impl Part<'_> {
     }
 }
 
+/// What a part's selection takes: bytes, seconds of what is made again, and seconds of its link.
+struct Taken {
+    bytes: f64,
+    again: f64,
+    link: f64,
+}
+
 impl Selection {
     /// Seconds when those of the links have prices.
     fn at_link(&self, prices: &[f64]) -> f64 {
@@ -211,21 +231,34 @@ impl Selection {
 impl Problem<'_> {
     /// What keeping these values takes, of which some are swapped.
     pub fn selection(&self, kept: Vec<Vec<ValueId>>, swapped: Vec<Vec<ValueId>>) -> Selection {
-        let (mut bytes, mut again) = (0.0, 0.0);
-        let mut links = vec![];
+        let (mut bytes, mut again, mut links) = (0.0, 0.0, vec![]);
         for (part, (kept, swapped)) in self.parts.iter().zip(kept.iter().zip(&swapped)) {
-            let mut link = 0.0;
-            for v in kept {
-                match part.away.get(v.index()).copied().flatten().filter(|_| swapped.contains(v)) {
-                    Some(away) => (bytes, link) = (bytes + away.bytes, link + away.link),
-                    None => bytes += part.bytes[v.index()],
-                }
-            }
-            again += part.made_again(kept).iter().map(|v| part.seconds[v.index()]).sum::<f64>();
-            links.push(link);
+            let of_part = part.taken(kept, swapped);
+            (bytes, again) = (bytes + of_part.bytes, again + of_part.again);
+            links.push(of_part.link);
         }
-        let seconds = again + self.parts.iter().zip(&links).map(|(part, link)| part.cost(*link)).sum::<f64>();
+        let seconds = again + self.cost(&links);
         Selection { kept, swapped, bytes, again, link: links, seconds }
+    }
+
+    /// What seconds of the links cost.
+    fn cost(&self, links: &[f64]) -> f64 {
+        self.parts.iter().zip(links).map(|(part, link)| part.cost(*link)).sum()
+    }
+
+    /// A selection with other values of one part kept and swapped.
+    pub(super) fn with_part(
+        &self,
+        of: &Selection,
+        n: usize,
+        (kept, swapped): (Vec<ValueId>, Vec<ValueId>),
+    ) -> Selection {
+        let (was, now) = (self.parts[n].taken(&of.kept[n], &of.swapped[n]), self.parts[n].taken(&kept, &swapped));
+        let mut other = of.clone();
+        (other.kept[n], other.swapped[n], other.link[n]) = (kept, swapped, now.link);
+        (other.bytes, other.again) = (of.bytes - was.bytes + now.bytes, of.again - was.again + now.again);
+        other.seconds = other.again + self.cost(&other.link);
+        other
     }
 
     /// The same with nothing swapped.
@@ -239,7 +272,7 @@ impl Problem<'_> {
         (self.parts.iter().flat_map(|p| &p.seconds).sum::<f64>() + links.sum::<f64>()).max(1e-30)
     }
 
-    fn all_bytes(&self) -> f64 {
+    pub(super) fn all_bytes(&self) -> f64 {
         self.parts.iter().flat_map(|p| &p.bytes).sum::<f64>().max(1.0)
     }
 
@@ -336,13 +369,24 @@ impl Problem<'_> {
     /// # Errors
     /// When nothing fits.
     pub fn within(&self, limit: f64, cuts: u32) -> Result<Choice, Selection> {
+        let mut beyond = vec![];
+        let mut choice = self.by_cuts(limit, cuts, &mut beyond)?;
+        if !choice.exact {
+            choice.selection = self.improved(choice.selection, beyond, limit);
+            choice.exact = choice.selection.seconds - choice.bound <= EQUAL * self.all_seconds();
+        }
+        Ok(choice)
+    }
+
+    /// The same by cuts alone. Appends what was met `beyond` the limit and near it.
+    fn by_cuts(&self, limit: f64, cuts: u32, beyond: &mut Vec<Selection>) -> Result<Choice, Selection> {
         let mut prices = self.links(HIDDEN_LINK);
         if !self.swaps() {
-            return self.at_prices_of_links(limit, cuts, &prices);
+            return self.at_prices_of_links(limit, cuts, &prices, beyond);
         }
         // Copies that are hidden first; then for each part the price at which one more second costs as much.
         let each = cuts / (HALVINGS + 2);
-        let mut best = self.at_prices_of_links(limit, each, &prices)?;
+        let mut best = self.at_prices_of_links(limit, each, &prices, beyond)?;
         let mut between = vec![(HIDDEN_LINK, DEAR_LINK); self.parts.len()];
         let mut last = best.selection.link.clone();
         for _ in 0..=HALVINGS {
@@ -354,7 +398,7 @@ impl Problem<'_> {
                 *(if part.slope(last[n]) > prices[n] { &mut *cheap } else { &mut *dear }) = prices[n];
                 prices[n] = 0.5 * (*cheap + *dear);
             }
-            let choice = self.at_prices_of_links(limit, each, &prices)?;
+            let choice = self.at_prices_of_links(limit, each, &prices, beyond)?;
             last.clone_from(&choice.selection.link);
             best.bound = best.bound.max(choice.bound);
             if choice.selection.seconds < best.selection.seconds {
@@ -366,8 +410,14 @@ impl Problem<'_> {
     }
 
     /// The same when seconds of the links have prices.
-    fn at_prices_of_links(&self, limit: f64, cuts: u32, link: &[f64]) -> Result<Choice, Selection> {
-        let mut search = Search { problem: self, limit, link, best: None, least: f64::INFINITY, cuts: 0 };
+    fn at_prices_of_links(
+        &self,
+        limit: f64,
+        cuts: u32,
+        link: &[f64],
+        beyond: &mut Vec<Selection>,
+    ) -> Result<Choice, Selection> {
+        let mut search = Search { problem: self, limit, link, best: None, beyond: None, least: f64::INFINITY, cuts: 0 };
         let root = search.relax(&Fixed::default());
         let Some(root) = root else {
             return match search.best {
@@ -394,8 +444,8 @@ impl Problem<'_> {
                 open.extend(search.relax(&fixed).filter(|n| !search.is_worse(n.bound)));
             }
         }
-        let closed = search.least;
-        let selection = search.best.expect("what takes the fewest bytes fits");
+        let (closed, selection) = (search.least, search.best.expect("what takes the fewest bytes fits"));
+        beyond.extend(search.beyond);
         let bound = open.iter().map(|n| n.bound).fold(selection.seconds.min(closed), f64::min);
         let exact = selection.seconds - bound <= EQUAL * self.all_seconds();
         Ok(Choice { selection, bound, exact })
@@ -438,6 +488,8 @@ struct Search<'a> {
     /// The prices of a second of the link.
     link: &'a [f64],
     best: Option<Selection>,
+    /// What was met beyond the limit in the fewest bytes.
+    beyond: Option<Selection>,
     /// The least of what bounds the decisions that were looked at to their end.
     least: f64,
     cuts: u32,
@@ -455,6 +507,9 @@ impl Search<'_> {
         let fits = selection.bytes <= self.limit;
         if fits && self.best.as_ref().is_none_or(|best| selection.seconds < best.seconds) {
             self.best = Some(selection.clone());
+        }
+        if !fits && self.beyond.as_ref().is_none_or(|beyond| selection.bytes < beyond.bytes) {
+            self.beyond = Some(selection.clone());
         }
         fits
     }

@@ -226,15 +226,19 @@ pub struct Form {
     pub apart: bool,
     /// What is made again is made before the gradient comes.
     pub early: bool,
+    /// Copies to the host are taken to hide in a part of the time that others compute ([`CAREFUL`]), so that fewer are made.
+    pub careful: bool,
 }
 
 impl Form {
     /// All forms, the usual one first.
-    pub const ALL: [Form; 4] = [
-        Form { apart: false, early: false },
-        Form { apart: false, early: true },
-        Form { apart: true, early: false },
-        Form { apart: true, early: true },
+    pub const ALL: [Form; 6] = [
+        Form { apart: false, early: false, careful: false },
+        Form { apart: false, early: true, careful: false },
+        Form { apart: true, early: false, careful: false },
+        Form { apart: true, early: true, careful: false },
+        Form { apart: false, early: false, careful: true },
+        Form { apart: true, early: false, careful: true },
     ];
 }
 
@@ -250,7 +254,8 @@ impl Fits {
 
     /// A stage in this form, or else in what comes nearest: with as much room, if it can be.
     pub fn in_form(mut self, form: Form) -> Fitted {
-        let nearest = [form, Form { early: false, ..form }, Form { apart: false, ..form }, Form::default()];
+        let late = Form { early: false, ..form };
+        let nearest = [form, late, Form { careful: false, ..late }, Form { apart: false, ..late }, Form::default()];
         let form = nearest.into_iter().find(|&form| self.has(form)).expect("there is the usual one");
         self.0.retain(|(known, _)| *known == form);
         self.0.remove(0).1
@@ -274,6 +279,18 @@ struct Depth<'a> {
 
 /// Steps that copies may have.
 const DEPTHS: [u32; 3] = [1, 2, 4];
+
+/// The part of the time that others compute in which a careful choice takes copies to hide: exchanges run beside some of it, and what is beside a copy takes longer.
+const CAREFUL: f64 = 0.8;
+
+impl<'p> Depth<'p> {
+    /// The same with less time for copies.
+    fn carefully(&self) -> Depth<'p> {
+        let mut problem = self.problem.clone();
+        problem.parts.iter_mut().flat_map(|part| &mut part.windows).for_each(|window| *window *= CAREFUL);
+        Depth { ahead: self.ahead, problem }
+    }
+}
 
 impl Depth<'_> {
     /// The choice of least time within so many bytes, of several depths; where none is within, that of fewest bytes.
@@ -307,9 +324,24 @@ struct Tried<'d, 'a> {
 /// Schedules a choice.
 type Schedule<'s> = dyn FnMut(&Depth, &Selection) -> (plan::Phase, Usage) + 's;
 
+/// Bytes of an arena, and of the saved tensors in it.
+#[derive(Clone, Copy)]
+struct Bytes {
+    peak: u64,
+    saved: f64,
+}
+
 impl Tried<'_, '_> {
     fn peak(&self) -> u64 {
         self.phase.memory.placed
+    }
+
+    fn size(&self) -> Bytes {
+        Bytes { peak: self.peak(), saved: self.choice.selection.bytes }
+    }
+
+    fn swaps(&self) -> bool {
+        self.choice.selection.swapped.iter().any(|of_part| !of_part.is_empty())
     }
 }
 
@@ -345,37 +377,48 @@ pub fn fit(
     let mut usual = |depth: &Depth, selection: &Selection| {
         schedule_as(depth, selection, Frames::AsRoomAllows, EarlyLayers::default())
     };
+    let start = first.size();
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) if first.peak() <= budget => first,
         Aim::Within(budget) => {
-            search(depths, first, budget, &mut usual).map_err(|least| Misfit { stage, budget, least, persistent })?
+            search(depths, start, budget, &mut usual).map_err(|least| Misfit { stage, budget, least, persistent })?
         }
         Aim::Least => {
-            let smallest = smallest(&depths[0], &mut usual);
-            smallest.into_iter().chain([first]).min_by_key(Tried::peak).expect("the first is one")
+            let smallest = smallest(depths, start, &mut usual);
+            [smallest, first].into_iter().min_by_key(Tried::peak).expect("there are two")
         }
     };
-    let mut apart =
-        |depth: &Depth, selection: &Selection| schedule_as(depth, selection, Frames::Apart, EarlyLayers::default());
-    let apart = match aim {
-        Aim::Within(budget) if price.knows_device() => with_frames_apart(depths, &tried, budget, &mut apart),
-        _ => None,
-    };
+    let of_careful: Vec<Depth> = depths.iter().map(Depth::carefully).collect();
+    let mut others = vec![];
+    if let Aim::Within(budget) = aim
+        && price.knows_device()
+    {
+        let careful = tried.swaps().then(|| search(&of_careful, start, budget, &mut usual).ok()).flatten();
+        let careful = careful.filter(|careful| careful.phase != tried.phase);
+        let mut apart =
+            |depth: &Depth, selection: &Selection| schedule_as(depth, selection, Frames::Apart, EarlyLayers::default());
+        for (is_careful, depths, tried) in [(false, depths, Some(&tried)), (true, &of_careful, careful.as_ref())] {
+            let Some(tried) = tried else { continue };
+            let form = Form { apart: true, careful: is_careful, ..Form::default() };
+            others.extend(with_frames_apart(depths, tried, budget, &mut apart).map(|tried| (form, tried)));
+        }
+        others.extend(careful.map(|tried| (Form { careful: true, ..Form::default() }, tried)));
+    }
     let budget = if let Aim::Within(budget) = aim { budget } else { 0 };
     let limit = budget.max(tried.peak());
     let mut fits = Fits(vec![]);
-    for (tried, frames) in [(tried, Frames::AsRoomAllows)].into_iter().chain(apart.map(|apart| (apart, Frames::Apart)))
-    {
+    for (form, tried) in std::iter::once((Form::default(), tried)).chain(others) {
+        let frames = if form.apart { Frames::Apart } else { Frames::AsRoomAllows };
         let mut schedule_early =
             |depth: &Depth, selection: &Selection, early| schedule_as(depth, selection, frames, early);
-        let early = begun_early(&tried, (limit, persistent), &mut schedule_early);
+        let early = (!form.careful).then(|| begun_early(&tried, (limit, persistent), &mut schedule_early)).flatten();
         let Tried { phase, usage, choice, depth } = tried;
         let all = [(false, Some((phase, usage))), (true, early)];
         for (early, (phase, usage)) in all.into_iter().filter_map(|(early, made)| Some((early, made?))) {
             let of_choice = (&depth.problem, segments, &choice);
             let memory = table::stage_memory((stage, persistent, unrestricted), (&phase, &usage, price), of_choice);
-            fits.0.push((Form { apart: frames == Frames::Apart, early }, Fitted { phase, memory }));
+            fits.0.push((Form { early, ..form }, Fitted { phase, memory }));
         }
     }
     Ok(fits)
@@ -394,7 +437,7 @@ fn with_frames_apart<'d, 'a>(
         return None;
     }
     let first = Tried { phase, usage, choice: usual.choice.clone(), depth: usual.depth };
-    if first.peak() <= budget { Some(first) } else { search(depths, first, budget, schedule).ok() }
+    if first.peak() <= budget { Some(first) } else { search(depths, first.size(), budget, schedule).ok() }
 }
 
 /// Schedules are made at most so often for what is made before gradients come.
@@ -423,28 +466,41 @@ fn begun_early(
     None
 }
 
-/// Schedules the choices at the end of the front: fewer saved bytes can take larger frames.
-fn smallest<'d, 'a>(depth: &'d Depth<'a>, schedule: &mut Schedule) -> Vec<Tried<'d, 'a>> {
-    let last = depth.problem.front().into_iter().rev().take(ENDS);
-    let tried = last.map(|selection| {
+/// The choice with the smallest arena that is found: of those at the end of the front (fewer saved bytes can take larger frames), and of those that a search finds within
+/// less than the smallest so far. So within a byte less a search finds nothing.
+fn smallest<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, schedule: &mut Schedule) -> Tried<'d, 'a> {
+    let depth = &depths[0];
+    let ends = depth.problem.front().into_iter().rev().take(ENDS).map(|selection| {
         let (phase, usage) = schedule(depth, &selection);
         Tried { phase, usage, choice: Choice { bound: selection.seconds, selection, exact: true }, depth }
     });
-    tried.collect()
+    let mut smallest = ends.min_by_key(Tried::peak).expect("a front has ends");
+    while let Some(smaller) = tries(depths, start, smallest.peak() - 1, schedule) {
+        smallest = smaller;
+    }
+    smallest
 }
 
 /// Tries choices until one fits, and the memory is used. `Err` is the least peak that was seen.
 fn search<'d, 'a>(
     depths: &'d [Depth<'a>],
-    first: Tried<'d, 'a>,
+    start: Bytes,
     budget: u64,
     schedule: &mut Schedule,
 ) -> Result<Tried<'d, 'a>, u64> {
-    let over = |tried: &Tried| tried.peak() as f64 - budget as f64;
-    let mut least = first.peak();
+    if let Some(best) = tries(depths, start, budget, schedule) {
+        return Ok(best);
+    }
+    let smallest = smallest(depths, start, schedule);
+    if smallest.peak() <= budget { Ok(smallest) } else { Err(smallest.peak()) }
+}
+
+/// The choice of least time of those that were tried and fit.
+fn tries<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, budget: u64, schedule: &mut Schedule) -> Option<Tried<'d, 'a>> {
+    let over = |size: Bytes| size.peak as f64 - budget as f64;
     // Bytes of saved tensors that are too many, and bytes that are known to fit.
-    let (mut upper, mut lower) = (first.choice.selection.bytes, f64::NEG_INFINITY);
-    let mut limit = upper - over(&first);
+    let (mut upper, mut lower) = (start.saved, f64::NEG_INFINITY);
+    let mut limit = upper - over(start);
     let mut seen: Vec<Selection> = vec![];
     let mut best: Option<Tried> = None;
     for _ in 0..TRIES {
@@ -455,8 +511,7 @@ fn search<'d, 'a>(
         seen.push(choice.selection.clone());
         let (phase, usage) = schedule(depth, &choice.selection);
         let tried = Tried { phase, usage, choice, depth };
-        let (bytes, over) = (tried.choice.selection.bytes, over(&tried));
-        least = least.min(tried.peak());
+        let (bytes, over) = (tried.choice.selection.bytes, over(tried.size()));
         if over <= 0.0 {
             lower = lower.max(bytes);
             let better = best.as_ref().is_none_or(|b| tried.choice.selection.seconds < b.choice.selection.seconds);
@@ -472,13 +527,7 @@ fn search<'d, 'a>(
             limit = 0.5 * (lower + upper);
         }
     }
-    if best.is_none() {
-        let ends = smallest(&depths[0], schedule);
-        least = ends.iter().map(Tried::peak).fold(least, u64::min);
-        let fits = ends.into_iter().filter(|tried| tried.peak() <= budget);
-        best = fits.min_by(|a, b| a.choice.selection.seconds.total_cmp(&b.choice.selection.seconds));
-    }
-    best.ok_or(least)
+    best
 }
 
 /// The saved tensors of all segments, as many times as a stage has them at its peak.

@@ -10,6 +10,7 @@ pub mod choose;
 mod early;
 pub mod fit;
 pub mod halves;
+mod moves;
 pub mod place;
 mod recompute;
 mod splice;

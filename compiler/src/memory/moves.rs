@@ -1,0 +1,147 @@
+//! Choices that differ in one value: what a search among corners of the front leaves free is used, and what is over the limit leaves, a value at a time.
+//!
+//! ```text
+//! seconds │ z                 z: over the limit, as near as cuts came     z → y: out goes what takes least seconds a byte
+//!         │   y ─ b           b: within it, the best of the cuts          then in comes what saves most, while it fits
+//!         └────┼─ limit
+//! ```
+//!
+//! Cuts find corners of the front. Where copies are hidden one tensor can be worth a long edge of it: there the best corner within a limit leaves much of it free.
+
+use super::choose::{Part, Problem, Selection};
+use forebay_ir::{Op, Unit, ValueId};
+use rustc_hash::FxHashSet;
+
+/// Values of less than this part of all bytes are left as they are.
+const TRIFLE: f64 = 1e-3;
+/// So many values change places at most.
+const MOVES: usize = 64;
+
+/// Where a value is at the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Device,
+    Host,
+    /// It is made again.
+    Nowhere,
+}
+
+impl Problem<'_> {
+    /// A selection within the limit that takes no more seconds than `best`, which is within it: from that one, and from those beyond.
+    pub(super) fn improved(&self, best: Selection, beyond: Vec<Selection>, limit: f64) -> Selection {
+        let mut starts: Vec<Selection> = vec![];
+        for selection in beyond.into_iter().filter_map(|selection| self.emptied(selection, limit)).chain([best]) {
+            if !starts.contains(&selection) {
+                starts.push(selection);
+            }
+        }
+        let found = starts.into_iter().map(|selection| self.filled(selection, limit));
+        found.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).expect("the best is one")
+    }
+
+    /// With more of what saves time, while it fits.
+    fn filled(&self, mut selection: Selection, limit: f64) -> Selection {
+        for _ in 0..MOVES {
+            let fitting = self.moves(&selection).filter(|other| other.bytes <= limit);
+            let best = fitting.min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+            match best.filter(|best| best.seconds < selection.seconds) {
+                Some(best) => selection = best,
+                None => break,
+            }
+        }
+        selection
+    }
+
+    /// With less of what takes most bytes for its time, until it fits.
+    fn emptied(&self, mut selection: Selection, limit: f64) -> Option<Selection> {
+        for _ in 0..MOVES {
+            if selection.bytes <= limit {
+                return Some(selection);
+            }
+            let smaller = self.moves(&selection).filter(|other| other.bytes < selection.bytes);
+            // What goes beyond the limit is worth no more than what reaches it.
+            let price =
+                |other: &Selection| (other.seconds - selection.seconds) / (selection.bytes - other.bytes.max(limit));
+            selection = smaller.min_by(|a, b| price(a).total_cmp(&price(b)))?;
+        }
+        None
+    }
+
+    /// All selections in which one value is elsewhere.
+    fn moves<'s>(&'s self, selection: &'s Selection) -> impl Iterator<Item = Selection> + 's {
+        let least = TRIFLE * self.all_bytes();
+        self.parts.iter().enumerate().flat_map(move |(n, part)| {
+            let now = Now::new(part, (&selection.kept[n], &selection.swapped[n]));
+            let values = now.values().into_iter().filter(move |v| part.bytes[v.index()] >= least);
+            let places = values.flat_map(|v| [Place::Device, Place::Host, Place::Nowhere].map(|place| (v, place)));
+            let places: Vec<(ValueId, Place)> = places.filter(|(v, place)| now.can(*v, *place)).collect();
+            places.into_iter().map(move |(v, place)| {
+                let (kept, swapped) = now.with(v, place);
+                self.with_part(selection, n, (kept, swapped))
+            })
+        })
+    }
+}
+
+/// Where the values of a part are.
+struct Now<'p, 'g> {
+    part: &'p Part<'g>,
+    kept: FxHashSet<ValueId>,
+    swapped: FxHashSet<ValueId>,
+}
+
+impl<'p, 'g> Now<'p, 'g> {
+    fn new(part: &'p Part<'g>, (kept, swapped): (&[ValueId], &[ValueId])) -> Now<'p, 'g> {
+        Now { part, kept: kept.iter().copied().collect(), swapped: swapped.iter().copied().collect() }
+    }
+
+    /// What is there at the backward pass or made again, but for views.
+    fn values(&self) -> Vec<ValueId> {
+        let kept: Vec<ValueId> = self.kept.iter().copied().collect();
+        let mut values = [self.part.made_again(&kept), kept].concat();
+        values.retain(|v| self.part.graph.node(*v).op.row().unit != Unit::None);
+        values.sort_unstable();
+        values
+    }
+
+    fn place(&self, v: ValueId) -> Place {
+        match (self.kept.contains(&v), self.swapped.contains(&v)) {
+            (true, true) => Place::Host,
+            (true, false) => Place::Device,
+            (false, _) => Place::Nowhere,
+        }
+    }
+
+    /// Can a value go elsewhere?
+    fn can(&self, v: ValueId, place: Place) -> bool {
+        let is_free = match place {
+            Place::Device => true,
+            Place::Host => self.part.away.get(v.index()).copied().flatten().is_some(),
+            Place::Nowhere => self.part.graph.node(v).op != Op::Input,
+        };
+        is_free && place != self.place(v)
+    }
+
+    /// What is kept, and what of it swapped, once a value is elsewhere: what nothing is made from any longer is not kept.
+    fn with(&self, v: ValueId, place: Place) -> (Vec<ValueId>, Vec<ValueId>) {
+        let is_there = |u: ValueId| if u == v { place != Place::Nowhere } else { self.kept.contains(&u) };
+        let (mut seen, mut kept) = (FxHashSet::default(), vec![]);
+        let mut stack = self.part.wanted.clone();
+        while let Some(u) = stack.pop() {
+            if !seen.insert(u) {
+                continue;
+            }
+            match self.part.graph.node(u).op {
+                // Of inputs those cost something that would not be there anyway.
+                Op::Input if self.part.bytes[u.index()] > 0.0 => kept.push(u),
+                Op::Input => {}
+                _ if is_there(u) => kept.push(u),
+                _ => stack.extend(self.part.graph.reads(u)),
+            }
+        }
+        kept.sort_unstable();
+        let away = |u: &ValueId| if *u == v { place == Place::Host } else { self.swapped.contains(u) };
+        let swapped = kept.iter().copied().filter(away).collect();
+        (kept, swapped)
+    }
+}
