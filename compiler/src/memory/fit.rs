@@ -172,6 +172,8 @@ const TRIES: u32 = 7;
 const ENDS: usize = 3;
 /// A choice is looked for with so many minimum cuts at most.
 const CUTS: u32 = 400;
+/// Bounds of several depths are equal up to this part.
+const EQUAL: f64 = 1e-9;
 /// What is still free is good enough below this part of the budget.
 const SLACK: f64 = 0.005;
 
@@ -307,7 +309,7 @@ impl Depth<'_> {
                 (best, choice) = (depth, other);
             }
             choice.bound = bound;
-            choice.exact &= choice.selection.seconds <= bound;
+            choice.exact &= choice.selection.seconds <= bound * (1.0 + EQUAL);
         }
         (best, choice)
     }
@@ -323,6 +325,15 @@ struct Tried<'d, 'a> {
 
 /// Schedules a choice.
 type Schedule<'s> = dyn FnMut(&Depth, &Selection) -> (plan::Phase, Usage) + 's;
+
+/// How a choice is scheduled.
+#[derive(Default)]
+struct Laid {
+    frames: Frames,
+    early: EarlyLayers,
+    /// Bytes of the arena that are enough; 0 when it is to be as small as can be.
+    enough: u64,
+}
 
 /// Bytes of an arena, and of the saved tensors in it.
 #[derive(Clone, Copy)]
@@ -369,13 +380,15 @@ pub fn fit(
     let everything = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect());
     let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
     let first = Tried { phase, usage, choice, depth: &depths[0] };
-    let mut schedule_as = |depth: &Depth, selection: &Selection, frames: Frames, early: EarlyLayers| {
+    let mut schedule_as = |depth: &Depth, selection: &Selection, laid: Laid| {
         let mut made = forms.make(segments, depth, selection);
-        (made.frames, made.early) = (frames, early);
+        (made.frames, made.early, made.enough) = (laid.frames, laid.early, laid.enough);
         schedule(&made)
     };
+    // While it is looked for, a choice fits or does not; what is taken is placed as well as it can be.
+    let enough = if let Aim::Within(budget) = aim { budget } else { 0 };
     let mut usual = |depth: &Depth, selection: &Selection| {
-        schedule_as(depth, selection, Frames::AsRoomAllows, EarlyLayers::default())
+        schedule_as(depth, selection, Laid { frames: Frames::AsRoomAllows, enough, ..Laid::default() })
     };
     let start = first.size();
     let tried = match aim {
@@ -396,8 +409,9 @@ pub fn fit(
     {
         let careful = tried.swaps().then(|| search(&of_careful, start, budget, &mut usual).ok()).flatten();
         let careful = careful.filter(|careful| careful.phase != tried.phase);
-        let mut apart =
-            |depth: &Depth, selection: &Selection| schedule_as(depth, selection, Frames::Apart, EarlyLayers::default());
+        let mut apart = |depth: &Depth, selection: &Selection| {
+            schedule_as(depth, selection, Laid { frames: Frames::Apart, enough, ..Laid::default() })
+        };
         for (is_careful, depths, tried) in [(false, depths, Some(&tried)), (true, &of_careful, careful.as_ref())] {
             let Some(tried) = tried else { continue };
             let form = Form { apart: true, careful: is_careful, ..Form::default() };
@@ -405,13 +419,20 @@ pub fn fit(
         }
         others.extend(careful.map(|tried| (Form { careful: true, ..Form::default() }, tried)));
     }
-    let budget = if let Aim::Within(budget) = aim { budget } else { 0 };
-    let limit = budget.max(tried.peak());
+    let limit = enough.max(tried.peak());
     let mut fits = Fits(vec![]);
-    for (form, tried) in std::iter::once((Form::default(), tried)).chain(others) {
+    for (form, mut tried) in std::iter::once((Form::default(), tried)).chain(others) {
         let frames = if form.apart { Frames::Apart } else { Frames::AsRoomAllows };
-        let mut schedule_early =
-            |depth: &Depth, selection: &Selection, early| schedule_as(depth, selection, frames, early);
+        if tried.peak() > tried.phase.memory.live_peak {
+            let laid = Laid { frames, ..Laid::default() };
+            let (phase, usage) = schedule_as(tried.depth, &tried.choice.selection, laid);
+            if phase.memory.placed <= limit {
+                (tried.phase, tried.usage) = (phase, usage);
+            }
+        }
+        let mut schedule_early = |depth: &Depth, selection: &Selection, early| {
+            schedule_as(depth, selection, Laid { frames, early, ..Laid::default() })
+        };
         let early = (!form.careful).then(|| begun_early(&tried, (limit, persistent), &mut schedule_early)).flatten();
         let Tried { phase, usage, choice, depth } = tried;
         let all = [(false, Some((phase, usage))), (true, early)];

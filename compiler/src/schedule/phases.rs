@@ -73,6 +73,8 @@ pub struct Segments {
     pub early: EarlyLayers,
     /// Where frames of calls that follow each other lie, where exchanges run beside other work.
     pub frames: Frames,
+    /// Bytes of the device's arena that are enough, persistent ones included, so that no smaller one is looked for; 0 for the smallest.
+    pub enough: u64,
 }
 
 impl Segments {
@@ -115,6 +117,7 @@ impl Segments {
             tags,
             early: EarlyLayers::default(),
             frames: Frames::AsRoomAllows,
+            enough: 0,
         })
     }
 }
@@ -165,7 +168,7 @@ impl<'a> Scheduler<'a> {
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
         let Turns { order, crossed, micro_batches, .. } = *turns;
-        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers, frames } = segments;
+        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers, frames, enough } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {
@@ -181,6 +184,7 @@ impl<'a> Scheduler<'a> {
             narrow: self.narrow,
         };
         let mut shared = self.begin(&cx, data_rows(sharded), micro_batches, *frames);
+        shared.timeline.suffice(*enough);
         self.counts(&cx, &mut shared, micro_batches);
 
         let handed: Vec<SavedLayout> =

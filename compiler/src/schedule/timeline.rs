@@ -1,6 +1,6 @@
 //! A phase in the making: calls in order, and the memory items they use, each alive from its first to its last call.
 
-use crate::emit::{Interval, Packing, align, max_live, pack};
+use crate::emit::{Interval, Packing, align, max_live, pack, pack_within};
 use forebay_plan as plan;
 use std::collections::BTreeSet;
 
@@ -89,6 +89,8 @@ pub struct Timeline {
     items: Vec<ItemLife>,
     calls: Vec<Entry>,
     frames: Frames,
+    /// Bytes of the device's arena that are enough, persistent ones included; 0 when it is to be as small as can be.
+    enough: u64,
 }
 
 /// A finished phase.
@@ -159,6 +161,11 @@ impl Timeline {
     /// Says where frames that follow each other are to lie.
     pub fn lay_frames(&mut self, frames: Frames) {
         self.frames = frames;
+    }
+
+    /// Says how many bytes of the device's arena are enough, persistent ones included.
+    pub fn suffice(&mut self, bytes: u64) {
+        self.enough = bytes;
     }
 
     /// An item that is alive from before the first call to after the last.
@@ -279,13 +286,18 @@ impl Timeline {
     /// hardly grows for it, and else as many as the bytes have room for that are taken anyway.
     fn on_device(&self, lives: &[Option<(u32, u32)>], persistent: u64) -> (Vec<Interval>, Packing) {
         let intervals = self.intervals(lives, plan::Space::Device);
+        // (Something is enough: what does not fit is not to be placed as well as it can be.)
+        let enough = if self.enough == 0 { 0 } else { self.enough.saturating_sub(persistent).max(1) };
+        let pack = |intervals: &[Interval]| pack_within(intervals, enough);
         if self.frames == Frames::Apart {
             let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
             let apart = pack(&longer);
             return (longer, apart);
         }
         let packing = pack(&intervals);
-        if self.frames == Frames::Anywhere {
+        // What does not fit has no room for more either.
+        let is_over = enough > 0 && packing.bytes > enough;
+        if self.frames == Frames::Anywhere || is_over {
             return (intervals, packing);
         }
         let arena = persistent + packing.bytes;

@@ -43,10 +43,21 @@ pub struct Packing {
 /// the less room there is, the more frames of neighbouring calls share it, and wait for each other. A greedy order takes O(n²) very short steps;
 /// what is alive all the time costs no more for being many.
 pub fn pack(intervals: &[Interval]) -> Packing {
-    let mut search = Search { intervals, live: max_live(intervals), best: None, work: 0 };
-    search.try_all(ways(intervals, search.live));
-    if search.wastes() {
-        search.try_all(by_sizes(intervals, search.live));
+    pack_within(intervals, 0)
+}
+
+/// The same, but only until so many bytes are `enough`, which may be fewer than any places take. Where they are some, and fewer than are alive at once, the first
+/// order is all that is tried: whoever asks whether something fits knows that it does not.
+pub fn pack_within(intervals: &[Interval], enough: u64) -> Packing {
+    let live = max_live(intervals);
+    let mut search = Search { intervals, live, enough: enough.max(live), best: None, work: 0 };
+    if 0 < enough && enough < live {
+        ways(intervals, live).take(1).for_each(|way| drop(search.place(&way)));
+    } else {
+        search.try_all(ways(intervals, live));
+        if search.wastes() {
+            search.try_all(by_sizes(intervals, live));
+        }
     }
     search.best.expect("there is an order")
 }
@@ -155,6 +166,8 @@ const ROUNDS: u64 = 400;
 struct Search<'a> {
     intervals: &'a [Interval],
     live: u64,
+    /// Bytes at which the search ends; no fewer than are alive.
+    enough: u64,
     best: Option<Packing>,
     /// Pairs of intervals that were looked at.
     work: u64,
@@ -178,7 +191,7 @@ impl Search<'_> {
         let mut tried: Vec<(u64, Way)> = vec![];
         for way in ways {
             tried.push((self.place(&way).bytes, way));
-            if self.is_tight() {
+            if self.is_enough() {
                 return;
             }
         }
@@ -191,11 +204,11 @@ impl Search<'_> {
 
     /// Is more than a hundredth of the live bytes wasted?
     fn wastes(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.bytes > self.live + self.live / 100)
+        self.best.as_ref().is_some_and(|best| best.bytes > self.enough.max(self.live + self.live / 100))
     }
 
-    fn is_tight(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.bytes == self.live)
+    fn is_enough(&self) -> bool {
+        self.best.as_ref().is_some_and(|best| best.bytes <= self.enough)
     }
 
     /// Moves what sticks out above the bound forward in the order, places again, and so on ("squeaky wheel" optimization, Joslin and Clements, 1999). In turns it
@@ -205,7 +218,7 @@ impl Search<'_> {
         let mut draws = Draws(1);
         let mut rank = vec![0.0; way.order.len()];
         for round in 0..ROUNDS {
-            if self.is_tight() || self.work >= until {
+            if self.is_enough() || self.work >= until {
                 return;
             }
             let offsets = self.place(&way).offsets;
@@ -357,7 +370,13 @@ mod tests {
             "0,1,64 1,4,128 2,8,64 3,9,64 5,7,1 6,7,1 7,9,8 7,9,8 10,18,144 14,15,128 15,16,64 16,17,64 17,26,128 18,39,72 \
              19,20,2 20,21,2 21,22,2 23,25,8 28,29,64 30,31,128 31,32,128 32,33,128 33,37,64 34,35,32 35,36,128 36,37,64",
         );
-        let mut greedy = Search { intervals: &intervals, live: max_live(&intervals), best: None, work: 0 };
+        let mut greedy = Search {
+            intervals: &intervals,
+            live: max_live(&intervals),
+            enough: max_live(&intervals),
+            best: None,
+            work: 0,
+        };
         ways(&intervals, greedy.live).for_each(|way| {
             greedy.place(&way);
         });
@@ -368,12 +387,38 @@ mod tests {
         assert_eq!(pack(&intervals), packing, "the search is always the same");
     }
 
+    /// Places are looked for until enough is reached, and not at all where it cannot be.
+    #[test]
+    fn what_is_enough_ends_the_search() {
+        let intervals = of(
+            "0,1,64 1,4,128 2,8,64 3,9,64 5,7,1 6,7,1 7,9,8 7,9,8 10,18,144 14,15,128 15,16,64 16,17,64 17,26,128 18,39,72 \
+             19,20,2 20,21,2 21,22,2 23,25,8 28,29,64 30,31,128 31,32,128 32,33,128 33,37,64 34,35,32 35,36,128 36,37,64",
+        );
+        let best = pack(&intervals);
+        let loose = pack_within(&intervals, u64::MAX);
+        assert!(loose.bytes > best.bytes, "the first order is not the best");
+        for enough in [best.bytes, (best.bytes + loose.bytes) / 2, loose.bytes] {
+            let packing = pack_within(&intervals, enough);
+            check(&intervals, &packing);
+            assert!(packing.bytes <= enough, "{} of {enough} bytes", packing.bytes);
+        }
+        let greedy = pack_within(&intervals, best.live - 1);
+        check(&intervals, &greedy);
+        assert!(greedy.bytes > best.bytes, "nothing is repaired for what does not fit");
+    }
+
     /// What is there for a moment lies above what stays, which then lies where it would without that.
     #[test]
     fn what_lives_briefly_is_placed_from_above() {
         let intervals = of("4,4,2 2,2,5 2,4,3 4,8,4");
         let best_of = |from_above: bool| {
-            let mut greedy = Search { intervals: &intervals, live: max_live(&intervals), best: None, work: 0 };
+            let mut greedy = Search {
+                intervals: &intervals,
+                live: max_live(&intervals),
+                enough: max_live(&intervals),
+                best: None,
+                work: 0,
+            };
             let ways = ways(&intervals, greedy.live).filter(|way| way.above.is_some() == from_above);
             ways.for_each(|way| {
                 greedy.place(&way);
@@ -393,7 +438,7 @@ mod tests {
         let intervals = of("0,3,53 1,5,53 2,7,1 3,3,93 3,7,1 4,8,1 5,8,53 6,6,145");
         let live = max_live(&intervals);
         let best = |ways: &mut dyn Iterator<Item = Way>| {
-            let mut greedy = Search { intervals: &intervals, live, best: None, work: 0 };
+            let mut greedy = Search { intervals: &intervals, live, enough: live, best: None, work: 0 };
             ways.for_each(|way| {
                 greedy.place(&way);
             });
