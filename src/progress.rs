@@ -54,7 +54,12 @@ struct SummaryFields {
     val_bits_per_byte: Option<f64>,
     order0_bits_per_byte: f64,
     tokens_per_s: Option<f64>,
+    /// Of all ranks, on devices and hosts.
     peak_bytes: u64,
+    /// Of the rank that takes most, on its device.
+    device_bytes: u64,
+    /// Of all ranks, in the host's memory.
+    host_bytes: u64,
     params: u64,
     active_params: u64,
 }
@@ -82,6 +87,14 @@ impl Spinner {
     pub fn says(&self, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(what.to_string());
+        }
+    }
+
+    /// Says something that stays: at a terminal above, elsewhere as a line of its own.
+    pub fn tells(&self, what: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(what),
+            None => eprintln!("{what}"),
         }
     }
 }
@@ -146,6 +159,8 @@ impl Progress {
                 order0_bits_per_byte: summary.order0_bits,
                 tokens_per_s: summary.tokens_per_s,
                 peak_bytes: summary.memory.bytes(),
+                device_bytes: summary.memory.largest_device_bytes,
+                host_bytes: summary.memory.host_bytes,
                 params,
                 active_params,
             },
@@ -294,12 +309,15 @@ fn memory_line(memory: &PeakMemory, ranks: usize) -> String {
         ("optimizer", m.optimizer),
         ("activations", m.activations),
         ("other", m.other),
-        ("on the host", memory.host_bytes),
     ];
-    let shown = kinds.iter().filter(|(name, bytes)| *bytes > 0 || *name != "on the host");
-    let kinds: Vec<String> = shown.map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
-    let whose = if ranks > 1 { format!(" of {ranks} ranks together") } else { String::new() };
-    format!("memory      {} at the peak{whose}: {}\n", human_bytes(memory.bytes()), kinds.join(", "))
+    let kinds: Vec<String> = kinds.iter().map(|(name, bytes)| format!("{name} {}", human_bytes(*bytes))).collect();
+    let largest = human_bytes(memory.largest_device_bytes);
+    let whose = if ranks > 1 { format!(" of {ranks} ranks together, {largest} of one at most") } else { String::new() };
+    let host = match memory.host_bytes {
+        0 => String::new(),
+        bytes => format!("; on the host besides {}", human_bytes(bytes)),
+    };
+    format!("memory      {} at the peak{whose}: {}{host}\n", human_bytes(memory.device_bytes), kinds.join(", "))
 }
 
 #[cfg(test)]

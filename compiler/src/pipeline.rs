@@ -179,8 +179,12 @@ pub fn compile_within(
     let crossed = borders(&stages, &orders);
     let early = strategy.pp > 1 && strategy.overlap.has(Pass::Early);
     let waits = if early { waits(strategy, micro)? } else { vec![vec![]; stages.len()] };
-    for (n, stage) in stages.into_iter().enumerate() {
-        let layout = Layout::new(&train, &stage, optimizer, strategy, types);
+    let layouts: Vec<Layout> =
+        stages.iter().map(|stage| Layout::new(&train, stage, optimizer, strategy, types)).collect();
+    if let Some(misfit) = aim.budget().and_then(|budget| too_large(&layouts, budget)) {
+        return Err(CompileError::Memory(misfit));
+    }
+    for (n, (stage, layout)) in stages.into_iter().zip(layouts).enumerate() {
         let turns = Turns { order: &orders[n], crossed: &crossed[n], waits: &waits[n], micro_batches: micro };
         let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, &turns, optimizer);
         let fits = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
@@ -215,6 +219,13 @@ pub fn compile_within(
         }
     }
     Ok(best)
+}
+
+/// The stage with most persistent bytes, if these alone are more than are allowed.
+fn too_large(layouts: &[Layout], budget: u64) -> Option<Misfit> {
+    let (stage, largest) = (0..).zip(layouts).max_by_key(|(stage, layout)| (layout.bytes, u32::MAX - stage))?;
+    let persistent = largest.bytes;
+    (persistent > budget).then_some(Misfit { stage, budget, least: persistent, persistent })
 }
 
 /// A stage, with the forms of its training phase.

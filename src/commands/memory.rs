@@ -11,7 +11,7 @@ use crate::notes;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{print, print_json, size};
 use crate::progress::Spinner;
-use forebay_compiler::memory::Aim;
+use forebay_compiler::memory::{Aim, Recompute};
 use forebay_compiler::pipeline::{CompileOptions, Compiled};
 use forebay_compiler::shard::Strategy;
 use forebay_cost::Cluster;
@@ -96,6 +96,7 @@ impl Study<'_> {
         let within = limit.map(compile).transpose()?;
         let compiled = within.as_ref().unwrap_or(&whole);
         notes::print(notes::few_rows(&compiled.plan, 1.0));
+        notes::print(without_effect(&self.options.strategy, compiled));
         let front = if points == 0 { vec![] } else { self.front(&whole, unrestricted, points, &price)? };
         Ok(Report {
             model: compiled.plan.model.clone(),
@@ -104,6 +105,8 @@ impl Study<'_> {
             budget_bytes: limit,
             step_time_s: self.seconds(compiled)?,
             unrestricted_step_time_s: unrestricted,
+            baseline: point(&whole, None, unrestricted),
+            activation_bytes: point(compiled, limit, unrestricted).activation_bytes,
             stages: compiled
                 .stages
                 .iter()
@@ -130,16 +133,26 @@ impl Study<'_> {
         let least = compile(Aim::Least)?;
         let (low, high) = (peak(&least), peak(whole));
         let mut front = vec![point(whole, None, unrestricted)];
-        for i in 1..=u64::from(points) {
-            // What a choice for many bytes rounds up to is the choice of fewest: that is the end of the front anyway.
-            let budget = high - (high - low) * i / (u64::from(points) + 1);
-            self.spinner.says(&format!("point {i} of {points}: within {}", size(budget as f64)));
+        // The last is within the least memory there is: what takes the fewest bytes need not be the fastest that does.
+        let parts = u64::from(points) + 1;
+        for i in 1..=parts {
+            let budget = high - (high - low) * i / parts;
+            self.spinner.says(&format!("point {i} of {parts}: within {}", size(budget as f64)));
             let compiled = compile(Aim::Within(budget))?;
             front.push(point(&compiled, Some(budget), self.seconds(&compiled)?));
         }
         front.push(point(&least, None, self.seconds(&least)?));
         Ok(undominated(front))
     }
+}
+
+/// What the strategy names to be made again without any effect.
+fn without_effect(strategy: &Strategy, compiled: &Compiled) -> Option<String> {
+    let Recompute::Named(names) = &strategy.recompute else { return None };
+    let has_effect = compiled.stages.iter().flat_map(|stage| &stage.tensors).any(|t| t.named && !t.kept);
+    (!has_effect).then(|| {
+        format!("recompute={} changes nothing: none of it is saved in any case, or it takes fewer bytes than what it is made from", names.join("/"))
+    })
 }
 
 /// The points that no other takes fewer bytes than in no more time. Choices are made by estimates, so that one for fewer bytes can turn out to be faster.

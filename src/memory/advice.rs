@@ -3,7 +3,7 @@
 use crate::model::ModelFile;
 use crate::progress::Spinner;
 use forebay_compiler::memory::{Aim, Price, enough};
-use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::pipeline::{CompileError, CompileOptions};
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
 use forebay_compiler::shares::Shares;
 
@@ -79,16 +79,20 @@ pub fn what_fits(
         spinner.says(&format!("it does not fit; trying {what}"));
         let changed = CompileOptions { strategy, ..options.clone() };
         // A change that the model or the batch does not permit is none.
-        let Ok(Ok(compiled)) = file.compile_within(&changed, Aim::Least, price) else { continue };
+        let compiled = match file.compile_within(&changed, Aim::InSomeWay(budget), price) {
+            Ok(Ok(compiled)) => compiled,
+            Ok(Err(CompileError::Memory(_))) => {
+                tried.push(what);
+                continue;
+            }
+            _ => continue,
+        };
         // Nor is one whose time nobody knows: where there is no link to the host.
         if !price.programs(&compiled.plan).is_ok_and(|all| all.iter().all(|s| s.is_finite())) {
             continue;
         }
         let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
-        if peak <= budget {
-            fits.push(format!("{what} (needs {} at the least)", enough(peak)));
-        }
-        tried.push(what);
+        fits.push(format!("{what} (takes {})", enough(peak)));
         if fits.len() == TOLD {
             break;
         }

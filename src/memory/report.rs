@@ -20,6 +20,10 @@ pub struct Report {
     pub step_time_s: f64,
     /// The same with everything kept that the strategy does not name; the same number when that is what runs.
     pub unrestricted_step_time_s: f64,
+    /// The plan with everything kept that the strategy does not name: what savings are counted from.
+    pub baseline: Point,
+    /// Bytes of saved tensors and what passes, without what outlives a step, of the stage that has most.
+    pub activation_bytes: u64,
     /// For each stage.
     pub stages: Vec<Stage>,
     /// Least time against memory: each point a plan that was compiled and simulated.
@@ -43,9 +47,9 @@ pub struct Stage {
     pub host_bytes: u64,
     /// Estimated seconds of a step for what is made again.
     pub recompute_s: f64,
-    /// No choice of as many bytes takes fewer.
-    pub recompute_bound_s: f64,
-    /// Was it proven that none does?
+    /// No choice with as few bytes of saved tensors takes so many seconds less, by the same estimates.
+    pub gap_s: f64,
+    /// Was it proven that none takes less at all?
     pub exact: bool,
     /// Estimated seconds of a step for copies to the host's memory; as many come back at the same time.
     pub swap_s: f64,
@@ -111,7 +115,10 @@ const SHOWN: usize = 16;
 impl Stage {
     /// From what the compiler says of a stage's ranks.
     pub fn new(memory: &StageMemory, role: &Role) -> Stage {
-        let dearest = memory.tensors.iter().filter(|t| !t.kept).filter_map(per_byte).fold(0.0, f64::max);
+        // What the strategy names says nothing of what is worth it.
+        let chosen = || memory.tensors.iter().filter(|t| !t.named);
+        let dearest = chosen().filter(|t| !t.kept).filter_map(per_byte).fold(0.0, f64::max);
+        let full = chosen().any(|t| t.swapped || !t.kept);
         Stage {
             stage: memory.stage,
             peak_bytes: memory.peak,
@@ -120,11 +127,11 @@ impl Stage {
             persistent_bytes: memory.persistent,
             host_bytes: role.host_bytes,
             recompute_s: memory.seconds,
-            recompute_bound_s: memory.bound,
+            gap_s: memory.gap,
             exact: memory.exact,
             swap_s: memory.copies.0,
             swap_hidden_s: memory.copies.0.min(memory.copies.1),
-            tensors: memory.tensors.iter().map(|t| tensor(t, dearest)).collect(),
+            tensors: memory.tensors.iter().map(|t| tensor(t, dearest, full)).collect(),
             live_bytes: parts(&memory.live),
             saved_bytes: parts(&memory.saved),
         }
@@ -143,16 +150,19 @@ fn per_byte(tensor: &SavedTensor) -> Option<f64> {
     tensor.seconds.map(|s| s / bytes.max(1.0))
 }
 
-fn tensor(t: &SavedTensor, dearest: f64) -> Tensor {
+/// `dearest`: seconds of a byte of what is made again at most; `full`: does something go for want of room?
+fn tensor(t: &SavedTensor, dearest: f64, full: bool) -> Tensor {
     let gib = |per_byte: f64| seconds(per_byte * (1u64 << 30) as f64);
     let why = match (t.kept, per_byte(t)) {
         (true, _) if t.swapped => copied(t),
         (true, None) => "what the layer is given: there is nothing to make it from".to_string(),
-        (true, Some(_)) if dearest == 0.0 => "there is room".to_string(),
+        (true, Some(_)) if !full => "there is room".to_string(),
+        (true, Some(_)) if dearest == 0.0 => "there is room once others are swapped".to_string(),
         (true, Some(cost)) if cost > dearest => {
             format!("{} a GiB, what is made again {} at most", gib(cost), gib(dearest))
         }
         (true, Some(_)) => "others are made from it, or there is room".to_string(),
+        (false, _) if t.named => format!("the strategy names it; made by {}", chain(&t.made_by)),
         (false, cost) => format!("{} a GiB: {}", gib(cost.unwrap_or(0.0)), chain(&t.made_by)),
     };
     Tensor {
@@ -180,8 +190,9 @@ fn tensor(t: &SavedTensor, dearest: f64) -> Tensor {
 fn copied(t: &SavedTensor) -> String {
     let again = t.seconds.map_or(String::new(), |s| format!(", making it again {}", seconds(s)));
     match t.copy_seconds {
+        _ if t.named => "the strategy names it".to_string(),
         Some(link) => format!("{} of the link to the host{again}", seconds(link)),
-        None => "the strategy names it".to_string(),
+        None => "copied to the host and back".to_string(),
     }
 }
 
@@ -240,11 +251,19 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             None => String::new(),
         }
     );
-    let columns =
-        ["stage", "peak", "unbudgeted", "persistent", "on host", "placed/live", "made again", "copied", "proven"];
+    let columns = [
+        "stage",
+        "peak",
+        "unbudgeted",
+        "persistent",
+        "on host",
+        "placed/live",
+        "made again",
+        "copied",
+        "of as few bytes",
+    ];
     let mut stages = Table::new(&columns);
     for s in &report.stages {
-        let gap = s.recompute_s + s.swap_s - s.swap_hidden_s - s.recompute_bound_s;
         stages.row(vec![
             s.stage.to_string(),
             bytes(s.peak_bytes),
@@ -254,7 +273,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
             format!("{:.4}", s.peak_bytes as f64 / s.live_peak_bytes.max(1) as f64),
             seconds(s.recompute_s),
             seconds(s.swap_s),
-            if s.exact { "least".into() } else { format!("within {}", seconds(gap)) },
+            if s.exact { "least".into() } else { format!("within {}", seconds(s.gap_s)) },
         ]);
     }
     out += &stages.render();
@@ -262,13 +281,23 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
     if let Some(s) = report.stages.iter().find(|s| Some(s.stage) == stage.or(fullest)) {
         out += &stage_text(s);
     }
+    out += &format!(
+        "\nactivations of the fullest stage: {}, {} of the {} of the baseline (everything kept that the strategy does not name)\n",
+        bytes(report.activation_bytes),
+        share(report.activation_bytes, report),
+        bytes(report.baseline.activation_bytes)
+    );
     if !report.front.is_empty() {
-        let mut front = Table::new(&["memory of the fullest stage", "activations", "step", "slower by"]);
-        for p in &report.front {
+        let mut front =
+            Table::new(&["memory of the fullest stage", "activations", "of the baseline", "step", "slower by"]);
+        let is_on_it = report.front.iter().any(|p| p.peak_bytes == report.baseline.peak_bytes);
+        let baseline = (!is_on_it).then_some(&report.baseline);
+        for p in baseline.into_iter().chain(&report.front) {
             let slower = slower(p.step_time_s, report.unrestricted_step_time_s);
             front.row(vec![
                 bytes(p.peak_bytes),
                 bytes(p.activation_bytes),
+                share(p.activation_bytes, report),
                 seconds(p.step_time_s),
                 format!("{slower:.2} %"),
             ]);
@@ -276,6 +305,11 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
         out += &format!("\n{}", front.render());
     }
     out
+}
+
+/// Bytes of activations as a part of those of the baseline.
+fn share(activations: u64, report: &Report) -> String {
+    format!("{:.0} %", 100.0 * activations as f64 / report.baseline.activation_bytes.max(1) as f64)
 }
 
 fn stage_text(stage: &Stage) -> String {

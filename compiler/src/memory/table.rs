@@ -1,9 +1,10 @@
 //! What a stage saves between forward and backward passes, tensor by tensor.
 
 use super::choose::{Choice, Part, Problem};
-use super::fit::Price;
+use super::price::Price;
+use crate::autodiff::Differentiated;
 use crate::schedule::{Segments, Span, Usage};
-use forebay_ir::{Graph, InputRole, Op, ValueId};
+use forebay_ir::{Graph, InputRole, Op, OutputRole, ValueId};
 use forebay_plan as plan;
 
 /// The memory of a pipeline stage in a training step.
@@ -28,9 +29,9 @@ pub struct StageMemory {
     /// Copies to the host, of what was chosen and of what the strategy names, take so many seconds of its link in each step, and as many back; so many of them
     /// computation hides.
     pub copies: (f64, f64),
-    /// No choice that saves as many bytes takes fewer, copies that nothing hides included.
-    pub bound: f64,
-    /// Was it proven that none does?
+    /// No choice with as few bytes of saved tensors takes so many seconds less, by the same estimates (copies that computation hides count a little).
+    pub gap: f64,
+    /// Was it proven that none takes less at all?
     pub exact: bool,
     /// The tensors, those of most bytes first.
     pub tensors: Vec<SavedTensor>,
@@ -57,6 +58,8 @@ pub struct SavedTensor {
     pub kept: bool,
     /// Is it in the host's memory between the passes?
     pub swapped: bool,
+    /// Does the strategy say so?
+    pub named: bool,
     /// What copying it to the host takes, seconds of each step; none where it is not swapped, or not known.
     pub copy_seconds: Option<f64>,
     /// What making it again from what is kept takes, seconds of each step; none for what cannot be.
@@ -72,9 +75,8 @@ pub(super) fn stage_memory(
 ) -> StageMemory {
     let live: Vec<u64> = usage.live.iter().map(|bytes| persistent + bytes).collect();
     let peak_call = live.iter().enumerate().max_by_key(|(call, live)| (**live, usize::MAX - call)).map_or(0, |p| p.0);
-    let mut tensors = vec![];
-    let chosen = &choice.selection.link;
-    let mut links = chosen.clone();
+    let (mut tensors, mut again) = (vec![], choice.selection.again);
+    let mut links = choice.selection.link.clone();
     let mut change = vec![0i64; live.len() + 1];
     for (s, (part, kept)) in problem.parts.iter().zip(&choice.selection.kept).enumerate() {
         let spans: Vec<Span> = usage.spans.iter().filter(|span| span.segment == s).copied().collect();
@@ -89,12 +91,23 @@ pub(super) fn stage_memory(
             None => price.copy_seconds(part.graph, v).map(|seconds| seconds * part.windows.len() as f64),
         };
         links[s] += kept.iter().filter(|v| swapped(**v) && !away.contains(v)).filter_map(|v| link(*v)).sum::<f64>();
-        let of_segment = tensors_of(part, kept, Away { swapped: &swapped, link: &link }, (&spans, peak_call as u32));
+        let of_segment = tensors_of(
+            part,
+            kept,
+            Away { swapped: &swapped, chosen: &|v| away.contains(&v), link: &link },
+            (&spans, peak_call as u32),
+        );
         let inputs = carried(&segments.list[s], &spans, peak_call as u32);
         let all: u64 = of_segment.iter().chain(&inputs).filter(|t| t.kept && !t.swapped).map(|t| t.bytes).sum();
         for span in &spans {
             change[span.forward as usize] += all as i64;
             change[span.backward as usize + 1] -= all as i64;
+        }
+        if let Some(graph) = segments.unnamed.get(s) {
+            let runs = spans.len() as f64 * f64::from(usage.halves);
+            let (named, seconds) = named(graph, &segments.list[s], (price, runs), (&spans, peak_call as u32));
+            again += seconds;
+            tensors.extend(named);
         }
         tensors.extend(of_segment.into_iter().chain(inputs));
     }
@@ -113,9 +126,9 @@ pub(super) fn stage_memory(
         live_peak: phase.memory.live_peak,
         live,
         saved,
-        seconds: choice.selection.again,
+        seconds: again,
         copies: (links.iter().sum(), links.iter().sum::<f64>() - problem.beyond(&links)),
-        bound: choice.bound + problem.beyond(&links) - problem.beyond(chosen),
+        gap: (choice.selection.seconds - choice.bound).max(0.0),
         exact: choice.exact,
         tensors,
     }
@@ -153,6 +166,7 @@ impl Lives {
             life: self.life,
             kept: true,
             swapped: false,
+            named: false,
             copy_seconds: None,
             seconds: None,
             made_by: vec![],
@@ -165,6 +179,8 @@ impl Lives {
 struct Away<'a> {
     /// Is a value there?
     swapped: &'a dyn Fn(ValueId) -> bool,
+    /// Was it chosen to be, which what the strategy names was not?
+    chosen: &'a dyn Fn(ValueId) -> bool,
     /// Seconds of the link that its copies take one way, where they are known.
     link: &'a dyn Fn(ValueId) -> Option<f64>,
 }
@@ -173,7 +189,7 @@ struct Away<'a> {
 fn tensors_of(
     part: &Part,
     kept: &[ValueId],
-    Away { swapped, link }: Away,
+    Away { swapped, chosen, link }: Away,
     (spans, peak): (&[Span], u32),
 ) -> Vec<SavedTensor> {
     let lives = Lives::new(spans, peak);
@@ -189,6 +205,7 @@ fn tensors_of(
             segment: segment_name(part.graph),
             kept: kept.contains(&value),
             swapped: kept.contains(&value) && swapped(value),
+            named: swapped(value) && !chosen(value),
             copy_seconds: link(value).filter(|_| kept.contains(&value) && swapped(value)),
             seconds: (!is_input).then(|| again.iter().map(|v| part.seconds[v.index()]).sum()),
             made_by: again.iter().map(|v| part.graph.node(*v).op.row().name).collect(),
@@ -198,8 +215,38 @@ fn tensors_of(
     values.into_iter().map(tensor).collect()
 }
 
+/// What the strategy names to be made again and would be saved otherwise, and the seconds of a step for all of it. `graph`: the forward graph as it would be.
+fn named(
+    graph: &Graph,
+    segment: &Differentiated,
+    (price, runs): (&dyn Price, f64),
+    (spans, peak): (&[Span], u32),
+) -> (Vec<SavedTensor>, f64) {
+    let is_saved = |of: &Graph, v: ValueId| of.output(OutputRole::Saved, &graph.node(v).name).is_some();
+    let saved = graph.outputs.iter().filter(|o| o.role == OutputRole::Saved).map(|o| o.value);
+    let wanted: Vec<ValueId> = saved.filter(|&v| !is_saved(&segment.forward, v)).collect();
+    let kept: Vec<ValueId> = graph.values().filter(|&v| is_saved(&segment.forward, v)).collect();
+    let seconds =
+        graph.values().map(|v| if graph.node(v).op == Op::Input { 0.0 } else { price.seconds(graph, v) * runs });
+    let all = Part { graph, wanted, bytes: vec![], seconds: seconds.collect(), away: vec![], windows: vec![] };
+    let takes = |again: &[ValueId]| again.iter().map(|v| all.seconds[v.index()]).sum::<f64>();
+    let lives = Lives::new(spans, peak);
+    let tensor = |value: ValueId| {
+        let again = Part { wanted: vec![value], ..all.clone() }.made_again(&kept);
+        SavedTensor {
+            segment: segment_name(graph),
+            kept: false,
+            named: true,
+            seconds: Some(takes(&again)),
+            made_by: again.iter().map(|v| graph.node(*v).op.row().name).collect(),
+            ..lives.tensor(graph, value)
+        }
+    };
+    (all.wanted.iter().map(|&v| tensor(v)).collect(), takes(&all.made_again(&kept)))
+}
+
 /// What layers of a segment are given by others and read backward as well.
-fn carried(segment: &crate::autodiff::Differentiated, spans: &[Span], peak: u32) -> Vec<SavedTensor> {
+fn carried(segment: &Differentiated, spans: &[Span], peak: u32) -> Vec<SavedTensor> {
     let (graph, lives) = (&segment.forward, Lives::new(spans, peak));
     let read = |v: ValueId| segment.backward.input(InputRole::Carry, &graph.node(v).name).is_some();
     let carries = graph.inputs.iter().filter(|i| i.role == InputRole::Carry && read(i.value));

@@ -1,6 +1,6 @@
 //! The seconds of a stage's work that can hide copies to the host's memory and back.
 
-use super::fit::Price;
+use super::price::Price;
 use crate::autodiff::Differentiated;
 use crate::schedule::{Half, Run, Segments, Usage, leaves};
 use forebay_ir::{Graph, Op};

@@ -63,6 +63,8 @@ pub struct Segments {
     flow: Flow,
     /// Their graphs.
     pub list: Vec<Differentiated>,
+    /// Where the strategy names what is made again: the forward graphs as they would be without that.
+    pub unnamed: Vec<Graph>,
     /// For each the saved tensors that are swapped to the host, by name.
     pub swapped: Vec<Vec<String>>,
     /// Layers' calls that a copy to the host has before its memory is given up, and one from there before it is read.
@@ -89,8 +91,13 @@ impl Segments {
     ) -> Result<Segments, StrategyError> {
         let model = &sharded.model;
         let flow = Flow::new(model);
-        let segments = (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting, recompute));
-        let mut list: Vec<Differentiated> = segments.collect();
+        let all = |what: &Recompute| -> Vec<Differentiated> {
+            (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting, what)).collect()
+        };
+        let mut list = all(recompute);
+        let names_some = *recompute != Recompute::Nothing;
+        let unnamed = if names_some { all(&Recompute::Nothing) } else { vec![] };
+        let unnamed = unnamed.into_iter().map(|segment| segment.forward).collect();
         let graphs: Vec<&Graph> = list.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
         if let Some(name) = recompute.unknown(&graphs).first() {
             return Err(StrategyError::new(
@@ -112,6 +119,7 @@ impl Segments {
         Ok(Segments {
             flow,
             list,
+            unnamed,
             swapped,
             ahead: 1,
             tags,
@@ -168,7 +176,7 @@ impl<'a> Scheduler<'a> {
         optimizer: &Optimizer,
     ) -> (plan::Phase, Usage) {
         let Turns { order, crossed, micro_batches, .. } = *turns;
-        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers, frames, enough } = segments;
+        let Segments { flow, list: segments, swapped, ahead, tags, early: early_layers, frames, enough, .. } = segments;
         let forward: Vec<&Graph> = segments.iter().map(|s| &s.forward).collect();
         let (names, saved) = (names(&sharded.model), saved(&forward, swapped));
         let cx = Cx {

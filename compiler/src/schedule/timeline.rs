@@ -1,6 +1,6 @@
 //! A phase in the making: calls in order, and the memory items they use, each alive from its first to its last call.
 
-use crate::emit::{Interval, Packing, align, max_live, pack, pack_within};
+use crate::emit::{Interval, Packing, align, max_live, pack_within};
 use forebay_plan as plan;
 use std::collections::BTreeSet;
 
@@ -266,7 +266,9 @@ impl Timeline {
         let lives = self.lives();
         let (intervals, packing) = self.on_device(&lives, persistent);
         let swaps = self.items.iter().any(|item| item.space == plan::Space::Host);
-        let of_host = swaps.then(|| pack(&self.intervals(&lives, plan::Space::Host)).offsets);
+        // (Nobody counts the host's bytes while it is looked for what fits.)
+        let enough = if self.enough == 0 { 0 } else { u64::MAX };
+        let of_host = swaps.then(|| pack_within(&self.intervals(&lives, plan::Space::Host), enough).offsets);
         let place = |(n, item): (usize, &ItemLife)| match (&of_host, item.space) {
             (Some(host), plan::Space::Host) => kept_by_host + host[n],
             _ => persistent + packing.offsets[n],

@@ -611,6 +611,7 @@ impl Executor<'_> {
         let roles = self.roles.iter().copied();
         PeakMemory {
             device_bytes: roles.clone().map(|role| role.device_bytes).sum(),
+            largest_device_bytes: roles.clone().map(|role| role.device_bytes).max().unwrap_or(0),
             host_bytes: roles.clone().map(|role| role.host_bytes).sum(),
             by_kind: roles.map(memory_by_kind).fold(MemoryUse::default(), memory::total),
         }
@@ -622,6 +623,8 @@ impl Executor<'_> {
 pub struct PeakMemory {
     /// In the arenas of devices.
     pub device_bytes: u64,
+    /// Of these in the largest one.
+    pub largest_device_bytes: u64,
     /// In those of hosts: what is swapped, and optimizer state that lives there.
     pub host_bytes: u64,
     /// Where the bytes of devices go.
