@@ -1,7 +1,8 @@
-//! From the third step on, training allocates nothing: data, kernels and loop work in memory that was there before.
+//! A rank allocates the arena of its plan, to the byte. From the third step on, training allocates nothing: data, kernels and loop work in memory that was there before.
 
 use forebay_compiler::pipeline::{self, CompileOptions, Models};
 use forebay_dsl::model::Const;
+use forebay_plan::verify::ALIGN;
 use forebay_runtime::data::{Corpus, Dataset};
 use forebay_runtime::exec::{ExecOptions, Executor};
 use forebay_runtime::init;
@@ -13,6 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Counting;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Bytes of the blocks that are counted, and how many there were.
+static WANTED: AtomicU64 = AtomicU64::new(0);
+static FOUND: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call is passed on to the system's allocator as it is.
 unsafe impl GlobalAlloc for Counting {
@@ -24,6 +28,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::SeqCst);
+        let is_wanted = layout.size() as u64 == WANTED.load(Ordering::SeqCst);
+        FOUND.fetch_add(is_wanted.into(), Ordering::SeqCst);
         // SAFETY: the caller's contract.
         unsafe { System.alloc_zeroed(layout) }
     }
@@ -82,7 +88,12 @@ fn steps_from_the_third_on_allocate_nothing() {
         let dataset =
             Dataset::new(Corpus::from_bytes("text", text.clone().into_bytes()), &plan.settings).expect("enough text");
         let options = ExecOptions { threads: 2, ..ExecOptions::default() };
+        // The arena is what the plan says, in one block, and what it takes to begin it where a line of memory does.
+        let arena = plan.roles[0].device_bytes;
+        WANTED.store(arena + ALIGN, Ordering::SeqCst);
+        FOUND.store(0, Ordering::SeqCst);
         let mut executor = Executor::new(&plan, &options).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(FOUND.load(Ordering::SeqCst), 1, "{model}: one arena of {arena} bytes");
         init::initialise(&mut executor).unwrap();
         let mut trainer = Trainer::new(&mut executor, &dataset, None).expect("it can train");
         let mut step = || trainer.step().unwrap_or_else(|e| panic!("{e}")).loss;

@@ -8,9 +8,10 @@ use common::{Example, examples, options};
 use forebay_compiler::memory::{Aim, Price, StageMemory};
 use forebay_compiler::pipeline::{CompileError, Compiled};
 use forebay_compiler::rewrite::Profile;
+use forebay_cost::{Cluster, Precision};
 use forebay_ir::{DType, Graph, ValueId};
 use forebay_plan::Plan;
-use forebay_runtime::exec::{ExecOptions, Executor};
+use forebay_sim::ValuePricer;
 
 fn peak(compiled: &Compiled) -> u64 {
     compiled.stages.iter().map(|s| s.peak).max().expect("a plan has stages")
@@ -133,40 +134,48 @@ fn random_choices_with_a_link_to_the_host_are_the_same_bits_within_the_budget() 
     assert!(swapped > 0 && recomputed > 0, "{swapped} tensors are swapped, {recomputed} made again");
 }
 
-/// What the plan says is what a rank allocates.
+/// A budget that parameters alone do not fit into is refused with how much is missing.
 #[test]
-fn the_arena_has_the_bytes_of_the_plan() {
-    let example = Example::named("tiny-moe");
-    let of = |aim| plan_within(&example, "micro=4", aim, &Profile::cpu()).expect("it fits");
-    let least = of(Aim::Least);
-    for compiled in [of(Aim::Within(peak(&least))), least, of(Aim::Fastest)] {
-        let executor = Executor::new(&compiled.plan, &ExecOptions::default()).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(executor.peak_memory().bytes(), peak(&compiled));
+fn what_is_too_large_by_itself_is_refused() {
+    for (name, strategy) in [("tiny-moe", "micro=4"), ("qwen3-30b-a3b", "pp=2,micro=4")] {
+        let compiled = plan_within(&Example::named(name), strategy, Aim::Within(1 << 10), &Profile::cpu());
+        let Err(CompileError::Memory(misfit)) = compiled else { panic!("{name} does not fit into a KiB") };
+        assert!(misfit.least == misfit.persistent && misfit.budget == 1 << 10, "{misfit:?}");
+        let message = misfit.to_string();
+        assert!(
+            message.contains("optimizer state alone, ") && message.contains("iB more than the 1.00 KiB allowed"),
+            "{message}"
+        );
     }
 }
 
-/// A budget that nothing fits into is refused with how much is missing; with that much more, it fits.
+/// A byte less than the least there is does not fit, and says so; that much does, in any form of the plan.
 #[test]
-fn what_does_not_fit_is_refused() {
-    let refused = |name: &str, strategy: &str, bytes| {
-        let compiled = plan_within(&Example::named(name), strategy, Aim::Within(bytes), &Profile::cpu());
-        let Err(CompileError::Memory(misfit)) = compiled else { panic!("{name} does not fit into {bytes} bytes") };
-        misfit
-    };
-    for (name, strategy) in [("tiny-moe", "micro=4"), ("qwen3-30b-a3b", "pp=2,micro=4")] {
-        let misfit = refused(name, strategy, 1 << 10);
-        assert!(misfit.least > misfit.persistent && misfit.budget == 1 << 10);
-        let message = misfit.to_string();
-        assert!(message.contains("iB more than the 1.00 KiB allowed"), "{message}");
-        // The first stage is refused first; the others may take more.
-        let least =
-            plan_within(&Example::named(name), strategy, Aim::Least, &Profile::cpu()).expect("there is a least");
-        assert_eq!(least.stages[0].peak, misfit.least, "{name}");
-        plan_within(&Example::named(name), strategy, Aim::Within(peak(&least)), &Profile::cpu())
-            .unwrap_or_else(|e| panic!("{name}: {e}"));
+fn the_least_is_the_least_to_the_byte() {
+    let cpu = Profile::cpu();
+    let random = |seed| Random(seed);
+    let linked = |seed, rate| Linked { price: Random(seed), rate };
+    let (slow, fast, free) = (linked(3, 1e7), linked(4, 1e9), linked(5, 1e12));
+    let prices: [&dyn Price; 5] = [&cpu, &random(2), &slow, &fast, &free];
+    for (name, strategy) in [
+        ("tiny-moe", "micro=4,schedule=gpipe"),
+        ("qwen3-30b-a3b", "micro=4"),
+        ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=1,schedule=gpipe"),
+    ] {
+        for (n, price) in prices.into_iter().enumerate() {
+            let of = |aim| plan_within(&Example::named(name), strategy, aim, price);
+            let least = of(Aim::Least).unwrap_or_else(|e| panic!("{name} {strategy}: {e}"));
+            let bytes = peak(&least);
+            let within = of(Aim::Within(bytes)).unwrap_or_else(|e| panic!("{name} {strategy} by {n}: {e}"));
+            assert!(peak(&within) <= bytes, "{name} {strategy} by {n}");
+            let Err(CompileError::Memory(misfit)) = of(Aim::Within(bytes - 1)) else {
+                panic!("{name} {strategy} by {n}: a byte less than {bytes} fits")
+            };
+            // Stages are refused in their order; the first that needs as much is the one that is a byte short.
+            assert_eq!(misfit.least, bytes, "{name} {strategy} by {n}: {misfit}");
+            assert!(misfit.to_string().contains(&format!("({bytes} bytes)")), "{misfit}");
+        }
     }
-    let least = refused("tiny-moe", "micro=4", 1).least;
-    assert_eq!(refused("tiny-moe", "micro=4", least - 1).least, least, "one byte is missing");
 }
 
 /// Stages have as many micro-batches in flight as come after them, and choose each for itself.
@@ -194,10 +203,33 @@ fn less_memory_is_never_faster() {
         let within = of(Aim::Within(high - (high - low) * fifth / 5));
         let stage = &within.stages[0];
         assert!(stage.seconds >= before - 1e-12, "{} after {before} seconds", stage.seconds);
-        assert!(stage.bound <= stage.seconds + 1e-12);
         before = stage.seconds;
     }
     assert!(before > 0.0);
+}
+
+/// Nor is a step by much, on a device with a link to its host: what fits into less also fits into more. (Choices go by estimates, which of kernels of microseconds are rough.)
+#[test]
+fn a_larger_budget_is_no_slower() {
+    let file = include_str!("../examples/clusters/h100.toml");
+    let cluster = Cluster::parse(file).expect("a cluster");
+    let price = ValuePricer::new(&cluster, Precision::F32, 1.0);
+    let mut slowest = 1.0f64;
+    for (name, strategy) in [("tiny-moe", "micro=4,schedule=gpipe"), ("deepseek-v3", "pp=2,micro=4")] {
+        let example = Example::named(name);
+        let of = |aim| plan_within(&example, strategy, aim, &price).expect("it fits");
+        let (high, low) = (peak(&of(Aim::Fastest)), peak(&of(Aim::Least)));
+        let mut best = f64::INFINITY;
+        for part in 0..=8 {
+            let budget = low + (high - low) * part / 8;
+            let step = price.step(&of(Aim::Within(budget)).plan).expect("it has a time");
+            slowest = slowest.max(step / best);
+            assert!(step <= best * 1.06, "{name} {strategy}: {step} s within {budget} bytes, {best} s within fewer");
+            best = best.min(step);
+        }
+        assert!(best <= price.step(&of(Aim::Fastest).plan).expect("it has a time") * 1.001, "{name} {strategy}");
+    }
+    println!("at most {:.2} % slower than within fewer bytes", 100.0 * (slowest - 1.0));
 }
 
 /// What the table says of tensors is what the plan has: all that is kept, in the slots that forward programs write.
@@ -361,7 +393,7 @@ fn a_budget_has_room_for_frames_apart_where_that_pays() {
             println!("{name} within {budget}: {after} of {all} frames lie apart, {before} as usual");
             assert!(peak(&usual) <= budget && peak(&apart) <= budget, "{name} within {budget}");
             assert!(
-                after >= before + 8,
+                after >= before + 5,
                 "{name} within {budget}: {after} of {all} frames lie apart, {before} as usual"
             );
             if budget > most {

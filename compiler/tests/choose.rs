@@ -96,9 +96,9 @@ proptest! {
         prop_assert!(choice.bound <= least + 1e-9 && least <= choice.selection.seconds + 1e-9);
     }
 
-    /// Kept, swapped or made again: never better than the best of all choices, never worse than what is said, and within the limit.
+    /// Kept, swapped or made again: the best of all choices, within the limit.
     #[test]
-    fn swapping_comes_with_a_bound(
+    fn swapping_is_the_best_of_all(
         tapes in proptest::collection::vec(proptest::collection::vec(any::<u32>(), 0..30), 1..3),
         bytes in proptest::collection::vec(1_u16..200, 16),
         seconds in proptest::collection::vec(1_u16..200, 16),
@@ -110,7 +110,7 @@ proptest! {
         let made = |g: &Graph| g.values().filter(|&v| g.node(v).op != Op::Input).collect::<Vec<_>>();
         let values: Vec<(usize, ValueId)> =
             graphs.iter().enumerate().flat_map(|(n, g)| made(g).into_iter().map(move |v| (n, v))).collect();
-        prop_assume!(values.len() <= 8);
+        prop_assume!(values.len() <= 10);
         let parts = graphs.iter().enumerate().map(|(n, graph)| {
             let mut part = part(graph, &bytes, &seconds);
             let away = |v: ValueId| {
@@ -145,9 +145,11 @@ proptest! {
         let choice = problem.within(limit + 1e-9, 4000).expect("the fewest bytes are within the limit");
         let selection = &choice.selection;
         prop_assert!(selection.bytes <= limit + 1e-9, "{} of {limit}", selection.bytes);
-        prop_assert!(selection.seconds >= least - 1e-9, "{} is better than {least}", selection.seconds);
-        prop_assert!(choice.bound <= least + 1e-9, "{} is no bound of {least}", choice.bound);
-        prop_assert!(!choice.exact || (selection.seconds - least).abs() < 1e-8, "{} is not {least}", selection.seconds);
+        prop_assert!(choice.exact && choice.bound <= least + 1e-9, "{} is no bound of {least}", choice.bound);
+        prop_assert!((selection.seconds - least).abs() < 1e-8, "{} is not {least}", selection.seconds);
+        // Few cuts leave it to be found among all.
+        let hasty = problem.within(limit + 1e-9, 1).expect("the fewest bytes are within the limit");
+        prop_assert!((hasty.selection.seconds - least).abs() < 1e-8, "{} is not {least}", hasty.selection.seconds);
         let again = problem.selection(selection.kept.clone(), selection.swapped.clone());
         prop_assert_eq!(&again, selection);
         // Windows that hide everything make nothing dearer.

@@ -3,7 +3,7 @@
 use crate::calibrate;
 use crate::failure::Failure;
 use crate::files::{LARGE, can_write, read_text, replace_file};
-use crate::memory;
+use crate::memory::{self, Room};
 use crate::notes::few_rows;
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
@@ -89,6 +89,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     outputs(&args)?;
     [&args.trace, &args.html, &args.output].into_iter().flatten().try_for_each(|path| can_write(path))?;
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
+    let room = Room { device: cluster.device.memory_gb.0 * 1e9, budget };
     let framework = match &args.framework {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
@@ -136,13 +137,13 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     notes.extend(few_micro_batches(&plan, pp));
     files(
         &args,
-        &Page { plan: &plan, cluster: &cluster, strategy, report: &report, notes: &notes, timeline: &timeline },
+        &Page { plan: &plan, cluster: &cluster, room, strategy, report: &report, notes: &notes, timeline: &timeline },
     )?;
     if args.json {
         return print_json(&Told { report: &report, notes: &notes });
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
-    print(&format!("{}{notes}", table(&plan.model, &cluster, &report, worst_case)))
+    print(&format!("{}{notes}", table(&plan.model, (&cluster, room), &report, worst_case)))
 }
 
 /// Files that are written are neither each other nor what is read.
@@ -284,7 +285,7 @@ fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
     Ok(loads)
 }
 
-fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) -> String {
+fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: Option<&str>) -> String {
     let mut out = format!(
         "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}; a host waits for its device {:.1} times a step\n\n",
         grouped(report.devices),
@@ -330,12 +331,9 @@ fn table(model: &str, cluster: &Cluster, report: &Report, hint: Option<&str>) ->
         memory.row(row);
     }
     out += &format!("\n{}", memory.render());
-    let fits = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) <= cluster.device.memory_gb.0 * 1e9;
-    out += &format!(
-        "{} a device has {} GB\n\n",
-        if fits { "It fits:" } else { "It does not fit:" },
-        cluster.device.memory_gb.0
-    );
+    let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+    let (judged, fits) = (room.judged(peak), peak <= room.bytes());
+    out += &format!("{}{}\n\n", judged[..1].to_uppercase(), &judged[1..]);
     if let (false, Some(hint)) = (fits, hint) {
         out += &format!("  = help: {hint}\n\n");
     }

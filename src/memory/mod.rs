@@ -34,6 +34,32 @@ impl Budget {
     }
 }
 
+/// What a device may use, for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Bytes of the device.
+    pub device: f64,
+    /// Bytes of the budget, where there is one.
+    pub budget: Option<u64>,
+}
+
+impl Room {
+    /// Bytes that may be used.
+    pub fn bytes(self) -> f64 {
+        self.budget.map_or(self.device, |budget| budget as f64)
+    }
+
+    /// Do so many bytes fit, and into what?
+    pub fn judged(self, peak: f64) -> String {
+        let fits = if peak <= self.bytes() { "it fits" } else { "it does not fit" };
+        let device = format!("a device has {} GB", self.device / 1e9);
+        match self.budget {
+            Some(budget) => format!("{fits}: the budget is {}; {device}", size(budget as f64)),
+            None => format!("{fits}: {device}"),
+        }
+    }
+}
+
 /// Units of sizes; those of 1000 and those of 1024.
 const UNITS: [(&str, f64); 10] = [
     ("KiB", 1024.0),

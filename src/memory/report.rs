@@ -55,6 +55,8 @@ pub struct Stage {
     pub swap_s: f64,
     /// Of these, the seconds that computation is expected to hide.
     pub swap_hidden_s: f64,
+    /// Calls of a step.
+    pub calls: usize,
     /// What is saved.
     pub tensors: Vec<Tensor>,
     /// Live bytes over the calls of a step, in at most [`CURVE`] parts of equal length, each at its most.
@@ -131,6 +133,7 @@ impl Stage {
             exact: memory.exact,
             swap_s: memory.copies.0,
             swap_hidden_s: memory.copies.0.min(memory.copies.1),
+            calls: memory.live.len(),
             tensors: memory.tensors.iter().map(|t| tensor(t, dearest, full)).collect(),
             live_bytes: parts(&memory.live),
             saved_bytes: parts(&memory.saved),

@@ -14,18 +14,35 @@ const SAVED: &str = "#35618f";
 /// The picture.
 pub fn svg(report: &Report) -> String {
     let panels = report.stages.len() as f64;
-    let height = GAP + panels * (PANEL + GAP) + if report.front.is_empty() { 0.0 } else { 2.0 * PANEL + 2.0 * GAP };
+    let height =
+        2.0 * GAP + panels * (PANEL + GAP) + if report.front.is_empty() { 0.0 } else { 2.0 * PANEL + 2.0 * GAP };
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
-    let most = report.stages.iter().map(|s| s.live_peak_bytes).max().unwrap_or(1).max(1);
+    let live = report.stages.iter().map(|s| s.live_peak_bytes).max().unwrap_or(1).max(1);
+    let most = report.budget_bytes.filter(|budget| *budget < 2 * live).map_or(live, |budget| live.max(budget));
     let mut top = GAP;
     for stage in &report.stages {
         panel(&mut out, stage, most, top);
+        if let Some(budget) = report.budget_bytes.filter(|budget| *budget <= most) {
+            let y = top + PANEL * (1.0 - budget as f64 / most as f64);
+            let _ = writeln!(
+                out,
+                "<path d=\"M{LEFT:.1} {y:.1}H{:.1}\" stroke=\"#b33\" stroke-dasharray=\"4 3\"/>",
+                WIDTH - 12.0
+            );
+        }
         top += PANEL + GAP;
     }
+    let budget = report.budget_bytes.map_or(String::new(), |b| format!("; dashed: the budget, {}", size(b as f64)));
+    let axis = format!(
+        "across: the {} calls of a step, one after another{budget}",
+        report.stages.first().map_or(0, |s| s.calls)
+    );
+    text(&mut out, (WIDTH - 12.0, top - GAP + 16.0), "end", &axis);
     if !report.front.is_empty() {
+        top += GAP;
         front(&mut out, &report.front, top);
     }
     out + "</svg>\n"

@@ -3,7 +3,6 @@
 use super::chart::{AXIS, LEFT, UNITS, WIDTH, axis, legend, names, open, put};
 use super::text::{escaped, script, seconds};
 use crate::output::{json, short};
-use forebay_cost::Cluster;
 use forebay_plan::{Plan, Role};
 use forebay_sim::live::Use;
 use forebay_sim::timeline::{RoleTimeline, Timeline};
@@ -15,13 +14,14 @@ const POINTS: usize = 2000;
 
 pub const INTRODUCTION: &str = "Bytes in use while each call runs: weights and optimizer, gradients, what is saved for backward passes. The paler part is what \
 one call alone uses. A circle marks the peak. The arena is larger than that by \
-frames of calls that stay until the next call has ended, so that it can begin beside them, and by what placing wastes: its bytes are in the table. Each stage has the same scale; a dashed line is what a device has, where it is near.";
+frames of calls that stay until the next call has ended, so that it can begin beside them, and by what placing wastes: its bytes are in the table. Each stage has the same scale; a dashed line is the budget, or without one what a device has, where it is near.";
 
 /// The chart.
-pub fn chart(plan: &Plan, timeline: &Timeline, cluster: &Cluster) -> String {
+///
+/// `capacity`: bytes that a device may use.
+pub fn chart(plan: &Plan, timeline: &Timeline, capacity: f64) -> String {
     let most = timeline.roles.iter().filter_map(|r| r.peak()).map(|(_, used, _)| used.bytes).max().unwrap_or(0) as f64;
-    let capacity = cluster.device.memory_gb.0 * 1e9;
-    // The device's memory is in the picture where it is not far above the curves.
+    // What may be used is in the picture where it is not far above the curves.
     let scale = if capacity < 2.0 * most { most.max(capacity) } else { most }.max(1.0) * 1.05;
     let plot = (ROW + GAP) * timeline.roles.len() as f64;
     let peak = |role: &RoleTimeline, of_plan: &Role| {

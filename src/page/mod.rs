@@ -10,6 +10,7 @@ mod streams;
 mod tables;
 mod text;
 
+use crate::memory::Room;
 use crate::output::{json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
@@ -23,6 +24,8 @@ pub struct Page<'a> {
     pub plan: &'a Plan,
     /// The devices.
     pub cluster: &'a Cluster,
+    /// What a device may use.
+    pub room: Room,
     /// The strategy, as the user would write it.
     pub strategy: String,
     /// The sums.
@@ -40,7 +43,7 @@ pub fn html(page: &Page) -> String {
     let sections = [
         section("Pipeline", pipeline::INTRODUCTION, &pipeline::chart(timeline)),
         section("Streams of one rank", streams::INTRODUCTION, &streams::chart(plan, timeline)),
-        section("Memory over time", memory::INTRODUCTION, &memory::chart(plan, timeline, cluster)),
+        section("Memory over time", memory::INTRODUCTION, &memory::chart(plan, timeline, page.room.bytes())),
         section("Where the time goes", bars::INTRODUCTION, &bars::chart(report)),
         section("Communication", tables::COMMUNICATION, &tables::communication(report)),
         section("Memory by kind", tables::MEMORY, &tables::memory(report)),
@@ -100,9 +103,7 @@ fn cards(page: &Page) -> String {
             escaped(note)
         )
     };
-    let capacity = page.cluster.device.memory_gb.0 * 1e9;
     let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
-    let fits = if peak <= capacity { "it fits" } else { "it does not fit" };
     let cards = [
         card("step_time_s", "Step", report.step_time_s, seconds(report.step_time_s), "from first kernel to last"),
         card(
@@ -128,13 +129,7 @@ fn cards(page: &Page) -> String {
             percent(report.host_bound_fraction),
             "waiting for the host",
         ),
-        card(
-            "peak",
-            "Peak memory",
-            peak,
-            size(peak),
-            &format!("{fits}: a device has {} GB", page.cluster.device.memory_gb.0),
-        ),
+        card("peak", "Peak memory", peak, size(peak), &page.room.judged(peak)),
     ];
     format!("<dl class=\"cards\">\n{}</dl>\n", cards.concat())
 }

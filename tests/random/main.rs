@@ -106,6 +106,12 @@ fn case(draw: &mut Draw) -> Outcome {
         Ok(plan) => plan,
         Err(reason) => return Outcome::Refused(reason),
     };
+    if room.is_some() {
+        // The same ranks with everything kept: not one bit is another.
+        let kept = plan_with(&example, &strategy(&drawn.text), settings()).expect("it fits with less memory");
+        let [within, kept] = [&plan, &kept].map(|plan| train(&drawn.text, plan, STEPS));
+        assert!(within.bits() == kept.bits(), "{}: other bits within a budget", drawn.text);
+    }
     let alone = plan_with(&example, &strategy(&drawn.alone(model.rows_together)), settings());
     let alone = train("alone", &alone.expect("one rank takes every model"), STEPS);
     assert!(is_finite(&alone), "a loss is not finite");

@@ -52,8 +52,8 @@ impl fmt::Display for Misfit {
         }
         write!(
             f,
-            "stage {stage} needs {} in the smallest form that was found, {} more than the {} allowed; {} of them are parameters, gradients and \
-             optimizer state",
+            "stage {stage} needs {} ({least} bytes) in the smallest form that was found, {} more than the {} allowed; {} of them are parameters, \
+             gradients and optimizer state",
             enough(*least),
             enough(least - budget),
             Size(*budget),

@@ -24,7 +24,7 @@
 //! For a price μ of a second of a graph's link, ε to 1, each value that is there at the backward pass is so in the cheaper way, which leaves the same minimum cut;
 //! and `made again + Σ (μ · link - max over x of (μ · x - cost(x)))` is never more than the seconds, so all prices give a bound.
 //!
-//! Exact when the search ends before its limit of cuts; otherwise the choice comes with a bound. Deterministic: no clock, no randomness.
+//! Exact when the search ends before its limit of cuts, or where there are few values ([`few`](super::few)); otherwise the choice comes with a bound. Deterministic: no clock, no randomness.
 
 use crate::autodiff::cut::{self, Place};
 use forebay_ir::{Graph, Op, Unit, ValueId};
@@ -139,6 +139,25 @@ impl Part<'_> {
         let mut again: Vec<ValueId> = again.into_iter().collect();
         again.sort_unstable();
         again
+    }
+
+    /// What is kept when these may be, sorted: what is read, and what the rest of it is made from. Of inputs those that would not be there anyway.
+    pub(super) fn needed(&self, is_there: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
+        let (mut seen, mut kept) = (FxHashSet::default(), vec![]);
+        let mut stack = self.wanted.clone();
+        while let Some(v) = stack.pop() {
+            if !seen.insert(v) {
+                continue;
+            }
+            match self.graph.node(v).op {
+                Op::Input if self.bytes[v.index()] > 0.0 => kept.push(v),
+                Op::Input => {}
+                _ if is_there(v) => kept.push(v),
+                _ => stack.extend(self.graph.reads(v)),
+            }
+        }
+        kept.sort_unstable();
+        kept
     }
 
     /// What keeping these values takes, of which some are swapped.
@@ -380,6 +399,9 @@ impl Problem<'_> {
         let mut choice = self.by_cuts(limit, cuts, &mut beyond)?;
         if !choice.exact {
             choice.selection = self.improved(choice.selection, beyond, limit);
+            if let Some(best) = self.of_few(&choice.selection, limit) {
+                return Ok(Choice { bound: best.seconds, selection: best, exact: true });
+            }
             choice.exact = choice.selection.seconds - choice.bound <= EQUAL * self.all_seconds();
         }
         Ok(choice)

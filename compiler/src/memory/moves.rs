@@ -30,13 +30,17 @@ impl Problem<'_> {
     /// A selection within the limit that takes no more seconds than `best`, which is within it: from that one, and from those beyond.
     pub(super) fn improved(&self, best: Selection, beyond: Vec<Selection>, limit: f64) -> Selection {
         let mut starts: Vec<Selection> = vec![];
-        for selection in beyond.into_iter().filter_map(|selection| self.emptied(selection, limit)).chain([best]) {
+        let fitted = beyond.into_iter().filter_map(|selection| self.emptied(selection, limit));
+        for selection in fitted.chain([best.clone()]) {
             if !starts.contains(&selection) {
                 starts.push(selection);
             }
         }
-        let found = starts.into_iter().map(|selection| self.filled(selection, limit));
-        found.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).expect("the best is one")
+        // (One value after another, sums are rounded otherwise than all at once.)
+        let summed = |found: Selection| self.selection(found.kept, found.swapped);
+        let found = starts.into_iter().map(|selection| summed(self.filled(selection, limit)));
+        let found = found.filter(|found| found.bytes <= limit).min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        found.filter(|found| found.seconds < best.seconds).unwrap_or(best)
     }
 
     /// With more of what saves time, while it fits.
@@ -124,22 +128,7 @@ impl<'p, 'g> Now<'p, 'g> {
 
     /// What is kept, and what of it swapped, once a value is elsewhere: what nothing is made from any longer is not kept.
     fn with(&self, v: ValueId, place: Place) -> (Vec<ValueId>, Vec<ValueId>) {
-        let is_there = |u: ValueId| if u == v { place != Place::Nowhere } else { self.kept.contains(&u) };
-        let (mut seen, mut kept) = (FxHashSet::default(), vec![]);
-        let mut stack = self.part.wanted.clone();
-        while let Some(u) = stack.pop() {
-            if !seen.insert(u) {
-                continue;
-            }
-            match self.part.graph.node(u).op {
-                // Of inputs those cost something that would not be there anyway.
-                Op::Input if self.part.bytes[u.index()] > 0.0 => kept.push(u),
-                Op::Input => {}
-                _ if is_there(u) => kept.push(u),
-                _ => stack.extend(self.part.graph.reads(u)),
-            }
-        }
-        kept.sort_unstable();
+        let kept = self.part.needed(|u| if u == v { place != Place::Nowhere } else { self.kept.contains(&u) });
         let away = |u: &ValueId| if *u == v { place == Place::Host } else { self.swapped.contains(u) };
         let swapped = kept.iter().copied().filter(away).collect();
         (kept, swapped)

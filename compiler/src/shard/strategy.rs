@@ -340,7 +340,7 @@ impl Strategy {
         let wrong = |what: &str| Err(StrategyError::new(format!("`{key}` is {what}, not `{value}`"), None));
         let degree = || match value.parse::<u32>() {
             Ok(n) if n >= 1 => Ok(n),
-            _ => Err(StrategyError::new(format!("`{key}` is a number of at least 1, not `{value}`"), None)),
+            _ => Err(StrategyError::new(format!("`{key}` is a number from 1 to {}, not `{value}`", u32::MAX), None)),
         };
         match key {
             "dp" => self.dp = degree()?,
