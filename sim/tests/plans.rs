@@ -86,14 +86,29 @@ fn better_hardware_is_never_slower() {
 
 #[test]
 fn memory_is_that_of_the_arena_and_recomputation_takes_less() {
+    for strategy in [
+        "mbs=2,micro=2",
+        "pp=2,mbs=2,micro=4",
+        "pp=2,vpp=2,mbs=1,micro=4,schedule=vpp-overlap,overlap=all",
+        "pp=4,mbs=1,micro=8,schedule=zb-h1,recompute=full",
+        "tp=2,ep=2,mbs=2,micro=2,zero=1",
+        "dp=4,ep=4,zero=3,mbs=2,pieces=2",
+        "dp=2,ep=2,mbs=2,micro=2,swap=attention",
+        "dp=2,ep=2,mbs=2,micro=2,zero=1,optimizer=host,master_weights=split",
+    ] {
+        let plan = plan(strategy);
+        let report = of(&plan, &cluster("h100"), &Options::default());
+        for (role, memory) in plan.roles.iter().zip(&report.memory_bytes) {
+            let train = role.phases.iter().find(|p| p.name == "train").expect("it trains");
+            assert_eq!(memory.peak, train.memory.placed as f64, "{strategy}");
+            // What is in use, which follows from the programs alone, and what placing wastes are all of it.
+            let used = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.buffers;
+            assert!((used + memory.fragmentation - memory.peak).abs() <= 1.0, "{strategy}: {memory:?}");
+            assert!(memory.fragmentation >= 0.0 && memory.fragmentation < 0.15 * memory.peak, "{strategy}: {memory:?}");
+        }
+    }
     let plan = plan("pp=2,mbs=2,micro=4");
     let report = of(&plan, &cluster("h100"), &Options::default());
-    for (role, memory) in plan.roles.iter().zip(&report.memory_bytes) {
-        let train = role.phases.iter().find(|p| p.name == "train").expect("it trains");
-        assert_eq!(memory.peak, train.memory.placed as f64);
-        let parts = memory.weights + memory.gradients + memory.optimizer + memory.activations + memory.buffers;
-        assert!(parts >= memory.peak * 0.999);
-    }
     let again = of(&plan, &cluster("h100"), &Options { recompute: Recompute::full(), ..Options::default() });
     assert!(again.step_time_s > report.step_time_s && again.hfu > 0.0);
     assert!(again.memory_bytes[0].peak < report.memory_bytes[0].peak);

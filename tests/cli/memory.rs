@@ -142,7 +142,8 @@ fn what_cannot_be_is_said() {
     let bench = Bench::new();
     let compile = |args: &[&str]| bench.run(&[&["compile", "model.moe", "-o", "x.plan"], &SMALL[..9], args].concat());
     compile(&["--memory-budget", "10kB"]).fails(&[
-        "in the smallest form",
+        "it does not fit: stage 0 has ",
+        "of parameters, gradients and optimizer state alone",
         "more than the 9.77 KiB allowed",
         "none of these fits",
     ]);
@@ -150,6 +151,15 @@ fn what_cannot_be_is_said() {
     compile(&["--memory-budget", "58"]).exits(2, &["is it 58GiB?"]);
     compile(&["--memory-budget", "device"]).exits(2, &["there is no cluster here"]);
     bench.run(&[&MEMORY[..], &["--stage", "7", "--points", "0"]].concat()).exits(2, &["there is stage 0 alone"]);
+}
+
+/// The least bytes that are said to be needed: those of a budget that the parameters fit into, and nothing else.
+fn least(refused: impl Fn(&str) -> String) -> u64 {
+    let alone = refused("1kB");
+    let words = alone.split(" has ").nth(1).expect("how much parameters take").split(' ').take(2);
+    let needed = refused(&words.collect::<Vec<_>>().join(""));
+    let bytes = needed.split(" bytes) in the smallest form").next().and_then(|text| text.rsplit('(').next());
+    bytes.expect("how much it needs").parse().expect("bytes")
 }
 
 /// A change that is named was tried: with it, it fits.
@@ -160,17 +170,12 @@ fn what_would_fit_does() {
         let args = ["compile", "model.moe", "-o", "x.plan", "--batch", "16", "--strategy", strategy];
         bench.run(&[&args[..], &["--memory-budget", budget]].concat())
     };
-    let refused = run("1kB", "micro=1").stderr;
-    let least: String = {
-        let words = refused.split("needs ").nth(1).expect("how much it needs");
-        words.split(' ').take(2).collect::<Vec<_>>().join("")
-    };
+    let least = least(|budget| run(budget, "micro=1").stderr);
     // As much as that is enough.
-    run(&least, "micro=1").ok();
-    let (number, unit) = least.split_at(least.find(|c: char| c.is_alphabetic()).expect("a unit"));
-    let budget = format!("{}{unit}", 0.99 * number.parse::<f64>().expect("a number"));
+    run(&format!("{least}B"), "micro=1").ok();
+    let budget = format!("{}B", least - 1);
     let refused = run(&budget, "micro=1");
-    assert!(refused.stderr.contains("what fits: micro=2 "), "{}", refused.stderr);
+    assert!(refused.stderr.contains("what fits: micro=2 (takes "), "{}", refused.stderr);
     run(&budget, "micro=2").ok();
 }
 
@@ -183,26 +188,19 @@ fn the_host_has_room_for_the_optimizer() {
         let args = ["--batch", "1", "--seq", "8", "--strategy", strategy, "--memory-budget", budget];
         bench.run(&[command, &args].concat())
     };
-    let least = |of: String| -> f64 {
-        let words = of.split("needs ").nth(1).expect("how much it needs");
-        let mut words = words.split(' ');
-        let number: f64 = words.next().expect("a number").parse().expect("a number");
-        number * if words.next() == Some("MiB") { 1048576.0 } else { 1024.0 }
-    };
     let compile = ["compile", "model.moe", "-o", "x.plan"];
     let (here, away) = ("micro=1", "micro=1,optimizer=host");
-    let most = least(run(&compile, "1kB", here).stderr);
-    let less = least(run(&compile, "1kB", away).stderr);
-    assert!(less < 0.7 * most, "{less} and {most} bytes");
-    let budget = format!("{}B", (0.5 * (less + most)) as u64);
-    run(&compile, &budget, here).exits(1, &["optimizer=host (needs "]);
+    let [most, less] = [here, away].map(|strategy| least(|budget| run(&compile, budget, strategy).stderr));
+    assert!(10 * less < 7 * most, "{less} and {most} bytes");
+    let budget = format!("{}B", (less + most) / 2);
+    run(&compile, &budget, here).exits(1, &["optimizer=host (takes "]);
     run(&compile, &budget, away).ok();
     let h100 = include_str!("../../examples/clusters/h100.toml");
     let silent: Vec<&str> = h100.split("\n[").filter(|table| !table.starts_with("host]")).collect();
     bench.write("silent.toml", silent.join("\n["));
     bench.write("known.toml", h100);
     let memory = |cluster| ["memory", "model.moe", "--cluster", cluster, "--points", "0"];
-    run(&memory("known.toml"), &budget, here).exits(1, &["optimizer=host (needs "]);
+    run(&memory("known.toml"), &budget, here).exits(1, &["optimizer=host (takes "]);
     let refused = run(&memory("silent.toml"), &budget, here);
     assert!(!refused.stderr.contains("optimizer=host"), "{}", refused.stderr);
     // What cannot be priced there is compiled all the same.

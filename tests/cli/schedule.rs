@@ -90,6 +90,11 @@ fn a_table_of_all() {
     let rows: Value = serde_json::from_str(&run(&["--json"])).expect("JSON");
     let vpp = rows.as_array().expect("rows").iter().find(|r| r["kind"] == "vpp").expect("a row");
     assert_eq!((&vpp["makespan"], &vpp["within_cap"]), (&598.into(), &true.into()));
+    let orders = |of: &Value| of["orders"].as_array().expect("one a stage").clone();
+    let alone = bench.run(&[&["schedule", "--kind", "vpp"], V4, &["--json"]].concat()).ok().stdout;
+    assert_eq!(orders(vpp), orders(&serde_json::from_str(&alone).expect("JSON")));
+    let drawn = bench.run(&[&["schedule", "--kind", "vpp"], V4, &["--svg", "-"]].concat()).ok().stdout;
+    assert!(drawn.starts_with("<svg") && drawn.ends_with("</svg>\n"), "{drawn}");
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn a_table_and_a_diagram_for_people() {
     let args = ["schedule", "--kind", "1f1b", "--stages", "2", "--microbatches", "3", "--svg", "deep.svg"];
     let text = bench.run(&args).ok().stdout;
     for line in [
-        "1f1b: 2 stages × 1 chunks (plain), 3 micro-batches\n",
+        "1f1b: 2 stages × 1 chunk (plain), 3 micro-batches\n",
         "makespan       12\nlower bound    10; the makespan is 20.0 % above it\nbubble         3, 25.0 % of the makespan\n",
         "\n0      0                9     3     2\n",
         "\nstage 1: F1:0 B1:0 F1:1 B1:1 F1:2 B1:2\n",

@@ -30,6 +30,8 @@ fn json_has_an_object_for_each_step_and_a_summary() {
         "order0_bits_per_byte",
         "tokens_per_s",
         "peak_bytes",
+        "device_bytes",
+        "host_bytes",
         "params",
         "active_params",
     ];

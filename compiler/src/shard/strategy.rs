@@ -340,7 +340,11 @@ impl Strategy {
         let wrong = |what: &str| Err(StrategyError::new(format!("`{key}` is {what}, not `{value}`"), None));
         let degree = || match value.parse::<u32>() {
             Ok(n) if n >= 1 => Ok(n),
-            _ => Err(StrategyError::new(format!("`{key}` is a number from 1 to {}, not `{value}`", u32::MAX), None)),
+            // (All digits: too many of them.)
+            Err(_) if value.parse::<u128>().is_ok() => {
+                Err(StrategyError::new(format!("`{key}` is at most {}, not `{value}`", u32::MAX), None))
+            }
+            _ => Err(StrategyError::new(format!("`{key}` is a number of at least 1, not `{value}`"), None)),
         };
         match key {
             "dp" => self.dp = degree()?,

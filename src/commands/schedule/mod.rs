@@ -72,7 +72,7 @@ pub struct Args {
     /// Replays that a search may take [default: up to 4,000,000, fewer for large schedules]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     nodes: Option<u64>,
-    /// Draw the diagram into a file
+    /// Draw the diagram into a file; `-` prints it
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// As JSON
@@ -169,6 +169,9 @@ pub fn schedule(args: Args) -> Result<(), Failure> {
     };
     if let Some(path) = &args.svg {
         let drawn = draw(&report, &prices)?;
+        if path.as_os_str() == "-" {
+            return print(&drawn);
+        }
         replace_file(path, drawn.as_bytes())?;
     }
     if args.json { print_json(&report.json(&prices)) } else { print(&report.text(&prices)) }

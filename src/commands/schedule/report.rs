@@ -1,7 +1,7 @@
 //! What is said of a schedule.
 
 use super::costs::Prices;
-use crate::output::Table;
+use crate::output::{Table, counted};
 use forebay_pipeline::layers::Cut;
 use forebay_pipeline::{Costs, Kind, Layout, Placement, Schedule, ScheduleError, Size, Ticks, Timeline, shown};
 use serde_json::{Value, json};
@@ -58,6 +58,12 @@ fn ideal(costs: &Costs, layout: Layout) -> Ticks {
     costs.stage_work(layout).into_iter().max().unwrap_or(0)
 }
 
+/// `1 stage`, `2 chunks`, `8 micro-batches`.
+fn sizes(stages: u32, chunks: u32, micros: u32) -> [String; 3] {
+    let micro_batches = format!("{micros} micro-batch{}", if micros == 1 { "" } else { "es" });
+    [counted(stages.into(), "stage"), counted(chunks.into(), "chunk"), micro_batches]
+}
+
 fn percent(part: Ticks, of: Ticks) -> String {
     format!("{:.1} %", 100.0 * part as f64 / of.max(1) as f64)
 }
@@ -70,7 +76,8 @@ impl Report {
     /// In one line.
     pub fn title(&self) -> String {
         let Layout { size: Size { stages, chunks, micros }, placement } = self.schedule.layout();
-        format!("{}: {stages} stages × {chunks} chunks ({}), {micros} micro-batches", self.name, placement.name())
+        let [stages, chunks, micros] = sizes(stages, chunks, micros);
+        format!("{}: {stages} × {chunks} ({}), {micros}", self.name, placement.name())
     }
 
     /// For programs.
@@ -196,6 +203,8 @@ pub fn all_json(rows: &[Row], cap: Option<u32>, prices: &Prices) -> Value {
             let number = |ticks: i128| number(ticks, prices.decimals());
             json!({
                 "kind": kind.name(),
+                "placement": schedule.layout().placement.name(),
+                "orders": schedule.texts(),
                 "makespan": number(timeline.makespan.into()),
                 "bubble": number(i128::from(timeline.makespan) - i128::from(ideal)),
                 "ideal_busy": number(ideal.into()),
@@ -212,7 +221,8 @@ pub fn all_json(rows: &[Row], cap: Option<u32>, prices: &Prices) -> Value {
 /// The table for people.
 pub fn all_text(rows: &[Row], size: Size, cap: Option<u32>, prices: &Prices) -> String {
     let Size { stages, chunks, micros } = size;
-    let mut out = format!("{stages} stages × {chunks} chunks, {micros} micro-batches\n\n");
+    let [of_stages, of_chunks, of_micros] = sizes(stages, chunks, micros);
+    let mut out = format!("{of_stages} × {of_chunks}, {of_micros}\n\n");
     let mut table = Table::new(&["kind", "placement", "makespan", "bubble", "peak", "bound"]).left(2);
     let mut notes = String::new();
     for (kind, row) in rows {
