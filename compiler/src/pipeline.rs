@@ -184,14 +184,34 @@ pub fn compile_within(
     if let Some(misfit) = aim.budget().and_then(|budget| too_large(&layouts, budget)) {
         return Err(CompileError::Memory(misfit));
     }
+    let mut misfit = None;
     for (n, (stage, layout)) in stages.into_iter().zip(layouts).enumerate() {
         let turns = Turns { order: &orders[n], crossed: &crossed[n], waits: &waits[n], micro_batches: micro };
         let mut schedule = |s: &Segments| scheduler.train((&train, s), &stage, &layout, &turns, optimizer);
-        let fits = fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule)
-            .map_err(CompileError::Memory)?;
+        // Where one stage does not fit, it is the one that is missing most which is told.
+        let aim = match (aim, &misfit) {
+            (Aim::Within(budget), Some(_)) => Aim::InSomeWay(budget),
+            _ => aim,
+        };
+        let fits = match fit((stage.number, layout.bytes), (aim, price), (&segments, &mut forms), &mut schedule) {
+            Ok(fits) => fits,
+            Err(other) if misfit.is_none() && matches!(aim, Aim::InSomeWay(_)) => {
+                return Err(CompileError::Memory(other));
+            }
+            Err(other) => {
+                misfit = misfit.filter(|known: &Misfit| known.least >= other.least).or(Some(other));
+                continue;
+            }
+        };
+        if misfit.is_some() {
+            continue;
+        }
         let mut others = vec![scheduler.forward(&eval, &stage, &layout, ForwardKind::Eval, micro)];
         others.extend(generate.as_ref().map(|g| scheduler.forward(g, &stage, &layout, ForwardKind::Generate, 1)));
         parts.push(StagePart { stage, layout, fits, others });
+    }
+    if let Some(misfit) = misfit {
+        return Err(CompileError::Memory(misfit));
     }
     let programs = scheduler.into_programs();
     let compiled = |parts: Vec<StagePart>, programs: Vec<plan::Program>, form: Form| {

@@ -91,9 +91,13 @@ proptest! {
         let (fewest, most) = (problem.least_bytes().bytes, problem.least_time().bytes);
         let limit = fewest + share * (most - fewest);
         let least = all.iter().filter(|s| s.0 <= limit).map(|s| s.1).fold(f64::INFINITY, f64::min);
-        let choice = problem.within(limit, 1).expect("the fewest bytes are within the limit");
+        let choice = problem.by_cuts(limit, 1, &mut vec![]).expect("the fewest bytes are within the limit");
         prop_assert!(choice.selection.bytes <= limit);
         prop_assert!(choice.bound <= least + 1e-9 && least <= choice.selection.seconds + 1e-9);
+        // What is left free is used, a value at a time.
+        let improved = problem.improved(choice.selection.clone(), vec![], limit);
+        prop_assert!(improved.bytes <= limit && improved.seconds <= choice.selection.seconds + 1e-12);
+        prop_assert!(improved.seconds >= least - 1e-9);
     }
 
     /// Kept, swapped or made again: the best of all choices, within the limit.
@@ -147,6 +151,14 @@ proptest! {
         prop_assert!(selection.bytes <= limit + 1e-9, "{} of {limit}", selection.bytes);
         prop_assert!(choice.exact && choice.bound <= least + 1e-9, "{} is no bound of {least}", choice.bound);
         prop_assert!((selection.seconds - least).abs() < 1e-8, "{} is not {least}", selection.seconds);
+        // Cuts alone come with a bound, and what is improved from them is between the two.
+        let mut beyond = vec![];
+        let cuts = problem.by_cuts(limit + 1e-9, 4000, &mut beyond).expect("the fewest bytes are within the limit");
+        prop_assert!(cuts.bound <= least + 1e-9, "{} is no bound of {least}", cuts.bound);
+        prop_assert!(!cuts.exact || (cuts.selection.seconds - least).abs() < 1e-8);
+        let improved = problem.improved(cuts.selection.clone(), beyond, limit + 1e-9);
+        prop_assert!(improved.bytes <= limit + 1e-9 && improved.seconds <= cuts.selection.seconds + 1e-12);
+        prop_assert!(improved.seconds >= least - 1e-9, "{} is better than {least}", improved.seconds);
         // Few cuts leave it to be found among all.
         let hasty = problem.within(limit + 1e-9, 1).expect("the fewest bytes are within the limit");
         prop_assert!((hasty.selection.seconds - least).abs() < 1e-8, "{} is not {least}", hasty.selection.seconds);

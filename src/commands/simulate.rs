@@ -140,7 +140,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         &Page { plan: &plan, cluster: &cluster, room, strategy, report: &report, notes: &notes, timeline: &timeline },
     )?;
     if args.json {
-        return print_json(&Told { report: &report, notes: &notes });
+        return print_json(&Told::new(&report, room, &notes));
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
     print(&format!("{}{notes}", table(&plan.model, (&cluster, room), &report, worst_case)))

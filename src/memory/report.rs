@@ -55,8 +55,6 @@ pub struct Stage {
     pub swap_s: f64,
     /// Of these, the seconds that computation is expected to hide.
     pub swap_hidden_s: f64,
-    /// Calls of a step.
-    pub calls: usize,
     /// What is saved.
     pub tensors: Vec<Tensor>,
     /// Live bytes over the calls of a step, in at most [`CURVE`] parts of equal length, each at its most.
@@ -114,6 +112,14 @@ pub const CURVE: usize = 240;
 /// Tensors of a stage that are shown to people.
 const SHOWN: usize = 16;
 
+impl Report {
+    /// The points of the front, and the baseline in front of them where it is none.
+    pub fn points(&self) -> impl Iterator<Item = &Point> {
+        let is_on_it = self.front.iter().any(|p| p.peak_bytes == self.baseline.peak_bytes);
+        (!is_on_it).then_some(&self.baseline).into_iter().chain(&self.front)
+    }
+}
+
 impl Stage {
     /// From what the compiler says of a stage's ranks.
     pub fn new(memory: &StageMemory, role: &Role) -> Stage {
@@ -133,7 +139,6 @@ impl Stage {
             exact: memory.exact,
             swap_s: memory.copies.0,
             swap_hidden_s: memory.copies.0.min(memory.copies.1),
-            calls: memory.live.len(),
             tensors: memory.tensors.iter().map(|t| tensor(t, dearest, full)).collect(),
             live_bytes: parts(&memory.live),
             saved_bytes: parts(&memory.saved),
@@ -209,7 +214,7 @@ fn chain(ops: &[&str]) -> String {
 }
 
 /// Seconds in three digits.
-fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     match s {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
@@ -293,9 +298,7 @@ pub fn text(report: &Report, stage: Option<u32>) -> String {
     if !report.front.is_empty() {
         let mut front =
             Table::new(&["memory of the fullest stage", "activations", "of the baseline", "step", "slower by"]);
-        let is_on_it = report.front.iter().any(|p| p.peak_bytes == report.baseline.peak_bytes);
-        let baseline = (!is_on_it).then_some(&report.baseline);
-        for p in baseline.into_iter().chain(&report.front) {
+        for p in report.points() {
             let slower = slower(p.step_time_s, report.unrestricted_step_time_s);
             front.row(vec![
                 bytes(p.peak_bytes),

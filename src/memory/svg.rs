@@ -1,6 +1,6 @@
 //! The curves of `forebay memory` as a picture: live and saved bytes of each stage over a step, and time against memory.
 
-use super::report::{Point, Report, Stage};
+use super::report::{Point, Report, Stage, seconds as in_three_digits};
 use crate::output::size;
 use std::fmt::Write;
 
@@ -35,15 +35,13 @@ pub fn svg(report: &Report) -> String {
         }
         top += PANEL + GAP;
     }
-    let budget = report.budget_bytes.map_or(String::new(), |b| format!("; dashed: the budget, {}", size(b as f64)));
-    let axis = format!(
-        "across: the {} calls of a step, one after another{budget}",
-        report.stages.first().map_or(0, |s| s.calls)
-    );
+    let drawn = report.budget_bytes.filter(|budget| *budget <= most);
+    let budget = drawn.map_or(String::new(), |b| format!("; dashed: the budget, {}", size(b as f64)));
+    let axis = format!("across: the calls of a step, one after another{budget}");
     text(&mut out, (WIDTH - 12.0, top - GAP + 16.0), "end", &axis);
     if !report.front.is_empty() {
         top += GAP;
-        front(&mut out, &report.front, top);
+        front(&mut out, &report.points().cloned().collect::<Vec<Point>>(), top);
     }
     out + "</svg>\n"
 }
@@ -100,6 +98,6 @@ fn front(out: &mut String, points: &[Point], top: f64) {
     for p in points {
         let (x, y) = at(p);
         let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{SAVED}\"/>");
-        text(out, (x + 5.0, y - 5.0), "start", &format!("{}, {:.4} s", size(bytes(p)), seconds(p)));
+        text(out, (x + 5.0, y - 5.0), "start", &format!("{}, {}", size(bytes(p)), in_three_digits(seconds(p))));
     }
 }

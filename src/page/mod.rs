@@ -60,7 +60,7 @@ pub fn html(page: &Page) -> String {
         sections.concat(),
         env!("CARGO_PKG_VERSION"),
         escaped(&cluster.name),
-        script(&json(&Told { report, notes })),
+        script(&json(&Told::new(report, page.room, notes))),
         include_str!("page.js"),
         title = escaped(&title),
     )
@@ -89,8 +89,21 @@ pub struct Told<'a> {
     /// The numbers.
     #[serde(flatten)]
     pub report: &'a Report,
+    /// Bytes that a device may use, where a budget says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_bytes: Option<u64>,
+    /// Does each stage fit into the budget, or else into a device?
+    pub fits: bool,
     /// What a reader of them should know.
     pub notes: &'a [String],
+}
+
+impl<'a> Told<'a> {
+    /// Of a report.
+    pub fn new(report: &'a Report, room: Room, notes: &'a [String]) -> Told<'a> {
+        let fits = report.memory_bytes.iter().all(|m| m.peak <= room.bytes());
+        Told { report, budget_bytes: room.budget, fits, notes }
+    }
 }
 
 /// The numbers that people look at first. `data-key` says which of the report's they are, `data-value` what exactly.

@@ -408,7 +408,10 @@ impl Problem<'_> {
     }
 
     /// The same by cuts alone. Appends what was met `beyond` the limit and near it.
-    fn by_cuts(&self, limit: f64, cuts: u32, beyond: &mut Vec<Selection>) -> Result<Choice, Selection> {
+    ///
+    /// # Errors
+    /// When nothing fits.
+    pub fn by_cuts(&self, limit: f64, cuts: u32, beyond: &mut Vec<Selection>) -> Result<Choice, Selection> {
         let mut prices = self.links(HIDDEN_LINK);
         if !self.swaps() {
             return self.at_prices_of_links(limit, cuts, &prices, beyond);

@@ -3,12 +3,12 @@
 //! Depth first, values in turn. What is decided costs no less for what is not: with all others there and free, the seconds are a bound from below.
 
 use super::choose::{Part, Problem, Selection};
-use forebay_ir::{Op, ValueId};
+use forebay_ir::ValueId;
 
 /// So many values are few.
 const FEW: usize = 14;
-/// So many decisions are made at most: some seconds.
-const DECISIONS: u32 = 1 << 21;
+/// So many decisions are made at most: about a second.
+const DECISIONS: u32 = 1 << 18;
 
 /// Where a value is at the backward pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ enum Fate {
 impl Problem<'_> {
     /// The selection within the limit that takes the fewest seconds; `known` is one within it. None where there are too many values to try them all.
     pub(super) fn of_few(&self, known: &Selection, limit: f64) -> Option<Selection> {
-        let free = |(n, part): (usize, &Part)| part.free().map(|v| (n, v)).collect::<Vec<_>>();
+        let free = |(n, part): (usize, &Part)| part.free().map(move |v| (n, v)).collect::<Vec<_>>();
         let values: Vec<(usize, ValueId)> = self.parts.iter().enumerate().flat_map(free).collect();
         // The last to be made is what others are made from the least.
         let values: Vec<(usize, ValueId)> = values.into_iter().rev().collect();
@@ -35,9 +35,9 @@ impl Problem<'_> {
 }
 
 impl Part<'_> {
-    /// The values that can be elsewhere.
-    fn free(&self) -> impl Iterator<Item = ValueId> + '_ {
-        self.graph.values().filter(|&v| self.graph.node(v).op != Op::Input)
+    /// The values that can be elsewhere: what is read, and all that it is made from.
+    fn free(&self) -> impl Iterator<Item = ValueId> {
+        self.made_again(&[]).into_iter()
     }
 }
 

@@ -8,7 +8,7 @@ use super::choose::{Choice, Selection};
 use super::early;
 use super::price::Price;
 use super::recompute::keep;
-use super::search::{Depth, Schedule, Tried, depths, search, smallest, tries};
+use super::search::{Depth, Goal, Schedule, Tried, depths, search, smallest, tries};
 use super::swap::starts_of;
 use super::table::{self, StageMemory};
 use crate::schedule::{EarlyLayers, Frames, Segments, Usage};
@@ -120,6 +120,19 @@ struct Laid {
     enough: u64,
 }
 
+impl Laid {
+    fn usual(goal: Goal) -> Laid {
+        match goal {
+            Goal::Within(enough) => Laid { frames: Frames::AsRoomAllows, enough, ..Laid::default() },
+            Goal::Smallest => Laid { frames: Frames::Anywhere, ..Laid::default() },
+        }
+    }
+
+    fn apart(goal: Goal) -> Laid {
+        Laid { frames: Frames::Apart, ..Laid::usual(goal) }
+    }
+}
+
 /// Fits a stage's training phase into memory; `schedule` makes it from segments.
 ///
 /// Beside the usual form there may be others, of which a replay of the whole step has to say whether they pay: what is made again is made before the gradient comes, as far as
@@ -146,24 +159,29 @@ pub fn fit(
         schedule(&made)
     };
     // While it is looked for, a choice fits or does not; what is taken is placed as well as it can be.
-    let enough = aim.budget().unwrap_or(0);
-    let mut usual = |depth: &Depth, selection: &Selection| {
-        schedule_as(depth, selection, Laid { frames: Frames::AsRoomAllows, enough, ..Laid::default() })
-    };
+    let mut usual = |depth: &Depth, selection: &Selection, goal: Goal| schedule_as(depth, selection, Laid::usual(goal));
     let start = first.size();
+    let everything = first.choice.clone();
+    // (Frames lie apart where there is room without a budget.)
+    let mut kept = |goal| {
+        let (phase, usage) = usual(&depths[0], &everything.selection, goal);
+        Tried { phase, usage, choice: everything.clone(), depth: &depths[0] }
+    };
+    let misfit = |budget| move |least| Misfit { stage, budget, least, persistent };
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) | Aim::InSomeWay(budget) if first.peak() <= budget => first,
-        Aim::Within(budget) => {
-            search(depths, start, budget, &mut usual).map_err(|least| Misfit { stage, budget, least, persistent })?
-        }
-        Aim::InSomeWay(budget) => {
-            let least = first.peak();
-            tries(depths, start, budget, &mut usual).ok_or(Misfit { stage, budget, least, persistent })?
+        Aim::Within(budget) | Aim::InSomeWay(budget) => {
+            let kept = (first.phase.memory.live_peak <= budget).then(|| kept(Goal::Within(budget)));
+            match kept.filter(|kept| kept.peak() <= budget) {
+                Some(kept) => kept,
+                None => search(depths, start, budget, &mut usual).map_err(misfit(budget))?,
+            }
         }
         Aim::Least => {
+            let kept = kept(Goal::Smallest);
             let smallest = smallest(depths, start, &mut usual);
-            [smallest, first].into_iter().min_by_key(Tried::peak).expect("there are two")
+            [smallest, kept].into_iter().min_by_key(Tried::peak).expect("there are two")
         }
     };
     let of_careful: Vec<Depth> = depths.iter().map(Depth::carefully).collect();
@@ -173,9 +191,8 @@ pub fn fit(
     {
         let careful = tried.swaps().then(|| tries(&of_careful, start, budget, &mut usual)).flatten();
         let careful = careful.filter(|careful| careful.phase != tried.phase);
-        let mut apart = |depth: &Depth, selection: &Selection| {
-            schedule_as(depth, selection, Laid { frames: Frames::Apart, enough, ..Laid::default() })
-        };
+        let mut apart =
+            |depth: &Depth, selection: &Selection, goal: Goal| schedule_as(depth, selection, Laid::apart(goal));
         for (is_careful, depths, tried) in [(false, depths, Some(&tried)), (true, &of_careful, careful.as_ref())] {
             let Some(tried) = tried else { continue };
             let form = Form { apart: true, careful: is_careful, ..Form::default() };
@@ -183,7 +200,7 @@ pub fn fit(
         }
         others.extend(careful.map(|tried| (Form { careful: true, ..Form::default() }, tried)));
     }
-    let limit = enough.max(tried.peak());
+    let limit = aim.budget().unwrap_or(0).max(tried.peak());
     let mut fits = Fits(vec![]);
     for (form, mut tried) in std::iter::once((Form::default(), tried)).chain(others) {
         let frames = if form.apart { Frames::Apart } else { Frames::AsRoomAllows };
@@ -217,7 +234,7 @@ fn with_frames_apart<'d, 'a>(
     budget: u64,
     schedule: &mut Schedule,
 ) -> Option<Tried<'d, 'a>> {
-    let (phase, usage) = schedule(usual.depth, &usual.choice.selection);
+    let (phase, usage) = schedule(usual.depth, &usual.choice.selection, Goal::Within(budget));
     if phase == usual.phase {
         return None;
     }

@@ -28,7 +28,7 @@ enum Place {
 
 impl Problem<'_> {
     /// A selection within the limit that takes no more seconds than `best`, which is within it: from that one, and from those beyond.
-    pub(super) fn improved(&self, best: Selection, beyond: Vec<Selection>, limit: f64) -> Selection {
+    pub fn improved(&self, best: Selection, beyond: Vec<Selection>, limit: f64) -> Selection {
         let mut starts: Vec<Selection> = vec![];
         let fitted = beyond.into_iter().filter_map(|selection| self.emptied(selection, limit));
         for selection in fitted.chain([best.clone()]) {

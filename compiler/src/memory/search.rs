@@ -15,7 +15,7 @@ use crate::schedule::{Segments, Usage};
 use forebay_ir::{InputRole, Op, OutputRole, ValueId};
 use forebay_plan as plan;
 
-/// Schedules are made at most so often for a stage.
+/// A search within some bytes makes at most so many schedules.
 const TRIES: u32 = 7;
 /// So many choices of few bytes are looked at for the smallest arena.
 const ENDS: usize = 3;
@@ -54,7 +54,8 @@ impl Depth<'_> {
         let Some((mut best, mut choice)) = choices.next() else {
             let of = |depth: &'d Depth<'a>| (depth, depth.problem.least_bytes());
             let (least, selection) = depths.iter().map(of).min_by(|a, b| a.1.bytes.total_cmp(&b.1.bytes)).expect("one");
-            return (least, Choice { bound: selection.seconds, selection, exact: true });
+            let exact = !least.problem.swaps();
+            return (least, Choice { bound: if exact { selection.seconds } else { 0.0 }, selection, exact });
         };
         for (depth, other) in choices {
             let bound = choice.bound.min(other.bound);
@@ -76,8 +77,17 @@ pub(super) struct Tried<'d, 'a> {
     pub depth: &'d Depth<'a>,
 }
 
+/// What the arena of a choice is to be.
+#[derive(Clone, Copy)]
+pub(super) enum Goal {
+    /// No larger than that, if it can be.
+    Within(u64),
+    /// As small as it can be.
+    Smallest,
+}
+
 /// Schedules a choice.
-pub(super) type Schedule<'s> = dyn FnMut(&Depth, &Selection) -> (plan::Phase, Usage) + 's;
+pub(super) type Schedule<'s> = dyn FnMut(&Depth, &Selection, Goal) -> (plan::Phase, Usage) + 's;
 
 /// Bytes of an arena, and of the saved tensors in it.
 #[derive(Clone, Copy)]
@@ -105,8 +115,15 @@ impl Tried<'_, '_> {
 pub(super) fn smallest<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, schedule: &mut Schedule) -> Tried<'d, 'a> {
     let depth = &depths[0];
     let ends = depth.problem.front().into_iter().rev().take(ENDS).map(|selection| {
-        let (phase, usage) = schedule(depth, &selection);
-        Tried { phase, usage, choice: Choice { bound: selection.seconds, selection, exact: true }, depth }
+        let (phase, usage) = schedule(depth, &selection, Goal::Smallest);
+        // (Corners are those of copies of which nothing is hidden.)
+        let exact = !depth.problem.swaps();
+        Tried {
+            phase,
+            usage,
+            choice: Choice { bound: if exact { selection.seconds } else { 0.0 }, selection, exact },
+            depth,
+        }
     });
     let mut smallest = ends.min_by_key(Tried::peak).expect("a front has ends");
     while let Some(smaller) = tries(depths, start, smallest.peak() - 1, schedule) {
@@ -115,7 +132,7 @@ pub(super) fn smallest<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, schedule: 
     smallest
 }
 
-/// Tries choices until one fits, and the memory is used. `Err` is the least peak that was seen.
+/// Tries choices until one fits, and the memory is used; the smallest, where none of them does. `Err` is its peak.
 pub(super) fn search<'d, 'a>(
     depths: &'d [Depth<'a>],
     start: Bytes,
@@ -148,7 +165,7 @@ pub(super) fn tries<'d, 'a>(
             break;
         }
         seen.push(choice.selection.clone());
-        let (phase, usage) = schedule(depth, &choice.selection);
+        let (phase, usage) = schedule(depth, &choice.selection, Goal::Within(budget));
         let tried = Tried { phase, usage, choice, depth };
         let (bytes, over) = (tried.choice.selection.bytes, over(tried.size()));
         if over <= 0.0 {

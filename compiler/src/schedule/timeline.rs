@@ -304,6 +304,7 @@ impl Timeline {
         }
         let arena = persistent + packing.bytes;
         let most = packing.bytes + arena / ALTERNATE;
+        let most = if enough > 0 { most.min(enough) } else { most };
         let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
         let apart = (max_live(&longer) <= most).then(|| pack(&longer));
         if let Some(apart) = apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
