@@ -66,7 +66,7 @@ pub struct Form {
     pub apart: bool,
     /// What is made again is made before the gradient comes.
     pub early: bool,
-    /// Copies to the host are taken to hide in a part of the time that others compute ([`CAREFUL`]), so that fewer are made.
+    /// Copies to the host are taken to hide in a part of the time that others compute (four fifths), so that fewer are made.
     pub careful: bool,
 }
 
