@@ -65,6 +65,17 @@ pub struct Problem<'a> {
     pub parts: Vec<Part<'a>>,
 }
 
+/// Where a value is at the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// On the device.
+    Kept,
+    /// In the host's memory meanwhile.
+    Swapped,
+    /// It is made again.
+    Again,
+}
+
 /// What is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selection {

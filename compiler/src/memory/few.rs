@@ -2,21 +2,13 @@
 //!
 //! Depth first, values in turn. What is decided costs no less for what is not: with all others there and free, the seconds are a bound from below.
 
-use super::choose::{Part, Problem, Selection};
+use super::choose::{Fate, Part, Problem, Selection};
 use forebay_ir::ValueId;
 
 /// So many values are few.
 const FEW: usize = 14;
 /// So many decisions are made at most: about a second.
 const DECISIONS: u32 = 1 << 18;
-
-/// Where a value is at the backward pass.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    There,
-    Swapped,
-    Again,
-}
 
 impl Problem<'_> {
     /// The selection within the limit that takes the fewest seconds; `known` is one within it. None where there are too many values to try them all.
@@ -66,7 +58,7 @@ impl Search<'_, '_> {
             return;
         };
         let can_leave = self.problem.parts[n].away.get(v.index()).copied().flatten().is_some();
-        for fate in [Fate::There, Fate::Swapped, Fate::Again] {
+        for fate in [Fate::Kept, Fate::Swapped, Fate::Again] {
             if fate != Fate::Swapped || can_leave {
                 self.fates.push(fate);
                 self.go_on();
@@ -81,7 +73,7 @@ impl Search<'_, '_> {
         for (n, part) in self.problem.parts.iter().enumerate() {
             let fate = |v: ValueId| {
                 let at = self.values.iter().position(|value| *value == (n, v));
-                at.and_then(|at| self.fates.get(at)).copied().unwrap_or(Fate::There)
+                at.and_then(|at| self.fates.get(at)).copied().unwrap_or(Fate::Kept)
             };
             let of_part = part.needed(|v| fate(v) != Fate::Again);
             swapped.push(of_part.iter().copied().filter(|&v| fate(v) == Fate::Swapped).collect());
@@ -95,7 +87,7 @@ impl Search<'_, '_> {
         let decided = self.values.iter().zip(&self.fates);
         let wanted = decided.filter(|((n, v), _)| self.problem.parts[*n].wanted.contains(v));
         let bytes = |((n, v), fate): (&(usize, ValueId), &Fate)| match fate {
-            Fate::There => self.problem.parts[*n].bytes[v.index()],
+            Fate::Kept => self.problem.parts[*n].bytes[v.index()],
             Fate::Swapped => self.problem.parts[*n].away[v.index()].map_or(0.0, |away| away.bytes),
             Fate::Again => 0.0,
         };

@@ -184,7 +184,7 @@ pub fn fit(
             [smallest, kept].into_iter().min_by_key(Tried::peak).expect("there are two")
         }
     };
-    let of_careful: Vec<Depth> = depths.iter().map(Depth::carefully).collect();
+    let of_careful: Vec<Depth> = depths.iter().filter(|_| tried.swaps()).map(Depth::carefully).collect();
     let mut others = vec![];
     if let Aim::Within(budget) = aim
         && price.knows_device()
@@ -204,7 +204,8 @@ pub fn fit(
     let mut fits = Fits(vec![]);
     for (form, mut tried) in std::iter::once((Form::default(), tried)).chain(others) {
         let frames = if form.apart { Frames::Apart } else { Frames::AsRoomAllows };
-        if tried.peak() > tried.phase.memory.live_peak {
+        // (Without a budget it was.)
+        if aim.budget().is_some() && tried.peak() > tried.phase.memory.live_peak {
             let laid = Laid { frames, ..Laid::default() };
             let (phase, usage) = schedule_as(tried.depth, &tried.choice.selection, laid);
             if phase.memory.placed <= limit {

@@ -8,7 +8,7 @@
 //!
 //! Cuts find corners of the front. Where copies are hidden one tensor can be worth a long edge of it: there the best corner within a limit leaves much of it free.
 
-use super::choose::{Part, Problem, Selection};
+use super::choose::{Fate, Part, Problem, Selection};
 use forebay_ir::{Op, Unit, ValueId};
 use rustc_hash::FxHashSet;
 
@@ -16,15 +16,6 @@ use rustc_hash::FxHashSet;
 const TRIFLE: f64 = 1e-3;
 /// So many values change places at most.
 const MOVES: usize = 64;
-
-/// Where a value is at the backward pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Device,
-    Host,
-    /// It is made again.
-    Nowhere,
-}
 
 impl Problem<'_> {
     /// A selection within the limit that takes no more seconds than `best`, which is within it: from that one, and from those beyond.
@@ -77,10 +68,10 @@ impl Problem<'_> {
         self.parts.iter().enumerate().flat_map(move |(n, part)| {
             let now = Now::new(part, (&selection.kept[n], &selection.swapped[n]));
             let values = now.values().into_iter().filter(move |v| part.bytes[v.index()] >= least);
-            let places = values.flat_map(|v| [Place::Device, Place::Host, Place::Nowhere].map(|place| (v, place)));
-            let places: Vec<(ValueId, Place)> = places.filter(|(v, place)| now.can(*v, *place)).collect();
-            places.into_iter().map(move |(v, place)| {
-                let (kept, swapped) = now.with(v, place);
+            let fates = values.flat_map(|v| [Fate::Kept, Fate::Swapped, Fate::Again].map(|fate| (v, fate)));
+            let fates: Vec<(ValueId, Fate)> = fates.filter(|(v, fate)| now.can(*v, *fate)).collect();
+            fates.into_iter().map(move |(v, fate)| {
+                let (kept, swapped) = now.with(v, fate);
                 self.with_part(selection, n, (kept, swapped))
             })
         })
@@ -108,28 +99,28 @@ impl<'p, 'g> Now<'p, 'g> {
         values
     }
 
-    fn place(&self, v: ValueId) -> Place {
+    fn fate(&self, v: ValueId) -> Fate {
         match (self.kept.contains(&v), self.swapped.contains(&v)) {
-            (true, true) => Place::Host,
-            (true, false) => Place::Device,
-            (false, _) => Place::Nowhere,
+            (true, true) => Fate::Swapped,
+            (true, false) => Fate::Kept,
+            (false, _) => Fate::Again,
         }
     }
 
     /// Can a value go elsewhere?
-    fn can(&self, v: ValueId, place: Place) -> bool {
-        let is_free = match place {
-            Place::Device => true,
-            Place::Host => self.part.away.get(v.index()).copied().flatten().is_some(),
-            Place::Nowhere => self.part.graph.node(v).op != Op::Input,
+    fn can(&self, v: ValueId, fate: Fate) -> bool {
+        let is_free = match fate {
+            Fate::Kept => true,
+            Fate::Swapped => self.part.away.get(v.index()).copied().flatten().is_some(),
+            Fate::Again => self.part.graph.node(v).op != Op::Input,
         };
-        is_free && place != self.place(v)
+        is_free && fate != self.fate(v)
     }
 
     /// What is kept, and what of it swapped, once a value is elsewhere: what nothing is made from any longer is not kept.
-    fn with(&self, v: ValueId, place: Place) -> (Vec<ValueId>, Vec<ValueId>) {
-        let kept = self.part.needed(|u| if u == v { place != Place::Nowhere } else { self.kept.contains(&u) });
-        let away = |u: &ValueId| if *u == v { place == Place::Host } else { self.swapped.contains(u) };
+    fn with(&self, v: ValueId, fate: Fate) -> (Vec<ValueId>, Vec<ValueId>) {
+        let kept = self.part.needed(|u| if u == v { fate != Fate::Again } else { self.kept.contains(&u) });
+        let away = |u: &ValueId| if *u == v { fate == Fate::Swapped } else { self.swapped.contains(u) };
         let swapped = kept.iter().copied().filter(away).collect();
         (kept, swapped)
     }

@@ -91,13 +91,11 @@ impl Segments {
     ) -> Result<Segments, StrategyError> {
         let model = &sharded.model;
         let flow = Flow::new(model);
-        let all = |what: &Recompute| -> Vec<Differentiated> {
-            (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting, what)).collect()
-        };
-        let mut list = all(recompute);
+        let segments = (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting));
+        let mut list: Vec<Differentiated> = segments.collect();
         let names_some = *recompute != Recompute::Nothing;
-        let unnamed = if names_some { all(&Recompute::Nothing) } else { vec![] };
-        let unnamed = unnamed.into_iter().map(|segment| segment.forward).collect();
+        let unnamed = list.iter().filter(|_| names_some).map(|segment| segment.forward.clone()).collect();
+        list.iter_mut().for_each(|segment| memory::recompute(segment, recompute));
         let graphs: Vec<&Graph> = list.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
         if let Some(name) = recompute.unknown(&graphs).first() {
             return Err(StrategyError::new(
@@ -507,13 +505,7 @@ fn data_rows(sharded: &ShardedModel) -> Rows {
 }
 
 /// The differentiated segment, with the losses that training needs.
-fn differentiated(
-    model: &CheckedModel,
-    flow: &Flow,
-    s: usize,
-    rewriting: &rewrite::Options,
-    recompute: &Recompute,
-) -> Differentiated {
+fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewrite::Options) -> Differentiated {
     let roles = [OutputRole::Carry, OutputRole::Loss, OutputRole::Metric, OutputRole::Stat];
     let forward = restrict(&model.segments[s].forward, &roles);
     let names = Names::new(&model.segments[s].forward);
@@ -524,7 +516,7 @@ fn differentiated(
     let mut carry_inputs = chosen(&names.carry_in, &flow.inputs[s]);
     carry_inputs.retain(|n| there.contains(n));
     let carry_outputs = chosen(&names.carry_out, &flow.outputs[s]);
-    fused_gradients(&forward, &Options { carry_inputs, carry_outputs }, rewriting, recompute).0
+    fused_gradients(&forward, &Options { carry_inputs, carry_outputs }, rewriting, &Recompute::Nothing).0
 }
 
 impl Compiled {

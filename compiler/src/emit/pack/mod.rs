@@ -49,8 +49,8 @@ pub fn pack(intervals: &[Interval]) -> Packing {
 /// The same, but only until so many bytes are `enough`, which may be fewer than any places take. Where they are some, and fewer than are alive at once, the first
 /// order is all that is tried: whoever asks whether something fits knows that it does not.
 pub fn pack_within(intervals: &[Interval], enough: u64) -> Packing {
-    let live = max_live(intervals);
-    let mut search = Search { intervals, live, enough: enough.max(live), best: None, work: 0 };
+    let mut search = Search::new(intervals, enough);
+    let live = search.live;
     if 0 < enough && enough < live {
         ways(intervals, live).take(1).for_each(|way| drop(search.place(&way)));
     } else {
@@ -174,6 +174,11 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    fn new(intervals: &[Interval], enough: u64) -> Search<'_> {
+        let live = max_live(intervals);
+        Search { intervals, live, enough: enough.max(live), best: None, work: 0 }
+    }
+
     /// Places in an order, and remembers the best places.
     fn place(&mut self, way: &Way) -> Packing {
         let (offsets, looked_at) = first_fit(self.intervals, &way.order, way.above);
@@ -363,20 +368,15 @@ mod tests {
         }
     }
 
-    /// The frame of a backward pass (gpt-oss at reduced size): a sixth is wasted by the best of the greedy orders, and nothing by the search.
+    /// The frame of a backward pass (gpt-oss at reduced size).
+    const BACKWARD: &str = "0,1,64 1,4,128 2,8,64 3,9,64 5,7,1 6,7,1 7,9,8 7,9,8 10,18,144 14,15,128 15,16,64 16,17,64 17,26,128 18,39,72 \
+         19,20,2 20,21,2 21,22,2 23,25,8 28,29,64 30,31,128 31,32,128 32,33,128 33,37,64 34,35,32 35,36,128 36,37,64";
+
+    /// The frame of a backward pass: a sixth is wasted by the best of the greedy orders, and nothing by the search.
     #[test]
     fn what_no_greedy_order_places_is_repaired() {
-        let intervals = of(
-            "0,1,64 1,4,128 2,8,64 3,9,64 5,7,1 6,7,1 7,9,8 7,9,8 10,18,144 14,15,128 15,16,64 16,17,64 17,26,128 18,39,72 \
-             19,20,2 20,21,2 21,22,2 23,25,8 28,29,64 30,31,128 31,32,128 32,33,128 33,37,64 34,35,32 35,36,128 36,37,64",
-        );
-        let mut greedy = Search {
-            intervals: &intervals,
-            live: max_live(&intervals),
-            enough: max_live(&intervals),
-            best: None,
-            work: 0,
-        };
+        let intervals = of(BACKWARD);
+        let mut greedy = Search::new(&intervals, 0);
         ways(&intervals, greedy.live).for_each(|way| {
             greedy.place(&way);
         });
@@ -390,10 +390,7 @@ mod tests {
     /// Places are looked for until enough is reached, and not at all where it cannot be.
     #[test]
     fn what_is_enough_ends_the_search() {
-        let intervals = of(
-            "0,1,64 1,4,128 2,8,64 3,9,64 5,7,1 6,7,1 7,9,8 7,9,8 10,18,144 14,15,128 15,16,64 16,17,64 17,26,128 18,39,72 \
-             19,20,2 20,21,2 21,22,2 23,25,8 28,29,64 30,31,128 31,32,128 32,33,128 33,37,64 34,35,32 35,36,128 36,37,64",
-        );
+        let intervals = of(BACKWARD);
         let best = pack(&intervals);
         let loose = pack_within(&intervals, u64::MAX);
         assert!(loose.bytes > best.bytes, "the first order is not the best");
@@ -412,13 +409,7 @@ mod tests {
     fn what_lives_briefly_is_placed_from_above() {
         let intervals = of("4,4,2 2,2,5 2,4,3 4,8,4");
         let best_of = |from_above: bool| {
-            let mut greedy = Search {
-                intervals: &intervals,
-                live: max_live(&intervals),
-                enough: max_live(&intervals),
-                best: None,
-                work: 0,
-            };
+            let mut greedy = Search::new(&intervals, 0);
             let ways = ways(&intervals, greedy.live).filter(|way| way.above.is_some() == from_above);
             ways.for_each(|way| {
                 greedy.place(&way);
@@ -438,7 +429,7 @@ mod tests {
         let intervals = of("0,3,53 1,5,53 2,7,1 3,3,93 3,7,1 4,8,1 5,8,53 6,6,145");
         let live = max_live(&intervals);
         let best = |ways: &mut dyn Iterator<Item = Way>| {
-            let mut greedy = Search { intervals: &intervals, live, enough: live, best: None, work: 0 };
+            let mut greedy = Search::new(&intervals, 0);
             ways.for_each(|way| {
                 greedy.place(&way);
             });
