@@ -20,7 +20,7 @@ use crate::overlap::pieces::{self, Cuts, Pieces};
 use crate::overlap::{Pass, Priced};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::schedule::{crossing, ends, one_by_one, orders, published};
-use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, trained};
+use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, searched};
 use forebay_dsl::model::{CheckedModel, Layer};
 use forebay_ir::OutputRole;
 use forebay_pipeline::bound::lower_bound;
@@ -363,7 +363,7 @@ impl Seeker<'_> {
 
     /// The published schedules, each on the parts that are best for it, where parts are left open.
     fn by_themselves(&self, placement: Placement) -> Result<Vec<Choice>, ScheduleError> {
-        let open = trained().into_iter().filter(|_| self.ends.is_none());
+        let open = searched().into_iter().filter(|_| self.ends.is_none());
         let kept = open.filter_map(|kind| Some((kind, self.kept(kind, placement)?)));
         kept.map(|(kind, schedule)| self.fitted(Some(kind), schedule)).collect()
     }
@@ -389,7 +389,7 @@ impl Seeker<'_> {
             let makespan = replay(&schedule, costs).ok()?.makespan;
             Some((kind, schedule, makespan))
         };
-        trained().into_iter().filter_map(timed).collect()
+        searched().into_iter().filter_map(timed).collect()
     }
 
     /// A published schedule, if it lies so and keeps to the cap.

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{Table, counted, grouped, print, print_json, short};
 use forebay_compiler::overlap::exchange::decomposed;
 use forebay_compiler::pipeline::{CompileOptions, name_rings};
-use forebay_compiler::schedule::{Layout as Memory, Stage, stages};
+use forebay_compiler::schedule::{Layout as Memory, Stage, Way, stages};
 use forebay_compiler::shard::{Layout, Note, ParamShard, ShardedModel, shard_model, unbalanced};
 use forebay_dsl::model::{CheckedModel, Source, Tensor};
 use forebay_ir::{Graph, InputRole, OutputRole, ValueId};
@@ -83,6 +83,8 @@ struct Collective {
 struct StageTotals {
     stage: u32,
     /// Forward, a micro-batch, over all layers of the stage.
+    /// Those that `micro_batch` is of: two where they come from both ends of the pipeline, one each way.
+    micro_batches: u64,
     micro_batch: Vec<Traffic>,
     /// Once a step: gradients, and with ZeRO parameters.
     step: Vec<Traffic>,
@@ -251,9 +253,11 @@ impl Explainer<'_> {
                 count(&mut micro_batch, name(note), mesh.describe(&note.group), note.bytes);
             }
         }
-        for &source in stage.chunks.iter().filter_map(|c| c.sends.as_ref()).flat_map(|(_, sources)| sources) {
+        for &source in stage.chunks.iter().filter_map(|c| c.sends.as_ref()).flat_map(|link| &link.carries) {
             count(&mut micro_batch, "send", "pp".to_string(), self.carried(source));
         }
+        // Each of as many micro-batches takes another way through the stage.
+        let ways = if stage.chunks.iter().any(|chunk| chunk.way != Way::Only) { 2 } else { 1 };
         let types = options.types(options.micro_batches);
         let memory = Memory::new(self.sharded, stage, &options.optimizer, &options.strategy, types);
         let mut step = vec![];
@@ -264,15 +268,22 @@ impl Explainer<'_> {
             let gathered = if group.shards > 1 { types.narrow } else { types.wide };
             for unit in &group.units {
                 // What goes layer by layer goes with each micro-batch: gradients once, parameters that are not kept forward and backward.
-                let micro_batches = u64::from(options.micro_batches);
+                let micro_batches = u64::from(options.micro_batches) / ways;
                 let sums = if unit.gradients.is_none() { micro_batches } else { 1 };
                 let gathers = if unit.copies.is_none() { 2 * micro_batches } else { 1 };
                 count(&mut step, "reduce_scatter", over.clone(), sums * others(unit.elements * group.gradient.bytes()));
                 count(&mut step, "all_gather", over.clone(), gathers * others(unit.elements * gathered.bytes()));
             }
         }
+        for group in memory.groups.iter().filter(|g| g.holders.len() > 1) {
+            // The first of the stages that have them tells the others their sums.
+            let others = if group.holders[0] == stage.number { group.holders.len() - 1 } else { 1 };
+            (0..others)
+                .for_each(|_| count(&mut step, "send", "pp".to_string(), group.shard() * group.gradient.bytes()));
+        }
         StageTotals {
             stage: stage.number,
+            micro_batches: ways,
             micro_batch,
             step,
             weights: memory.memory.weights,
@@ -373,7 +384,8 @@ impl StageTotals {
     fn to_text(&self, numbered: bool) -> String {
         let of = if numbered { format!("a rank of stage {}", self.stage) } else { "a rank".to_string() };
         let mut table = Table::new(&[&format!("{of} sends"), "over", "when", "times", "bytes"]).left(3);
-        for (when, traffic) in [("micro-batch, forward", &self.micro_batch), ("step", &self.step)] {
+        let forward = if self.micro_batches == 1 { "micro-batch, forward" } else { "micro-batch each way, forward" };
+        for (when, traffic) in [(forward, &self.micro_batch), ("step", &self.step)] {
             for t in traffic {
                 table.row(vec![
                     t.collective.to_string(),

@@ -52,7 +52,7 @@ type Made = (usize, u32, bool);
 
 /// Do all stages come to their end, when what a turn makes is sent only once there is what the next one needs, where that is crossed?
 fn ends(stages: &[Stage], orders: &[Vec<Turn>], crossed: &[Vec<bool>]) -> bool {
-    let parts: usize = stages.iter().map(|stage| stage.chunks.len()).sum();
+    let parts = stages.iter().flat_map(|stage| &stage.chunks).map(|chunk| chunk.part + 1).max().unwrap_or(0);
     let mut made: FxHashSet<Made> = FxHashSet::default();
     let mut at = vec![0; stages.len()];
     loop {
@@ -102,7 +102,7 @@ pub(super) fn crosses(cx: &Cx, turn: &Turn) -> bool {
 pub(super) fn hurries(cx: &Cx, turn: &Turn) -> bool {
     let Turn::One(Work::Backward(_, chunk, Half::Whole)) = turn else { return false };
     let chunk = &cx.stage.chunks[*chunk as usize];
-    let goes_on = chunk.receives.as_ref().is_some_and(|(stage, _)| *stage != cx.stage.number);
+    let goes_on = chunk.receives.as_ref().is_some_and(|link| link.stage != cx.stage.number);
     goes_on && chunk.layers.clone().take(2).filter(|&l| is_between(cx, l)).count() == 2
 }
 
@@ -234,13 +234,13 @@ impl Scheduler<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::Chunk;
+    use super::super::stages::{Chunk, Way};
     use super::*;
     use std::collections::BTreeMap;
 
     /// A stage with these parts of the model.
     fn stage(number: u32, parts: &[usize]) -> Stage {
-        let chunk = |&part: &usize| Chunk { part, layers: part..part + 1, receives: None, sends: None };
+        let chunk = |&part: &usize| Chunk { part, way: Way::Only, layers: part..part + 1, receives: None, sends: None };
         let chunks = parts.iter().map(chunk).collect();
         Stage { number, of: 2, chunks, params: vec![], states: vec![], tied: BTreeMap::new() }
     }

@@ -58,8 +58,8 @@ pub fn waits(cx: &Cx, training: &Training, turns: &Turns) -> Vec<Wait> {
 /// The layers of a chunk that can make something early, from the last on; none where the gradient comes from the stage itself.
 fn layers(cx: &Cx, training: &Training, chunk: u32) -> Vec<(usize, u64)> {
     let (model, chunk) = (&cx.sharded.model, &cx.stage.chunks[chunk as usize]);
-    let comes = chunk.sends.iter().any(|(peer, sources)| {
-        *peer != cx.stage.number && sources.iter().any(|source| has_gradient(model, training.flow, *source))
+    let comes = chunk.sends.iter().any(|link| {
+        link.stage != cx.stage.number && link.carries.iter().any(|source| has_gradient(model, training.flow, *source))
     });
     let bytes = |l: usize| {
         let parts = training.early[model.layers[l].segment].as_ref().filter(|_| !cx.is_gathered(l))?;

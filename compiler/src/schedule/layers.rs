@@ -6,9 +6,8 @@ use super::early::EarlyParts;
 use super::flow::{Flow, Names, output_names};
 use super::phases::Scheduler;
 use super::shared::{EarlyLayers, Pass, Shared};
-use super::stages::{Chunk, Stage, has_gradient};
+use super::stages::{Chunk, Link, Stage, has_gradient};
 use super::swap::Visit;
-use super::tensors::local_elements;
 use super::timeline::{Bind, Item};
 use crate::autodiff::Differentiated;
 use crate::emit::dtype;
@@ -22,14 +21,14 @@ use std::rc::Rc;
 
 /// What a message between stages is about. Each chunk has channels of its own, so that messages of one never wait for those of another.
 #[derive(Clone, Copy)]
-enum About {
+pub(super) enum About {
     Activations,
     Gradients,
     Tied,
 }
 
 impl About {
-    fn channel(self, chunk: u32) -> u32 {
+    pub(super) fn channel(self, chunk: u32) -> u32 {
         match self {
             About::Tied => 0,
             About::Activations => 1 + 2 * chunk,
@@ -61,8 +60,6 @@ pub struct Cx<'a> {
 pub struct Training<'a> {
     pub flow: &'a Flow,
     pub segments: &'a [Differentiated],
-    /// How often each layer goes backward.
-    pub micro_batches: u32,
     /// The parameters whose gradients have something in them.
     pub written: FxHashSet<usize>,
     /// For each segment the layout of what its two halves of a backward pass save.
@@ -122,7 +119,7 @@ impl Scheduler<'_> {
         before: Option<&Pass>,
     ) -> Pass {
         let mut pass = Pass::default();
-        let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
+        let Chunk { layers, receives, sends, .. } = &cx.stage.chunks[chunk as usize];
         let channel = About::Activations.channel(chunk);
         for (peer, source) in each(receives) {
             if peer == cx.stage.number {
@@ -141,7 +138,7 @@ impl Scheduler<'_> {
             self.forward_layer(cx, shared, &mut pass, (l, micro_batch), next);
         }
         // The part that follows reads from the channel of its own chunk.
-        let channel = About::Activations.channel((*part as u32 + 1) / cx.stage.of);
+        let channel = sends.as_ref().map_or(0, |link| About::Activations.channel(link.chunk));
         for (peer, source) in each(sends).filter(|(peer, _)| *peer != cx.stage.number) {
             let (elements, of) = cx.carry(source);
             let (bind, at) = (Bind::Item(pass.carries[&source], 0), (layers.end as u32 - 1, micro_batch));
@@ -162,7 +159,8 @@ impl Scheduler<'_> {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
-        let adds = micro_batch > 0 && !names.stats.is_empty();
+        let first = cx.stage.micros(l, shared.micro_batches).start;
+        let adds = micro_batch > first && !names.stats.is_empty();
         let (segment, tag) = (&model.segments[s].name, &cx.tags[s]);
         let name = format!("{}.{segment}{tag}.forward{}", cx.phase, if adds { ".add" } else { "" });
         let program = self.programs.get(&name, &cx.saved[s], || {
@@ -232,7 +230,7 @@ impl Scheduler<'_> {
         (micro_batch, chunk, half): (u32, u32, Half),
     ) -> Vec<(Source, Item)> {
         let model = &cx.sharded.model;
-        let Chunk { part, layers, receives, sends } = &cx.stage.chunks[chunk as usize];
+        let Chunk { layers, receives, sends, .. } = &cx.stage.chunks[chunk as usize];
         let flows = |(_, source): &(u32, Source)| has_gradient(model, training.flow, *source);
         if half == Half::Whole {
             self.make_early(cx, shared, pass, training, (micro_batch, chunk));
@@ -254,7 +252,7 @@ impl Scheduler<'_> {
             }
         }
         // The part before reads from the channel of its own chunk.
-        let channel = About::Gradients.channel((*part as u32).saturating_sub(1) / cx.stage.of);
+        let channel = receives.as_ref().map_or(0, |link| About::Gradients.channel(link.chunk));
         let mut kept = vec![];
         for (peer, source) in each(receives).filter(flows) {
             let (elements, of) = cx.carry(source);
@@ -268,38 +266,6 @@ impl Scheduler<'_> {
             self.message(shared, (bind, elements, of), Message::Send, (peer, channel), at);
         }
         kept
-    }
-
-    /// Gradients of parameters that several stages use: the first of them adds up, and tells the others.
-    pub(super) fn tied_gradients(&mut self, cx: &Cx, shared: &mut Shared) {
-        let (sharded, wide) = (cx.sharded, self.wide);
-        let at = (sharded.model.layers.len() as u32, 0);
-        let channel = About::Tied.channel(0);
-        for (&param, holders) in &cx.stage.tied {
-            let gradient = cx.gradient(shared, param);
-            let elements = local_elements(&sharded.model.params[param], &sharded.params[param], &sharded.mesh);
-            let what = (gradient, elements, wide);
-            let (first, others) = holders.split_first().expect("a tied parameter has holders");
-            if cx.stage.number != *first {
-                self.message(shared, what, Message::Send, (*first, channel), at);
-                self.message(shared, what, Message::Receive, (*first, channel), at);
-                continue;
-            }
-            for &other in others {
-                let received = Bind::Item(shared.timeline.item(elements * wide.bytes()), 0);
-                self.message(shared, (received, elements, wide), Message::Receive, (other, channel), at);
-                let name = format!("optimizer.add.{elements}");
-                let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::added(elements, wide));
-                let slots = program.bind(shared, |want, _, _| match want {
-                    Want::State(_) => gradient,
-                    _ => received,
-                });
-                shared.timeline.call(&program, at.0, at.1, slots);
-            }
-            for &other in others {
-                self.message(shared, what, Message::Send, (other, channel), at);
-            }
-        }
     }
 
     /// `first`: the first layer of the chunk, which comes last.
@@ -379,7 +345,7 @@ impl Scheduler<'_> {
             self.end_gradients(cx, shared, (l, micro_batch), next);
             let times = shared.backward.entry(l).or_default();
             *times += 1;
-            if *times == training.micro_batches && self.programs.passes.has(overlap::Pass::Units) {
+            if *times == cx.stage.micros(l, shared.micro_batches).len() as u32 && self.programs.passes.has(overlap::Pass::Units) {
                 shared.done.push(l);
             }
         }
@@ -424,7 +390,7 @@ impl Scheduler<'_> {
     }
 
     /// A value goes to another stage, or comes from one.
-    fn message(
+    pub(super) fn message(
         &mut self,
         shared: &mut Shared,
         (bind, elements, of): (Bind, u64, DType),
@@ -471,8 +437,8 @@ fn single(cx: &Cx, graph: &Graph, l: usize) -> Vec<String> {
 }
 
 /// Each value that goes between two parts, with the other stage.
-fn each(between: &Option<(u32, Vec<Source>)>) -> impl Iterator<Item = (u32, Source)> + '_ {
-    between.iter().flat_map(|(peer, sources)| sources.iter().map(|source| (*peer, *source)))
+fn each(link: &Option<Link>) -> impl Iterator<Item = (u32, Source)> + '_ {
+    link.iter().flat_map(|link| link.carries.iter().map(|source| (link.stage, *source)))
 }
 
 /// Slots that forward and backward programs have alike.

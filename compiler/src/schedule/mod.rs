@@ -11,7 +11,7 @@
 //! * [`stages`]: which layers are where, and in which order a stage works. * [`tensors`]: what outlives a step. * [`mod@gradients`]: which gradients are sums. * [`phases`]: the three phases.
 //! * [`layers`]: layers forward and backward. * [`units`]: parameters gathered and gradients summed. * [`pairs`]: two at once. * [`mod@borders`]: the end of one and the beginning of the next.
 //! * [`mod@early`]: what is made again, before the gradient comes.
-//! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
+//! * [`swap`]: saved tensors to the host and back. * [`offload`]: the optimizer's state there. * [`step`]: the end of a step. * [`tied`]: sums over stages. * [`mod@bind`], [`timeline`], [`shared`]: slots and memory.
 
 mod bind;
 mod borders;
@@ -27,6 +27,7 @@ mod stages;
 mod step;
 mod swap;
 mod tensors;
+mod tied;
 mod timeline;
 mod units;
 
@@ -35,7 +36,7 @@ pub use gradients::Gradients;
 pub use layers::Half;
 pub use phases::{ForwardKind, Scheduler, Segments, Turns};
 pub use shared::{EarlyLayers, Run, Span, Usage, Wait};
-pub use stages::{Stage, Turn, Work, crossing, ends, one_by_one, orders, published, stages, waits};
+pub use stages::{Stage, Turn, Way, Work, crossing, ends, one_by_one, orders, published, stages, waits};
 pub use swap::leaves;
 pub use tensors::{Group, Layout, Types, Unit};
 pub use timeline::Frames;

@@ -199,7 +199,6 @@ impl<'a> Scheduler<'a> {
         let mut training = Training {
             flow,
             segments,
-            micro_batches,
             written: FxHashSet::default(),
             handed: &handed,
             early: &early,
@@ -232,7 +231,6 @@ impl<'a> Scheduler<'a> {
         self.add_sums(&cx, &mut shared, (sharded.model.layers.len() as u32, 0));
         self.untouched_gradients(&cx, &mut shared, &training.written);
         let offload = self.begin_offload(&cx, &mut shared);
-        self.tied_gradients(&cx, &mut shared);
         self.sum_gradients(&cx, &mut shared);
         self.sum_parts(&cx, &mut shared);
         let commit = self.optimize(&cx, &mut shared, optimizer, offload);
@@ -284,6 +282,7 @@ impl<'a> Scheduler<'a> {
         kind: ForwardKind,
         micro_batches: u32,
     ) -> plan::Phase {
+        let stage = &stage.one_way();
         let roles: &[OutputRole] = match kind {
             ForwardKind::Eval => &[OutputRole::Carry, OutputRole::Metric, OutputRole::Loss],
             ForwardKind::Generate => &[OutputRole::Carry, OutputRole::Output],

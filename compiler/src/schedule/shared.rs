@@ -78,6 +78,8 @@ pub struct Usage {
 /// A phase in the making.
 pub struct Shared {
     pub timeline: Timeline,
+    /// Micro-batches of the phase.
+    pub micro_batches: u32,
     /// Data by (input, micro-batch).
     pub data: IndexMap<(String, u32), Item>,
     pub scalars: IndexMap<&'static str, Item>,
@@ -141,6 +143,7 @@ impl Shared {
         let scalars = ["step", "seed"].into_iter().map(|s| (s, timeline.permanent(ALIGN))).collect();
         Shared {
             timeline,
+            micro_batches,
             data,
             scalars,
             counts: FxHashMap::default(),
@@ -198,7 +201,7 @@ impl Shared {
             for output in &graphs[layer.segment].outputs {
                 if let Some(part) = part_of(sharded, layer.segment, output.role, &output.name) {
                     let total = totals.entry(part).or_default();
-                    *total += if stage.has(l) { u64::from(micro_batches) } else { 0 };
+                    *total += stage.micros(l, micro_batches).len() as u64;
                 }
             }
         }

@@ -5,13 +5,18 @@
 //! stage        0     | 1   | 0   | 1              parts of the model go round the stages,
 //!              0     | 1   | 1   | 0              or there and back again
 //! chunk        0     | 0   | 1   | 1
+//!
+//! layers       0 1 2 3 4 | 5 6 7 8 9          pp = 2, both ways at once: each part is on two stages,
+//! stage        0         | 1                  and half of the micro-batches take either way
+//!              1         | 0
 //! ```
 
 use super::flow::Flow;
 use super::layers::Half;
-use crate::shard::{Cut, Order, Strategy, StrategyError, trained};
+use crate::shard::{Cut, Order, Strategy, StrategyError};
 use forebay_dsl::model::{CheckedModel, Layer, Source};
 use forebay_pipeline::{Costs, Item, Kind, Layout, Op, Placement, Schedule, ScheduleError, Size, Span, replay};
+use indexmap::IndexMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -28,7 +33,7 @@ pub struct Stage {
     pub params: Vec<usize>,
     /// States of its layers, sorted.
     pub states: Vec<usize>,
-    /// Parameters that other stages have too: for each all stages that have it, sorted. Each keeps a copy; the first sums the gradients.
+    /// Parameters that other stages have too: for each all stages that have it, sorted. Each keeps it; the first adds up the gradients.
     pub tied: BTreeMap<usize, Vec<u32>>,
 }
 
@@ -37,18 +42,76 @@ pub struct Stage {
 pub struct Chunk {
     /// Which part of the model it is.
     pub part: usize,
+    /// The micro-batches that go through it.
+    pub way: Way,
     /// Its layers.
     pub layers: Range<usize>,
-    /// The stage before and what comes from it, in order.
-    pub receives: Option<(u32, Vec<Source>)>,
-    /// The stage after and what goes to it, in order.
-    pub sends: Option<(u32, Vec<Source>)>,
+    /// The part before.
+    pub receives: Option<Link>,
+    /// The part after.
+    pub sends: Option<Link>,
+}
+
+/// Where a part of the model that is next to one is, and what goes between them.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// The stage that has it.
+    pub stage: u32,
+    /// Which of the chunks there it is.
+    pub chunk: u32,
+    /// Values that cross, in order.
+    pub carries: Vec<Source>,
+}
+
+/// Which micro-batches go through a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// All of them: each part of the model is there once.
+    Only,
+    /// The first half, from the first stage to the last.
+    Down,
+    /// The second half, from the last stage to the first.
+    Up,
+}
+
+impl Way {
+    /// The micro-batches of a step that take it.
+    pub fn micros(self, of: u32) -> Range<u32> {
+        match self {
+            Way::Only => 0..of,
+            Way::Down => 0..of / 2,
+            Way::Up => of / 2..of,
+        }
+    }
 }
 
 impl Stage {
     /// Is the layer one of its own?
     pub fn has(&self, layer: usize) -> bool {
-        self.chunks.iter().any(|c| c.layers.contains(&layer))
+        self.chunk_with(layer).is_some()
+    }
+
+    /// The micro-batches of a step that go through the layer here.
+    pub fn micros(&self, layer: usize, of: u32) -> Range<u32> {
+        self.chunk_with(layer).map_or(0..0, |chunk| chunk.way.micros(of))
+    }
+
+    /// The stages that have the layer as this one does, sorted, where that are several.
+    pub fn stages_with(&self, layer: usize) -> Vec<u32> {
+        let twice = self.chunk_with(layer).is_some_and(|chunk| chunk.way != Way::Only);
+        let mut stages = if twice { vec![self.number, self.of - 1 - self.number] } else { vec![] };
+        stages.sort_unstable();
+        stages
+    }
+
+    /// The stage as all micro-batches go through the model one way: where nothing goes backward no stage waits for another one's gradients.
+    pub fn one_way(&self) -> Stage {
+        let chunks = self.chunks.iter().filter(|chunk| chunk.way != Way::Up);
+        Stage { chunks: chunks.map(|chunk| Chunk { way: Way::Only, ..chunk.clone() }).collect(), ..self.clone() }
+    }
+
+    fn chunk_with(&self, layer: usize) -> Option<&Chunk> {
+        self.chunks.iter().find(|chunk| chunk.layers.contains(&layer))
     }
 }
 
@@ -67,17 +130,22 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
     let mut start = 0;
     let parts: Vec<Range<usize>> =
         ends(model, strategy)?.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
-    let layout = Layout { size: size(strategy, 1)?, placement: placement(strategy)? };
-    let at = |part: usize| layout.stage_of(part as u32, 0);
-    let holders = holders(model, &parts, &at);
-    let chunk = |part: usize| Chunk {
+    let places = places(strategy)?;
+    let holders = holders(model, &parts, &places);
+    let link = |(way, part): (Way, usize), boundary: usize| {
+        let at = &places[&(way, part)];
+        Link { stage: at.0, chunk: at.1, carries: crossing(model, boundary) }
+    };
+    let chunk = |(way, part): (Way, usize)| Chunk {
         part,
+        way,
         layers: parts[part].clone(),
-        receives: (part > 0).then(|| (at(part - 1), crossing(model, parts[part].start))),
-        sends: (part + 1 < parts.len()).then(|| (at(part + 1), crossing(model, parts[part].end))),
+        receives: (part > 0).then(|| link((way, part - 1), parts[part].start)),
+        sends: (part + 1 < parts.len()).then(|| link((way, part + 1), parts[part].end)),
     };
     let stage = |number: u32| {
-        let chunks: Vec<Chunk> = (0..parts.len()).filter(|part| at(*part) == number).map(chunk).collect();
+        let chunks = places.iter().filter(|(_, (stage, _))| *stage == number);
+        let chunks: Vec<Chunk> = chunks.map(|(&at, _)| chunk(at)).collect();
         let layers = || chunks.iter().flat_map(|c| &model.layers[c.layers.clone()]);
         let mut params: BTreeSet<usize> = layers().flat_map(|l| l.params.clone()).collect();
         let mut states: BTreeSet<usize> = layers().flat_map(states_of).collect();
@@ -96,6 +164,26 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
     Ok((0..of).map(stage).collect())
 }
 
+/// The stage that has a part of the model, and its number among the chunks there; for each way that micro-batches take.
+type Places = IndexMap<(Way, usize), (u32, u32)>;
+
+/// Where the parts of the model are, those of a stage in the order of its chunks.
+fn places(strategy: &Strategy) -> Result<Places, StrategyError> {
+    let placement = placement(strategy)?;
+    let ways: &[Way] = if placement == Placement::TwoWay { &[Way::Down, Way::Up] } else { &[Way::Only] };
+    // Of two micro-batches one takes either way.
+    let layout = Layout { size: size(strategy, 2)?, placement };
+    let mut chunks = vec![0; strategy.pp as usize];
+    let mut places = Places::default();
+    for (way, part) in ways.iter().flat_map(|&way| (0..strategy.pp * strategy.vpp).map(move |part| (way, part))) {
+        let stage = layout.stage_of(part, way.micros(2).start);
+        let chunk = &mut chunks[stage as usize];
+        places.insert((way, part as usize), (stage, *chunk));
+        *chunk += 1;
+    }
+    Ok(places)
+}
+
 /// Which stage has which part of the model: one after another round the stages, or there and back again. With one part a stage that is the same.
 fn placement(strategy: &Strategy) -> Result<Placement, StrategyError> {
     match strategy.schedule.placement() {
@@ -109,7 +197,15 @@ fn placement(strategy: &Strategy) -> Result<Placement, StrategyError> {
 const MOST_FORWARDS: u64 = 1 << 17;
 
 fn size(strategy: &Strategy, micro_batches: u32) -> Result<Size, StrategyError> {
-    let size = Size::new(strategy.pp, strategy.vpp, micro_batches).map_err(|e| refused(&strategy.schedule, e))?;
+    let two_way = strategy.schedule.placement() == Some(Placement::TwoWay);
+    if two_way && strategy.vpp > 1 {
+        return Err(StrategyError::new(
+            format!("schedule = {}: a stage has one part of the model each way, not {}", strategy.schedule, strategy.vpp),
+            Some("use vpp = 1, or schedule = dualpipev with vpp = 2".to_string()),
+        ));
+    }
+    let chunks = if two_way { 2 } else { strategy.vpp };
+    let size = Size::new(strategy.pp, chunks, micro_batches).map_err(|e| refused(&strategy.schedule, e))?;
     let forwards = u64::from(size.stages) * u64::from(size.chunks) * u64::from(size.micros);
     if forwards > MOST_FORWARDS {
         return Err(StrategyError::new(
@@ -197,11 +293,11 @@ pub fn ends(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<usize>, Str
 }
 
 /// For each parameter the stages whose layers use it, sorted.
-fn holders(model: &CheckedModel, parts: &[Range<usize>], stage_of: &dyn Fn(usize) -> u32) -> BTreeMap<usize, Vec<u32>> {
+fn holders(model: &CheckedModel, parts: &[Range<usize>], places: &Places) -> BTreeMap<usize, Vec<u32>> {
     let mut holders: BTreeMap<usize, BTreeSet<u32>> = BTreeMap::new();
-    for (part, layers) in parts.iter().enumerate() {
-        for &param in model.layers[layers.clone()].iter().flat_map(|l| &l.params) {
-            holders.entry(param).or_default().insert(stage_of(part));
+    for ((_, part), (stage, _)) in places {
+        for &param in model.layers[parts[*part].clone()].iter().flat_map(|l| &l.params) {
+            holders.entry(param).or_default().insert(*stage);
         }
     }
     holders.into_iter().map(|(param, stages)| (param, stages.into_iter().collect())).collect()
@@ -261,10 +357,11 @@ impl Turn {
 /// When the schedule does not exist at that size, or is none that training can run.
 pub fn orders(strategy: &Strategy, micro_batches: u32) -> Result<Vec<Vec<Turn>>, StrategyError> {
     let schedule = schedule(strategy, micro_batches)?;
-    let stages = strategy.pp;
+    let (stages, two_way) = (strategy.pp, schedule.layout().placement == Placement::TwoWay);
     let work = |work: forebay_pipeline::Work| {
-        // Parts of the model go round the stages, or there and back: a stage's chunk is the round.
-        let (micro_batch, chunk) = (work.micro, work.group / stages);
+        // Parts of the model go round the stages, or there and back: a stage's chunk is the round. Or it is the way that the micro-batch takes.
+        let up = Way::Up.micros(micro_batches).contains(&work.micro);
+        let (micro_batch, chunk) = (work.micro, if two_way { u32::from(up) } else { work.group / stages });
         match work.op {
             Op::F => Work::Forward(micro_batch, chunk),
             Op::I => Work::Backward(micro_batch, chunk, Half::Input),
@@ -336,9 +433,6 @@ pub fn published(kind: Kind, size: Size) -> Result<Schedule, StrategyError> {
     match kind {
         Kind::OneFOneB if several => Kind::Interleaved.generate(size).map_err(refused),
         Kind::GPipe if several => Kind::Interleaved.generate(size).map(forwards_first).map_err(refused),
-        kind if !trained().contains(&kind) => {
-            Err(StrategyError::new(format!("training does not run schedule = {}", kind.name()), None))
-        }
         kind if several && kind.placement() == Placement::Blocked => Err(StrategyError::new(
             format!("schedule = {}: it has one part of the model on a stage, not {}", kind.name(), size.chunks),
             Some("use vpp = 1, or schedule = zb-vpp".to_string()),

@@ -155,6 +155,7 @@ impl Scheduler<'_> {
         let layer = cx.sharded.model.layers.len() as u32;
         let groups = &cx.layout.groups;
         let gradients: Vec<Bind> = (0..groups.len()).map(|g| self.own_gradients(cx, shared, g)).collect();
+        self.tied_gradients(cx, shared, &gradients);
         let mut squares = vec![];
         for (group, gradients) in groups.iter().zip(&gradients) {
             let chunks = group.shard() / optimizer::CHUNK;
@@ -307,7 +308,7 @@ impl Scheduler<'_> {
         let stages = mesh.ranks(&mesh.dense(Dense::Pp));
         // How many ranks have the same gradients.
         let replicas: Vec<u64> =
-            cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards) * g.holders).collect();
+            cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards) * g.holders.len().max(1) as u64).collect();
         let names: Vec<String> = replicas.iter().map(u64::to_string).collect();
         let name = format!("optimizer.scalars.{}", names.join("."));
         let program =
@@ -449,16 +450,18 @@ impl Scheduler<'_> {
         for (name, stat) in output_names(graph, OutputRole::Stat).into_iter().zip(layer.stats.clone()) {
             let group =
                 cx.sharded.sums[layer.segment].get(&(OutputRole::Stat, name.clone())).cloned().unwrap_or_default();
-            if group.is_empty() {
-                continue;
-            }
             let value = graph.output(OutputRole::Stat, &name).expect("one of its outputs");
             let dims: Vec<u64> = graph.dims(&graph.ty(value).axes).into_iter().map(|(_, n)| n).collect();
             let of = graph.ty(value).dtype;
             let own = shared.stat(stat, graph.bytes(value));
-            let all = shared.timeline.item(graph.bytes(value));
-            shared.stats.insert(stat, all);
-            self.all_reduce(cx, shared, (&dims, of), &group, (own, Bind::Item(all, 0)), l as u32);
+            if !group.is_empty() {
+                let all = shared.timeline.item(graph.bytes(value));
+                shared.stats.insert(stat, all);
+                self.all_reduce(cx, shared, (&dims, of), &group, (own, Bind::Item(all, 0)), l as u32);
+            }
+            let here = shared.stat(stat, graph.bytes(value));
+            let elements = dims.iter().product();
+            self.sum_over_stages(cx, shared, &cx.stage.stages_with(l), (here, elements, of), l as u32);
         }
     }
 }

@@ -33,8 +33,8 @@ pub struct Group {
     pub sums: Vec<u32>,
     /// The mesh dimensions that cut them.
     pub cut: Vec<u32>,
-    /// Pipeline stages that have them.
-    pub holders: u64,
+    /// Pipeline stages that have them, sorted, where that are several.
+    pub holders: Vec<u32>,
     /// Ranks that share masters and moments; 1 without ZeRO.
     pub shards: u64,
     /// The type of their gradients.
@@ -181,7 +181,7 @@ impl Layout {
                 sums: shard.sums.clone(),
                 cut,
                 holders: stage.tied.get(&i).cloned().unwrap_or_default(),
-                gradient: if once[i] && shard.sums.is_empty() { single } else { wide },
+                gradient: if once[i] && shard.sums.is_empty() && !stage.tied.contains_key(&i) { single } else { wide },
             }
         };
         let mut kinds: Vec<Alike> = vec![];
@@ -294,7 +294,6 @@ impl Layout {
             self.memory.gradients += shard;
             self.reserve(shard)
         });
-        let holders = holders.len().max(1) as u64;
         self.groups.push(Group {
             decays,
             sums,
@@ -355,12 +354,12 @@ impl Layout {
     }
 }
 
-/// The layer that uses a parameter, when it is the only one, and no other stage has the parameter.
+/// The layer that uses a parameter, when it is the only one. (Other stages may have the layer as well.)
 pub(super) fn only_layer(sharded: &ShardedModel, stage: &Stage, param: usize) -> Option<usize> {
     let layers = sharded.model.layers.iter().enumerate();
-    let mut users = layers.filter(|(l, layer)| stage.has(*l) && layer.params.contains(&param)).map(|(l, _)| l);
+    let mut users = layers.filter(|(_, layer)| layer.params.contains(&param)).map(|(l, _)| l);
     let first = users.next()?;
-    (users.next().is_none() && !stage.tied.contains_key(&param)).then_some(first)
+    (users.next().is_none() && stage.has(first)).then_some(first)
 }
 
 /// Elements of a parameter on a rank.

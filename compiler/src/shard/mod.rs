@@ -33,7 +33,7 @@ pub use balance::unbalanced;
 pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};
-pub use order::{Cut, Given, Order, trained};
+pub use order::{Cut, Given, Order, searched};
 pub(crate) use partition::is_linear;
 pub use partition::{Note, Sharded, shard};
 pub use strategy::{CpAlgo, MasterWeights, Moments, OptimizerMemory, Strategy, StrategyError};

@@ -36,32 +36,28 @@ pub enum Cut {
     Given(Vec<u32>),
 }
 
-/// The schedules that training runs: all but those that keep the weights twice.
-pub fn trained() -> Vec<Kind> {
+/// The published schedules that a search looks at: all but those that keep the weights twice.
+pub fn searched() -> Vec<Kind> {
     Kind::ALL.into_iter().filter(|kind| kind.placement() != Placement::TwoWay).collect()
 }
 
 /// `gpipe, 1f1b or vpp`
-fn names(more: &[&'static str]) -> String {
-    let names: Vec<&str> = trained().into_iter().map(Kind::name).chain(more.iter().copied()).collect();
+fn names() -> String {
+    let names: Vec<&str> = Kind::ALL.into_iter().map(Kind::name).chain(["search"]).collect();
     let (last, rest) = names.split_last().expect("there are some");
     format!("{} or {last}", rest.join(", "))
 }
 
 impl Order {
-    /// Reads the name of a published schedule that training runs, or `search`.
+    /// Reads the name of a published schedule, or `search`.
     pub(super) fn parse(text: &str) -> Result<Order, StrategyError> {
         if text == "search" {
             return Ok(Order::Search);
         }
         match Kind::ALL.into_iter().find(|kind| kind.name() == text) {
-            Some(kind) if trained().contains(&kind) => Ok(Order::Published(kind)),
-            Some(_) => Err(StrategyError::new(
-                format!("training does not run schedule = {text}: it keeps the weights twice"),
-                Some(format!("use {}; `forebay schedule --kind {text}` shows it", names(&[]))),
-            )),
+            Some(kind) => Ok(Order::Published(kind)),
             None => Err(StrategyError::new(
-                format!("`schedule` is {}, not `{text}`", names(&["search"])),
+                format!("`schedule` is {}, not `{text}`", names()),
                 Some("a `.json` file that `forebay schedule --json` wrote is a schedule too".to_string()),
             )),
         }

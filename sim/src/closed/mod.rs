@@ -404,7 +404,7 @@ fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
     }
     let kind = kind_of(strategy)?;
     if kind.placement() == Placement::TwoWay {
-        return Err(format!("{} keeps weights twice, which no plan does", kind.name()));
+        return Err(format!("{}: a model that is there twice is replayed", kind.name()));
     }
     let has_pairs = matches!(kind, Kind::InterleavedOverlap | Kind::DualPipeV);
     if has_pairs && strategy.pp > 1 && strategy.overlap.has(Pass::Across) {
