@@ -15,11 +15,12 @@ use forebay_sim::{Options, timeline};
 
 /// Forward and backward passes in pairs, experts over ranks of several kinds, gradients summed layer by layer, halves of backward passes, rings, other placements,
 /// whole layers made again.
-const STRATEGIES: [&str; 9] = [
+const STRATEGIES: [&str; 10] = [
     "dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp-overlap",
     "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap",
     "dp=2,pp=2,vpp=2,tp=2,ep=4,micro=2,zero=3,schedule=vpp-overlap",
     "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=dualpipev",
+    "pp=2,tp=2,ep=2,micro=4,zero=2,schedule=dualpipe",
     "dp=2,tp=2,ep=4,micro=2,zero=2",
     "pp=2,tp=2,ep=2,micro=4,schedule=zb-h1",
     "cp=4,cp_algo=ring,micro=4",

@@ -8,6 +8,8 @@ mod common;
 use common::training::{ROWS, Run, compare, plan, strategy, train};
 use common::{Example, examples};
 use forebay_ir::DType;
+use forebay_plan::Role;
+use std::collections::BTreeSet;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
 const STRATEGIES: [&str; 36] = [
@@ -138,6 +140,27 @@ fn interleaved_pipelines_train_as_one_rank() {
     ] {
         let plan = plan(&example, text, DType::F64, &set).unwrap_or_else(|e| panic!("{text}: {e}"));
         compare(text, &train(text, &plan, 3), &alone, 1e-10);
+    }
+}
+
+/// Stages that have two parts of the model each, one for either way that micro-batches take: parameters and states stay the same on both stages of a part.
+#[test]
+fn two_ways_train_as_one_rank() {
+    for (name, text) in [
+        ("tiny-moe", "pp=2,schedule=dualpipe,micro=4"),
+        // Router biases that follow the loads of all micro-batches; a part of the model that is in the first stage and the last.
+        ("deepseek-v3", "pp=2,tp=2,ep=2,schedule=dualpipe,micro=4,zero=1"),
+        ("pangu-ultra-moe", "pp=2,cp=2,ep=2,schedule=dualpipe,micro=4,zero=3,overlap=all"),
+        ("mixtral-8x7b", "pp=2,tp=2,schedule=dualpipe,micro=4,zero=2,recompute=full"),
+    ] {
+        let example = Example::named(name);
+        let set = [("layers", 4)];
+        let of = |text: &str| plan(&example, text, DType::F64, &set).unwrap_or_else(|e| panic!("{name} {text}: {e}"));
+        let alone = train(name, &of(&format!("micro={ROWS}")), 3);
+        let both = of(text);
+        let kept = |role: &Role| role.tensors.iter().map(|t| t.name.clone()).collect::<BTreeSet<String>>();
+        assert_eq!(kept(&both.roles[0]), kept(&both.roles[1]), "{name} {text}: both stages have both parts");
+        compare(name, &train(name, &both, 3), &alone, 1e-10);
     }
 }
 

@@ -10,13 +10,14 @@ use forebay_runtime::exec::ExecOptions;
 use std::collections::HashSet;
 
 /// Collectives of every kind, messages, tied parameters, several chunks, gradients summed layer by layer.
-const CASES: [(&str, &str); 7] = [
+const CASES: [(&str, &str); 8] = [
     ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=2"),
     ("deepseek-v3", "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1"),
     ("pangu-ultra-moe", "dp=2,pp=2,ep=2,micro=2,zero=3,recompute=full"),
     ("qwen3-30b-a3b", "cp=2,tp=2,etp=2,ep=2,micro=4"),
     ("gpt-oss-120b", "cp=2,cp_algo=gather,pp=2,micro=4"),
     ("pangu-ultra-moe", "cp=4,cp_algo=ring,ep=2,micro=4"),
+    ("deepseek-v3", "pp=2,tp=2,ep=2,micro=4,zero=1,schedule=dualpipe"),
     ("mixtral-8x7b", "pp=2,schedule=gpipe,tp=2,sp=0,micro=4"),
 ];
 

@@ -20,7 +20,7 @@ use crate::overlap::pieces::{self, Cuts, Pieces};
 use crate::overlap::{Pass, Priced};
 use crate::pipeline::{CompileOptions, compile_training};
 use crate::schedule::{crossing, ends, one_by_one, orders, published};
-use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, shard_model, searched};
+use crate::shard::{Cut, Given, Order, ShardedModel, Strategy, StrategyError, searched, shard_model};
 use forebay_dsl::model::{CheckedModel, Layer};
 use forebay_ir::OutputRole;
 use forebay_pipeline::bound::lower_bound;

@@ -60,6 +60,10 @@ fn strategies_that_cannot_be_say_what_can() {
     compile("pp=3,stages=1/0/1").fails(&["leaves a part without layers"]);
     compile("cp=2,ulysses=2").fails(&["ulysses says how cp_algo = hybrid cuts cp", "add cp_algo=hybrid"]);
     compile("cp=2,cp_algo=hybrid,ulysses=3").fails(&["ulysses = 3 does not divide cp = 2", "use ulysses = 1, 2"]);
+    compile("schedule=dualpipe,vpp=2,pp=2,micro=4").fails(&["one part of the model each way, not 2", "use vpp = 1"]);
+    compile("schedule=dualpipe,pp=2,micro=2").fails(&["over 2 stages needs 4 micro-batches"]);
+    compile("schedule=dualpipe,pp=3,micro=4").fails(&["folds its stages in the middle, and 3 is odd", "use 4 stages"]);
+    compile("schedule=dualpipe,pp=2,micro=4,stages=auto").fails(&["layers are not cut for the two-way placement"]);
     compile("dp=3").fails(&["a batch of 4 rows is not dp = 3"]);
     for (strategy, part) in [
         ("dp", "`dp` is not `key=value`"),
@@ -75,8 +79,7 @@ fn strategies_that_cannot_be_say_what_can() {
         ("schedule=zb-v,nodes=10", "add schedule=search, or leave `nodes` out"),
         ("schedule=search,cap=0", "`cap` is a number of at least 1"),
         ("schedule=search,nodes=-1", "`nodes` is a number of at least 1"),
-        ("schedule=best", "v-min, zb-vpp, dualpipev or search, not `best`"),
-        ("schedule=dualpipe", "it keeps the weights twice"),
+        ("schedule=best", "v-min, zb-vpp, dualpipe, dualpipev or search, not `best`"),
         ("stages=some", "`stages` is auto, or numbers of layers such as 4/5/5/4"),
         ("overlap=within/within", "`overlap` is all, none, or some of "),
         ("cp_algo=rings", "`cp_algo` is ulysses, ring, hybrid or gather, not `rings`"),

@@ -20,13 +20,14 @@ use forebay_runtime::kernels::Cpu;
 use forebay_sim::{Options, simulate};
 
 /// Every kind of strategy: data, tensors, experts, pipelines with several schedules, context.
-const CASES: [(&str, &str); 10] = [
+const CASES: [(&str, &str); 11] = [
     ("tiny-moe", "dp=2,micro=2"),
     ("tiny-moe", "tp=2,micro=4"),
     ("tiny-moe", "dp=2,ep=2,micro=2,zero=1"),
     ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=2"),
     ("tiny-moe", "pp=2,micro=4,schedule=1f1b"),
     ("tiny-moe", "pp=2,vpp=2,micro=4"),
+    ("deepseek-v3", "pp=2,ep=2,tp=2,micro=4,schedule=dualpipe"),
     ("tiny-moe", "pp=2,micro=4,schedule=zb-h1"),
     ("deepseek-v3", "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1"),
     ("pangu-ultra-moe", "cp=4,cp_algo=ring,ep=2,micro=4"),

@@ -40,7 +40,9 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     let all = divisors(dp * cp * tp / etp);
     let ep = if draw.once_in(20) { 3 } else { draw.of(&all) };
     let vpp = if pp > 1 { draw.of(&[1, 2, 1, 3]) } else { 1 };
+    let two_way = pp.is_multiple_of(2) && vpp == 1 && draw.once_in(3);
     let micro = match draw.of(&[1_u32, 2, 4, 3]) {
+        n if two_way => 2 * pp + 2 * (n / 2),
         // Interleaved schedules take the micro-batches by `pp`.
         n if vpp > 1 && !draw.once_in(6) => pp * n.div_ceil(2),
         n => n,
@@ -56,6 +58,7 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     }
     text += &format!(",cp_algo={}", draw.of(&["ulysses", "gather", "ring", "hybrid"]));
     let schedules: &[&str] = match (pp, vpp) {
+        _ if two_way => &["dualpipe"],
         (1, _) => &["1f1b"],
         (_, 1) => &["1f1b", "gpipe", "zb-h1", "zb-h2"],
         (_, 2) => &["1f1b", "gpipe", "vpp-overlap", "zb-vpp", "zb-v", "v-half", "v-min", "dualpipev"],

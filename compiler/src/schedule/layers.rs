@@ -345,7 +345,9 @@ impl Scheduler<'_> {
             self.end_gradients(cx, shared, (l, micro_batch), next);
             let times = shared.backward.entry(l).or_default();
             *times += 1;
-            if *times == cx.stage.micros(l, shared.micro_batches).len() as u32 && self.programs.passes.has(overlap::Pass::Units) {
+            if *times == cx.stage.micros(l, shared.micro_batches).len() as u32
+                && self.programs.passes.has(overlap::Pass::Units)
+            {
                 shared.done.push(l);
             }
         }

@@ -196,14 +196,8 @@ impl<'a> Scheduler<'a> {
         let handed: Vec<SavedLayout> =
             segments.iter().zip(&saved).map(|(segment, saved)| saved.with_handed(&segment.backward_input)).collect();
         let early = self.early_parts(&cx, segments, turns);
-        let mut training = Training {
-            flow,
-            segments,
-            written: FxHashSet::default(),
-            handed: &handed,
-            early: &early,
-            early_layers,
-        };
+        let mut training =
+            Training { flow, segments, written: FxHashSet::default(), handed: &handed, early: &early, early_layers };
         let waits = waits(&cx, &training, turns);
         let mut passes: FxHashMap<(u32, u32), Pass> = FxHashMap::default();
         let crosses = self.programs.passes.has(overlap::Pass::Borders);

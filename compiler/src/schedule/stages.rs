@@ -200,7 +200,10 @@ fn size(strategy: &Strategy, micro_batches: u32) -> Result<Size, StrategyError> 
     let two_way = strategy.schedule.placement() == Some(Placement::TwoWay);
     if two_way && strategy.vpp > 1 {
         return Err(StrategyError::new(
-            format!("schedule = {}: a stage has one part of the model each way, not {}", strategy.schedule, strategy.vpp),
+            format!(
+                "schedule = {}: a stage has one part of the model each way, not {}",
+                strategy.schedule, strategy.vpp
+            ),
             Some("use vpp = 1, or schedule = dualpipev with vpp = 2".to_string()),
         ));
     }

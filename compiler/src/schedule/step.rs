@@ -307,8 +307,12 @@ impl Scheduler<'_> {
         let everyone: u64 = mesh.dims.iter().map(|d| u64::from(d.size)).product();
         let stages = mesh.ranks(&mesh.dense(Dense::Pp));
         // How many ranks have the same gradients.
-        let replicas: Vec<u64> =
-            cx.layout.groups.iter().map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards) * g.holders.len().max(1) as u64).collect();
+        let replicas: Vec<u64> = cx
+            .layout
+            .groups
+            .iter()
+            .map(|g| everyone / stages / (mesh.ranks(&g.cut) * g.shards) * g.holders.len().max(1) as u64)
+            .collect();
         let names: Vec<String> = replicas.iter().map(u64::to_string).collect();
         let name = format!("optimizer.scalars.{}", names.join("."));
         let program =
@@ -334,7 +338,7 @@ impl Scheduler<'_> {
     }
 
     /// What tells a program that reads gradients of this type from that of sums.
-    fn of_gradients(&self, of: DType) -> String {
+    pub(super) fn of_gradients(&self, of: DType) -> String {
         if of == self.wide { String::new() } else { format!(".{of}") }
     }
 

@@ -49,7 +49,7 @@ impl Scheduler<'_> {
         for &other in others {
             let received = Bind::Item(shared.timeline.item(align(elements * of.bytes())), 0);
             self.message(shared, (received, elements, of), Message::Receive, (other, channel), at);
-            let name = format!("optimizer.add.{elements}.{of}");
+            let name = format!("optimizer.add.{elements}{}", self.of_gradients(of));
             let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::added(elements, of));
             let slots = program.bind(shared, |want, _, _| match want {
                 super::bind::Want::State(_) => own,

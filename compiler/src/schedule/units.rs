@@ -215,7 +215,7 @@ impl Scheduler<'_> {
         for ((g, u), own) in std::mem::take(&mut shared.sums) {
             let group = &cx.layout.groups[g];
             let elements = group.units[u].elements / group.shards;
-            let name = format!("optimizer.add.{elements}.{wide}");
+            let name = format!("optimizer.add.{elements}");
             let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::added(elements, wide));
             let so_far = self.sum_so_far(cx, (g, u));
             let slots = program.bind(shared, |want, _, _| match want {
