@@ -8,7 +8,8 @@ use forebay_compiler::pipeline::{CompileOptions, compile_training};
 use forebay_cost::Cluster;
 use forebay_dsl::model::Const;
 use forebay_ir::DType;
-use forebay_plan::{Kernel, Plan};
+use forebay_plan::verify::{Rule, verify};
+use forebay_plan::{Call, Kernel, Plan};
 use forebay_sim::passes::{Pass, Work};
 use forebay_sim::report::{Report, simulate};
 use forebay_sim::{Options, timeline};
@@ -340,6 +341,47 @@ fn units_travel_beside_layers() {
     }
     let refused = forebay_compiler::shard::Strategy::parse("dp=2,overlap=unit").expect_err("there is no such pass");
     insta::assert_snapshot!("units_refused", refused.to_string());
+}
+
+/// The plan with one call of the first role's training step behind another one that came after it. Events that have not happened by then are not waited for.
+fn call_behind(plan: &Plan, call: usize, behind: usize) -> Plan {
+    let mut plan = plan.clone();
+    let phase = plan.roles[0].phases.iter_mut().find(|p| p.name == "train").expect("there is a training phase");
+    phase.calls[call..=behind].rotate_left(1);
+    let now = |before: usize| match before {
+        n if n == call => behind,
+        n if (call..=behind).contains(&n) => n - 1,
+        n => n,
+    };
+    for (at, call) in phase.calls.iter_mut().enumerate() {
+        call.waits.iter_mut().for_each(|wait| wait.call = now(wait.call as usize) as u32);
+        call.waits.retain(|wait| (wait.call as usize) < at);
+    }
+    plan
+}
+
+/// Parameters that are gathered behind the layer that reads them, and what is made early behind what needs it, are found.
+#[test]
+fn calls_that_come_too_late_are_found() {
+    for (text, called) in [
+        ("dp=2,micro=2,zero=3,overlap=units", "optimizer.gather."),
+        ("pp=2,micro=4,recompute=full,overlap=early", ".backward_early"),
+    ] {
+        let plan = of(&Example::named("tiny-moe"), text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let phase = plan.roles[0].phases.iter().find(|p| p.name == "train").expect("there is a training phase");
+        let is = |call: &Call, word: &str| plan.programs[call.program as usize].name.contains(word);
+        let mut moved = 0;
+        for at in (0..phase.calls.len()).filter(|&at| is(&phase.calls[at], called)) {
+            let of = |call: &Call| (call.layer, call.micro_batch);
+            let needs = |call: &Call| of(call) == of(&phase.calls[at]) && is(call, "train.");
+            let Some(behind) = phase.calls[at + 1..].iter().position(needs) else { continue };
+            let found = verify(&call_behind(&plan, at, at + 1 + behind)).expect_err("it comes too late");
+            let reads = [Rule::CallDefined, Rule::CallOverwritten, Rule::CallWhole, Rule::CallOrdered];
+            assert!(found.iter().any(|v| reads.contains(&v.rule)), "{text}, call {at}: {found:?}");
+            moved += 1;
+        }
+        assert!(moved > 0, "{text}: nothing was moved");
+    }
 }
 
 /// A simulated step of a model of these sizes, one row a micro-batch.
