@@ -157,13 +157,16 @@ fn at_step(step: u64) -> String {
 }
 
 fn where_bytes_go(memory: Option<&MemoryUse>) -> String {
-    memory.map_or(String::new(), |by_kind| format!(" ({})", kinds(by_kind)))
+    memory.map_or(String::new(), |by_kind| format!(" ({}){LESS_MEMORY}", kinds(by_kind)))
 }
+
+/// What can be done about it.
+const LESS_MEMORY: &str = "\n  = help: with `--memory-budget` a plan makes values again or swaps them until it fits; `forebay memory` says what the least is";
 
 fn memory(needed: u64, available: Option<u64>, by_kind: &MemoryUse, ranks: usize) -> String {
     let available = available.map_or(String::new(), |bytes| format!(", and {} are available", human_bytes(bytes)));
     let ranks = if ranks == 1 { String::new() } else { format!(" for its {ranks} ranks") };
-    format!("this plan needs {} of memory{ranks}{available} ({})", human_bytes(needed), kinds(by_kind))
+    format!("this plan needs {} of memory{ranks}{available} ({}){LESS_MEMORY}", human_bytes(needed), kinds(by_kind))
 }
 
 /// Where bytes go.
@@ -206,6 +209,6 @@ mod tests {
         let error = ExecError::Memory { needed: 4 << 30, available: Some(1 << 30), by_kind, ranks: 1 };
         let want = "this plan needs 4.0 GiB of memory, and 1.0 GiB are available \
             (weights 1.0 GiB, gradients 0 B, optimizer 0 B, activations 3.0 GiB, other 0 B)";
-        assert_eq!(error.to_string(), want);
+        assert_eq!(error.to_string(), format!("{want}{LESS_MEMORY}"));
     }
 }
