@@ -23,6 +23,7 @@ pub mod log;
 pub mod lower;
 pub mod memory;
 pub mod passes;
+pub mod phases;
 pub mod price;
 pub mod replay;
 pub mod report;

@@ -6,6 +6,7 @@ use crate::links::{Link, links};
 use crate::log::Log;
 use crate::lower::{Lane, Op, Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
+use crate::phases::Phase;
 use crate::price::{Action, Priced, Pricer};
 use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
 use crate::sent::sent;
@@ -113,6 +114,8 @@ pub struct Report {
     pub total_comm_bytes: Communication,
     /// Seconds of communication for each tier of the network.
     pub comm_by_link: Vec<Link>,
+    /// The phases of a pipelined step; filled in from a [`Timeline`](crate::Timeline::phases).
+    pub phases: Vec<Phase>,
     /// For each stage.
     pub memory_bytes: Vec<StageMemory>,
     /// What costs most.
@@ -293,6 +296,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             &prepared.priced,
             &prepared.roles.iter().zip(&outcomes).collect::<Vec<_>>(),
         ),
+        phases: vec![],
         memory_bytes: plan
             .roles
             .iter()

@@ -193,6 +193,14 @@ impl Timeline {
         }
     }
 
+    /// What part of a slice is for something.
+    pub fn share(&self, role: &RoleTimeline, slice: &Slice, kind: Kind) -> f64 {
+        let timed = &self.programs[role.ops.ops[slice.op as usize].program as usize];
+        let by_kind = slice.step.map_or(&timed.by_kind, |step| &timed.steps[step as usize].by_kind);
+        let all: f64 = by_kind.iter().sum();
+        if all > 0.0 { by_kind[kind.number()] / all } else { 0.0 }
+    }
+
     /// Programs that are computed again stand behind those of the plan: the program of a call, and whether it is computed again.
     pub fn program<'p>(&self, plan: &'p Plan, role: &RoleTimeline, op: u32) -> (&'p forebay_plan::Program, bool) {
         let number = role.ops.ops[op as usize].program as usize;

@@ -126,6 +126,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
+    report.phases = timeline.phases();
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
     if is_in_line {
@@ -309,6 +310,15 @@ fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: 
         communication.row([&[format!("over {}", link.link)][..], &times, &[String::new(), String::new()]].concat());
     }
     out += &communication.render();
+    if !report.phases.is_empty() {
+        let mut phases = Table::new(&["phase, mean of stages", "takes", "bubble", "ep exposed", "of", ""]);
+        for p in &report.phases {
+            let share = if p.total_ep_s > 0.0 { percent(p.exposed_ep_s / p.total_ep_s) } else { String::new() };
+            let times = [p.seconds, p.bubble_s, p.exposed_ep_s, p.total_ep_s].map(seconds);
+            phases.row([&[p.phase.to_string()][..], &times, &[share]].concat());
+        }
+        out += &format!("\n{}", phases.render());
+    }
     let on_host = report.memory_bytes.iter().any(|m| m.host > 0.0);
     let mut heading = vec![
         "memory of stage",

@@ -46,6 +46,11 @@ pub fn html(page: &Page) -> String {
         section("Memory over time", memory::INTRODUCTION, &memory::chart(plan, timeline, page.room.bytes())),
         section("Where the time goes", bars::INTRODUCTION, &bars::chart(report)),
         section("Communication", tables::COMMUNICATION, &tables::communication(report)),
+        if report.phases.is_empty() {
+            String::new()
+        } else {
+            section("Phases", tables::PHASES, &tables::phases(report))
+        },
         section("Memory by kind", tables::MEMORY, &tables::memory(report)),
     ];
     format!(

@@ -5,6 +5,7 @@ use crate::output::size;
 use forebay_sim::report::Report;
 
 pub const COMMUNICATION: &str = "Exposed is what computation waits for. Tiers of the network share out each kind's exposed time as they share all of it.";
+pub const PHASES: &str = "A stage fills until it first goes backward, and drains once it has gone forward for the last time: less work is there to hide communication behind. Means of stages.";
 pub const MEMORY: &str = "Bytes of one rank. The peak is the arena that is allocated. Buffers are inputs, statistics and what the call at the peak alone uses; activations include frames that stay until the next call has ended; fragmentation is what the placement takes beyond what is in use.";
 
 fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
@@ -42,6 +43,16 @@ pub fn communication(report: &Report) -> String {
     });
     let heading = ["", "exposed", "in all", "bytes exposed", "bytes in all"];
     table(&heading, &kinds.into_iter().chain(links).collect::<Vec<_>>())
+}
+
+/// The phases of a pipelined step.
+pub fn phases(report: &Report) -> String {
+    let heading = ["phase", "takes", "bubble", "experts exposed", "of"];
+    let row = |p: &forebay_sim::phases::Phase| {
+        let times = [p.seconds, p.bubble_s, p.exposed_ep_s, p.total_ep_s].map(seconds);
+        [&[p.phase.to_string()][..], &times].concat()
+    };
+    table(&heading, &report.phases.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Memory by stage and kind.

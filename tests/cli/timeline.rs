@@ -154,6 +154,23 @@ fn a_page_stands_alone_and_says_what_the_report_says() {
     let all = |key: &str| report[key].as_object().expect("kinds").values().map(number).sum::<f64>();
     assert!((of("total_s") / all("total_comm_s") - 1.0).abs() < 1e-9);
     assert!((of("exposed_s") / all("exposed_comm_s") - 1.0).abs() < 1e-9);
+    // So are the phases of the pipeline of the step, its bubbles, and what experts send.
+    let phases = report["phases"].as_array().expect("phases");
+    let names: Vec<&str> = phases.iter().filter_map(|p| p["phase"].as_str()).collect();
+    assert_eq!(names, ["fill", "steady", "drain", "update"]);
+    let of = |key: &str| phases.iter().map(|p| number(&p[key])).sum::<f64>();
+    let step = number(&report["step_time_s"]);
+    for (have, want) in [
+        (of("seconds"), step),
+        (of("bubble_s"), step * number(&report["bubble_fraction"])),
+        (of("exposed_ep_s"), number(&report["exposed_comm_s"]["ep"])),
+        (of("total_ep_s"), number(&report["total_comm_s"]["ep"])),
+    ] {
+        assert!(want > 0.0 && (have / want - 1.0).abs() < 1e-9, "{have}, not {want}");
+    }
+    // Two stages wait for each other while the pipeline fills and while it drains.
+    let bubbles: Vec<f64> = phases.iter().map(|p| number(&p["bubble_s"])).collect();
+    assert!(bubbles[0] > 0.0 && bubbles[2] > 0.0, "{bubbles:?}");
 }
 
 /// A browser without a window, if this machine has one: `FOREBAY_CHROMIUM`, or what is in the search path.
