@@ -116,6 +116,9 @@ pub struct Tier {
     pub devices: Option<Count>,
     /// Per device and direction, GB/s.
     pub gbps: Positive,
+    /// How many adapters a domain of the tier inside of it has, where devices share them; absent: each device has its own.
+    #[serde(default)]
+    pub adapters: Option<Count>,
     /// Of one step of a collective, µs.
     pub latency_us: NonNegative,
     /// Where these numbers are from.
@@ -322,9 +325,20 @@ impl Cluster {
                         "tiers are listed from the nearest devices outwards",
                     );
                 }
-                Some(Count(devices)) => inner = devices,
-                None => {}
+                _ => {}
             }
+            if let Some(Count(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 > inner) {
+                let devices = if n == 0 { 1 } else { inner };
+                return wrong(
+                    n,
+                    format!(
+                        "tier `{}` has {adapters} adapters for {devices} devices, which need not share them",
+                        tier.name
+                    ),
+                    "leave `adapters` out where each device has its own",
+                );
+            }
+            inner = tier.devices.map_or(inner, |devices| devices.0);
         }
         Ok(())
     }

@@ -421,6 +421,11 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     }
     let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
+        // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
+        let adapters = (gigabits / 8.0 / cluster.tiers[1].gbps.0).round();
+        if adapters >= 1.0 && adapters < node {
+            cluster.tiers[1].adapters = Some(Count(adapters as u32));
+        }
         cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
     }
     if let Some([gathers, scatters]) = measured_collectives(&run.text)
