@@ -7,8 +7,8 @@ mod common;
 
 use common::training::{ROWS, Run, compare, plan, strategy, train};
 use common::{Example, examples};
+use forebay_compiler::shard::Strategy;
 use forebay_ir::DType;
-use forebay_plan::Role;
 use std::collections::BTreeSet;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
@@ -148,18 +148,31 @@ fn interleaved_pipelines_train_as_one_rank() {
 fn two_ways_train_as_one_rank() {
     for (name, text) in [
         ("tiny-moe", "pp=2,schedule=dualpipe,micro=4"),
+        // Stages that have two parts of four; eight rows.
+        ("tiny-moe", "pp=4,schedule=dualpipe,micro=8"),
+        ("tiny-moe", "dp=2,pp=4,schedule=dualpipe,micro=8,zero=1,overlap=all"),
+        ("deepseek-v3", "dp=2,pp=4,ep=2,schedule=dualpipe,stages=2/1/1/1,micro=8,overlap=all"),
         // Router biases that follow the loads of all micro-batches; a part of the model that is in the first stage and the last.
         ("deepseek-v3", "pp=2,tp=2,ep=2,schedule=dualpipe,micro=4,zero=1"),
         ("pangu-ultra-moe", "pp=2,cp=2,ep=2,schedule=dualpipe,micro=4,zero=3,overlap=all"),
         ("mixtral-8x7b", "pp=2,tp=2,schedule=dualpipe,micro=4,zero=2,recompute=full"),
     ] {
         let example = Example::named(name);
-        let set = [("layers", 4)];
+        let Strategy { pp, dp, micro, .. } = strategy(text);
+        let rows = dp * micro.expect("it is given");
+        let set = [("layers", 5), ("batch", rows.into())];
         let of = |text: &str| plan(&example, text, DType::F64, &set).unwrap_or_else(|e| panic!("{name} {text}: {e}"));
-        let alone = train(name, &of(&format!("micro={ROWS}")), 3);
+        let alone = train(name, &of(&format!("micro={rows}")), 3);
         let both = of(text);
-        let kept = |role: &Role| role.tensors.iter().map(|t| t.name.clone()).collect::<BTreeSet<String>>();
-        assert_eq!(kept(&both.roles[0]), kept(&both.roles[1]), "{name} {text}: both stages have both parts");
+        let kept = |stage: u32| -> BTreeSet<&str> {
+            both.roles[stage as usize].tensors.iter().map(|t| t.name.as_str()).collect()
+        };
+        for stage in 0..pp / 2 {
+            assert_eq!(kept(stage), kept(pp - 1 - stage), "{name} {text}: stages {stage} and {}", pp - 1 - stage);
+        }
+        // They send each other what is summed: gradients on the way, where they are not all summed at the end.
+        let named = |word: &str| both.programs.iter().filter(|p| p.name.starts_with(word)).count();
+        assert!(named("send.") > 0 && named("optimizer.add.") > 0, "{name} {text}");
         compare(name, &train(name, &both, 3), &alone, 1e-10);
     }
 }

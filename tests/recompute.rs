@@ -7,7 +7,7 @@ use common::{Example, examples};
 use forebay_compiler::memory::Aim;
 use forebay_compiler::rewrite::Profile;
 use forebay_ir::DType;
-use forebay_plan::Plan;
+use forebay_plan::{Kernel, Plan};
 
 /// Bytes that live within a training step, on the rank that has most.
 fn activations(plan: &Plan) -> u64 {
@@ -51,6 +51,25 @@ fn named_values_again_are_the_same_bits() {
     ] {
         let (before, after) = saves(name, with, what);
         assert!(after < before, "{name} {with} {what}: {after} bytes, of {before} when everything is kept");
+    }
+}
+
+/// A log-sum-exp of attention is the kernel's, with its result beside it or without: of the same sums, in the same order.
+#[test]
+fn log_sum_exps_again_are_the_same_bits() {
+    // One kind of heads, two (latent attention), windows and sinks, documents.
+    for name in ["tiny-moe", "deepseek-v3", "gpt-oss-120b", "packed-docs"] {
+        for compute in [DType::F32, DType::F64] {
+            let example = Example::named(name);
+            let of = |text: &str| plan(&example, text, compute, &[]).unwrap_or_else(|e| panic!("{name} {text}: {e}"));
+            let (kept, again) = (of("micro=4"), of("micro=4,recompute=attention_lse"));
+            let kernels = |plan: &Plan| {
+                let all = plan.programs.iter().filter(|p| p.name.contains(".backward")).flat_map(|p| &p.instructions);
+                all.filter(|i| matches!(i.kernel, Kernel::Attention(_))).count()
+            };
+            assert!(kernels(&kept) == 0 && kernels(&again) > 0, "{name}: {} kernels", kernels(&again));
+            assert!(train(name, &kept, 2).bits() == train(name, &again, 2).bits(), "{name} in {compute}: other bits");
+        }
     }
 }
 

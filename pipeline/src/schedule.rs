@@ -48,7 +48,10 @@ impl Schedule {
             groups = groups.max(work.group.saturating_add(1));
             micros = micros.max(work.micro.saturating_add(1));
         }
-        let size = Size::new(stages, groups.div_ceil(stages), micros)?;
+        // Groups that are on two stages: each chunk counts twice.
+        let chunks = groups.div_ceil(stages);
+        let size = Size::new(stages, chunks, micros)?;
+        let twice = Size::new(stages, chunks.saturating_mul(2), micros)?;
         let here = |layout: Layout, stage: u32, work: Work| {
             work.group < layout.groups() && layout.stage_of(work.group, work.micro) == stage
         };
@@ -58,13 +61,14 @@ impl Schedule {
             all.all(|(stage, work)| here(*layout, stage, work))
         };
         let placements = [Placement::Blocked, Placement::Interleaved, Placement::Wave];
-        let layout =
-            placements.map(|placement| Layout { size, placement }).into_iter().find(fits).ok_or_else(|| {
-                ScheduleError::new(
-                    "its layer groups do not lie on the stages in any way that is known",
-                    "they lie one after another, go round the stages, or there and back again",
-                )
-            })?;
+        let once = placements.into_iter().map(|placement| Layout { size, placement });
+        let two_way = Layout { size: twice, placement: Placement::TwoWay };
+        let layout = once.chain([two_way]).find(fits).ok_or_else(|| {
+            ScheduleError::new(
+                "its layer groups do not lie on the stages in any way that is known",
+                "they lie one after another, go round the stages, there and back again, or both ways at once",
+            )
+        })?;
         let schedule = Schedule { layout, orders };
         match crate::verify(&schedule, None) {
             Ok(()) => Ok(schedule),

@@ -183,10 +183,12 @@ struct Found {
     layer: u32,
 }
 
-/// Chunks are numbered by their first layers, which are those of the first micro-batch: it goes forward alone, while later ones may have messages of what they are paired with among their layers.
+/// Chunks are numbered by their first layers, which are those of passes before the stage first goes backward: these go forward alone, while later ones may have messages of what they are paired with
+/// among their layers.
 fn number_chunks(found: Vec<Found>) -> Vec<Pass> {
-    let first = |f: &&Found| f.pass.work.is_forward() && f.pass.micro_batch == 0;
-    let mut chunks: BTreeMap<u32, u32> = found.iter().filter(first).map(|f| (f.layer, 0)).collect();
+    let fills = |f: &&Found| matches!(f.pass.work, Work::Forward | Work::Update);
+    let filling = found.iter().take_while(fills).filter(|f| f.pass.work == Work::Forward);
+    let mut chunks: BTreeMap<u32, u32> = filling.map(|f| (f.layer, 0)).collect();
     chunks.values_mut().zip(0..).for_each(|(chunk, number)| *chunk = number);
     let chunk_of = |layer: u32| chunks.range(..=layer).next_back().map_or(0, |(_, chunk)| *chunk);
     let numbered = |Found { pass, layer }| match pass.work {

@@ -28,6 +28,13 @@ pub struct Phase {
     pub total_ep_s: f64,
 }
 
+impl Phase {
+    /// The part of the communication with experts that is exposed, where there is any.
+    pub fn exposed_share(&self) -> Option<f64> {
+        (self.total_ep_s > 0.0).then(|| self.exposed_ep_s / self.total_ep_s)
+    }
+}
+
 const NAMES: [&str; 4] = ["fill", "steady", "drain", "update"];
 
 impl Timeline {

@@ -8,6 +8,7 @@ use forebay_compiler::schedule::{Layout as Memory, Stage, Way, stages};
 use forebay_compiler::shard::{Layout, Note, ParamShard, ShardedModel, shard_model, unbalanced};
 use forebay_dsl::model::{CheckedModel, Source, Tensor};
 use forebay_ir::{Graph, InputRole, OutputRole, ValueId};
+use forebay_pipeline::Placement;
 use serde::Serialize;
 
 /// What is printed.
@@ -215,9 +216,20 @@ impl Explainer<'_> {
             name: name.to_string(),
             axes: param.axes.iter().map(|(name, _, n)| (name.clone(), *n)).collect(),
             lies: if cuts.is_empty() { "whole".to_string() } else { cuts.join(", ") },
-            gradient_over: mesh.describe(&shard.sums),
+            gradient_over: self.gradient_over(shard),
             elements: param.numel(),
             bytes_on_a_rank: param.numel() / mesh.ranks(&shard.dims()) * self.options.compute.bytes(),
+        }
+    }
+
+    /// The dimensions over which gradients are summed; with parts of the model that are on two stages each, those too.
+    fn gradient_over(&self, shard: &ParamShard) -> String {
+        let over = self.sharded.mesh.describe(&shard.sums);
+        let twice = self.options.strategy.schedule.placement() == Some(Placement::TwoWay);
+        match (twice, over.is_empty()) {
+            (false, _) => over,
+            (true, true) => "two stages".to_string(),
+            (true, false) => format!("{over}, two stages"),
         }
     }
 
@@ -276,10 +288,21 @@ impl Explainer<'_> {
             }
         }
         for group in memory.groups.iter().filter(|g| g.holders.len() > 1) {
-            // The first of the stages that have them tells the others their sums.
+            // Of more than two stages the first tells the others their sums.
             let others = if group.holders[0] == stage.number { group.holders.len() - 1 } else { 1 };
-            (0..others)
-                .for_each(|_| count(&mut step, "send", "pp".to_string(), group.shard() * group.gradient.bytes()));
+            for unit in group.units.iter().flat_map(|unit| std::iter::repeat_n(unit, others)) {
+                let bytes = unit.elements / group.shards * group.gradient.bytes();
+                count(&mut step, "send", "pp".to_string(), bytes);
+            }
+        }
+        // What states follow, such as loads of experts, is summed over both stages too.
+        let layers = stage.chunks.iter().flat_map(|c| c.layers.clone()).filter(|l| stage.stages_with(*l).len() > 1);
+        for layer in layers.map(|l| &self.whole.layers[l]) {
+            let graph = &self.sharded.model.segments[layer.segment].forward;
+            let updated = self.whole.segments[layer.segment].update.is_some();
+            for stat in graph.outputs.iter().filter(|o| updated && o.role == OutputRole::Stat) {
+                count(&mut step, "send", "pp".to_string(), graph.bytes(stat.value));
+            }
         }
         StageTotals {
             stage: stage.number,

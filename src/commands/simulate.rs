@@ -311,11 +311,15 @@ fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: 
     }
     out += &communication.render();
     if !report.phases.is_empty() {
-        let mut phases = Table::new(&["phase, mean of stages", "takes", "bubble", "ep exposed", "of", ""]);
+        let experts = report.total_comm_s.ep > 0.0;
+        let columns = ["phase, mean of stages", "takes", "bubble", "ep exposed", "ep in all", "exposed"];
+        let columns = if experts { &columns[..] } else { &columns[..3] };
+        let mut phases = Table::new(columns);
         for p in &report.phases {
-            let share = if p.total_ep_s > 0.0 { percent(p.exposed_ep_s / p.total_ep_s) } else { String::new() };
             let times = [p.seconds, p.bubble_s, p.exposed_ep_s, p.total_ep_s].map(seconds);
-            phases.row([&[p.phase.to_string()][..], &times, &[share]].concat());
+            let row =
+                [&[p.phase.to_string()][..], &times, &[p.exposed_share().map_or_else(String::new, percent)]].concat();
+            phases.row(row[..columns.len()].to_vec());
         }
         out += &format!("\n{}", phases.render());
     }

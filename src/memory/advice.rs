@@ -6,6 +6,7 @@ use forebay_compiler::memory::{Aim, Price, enough};
 use forebay_compiler::pipeline::{CompileError, CompileOptions};
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
 use forebay_compiler::shares::Shares;
+use forebay_pipeline::{Kind, Placement};
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
@@ -47,6 +48,11 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
     }
     if base.optimizer == OptimizerMemory::Device {
         add("optimizer=host".into(), Strategy { optimizer: OptimizerMemory::Host, ..base.clone() });
+    }
+    if base.schedule.placement() == Some(Placement::TwoWay) {
+        // Half of the parameters, on as many stages.
+        let schedule = Order::Published(Kind::DualPipeV);
+        add("schedule=dualpipev,vpp=2".into(), Strategy { schedule, vpp: 2, stages: Cut::Even, ..base.clone() });
     }
     // The same devices, and the same rows of a step, where there are data-parallel ranks to take.
     let fewer = |times: u32| {

@@ -1,7 +1,7 @@
 //! Tables.
 
 use super::text::{escaped, seconds};
-use crate::output::size;
+use crate::output::{percent, size};
 use forebay_sim::report::Report;
 
 pub const COMMUNICATION: &str = "Exposed is what computation waits for. Tiers of the network share out each kind's exposed time as they share all of it.";
@@ -47,12 +47,14 @@ pub fn communication(report: &Report) -> String {
 
 /// The phases of a pipelined step.
 pub fn phases(report: &Report) -> String {
-    let heading = ["phase", "takes", "bubble", "experts exposed", "of"];
+    let heading = ["phase", "takes", "bubble", "experts exposed", "experts in all", "exposed"];
+    let heading = if report.total_comm_s.ep > 0.0 { &heading[..] } else { &heading[..3] };
     let row = |p: &forebay_sim::phases::Phase| {
         let times = [p.seconds, p.bubble_s, p.exposed_ep_s, p.total_ep_s].map(seconds);
-        [&[p.phase.to_string()][..], &times].concat()
+        let share = p.exposed_share().map_or_else(String::new, percent);
+        [&[p.phase.to_string()][..], &times, &[share]].concat()[..heading.len()].to_vec()
     };
-    table(&heading, &report.phases.iter().map(row).collect::<Vec<_>>())
+    table(heading, &report.phases.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Memory by stage and kind.

@@ -12,7 +12,7 @@ pub(super) fn is_attention(op: &Op) -> bool {
     matches!(op, Op::Fused(f) if matches!(f.kind, FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad))
 }
 
-/// Which fused ops the kernels do; a log-sum-exp only beside the result that it belongs to.
+/// Which fused ops the kernels do; a log-sum-exp beside the result that it belongs to, where that is there.
 pub(super) fn has_kernel(graph: &Graph) -> impl Fn(ValueId) -> bool {
     let kind = |v: ValueId| match &graph.node(v).op {
         Op::Fused(fused) => Some(fused.kind),
@@ -22,7 +22,8 @@ pub(super) fn has_kernel(graph: &Graph) -> impl Fn(ValueId) -> bool {
     move |value| match kind(value) {
         Some(FusedKind::Attention | FusedKind::AttentionGrad) => fits(value),
         Some(FusedKind::AttentionLse) => {
-            graph.values().any(|v| kind(v) == Some(FusedKind::Attention) && is_sibling(graph, v, value) && fits(v))
+            let sibling = |v: &ValueId| kind(*v) == Some(FusedKind::Attention) && is_sibling(graph, *v, value);
+            fits(graph.values().find(sibling).unwrap_or(value))
         }
         _ => false,
     }
@@ -48,8 +49,7 @@ fn fits(graph: &Graph, value: ValueId) -> bool {
     if !parts.pairs.iter().zip(heads).all(pair) {
         return false;
     }
-    // Without values, the result that it stands beside is asked.
-    let Some(v) = parts.v else { return true };
+    let v = values(&parts);
     let elsewhere = |a: AxisId| parts.pairs.iter().any(|&(q, k)| graph.ty(q).has(a) || graph.ty(k).has(a));
     let elements = axes(v).into_iter().filter(|&a| a != u && (heads.contains(&a) || !elsewhere(a))).count();
     let Some(element) = value_axis(graph, &parts, v, fused).filter(|_| elements == 1) else { return false };
@@ -60,6 +60,7 @@ fn fits(graph: &Graph, value: ValueId) -> bool {
     let marks = parts.documents.iter().chain(&parts.positions).all(|&(q, k)| within(q, &[t]) && within(k, &[u]));
     let sink = parts.sink.is_none_or(|s| within(s, &[]));
     let result = match parts.back {
+        None if parts.v.is_none() => exactly(value, &[t]),
         None => exactly(value, &[t, element]),
         Some([out, lse, g]) => exactly(out, &[t, element]) && exactly(lse, &[t]) && exactly(g, &[t, element]),
     };
@@ -85,6 +86,12 @@ pub(super) fn is_sibling(graph: &Graph, a: ValueId, b: ValueId) -> bool {
         && p.back == q.back
 }
 
+/// What is averaged. A log-sum-exp that is made again by itself has nothing: the kernel averages keys then, and nobody reads that. So it is the kernel's in any case, and has the bits that
+/// it had beside its result.
+fn values(parts: &AttentionParts) -> ValueId {
+    parts.v.unwrap_or(parts.pairs[0].1)
+}
+
 fn parts(graph: &Graph, value: ValueId) -> AttentionParts {
     let node = graph.node(value);
     match &node.op {
@@ -99,7 +106,7 @@ impl Emitter<'_> {
         // The one with the most operands: a log-sum-exp has no values.
         let whole = *members.iter().max_by_key(|v| graph.node(**v).operands.len()).expect("a unit has members");
         let (Op::Fused(fused), parts) = (graph.node(whole).op.clone(), parts(graph, whole)) else { unreachable!() };
-        let v = parts.v.expect("a log-sum-exp stands beside its result");
+        let v = values(&parts);
         let (t, u) = (fused.axes[0], fused.axes[1]);
         let heads = &fused.axes[2..];
         let value_axis = value_axis(graph, &parts, v, &fused).expect("kernels are for values with elements");
@@ -142,7 +149,10 @@ impl Emitter<'_> {
                     member.map(|&m| self.places.dest(m))
                 };
                 let (out, lse) = (of(FusedKind::Attention), of(FusedKind::AttentionLse));
-                let out = out.expect("a log-sum-exp stands beside its result");
+                let out = out.unwrap_or_else(|| {
+                    let axes = [&graph.node(whole).ty.axes[..], &[value_axis]].concat();
+                    self.places.scratch_place(&format!("{name}.out"), &Type::new(graph.ty(v).dtype, axes))
+                });
                 let lse = lse.unwrap_or_else(|| {
                     let axes: Vec<AxisId> =
                         graph.node(whole).ty.axes.iter().copied().filter(|&a| a != value_axis).collect();

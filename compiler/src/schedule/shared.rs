@@ -4,6 +4,7 @@ use super::bind::Want;
 use super::layers::Half;
 use super::stages::Stage;
 use super::swap::Swaps;
+use super::tied::Sent;
 use super::timeline::{Bind, Item, Timeline};
 use super::units::UnitId;
 use crate::emit::ALIGN;
@@ -107,6 +108,8 @@ pub struct Shared {
     pub done: Vec<usize>,
     /// A layer and its micro-batch, whose gradients are summed behind the layer that runs next.
     pub ended: Option<(usize, u32)>,
+    /// What the other stage that has it has been sent.
+    pub sent: Vec<Sent>,
     /// This rank's ranges of a group's summed gradients, where they are not kept.
     pub own: FxHashMap<usize, Item>,
     /// This rank's ranges of sums that are made while the next layer runs, and added to those so far behind it.
@@ -160,6 +163,7 @@ impl Shared {
             backward: FxHashMap::default(),
             done: vec![],
             ended: None,
+            sent: vec![],
             own: FxHashMap::default(),
             sums: vec![],
             beside: vec![],

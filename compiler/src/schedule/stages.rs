@@ -127,6 +127,12 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
             Some("use vpp = 1, or pp = 2 or more".to_string()),
         ));
     }
+    if of == 1 && strategy.schedule.placement() == Some(Placement::TwoWay) {
+        return Err(StrategyError::new(
+            "each part of the model is on two stages, but there is one stage".to_string(),
+            Some("use pp = 2 or more, an even number".to_string()),
+        ));
+    }
     let mut start = 0;
     let parts: Vec<Range<usize>> =
         ends(model, strategy)?.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
@@ -406,10 +412,12 @@ fn schedule(strategy: &Strategy, micro_batches: u32) -> Result<Schedule, Strateg
         Order::Given(given) => {
             let (have, want) = (given.schedule.layout().size, size(strategy, micro_batches)?);
             if have != want {
-                let shown = |s: Size| format!("{} stages × {} parts, {} micro-batches", s.stages, s.chunks, s.micros);
+                let ways = if given.schedule.layout().placement == Placement::TwoWay { 2 } else { 1 };
+                let shown =
+                    |s: Size| format!("{} stages × {} parts, {} micro-batches", s.stages, s.chunks / ways, s.micros);
                 return Err(StrategyError::new(
                     format!("schedule = {}: it is for {}, not {}", strategy.schedule, shown(have), shown(want)),
-                    Some(format!("use pp={},vpp={},micro={}", have.stages, have.chunks, have.micros)),
+                    Some(format!("use pp={},vpp={},micro={}", have.stages, have.chunks / ways, have.micros)),
                 ));
             }
             if have.chunks > 1 && given.schedule.layout().placement == Placement::Blocked {

@@ -22,7 +22,7 @@ use forebay_plan as plan;
 use std::collections::BTreeMap;
 
 /// Elements that every tensor of a group starts at a multiple of: 64 bytes even in bf16.
-const LINE: u64 = 32;
+pub(super) const LINE: u64 = 32;
 
 /// Parameters that the optimizer treats alike, on one rank: a flat array of units.
 #[derive(Clone, Debug)]

@@ -215,14 +215,8 @@ impl Scheduler<'_> {
         for ((g, u), own) in std::mem::take(&mut shared.sums) {
             let group = &cx.layout.groups[g];
             let elements = group.units[u].elements / group.shards;
-            let name = format!("optimizer.add.{elements}");
-            let program = self.programs.get(&name, &SavedLayout::default(), || optimizer::added(elements, wide));
             let so_far = self.sum_so_far(cx, (g, u));
-            let slots = program.bind(shared, |want, _, _| match want {
-                super::bind::Want::State(_) => so_far,
-                _ => Bind::Item(own, 0),
-            });
-            shared.timeline.call(&program, at.0, at.1, slots);
+            self.add_to(shared, (so_far, elements, wide), Bind::Item(own, 0), at);
         }
     }
 
@@ -249,7 +243,9 @@ impl Scheduler<'_> {
                 let to = Bind::Item(own, unit.shard_start * self.wide.bytes());
                 shared.summed.insert((g, u));
                 self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), (l as u32, 0));
+                self.send_unit(cx, shared, (g, u), Bind::Item(own, 0), l as u32);
             }
+            self.send_layer(cx, shared, written, l);
         }
     }
 

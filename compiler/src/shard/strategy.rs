@@ -546,7 +546,7 @@ impl fmt::Display for Strategy {
         parts.extend(self.ulysses.map(|n| format!("ulysses={n}")));
         parts.extend(self.micro.map(|n| format!("micro={n}")));
         parts.extend(self.mbs.map(|n| format!("mbs={n}")));
-        let usual = self.pp == 1 || self.schedule == default.schedule;
+        let usual = self.schedule == default.schedule;
         parts.extend((!usual).then(|| format!("schedule={}", self.schedule)));
         parts.extend(self.cap.map(|n| format!("cap={n}")));
         parts.extend(self.nodes.map(|n| format!("nodes={n}")));
