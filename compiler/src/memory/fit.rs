@@ -8,7 +8,7 @@ use super::choose::{Choice, Selection};
 use super::early;
 use super::price::Price;
 use super::recompute::keep;
-use super::search::{Depth, Goal, Schedule, Tried, depths, search, smallest, tries};
+use super::search::{Depth, Goal, Schedule, Tried, depths, smallest, tries};
 use super::swap::starts_of;
 use super::table::{self, StageMemory};
 use crate::schedule::{EarlyLayers, Frames, Segments, Usage};
@@ -158,32 +158,51 @@ pub fn fit(
         (made.frames, made.early, made.enough) = (laid.frames, laid.early, laid.enough);
         schedule(&made)
     };
-    // While it is looked for, a choice fits or does not; what is taken is placed as well as it can be.
-    let mut usual = |depth: &Depth, selection: &Selection, goal: Goal| schedule_as(depth, selection, Laid::usual(goal));
     let start = first.size();
     let everything = first.choice.clone();
     // (Frames lie apart where there is room without a budget.)
-    let mut kept = |goal| {
-        let (phase, usage) = usual(&depths[0], &everything.selection, goal);
+    let kept = |schedule: &mut Schedule, goal| {
+        let (phase, usage) = schedule(&depths[0], &everything.selection, goal);
         Tried { phase, usage, choice: everything.clone(), depth: &depths[0] }
     };
-    let misfit = |budget| move |least| Misfit { stage, budget, least, persistent };
+    // What is made again can take larger frames than it saves, and takes less where it is made before the gradient comes.
+    let least = |schedule_as: &mut dyn FnMut(&Depth, &Selection, Laid) -> (plan::Phase, Usage)| {
+        let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
+        let all = kept(&mut usual, Goal::Smallest);
+        let smallest = smallest(depths, start, &mut usual);
+        let mut least = [smallest, all].into_iter().min_by_key(Tried::peak).expect("there are two");
+        let mut early =
+            |depth: &Depth, of: &Selection, early| schedule_as(depth, of, Laid { early, ..Laid::default() });
+        let limit = least.peak();
+        if let Some((phase, usage)) = begun_early(&least, (limit, persistent), &mut early)
+            && phase.memory.placed < limit
+        {
+            (least.phase, least.usage) = (phase, usage);
+        }
+        least
+    };
+    // While it is looked for, a choice fits or does not; what is taken is placed as well as it can be.
+    let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) | Aim::InSomeWay(budget) if first.peak() <= budget => first,
         Aim::Within(budget) | Aim::InSomeWay(budget) => {
-            let kept = (first.phase.memory.live_peak <= budget).then(|| kept(Goal::Within(budget)));
-            match kept.filter(|kept| kept.peak() <= budget) {
-                Some(kept) => kept,
-                None => search(depths, start, budget, &mut usual).map_err(misfit(budget))?,
+            let all = (first.phase.memory.live_peak <= budget).then(|| kept(&mut usual, Goal::Within(budget)));
+            let found = all.filter(|all| all.peak() <= budget).or_else(|| tries(depths, start, budget, &mut usual));
+            match found {
+                Some(found) => found,
+                None => {
+                    let least = least(&mut schedule_as);
+                    if least.peak() > budget {
+                        return Err(Misfit { stage, budget, least: least.peak(), persistent });
+                    }
+                    least
+                }
             }
         }
-        Aim::Least => {
-            let kept = kept(Goal::Smallest);
-            let smallest = smallest(depths, start, &mut usual);
-            [smallest, kept].into_iter().min_by_key(Tried::peak).expect("there are two")
-        }
+        Aim::Least => least(&mut schedule_as),
     };
+    let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
     let of_careful: Vec<Depth> = depths.iter().filter(|_| tried.swaps()).map(Depth::carefully).collect();
     let mut others = vec![];
     if let Aim::Within(budget) = aim

@@ -132,20 +132,6 @@ pub(super) fn smallest<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, schedule: 
     smallest
 }
 
-/// Tries choices until one fits, and the memory is used; the smallest, where none of them does. `Err` is its peak.
-pub(super) fn search<'d, 'a>(
-    depths: &'d [Depth<'a>],
-    start: Bytes,
-    budget: u64,
-    schedule: &mut Schedule,
-) -> Result<Tried<'d, 'a>, u64> {
-    if let Some(best) = tries(depths, start, budget, schedule) {
-        return Ok(best);
-    }
-    let smallest = smallest(depths, start, schedule);
-    if smallest.peak() <= budget { Ok(smallest) } else { Err(smallest.peak()) }
-}
-
 /// The choice of least time of those that were tried and fit.
 pub(super) fn tries<'d, 'a>(
     depths: &'d [Depth<'a>],
