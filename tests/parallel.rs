@@ -143,6 +143,18 @@ fn interleaved_pipelines_train_as_one_rank() {
     }
 }
 
+/// tiny-moe with an embedding that is the head as well, of an odd size.
+fn tied() -> Example {
+    let Example { text, .. } = Example::named("tiny-moe");
+    let text = text
+        .replace("vocab = 256", "vocab = 257")
+        .replace("head[d, vocab] = normal(0.02)", "other[vocab, d] = normal(0.02)");
+    let text = text
+        .replace("x = embed[tokens, d]", "x = embed[tokens, d] + other[tokens, d]")
+        .replace("rms_norm(x) * head", "rms_norm(x) * other");
+    Example { name: "tied".into(), text }
+}
+
 /// Stages that have two parts of the model each, one for either way that micro-batches take: parameters and states stay the same on both stages of a part.
 #[test]
 fn two_ways_train_as_one_rank() {
@@ -152,12 +164,15 @@ fn two_ways_train_as_one_rank() {
         ("tiny-moe", "pp=4,schedule=dualpipe,micro=8"),
         ("tiny-moe", "dp=2,pp=4,schedule=dualpipe,micro=8,zero=1,overlap=all"),
         ("deepseek-v3", "dp=2,pp=4,ep=2,schedule=dualpipe,stages=2/1/1/1,micro=8,overlap=all"),
+        // A parameter of the first layer and the last, behind others of odd sizes.
+        ("tied", "pp=2,schedule=dualpipe,micro=4"),
+        ("tied", "dp=2,pp=4,schedule=dualpipe,micro=8,zero=1"),
         // Router biases that follow the loads of all micro-batches; a part of the model that is in the first stage and the last.
         ("deepseek-v3", "pp=2,tp=2,ep=2,schedule=dualpipe,micro=4,zero=1"),
         ("pangu-ultra-moe", "pp=2,cp=2,ep=2,schedule=dualpipe,micro=4,zero=3,overlap=all"),
         ("mixtral-8x7b", "pp=2,tp=2,schedule=dualpipe,micro=4,zero=2,recompute=full"),
     ] {
-        let example = Example::named(name);
+        let example = if name == "tied" { tied() } else { Example::named(name) };
         let Strategy { pp, dp, micro, .. } = strategy(text);
         let rows = dp * micro.expect("it is given");
         let set = [("layers", 5), ("batch", rows.into())];

@@ -327,7 +327,7 @@ impl Cluster {
                 }
                 _ => {}
             }
-            if let Some(Count(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 > inner) {
+            if let Some(Count(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 >= inner) {
                 let devices = if n == 0 { 1 } else { inner };
                 return wrong(
                     n,

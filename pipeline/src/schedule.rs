@@ -48,10 +48,8 @@ impl Schedule {
             groups = groups.max(work.group.saturating_add(1));
             micros = micros.max(work.micro.saturating_add(1));
         }
-        // Groups that are on two stages: each chunk counts twice.
         let chunks = groups.div_ceil(stages);
         let size = Size::new(stages, chunks, micros)?;
-        let twice = Size::new(stages, chunks.saturating_mul(2), micros)?;
         let here = |layout: Layout, stage: u32, work: Work| {
             work.group < layout.groups() && layout.stage_of(work.group, work.micro) == stage
         };
@@ -62,8 +60,12 @@ impl Schedule {
         };
         let placements = [Placement::Blocked, Placement::Interleaved, Placement::Wave];
         let once = placements.into_iter().map(|placement| Layout { size, placement });
-        let two_way = Layout { size: twice, placement: Placement::TwoWay };
-        let layout = once.chain([two_way]).find(fits).ok_or_else(|| {
+        // Groups that are on two stages count twice; each way has micro-batches.
+        let two_way = || {
+            let size = Size::new(stages, chunks.saturating_mul(2), micros).ok()?;
+            (stages.is_multiple_of(2) && micros > 1).then_some(Layout { size, placement: Placement::TwoWay })
+        };
+        let layout = once.into_iter().find(fits).or_else(|| two_way().filter(fits)).ok_or_else(|| {
             ScheduleError::new(
                 "its layer groups do not lie on the stages in any way that is known",
                 "they lie one after another, go round the stages, there and back again, or both ways at once",

@@ -153,9 +153,8 @@ fn the_verifier_says_what_is_wrong_and_where() {
 proptest! {
     /// Size and placement follow from the orders. With one chunk a stage, or one stage, all placements are the same.
     #[test]
-    fn layouts_follow_from_orders((kind, schedule) in any_generated()) {
+    fn layouts_follow_from_orders((_, schedule) in any_generated()) {
         let layout = schedule.layout();
-        prop_assume!(kind.placement() != Placement::TwoWay);
         let inferred = Schedule::infer(&schedule.texts()).expect("a valid schedule");
         prop_assert_eq!(inferred.orders(), schedule.orders());
         prop_assert_eq!(inferred.layout().size, layout.size);
@@ -184,6 +183,16 @@ fn what_is_no_order() {
         assert!(error.starts_with("stage 0: ") && error.contains("written like F0:3"), "{error}");
     }
     assert_eq!(Schedule::parse(layout, &["F0:0"]).expect_err("one order").to_string(), "1 orders for 2 stages");
+}
+
+/// Both ways at once take an even number of stages and micro-batches for each; many chunks one way are no more for it.
+#[test]
+fn layouts_of_two_ways_are_told_from_others() {
+    let refused = |texts: &[&str]| Schedule::infer(texts).expect_err("refused").to_string();
+    assert!(refused(&["F0:0 B0:0 F2:1 B2:1", "F1:0 F1:1 B1:1 B1:0", "F2:0 B2:0 F0:1 B0:1"]).contains("do not lie"));
+    assert!(refused(&["F1:0 B1:0", "F0:0 B0:0"]).contains("do not lie"));
+    let many = Kind::Interleaved.generate(Size::new(2, 40, 4).expect("a size")).expect("there is one");
+    assert_eq!(Schedule::infer(&many.texts()).expect("a valid schedule").layout(), many.layout());
 }
 
 #[test]

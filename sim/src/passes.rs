@@ -2,7 +2,7 @@
 //! layers, in one direction.
 
 use crate::lower::{Lane, RoleOps};
-use forebay_plan::{Plan, Role};
+use forebay_plan::{Call, Plan, Role};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -170,10 +170,17 @@ pub fn passes(plan: &Plan, role: &Role, ops: &RoleOps) -> Vec<Pass> {
                     found.pass.last = number;
                 }
             }
+            // Sums that go to another stage, while passes go on, are of no micro-batch.
+            Part::Message if is_of_another(program, call, found.last()) => {}
             Part::Message => (lead, open) = (None, false),
         }
     }
     number_chunks(found)
+}
+
+/// Is it sent, and not the result of the last pass?
+fn is_of_another(program: &str, call: &Call, last: Option<&Found>) -> bool {
+    program.starts_with("send.") && last.is_some_and(|last| last.pass.micro_batch != call.micro_batch)
 }
 
 /// A pass, before its chunk has a number.

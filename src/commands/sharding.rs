@@ -83,9 +83,9 @@ struct Collective {
 #[derive(Debug, Serialize)]
 struct StageTotals {
     stage: u32,
-    /// Forward, a micro-batch, over all layers of the stage.
-    /// Those that `micro_batch` is of: two where they come from both ends of the pipeline, one each way.
+    /// Micro-batches that `micro_batch` is of: two where they come from both ends of the pipeline, one each way.
     micro_batches: u64,
+    /// Forward, over all layers of the stage.
     micro_batch: Vec<Traffic>,
     /// Once a step: gradients, and with ZeRO parameters.
     step: Vec<Traffic>,

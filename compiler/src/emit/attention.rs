@@ -87,7 +87,7 @@ pub(super) fn is_sibling(graph: &Graph, a: ValueId, b: ValueId) -> bool {
 }
 
 /// What is averaged. A log-sum-exp that is made again by itself has nothing: the kernel averages keys then, and nobody reads that. So it is the kernel's in any case, and has the bits that
-/// it had beside its result.
+/// it had beside its result. (Where keys went round a ring, parts were merged: by itself it is of all keys at once, and rounded otherwise.)
 fn values(parts: &AttentionParts) -> ValueId {
     parts.v.unwrap_or(parts.pairs[0].1)
 }

@@ -171,13 +171,16 @@ pub fn fit(
         let all = kept(&mut usual, Goal::Smallest);
         let smallest = smallest(depths, start, &mut usual);
         let mut least = [smallest, all].into_iter().min_by_key(Tried::peak).expect("there are two");
-        let mut early =
-            |depth: &Depth, of: &Selection, early| schedule_as(depth, of, Laid { early, ..Laid::default() });
-        let limit = least.peak();
-        if let Some((phase, usage)) = begun_early(&least, (limit, persistent), &mut early)
-            && phase.memory.placed < limit
-        {
+        loop {
+            let limit = least.peak();
+            let mut early =
+                |depth: &Depth, of: &Selection, early| schedule_as(depth, of, Laid { early, ..Laid::default() });
+            let made = begun_early(&least, (limit, persistent), &mut early);
+            let Some((phase, usage)) = made.filter(|(phase, _)| phase.memory.placed < limit) else { break };
             (least.phase, least.usage) = (phase, usage);
+            let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
+            let Some(smaller) = tries(depths, start, least.peak() - 1, &mut usual) else { break };
+            least = smaller;
         }
         least
     };

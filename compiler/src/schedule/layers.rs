@@ -159,8 +159,7 @@ impl Scheduler<'_> {
         let model = &cx.sharded.model;
         let layer = &model.layers[l];
         let (s, names, graph) = (layer.segment, &cx.names[layer.segment], cx.forward[layer.segment]);
-        let first = cx.stage.micros(l, shared.micro_batches).start;
-        let adds = micro_batch > first && !names.stats.is_empty();
+        let adds = layer.stats.iter().any(|stat| shared.stats.contains_key(stat));
         let (segment, tag) = (&model.segments[s].name, &cx.tags[s]);
         let name = format!("{}.{segment}{tag}.forward{}", cx.phase, if adds { ".add" } else { "" });
         let program = self.programs.get(&name, &cx.saved[s], || {
@@ -343,9 +342,12 @@ impl Scheduler<'_> {
         if half != Half::Input {
             let next = (half == Half::Whole && l > first).then(|| l - 1);
             self.end_gradients(cx, shared, (l, micro_batch), next);
+            // (Not where no parameter has a gradient: a pass in halves has nothing to do there, and stages need not have the same halves.)
+            let has_gradients = training.segments[s].backward.outputs.iter().any(|o| o.name.starts_with("param."));
             let times = shared.backward.entry(l).or_default();
             *times += 1;
-            if *times == cx.stage.micros(l, shared.micro_batches).len() as u32
+            if has_gradients
+                && *times == cx.stage.micros(l, shared.micro_batches).len() as u32
                 && self.programs.passes.has(overlap::Pass::Units)
             {
                 shared.done.push(l);

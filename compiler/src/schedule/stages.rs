@@ -33,7 +33,7 @@ pub struct Stage {
     pub params: Vec<usize>,
     /// States of its layers, sorted.
     pub states: Vec<usize>,
-    /// Parameters that other stages have too: for each all stages that have it, sorted. Each keeps it; the first adds up the gradients.
+    /// Parameters that other stages have too: for each all stages that have it, sorted. Each keeps it, and has the sum of all their gradients.
     pub tied: BTreeMap<usize, Vec<u32>>,
 }
 
@@ -127,10 +127,13 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
             Some("use vpp = 1, or pp = 2 or more".to_string()),
         ));
     }
-    if of == 1 && strategy.schedule.placement() == Some(Placement::TwoWay) {
+    if !of.is_multiple_of(2) && strategy.schedule.placement() == Some(Placement::TwoWay) {
         return Err(StrategyError::new(
-            "each part of the model is on two stages, but there is one stage".to_string(),
-            Some("use pp = 2 or more, an even number".to_string()),
+            format!(
+                "schedule = {}: each part of the model is on two stages, so that {of} stages are not enough or one too many",
+                strategy.schedule
+            ),
+            Some("use an even number of stages (pp)".to_string()),
         ));
     }
     let mut start = 0;
@@ -411,8 +414,19 @@ fn schedule(strategy: &Strategy, micro_batches: u32) -> Result<Schedule, Strateg
         Order::Search => return Err(unsettled(&strategy.schedule)),
         Order::Given(given) => {
             let (have, want) = (given.schedule.layout().size, size(strategy, micro_batches)?);
+            let two_way = given.schedule.layout().placement == Placement::TwoWay;
+            if two_way && have.chunks > 2 {
+                return Err(StrategyError::new(
+                    format!(
+                        "schedule = {}: a stage has {} parts of the model each way",
+                        strategy.schedule,
+                        have.chunks / 2
+                    ),
+                    Some("training runs one part each way: make a stage's groups of a way one".to_string()),
+                ));
+            }
             if have != want {
-                let ways = if given.schedule.layout().placement == Placement::TwoWay { 2 } else { 1 };
+                let ways = if two_way { 2 } else { 1 };
                 let shown =
                     |s: Size| format!("{} stages × {} parts, {} micro-batches", s.stages, s.chunks / ways, s.micros);
                 return Err(StrategyError::new(

@@ -155,13 +155,13 @@ impl Scheduler<'_> {
     }
 }
 
-/// What of a range has not been sent. `sent`: sorted by their starts.
+/// What of a range has not been sent: parameters begin at whole lines. `sent`: sorted by their starts.
 fn left(sent: &[Sent], range: Range<u64>) -> Vec<Range<u64>> {
     let mut start = range.start;
     let mut left = vec![];
     for sent in sent.iter().filter(|sent| range.contains(&sent.start)) {
         left.push(start..sent.start);
-        start = sent.start + sent.elements;
+        start = (sent.start + sent.elements).next_multiple_of(LINE);
     }
     left.push(start..range.end);
     left

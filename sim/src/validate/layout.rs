@@ -423,7 +423,7 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
         let adapters = (gigabits / 8.0 / cluster.tiers[1].gbps.0).round();
-        if adapters >= 1.0 && adapters < node {
+        if adapters >= 1.0 && adapters < node && cluster.tiers[0].name == "node" {
             cluster.tiers[1].adapters = Some(Count(adapters as u32));
         }
         cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
