@@ -191,7 +191,7 @@ fn layouts_of_two_ways_are_told_from_others() {
     let refused = |texts: &[&str]| Schedule::infer(texts).expect_err("refused").to_string();
     assert!(refused(&["F0:0 B0:0 F2:1 B2:1", "F1:0 F1:1 B1:1 B1:0", "F2:0 B2:0 F0:1 B0:1"]).contains("do not lie"));
     assert!(refused(&["F1:0 B1:0", "F0:0 B0:0"]).contains("do not lie"));
-    let many = Kind::Interleaved.generate(Size::new(2, 40, 4).expect("a size")).expect("there is one");
+    let many = generate(Kind::Interleaved, 2, 40, 4);
     assert_eq!(Schedule::infer(&many.texts()).expect("a valid schedule").layout(), many.layout());
 }
 
