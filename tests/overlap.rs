@@ -226,6 +226,23 @@ fn passes_that_begin_at_borders_keep_their_layers() {
 }
 
 /// Where a forward and a backward pass are one, that is what the diagram has, and a pass of which some layers run by themselves is still of its own chunk.
+/// Sums that go to another stage while passes go on take none of them apart, and chunks of either way are told apart.
+#[test]
+fn passes_of_two_ways_are_whole() {
+    let of_stages = passes_of("pp=2,tp=2,ep=2,micro=4,zero=1,schedule=dualpipe,overlap=all");
+    // The first chunk is that of the first layers: on the second stage the second half of the micro-batches goes through it.
+    let forward = [[(0, 0), (0, 1), (1, 2), (1, 3)], [(0, 2), (0, 3), (1, 0), (1, 1)]];
+    for (passes, forward) in of_stages.iter().zip(forward) {
+        for kinds in [&[Work::Forward, Work::Pair][..], &[Work::BackwardInput], &[Work::BackwardWeight]] {
+            let found = places(passes, kinds);
+            let mut each = found.clone();
+            each.dedup();
+            assert_eq!(found, each, "{kinds:?}: {passes:?}");
+        }
+        assert_eq!(places(passes, &[Work::Forward, Work::Pair]), forward, "{passes:?}");
+    }
+}
+
 #[test]
 fn passes_in_pairs_are_told_from_others() {
     for passes in passes_of("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap") {

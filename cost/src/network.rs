@@ -7,8 +7,8 @@
 //! bandwidth of a ring = min(link of the first tier, k₀ · link of the second, k₁ · link of the third, …)      tiers that it crosses
 //! ```
 //!
-//! Where devices share adapters, groups that have several of a node's devices and not all of them choose alike: k of n devices take k/n of the adapters, and all n/k groups of the node take
-//! the same ones. On nodes of 8 A100 with 4 adapters, sums of gradients over groups of 2 and 4 in each node went at 0.23 and 0.36 of what the group's devices have of the adapters together
+//! Where devices share adapters, groups that have several of a node's devices and not all of them choose alike: k of n devices take k/n of the adapters (one at the least), and all n/k groups of the
+//! node take the same ones. On nodes of 8 A100 with 4 adapters, sums of gradients over groups of 2 and 4 in each node went at 0.23 and 0.36 of what the group's devices have of the adapters together
 //! (a quarter and a half, by this rule), those over groups of 1 and 8 at nearly all of it.
 
 use crate::cluster::Cluster;
@@ -88,9 +88,10 @@ impl Cluster {
 
     /// What part of its devices' share of a tier's adapters a group gets that has so many devices in a domain of the tier inside of it.
     fn unshared(&self, tier: usize, below: f64) -> f64 {
-        let devices = if tier == 0 { 1.0 } else { self.domain(tier - 1) as f64 };
-        let share = self.tiers[tier].adapters.is_some_and(|adapters| f64::from(adapters.0) < devices);
-        if share && below > 1.0 { (below / devices).min(1.0) } else { 1.0 }
+        match self.tiers[tier].adapters {
+            Some(adapters) if below > 1.0 => (below / self.domain(tier - 1) as f64).max(1.0 / f64::from(adapters.0)),
+            _ => 1.0,
+        }
     }
 
     /// Latency of once round the ring, seconds: all of a collective on very small arrays. Each domain of a tier is entered once, and the ring goes through
@@ -224,6 +225,9 @@ mod tests {
         }
         near(own[2], 14.0 / 20.0);
         near(shared[2], 14.0 / 10.0);
+        // All take the only one that there is.
+        cluster.tiers[1].adapters = Some(crate::cluster::Count(1));
+        near(gather(&cluster, dims[2]), own[2]);
     }
 
     #[test]

@@ -311,16 +311,9 @@ fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: 
     }
     out += &communication.render();
     if !report.phases.is_empty() {
-        let experts = report.total_comm_s.ep > 0.0;
-        let columns = ["phase, mean of stages", "takes", "bubble", "ep exposed", "ep in all", "exposed"];
-        let columns = if experts { &columns[..] } else { &columns[..3] };
-        let mut phases = Table::new(columns);
-        for p in &report.phases {
-            let times = [p.seconds, p.bubble_s, p.exposed_ep_s, p.total_ep_s].map(seconds);
-            let row =
-                [&[p.phase.to_string()][..], &times, &[p.exposed_share().map_or_else(String::new, percent)]].concat();
-            phases.row(row[..columns.len()].to_vec());
-        }
+        let (names, rows) = page::phase_cells(report);
+        let mut phases = Table::new(&names);
+        rows.into_iter().for_each(|row| phases.row(row));
         out += &format!("\n{}", phases.render());
     }
     let on_host = report.memory_bytes.iter().any(|m| m.host > 0.0);

@@ -10,6 +10,8 @@ mod streams;
 mod tables;
 mod text;
 
+pub use tables::phase_cells;
+
 use crate::memory::Room;
 use crate::output::{json, short, size};
 use forebay_cost::Cluster;

@@ -45,16 +45,22 @@ pub fn communication(report: &Report) -> String {
     table(&heading, &kinds.into_iter().chain(links).collect::<Vec<_>>())
 }
 
-/// The phases of a pipelined step.
-pub fn phases(report: &Report) -> String {
-    let heading = ["phase", "takes", "bubble", "experts exposed", "experts in all", "exposed"];
-    let heading = if report.total_comm_s.ep > 0.0 { &heading[..] } else { &heading[..3] };
+/// The phases of a pipelined step: what columns are called, and a row for each. Without experts over ranks there is nothing to say of them.
+pub fn phase_cells(report: &Report) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let names = ["phase, mean of stages", "takes", "bubble", "ep exposed", "ep in all", "exposed"];
+    let columns = if report.total_comm_s.ep > 0.0 { names.len() } else { 3 };
     let row = |p: &forebay_sim::phases::Phase| {
         let times = [p.seconds, p.bubble_s, p.exposed_ep_s, p.total_ep_s].map(seconds);
         let share = p.exposed_share().map_or_else(String::new, percent);
-        [&[p.phase.to_string()][..], &times, &[share]].concat()[..heading.len()].to_vec()
+        [&[p.phase.to_string()][..], &times, &[share]].concat()[..columns].to_vec()
     };
-    table(heading, &report.phases.iter().map(row).collect::<Vec<_>>())
+    (names[..columns].to_vec(), report.phases.iter().map(row).collect())
+}
+
+/// The phases of a pipelined step.
+pub fn phases(report: &Report) -> String {
+    let (names, rows) = phase_cells(report);
+    table(&names, &rows)
 }
 
 /// Memory by stage and kind.

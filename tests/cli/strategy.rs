@@ -62,7 +62,8 @@ fn strategies_that_cannot_be_say_what_can() {
     compile("cp=2,cp_algo=hybrid,ulysses=3").fails(&["ulysses = 3 does not divide cp = 2", "use ulysses = 1, 2"]);
     compile("schedule=dualpipe,vpp=2,pp=2,micro=4").fails(&["one part of the model each way, not 2", "use vpp = 1"]);
     compile("schedule=dualpipe,pp=2,micro=2").fails(&["over 2 stages needs 4 micro-batches"]);
-    compile("schedule=dualpipe,pp=3,micro=4").fails(&["folds its stages in the middle, and 3 is odd", "use 4 stages"]);
+    compile("schedule=dualpipe,pp=3,micro=4").fails(&["two of an even number of stages", "use pp = 4"]);
+    compile("schedule=dualpipe,micro=4").fails(&["two of an even number of stages", "use pp = 2"]);
     compile("schedule=dualpipe,pp=2,micro=4,stages=auto").fails(&["layers are not cut for the two-way placement"]);
     compile("dp=3").fails(&["a batch of 4 rows is not dp = 3"]);
     for (strategy, part) in [

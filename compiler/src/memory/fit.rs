@@ -8,7 +8,7 @@ use super::choose::{Choice, Selection};
 use super::early;
 use super::price::Price;
 use super::recompute::keep;
-use super::search::{Depth, Goal, Schedule, Tried, depths, smallest, tries};
+use super::search::{Bytes, Depth, Goal, Schedule, Tried, depths, smallest, tries};
 use super::swap::starts_of;
 use super::table::{self, StageMemory};
 use crate::schedule::{EarlyLayers, Frames, Segments, Usage};
@@ -160,42 +160,19 @@ pub fn fit(
     };
     let start = first.size();
     let everything = first.choice.clone();
-    // (Frames lie apart where there is room without a budget.)
-    let kept = |schedule: &mut Schedule, goal| {
-        let (phase, usage) = schedule(&depths[0], &everything.selection, goal);
-        Tried { phase, usage, choice: everything.clone(), depth: &depths[0] }
-    };
-    // What is made again can take larger frames than it saves, and takes less where it is made before the gradient comes.
-    let least = |schedule_as: &mut dyn FnMut(&Depth, &Selection, Laid) -> (plan::Phase, Usage)| {
-        let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
-        let all = kept(&mut usual, Goal::Smallest);
-        let smallest = smallest(depths, start, &mut usual);
-        let mut least = [smallest, all].into_iter().min_by_key(Tried::peak).expect("there are two");
-        loop {
-            let limit = least.peak();
-            let mut early =
-                |depth: &Depth, of: &Selection, early| schedule_as(depth, of, Laid { early, ..Laid::default() });
-            let made = begun_early(&least, (limit, persistent), &mut early);
-            let Some((phase, usage)) = made.filter(|(phase, _)| phase.memory.placed < limit) else { break };
-            (least.phase, least.usage) = (phase, usage);
-            let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
-            let Some(smaller) = tries(depths, start, least.peak() - 1, &mut usual) else { break };
-            least = smaller;
-        }
-        least
-    };
     // While it is looked for, a choice fits or does not; what is taken is placed as well as it can be.
     let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
     let tried = match aim {
         Aim::Fastest => first,
         Aim::Within(budget) | Aim::InSomeWay(budget) if first.peak() <= budget => first,
         Aim::Within(budget) | Aim::InSomeWay(budget) => {
-            let all = (first.phase.memory.live_peak <= budget).then(|| kept(&mut usual, Goal::Within(budget)));
+            let all = (first.phase.memory.live_peak <= budget)
+                .then(|| kept(depths, &everything, Goal::Within(budget), &mut usual));
             let found = all.filter(|all| all.peak() <= budget).or_else(|| tries(depths, start, budget, &mut usual));
             match found {
                 Some(found) => found,
                 None => {
-                    let least = least(&mut schedule_as);
+                    let least = least(depths, (start, &everything), persistent, &mut schedule_as);
                     if least.peak() > budget {
                         return Err(Misfit { stage, budget, least: least.peak(), persistent });
                     }
@@ -203,7 +180,7 @@ pub fn fit(
                 }
             }
         }
-        Aim::Least => least(&mut schedule_as),
+        Aim::Least => least(depths, (start, &everything), persistent, &mut schedule_as),
     };
     let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
     let of_careful: Vec<Depth> = depths.iter().filter(|_| tried.swaps()).map(Depth::carefully).collect();
@@ -247,6 +224,37 @@ pub fn fit(
         }
     }
     Ok(fits)
+}
+
+/// Everything kept. (Frames lie apart where there is room without a budget.)
+fn kept<'d, 'a>(depths: &'d [Depth<'a>], everything: &Choice, goal: Goal, schedule: &mut Schedule) -> Tried<'d, 'a> {
+    let (phase, usage) = schedule(&depths[0], &everything.selection, goal);
+    Tried { phase, usage, choice: everything.clone(), depth: &depths[0] }
+}
+
+/// The smallest arena that is found: what is made again can take larger frames than it saves, and takes less where it is made before the gradient comes.
+fn least<'d, 'a>(
+    depths: &'d [Depth<'a>],
+    (start, everything): (Bytes, &Choice),
+    persistent: u64,
+    schedule_as: &mut dyn FnMut(&Depth, &Selection, Laid) -> (plan::Phase, Usage),
+) -> Tried<'d, 'a> {
+    let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
+    let all = kept(depths, everything, Goal::Smallest, &mut usual);
+    let smallest = smallest(depths, start, &mut usual);
+    let mut least = [smallest, all].into_iter().min_by_key(Tried::peak).expect("there are two");
+    loop {
+        let limit = least.peak();
+        let mut early =
+            |depth: &Depth, of: &Selection, early| schedule_as(depth, of, Laid { early, ..Laid::default() });
+        let made = begun_early(&least, (limit, persistent), &mut early);
+        let Some((phase, usage)) = made.filter(|(phase, _)| phase.memory.placed < limit) else { break };
+        (least.phase, least.usage) = (phase, usage);
+        let mut usual = |depth: &Depth, of: &Selection, goal: Goal| schedule_as(depth, of, Laid::usual(goal));
+        let Some(smaller) = tries(depths, start, least.peak() - 1, &mut usual) else { break };
+        least = smaller;
+    }
+    least
 }
 
 /// The choice of least time within a budget when frames that follow each other lie apart, of which at least as much leaves as was chosen without that. None where

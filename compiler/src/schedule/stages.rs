@@ -127,15 +127,6 @@ pub fn stages(model: &CheckedModel, strategy: &Strategy) -> Result<Vec<Stage>, S
             Some("use vpp = 1, or pp = 2 or more".to_string()),
         ));
     }
-    if !of.is_multiple_of(2) && strategy.schedule.placement() == Some(Placement::TwoWay) {
-        return Err(StrategyError::new(
-            format!(
-                "schedule = {}: each part of the model is on two stages, so that {of} stages are not enough or one too many",
-                strategy.schedule
-            ),
-            Some("use an even number of stages (pp)".to_string()),
-        ));
-    }
     let mut start = 0;
     let parts: Vec<Range<usize>> =
         ends(model, strategy)?.into_iter().map(|end| std::mem::replace(&mut start, end)..end).collect();
@@ -207,6 +198,12 @@ const MOST_FORWARDS: u64 = 1 << 17;
 
 fn size(strategy: &Strategy, micro_batches: u32) -> Result<Size, StrategyError> {
     let two_way = strategy.schedule.placement() == Some(Placement::TwoWay);
+    if two_way && !strategy.pp.is_multiple_of(2) {
+        return Err(StrategyError::new(
+            format!("schedule = {}: each part of the model is on two of an even number of stages", strategy.schedule),
+            Some(format!("use pp = {}", strategy.pp + 1)),
+        ));
+    }
     if two_way && strategy.vpp > 1 {
         return Err(StrategyError::new(
             format!(

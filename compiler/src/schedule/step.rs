@@ -458,12 +458,14 @@ impl Scheduler<'_> {
             let dims: Vec<u64> = graph.dims(&graph.ty(value).axes).into_iter().map(|(_, n)| n).collect();
             let of = graph.ty(value).dtype;
             let own = shared.stat(stat, graph.bytes(value));
-            if !group.is_empty() {
+            let here = if group.is_empty() {
+                own
+            } else {
                 let all = shared.timeline.item(graph.bytes(value));
                 shared.stats.insert(stat, all);
                 self.all_reduce(cx, shared, (&dims, of), &group, (own, Bind::Item(all, 0)), l as u32);
-            }
-            let here = shared.stat(stat, graph.bytes(value));
+                Bind::Item(all, 0)
+            };
             let elements = dims.iter().product();
             self.sum_over_stages(cx, shared, &cx.stage.stages_with(l), (here, elements, of), l as u32);
         }

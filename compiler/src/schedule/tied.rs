@@ -60,11 +60,12 @@ impl Scheduler<'_> {
     /// Sends the gradients of a unit, which have been summed over ranks, to the other stage that has its layer. `own`: this rank's ranges of the group.
     pub(super) fn send_unit(&mut self, cx: &Cx, shared: &mut Shared, (g, u): UnitId, own: Bind, layer: u32) {
         let (group, unit) = (&cx.layout.groups[g], &cx.layout.groups[g].units[u]);
-        let first = cx.stage.params.iter().find(|i| (cx.layout.params[i].group, cx.layout.params[i].unit) == (g, u));
-        if let (Some(&first), 2) = (first, group.holders.len()) {
-            let elements = unit.elements / group.shards;
-            self.send_early(cx, shared, (g, first), own, (unit.shard_start, elements), layer);
+        if group.holders.len() != 2 {
+            return;
         }
+        let is_of_unit = |i: &&usize| (cx.layout.params[i].group, cx.layout.params[i].unit) == (g, u);
+        let first = *cx.stage.params.iter().find(is_of_unit).expect("a unit has parameters");
+        self.send_early(cx, shared, (g, first), own, (unit.shard_start, unit.elements / group.shards), layer);
     }
 
     /// Sends the gradients of a layer that no ranks sum to the other stage that has it.
