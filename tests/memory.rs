@@ -149,6 +149,16 @@ fn what_is_too_large_by_itself_is_refused() {
     }
 }
 
+/// What is made again before the gradient comes can take less than after it: a budget of the least is kept in that form where no other keeps it.
+#[test]
+fn the_least_is_kept_by_what_is_made_early() {
+    let (strategy, layers) = ("cp=2,ep=2,pp=2,vpp=2,micro=4,zero=1", [("layers", 4)]);
+    let of = |aim| sized_within(&Example::named("qwen3-30b-a3b"), (strategy, &layers), aim, &Random(2));
+    let least = peak(&of(Aim::Least).expect("there is a least"));
+    let within = of(Aim::Within(least)).unwrap_or_else(|e| panic!("{least} bytes: {e}"));
+    assert!(peak(&within) <= least, "{} of {least} bytes", peak(&within));
+}
+
 /// A byte less than the least there is does not fit, and says so; that much does, in any form of the plan.
 #[test]
 fn the_least_is_the_least_to_the_byte() {

@@ -168,6 +168,7 @@ fn a_page_stands_alone_and_says_what_the_report_says() {
     ] {
         assert!(want > 0.0 && (have / want - 1.0).abs() < 1e-9, "{have}, not {want}");
     }
+    assert!(phases.iter().all(|p| number(&p["seconds"]) > 0.0), "{phases:?}");
     // Two stages wait for each other while the pipeline fills and while it drains.
     let bubbles: Vec<f64> = phases.iter().map(|p| number(&p["bubble_s"])).collect();
     assert!(bubbles[0] > 0.0 && bubbles[2] > 0.0, "{bubbles:?}");
