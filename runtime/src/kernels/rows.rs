@@ -8,12 +8,15 @@
 //!
 //! A maximum or minimum is NaN when any element is.
 
-use super::cpu::by_cpu;
+use super::cpu::{Cpu, Level, by_cpu};
+use super::lanes::{self, Lanes, Vector};
 use super::math;
 use forebay_plan::ReduceOp;
 
 /// Elements that are reduced on their own; whoever feeds a row in parts cuts it at multiples of this.
 pub(crate) const CHUNK: usize = 1024;
+/// Lanes of a long row.
+const LANES: usize = 64;
 /// Rows below this length use fewer lanes.
 const SHORT: usize = 256;
 
@@ -77,7 +80,7 @@ pub(crate) fn combine<T: Number>(op: ReduceOp, a: T, b: T) -> T {
 }
 
 #[inline(always)]
-fn lanes<T: Number, const LANES: usize>(x: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
+fn in_lanes<T: Number, const LANES: usize>(x: &[T], start: T, f: impl Fn(T, T) -> T) -> T {
     let mut acc = [start; LANES];
     let mut whole = x.chunks_exact(LANES);
     for part in &mut whole {
@@ -89,7 +92,13 @@ fn lanes<T: Number, const LANES: usize>(x: &[T], start: T, f: impl Fn(T, T) -> T
     for (acc, &x) in acc.iter_mut().zip(whole.remainder()) {
         *acc = f(*acc, x);
     }
-    let mut width = LANES / 2;
+    fold_lanes(&mut acc, f)
+}
+
+/// Lanes, a power of two of them, as one: folded in halves.
+#[inline(always)]
+fn fold_lanes<T: Number>(acc: &mut [T], f: impl Fn(T, T) -> T) -> T {
+    let mut width = acc.len() / 2;
     while width > 0 {
         for l in 0..width {
             acc[l] = f(acc[l], acc[l + width]);
@@ -102,18 +111,18 @@ fn lanes<T: Number, const LANES: usize>(x: &[T], start: T, f: impl Fn(T, T) -> T
 /// How many lanes a row of a length has: a power of two up to 16, or 64.
 #[inline(always)]
 pub(crate) fn lane_count(length: usize) -> usize {
-    if length < SHORT { length.next_power_of_two().min(16) } else { 64 }
+    if length < SHORT { length.next_power_of_two().min(16) } else { LANES }
 }
 
 #[inline(always)]
 fn chunk<T: Number>(x: &[T], length: usize, start: T, f: impl Fn(T, T) -> T) -> T {
     match lane_count(length) {
-        1 => lanes::<T, 1>(x, start, f),
-        2 => lanes::<T, 2>(x, start, f),
-        4 => lanes::<T, 4>(x, start, f),
-        8 => lanes::<T, 8>(x, start, f),
-        16 => lanes::<T, 16>(x, start, f),
-        _ => lanes::<T, 64>(x, start, f),
+        1 => in_lanes::<T, 1>(x, start, f),
+        2 => in_lanes::<T, 2>(x, start, f),
+        4 => in_lanes::<T, 4>(x, start, f),
+        8 => in_lanes::<T, 8>(x, start, f),
+        16 => in_lanes::<T, 16>(x, start, f),
+        _ => in_lanes::<T, LANES>(x, start, f),
     }
 }
 
@@ -168,3 +177,189 @@ by_cpu!(
     /// The pointers are good for the sizes.
     pub(crate) unsafe fn reduce_rows / reduce_rows_body<T: Number>(op: ReduceOp, r: &Rows)
 );
+
+/// [`reduce_rows`] of f32, whose lanes are vectors: the compiler would keep so many in memory.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn reduce_rows_f32(cpu: Cpu, op: ReduceOp, r: &Rows) {
+    if lane_count(r.length) < LANES {
+        // SAFETY: the caller's contract.
+        return unsafe { reduce_rows::<f32>(cpu, op, r) };
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+        unsafe fn avx512(op: ReduceOp, r: &Rows) {
+            // SAFETY: the caller's contract.
+            unsafe { long_rows::<lanes::avx512::Floats>(op, r) }
+        }
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn avx2(op: ReduceOp, r: &Rows) {
+            // SAFETY: the caller's contract.
+            unsafe { long_rows::<lanes::avx2::Floats>(op, r) }
+        }
+        match cpu.level() {
+            // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
+            Level::Avx512 | Level::Avx512Bf16 => return unsafe { avx512(op, r) },
+            // SAFETY: as above.
+            Level::Avx2 => return unsafe { avx2(op, r) },
+            Level::Portable => {}
+        }
+    }
+    // SAFETY: the caller's contract.
+    unsafe { long_rows::<lanes::portable::Floats>(op, r) }
+}
+
+/// How two vectors become one: [`combine`] of their lanes.
+trait Joint {
+    const OP: ReduceOp;
+    fn join<V: Lanes>(a: V, b: V) -> V;
+}
+
+struct Sum;
+struct Max;
+struct Min;
+
+impl Joint for Sum {
+    const OP: ReduceOp = ReduceOp::Sum;
+    #[inline(always)]
+    fn join<V: Lanes>(a: V, b: V) -> V {
+        a + b
+    }
+}
+
+impl Joint for Max {
+    const OP: ReduceOp = ReduceOp::Max;
+    #[inline(always)]
+    fn join<V: Lanes>(a: V, b: V) -> V {
+        a.maximum(b)
+    }
+}
+
+impl Joint for Min {
+    const OP: ReduceOp = ReduceOp::Min;
+    #[inline(always)]
+    fn join<V: Lanes>(a: V, b: V) -> V {
+        a.minimum(b)
+    }
+}
+
+#[inline(always)]
+unsafe fn long_rows<V: Vector>(op: ReduceOp, r: &Rows) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match op {
+            ReduceOp::Sum => long_rows_of::<V, Sum>(r),
+            ReduceOp::Max => long_rows_of::<V, Max>(r),
+            ReduceOp::Min => long_rows_of::<V, Min>(r),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn long_rows_of<V: Vector, J: Joint>(r: &Rows) {
+    for row in 0..r.rows {
+        // SAFETY: the caller's contract: `rows` rows of `columns` elements, and as many results.
+        unsafe {
+            let x = std::slice::from_raw_parts(r.from.cast::<f32>().add(row * r.stride), r.columns);
+            let to = r.to.cast::<f32>().add(row);
+            let mut so_far = if r.resume { *to } else { identity(J::OP) };
+            for part in x.chunks(CHUNK) {
+                so_far = combine(J::OP, so_far, many_lanes::<V, J>(part));
+            }
+            *to = so_far;
+        }
+    }
+}
+
+/// A chunk in [`LANES`] lanes.
+#[inline(always)]
+unsafe fn many_lanes<V: Vector, J: Joint>(x: &[f32]) -> f32 {
+    /// No vector has fewer than four lanes.
+    const MOST: usize = LANES / 4;
+    let vectors = LANES / V::LANES;
+    let mut acc = [V::splat(identity(J::OP)); MOST];
+    let mut whole = x.chunks_exact(LANES);
+    // SAFETY: the machine has the features; parts have as many elements as the vectors, arrays as many as they.
+    unsafe {
+        for part in &mut whole {
+            for (v, acc) in acc.iter_mut().enumerate().take(vectors) {
+                *acc = J::join(*acc, V::load(part.as_ptr().add(v * V::LANES)));
+            }
+        }
+        if whole.remainder().is_empty() {
+            // Folded in halves: vectors, then the lanes of the last.
+            let mut width = vectors / 2;
+            while width > 0 {
+                for v in 0..width {
+                    acc[v] = J::join(acc[v], acc[v + width]);
+                }
+                width /= 2;
+            }
+            let mut all = [0.0; LANES];
+            acc[0].store(all.as_mut_ptr());
+            return fold_lanes(&mut all[..V::LANES], |a, b| combine(J::OP, a, b));
+        }
+        let mut all = [0.0; LANES];
+        (0..vectors).for_each(|v| acc[v].store(all.as_mut_ptr().add(v * V::LANES)));
+        all.iter_mut().zip(whole.remainder()).for_each(|(acc, &x)| *acc = combine(J::OP, *acc, x));
+        fold_lanes(&mut all, |a, b| combine(J::OP, a, b))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::harness::Rng;
+
+    /// Rows of all lengths near those at which something changes, whole and in parts, with what is special among their elements.
+    #[test]
+    fn vectors_have_the_bits_of_lanes() {
+        let mut rng = Rng::new(5);
+        let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
+        for level in ["portable", "avx2", "avx512"] {
+            let cpu = Cpu::named(level).expect("a level");
+            for length in [255, 256, 257, 300, 1023, 1024, 1025, 1088, 2048, 2500] {
+                for with in [None].into_iter().chain(special.map(Some)) {
+                    let mut x: Vec<f32> = rng.floats(3 * length).into_iter().map(|x| x as f32).collect();
+                    if let Some(value) = with {
+                        (0..3).for_each(|row| x[row * length + row * 97 % length] = value);
+                    }
+                    for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min] {
+                        check(cpu, op, &x, length);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(cpu: Cpu, op: ReduceOp, x: &[f32], length: usize) {
+        let mut results = [[0.0f32; 3]; 2];
+        for (results, vectors) in results.iter_mut().zip([false, true]) {
+            // The first chunk, then the rest.
+            let cut = CHUNK.min(length);
+            for (from, to) in [(0, cut), (cut, length)] {
+                let rows = Rows {
+                    from: x[from..].as_ptr().cast(),
+                    stride: length,
+                    to: results.as_mut_ptr().cast(),
+                    rows: 3,
+                    columns: to - from,
+                    length,
+                    resume: from > 0,
+                };
+                // SAFETY: there are three rows of `length` elements, and three results.
+                unsafe {
+                    match vectors {
+                        true if from < to => reduce_rows_f32(cpu, op, &rows),
+                        false if from < to => reduce_rows::<f32>(cpu, op, &rows),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let bits = results.map(|of| of.map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }));
+        assert_eq!(bits[0], bits[1], "{op:?} of {length} on {}", cpu.name());
+    }
+}

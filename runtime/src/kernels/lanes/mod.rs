@@ -84,6 +84,18 @@ pub(crate) trait Lanes:
         Self::from_bits(Self::bit_xor(self.bits(), Self::int(i32::MIN)))
     }
 
+    /// As [`math::min`](crate::kernels::math::min): NaN where either is.
+    #[inline(always)]
+    fn minimum(self, other: Self) -> Self {
+        self.least(other).or(self.le(self), self)
+    }
+
+    /// As [`math::max`](crate::kernels::math::max).
+    #[inline(always)]
+    fn maximum(self, other: Self) -> Self {
+        self.most(other).or(self.le(self), self)
+    }
+
     /// `self · 2ⁿ`, rounded once, where `shifted` is n + [`MAGIC`]; 0 where the condition holds, whatever n is there. Elsewhere `self` is a number
     /// between ½ and 2 or NaN, and n between -151 and 128.
     #[inline(always)]

@@ -17,7 +17,8 @@ use super::tile::{A_WIDTH, Simd, Source, prefetch_run};
 macro_rules! flavour {
     (
         $(#[$meta:meta])* $module:ident, $base:ty, dot($a:ident, $b:ident, $c:ident) $dot:expr,
-        round($low:ident, $high:ident) $round:expr, zip($halves:ident) $zip:expr, $($points:tt)*
+        round($low:ident, $high:ident) $round:expr, zip($halves:ident) $zip:expr,
+        store($p:ident, $v:ident, $n:ident) $store:expr, $($points:tt)*
     ) => {
         $(#[$meta])*
         mod $module {
@@ -81,14 +82,23 @@ macro_rules! flavour {
                     unsafe { Base::add(a, b) }
                 }
                 #[inline(always)]
-                unsafe fn store_rounded(p: *mut half::bf16, v: Self::R, n: usize) {
-                    // SAFETY: as above.
-                    unsafe { Base::store_rounded(p, v, n) }
+                unsafe fn store_rounded($p: *mut half::bf16, $v: Self::R, $n: usize) {
+                    $store
                 }
                 #[inline(always)]
                 unsafe fn transpose(src: *const f32, stride: usize, rows: usize, dst: *mut f32, width: usize) {
                     // SAFETY: as above.
                     unsafe { Base::transpose(src, stride, rows, dst, width) }
+                }
+                #[inline(always)]
+                unsafe fn transpose_two(src: *const f32, stride: usize, dst: *mut f32, width: usize) {
+                    // SAFETY: as above.
+                    unsafe { Base::transpose_two(src, stride, dst, width) }
+                }
+                #[inline(always)]
+                unsafe fn pairs(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; SIDE_BY_SIDE] {
+                    // SAFETY: as above.
+                    unsafe { Base::pairs(low, high) }
                 }
                 #[inline(always)]
                 unsafe fn dot($a: Self::R, $b: Self::R, $c: Self::R) -> Self::R {
@@ -155,6 +165,14 @@ flavour!(
             _mm512_castsi512_ps(_mm512_permutexvar_epi16(from, _mm512_castps_si512(halves)))
         }
     },
+    store(p, v, n) {
+        use std::arch::x86_64::{__m256bh, __m256i, _mm256_mask_storeu_epi16, _mm512_cvtneps_pbh};
+        // SAFETY: as above; masked values are not written.
+        unsafe {
+            let halves = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
+            _mm256_mask_storeu_epi16(p.cast(), ((1u32 << n) - 1) as u16, halves);
+        }
+    },
     features "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
 );
 
@@ -181,6 +199,10 @@ flavour!(
     zip(halves) {
         // SAFETY: as above.
         unsafe { zipped::<Base>(halves) }
+    },
+    store(p, v, n) {
+        // SAFETY: as above.
+        unsafe { Base::store_rounded(p, v, n) }
     },
     features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", rows 1 2 3 4 5 6 7 8, vectors 1 2 3
 );
@@ -209,6 +231,10 @@ flavour!(
         // SAFETY: as above.
         unsafe { zipped::<Base>(halves) }
     },
+    store(p, v, n) {
+        // SAFETY: as above.
+        unsafe { Base::store_rounded(p, v, n) }
+    },
     features "avx2,fma", rows 1 2 3 4 5 6, vectors 1 2
 );
 
@@ -232,6 +258,10 @@ flavour!(
     zip(halves) {
         // SAFETY: as above.
         unsafe { zipped::<Base>(halves) }
+    },
+    store(p, v, n) {
+        // SAFETY: as above.
+        unsafe { Base::store_rounded(p, v, n) }
     },
     rows 1 2 3 4, vectors 1 2
 );
@@ -311,9 +341,9 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
         }
         let pairs = depth / 2;
         if panel.across == 1 && (panel.width, panel.row, panel.panels) == (A_WIDTH, A_WIDTH, SIDE_BY_SIDE) {
-            panel.rows_side_by_side(pairs);
+            panel.rows_side_by_side::<S>(pairs);
         } else if panel.across == 1 {
-            panel.rows(pairs);
+            panel.rows::<S>(pairs);
         } else if panel.along == 1 {
             panel.squares::<S>(pairs);
         } else {
@@ -372,13 +402,12 @@ impl Panel {
 
     /// The source is contiguous across full panels of A: a cache line of two rows becomes a row of words in each panel.
     #[inline(always)]
-    unsafe fn rows_side_by_side(self, pairs: usize) {
+    unsafe fn rows_side_by_side<S: Simd>(self, pairs: usize) {
         for p in 0..pairs {
             // SAFETY: the caller's contract.
             unsafe {
                 let low = self.src.add(2 * p * self.along);
-                let words: [[u32; A_WIDTH]; SIDE_BY_SIDE] = words(low, low.add(self.along));
-                for (i, row) in words.into_iter().enumerate() {
+                for (i, row) in S::pairs(low, low.add(self.along)).into_iter().enumerate() {
                     self.dst.add(i * self.panel_step + p * A_WIDTH).cast::<[u32; A_WIDTH]>().write_unaligned(row);
                 }
             }
@@ -387,7 +416,7 @@ impl Panel {
 
     /// The source is contiguous across the panel: two of its rows become one of words.
     #[inline(always)]
-    unsafe fn rows(self, pairs: usize) {
+    unsafe fn rows<S: Simd>(self, pairs: usize) {
         for panel in self.split() {
             for p in 0..pairs {
                 // SAFETY: the caller's contract.
@@ -397,6 +426,11 @@ impl Panel {
                     prefetch_run(low.wrapping_add(AHEAD * panel.along), panel.width);
                     prefetch_run(high.wrapping_add(AHEAD * panel.along), panel.width);
                     let mut i = 0;
+                    while i + SIDE_BY_SIDE * A_WIDTH <= panel.width {
+                        let four = S::pairs(low.add(i), high.add(i));
+                        dst.add(i).cast::<[[u32; A_WIDTH]; SIDE_BY_SIDE]>().write_unaligned(four);
+                        i += SIDE_BY_SIDE * A_WIDTH;
+                    }
                     while i + 2 * A_WIDTH <= panel.width {
                         let two: [[u32; A_WIDTH]; 2] = words(low.add(i), high.add(i));
                         dst.add(i).cast::<[[u32; A_WIDTH]; 2]>().write_unaligned(two);
@@ -427,7 +461,15 @@ impl Panel {
                 // SAFETY: `side` divides the row; sources are read for `rows` rows and `pairs` words only.
                 unsafe {
                     let dst = panel.dst.add(first);
-                    for p in (0..whole).step_by(side) {
+                    let mut done = 0;
+                    if rows == side && panel.across.is_multiple_of(2) {
+                        while done + 2 * side <= whole {
+                            let (src, dst) = (src.wrapping_add(2 * done), dst.add(done * panel.row));
+                            S::transpose_two(src.cast::<S::T>(), panel.across / 2, dst.cast::<S::T>(), panel.row);
+                            done += 2 * side;
+                        }
+                    }
+                    for p in (done..whole).step_by(side) {
                         let (src, dst) = (src.wrapping_add(2 * p), dst.add(p * panel.row).cast::<S::T>());
                         if panel.across.is_multiple_of(2) {
                             S::transpose(src.cast::<S::T>(), panel.across / 2, rows, dst, panel.row);
@@ -474,7 +516,7 @@ impl Panel {
 /// # Safety
 /// The rows have as many values.
 #[inline(always)]
-unsafe fn words<const N: usize>(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; N] {
+pub(super) unsafe fn words<const N: usize>(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; N] {
     // SAFETY: the caller's contract.
     let [low, high] = [low, high].map(|row| unsafe { row.cast::<[[u16; A_WIDTH]; N]>().read_unaligned() });
     std::array::from_fn(|i| std::array::from_fn(|j| word(low[i][j], high[i][j])))

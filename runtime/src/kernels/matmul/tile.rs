@@ -203,6 +203,22 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     }
     /// `dst[p·width + i] = src[i·stride + p]` for `i < rows` and `p < TRANSPOSE`; lanes `rows..TRANSPOSE` become zero.
     unsafe fn transpose(src: *const Self::T, stride: usize, rows: usize, dst: *mut Self::T, width: usize);
+    /// The same of full squares that follow each other along the rows: two of them.
+    #[inline(always)]
+    unsafe fn transpose_two(src: *const Self::T, stride: usize, dst: *mut Self::T, width: usize) {
+        let side = Self::TRANSPOSE;
+        // SAFETY: the trait's contract; there are `side` rows of twice as many values.
+        unsafe {
+            Self::transpose(src, stride, side, dst, width);
+            Self::transpose(src.add(side), stride, side, dst.add(side * width), width);
+        }
+    }
+    /// The values of two rows as words, the first row's in the low halves.
+    #[inline(always)]
+    unsafe fn pairs(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; super::pack::SIDE_BY_SIDE] {
+        // SAFETY: the trait's contract.
+        unsafe { super::pairs::words(low, high) }
+    }
     /// Is `fma` one operation, rounded once?
     const FUSED: bool;
     /// Side of the squares that `transpose` takes; divides `A_WIDTH` and `COLUMNS`.

@@ -8,20 +8,24 @@ use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
 use std::ops::Range;
 
-/// Elements that rows of A take in panels.
+/// Elements that rows of A take in panels, for one chain.
 fn packed_a<S: Simd>() -> usize {
     MOST_ROWS.div_ceil(S::ROWS) * A_WIDTH * S::words(S::BLOCK_K)
 }
 
-/// Elements that a panel of B takes.
+/// Elements that a panel of B takes, for one chain.
 fn packed_b<S: Simd>() -> usize {
     S::COLUMNS * S::words(S::BLOCK_K)
 }
 
 /// Elements that a worker needs: rows of A, a panel of B, a block of sums.
 pub(super) fn worker_elements<S: Simd>() -> usize {
-    packed_a::<S>() + packed_b::<S>() + SUMS
+    TOGETHER * (packed_a::<S>() + packed_b::<S>()) + SUMS
 }
+
+/// Chains that are done tile by tile, where there are no more and their sums cannot go to C: those of a tile then stay in the first-level cache from one chain to the next, and
+/// rows of A are packed once for all columns.
+const TOGETHER: usize = 2;
 
 /// A product of so few rows reads B where it is: packing would cost more than it saves.
 const FEW_ROWS: usize = 24;
@@ -80,19 +84,25 @@ impl<X: Copy + 'static> Job<'_, X> {
             self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
-        each(pool, tasks, serial, &|task, worker| {
+        let find = |task: usize| {
             let (batch, mut rest) = (task / in_batch, task % in_batch);
             for group in 0..per_batch {
                 let piece = self.problem.piece(batch * per_batch + group, self.offsets);
                 let tasks = tasks_of(&piece, cut);
                 if rest < tasks {
                     let (rows, columns) = block_of::<S>(rest, piece.m, 0..piece.n, cut);
-                    // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-                    unsafe { self.block::<S>(&piece, rows, columns, worker) };
-                    return;
+                    return Task { piece, rows, columns };
                 }
                 rest -= tasks;
             }
+            unreachable!("{task} of {tasks} tasks");
+        };
+        let workers = if serial { 1 } else { pool.workers() };
+        each(pool, tasks, serial, &|task, worker| {
+            // Most likely: tasks are dealt out in turn.
+            let following = (task + workers < tasks).then(|| find(task + workers));
+            // SAFETY: the caller's contract; blocks of different tasks do not overlap.
+            unsafe { self.block::<S>(&find(task), following.as_ref(), worker) };
         });
     }
 
@@ -107,14 +117,16 @@ impl<X: Copy + 'static> Job<'_, X> {
     where
         X: Source<S::T>,
     {
-        let whole =
-            if self.direct { !self.problem.accumulate } else { self.rounds::<S>() && self.deepest() <= S::BLOCK_K };
+        let whole = match self.direct {
+            true => !self.problem.accumulate,
+            false => self.rounds::<S>() && self.deepest() <= TOGETHER * S::BLOCK_K,
+        };
         let limited = |&(rows, columns): &(usize, usize)| {
             let columns = if whole { columns } else { columns.min(SUMS / rows) };
             Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
         };
         // Groups are of uneven sizes.
-        let each = if self.problem.groups.is_some() { 4 } else { 2 };
+        let each = if self.problem.groups.is_some() { 16 } else { 2 };
         let enough = if serial || pool.workers() == 1 { 1 } else { each * pool.workers() };
         let mut cuts = cuts.iter().map(limited);
         let last = cuts.next_back().expect("there are cuts");
@@ -134,49 +146,68 @@ impl<X: Copy + 'static> Job<'_, X> {
         self.problem.k.size * self.problem.k_outer.iter().map(|d| d.size).product::<usize>()
     }
 
-    /// One task: a block of C, and what is to be done with it.
-    unsafe fn block<S: Simd>(&self, piece: &Piece, rows: Range<usize>, columns: Range<usize>, worker: usize)
+    /// A block of C, and what is to be done with it.
+    unsafe fn block<S: Simd>(&self, task: &Task, following: Option<&Task>, worker: usize)
     where
         X: Source<S::T>,
     {
+        let Task { piece, rows, columns } = task;
         let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
         let first = piece.at[2] - self.problem.offsets[2] + rows.start * row_stride + columns.start * column_stride;
         let finished = |columns: Range<usize>| {
             (self.finished)(first + columns.start * column_stride, [rows.len(), columns.len()], row_stride, worker);
         };
         // SAFETY: the caller's contract.
-        unsafe { self.sums::<S>(piece, rows.clone(), columns, worker, &finished) };
+        unsafe { self.sums::<S>(task, following, worker, &finished) };
     }
 
     /// A block of C; calls `finished` with columns of it that are complete.
     unsafe fn sums<S: Simd>(
         &self,
-        piece: &Piece,
-        rows: Range<usize>,
-        columns: Range<usize>,
+        task: &Task,
+        following: Option<&Task>,
         worker: usize,
         finished: &dyn Fn(Range<usize>),
     ) where
         X: Source<S::T>,
     {
+        let (piece, depth) = (&task.piece, task.piece.depth());
         // SAFETY: the caller's contract.
         unsafe {
-            let block = self.laid_out::<S>(piece, rows, columns, worker);
+            let block = self.laid_out::<S>(task, worker);
             let width = block.columns.len();
-            if piece.depth() == 0 {
+            if depth == 0 {
                 self.nothing_to_sum::<S>(&block);
                 return finished(0..width);
             }
             // What is done with C is done while it is in the cache.
             let together = (EPILOGUE / block.rows.len().max(1) / S::COLUMNS).max(1) * S::COLUMNS;
             let mut done = 0;
-            for k in (0..piece.depth()).step_by(S::BLOCK_K) {
-                let a = self.rows_of_a::<S>(&block, k);
-                let next_a = self.upcoming::<S>(0, piece, k + S::BLOCK_K, block.rows.clone(), block.rows.len());
+            for k in (0..depth).step_by(block.span) {
+                let span = k..(k + block.span).min(depth);
+                let a = [0, 1].map(|chain| self.rows_of_a::<S>(&block, span.start + chain * S::BLOCK_K, chain));
+                let next = match span.end < depth {
+                    true => Some((task, span.end..(span.end + block.span).min(depth))),
+                    false => following.map(|task| (task, 0..block.span.min(task.piece.depth()))),
+                };
+                let next_a = next.as_ref().map_or(Upcoming::none(), |(task, span)| {
+                    self.upcoming(0, &task.piece, span.clone(), task.rows.clone(), task.rows.len())
+                });
                 for first in (0..width).step_by(S::COLUMNS) {
-                    self.panel::<S>(&block, k, first, (&a, &next_a));
+                    let next_b = match (&next, first + S::COLUMNS < width) {
+                        _ if block.in_place => Upcoming::none(),
+                        (_, true) => {
+                            let columns = block.columns.start + first + S::COLUMNS..block.columns.end;
+                            self.upcoming(1, piece, span.clone(), columns, S::COLUMNS)
+                        }
+                        (Some((task, span)), _) => {
+                            self.upcoming(1, &task.piece, span.clone(), task.columns.clone(), S::COLUMNS)
+                        }
+                        (None, _) => Upcoming::none(),
+                    };
+                    self.panel::<S>(&block, span.clone(), first, &a, [&next_a, &next_b]);
                     let end = (first + S::COLUMNS).min(width);
-                    if k + S::BLOCK_K >= piece.depth() && (end - done >= together || end == width) {
+                    if span.end == depth && (end - done >= together || end == width) {
                         finished(done..end);
                         done = end;
                     }
@@ -186,17 +217,13 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 
     /// Where the parts of a block are.
-    unsafe fn laid_out<'p, S: Simd>(
-        &self,
-        piece: &'p Piece,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        worker: usize,
-    ) -> Block<'p, X, S::T>
+    unsafe fn laid_out<'p, S: Simd>(&self, task: &'p Task, worker: usize) -> Block<'p, X, S::T>
     where
         X: Source<S::T>,
     {
+        let Task { piece, rows, columns } = task;
         let (problem, depth) = (self.problem, piece.depth());
+        let deep = self.rounds::<S>() && depth > S::BLOCK_K && depth <= TOGETHER * S::BLOCK_K;
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let workspace = self.scratch.worker(worker).cast::<S::T>();
         // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`, and cuts within `SUMS`).
@@ -205,14 +232,15 @@ impl<X: Copy + 'static> Job<'_, X> {
                 piece,
                 c: self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride),
                 packed_a: workspace,
-                packed_b: workspace.add(packed_a::<S>()),
-                sums: workspace.add(packed_a::<S>() + packed_b::<S>()),
-                sums_stride: columns.len().next_multiple_of(S::COLUMNS),
+                packed_b: workspace.add(TOGETHER * packed_a::<S>()),
+                sums: workspace.add(TOGETHER * (packed_a::<S>() + packed_b::<S>())),
+                sums_stride: if deep { S::COLUMNS } else { columns.len().next_multiple_of(S::COLUMNS) },
+                span: if deep { TOGETHER } else { 1 } * S::BLOCK_K,
                 straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
                 in_place: X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
                 tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)),
-                rows,
-                columns,
+                rows: rows.clone(),
+                columns: columns.clone(),
             }
         }
     }
@@ -225,7 +253,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         if !self.problem.accumulate {
             // SAFETY: a row of sums is in the workspace; stride 0 makes it every row.
             unsafe {
-                std::slice::from_raw_parts_mut(block.sums, block.sums_stride).fill(S::T::default());
+                std::slice::from_raw_parts_mut(block.sums, block.columns.len()).fill(S::T::default());
                 self.finish::<S>(block, 0, block.columns.len(), 0);
             }
         }
@@ -252,8 +280,8 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// The block's rows of A from `k` on: where they are, if that costs less than packing them, or packed.
-    unsafe fn rows_of_a<S: Simd>(&self, block: &Block<X, S::T>, k: usize) -> Rows<S::T>
+    /// The block's rows of A for the chain that begins at `k`, if there is one: where they are, if that costs less than packing them, or packed.
+    unsafe fn rows_of_a<S: Simd>(&self, block: &Block<X, S::T>, k: usize, chain: usize) -> Rows<S::T>
     where
         X: Source<S::T>,
     {
@@ -262,56 +290,43 @@ impl<X: Copy + 'static> Job<'_, X> {
         let few = block.columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1 && X::PLAIN;
         // SAFETY: A has the rows; the workspace has room for them.
         unsafe {
-            match self.whole_block::<S>(0, piece, k, length).filter(|_| few) {
+            match self.whole(0, piece, chained::<S>(piece, k)).filter(|_| few) {
                 Some(at) => {
                     let across = problem.m.strides[0];
                     let a = self.a.cast_const().cast::<S::T>().add(at + rows.start * across);
                     Rows { a, row: across, step: problem.k.strides[0], panel: block.tile_rows * across }
                 }
                 None => {
-                    self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, block.packed_a);
-                    let panel = S::words(length) * A_WIDTH;
-                    Rows { a: block.packed_a.cast_const(), row: 1, step: A_WIDTH, panel }
+                    let packed = block.packed_a.add(chain * packed_a::<S>());
+                    if length > 0 && chain * S::BLOCK_K < block.span {
+                        self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, packed);
+                    }
+                    Rows { a: packed.cast_const(), row: 1, step: A_WIDTH, panel: S::words(length) * A_WIDTH }
                 }
             }
         }
     }
 
-    /// What is read after the panel of B that begins at the block's column `first`.
-    fn upcoming_b<S: Simd>(&self, block: &Block<X, S::T>, k: usize, first: usize) -> Upcoming<X>
-    where
-        X: Source<S::T>,
-    {
-        let (columns, next) = (&block.columns, first + S::COLUMNS);
-        if block.in_place {
-            Upcoming::none()
-        } else if next < columns.len() {
-            self.upcoming::<S>(1, block.piece, k, columns.start + next..columns.end, S::COLUMNS)
-        } else {
-            self.upcoming::<S>(1, block.piece, k + S::BLOCK_K, columns.clone(), S::COLUMNS)
-        }
-    }
-
-    /// Tiles of one panel of B, from `k` on.
+    /// Tiles of one panel of B, for some chains.
     unsafe fn panel<S: Simd>(
         &self,
         block: &Block<X, S::T>,
-        k: usize,
+        span: Range<usize>,
         first: usize,
-        (a, next_a): (&Rows<S::T>, &Upcoming<X>),
+        a: &[Rows<S::T>; TOGETHER],
+        [next_a, next_b]: [&Upcoming<X>; 2],
     ) where
         X: Source<S::T>,
     {
         let Block { piece, rows, columns, tile_rows, .. } = block;
-        let (problem, length) = (self.problem, block.length::<S>(k));
+        let problem = self.problem;
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let width = (columns.len() - first).min(S::COLUMNS);
-        let last = k + S::BLOCK_K >= piece.depth();
+        let last = span.end == piece.depth();
         let rounds = last && self.rounds::<S>();
         let ends = last && !block.straight && !rounds;
         // SAFETY: A's rows, B's columns, C's block and the workspace are as long as `laid_out` made them.
         unsafe {
-            let next = self.upcoming_b::<S>(block, k, first);
             let result = match ends && column_stride == 1 {
                 true => Upcoming {
                     at: block.c.add(first).cast_const(),
@@ -322,41 +337,52 @@ impl<X: Copy + 'static> Job<'_, X> {
                 false => Upcoming::none(),
             };
             let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
-            let (target, stride) = match block.straight {
-                true => (block.c.add(first * column_stride).cast::<S::T>(), row_stride),
-                false => (block.sums.add(first), block.sums_stride),
-            };
-            let tiles = |b: *const S::T, b_stride: usize, padded: bool| {
-                for (panel, row) in (0..rows.len()).step_by(*tile_rows).enumerate() {
-                    next.fetch(panel, tile_count);
-                    result.fetch(panel, tile_count);
-                    next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
+            let chains = span.clone().step_by(S::BLOCK_K);
+            // Where B is, from one row to the next, and whether rows are as long as tiles.
+            let mut b = [(std::ptr::null(), 0, false); TOGETHER];
+            for ((number, k), b) in chains.clone().enumerate().zip(&mut b) {
+                let column = columns.start + first;
+                let packed = block.packed_b.add(number * packed_b::<S>());
+                *b = match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| block.in_place) {
+                    Some(at) => (self.b.cast::<S::T>().add(at + column).cast_const(), problem.k.strides[1], false),
+                    None => {
+                        self.pack_b::<S>(piece, k, column, width, packed);
+                        (packed.cast_const(), S::COLUMNS, true)
+                    }
+                };
+            }
+            for (panel, row) in (0..rows.len()).step_by(*tile_rows).enumerate() {
+                next_b.fetch(panel, tile_count);
+                result.fetch(panel, tile_count);
+                next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
+                // Sums in C, in the workspace, or for as long as they are not complete.
+                let (c, c_stride) = match (block.straight, block.span > S::BLOCK_K) {
+                    (true, _) => (block.c.add(first * column_stride + row * row_stride).cast::<S::T>(), row_stride),
+                    (false, false) => (block.sums.add(first + row * block.sums_stride), block.sums_stride),
+                    (false, true) => (block.sums, block.sums_stride),
+                };
+                for ((k, a), &(b, b_stride, padded)) in chains.clone().zip(a).zip(&b) {
+                    let completes = k + S::BLOCK_K >= piece.depth();
                     S::tile(&TileArgs {
                         rows: (rows.len() - row).min(*tile_rows),
                         columns: width,
-                        depth: S::words(length),
+                        depth: S::words(block.length::<S>(k)),
                         a: a.a.add(panel * a.panel),
                         a_row: a.row,
                         a_step: a.step,
                         b,
                         b_stride,
                         padded,
-                        c: target.add(row * stride),
-                        c_stride: stride,
+                        c,
+                        c_stride,
                         add: k > 0 || (block.straight && problem.accumulate),
-                        rounded: rounds.then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
+                        rounded: (rounds && completes)
+                            .then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
                         count: 1,
                         a_next: 0,
                         c_next: 0,
                     });
                 }
-            };
-            let column = columns.start + first;
-            if let (true, Some(b)) = (block.in_place, self.whole_block::<S>(1, piece, k, length)) {
-                tiles(self.b.cast::<S::T>().add(b + column), problem.k.strides[1], false);
-            } else {
-                self.pack_b::<S>(piece, k, column, width, block.packed_b);
-                tiles(block.packed_b, S::COLUMNS, true);
             }
             if ends {
                 self.finish::<S>(block, first, width, block.sums_stride);
@@ -364,18 +390,17 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// What will be packed next of A (0) or B (1): up to `most` of its rows or columns, a block of the summed dimension.
-    fn upcoming<S: Simd>(
+    /// What will be packed next of A (0) or B (1): up to `most` of its rows or columns, a part of the summed dimension.
+    fn upcoming(
         &self,
         operand: usize,
         piece: &Piece,
-        block: usize,
+        of: Range<usize>,
         part: Range<usize>,
         most: usize,
     ) -> Upcoming<X> {
-        let length = piece.depth().saturating_sub(block).min(S::BLOCK_K);
-        let width = part.len().min(most);
-        let Some(at) = (length > 0).then(|| self.whole_block::<S>(operand, piece, block, length)).flatten() else {
+        let (length, width) = (of.len(), part.len().min(most));
+        let Some(at) = (length > 0).then(|| self.whole(operand, piece, of)).flatten() else {
             return Upcoming::none();
         };
         let problem = self.problem;
@@ -387,10 +412,10 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// Where a block of the summed dimension is in A (0) or B (1), when it is one run there.
-    fn whole_block<S: Simd>(&self, operand: usize, piece: &Piece, block: usize, length: usize) -> Option<usize> {
-        let mut at = None;
-        self.problem.runs(piece, chained::<S>(piece, block), |_, run, a, b| {
+    /// Where a part of the summed dimension is in A (0) or B (1), when it is one run there.
+    fn whole(&self, operand: usize, piece: &Piece, of: Range<usize>) -> Option<usize> {
+        let (mut at, length) = (None, of.len());
+        self.problem.runs(piece, of, |_, run, a, b| {
             if run == length {
                 at = Some(piece.at[operand] + [a, b][operand]);
             }
@@ -456,6 +481,13 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 }
 
+/// A task: a block of C.
+struct Task {
+    piece: Piece,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
 /// A task's block of C, and the worker's memory for it.
 struct Block<'p, X, T> {
     piece: &'p Piece,
@@ -468,6 +500,8 @@ struct Block<'p, X, T> {
     /// Sums that tiles do not write into C, and how far it is from one row of them to the next.
     sums: *mut T,
     sums_stride: usize,
+    /// How much of the summed dimension is done for a panel of B before the next panel: a chain, or all of them.
+    span: usize,
     /// Do tiles write into C?
     straight: bool,
     /// Do tiles read B where it is, if it is one run there?
@@ -530,7 +564,7 @@ fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + 
 
 /// The products that are summed in one chain with the one at `first`, where a chain begins.
 fn chained<S: Simd>(piece: &Piece, first: usize) -> Range<usize> {
-    first..(first + S::BLOCK_K).min(piece.depth())
+    first.min(piece.depth())..(first + S::BLOCK_K).min(piece.depth())
 }
 
 /// How many blocks.

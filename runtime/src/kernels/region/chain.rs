@@ -6,7 +6,7 @@
 
 use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{Place, Shape};
-use super::tile::LEAST_COLUMNS;
+use super::tile;
 use super::wide::{self, Wide};
 use crate::kernels::cpu::Cpu;
 use forebay_plan::{DType, StepOp};
@@ -139,16 +139,24 @@ pub(super) enum Site {
 }
 
 impl Chain {
-    /// Can it go through tiles? Rows must be long enough, or go on seamlessly in everything that it touches.
-    pub fn has_tiles(&self, program: &Program) -> bool {
-        let row = program.space.row();
-        let seamless = |micro: &Micro| match micro.site {
-            Site::None => true,
-            Site::Slot(slot) => is_dense(program, slot),
-            Site::Access(access) => program.across(access) == row,
-        };
-        row >= LEAST_COLUMNS || self.micros.iter().all(seamless)
+    /// Rows that are shorter are executed instruction by instruction.
+    pub fn least_columns(&self) -> usize {
+        if self.wide.is_some() { wide::LEAST_COLUMNS } else { tile::LEAST_COLUMNS }
     }
+
+    /// Can it be done as a chain? Rows must be long enough, or go on seamlessly in everything that it touches.
+    pub fn has_columns(&self, program: &Program) -> bool {
+        program.space.row() >= self.least_columns() || is_seamless(program, &self.micros)
+    }
+}
+
+/// Does a row follow the one before in everything that a chain touches?
+fn is_seamless(program: &Program, micros: &[Micro]) -> bool {
+    micros.iter().all(|micro| match micro.site {
+        Site::None => true,
+        Site::Slot(slot) => is_dense(program, slot),
+        Site::Access(access) => program.across(access) == program.space.row(),
+    })
 }
 
 /// Does an operand's row follow the one before, or is it one number for all?
@@ -189,7 +197,7 @@ fn only_chain(program: &Program) -> Option<&Chain> {
     let [Run::Chain(chain)] = &runs[..] else { return None };
     // Machine code keeps what only it reads in registers.
     let keeps = chain.wide.is_none() && chain.micros.iter().any(kept);
-    let whole = chain.end - chain.first == blocks.len() && program.space.row() >= LEAST_COLUMNS;
+    let whole = chain.end - chain.first == blocks.len() && program.space.row() >= chain.least_columns();
     (whole && !keeps).then_some(chain)
 }
 
@@ -205,7 +213,9 @@ fn chains_of(program: &Program, phase: usize, cpu: Cpu) -> Vec<Chain> {
             list[first..end].iter().for_each(|i| builder.push(i));
             let micros = builder.needed(phase, first..end);
             let outer = |slot: Slot| is_outer(program, slot, phase, first..end);
-            let wide = wide::compile(&micros, &outer, cpu);
+            let seamless = is_seamless(program, &micros);
+            let columns = if seamless { usize::MAX } else { program.space.row() };
+            let wide = wide::compile(&micros, &outer, columns, cpu);
             if wide.is_some() || end - first >= LEAST {
                 chains.push(Chain { first, end, micros, wide });
             }

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 /// Rows up to this length are worked on whole.
 const NARROW: usize = 2048;
 /// Elements of a block: small enough that a dozen registers stay in the first-level caches, large enough that starting a loop costs little.
-const BLOCK: usize = 1024;
+const BLOCK: usize = 4096;
 /// The same where everything goes from memory to memory: there are no registers, only starting costs.
 const MOVED_BLOCK: usize = 16 * 1024;
 

@@ -9,7 +9,7 @@ use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{MOST_DIMS, Place, Shape, Through};
 use super::tile::{self, Tiles};
 use crate::kernels::cpu::Cpu;
-use crate::kernels::rows::{Rows, reduce_rows};
+use crate::kernels::rows::{Rows, reduce_rows, reduce_rows_f32};
 use crate::kernels::{KernelCx, KernelError};
 use forebay_plan::{DType, StepOp};
 use std::mem::MaybeUninit;
@@ -272,7 +272,7 @@ impl<'a> Frame<'a> {
         let places = unsafe { std::slice::from_raw_parts_mut(places.as_mut_ptr().cast::<tile::Place>(), micros.len()) };
         let tiles = Tiles { micros, places, rows: block.rows, columns: block.columns }.flattened();
         let (rows, columns) = (tiles.rows, tiles.columns);
-        if columns < tile::LEAST_COLUMNS {
+        if columns < chain.least_columns() {
             return false;
         }
         // SAFETY: as above; the compiler made sure that places are stored after all that read them.
@@ -356,18 +356,9 @@ impl<'a> Frame<'a> {
                     Op::Store(access) => self.store(access, instruction, block),
                     Op::Transfer { load, store } => self.transfer(load, store, block),
                     Op::Reduce(class, op) => {
-                        let (from, to) = (self.arg(instruction.args[0]), self.arg(instruction.to));
-                        let rows = Rows {
-                            from: from.ptr,
-                            stride: from.row,
-                            to: to.ptr,
-                            rows: block.rows,
-                            columns: block.columns,
-                            length: self.extent.row,
-                            resume: block.first_column > 0,
-                        };
+                        let rows = self.rows(instruction, block);
                         match class {
-                            Class::F32 => reduce_rows::<f32>(self.cpu, op, &rows),
+                            Class::F32 => reduce_rows_f32(self.cpu, op, &rows),
                             Class::F64 => reduce_rows::<f64>(self.cpu, op, &rows),
                             Class::I32 => reduce_rows::<i32>(self.cpu, op, &rows),
                             Class::Bool => unreachable!("a reduction of bools"),
@@ -376,6 +367,21 @@ impl<'a> Frame<'a> {
                     op => self.compute(op, &self.shaped(instruction, block)),
                 }
             }
+        }
+    }
+
+    /// The rows that an instruction reduces.
+    unsafe fn rows(&self, instruction: &Instruction, block: Block) -> Rows {
+        // SAFETY: as above.
+        let (from, to) = unsafe { (self.arg(instruction.args[0]), self.arg(instruction.to)) };
+        Rows {
+            from: from.ptr,
+            stride: from.row,
+            to: to.ptr,
+            rows: block.rows,
+            columns: block.columns,
+            length: self.extent.row,
+            resume: block.first_column > 0,
         }
     }
 

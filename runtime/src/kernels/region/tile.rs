@@ -253,10 +253,10 @@ unsafe fn tile<V: Vector, const N: usize, const PART: bool>(
                 Code::Mul => a = each!(a, |i| a[i] * b[i]),
                 Code::Div => a = each!(a, |i| a[i] / b[i]),
                 Code::DivInto => a = each!(a, |i| b[i] / a[i]),
-                Code::Min => a = each!(a, |i| least(a[i], b[i])),
-                Code::MinOf => a = each!(a, |i| least(b[i], a[i])),
-                Code::Max => a = each!(a, |i| most(a[i], b[i])),
-                Code::MaxOf => a = each!(a, |i| most(b[i], a[i])),
+                Code::Min => a = each!(a, |i| a[i].minimum(b[i])),
+                Code::MinOf => a = each!(a, |i| b[i].minimum(a[i])),
+                Code::Max => a = each!(a, |i| a[i].maximum(b[i])),
+                Code::MaxOf => a = each!(a, |i| b[i].maximum(a[i])),
                 Code::Exp => a = each!(a, |i| math::exp(a[i])),
                 Code::Sign | Code::Log | Code::Tanh | Code::Sin | Code::Cos => a = call!(a),
                 Code::Rem | Code::RemInto | Code::Pow | Code::PowOf => {
@@ -376,18 +376,6 @@ unsafe fn store_bf16<V: Vector, const PART: bool>(x: V, p: *mut u16, n: usize) -
     // SAFETY: as above.
     unsafe { if PART { rounded.store_upper_part(p, n) } else { rounded.store_upper(p) } }
     x
-}
-
-/// As [`math::min`].
-#[inline(always)]
-pub(super) fn least<V: Lanes>(a: V, b: V) -> V {
-    a.least(b).or(a.le(a), a)
-}
-
-/// As [`math::max`].
-#[inline(always)]
-pub(super) fn most<V: Lanes>(a: V, b: V) -> V {
-    a.most(b).or(a.le(a), a)
 }
 
 /// 1 with the sign of a number; zeros and NaN are their own.

@@ -326,9 +326,12 @@ fn large_products() {
 #[test]
 fn large_products_of_pairs() {
     let mut rng = Rng::new(6);
-    for ((m, n, k), transposed) in
-        [((300, 2500, 1101), [false, true]), ((520, 96, 45_000), [true, false]), ((700, 130, 511), [true, true])]
-    {
+    for ((m, n, k), transposed) in [
+        ((300, 2500, 1101), [false, true]),
+        ((520, 96, 45_000), [true, false]),
+        ((270, 1100, 701), [false, false]),
+        ((700, 130, 511), [true, true]),
+    ] {
         let mut memory = Memory::default();
         let product = dense(DType::Bf16, m, n, k, &mut memory, &mut rng, transposed);
         let (a, b) = (memory.get(product.a), memory.get(product.b));

@@ -15,7 +15,7 @@ const MOST_OPERATIONS: usize = 3;
 /// Code has no dispatch and waits for memory less, but registers of 128 bits. So it is slower where there is much arithmetic: functions, which would also cut it in
 /// two, and rounding to bf16 (eight instructions a step); of 512-bit registers wherever there are many operations for each array.
 pub(super) fn keeps(program: &Program, chain: &Chain, level: Level) -> bool {
-    if level == Level::Portable || !chain.has_tiles(program) {
+    if level == Level::Portable || !chain.has_columns(program) {
         return false;
     }
     if chain.wide.is_some() {

@@ -71,8 +71,8 @@ pub(super) struct Emitted {
     pub constants: Vec<u32>,
 }
 
-/// Makes code; nothing where there are more values than registers.
-pub(super) fn emit(list: &[Node], micros: &[Micro]) -> Option<Emitted> {
+/// Makes code for rows of at most so many columns; nothing where there are more values than registers.
+pub(super) fn emit(list: &[Node], micros: &[Micro], columns: usize) -> Option<Emitted> {
     let last = last_uses(list);
     let mut emitter = Emitter::new(list, micros, &last);
     let uniforms = emitter.uniforms();
@@ -81,7 +81,8 @@ pub(super) fn emit(list: &[Node], micros: &[Micro]) -> Option<Emitted> {
         let most = Emitter::new(list, micros, &last).body(unroll, false)?;
         Some((unroll, most))
     };
-    let ways: Vec<(usize, usize)> = [MOST, 2, 1].iter().filter_map(taken).collect();
+    let fits = |unroll: &&usize| **unroll == 1 || **unroll * LANES <= columns;
+    let ways: Vec<(usize, usize)> = [MOST, 2, 1].iter().filter(fits).filter_map(taken).collect();
     // The most vectors that leave registers for all that does not change; else two, of which one hides the latency of the other.
     let all_stay = ways.iter().find(|(unroll, most)| *unroll > 1 && most + uniforms.len() <= NUMBERS);
     let &(unroll, most) = all_stay.or(ways.iter().find(|(unroll, _)| *unroll <= 2))?;

@@ -19,6 +19,9 @@ use super::tile::Place;
 use crate::kernels::cpu::{Cpu, Jit, Level};
 use std::sync::Arc;
 
+/// Rows shorter than this are not worth a call: a vector.
+pub(super) const LEAST_COLUMNS: usize = 16;
+
 /// Machine code of a chain.
 #[derive(Clone, Debug)]
 pub(super) struct Wide {
@@ -40,12 +43,12 @@ impl Wide {
     }
 }
 
-/// Compiles a chain; `outer` says which of the registers that it writes others read.
-pub(super) fn compile(micros: &[Micro], outer: &dyn Fn(Slot) -> bool, cpu: Cpu) -> Option<Wide> {
+/// Compiles a chain for rows of at most so many columns; `outer` says which of the registers that it writes others read.
+pub(super) fn compile(micros: &[Micro], outer: &dyn Fn(Slot) -> bool, columns: usize, cpu: Cpu) -> Option<Wide> {
     // BZHI cuts masks; whatever has AVX-512 has it.
     if cpu.jit() == Jit::Off || cpu.level() < Level::Avx512 || !std::arch::is_x86_feature_detected!("bmi2") {
         return None;
     }
-    let emitted = emit::emit(&trace::trace(micros, outer)?, micros)?;
+    let emitted = emit::emit(&trace::trace(micros, outer)?, micros, columns)?;
     Some(Wide { code: jit::publish(&emitted.code, cpu)?, constants: emitted.constants.into() })
 }

@@ -17,6 +17,8 @@ impl Wide {
     }
 }
 
-pub(super) fn compile(_: &[Micro], _: &dyn Fn(Slot) -> bool, _: Cpu) -> Option<Wide> {
+pub(super) const LEAST_COLUMNS: usize = usize::MAX;
+
+pub(super) fn compile(_: &[Micro], _: &dyn Fn(Slot) -> bool, _: usize, _: Cpu) -> Option<Wide> {
     None
 }

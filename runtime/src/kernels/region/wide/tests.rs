@@ -8,7 +8,7 @@ use crate::kernels::tests::region_cases::{step, view};
 use crate::kernels::{Cpu, Jit, PrepareCx};
 use forebay_plan::{Arg, DType, Region, StepOp, Store};
 
-/// Elementwise steps over arrays of one type, with the stores of some values.
+/// Elementwise steps over arrays of one type, with the stores of some values. Rows follow each other.
 fn region(
     dtype: DType,
     columns: usize,
@@ -16,10 +16,21 @@ fn region(
     steps: Vec<(StepOp, Vec<Arg>)>,
     stored: &[u32],
 ) -> (Region, Memory) {
+    region_of_rows(dtype, [columns, columns], loads, steps, stored)
+}
+
+/// The same with so many columns, and so many elements from one row to the next.
+fn region_of_rows(
+    dtype: DType,
+    [columns, row]: [usize; 2],
+    loads: usize,
+    steps: Vec<(StepOp, Vec<Arg>)>,
+    stored: &[u32],
+) -> (Region, Memory) {
     let (mut memory, mut rng) = (Memory::default(), Rng::new(11));
     let rows = 5;
-    let mut array = || memory.add(dtype, &rng.floats(rows * columns));
-    let strides = [columns as u64, 1];
+    let mut array = || memory.add(dtype, &rng.floats(rows * row));
+    let strides = [row as u64, 1];
     let loads = (0..loads).map(|_| view(array(), &strides).into()).collect();
     let stores = stored.iter().map(|&value| Store { value: Arg::Step(value), view: view(array(), &strides) }).collect();
     let of = |op| if matches!(op, StepOp::Lt | StepOp::Le) { DType::Bool } else { dtype };
@@ -44,16 +55,19 @@ fn has_wide_registers() -> bool {
 }
 
 /// SwiGLU.
-fn gated(dtype: DType) -> (Region, Memory) {
+fn gate() -> Vec<(StepOp, Vec<Arg>)> {
     use Arg::{Load, Step as S};
-    let steps = vec![
+    vec![
         (StepOp::Neg, vec![Load(0)]),
         (StepOp::Exp, vec![S(0)]),
         (StepOp::Add, vec![S(1), Arg::Const(1.0)]),
         (StepOp::Div, vec![Load(0), S(2)]),
         (StepOp::Mul, vec![S(3), Load(1)]),
-    ];
-    region(dtype, 203, 2, steps, &[4])
+    ]
+}
+
+fn gated(dtype: DType) -> (Region, Memory) {
+    region(dtype, 203, 2, gate(), &[4])
 }
 
 #[test]
@@ -70,6 +84,21 @@ fn chains_become_code() {
     // Powers are left to tiles.
     let power = vec![(StepOp::Pow, vec![Arg::Load(0), Arg::Load(1)]); 3];
     assert_eq!(chains(&compiled(&region(DType::F32, 203, 2, power, &[0, 1, 2]), "avx512", Jit::Auto)), [1, 0]);
+}
+
+/// Rows that do not follow each other are code from a vector's length on, with fewer vectors side by side than long rows have.
+#[test]
+fn short_rows() {
+    for dtype in [DType::F32, DType::Bf16] {
+        for columns in [15, 16, 17, 31, 32, 47, 63, 64] {
+            let case = region_of_rows(dtype, [columns, columns + 3], 2, gate(), &[4, 2]);
+            check(&case.0, &case.1);
+            if has_wide_registers() {
+                let program = compiled(&case, "avx512", Jit::Auto);
+                assert_eq!(chains(&program), [usize::from(columns >= 16); 2], "{columns} columns of {dtype:?}");
+            }
+        }
+    }
 }
 
 /// So many values are alive at once, and so many places are read and written, that vectors side by side become fewer, places do not fit registers, and at last
@@ -99,7 +128,7 @@ fn more_than_there_are_registers() {
 #[test]
 fn conditions() {
     use Arg::{Load, Step as S};
-    for columns in [64, 65, 79, 80, 127, 300] {
+    for columns in [17, 33, 64, 65, 79, 80, 127, 300] {
         let steps = vec![
             (StepOp::Lt, vec![Load(0), Load(1)]),
             (StepOp::Le, vec![Load(1), Load(2)]),
