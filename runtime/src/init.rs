@@ -7,6 +7,7 @@ use crate::exec::{ExecError, Executor, element};
 use crate::hash;
 use crate::kernels::Cpu;
 use crate::kernels::draw::{Distribution, draw};
+use crate::kernels::narrow;
 use forebay_plan::{DType, Init};
 
 /// Elements that are made at once, on the stack.
@@ -29,7 +30,8 @@ pub fn initialise(executor: &mut Executor) -> Result<(), ExecError> {
 /// # Errors
 /// When a rank or process has given up.
 pub fn refresh_copies(executor: &mut Executor) -> Result<(), ExecError> {
-    executor.fill_copies(&|(param, master), (copy, bytes)| convert(param.dtype, master, copy.dtype, bytes))
+    let cpu = executor.cpu();
+    executor.fill_copies(&|(param, master), (copy, bytes)| convert(cpu, param.dtype, master, copy.dtype, bytes))
 }
 
 /// Fills part of a tensor, from element `first` on.
@@ -56,7 +58,10 @@ fn fill(cpu: Cpu, init: Init, key: u64, first: u64, dtype: DType, bytes: &mut [u
 }
 
 /// Elements of one type as those of another.
-fn convert(from: DType, master: &[u8], to: DType, copy: &mut [u8]) {
+fn convert(cpu: Cpu, from: DType, master: &[u8], to: DType, copy: &mut [u8]) {
+    if (from, to) == (DType::F32, DType::Bf16) {
+        return narrow::to_bf16(cpu, master, copy);
+    }
     let mut values = [0f64; BLOCK];
     let blocks = master.chunks(BLOCK * from.bytes() as usize).zip(copy.chunks_mut(BLOCK * to.bytes() as usize));
     for (master, copy) in blocks {
@@ -105,6 +110,18 @@ mod tests {
         }
         assert_eq!(filled(Init::Constant(3.0), DType::I32), vec![3.0; elements]);
         assert_eq!(filled(Init::Constant(1.0), DType::Bool), vec![1.0; elements]);
+    }
+
+    /// A copy has what a cast makes of the master, whichever way it goes.
+    #[test]
+    fn copies_are_rounded() {
+        let special = [0.0, -0.0, f32::INFINITY, f32::NAN, 1e-40, f32::MAX, f32::from_bits(0x3f80_8000)];
+        let masters = || special.into_iter().chain((0..2 * BLOCK as u32 + 17).map(|i| (i as f32).sin()));
+        let bytes: Vec<u8> = masters().flat_map(f32::to_ne_bytes).collect();
+        let mut copy = vec![0u8; bytes.len() / 2];
+        convert(Cpu::detect(), DType::F32, &bytes, DType::Bf16, &mut copy);
+        let expected: Vec<u8> = masters().flat_map(|x| half::bf16::from_f32(x).to_ne_bytes()).collect();
+        assert_eq!(copy, expected);
     }
 
     /// Memory that was used is written, whatever was there.

@@ -30,9 +30,10 @@ pub(super) fn rope(body: &mut Body, op: &Fused, x: &[ValueId]) -> Result {
     let back = op.numbers[1] != 0.0;
     let first = if back { body.add(ec, os)? } else { body.sub(ec, os)? };
     let second = if back { body.sub(oc, es)? } else { body.add(oc, es)? };
-    let turned = body.op(Op::Stack(two), &[first, second])?;
+    // Rounded before they are joined, so that whoever computes them writes them to where they belong.
     let dtype = body.dtype(x[0]);
-    let turned = body.cast(turned, dtype)?;
+    let (first, second) = (body.cast(first, dtype)?, body.cast(second, dtype)?);
+    let turned = body.op(Op::Stack(two), &[first, second])?;
     // The two halves stand where they are split off; the pairs keep their place.
     let mut order = body.graph.ty(pair).axes.clone();
     let extra: Vec<AxisId> = body.graph.ty(turned).axes.iter().copied().filter(|a| !order.contains(a)).collect();

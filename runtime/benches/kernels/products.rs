@@ -152,7 +152,7 @@ fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, [d
             epilogue: None,
         }
     } else {
-        // [rows, d]ᵀ · [rows, f], added to [experts, d, f]
+        // [rows, d]ᵀ · [rows, f], added to [experts, d, f]; in bf16, as gradients that are no sums, instead of what is there
         let (a, b, c) = (memory.add(dtype, rows * d), memory.add(dtype, rows * f), memory.add(dtype, experts * d * f));
         Matmul {
             dtype,
@@ -166,7 +166,7 @@ fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, [d
             k: MatDim(r64, d64, f64),
             k_outer: vec![],
             groups: Some(Groups { offsets, count: 8, ragged, strides: [0, 0, d64 * f64] }),
-            accumulate: true,
+            accumulate: dtype != DType::Bf16,
             epilogue: None,
         }
     };

@@ -27,6 +27,7 @@ mod index;
 mod lanes;
 pub(crate) mod math;
 mod matmul;
+pub(crate) mod narrow;
 mod random;
 mod ranks;
 mod reduce;
