@@ -13,7 +13,6 @@ pub mod generate;
 pub mod hash;
 pub mod init;
 pub mod kernels;
-mod pages;
 pub mod pool;
 #[cfg(test)]
 mod testing;

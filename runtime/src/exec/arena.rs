@@ -1,6 +1,5 @@
 //! The memory of a rank: one block, zeroed, whose pages the system provides when they are first touched.
 
-use crate::pages;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 /// The alignment of an arena's start: a cache line, and what the plan's offsets are multiples of.
@@ -33,8 +32,7 @@ impl Arena {
         }
         let skip = block.align_offset(ALIGN as usize);
         assert!(skip < ALIGN as usize, "bytes can be aligned");
-        // SAFETY: it has so many bytes.
-        unsafe { pages::ask_for_large(block, size) };
+        ask_for_large_pages(block, size);
         // SAFETY: `skip` bytes are left over at the end.
         let start = unsafe { block.add(skip) };
         Some(Arena { block, layout, start, bytes: size - ALIGN as usize })
@@ -96,6 +94,22 @@ impl Drop for Arena {
         unsafe { dealloc(self.block, self.layout) }
     }
 }
+
+/// Asks the system to provide the whole large pages (2 MiB) of a block at once, which are faster to get than 512 small ones each. It is a wish: what comes of it
+/// does not matter.
+#[cfg(target_os = "linux")]
+fn ask_for_large_pages(block: *mut u8, size: usize) {
+    const LARGE: usize = 2 << 20;
+    let skip = block.align_offset(LARGE);
+    let whole = size.saturating_sub(skip) / LARGE * LARGE;
+    if whole > 0 {
+        // SAFETY: the range lies within the block, which is ours and was just allocated; the advice changes no byte of it.
+        unsafe { libc::madvise(block.add(skip).cast(), whole, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_for_large_pages(_: *mut u8, _: usize) {}
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@ use super::math;
 
 /// Rounds each f32 of `from` to the bf16 at its place in `to`, to nearest, ties to even, as a cast kernel does.
 pub(crate) fn to_bf16(cpu: Cpu, from: &[u8], to: &mut [u8]) {
+    debug_assert_eq!(from.len(), 2 * to.len());
     // SAFETY: the body is safe code, and a `Cpu` is never above the machine.
     unsafe { round_all(cpu, from.as_chunks().0, to.as_chunks_mut().0) }
 }

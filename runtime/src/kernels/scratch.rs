@@ -1,6 +1,5 @@
 //! Workspace of kernels: allocated once, when a plan is loaded.
 
-use crate::pages::{self, LARGE};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 
 /// How much workspace a kernel needs, in bytes.
@@ -37,7 +36,6 @@ impl ScratchBytes {
 #[derive(Debug)]
 pub struct Scratch {
     base: *mut u8,
-    block: *mut u8,
     layout: Layout,
     bytes: ScratchBytes,
     workers: usize,
@@ -56,20 +54,13 @@ impl Scratch {
     pub fn new(bytes: ScratchBytes, workers: usize) -> Scratch {
         let size = usize::try_from(bytes.of_workers(workers)).expect("a size that fits");
         let bytes = bytes.in_pages();
-        // Little alignment gets untouched pages from the system; more would make the allocator write zeros to all of them.
-        let padded = size.next_multiple_of(LARGE) + LARGE;
-        let layout = Layout::from_size_align(padded, 16).expect("a size that fits");
-        // SAFETY: the size is not 0.
-        let block = unsafe { alloc_zeroed(layout) };
-        if block.is_null() {
+        let layout = Layout::from_size_align(size, ALIGN).expect("a size that fits");
+        // SAFETY: the size is not 0, each worker's part has at least a page.
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
             handle_alloc_error(layout);
         }
-        // SAFETY: the block has a large page more than it needs, and so many bytes.
-        let base = unsafe {
-            pages::ask_for_large(block, padded);
-            block.add(block.align_offset(LARGE))
-        };
-        Scratch { base, block, layout, bytes, workers }
+        Scratch { base, layout, bytes, workers }
     }
 
     /// What it has.
@@ -98,7 +89,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.block, self.layout) }
+        unsafe { dealloc(self.base, self.layout) }
     }
 }
 

@@ -9,8 +9,12 @@
 //! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies:
 //!
 //! ```text
-//! for each block of k: pack A (L2);  for each panel of columns: pack B's panel (L1);  tiles, while the next panel is fetched
+//! for each block of k: pack A;  for each panel of columns: pack B's panel;  tiles, while the next panel is fetched
 //! ```
+//!
+//! Where sums cannot go to C before they are complete (bf16) and there are no more than two chains, both are packed, and a tile does them one after the other: between them are
+//! the sums of a tile, and A is packed once for all columns. Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
+//! task, what the next one packs first is fetched.
 //!
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
@@ -224,5 +228,5 @@ impl Epilogue {
 
 /// Bytes of a worker's scratch that the product itself needs.
 fn own_scratch<S: Simd, X: Source<S::T>>() -> usize {
-    (work::worker_elements::<S>() * size_of::<S::T>()).next_multiple_of(64)
+    (work::worker_elements::<S, X>() * size_of::<S::T>()).next_multiple_of(64)
 }

@@ -6,6 +6,9 @@
 //! bits and is exact in f32, so that multiplying and adding in two instructions gives the same bits. The emulations here do that in that order; they
 //! keep denormal numbers. They are for tests: with AVX-512 but without the instruction, panels of f32 are faster, since taking pairs apart
 //! costs more in each step of a tile than packing saves (`docs/performance.md`).
+//!
+//! Tiles that round their sums do it by `VCVTNEPS2BF16`, which takes denormals for zeros as well: the sum of two chains may be one. What is rounded elsewhere, since it is
+//! added to what was there or rows of C do not lie side by side, stays denormal.
 
 use super::pack::{AHEAD, PackArgs, SIDE_BY_SIDE};
 #[cfg(any(test, target_arch = "x86_64"))]

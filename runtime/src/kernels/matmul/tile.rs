@@ -213,7 +213,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
             Self::transpose(src.add(side), stride, side, dst.add(side * width), width);
         }
     }
-    /// The values of two rows as words, the first row's in the low halves.
+    /// The values of two rows of 32 as words, the first row's in the low halves.
     #[inline(always)]
     unsafe fn pairs(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; super::pack::SIDE_BY_SIDE] {
         // SAFETY: the trait's contract.

@@ -19,13 +19,18 @@ fn packed_b<S: Simd>() -> usize {
 }
 
 /// Elements that a worker needs: rows of A, a panel of B, a block of sums.
-pub(super) fn worker_elements<S: Simd>() -> usize {
-    TOGETHER * (packed_a::<S>() + packed_b::<S>()) + SUMS
+pub(super) fn worker_elements<S: Simd, X: Source<S::T>>() -> usize {
+    together::<S, X>() * (packed_a::<S>() + packed_b::<S>()) + SUMS
 }
 
-/// Chains that are done tile by tile, where there are no more and their sums cannot go to C: those of a tile then stay in the first-level cache from one chain to the next, and
-/// rows of A are packed once for all columns.
+/// Chains that are done tile by tile, where there are no more and tiles round their sums to C: from one chain to the next there are sums of a tile then, not of
+/// a block of columns, and rows of A are packed once for all columns.
 const TOGETHER: usize = 2;
+
+/// Chains that are packed at once at most.
+fn together<S: Simd, X: Source<S::T>>() -> usize {
+    if X::PLAIN { 1 } else { TOGETHER }
+}
 
 /// A product of so few rows reads B where it is: packing would cost more than it saves.
 const FEW_ROWS: usize = 24;
@@ -125,7 +130,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let columns = if whole { columns } else { columns.min(SUMS / rows) };
             Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
         };
-        // Groups are of uneven sizes.
+        // Groups are of uneven sizes: one task too many is to be a small part of a worker's.
         let each = if self.problem.groups.is_some() { 16 } else { 2 };
         let enough = if serial || pool.workers() == 1 { 1 } else { each * pool.workers() };
         let mut cuts = cuts.iter().map(limited);
@@ -185,7 +190,10 @@ impl<X: Copy + 'static> Job<'_, X> {
             let mut done = 0;
             for k in (0..depth).step_by(block.span) {
                 let span = k..(k + block.span).min(depth);
-                let a = [0, 1].map(|chain| self.rows_of_a::<S>(&block, span.start + chain * S::BLOCK_K, chain));
+                let mut a = [self.rows_of_a::<S>(&block, k, 0); TOGETHER];
+                for (chain, k) in span.clone().step_by(S::BLOCK_K).enumerate().skip(1) {
+                    a[chain] = self.rows_of_a::<S>(&block, k, chain);
+                }
                 let next = match span.end < depth {
                     true => Some((task, span.end..(span.end + block.span).min(depth))),
                     false => following.map(|task| (task, 0..block.span.min(task.piece.depth()))),
@@ -194,16 +202,14 @@ impl<X: Copy + 'static> Job<'_, X> {
                     self.upcoming(0, &task.piece, span.clone(), task.rows.clone(), task.rows.len())
                 });
                 for first in (0..width).step_by(S::COLUMNS) {
-                    let next_b = match (&next, first + S::COLUMNS < width) {
+                    let rest = block.columns.start + first + S::COLUMNS..block.columns.end;
+                    let next_b = match &next {
                         _ if block.in_place => Upcoming::none(),
-                        (_, true) => {
-                            let columns = block.columns.start + first + S::COLUMNS..block.columns.end;
-                            self.upcoming(1, piece, span.clone(), columns, S::COLUMNS)
-                        }
-                        (Some((task, span)), _) => {
+                        _ if !rest.is_empty() => self.upcoming(1, piece, span.clone(), rest, S::COLUMNS),
+                        Some((task, span)) => {
                             self.upcoming(1, &task.piece, span.clone(), task.columns.clone(), S::COLUMNS)
                         }
-                        (None, _) => Upcoming::none(),
+                        None => Upcoming::none(),
                     };
                     self.panel::<S>(&block, span.clone(), first, &a, [&next_a, &next_b]);
                     let end = (first + S::COLUMNS).min(width);
@@ -223,19 +229,21 @@ impl<X: Copy + 'static> Job<'_, X> {
     {
         let Task { piece, rows, columns } = task;
         let (problem, depth) = (self.problem, piece.depth());
-        let deep = self.rounds::<S>() && depth > S::BLOCK_K && depth <= TOGETHER * S::BLOCK_K;
+        let brief = self.rounds::<S>() && depth <= TOGETHER * S::BLOCK_K;
+        let (all, chains) = (together::<S, X>(), if brief && depth > S::BLOCK_K { TOGETHER } else { 1 });
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let workspace = self.scratch.worker(worker).cast::<S::T>();
-        // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`, and cuts within `SUMS`).
+        // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`): for a tile's sums, or a block's, whose cut is within `SUMS`.
         unsafe {
             Block {
                 piece,
                 c: self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride),
                 packed_a: workspace,
-                packed_b: workspace.add(TOGETHER * packed_a::<S>()),
-                sums: workspace.add(TOGETHER * (packed_a::<S>() + packed_b::<S>())),
-                sums_stride: if deep { S::COLUMNS } else { columns.len().next_multiple_of(S::COLUMNS) },
-                span: if deep { TOGETHER } else { 1 } * S::BLOCK_K,
+                packed_b: workspace.add(all * packed_a::<S>()),
+                sums: workspace.add(all * (packed_a::<S>() + packed_b::<S>())),
+                sums_stride: if brief { S::COLUMNS } else { columns.len().next_multiple_of(S::COLUMNS) },
+                brief,
+                span: chains * S::BLOCK_K,
                 straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
                 in_place: X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
                 tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)),
@@ -280,7 +288,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// The block's rows of A for the chain that begins at `k`, if there is one: where they are, if that costs less than packing them, or packed.
+    /// The block's rows of A for the chain that begins at `k`, which is number `chain` of its span: where they are, if that costs less than packing them, or packed.
     unsafe fn rows_of_a<S: Simd>(&self, block: &Block<X, S::T>, k: usize, chain: usize) -> Rows<S::T>
     where
         X: Source<S::T>,
@@ -298,9 +306,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 }
                 None => {
                     let packed = block.packed_a.add(chain * packed_a::<S>());
-                    if length > 0 && chain * S::BLOCK_K < block.span {
-                        self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, packed);
-                    }
+                    self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, packed);
                     Rows { a: packed.cast_const(), row: 1, step: A_WIDTH, panel: S::words(length) * A_WIDTH }
                 }
             }
@@ -323,8 +329,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let width = (columns.len() - first).min(S::COLUMNS);
         let last = span.end == piece.depth();
-        let rounds = last && self.rounds::<S>();
-        let ends = last && !block.straight && !rounds;
+        let ends = last && !block.straight && !self.rounds::<S>();
         // SAFETY: A's rows, B's columns, C's block and the workspace are as long as `laid_out` made them.
         unsafe {
             let result = match ends && column_stride == 1 {
@@ -355,8 +360,8 @@ impl<X: Copy + 'static> Job<'_, X> {
                 next_b.fetch(panel, tile_count);
                 result.fetch(panel, tile_count);
                 next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
-                // Sums in C, in the workspace, or for as long as they are not complete.
-                let (c, c_stride) = match (block.straight, block.span > S::BLOCK_K) {
+                // Sums in C; a tile's, until they are rounded; or a block's.
+                let (c, c_stride) = match (block.straight, block.brief) {
                     (true, _) => (block.c.add(first * column_stride + row * row_stride).cast::<S::T>(), row_stride),
                     (false, false) => (block.sums.add(first + row * block.sums_stride), block.sums_stride),
                     (false, true) => (block.sums, block.sums_stride),
@@ -376,7 +381,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                         c,
                         c_stride,
                         add: k > 0 || (block.straight && problem.accumulate),
-                        rounded: (rounds && completes)
+                        rounded: (completes && self.rounds::<S>())
                             .then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
                         count: 1,
                         a_next: 0,
@@ -500,6 +505,8 @@ struct Block<'p, X, T> {
     /// Sums that tiles do not write into C, and how far it is from one row of them to the next.
     sums: *mut T,
     sums_stride: usize,
+    /// Are they those of a tile at a time, which rounds them to C?
+    brief: bool,
     /// How much of the summed dimension is done for a panel of B before the next panel: a chain, or all of them.
     span: usize,
     /// Do tiles write into C?

@@ -21,11 +21,9 @@ const LEAST: usize = 3;
 /// The same for machine code, which has no dispatch: a load and a store.
 const LEAST_WIDE: usize = 2;
 
-/// Blocks where everything is one chain are so many times as large: nothing of them lies in the first-level cache between instructions, and whatever is done
-/// for each block is done less often.
+/// Blocks where everything is one chain that is machine code are so many times as large: it goes over rows and columns itself, and whatever is done for each block is done
+/// less often.
 const ENLARGED: usize = 4;
-/// The same where the chain is machine code: it goes over rows and columns itself.
-const ENLARGED_WIDE: usize = 16;
 
 /// A run of instructions of a pass.
 #[derive(Clone, Debug)]
@@ -175,30 +173,20 @@ pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
         let chains = chains_of(&program, phase, cpu).into_iter().map(Run::Chain).collect();
         program.phases[phase].runs = chains;
     }
-    if let Some(chain) = only_chain(&program) {
-        let times = if chain.wide.is_some() { ENLARGED_WIDE } else { ENLARGED };
+    if is_only_code(&program) {
         // A block is a part of a row, or some rows.
         let wide = program.block_columns < program.space.row();
-        *(if wide { &mut program.block_columns } else { &mut program.block_rows }) *= times;
+        *(if wide { &mut program.block_columns } else { &mut program.block_rows }) *= ENLARGED;
     }
     program
 }
 
-/// The chain, if there is nothing but one that keeps nothing for others, over rows that are long enough for it.
-fn only_chain(program: &Program) -> Option<&Chain> {
-    let [Phase { blocks, runs, .. }] = &program.phases[..] else { return None };
-    let kept = |micro: &Micro| match micro.site {
-        Site::Slot(slot) => {
-            let operand = &program.operands[slot];
-            operand.shape == Shape::Full && matches!(operand.home, Home::Register { .. } | Home::LongRegister { .. })
-        }
-        _ => false,
-    };
-    let [Run::Chain(chain)] = &runs[..] else { return None };
-    // Machine code keeps what only it reads in registers.
-    let keeps = chain.wide.is_none() && chain.micros.iter().any(kept);
+/// Is there nothing but one chain, as machine code, over rows that are long enough for it? What only that reads it keeps in registers.
+fn is_only_code(program: &Program) -> bool {
+    let [Phase { blocks, runs, .. }] = &program.phases[..] else { return false };
+    let [Run::Chain(chain)] = &runs[..] else { return false };
     let whole = chain.end - chain.first == blocks.len() && program.space.row() >= chain.least_columns();
-    (whole && !keeps).then_some(chain)
+    whole && chain.wide.is_some()
 }
 
 fn chains_of(program: &Program, phase: usize, cpu: Cpu) -> Vec<Chain> {

@@ -1,12 +1,13 @@
 //! From a region to its program.
 //!
 //! 1. The space is brought to normal form ([`super::space`]).
-//! 2. Rows short enough are worked on many at a time, each block in one pass (*narrow*); longer ones one at a time in blocks of columns, with a
+//! 2. Rows no longer than a block are worked on many at a time, each block in one pass (*narrow*); longer ones one at a time in blocks of columns, with a
 //!    pass for each level of row reductions (*wide*): softmax over a vocabulary has three.
 //! 3. Steps become instructions in the pass in which their operands are known; values that a later pass needs are kept for the whole row.
 //! 4. A stored value is computed straight into memory where nothing reads that place later.
 //! 5. Instructions are put together to chains ([`super::chain`]), and registers given out by life time.
 
+use super::super::rows::CHUNK;
 use super::super::{PrepareCx, PrepareError, ensure};
 use super::program::{Class, Home, Instruction, Op, Operand, Phase, Program, Slot};
 use super::space::{Accesses, Place, Shape, Space, in_parts, normalise};
@@ -14,10 +15,10 @@ use super::steps::{check_arity, is_comparison, operation, wanted};
 use forebay_plan::{self as plan, Arg, DType, StepOp};
 use std::collections::HashMap;
 
-/// Rows up to this length are worked on whole.
-const NARROW: usize = 2048;
-/// Elements of a block: small enough that a dozen registers stay in the first-level caches, large enough that starting a loop costs little.
+/// Elements of a block: small enough that a dozen registers stay in the second-level cache, large enough that what is done once for a block costs little.
 const BLOCK: usize = 4096;
+// Rows are reduced in parts that are cut there.
+const _: () = assert!(BLOCK.is_multiple_of(CHUNK));
 /// The same where everything goes from memory to memory: there are no registers, only starting costs.
 const MOVED_BLOCK: usize = 16 * 1024;
 
@@ -123,8 +124,8 @@ impl<'r> Compiler<'r> {
     fn new(region: &'r plan::Region, space: Space, accesses: Accesses) -> Result<Compiler<'r>, PrepareError> {
         let row = space.row();
         let moves = region.steps.is_empty() && region.loads.iter().all(|l| l.through.is_some());
-        let (most, block) = if moves { (MOVED_BLOCK, MOVED_BLOCK) } else { (NARROW, BLOCK) };
-        let narrow = row <= most;
+        let block = if moves { MOVED_BLOCK } else { BLOCK };
+        let narrow = row <= block;
         let reduces = region.steps.iter().any(|s| s.op.is_row_reduction());
         let program = Program {
             block_rows: if narrow { (block / row.max(1)).max(1) } else { 1 },

@@ -1,7 +1,7 @@
 //! Regions: elementwise and row-wise work in one pass over memory.
 //!
-//! A region is compiled when the plan is loaded ([`compile`]) to a program of loops over blocks of about a thousand elements. Registers hold a block each, in the
-//! worker's scratch: they stay in the first-level caches, so that memory is read and written once. Nothing is decided for each
+//! A region is compiled when the plan is loaded ([`compile`]) to a program of loops over blocks of some thousand elements. Registers hold a block each, in the
+//! worker's scratch: they stay in the caches of its core, so that memory is read and written once. Nothing is decided for each
 //! element: an instruction picks its loop once for each block. Instructions on f32 and conditions that follow each other element by element are done together in vector
 //! registers ([`chain`], [`tile`]), or compiled to machine code where that is faster ([`jit`]).
 

@@ -236,7 +236,7 @@ pub(crate) fn random_region(rng: &mut Rng, loads: usize, steps: usize, wide: boo
     let n = if wide { rng.below(2) } else { rng.below(4) } + 1;
     let mut dims: Vec<usize> = (0..n).map(|_| rng.pick(&[1, 2, 3, 4, 7, 8, 16, 33])).collect();
     if wide {
-        dims[n - 1] = rng.pick(&[1024, 2047, 2048, 2049, 3000, 4096, 5001]);
+        dims[n - 1] = rng.pick(&[1024, 2049, 4095, 4096, 4097, 5001, 9000]);
     } else if rng.below(12) == 0 {
         dims[rng.below(n)] = 0;
     } else if rng.below(4) == 0 {

@@ -248,8 +248,7 @@ fn dense(
 #[test]
 fn rows_and_columns_do_not_matter() {
     let mut rng = Rng::new(2);
-    for (round, k) in [32, 256, 300, 777].into_iter().enumerate() {
-        let dtype = [DType::F32, DType::F64, DType::Bf16, DType::F32][round];
+    for (k, dtype) in [(32, DType::F32), (256, DType::F64), (300, DType::Bf16), (701, DType::Bf16), (777, DType::F32)] {
         for transposed in [[false, false], [false, true], [true, false]] {
             let (m, n) = (300, 210);
             let mut memory = Memory::default();
@@ -300,7 +299,7 @@ fn accumulating_is_adding() {
     }
 }
 
-/// Products so large that they are cut into many tasks, whose B is packed in several waves, or not shared at all.
+/// Products so large that they are cut into many tasks, of several chains.
 #[test]
 fn large_products() {
     let mut rng = Rng::new(4);
@@ -322,7 +321,7 @@ fn large_products() {
     }
 }
 
-/// The same for pairs, of which several waves are packed.
+/// The same for pairs: one chain, two, and many.
 #[test]
 fn large_products_of_pairs() {
     let mut rng = Rng::new(6);

@@ -44,7 +44,7 @@ const TAIL: Register = K1;
 /// A condition between two instructions of an operation.
 const BRIEF: Register = K7;
 /// Lanes.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Constants that code always has, by their places: 16 bytes of 1; 16 bits.
 const ONES: usize = 0;
@@ -71,7 +71,7 @@ pub(super) struct Emitted {
     pub constants: Vec<u32>,
 }
 
-/// Makes code for rows of at most so many columns; nothing where there are more values than registers.
+/// Makes code, with no more vectors side by side than rows of so many columns have; nothing where there are more values than registers.
 pub(super) fn emit(list: &[Node], micros: &[Micro], columns: usize) -> Option<Emitted> {
     let last = last_uses(list);
     let mut emitter = Emitter::new(list, micros, &last);

@@ -19,8 +19,8 @@ use super::tile::Place;
 use crate::kernels::cpu::{Cpu, Jit, Level};
 use std::sync::Arc;
 
-/// Rows shorter than this are not worth a call: a vector.
-pub(super) const LEAST_COLUMNS: usize = 16;
+/// Rows shorter than a vector are not worth one.
+pub(super) const LEAST_COLUMNS: usize = emit::LANES;
 
 /// Machine code of a chain.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Wide {
     }
 }
 
-/// Compiles a chain for rows of at most so many columns; `outer` says which of the registers that it writes others read.
+/// Compiles a chain, with no more vectors side by side than rows of so many columns have; `outer` says which of the registers that it writes others read.
 pub(super) fn compile(micros: &[Micro], outer: &dyn Fn(Slot) -> bool, columns: usize, cpu: Cpu) -> Option<Wide> {
     // BZHI cuts masks; whatever has AVX-512 has it.
     if cpu.jit() == Jit::Off || cpu.level() < Level::Avx512 || !std::arch::is_x86_feature_detected!("bmi2") {

@@ -17,6 +17,7 @@ impl Wide {
     }
 }
 
+/// No row is long enough.
 pub(super) const LEAST_COLUMNS: usize = usize::MAX;
 
 pub(super) fn compile(_: &[Micro], _: &dyn Fn(Slot) -> bool, _: usize, _: Cpu) -> Option<Wide> {

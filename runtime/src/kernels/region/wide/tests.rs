@@ -138,7 +138,9 @@ fn conditions() {
             (StepOp::Select, vec![S(2), S(4), S(3)]),
             (StepOp::Max, vec![S(5), Arg::Const(0.25)]),
         ];
-        let case = region(DType::F32, columns, 3, steps, &[6, 4]);
-        check(&case.0, &case.1);
+        for row in [columns, columns + 3] {
+            let case = region_of_rows(DType::F32, [columns, row], 3, steps.clone(), &[6, 4]);
+            check(&case.0, &case.1);
+        }
     }
 }
