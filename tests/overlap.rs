@@ -225,7 +225,6 @@ fn passes_that_begin_at_borders_keep_their_layers() {
     }
 }
 
-/// Where a forward and a backward pass are one, that is what the diagram has, and a pass of which some layers run by themselves is still of its own chunk.
 /// Sums that go to another stage while passes go on take none of them apart, and chunks of either way are told apart.
 #[test]
 fn passes_of_two_ways_are_whole() {
@@ -243,6 +242,7 @@ fn passes_of_two_ways_are_whole() {
     }
 }
 
+/// Where a forward and a backward pass are one, that is what the diagram has, and a pass of which some layers run by themselves is still of its own chunk.
 #[test]
 fn passes_in_pairs_are_told_from_others() {
     for passes in passes_of("pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap") {

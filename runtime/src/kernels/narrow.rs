@@ -1,4 +1,4 @@
-//! Copies of f32 in bf16, outside of plans.
+//! Copies of f32 in bf16, outside of plans: of bytes, which need not be where numbers may be.
 
 use super::cpu::{Cpu, by_cpu};
 use super::math;

@@ -12,7 +12,7 @@
 
 use super::cpu::{Cpu, by_cpu};
 use super::math;
-use super::rows::{self, CHUNK, Number};
+use super::rows::{self, CHUNK, LANES, Number};
 use super::scratch::Shared;
 use super::walk::{Dims, Walk};
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
@@ -25,8 +25,6 @@ const COLUMNS: usize = 64;
 const GRAIN: usize = 32 * 1024;
 /// With fewer tasks than this the lists themselves are cut.
 const FEW: usize = 16;
-/// The most lanes that [`rows`] uses.
-const LANES: usize = 64;
 
 /// A prepared reduction.
 #[derive(Debug)]
@@ -342,7 +340,11 @@ impl<X: Stored> Job<'_, X> {
             if self.reduce.columns() {
                 columns_chunk::<X>(self.reduce.cpu, self.reduce.op, &part);
             } else {
-                line_chunk::<X>(self.reduce.cpu, self.reduce.op, &part);
+                line_chunk::<X>(self.reduce.cpu, &part);
+                let (from, length) = (space.add(LANES * COLUMNS).cast_const().cast(), length.min(CHUNK));
+                let list =
+                    rows::Rows { from, stride: 0, to: space.cast(), rows: 1, columns: elements, length, resume: false };
+                rows::reduce_rows::<X::T>(self.reduce.cpu, self.reduce.op, &list);
             }
         }
         space
@@ -388,8 +390,9 @@ fn runs(reduced: &Dims<1>, first: usize, elements: usize, mut run: impl FnMut(us
     }
 }
 
+/// Puts the elements of a list side by side, behind the lanes.
 #[inline(always)]
-unsafe fn line_chunk_body<X: Stored>(op: ReduceOp, part: &Part<X>) {
+unsafe fn line_chunk_body<X: Stored>(part: &Part<X>) {
     // SAFETY: the list lies in the input, a chunk fits behind the lanes.
     unsafe {
         let gathered = part.space.add(LANES * COLUMNS);
@@ -401,8 +404,6 @@ unsafe fn line_chunk_body<X: Stored>(op: ReduceOp, part: &Part<X>) {
                 (0..length).for_each(|i| *to.add(i) = (*from.add(i * stride)).widen());
             }
         });
-        let x = std::slice::from_raw_parts(gathered, part.elements);
-        *part.space = rows::reduce(op, x, part.length.min(CHUNK), rows::identity(op));
     }
 }
 
@@ -442,5 +443,5 @@ unsafe fn columns_of<X: Stored>(part: &Part<X>, start: X::T, f: impl Fn(X::T, X:
     }
 }
 
-by_cpu!(unsafe fn line_chunk / line_chunk_body<X: Stored>(op: ReduceOp, part: &Part<X>));
+by_cpu!(unsafe fn line_chunk / line_chunk_body<X: Stored>(part: &Part<X>));
 by_cpu!(unsafe fn columns_chunk / columns_chunk_body<X: Stored>(op: ReduceOp, part: &Part<X>));

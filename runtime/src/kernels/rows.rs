@@ -17,8 +17,8 @@ use forebay_plan::ReduceOp;
 
 /// Elements that are reduced on their own; whoever feeds a row in parts cuts it at multiples of this.
 pub(crate) const CHUNK: usize = 1024;
-/// Lanes of a long row.
-const LANES: usize = 64;
+/// Lanes of a long row: the most that there are.
+pub(crate) const LANES: usize = 64;
 /// Rows below this length use fewer lanes.
 const SHORT: usize = 256;
 
@@ -29,6 +29,14 @@ pub(crate) trait Number: Copy + PartialOrd + 'static {
     const MOST: Self;
     /// The sum; of integers it wraps around.
     fn plus(self, other: Self) -> Self;
+    /// As [`reduce_rows`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn reduce_rows(cpu: Cpu, op: ReduceOp, r: &Rows) {
+        // SAFETY: the caller's contract.
+        unsafe { reduce_by_lanes::<Self>(cpu, op, r) }
+    }
 }
 
 impl Number for f32 {
@@ -38,6 +46,15 @@ impl Number for f32 {
     #[inline(always)]
     fn plus(self, other: f32) -> f32 {
         self + other
+    }
+    unsafe fn reduce_rows(cpu: Cpu, op: ReduceOp, r: &Rows) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match lane_count(r.length) < LANES {
+                true => reduce_by_lanes::<f32>(cpu, op, r),
+                false => reduce_by_vectors(cpu, op, r),
+            }
+        }
     }
 }
 
@@ -138,7 +155,7 @@ fn fold<T: Number>(x: &[T], length: usize, so_far: T, start: T, f: impl Fn(T, T)
 
 /// A part of a row added to the result of the parts before it ([`identity`] at first). `length` is that of the whole row; parts are cut at multiples of [`CHUNK`].
 #[inline(always)]
-pub(crate) fn reduce<T: Number>(op: ReduceOp, x: &[T], length: usize, so_far: T) -> T {
+fn reduce<T: Number>(op: ReduceOp, x: &[T], length: usize, so_far: T) -> T {
     match op {
         ReduceOp::Sum => fold(x, length, so_far, T::ZERO, T::plus),
         ReduceOp::Max => fold(x, length, so_far, T::LEAST, math::max),
@@ -160,7 +177,7 @@ pub(crate) struct Rows {
 }
 
 #[inline(always)]
-unsafe fn reduce_rows_body<T: Number>(op: ReduceOp, r: &Rows) {
+unsafe fn reduce_by_lanes_body<T: Number>(op: ReduceOp, r: &Rows) {
     for row in 0..r.rows {
         // SAFETY: the caller's contract: `rows` rows of `columns` elements, and as many results.
         unsafe {
@@ -173,22 +190,27 @@ unsafe fn reduce_rows_body<T: Number>(op: ReduceOp, r: &Rows) {
 }
 
 by_cpu!(
-    /// Reduces rows.
+    /// Reduces rows of any numbers.
     ///
     /// # Safety
-    /// The pointers are good for the sizes.
-    pub(crate) unsafe fn reduce_rows / reduce_rows_body<T: Number>(op: ReduceOp, r: &Rows)
+    /// As [`reduce_rows`].
+    unsafe fn reduce_by_lanes / reduce_by_lanes_body<T: Number>(op: ReduceOp, r: &Rows)
 );
 
-/// [`reduce_rows`] of f32, whose lanes are vectors: the compiler would keep so many in memory.
+/// Reduces rows.
 ///
 /// # Safety
-/// As there.
-pub(crate) unsafe fn reduce_rows_f32(cpu: Cpu, op: ReduceOp, r: &Rows) {
-    if lane_count(r.length) < LANES {
-        // SAFETY: the caller's contract.
-        return unsafe { reduce_rows::<f32>(cpu, op, r) };
-    }
+/// The pointers are good for the sizes.
+pub(crate) unsafe fn reduce_rows<T: Number>(cpu: Cpu, op: ReduceOp, r: &Rows) {
+    // SAFETY: the caller's contract.
+    unsafe { T::reduce_rows(cpu, op, r) }
+}
+
+/// Reduces rows of f32 of [`LANES`] lanes, which are vectors: in arrays the compiler keeps so many in memory.
+///
+/// # Safety
+/// As [`reduce_rows`].
+unsafe fn reduce_by_vectors(cpu: Cpu, op: ReduceOp, r: &Rows) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
@@ -372,8 +394,8 @@ mod tests {
                 // SAFETY: there are three rows of `length` elements, and three results.
                 unsafe {
                     match vectors {
-                        true if from < to => reduce_rows_f32(cpu, op, &rows),
-                        false if from < to => reduce_rows::<f32>(cpu, op, &rows),
+                        true if from < to => reduce_rows::<f32>(cpu, op, &rows),
+                        false if from < to => reduce_by_lanes::<f32>(cpu, op, &rows),
                         _ => {}
                     }
                 }

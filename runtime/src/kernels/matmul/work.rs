@@ -89,25 +89,27 @@ impl<X: Copy + 'static> Job<'_, X> {
             self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
-        let find = |task: usize| {
-            let (batch, mut rest) = (task / in_batch, task % in_batch);
-            for group in 0..per_batch {
-                let piece = self.problem.piece(batch * per_batch + group, self.offsets);
+        // So many tasks behind the first of a piece; and how many behind that of its own piece.
+        let find = |first: usize, mut behind: usize| {
+            (first..pieces).find_map(|number| {
+                let piece = self.problem.piece(number, self.offsets);
                 let tasks = tasks_of(&piece, cut);
-                if rest < tasks {
-                    let (rows, columns) = block_of::<S>(rest, piece.m, 0..piece.n, cut);
-                    return Task { piece, rows, columns };
+                if behind >= tasks {
+                    behind -= tasks;
+                    return None;
                 }
-                rest -= tasks;
-            }
-            unreachable!("{task} of {tasks} tasks");
+                let (rows, columns) = block_of::<S>(behind, piece.m, 0..piece.n, cut);
+                Some((Task { piece, rows, columns }, number, behind))
+            })
         };
         let workers = if serial { 1 } else { pool.workers() };
         each(pool, tasks, serial, &|task, worker| {
+            let found = find(task / in_batch * per_batch, task % in_batch);
+            let (task, number, behind) = found.expect("there are so many tasks");
             // Most likely: tasks are dealt out in turn.
-            let following = (task + workers < tasks).then(|| find(task + workers));
+            let following = find(number, behind + workers).map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-            unsafe { self.block::<S>(&find(task), following.as_ref(), worker) };
+            unsafe { self.block::<S>(&task, following.as_ref(), worker) };
         });
     }
 
@@ -571,7 +573,7 @@ fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + 
 
 /// The products that are summed in one chain with the one at `first`, where a chain begins.
 fn chained<S: Simd>(piece: &Piece, first: usize) -> Range<usize> {
-    first.min(piece.depth())..(first + S::BLOCK_K).min(piece.depth())
+    first..(first + S::BLOCK_K).min(piece.depth())
 }
 
 /// How many blocks.

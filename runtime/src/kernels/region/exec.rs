@@ -9,7 +9,7 @@ use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{MOST_DIMS, Place, Shape, Through};
 use super::tile::{self, Tiles};
 use crate::kernels::cpu::Cpu;
-use crate::kernels::rows::{Rows, reduce_rows, reduce_rows_f32};
+use crate::kernels::rows::{Rows, reduce_rows};
 use crate::kernels::{KernelCx, KernelError};
 use forebay_plan::{DType, StepOp};
 use std::mem::MaybeUninit;
@@ -358,7 +358,7 @@ impl<'a> Frame<'a> {
                     Op::Reduce(class, op) => {
                         let rows = self.rows(instruction, block);
                         match class {
-                            Class::F32 => reduce_rows_f32(self.cpu, op, &rows),
+                            Class::F32 => reduce_rows::<f32>(self.cpu, op, &rows),
                             Class::F64 => reduce_rows::<f64>(self.cpu, op, &rows),
                             Class::I32 => reduce_rows::<i32>(self.cpu, op, &rows),
                             Class::Bool => unreachable!("a reduction of bools"),

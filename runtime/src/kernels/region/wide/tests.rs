@@ -86,7 +86,7 @@ fn chains_become_code() {
     assert_eq!(chains(&compiled(&region(DType::F32, 203, 2, power, &[0, 1, 2]), "avx512", Jit::Auto)), [1, 0]);
 }
 
-/// Rows that do not follow each other are code from a vector's length on, with fewer vectors side by side than long rows have.
+/// Rows that do not follow each other are code from a vector's length on, and have the same numbers whatever is left behind whole vectors.
 #[test]
 fn short_rows() {
     for dtype in [DType::F32, DType::Bf16] {
