@@ -16,7 +16,7 @@ use forebay_runtime::init;
 use forebay_sim::ValuePricer;
 
 /// Nodes of data-parallel ranks, of tensor-parallel ones, and both; experts' widths shared within them; pieces, pairs, gradients summed layer by layer.
-const STRATEGIES: [&str; 10] = [
+const STRATEGIES: [&str; 11] = [
     "dp=4,ep=4,micro=1,node=2",
     "dp=2,tp=2,ep=4,micro=2,node=2",
     "tp=4,ep=4,micro=4,node=2",
@@ -24,6 +24,7 @@ const STRATEGIES: [&str; 10] = [
     "dp=4,tp=2,ep=8,micro=1,zero=3,node=2",
     "dp=2,cp=2,tp=2,ep=8,micro=2,zero=1,node=4",
     "dp=4,tp=2,etp=2,ep=4,micro=1,node=4",
+    "dp=4,tp=2,etp=2,ep=4,etp_gather=after,micro=1,node=4",
     "dp=2,tp=2,ep=4,micro=2,node=2,pieces=2",
     "dp=2,pp=2,vpp=2,tp=2,ep=4,micro=2,zero=2,schedule=vpp-overlap,node=2",
     "dp=2,pp=2,tp=2,ep=4,micro=2,schedule=zb-h1,recompute=full,node=2",

@@ -143,6 +143,7 @@ fn whole_numbers_are_the_same_bits_on_any_ranks() {
         "dp=2,tp=2,ep=4,micro=2,zero=1",
         "tp=2,etp=2,micro=1",
         "dp=2,tp=2,etp=2,ep=2,micro=2",
+        "dp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=2",
         "pp=2,micro=4",
         "pp=2,schedule=zb-h1,micro=4",
         "pp=2,schedule=search,nodes=500,micro=4",

@@ -12,7 +12,7 @@ use forebay_ir::DType;
 use std::collections::BTreeSet;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 36] = [
+const STRATEGIES: [&str; 38] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
@@ -31,6 +31,7 @@ const STRATEGIES: [&str; 36] = [
     "tp=2,etp=2,micro=4",
     "dp=2,tp=2,ep=4,micro=2",
     "dp=2,tp=2,etp=2,ep=2,micro=2,zero=1",
+    "dp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=2,zero=1",
     "cp=2,micro=4",
     "cp=2,cp_algo=gather,micro=4",
     "cp=2,cp_algo=ring,micro=4",
@@ -40,6 +41,7 @@ const STRATEGIES: [&str; 36] = [
     "pp=2,schedule=zb-h1,cp=4,cp_algo=hybrid,tp=2,ep=2,micro=4",
     "dp=2,cp=2,tp=2,ep=4,micro=2,zero=1",
     "cp=2,tp=2,etp=2,ep=2,micro=4",
+    "cp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=4",
     "pp=2,micro=4",
     "pp=2,schedule=gpipe,micro=4",
     "pp=2,schedule=zb-h1,tp=2,ep=2,micro=4",

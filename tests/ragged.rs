@@ -100,11 +100,12 @@ fn plan(routing: &Routing, experts: &str, text: &str, compute: DType) -> Plan {
         .unwrap_or_else(|e| panic!("{} {text}: {e}", routing.name))
 }
 
-const STRATEGIES: [&str; 8] = [
+const STRATEGIES: [&str; 9] = [
     "dp=2,ep=2,micro=2",
     "dp=2,tp=2,ep=4,micro=2,zero=1",
     "tp=2,ep=2,etp=1,cp=2,micro=4",
     "dp=2,tp=2,ep=2,etp=2,micro=2",
+    "dp=2,tp=2,ep=2,etp=2,etp_gather=after,micro=2",
     "pp=2,tp=2,ep=2,micro=4,recompute=full",
     "dp=4,tp=2,ep=8,micro=1,zero=3",
     "dp=2,tp=2,ep=4,micro=2,dispatch=hierarchical,node=2",

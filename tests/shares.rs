@@ -23,7 +23,7 @@ const SEQ: u64 = 16;
 const F32: u64 = 4;
 
 /// `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 16] = [
+const STRATEGIES: [&str; 18] = [
     "micro=4",
     "dp=2,micro=2",
     "dp=4,micro=1,zero=1",
@@ -33,6 +33,8 @@ const STRATEGIES: [&str; 16] = [
     "dp=4,ep=2,micro=1,zero=1",
     "tp=2,ep=2,micro=4",
     "tp=2,etp=2,micro=4",
+    "dp=2,tp=2,ep=2,etp=2,micro=2",
+    "dp=2,tp=2,ep=2,etp=2,etp_gather=after,micro=2",
     "dp=2,tp=2,ep=4,micro=2,zero=1",
     "cp=2,micro=4",
     "cp=2,cp_algo=gather,micro=4",
@@ -321,10 +323,18 @@ fn layers_send_what_the_papers_say() {
         // added before they are scattered; only the experts' shares are gathered besides.
         assert!(d.etp == 1 || d.etp == d.tp, "{text}");
         let width = k * (positions / d.tp) * (d.etp - 1);
-        assert_eq!(plain, times * (tensor + context + width), "{text}");
-        // There and back, forward and backward.
         let tokens = positions * d.etp / d.tp;
-        assert_eq!(rows, 4 * times * k * tokens * h * (d.ep - 1) / d.ep, "{text}: rows of experts");
+        // Or each sends its part of every row: positions for widths and back, and behind the exchange an all-gather of rows and a reduce-scatter of results.
+        let (parts, exchanged) = match text.contains("etp_gather=after") {
+            true => (
+                d.etp,
+                2 * positions / d.tp * h * (d.etp - 1) / d.etp + 2 * d.ep * k * tokens * h / d.etp * (d.etp - 1),
+            ),
+            false => (1, 0),
+        };
+        assert_eq!(plain, times * (tensor + context + width + exchanged), "{text}");
+        // There and back, forward and backward.
+        assert_eq!(rows, 4 * times * k * tokens * (h / parts) * (d.ep - 1) / d.ep, "{text}: rows of experts");
     }
 }
 

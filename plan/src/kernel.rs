@@ -216,7 +216,7 @@ pub struct Region {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RaggedLimit {
-    /// Which dimension of the iteration space; never one of the row's when rows are reduced.
+    /// Which dimension of the iteration space (of an exchange: of a piece); never one of the row's when rows are reduced.
     pub dim: u32,
     /// i32[groups + 1]
     pub offsets: BufferId,

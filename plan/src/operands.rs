@@ -243,6 +243,7 @@ impl Kernel {
             Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
             Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
             Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
+            Kernel::Exchange(k) => (k.ragged.as_ref(), &k.dims),
             _ => return None,
         };
         ragged.and_then(|r| dims.get(r.dim as usize)).copied()

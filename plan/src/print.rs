@@ -325,7 +325,14 @@ impl Display for Shape<'_> {
             Kernel::Exchange(k) => {
                 let combined = k.reduce.map_or(String::new(), |op| format!(" {}", json_name(&op)));
                 let over = Group(self.1, &k.group);
-                write!(f, "{}{combined} over {over}: {} {}", k.kind().name(), Dims(&k.dims), k.dtype)
+                write!(
+                    f,
+                    "{}{combined} over {over}: {} {}{}",
+                    k.kind().name(),
+                    Dims(&k.dims),
+                    k.dtype,
+                    ragged(&k.ragged)
+                )
             }
             Kernel::AllToAllV(k) => {
                 let (over, way) = (Group(self.1, &k.group), json_name(&k.direction));

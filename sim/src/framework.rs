@@ -66,6 +66,8 @@ pub struct Framework {
     pub hidden_ep: f64,
     /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
     pub deduplicates: bool,
+    /// Do tensor-parallel ranks share the width of experts where a run does not say how many do (`etp`)?
+    pub cuts_experts: bool,
     /// Does the host wait for the number of rows of each expert?
     pub experts_wait: bool,
     /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
@@ -151,6 +153,7 @@ impl Default for Framework {
             expert_us: 0.0,
             hidden_ep: 0.0,
             deduplicates: false,
+            cuts_experts: false,
             experts_wait: false,
             receive_waits: false,
             collective_holds: false,

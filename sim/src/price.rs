@@ -329,13 +329,14 @@ impl<'a> Pricer<'a> {
     fn exchange(&self, program: &Program, k: &Exchange) -> Priced {
         let group = self.group(&k.group);
         let optimizer = program.name.starts_with(OPTIMIZER);
-        let kind = self.purpose(optimizer, &k.group);
+        let kind = if k.ragged.is_some() { Kind::Ep } else { self.purpose(optimizer, &k.group) };
         let element = match k.dtype {
             DType::F32 if kind == Kind::Dp && k.reduce.is_some() && k.piece() > 1024 => self.framework.gradient_bytes,
             dtype => dtype.bytes() as f64,
         };
         let halved = kind == Kind::Tp && self.gathers_halves(program, k);
-        let piece = k.piece() as f64 * if halved { element / 2.0 } else { element };
+        let there = k.ragged.as_ref().and_then(|r| k.dims.get(r.dim as usize)).map_or(1.0, |bound| self.ragged(*bound));
+        let piece = k.piece() as f64 * there * if halved { element / 2.0 } else { element };
         let (what, bytes) = match k.kind() {
             ExchangeKind::AllGather => (Collective::AllGather, piece * k.ranks as f64),
             ExchangeKind::ReduceScatter => (Collective::ReduceScatter, piece * k.ranks as f64),

@@ -55,6 +55,14 @@ fn strategies_that_cannot_be_say_what_can() {
     compile("vpp=2").fails(&["there is one stage"]);
     compile("ep=3,dp=2").fails(&["does not divide the 2 ranks of a stage", "use ep = 1, 2"]);
     compile("etp=4,tp=2,dp=2").fails(&["etp = 4 does not divide tp × cp = 2", "use etp = 1, 2"]);
+    let odd = [
+        &["--set", "d=68", "--set", "heads=2"][..],
+        &["--strategy", "dp=2,cp=4,cp_algo=gather,tp=2,ep=2,etp=8,etp_gather=after", "--batch", "2"],
+    ]
+    .concat();
+    bench
+        .run(&[&["compile", "model.moe", "-o", "x.plan"], &odd[..]].concat())
+        .fails(&["has rows of 68 elements, which etp = 8 does not divide", "leave `etp_gather` out"]);
     compile("tp=4294967295,cp=4294967295,dp=4").fails(&["more than the most"]);
     compile("stages=1/1").fails(&["`stages` has 2 layers in 2 parts", "pp × vpp = 1"]);
     compile("pp=3,stages=1/0/1").fails(&["leaves a part without layers"]);
@@ -76,6 +84,8 @@ fn strategies_that_cannot_be_say_what_can() {
         ("dp=2,", "leave the comma out"),
         ("dpp=2", "did you mean `dp`?"),
         ("cpalgo=ring", "did you mean `cp_algo`?"),
+        ("etp=2,tp=2,etp_gather=after", "for rows that go to experts in parts, but ep = 1 and etp = 2"),
+        ("etp_gather=behind", "`etp_gather` is before or after, not `behind`"),
         ("cap=4", "`cap` is for schedule = search, but the schedule is 1f1b"),
         ("schedule=zb-v,nodes=10", "add schedule=search, or leave `nodes` out"),
         ("schedule=search,cap=0", "`cap` is a number of at least 1"),

@@ -66,6 +66,9 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     };
     text += &format!(",schedule={}", draw.of(schedules));
     text += ["", "", ",recompute=full", ",recompute=contract", ",recompute=attention"][draw.below(5)];
+    if ep > 1 && etp > 1 && draw.once_in(2) {
+        text += ",etp_gather=after";
+    }
     text += &overlapped(draw, ep > 1);
     let swap = ["", "", "attention", "contract", "group", "dispatch"][draw.below(6)];
     Drawn { swap, dp, tp, cp, ep, etp, pp, vpp, micro, mbs, text }

@@ -135,7 +135,19 @@ impl Emitter<'_> {
                 None => (size, x.stride(axis), out.stride(axis)),
             }
         });
-        let dims = joined(dims.collect());
+        let dims: Vec<Dim> = dims.collect();
+        // Rows of groups stay a dimension of their own, of which as many are moved as there are.
+        let axes: Vec<AxisId> = self.graph.dims(&ty.axes).into_iter().map(|(axis, _)| axis).collect();
+        let mut ragged = self.ragged_limit(&axes);
+        let dims = match &mut ragged {
+            Some(limit) => {
+                let (outer, rest) = dims.split_at(limit.dim as usize);
+                let outer = joined(outer.to_vec());
+                limit.dim = outer.len() as u32;
+                [outer, vec![rest[0]], joined(rest[1..].to_vec())].concat()
+            }
+            None => joined(dims),
+        };
         let step = |place: &Place, step: Option<(AxisId, AxisId)>| {
             step.map_or(0, |(part, whole)| self.graph.size(part) * place.stride(whole))
         };
@@ -154,6 +166,7 @@ impl Emitter<'_> {
             out_step: step(&out, steps[1]),
             reduce: combined(&comm.kind),
             shift: if let CommKind::Rotate { by } = comm.kind { by } else { 0 },
+            ragged,
         };
         self.push(&self.name(value), Kernel::Exchange(kernel));
     }

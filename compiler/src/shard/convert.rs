@@ -177,6 +177,9 @@ impl Steps<'_, '_> {
                 None,
             ));
         }
+        // Where parts are wanted, parts travel.
+        self.sums_in_parts();
+        self.cut();
         let group = if have.is_empty() { wanted.clone() } else { have.clone() };
         let (owned, counts) = self.partitioner.owned_rows(self.value, ragged, &group);
         let local = self.partitioner.rows[&ragged].local;
@@ -230,16 +233,18 @@ impl Steps<'_, '_> {
         }
     }
 
-    /// Sums what are terms, in parts where parts are wanted.
-    fn sums(&mut self) {
-        let open = |s: &Self| -> Vec<u32> {
-            s.form.layout.partial.iter().copied().filter(|d| !s.wanted.partial.contains(d)).collect()
-        };
+    /// The dimensions over which sums are wanted and not yet made.
+    fn open(&self) -> Vec<u32> {
+        self.form.layout.partial.iter().copied().filter(|d| !self.wanted.partial.contains(d)).collect()
+    }
+
+    /// Sums what are terms where parts are wanted.
+    fn sums_in_parts(&mut self) {
         for axis in self.plain_axes() {
             let group = self.missing(axis);
             let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());
             let in_order = self.partitioner.same_order(axis, &before, &after);
-            if group.is_empty() || !in_order || !group.iter().all(|d| open(self).contains(d)) {
+            if group.is_empty() || !in_order || !group.iter().all(|d| self.open().contains(d)) {
                 continue;
             }
             let mut layout = self.form.layout.clone().with(axis, &after);
@@ -249,7 +254,12 @@ impl Steps<'_, '_> {
             let sent = bytes - bytes / self.ranks(&group);
             self.apply(CommKind::ReduceScatter { from, into }, &group, &[self.form.value], layout, sent);
         }
-        let group = open(self);
+    }
+
+    /// Sums what are terms, in parts where parts are wanted.
+    fn sums(&mut self) {
+        self.sums_in_parts();
+        let group = self.open();
         if !group.is_empty() {
             let mut layout = self.form.layout.clone();
             layout.partial.retain(|d| !group.contains(d));
@@ -281,11 +291,12 @@ impl Steps<'_, '_> {
         }
     }
 
-    /// Cuts axes.
+    /// Cuts axes, by dimensions that cut no other.
     fn cut(&mut self) {
         for axis in self.plain_axes() {
             let group = self.missing(axis);
-            if group.is_empty() {
+            let taken = self.form.layout.dims();
+            if group.is_empty() || group.iter().any(|d| taken.contains(d)) {
                 continue;
             }
             let (before, after) = (self.form.layout.of(axis).to_vec(), self.wanted.of(axis).to_vec());

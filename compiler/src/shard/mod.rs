@@ -36,4 +36,4 @@ pub use model::{ParamShard, ShardedModel, shard_model};
 pub use order::{Cut, Given, Order, searched};
 pub(crate) use partition::is_linear;
 pub use partition::{Note, Sharded, shard};
-pub use strategy::{CpAlgo, MasterWeights, Moments, OptimizerMemory, Strategy, StrategyError};
+pub use strategy::{CpAlgo, EtpGather, MasterWeights, Moments, OptimizerMemory, Strategy, StrategyError};

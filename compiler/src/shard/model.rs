@@ -5,7 +5,7 @@ use super::layout::Layout;
 use super::mesh::{Dense, Mesh, Sparse};
 use super::nearest::tried;
 use super::partition::{Note, shard, shard_with_statistics};
-use super::strategy::{Strategy, StrategyError};
+use super::strategy::{EtpGather, Strategy, StrategyError};
 use crate::shares::{Shares, weigh_before};
 use forebay_dsl::model::{CheckedModel, Scope};
 use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ReduceKind, ValueId};
@@ -112,6 +112,12 @@ pub(super) fn share(model: &CheckedModel, strategy: &Strategy) -> Result<Sharded
     let groups = sharded.notes.iter().flatten().any(|n| n.collective == "dispatch");
     if strategy.ep > 1 && !groups {
         check_choosing_experts(model, &sharded, strategy)?;
+    }
+    if strategy.etp_gather == EtpGather::After && !groups {
+        return Err(StrategyError::new(
+            format!("etp_gather = after: no rows of `{}` are sent to experts", model.name),
+            Some("leave `etp_gather` out".to_string()),
+        ));
     }
     Ok(sharded)
 }

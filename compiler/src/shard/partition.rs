@@ -5,7 +5,7 @@ use super::balance::Balance;
 use super::hoist;
 use super::layout::{Form, Layout};
 use super::mesh::{Dense, Mesh, Sparse};
-use super::strategy::{CpAlgo, Strategy, StrategyError};
+use super::strategy::{CpAlgo, EtpGather, Strategy, StrategyError};
 use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Graph, InputRole, Op, OutputRole, ReduceKind, Type, ValueId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -101,6 +101,8 @@ pub(super) struct Partitioner<'a> {
     /// The dimensions of experts.
     pub expert_dims: Vec<u32>,
     pub expert_width_dims: Vec<u32>,
+    /// The dimensions whose ranks send parts of experts' rows, not whole ones.
+    pub row_part_dims: Vec<u32>,
     /// The collectives so far, each with the local value that it makes.
     notes: Vec<(ValueId, Note)>,
     /// Values that are means over data-parallel ranks.
@@ -145,6 +147,10 @@ impl<'a> Partitioner<'a> {
             home,
             expert_dims: mesh.sparse(Sparse::Ep),
             expert_width_dims: mesh.sparse(Sparse::Etp),
+            row_part_dims: match strategy.etp_gather {
+                EtpGather::Before => vec![],
+                EtpGather::After => mesh.sparse(Sparse::Etp),
+            },
             notes: vec![],
             statistics: FxHashMap::default(),
             current: ValueId(0),

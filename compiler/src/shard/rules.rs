@@ -201,6 +201,16 @@ impl Partitioner<'_> {
         if let Some((_, axis)) = allowed_claims.first() {
             return Winner::Axis(*axis);
         }
+        // Rows that ranks send parts of are added up in parts.
+        if let [sum, ..] = sums[..]
+            && self.row_part_dims.contains(&dim)
+            && let Some(width) = self.width_of_rows(node.operands[sum], None)
+            && node.ty.has(width)
+            && allowed(&width)
+            && self.divides(width, dim, won)
+        {
+            return Winner::Axis(width);
+        }
         // What was claimed cannot stay: where positions are at home is as good a place, and costs no more than anywhere else.
         if !sums.is_empty() || !claims.is_empty() {
             let from: Vec<ValueId> =
@@ -530,6 +540,13 @@ impl Partitioner<'_> {
         joint.cut.values_mut().for_each(|dims| dims.retain(|d| !tokens.contains(d)));
         joint.cut.retain(|_, dims| !dims.is_empty());
         joint.partial.retain(|d| !tokens.contains(d));
+        if let Some(width) = self.width_in_parts(x, axis)? {
+            let parts = self.row_part_dims.clone();
+            joint.cut.values_mut().for_each(|dims| dims.retain(|d| !parts.contains(d)));
+            joint.cut.retain(|_, dims| !dims.is_empty());
+            joint.partial.retain(|d| !parts.contains(d));
+            joint = joint.with(width, &parts);
+        }
         let x_wanted = Layout { partial: self.kept_sums(x, &joint), ..joint.on(&x_axes) }.with(axis, &tokens);
         let index_own = self.own(index).on(&index_axes);
         let index_wanted = if index_own.of(ragged).is_empty() {
@@ -547,6 +564,35 @@ impl Partitioner<'_> {
         let layout = Layout { partial, ..layout.on(&node.ty.axes) };
         self.forms[value.index()].push(Form { layout, value: local });
         Ok(())
+    }
+
+    /// The axis of a row's elements: the longest of a value with rows of groups, or with rows along another axis.
+    fn width_of_rows(&self, x: ValueId, rows: Option<AxisId>) -> Option<AxisId> {
+        let axes = &self.whole.ty(x).axes;
+        let ragged = self.whole.ragged_axis(axes);
+        let rows = rows.or(ragged)?;
+        let parent = ragged.and_then(|r| self.whole.ragged_parent(r));
+        let of_a_row = axes.iter().copied().filter(|&a| a != rows && Some(a) != parent);
+        of_a_row.max_by_key(|&a| self.whole.size(a))
+    }
+
+    /// The axis of a row's elements, where ranks that share the width of an expert send parts of it.
+    fn width_in_parts(&self, x: ValueId, rows: AxisId) -> Result<Option<AxisId>, StrategyError> {
+        let Some(width) = self.width_of_rows(x, Some(rows)).filter(|_| !self.row_part_dims.is_empty()) else {
+            return Ok(None);
+        };
+        let ranks = self.mesh.ranks(&self.row_part_dims);
+        if !self.whole.size(width).is_multiple_of(ranks) {
+            return Err(StrategyError::new(
+                format!(
+                    "etp_gather = after: `{}` has rows of {} elements, which etp = {ranks} does not divide",
+                    self.whole.node(x).name,
+                    self.whole.size(width)
+                ),
+                Some("leave `etp_gather` out: whole rows go to experts".to_string()),
+            ));
+        }
+        Ok(Some(width))
     }
 
     /// The layout of an index by token: positions cut as the rows' tokens are.

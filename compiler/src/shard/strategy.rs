@@ -31,6 +31,8 @@ pub struct Strategy {
     pub ep: u32,
     /// Expert tensor parallel: ranks that share the width of each expert.
     pub etp: u32,
+    /// Where those ranks put together what they all need of a row.
+    pub etp_gather: EtpGather,
     /// Context parallel: ranks that share the positions of a row.
     pub cp: u32,
     /// How attention sees positions of other ranks.
@@ -77,6 +79,26 @@ pub struct Strategy {
     pub moments: Moments,
     /// Rows of experts that a rank has room for; the worst case, all rows of its group, when absent. A run that needs more stops and says so.
     pub max_tokens_per_rank: Option<u64>,
+}
+
+/// Where ranks that share the width of an expert put together the rows that all of them need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EtpGather {
+    /// As tokens, before they go to experts: each of the ranks sends whole rows of all their tokens.
+    Before,
+    /// Behind the exchange: each sends its part of the width of every row, and parts are gathered where they arrive. 1/`etp` as much goes through the exchange.
+    After,
+}
+
+impl EtpGather {
+    const ALL: [EtpGather; 2] = [EtpGather::Before, EtpGather::After];
+
+    fn name(self) -> &'static str {
+        match self {
+            EtpGather::Before => "before",
+            EtpGather::After => "after",
+        }
+    }
 }
 
 /// How parameters are kept beside the copies in bf16 that programs read.
@@ -181,6 +203,7 @@ impl Default for Strategy {
             sp: true,
             ep: 1,
             etp: 1,
+            etp_gather: EtpGather::Before,
             cp: 1,
             cp_algo: CpAlgo::Ulysses,
             ulysses: None,
@@ -233,12 +256,13 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 28] = [
+const KEYS: [&str; 29] = [
     "dp",
     "tp",
     "sp",
     "ep",
     "etp",
+    "etp_gather",
     "cp",
     "cp_algo",
     "ulysses",
@@ -315,6 +339,15 @@ impl Strategy {
     /// # Errors
     /// A key that the others give no meaning.
     pub fn check(&self) -> Result<(), StrategyError> {
+        if self.etp_gather == EtpGather::After && (self.etp == 1 || self.ep == 1) {
+            return Err(StrategyError::new(
+                format!(
+                    "etp_gather = after is for rows that go to experts in parts, but ep = {} and etp = {}",
+                    self.ep, self.etp
+                ),
+                Some("give both ep and etp, or leave `etp_gather` out".to_string()),
+            ));
+        }
         let of_search = [("cap", self.cap.is_some()), ("nodes", self.nodes.is_some())];
         match of_search.iter().find(|(_, given)| *given) {
             Some((key, _)) if self.schedule != Order::Search => Err(StrategyError::new(
@@ -351,6 +384,10 @@ impl Strategy {
             "tp" => self.tp = degree()?,
             "ep" => self.ep = degree()?,
             "etp" => self.etp = degree()?,
+            "etp_gather" => match EtpGather::ALL.into_iter().find(|place| place.name() == value) {
+                Some(place) => self.etp_gather = place,
+                None => return wrong("before or after"),
+            },
             "cp" => self.cp = degree()?,
             "pp" => self.pp = degree()?,
             "vpp" => self.vpp = degree()?,
@@ -540,6 +577,8 @@ impl fmt::Display for Strategy {
             ("zero", self.zero, default.zero),
         ];
         parts.extend(degrees.iter().filter(|(_, n, usual)| n != usual).map(|(key, n, _)| format!("{key}={n}")));
+        let usual = self.etp_gather == default.etp_gather;
+        parts.extend((!usual).then(|| format!("etp_gather={}", self.etp_gather.name())));
         parts.extend((!self.sp && self.tp > 1).then(|| "sp=0".to_string()));
         let usual = self.cp == 1 || self.cp_algo == default.cp_algo;
         parts.extend((!usual).then(|| format!("cp_algo={}", self.cp_algo.name())));

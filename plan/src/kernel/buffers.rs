@@ -43,7 +43,10 @@ impl Kernel {
             Kernel::RowGroups(k) => vec![&mut k.offsets, &mut k.out],
             Kernel::Random(k) => vec![&mut k.key, &mut k.out.buffer],
             Kernel::RandomKey { out, .. } => vec![out],
-            Kernel::Exchange(k) => vec![&mut k.x, &mut k.out],
+            Kernel::Exchange(k) => {
+                let ragged = k.ragged.iter_mut().map(|r| &mut r.offsets);
+                [&mut k.x, &mut k.out].into_iter().chain(ragged).collect()
+            }
             Kernel::AllToAllV(k) => vec![&mut k.x, &mut k.offsets, &mut k.counts, &mut k.out],
             Kernel::Coordinate(k) => vec![&mut k.out],
             Kernel::Send(k) | Kernel::Recv(k) => vec![&mut k.buffer],

@@ -3,7 +3,7 @@
 //! A *group* is given by mesh dimensions: the ranks that agree with a rank in all other coordinates, numbered row-major over these dimensions. What a
 //! rank gives and takes has sizes that the plan states or that buffers hold; no size is agreed on at run time without both sides knowing it.
 
-use super::{BufferId, ReduceOp, is_zero};
+use super::{BufferId, RaggedLimit, ReduceOp, is_zero};
 use crate::mesh::Affine;
 use crate::schema::DType;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,10 @@ pub struct Exchange {
     /// same to all then, and both steps are 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub shift: u64,
+    /// When a dimension of a piece is ragged: only its first `offsets[last]` elements are moved, of which all members have as many; the rest of out is left
+    /// as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ragged: Option<RaggedLimit>,
 }
 
 /// What an exchange is commonly called.

@@ -10,10 +10,10 @@ impl Exchange {
             let dims = std::iter::once((self.ranks, step)).chain(piece).collect();
             Operand { buffer, what, usage, dtype: Some(self.dtype), offset, dims, visits: None }
         };
-        vec![
-            pieces(self.x, "what is given", Usage::Read, self.x_offset, self.x_step, &self.x_strides),
-            pieces(self.out, "the result", Usage::Write, self.out_offset, self.out_step, &self.out_strides),
-        ]
+        let given = pieces(self.x, "what is given", Usage::Read, self.x_offset, self.x_step, &self.x_strides);
+        let got = pieces(self.out, "the result", Usage::Write, self.out_offset, self.out_step, &self.out_strides);
+        let starts = self.ragged.iter().map(|r| group_starts(r.offsets, r.groups));
+        std::iter::once(given).chain(starts).chain([got]).collect()
     }
 
     /// Combining the pieces of the other ranks.

@@ -28,6 +28,7 @@ impl Kernel {
                 shorten(&mut k.axis_size, chosen) | ragged
             }
             Kernel::ScatterAdd(k) => limit(&mut k.dims, k.ragged.as_ref(), there),
+            Kernel::Exchange(k) => limit(&mut k.dims, k.ragged.as_ref(), there),
             Kernel::AllToAllV(k) => rows(k, there),
             _ => false,
         };

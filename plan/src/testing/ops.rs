@@ -151,6 +151,7 @@ impl Body {
                     out_step: 0,
                     reduce: Some(ReduceOp::Sum),
                     shift: 0,
+                    ragged: None,
                 };
                 // All collectives of a group are on one stream.
                 self.builder.push("summed", 0, Kernel::Exchange(all_reduce));

@@ -140,6 +140,7 @@ pub fn exchange(
         out_step: if combined || shifted { 0 } else { piece },
         reduce: combined.then_some(ReduceOp::Sum),
         shift: u64::from(shifted && ranks > 1),
+        ragged: None,
     })
 }
 

@@ -1,10 +1,11 @@
 //! Kernels that talk to other ranks, each by itself.
 
-use super::kernels::{Cx, numbers, positions};
+use super::kernels::{Cx, numbers, positions, ragged_dim};
 use super::rules::Rule;
 use crate::kernel::*;
 
 pub(super) fn exchange(cx: &mut Cx, k: &Exchange) {
+    ragged_dim(cx, &k.ragged, k.dims.len());
     let piece = k.dims.iter().copied().zip(k.out_strides.iter().copied());
     if k.shift != 0 {
         let steps = k.reduce.is_none() && (k.x_step, k.out_step) == (0, 0);

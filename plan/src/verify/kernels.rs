@@ -117,6 +117,7 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Exchange(k) => {
             rank(cx, k.dims.len() + 1);
             cx.loops(k.dims.iter().copied().chain([k.ranks]));
+            cx.loops(k.ragged.iter().map(|r| r.groups));
             for strides in [&k.x_strides, &k.out_strides] {
                 let n = strides.len();
                 cx.ensure(n == k.dims.len(), Rule::Sizes, || format!("{n} strides for {} dimensions", k.dims.len()));
@@ -208,7 +209,8 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
         Kernel::Scan(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Invert(_) => None,
         Kernel::Random(_) | Kernel::RandomKey { .. } => None,
         Kernel::AllToAllV(k) => Some((k.offsets, k.experts)),
-        Kernel::Exchange(_) | Kernel::Coordinate(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
+        Kernel::Exchange(k) => limit(&k.ragged),
+        Kernel::Coordinate(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
     };
     let Some((buffer, groups)) = starts else { return };
     let Buffer { name, elements, .. } = cx.buffer(buffer);
@@ -287,7 +289,7 @@ pub(super) fn numbers(cx: &mut Cx, dtype: DType, rule: Rule) {
     cx.ensure(dtype.is_number(), rule, || format!("{dtype} is no type of numbers"));
 }
 
-fn ragged_dim(cx: &mut Cx, ragged: &Option<RaggedLimit>, dims: usize) {
+pub(super) fn ragged_dim(cx: &mut Cx, ragged: &Option<RaggedLimit>, dims: usize) {
     let exists = ragged.as_ref().is_none_or(|r| (r.dim as usize) < dims);
     cx.ensure(exists, Rule::Indexed, || format!("the ragged dimension is not one of {dims}"));
 }

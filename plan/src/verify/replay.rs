@@ -235,7 +235,8 @@ fn group(kernel: &Kernel) -> Option<&[u32]> {
 fn agree(a: &Kernel, b: &Kernel) -> bool {
     match (a, b) {
         (Kernel::Exchange(a), Kernel::Exchange(b)) => {
-            let key = |k: &Exchange| (k.group.clone(), k.dtype, k.dims.clone(), k.kind(), k.reduce, k.shift);
+            let ragged = |k: &Exchange| k.ragged.as_ref().map(|r| (r.dim, r.groups));
+            let key = |k: &Exchange| (k.group.clone(), k.dtype, k.dims.clone(), k.kind(), k.reduce, k.shift, ragged(k));
             key(a) == key(b)
         }
         (Kernel::AllToAllV(a), Kernel::AllToAllV(b)) => {

@@ -63,7 +63,7 @@ rules! {
     StepTypes "step-types" "A step's arguments and result have the types that its operation takes; constants are representable."
     StoreType "store-type" "A stored value exists and has the type of its buffer."
     Reduce "reduce" "A reduction keeps at most all dimensions, sums numbers, and when ragged reduces that dimension first, with one result a group if it says so."
-    Indexed "indexed" "A gather's or scatter's ragged dimension exists, an index can be written into the result, and what is summed are numbers."
+    Indexed "indexed" "The ragged dimension of a gather, scatter or exchange exists, an index can be written into the result, and what is summed are numbers."
     Sorting "sorting" "A top-k takes at most all; positions and element numbers fit an i32; groups are at least one and not too many."
     Exchange "exchange" "Truth values are not combined, and what is combined has one place; groups of rows are shared out evenly."
     GroupStarts "group-starts" "The starts of groups fill their buffer: one more than there are groups."

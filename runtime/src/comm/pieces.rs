@@ -30,7 +30,13 @@ unsafe impl Sync for Pieces {}
 
 impl Pieces {
     /// Pieces of an array; `None` when there are more dimensions than walks have.
-    pub fn new(ptr: *mut u8, dtype: DType, [start, step]: [u64; 2], sizes: &[u64], strides: &[u64]) -> Option<Pieces> {
+    pub fn new(
+        ptr: *mut u8,
+        dtype: DType,
+        [start, step]: [u64; 2],
+        sizes: impl Iterator<Item = u64>,
+        strides: &[u64],
+    ) -> Option<Pieces> {
         let mut pieces = Pieces {
             ptr,
             dtype,
@@ -40,8 +46,8 @@ impl Pieces {
             sizes: [1; MOST_DIMS],
             strides: [0; MOST_DIMS],
         };
-        for (size, stride) in sizes.iter().zip(strides).filter(|(size, _)| **size != 1) {
-            *pieces.sizes.get_mut(pieces.dims)? = *size as usize;
+        for (size, stride) in sizes.zip(strides).filter(|(size, _)| *size != 1) {
+            *pieces.sizes.get_mut(pieces.dims)? = size as usize;
             pieces.strides[pieces.dims] = *stride as usize;
             pieces.dims += 1;
         }
@@ -92,6 +98,9 @@ impl Pieces {
 
 /// Visits elements `from..to` of a piece as runs: (first element of the run from the start of each piece, elements, strides).
 fn runs<const N: usize>(dims: &Dims<N>, from: usize, to: usize, mut visit: impl FnMut([usize; N], usize, [usize; N])) {
+    if from >= to {
+        return;
+    }
     let mut outer = *dims;
     let (length, strides) = outer.pop();
     let (mut at, mut walk) = (from, Walk::new(&outer, from / length));

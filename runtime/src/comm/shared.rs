@@ -15,6 +15,7 @@ use super::inbox::Inbox;
 use super::watch::{Watch, lock};
 use super::{CommError, Pieces, Rows, SHARED_OUT, Take, Transport, Who, ranks, share};
 use super::{pieces, rows};
+use crate::kernels::KernelError;
 use crate::pool::Pool;
 use forebay_plan::Plan;
 use std::collections::HashMap;
@@ -162,7 +163,10 @@ impl Transport for Link {
         self.taken.clear();
         for shown in &lock(&meeting.state).pieces {
             let (x, theirs) = shown.expect(SHOWN);
-            assert!(x.same_shape(out), "members exchange pieces of one shape");
+            if !x.same_shape(out) {
+                let (own, other) = (out.elements() as u64, x.elements() as u64);
+                return Err(KernelError::Unequal { own, other }.into());
+            }
             self.given.push(x);
             self.taken.push(theirs);
         }

@@ -179,6 +179,7 @@ fn pieces_have_strides() {
         out_step: rows,
         reduce: None,
         shift: 0,
+        ragged: None,
     };
     let script = RoleScript {
         name: "r".into(),
@@ -204,6 +205,99 @@ fn pieces_have_strides() {
                 let wanted = x[(s * (2 + rows * columns) + 2 + i * columns + j) as usize];
                 assert_eq!(at(1 + s * rows + i + j * n * rows), wanted, "{way:?}");
             }
+        }
+    }
+}
+
+/// Rows of two groups, of which `bound` have room, each a part of everyone's columns: put together, added up, added up in parts.
+fn ragged(n: u32, bound: u64) -> Plan {
+    const COLUMNS: u64 = 3;
+    let (members, wide) = (u64::from(n), u64::from(n) * COLUMNS);
+    let kernel = |x: (BufferId, u64, u64), out: (BufferId, u64, u64), columns, reduce| {
+        Kernel::Exchange(Exchange {
+            dtype: DType::F32,
+            group: vec![0],
+            ranks: members,
+            x: x.0,
+            out: out.0,
+            dims: vec![bound, columns],
+            x_offset: 0,
+            out_offset: 0,
+            x_strides: vec![x.1, 1],
+            x_step: x.2,
+            out_strides: vec![out.1, 1],
+            out_step: out.2,
+            reduce,
+            shift: 0,
+            ragged: Some(RaggedLimit { dim: 0, offsets: 0, groups: 2 }),
+        })
+    };
+    let script = RoleScript {
+        name: "r".into(),
+        coordinates: vec![(0, n)],
+        arrays: vec![
+            ("offsets", DType::I32, 3, Access::Read),
+            ("x", DType::F32, bound * COLUMNS, Access::Read),
+            ("all", DType::F32, bound * wide, Access::Update),
+            ("sum", DType::F32, bound * wide, Access::Update),
+            ("part", DType::F32, bound * COLUMNS, Access::Update),
+        ],
+        kernels: vec![
+            kernel((1, COLUMNS, 0), (2, wide, COLUMNS), COLUMNS, None),
+            kernel((2, wide, 0), (3, wide, 0), wide, Some(ReduceOp::Sum)),
+            kernel((2, wide, COLUMNS), (4, COLUMNS, 0), COLUMNS, Some(ReduceOp::Sum)),
+        ],
+    };
+    ranks(&[("tp", n)], vec![script])
+}
+
+#[test]
+fn only_rows_that_are_there_are_exchanged() {
+    // The last one long enough that sums are shared out.
+    for (n, bound, rows) in [(2, 5, 0), (3, 5, 1), (2, 5, 3), (4, 5, 5), (1, 4, 2), (3, 2000, 1900)] {
+        let plan = ragged(n, bound);
+        let members = n as usize;
+        let (room, wide) = (bound as usize, 3 * members);
+        let x: Vec<f32> = (0..members * room * 3).map(|i| (i % 1000) as f32 + 1.0).collect();
+        for way in ways(n) {
+            let mut fleet = fleet(&plan, way, members);
+            fleet.set("r.offsets", bytemuck::cast_slice(&[0, rows / 2, rows].repeat(members)));
+            fleet.set("r.x", bytemuck::cast_slice(&x));
+            (0..2).for_each(|_| fleet.runs());
+            let mut floats = |name: &str| elements(&fleet.get(name), f32::from_ne_bytes);
+            let (all, sum, part) = (floats("r.all"), floats("r.sum"), floats("r.part"));
+            for (me, row, column) in
+                (0..members).flat_map(|m| (0..room).flat_map(move |r| (0..wide).map(move |c| (m, r, c))))
+            {
+                let what = format!("{way:?} {n} {rows}: rank {me}, row {row}, column {column}");
+                let own = x[(column / 3 * room + row) * 3 + column % 3];
+                let have = if row < rows as usize { own } else { 0.0 };
+                assert_eq!(all[(me * room + row) * wide + column], have, "{what}");
+                assert_eq!(sum[(me * room + row) * wide + column], have * n as f32, "{what}");
+                if column / 3 == me {
+                    assert_eq!(part[(me * room + row) * 3 + column % 3], have * n as f32, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_have_not_as_many_rows_stop() {
+    let plan = ragged(2, 5);
+    for (starts, whys) in [
+        (
+            [0, 2, 4, 0, 1, 3],
+            ["pieces of 12 elements, another one of its group of 9", "sent 36 bytes where 48 are due"],
+        ),
+        ([0, 2, 6, 0, 2, 6], ["group offset 6 (number 2) is not within 0..=5"; 2]),
+        ([0, 2, -1, 0, 2, -1], ["group offset -1 (number 2) is not within 0..=5"; 2]),
+    ] {
+        for (way, why) in [(Way::Threads, whys[0]), (Way::Processes(2), whys[1])] {
+            let mut fleet = fleet(&plan, way, 2);
+            fleet.set("r.offsets", bytemuck::cast_slice(&starts));
+            let errors = errors(&mut fleet);
+            assert!(errors.iter().any(|error| error.contains(why)), "{way:?} {starts:?}: {errors:?}");
         }
     }
 }

@@ -304,8 +304,7 @@ impl<'p> Rank<'p> {
     }
 
     fn exchange(&mut self, k: &Exchange) -> Result<(), CommError> {
-        let ptr = |id: u32| self.buffers[id as usize].ptr;
-        let (x, out, take) = exchange_pieces(k, ptr(k.x), ptr(k.out));
+        let (x, out, take) = exchange_pieces(k, |id| self.buffers[id as usize].ptr)?;
         // SAFETY: the verifier has proved that all pieces lie within their buffers, which are apart, and that members agree; this rank touches nothing else
         // meanwhile.
         unsafe { self.link.exchange(&k.group, &x, &out, take, &self.pool) }
@@ -329,22 +328,36 @@ impl<'p> Rank<'p> {
     }
 }
 
-/// One side of an exchange; `None` when its pieces have too many dimensions.
-fn pieces(k: &Exchange, ptr: *mut u8, places: [u64; 2], strides: &[u64]) -> Option<Pieces> {
-    Pieces::new(ptr, k.dtype, places, &k.dims, strides)
-}
-
-/// What a rank gives and takes in an exchange whose arrays begin there.
-pub(crate) fn exchange_pieces(k: &Exchange, x: *mut u8, out: *mut u8) -> (Pieces, Pieces, Take) {
-    let x = pieces(k, x, [k.x_offset, k.x_step], &k.x_strides);
-    let out = pieces(k, out, [k.out_offset, k.out_step], &k.out_strides);
+/// What a rank gives and takes in an exchange; `ptr` says where a buffer begins.
+///
+/// # Errors
+/// When group starts say that there are more rows than there is room for.
+pub(crate) fn exchange_pieces(
+    k: &Exchange,
+    ptr: impl Fn(u32) -> *mut u8,
+) -> Result<(Pieces, Pieces, Take), kernels::KernelError> {
+    let mut came = None;
+    if let Some(ragged) = &k.ragged {
+        let (dim, limit) = (ragged.dim as usize, k.dims[ragged.dim as usize]);
+        // SAFETY: the buffer has one element more than there are groups (the verifier), aligned as all buffers are, which nobody writes meanwhile.
+        let value = unsafe { ptr(ragged.offsets).cast::<i32>().add(ragged.groups as usize).read() };
+        let fits = u64::try_from(value).ok().filter(|rows| *rows <= limit);
+        let error = kernels::KernelError::Offsets { value: value.into(), element: ragged.groups, least: 0, limit };
+        came = Some((dim, fits.ok_or(error)?));
+    }
+    let side = |buffer: u32, places: [u64; 2], strides: &[u64]| {
+        let sizes = k.dims.iter().enumerate().map(|(d, size)| came.filter(|(dim, _)| *dim == d).map_or(*size, |c| c.1));
+        Pieces::new(ptr(buffer), k.dtype, places, sizes, strides)
+    };
+    let x = side(k.x, [k.x_offset, k.x_step], &k.x_strides);
+    let out = side(k.out, [k.out_offset, k.out_step], &k.out_strides);
     let (x, out) = x.zip(out).expect("tried when it was prepared");
     let take = match (k.shift, k.reduce) {
         (0, None) => Take::Each,
         (0, Some(op)) => Take::Combined(op),
         (by, _) => Take::Shifted(by as usize),
     };
-    (x, out, take)
+    Ok((x, out, take))
 }
 
 /// The arrays of a rank whose rows go to experts or come back; `ptr` says where a buffer begins.
@@ -390,8 +403,9 @@ pub(crate) fn prepare(all: &[Program], cpu: kernels::Cpu) -> Result<Programs, Ex
 fn ready(kernel: &Kernel, buffers: &[forebay_plan::Buffer], cpu: kernels::Cpu) -> Result<Ready, kernels::PrepareError> {
     match kernel {
         Kernel::Exchange(k) => {
-            let null = std::ptr::null_mut();
-            let fits = [&k.x_strides, &k.out_strides].iter().all(|s| pieces(k, null, [0, 0], s).is_some());
+            let pieces =
+                |strides: &[u64]| Pieces::new(std::ptr::null_mut(), k.dtype, [0, 0], k.dims.iter().copied(), strides);
+            let fits = [&k.x_strides, &k.out_strides].iter().all(|s| pieces(s).is_some());
             let error = || kernels::PrepareError("pieces of an exchange have too many dimensions".into());
             fits.then_some(Ready::Comm).ok_or_else(error)
         }

@@ -132,6 +132,14 @@ pub enum KernelError {
         /// Which.
         element: u64,
     },
+    /// Ranks that exchange pieces have not as many rows.
+    #[error("this rank has pieces of {own} elements, another one of its group of {other}")]
+    Unequal {
+        /// Elements of a piece here.
+        own: u64,
+        /// Elements of a piece there.
+        other: u64,
+    },
     /// More rows come than fit.
     #[error(
         "{rows} rows arrive, but there is room for {bound} (max_tokens_per_rank): at least {rows} would have done here"

@@ -6,7 +6,7 @@ use crate::framework::{AttentionName, Framework};
 use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
 use forebay_compiler::overlap::Passes;
-use forebay_compiler::shard::{CpAlgo, Cut, Strategy};
+use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Strategy};
 use forebay_cost::cluster::{Count, NonNegative, Positive};
 use forebay_cost::{Cluster, Precision};
 
@@ -23,10 +23,6 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     let degree = |name: &str| u32::try_from(run.degree(name)).map_err(|_| format!("`{name}` is too large"));
     let (tp, pp, cp, vpp) = (degree("tp")?, degree("pp")?, degree("cp")?, degree("vpp")?);
     let ep = degree("ep")?;
-    // Megatron-Core before it could fold them apart.
-    let unfolded = if run.text.contains("ETP=TP") { u64::from(tp) } else { 1 };
-    let etp =
-        if shape.experts() > 0 { run.number("etp").unwrap_or(unfolded).max(1).min(u64::from(tp)) as u32 } else { 1 };
     let devices = degree("n_devices")?;
     let model = tp.checked_mul(pp).and_then(|n| n.checked_mul(cp)).ok_or("the degrees are too large")?;
     let dp = match run.number("dp") {
@@ -36,6 +32,11 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     if u64::from(dp) * u64::from(model) != u64::from(devices) {
         return Err(format!("dp {dp} × tp {tp} × pp {pp} × cp {cp} are not its {devices} devices"));
     }
+    // What is not said is as the framework has it, where that many ranks can share experts.
+    let cut = framework.cuts_experts && u64::from(dp * cp).is_multiple_of(u64::from(ep));
+    let unstated = if cut { u64::from(tp) } else { 1 };
+    let etp =
+        if shape.experts() > 0 { run.number("etp").unwrap_or(unstated).max(1).min(u64::from(tp)) as u32 } else { 1 };
     let batch = run.degree("gbs");
     let mbs = run.number("mbs").map_or(1, |n| n.max(1));
     let micro = batch / (u64::from(dp) * mbs).max(1);
@@ -50,6 +51,8 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         sp: sequence_parallel(run),
         ep,
         etp,
+        // As Megatron-Core's dispatcher does.
+        etp_gather: if ep > 1 && etp > 1 { EtpGather::After } else { EtpGather::Before },
         cp,
         // Sharing heads does the same work in even parts as balanced rings do, and profiles say how much of their communication is hidden.
         cp_algo: CpAlgo::Ulysses,

@@ -41,6 +41,12 @@ pub(super) const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Distinct, "pieces", |p| of!(p, 0, "exchange", 0, Exchange).out_step = 1),
     (Rule::Alias, "exchange in place", |p| of!(p, 0, "exchange", 1, Exchange).out = 1),
     (Rule::GroupStarts, "rows", |p| of!(p, 0, "all_to_all_v", 0, AllToAllV).offsets = 6),
+    (Rule::GroupStarts, "rows of pieces", |p| {
+        of!(p, 0, "exchange", 2, Exchange).ragged = Some(RaggedLimit { dim: 0, offsets: 3, groups: 3 });
+    }),
+    (Rule::Indexed, "rows of pieces", |p| {
+        of!(p, 0, "exchange", 2, Exchange).ragged = Some(RaggedLimit { dim: 1, offsets: 3, groups: 4 });
+    }),
     (Rule::Coordinates, "coordinate", |p| of!(p, 0, "coordinate", 0, Coordinate).value.base = 1 << 40),
     (Rule::Coordinates, "no such dimension", |p| of!(p, 0, "coordinate", 0, Coordinate).value.terms[0].0 = 2),
     (Rule::Coordinates, "first row", |p| {
@@ -74,6 +80,9 @@ pub(super) const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Matched, "elements", |p| of!(p, 0, "send", 0, Send).elements = 7),
     (Rule::Matched, "never received", |p| remove(p, 1, "recv")),
     (Rule::Matched, "other reduction", |p| of!(p, 1, "exchange", 3, Exchange).reduce = Some(ReduceOp::Max)),
+    (Rule::Matched, "rows of pieces on one side", |p| {
+        of!(p, 1, "exchange", 3, Exchange).ragged = Some(RaggedLimit { dim: 0, offsets: 3, groups: 4 });
+    }),
     (Rule::Deadlock, "never sent", |p| remove(p, 0, "send")),
     (Rule::Deadlock, "channel", |p| of!(p, 1, "recv", 0, Recv).channel = 7),
     (Rule::Deadlock, "peer", |p| of!(p, 1, "recv", 0, Recv).peer = 1),

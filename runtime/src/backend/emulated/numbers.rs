@@ -165,7 +165,11 @@ impl Emulated {
             let binding = self.binding(task.binding);
             match self.code.kernel(binding.site.program, task.instruction) {
                 Kernel::Exchange(k) => {
-                    let (x, out, take) = exchange_pieces(k, self.buffer(binding, k.x), self.buffer(binding, k.out));
+                    let pieces = exchange_pieces(k, |id| self.buffer(binding, id));
+                    let (x, out, take) = match pieces {
+                        Ok(pieces) => pieces,
+                        Err(error) => return fault(given.len(), Wrong::Data(error)),
+                    };
                     given.push(x);
                     taken.push(out);
                     takes.push(take);
