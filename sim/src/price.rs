@@ -31,6 +31,8 @@ pub struct Priced {
     pub launches: f64,
     /// Must the host know its result before it goes on?
     pub host_waits: bool,
+    /// Does it use links between nodes?
+    pub leaves_node: bool,
 }
 
 /// What an instruction has to do with ranks of other roles.
@@ -162,6 +164,7 @@ impl<'a> Pricer<'a> {
             action: Action::Work,
             launches: 1.0,
             host_waits: false,
+            leaves_node: false,
         };
         if let Some(bound) = copied(program, instruction) {
             let bytes = bound * instruction.kernel.ragged_bound().map_or(1.0, |rows| self.ragged(rows));
@@ -188,12 +191,22 @@ impl<'a> Pricer<'a> {
                     action,
                     launches: 1.0,
                     host_waits: false,
+                    leaves_node: false,
                 }
             }
             Kernel::Recv(k) => {
                 let action = Action::Receive { peer: k.peer, channel: k.channel };
                 let host_waits = self.framework.receive_waits;
-                Priced { kind: Kind::Pp, seconds: 0.0, flops: 0.0, sent: 0.0, action, launches: 1.0, host_waits }
+                Priced {
+                    kind: Kind::Pp,
+                    seconds: 0.0,
+                    flops: 0.0,
+                    sent: 0.0,
+                    action,
+                    launches: 1.0,
+                    host_waits,
+                    leaves_node: false,
+                }
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
@@ -218,6 +231,7 @@ impl<'a> Pricer<'a> {
             action: Action::Work,
             launches: self.starts(k, &product),
             host_waits: false,
+            leaves_node: false,
         }
     }
 
@@ -298,6 +312,7 @@ impl<'a> Pricer<'a> {
             action: Action::Work,
             launches: 1.0,
             host_waits: false,
+            leaves_node: false,
         }
     }
 
@@ -383,7 +398,7 @@ impl<'a> Pricer<'a> {
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
-        Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits }
+        Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits, leaves_node: group.leaves_node() }
     }
 
     /// Does a gather of activations take them in fp8?
@@ -421,7 +436,16 @@ impl<'a> Pricer<'a> {
         let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);
         let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
         let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
-        Priced { kind: Kind::Ep, seconds, flops: 0.0, sent, action: Action::Work, launches: 1.0, host_waits: false }
+        Priced {
+            kind: Kind::Ep,
+            seconds,
+            flops: 0.0,
+            sent,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+            leaves_node: group.leaves_node(),
+        }
     }
 
     /// What goes between nodes when a token goes once to each, as a part of what goes when it goes to each of its experts: with k experts on N nodes,

@@ -96,8 +96,9 @@ struct Walk<'a> {
     behind: Vec<(usize, f64, f64)>,
     /// Until when the next call in line waits for what was fetched for it.
     pending: f64,
-    /// When the last call in line began.
+    /// When the last call in line began, and the part of its time in which it uses links between nodes.
     main_began: f64,
+    main_on_links: f64,
     /// When the last backward passes began.
     late_began: f64,
     /// Seconds of calls beside the next step's first forward pass.
@@ -196,6 +197,7 @@ impl<'a> Walk<'a> {
             behind: vec![],
             pending: 0.0,
             main_began: 0.0,
+            main_on_links: 0.0,
             late_began: 0.0,
             next_forward: 0.0,
             first_forward: 0.0,
@@ -280,6 +282,7 @@ impl<'a> Walk<'a> {
             self.late_began = self.streams[MAIN];
         }
         self.main_began = self.streams[MAIN];
+        self.main_on_links = timed.on_links();
         for (kind, seconds) in timed.by_kind.iter().enumerate() {
             self.outcome.total[kind] += seconds;
         }
@@ -449,9 +452,12 @@ impl<'a> Walk<'a> {
                 return;
             }
         };
-        let end = begin + seconds;
-        // What ran meanwhile took longer.
-        let contended = contention(world.slowdown, (begin, end), (self.main_began.min(begin), now));
+        let mut end = begin + seconds;
+        // What ran meanwhile took longer: a part of the time for work, all of it where both use the links between nodes, on which each then has half.
+        let both = contention(1.0, (begin, end), (self.main_began.min(begin), now));
+        let on_links = timed.on_links() * self.main_on_links;
+        let contended = both * (world.slowdown * (1.0 - on_links) + on_links);
+        end += both * on_links;
         self.ran(None, BESIDE, begin, end);
         if contended > 0.0 && op.lane != Lane::LateBackward {
             self.spans.work(now, now + contended);

@@ -39,6 +39,16 @@ pub struct Timed {
     pub by_kind: ByKind,
     /// Floating-point operations of products and attention.
     pub flops: f64,
+    /// Seconds of [`Timed::by_kind`] in which links between nodes are used.
+    pub between_nodes: f64,
+}
+
+impl Timed {
+    /// The part of its time in which it uses links between nodes.
+    pub fn on_links(&self) -> f64 {
+        let all: f64 = self.by_kind.iter().sum();
+        if all > 0.0 { self.between_nodes / all } else { 0.0 }
+    }
 }
 
 /// Which order instructions keep.
@@ -69,6 +79,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         let number = priced.kind.number();
         let seconds = priced.seconds * scale[number];
         timed.by_kind[number] += seconds;
+        timed.between_nodes += if priced.leaves_node { seconds } else { 0.0 };
         timed.flops += if scale[number] > 0.0 { priced.flops * scale[number].min(1.0) } else { 0.0 };
         let action = match priced.action {
             Action::Send { peer, channel, transfer } => {
