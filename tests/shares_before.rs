@@ -13,7 +13,7 @@ use forebay_ir::{CommKind, DType, Graph, Op};
 use forebay_plan::Plan;
 
 /// Every way to share the work, every way of the rows, pieces, and passes in halves; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 17] = [
+const STRATEGIES: [&str; 18] = [
     "micro=4",
     "dp=4,micro=1,zero=1",
     "dp=4,ep=4,micro=1",
@@ -24,7 +24,8 @@ const STRATEGIES: [&str; 17] = [
     "dp=2,cp=2,tp=2,ep=4,micro=2,zero=1",
     "cp=2,cp_algo=ring,micro=4",
     "pp=2,schedule=zb-h1,tp=2,ep=2,micro=4",
-    "dp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=2,zero=2",
+    "dp=2,tp=2,etp=2,ep=2,micro=2,zero=2",
+    "dp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=2",
     "dp=2,tp=2,ep=4,micro=2,pieces=2",
     "dp=2,tp=2,ep=4,micro=2,node=2,dispatch=hierarchical",
     "dp=2,tp=2,ep=4,micro=2,node=2,dispatch=node-dedup,pieces=2",

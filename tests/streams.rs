@@ -10,11 +10,12 @@ use forebay_runtime::exec::ExecOptions;
 use std::collections::HashSet;
 
 /// Collectives of every kind, messages, tied parameters, several chunks, gradients summed layer by layer.
-const CASES: [(&str, &str); 8] = [
+const CASES: [(&str, &str); 9] = [
     ("tiny-moe", "dp=2,tp=2,ep=4,micro=2,zero=2"),
     ("deepseek-v3", "dp=2,pp=2,tp=2,ep=4,micro=2,zero=1"),
     ("pangu-ultra-moe", "dp=2,pp=2,ep=2,micro=2,zero=3,recompute=full"),
-    ("qwen3-30b-a3b", "cp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=4"),
+    ("qwen3-30b-a3b", "cp=2,tp=2,etp=2,ep=2,micro=4"),
+    ("qwen3-30b-a3b", "dp=2,tp=2,etp=2,ep=2,etp_gather=after,micro=2"),
     ("gpt-oss-120b", "cp=2,cp_algo=gather,pp=2,micro=4"),
     ("pangu-ultra-moe", "cp=4,cp_algo=ring,ep=2,micro=4"),
     ("deepseek-v3", "pp=2,tp=2,ep=2,micro=4,zero=1,schedule=dualpipe"),

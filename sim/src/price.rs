@@ -344,7 +344,9 @@ impl<'a> Pricer<'a> {
     fn exchange(&self, program: &Program, k: &Exchange) -> Priced {
         let group = self.group(&k.group);
         let optimizer = program.name.starts_with(OPTIMIZER);
-        let kind = if k.ragged.is_some() { Kind::Ep } else { self.purpose(optimizer, &k.group) };
+        let among = self.purpose(optimizer, &k.group);
+        // Rows of experts are theirs, whoever shares them.
+        let kind = if k.ragged.is_some() { Kind::Ep } else { among };
         let element = match k.dtype {
             DType::F32 if kind == Kind::Dp && k.reduce.is_some() && k.piece() > 1024 => self.framework.gradient_bytes,
             dtype => dtype.bytes() as f64,
@@ -369,6 +371,7 @@ impl<'a> Pricer<'a> {
         let hidden = match kind {
             Kind::Tp => self.framework.hidden_tp,
             Kind::Cp => self.framework.hidden_cp,
+            Kind::Ep if k.ragged.is_some() => self.framework.hidden_ep,
             _ => 0.0,
         };
         let mut seconds = match kind {
@@ -381,7 +384,7 @@ impl<'a> Pricer<'a> {
         };
         let mut launches = 1.0;
         let mut waits_for_end = false;
-        if kind == Kind::Tp {
+        if among == Kind::Tp {
             let dispatch = self.framework.dispatch_us.max(1e-3);
             launches += self.framework.collective_us / dispatch;
             if self.framework.collective_holds {

@@ -91,8 +91,8 @@ impl<'a> ValuePricer<'a> {
             comm.group.iter().map(|&d| (u64::from(graph.mesh[d as usize].size), stride(d))).collect();
         let group = Group::new(self.cluster, &dims);
         // What has no operand sends nothing.
-        let own = graph.node(value).operands.first().map_or(0.0, |&o| graph.bytes(o) as f64);
-        let whole = graph.bytes(value) as f64;
+        let own = share * graph.node(value).operands.first().map_or(0.0, |&o| graph.bytes(o) as f64);
+        let whole = share * graph.bytes(value) as f64;
         match comm.kind {
             CommKind::Coordinate | CommKind::Vary | CommKind::Shard { .. } => 0.0,
             CommKind::AllReduce(_) => self.cluster.collective(Collective::AllReduce, &group, whole),
@@ -102,8 +102,8 @@ impl<'a> ValuePricer<'a> {
             CommKind::ReduceScatter { .. } => self.cluster.collective(Collective::ReduceScatter, &group, own),
             CommKind::Rotate { .. } => self.cluster.collective(Collective::Shift, &group, own),
             CommKind::AllToAll { .. } => self.cluster.collective(Collective::AllToAll, &group, whole),
-            CommKind::Dispatch { .. } => self.cluster.rows(&group, whole * share, 1.0),
-            CommKind::Combine { .. } => self.cluster.rows(&group, own * share, 1.0),
+            CommKind::Dispatch { .. } => self.cluster.rows(&group, whole, 1.0),
+            CommKind::Combine { .. } => self.cluster.rows(&group, own, 1.0),
         }
     }
 }

@@ -114,6 +114,27 @@ fn mixtures_are_estimated_as_they_are_replayed() {
     check(include_str!("../../examples/models/qwen3-30b-a3b.moe"), true);
 }
 
+/// Rows that go to experts whole and in parts, in either order: between nodes the second is faster.
+#[test]
+fn rows_in_parts_are_estimated_for_themselves() {
+    let (h100, simulation) = (cluster("h100"), Options::default());
+    let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
+    let load = |rows: u32| load(text, rows);
+    let whole = "dp=8,tp=4,ep=8,etp=4,pp=2,micro=8,mbs=1,zero=1,overlap=none";
+    let strategies =
+        [whole.to_string(), format!("{whole},etp_gather=after")].map(|s| Strategy::parse(&s).expect("one"));
+    let steps = strategies.each_ref().map(|s| replayed(text, s, &h100, &simulation).expect("it can be").step_time_s);
+    assert!(steps[1] < 0.8 * steps[0], "{steps:?}");
+    for order in [[0, 1], [1, 0]] {
+        let mut closed = Closed::new(&load, &h100, &simulation).expect("it can be estimated");
+        for which in order {
+            let estimate = closed.estimate(&strategies[which], 1.0).expect("it can be").step_time_s;
+            let off = estimate / steps[which] - 1.0;
+            assert!(off.abs() < 0.02, "{}: {:.2} % off", strategies[which], 100.0 * off);
+        }
+    }
+}
+
 #[test]
 fn steps_that_cannot_be_estimated_are_refused() {
     let (h100, simulation) = (cluster("h100"), Options::default());

@@ -41,13 +41,7 @@ impl Times for Rates {
         let node = graph.node(value);
         match &node.op {
             Op::Comm(comm) => sent(graph, value, comm) / link(lanes.of_group(&comm.group)),
-            Op::Contract { .. } => {
-                // Rows from other ranks have room for the worst case.
-                let ragged = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes);
-                let rows = ragged(&value).or_else(|| node.operands.iter().find_map(ragged));
-                let share = rows.map_or(1.0, |r| graph.even_size(r) as f64 / graph.size(r).max(1) as f64);
-                share * cost(graph, value).flops / CUBE
-            }
+            Op::Contract { .. } => there(graph, value) * cost(graph, value).flops / CUBE,
             _ => 0.0,
         }
     }
@@ -65,6 +59,13 @@ impl Times for Rates {
     }
 }
 
+/// The part of an op's rows that an even routing brings: those from other ranks have room for the worst case.
+fn there(graph: &Graph, value: ValueId) -> f64 {
+    let ragged = |v: &ValueId| graph.ragged_axis(&graph.ty(*v).axes);
+    let rows = ragged(&value).or_else(|| graph.node(value).operands.iter().find_map(ragged));
+    rows.map_or(1.0, |r| graph.even_size(r) as f64 / graph.size(r).max(1) as f64)
+}
+
 /// Bytes that a rank sends: of a sum that all have, its part of what others are to sum, and that sum to all.
 fn sent(graph: &Graph, value: ValueId, comm: &Comm) -> f64 {
     let bytes = |v: ValueId| graph.bytes(v) as f64;
@@ -72,8 +73,8 @@ fn sent(graph: &Graph, value: ValueId, comm: &Comm) -> f64 {
     let others = 1.0 - 1.0 / comm.ranks(graph) as f64;
     match comm.kind {
         CommKind::Vary | CommKind::Coordinate | CommKind::Shard { .. } => 0.0,
-        CommKind::AllReduce(_) => 2.0 * others * given,
-        CommKind::AllGather { .. } | CommKind::ReduceScatter { .. } => others * given.max(made),
+        CommKind::AllReduce(_) => 2.0 * others * given * there(graph, value),
+        CommKind::AllGather { .. } | CommKind::ReduceScatter { .. } => others * given.max(made) * there(graph, value),
         _ => given.min(made),
     }
 }

@@ -55,6 +55,19 @@ impl Partitioner<'_> {
                     Layout { partial: wanted.partial.clone(), ..wanted.on(&self.whole.ty(node.operands[0]).axes) };
                 vec![self.form(node.operands[0], &layout)?]
             }
+            // What is made of merged axes, element by element, is made of them again.
+            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Detach | Op::Reorder
+                if self.moves_interleaved(value, &own, wanted) && own.partial == wanted.partial =>
+            {
+                let alone = node.operands.len() == 1;
+                if !alone && !own.partial.is_empty() {
+                    return Ok(None);
+                }
+                let layout = |o: ValueId| Layout { partial: own.partial.clone(), ..wanted.on(&self.whole.ty(o).axes) };
+                let layouts: Vec<Layout> = node.operands.iter().map(|&o| layout(o)).collect();
+                let forms = layouts.iter().zip(&node.operands).map(|(l, &o)| self.form(o, l));
+                forms.collect::<Result<Vec<_>, _>>()?
+            }
             Op::Merge { from, into } if own.of(*into) != wanted.of(*into) => {
                 let parts = from.clone();
                 let positions = parts.iter().copied().find(|&a| self.is_positions(a)).unwrap_or(parts[0]);
@@ -76,6 +89,12 @@ impl Partitioner<'_> {
         }
         let value = self.emit(value, &joint, &operands);
         Ok(Some(Form { layout: wanted.clone(), value }))
+    }
+
+    /// Are elements to be moved that are in the ranks' own order?
+    fn moves_interleaved(&self, value: ValueId, have: &Layout, wanted: &Layout) -> bool {
+        let axes = &self.whole.ty(value).axes;
+        axes.iter().any(|a| self.interleaved.contains(a) && have.of(*a) != wanted.of(*a))
     }
 
     /// Has a value more bytes than all that it is made from? A mask of queries and keys has.
@@ -100,6 +119,15 @@ impl Partitioner<'_> {
         };
         let forms = &self.forms[value.index()];
         let form = forms.iter().find(|f| is_free(&f.layout)).unwrap_or(&forms[0]).clone();
+        if self.moves_interleaved(value, &form.layout, wanted) {
+            return Err(StrategyError::new(
+                format!(
+                    "`{}` is made of merged axes, whose elements ranks that share positions have in an order of their own, and others need them",
+                    self.whole.node(value).name
+                ),
+                Some("merge axes behind it, or use sp=0".to_string()),
+            ));
+        }
         let mut steps = Steps { partitioner: self, value, form, wanted };
         steps.rows()?;
         steps.exchange();

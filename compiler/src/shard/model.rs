@@ -87,6 +87,7 @@ pub(super) fn share(model: &CheckedModel, strategy: &Strategy) -> Result<Sharded
         notes: vec![],
     };
     let mut of_segments: Vec<Vec<ParamShard>> = vec![];
+    let mut rows_in_parts = false;
     for (s, segment) in model.segments.iter().enumerate() {
         let statistics = statistics(model, &segment.forward, &mesh)?;
         let local = shard_with_statistics(&segment.forward, &mesh, strategy, statistics)?;
@@ -101,6 +102,7 @@ pub(super) fn share(model: &CheckedModel, strategy: &Strategy) -> Result<Sharded
         sharded.model.segments[s].forward = local.graph;
         sharded.layouts.push((local.inputs, local.outputs));
         sharded.notes.push(local.notes);
+        rows_in_parts |= local.rows_in_parts;
     }
     sharded.params = of_params(model, &of_segments, &mesh)?;
     if let Some(counts) = &model.counts {
@@ -113,9 +115,12 @@ pub(super) fn share(model: &CheckedModel, strategy: &Strategy) -> Result<Sharded
     if strategy.ep > 1 && !groups {
         check_choosing_experts(model, &sharded, strategy)?;
     }
-    if strategy.etp_gather == EtpGather::After && !groups {
+    if strategy.etp_gather == EtpGather::After && !rows_in_parts {
         return Err(StrategyError::new(
-            format!("etp_gather = after: no rows of `{}` are sent to experts", model.name),
+            format!(
+                "etp_gather = after: `{}` sends no rows to experts whose elements etp = {} divides",
+                model.name, strategy.etp
+            ),
             Some("leave `etp_gather` out".to_string()),
         ));
     }

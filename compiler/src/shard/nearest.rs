@@ -13,7 +13,7 @@ pub(super) fn tried(error: StrategyError, model: &CheckedModel, strategy: &Strat
     let Some((key, values)) = error.help.as_deref().and_then(proposal) else { return error };
     let works = |key: &str, value: &u32| {
         let changed = strategy.with(key, *value);
-        changed.is_ok_and(|changed| share(model, &changed).is_ok())
+        changed.is_ok_and(|changed| changed.check().is_ok() && share(model, &changed).is_ok())
     };
     let named = |values: Vec<u32>| values.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let good: Vec<u32> = values.into_iter().take(TRIED).filter(|n| works(key, n)).collect();

@@ -23,6 +23,8 @@ pub struct Sharded {
     pub outputs: Vec<Layout>,
     /// The collectives, and why they are there.
     pub notes: Vec<Note>,
+    /// Do rows of experts go in parts of their width?
+    pub rows_in_parts: bool,
 }
 
 /// Why a collective is there.
@@ -103,6 +105,8 @@ pub(super) struct Partitioner<'a> {
     pub expert_width_dims: Vec<u32>,
     /// The dimensions whose ranks send parts of experts' rows, not whole ones.
     pub row_part_dims: Vec<u32>,
+    /// Are there rows that are sent so?
+    pub rows_in_parts: bool,
     /// The collectives so far, each with the local value that it makes.
     notes: Vec<(ValueId, Note)>,
     /// Values that are means over data-parallel ranks.
@@ -151,6 +155,7 @@ impl<'a> Partitioner<'a> {
                 EtpGather::Before => vec![],
                 EtpGather::After => mesh.sparse(Sparse::Etp),
             },
+            rows_in_parts: false,
             notes: vec![],
             statistics: FxHashMap::default(),
             current: ValueId(0),
@@ -296,10 +301,18 @@ impl<'a> Partitioner<'a> {
         Type::new(ty.dtype, axes)
     }
 
-    /// Bytes of a value on a rank.
+    /// Bytes of a value on a rank; rows of experts as many as there are when each expert gets as many.
     pub fn bytes(&self, value: ValueId, layout: &Layout) -> u64 {
-        let ranks: u64 = layout.cut.values().map(|dims| self.mesh.ranks(dims)).product();
-        self.whole.bytes(value) / ranks.max(1)
+        let rows = self.whole.ragged_axis(&self.whole.ty(value).axes);
+        // Rows are as many where they go to as where they come from, when each expert gets as many.
+        let Some((axis, rows)) = rows.and_then(|axis| Some((axis, self.rows.get(&axis)?))) else {
+            let ranks: u64 = layout.cut.values().map(|dims| self.mesh.ranks(dims)).product();
+            return self.whole.bytes(value) / ranks.max(1);
+        };
+        let parent = self.whole.ragged_parent(axis);
+        let width = layout.cut.iter().filter(|(a, _)| **a != axis && Some(**a) != parent);
+        let ranks: u64 = width.map(|(_, dims)| self.mesh.ranks(dims)).product();
+        self.whole.bytes(value) / (ranks * self.mesh.ranks(&rows.tokens)).max(1)
     }
 
     /// A collective that sends something, with a note of why. Bytes are those that a rank sends; `layouts` say how the value lies before and after.
@@ -388,7 +401,8 @@ impl<'a> Partitioner<'a> {
             dims
         });
         let gradient_sums = gradient_sums.collect();
-        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes })
+        let rows_in_parts = self.rows_in_parts;
+        Ok(Sharded { graph, inputs: self.inputs, gradient_sums, outputs, notes, rows_in_parts })
     }
 }
 

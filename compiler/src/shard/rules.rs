@@ -6,7 +6,8 @@
 //! * parameters keep their layout: activations are many, and are converted once for all that need them so;
 //! * attention over positions of other ranks follows the strategy: heads for positions (Ulysses), or the keys of all ranks, gathered or one part after
 //!   another;
-//! * else the larger operand stays as it is.
+//! * else the larger operand stays as it is;
+//! * terms of sums of experts' rows are added up in parts of a row where parts are what ranks send.
 
 use super::layout::{Form, Layout};
 use super::partition::{Partitioner, Rows, is_linear};
@@ -441,7 +442,7 @@ impl Partitioner<'_> {
         let (x, index) = (node.operands[0], node.operands[1]);
         let rows =
             [self.whole.ragged_axis(&self.whole.ty(index).axes), Some(axis).filter(|a| self.whole.is_ragged(*a))];
-        let by_own_numbers = rows[1].is_some() || rows[0].is_some() && self.is_of_tokens(x, axis);
+        let by_own_numbers = rows[1].is_some() || rows[0].is_some() && self.is_of_tokens(axis);
         if by_own_numbers {
             return self.gather_rows(value, axis);
         }
@@ -512,12 +513,13 @@ impl Partitioner<'_> {
     }
 
     /// Is the axis made of a row's positions, so that elements are numbered by token?
-    fn is_of_tokens(&self, x: ValueId, axis: AxisId) -> bool {
-        match &self.whole.node(x).op {
-            Op::Merge { from, into } if *into == axis => from.iter().any(|&a| self.is_positions(a)),
-            Op::Cast(_) | Op::Detach | Op::Reorder => self.is_of_tokens(self.whole.node(x).operands[0], axis),
-            _ => self.is_positions(axis),
-        }
+    fn is_of_tokens(&self, axis: AxisId) -> bool {
+        let made = |op: &Op| match op {
+            Op::Merge { from, into } => *into == axis && from.iter().any(|&a| self.is_positions(a)),
+            Op::Rename { from, to } => *to == axis && *from != axis && self.is_of_tokens(*from),
+            _ => false,
+        };
+        self.is_positions(axis) || self.whole.nodes.iter().any(|node| made(&node.op))
     }
 
     /// A look-up by numbers of the ranks' own rows or tokens.
@@ -540,7 +542,8 @@ impl Partitioner<'_> {
         joint.cut.values_mut().for_each(|dims| dims.retain(|d| !tokens.contains(d)));
         joint.cut.retain(|_, dims| !dims.is_empty());
         joint.partial.retain(|d| !tokens.contains(d));
-        if let Some(width) = self.width_in_parts(x, axis)? {
+        if let Some(width) = self.width_in_parts(x, axis) {
+            self.rows_in_parts = true;
             let parts = self.row_part_dims.clone();
             joint.cut.values_mut().for_each(|dims| dims.retain(|d| !parts.contains(d)));
             joint.cut.retain(|_, dims| !dims.is_empty());
@@ -577,22 +580,9 @@ impl Partitioner<'_> {
     }
 
     /// The axis of a row's elements, where ranks that share the width of an expert send parts of it.
-    fn width_in_parts(&self, x: ValueId, rows: AxisId) -> Result<Option<AxisId>, StrategyError> {
-        let Some(width) = self.width_of_rows(x, Some(rows)).filter(|_| !self.row_part_dims.is_empty()) else {
-            return Ok(None);
-        };
-        let ranks = self.mesh.ranks(&self.row_part_dims);
-        if !self.whole.size(width).is_multiple_of(ranks) {
-            return Err(StrategyError::new(
-                format!(
-                    "etp_gather = after: `{}` has rows of {} elements, which etp = {ranks} does not divide",
-                    self.whole.node(x).name,
-                    self.whole.size(width)
-                ),
-                Some("leave `etp_gather` out: whole rows go to experts".to_string()),
-            ));
-        }
-        Ok(Some(width))
+    fn width_in_parts(&self, x: ValueId, rows: AxisId) -> Option<AxisId> {
+        let width = self.width_of_rows(x, Some(rows)).filter(|_| !self.row_part_dims.is_empty())?;
+        self.whole.size(width).is_multiple_of(self.mesh.ranks(&self.row_part_dims)).then_some(width)
     }
 
     /// The layout of an index by token: positions cut as the rows' tokens are.

@@ -132,10 +132,10 @@ pub trait Transport: fmt::Debug + Send {
     /// Gives members of the group a piece and takes what `take` says: see [`forebay_plan::Exchange`].
     ///
     /// # Errors
-    /// When a member does not come.
+    /// When a member does not come, or is seen to have pieces of another size: as many rows as there are is what each knows for itself.
     ///
     /// # Safety
-    /// `x` and `out` lie in this rank's memory and do not overlap; all members pass pieces of the same sizes and type.
+    /// `x` and `out` lie in this rank's memory and do not overlap.
     unsafe fn exchange(
         &mut self,
         group: &[u32],

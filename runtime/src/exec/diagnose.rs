@@ -194,6 +194,8 @@ fn written(kernel: &Kernel) -> Vec<Written> {
         }),
         Kernel::Region(k) => k.ragged.as_ref().map(|r| (r.dim as usize, r.offsets, r.groups)),
         Kernel::Gather(k) => k.ragged.as_ref().map(|r| (r.dim as usize, r.offsets, r.groups)),
+        // The pieces of all ranks, of which each has the dimensions of one.
+        Kernel::Exchange(k) => k.ragged.as_ref().map(|r| (r.dim as usize + 1, r.offsets, r.groups)),
         _ => None,
     };
     let operands = kernel.operands().into_iter().filter(|o| o.usage.writes());

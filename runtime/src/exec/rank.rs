@@ -305,8 +305,8 @@ impl<'p> Rank<'p> {
 
     fn exchange(&mut self, k: &Exchange) -> Result<(), CommError> {
         let (x, out, take) = exchange_pieces(k, |id| self.buffers[id as usize].ptr)?;
-        // SAFETY: the verifier has proved that all pieces lie within their buffers, which are apart, and that members agree; this rank touches nothing else
-        // meanwhile.
+        // SAFETY: the verifier has proved that all pieces lie within their buffers, which are apart, and that members agree, but for the rows that each has,
+        // which transports compare; this rank touches nothing else meanwhile.
         unsafe { self.link.exchange(&k.group, &x, &out, take, &self.pool) }
     }
 

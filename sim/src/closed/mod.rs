@@ -21,7 +21,8 @@ use forebay_compiler::memory::{Recompute, Swap};
 use forebay_compiler::overlap::exchange::Dispatch;
 use forebay_compiler::overlap::pieces::Pieces;
 use forebay_compiler::overlap::{self, Pass};
-use forebay_compiler::shard::{CpAlgo, Cut, Order, Strategy};
+use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Order, Strategy};
+use forebay_compiler::shares::Shares;
 use forebay_cost::Cluster;
 use forebay_dsl::model::CheckedModel;
 use forebay_pipeline::{Kind, Placement};
@@ -421,6 +422,7 @@ fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
         cp: strategy.cp,
         ep: strategy.ep,
         etp: strategy.etp,
+        rows: (strategy.etp_gather == EtpGather::After, strategy.shares == Shares::Before),
         mbs: strategy.mbs.ok_or("a strategy that is estimated says how many rows a micro-batch has")?,
         algorithm: (if strategy.cp > 1 { algorithm } else { 0 }, strategy.ulysses.unwrap_or(0)),
         sp: strategy.sp || strategy.tp == 1,

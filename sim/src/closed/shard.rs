@@ -100,6 +100,8 @@ pub struct ShardKey {
     pub(super) cp: u32,
     pub(super) ep: u32,
     pub(super) etp: u32,
+    /// Whether rows go to experts in parts, and shares are multiplied in before the down projection.
+    pub(super) rows: (bool, bool),
     pub(super) mbs: u32,
     pub(super) algorithm: (u8, u32),
     pub(super) sp: bool,

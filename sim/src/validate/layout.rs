@@ -517,6 +517,28 @@ mod tests {
         assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (CUT_UP, 0.0, CUT_UP));
     }
 
+    /// Megatron-Core has tensor-parallel ranks share the width of experts unless a run says otherwise, and sends parts of rows.
+    #[test]
+    fn experts_are_cut_as_the_framework_does_it() {
+        let cut = |source: &str, degrees: &str| {
+            let table = format!(
+                "source,layers,hidden,heads,vocab,seq_len,device,devices_per_node,n_devices,moe_ffn_hidden,experts,topk,gbs,mbs,step_time_s,tp,ep,etp\n\
+                 {source},4,512,8,32000,512,H100,8,16,1024,8,2,32,1,1,{degrees}\n"
+            );
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let framework = crate::framework::find(&crate::framework::known(), &run.text);
+            let strategy = strategy(&run, &Shape::of(&run, 1).expect("a shape"), &framework).expect("a strategy");
+            (strategy.etp, strategy.etp_gather)
+        };
+        assert_eq!(cut("Megatron-Bridge", "4,4,"), (4, EtpGather::After));
+        assert_eq!(cut("Megatron-Bridge", "4,4,1"), (1, EtpGather::Before));
+        assert_eq!(cut("Megatron-Bridge", "4,4,2"), (2, EtpGather::After));
+        // All ranks of a stage have experts of their own: nobody is left to share one.
+        assert_eq!(cut("Megatron-Bridge", "4,16,"), (1, EtpGather::Before));
+        assert_eq!(cut("Megatron-Bridge", "4,1,"), (4, EtpGather::Before));
+        assert_eq!(cut("torchtitan", "4,4,"), (1, EtpGather::Before));
+    }
+
     #[test]
     fn layers_are_shared_out() {
         assert_eq!(stages(6, 8, 0.5), Some(vec![0, 1, 1, 1, 1, 1, 1, 0]));

@@ -157,7 +157,7 @@ pub(super) fn network(graph: &Graph, start: ValueId, pieces: u64) -> Option<Regi
         CommKind::AllGather { from: tokens, into: all } => {
             let span = Span { starts: vec![start], tokens, within: all };
             let scatters = CommKind::ReduceScatter { from: all, into: tokens };
-            let fits = graph.size(tokens).is_multiple_of(pieces);
+            let fits = are_tokens(graph, start, all) && graph.size(tokens).is_multiple_of(pieces);
             fits.then(|| span.region(graph, &|op| ends(op, scatters.clone())))?
         }
         CommKind::Vary => {
@@ -171,12 +171,15 @@ pub(super) fn network(graph: &Graph, start: ValueId, pieces: u64) -> Option<Regi
     }
 }
 
+/// Are these axes' elements tokens? Those of rows of experts are not, nor those that parameters have: what ranks have parts of is then the width.
+fn are_tokens(graph: &Graph, value: ValueId, axis: AxisId) -> bool {
+    graph.ragged_axis(&graph.ty(value).axes).is_none() && params(graph).all(|v| !graph.ty(v).has(axis))
+}
+
 /// The axes of a dense value that can be cut into so many pieces, and are no parameter's.
 fn tokens_of(graph: &Graph, value: ValueId, pieces: u64) -> impl Iterator<Item = AxisId> {
-    let axes = &graph.ty(value).axes;
-    let is_param = |axis: AxisId| params(graph).any(|v| graph.ty(v).has(axis));
-    let is_dense = graph.ragged_axis(axes).is_none();
-    axes.iter().copied().filter(move |&axis| is_dense && !is_param(axis) && graph.size(axis).is_multiple_of(pieces))
+    let axes = graph.ty(value).axes.iter().copied();
+    axes.filter(move |&axis| are_tokens(graph, value, axis) && graph.size(axis).is_multiple_of(pieces))
 }
 
 /// Products, and the sum of them over ranks, of which each rank has all tokens or its own.
@@ -184,7 +187,7 @@ pub(super) fn projection(graph: &Graph, sum: ValueId, pieces: u64) -> Option<Reg
     let Op::Comm(comm) = &graph.node(sum).op else { return None };
     match comm.kind {
         CommKind::ReduceScatter { from: all, into: tokens } => {
-            let fits = graph.size(tokens).is_multiple_of(pieces);
+            let fits = are_tokens(graph, sum, all) && graph.size(tokens).is_multiple_of(pieces);
             fits.then(|| summed(graph, sum, (tokens, all)))?
         }
         CommKind::AllReduce(ReduceKind::Sum) => {
