@@ -64,7 +64,7 @@ fn the_plan_that_is_priced_runs() {
     for within in [false, true] {
         let bench = Bench::new();
         let on_cluster = |own: &[&str]| {
-            let model = ["model.moe", "--dtype", "f32", "--set", "layers=8", "--strategy", strategy];
+            let model = ["model.moe", "--dtype", "f32", "--set", "layers=4", "--strategy", strategy];
             let budget: Vec<&str> = budget.iter().map(String::as_str).collect();
             bench.run(&[own, &model, &cluster, &budget].concat()).ok()
         };
