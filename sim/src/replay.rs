@@ -455,7 +455,9 @@ impl<'a> Walk<'a> {
         let mut end = begin + seconds;
         // What ran meanwhile took longer: a part of the time for work, all of it where both use the links between nodes, on which each then has half.
         let both = contention(1.0, (begin, end), (self.main_began.min(begin), now));
-        let on_links = timed.on_links() * self.main_on_links;
+        // (Of the last backward passes nobody knows which exchanges were beside which sums.)
+        let late = op.lane == Lane::LateBackward;
+        let on_links = if late { 0.0 } else { timed.on_links() * self.main_on_links };
         let contended = both * (world.slowdown * (1.0 - on_links) + on_links);
         end += both * on_links;
         self.ran(None, BESIDE, begin, end);

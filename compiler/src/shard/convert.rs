@@ -55,15 +55,15 @@ impl Partitioner<'_> {
                     Layout { partial: wanted.partial.clone(), ..wanted.on(&self.whole.ty(node.operands[0]).axes) };
                 vec![self.form(node.operands[0], &layout)?]
             }
-            // What is made of merged axes, element by element, is made of them again.
-            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Detach | Op::Reorder
-                if self.moves_interleaved(value, &own, wanted) && own.partial == wanted.partial =>
-            {
-                let alone = node.operands.len() == 1;
-                if !alone && !own.partial.is_empty() {
-                    return Ok(None);
-                }
-                let layout = |o: ValueId| Layout { partial: own.partial.clone(), ..wanted.on(&self.whole.ty(o).axes) };
+            // What is made of merged axes is made of them again.
+            _ if self.moves_mixed(value, &own, wanted) && self.is_made_alike(value, &own, wanted) => {
+                let layout = |o: ValueId| {
+                    let mut layout = wanted.on(&self.whole.ty(o).axes);
+                    if let Op::Rename { from, to } = &node.op {
+                        layout = layout.with(*from, wanted.of(*to));
+                    }
+                    Layout { partial: own.partial.clone(), ..layout }
+                };
                 let layouts: Vec<Layout> = node.operands.iter().map(|&o| layout(o)).collect();
                 let forms = layouts.iter().zip(&node.operands).map(|(l, &o)| self.form(o, l));
                 forms.collect::<Result<Vec<_>, _>>()?
@@ -74,9 +74,7 @@ impl Partitioner<'_> {
                 let mut layout = wanted.on(&self.whole.ty(node.operands[0]).axes.clone());
                 layout.partial = wanted.partial.clone();
                 layout = layout.with(positions, wanted.of(*into));
-                if !layout.of(positions).is_empty() && parts[0] != positions && !self.interleaved.contains(into) {
-                    self.interleaved.push(*into);
-                }
+                self.check_positions(positions, wanted.of(*into))?;
                 vec![self.form(node.operands[0], &layout)?]
             }
             _ => return Ok(None),
@@ -92,9 +90,40 @@ impl Partitioner<'_> {
     }
 
     /// Are elements to be moved that are in the ranks' own order?
-    fn moves_interleaved(&self, value: ValueId, have: &Layout, wanted: &Layout) -> bool {
+    fn moves_mixed(&self, value: ValueId, have: &Layout, wanted: &Layout) -> bool {
         let axes = &self.whole.ty(value).axes;
-        axes.iter().any(|a| self.interleaved.contains(a) && have.of(*a) != wanted.of(*a))
+        axes.iter().any(|a| self.merged.is_mixed(*a) && have.of(*a) != wanted.of(*a))
+    }
+
+    /// Is a value made of its operands element by element, or row by row, in whatever layout they are?
+    fn is_made_alike(&self, value: ValueId, own: &Layout, wanted: &Layout) -> bool {
+        let node = self.whole.node(value);
+        let whole = own.partial.is_empty() && wanted.partial.is_empty();
+        match &node.op {
+            Op::Unary(_) | Op::Cast(_) | Op::Detach | Op::Reorder | Op::Rename { .. } => own.partial == wanted.partial,
+            Op::Binary(_) | Op::Select => whole,
+            Op::Broadcast(_) => whole && !node.operands.is_empty(),
+            Op::Reduce { over, .. } => {
+                whole && over.iter().all(|a| self.own(node.operands[0]).of(*a).is_empty() && !self.merged.is_mixed(*a))
+            }
+            _ => false,
+        }
+    }
+
+    /// Can positions be cut so, whatever they are merged with?
+    fn check_positions(&self, positions: AxisId, dims: &[u32]) -> Result<(), StrategyError> {
+        let (size, ranks) = (self.whole.size(positions), self.mesh.ranks(dims));
+        match size.is_multiple_of(ranks) {
+            true => Ok(()),
+            false => Err(StrategyError::new(
+                format!(
+                    "axis `{}` has {size} positions, which do not divide over {} = {ranks} ranks",
+                    self.whole.axis(positions).name,
+                    self.mesh.describe(dims)
+                ),
+                None,
+            )),
+        }
     }
 
     /// Has a value more bytes than all that it is made from? A mask of queries and keys has.
@@ -119,13 +148,15 @@ impl Partitioner<'_> {
         };
         let forms = &self.forms[value.index()];
         let form = forms.iter().find(|f| is_free(&f.layout)).unwrap_or(&forms[0]).clone();
-        if self.moves_interleaved(value, &form.layout, wanted) {
+        if self.moves_mixed(value, &form.layout, wanted) {
+            let axis = self.whole.ty(value).axes.iter().find(|a| self.merged.is_mixed(**a)).expect("one is moved");
             return Err(StrategyError::new(
                 format!(
-                    "`{}` is made of merged axes, whose elements ranks that share positions have in an order of their own, and others need them",
-                    self.whole.node(value).name
+                    "`{}`: ranks that share the positions of a row have the elements of `{}`, into which these are merged, in orders of their own, and need each other's",
+                    self.whole.node(value).name,
+                    self.whole.axis(*axis).name
                 ),
-                Some("merge axes behind it, or use sp=0".to_string()),
+                Some("merge axes only where their elements are looked up".to_string()),
             ));
         }
         let mut steps = Steps { partitioner: self, value, form, wanted };

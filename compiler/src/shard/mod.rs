@@ -21,6 +21,7 @@ mod balance;
 mod convert;
 mod hoist;
 mod layout;
+mod merged;
 mod mesh;
 mod model;
 mod nearest;

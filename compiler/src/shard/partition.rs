@@ -4,6 +4,7 @@ use super::axes;
 use super::balance::Balance;
 use super::hoist;
 use super::layout::{Form, Layout};
+use super::merged::Merged;
 use super::mesh::{Dense, Mesh, Sparse};
 use super::strategy::{CpAlgo, EtpGather, Strategy, StrategyError};
 use forebay_ir::{AxisId, Comm, CommKind, DType, Extent, Graph, InputRole, Op, OutputRole, ReduceKind, Type, ValueId};
@@ -94,8 +95,8 @@ pub(super) struct Partitioner<'a> {
     params: BTreeMap<ValueId, Layout>,
     /// For each input how it lies.
     inputs: Vec<Layout>,
-    /// Axes made by merging where the cut is not the outermost part: elements are in the ranks' own order.
-    pub interleaved: Vec<AxisId>,
+    /// Axes made of others and of a row's positions, and of those among them the ones whose elements are in the ranks' own order where positions are cut.
+    pub merged: Merged,
     /// How positions lie that travelling keys belong to.
     pub balance: Balance,
     /// The dimensions that cut positions between ops, outermost first.
@@ -146,7 +147,7 @@ impl<'a> Partitioner<'a> {
             weights: axes::weights(whole),
             params,
             inputs: vec![],
-            interleaved: vec![],
+            merged: Merged::new(whole, !mesh.ring().is_empty()),
             balance: Balance::new(whole, mesh.ring(), mesh.ranks(&mesh.ring())),
             home,
             expert_dims: mesh.sparse(Sparse::Ep),

@@ -98,10 +98,13 @@ impl Partitioner<'_> {
             Op::Random { .. } | Op::Const(_) => node.ty.axes.clone(),
             Op::Broadcast(axes) => axes.clone(),
             Op::Split { from, into } => {
+                if let Some(at) = self.merged.cut_part(*from, into) {
+                    return into.iter().copied().enumerate().filter(|(i, _)| *i != at).map(|(_, a)| a).collect();
+                }
                 let dims = self.own(node.operands[0]).of(*from);
                 let divides = self.whole.size(into[0]).is_multiple_of(self.mesh.ranks(dims));
                 let in_order = !self.is_positions(*from) || !self.balance.in_slots(dims);
-                if divides && in_order && !self.interleaved.contains(from) {
+                if divides && in_order && !self.merged.is_mixed(*from) {
                     into[1..].to_vec()
                 } else {
                     [&[*from], &into[..]].concat()
@@ -127,7 +130,7 @@ impl Partitioner<'_> {
         };
         match &node.op {
             Op::Rename { from, to } => moved(joint, *from, *to),
-            Op::Split { from, into } => moved(joint, *from, into[0]),
+            Op::Split { from, into } => moved(joint, *from, into[self.merged.cut_part(*from, into).unwrap_or(0)]),
             // A copy for each row is a copy for each row of the rank.
             Op::Broadcast(axes) => {
                 let Some((ragged, rows)) = axes.iter().find_map(|a| Some((*a, self.rows.get(a)?))) else { return };
@@ -142,11 +145,6 @@ impl Partitioner<'_> {
             Op::Merge { from, into } => {
                 let Some(cut) = from.iter().position(|a| !joint.of(*a).is_empty()) else { return };
                 moved(joint, from[cut], *into);
-                let is_outermost = from[..cut].iter().all(|&a| self.whole.size(a) == 1);
-                let in_order = is_outermost && !self.balance.in_slots(joint.of(*into));
-                if !in_order && !self.interleaved.contains(into) {
-                    self.interleaved.push(*into);
-                }
             }
             _ => {}
         }
@@ -357,7 +355,12 @@ impl Partitioner<'_> {
         let own = self.own(chosen).whole();
         let positions = axes.iter().copied().find(|&a| self.is_positions(a));
         let wide = |d: &u32| self.expert_width_dims.contains(d);
-        let Some(positions) = positions else { return own };
+        let Some(positions) = positions else {
+            let mut own = own;
+            own.cut.values_mut().for_each(|dims| dims.retain(|d| !wide(d)));
+            own.cut.retain(|_, dims| !dims.is_empty());
+            return own;
+        };
         let mut dims: Vec<u32> = own.of(positions).iter().copied().filter(|d| !wide(d)).collect();
         use super::mesh::Dense::{Cp, Tp};
         for dim in [self.mesh.dense(Cp), self.mesh.dense(Tp)].concat() {
@@ -449,7 +452,8 @@ impl Partitioner<'_> {
         let group = self.own(x).of(axis).to_vec();
         // What is smaller than the results (and often there as a whole already) is not worth a sum of them.
         let gathered = self.weights[x.index()].is_none() && self.whole.bytes(x) < self.whole.bytes(value);
-        if group.is_empty() || gathered {
+        // Elements that ranks have in orders of their own are not found by their numbers.
+        if group.is_empty() || gathered || self.merged.is_mixed(axis) {
             return self.plain(value, &[axis]);
         }
         // The index as every rank has it; the sum comes back in parts where parts are wanted.
@@ -514,12 +518,7 @@ impl Partitioner<'_> {
 
     /// Is the axis made of a row's positions, so that elements are numbered by token?
     fn is_of_tokens(&self, axis: AxisId) -> bool {
-        let made = |op: &Op| match op {
-            Op::Merge { from, into } => *into == axis && from.iter().any(|&a| self.is_positions(a)),
-            Op::Rename { from, to } => *to == axis && *from != axis && self.is_of_tokens(*from),
-            _ => false,
-        };
-        self.is_positions(axis) || self.whole.nodes.iter().any(|node| made(&node.op))
+        self.is_positions(axis) || self.merged.is_of_tokens(axis)
     }
 
     /// A look-up by numbers of the ranks' own rows or tokens.

@@ -184,8 +184,13 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling
     let mut fillings: Vec<Filling> = vec![];
     let mut first_error = None;
     for filled in layout::filled(run, shape) {
-        let made = layout::strategy(&filled, shape, profile)
-            .and_then(|strategy| Ok((plans(shape, &strategy, profile.streams)?, strategy)));
+        let make = |run: &Run| {
+            let strategy = layout::strategy(run, shape, profile)?;
+            Ok((plans(shape, &strategy, profile.streams)?, strategy))
+        };
+        // Where experts cannot be cut as the framework would have cut them, they were not.
+        let whole = || if run.number("etp").is_none() { make(&filled.with("etp", 1)).ok() } else { None };
+        let made = make(&filled).or_else(|error: String| whole().ok_or(error));
         let (plans, strategy) = match made {
             Ok((plans, strategy)) => (Arc::new(plans), strategy),
             Err(error) => {
@@ -195,6 +200,8 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling
         };
         for (recompute, what) in layout::recomputes(run)? {
             let mut assumed = layout::assumed(run, &filled, shape);
+            let cut = run.number("etp").is_none() && shape.experts() > 0 && strategy.tp > 1;
+            assumed.extend(cut.then(|| format!("etp = {}", strategy.etp)));
             assumed.extend(what);
             fillings.push(Filling { assumed, strategy: strategy.clone(), recompute, plans: plans.clone() });
         }
@@ -312,6 +319,20 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
                 assert!((a.1 - b.1).abs() <= 1e-2 * b.1, "{a:?} is not {b:?}");
             }
         }
+    }
+
+    /// Experts of a width that tensor-parallel ranks cannot share are taken to be whole, and what was taken is said.
+    #[test]
+    fn experts_that_cannot_be_cut_are_whole() {
+        let taken = |width: &str| {
+            let table = RUN.replace("H100,8,8,1,4,2,2,2", "H100,8,8,4,1,1,2,2").replace("1024", width);
+            let read = runs::read(&table.replace("a,Mixture", "a,Megatron-Bridge mixture")).expect("a table").runs;
+            let framework = find(&known(), "Megatron-Bridge");
+            let filled = fillings(&read[0], &Shape::of(&read[0], 1).expect("a shape"), &framework).expect("it fits");
+            (filled[0].strategy.etp, filled[0].assumed.clone())
+        };
+        assert_eq!(taken("1024"), (4, vec!["cp = 1".to_string(), "etp = 4".to_string()]));
+        assert_eq!(taken("1022"), (1, vec!["cp = 1".to_string(), "etp = 1".to_string()]));
     }
 
     fn known_cluster(name: &str) -> Cluster {

@@ -157,7 +157,7 @@ pub(super) fn network(graph: &Graph, start: ValueId, pieces: u64) -> Option<Regi
         CommKind::AllGather { from: tokens, into: all } => {
             let span = Span { starts: vec![start], tokens, within: all };
             let scatters = CommKind::ReduceScatter { from: all, into: tokens };
-            let fits = are_tokens(graph, start, all) && graph.size(tokens).is_multiple_of(pieces);
+            let fits = graph.size(tokens).is_multiple_of(pieces);
             fits.then(|| span.region(graph, &|op| ends(op, scatters.clone())))?
         }
         CommKind::Vary => {
@@ -171,15 +171,12 @@ pub(super) fn network(graph: &Graph, start: ValueId, pieces: u64) -> Option<Regi
     }
 }
 
-/// Are these axes' elements tokens? Those of rows of experts are not, nor those that parameters have: what ranks have parts of is then the width.
-fn are_tokens(graph: &Graph, value: ValueId, axis: AxisId) -> bool {
-    graph.ragged_axis(&graph.ty(value).axes).is_none() && params(graph).all(|v| !graph.ty(v).has(axis))
-}
-
 /// The axes of a dense value that can be cut into so many pieces, and are no parameter's.
 fn tokens_of(graph: &Graph, value: ValueId, pieces: u64) -> impl Iterator<Item = AxisId> {
-    let axes = graph.ty(value).axes.iter().copied();
-    axes.filter(move |&axis| are_tokens(graph, value, axis) && graph.size(axis).is_multiple_of(pieces))
+    let axes = &graph.ty(value).axes;
+    let is_param = |axis: AxisId| params(graph).any(|v| graph.ty(v).has(axis));
+    let is_dense = graph.ragged_axis(axes).is_none();
+    axes.iter().copied().filter(move |&axis| is_dense && !is_param(axis) && graph.size(axis).is_multiple_of(pieces))
 }
 
 /// Products, and the sum of them over ranks, of which each rank has all tokens or its own.
@@ -187,7 +184,7 @@ pub(super) fn projection(graph: &Graph, sum: ValueId, pieces: u64) -> Option<Reg
     let Op::Comm(comm) = &graph.node(sum).op else { return None };
     match comm.kind {
         CommKind::ReduceScatter { from: all, into: tokens } => {
-            let fits = are_tokens(graph, sum, all) && graph.size(tokens).is_multiple_of(pieces);
+            let fits = graph.size(tokens).is_multiple_of(pieces);
             fits.then(|| summed(graph, sum, (tokens, all)))?
         }
         CommKind::AllReduce(ReduceKind::Sum) => {
@@ -208,7 +205,10 @@ fn summed(graph: &Graph, sum: ValueId, (tokens, within): (AxisId, AxisId)) -> Op
         // What a product is made of is there at once.
         let leads = |u: &ValueId| repeated[u.index()] && !matches!(graph.node(*u).op, Op::Contract { .. });
         let users = &users[value.index()];
-        let is_product = matches!(&node.op, Op::Contract { over } if !over.contains(&within));
+        // Where a parameter has the axis it is a width, not tokens.
+        let of_width = |o: &ValueId| graph.ty(*o).has(within) && is_parameter(graph, *o);
+        let is_product =
+            matches!(&node.op, Op::Contract { over } if !over.contains(&within) && !node.operands.iter().any(of_width));
         let passes = node.op.is_elementwise() && !node.operands.is_empty();
         if !users.is_empty() && users.iter().all(leads) && node.ty.has(within) && (is_product || passes) {
             repeated[value.index()] = true;
@@ -219,6 +219,12 @@ fn summed(graph: &Graph, sum: ValueId, (tokens, within): (AxisId, AxisId)) -> Op
     let mut shorter = vec![tokens, within];
     shorter.dedup();
     (products > 0 && results == [sum]).then_some(Region { tokens, shorter, repeated, results })
+}
+
+/// Is it a parameter, cast or turned as it may be?
+fn is_parameter(graph: &Graph, value: ValueId) -> bool {
+    let operands = &graph.node(value).operands;
+    if operands.len() == 1 { is_parameter(graph, operands[0]) } else { params(graph).any(|p| p == value) }
 }
 
 /// The values that are made of the same as this one, by the same op; itself among them.
