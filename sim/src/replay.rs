@@ -461,7 +461,7 @@ impl<'a> Walk<'a> {
         let contended = both * (world.slowdown * (1.0 - on_links) + on_links);
         end += both * on_links;
         self.ran(None, BESIDE, begin, end);
-        if contended > 0.0 && op.lane != Lane::LateBackward {
+        if contended > 0.0 && !late {
             self.spans.work(now, now + contended);
             if let Some(log) = &mut self.log {
                 log.idle.push(Idle { why: Why::Contention, begin: now, end: now + contended });

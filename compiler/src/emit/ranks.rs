@@ -129,16 +129,14 @@ impl Emitter<'_> {
         let operand = self.graph.node(value).operands[0];
         let ty = self.graph.ty(operand).clone();
         let (x, out) = (self.place(operand), self.places.dest(value));
-        let dims = self.graph.dims(&ty.axes).into_iter().map(|(axis, size)| {
-            match pieces.iter().find(|(_, from, _)| *from == axis) {
-                Some((part, from, into)) => (self.graph.size(*part), x.stride(*from), out.stride(*into)),
-                None => (size, x.stride(axis), out.stride(axis)),
-            }
+        let extents = self.graph.dims(&ty.axes);
+        let dims = extents.iter().map(|&(axis, size)| match pieces.iter().find(|(_, from, _)| *from == axis) {
+            Some((part, from, into)) => (self.graph.size(*part), x.stride(*from), out.stride(*into)),
+            None => (size, x.stride(axis), out.stride(axis)),
         });
         let dims: Vec<Dim> = dims.collect();
         // Rows of groups stay a dimension of their own, of which as many are moved as there are.
-        let axes: Vec<AxisId> = self.graph.dims(&ty.axes).into_iter().map(|(axis, _)| axis).collect();
-        let mut ragged = self.ragged_limit(&axes);
+        let mut ragged = self.ragged_limit(&extents.iter().map(|(axis, _)| *axis).collect::<Vec<_>>());
         let dims = match &mut ragged {
             Some(limit) => {
                 let (outer, rest) = dims.split_at(limit.dim as usize);

@@ -13,8 +13,13 @@ use forebay_ir::{AxisId, Graph, InputRole, Op, OutputRole, ReduceKind, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 
+/// Is it the axis of a row's positions?
+pub(super) fn is_positions(graph: &Graph, axis: AxisId) -> bool {
+    graph.axis(axis).label.as_deref() == Some("seq")
+}
+
 /// For each value: is it a parameter, or one under another type or name?
-pub(super) fn weights(graph: &Graph) -> Vec<Option<ValueId>> {
+pub(crate) fn weights(graph: &Graph) -> Vec<Option<ValueId>> {
     let mut of: Vec<Option<ValueId>> = vec![None; graph.nodes.len()];
     for input in graph.inputs.iter().filter(|i| i.role == InputRole::Param) {
         of[input.value.index()] = Some(input.value);

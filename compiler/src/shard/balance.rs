@@ -13,6 +13,7 @@
 //! attention renames positions to and sums over, is in the order of slots always, as long as nothing asks for its order: gathering keys moves
 //! nothing then but keys.
 
+use super::axes::is_positions;
 use super::mesh::Mesh;
 use super::partition::Partitioner;
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, Op, Type, ValueId};
@@ -34,7 +35,7 @@ impl Balance {
 
     /// The ring's dimensions, if all rows can be cut in two chunks a rank.
     pub fn new(whole: &Graph, ring: Vec<u32>, ranks: u64) -> Balance {
-        let is_row = |a: &AxisId| whole.axis(*a).label.as_deref() == Some("seq");
+        let is_row = |a: &AxisId| is_positions(whole, *a);
         let rows = (0..whole.axes.len() as u32).map(AxisId).filter(is_row);
         let even = rows.map(|a| whole.size(a)).all(|n| n.is_multiple_of(2 * ranks));
         if ring.is_empty() || !even {
@@ -48,14 +49,14 @@ impl Balance {
 pub fn unbalanced(whole: &Graph, mesh: &Mesh) -> Option<(String, u64)> {
     let ring = mesh.ring();
     let chunks = 2 * mesh.ranks(&ring);
-    let odd = |a: &AxisId| whole.axis(*a).label.as_deref() == Some("seq") && !whole.size(*a).is_multiple_of(chunks);
+    let odd = |a: &AxisId| is_positions(whole, *a) && !whole.size(*a).is_multiple_of(chunks);
     let axis = (0..whole.axes.len() as u32).map(AxisId).find(odd).filter(|_| !ring.is_empty());
     axis.map(|a| (whole.axis(a).name.clone(), whole.size(a)))
 }
 
 /// What positions are renamed to, where nothing depends on the order of the elements.
 fn keys(whole: &Graph) -> Vec<AxisId> {
-    let is_row = |a: AxisId| whole.axis(a).label.as_deref() == Some("seq");
+    let is_row = |a: AxisId| is_positions(whole, a);
     let mut keys: Vec<AxisId> = vec![];
     for value in whole.values() {
         if let Op::Rename { from, to } = whole.node(value).op

@@ -70,11 +70,11 @@ impl Partitioner<'_> {
             }
             Op::Merge { from, into } if own.of(*into) != wanted.of(*into) => {
                 let parts = from.clone();
-                let positions = parts.iter().copied().find(|&a| self.is_positions(a)).unwrap_or(parts[0]);
+                let positions = parts.iter().copied().find(|&a| self.is_of_tokens(a)).unwrap_or(parts[0]);
                 let mut layout = wanted.on(&self.whole.ty(node.operands[0]).axes.clone());
                 layout.partial = wanted.partial.clone();
                 layout = layout.with(positions, wanted.of(*into));
-                self.check_positions(positions, wanted.of(*into))?;
+                self.check_cut(positions, wanted.of(*into), None)?;
                 vec![self.form(node.operands[0], &layout)?]
             }
             _ => return Ok(None),
@@ -107,22 +107,6 @@ impl Partitioner<'_> {
                 whole && over.iter().all(|a| self.own(node.operands[0]).of(*a).is_empty() && !self.merged.is_mixed(*a))
             }
             _ => false,
-        }
-    }
-
-    /// Can positions be cut so, whatever they are merged with?
-    fn check_positions(&self, positions: AxisId, dims: &[u32]) -> Result<(), StrategyError> {
-        let (size, ranks) = (self.whole.size(positions), self.mesh.ranks(dims));
-        match size.is_multiple_of(ranks) {
-            true => Ok(()),
-            false => Err(StrategyError::new(
-                format!(
-                    "axis `{}` has {size} positions, which do not divide over {} = {ranks} ranks",
-                    self.whole.axis(positions).name,
-                    self.mesh.describe(dims)
-                ),
-                None,
-            )),
         }
     }
 

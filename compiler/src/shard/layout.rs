@@ -41,6 +41,13 @@ impl Layout {
         self
     }
 
+    /// The same with no axis cut by these dimensions.
+    pub fn without(mut self, dims: &[u32]) -> Layout {
+        self.cut.values_mut().for_each(|of_axis| of_axis.retain(|d| !dims.contains(d)));
+        self.cut.retain(|_, of_axis| !of_axis.is_empty());
+        self
+    }
+
     /// The same without terms of a sum.
     pub fn whole(&self) -> Layout {
         Layout { cut: self.cut.clone(), partial: vec![] }

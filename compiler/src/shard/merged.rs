@@ -7,6 +7,7 @@
 //! A rank merges the positions that it has. So unless they are the outermost of what is merged, and in the order of the row, its elements are no run of the whole axis: they are
 //! numbered by the rank's own tokens, and what is wanted of them in another layout is made of the merged axes again.
 
+use super::axes::is_positions;
 use forebay_ir::{AxisId, Graph, Op};
 
 /// Which axes are such.
@@ -21,7 +22,6 @@ pub(super) struct Merged {
 impl Merged {
     /// Of a whole graph; `slots`: are positions in another order than the row's where they are cut?
     pub fn new(graph: &Graph, slots: bool) -> Merged {
-        let is_positions = |axis: AxisId| graph.axis(axis).label.as_deref() == Some("seq");
         let mut merged = Merged::default();
         // Axes may have got their names in any order.
         loop {
@@ -32,7 +32,9 @@ impl Merged {
                     Op::Rename { from, to } if merged.is_of_tokens(*from) => (std::slice::from_ref(from), *to),
                     _ => continue,
                 };
-                let Some(at) = from.iter().position(|&a| is_positions(a) || merged.is_of_tokens(a)) else { continue };
+                let Some(at) = from.iter().position(|&a| is_positions(graph, a) || merged.is_of_tokens(a)) else {
+                    continue;
+                };
                 let is_outermost = from[..at].iter().all(|&a| graph.size(a) == 1);
                 let mixed = !is_outermost || slots || merged.is_mixed(from[at]);
                 merged.add(into, mixed);

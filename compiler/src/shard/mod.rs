@@ -30,6 +30,7 @@ mod partition;
 mod rules;
 mod strategy;
 
+pub(crate) use axes::weights;
 pub use balance::unbalanced;
 pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};

@@ -214,30 +214,32 @@ impl<'a> Partitioner<'a> {
     fn carry_layout(&self, value: ValueId) -> Result<Layout, StrategyError> {
         let ty = self.whole.ty(value);
         let Some(seq) = ty.axes.iter().copied().find(|&a| self.is_positions(a)) else { return Ok(Layout::default()) };
-        let ranks = self.mesh.ranks(&self.home);
         let n = self.whole.size(seq);
-        if !n.is_multiple_of(ranks) {
-            return Err(StrategyError::new(
-                format!(
-                    "axis `{}` has {n} positions, which do not divide over {} = {ranks} ranks",
-                    self.whole.axis(seq).name,
-                    self.mesh.describe(&self.home)
-                ),
-                Some(match self.mesh.dense(Dense::Cp).is_empty() {
-                    true => "a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string(),
-                    false => {
-                        let works = (1..=n.min(1024)).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string());
-                        format!("use cp = {}", works.collect::<Vec<_>>().join(", "))
-                    }
-                }),
-            ));
-        }
+        let help = match self.mesh.dense(Dense::Cp).is_empty() {
+            true => "a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string(),
+            false => {
+                let works = (1..=n.min(1024)).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string());
+                format!("use cp = {}", works.collect::<Vec<_>>().join(", "))
+            }
+        };
+        self.check_cut(seq, &self.home, Some(help))?;
         Ok(Layout::default().with(seq, &self.home))
+    }
+
+    /// Can positions be cut so?
+    pub fn check_cut(&self, positions: AxisId, dims: &[u32], help: Option<String>) -> Result<(), StrategyError> {
+        let (n, ranks) = (self.whole.size(positions), self.mesh.ranks(dims));
+        if n.is_multiple_of(ranks) {
+            return Ok(());
+        }
+        let (name, over) = (&self.whole.axis(positions).name, self.mesh.describe(dims));
+        let message = format!("axis `{name}` has {n} positions, which do not divide over {over} = {ranks} ranks");
+        Err(StrategyError::new(message, help))
     }
 
     /// Is it the axis of a row's positions?
     pub fn is_positions(&self, axis: AxisId) -> bool {
-        self.whole.axis(axis).label.as_deref() == Some("seq")
+        axes::is_positions(self.whole, axis)
     }
 
     /// Makes a value the mean of what data-parallel ranks have. Each goes on with it for itself: its loss is one of as many terms.

@@ -112,7 +112,7 @@ impl Partitioner<'_> {
             }
             Op::Merge { from, .. } => {
                 // One of the axes may be cut: positions, which only ranks' own numbers look up, or else the outermost.
-                let positions = from.iter().position(|&a| self.is_positions(a));
+                let positions = from.iter().position(|&a| self.is_of_tokens(a));
                 let stays = positions.unwrap_or(0);
                 from.iter().enumerate().filter(|(i, _)| *i != stays).map(|(_, a)| *a).collect()
             }
@@ -203,7 +203,8 @@ impl Partitioner<'_> {
         // Rows that ranks send parts of are added up in parts.
         if let [sum, ..] = sums[..]
             && self.row_part_dims.contains(&dim)
-            && let Some(width) = self.width_of_rows(node.operands[sum], None)
+            && let Some(rows) = self.whole.ragged_axis(&self.whole.ty(node.operands[sum]).axes)
+            && let Some(width) = self.width_of_rows(node.operands[sum], rows)
             && node.ty.has(width)
             && allowed(&width)
             && self.divides(width, dim, won)
@@ -355,12 +356,7 @@ impl Partitioner<'_> {
         let own = self.own(chosen).whole();
         let positions = axes.iter().copied().find(|&a| self.is_positions(a));
         let wide = |d: &u32| self.expert_width_dims.contains(d);
-        let Some(positions) = positions else {
-            let mut own = own;
-            own.cut.values_mut().for_each(|dims| dims.retain(|d| !wide(d)));
-            own.cut.retain(|_, dims| !dims.is_empty());
-            return own;
-        };
+        let Some(positions) = positions else { return own.without(&self.expert_width_dims) };
         let mut dims: Vec<u32> = own.of(positions).iter().copied().filter(|d| !wide(d)).collect();
         use super::mesh::Dense::{Cp, Tp};
         for dim in [self.mesh.dense(Cp), self.mesh.dense(Tp)].concat() {
@@ -458,8 +454,7 @@ impl Partitioner<'_> {
         }
         // The index as every rank has it; the sum comes back in parts where parts are wanted.
         let mut joint = self.joint(value, &[]);
-        joint.cut.values_mut().for_each(|dims| dims.retain(|d| !group.contains(d)));
-        joint.cut.retain(|_, dims| !dims.is_empty());
+        joint = joint.without(&group);
         joint.partial.retain(|d| !group.contains(d));
         joint.cut.insert(axis, group.clone());
         let x_form =
@@ -517,7 +512,7 @@ impl Partitioner<'_> {
     }
 
     /// Is the axis made of a row's positions, so that elements are numbered by token?
-    fn is_of_tokens(&self, axis: AxisId) -> bool {
+    pub(super) fn is_of_tokens(&self, axis: AxisId) -> bool {
         self.is_positions(axis) || self.merged.is_of_tokens(axis)
     }
 
@@ -538,16 +533,13 @@ impl Partitioner<'_> {
         let parent = self.whole.ragged_parent(ragged).expect("ragged axes have parents");
         // Everything else of x stays as it is.
         let mut joint = self.joint(value, &[parent, axis]);
-        joint.cut.values_mut().for_each(|dims| dims.retain(|d| !tokens.contains(d)));
-        joint.cut.retain(|_, dims| !dims.is_empty());
+        joint = joint.without(&tokens);
         joint.partial.retain(|d| !tokens.contains(d));
         if let Some(width) = self.width_in_parts(x, axis) {
             self.rows_in_parts = true;
             let parts = self.row_part_dims.clone();
-            joint.cut.values_mut().for_each(|dims| dims.retain(|d| !parts.contains(d)));
-            joint.cut.retain(|_, dims| !dims.is_empty());
+            joint = joint.without(&parts).with(width, &parts);
             joint.partial.retain(|d| !parts.contains(d));
-            joint = joint.with(width, &parts);
         }
         let x_wanted = Layout { partial: self.kept_sums(x, &joint), ..joint.on(&x_axes) }.with(axis, &tokens);
         let index_own = self.own(index).on(&index_axes);
@@ -568,19 +560,16 @@ impl Partitioner<'_> {
         Ok(())
     }
 
-    /// The axis of a row's elements: the longest of a value with rows of groups, or with rows along another axis.
-    fn width_of_rows(&self, x: ValueId, rows: Option<AxisId>) -> Option<AxisId> {
-        let axes = &self.whole.ty(x).axes;
-        let ragged = self.whole.ragged_axis(axes);
-        let rows = rows.or(ragged)?;
-        let parent = ragged.and_then(|r| self.whole.ragged_parent(r));
-        let of_a_row = axes.iter().copied().filter(|&a| a != rows && Some(a) != parent);
+    /// The axis of a row's elements, of a value with rows along an axis: the longest.
+    fn width_of_rows(&self, x: ValueId, rows: AxisId) -> Option<AxisId> {
+        let parent = self.whole.ragged_parent(rows);
+        let of_a_row = self.whole.ty(x).axes.iter().copied().filter(|&a| a != rows && Some(a) != parent);
         of_a_row.max_by_key(|&a| self.whole.size(a))
     }
 
     /// The axis of a row's elements, where ranks that share the width of an expert send parts of it.
     fn width_in_parts(&self, x: ValueId, rows: AxisId) -> Option<AxisId> {
-        let width = self.width_of_rows(x, Some(rows)).filter(|_| !self.row_part_dims.is_empty())?;
+        let width = self.width_of_rows(x, rows).filter(|_| !self.row_part_dims.is_empty())?;
         self.whole.size(width).is_multiple_of(self.mesh.ranks(&self.row_part_dims)).then_some(width)
     }
 

@@ -1,6 +1,7 @@
 //! What can be cut into pieces, and what that gains.
 
 use crate::overlap::lanes::Lanes;
+use crate::shard::weights;
 use forebay_ir::{AxisId, Comm, CommKind, Graph, InputRole, Op, ReduceKind, Type, ValueId};
 
 /// A part of a graph that is repeated.
@@ -196,7 +197,7 @@ pub(super) fn projection(graph: &Graph, sum: ValueId, pieces: u64) -> Option<Reg
 
 /// From a sum over ranks up to the products that it is of, where nothing else reads what lies in between.
 fn summed(graph: &Graph, sum: ValueId, (tokens, within): (AxisId, AxisId)) -> Option<Region> {
-    let users = graph.users();
+    let (users, weights) = (graph.users(), weights(graph));
     let mut repeated = vec![false; graph.nodes.len()];
     repeated[sum.index()] = true;
     let mut products = 0;
@@ -206,7 +207,7 @@ fn summed(graph: &Graph, sum: ValueId, (tokens, within): (AxisId, AxisId)) -> Op
         let leads = |u: &ValueId| repeated[u.index()] && !matches!(graph.node(*u).op, Op::Contract { .. });
         let users = &users[value.index()];
         // Where a parameter has the axis it is a width, not tokens.
-        let of_width = |o: &ValueId| graph.ty(*o).has(within) && is_parameter(graph, *o);
+        let of_width = |o: &ValueId| graph.ty(*o).has(within) && weights[o.index()].is_some();
         let is_product =
             matches!(&node.op, Op::Contract { over } if !over.contains(&within) && !node.operands.iter().any(of_width));
         let passes = node.op.is_elementwise() && !node.operands.is_empty();
@@ -219,12 +220,6 @@ fn summed(graph: &Graph, sum: ValueId, (tokens, within): (AxisId, AxisId)) -> Op
     let mut shorter = vec![tokens, within];
     shorter.dedup();
     (products > 0 && results == [sum]).then_some(Region { tokens, shorter, repeated, results })
-}
-
-/// Is it a parameter, cast or turned as it may be?
-fn is_parameter(graph: &Graph, value: ValueId) -> bool {
-    let operands = &graph.node(value).operands;
-    if operands.len() == 1 { is_parameter(graph, operands[0]) } else { params(graph).any(|p| p == value) }
 }
 
 /// The values that are made of the same as this one, by the same op; itself among them.
