@@ -207,22 +207,24 @@ fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_be
 /// Two transfers between nodes at once have half of the links each: both take longer by the time that they share.
 #[test]
 fn what_is_gathered_between_nodes_slows_a_layers_own_exchanges_down() {
-    let mut gather = program(vec![Step { kind: Kind::Dp, ..step(2.0, Action::Work) }]);
-    gather.between_nodes = 2.0;
     let ahead = Op { program: 0, call: None, lane: Lane::Ahead };
     let ops = RoleOps::plain(0, [ahead, main_op(1)].repeat(3));
-    let end = |between_nodes: f64, slowdown: f64| {
+    let end = |gathered: f64, between_nodes: f64, slowdown: f64| {
+        let gather = Step { kind: Kind::Dp, ..step(gathered, Action::Work) };
+        let gather = Timed { between_nodes: gathered, ..program(vec![gather]) };
         let layer = Timed { between_nodes, ..program(vec![step(3.0, Action::Work)]) };
-        replay(&[gather.clone(), layer], std::slice::from_ref(&ops), &[vec![]], IDLE_HOST, slowdown).expect("it ends")
-            [0]
-        .end
+        let outcomes = replay(&[gather, layer], std::slice::from_ref(&ops), &[vec![]], IDLE_HOST, slowdown);
+        outcomes.expect("it ends")[0].end
     };
     // The first gather is seen; of the other two, two seconds each are beside a layer, of which half are spent on links.
-    near(end(0.0, 0.0), 11.0);
-    near(end(1.5, 0.0), 11.0 + 2.0 * (2.0 * 0.5));
+    near(end(2.0, 0.0, 0.0), 11.0);
+    near(end(2.0, 1.5, 0.0), 11.0 + 2.0 * (2.0 * 0.5));
     // The rest is work, which is slowed down as work is.
-    near(end(0.0, 0.25), 11.0 + 2.0 * (2.0 * 0.25));
-    near(end(1.5, 0.25), 11.0 + 2.0 * (2.0 * 0.5 + 2.0 * 0.5 * 0.25));
+    near(end(2.0, 0.0, 0.25), 11.0 + 2.0 * (2.0 * 0.25));
+    near(end(2.0, 1.5, 0.25), 11.0 + 2.0 * (2.0 * 0.5 + 2.0 * 0.5 * 0.25));
+    // Gathers that layers wait for take longer by the same.
+    near(end(5.0, 0.0, 0.0), 5.0 + 2.0 * 5.0 + 3.0);
+    near(end(5.0, 1.5, 0.0), 5.0 + 2.0 * (5.0 + 3.0 * 0.5) + 3.0);
 }
 
 /// The parameters of the next layer were asked for when this one began, its gradients when it had ended: as FSDP's backward prefetch has it.
