@@ -1,7 +1,9 @@
 //! A small thread pool that never allocates while it runs jobs.
 //!
-//! A job is a number of tasks and a function; workers (the caller is worker 0) take task numbers from a counter until none is left. Helpers
-//! spin for a moment after a job, then sleep. A helper that wakes too late finds the gate closed and goes back to sleep: nobody waits for it.
+//! A job is a number of tasks and a function. Each worker (the caller is worker 0) has a share of the tasks that follow each other, takes them from the front, and
+//! when none is left takes from the ends of the others' shares. So a worker has the same part of the rows in one kernel after another, and what it reads is most
+//! likely what it wrote: cores need not share a cache. Helpers spin for a moment after a job, then sleep. A helper that wakes too late finds the gate closed and
+//! goes back to sleep: nobody waits for it.
 //!
 //! ```text
 //! gate   [ CLOSED | number of helpers inside ]      run: open -> work -> close -> wait until empty
@@ -10,6 +12,7 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::io;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -34,8 +37,8 @@ struct Shared {
     /// Is a job being run? Whoever sets it is the only one to write `job` and to open and close the gate.
     busy: AtomicBool,
     job: UnsafeCell<Job>,
-    /// The next task to take.
-    next: AtomicUsize,
+    /// What is left of each worker's share.
+    shares: Box<[Share]>,
     /// Helpers asleep, under the lock that the condition variable needs.
     sleeping: AtomicUsize,
     lock: Mutex<()>,
@@ -54,7 +57,38 @@ impl std::fmt::Debug for Shared {
 struct Job {
     /// The closure, its lifetime erased: `run` does not return before all workers have left it.
     call: *const (dyn Fn(usize, usize) + Sync),
-    tasks: usize,
+}
+
+/// Tasks that follow each other: the first in the lower half of the word, the one behind the last in the upper half. On a cache line of its own.
+#[repr(align(64))]
+struct Share(AtomicU64);
+
+impl Share {
+    fn set(&self, tasks: Range<usize>) {
+        let [first, end] = [tasks.start, tasks.end].map(|task| u64::from(u32::try_from(task).expect("fewer tasks")));
+        self.0.store(first | end << 32, Ordering::Relaxed);
+    }
+
+    fn take(&self, at: End) -> Option<usize> {
+        let step = |share: u64| {
+            let (first, end) = (share & u64::from(u32::MAX), share >> 32);
+            (first < end).then(|| match at {
+                End::Front => (first + 1) | end << 32,
+                End::Back => first | (end - 1) << 32,
+            })
+        };
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
+        Some(match at {
+            End::Front => (taken & u64::from(u32::MAX)) as usize,
+            End::Back => (taken >> 32) as usize - 1,
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Front,
+    Back,
 }
 
 // SAFETY: `job` is written only by whoever has taken `busy`, while the gate is closed and empty, and read only by those inside; everything else is atomic or
@@ -74,8 +108,8 @@ impl Pool {
             epoch: AtomicU64::new(0),
             gate: AtomicUsize::new(CLOSED),
             busy: AtomicBool::new(false),
-            job: UnsafeCell::new(Job { call: idle, tasks: 0 }),
-            next: AtomicUsize::new(0),
+            job: UnsafeCell::new(Job { call: idle }),
+            shares: (0..workers.max(1)).map(|_| Share(AtomicU64::new(0))).collect(),
             sleeping: AtomicUsize::new(0),
             lock: Mutex::new(()),
             wake: Condvar::new(),
@@ -97,7 +131,7 @@ impl Pool {
     }
 
     /// Calls `call(task, worker)` once for each `task` in `0..tasks`, in no order, on all workers; returns when all calls have. `worker` is below
-    /// [`Pool::workers`], and no two calls run on one worker at once. A pool runs one job at a time: a call must not use its own pool.
+    /// [`Pool::workers`], and no two calls run on one worker at once; each worker begins with a part of the tasks that follow each other. A pool runs one job at a time: a call must not use its own pool.
     ///
     /// # Panics
     /// When a call panics; the other tasks may then not have run.
@@ -109,10 +143,13 @@ impl Pool {
         assert!(!shared.busy.swap(true, Ordering::Acquire), "a pool runs one job at a time");
         // SAFETY: only the lifetime changes: the closure is not called after `close`, and this function does not return before that.
         let call: *const (dyn Fn(usize, usize) + Sync + 'static) = unsafe { std::mem::transmute(call) };
-        let job = Job { call, tasks };
+        let job = Job { call };
         // SAFETY: `busy` was ours to take, so nobody else writes the job; `close` has left the gate closed and empty, so nobody reads it.
         unsafe { *shared.job.get() = job };
-        shared.next.store(0, Ordering::Relaxed);
+        let workers = self.workers();
+        for (worker, share) in shared.shares.iter().enumerate() {
+            share.set(tasks * worker / workers..tasks * (worker + 1) / workers);
+        }
         shared.gate.store(0, Ordering::Release);
         // Sequentially consistent with `sleep`: either the helper sees the new epoch, or we see that it sleeps.
         shared.epoch.fetch_add(1, Ordering::SeqCst);
@@ -222,19 +259,22 @@ impl Shared {
         }
     }
 
+    /// The next task for a worker: of its own share, else of the next worker's that has one.
+    fn task(&self, worker: usize) -> Option<usize> {
+        let (before, own) = self.shares.split_at(worker);
+        let (own, behind) = own.split_first()?;
+        own.take(End::Front).or_else(|| behind.iter().chain(before).find_map(|share| share.take(End::Back)))
+    }
+
     fn work(&self, job: Job, worker: usize) {
         let result = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let task = self.next.fetch_add(1, Ordering::Relaxed);
-                if task >= job.tasks {
-                    return;
-                }
+            while let Some(task) = self.task(worker) {
                 // SAFETY: `run` keeps the closure alive until the gate is closed and empty.
                 unsafe { (*job.call)(task, worker) };
             }
         }));
         if let Err(payload) = result {
-            self.next.store(job.tasks, Ordering::Relaxed);
+            self.shares.iter().for_each(|share| share.set(0..0));
             self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
         }
     }
@@ -258,6 +298,34 @@ mod tests {
                 assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
             }
         }
+    }
+
+    /// Workers begin where their shares do, and do what others do not come to.
+    #[test]
+    fn shares_follow_each_other_and_are_taken_over() {
+        let pool = Pool::new(3).expect("threads");
+        let doers: Vec<AtomicUsize> = (0..12).map(|_| AtomicUsize::new(usize::MAX)).collect();
+        let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        pool.run(12, &|task, worker| {
+            let wait_until = |ready: &dyn Fn() -> bool| {
+                while !ready() {
+                    std::thread::yield_now();
+                }
+            };
+            doers[task].store(worker, Ordering::Relaxed);
+            if begun.fetch_add(1, Ordering::SeqCst) < 3 {
+                // A task of each worker.
+                wait_until(&|| begun.load(Ordering::SeqCst) >= 3);
+            }
+            if task == 4 {
+                // All others: also what is left of this worker's share.
+                wait_until(&|| done.load(Ordering::SeqCst) == 11);
+            }
+            done.fetch_add(1, Ordering::SeqCst);
+        });
+        let doers: Vec<usize> = doers.iter().map(|doer| doer.load(Ordering::Relaxed)).collect();
+        assert_eq!([doers[0], doers[4], doers[8]], [0, 1, 2], "{doers:?}");
+        assert!(doers[5..8].iter().all(|&doer| doer != 1), "{doers:?}");
     }
 
     #[test]

@@ -89,6 +89,8 @@ impl<X: Copy + 'static> Job<'_, X> {
             self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
+        // Several pieces are as many workers' rows.
+        let bands = if serial || pieces > 1 { 1 } else { pool.workers() };
         // So many tasks behind the first of a piece; and how many behind that of its own piece.
         let find = |first: usize, mut behind: usize| {
             (first..pieces).find_map(|number| {
@@ -98,16 +100,15 @@ impl<X: Copy + 'static> Job<'_, X> {
                     behind -= tasks;
                     return None;
                 }
-                let (rows, columns) = block_of::<S>(behind, piece.m, 0..piece.n, cut);
+                let (rows, columns) = block_of::<S>(behind, piece.m, 0..piece.n, cut, bands);
                 Some((Task { piece, rows, columns }, number, behind))
             })
         };
-        let workers = if serial { 1 } else { pool.workers() };
         each(pool, tasks, serial, &|task, worker| {
             let found = find(task / in_batch * per_batch, task % in_batch);
             let (task, number, behind) = found.expect("there are so many tasks");
-            // Most likely: tasks are dealt out in turn.
-            let following = find(number, behind + workers).map(|(task, ..)| task);
+            // Most likely: a worker's tasks follow each other.
+            let following = find(number, behind + 1).map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
             unsafe { self.block::<S>(&task, following.as_ref(), worker) };
         });
@@ -359,16 +360,18 @@ impl<X: Copy + 'static> Job<'_, X> {
                 };
             }
             for (panel, row) in (0..rows.len()).step_by(*tile_rows).enumerate() {
-                next_b.fetch(panel, tile_count);
-                result.fetch(panel, tile_count);
-                next_a.fetch(first / S::COLUMNS * tile_count + panel, panels * tile_count);
                 // Sums in C; a tile's, until they are rounded; or a block's.
                 let (c, c_stride) = match (block.straight, block.brief) {
                     (true, _) => (block.c.add(first * column_stride + row * row_stride).cast::<S::T>(), row_stride),
                     (false, false) => (block.sums.add(first + row * block.sums_stride), block.sums_stride),
                     (false, true) => (block.sums, block.sums_stride),
                 };
-                for ((k, a), &(b, b_stride, padded)) in chains.clone().zip(a).zip(&b) {
+                for (number, ((k, a), &(b, b_stride, padded))) in chains.clone().zip(a).zip(&b).enumerate() {
+                    // A few lines at a time: a core waits where more are missing than it can have open.
+                    let (part, parts) = (panel * chains.len() + number, tile_count * chains.len());
+                    next_b.fetch(part, parts);
+                    result.fetch(part, parts);
+                    next_a.fetch(first / S::COLUMNS * parts + part, panels * parts);
                     let completes = k + S::BLOCK_K >= piece.depth();
                     S::tile(&TileArgs {
                         rows: (rows.len() - row).min(*tile_rows),
@@ -581,10 +584,23 @@ fn blocks<S: Simd>(m: usize, n: usize, cut: Cut) -> usize {
     m.div_ceil(cut.rows) * n.div_ceil(cut.columns)
 }
 
-/// A block by number: of even sizes, columns cut at panels. Blocks of the same columns follow each other, so that their panels stay in the cache.
-fn block_of<S: Simd>(number: usize, m: usize, columns: Range<usize>, cut: Cut) -> (Range<usize>, Range<usize>) {
+/// A block by number: of even sizes, columns cut at panels. All blocks of a band of rows follow each other, so that a worker has the same rows as in the kernels before
+/// and after; among them those of the same columns, so that their panels stay in the cache.
+fn block_of<S: Simd>(
+    number: usize,
+    m: usize,
+    columns: Range<usize>,
+    cut: Cut,
+    bands: usize,
+) -> (Range<usize>, Range<usize>) {
     let (down, across) = (m.div_ceil(cut.rows), columns.len().div_ceil(cut.columns));
-    let (row, column) = (number % down, number / down);
+    let bands = bands.min(down);
+    // The last band that begins at or before the block.
+    let band_start = |band: usize| down * band / bands;
+    let band = (1..bands).rev().find(|&band| band_start(band) * across <= number).unwrap_or(0);
+    let (first, height) = (band_start(band), band_start(band + 1) - band_start(band));
+    let behind = number - first * across;
+    let (row, column) = (first + behind % height, behind / height);
     let panels = columns.len().div_ceil(S::COLUMNS);
     let edge = |i: usize| columns.end.min(columns.start + panels * i / across * S::COLUMNS);
     // Rows are cut at tiles.

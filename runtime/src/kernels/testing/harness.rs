@@ -218,7 +218,13 @@ impl Memory {
     pub fn run_everywhere(&self, kernel: &Kernel, same_bits: bool) -> Result<Memory, KernelError> {
         let engines: &[Jit] = if has_region(kernel) { &[Jit::Off, Jit::Auto, Jit::On] } else { &[Jit::Auto] };
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
-        for level in ["avx512", "avx2", "portable"] {
+        // Products of pairs have other bits; they are compared elsewhere.
+        let levels = match kernel {
+            Kernel::Region(_) => &["avx512bf16", "avx512", "avx2", "portable"][..],
+            _ => &["avx512", "avx2", "portable"],
+        };
+        let levels = levels.iter().filter(|&&level| Cpu::named(level).is_some_and(|cpu| cpu.name() == level));
+        for level in levels {
             let mut of_level: Option<(Memory, Result<(), KernelError>)> = None;
             let prepared: Vec<(Jit, Prepared)> = engines
                 .iter()

@@ -6,9 +6,11 @@
 //!   for the rest, a vector at a time:                                the operations, under a mask
 //! ```
 
+mod round;
+
 use super::super::chain::{Micro, Site};
 use super::super::tile::Place;
-use super::assemble::{Assembler, at, each};
+use super::assemble::{Assembler, Jump, at, each};
 use super::registers::{NUMBERS, Registers};
 use super::trace::{Id, Node, Op};
 use crate::kernels::lanes::MAGIC;
@@ -45,6 +47,11 @@ const TAIL: Register = K1;
 const BRIEF: Register = K7;
 /// Lanes.
 pub(super) const LANES: usize = 16;
+/// Operations for each vector read from which on the next row is fetched: what does less waits for the lines that it is to read now, and more of them missing at
+/// once only makes it wait longer (`docs/performance.md`).
+const MANY: usize = 10;
+/// Bytes that are fetched at once.
+const CACHE_LINE: usize = 64;
 
 /// Constants that code always has, by their places: 16 bytes of 1; 16 bits.
 const ONES: usize = 0;
@@ -72,13 +79,14 @@ pub(super) struct Emitted {
 }
 
 /// Makes code, with no more vectors side by side than rows of so many columns have; nothing where there are more values than registers.
-pub(super) fn emit(list: &[Node], micros: &[Micro], columns: usize) -> Option<Emitted> {
+/// `rounds`: the machine has instructions that round to bf16.
+pub(super) fn emit(list: &[Node], micros: &[Micro], columns: usize, rounds: bool) -> Option<Emitted> {
     let last = last_uses(list);
-    let mut emitter = Emitter::new(list, micros, &last);
+    let mut emitter = Emitter::new(list, micros, &last, rounds);
     let uniforms = emitter.uniforms();
     // Registers that results take with so many vectors side by side.
     let taken = |&unroll: &usize| {
-        let most = Emitter::new(list, micros, &last).body(unroll, false)?;
+        let most = Emitter::new(list, micros, &last, rounds).body(unroll, false)?;
         Some((unroll, most))
     };
     let fits = |unroll: &&usize| **unroll == 1 || **unroll * LANES <= columns;
@@ -120,6 +128,12 @@ struct Emitter<'a> {
     rows: Vec<usize>,
     /// What is the same in all lanes and stays in a register.
     resident: Vec<(Op, Register)>,
+    /// Is the next row fetched while this one is worked on?
+    ahead: bool,
+    /// Does the machine round vectors to bf16 by an instruction?
+    rounds: bool,
+    /// What is written behind the function.
+    rare: Vec<round::Rare>,
 }
 
 /// An operand of an instruction that is the same in all lanes.
@@ -137,7 +151,7 @@ enum Operand {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(list: &'a [Node], micros: &'a [Micro], last: &'a [Option<Id>]) -> Emitter<'a> {
+    fn new(list: &'a [Node], micros: &'a [Micro], last: &'a [Option<Id>], rounds: bool) -> Emitter<'a> {
         let (mut sites, mut rows) = (vec![], vec![]);
         for (node, _) in list.iter().zip(last).filter(|(_, last)| last.is_some()) {
             match node.op {
@@ -156,7 +170,22 @@ impl<'a> Emitter<'a> {
             }
         }
         let constants = vec![0x0101_0101, 0x0101_0101, 0x0101_0101, 0x0101_0101, 0xffff];
-        Emitter { list, micros, last, asm: Assembler::new(), constants, sites, rows, resident: vec![] }
+        let needed = || list.iter().zip(last).filter(|(_, last)| last.is_some()).map(|(node, _)| node.op);
+        let loads = needed().filter(|op| matches!(op, Op::Columns(_) | Op::Bf16(_))).count();
+        let ahead = needed().filter(|op| !op.is_uniform()).count() >= MANY * loads;
+        Emitter {
+            list,
+            micros,
+            last,
+            asm: Assembler::new(),
+            constants,
+            sites,
+            rows,
+            resident: vec![],
+            ahead,
+            rounds,
+            rare: vec![],
+        }
     }
 
     /// What is the same in all lanes, what is used most first.
@@ -166,9 +195,11 @@ impl<'a> Emitter<'a> {
             Some((_, times)) => *times += 1,
             None => uses.push((op, 1)),
         };
-        for (node, _) in self.list.iter().zip(self.last).filter(|(_, last)| last.is_some()) {
+        for (id, node) in self.list.iter().enumerate().filter(|&(id, _)| self.last[id].is_some()) {
             node.args.iter().map(|&arg| self.list[arg].op).filter(|op| op.is_uniform()).for_each(&mut count);
-            implied(node.op).iter().for_each(|&bits| count(Op::Constant(bits)));
+            if !self.rounds_in_store(id) {
+                implied(node.op).iter().for_each(|&bits| count(Op::Constant(bits)));
+            }
         }
         uses.sort_by_key(|&(_, times)| std::cmp::Reverse(times));
         uses.into_iter().map(|(op, _)| op).collect()
@@ -275,6 +306,7 @@ impl<'a> Emitter<'a> {
         }
         self.asm.add(Ok(Instruction::with(Code::VEX_Vzeroupper)));
         self.asm.add(Ok(Instruction::with(Code::Retnq)));
+        self.rare_ways();
         Some(())
     }
 
@@ -314,6 +346,21 @@ impl<'a> Emitter<'a> {
         MemoryOperand::with_base_index_scale_displ_size(pointer, COLUMN, bytes as u32, displacement, 1)
     }
 
+    /// Fetches what the next row has where this one is read: rows that do not follow each other in memory are no stream for a processor to guess.
+    fn fetch_next_row(&mut self, micro: usize, bytes: usize, unroll: usize) {
+        let site = self.micros[micro].site;
+        if !matches!(site, Site::Access(_)) {
+            return;
+        }
+        let place = self.sites.iter().find(|(other, _)| *other == site).expect("it has been listed").1;
+        let next = at(PLACES, place * size_of::<Place>() + offset_of!(Place, ptr));
+        self.asm.add(Instruction::with2(Code::Mov_r64_rm64, SPARE, next));
+        for line in (0..unroll * LANES * bytes).step_by(CACHE_LINE) {
+            let there = MemoryOperand::with_base_index_scale_displ_size(SPARE, COLUMN, bytes as u32, line as i64, 1);
+            self.asm.add(Instruction::with1(Code::Prefetcht0_m8, there));
+        }
+    }
+
     /// All operations for some vectors side by side, or for one under the mask of the tail.
     /// Returns the registers that results took.
     fn body(&mut self, unroll: usize, masked: bool) -> Option<usize> {
@@ -341,6 +388,7 @@ impl<'a> Emitter<'a> {
     fn operation(&mut self, id: Id, registers: &mut Registers, masked: bool) -> Option<()> {
         let node = &self.list[id];
         let unroll = registers.unroll;
+        let side_by_side = unroll > 1 && !masked;
         match node.op {
             Op::Constant(_) | Op::Row(_) => {}
             Op::Columns(micro) => {
@@ -351,6 +399,9 @@ impl<'a> Emitter<'a> {
                         Instruction::with2(Code::EVEX_Vmovups_zmm_k1z_zmmm512, registers.number(to, vector), from);
                     self.add_tail(load, masked);
                 }
+                if self.ahead && !masked {
+                    self.fetch_next_row(micro, 4, unroll);
+                }
             }
             Op::Bf16(micro) => {
                 let to = registers.take(id, false)?;
@@ -358,6 +409,9 @@ impl<'a> Emitter<'a> {
                     let (to, from) = (registers.number(to, vector), self.elements(micro, 2, vector));
                     self.add_tail(Instruction::with2(Code::EVEX_Vpmovzxwd_zmm_k1z_ymmm256, to, from), masked);
                     self.asm.add(Instruction::with3(Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, to, to, 16));
+                }
+                if self.ahead && !masked {
+                    self.fetch_next_row(micro, 2, unroll);
                 }
             }
             Op::Truths(micro) => {
@@ -380,11 +434,15 @@ impl<'a> Emitter<'a> {
             }
             Op::StoreUpper(micro) => {
                 let from = self.operand(node.args[0], registers, FIRST);
-                for vector in 0..unroll {
-                    let to = self.elements(micro, 2, vector);
-                    let from = of(from, registers, vector);
-                    self.asm.add(Instruction::with3(Code::EVEX_Vpsrld_zmm_k1z_zmmm512b32_imm8, SECOND, from, 16));
-                    self.store(Instruction::with2(Code::EVEX_Vpmovdw_ymmm256_k1z_zmm, to, SECOND), masked);
+                if side_by_side && self.rounds_in_store(node.args[0]) {
+                    for vector in (0..unroll).step_by(2) {
+                        let pair = [vector, vector + 1].map(|vector| of(from, registers, vector));
+                        self.store_rounded(pair, micro, vector);
+                    }
+                } else {
+                    for vector in 0..unroll {
+                        self.store_upper(of(from, registers, vector), micro, vector, masked);
+                    }
                 }
                 self.end(id, registers);
             }
@@ -398,6 +456,7 @@ impl<'a> Emitter<'a> {
                 }
                 self.end(id, registers);
             }
+            Op::Nearest if side_by_side && self.rounds_in_store(id) => return self.pass_on(id, registers),
             Op::Fused => return self.fused(id, registers),
             Op::LogEnds => return self.log_ends(id, registers),
             _ => {
@@ -489,26 +548,6 @@ impl<'a> Emitter<'a> {
         self.asm.add(instruction);
     }
 
-    /// As `nearest_bf16` of AVX-512 does it. Where only the upper halves are stored, the lower ones may be anything.
-    fn nearest(&mut self, to: Register, a: Register, clears: bool) {
-        let [odd, half, one, table, upper] = NEAREST;
-        let [odd, half, one] = [odd, half, one].map(|bits| self.uniform(bits));
-        let is_odd = self.three(Code::EVEX_Vptestmd_kr_k1_zmm_zmmm512b32, BRIEF, a, odd);
-        self.asm.add(is_odd);
-        let sum = self.three(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, FIRST, a, half);
-        self.asm.add(sum);
-        let sum = self.three(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, FIRST, FIRST, one);
-        self.asm.add_masked(sum, BRIEF, false);
-        self.fix_up(FIRST, a, table);
-        if clears {
-            let upper = self.uniform(upper);
-            let cleared = self.three(Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, to, FIRST, upper);
-            self.asm.add(cleared);
-        } else {
-            self.asm.add(Instruction::with2(Code::EVEX_Vmovaps_zmm_k1z_zmmm512, to, FIRST));
-        }
-    }
-
     /// `a·b + c`: an instruction that writes over one of the three.
     fn fused(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
         let args = [0, 1, 2].map(|i| self.list[id].args[i]);
@@ -555,12 +594,6 @@ impl<'a> Emitter<'a> {
         }
         self.end(id, registers);
         Some(())
-    }
-
-    /// Is a result only stored, and of that the upper halves?
-    fn is_only_stored(&self, id: Id) -> bool {
-        let mut readers = self.list.iter().filter(|node| node.args.contains(&id));
-        readers.all(|node| matches!(node.op, Op::StoreUpper(_)))
     }
 
     /// Gives back the registers of operands that nobody needs any more.

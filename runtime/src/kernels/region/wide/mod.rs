@@ -49,6 +49,6 @@ pub(super) fn compile(micros: &[Micro], outer: &dyn Fn(Slot) -> bool, columns: u
     if cpu.jit() == Jit::Off || cpu.level() < Level::Avx512 || !std::arch::is_x86_feature_detected!("bmi2") {
         return None;
     }
-    let emitted = emit::emit(&trace::trace(micros, outer)?, micros, columns)?;
+    let emitted = emit::emit(&trace::trace(micros, outer)?, micros, columns, cpu.level() >= Level::Avx512Bf16)?;
     Some(Wide { code: jit::publish(&emitted.code, cpu)?, constants: emitted.constants.into() })
 }

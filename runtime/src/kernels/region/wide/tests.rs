@@ -144,3 +144,34 @@ fn conditions() {
         }
     }
 }
+
+/// Rounding to bf16 keeps denormals, zeros with signs, infinities and NaN, wherever they are among the vectors that are rounded together.
+#[test]
+fn rounding_of_what_is_special() {
+    const SPECIAL: [f64; 8] = [1e-38, -3e-39, 1.1e-41, -0.0, f64::INFINITY, f64::NAN, 3.4e38, -1.175_494_35e-38];
+    for columns in [16, 31, 32, 33, 63, 64, 65, 128, 203] {
+        let (rows, mut memory, mut rng) = (9, Memory::default(), Rng::new(5));
+        let mut values = rng.floats(rows * columns);
+        // No, one and then more vectors of a row have something special; the last row has nothing else.
+        for (row, values) in values.chunks_mut(columns).enumerate().skip(1) {
+            for i in 0..row {
+                values[(row * 29 + i * 37) % columns] = SPECIAL[(row + i) % SPECIAL.len()];
+            }
+        }
+        let last = (rows - 1) * columns;
+        values[last..].iter_mut().zip(SPECIAL.iter().cycle()).for_each(|(value, special)| *value = *special);
+        let strides = [columns as u64, 1];
+        let loads = vec![view(memory.add(DType::F32, &values), &strides).into()];
+        let mut stored = |value| Store { value, view: view(memory.add(DType::Bf16, &values), &strides) };
+        let stores = vec![stored(Arg::Step(1)), stored(Arg::Step(3)), stored(Arg::Step(1))];
+        let steps = vec![
+            step(StepOp::Mul, DType::F32, &[Arg::Load(0), Arg::Const(0.7)]),
+            step(StepOp::Cast, DType::Bf16, &[Arg::Step(0)]),
+            // The first is needed after it has been rounded.
+            step(StepOp::Sub, DType::F32, &[Arg::Step(0), Arg::Load(0)]),
+            step(StepOp::Cast, DType::Bf16, &[Arg::Step(2)]),
+        ];
+        let dims = vec![rows as u64, columns as u64];
+        check(&Region { dims, row_dims: 1, ragged: None, loads, steps, stores }, &memory);
+    }
+}
