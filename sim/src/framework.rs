@@ -206,6 +206,14 @@ mod tests {
         let known = known();
         assert_eq!(find(&known, "HF nanotron ultra-scale benchmark").name, "nanotron");
         assert_eq!(find(&known, "a system of our own").name, "plan");
+        // The same library, by its own script, by recipes, and by recipes whose experts have as many rows in every step.
+        let of = |text: &str| find(&known, text);
+        let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];
+        assert_eq!((script.gradient_bytes, script.graphs), (4.0, false));
+        assert_eq!((recipe.gradient_bytes, recipe.graphs), (2.0, false));
+        let whole = of("Megatron-Bridge; router force-balanced, token-drop");
+        assert!(whole.graphs && whole.dispatch_us == recipe.dispatch_us);
+        assert_eq!(of("Megatron-Bridge; token-drop; cuda_graph_impl=\"transformer_engine\"").name, "megatron-graphs");
         let names: std::collections::BTreeSet<&str> = known.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), known.len(), "each profile has a name of its own");
     }
