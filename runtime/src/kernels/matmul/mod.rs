@@ -19,6 +19,7 @@
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
+mod blocks;
 pub(in crate::kernels) mod pack;
 pub(in crate::kernels) mod pairs;
 pub(in crate::kernels) mod portable;

@@ -1,9 +1,10 @@
-//! How a product is cut into tasks, and what a task does.
+//! The tasks of a product, and what a task does.
 
+use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
 use super::tile::{A_WIDTH, Simd, Source, TileArgs, fetch_run};
-use super::{EPILOGUE, MOST_COLUMNS, MOST_ROWS, SERIAL, SUMS};
+use super::{EPILOGUE, MOST_ROWS, SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
 use std::ops::Range;
@@ -57,13 +58,6 @@ pub(super) type Finished<'a> = dyn Fn(usize, [usize; 2], usize, usize) + Sync + 
 // SAFETY: tasks read A and B, and write blocks of C that do not overlap.
 unsafe impl<X> Sync for Job<'_, X> {}
 
-/// Largest sizes of a task's block.
-#[derive(Clone, Copy)]
-struct Cut {
-    rows: usize,
-    columns: usize,
-}
-
 /// `S` is the flavour of vectors throughout.
 impl<X: Copy + 'static> Job<'_, X> {
     /// All tasks.
@@ -80,7 +74,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             return;
         }
         let serial = self.problem.work() <= SERIAL;
-        let tasks_of = |piece: &Piece, cut: Cut| blocks::<S>(piece.m, piece.n, cut);
+        let tasks_of = |piece: &Piece, cut: Cut| cut.blocks(piece.m, piece.n);
         let total = |cut| {
             let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
             pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
@@ -100,7 +94,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     behind -= tasks;
                     return None;
                 }
-                let (rows, columns) = block_of::<S>(behind, piece.m, 0..piece.n, cut, bands);
+                let (rows, columns) = cut.block::<S>(behind, piece.m, piece.n, bands);
                 Some((Task { piece, rows, columns }, number, behind))
             })
         };
@@ -131,7 +125,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         };
         let limited = |&(rows, columns): &(usize, usize)| {
             let columns = if whole { columns } else { columns.min(SUMS / rows) };
-            Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS }
+            Cut::new::<S>(rows, columns)
         };
         // Groups are of uneven sizes: one task too many is to be a small part of a worker's.
         let each = if self.problem.groups.is_some() { 16 } else { 2 };
@@ -577,35 +571,4 @@ fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + 
 /// The products that are summed in one chain with the one at `first`, where a chain begins.
 fn chained<S: Simd>(piece: &Piece, first: usize) -> Range<usize> {
     first..(first + S::BLOCK_K).min(piece.depth())
-}
-
-/// How many blocks.
-fn blocks<S: Simd>(m: usize, n: usize, cut: Cut) -> usize {
-    m.div_ceil(cut.rows) * n.div_ceil(cut.columns)
-}
-
-/// A block by number: of even sizes, columns cut at panels. All blocks of a band of rows follow each other, so that a worker has the same rows as in the kernels before
-/// and after; among them those of the same columns, so that their panels stay in the cache.
-fn block_of<S: Simd>(
-    number: usize,
-    m: usize,
-    columns: Range<usize>,
-    cut: Cut,
-    bands: usize,
-) -> (Range<usize>, Range<usize>) {
-    let (down, across) = (m.div_ceil(cut.rows), columns.len().div_ceil(cut.columns));
-    let bands = bands.min(down);
-    // The last band that begins at or before the block.
-    let band_start = |band: usize| down * band / bands;
-    let band = (1..bands).rev().find(|&band| band_start(band) * across <= number).unwrap_or(0);
-    let (first, height) = (band_start(band), band_start(band + 1) - band_start(band));
-    let behind = number - first * across;
-    let (row, column) = (first + behind % height, behind / height);
-    let panels = columns.len().div_ceil(S::COLUMNS);
-    let edge = |i: usize| columns.end.min(columns.start + panels * i / across * S::COLUMNS);
-    // Rows are cut at tiles.
-    let tiles = m.div_ceil(S::ROWS);
-    let row_edge = |i: usize| m.min(tiles * i / down * S::ROWS);
-    debug_assert!(cut.columns <= MOST_COLUMNS && cut.rows <= MOST_ROWS);
-    (row_edge(row)..row_edge(row + 1), edge(column)..edge(column + 1))
 }
