@@ -65,16 +65,16 @@ struct Share(AtomicU64);
 
 impl Share {
     fn set(&self, tasks: Range<usize>) {
-        let [first, end] = [tasks.start, tasks.end].map(|task| u64::from(u32::try_from(task).expect("fewer tasks")));
-        self.0.store(first | end << 32, Ordering::Relaxed);
+        let [first, end] = [tasks.start, tasks.end].map(|task| task as u64);
+        self.0.store(first | (end << 32), Ordering::Relaxed);
     }
 
     fn take(&self, at: End) -> Option<usize> {
         let step = |share: u64| {
             let (first, end) = (share & u64::from(u32::MAX), share >> 32);
             (first < end).then(|| match at {
-                End::Front => (first + 1) | end << 32,
-                End::Back => first | (end - 1) << 32,
+                End::Front => (first + 1) | (end << 32),
+                End::Back => first | ((end - 1) << 32),
             })
         };
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
@@ -131,14 +131,16 @@ impl Pool {
     }
 
     /// Calls `call(task, worker)` once for each `task` in `0..tasks`, in no order, on all workers; returns when all calls have. `worker` is below
-    /// [`Pool::workers`], and no two calls run on one worker at once; each worker begins with a part of the tasks that follow each other. A pool runs one job at a time: a call must not use its own pool.
+    /// [`Pool::workers`], and no two calls run on one worker at once. Each worker begins with a share of the tasks that follow each other. A pool runs
+    /// one job at a time: a call must not use its own pool.
     ///
     /// # Panics
-    /// When a call panics; the other tasks may then not have run.
+    /// When a call panics; the other tasks may then not have run. When there are 2³² tasks or more.
     pub fn run(&self, tasks: usize, call: &(dyn Fn(usize, usize) + Sync)) {
         if tasks <= 1 || self.helpers.is_empty() {
             return (0..tasks).for_each(|task| call(task, 0));
         }
+        assert!(u32::try_from(tasks).is_ok(), "{tasks} tasks");
         let shared = &*self.shared;
         assert!(!shared.busy.swap(true, Ordering::Acquire), "a pool runs one job at a time");
         // SAFETY: only the lifetime changes: the closure is not called after `close`, and this function does not return before that.
@@ -147,8 +149,10 @@ impl Pool {
         // SAFETY: `busy` was ours to take, so nobody else writes the job; `close` has left the gate closed and empty, so nobody reads it.
         unsafe { *shared.job.get() = job };
         let workers = self.workers();
+        // Where there are fewer tasks than workers, the caller, who is awake, has one.
+        let edge = |worker: usize| (tasks * worker).div_ceil(workers);
         for (worker, share) in shared.shares.iter().enumerate() {
-            share.set(tasks * worker / workers..tasks * (worker + 1) / workers);
+            share.set(edge(worker)..edge(worker + 1));
         }
         shared.gate.store(0, Ordering::Release);
         // Sequentially consistent with `sleep`: either the helper sees the new epoch, or we see that it sleeps.

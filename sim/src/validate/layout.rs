@@ -331,6 +331,11 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     framework.prefetch |= has("fsdp");
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
+    if has("grad-reduce-in-bf16") || has("grad_reduce_in_fp32=false") {
+        framework.gradient_bytes = 2.0;
+    } else if has("accumulate-allreduce-grads-in-fp32") || has("grad_reduce_in_fp32=true") {
+        framework.gradient_bytes = 4.0;
+    }
     if framework.flash_is_stated && !has("use-flash-attn") && !has("flash_attention=true") {
         framework.attention = AttentionName::Unfused;
     }
@@ -504,15 +509,27 @@ mod tests {
         assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
     }
 
+    /// A framework, as a run with so many experts and these notes has it.
+    fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
+        let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
+        let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n");
+        stated(&super::super::runs::read(&table).expect("a table").runs.remove(0), framework)
+    }
+
+    #[test]
+    fn how_gradients_are_summed_is_read() {
+        let bytes = |notes: &str, gradient_bytes: f64| {
+            as_stated("", notes, Framework { gradient_bytes, ..Framework::default() }).gradient_bytes
+        };
+        assert_eq!((bytes("--grad-reduce-in-bf16", 4.0), bytes("grad_reduce_in_fp32=True", 2.0)), (2.0, 4.0));
+        assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
+    }
+
     /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.
     #[test]
     fn dense_recipes_hide_tensor_parallelism() {
         let hidden = |experts: &str, notes: &str| {
-            let table = format!(
-                "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n"
-            );
-            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
-            stated(&run, Framework { cuts_up_dense: true, ..Framework::default() }).hidden_tp
+            as_stated(experts, notes, Framework { cuts_up_dense: true, ..Framework::default() }).hidden_tp
         };
         assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (CUT_UP, 0.0, CUT_UP));
     }

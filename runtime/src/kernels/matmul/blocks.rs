@@ -24,8 +24,8 @@ impl Cut {
         m.div_ceil(self.rows) * n.div_ceil(self.columns)
     }
 
-    /// A block by number: its rows and columns, of even sizes, cut at tiles. All blocks of a band of rows follow each other, so that a worker has the same rows as in the
-    /// kernels before and after; among them those of the same columns, so that their panels stay in the cache.
+    /// A block by number: its rows and columns, of even sizes, cut at tiles. All blocks of a band of rows follow each other, so that a worker has mostly the same rows as
+    /// in the kernels before and after (the more evenly bands share blocks out, the more); among them those of the same columns, so that their panels stay in the cache.
     pub fn block<S: Simd>(self, number: usize, m: usize, n: usize, bands: usize) -> (Range<usize>, Range<usize>) {
         let (down, across) = (m.div_ceil(self.rows), n.div_ceil(self.columns));
         let bands = bands.min(down);

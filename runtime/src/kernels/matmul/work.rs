@@ -83,7 +83,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
-        // Several pieces are as many workers' rows.
+        // Of several pieces workers have whole ones, mostly.
         let bands = if serial || pieces > 1 { 1 } else { pool.workers() };
         // So many tasks behind the first of a piece; and how many behind that of its own piece.
         let find = |first: usize, mut behind: usize| {
@@ -101,7 +101,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         each(pool, tasks, serial, &|task, worker| {
             let found = find(task / in_batch * per_batch, task % in_batch);
             let (task, number, behind) = found.expect("there are so many tasks");
-            // Most likely: a worker's tasks follow each other.
+            // A worker's own tasks follow each other; those that it takes over from others do not.
             let following = find(number, behind + 1).map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
             unsafe { self.block::<S>(&task, following.as_ref(), worker) };

@@ -42,15 +42,15 @@ const MOST: usize = 4;
 /// Registers for operands that are the same in all lanes, and for what is between two instructions of an operation.
 const FIRST: Register = ZMM30;
 const SECOND: Register = ZMM31;
-/// The columns that exist, at the end of a row.
+/// The columns that exist, at the end of a row; before it, for this and that.
 const TAIL: Register = K1;
 /// A condition between two instructions of an operation.
 const BRIEF: Register = K7;
 /// Lanes.
 pub(super) const LANES: usize = 16;
-/// Operations for each vector read from which on the next row is fetched: what does less waits for the lines that it is to read now, and more of them missing at
+/// Operations, loads and stores not counted, for each vector of f32 or bf16 that is read from memory, from which on the next row is fetched: what does less waits for the lines that it is to read now, and more of them missing at
 /// once only makes it wait longer (`docs/performance.md`).
-const MANY: usize = 10;
+const MANY: usize = 8;
 /// Bytes that are fetched at once.
 const CACHE_LINE: usize = 64;
 
@@ -172,8 +172,10 @@ impl<'a> Emitter<'a> {
         }
         let constants = vec![0x0101_0101, 0x0101_0101, 0x0101_0101, 0x0101_0101, 0xffff];
         let needed = || list.iter().zip(last).filter(|(_, last)| last.is_some()).map(|(node, _)| node.op);
-        let loads = needed().filter(|op| matches!(op, Op::Columns(_) | Op::Bf16(_))).count();
-        let ahead = needed().filter(|op| !op.is_uniform()).count() >= MANY * loads;
+        let is_read = |micro: usize| matches!(micros[micro].site, Site::Access(_));
+        let loads = needed().filter(|op| op.load().is_some_and(is_read)).count();
+        let work = needed().filter(|op| !op.is_uniform() && op.load().is_none() && !op.stores()).count();
+        let ahead = work >= MANY * loads;
         Emitter {
             list,
             micros,

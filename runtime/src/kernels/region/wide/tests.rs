@@ -54,6 +54,18 @@ fn has_wide_registers() -> bool {
     Cpu::named("avx512").is_some_and(|cpu| cpu.name() == "avx512")
 }
 
+/// Where the machine rounds by an instruction, code is other than where it does not.
+#[test]
+fn what_rounds_is_used() {
+    let program = compiled(&gated(DType::Bf16), "avx512", Jit::Auto);
+    let mut runs = program.phases.iter().flat_map(|phase| &phase.runs);
+    let micros = runs.find_map(|run| if let Run::Chain(chain) = run { Some(&chain.micros) } else { None });
+    let micros = micros.expect("there is a chain");
+    let list = super::trace::trace(micros, &|_| false).expect("it can be code");
+    let code = |rounds| super::emit::emit(&list, micros, 203, rounds).expect("it has registers").code;
+    assert_ne!(code(false), code(true));
+}
+
 /// SwiGLU.
 fn gate() -> Vec<(StepOp, Vec<Arg>)> {
     use Arg::{Load, Step as S};
@@ -148,7 +160,21 @@ fn conditions() {
 /// Rounding to bf16 keeps denormals, zeros with signs, infinities and NaN, wherever they are among the vectors that are rounded together.
 #[test]
 fn rounding_of_what_is_special() {
-    const SPECIAL: [f64; 8] = [1e-38, -3e-39, 1.1e-41, -0.0, f64::INFINITY, f64::NAN, 3.4e38, -1.175_494_35e-38];
+    // Denormals, one that is rounded to the least normal number, that number, what is rounded to infinity, halfway cases.
+    const SPECIAL: [f64; 12] = [
+        1e-38,
+        -3e-39,
+        1.1e-41,
+        -1.175_494_2e-38,
+        1.175_494_35e-38,
+        -0.0,
+        f64::INFINITY,
+        f64::NAN,
+        3.4e38,
+        -3.4e38,
+        1.003_906_25,
+        1.011_718_75,
+    ];
     for columns in [16, 31, 32, 33, 63, 64, 65, 128, 203] {
         let (rows, mut memory, mut rng) = (9, Memory::default(), Rng::new(5));
         let mut values = rng.floats(rows * columns);
@@ -163,15 +189,23 @@ fn rounding_of_what_is_special() {
         let strides = [columns as u64, 1];
         let loads = vec![view(memory.add(DType::F32, &values), &strides).into()];
         let mut stored = |value| Store { value, view: view(memory.add(DType::Bf16, &values), &strides) };
-        let stores = vec![stored(Arg::Step(1)), stored(Arg::Step(3)), stored(Arg::Step(1))];
+        let stores = [1, 3, 1, 5].map(|value| stored(Arg::Step(value))).to_vec();
         let steps = vec![
             step(StepOp::Mul, DType::F32, &[Arg::Load(0), Arg::Const(0.7)]),
             step(StepOp::Cast, DType::Bf16, &[Arg::Step(0)]),
             // The first is needed after it has been rounded.
             step(StepOp::Sub, DType::F32, &[Arg::Step(0), Arg::Load(0)]),
             step(StepOp::Cast, DType::Bf16, &[Arg::Step(2)]),
+            // As it is.
+            step(StepOp::Mul, DType::F32, &[Arg::Load(0), Arg::Const(1.0)]),
+            step(StepOp::Cast, DType::Bf16, &[Arg::Step(4)]),
         ];
         let dims = vec![rows as u64, columns as u64];
-        check(&Region { dims, row_dims: 1, ragged: None, loads, steps, stores }, &memory);
+        let case = (Region { dims, row_dims: 1, ragged: None, loads, steps, stores }, memory);
+        check(&case.0, &case.1);
+        if has_wide_registers() {
+            let [all, code] = chains(&compiled(&case, "avx512bf16", Jit::Auto));
+            assert!(all > 0 && code == all, "{columns} columns: {code} of {all}");
+        }
     }
 }

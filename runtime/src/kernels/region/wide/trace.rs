@@ -74,6 +74,11 @@ impl Op {
         matches!(self, Op::Truths(_) | Op::Lt | Op::Le | Op::Equal | Op::Both | Op::Either | Op::Not)
     }
 
+    /// The micro-operation whose numbers are loaded for each column.
+    pub fn load(self) -> Option<usize> {
+        if let Op::Columns(micro) | Op::Bf16(micro) = self { Some(micro) } else { None }
+    }
+
     /// Is it done for its effect?
     pub fn stores(self) -> bool {
         matches!(self, Op::Store(_) | Op::StoreUpper(_) | Op::StoreTruths(_))

@@ -78,13 +78,13 @@ impl Emitter<'_> {
     /// Rounds two vectors and stores them.
     pub(super) fn store_rounded(&mut self, from: [Register; 2], micro: usize, vector: usize) {
         // There is no tail where vectors are side by side.
-        for (mask, from) in [BRIEF, TAIL].into_iter().zip(from) {
+        let [low, high] = from;
+        for (mask, vector) in [(BRIEF, low), (TAIL, high)] {
             let class = Code::EVEX_Vfpclassps_kr_k1_zmmm512b32_imm8;
-            self.asm.add(Instruction::with3(class, mask, from, DENORMAL));
+            self.asm.add(Instruction::with3(class, mask, vector, DENORMAL));
         }
         self.asm.add(Instruction::with2(Code::VEX_Kortestw_kr_kr, BRIEF, TAIL));
         let jump = self.asm.jump(Code::Jne_rel32_64);
-        let [low, high] = from;
         let to = self.elements(micro, 2, vector);
         self.asm.add(Instruction::with3(Code::EVEX_Vcvtne2ps2bf16_zmm_k1z_zmm_zmmm512b32, SECOND, high, low));
         self.asm.add(Instruction::with2(Code::EVEX_Vmovups_zmmm512_k1z_zmm, to, SECOND));
