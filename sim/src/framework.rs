@@ -168,7 +168,7 @@ impl Default for Framework {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    framework: Vec<Framework>,
+    framework: Vec<toml::Table>,
 }
 
 /// The profiles that come with the program.
@@ -188,14 +188,30 @@ pub fn find(known: &[Framework], text: &str) -> Framework {
     position(known, text).map_or_else(Framework::default, |f| known[f].clone())
 }
 
-/// Profiles from a TOML table of `[[framework]]`.
+/// Profiles from a TOML table of `[[framework]]`. One that is `like` another has whatever it does not say itself from there.
 ///
 /// # Errors
-/// Text that is no such table.
+/// Text that is no such table; `like` what is not there, or is itself like another.
 pub fn parse(text: &str) -> Result<Vec<Framework>, String> {
     let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
-    Ok(table.framework)
+    let whole = |own: &toml::Table| {
+        let mut all = match own.get(LIKE) {
+            None => toml::Table::new(),
+            Some(name) => {
+                let other = table.framework.iter().find(|other| other.get("name") == Some(name));
+                let other = other.filter(|other| !other.contains_key(LIKE));
+                other.ok_or_else(|| format!("`{LIKE}` = {name:?}, which is no profile of its own"))?.clone()
+            }
+        };
+        all.extend(own.clone());
+        all.remove(LIKE);
+        all.try_into().map_err(|error| error.to_string())
+    };
+    table.framework.iter().map(whole).collect()
 }
+
+/// The key that names the profile which another is like.
+const LIKE: &str = "like";
 
 #[cfg(test)]
 mod tests {
@@ -214,6 +230,11 @@ mod tests {
         let whole = of("Megatron-Bridge; router force-balanced, token-drop");
         assert!(whole.graphs && whole.dispatch_us == recipe.dispatch_us);
         assert_eq!(of("Megatron-Bridge; token-drop; cuda_graph_impl=\"transformer_engine\"").name, "megatron-graphs");
+        // What it says itself counts, and nothing of the other's name.
+        assert!(
+            !whole.matches.contains(&"NeMo".to_string()) && recipe.experts_wait && !of("TE CUDA graph").experts_wait
+        );
+        assert!(parse("[[framework]]\nname = \"a\"\nlike = \"b\"").is_err());
         let names: std::collections::BTreeSet<&str> = known.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), known.len(), "each profile has a name of its own");
     }

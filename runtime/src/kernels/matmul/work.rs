@@ -340,6 +340,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             };
             let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
             let chains = span.clone().step_by(S::BLOCK_K);
+            let (together, parts) = (chains.len(), tile_count * chains.len());
             // Where B is, from one row to the next, and whether rows are as long as tiles.
             let mut b = [(std::ptr::null(), 0, false); TOGETHER];
             for ((number, k), b) in chains.clone().enumerate().zip(&mut b) {
@@ -362,7 +363,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 };
                 for (number, ((k, a), &(b, b_stride, padded))) in chains.clone().zip(a).zip(&b).enumerate() {
                     // A few lines at a time: a core waits where more are missing than it can have open.
-                    let (part, parts) = (panel * chains.len() + number, tile_count * chains.len());
+                    let part = panel * together + number;
                     next_b.fetch(part, parts);
                     result.fetch(part, parts);
                     next_a.fetch(first / S::COLUMNS * parts + part, panels * parts);
