@@ -3,7 +3,7 @@
 //!     cargo run --release --example rewrites                 counts and predictions
 //!     cargo run --release --example rewrites -- --measure    also the time of training steps on this machine
 
-use forebay_compiler::autodiff::Differentiated;
+use forebay_compiler::autodiff::{Differentiated, Keep};
 use forebay_compiler::memory::Recompute;
 use forebay_compiler::pipeline::{CompileOptions, Models, compile, fused_segments};
 use forebay_compiler::rewrite::{Numerics, Options, Profile, Selection, rules};
@@ -68,7 +68,7 @@ fn options(selection: Selection) -> Options {
 /// The largest segment of a model: its MoE block.
 fn block(model: &CheckedModel, options: &Options) -> (String, Totals, f64) {
     let start = Instant::now();
-    let all = fused_segments(model, &Recompute::Nothing, options);
+    let all = fused_segments(model, (Keep::Fewest, &Recompute::Nothing), options);
     let seconds = start.elapsed().as_secs_f64();
     let segment = (0..all.len()).max_by_key(|&i| model.segments[i].forward.nodes.len()).expect("models have segments");
     (model.segments[segment].name.clone(), totals(&all[segment].0), seconds)

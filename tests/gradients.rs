@@ -52,6 +52,7 @@ fn training_is_the_same_bits_in_half_the_bytes() {
         ("tiny-moe", "micro=1,optimizer=host"),
         ("tiny-moe", "micro=1,optimizer=host,master_weights=split"),
         ("bench-tiny", "micro=1,recompute=full"),
+        ("bench-tiny", "micro=1,keep=inputs"),
         ("gpt-oss-120b", "micro=1,zero=1"),
         ("llama-3-70b", "pp=2,micro=1"),
     ] {

@@ -132,6 +132,7 @@ fn interleaved_pipelines_train_as_one_rank() {
         "pp=2,vpp=2,schedule=v-min,micro=4",
         "pp=2,vpp=2,schedule=dualpipev,micro=4",
         "pp=4,schedule=zb-h2,tp=2,micro=4,recompute=attention",
+        "dp=2,pp=2,schedule=zb-h1,tp=2,ep=2,micro=2,keep=inputs",
         "dp=2,pp=2,schedule=zb-h1,tp=2,ep=4,micro=2,zero=3",
         "dp=2,pp=2,vpp=2,ep=2,micro=2,zero=1",
         "pp=2,vpp=2,stages=1/2/1/1,micro=4",

@@ -27,6 +27,33 @@ fn whole_blocks_again_are_the_same_bits_in_less_memory() {
     }
 }
 
+/// Elementwise work that a step does forwards and backwards, operations.
+fn elementwise(plan: &Plan) -> f64 {
+    let of_training = plan.programs.iter().filter(|p| p.name.starts_with("train."));
+    let regions = of_training.flat_map(|p| &p.instructions).filter(|i| matches!(i.kernel, Kernel::Region(_)));
+    regions.map(|i| i.kernel.flops()).sum()
+}
+
+#[test]
+fn what_products_read_is_kept_in_more_memory_with_less_work() {
+    for (name, with) in [
+        ("bench-tiny", "micro=4"),
+        ("qwen3-30b-a3b", "tp=2,ep=2,micro=4"),
+        ("gpt-oss-120b", "micro=4"),
+        ("deepseek-v3", "pp=2,micro=4,schedule=zb-h1"),
+        ("tiny-moe", "micro=4,recompute=attention"),
+    ] {
+        let example = Example::named(name);
+        let of = |text: &str| plan(&example, text, DType::F32, &[]).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let (fewest, inputs) = (of(with), of(&format!("{with},keep=inputs")));
+        assert!(train(name, &fewest, 2).bits() == train(name, &inputs, 2).bits(), "{name} {with}: other bits");
+        let (before, after) = (activations(&fewest), activations(&inputs));
+        assert!(before < after, "{name} {with}: {after} bytes with what products read, {before} without");
+        let (before, after) = (elementwise(&fewest), elementwise(&inputs));
+        assert!(after < before, "{name} {with}: {after} operations, of {before} where norms are made again");
+    }
+}
+
 /// One kind of value after the other, alone and with what else there is.
 #[test]
 fn named_values_again_are_the_same_bits() {

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Example, Numbers, examples, options};
+use forebay_compiler::autodiff::Keep;
 use forebay_compiler::memory::Recompute;
 use forebay_compiler::pipeline::{CompileOptions, compile, fused_segments, optimizer_graphs};
 use forebay_compiler::rewrite::{self, Numerics, Selection, fused_ops};
@@ -20,9 +21,11 @@ fn fused_ops_of_every_model() {
     for example in examples() {
         table += &format!("{}\n", example.name);
         let model = example.check(&CompileOptions::default(), true, None);
-        for (segment, (graphs, reports)) in
-            model.segments.iter().zip(fused_segments(&model, &Recompute::Nothing, &rewrite::Options::default()))
-        {
+        for (segment, (graphs, reports)) in model.segments.iter().zip(fused_segments(
+            &model,
+            (Keep::Fewest, &Recompute::Nothing),
+            &rewrite::Options::default(),
+        )) {
             table += &format!("  {:<10} forward   {}\n", segment.name, line(&fused_ops(&graphs.forward)));
             table += &format!("  {:<10} backward  {}\n", "", line(&fused_ops(&graphs.backward)));
             assert!(reports.iter().all(|r| r.stop == "saturated" || r.ops[0] == 0), "{}: {:?}", example.name, reports);
@@ -48,7 +51,7 @@ fn the_result_is_always_the_same() {
     for name in ["deepseek-v3", "gpt-oss-120b"] {
         let model = Example::named(name).check(&CompileOptions::default(), true, None);
         let text = || {
-            let all = fused_segments(&model, &Recompute::Nothing, &rewrite::Options::default());
+            let all = fused_segments(&model, (Keep::Fewest, &Recompute::Nothing), &rewrite::Options::default());
             all.iter()
                 .map(|(g, _)| forebay_ir::text::print(&g.forward) + &forebay_ir::text::print(&g.backward))
                 .collect::<String>()

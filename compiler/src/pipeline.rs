@@ -1,6 +1,6 @@
 //! The pipeline: model text → plan.
 
-use crate::autodiff::{Differentiated, Options, differentiate};
+use crate::autodiff::{Differentiated, Keep, Options, differentiate};
 use crate::memory::fit::{Fits, Fitted, Form, Forms, fit};
 use crate::memory::place::{self, Place};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
@@ -173,7 +173,7 @@ pub fn compile_within(
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
-    let segments = Segments::new(&train, &rewriting, (&strategy.recompute, &strategy.swap))?;
+    let segments = Segments::new(&train, &rewriting, (strategy.keep, &strategy.recompute, &strategy.swap))?;
     let mut forms = Forms::default();
     let mut parts = vec![];
     let crossed = borders(&stages, &orders);
@@ -298,7 +298,7 @@ pub fn compile_in_line(
     let rewriting = options.rewriting();
     let of_floats = (options.wide(), options.compute);
     let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, options), strategy.overlap.clone());
-    let segments = Segments::new(train, &rewriting, (&strategy.recompute, &strategy.swap))?;
+    let segments = Segments::new(train, &rewriting, (strategy.keep, &strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {
         let orders = orders(strategy, micro)?;
@@ -510,7 +510,7 @@ pub fn fused_gradients(
         *graph = fused;
         reports.push(report);
     }
-    recompute(&mut all, again);
+    recompute(&mut all, again, options.keep);
     (all, reports)
 }
 
@@ -537,9 +537,9 @@ pub fn optimizer_graphs(model: &CheckedModel, options: &CompileOptions) -> Resul
 /// The graphs of each segment after rewriting, and what was done to them.
 pub fn fused_segments(
     model: &CheckedModel,
-    again: &Recompute,
+    (keep, again): (Keep, &Recompute),
     rewriting: &rewrite::Options,
 ) -> Vec<(Differentiated, Vec<Report>)> {
-    let of = |g: &Graph| fused_gradients(g, &Options::all_floats(g), rewriting, again);
+    let of = |g: &Graph| fused_gradients(g, &Options { keep, ..Options::all_floats(g) }, rewriting, again);
     model.segments.iter().map(|s| of(&s.forward)).collect()
 }

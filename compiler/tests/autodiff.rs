@@ -4,7 +4,7 @@ mod autodiff_support;
 mod snapshots;
 
 use autodiff_support::{Values, against_differences, check_legal, graphs, output_gradients, run_all};
-use forebay_compiler::autodiff::{Differentiated, Options, differentiate, early};
+use forebay_compiler::autodiff::{Differentiated, Keep, Options, differentiate, early};
 use forebay_compiler::memory::choose::{Part, Problem};
 use forebay_compiler::memory::{Recompute, keep, recompute};
 use forebay_ir::cost::cost;
@@ -33,10 +33,13 @@ fn directive<'s>(source: &'s str, key: &str) -> Option<&'s str> {
     source.lines().find_map(|l| l.strip_prefix("// ")?.strip_prefix(key)?.strip_prefix(": "))
 }
 
-/// The differentiated segment, with what the head of the file says of computing again.
+/// The differentiated segment, with what the head of the file says of keeping and of computing again.
 fn differentiated(source: &str, forward: &Graph, options: &Options) -> Differentiated {
-    let mut d = differentiate(forward, options);
-    recompute(&mut d, &directive(source, "recompute").map_or(Recompute::Nothing, |l| Recompute::parse(l).expect(l)));
+    let named = |name: &str| Keep::ALL.into_iter().find(|keep| keep.name() == name).expect("fewest or inputs");
+    let keep = directive(source, "keep").map_or(Keep::Fewest, named);
+    let mut d = differentiate(forward, &Options { keep, ..options.clone() });
+    let again = directive(source, "recompute").map_or(Recompute::Nothing, |l| Recompute::parse(l).expect(l));
+    recompute(&mut d, &again, keep);
     if let Some(bytes) = directive(source, "within") {
         keep_within(&mut d, bytes.parse().expect("bytes"), |graph, value| cost(graph, value).flops);
     }
@@ -140,13 +143,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_segments_stay_legal_and_agree(tape in proptest::collection::vec(any::<u32>(), 0..250), again: bool) {
+    fn random_segments_stay_legal_and_agree(
+        tape in proptest::collection::vec(any::<u32>(), 0..250),
+        again: bool,
+        keep in proptest::sample::select(&Keep::ALL),
+    ) {
         let forward = segment(&tape, |_, _| true);
-        let options = Options::all_floats(&forward);
+        let options = Options { keep, ..Options::all_floats(&forward) };
         let mut d = differentiate(&forward, &options);
         let is_block = !options.carry_inputs.is_empty() && !options.carry_outputs.is_empty();
         if again {
-            recompute(&mut d, &Recompute::Full);
+            recompute(&mut d, &Recompute::Full, keep);
         }
         graphs(&d).into_iter().for_each(check_legal);
         let grads = output_gradients(&forward, &options, 7);

@@ -1,5 +1,6 @@
 //! Framework profiles: what a training system does differently from our plan, in switches that its documentation states, and at most three fitted numbers.
 
+use forebay_compiler::autodiff::Keep;
 use forebay_cost::{Generation, Scaling};
 use serde::Deserialize;
 
@@ -110,6 +111,11 @@ impl From<AttentionName> for Generation {
 }
 
 impl Framework {
+    /// What is saved of forward passes.
+    pub fn keep(&self) -> Keep {
+        if self.keeps_inputs { Keep::Inputs } else { Keep::Fewest }
+    }
+
     /// How inputs of products come to fp8.
     pub fn scaling(&self) -> Scaling {
         Scaling { bytes: self.cast_bytes, rate: self.scaled_rate }

@@ -1,45 +1,20 @@
 //! What a framework that differentiates op by op keeps, beside what our plan keeps.
 //!
-//! Our plan makes elementwise results again for the backward pass. Automatic differentiation of single ops keeps what each product reads (the weight's gradient is made of it): results of
-//! norms and of activations, as they lie on a rank before they are gathered. (What torch.nn.functional.linear and Transformer Engine's layers save; Korthikanti et al., arXiv
-//! 2205.05198, section 4.1, counts the same.)
+//! What each product reads is kept by plans too where they are made so (`Keep::Inputs`); here is what of it comes and goes with what is made again, and what else is held.
 
 use crate::kind::Kind;
 use forebay_plan::{DType, Direction, ExchangeKind, Kernel, Matmul, Plan, Program, Role};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const PARAMETER: &str = "param.";
 const GRADIENT: &str = "grad.param.";
 const FRAME: &str = "frame";
 const SAVED: &str = "saved";
 
-/// Bytes of a forward program's values that its products read and that end with the call.
-pub fn read_by_products(program: &Program) -> f64 {
-    let slot = |buffer: u32| program.slots[program.buffers[buffer as usize].slot as usize].name.as_str();
-    // A gathered value is kept as the piece that it was.
-    let mut pieces: FxHashMap<u32, u32> = FxHashMap::default();
-    let mut kept: BTreeMap<u32, u64> = BTreeMap::new();
-    for instruction in &program.instructions {
-        match &instruction.kernel {
-            Kernel::Exchange(k) if k.kind() == ExchangeKind::AllGather => {
-                pieces.insert(k.out, k.x);
-            }
-            // (The router's product in f32 reads a copy, which other systems make again.)
-            Kernel::Matmul(k) if k.dtype != DType::F32 => {
-                let value = pieces.get(&k.a).copied().unwrap_or(k.a);
-                if slot(value) == FRAME && slot(k.b).starts_with(PARAMETER) {
-                    kept.insert(value, program.buffers[value as usize].bytes());
-                }
-            }
-            _ => {}
-        }
-    }
-    kept.values().sum::<u64>() as f64
-}
-
-/// Bytes that a forward program saves, by the kind of work that makes them.
+/// Bytes that a forward program saves, by the kind of work that makes them: of norms and activations, what products read.
 pub fn saved_by_kind(program: &Program) -> Vec<(Kind, f64)> {
+    let read = read_by_products(program);
     let mut makers: BTreeMap<u32, Kind> = BTreeMap::new();
     for instruction in &program.instructions {
         let kind = match &instruction.kernel {
@@ -49,13 +24,37 @@ pub fn saved_by_kind(program: &Program) -> Vec<(Kind, f64)> {
             // What is added, turned or split after a product is made again with it.
             _ => Kind::Products,
         };
+        let is_formula = match &instruction.kernel {
+            Kernel::Region(_) => true,
+            Kernel::Matmul(k) => k.epilogue.is_some(),
+            _ => false,
+        };
         for operand in instruction.kernel.operands() {
             if operand.usage.writes() && named(program, operand.buffer).1 == SAVED {
+                let kind = if is_formula && read.contains(&operand.buffer) { Kind::Vector } else { kind };
                 makers.entry(operand.buffer).or_insert(kind);
             }
         }
     }
     makers.into_iter().map(|(buffer, kind)| (kind, program.buffers[buffer as usize].bytes() as f64)).collect()
+}
+
+/// What products read, as it lies on a rank before it is gathered.
+fn read_by_products(program: &Program) -> BTreeSet<u32> {
+    let mut pieces: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut read = BTreeSet::new();
+    for instruction in &program.instructions {
+        match &instruction.kernel {
+            Kernel::Exchange(k) if k.kind() == ExchangeKind::AllGather => {
+                pieces.insert(k.out, k.x);
+            }
+            Kernel::Matmul(k) => {
+                read.insert(pieces.get(&k.a).copied().unwrap_or(k.a));
+            }
+            _ => {}
+        }
+    }
+    read
 }
 
 /// Bytes of experts' rows that come back and are saved, so that the gradients of their weights can be made of them.
@@ -87,7 +86,7 @@ pub fn stand_ins(plan: &Plan, role: &Role) -> f64 {
 /// The programs of layers that a role runs forwards.
 fn layers<'a>(plan: &'a Plan, role: &'a Role) -> impl Iterator<Item = &'a Program> {
     let calls = role.phases.iter().filter(|p| p.name == "train").flat_map(|p| &p.calls);
-    let programs: std::collections::BTreeSet<u32> = calls.map(|c| c.program).collect();
+    let programs: BTreeSet<u32> = calls.map(|c| c.program).collect();
     let is_layer = |p: &&Program| p.name.ends_with(".forward") && !p.name.contains("logue.");
     programs.into_iter().map(|p| &plan.programs[p as usize]).filter(is_layer)
 }

@@ -1,7 +1,7 @@
 //! Memory of each stage, from the plan's arena.
 
 use crate::framework::Framework;
-use crate::kept::{read_by_products, returned, saved_by_kind, stand_ins, without_gradients};
+use crate::kept::{returned, saved_by_kind, stand_ins, without_gradients};
 use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Recompute, RoleOps, again};
@@ -103,17 +103,17 @@ impl Held {
         if !program.name.ends_with(".forward") {
             return Held::default();
         }
-        let inputs = if framework.keeps_inputs { read_by_products(program) } else { 0.0 };
         let returned = if framework.weighs_first { returned(program) } else { 0.0 };
         // Norms and activations are what is between products.
         let between = (recompute.parts[Kind::Vector.number()] / BETWEEN_PRODUCTS).min(1.0);
         let part = |kind: Kind| match kind {
             // A product reads what attention makes: it is kept unless that is made again with everything.
             Kind::Attention => recompute.parts[Kind::Products.number()].floor(),
+            Kind::Vector => between,
             kind => recompute.parts[kind.number()],
         };
         let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
-        Held { more: inputs - returned, dropped: saved + inputs * between - returned * part(Kind::Ep) }
+        Held { more: -returned, dropped: saved - returned * part(Kind::Ep) }
     }
 }
 

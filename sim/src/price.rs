@@ -9,7 +9,7 @@ use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
     AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program,
-    RaggedDim, Region, Space,
+    RaggedDim, Reduce, Region, Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -104,6 +104,9 @@ const HEAD: &str = "train.epilogue";
 const ADDED_BYTES: f64 = 6.0;
 /// Bytes of traffic for each logit that the loss takes in our plan: logits are read in half, and read again for their gradient, which is written in half.
 const LOSS_BYTES: f64 = 6.0;
+/// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
+/// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
+const BIAS_KERNELS: f64 = 8.0 / 3.0;
 
 impl<'a> Pricer<'a> {
     /// For a plan on a cluster.
@@ -215,9 +218,22 @@ impl<'a> Pricer<'a> {
                     traffic if traffic > 0.0 && program.name.starts_with(HEAD) => (Kind::Vector, traffic / LOSS_BYTES),
                     _ => (Kind::Vector, self.framework.vector_passes),
                 };
-                work(kind, self.cluster.vector(flops, bytes * passes), 0.0)
+                let priced = work(kind, self.cluster.vector(flops, bytes * passes), 0.0);
+                Priced { launches: self.bias_starts(kernel).unwrap_or(1.0), ..priced }
             }
         }
+    }
+
+    /// Starts of kernels, as multiples of one instruction's, that a bias of experts takes which are started one by one: counted where its gradient is summed.
+    fn bias_starts(&self, kernel: &Kernel) -> Option<f64> {
+        let Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. }) = kernel else { return None };
+        let one_by_one = ragged.per_group && self.framework.expert_us > 0.0;
+        one_by_one.then(|| self.one_by_one(dims[0] as f64 * BIAS_KERNELS))
+    }
+
+    /// Starts of so many kernels of single experts.
+    fn one_by_one(&self, kernels: f64) -> f64 {
+        (kernels * self.framework.expert_us / self.framework.dispatch_us.max(1e-3)).max(1.0)
     }
 
     fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
@@ -265,7 +281,7 @@ impl<'a> Pricer<'a> {
     /// Starts of kernels, as multiples of one instruction's, that a product takes: those of experts may be started one by one.
     fn starts(&self, k: &Matmul, product: &Product) -> f64 {
         match (&k.groups, self.framework.expert_us) {
-            (Some(_), each) if each > 0.0 => (product.groups * each / self.framework.dispatch_us.max(1e-3)).max(1.0),
+            (Some(_), each) if each > 0.0 => self.one_by_one(product.groups),
             _ => 1.0,
         }
     }

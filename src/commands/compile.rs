@@ -183,14 +183,17 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
         let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
         let step = step.into_iter().map(|g| rewrite(&g, &rewriting).0);
         let sharded = on_a_rank(model, options)?;
-        let mut segments = fused_segments(&sharded.model, &options.strategy.recompute, &rewriting);
+        let mut segments =
+            fused_segments(&sharded.model, (options.strategy.keep, &options.strategy.recompute), &rewriting);
         segments.iter_mut().for_each(|(segment, _)| travel_all(segment, &sharded.mesh.ring()));
         Ok((segments, step.collect()))
     };
     let (segments, step): (Vec<_>, Vec<Graph>) = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => {
-            let fused =
-                |g: &Graph| fused_gradients(g, &Options::all_floats(g), &rewriting, &options.strategy.recompute);
+            let fused = |g: &Graph| {
+                let wanted = Options { keep: options.strategy.keep, ..Options::all_floats(g) };
+                fused_gradients(g, &wanted, &rewriting, &options.strategy.recompute)
+            };
             (graphs.iter().map(fused).collect(), vec![])
         }
         Some(File::Model(forms)) => of_model(&forms.models.train)?,

@@ -94,9 +94,10 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
     };
-    // What another system hides is in its profile; our passes are not part of it, nor is what we keep of gradients.
+    // What another system hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward pass.
     if args.framework.is_some() {
         options.gradients = Gradients::Wide;
+        options.strategy.keep = framework.keep();
     }
     let is_in_line = args.framework.is_some() && !framework.streams;
     if is_in_line {

@@ -66,6 +66,9 @@ pub fn strategy(draw: &mut Draw) -> Drawn {
     };
     text += &format!(",schedule={}", draw.of(schedules));
     text += ["", "", ",recompute=full", ",recompute=contract", ",recompute=attention"][draw.below(5)];
+    if draw.once_in(3) {
+        text += ",keep=inputs";
+    }
     if ep > 1 && etp > 1 && draw.once_in(2) {
         text += ",etp_gather=after";
     }

@@ -33,9 +33,11 @@
 pub mod cut;
 mod early;
 mod extract;
+mod keep;
 mod sweep;
 
 pub use early::{Early, early};
+pub use keep::Keep;
 
 use crate::simplify::simplify;
 use cut::Place;
@@ -50,6 +52,8 @@ pub struct Options {
     pub carry_inputs: Vec<String>,
     /// The `Carry` outputs of F that have a gradient, by name.
     pub carry_outputs: Vec<String>,
+    /// What F saves.
+    pub keep: Keep,
 }
 
 impl Options {
@@ -61,6 +65,7 @@ impl Options {
         Options {
             carry_inputs: inputs.map(|i| forward.node(i.value).name.clone()).collect(),
             carry_outputs: outputs.map(|o| o.name.clone()).collect(),
+            keep: Keep::Fewest,
         }
     }
 }
@@ -97,7 +102,7 @@ pub fn differentiate(forward: &Graph, options: &Options) -> Differentiated {
 
     let (kept, grads): (Vec<Output>, Vec<Output>) =
         graph.outputs.iter().cloned().partition(|o| o.role != OutputRole::Grad);
-    let saved = saved_for_backward(&graph, &kept, &grads, &backward);
+    let saved = saved_for_backward(&graph, &kept, &grads, &backward, options.keep);
     let in_order = |_| false;
     let stem = forward.name.strip_suffix(".forward").unwrap_or(&forward.name);
     let forward = extract(&graph, &forward.name, &with_saved(&graph, &kept, &saved), &[], Needs::AllInputs, &in_order);
@@ -147,15 +152,17 @@ fn carried_over(graph: &Graph, backward: &[bool], moved: &[Option<ValueId>]) -> 
     now
 }
 
-/// The values that go from F to B, inputs left out: the fewest bytes such that B computes no dear value of F again.
-fn saved_for_backward(graph: &Graph, kept: &[Output], grads: &[Output], backward: &[bool]) -> Vec<ValueId> {
+/// The values that go from F to B, inputs left out: the fewest bytes such that B computes no dear value of F again, and none that is kept.
+fn saved_for_backward(graph: &Graph, kept: &[Output], grads: &[Output], backward: &[bool], keep: Keep) -> Vec<ValueId> {
     let mut in_forward = vec![false; graph.nodes.len()];
     for value in extract::needed(graph, &values(kept), &[]) {
         in_forward[value.index()] = true;
     }
+    let asked = keep::asked_for(graph, backward, keep);
     let place = |v: ValueId| match &graph.node(v).op {
         _ if backward[v.index()] => Place::After,
         Op::Input => Place::Before,
+        _ if in_forward[v.index()] && asked[v.index()] => Place::Before,
         // The forward kernel makes it on the way.
         Op::Fused(fused) if matches!(fused.kind, FusedKind::AttentionLse | FusedKind::LogSumExp) => Place::Before,
         op if in_forward[v.index()] && !cut::is_cheap(op) => Place::Before,

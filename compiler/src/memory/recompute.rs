@@ -16,7 +16,7 @@
 //! Keeps: every gradient bit for bit. Costs: the time of what is computed again.
 
 use super::splice::Splice;
-use crate::autodiff::{Differentiated, cut};
+use crate::autodiff::{Differentiated, Keep, cut};
 use crate::simplify::simplify;
 use cut::Place;
 use forebay_ir::verify::{render, verify};
@@ -82,14 +82,14 @@ impl fmt::Display for Recompute {
 }
 
 /// Applies the choice to a segment.
-pub fn recompute(segment: &mut Differentiated, what: &Recompute) {
+pub fn recompute(segment: &mut Differentiated, what: &Recompute, keep: Keep) {
     let has = |role| segment.forward.inputs.iter().any(|i| i.role == role);
     let is_block = has(InputRole::Carry) && segment.forward.outputs.iter().any(|o| o.role == OutputRole::Carry);
     if *what == Recompute::Nothing || (*what == Recompute::Full && !is_block) {
         return;
     }
-    let kept = kept(&segment.forward, what);
-    keep(segment, &kept);
+    let kept = kept(&segment.forward, what, keep);
+    self::keep(segment, &kept);
 }
 
 /// Saves these values alone for the backward graphs, which make all others that they read again. What they read must follow from these
@@ -138,12 +138,14 @@ fn rename_handed(segment: &mut Differentiated, kept: &[ValueId]) {
 }
 
 /// The values to save: the fewest bytes from which all that is saved now can be had.
-fn kept(forward: &Graph, what: &Recompute) -> Vec<ValueId> {
+fn kept(forward: &Graph, what: &Recompute, keep: Keep) -> Vec<ValueId> {
     let saved = forward.outputs.iter().filter(|o| o.role == OutputRole::Saved);
     let saved: Vec<ValueId> = saved.map(|o| o.value).collect();
     let place = |v: ValueId| match &forward.node(v).op {
         Op::Input => Place::Before,
-        op if cut::is_cheap(op) || what.allows(forward, v) => Place::Either,
+        _ if what.allows(forward, v) => Place::Either,
+        // What is cheap is made again with what it is made from, unless it is to be kept.
+        op if cut::is_cheap(op) && (keep == Keep::Fewest || !saved.contains(&v)) => Place::Either,
         _ => Place::Before,
     };
     // Inputs are there anyway. Beyond bytes, fewer tensors; and the tensor itself rather than a view.

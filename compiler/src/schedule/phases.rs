@@ -10,7 +10,7 @@ use super::swap::Swaps;
 use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Frames, Placed};
 use super::{Compiled, Programs, SavedLayout};
-use crate::autodiff::{Differentiated, Options};
+use crate::autodiff::{Differentiated, Keep, Options};
 use crate::emit::{Rows, dtype};
 use crate::memory::{self, Recompute, Swap, keep_starts};
 use crate::optimizer::{self, Optimizer};
@@ -87,15 +87,15 @@ impl Segments {
     pub fn new(
         sharded: &ShardedModel,
         rewriting: &rewrite::Options,
-        (recompute, swap): (&Recompute, &Swap),
+        (keep, recompute, swap): (Keep, &Recompute, &Swap),
     ) -> Result<Segments, StrategyError> {
         let model = &sharded.model;
         let flow = Flow::new(model);
-        let segments = (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting));
+        let segments = (0..model.segments.len()).map(|s| differentiated(model, &flow, s, rewriting, keep));
         let mut list: Vec<Differentiated> = segments.collect();
         let names_some = *recompute != Recompute::Nothing;
         let unnamed = list.iter().filter(|_| names_some).map(|segment| segment.forward.clone()).collect();
-        list.iter_mut().for_each(|segment| memory::recompute(segment, recompute));
+        list.iter_mut().for_each(|segment| memory::recompute(segment, recompute, keep));
         let graphs: Vec<&Graph> = list.iter().flat_map(|d| [&d.forward, &d.backward]).collect();
         if let Some(name) = recompute.unknown(&graphs).first() {
             return Err(StrategyError::new(
@@ -498,7 +498,13 @@ fn data_rows(sharded: &ShardedModel) -> Rows {
 }
 
 /// The differentiated segment, with the losses that training needs.
-fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewrite::Options) -> Differentiated {
+fn differentiated(
+    model: &CheckedModel,
+    flow: &Flow,
+    s: usize,
+    rewriting: &rewrite::Options,
+    keep: Keep,
+) -> Differentiated {
     let roles = [OutputRole::Carry, OutputRole::Loss, OutputRole::Metric, OutputRole::Stat];
     let forward = restrict(&model.segments[s].forward, &roles);
     let names = Names::new(&model.segments[s].forward);
@@ -509,7 +515,7 @@ fn differentiated(model: &CheckedModel, flow: &Flow, s: usize, rewriting: &rewri
     let mut carry_inputs = chosen(&names.carry_in, &flow.inputs[s]);
     carry_inputs.retain(|n| there.contains(n));
     let carry_outputs = chosen(&names.carry_out, &flow.outputs[s]);
-    fused_gradients(&forward, &Options { carry_inputs, carry_outputs }, rewriting, &Recompute::Nothing).0
+    fused_gradients(&forward, &Options { carry_inputs, carry_outputs, keep }, rewriting, &Recompute::Nothing).0
 }
 
 impl Compiled {

@@ -8,6 +8,7 @@
 
 use super::mesh::{Mesh, divisors};
 use super::order::{Cut, Order};
+use crate::autodiff::Keep;
 use crate::memory::{Recompute, Swap};
 use crate::overlap::exchange::Dispatch;
 use crate::overlap::pieces::Pieces;
@@ -57,6 +58,8 @@ pub struct Strategy {
     pub nodes: Option<u64>,
     /// Which layers the parts of a pipeline have.
     pub stages: Cut,
+    /// What forward passes save although it is cheap to make again.
+    pub keep: Keep,
     /// What backward passes may compute again instead of reading it from memory.
     pub recompute: Recompute,
     /// Parts of the tokens of a micro-batch that go to experts, and through networks of several ranks, one after another.
@@ -216,6 +219,7 @@ impl Default for Strategy {
             cap: None,
             nodes: None,
             stages: Cut::Even,
+            keep: Keep::Fewest,
             recompute: Recompute::Nothing,
             pieces: Pieces::Number(1),
             dispatch: Dispatch::Flat,
@@ -256,7 +260,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 29] = [
+const KEYS: [&str; 30] = [
     "dp",
     "tp",
     "sp",
@@ -275,6 +279,7 @@ const KEYS: [&str; 29] = [
     "cap",
     "nodes",
     "stages",
+    "keep",
     "recompute",
     "pieces",
     "dispatch",
@@ -417,6 +422,10 @@ impl Strategy {
             "stages" => match Cut::parse(value) {
                 Some(cut) => self.stages = cut,
                 None => return wrong("auto, or numbers of layers such as 4/5/5/4"),
+            },
+            "keep" => match Keep::ALL.into_iter().find(|what| what.name() == value) {
+                Some(what) => self.keep = what,
+                None => return wrong("fewest or inputs"),
             },
             "recompute" => match Recompute::parse(value) {
                 Some(what) => self.recompute = what,
@@ -589,6 +598,7 @@ impl fmt::Display for Strategy {
         parts.extend((!usual).then(|| format!("schedule={}", self.schedule)));
         parts.extend(self.cap.map(|n| format!("cap={n}")));
         parts.extend(self.nodes.map(|n| format!("nodes={n}")));
+        parts.extend((self.keep != default.keep).then(|| format!("keep={}", self.keep)));
         parts.extend((self.recompute != Recompute::Nothing).then(|| format!("recompute={}", self.recompute)));
         parts.extend((self.pieces != default.pieces).then(|| format!("pieces={}", self.pieces)));
         parts.extend((self.dispatch != default.dispatch).then(|| format!("dispatch={}", self.dispatch)));

@@ -61,6 +61,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
         zero: zero(run),
+        keep: framework.keep(),
         stages: (if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
             Some(stated)
         } else if framework.balances_head && pp > 1 && vpp == 1 {

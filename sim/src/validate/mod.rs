@@ -4,6 +4,7 @@
 
 pub mod anchor;
 pub mod cases;
+mod family;
 pub mod fit;
 pub mod layout;
 mod lines;

@@ -1,5 +1,6 @@
 //! The model of a measured run, as a model file: the standard library's blocks with the sizes of its row.
 
+use super::family::Family;
 use super::runs::Run;
 
 /// Sizes of latent attention.
@@ -34,10 +35,8 @@ pub struct Shape {
     tied: bool,
     /// A layer that predicts one token further.
     mtp: bool,
+    family: Family,
 }
-
-/// Families whose networks have one inner projection.
-const GPT: [&str; 9] = ["gpt", "mpt", "bloom", "opt-", "turing", "nemotron", "starcoder", "falcon", "pythia"];
 
 impl Shape {
     /// Reads a row; `tp` is how many ranks share heads and vocabulary, which are rounded up to it.
@@ -78,6 +77,7 @@ impl Shape {
             gpt: false,
             tied: false,
             mtp: text.contains("mtp layer included"),
+            family: Family::of(&run.model),
         };
         // Key heads that are fewer than tensor-parallel ranks are there on several of them.
         shape.kv_heads = match shape.kv_heads {
@@ -91,21 +91,20 @@ impl Shape {
         if !shape.vocab.is_multiple_of(tp) {
             shape.vocab = shape.vocab.next_multiple_of(128 * tp);
         }
-        shape.gpt = shape.is_gpt(run, &text);
+        shape.gpt = shape.is_gpt(&text);
         shape.tied = !text.contains("tied embeddings false") && (text.contains("tied embeddings") || shape.gpt);
         Ok(shape)
     }
 
-    /// Parameters tell, where they are given; else what the row says, else the family.
-    fn is_gpt(&self, run: &Run, text: &str) -> bool {
+    /// What the row says, else the family.
+    fn is_gpt(&self, text: &str) -> bool {
         if text.contains("swiglu") {
             return false;
         }
         if text.contains("gelu") {
             return true;
         }
-        let name = run.model.to_lowercase();
-        self.experts == 0 && GPT.iter().any(|family| name.contains(family))
+        self.experts == 0 && self.family.gelu
     }
 
     /// Layers of the model that are repeated, without the one of multi-token prediction.
@@ -146,18 +145,37 @@ impl Shape {
         self.seq
     }
 
+    /// Attention of a layer: the lines that add it to `x`, in one way or, where only some layers have a window, in two.
+    fn attention(&self, norm: &str, theta: &str) -> String {
+        let Shape { heads, kv_heads, head, .. } = *self;
+        let call = |windowed: bool| match self.latent {
+            None => {
+                let more = self.family.attention(windowed);
+                format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta}{more})")
+            }
+            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
+        };
+        if self.latent.is_none() && self.family.alternates() {
+            let [with, without] = [true, false].map(call);
+            return format!(
+                "    if full {{\n        x = x + {without}\n    }} else {{\n        x = x + {with}\n    }}\n"
+            );
+        }
+        format!("    x = x + {}\n", call(self.family.window > 0))
+    }
+
     /// The model file.
     pub fn text(&self) -> String {
         let Shape { layers, dense_layers, hidden, ffn, expert_ffn, experts, topk, shared, .. } = *self;
-        let Shape { heads, kv_heads, head, vocab, seq, gpt, tied, mtp, .. } = *self;
+        let Shape { vocab, seq, gpt, tied, mtp, .. } = *self;
         let norm = if gpt { "layer_norm" } else { "rms_norm" };
         let theta = if gpt { "0.0" } else { "10000.0" };
-        let attention = match self.latent {
-            None => format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta})"),
-            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
-        };
+        let attention = self.attention(norm, theta);
         let dense = if gpt { format!("gelu_network(h, {ffn})") } else { format!("swiglu(h, {ffn})") };
-        let moe = format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)");
+        let moe = match self.family.clamped_experts {
+            true => format!("clamped(h, {experts}, {topk}, {expert_ffn})"),
+            false => format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)"),
+        };
         let network = match (experts, dense_layers) {
             (0, _) => format!("        x = x + {dense}\n"),
             (_, 0) => format!("        x = x + {moe}\n"),
@@ -171,27 +189,37 @@ impl Shape {
         let logits = |x: &str, n: &str| {
             format!("[batch, seq, vocab] = {norm}@{n}({x}) * {}", if tied { "embed" } else { "head" })
         };
+        let full = if self.family.alternates() {
+            format!("(i + 1) % {} == 0", self.family.full_every)
+        } else {
+            "false".into()
+        };
         let mut text = format!(
             "model Run(batch = 1, seq = {seq}, layers = {layers}, d = {hidden}, vocab = {vocab}) {{\n    \
              input tokens: token[batch, seq], labels: token[batch, seq]\n    \
              param embed[vocab, d] = normal(0.02){head_param}{positions}\n    \
-             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = i < {dense_layers})\n    }}\n    \
+             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = i < {dense_layers}, full = {full})\n    }}\n    \
              logits{}\n    nll = cross_entropy(logits, labels)\n    \
              loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n",
             logits("x", "norm")
         );
         if mtp {
             text += &format!(
-                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false)\n    \
+                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false, full = true)\n    \
                  guess{}\n    later = labels_after(labels)\n    miss = cross_entropy(guess, later)\n    \
                  loss mtp_ce = sum(miss over batch, seq) per sum(valid(later) over batch, seq) weight 0.3\n",
                 logits("ahead", "mtp_norm")
             );
         }
         text += &format!(
-            "}}\n\nblock layer(x[.., t, d], dense) {{\n    x = x + {attention}\n    h = {norm}@norm2(x)\n{}    return x\n}}\n",
+            "}}\n\nblock layer(x[.., t, d], dense, full) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
             network.replace("        ", "    ")
         );
+        if experts > 0 && self.family.clamped_experts {
+            text += "\nblock clamped(h[.., d], experts, topk, f) {\n    share, chosen, score = softmax_router(h, experts, topk, bias = true)\n    \
+                     loss balance = load_balance(score, chosen) weight 0.001\n    \
+                     return clamped_swiglu_experts(h, chosen, share, experts, f)\n}\n";
+        }
         if gpt {
             text += "\nblock gelu_network(x[.., d], f) {\n    param up[d, f] = normal(0.02), down[f, d] = normal(0.02)\n    \
                      h = gelu((x * up)[.., f])\n    return (h * down)[.., d]\n}\n";

@@ -1,0 +1,82 @@
+//! Families of models: what of a network is not in the columns of a table of runs.
+
+use serde::Deserialize;
+
+/// How the networks of a family differ from the usual one (RMS norm, RoPE, SwiGLU, no biases).
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Family {
+    /// Parts of the names of its models, in lower case.
+    names: Vec<String>,
+    /// GELU, layer norm and learned positions; where there are no experts.
+    pub gelu: bool,
+    /// Norms of queries and keys.
+    pub qk_norm: bool,
+    /// Biases of queries, keys and values.
+    pub qkv_bias: bool,
+    /// Biases of all projections, of routers and experts too.
+    pub biases: bool,
+    /// Learned logits beside the keys.
+    pub sinks: bool,
+    /// How many positions attention sees, its own among them; all where it is 0.
+    pub window: u64,
+    /// Of so many layers the last sees all positions; none where it is 0.
+    pub full_every: u64,
+    /// Experts of clamped SwiGLU.
+    pub clamped_experts: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    family: Vec<Family>,
+}
+
+/// The families that the program knows, in the order in which they are looked for.
+fn known() -> Vec<Family> {
+    let table: Table = toml::from_str(include_str!("../../families.toml")).expect("the table is part of the program");
+    table.family
+}
+
+impl Family {
+    /// The family of a model, by its name.
+    pub fn of(model: &str) -> Family {
+        let name = model.to_lowercase();
+        let is_meant = |family: &Family| family.names.iter().any(|part| name.contains(part));
+        known().into_iter().find(is_meant).unwrap_or_default()
+    }
+
+    /// Arguments of a layer's attention beside its sizes; `windowed` says whether it is one with a window.
+    pub fn attention(&self, windowed: bool) -> String {
+        let flags = [
+            (self.qk_norm, "qk_norm"),
+            (self.qkv_bias || self.biases, "qkv_bias"),
+            (self.biases, "out_bias"),
+            (self.sinks, "sinks"),
+        ];
+        let mut text: String = flags.iter().filter(|(on, _)| *on).map(|(_, name)| format!(", {name} = true")).collect();
+        if windowed {
+            text += &format!(", window = {}", self.window);
+        }
+        text
+    }
+
+    /// Are layers of two kinds: with a window, and without?
+    pub fn alternates(&self) -> bool {
+        self.window > 0 && self.full_every > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_family_that_a_name_belongs_to_counts() {
+        assert!(Family::of("GPT OSS 120B").sinks && !Family::of("GPT OSS 120B").gelu);
+        assert!(Family::of("GPT 18.4B").gelu && !Family::of("GPT 18.4B").biases);
+        assert!(Family::of("Qwen3_30B_a3B").qk_norm && !Family::of("Qwen3_30B_a3B").qkv_bias);
+        assert!(Family::of("Qwen2-57B-A14B").qkv_bias);
+        assert_eq!(Family::of("Llama-3-70B"), Family::default());
+    }
+}
