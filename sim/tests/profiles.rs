@@ -55,3 +55,36 @@ fn tensor_parallel_ranks_gather_in_fp8() {
     // (Most of it is the layer with the vocabulary, which is in bf16.)
     assert!(products("FP8 rowwise") > 1.02 * products("FP8"), "{} {}", products("FP8 rowwise"), products("FP8"));
 }
+
+/// A system that keeps what products read makes no norm and no activation again: less elementwise work, in more memory.
+#[test]
+fn what_products_read_is_not_made_again() {
+    let with = |keeps: bool| report("Megatron-LM", "1,8,1,64,BF16", |f| f.keeps_inputs = keeps).0;
+    let (kept, again) = (with(true), with(false));
+    let work = [&kept, &again].map(|r| seconds(r, Kind::Vector));
+    // (Most of it is the loss.)
+    assert!(work[0] < 0.99 * work[1], "{work:?}");
+    let held = [&kept, &again].map(|r| r.memory_bytes[0].activations);
+    assert!(held[0] > held[1], "{held:?}");
+}
+
+/// Experts' biases that are added one by one cost the host their starts; other sums of gradients do not.
+#[test]
+fn biases_of_experts_are_started_one_by_one() {
+    let step = |model: &str, expert_us: f64| {
+        let table = format!(
+            "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
+             a,Megatron-LM,{model},4,512,512,512,32,2,8,64,1024,512,H100,1,1,4,BF16,none,1\n"
+        );
+        let (clusters, mut frameworks) = (known::clusters(), frameworks());
+        frameworks.iter_mut().for_each(|f| f.expert_us = expert_us);
+        let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
+        assert_eq!(skipped, []);
+        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report.step_time_s
+    };
+    // 3 biases of 32 experts, 8/3 kernels each, in 4 layers and 4 micro-batches; one start of each sum is there in any case. All of it is host time of a small model.
+    let each = |model: &str| step(model, 200.0) - step(model, 1e-6);
+    let (with, without) = (each("GPT OSS"), each("Mixtral"));
+    let biases = 4.0 * 4.0 * 3.0 * (32.0 * 8.0 / 3.0 * 200e-6 - 90e-6);
+    assert!(((with - without) / biases - 1.0).abs() < 0.02, "{with} {without}, {biases} for biases");
+}

@@ -242,3 +242,43 @@ fn latent(text: &str) -> Option<Latent> {
         value: of("v")?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::runs;
+    use forebay_compiler::pipeline::CompileOptions;
+    use forebay_dsl::model::CheckedModel;
+
+    fn model(name: &str, experts: u32) -> CheckedModel {
+        let table = format!(
+            "id,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,kv_heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,step_time_s\n\
+             a,{name},4,64,64,64,{experts},2,4,2,16,256,32,H100,1,1,1,1\n"
+        );
+        let shape = Shape::of(&runs::read(&table).expect("a table").runs[0], 1).expect("a shape");
+        let loaded = forebay_dsl::load(&shape.text(), &CompileOptions::default().check_options(true, Some(1), 1));
+        loaded.unwrap_or_else(|_| panic!("{name} is no model")).model
+    }
+
+    /// How many parameters have such an end.
+    fn count(model: &CheckedModel, end: &str) -> usize {
+        model.params.iter().filter(|p| p.name.ends_with(end)).count()
+    }
+
+    #[test]
+    fn families_have_what_no_column_says() {
+        let usual = model("Mixtral-8x7B", 4);
+        for end in ["_norm.gain", ".sink", ".bq", "_bias"] {
+            assert_eq!(count(&usual, end), 0, "{end}");
+        }
+        let qwen = [model("Qwen3-30B-A3B", 4), model("Qwen2-7B", 0)];
+        assert_eq!(qwen.each_ref().map(|m| count(m, "q_norm.gain")), [4, 0]);
+        assert_eq!(qwen.each_ref().map(|m| count(m, ".bq")), [0, 4]);
+        let oss = model("GPT OSS 120B", 4);
+        for end in [".sink", ".bq", ".router_bias", ".down_bias", ".gate_bias"] {
+            assert_eq!(count(&oss, end), 4, "{end}");
+        }
+        // Layers with and without a window are segments of their own.
+        assert_eq!(oss.segments.len(), usual.segments.len() + 1);
+    }
+}
