@@ -49,7 +49,8 @@ fn read_by_products(program: &Program) -> BTreeSet<u32> {
                 pieces.insert(k.out, k.x);
             }
             Kernel::Matmul(k) => {
-                read.insert(pieces.get(&k.a).copied().unwrap_or(k.a));
+                // (A product may be turned over: then its weights come first.)
+                read.extend([k.a, k.b].map(|x| pieces.get(&x).copied().unwrap_or(x)));
             }
             _ => {}
         }

@@ -59,7 +59,8 @@ fn tensor_parallel_ranks_gather_in_fp8() {
 /// A system that keeps what products read makes no norm and no activation again: less elementwise work, in more memory.
 #[test]
 fn what_products_read_is_not_made_again() {
-    let with = |keeps: bool| report("Megatron-LM", "1,8,1,64,BF16", |f| f.keeps_inputs = keeps).0;
+    let with =
+        |keeps: bool| report("Megatron-LM", "1,8,1,64,BF16", |f| (f.keeps_inputs, f.vector_passes) = (keeps, 1.0)).0;
     let (kept, again) = (with(true), with(false));
     let work = [&kept, &again].map(|r| seconds(r, Kind::Vector));
     // (Most of it is the loss.)
