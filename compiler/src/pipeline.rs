@@ -478,8 +478,9 @@ fn settings(model: &CheckedModel, options: &CompileOptions) -> plan::Settings {
 }
 
 /// The graphs of each segment after differentiation, for `--emit grad` and tests: all carries that can have gradients have them.
-pub fn differentiated_segments(model: &CheckedModel) -> Vec<Differentiated> {
-    model.segments.iter().map(|s| differentiate(&s.forward, &Options::all_floats(&s.forward))).collect()
+pub fn differentiated_segments(model: &CheckedModel, keep: Keep) -> Vec<Differentiated> {
+    let of = |g: &Graph| differentiate(g, &Options { keep, ..Options::all_floats(g) });
+    model.segments.iter().map(|s| of(&s.forward)).collect()
 }
 
 /// Differentiates a forward graph that is rewritten first: what is fused is differentiated as a whole, by its gradient row. Where everything has to

@@ -12,8 +12,8 @@ pub struct Framework {
     pub name: String,
     /// It is meant when one of these occurs in a run's source or notes; of `a & b` both must.
     pub matches: Vec<String>,
-    /// Does automatic differentiation of single ops keep what each product reads, and elementwise work is fused (Transformer Engine, Triton)? Our plan, and compilers that cut joint
-    /// graphs, make it again.
+    /// Does automatic differentiation of single ops keep what each product reads, and elementwise work is fused (Transformer Engine, Triton)? Its plans are
+    /// made with `keep=inputs`; compilers that cut joint graphs make it again.
     pub keeps_inputs: bool,
     /// Do products add gradients of layers' weights up themselves, with one unused result for each shape that is kept (Transformer Engine)?
     pub adds_in_products: bool,
@@ -61,7 +61,7 @@ pub struct Framework {
     pub scaled_rate: f64,
     /// Are activations gathered over tensor-parallel ranks in fp8, where products are?
     pub gathers_fp8: bool,
-    /// µs of the host to start the product of one expert, where products of experts are started one by one; 0 where one kernel does all.
+    /// µs of the host to start a kernel of one expert, where products of experts and what adds their biases are started one by one; 0 where one kernel does all.
     pub expert_us: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,

@@ -1,4 +1,4 @@
-//! What a framework that differentiates op by op keeps, beside what our plan keeps.
+//! What a framework that differentiates op by op keeps otherwise than a plan of ours.
 //!
 //! What each product reads is kept by plans too where they are made so (`Keep::Inputs`); here is what of it comes and goes with what is made again, and what else is held.
 

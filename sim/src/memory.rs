@@ -92,8 +92,8 @@ fn dropped_share(recompute: &Recompute) -> f64 {
 /// What a framework holds of a forward pass of a program, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// More than our plan.
-    more: f64,
+    /// Less than our plan: what comes back from experts.
+    returned: f64,
     /// Less than that where its layer is computed again.
     dropped: f64,
 }
@@ -113,14 +113,14 @@ impl Held {
             kind => recompute.parts[kind.number()],
         };
         let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
-        Held { more: -returned, dropped: saved - returned * part(Kind::Ep) }
+        Held { returned, dropped: saved - returned * part(Kind::Ep) }
     }
 }
 
 /// The part of a layer's elementwise work that makes inputs of products: what norms and activations are together in the words of frameworks (`validate::layout`).
 const BETWEEN_PRODUCTS: f64 = 0.6;
 
-/// The memory of a role where tensors come and go with the calls, and automatic differentiation keeps more than our plan.
+/// The memory of a role where tensors come and go with the calls.
 ///
 /// Gradients are summed over ranks and parameters gathered where they are: the peak is within forward and backward passes. A framework that makes more passes over memory than
 /// our fused plan, and of which nothing better is known, keeps the results of a third of these: each step of an elementwise formula reads one or two and keeps one.
@@ -154,13 +154,13 @@ fn allocated(
             let dropped = if again.contains(&call.layer) { held[number].dropped } else { 0.0 };
             let pass = Held { dropped, ..held[number] };
             passes.insert(key, pass);
-            all = Held { more: all.more + pass.more, dropped: all.dropped + pass.dropped };
+            all = Held { returned: all.returned + pass.returned, dropped: all.dropped + pass.dropped };
         }
         // The layer at work has all of its values.
         let at_work = passes.get(&key).map_or(0.0, |pass| pass.dropped);
         let of_call = now.scratch as f64 - less[number];
         let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
-        let kept = within + all.more - (all.dropped - at_work);
+        let kept = within - all.returned - (all.dropped - at_work);
         let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
         let bytes = kept * (1.0 + unfused) + loss;
         if bytes > most {
@@ -169,7 +169,7 @@ fn allocated(
         if program.name.contains(".backward")
             && let Some(pass) = passes.remove(&key)
         {
-            all = Held { more: all.more - pass.more, dropped: all.dropped - pass.dropped };
+            all = Held { returned: all.returned - pass.returned, dropped: all.dropped - pass.dropped };
         }
     }
     let peak = outlives + stand_ins + framework.reserved_gb * 1e9 + most;

@@ -4,6 +4,7 @@ use crate::args::ModelArgs;
 use crate::failure::Failure;
 use crate::model::ModelFile;
 use crate::output::{Table, grouped, print, print_json, short};
+use forebay_compiler::autodiff::Keep;
 use forebay_compiler::pipeline::{CompileOptions, differentiated_segments};
 use forebay_compiler::summary::Summary;
 use forebay_dsl::model::CheckedModel;
@@ -141,7 +142,7 @@ fn table(report: &Report, micro_batches: u32) -> String {
 fn blocks(model: &CheckedModel) -> Vec<Block> {
     let mut rows = Rows::new(model);
     let tokens = model.batch * model.seq;
-    let differentiated = differentiated_segments(model);
+    let differentiated = differentiated_segments(model, Keep::Fewest);
     let segments = model.segments.iter().zip(&differentiated);
     let segments: Vec<SegmentCosts> =
         segments.map(|(s, d)| SegmentCosts::new(&s.forward, &d.forward, &d.backward, tokens)).collect();

@@ -94,9 +94,11 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
     };
+    let mut keeps_otherwise = false;
     // What another system hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward pass.
     if args.framework.is_some() {
         options.gradients = Gradients::Wide;
+        keeps_otherwise = options.strategy.keep != framework.keep();
         options.strategy.keep = framework.keep();
     }
     let is_in_line = args.framework.is_some() && !framework.streams;
@@ -134,6 +136,13 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         let name = &options.framework.name;
         notes.push(format!(
             "{name} runs kernels one after another, and hides what its profile says: our overlap passes are off"
+        ));
+    }
+    if keeps_otherwise {
+        let Framework { name, .. } = &options.framework;
+        notes.push(format!(
+            "{name} keeps what it keeps for the backward pass: its plan is made with keep={}",
+            options.framework.keep()
         ));
     }
     notes.extend(few_micro_batches(&plan, pp));

@@ -1,7 +1,7 @@
 //! A training step of a checked model, layer by layer, by the oracle in f64.
 
 use super::Numbers;
-use forebay_compiler::autodiff::{Differentiated, grad_input_name};
+use forebay_compiler::autodiff::{Differentiated, Keep, grad_input_name};
 use forebay_compiler::pipeline::differentiated_segments;
 use forebay_dsl::model::{CheckedModel, Init, Source};
 use forebay_ir::reference::{Mode, Tensor, evaluate};
@@ -62,7 +62,7 @@ impl<'m> Oracle<'m> {
             states,
             data,
             counts: FxHashMap::default(),
-            segments: differentiated_segments(model),
+            segments: differentiated_segments(model, Keep::Fewest),
         };
         oracle.counts = oracle.count();
         oracle

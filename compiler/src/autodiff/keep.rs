@@ -10,11 +10,11 @@
 //! The forward graph makes what its products read in any case: to keep it costs bytes, and no time.
 
 use super::extract::reads;
-use forebay_ir::{CommKind, FusedKind, Graph, Op, ValueId};
+use forebay_ir::{CommKind, FusedKind, Graph, InputRole, Op, ValueId};
 use std::fmt;
 
 /// What is saved of a forward pass, where nothing else is asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Keep {
     /// The fewest bytes from which no product, exchange or attention is made again: elementwise work and norms are.
     #[default]
@@ -44,15 +44,17 @@ impl fmt::Display for Keep {
 }
 
 /// For each value of a joint graph: is it made before the backward pass and then kept, however cheap it is? `backward` says which values depend on a gradient.
+/// What follows from parameters and constants alone is none of it: one copy of that would be kept for each layer and micro-batch.
 pub(super) fn asked_for(graph: &Graph, backward: &[bool], keep: Keep) -> Vec<bool> {
     let mut asked = vec![false; graph.nodes.len()];
     if keep == Keep::Fewest {
         return asked;
     }
-    let dear = graph.values().filter(|v| backward[v.index()] && wants_its_operands(&graph.node(*v).op));
-    for read in dear.flat_map(|v| reads(graph, v)) {
+    let varies = varies(graph);
+    let readers = graph.values().filter(|v| backward[v.index()] && wants_its_operands(&graph.node(*v).op));
+    for read in readers.flat_map(|v| reads(graph, v)) {
         let kept = source(graph, read);
-        asked[kept.index()] |= !backward[kept.index()];
+        asked[kept.index()] |= !backward[kept.index()] && varies[kept.index()];
     }
     asked
 }
@@ -66,14 +68,30 @@ fn wants_its_operands(op: &Op) -> bool {
     }
 }
 
-/// What a value is a view, a gathered whole or a wider copy of.
+/// Which values are others for other rows of data.
+fn varies(graph: &Graph) -> Vec<bool> {
+    let mut varies = vec![false; graph.nodes.len()];
+    for input in &graph.inputs {
+        varies[input.value.index()] = !matches!(input.role, InputRole::Param | InputRole::State);
+    }
+    for value in graph.values() {
+        varies[value.index()] |= reads(graph, value).iter().any(|read| varies[read.index()]);
+    }
+    varies
+}
+
+/// What a value is a view or a part of, a gathered whole, or a larger copy.
 fn source(graph: &Graph, mut value: ValueId) -> ValueId {
     loop {
         let node = graph.node(value);
         let is_copy = match &node.op {
             Op::Rename { .. } | Op::Split { .. } | Op::Merge { .. } | Op::Reorder | Op::Detach => true,
-            Op::Comm(comm) => matches!(comm.kind, CommKind::AllGather { .. } | CommKind::Unshard { .. }),
-            Op::Cast(_) => graph.bytes(node.operands[0]) < graph.bytes(value),
+            // (All parts of a value are read, one by one.)
+            Op::Slice { .. } => true,
+            Op::Comm(comm) => {
+                matches!(comm.kind, CommKind::Vary | CommKind::AllGather { .. } | CommKind::Unshard { .. })
+            }
+            Op::Cast(_) | Op::Broadcast(_) => graph.bytes(node.operands[0]) < graph.bytes(value),
             _ => false,
         };
         if !is_copy {

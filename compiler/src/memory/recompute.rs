@@ -82,14 +82,14 @@ impl fmt::Display for Recompute {
 }
 
 /// Applies the choice to a segment.
-pub fn recompute(segment: &mut Differentiated, what: &Recompute, keep: Keep) {
+pub fn recompute(segment: &mut Differentiated, what: &Recompute, usual: Keep) {
     let has = |role| segment.forward.inputs.iter().any(|i| i.role == role);
     let is_block = has(InputRole::Carry) && segment.forward.outputs.iter().any(|o| o.role == OutputRole::Carry);
     if *what == Recompute::Nothing || (*what == Recompute::Full && !is_block) {
         return;
     }
-    let kept = kept(&segment.forward, what, keep);
-    self::keep(segment, &kept);
+    let kept = kept(&segment.forward, what, usual);
+    keep(segment, &kept);
 }
 
 /// Saves these values alone for the backward graphs, which make all others that they read again. What they read must follow from these
@@ -138,14 +138,14 @@ fn rename_handed(segment: &mut Differentiated, kept: &[ValueId]) {
 }
 
 /// The values to save: the fewest bytes from which all that is saved now can be had.
-fn kept(forward: &Graph, what: &Recompute, keep: Keep) -> Vec<ValueId> {
+fn kept(forward: &Graph, what: &Recompute, usual: Keep) -> Vec<ValueId> {
     let saved = forward.outputs.iter().filter(|o| o.role == OutputRole::Saved);
     let saved: Vec<ValueId> = saved.map(|o| o.value).collect();
     let place = |v: ValueId| match &forward.node(v).op {
         Op::Input => Place::Before,
         _ if what.allows(forward, v) => Place::Either,
-        // What is cheap is made again with what it is made from, unless it is to be kept.
-        op if cut::is_cheap(op) && (keep == Keep::Fewest || !saved.contains(&v)) => Place::Either,
+        // What is cheap is made again with what it is made from; where inputs are kept, not what is saved so far.
+        op if cut::is_cheap(op) && (usual == Keep::Fewest || !saved.contains(&v)) => Place::Either,
         _ => Place::Before,
     };
     // Inputs are there anyway. Beyond bytes, fewer tensors; and the tensor itself rather than a view.

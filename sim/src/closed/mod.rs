@@ -428,6 +428,7 @@ fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
         sp: strategy.sp || strategy.tp == 1,
         split: is_split(kind) && strategy.pp > 1,
         recompute,
+        keep: strategy.keep,
         overlap: (strategy.overlap.has(Pass::Vector), strategy.overlap.has(Pass::Within)),
         room: strategy.max_tokens_per_rank.unwrap_or(0),
         imbalance: imbalance.to_bits(),

@@ -9,6 +9,7 @@ use crate::price::{Action, Pricer};
 use crate::replay::{Host, replay};
 use crate::report::Options;
 use crate::steps::{Fidelity, Order, Timed, timed};
+use forebay_compiler::autodiff::Keep;
 use forebay_compiler::optimizer::CHUNK;
 use forebay_compiler::overlap::{self, Lanes};
 use forebay_compiler::pipeline::{CompileOptions, compile_in_line};
@@ -107,6 +108,7 @@ pub struct ShardKey {
     pub(super) sp: bool,
     pub(super) split: bool,
     pub(super) recompute: bool,
+    pub(super) keep: Keep,
     /// Whether elementwise work has a stream of its own, and programs are ordered.
     pub(super) overlap: (bool, bool),
     pub(super) room: u64,

@@ -1,12 +1,13 @@
 //! Families of models: what of a network is not in the columns of a table of runs.
 
 use serde::Deserialize;
+use std::sync::LazyLock;
 
 /// How the networks of a family differ from the usual one (RMS norm, RoPE, SwiGLU, no biases).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Family {
-    /// Parts of the names of its models, in lower case.
+    /// Parts of the names of its models, in lower case and with spaces for hyphens.
     names: Vec<String>,
     /// GELU, layer norm and learned positions; where there are no experts.
     pub gelu: bool,
@@ -14,7 +15,7 @@ pub struct Family {
     pub qk_norm: bool,
     /// Biases of queries, keys and values.
     pub qkv_bias: bool,
-    /// Biases of all projections, of routers and experts too.
+    /// Biases of all projections of attention.
     pub biases: bool,
     /// Learned logits beside the keys.
     pub sinks: bool,
@@ -22,7 +23,7 @@ pub struct Family {
     pub window: u64,
     /// Of so many layers the last sees all positions; none where it is 0.
     pub full_every: u64,
-    /// Experts of clamped SwiGLU.
+    /// Experts of clamped SwiGLU, with biases of theirs and of the router; where none are shared.
     pub clamped_experts: bool,
 }
 
@@ -33,17 +34,17 @@ struct Table {
 }
 
 /// The families that the program knows, in the order in which they are looked for.
-fn known() -> Vec<Family> {
+static KNOWN: LazyLock<Vec<Family>> = LazyLock::new(|| {
     let table: Table = toml::from_str(include_str!("../../families.toml")).expect("the table is part of the program");
     table.family
-}
+});
 
 impl Family {
     /// The family of a model, by its name.
     pub fn of(model: &str) -> Family {
-        let name = model.to_lowercase();
+        let name = model.to_lowercase().replace(['-', '_'], " ");
         let is_meant = |family: &Family| family.names.iter().any(|part| name.contains(part));
-        known().into_iter().find(is_meant).unwrap_or_default()
+        KNOWN.iter().find(|family| is_meant(family)).cloned().unwrap_or_default()
     }
 
     /// Arguments of a layer's attention beside its sizes; `windowed` says whether it is one with a window.
@@ -77,6 +78,9 @@ mod tests {
         assert!(Family::of("GPT 18.4B").gelu && !Family::of("GPT 18.4B").biases);
         assert!(Family::of("Qwen3_30B_a3B").qk_norm && !Family::of("Qwen3_30B_a3B").qkv_bias);
         assert!(Family::of("Qwen2-57B-A14B").qkv_bias);
+        assert_eq!(Family::of("gpt_oss_20b"), Family::of("GPT-OSS-120B"));
+        assert!(Family::of("ChatGLM3 6B").qkv_bias);
         assert_eq!(Family::of("Llama-3-70B"), Family::default());
+        assert!(KNOWN.iter().all(|family| !family.names.is_empty()));
     }
 }

@@ -172,7 +172,8 @@ impl Shape {
         let theta = if gpt { "0.0" } else { "10000.0" };
         let attention = self.attention(norm, theta);
         let dense = if gpt { format!("gelu_network(h, {ffn})") } else { format!("swiglu(h, {ffn})") };
-        let moe = match self.family.clamped_experts {
+        let clamped = self.family.clamped_experts && experts > 0 && shared == 0;
+        let moe = match clamped {
             true => format!("clamped(h, {experts}, {topk}, {expert_ffn})"),
             false => format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)"),
         };
@@ -189,33 +190,33 @@ impl Shape {
         let logits = |x: &str, n: &str| {
             format!("[batch, seq, vocab] = {norm}@{n}({x}) * {}", if tied { "embed" } else { "head" })
         };
-        let full = if self.family.alternates() {
-            format!("(i + 1) % {} == 0", self.family.full_every)
-        } else {
-            "false".into()
+        // Layers of two kinds are told which they are.
+        let (full, full_of_last, parameter) = match self.latent.is_none() && self.family.alternates() {
+            true => (format!(", full = (i + 1) % {} == 0", self.family.full_every), ", full = true", ", full"),
+            false => (String::new(), "", ""),
         };
         let mut text = format!(
             "model Run(batch = 1, seq = {seq}, layers = {layers}, d = {hidden}, vocab = {vocab}) {{\n    \
              input tokens: token[batch, seq], labels: token[batch, seq]\n    \
              param embed[vocab, d] = normal(0.02){head_param}{positions}\n    \
-             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = i < {dense_layers}, full = {full})\n    }}\n    \
+             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = i < {dense_layers}{full})\n    }}\n    \
              logits{}\n    nll = cross_entropy(logits, labels)\n    \
              loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n",
             logits("x", "norm")
         );
         if mtp {
             text += &format!(
-                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false, full = true)\n    \
+                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false{full_of_last})\n    \
                  guess{}\n    later = labels_after(labels)\n    miss = cross_entropy(guess, later)\n    \
                  loss mtp_ce = sum(miss over batch, seq) per sum(valid(later) over batch, seq) weight 0.3\n",
                 logits("ahead", "mtp_norm")
             );
         }
         text += &format!(
-            "}}\n\nblock layer(x[.., t, d], dense, full) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
+            "}}\n\nblock layer(x[.., t, d], dense{parameter}) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
             network.replace("        ", "    ")
         );
-        if experts > 0 && self.family.clamped_experts {
+        if clamped {
             text += "\nblock clamped(h[.., d], experts, topk, f) {\n    share, chosen, score = softmax_router(h, experts, topk, bias = true)\n    \
                      loss balance = load_balance(score, chosen) weight 0.001\n    \
                      return clamped_swiglu_experts(h, chosen, share, experts, f)\n}\n";
@@ -250,12 +251,16 @@ mod tests {
     use forebay_compiler::pipeline::CompileOptions;
     use forebay_dsl::model::CheckedModel;
 
-    fn model(name: &str, experts: u32) -> CheckedModel {
+    fn shape(name: &str, experts: u32) -> Shape {
         let table = format!(
             "id,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,kv_heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,step_time_s\n\
              a,{name},4,64,64,64,{experts},2,4,2,16,256,32,H100,1,1,1,1\n"
         );
-        let shape = Shape::of(&runs::read(&table).expect("a table").runs[0], 1).expect("a shape");
+        Shape::of(&runs::read(&table).expect("a table").runs[0], 1).expect("a shape")
+    }
+
+    fn model(name: &str, experts: u32) -> CheckedModel {
+        let shape = shape(name, experts);
         let loaded = forebay_dsl::load(&shape.text(), &CompileOptions::default().check_options(true, Some(1), 1));
         loaded.unwrap_or_else(|_| panic!("{name} is no model")).model
     }
@@ -278,6 +283,8 @@ mod tests {
         for end in [".sink", ".bq", ".router_bias", ".down_bias", ".gate_bias"] {
             assert_eq!(count(&oss, end), 4, "{end}");
         }
+        let shape = Shape { family: Family::of("GPT OSS"), ..shape("Mixtral", 4) };
+        assert!(shape.text().contains(", window = 128)") && shape.text().contains("out_bias = true, sinks = true)"));
         // Layers with and without a window are segments of their own.
         assert_eq!(oss.segments.len(), usual.segments.len() + 1);
     }
