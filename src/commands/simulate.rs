@@ -141,7 +141,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     if keeps_otherwise {
         let Framework { name, .. } = &options.framework;
         notes.push(format!(
-            "{name} keeps what it keeps for the backward pass: its plan is made with keep={}",
+            "what {name} keeps for the backward pass is in its profile: its plan is made with keep={}",
             options.framework.keep()
         ));
     }
