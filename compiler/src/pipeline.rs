@@ -479,7 +479,7 @@ fn settings(model: &CheckedModel, options: &CompileOptions) -> plan::Settings {
 
 /// The graphs of each segment after differentiation, for `--emit grad` and tests: all carries that can have gradients have them.
 pub fn differentiated_segments(model: &CheckedModel, keep: Keep) -> Vec<Differentiated> {
-    let of = |g: &Graph| differentiate(g, &Options { keep, ..Options::all_floats(g) });
+    let of = |g: &Graph| differentiate(g, &Options::all_floats(g).keeping(keep));
     model.segments.iter().map(|s| of(&s.forward)).collect()
 }
 
@@ -541,6 +541,6 @@ pub fn fused_segments(
     (keep, again): (Keep, &Recompute),
     rewriting: &rewrite::Options,
 ) -> Vec<(Differentiated, Vec<Report>)> {
-    let of = |g: &Graph| fused_gradients(g, &Options { keep, ..Options::all_floats(g) }, rewriting, again);
+    let of = |g: &Graph| fused_gradients(g, &Options::all_floats(g).keeping(keep), rewriting, again);
     model.segments.iter().map(|s| of(&s.forward)).collect()
 }

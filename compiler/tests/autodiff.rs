@@ -37,7 +37,7 @@ fn directive<'s>(source: &'s str, key: &str) -> Option<&'s str> {
 fn differentiated(source: &str, forward: &Graph, options: &Options) -> Differentiated {
     let named = |name: &str| Keep::ALL.into_iter().find(|keep| keep.name() == name).expect("fewest or inputs");
     let keep = directive(source, "keep").map_or(Keep::Fewest, named);
-    let mut d = differentiate(forward, &Options { keep, ..options.clone() });
+    let mut d = differentiate(forward, &options.clone().keeping(keep));
     let again = directive(source, "recompute").map_or(Recompute::Nothing, |l| Recompute::parse(l).expect(l));
     recompute(&mut d, &again, keep);
     if let Some(bytes) = directive(source, "within") {
@@ -149,7 +149,7 @@ proptest! {
         keep in proptest::sample::select(&Keep::ALL),
     ) {
         let forward = segment(&tape, |_, _| true);
-        let options = Options { keep, ..Options::all_floats(&forward) };
+        let options = Options::all_floats(&forward).keeping(keep);
         let mut d = differentiate(&forward, &options);
         let is_block = !options.carry_inputs.is_empty() && !options.carry_outputs.is_empty();
         if again {

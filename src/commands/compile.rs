@@ -202,7 +202,7 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
 
 /// All gradients of a graph, with what the strategy keeps.
 fn wanted(graph: &Graph, options: &CompileOptions) -> Options {
-    Options { keep: options.strategy.keep, ..Options::all_floats(graph) }
+    Options::all_floats(graph).keeping(options.strategy.keep)
 }
 
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {

@@ -98,7 +98,7 @@ fn graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<(String,
     let mut graphs = vec![];
     for segment in &model.segments {
         let forward = &segment.forward;
-        let wanted = Options { keep: options.strategy.keep, ..Options::all_floats(forward) };
+        let wanted = Options::all_floats(forward).keeping(options.strategy.keep);
         let (differentiated, _) = differentiated_after_fusion(forward, &wanted, &options.rewrite);
         graphs.push((segment.name.clone(), forward.clone()));
         graphs.push((format!("{}.backward", segment.name), differentiated.backward));

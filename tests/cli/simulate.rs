@@ -250,6 +250,11 @@ fn a_framework_has_none_of_our_overlap_passes() {
     assert_eq!(all["exposed_comm_s"], none["exposed_comm_s"]);
     assert_ne!(with("all", &[])["step_time_s"], with("none", &[])["step_time_s"], "the passes do something");
     assert!(all["notes"].to_string().contains("our overlap passes are off"), "{all}");
+    // What it keeps is its own too, and is said where that is not what the strategy says.
+    let kept = with("none,keep=inputs", &megatron);
+    assert_eq!(kept["step_time_s"], none["step_time_s"]);
+    let notes = [&none, &kept].map(|told| told["notes"].to_string().contains("made with keep=inputs"));
+    assert_eq!(notes, [true, false]);
 }
 
 /// `all` has the passes that are of use: orders for two units are slower where there is one.

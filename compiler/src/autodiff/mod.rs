@@ -57,6 +57,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// The same gradients, with this of the forward pass saved.
+    pub fn keeping(self, keep: Keep) -> Options {
+        Options { keep, ..self }
+    }
+
     /// All carries that can have a gradient have one.
     pub fn all_floats(forward: &Graph) -> Options {
         let float = |v: ValueId| forward.ty(v).dtype.is_float();
