@@ -54,6 +54,18 @@ fn what_products_read_is_kept_in_more_memory_with_less_work() {
     }
 }
 
+/// What ranks share is one value, whether it is read as each rank's own or as all ranks': it is kept once, not copied.
+#[test]
+fn what_is_kept_is_kept_once() {
+    let example = Example::named("tiny-moe");
+    let plan = plan(&example, "tp=2,sp=0,micro=4,keep=inputs", DType::F32, &[]).expect("a plan");
+    let layers = plan.programs.iter().filter(|p| p.name == "train.layers.forward");
+    let names: Vec<&str> = layers.flat_map(|p| &p.instructions).map(|i| i.name.as_str()).collect();
+    assert!(!names.is_empty());
+    let copies: Vec<&&str> = names.iter().filter(|name| name.ends_with(".copy")).collect();
+    assert!(copies.is_empty(), "{copies:?}");
+}
+
 /// One kind of value after the other, alone and with what else there is.
 #[test]
 fn named_values_again_are_the_same_bits() {
