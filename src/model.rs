@@ -73,7 +73,7 @@ impl ModelFile {
             return Ok(ModelFile { strategy: strategy.map(Path::to_path_buf), ..self });
         }
         Err(Failure::Input(format!(
-            "`{}` is textual IR, in which sizes, micro-batches and the compute type are fixed: --set, --batch, --seq, --micro-batches and --dtype go \
+            "`{}` is textual IR, in which sizes, micro-batches, the compute type and the strategy are fixed: --set, --batch, --seq, --micro-batches, --dtype and --strategy go \
              with the model that it is made from",
             self.name
         )))

@@ -190,7 +190,8 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
     };
     let (segments, step): (Vec<_>, Vec<Graph>) = match file.is_ir().then(|| file.ir()).transpose()? {
         Some(File::Graphs(graphs)) => {
-            let fused = |g: &Graph| fused_gradients(g, &wanted(g, options), &rewriting, &options.strategy.recompute);
+            let fused =
+                |g: &Graph| fused_gradients(g, &Options::all_floats(g), &rewriting, &options.strategy.recompute);
             (graphs.iter().map(fused).collect(), vec![])
         }
         Some(File::Model(forms)) => of_model(&forms.models.train)?,
@@ -200,17 +201,12 @@ fn fused(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> 
     Ok(print_module(&segments.into_iter().flat_map(parts).chain(step).collect::<Vec<_>>()))
 }
 
-/// All gradients of a graph, with what the strategy keeps.
-fn wanted(graph: &Graph, options: &CompileOptions) -> Options {
-    Options::all_floats(graph).keeping(options.strategy.keep)
-}
-
 fn gradients(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {
     let of_model = |model: &CheckedModel| -> Result<Vec<Differentiated>, Failure> {
         Ok(differentiated_segments(&on_a_rank(model, options)?.model, options.strategy.keep))
     };
     let segments = match file.is_ir().then(|| file.ir()).transpose()? {
-        Some(File::Graphs(graphs)) => graphs.iter().map(|g| differentiate(g, &wanted(g, options))).collect(),
+        Some(File::Graphs(graphs)) => graphs.iter().map(|g| differentiate(g, &Options::all_floats(g))).collect(),
         Some(File::Model(forms)) => of_model(&forms.models.train)?,
         None => of_model(&file.training(options)?)?,
     };
