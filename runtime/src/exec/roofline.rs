@@ -8,7 +8,9 @@
 //! still in a cache may go beyond its bandwidth.
 
 use crate::kernels::Cpu;
-use crate::kernels::cpu::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::amx;
+use crate::kernels::cpu::{Bf16, Vectors};
 use crate::pool::Pool;
 use forebay_plan::DType;
 use std::hint::black_box;
@@ -21,6 +23,9 @@ const BUDGET: Duration = Duration::from_millis(150);
 const CHAINS: usize = 12;
 /// Rounds of one run of the arithmetic: about 10 ms.
 const ROUNDS: u32 = 4_000_000;
+/// Rounds of tiles, of which each takes as long as many of vectors.
+#[cfg(target_arch = "x86_64")]
+const TILE_ROUNDS: u32 = ROUNDS / 8;
 /// Elements of each of the three arrays: 24 MiB, together twice a large third-level cache.
 const TRIAD: usize = 6 << 20;
 
@@ -34,15 +39,14 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register, bf16 is computed in f32, or in pairs where the
-    /// CPU has an instruction for that, which does twice as much.
+    /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register; bf16 is computed in f32, or by the instructions that the CPU has for it.
     pub fn probe(pool: &Pool, cpu: Cpu, compute: DType) -> Roofline {
-        let width = match (compute, cpu.level()) {
-            (DType::F64, _) => 0.5,
-            (DType::Bf16, Level::Avx512Bf16) => 2.0,
-            _ => 1.0,
+        let flops = match compute {
+            DType::F64 => 0.5 * flops(pool, cpu, Bf16::Widened),
+            DType::Bf16 => flops(pool, cpu, cpu.bf16()),
+            _ => flops(pool, cpu, Bf16::Widened),
         };
-        Roofline { flops: width * flops(pool, cpu), bytes: bytes(pool) }
+        Roofline { flops, bytes: bytes(pool) }
     }
 }
 
@@ -60,32 +64,44 @@ fn best(amount: f64, run: &dyn Fn()) -> f64 {
     amount / best.as_secs_f64()
 }
 
-fn flops(pool: &Pool, cpu: Cpu) -> f64 {
-    let lanes = match cpu.level() {
-        Level::Avx512Bf16 | Level::Avx512 => 16,
-        Level::Avx2 => 8,
-        Level::Portable => 4,
+/// What products in f32, or of bf16 in pairs or tiles, attain.
+fn flops(pool: &Pool, cpu: Cpu, products: Bf16) -> f64 {
+    let lanes = match (products, cpu.vectors()) {
+        (Bf16::Pairs, _) => 32,
+        (_, Vectors::Avx512) => 16,
+        (_, Vectors::Avx2) => 8,
+        (_, Vectors::Portable) => 4,
     };
-    let amount = pool.workers() as f64 * f64::from(ROUNDS) * (CHAINS * lanes * 2) as f64;
-    best(amount, &|| {
-        pool.run(pool.workers(), &|_, _| {
-            black_box(multiply_add(cpu));
+    let each = match products {
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Tiles => amx::MULTIPLY_ADDS * TILE_ROUNDS as usize,
+        _ => CHAINS * lanes * ROUNDS as usize,
+    };
+    best((pool.workers() * each * 2) as f64, &|| {
+        pool.run(pool.workers(), &|_, _| match products {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Cpu` is never above what the machine has.
+            Bf16::Tiles => unsafe { amx::probe(TILE_ROUNDS) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Bf16::Pairs => _ = black_box(unsafe { multiply_add_pairs() }),
+            _ => _ = black_box(multiply_add(cpu)),
         });
     })
 }
 
 /// The sum of the chains' first lanes; all lanes are equal.
 fn multiply_add(cpu: Cpu) -> f32 {
-    match cpu.level() {
+    match cpu.vectors() {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a `Cpu` is never above what the machine has.
-        Level::Avx512Bf16 | Level::Avx512 => unsafe { multiply_add_avx512() },
+        Vectors::Avx512 => unsafe { multiply_add_avx512() },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Level::Avx2 => unsafe { multiply_add_avx2() },
+        Vectors::Avx2 => unsafe { multiply_add_avx2() },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: every x86-64 has SSE2.
-        Level::Portable => unsafe { multiply_add_sse2() },
+        Vectors::Portable => unsafe { multiply_add_sse2() },
         #[cfg(not(target_arch = "x86_64"))]
         _ => multiply_add_portable(),
     }
@@ -113,6 +129,15 @@ macro_rules! chains {
 }
 #[cfg(target_arch = "x86_64")]
 chains!(fn multiply_add_avx512, "avx512f", _mm512_set1_ps, _mm512_cvtss_f32, |c, x, y| _mm512_fmadd_ps(c, x, y));
+#[cfg(target_arch = "x86_64")]
+chains!(
+    /// Of pairs of bf16: 0.5 and 0.25 are pairs of such numbers, the first of them 0.
+    fn multiply_add_pairs, "avx512f,avx512bf16", _mm512_set1_ps, _mm512_cvtss_f32, |c, x, y| {
+        // SAFETY: both types are any 64 bytes.
+        let pairs = |x: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(x) };
+        _mm512_dpbf16_ps(c, pairs(x), pairs(y))
+    }
+);
 #[cfg(target_arch = "x86_64")]
 chains!(fn multiply_add_avx2, "avx2,fma", _mm256_set1_ps, _mm256_cvtss_f32, |c, x, y| _mm256_fmadd_ps(c, x, y));
 #[cfg(target_arch = "x86_64")]

@@ -5,15 +5,15 @@ use std::sync::OnceLock;
 /// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
 ///
 /// Matrix products and attention may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
-/// between `avx512bf16` (which sums pairs of products, takes denormal numbers for zeros, and in attention rounds to bf16 what it multiplies) and the others. Everything else gives equal
-/// bits at every level.
+/// between `amx` (which sums sixteen pairs of products at a time), `avx512bf16` (which sums pairs; both take denormal numbers for zeros, and in attention round to bf16 what they
+/// multiply) and the others. Everything else gives equal bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     level: Level,
     jit: Jit,
-    /// Are products of bf16 to be summed as `avx512bf16` does, by other instructions? See [`Cpu::emulating_pairs`].
+    /// How are products of bf16 to be summed, if not as the level does? See [`Cpu::emulating`].
     #[cfg(test)]
-    emulates_pairs: bool,
+    emulated: Option<Bf16>,
 }
 
 /// Are regions compiled to machine code?
@@ -48,7 +48,7 @@ impl Jit {
 
 /// The levels, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+enum Level {
     /// Whatever the target has at least.
     Portable,
     /// AVX2 and FMA.
@@ -57,6 +57,27 @@ pub(crate) enum Level {
     Avx512,
     /// The same and BF16: products of pairs of bf16.
     Avx512Bf16,
+    /// The same and AMX: products of tiles of bf16.
+    Amx,
+}
+
+/// Which vectors a level has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Vectors {
+    Portable,
+    Avx2,
+    Avx512,
+}
+
+/// How products of bf16 are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bf16 {
+    /// As those of f32.
+    Widened,
+    /// In pairs, as `VDPBF16PS` does.
+    Pairs,
+    /// In tiles, as `TDPBF16PS` does.
+    Tiles,
 }
 
 impl Cpu {
@@ -65,7 +86,7 @@ impl Cpu {
             level,
             jit: Jit::asked(),
             #[cfg(test)]
-            emulates_pairs: false,
+            emulated: None,
         }
     }
 
@@ -74,13 +95,14 @@ impl Cpu {
         Cpu::of(detected())
     }
 
-    /// The level of this name (`avx512bf16`, `avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
+    /// The level of this name (`amx`, `avx512bf16`, `avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
     pub fn named(name: &str) -> Option<Cpu> {
         let level = match name {
             "portable" => Level::Portable,
             "avx2" => Level::Avx2,
             "avx512" => Level::Avx512,
             "avx512bf16" => Level::Avx512Bf16,
+            "amx" => Level::Amx,
             _ => return None,
         };
         Some(Cpu::of(level.min(detected())))
@@ -93,6 +115,7 @@ impl Cpu {
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
             Level::Avx512Bf16 => "avx512bf16",
+            Level::Amx => "amx",
         }
     }
 
@@ -105,20 +128,45 @@ impl Cpu {
         self.jit
     }
 
-    pub(crate) fn level(self) -> Level {
-        self.level
+    pub(crate) fn vectors(self) -> Vectors {
+        match self.level {
+            Level::Portable => Vectors::Portable,
+            Level::Avx2 => Vectors::Avx2,
+            Level::Avx512 | Level::Avx512Bf16 | Level::Amx => Vectors::Avx512,
+        }
     }
 
-    /// The same level with products of pairs of bf16, by other instructions where it lacks them: what is around that instruction is tested on
+    pub(crate) fn bf16(self) -> Bf16 {
+        #[cfg(test)]
+        if let Some(emulated) = self.emulated {
+            return emulated;
+        }
+        match self.level {
+            Level::Portable | Level::Avx2 | Level::Avx512 => Bf16::Widened,
+            Level::Avx512Bf16 => Bf16::Pairs,
+            Level::Amx => Bf16::Tiles,
+        }
+    }
+
+    /// Does this machine have the instruction that rounds two vectors to bf16?
+    pub(crate) fn rounds_vectors(self) -> bool {
+        self.level >= Level::Avx512Bf16
+    }
+
+    /// The same level with sums of products of bf16 made so, by other instructions where it lacks them: what is around those instructions is tested on
     /// every machine.
     #[cfg(test)]
-    pub(crate) fn emulating_pairs(self) -> Cpu {
-        Cpu { emulates_pairs: true, ..self }
+    pub(crate) fn emulating(self, bf16: Bf16) -> Cpu {
+        Cpu { emulated: Some(bf16), ..self }
     }
 
-    #[cfg(test)]
-    pub(crate) fn emulates_pairs(self) -> bool {
-        self.emulates_pairs
+    /// Has it the instructions for how it sums products of bf16?
+    pub(crate) fn has(self, bf16: Bf16) -> bool {
+        match bf16 {
+            Bf16::Widened => true,
+            Bf16::Pairs => self.level >= Level::Avx512Bf16,
+            Bf16::Tiles => self.level >= Level::Amx,
+        }
     }
 }
 
@@ -131,6 +179,7 @@ fn detected() -> Level {
         && is_x86_feature_detected!("avx512vl");
     let pairs = is_x86_feature_detected!("avx512bf16");
     match (avx2, avx512, pairs) {
+        (true, true, true) if super::matmul::amx::is_there() => Level::Amx,
         (true, true, true) => Level::Avx512Bf16,
         (true, true, false) => Level::Avx512,
         (true, false, _) => Level::Avx2,
@@ -164,14 +213,12 @@ macro_rules! by_cpu {
                     // SAFETY: the caller's contract.
                     unsafe { $body $(::<$($generic),*>)? ($($arg),*) }
                 }
-                match cpu.level() {
+                match cpu.vectors() {
                     // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
-                    $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16 => {
-                        return unsafe { avx512 $(::<$($generic),*>)? ($($arg),*) }
-                    }
+                    $crate::kernels::cpu::Vectors::Avx512 => return unsafe { avx512 $(::<$($generic),*>)? ($($arg),*) },
                     // SAFETY: as above.
-                    $crate::kernels::cpu::Level::Avx2 => return unsafe { avx2 $(::<$($generic),*>)? ($($arg),*) },
-                    $crate::kernels::cpu::Level::Portable => {}
+                    $crate::kernels::cpu::Vectors::Avx2 => return unsafe { avx2 $(::<$($generic),*>)? ($($arg),*) },
+                    $crate::kernels::cpu::Vectors::Portable => {}
                 }
             }
             let _ = cpu;

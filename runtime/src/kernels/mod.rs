@@ -45,6 +45,8 @@ pub mod testing;
 mod tests;
 
 pub use cpu::{Cpu, Jit};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use matmul::amx;
 pub use scratch::{Scratch, ScratchBytes};
 
 use crate::pool::Pool;

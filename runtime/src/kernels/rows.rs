@@ -9,7 +9,7 @@
 //! A maximum or minimum is NaN when any element is.
 
 #[cfg(target_arch = "x86_64")]
-use super::cpu::Level;
+use super::cpu::Vectors;
 use super::cpu::{Cpu, by_cpu};
 use super::lanes::{self, Lanes, Vector};
 use super::math;
@@ -223,12 +223,12 @@ unsafe fn reduce_by_vectors(cpu: Cpu, op: ReduceOp, r: &Rows) {
             // SAFETY: the caller's contract.
             unsafe { long_rows::<lanes::avx2::Floats>(op, r) }
         }
-        match cpu.level() {
+        match cpu.vectors() {
             // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
-            Level::Avx512 | Level::Avx512Bf16 => return unsafe { avx512(op, r) },
+            Vectors::Avx512 => return unsafe { avx512(op, r) },
             // SAFETY: as above.
-            Level::Avx2 => return unsafe { avx2(op, r) },
-            Level::Portable => {}
+            Vectors::Avx2 => return unsafe { avx2(op, r) },
+            Vectors::Portable => {}
         }
     }
     let _ = cpu;

@@ -19,6 +19,8 @@
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
+#[cfg(any(test, target_arch = "x86_64"))]
+pub(crate) mod amx;
 mod blocks;
 pub(in crate::kernels) mod pack;
 pub(in crate::kernels) mod pairs;
@@ -32,7 +34,7 @@ pub(in crate::kernels) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::kernels) mod avx512;
 
-use super::cpu::Cpu;
+use super::cpu::{Bf16, Cpu};
 use super::region::Parts;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
@@ -64,68 +66,78 @@ macro_rules! with_flavour {
                 $code
             }};
         }
-        match ($dtype, $cpu.level()) {
+        use $crate::kernels::cpu::Vectors;
+        match ($dtype, $cpu.vectors()) {
             #[cfg(target_arch = "x86_64")]
-            (
-                forebay_plan::DType::F64,
-                $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16,
-            ) => with!(avx512::F64x8, f64),
+            (forebay_plan::DType::F64, Vectors::Avx512) => with!(avx512::F64x8, f64),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::F64, $crate::kernels::cpu::Level::Avx2) => with!(avx2::F64x4, f64),
+            (forebay_plan::DType::F64, Vectors::Avx2) => with!(avx2::F64x4, f64),
             (forebay_plan::DType::F64, _) => with!(portable::PortableF64, f64),
             #[cfg(target_arch = "x86_64")]
-            (
-                forebay_plan::DType::Bf16,
-                $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16,
-            ) => with!(avx512::F32x16, half::bf16),
+            (forebay_plan::DType::Bf16, Vectors::Avx512) => with!(avx512::F32x16, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx2) => with!(avx2::F32x8, half::bf16),
+            (forebay_plan::DType::Bf16, Vectors::Avx2) => with!(avx2::F32x8, half::bf16),
             (forebay_plan::DType::Bf16, _) => with!(portable::PortableF32, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (_, $crate::kernels::cpu::Level::Avx512 | $crate::kernels::cpu::Level::Avx512Bf16) => {
-                with!(avx512::F32x16, f32)
-            }
+            (_, Vectors::Avx512) => with!(avx512::F32x16, f32),
             #[cfg(target_arch = "x86_64")]
-            (_, $crate::kernels::cpu::Level::Avx2) => with!(avx2::F32x8, f32),
+            (_, Vectors::Avx2) => with!(avx2::F32x8, f32),
             (_, _) => with!(portable::PortableF32, f32),
         }
     }};
 }
 pub(in crate::kernels) use with_flavour;
 
-/// The same for products that are packed, which may be of pairs of bf16.
+/// The same for products whose operands are words, which may be pairs of bf16.
 macro_rules! with_packed_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
-        match ($dtype, $cpu.level()) {
+        use $crate::kernels::cpu::Bf16;
+        use $crate::kernels::matmul::pairs;
+        macro_rules! with_pairs {
+            ($flavour:ty) => {{
+                type $X = half::bf16;
+                type $S = $flavour;
+                $code
+            }};
+        }
+        match ($dtype, $cpu.bf16()) {
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx512Bf16) => {
-                type $X = half::bf16;
-                type $S = $crate::kernels::matmul::pairs::Instruction;
-                $code
-            }
-            #[cfg(all(test, target_arch = "x86_64"))]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx512) if $cpu.emulates_pairs() => {
-                type $X = half::bf16;
-                type $S = $crate::kernels::matmul::pairs::Avx512;
-                $code
-            }
-            #[cfg(all(test, target_arch = "x86_64"))]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Avx2) if $cpu.emulates_pairs() => {
-                type $X = half::bf16;
-                type $S = $crate::kernels::matmul::pairs::Avx2;
-                $code
+            (forebay_plan::DType::Bf16, Bf16::Pairs | Bf16::Tiles) if $cpu.has(Bf16::Pairs) => {
+                with_pairs!(pairs::Instruction)
             }
             #[cfg(test)]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Level::Portable) if $cpu.emulates_pairs() => {
-                type $X = half::bf16;
-                type $S = $crate::kernels::matmul::pairs::Portable;
-                $code
-            }
+            (forebay_plan::DType::Bf16, Bf16::Pairs | Bf16::Tiles) => match $cpu.vectors() {
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::cpu::Vectors::Avx512 => with_pairs!(pairs::Avx512),
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::cpu::Vectors::Avx2 => with_pairs!(pairs::Avx2),
+                _ => with_pairs!(pairs::Portable),
+            },
             (_, _) => $crate::kernels::matmul::with_flavour!($dtype, $cpu, |$S, $X| $code),
         }
     }};
 }
 pub(in crate::kernels) use with_packed_flavour;
+
+/// The same for matrix products, which may be of tiles as well.
+macro_rules! with_tiled_flavour {
+    ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
+        macro_rules! with_tiles {
+            ($flavour:ty) => {{
+                type $X = half::bf16;
+                type $S = $flavour;
+                $code
+            }};
+        }
+        match ($dtype, $cpu.bf16()) {
+            #[cfg(target_arch = "x86_64")]
+            (DType::Bf16, Bf16::Tiles) if $cpu.has(Bf16::Tiles) => with_tiles!(amx::Hardware),
+            #[cfg(test)]
+            (DType::Bf16, Bf16::Tiles) => with_tiles!(amx::Emulated),
+            (_, _) => with_packed_flavour!($dtype, $cpu, |$S, $X| $code),
+        }
+    }};
+}
 
 /// A prepared product.
 #[derive(Debug)]
@@ -163,13 +175,13 @@ impl Matmul {
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
         let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
-        let own = with_packed_flavour!(self.dtype, self.cpu, |S, X| own_scratch::<S, X>());
+        let own = with_tiled_flavour!(self.dtype, self.cpu, |S, X| own_scratch::<S, X>());
         ScratchBytes { shared: 0, worker: own + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        unsafe { with_packed_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
+        unsafe { with_tiled_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
     }
 
     unsafe fn run_as<S: Simd, X: Source<S::T>>(&self, cx: &KernelCx) -> Result<(), KernelError> {

@@ -15,6 +15,77 @@ use super::pack::{AHEAD, PackArgs, SIDE_BY_SIDE};
 use super::tile::entry_points;
 use super::tile::{A_WIDTH, Simd, Source, prefetch_run};
 
+/// What a flavour of words of pairs has of its `Base`.
+#[cfg(any(test, target_arch = "x86_64"))]
+macro_rules! of_base {
+    () => {
+        type T = f32;
+        type R = <Base as Simd>::R;
+        const LANES: usize = Base::LANES;
+        const TRANSPOSE: usize = Base::TRANSPOSE;
+        const FUSED: bool = Base::FUSED;
+        const PAIR: usize = 2;
+
+        #[inline(always)]
+        unsafe fn zero() -> Self::R {
+            // SAFETY: the trait's contract, whose features include the base's; so for all methods here.
+            unsafe { Base::zero() }
+        }
+        #[inline(always)]
+        unsafe fn splat(p: *const f32) -> Self::R {
+            // SAFETY: as above.
+            unsafe { Base::splat(p) }
+        }
+        #[inline(always)]
+        unsafe fn load(p: *const f32) -> Self::R {
+            // SAFETY: as above.
+            unsafe { Base::load(p) }
+        }
+        #[inline(always)]
+        unsafe fn store(p: *mut f32, v: Self::R) {
+            // SAFETY: as above.
+            unsafe { Base::store(p, v) }
+        }
+        #[inline(always)]
+        unsafe fn load_part(p: *const f32, n: usize) -> Self::R {
+            // SAFETY: as above.
+            unsafe { Base::load_part(p, n) }
+        }
+        #[inline(always)]
+        unsafe fn store_part(p: *mut f32, v: Self::R, n: usize) {
+            // SAFETY: as above.
+            unsafe { Base::store_part(p, v, n) }
+        }
+        #[inline(always)]
+        unsafe fn fma(a: Self::R, b: Self::R, c: Self::R) -> Self::R {
+            // SAFETY: as above.
+            unsafe { Base::fma(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: Self::R, b: Self::R) -> Self::R {
+            // SAFETY: as above.
+            unsafe { Base::add(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn transpose(src: *const f32, stride: usize, rows: usize, dst: *mut f32, width: usize) {
+            // SAFETY: as above.
+            unsafe { Base::transpose(src, stride, rows, dst, width) }
+        }
+        #[inline(always)]
+        unsafe fn transpose_two(src: *const f32, stride: usize, dst: *mut f32, width: usize) {
+            // SAFETY: as above.
+            unsafe { Base::transpose_two(src, stride, dst, width) }
+        }
+        #[inline(always)]
+        unsafe fn pairs(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; SIDE_BY_SIDE] {
+            // SAFETY: as above.
+            unsafe { Base::pairs(low, high) }
+        }
+    };
+}
+#[cfg(any(test, target_arch = "x86_64"))]
+pub(super) use of_base;
+
 /// A flavour whose panels hold pairs: that of f32, but for `dot` and what makes words of values.
 #[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! flavour {
@@ -34,74 +105,14 @@ macro_rules! flavour {
             pub struct Flavour;
 
             impl Simd for Flavour {
-                type T = f32;
-                type R = <Base as Simd>::R;
-                const LANES: usize = Base::LANES;
+                of_base!();
                 const ROWS: usize = Base::ROWS;
                 const VECTORS: usize = Base::VECTORS;
-                const TRANSPOSE: usize = Base::TRANSPOSE;
-                const FUSED: bool = Base::FUSED;
-                const PAIR: usize = 2;
                 const BLOCK_K: usize = 512;
 
                 #[inline(always)]
-                unsafe fn zero() -> Self::R {
-                    // SAFETY: the trait's contract, whose features include the base's; so for all methods here.
-                    unsafe { Base::zero() }
-                }
-                #[inline(always)]
-                unsafe fn splat(p: *const f32) -> Self::R {
-                    // SAFETY: as above.
-                    unsafe { Base::splat(p) }
-                }
-                #[inline(always)]
-                unsafe fn load(p: *const f32) -> Self::R {
-                    // SAFETY: as above.
-                    unsafe { Base::load(p) }
-                }
-                #[inline(always)]
-                unsafe fn store(p: *mut f32, v: Self::R) {
-                    // SAFETY: as above.
-                    unsafe { Base::store(p, v) }
-                }
-                #[inline(always)]
-                unsafe fn load_part(p: *const f32, n: usize) -> Self::R {
-                    // SAFETY: as above.
-                    unsafe { Base::load_part(p, n) }
-                }
-                #[inline(always)]
-                unsafe fn store_part(p: *mut f32, v: Self::R, n: usize) {
-                    // SAFETY: as above.
-                    unsafe { Base::store_part(p, v, n) }
-                }
-                #[inline(always)]
-                unsafe fn fma(a: Self::R, b: Self::R, c: Self::R) -> Self::R {
-                    // SAFETY: as above.
-                    unsafe { Base::fma(a, b, c) }
-                }
-                #[inline(always)]
-                unsafe fn add(a: Self::R, b: Self::R) -> Self::R {
-                    // SAFETY: as above.
-                    unsafe { Base::add(a, b) }
-                }
-                #[inline(always)]
                 unsafe fn store_rounded($p: *mut half::bf16, $v: Self::R, $n: usize) {
                     $store
-                }
-                #[inline(always)]
-                unsafe fn transpose(src: *const f32, stride: usize, rows: usize, dst: *mut f32, width: usize) {
-                    // SAFETY: as above.
-                    unsafe { Base::transpose(src, stride, rows, dst, width) }
-                }
-                #[inline(always)]
-                unsafe fn transpose_two(src: *const f32, stride: usize, dst: *mut f32, width: usize) {
-                    // SAFETY: as above.
-                    unsafe { Base::transpose_two(src, stride, dst, width) }
-                }
-                #[inline(always)]
-                unsafe fn pairs(low: *const u16, high: *const u16) -> [[u32; A_WIDTH]; SIDE_BY_SIDE] {
-                    // SAFETY: as above.
-                    unsafe { Base::pairs(low, high) }
                 }
                 #[inline(always)]
                 unsafe fn dot($a: Self::R, $b: Self::R, $c: Self::R) -> Self::R {

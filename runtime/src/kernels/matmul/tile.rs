@@ -219,6 +219,20 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         // SAFETY: the trait's contract.
         unsafe { super::pairs::words(low, high) }
     }
+    /// Rows that a packed panel of A has room for.
+    const PANEL: usize = A_WIDTH;
+    /// Tiles of a few rows take as long as those of a multiple of this.
+    const GRAIN: usize = 1;
+    /// Packs rows of A, or panels of them, from product `first` of the panel on.
+    #[inline(always)]
+    unsafe fn pack_a<X: Source<Self::T>>(args: super::pack::PackArgs<X, Self::T>, first: usize) {
+        // SAFETY: the trait's contract.
+        unsafe { Self::pack(super::pack::PackArgs { dst: args.dst.add(first / Self::PAIR * Self::PANEL), ..args }) }
+    }
+    /// To be called before the tiles of a task, on the thread that makes them.
+    unsafe fn begin() {}
+    /// To be called behind them.
+    unsafe fn end() {}
     /// Is `fma` one operation, rounded once?
     const FUSED: bool;
     /// Side of the squares that `transpose` takes; divides `A_WIDTH` and `COLUMNS`.
@@ -406,7 +420,7 @@ fn lines<T>(at: *const T, n: usize, f: impl Fn(*const u8)) {
 /// Bytes.
 const CACHE_LINE: usize = 64;
 
-/// The methods `tile` and `pack` of a flavour, compiled for its CPU features.
+/// The methods of a flavour that are compiled for its CPU features; tiles of these sizes.
 macro_rules! entry_points {
     ($(features $features:literal,)? rows $($rows:literal)*, vectors $($vectors:literal)*) => {
         unsafe fn tile(args: &crate::kernels::matmul::tile::TileArgs<Self::T>) {
@@ -429,6 +443,35 @@ macro_rules! entry_points {
             entry_points!(@rows args, args.columns.div_ceil(Self::LANES), [$($rows)*], [$($vectors)*])
         }
 
+        crate::kernels::matmul::tile::compiled!($(features $features)?);
+    };
+    (@rows $args:expr, $n:expr, [$($rows:literal)*], $vectors:tt) => {
+        match $args.rows {
+            $($rows => entry_points!(@vectors $args, $n, $rows, $vectors),)*
+            _ => unreachable!("a tile of {} rows", $args.rows),
+        }
+    };
+    (@vectors $args:expr, $n:expr, $rows:literal, [$($vectors:literal)*]) => {
+        match $n {
+            // SAFETY: the machine has the features (the trait's contract).
+            $($vectors => unsafe {
+                if let Some(to) = $args.rounded {
+                    rounded::<$rows, $vectors>($args, to)
+                } else if $args.a_row == 1 && $args.a_step == crate::kernels::matmul::tile::A_WIDTH {
+                    sized::<$rows, $vectors, true>($args)
+                } else {
+                    sized::<$rows, $vectors, false>($args)
+                }
+            },)*
+            _ => unreachable!("a tile of {} vectors", $n),
+        }
+    };
+}
+pub(super) use entry_points;
+
+/// The other methods that are compiled for a flavour's CPU features.
+macro_rules! compiled {
+    ($(features $features:literal)?) => {
         unsafe fn pack<X: crate::kernels::matmul::tile::Source<Self::T>>(
             args: crate::kernels::matmul::pack::PackArgs<X, Self::T>,
         ) {
@@ -467,26 +510,5 @@ macro_rules! entry_points {
             unsafe { featured::<X>(args) }
         }
     };
-    (@rows $args:expr, $n:expr, [$($rows:literal)*], $vectors:tt) => {
-        match $args.rows {
-            $($rows => entry_points!(@vectors $args, $n, $rows, $vectors),)*
-            _ => unreachable!("a tile of {} rows", $args.rows),
-        }
-    };
-    (@vectors $args:expr, $n:expr, $rows:literal, [$($vectors:literal)*]) => {
-        match $n {
-            // SAFETY: the machine has the features (the trait's contract).
-            $($vectors => unsafe {
-                if let Some(to) = $args.rounded {
-                    rounded::<$rows, $vectors>($args, to)
-                } else if $args.a_row == 1 && $args.a_step == crate::kernels::matmul::tile::A_WIDTH {
-                    sized::<$rows, $vectors, true>($args)
-                } else {
-                    sized::<$rows, $vectors, false>($args)
-                }
-            },)*
-            _ => unreachable!("a tile of {} vectors", $n),
-        }
-    };
 }
-pub(super) use entry_points;
+pub(super) use compiled;

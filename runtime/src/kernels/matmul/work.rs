@@ -3,7 +3,7 @@
 use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
-use super::tile::{A_WIDTH, Simd, Source, TileArgs, fetch_run};
+use super::tile::{Simd, Source, TileArgs, fetch_run};
 use super::{EPILOGUE, MOST_ROWS, SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// Elements that rows of A take in panels, for one chain.
 fn packed_a<S: Simd>() -> usize {
-    MOST_ROWS.div_ceil(S::ROWS) * A_WIDTH * S::words(S::BLOCK_K)
+    MOST_ROWS.div_ceil(S::ROWS) * S::PANEL * S::words(S::BLOCK_K)
 }
 
 /// Elements that a panel of B takes, for one chain.
@@ -104,7 +104,11 @@ impl<X: Copy + 'static> Job<'_, X> {
             // A worker's own tasks follow each other; those that it takes over from others do not.
             let following = find(number, behind + 1).map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
-            unsafe { self.block::<S>(&task, following.as_ref(), worker) };
+            unsafe {
+                S::begin();
+                self.block::<S>(&task, following.as_ref(), worker);
+                S::end();
+            }
         });
     }
 
@@ -243,7 +247,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 span: chains * S::BLOCK_K,
                 straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
                 in_place: X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
-                tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)),
+                tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)).next_multiple_of(S::GRAIN),
                 rows: rows.clone(),
                 columns: columns.clone(),
             }
@@ -304,7 +308,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 None => {
                     let packed = block.packed_a.add(chain * packed_a::<S>());
                     self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, packed);
-                    Rows { a: packed.cast_const(), row: 1, step: A_WIDTH, panel: S::words(length) * A_WIDTH }
+                    Rows { a: packed.cast_const(), row: 1, step: S::PANEL, panel: S::words(length) * S::PANEL }
                 }
             }
         }
@@ -439,18 +443,19 @@ impl<X: Copy + 'static> Job<'_, X> {
             // SAFETY: A has the rows; the workspace has a panel for each `tile_rows` rows.
             unsafe {
                 let pack = |row: usize, panels: usize| {
-                    S::pack(PackArgs {
+                    let args = PackArgs {
                         src: self.a.cast_const().add(piece.at[0] + (rows.start + row) * across + a),
                         width: (rows.len() - row).min(tile_rows),
                         depth,
                         across,
                         along: self.problem.k.strides[0],
-                        dst: dst.add((row / tile_rows * S::words(length) + p / S::PAIR) * A_WIDTH),
-                        panel: A_WIDTH,
+                        dst: dst.add(row / tile_rows * S::words(length) * S::PANEL),
+                        panel: S::PANEL,
                         panels,
-                        panel_step: S::words(length) * A_WIDTH,
+                        panel_step: S::words(length) * S::PANEL,
                         completes: p % S::PAIR != 0,
-                    });
+                    };
+                    S::pack_a(args, p);
                 };
                 let together = SIDE_BY_SIDE * tile_rows;
                 let whole = rows.len() / together * together;
@@ -466,6 +471,10 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let across = self.problem.n.strides[1];
+        let length = chained::<S>(piece, block).len();
+        let (written, all) = (length.div_ceil(S::PAIR), S::words(length));
+        // SAFETY: the panel has as many rows; zeros are any float's bits.
+        unsafe { dst.add(written * S::COLUMNS).write_bytes(0, (all - written) * S::COLUMNS) };
         self.problem.runs(piece, chained::<S>(piece, block), |p, depth, _, b| {
             // SAFETY: B has the columns, the destination the panel.
             unsafe {

@@ -6,7 +6,7 @@
 
 use super::chain::{Code, From, Micro, Site};
 use super::ops::Arg;
-use crate::kernels::cpu::{Cpu, Level};
+use crate::kernels::cpu::{Cpu, Vectors};
 use crate::kernels::lanes::{self, Lanes, Pair, Vector};
 use crate::kernels::math;
 
@@ -78,12 +78,12 @@ pub(super) unsafe fn run(cpu: Cpu, tiles: &Tiles) {
             // SAFETY: the caller's contract.
             unsafe { all::<Floats, Pair<Floats>>(tiles, functions) }
         }
-        match cpu.level() {
+        match cpu.vectors() {
             // SAFETY: a `Cpu` is never above what the machine has; the rest is the caller's contract.
-            Level::Avx512 | Level::Avx512Bf16 => return unsafe { avx512(tiles) },
+            Vectors::Avx512 => return unsafe { avx512(tiles) },
             // SAFETY: as above.
-            Level::Avx2 => return unsafe { avx2(tiles) },
-            Level::Portable => {}
+            Vectors::Avx2 => return unsafe { avx2(tiles) },
+            Vectors::Portable => {}
         }
     }
     let _ = cpu;

@@ -2,7 +2,7 @@
 
 use super::super::ops::Arg;
 use crate::kernels::Buf;
-use crate::kernels::cpu::{Cpu, Level};
+use crate::kernels::cpu::{Cpu, Vectors};
 use cranelift_codegen::ir::{AbiParam, Endianness, Function, Signature, UserFuncName, types};
 use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_codegen::settings::{self, Configurable};
@@ -71,9 +71,9 @@ pub(super) fn target(cpu: Cpu) -> Option<&'static OwnedTargetIsa> {
     static PORTABLE: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
     static AVX2: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
     static NATIVE: OnceLock<Option<OwnedTargetIsa>> = OnceLock::new();
-    let (cell, infers) = match cpu.level() {
-        Level::Portable => (&PORTABLE, false),
-        Level::Avx2 => (&AVX2, true),
+    let (cell, infers) = match cpu.vectors() {
+        Vectors::Portable => (&PORTABLE, false),
+        Vectors::Avx2 => (&AVX2, true),
         _ => (&NATIVE, true),
     };
     cell.get_or_init(|| {
@@ -93,7 +93,7 @@ pub(super) fn target(cpu: Cpu) -> Option<&'static OwnedTargetIsa> {
         let verifies = if cfg!(debug_assertions) { "true" } else { "false" };
         flags.set("enable_verifier", verifies).ok()?;
         let mut isa = cranelift_native::builder_with_options(infers).ok()?;
-        if cpu.level() == Level::Avx2 {
+        if cpu.vectors() == Vectors::Avx2 {
             // (No error where a machine has no such thing.)
             for above in ["has_avx512f", "has_avx512vl", "has_avx512dq", "has_avx512bitalg", "has_avx512vbmi"] {
                 let _ = isa.set(above, "false");

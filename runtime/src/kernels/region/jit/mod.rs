@@ -67,7 +67,7 @@ pub(super) fn find(mut program: Program, cpu: Cpu) -> Program {
     let Some(isa) = (jit != Jit::Off).then(|| engine::target(cpu)).flatten() else { return program };
     for phase in 0..program.phases.len() {
         let (chains, others) = program.phases[phase].runs.iter().cloned().partition::<Vec<_>, _>(
-            |run| matches!(run, Run::Chain(chain) if jit == Jit::Auto && rule::keeps(&program, chain, cpu.level())),
+            |run| matches!(run, Run::Chain(chain) if jit == Jit::Auto && rule::keeps(&program, chain, cpu.vectors())),
         );
         let natives = natives_of(&program, phase, isa, &chains, cpu);
         // Without machine code, loops and chains are as they were.
@@ -89,7 +89,7 @@ fn natives_of(program: &Program, phase: usize, isa: &'static OwnedTargetIsa, cha
     while first < list.len() {
         let end = (first..list.len()).find(|&at| !free(at)).unwrap_or(list.len());
         let kept = kept(program, phase, first, end);
-        if (cpu.jit() == Jit::On && first < end) || rule::compiles(program, &list[first..end], &kept, cpu.level()) {
+        if (cpu.jit() == Jit::On && first < end) || rule::compiles(program, &list[first..end], &kept, cpu.vectors()) {
             let code = engine::compile(isa, |function| loops::build(function, program, &list[first..end], &kept));
             let dense = list[first..end].iter().all(|i| is_seamless(program, i));
             natives.extend(code.map(|code| Native { first, end, dense, code }));

@@ -4,7 +4,7 @@ use super::super::chain::{Chain, Code, Micro, Site};
 use super::super::program::{Class, Instruction, Op, Program, Slot};
 use super::super::space::Shape;
 use super::super::tile::LEAST_COLUMNS;
-use crate::kernels::cpu::Level;
+use crate::kernels::cpu::Vectors;
 use forebay_plan::DType;
 
 /// Operations for each array that is read or written, up to which 128 bits keep up with 512: beyond, arithmetic takes longer than memory and dispatch.
@@ -14,15 +14,15 @@ const MOST_OPERATIONS: usize = 3;
 ///
 /// Code has no dispatch and waits for memory less, but registers of 128 bits. So it is slower where there is much arithmetic: functions, which would also cut it in
 /// two, and rounding to bf16 (eight instructions a step); of 512-bit registers wherever there are many operations for each array.
-pub(super) fn keeps(program: &Program, chain: &Chain, level: Level) -> bool {
-    if level == Level::Portable || !chain.has_columns(program) {
+pub(super) fn keeps(program: &Program, chain: &Chain, vectors: Vectors) -> bool {
+    if vectors == Vectors::Portable || !chain.has_columns(program) {
         return false;
     }
     if chain.wide.is_some() {
         return true;
     }
     let operations = chain.micros.iter().filter(|micro| is_operation(micro.code)).count();
-    let wide = level >= Level::Avx512;
+    let wide = vectors >= Vectors::Avx512;
     chain.micros.iter().any(|micro| is_long(micro.code))
         || (wide && operations > MOST_OPERATIONS * arrays(program, &chain.micros))
 }
@@ -31,7 +31,7 @@ pub(super) fn keeps(program: &Program, chain: &Chain, level: Level) -> bool {
 ///
 /// What only moves is as fast in loops. Conditions for others are packed four at a time, where loops have whole registers of them. And beside 512 bits, long
 /// rows of a single operation, or of roundings, are as fast in loops.
-pub(super) fn compiles(program: &Program, run: &[Instruction], kept: &[Slot], level: Level) -> bool {
+pub(super) fn compiles(program: &Program, run: &[Instruction], kept: &[Slot], vectors: Vectors) -> bool {
     let computes = |i: &&Instruction| !matches!(i.op, Op::Load(_) | Op::Store(_) | Op::Copy(_));
     let operations = run.iter().filter(computes).count();
     let is_bf16 = |access: usize| program.accesses[access].dtype == DType::Bf16;
@@ -41,7 +41,7 @@ pub(super) fn compiles(program: &Program, run: &[Instruction], kept: &[Slot], le
         _ => false,
     });
     let packs = kept.iter().any(|&slot| program.operands[slot].class == Class::Bool);
-    let loops_are_wide = level >= Level::Avx512 && program.space.row() >= LEAST_COLUMNS;
+    let loops_are_wide = vectors >= Vectors::Avx512 && program.space.row() >= LEAST_COLUMNS;
     operations > 0 && !packs && !(loops_are_wide && (rounds || operations == 1))
 }
 

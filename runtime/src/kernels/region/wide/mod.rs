@@ -16,7 +16,7 @@ use super::chain::Micro;
 use super::jit::{self, Code};
 use super::program::Slot;
 use super::tile::Place;
-use crate::kernels::cpu::{Cpu, Jit, Level};
+use crate::kernels::cpu::{Cpu, Jit, Vectors};
 use std::sync::Arc;
 
 /// Rows shorter than a vector are not worth one.
@@ -46,9 +46,9 @@ impl Wide {
 /// Compiles a chain, with no more vectors side by side than rows of so many columns have; `outer` says which of the registers that it writes others read.
 pub(super) fn compile(micros: &[Micro], outer: &dyn Fn(Slot) -> bool, columns: usize, cpu: Cpu) -> Option<Wide> {
     // BZHI cuts masks; whatever has AVX-512 has it.
-    if cpu.jit() == Jit::Off || cpu.level() < Level::Avx512 || !std::arch::is_x86_feature_detected!("bmi2") {
+    if cpu.jit() == Jit::Off || cpu.vectors() < Vectors::Avx512 || !std::arch::is_x86_feature_detected!("bmi2") {
         return None;
     }
-    let emitted = emit::emit(&trace::trace(micros, outer)?, micros, columns, cpu.level() >= Level::Avx512Bf16)?;
+    let emitted = emit::emit(&trace::trace(micros, outer)?, micros, columns, cpu.rounds_vectors())?;
     Some(Wide { code: jit::publish(&emitted.code, cpu)?, constants: emitted.constants.into() })
 }
