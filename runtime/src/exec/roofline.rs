@@ -186,8 +186,8 @@ mod tests {
     #[test]
     fn a_machine_computes_and_remembers() {
         let pool = Pool::new(2).expect("the system has threads");
-        let levels = ["portable", "avx2", "avx512"].map(|name| Cpu::named(name).expect("a level"));
-        let rates = levels.map(|cpu| flops(&pool, cpu));
+        let levels = ["portable", "avx2", "avx512", "avx512bf16", "amx"].map(|name| Cpu::named(name).expect("a level"));
+        let rates = levels.map(|cpu| flops(&pool, cpu, cpu.bf16()));
         // Between a slow and an impossible machine.
         assert!(rates.iter().all(|r| (5e8..1e14).contains(r)), "{rates:?}");
         let Roofline { flops, bytes } = Roofline::probe(&pool, levels[0], DType::F64);

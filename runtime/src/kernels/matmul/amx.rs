@@ -16,16 +16,18 @@
 //! too much is computed and thrown away.
 
 use super::pack::PackArgs;
+use super::pack::SIDE_BY_SIDE;
 use super::pairs::of_base;
 use super::tile::{A_WIDTH, Simd, Source, TileArgs, compiled};
-use super::pack::SIDE_BY_SIDE;
 
 /// Rows of a register, and words of a row.
 const SIDE: usize = 16;
 /// Products that an instruction sums.
 const STEP: usize = 2 * SIDE;
-/// Rows of a panel of A, and columns of one of B.
+/// Rows of a panel of A, and columns of a part of one of B.
 const WIDTH: usize = 2 * SIDE;
+/// Parts of a panel of B.
+const PARTS: usize = 4;
 
 /// Four registers of sums.
 struct Sums {
@@ -38,6 +40,8 @@ struct Sums {
     from: (*const f32, usize),
     /// Where sums go.
     to: (*mut f32, usize),
+    /// What is fetched meanwhile, two lines a step, and how many bytes it is from one to the next.
+    next: (*const u8, usize),
     /// Are there more rows, and more columns, than a register has?
     tall: bool,
     wide: bool,
@@ -81,10 +85,13 @@ macro_rules! flavour {
             impl Simd for Flavour {
                 of_base!();
                 const ROWS: usize = WIDTH;
-                const VECTORS: usize = WIDTH / Base::LANES;
+                const VECTORS: usize = PARTS * WIDTH / Base::LANES;
                 const BLOCK_K: usize = 512;
                 const PANEL: usize = WIDTH;
                 const GRAIN: usize = SIDE;
+                const MOST_ROWS: usize = 512;
+                const CHAIN_BY_CHAIN: bool = true;
+                const FETCHES: bool = false;
 
                 #[inline(always)]
                 fn words(products: usize) -> usize {
@@ -126,6 +133,15 @@ macro_rules! flavour {
                     // SAFETY: the machine has the features (the trait's contract).
                     unsafe { featured(args, first) }
                 }
+                unsafe fn pack_b<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
+                    $(#[target_feature(enable = $features)])?
+                    unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
+                        // SAFETY: the caller's contract.
+                        unsafe { pack_columns::<Flavour, X>(args, first, words) }
+                    }
+                    // SAFETY: the machine has the features (the trait's contract).
+                    unsafe { featured(args, first, words) }
+                }
                 compiled!($(features $features)?);
             }
         }
@@ -155,34 +171,63 @@ flavour!(emulated, crate::kernels::matmul::pairs::Portable, emulation::Loops, fe
 /// As [`Simd::tile`].
 #[inline(always)]
 unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
-    debug_assert!(args.padded && args.b_stride == WIDTH && args.count == 1 && args.depth.is_multiple_of(SIDE));
-    let bytes = args.c_stride * size_of::<f32>();
-    let sums = Sums {
-        a: args.a.cast(),
-        b: args.b.cast(),
-        steps: args.depth / SIDE,
-        from: if args.add { (args.c, bytes) } else { (std::ptr::null(), bytes) },
-        to: (args.c, bytes),
-        tall: args.rows > SIDE,
-        wide: args.columns > SIDE,
-    };
-    // SAFETY: the caller's contract: sums that are not rounded lie in the workspace, which has room for whole tiles.
+    debug_assert!(args.padded && args.count == 1 && args.depth.is_multiple_of(SIDE));
+    let (steps, bytes) = (args.depth / SIDE, args.c_stride * size_of::<f32>());
+    for part in 0..args.columns.div_ceil(WIDTH) {
+        let first = part * WIDTH;
+        let c = args.c.wrapping_add(first);
+        let mut sums = Sums {
+            a: args.a.cast(),
+            b: args.b.wrapping_add(first * args.depth).cast(),
+            steps,
+            from: if args.add { (c, bytes) } else { (std::ptr::null(), bytes) },
+            to: (c, bytes),
+            next: (args.a.cast(), 0),
+            tall: args.rows > SIDE,
+            wide: args.columns - first > SIDE,
+        };
+        // SAFETY: the caller's contract: sums that are not rounded lie in the workspace, which has room for whole tiles.
+        unsafe {
+            let Some((rounded, stride)) = args.rounded else {
+                E::sum(&sums);
+                continue;
+            };
+            let to = rounded.add(first);
+            let mut square = Square([const { std::mem::MaybeUninit::uninit() }; WIDTH * WIDTH]);
+            let at = square.0.as_mut_ptr().cast::<f32>();
+            sums.to = (at, WIDTH * size_of::<f32>());
+            // C is needed when the sums are done: long enough to fetch it meanwhile.
+            sums.next = (to.cast(), stride * size_of::<half::bf16>());
+            E::sum(&sums);
+            round_square::<S>(at, args.rows, (args.columns - first).min(WIDTH), (to, stride));
+        }
+    }
+}
+
+/// Rounds sums to rows of C.
+///
+/// # Safety
+/// The sums and C have the elements.
+#[inline(always)]
+unsafe fn round_square<S: Simd<T = f32>>(
+    sums: *const f32,
+    rows: usize,
+    columns: usize,
+    (c, stride): (*mut half::bf16, usize),
+) {
+    // SAFETY: the caller's contract.
     unsafe {
-        let Some((rounded, stride)) = args.rounded else { return E::sum(&sums) };
-        let mut square = Square([const { std::mem::MaybeUninit::uninit() }; WIDTH * WIDTH]);
-        let at = square.0.as_mut_ptr().cast::<f32>();
-        E::sum(&Sums { to: (at, WIDTH * size_of::<f32>()), ..sums });
-        let vector = |row: usize, j: usize| S::load(at.add(row * WIDTH + j * S::LANES));
-        for row in 0..args.rows {
-            let to = rounded.add(row * stride);
-            if args.columns == WIDTH {
-                for j in (0..S::VECTORS).step_by(2) {
+        let vector = |row: usize, j: usize| S::load(sums.add(row * WIDTH + j * S::LANES));
+        for row in 0..rows {
+            let to = c.add(row * stride);
+            if columns == WIDTH {
+                for j in (0..WIDTH / S::LANES).step_by(2) {
                     S::store(to.add(j * S::LANES).cast(), S::round(vector(row, j), vector(row, j + 1)));
                 }
             } else {
-                for j in 0..args.columns.div_ceil(S::LANES) {
+                for j in 0..columns.div_ceil(S::LANES) {
                     let first = j * S::LANES;
-                    S::store_rounded(to.add(first), vector(row, j), (args.columns - first).min(S::LANES));
+                    S::store_rounded(to.add(first), vector(row, j), (columns - first).min(S::LANES));
                 }
             }
         }
@@ -198,60 +243,68 @@ struct Square([std::mem::MaybeUninit<f32>; WIDTH * WIDTH]);
 /// The source has the elements, each panel the steps.
 #[inline(always)]
 unsafe fn pack_rows<S: Simd, E: Engine, X: Copy>(args: PackArgs<X, f32>, first: usize) {
-    debug_assert!(size_of::<X>() == 2 && args.width <= WIDTH);
-    for panel in 0..args.panels {
-        let rows = Rows {
-            src: args.src.cast::<u16>().wrapping_add(panel * args.width * args.across),
-            count: args.width,
-            across: args.across,
-            along: args.along,
-            // SAFETY: the caller's contract.
-            dst: unsafe { args.dst.add(panel * args.panel_step) }.cast(),
-        };
-        // What completes a step of an earlier call.
-        let begun = (first.next_multiple_of(STEP) - first).min(args.depth);
-        // SAFETY: the caller's contract; products are taken in order, up to `depth`.
-        unsafe {
-            rows.one_by_one(first, 0..begun);
-            for p in (begun..args.depth).step_by(STEP) {
-                let products = p..(p + STEP).min(args.depth);
-                match (rows.across, rows.along) {
-                    (_, 1) => rows.along(first, products),
-                    (1, _) => rows.across::<S, E>(first, products),
-                    _ => {
-                        rows.clear(first + p);
-                        rows.one_by_one(first, products);
-                    }
+    debug_assert!(size_of::<X>() == 2 && args.width <= WIDTH && args.panels <= SIDE_BY_SIDE);
+    let rows = Rows {
+        src: args.src.cast(),
+        count: args.width,
+        across: args.across,
+        along: args.along,
+        dst: args.dst.cast(),
+        panels: args.panels,
+        panel_step: 2 * args.panel_step,
+    };
+    // What completes a step of an earlier call.
+    let begun = (first.next_multiple_of(STEP) - first).min(args.depth);
+    // SAFETY: the caller's contract; products are taken in order, up to `depth`.
+    unsafe {
+        rows.one_by_one(first, 0..begun);
+        for p in (begun..args.depth).step_by(STEP) {
+            let products = p..(p + STEP).min(args.depth);
+            match (rows.across, rows.along) {
+                (_, 1) => rows.along(first, products),
+                (1, _) if products.len() == STEP && rows.count == WIDTH => rows.across::<S, E>(first, products.start),
+                _ => {
+                    rows.clear(first + p);
+                    rows.one_by_one(first, products);
                 }
             }
         }
     }
 }
 
-/// Rows that are packed.
+/// Rows that are packed: `count` for each of the panels.
 struct Rows {
     src: *const u16,
     count: usize,
     across: usize,
     along: usize,
     dst: *mut u16,
+    panels: usize,
+    panel_step: usize,
 }
 
-/// All methods: the source has the products, counted from the first one; the panel has those from `first` on.
+/// All methods: the source has the products, counted from the first one; the panels have those from `first` on.
 impl Rows {
     /// Where a product of a row goes.
     #[inline(always)]
-    unsafe fn place(&self, row: usize, product: usize) -> *mut u16 {
+    unsafe fn place(&self, panel: usize, row: usize, product: usize) -> *mut u16 {
         // SAFETY: the caller's contract.
-        unsafe { self.dst.add((product / STEP * WIDTH + row) * STEP + product % STEP) }
+        unsafe { self.dst.add(panel * self.panel_step + (product / STEP * WIDTH + row) * STEP + product % STEP) }
+    }
+
+    /// Each row: its panel, its number there, and its first product.
+    #[inline(always)]
+    fn each(&self) -> impl Iterator<Item = (usize, usize, *const u16)> {
+        let (src, across, count) = (self.src, self.across, self.count);
+        (0..self.panels * count).map(move |row| (row / count, row % count, src.wrapping_add(row * across)))
     }
 
     #[inline(always)]
     unsafe fn one_by_one(&self, first: usize, products: std::ops::Range<usize>) {
         for p in products {
-            for row in 0..self.count {
+            for (panel, row, from) in self.each() {
                 // SAFETY: the caller's contract.
-                unsafe { *self.place(row, first + p) = *self.src.add(row * self.across + p * self.along) };
+                unsafe { *self.place(panel, row, first + p) = *from.add(p * self.along) };
             }
         }
     }
@@ -259,18 +312,20 @@ impl Rows {
     /// Makes the rows of a step zeros.
     #[inline(always)]
     unsafe fn clear(&self, product: usize) {
-        // SAFETY: the caller's contract; the rows of a step follow each other.
-        unsafe { self.place(0, product).write_bytes(0, self.count * STEP) };
+        for panel in 0..self.panels {
+            // SAFETY: the caller's contract; the rows of a step follow each other.
+            unsafe { self.place(panel, 0, product).write_bytes(0, self.count * STEP) };
+        }
     }
 
     /// A step of rows that lie along the sum.
     #[inline(always)]
     unsafe fn along(&self, first: usize, products: std::ops::Range<usize>) {
-        for row in 0..self.count {
+        for (panel, row, from) in self.each() {
             // SAFETY: the caller's contract.
             unsafe {
-                let (from, to) = (self.src.add(row * self.across + products.start), self.place(row, first + products.start));
-                let to = to.cast::<[u16; STEP]>();
+                let from = from.add(products.start);
+                let to = self.place(panel, row, first + products.start).cast::<[u16; STEP]>();
                 if products.len() == STEP {
                     *to = from.cast::<[u16; STEP]>().read_unaligned();
                 } else {
@@ -282,36 +337,67 @@ impl Rows {
         }
     }
 
-    /// A step of rows that lie side by side: products of all of them follow each other.
+    /// A whole step of full panels whose rows lie side by side: products of all of them follow each other.
     #[inline(always)]
-    unsafe fn across<S: Simd, E: Engine>(&self, first: usize, products: std::ops::Range<usize>) {
-        // SAFETY: the caller's contract; a product that does not exist is not read.
+    unsafe fn across<S: Simd, E: Engine>(&self, first: usize, product: usize) {
+        // SAFETY: the caller's contract.
         unsafe {
-            let zeros = [0u16; WIDTH];
-            let mut copies = [[0u16; WIDTH]; 2];
-            let mut squares = [[[0u32; SIDE]; SIDE]; 2];
+            let mut squares = [[[[0u32; SIDE]; SIDE]; 2]; SIDE_BY_SIDE];
             for word in 0..SIDE {
-                let of = |half: usize, copy: &mut [u16; WIDTH]| {
-                    let p = products.start + 2 * word + half;
-                    match (p < products.end, self.count == WIDTH) {
-                        (false, _) => zeros.as_ptr(),
-                        (true, true) => self.src.add(p * self.along),
-                        (true, false) => {
-                            copy.as_mut_ptr().copy_from_nonoverlapping(self.src.add(p * self.along), self.count);
-                            copy.as_ptr()
-                        }
-                    }
-                };
-                let (low, high) = (of(0, &mut copies[0]), of(1, &mut copies[1]));
-                let words = std::mem::transmute::<[[u32; A_WIDTH]; SIDE_BY_SIDE], [[u32; SIDE]; 2]>(S::pairs(low, high));
-                (squares[0][word], squares[1][word]) = (words[0], words[1]);
+                let low = self.src.add((product + 2 * word) * self.along);
+                for (panel, squares) in squares.iter_mut().enumerate().take(self.panels) {
+                    let low = low.add(panel * WIDTH);
+                    let words = S::pairs(low, low.add(self.along));
+                    let [upper, lower] = std::mem::transmute::<[[u32; A_WIDTH]; SIDE_BY_SIDE], [[u32; SIDE]; 2]>(words);
+                    (squares[0][word], squares[1][word]) = (upper, lower);
+                }
             }
-            for (half, square) in squares.iter().enumerate() {
-                if half * SIDE < self.count {
-                    let place = self.place(half * SIDE, first + products.start);
+            for (panel, squares) in squares.iter().enumerate().take(self.panels) {
+                for (half, square) in squares.iter().enumerate() {
+                    let place = self.place(panel, half * SIDE, first + product);
                     *place.cast::<[[u32; SIDE]; SIDE]>() = E::turned(square);
                 }
             }
+        }
+    }
+}
+
+/// Packs columns of B from product `first` of a panel of so many words on. The last step is filled up with zeros; a later call may go on in it.
+///
+/// # Safety
+/// The source has the elements, the destination the panel.
+#[inline(always)]
+unsafe fn pack_columns<S: Simd<T = f32>, X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
+    debug_assert!(size_of::<X>() == 2 && args.width <= PARTS * WIDTH);
+    let part = words * WIDTH;
+    let (from, end) = (first / 2, (first + args.depth).div_ceil(2));
+    let whole = args.width / WIDTH;
+    // SAFETY: the caller's contract; words of a part follow each other.
+    unsafe {
+        for i in 0..args.width.div_ceil(WIDTH) {
+            args.dst.add(i * part + end * WIDTH).write_bytes(0, (end.next_multiple_of(SIDE) - end) * WIDTH);
+        }
+        let mut rest = 0;
+        if args.across == 1 && first.is_multiple_of(2) && args.depth.is_multiple_of(2) {
+            // Of all parts at a time: lines that follow each other.
+            rest = whole;
+            for word in from..end {
+                let low = args.src.add((2 * word - first) * args.along).cast::<u16>();
+                let high = low.add(args.along);
+                for i in 0..whole {
+                    let to = args.dst.add(i * part + word * WIDTH);
+                    *to.cast::<[[u32; A_WIDTH]; SIDE_BY_SIDE]>() = S::pairs(low.add(i * WIDTH), high.add(i * WIDTH));
+                }
+            }
+        }
+        for i in rest..args.width.div_ceil(WIDTH) {
+            S::pack(PackArgs {
+                src: args.src.add(i * WIDTH * args.across),
+                width: (args.width - i * WIDTH).min(WIDTH),
+                dst: args.dst.add(i * part + from * WIDTH),
+                panel: WIDTH,
+                ..args
+            });
         }
     }
 }
@@ -369,7 +455,7 @@ mod instructions {
     /// Sums of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
     macro_rules! sums {
         ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($store:literal)*]) => {{
-            let Sums { a, b, steps, from: (from, from_row), to: (to, to_row), .. } = *$sums;
+            let Sums { a, b, steps, from: (from, from_row), to: (to, to_row), next: (next, next_row), .. } = *$sums;
             asm!(
                 "test {from}, {from}",
                 "jz 3f",
@@ -380,6 +466,9 @@ mod instructions {
                 "4:",
                 "5:",
                 $($step,)*
+                "prefetchw [{next}]",
+                "prefetchw [{next} + {next_row}]",
+                "lea {next}, [{next} + 2 * {next_row}]",
                 "add {a}, 2048",
                 "add {b}, 2048",
                 "dec {steps}",
@@ -391,6 +480,8 @@ mod instructions {
                 from = in(reg) from,
                 from_row = in(reg) from_row,
                 from_lower = in(reg) from.wrapping_byte_add(SIDE * from_row),
+                next = inout(reg) next => _,
+                next_row = in(reg) next_row,
                 to = in(reg) to,
                 to_row = in(reg) to_row,
                 to_lower = in(reg) to.wrapping_byte_add(SIDE * to_row),
@@ -415,8 +506,8 @@ mod instructions {
                         ["tileloadd tmm0, [{from} + {from_row}]" "tileloadd tmm1, [{from} + {from_row} + 64]"
                          "tileloadd tmm2, [{from_lower} + {from_row}]" "tileloadd tmm3, [{from_lower} + {from_row} + 64]"],
                         ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
-                        ["tileloadd tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                         "tileloadd tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                         "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
                          "tileloadd tmm5, [{a} + {a_row} + 1024]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"],
                         ["tilestored [{to} + {to_row}], tmm0" "tilestored [{to} + {to_row} + 64], tmm1"
                          "tilestored [{to_lower} + {to_row}], tmm2" "tilestored [{to_lower} + {to_row} + 64], tmm3"]
@@ -425,7 +516,7 @@ mod instructions {
                         sums,
                         ["tileloadd tmm0, [{from} + {from_row}]" "tileloadd tmm2, [{from_lower} + {from_row}]"],
                         ["tilezero tmm0" "tilezero tmm2"],
-                        ["tileloadd tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                          "tileloadd tmm5, [{a} + {a_row} + 1024]" "tdpbf16ps tmm2, tmm5, tmm6"],
                         ["tilestored [{to} + {to_row}], tmm0" "tilestored [{to_lower} + {to_row}], tmm2"]
                     ),
@@ -434,15 +525,15 @@ mod instructions {
                         ["tileloadd tmm0, [{from} + {from_row}]" "tileloadd tmm1, [{from} + {from_row} + 64]"
                          "/* {from_lower} */"],
                         ["tilezero tmm0" "tilezero tmm1"],
-                        ["tileloadd tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                         "tileloadd tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"],
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                         "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"],
                         ["tilestored [{to} + {to_row}], tmm0" "tilestored [{to} + {to_row} + 64], tmm1" "/* {to_lower} */"]
                     ),
                     (false, false) => sums!(
                         sums,
                         ["tileloadd tmm0, [{from} + {from_row}]" "/* {from_lower} */"],
                         ["tilezero tmm0"],
-                        ["tileloadd tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"],
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"],
                         ["tilestored [{to} + {to_row}], tmm0" "/* {to_lower} */"]
                     ),
                 }
@@ -535,32 +626,35 @@ mod instructions {
 mod emulation {
     use super::{Engine, SIDE, Sums, WIDTH};
 
-    /// Plain Rust. It keeps denormal numbers.
+    /// Plain Rust. It keeps denormal numbers, and multiplies and adds one after the other: a product of two bf16 is exact in f32.
     pub(super) struct Loops;
 
     impl Engine for Loops {
         unsafe fn sum(sums: &Sums) {
-            let value = |word: u32, half: u32| f32::from_bits(word >> (16 * half) << 16);
-            let sides = |more: bool| 0..if more { WIDTH } else { SIDE };
-            for row in sides(sums.tall) {
-                for column in sides(sums.wide) {
-                    // SAFETY: the caller's contract.
-                    unsafe {
-                        let (from, from_row) = sums.from;
-                        let mut sum = if from.is_null() { 0.0 } else { *from.byte_add(row * from_row).add(column) };
-                        for step in 0..sums.steps {
-                            let halves = [0, 1].map(|half| {
-                                (0..SIDE).fold(0.0f32, |chain, word| {
-                                    let x = *sums.a.add((step * WIDTH + row) * SIDE + word);
-                                    let y = *sums.b.add((step * SIDE + word) * WIDTH + column);
-                                    value(x, half).mul_add(value(y, half), chain)
-                                })
-                            });
-                            sum += halves[0] + halves[1];
-                        }
-                        let (to, to_row) = sums.to;
-                        *to.byte_add(row * to_row).add(column) = sum;
+            let halves = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+            let columns = if sums.wide { WIDTH } else { SIDE };
+            for row in 0..if sums.tall { WIDTH } else { SIDE } {
+                let mut sum = [0.0f32; WIDTH];
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let (from, from_row) = sums.from;
+                    if !from.is_null() {
+                        sum.as_mut_ptr().copy_from_nonoverlapping(from.byte_add(row * from_row), columns);
                     }
+                    for step in 0..sums.steps {
+                        let mut chains = [[0.0f32; WIDTH]; 2];
+                        for word in 0..SIDE {
+                            let x = halves(*sums.a.add((step * WIDTH + row) * SIDE + word));
+                            let y = &*sums.b.add((step * SIDE + word) * WIDTH).cast::<[u32; WIDTH]>();
+                            for (column, &y) in y.iter().enumerate() {
+                                let y = halves(y);
+                                (0..2).for_each(|half| chains[half][column] += x[half] * y[half]);
+                            }
+                        }
+                        (0..WIDTH).for_each(|column| sum[column] += chains[0][column] + chains[1][column]);
+                    }
+                    let (to, to_row) = sums.to;
+                    to.byte_add(row * to_row).copy_from_nonoverlapping(sum.as_ptr(), columns);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! How C is cut into blocks, of which each is a task.
 
+use super::MOST_COLUMNS;
 use super::tile::Simd;
-use super::{MOST_COLUMNS, MOST_ROWS};
 use std::ops::Range;
 
 /// Largest sizes of a block: multiples of a tile's.
@@ -15,7 +15,7 @@ impl Cut {
     /// Blocks of at most so many rows and columns.
     pub fn new<S: Simd>(rows: usize, columns: usize) -> Cut {
         let cut = Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS };
-        debug_assert!((1..=MOST_ROWS).contains(&cut.rows) && (1..=MOST_COLUMNS).contains(&cut.columns));
+        debug_assert!((1..=S::MOST_ROWS).contains(&cut.rows) && (1..=MOST_COLUMNS).contains(&cut.columns));
         cut
     }
 

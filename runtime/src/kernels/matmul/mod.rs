@@ -42,10 +42,8 @@ use forebay_plan::DType;
 use problem::Problem;
 use tile::{Simd, Source};
 
-/// Rows of a task at most.
-const MOST_ROWS: usize = 256;
-/// Columns of a task at most; a multiple of every tile's columns.
-const MOST_COLUMNS: usize = 1008;
+/// Columns of a task at most.
+const MOST_COLUMNS: usize = 1024;
 /// Elements of a block of sums that cannot go to C before they are complete: half of the second-level cache.
 const SUMS: usize = 256 * 528;
 /// Elements of C that an epilogue is given at once, if it may: a part of the second-level cache.

@@ -219,6 +219,13 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         // SAFETY: the trait's contract.
         unsafe { super::pairs::words(low, high) }
     }
+    /// Rows of a task at most: the more, the less often B is packed, but packed rows of A are to stay in the second-level cache.
+    const MOST_ROWS: usize = 256;
+    /// Where several chains are packed at once: are all tiles of a panel done chain by chain, or all chains tile by tile? Chains together may take more than the first-level
+    /// cache; sums of all tiles take more than those of one.
+    const CHAIN_BY_CHAIN: bool = false;
+    /// Is what is packed next fetched while tiles multiply?
+    const FETCHES: bool = true;
     /// Rows that a packed panel of A has room for.
     const PANEL: usize = A_WIDTH;
     /// Tiles of a few rows take as long as those of a multiple of this.
@@ -228,6 +235,13 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     unsafe fn pack_a<X: Source<Self::T>>(args: super::pack::PackArgs<X, Self::T>, first: usize) {
         // SAFETY: the trait's contract.
         unsafe { Self::pack(super::pack::PackArgs { dst: args.dst.add(first / Self::PAIR * Self::PANEL), ..args }) }
+    }
+    /// Packs columns of B, or a part of a panel, from product `first` of a panel of so many words on.
+    #[inline(always)]
+    unsafe fn pack_b<X: Source<Self::T>>(args: super::pack::PackArgs<X, Self::T>, first: usize, words: usize) {
+        let _ = words;
+        // SAFETY: the trait's contract.
+        unsafe { Self::pack(super::pack::PackArgs { dst: args.dst.add(first / Self::PAIR * Self::COLUMNS), ..args }) }
     }
     /// To be called before the tiles of a task, on the thread that makes them.
     unsafe fn begin() {}

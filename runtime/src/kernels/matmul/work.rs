@@ -4,14 +4,14 @@ use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
 use super::tile::{Simd, Source, TileArgs, fetch_run};
-use super::{EPILOGUE, MOST_ROWS, SERIAL, SUMS};
+use super::{EPILOGUE, SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
 use std::ops::Range;
 
 /// Elements that rows of A take in panels, for one chain.
 fn packed_a<S: Simd>() -> usize {
-    MOST_ROWS.div_ceil(S::ROWS) * S::PANEL * S::words(S::BLOCK_K)
+    S::MOST_ROWS.div_ceil(S::ROWS) * S::PANEL * S::words(S::BLOCK_K)
 }
 
 /// Elements that a panel of B takes, for one chain.
@@ -79,8 +79,8 @@ impl<X: Copy + 'static> Job<'_, X> {
             let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
             pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
         };
-        let cut =
-            self.choose_cut::<S>(&[(256, 1008), (256, 480), (128, 480), (64, 480), (64, 192)], pool, serial, total);
+        let cuts = [(S::MOST_ROWS, 1024), (256, 1024), (256, 512), (128, 512), (64, 512), (64, 192)];
+        let cut = self.choose_cut::<S>(&cuts, pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
         // Of several pieces workers have whole ones, mostly.
@@ -345,52 +345,67 @@ impl<X: Copy + 'static> Job<'_, X> {
             let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
             let chains = span.clone().step_by(S::BLOCK_K);
             let (together, parts) = (chains.len(), tile_count * chains.len());
-            // Where B is, from one row to the next, and whether rows are as long as tiles.
-            let mut b = [(std::ptr::null(), 0, false); TOGETHER];
-            for ((number, k), b) in chains.clone().enumerate().zip(&mut b) {
+            // Where a chain's part of B is, from one row to the next, and whether rows are as long as tiles.
+            let packed = |number: usize, k: usize| {
                 let column = columns.start + first;
-                let packed = block.packed_b.add(number * packed_b::<S>());
-                *b = match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| block.in_place) {
+                match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| block.in_place) {
                     Some(at) => (self.b.cast::<S::T>().add(at + column).cast_const(), problem.k.strides[1], false),
                     None => {
+                        let packed = block.packed_b.add(number * packed_b::<S>());
                         self.pack_b::<S>(piece, k, column, width, packed);
                         (packed.cast_const(), S::COLUMNS, true)
                     }
-                };
-            }
-            for (panel, row) in (0..rows.len()).step_by(*tile_rows).enumerate() {
-                // Sums in C; a tile's, until they are rounded; or a block's.
+                }
+            };
+            // A tile's part of the chain that begins at `k`; `part` counts what has been done of the panel.
+            let tile = |part: usize, panel: usize, k: usize, a: &Rows<S::T>, (b, b_stride, padded)| {
+                let row = panel * tile_rows;
+                // Sums in C; a tile's or a panel's, until they are rounded; or a block's.
                 let (c, c_stride) = match (block.straight, block.brief) {
                     (true, _) => (block.c.add(first * column_stride + row * row_stride).cast::<S::T>(), row_stride),
                     (false, false) => (block.sums.add(first + row * block.sums_stride), block.sums_stride),
+                    (false, true) if S::CHAIN_BY_CHAIN => (block.sums.add(row * block.sums_stride), block.sums_stride),
                     (false, true) => (block.sums, block.sums_stride),
                 };
-                for (number, ((k, a), &(b, b_stride, padded))) in chains.clone().zip(a).zip(&b).enumerate() {
-                    // A few lines at a time: a core waits where more are missing than it can have open.
-                    let part = panel * together + number;
+                // A few lines at a time: a core waits where more are missing than it can have open.
+                if S::FETCHES {
                     next_b.fetch(part, parts);
                     result.fetch(part, parts);
                     next_a.fetch(first / S::COLUMNS * parts + part, panels * parts);
-                    let completes = k + S::BLOCK_K >= piece.depth();
-                    S::tile(&TileArgs {
-                        rows: (rows.len() - row).min(*tile_rows),
-                        columns: width,
-                        depth: S::words(block.length::<S>(k)),
-                        a: a.a.add(panel * a.panel),
-                        a_row: a.row,
-                        a_step: a.step,
-                        b,
-                        b_stride,
-                        padded,
-                        c,
-                        c_stride,
-                        add: k > 0 || (block.straight && problem.accumulate),
-                        rounded: (completes && self.rounds::<S>())
-                            .then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
-                        count: 1,
-                        a_next: 0,
-                        c_next: 0,
-                    });
+                }
+                let completes = k + S::BLOCK_K >= piece.depth();
+                S::tile(&TileArgs {
+                    rows: (rows.len() - row).min(*tile_rows),
+                    columns: width,
+                    depth: S::words(block.length::<S>(k)),
+                    a: a.a.add(panel * a.panel),
+                    a_row: a.row,
+                    a_step: a.step,
+                    b,
+                    b_stride,
+                    padded,
+                    c,
+                    c_stride,
+                    add: k > 0 || (block.straight && problem.accumulate),
+                    rounded: (completes && self.rounds::<S>())
+                        .then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
+                    count: 1,
+                    a_next: 0,
+                    c_next: 0,
+                });
+            };
+            if S::CHAIN_BY_CHAIN {
+                for (number, (k, a)) in chains.zip(a).enumerate() {
+                    let b = packed(number, k);
+                    (0..tile_count).for_each(|panel| tile(number * tile_count + panel, panel, k, a, b));
+                }
+            } else {
+                let mut b = [(std::ptr::null(), 0, false); TOGETHER];
+                chains.clone().enumerate().zip(&mut b).for_each(|((number, k), b)| *b = packed(number, k));
+                for panel in 0..tile_count {
+                    for (number, ((k, a), &b)) in chains.clone().zip(a).zip(&b).enumerate() {
+                        tile(panel * together + number, panel, k, a, b);
+                    }
                 }
             }
             if ends {
@@ -471,25 +486,23 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let across = self.problem.n.strides[1];
-        let length = chained::<S>(piece, block).len();
-        let (written, all) = (length.div_ceil(S::PAIR), S::words(length));
-        // SAFETY: the panel has as many rows; zeros are any float's bits.
-        unsafe { dst.add(written * S::COLUMNS).write_bytes(0, (all - written) * S::COLUMNS) };
+        let words = S::words(chained::<S>(piece, block).len());
         self.problem.runs(piece, chained::<S>(piece, block), |p, depth, _, b| {
             // SAFETY: B has the columns, the destination the panel.
             unsafe {
-                S::pack(PackArgs {
+                let args = PackArgs {
                     src: self.b.cast_const().add(piece.at[1] + column * across + b),
                     width,
                     depth,
                     across,
                     along: self.problem.k.strides[1],
-                    dst: dst.add(p / S::PAIR * S::COLUMNS),
+                    dst,
                     panel: S::COLUMNS,
                     panels: 1,
                     panel_step: 0,
                     completes: p % S::PAIR != 0,
-                });
+                };
+                S::pack_b(args, p, words);
             }
         });
     }

@@ -1,5 +1,7 @@
 //! Memory for kernels, with guards around each buffer; random numbers; layouts.
 
+#[cfg(test)]
+use crate::kernels::cpu::Bf16;
 use crate::kernels::math::round_to_bf16;
 use crate::kernels::{
     Buf, Cpu, Jit, KernelCx, KernelError, Prepared, RandomKeyArgs, Scratch, prepare, run, scratch_bytes,
@@ -104,7 +106,15 @@ pub fn rounded(x: f64, dtype: DType) -> f64 {
 /// The levels that multiply pairs of bf16: those of the machine, by their own instruction or others, and plain Rust.
 #[cfg(test)]
 pub fn pairing_levels() -> [Cpu; 3] {
-    ["avx512bf16", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating_pairs())
+    ["avx512bf16", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating(Bf16::Pairs))
+}
+
+/// Those, and those that multiply tiles of them: with the machine's instruction, where it has one, and in plain Rust.
+#[cfg(test)]
+pub fn bf16_levels() -> [Cpu; 5] {
+    let tiles = ["amx", "portable"].map(|l| Cpu::named(l).expect("a level").emulating(Bf16::Tiles));
+    let [a, b, c] = pairing_levels();
+    [a, b, c, tiles[0], tiles[1]]
 }
 
 /// The distance between neighbouring numbers near 1.
@@ -219,9 +229,9 @@ impl Memory {
         let engines: &[Jit] = if has_region(kernel) { &[Jit::Off, Jit::Auto, Jit::On] } else { &[Jit::Auto] };
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
         let is_there = |level: &&str| Cpu::named(level).is_some_and(|cpu| cpu.name() == *level);
-        for level in ["avx512bf16", "avx512", "avx2", "portable"].into_iter().filter(is_there) {
+        for level in ["amx", "avx512bf16", "avx512", "avx2", "portable"].into_iter().filter(is_there) {
             // Products of pairs have other bits than others, whatever is done with them; they are compared elsewhere.
-            let alone = level == "avx512bf16" && !matches!(kernel, Kernel::Region(_));
+            let alone = matches!(level, "amx" | "avx512bf16") && !matches!(kernel, Kernel::Region(_));
             if alone && !has_region(kernel) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Products with an epilogue: bit for bit the product, then the region.
 
 use crate::kernels::Cpu;
-use crate::kernels::testing::harness::{Memory, Rng, pairing_levels};
+use crate::kernels::testing::harness::{Memory, Rng, bf16_levels};
 use forebay_plan::{
     Arg, BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim, RaggedLimit, Region, Step, StepOp, Store, View,
 };
@@ -108,7 +108,7 @@ fn check(rng: &mut Rng, sizes: Sizes, dtype: DType, ragged: Option<RaggedDim>, o
     matmul.epilogue = Some(Box::new(region));
     let joined = Kernel::Matmul(matmul);
     let levels = ["avx512", "avx2", "portable"].map(|level| Cpu::named(level).expect("a level"));
-    for cpu in levels.into_iter().chain(pairing_levels()) {
+    for cpu in levels.into_iter().chain(bf16_levels()) {
         let mut want = memory.clone();
         want.run_on(&plain, 1, cpu).expect("no indices");
         want.run_on(&apart, 1, cpu).expect("no indices");

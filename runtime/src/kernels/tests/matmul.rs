@@ -1,5 +1,6 @@
 use crate::kernels::Cpu;
-use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset, pairing_levels};
+use crate::kernels::cpu::Bf16;
+use crate::kernels::testing::harness::{Memory, Rng, bf16_levels, close, epsilon, indices, layout, offset};
 use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
 
 const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
@@ -9,43 +10,67 @@ struct Case {
     matmul: Matmul,
     /// The result, and the sum of the absolute values of the terms.
     want: Vec<(f64, f64)>,
-    /// For bf16, the bits where products are summed in pairs.
-    in_pairs: Vec<f64>,
+    /// For bf16, the bits where products are summed in pairs, and in tiles.
+    exactly: [Vec<f64>; 2],
 }
 
-/// Products of pairs that are summed in one chain.
-const CHAIN: usize = 512;
-
-/// A sum of pairs of products of bf16, one element on its own.
-#[derive(Default)]
+/// A sum of products of bf16, one element on its own, as `VDPBF16PS` and `TDPBF16PS` make it.
 struct Chain {
+    tiles: bool,
     products: usize,
-    even: (f32, f32),
+    /// Sums of first and of second values of the pairs of an instruction; of pairs one by one, the first value that waits for the second.
+    halves: [f32; 2],
+    waiting: (f32, f32),
     block: f32,
     blocks: f32,
 }
 
+/// Products of pairs that are summed in one chain.
+const CHAIN: usize = 512;
+/// Products that an instruction for tiles sums.
+const STEP: usize = 32;
+
 impl Chain {
+    fn new(bf16: Bf16) -> Chain {
+        let tiles = bf16 == Bf16::Tiles;
+        Chain { tiles, products: 0, halves: [0.0; 2], waiting: (0.0, 0.0), block: 0.0, blocks: 0.0 }
+    }
+
     fn push(&mut self, x: f64, y: f64) {
-        if self.products.is_multiple_of(2) {
-            self.even = (x as f32, y as f32);
-        } else {
-            self.pair((x as f32, y as f32));
-        }
+        let (x, y, half) = (x as f32, y as f32, self.products % 2);
         self.products += 1;
-        if self.products.is_multiple_of(CHAIN) {
-            self.blocks += std::mem::take(&mut self.block);
+        if self.tiles {
+            self.halves[half] = x.mul_add(y, self.halves[half]);
+            if self.products.is_multiple_of(STEP) {
+                self.step();
+            }
+        } else if half == 0 {
+            self.waiting = (x, y);
+        } else {
+            self.pair((x, y));
+            if self.products.is_multiple_of(CHAIN) {
+                self.blocks += std::mem::take(&mut self.block);
+            }
         }
+    }
+
+    fn step(&mut self) {
+        let [first, second] = std::mem::take(&mut self.halves);
+        self.blocks += first + second;
     }
 
     /// The product of the high halves, then that of the low ones.
     fn pair(&mut self, odd: (f32, f32)) {
-        for (x, y) in [odd, self.even] {
+        for (x, y) in [odd, self.waiting] {
             self.block = x.mul_add(y, self.block);
         }
     }
 
     fn sum(mut self) -> f64 {
+        if self.tiles {
+            self.step();
+            return f64::from(self.blocks);
+        }
         if !self.products.is_multiple_of(2) {
             self.pair((0.0, 0.0));
         }
@@ -124,7 +149,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         epilogue: None,
     };
     let mut want: Vec<(f64, f64)> = cv.iter().map(|&c| (c, 0.0)).collect();
-    let mut in_pairs = cv.clone();
+    let mut exactly = [cv.clone(), cv.clone()];
     let range = |group: usize, d: RaggedDim, size: usize| {
         if own(d) { starts[group] as usize..starts[group + 1] as usize } else { 0..size }
     };
@@ -132,7 +157,8 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         for group in 0..count {
             for i in range(group, RaggedDim::M, m) {
                 for j in range(group, RaggedDim::N, n) {
-                    let (mut sum, mut size, mut chain) = (0.0, 0.0, Chain::default());
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    let mut chains = [Bf16::Pairs, Bf16::Tiles].map(Chain::new);
                     for o in indices(&k_outer) {
                         for p in range(group, RaggedDim::K, k) {
                             let place = |s: &[u64], has_batch: bool, has_group: bool, row: usize| {
@@ -146,7 +172,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
                             let y = bv[offsets[1] as usize + place(&sb, b_batch, own(RaggedDim::M), j)];
                             sum += x * y;
                             size += (x * y).abs();
-                            chain.push(x, y);
+                            chains.iter_mut().for_each(|chain| chain.push(x, y));
                         }
                     }
                     let group_at = if own(RaggedDim::K) { group * sc[g] as usize } else { 0 };
@@ -154,20 +180,21 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
                         offsets[2] as usize + offset(&at, &sc) + group_at + i * sc[r] as usize + j * sc[r + 1] as usize;
                     let old = if matmul.accumulate { cv[place] } else { 0.0 };
                     want[place] = (old + sum, size + old.abs());
-                    let rounded = half::bf16::from_f32((old + chain.sum()) as f32);
-                    in_pairs[place] = rounded.to_f64();
+                    for (exactly, chain) in exactly.iter_mut().zip(chains) {
+                        exactly[place] = half::bf16::from_f32((old + chain.sum()) as f32).to_f64();
+                    }
                 }
             }
         }
     }
-    Case { memory, matmul, want, in_pairs }
+    Case { memory, matmul, want, exactly }
 }
 
 fn check(case: &Case) {
     let kernel = Kernel::Matmul(case.matmul.clone());
     let portable = case.memory.run_everywhere(&kernel, false).expect("it has no indices");
     let mut levels = vec![portable];
-    for level in ["avx512", "avx2", "avx512bf16"] {
+    for level in ["avx512", "avx2", "avx512bf16", "amx"] {
         let mut memory = case.memory.clone();
         memory.run_on(&kernel, 2, Cpu::named(level).expect("a level")).expect("it has no indices");
         levels.push(memory);
@@ -197,18 +224,19 @@ fn products_of_all_kinds() {
     }
 }
 
-/// Pairs, packed in all ways, at all tails: every element has the bits of a sum of its own, whatever does the arithmetic.
+/// Pairs and tiles, packed in all ways, at all tails: every element has the bits of a sum of its own, whatever does the arithmetic.
 #[test]
-fn pairs_of_products() {
+fn pairs_and_tiles_of_products() {
     let mut rng = Rng::new(5);
     for round in 0..150 {
         let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
         let case = case(&mut rng, DType::Bf16, ragged);
-        for cpu in pairing_levels() {
+        for cpu in bf16_levels() {
             let mut memory = case.memory.clone();
             memory.run_on(&Kernel::Matmul(case.matmul.clone()), 1 + round % 3, cpu).expect("it has no indices");
             let have = memory.get(case.matmul.c);
-            for (i, (have, want)) in have.iter().zip(&case.in_pairs).enumerate() {
+            let want = &case.exactly[usize::from(cpu.bf16() == Bf16::Tiles)];
+            for (i, (have, want)) in have.iter().zip(want).enumerate() {
                 assert_eq!(have, want, "element {i}, {cpu:?}: {:?}", case.matmul);
             }
         }
@@ -254,7 +282,7 @@ fn rows_and_columns_do_not_matter() {
             let mut memory = Memory::default();
             let whole = dense(dtype, m, n, k, &mut memory, &mut rng, transposed);
             let levels = ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level"));
-            for cpu in levels.into_iter().chain(pairing_levels()) {
+            for cpu in levels.into_iter().chain(bf16_levels()) {
                 memory.run_on(&Kernel::Matmul(whole.clone()), 2, cpu).expect("no indices");
                 let want = memory.get(whole.c);
                 for (first, rows) in [(0, 1), (299, 1), (5, 2), (7, 23), (10, 25), (100, 64), (40, 260)] {
@@ -321,9 +349,9 @@ fn large_products() {
     }
 }
 
-/// The same for pairs: one chain, two, and many.
+/// The same for pairs and tiles: one chain, two, and many.
 #[test]
-fn large_products_of_pairs() {
+fn large_products_of_bf16() {
     let mut rng = Rng::new(6);
     for ((m, n, k), transposed) in [
         ((300, 2500, 1101), [false, true]),
@@ -335,13 +363,13 @@ fn large_products_of_pairs() {
         let product = dense(DType::Bf16, m, n, k, &mut memory, &mut rng, transposed);
         let (a, b) = (memory.get(product.a), memory.get(product.b));
         let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
-        for cpu in pairing_levels() {
+        for cpu in bf16_levels() {
             let mut memory = memory.clone();
             memory.run_on(&Kernel::Matmul(product.clone()), 2, cpu).expect("no indices");
             let have = memory.get(product.c);
             for _ in 0..100 {
                 let (i, j) = (rng.below(m), rng.below(n));
-                let mut chain = Chain::default();
+                let mut chain = Chain::new(cpu.bf16());
                 for p in 0..k {
                     let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
                     chain.push(a[x], b[y]);
