@@ -4,14 +4,14 @@ use super::arrays::{Array, Batch, Inputs, Room};
 use super::block::Block;
 use super::operand::Operand;
 use super::problem::{Pairs, Parts, Problem, add_to_keys, add_to_queries, transposed};
-use super::product::Rows;
 use super::rows::{self, Strided};
 use super::softmax::{self, Gradients, Wide};
 use super::sums::{Elements, Sums};
 use super::{KEYS, QUERIES, SERIAL, wide_bytes};
 use crate::kernels::cpu::Cpu;
+use crate::kernels::matmul::product::Rows;
 use crate::kernels::matmul::tile::{Simd, Source};
-use crate::kernels::matmul::with_packed_flavour;
+use crate::kernels::matmul::with_tiled_flavour;
 use crate::kernels::scratch::Shared;
 use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
@@ -179,7 +179,7 @@ impl Backward {
     /// As [`crate::kernels::run`].
     pub(in crate::kernels) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        with_packed_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
+        with_tiled_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
         Ok(())
     }
 
@@ -191,7 +191,9 @@ impl Backward {
             unsafe {
                 let space = cx.scratch.worker(worker).cast::<S::T>();
                 let problem = Problem { inputs: &self.inputs, cx, cpu: self.cpu, number, space };
+                S::begin();
                 self.problem::<S, X>(&problem, shared, slot);
+                S::end();
             }
         };
         // SAFETY: as above.

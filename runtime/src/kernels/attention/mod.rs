@@ -33,7 +33,6 @@ mod forward;
 mod marks;
 mod operand;
 mod problem;
-mod product;
 mod rows;
 mod softmax;
 mod sums;

@@ -6,9 +6,9 @@
 
 use super::arrays::{Array, Inputs, Room};
 use super::problem::Problem;
-use super::product::Rows;
 use super::rows::{self, Strided};
 use super::softmax::Wide;
+use crate::kernels::matmul::product::Rows;
 use crate::kernels::matmul::tile::{Simd, Source};
 use std::ops::Range;
 

@@ -4,11 +4,11 @@ use super::QUERIES;
 use super::arrays::{Array, Inputs};
 use super::block::Block;
 use super::marks::{Marked, Marks};
-use super::product::{Product, Rows};
 use super::rows::{self, Strided};
 use super::softmax::Wide;
 use crate::kernels::KernelCx;
 use crate::kernels::cpu::Cpu;
+use crate::kernels::matmul::product::{Product, Rows};
 use crate::kernels::matmul::tile::{Simd, Source};
 use forebay_plan::verify::MAX_PAIRS;
 

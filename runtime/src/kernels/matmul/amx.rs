@@ -18,7 +18,9 @@
 use super::pack::PackArgs;
 use super::pack::SIDE_BY_SIDE;
 use super::pairs::of_base;
+use super::product::Product;
 use super::tile::{A_WIDTH, Simd, Source, TileArgs, compiled};
+use std::ops::Range;
 
 /// Rows of a register, and words of a row.
 const SIDE: usize = 16;
@@ -26,22 +28,34 @@ const SIDE: usize = 16;
 const STEP: usize = 2 * SIDE;
 /// Rows of a panel of A, and columns of a part of one of B.
 const WIDTH: usize = 2 * SIDE;
+/// Bytes of a row of a register.
+const LINE: usize = 64;
 /// Parts of a panel of B.
 const PARTS: usize = 4;
 
-/// Four registers of sums.
+/// Four registers of sums. Distances are in bytes.
+#[derive(Clone, Copy)]
+#[repr(C)]
 struct Sums {
-    /// A panel of A, and one of B.
-    a: *const u32,
+    /// Sixteen rows of A, and the sixteen below them; from one row to the next, and from one step to the next.
+    a: [*const u32; 2],
+    a_row: usize,
+    a_step: usize,
+    /// Columns of B: those of the second register follow those of the first.
     b: *const u32,
-    /// Steps of the summed dimension.
+    b_row: usize,
+    b_step: usize,
+    /// Steps of the summed dimension: at least one.
     steps: usize,
-    /// The sums so far, if there are any, and how many bytes it is from one row to the next.
-    from: (*const f32, usize),
+    /// The sums so far, if there are any: upper rows, and lower ones.
+    from: [*const f32; 2],
+    from_row: usize,
     /// Where sums go.
-    to: (*mut f32, usize),
-    /// What is fetched meanwhile, two lines a step, and how many bytes it is from one to the next.
-    next: (*const u8, usize),
+    to: [*mut f32; 2],
+    to_row: usize,
+    /// What is fetched meanwhile, two lines a step.
+    next: *const u8,
+    next_row: usize,
     /// Are there more rows, and more columns, than a register has?
     tall: bool,
     wide: bool,
@@ -94,7 +108,7 @@ macro_rules! flavour {
                 const FETCHES: bool = false;
 
                 #[inline(always)]
-                fn words(products: usize) -> usize {
+                fn panel_words(products: usize) -> usize {
                     products.div_ceil(STEP) * SIDE
                 }
                 #[inline(always)]
@@ -106,6 +120,25 @@ macro_rules! flavour {
                 unsafe fn round(low: Self::R, high: Self::R) -> Self::R {
                     // SAFETY: as above.
                     unsafe { Base::round(low, high) }
+                }
+                #[inline(always)]
+                unsafe fn zip(halves: Self::R) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::zip(halves) }
+                }
+                #[inline(always)]
+                unsafe fn store_halves(to: [*mut f32; 2], halves: Self::R) {
+                    // SAFETY: as above.
+                    unsafe { Base::store_halves(to, halves) }
+                }
+                unsafe fn product(product: Product<f32>) {
+                    $(#[target_feature(enable = $features)])?
+                    unsafe fn featured(product: Product<f32>) {
+                        // SAFETY: the caller's contract.
+                        unsafe { product_of::<Flavour, $engine>(product) }
+                    }
+                    // SAFETY: the machine has the features (the trait's contract).
+                    unsafe { featured(product) }
                 }
                 unsafe fn begin() {
                     // SAFETY: as above.
@@ -159,11 +192,17 @@ flavour!(
     features "avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
 );
 
-#[cfg(test)]
-pub(in crate::kernels) use emulated::Flavour as Emulated;
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(in crate::kernels) use emulated_avx2::Flavour as Avx2;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+flavour!(emulated_avx2, crate::kernels::matmul::pairs::Avx2, emulation::Loops, features "avx2,fma");
 
 #[cfg(test)]
-flavour!(emulated, crate::kernels::matmul::pairs::Portable, emulation::Loops, features);
+pub(in crate::kernels) use emulated_portable::Flavour as Portable;
+
+#[cfg(test)]
+flavour!(emulated_portable, crate::kernels::matmul::pairs::Portable, emulation::Loops, features);
 
 /// A tile.
 ///
@@ -176,13 +215,22 @@ unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
     for part in 0..args.columns.div_ceil(WIDTH) {
         let first = part * WIDTH;
         let c = args.c.wrapping_add(first);
+        let a = args.a.cast();
         let mut sums = Sums {
-            a: args.a.cast(),
+            a: [a, a.wrapping_add(SIDE * SIDE)],
+            a_row: LINE,
+            a_step: WIDTH * LINE,
             b: args.b.wrapping_add(first * args.depth).cast(),
+            b_row: 2 * LINE,
+            b_step: WIDTH * LINE,
             steps,
-            from: if args.add { (c, bytes) } else { (std::ptr::null(), bytes) },
-            to: (c, bytes),
-            next: (args.a.cast(), 0),
+            from: if args.add { halves(c, args.c_stride).map(<*mut f32>::cast_const) } else { [std::ptr::null(); 2] },
+            from_row: bytes,
+            to: halves(c, args.c_stride),
+            to_row: bytes,
+            // Something that exists: looking for a page that does not takes long.
+            next: a.cast(),
+            next_row: 0,
             tall: args.rows > SIDE,
             wide: args.columns - first > SIDE,
         };
@@ -195,9 +243,9 @@ unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
             let to = rounded.add(first);
             let mut square = Square([const { std::mem::MaybeUninit::uninit() }; WIDTH * WIDTH]);
             let at = square.0.as_mut_ptr().cast::<f32>();
-            sums.to = (at, WIDTH * size_of::<f32>());
+            (sums.to, sums.to_row) = (halves(at, WIDTH), WIDTH * size_of::<f32>());
             // C is needed when the sums are done: long enough to fetch it meanwhile.
-            sums.next = (to.cast(), stride * size_of::<half::bf16>());
+            (sums.next, sums.next_row) = (to.cast(), stride * size_of::<half::bf16>());
             E::sum(&sums);
             round_square::<S>(at, args.rows, (args.columns - first).min(WIDTH), (to, stride));
         }
@@ -230,6 +278,189 @@ unsafe fn round_square<S: Simd<T = f32>>(
                     S::store_rounded(to.add(first), vector(row, j), (columns - first).min(S::LANES));
                 }
             }
+        }
+    }
+}
+
+/// A place, and the one sixteen rows below it.
+fn halves<T>(at: *mut T, row: usize) -> [*mut T; 2] {
+    [at, at.wrapping_add(SIDE * row)]
+}
+
+/// Steps of a small product that are done at once.
+const STEPS: usize = 8;
+
+/// A copy of what a register cannot read where it is: steps of thirty-two rows of A or columns of B, as in panels.
+#[repr(align(64))]
+struct Copied([std::mem::MaybeUninit<u32>; STEPS * SIDE * WIDTH]);
+
+impl Copied {
+    fn new() -> Copied {
+        Copied([const { std::mem::MaybeUninit::uninit() }; STEPS * SIDE * WIDTH])
+    }
+}
+
+/// A product of small matrices. Registers read what they can where it is.
+///
+/// # Safety
+/// As [`Product::run`]; the thread has begun.
+#[inline(always)]
+unsafe fn product_of<S: Simd<T = f32>, E: Engine>(p: Product<f32>) {
+    let (mut rows_of_a, mut columns_of_b) = (Copied::new(), Copied::new());
+    for word in (0..p.depth).step_by(STEPS * SIDE) {
+        let words = word..(word + STEPS * SIDE).min(p.depth);
+        for row in (0..p.rows).step_by(WIDTH) {
+            let rows = row..(row + WIDTH).min(p.rows);
+            // SAFETY: the caller's contract: A, B and C have the elements.
+            unsafe {
+                let (a, a_row, a_step) = small_a::<S, E>(&p, rows.clone(), words.clone(), &mut rows_of_a);
+                for column in (0..p.columns).step_by(WIDTH) {
+                    let columns = column..(column + WIDTH).min(p.columns);
+                    let (b, b_row) = small_b::<S>(&p, words.clone(), columns.clone(), &mut columns_of_b);
+                    let sums = Sums {
+                        a,
+                        a_row,
+                        a_step,
+                        b,
+                        b_row,
+                        b_step: SIDE * b_row,
+                        steps: words.len().div_ceil(SIDE),
+                        from: [std::ptr::null(); 2],
+                        from_row: 0,
+                        to: [std::ptr::null_mut(); 2],
+                        to_row: 0,
+                        next: a[0].cast(),
+                        next_row: 0,
+                        tall: rows.len() > SIDE,
+                        wide: columns.len() > SIDE,
+                    };
+                    small_c::<S, E>(&p, rows.clone(), columns, p.add || word > 0, sums);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of A for registers: upper and lower ones, from one row to the next, from one step to the next.
+#[inline(always)]
+unsafe fn small_a<S: Simd<T = f32>, E: Engine>(
+    p: &Product<f32>,
+    rows: Range<usize>,
+    words: Range<usize>,
+    copied: &mut Copied,
+) -> ([*const u32; 2], usize, usize) {
+    // SAFETY: the caller's contract: A has the rows and words; the copy has room for as many steps.
+    unsafe {
+        let at = p.a.cast::<u32>().add(rows.start * p.a_row + words.start * p.a_step);
+        let whole = rows.len().is_multiple_of(SIDE) && words.len().is_multiple_of(SIDE);
+        if p.a_step == 1 && whole {
+            return ([at, at.wrapping_add(SIDE * p.a_row)], p.a_row * size_of::<u32>(), LINE);
+        }
+        let to = copied.0.as_mut_ptr().cast::<u32>();
+        for step in 0..words.len().div_ceil(SIDE) {
+            let left = (words.len() - step * SIDE).min(SIDE);
+            for half in 0..rows.len().div_ceil(SIDE) {
+                let count = (rows.len() - half * SIDE).min(SIDE);
+                let from = at.add(half * SIDE * p.a_row + step * SIDE * p.a_step);
+                let to = to.add((step * WIDTH + half * SIDE) * SIDE);
+                if p.a_step == 1 {
+                    for row in 0..SIDE {
+                        let left = if row < count { left } else { 0 };
+                        copy_row::<S>(from.wrapping_add(row * p.a_row), left, to.add(row * SIDE));
+                    }
+                } else if p.a_row == 1 {
+                    let mut square = [[0; SIDE]; SIDE];
+                    for word in 0..left {
+                        copy_row::<S>(from.add(word * p.a_step), count, square[word].as_mut_ptr());
+                    }
+                    *to.cast::<[[u32; SIDE]; SIDE]>() = E::turned(&square);
+                } else {
+                    for (row, word) in (0..SIDE).flat_map(|row| (0..SIDE).map(move |word| (row, word))) {
+                        let exists = row < count && word < left;
+                        let value = if exists { *from.add(row * p.a_row + word * p.a_step) } else { 0 };
+                        *to.add(row * SIDE + word) = value;
+                    }
+                }
+            }
+        }
+        let to = to.cast_const();
+        ([to, to.add(SIDE * SIDE)], LINE, WIDTH * LINE)
+    }
+}
+
+/// Columns of B for registers, and from one row to the next.
+#[inline(always)]
+unsafe fn small_b<S: Simd<T = f32>>(
+    p: &Product<f32>,
+    words: Range<usize>,
+    columns: Range<usize>,
+    copied: &mut Copied,
+) -> (*const u32, usize) {
+    // SAFETY: the caller's contract: B has the words and columns; the copy has room for as many steps.
+    unsafe {
+        let at = p.b.at.cast::<u32>().add(words.start * p.b.row + columns.start);
+        if columns.len().is_multiple_of(SIDE) && words.len().is_multiple_of(SIDE) {
+            return (at, p.b.row * size_of::<u32>());
+        }
+        let to = copied.0.as_mut_ptr().cast::<u32>();
+        for word in 0..words.len().next_multiple_of(SIDE) {
+            for half in 0..columns.len().div_ceil(SIDE) {
+                let count = if word < words.len() { (columns.len() - half * SIDE).min(SIDE) } else { 0 };
+                let from = at.wrapping_add(word * p.b.row + half * SIDE);
+                copy_row::<S>(from, count, to.add(word * WIDTH + half * SIDE));
+            }
+        }
+        (to.cast_const(), 2 * LINE)
+    }
+}
+
+/// Makes sums in C, or adds to those there.
+#[inline(always)]
+unsafe fn small_c<S: Simd<T = f32>, E: Engine>(
+    p: &Product<f32>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    add: bool,
+    mut sums: Sums,
+) {
+    // SAFETY: the caller's contract: C has the rows and columns.
+    unsafe {
+        let c = p.c.add(rows.start * p.c_row + columns.start);
+        let whole = rows.len().is_multiple_of(SIDE) && columns.len().is_multiple_of(SIDE);
+        let mut square = Square([const { std::mem::MaybeUninit::uninit() }; WIDTH * WIDTH]);
+        let at = square.0.as_mut_ptr().cast::<f32>();
+        let (to, row) = if whole { (c, p.c_row) } else { (at, WIDTH) };
+        (sums.to, sums.to_row) = (halves(to, row), row * size_of::<f32>());
+        if add {
+            (sums.from, sums.from_row) = (sums.to.map(<*mut f32>::cast_const), sums.to_row);
+        }
+        let each = |run: &dyn Fn(*mut f32, *mut f32, usize)| {
+            for row in 0..rows.len() {
+                for first in (0..columns.len()).step_by(S::LANES) {
+                    let count = (columns.len() - first).min(S::LANES);
+                    run(c.add(row * p.c_row + first), at.add(row * WIDTH + first), count);
+                }
+            }
+        };
+        if !whole && add {
+            at.write_bytes(0, WIDTH * WIDTH);
+            each(&|c, at, count| S::store(at, S::load_part(c, count)));
+        }
+        E::sum(&sums);
+        if !whole {
+            each(&|c, at, count| S::store_part(c, S::load(at), count));
+        }
+    }
+}
+
+/// Copies the first words of a row, and zeros behind them.
+#[inline(always)]
+unsafe fn copy_row<S: Simd<T = f32>>(from: *const u32, count: usize, to: *mut u32) {
+    for first in (0..SIDE).step_by(S::LANES) {
+        // SAFETY: the caller's contract: there are as many words, and room for a row. Lanes that are not loaded are zeros.
+        unsafe {
+            let words = S::load_part(from.wrapping_add(first).cast(), count.saturating_sub(first).min(S::LANES));
+            S::store(to.add(first).cast(), words);
         }
     }
 }
@@ -300,7 +531,7 @@ impl Rows {
     }
 
     #[inline(always)]
-    unsafe fn one_by_one(&self, first: usize, products: std::ops::Range<usize>) {
+    unsafe fn one_by_one(&self, first: usize, products: Range<usize>) {
         for p in products {
             for (panel, row, from) in self.each() {
                 // SAFETY: the caller's contract.
@@ -320,7 +551,7 @@ impl Rows {
 
     /// A step of rows that lie along the sum.
     #[inline(always)]
-    unsafe fn along(&self, first: usize, products: std::ops::Range<usize>) {
+    unsafe fn along(&self, first: usize, products: Range<usize>) {
         for (panel, row, from) in self.each() {
             // SAFETY: the caller's contract.
             unsafe {
@@ -432,6 +663,7 @@ mod instructions {
     use super::{Engine, SIDE, Sums};
     use std::arch::asm;
     use std::arch::x86_64::*;
+    use std::mem::offset_of;
 
     /// The processor's.
     pub(super) struct Amx;
@@ -454,87 +686,98 @@ mod instructions {
 
     /// Sums of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
     macro_rules! sums {
-        ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($store:literal)*]) => {{
-            let Sums { a, b, steps, from: (from, from_row), to: (to, to_row), next: (next, next_row), .. } = *$sums;
+        ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($store:literal)*]) => {
             asm!(
-                "test {from}, {from}",
+                "mov {upper}, [{sums} + {FROM}]",
+                "mov {lower}, [{sums} + {FROM} + 8]",
+                "mov {row}, [{sums} + {FROM_ROW}]",
+                "test {upper}, {upper}",
                 "jz 3f",
                 $($load,)*
                 "jmp 4f",
                 "3:",
                 $($clear,)*
                 "4:",
+                "mov {upper}, [{sums} + {A}]",
+                "mov {lower}, [{sums} + {A} + 8]",
+                "mov {row}, [{sums} + {A_ROW}]",
                 "5:",
                 $($step,)*
                 "prefetchw [{next}]",
                 "prefetchw [{next} + {next_row}]",
                 "lea {next}, [{next} + 2 * {next_row}]",
-                "add {a}, 2048",
-                "add {b}, 2048",
+                "add {upper}, {a_step}",
+                "add {lower}, {a_step}",
+                "add {b}, {b_step}",
                 "dec {steps}",
                 "jnz 5b",
+                "mov {upper}, [{sums} + {TO}]",
+                "mov {lower}, [{sums} + {TO} + 8]",
+                "mov {row}, [{sums} + {TO_ROW}]",
                 $($store,)*
-                a = inout(reg) a => _,
-                b = inout(reg) b => _,
-                steps = inout(reg) steps => _,
-                from = in(reg) from,
-                from_row = in(reg) from_row,
-                from_lower = in(reg) from.wrapping_byte_add(SIDE * from_row),
-                next = inout(reg) next => _,
-                next_row = in(reg) next_row,
-                to = in(reg) to,
-                to_row = in(reg) to_row,
-                to_lower = in(reg) to.wrapping_byte_add(SIDE * to_row),
-                a_row = in(reg) 64usize,
-                b_row = in(reg) 128usize,
+                sums = in(reg) std::ptr::from_ref($sums),
+                upper = out(reg) _,
+                lower = out(reg) _,
+                row = out(reg) _,
+                a_step = in(reg) $sums.a_step,
+                b = inout(reg) $sums.b => _,
+                b_row = in(reg) $sums.b_row,
+                b_step = in(reg) $sums.b_step,
+                steps = inout(reg) $sums.steps => _,
+                next = inout(reg) $sums.next => _,
+                next_row = in(reg) $sums.next_row,
+                FROM = const offset_of!(Sums, from),
+                FROM_ROW = const offset_of!(Sums, from_row),
+                A = const offset_of!(Sums, a),
+                A_ROW = const offset_of!(Sums, a_row),
+                TO = const offset_of!(Sums, to),
+                TO_ROW = const offset_of!(Sums, to_row),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
-            );
-        }};
+            )
+        };
     }
 
     impl Engine for Amx {
         #[inline(always)]
         unsafe fn sum(sums: &Sums) {
-            // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, of A 64 bytes apart, of B 128, and of sums as far apart as they are; there is at least
-            // one step.
+            // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
             unsafe {
                 match (sums.tall, sums.wide) {
                     (true, true) => sums!(
                         sums,
-                        ["tileloadd tmm0, [{from} + {from_row}]" "tileloadd tmm1, [{from} + {from_row} + 64]"
-                         "tileloadd tmm2, [{from_lower} + {from_row}]" "tileloadd tmm3, [{from_lower} + {from_row} + 64]"],
+                        ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"
+                         "tileloadd tmm2, [{lower} + {row}]" "tileloadd tmm3, [{lower} + {row} + 64]"],
                         ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
-                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                          "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                         "tileloadd tmm5, [{a} + {a_row} + 1024]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"],
-                        ["tilestored [{to} + {to_row}], tmm0" "tilestored [{to} + {to_row} + 64], tmm1"
-                         "tilestored [{to_lower} + {to_row}], tmm2" "tilestored [{to_lower} + {to_row} + 64], tmm3"]
+                         "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"],
+                        ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"
+                         "tilestored [{lower} + {row}], tmm2" "tilestored [{lower} + {row} + 64], tmm3"]
                     ),
                     (true, false) => sums!(
                         sums,
-                        ["tileloadd tmm0, [{from} + {from_row}]" "tileloadd tmm2, [{from_lower} + {from_row}]"],
+                        ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm2, [{lower} + {row}]"],
                         ["tilezero tmm0" "tilezero tmm2"],
-                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                         "tileloadd tmm5, [{a} + {a_row} + 1024]" "tdpbf16ps tmm2, tmm5, tmm6"],
-                        ["tilestored [{to} + {to_row}], tmm0" "tilestored [{to_lower} + {to_row}], tmm2"]
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                         "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"],
+                        ["tilestored [{upper} + {row}], tmm0" "tilestored [{lower} + {row}], tmm2"]
                     ),
                     (false, true) => sums!(
                         sums,
-                        ["tileloadd tmm0, [{from} + {from_row}]" "tileloadd tmm1, [{from} + {from_row} + 64]"
-                         "/* {from_lower} */"],
+                        ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"],
                         ["tilezero tmm0" "tilezero tmm1"],
-                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                          "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"],
-                        ["tilestored [{to} + {to_row}], tmm0" "tilestored [{to} + {to_row} + 64], tmm1" "/* {to_lower} */"]
+                        ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"]
                     ),
                     (false, false) => sums!(
                         sums,
-                        ["tileloadd tmm0, [{from} + {from_row}]" "/* {from_lower} */"],
+                        ["tileloadd tmm0, [{upper} + {row}]"],
                         ["tilezero tmm0"],
-                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{a} + {a_row}]" "tdpbf16ps tmm0, tmm4, tmm6"],
-                        ["tilestored [{to} + {to_row}], tmm0" "/* {to_lower} */"]
+                        ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"],
+                        ["tilestored [{upper} + {row}], tmm0"]
                     ),
                 }
             }
@@ -631,30 +874,32 @@ mod emulation {
 
     impl Engine for Loops {
         unsafe fn sum(sums: &Sums) {
-            let halves = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+            let values = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
             let columns = if sums.wide { WIDTH } else { SIDE };
             for row in 0..if sums.tall { WIDTH } else { SIDE } {
                 let mut sum = [0.0f32; WIDTH];
+                let (half, row) = (row / SIDE, row % SIDE);
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let (from, from_row) = sums.from;
-                    if !from.is_null() {
-                        sum.as_mut_ptr().copy_from_nonoverlapping(from.byte_add(row * from_row), columns);
+                    if !sums.from[0].is_null() {
+                        let from = sums.from[half].byte_add(row * sums.from_row);
+                        sum.as_mut_ptr().copy_from_nonoverlapping(from, columns);
                     }
                     for step in 0..sums.steps {
                         let mut chains = [[0.0f32; WIDTH]; 2];
                         for word in 0..SIDE {
-                            let x = halves(*sums.a.add((step * WIDTH + row) * SIDE + word));
-                            let y = &*sums.b.add((step * SIDE + word) * WIDTH).cast::<[u32; WIDTH]>();
-                            for (column, &y) in y.iter().enumerate() {
-                                let y = halves(y);
+                            let x = sums.a[half].byte_add(step * sums.a_step + row * sums.a_row).add(word);
+                            let x = values(x.read_unaligned());
+                            let y = sums.b.byte_add(step * sums.b_step + word * sums.b_row);
+                            for column in 0..columns {
+                                let y = values(y.add(column).read_unaligned());
                                 (0..2).for_each(|half| chains[half][column] += x[half] * y[half]);
                             }
                         }
-                        (0..WIDTH).for_each(|column| sum[column] += chains[0][column] + chains[1][column]);
+                        (0..columns).for_each(|column| sum[column] += chains[0][column] + chains[1][column]);
                     }
-                    let (to, to_row) = sums.to;
-                    to.byte_add(row * to_row).copy_from_nonoverlapping(sum.as_ptr(), columns);
+                    let to = sums.to[half].byte_add(row * sums.to_row);
+                    to.copy_from_nonoverlapping(sum.as_ptr(), columns);
                 }
             }
         }

@@ -26,6 +26,7 @@ pub(in crate::kernels) mod pack;
 pub(in crate::kernels) mod pairs;
 pub(in crate::kernels) mod portable;
 mod problem;
+pub(in crate::kernels) mod product;
 pub(in crate::kernels) mod tile;
 mod work;
 
@@ -34,7 +35,7 @@ pub(in crate::kernels) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::kernels) mod avx512;
 
-use super::cpu::{Bf16, Cpu};
+use super::cpu::Cpu;
 use super::region::Parts;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
@@ -87,7 +88,7 @@ macro_rules! with_flavour {
 pub(in crate::kernels) use with_flavour;
 
 /// The same for products whose operands are words, which may be pairs of bf16.
-macro_rules! with_packed_flavour {
+macro_rules! with_paired_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
         use $crate::kernels::cpu::Bf16;
         use $crate::kernels::matmul::pairs;
@@ -115,9 +116,9 @@ macro_rules! with_packed_flavour {
         }
     }};
 }
-pub(in crate::kernels) use with_packed_flavour;
+pub(in crate::kernels) use with_paired_flavour;
 
-/// The same for matrix products, which may be of tiles as well.
+/// The same for what may be multiplied in tiles as well.
 macro_rules! with_tiled_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
         macro_rules! with_tiles {
@@ -129,13 +130,26 @@ macro_rules! with_tiled_flavour {
         }
         match ($dtype, $cpu.bf16()) {
             #[cfg(target_arch = "x86_64")]
-            (DType::Bf16, Bf16::Tiles) if $cpu.has(Bf16::Tiles) => with_tiles!(amx::Hardware),
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles)
+                if $cpu.has($crate::kernels::cpu::Bf16::Tiles) =>
+            {
+                with_tiles!($crate::kernels::matmul::amx::Hardware)
+            }
+            #[cfg(all(test, target_arch = "x86_64"))]
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles)
+                if $cpu.vectors() >= $crate::kernels::cpu::Vectors::Avx2 =>
+            {
+                with_tiles!($crate::kernels::matmul::amx::Avx2)
+            }
             #[cfg(test)]
-            (DType::Bf16, Bf16::Tiles) => with_tiles!(amx::Emulated),
-            (_, _) => with_packed_flavour!($dtype, $cpu, |$S, $X| $code),
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles) => {
+                with_tiles!($crate::kernels::matmul::amx::Portable)
+            }
+            (_, _) => $crate::kernels::matmul::with_paired_flavour!($dtype, $cpu, |$S, $X| $code),
         }
     }};
 }
+pub(in crate::kernels) use with_tiled_flavour;
 
 /// A prepared product.
 #[derive(Debug)]

@@ -196,7 +196,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         let _ = (first, second, halves);
         unreachable!("words hold one value")
     }
-    /// Words of a panel that hold so many products.
+    /// Words that hold so many products.
     #[inline(always)]
     fn words(products: usize) -> usize {
         products.div_ceil(Self::PAIR)
@@ -242,6 +242,17 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         let _ = words;
         // SAFETY: the trait's contract.
         unsafe { Self::pack(super::pack::PackArgs { dst: args.dst.add(first / Self::PAIR * Self::COLUMNS), ..args }) }
+    }
+    /// A product of small matrices.
+    #[inline(always)]
+    unsafe fn product(product: super::product::Product<Self::T>) {
+        // SAFETY: the trait's contract.
+        unsafe { product.by_tiles::<Self>() }
+    }
+    /// Words of a panel that holds so many products.
+    #[inline(always)]
+    fn panel_words(products: usize) -> usize {
+        Self::words(products)
     }
     /// To be called before the tiles of a task, on the thread that makes them.
     unsafe fn begin() {}

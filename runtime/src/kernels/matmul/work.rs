@@ -11,12 +11,12 @@ use std::ops::Range;
 
 /// Elements that rows of A take in panels, for one chain.
 fn packed_a<S: Simd>() -> usize {
-    S::MOST_ROWS.div_ceil(S::ROWS) * S::PANEL * S::words(S::BLOCK_K)
+    S::MOST_ROWS.div_ceil(S::ROWS) * S::PANEL * S::panel_words(S::BLOCK_K)
 }
 
 /// Elements that a panel of B takes, for one chain.
 fn packed_b<S: Simd>() -> usize {
-    S::COLUMNS * S::words(S::BLOCK_K)
+    S::COLUMNS * S::panel_words(S::BLOCK_K)
 }
 
 /// Elements that a worker needs: rows of A, a panel of B, a block of sums.
@@ -308,7 +308,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 None => {
                     let packed = block.packed_a.add(chain * packed_a::<S>());
                     self.pack_a::<S>(piece, k, rows.clone(), block.tile_rows, packed);
-                    Rows { a: packed.cast_const(), row: 1, step: S::PANEL, panel: S::words(length) * S::PANEL }
+                    Rows { a: packed.cast_const(), row: 1, step: S::PANEL, panel: S::panel_words(length) * S::PANEL }
                 }
             }
         }
@@ -377,7 +377,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 S::tile(&TileArgs {
                     rows: (rows.len() - row).min(*tile_rows),
                     columns: width,
-                    depth: S::words(block.length::<S>(k)),
+                    depth: S::panel_words(block.length::<S>(k)),
                     a: a.a.add(panel * a.panel),
                     a_row: a.row,
                     a_step: a.step,
@@ -464,10 +464,10 @@ impl<X: Copy + 'static> Job<'_, X> {
                         depth,
                         across,
                         along: self.problem.k.strides[0],
-                        dst: dst.add(row / tile_rows * S::words(length) * S::PANEL),
+                        dst: dst.add(row / tile_rows * S::panel_words(length) * S::PANEL),
                         panel: S::PANEL,
                         panels,
-                        panel_step: S::words(length) * S::PANEL,
+                        panel_step: S::panel_words(length) * S::PANEL,
                         completes: p % S::PAIR != 0,
                     };
                     S::pack_a(args, p);
@@ -486,7 +486,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         let across = self.problem.n.strides[1];
-        let words = S::words(chained::<S>(piece, block).len());
+        let words = S::panel_words(chained::<S>(piece, block).len());
         self.problem.runs(piece, chained::<S>(piece, block), |p, depth, _, b| {
             // SAFETY: B has the columns, the destination the panel.
             unsafe {

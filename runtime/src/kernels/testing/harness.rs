@@ -109,12 +109,16 @@ pub fn pairing_levels() -> [Cpu; 3] {
     ["avx512bf16", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating(Bf16::Pairs))
 }
 
-/// Those, and those that multiply tiles of them: with the machine's instruction, where it has one, and in plain Rust.
+/// The same for tiles.
 #[cfg(test)]
-pub fn bf16_levels() -> [Cpu; 5] {
-    let tiles = ["amx", "portable"].map(|l| Cpu::named(l).expect("a level").emulating(Bf16::Tiles));
-    let [a, b, c] = pairing_levels();
-    [a, b, c, tiles[0], tiles[1]]
+pub fn tiling_levels() -> [Cpu; 3] {
+    ["amx", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level").emulating(Bf16::Tiles))
+}
+
+/// All of them.
+#[cfg(test)]
+pub fn bf16_levels() -> impl Iterator<Item = Cpu> {
+    pairing_levels().into_iter().chain(tiling_levels())
 }
 
 /// The distance between neighbouring numbers near 1.

@@ -1,7 +1,9 @@
 //! Attention against sums written out in f64.
 
 use crate::kernels::Cpu;
-use crate::kernels::testing::harness::{Memory, Rng, close, epsilon, indices, layout, offset, pairing_levels};
+use crate::kernels::testing::harness::{
+    Memory, Rng, close, epsilon, indices, layout, offset, pairing_levels, tiling_levels,
+};
 use forebay_plan::{Attention, AttentionBackward, AttentionInputs, DType, Kernel, Marks, ScorePair, View};
 
 /// What a problem has besides its sizes.
@@ -224,20 +226,21 @@ fn check(memory: &Memory, view: &View, want: &[(f64, f64)], tolerance: f64, size
     }
 }
 
-/// Levels that are tested: those of [`pairing_levels`] last.
+/// Levels that are tested: those of [`pairing_levels`] and [`tiling_levels`] last.
 fn levels(dtype: DType) -> Vec<Cpu> {
-    let pairing: &[Cpu] = if dtype == DType::Bf16 { &pairing_levels() } else { &[] };
+    let own: &[Cpu] = if dtype == DType::Bf16 { &[pairing_levels(), tiling_levels()].concat() } else { &[] };
     let wide = ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level"));
-    [&wide, pairing].concat()
+    [&wide, own].concat()
 }
 
 fn run(case: &Case) {
     let (want, dtype) = (naive(case), case.forward.inputs.dtype);
     let levels = levels(dtype);
     let results: Vec<Memory> = levels.iter().map(|&cpu| run_at(case, &want, cpu)).collect();
-    // Products of pairs and all that is around them are the same, whatever multiplies; plain Rust does not fuse.
-    if let [_, _, _, instruction, emulation, ..] = &results[..] {
-        instruction.assert_same(emulation, &|| format!("{:?} and {:?}: {:?}", levels[3], levels[4], case.shape));
+    // Products of pairs or tiles and all that is around them are the same, whatever multiplies; plain Rust does not fuse.
+    for (i, own) in results.get(3..).into_iter().flat_map(|own| own.chunks(3)).enumerate() {
+        let how = || format!("{:?} and {:?}: {:?}", levels[3 * i + 3], levels[3 * i + 4], case.shape);
+        own[0].assert_same(&own[1], &how);
     }
 }
 

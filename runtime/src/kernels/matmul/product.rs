@@ -1,10 +1,10 @@
-//! Products of small matrices by the tiles of the matrix product.
+//! Products of small matrices, where they are.
 
-use crate::kernels::matmul::tile::{Simd, TileArgs};
+use super::tile::{Simd, TileArgs};
 
 /// Rows of a matrix: contiguous elements.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<T> {
+pub(in crate::kernels) struct Rows<T> {
     pub at: *const T,
     /// From one row to the next.
     pub row: usize,
@@ -23,15 +23,15 @@ impl<T> Rows<T> {
 
 /// `C (+)= A·B`.
 #[derive(Clone, Copy)]
-pub(super) struct Product<T> {
+pub(in crate::kernels) struct Product<T> {
     pub rows: usize,
     pub columns: usize,
-    /// How many products are summed.
+    /// How many words are summed.
     pub depth: usize,
     pub a: *const T,
     /// From one row of A to the next.
     pub a_row: usize,
-    /// From one product to the next.
+    /// From one word to the next.
     pub a_step: usize,
     /// Rows of B.
     pub b: Rows<T>,
@@ -43,11 +43,20 @@ pub(super) struct Product<T> {
 }
 
 impl<T> Product<T> {
-    /// Computes it. An element is one chain of fused multiply-adds, and one addition.
+    /// Computes it. An element is one chain of fused multiply-adds, and one addition; or, in tiles, one chain of sums of an instruction each, from what is in C on.
     ///
     /// # Safety
     /// The machine has the flavour's features; A, B and C have the elements.
     pub unsafe fn run<S: Simd<T = T>>(self) {
+        // SAFETY: the caller's contract.
+        unsafe { S::product(self) }
+    }
+
+    /// The same with the tiles of packed products.
+    ///
+    /// # Safety
+    /// As [`Product::run`].
+    pub(super) unsafe fn by_tiles<S: Simd<T = T>>(self) {
         let vectors = self.columns.div_ceil(S::LANES);
         // Panels and tiles of even sizes beat full ones and a rest.
         let panels = vectors.div_ceil(S::VECTORS);
