@@ -106,6 +106,7 @@ macro_rules! flavour {
                 const MOST_ROWS: usize = 512;
                 const CHAIN_BY_CHAIN: bool = true;
                 const FETCHES: bool = false;
+                const TASKS_OF_GROUPS: usize = 8;
 
                 #[inline(always)]
                 fn panel_words(products: usize) -> usize {

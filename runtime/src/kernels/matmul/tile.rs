@@ -226,6 +226,8 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     const CHAIN_BY_CHAIN: bool = false;
     /// Is what is packed next fetched while tiles multiply?
     const FETCHES: bool = true;
+    /// Tasks for each worker where groups are of uneven sizes: one task too many is to be a small part of a worker's, but small tasks pack more.
+    const TASKS_OF_GROUPS: usize = 16;
     /// Rows that a packed panel of A has room for.
     const PANEL: usize = A_WIDTH;
     /// Tiles of a few rows take as long as those of a multiple of this.

@@ -132,7 +132,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             Cut::new::<S>(rows, columns)
         };
         // Groups are of uneven sizes: one task too many is to be a small part of a worker's.
-        let each = if self.problem.groups.is_some() { 16 } else { 2 };
+        let each = if self.problem.groups.is_some() { S::TASKS_OF_GROUPS } else { 2 };
         let enough = if serial || pool.workers() == 1 { 1 } else { each * pool.workers() };
         let mut cuts = cuts.iter().map(limited);
         let last = cuts.next_back().expect("there are cuts");
