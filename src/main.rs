@@ -40,7 +40,7 @@ Examples:
   forebay generate forebay-runs/TinyMoE --prompt \"The \"      what it has learnt
 
 Environment:
-  FOREBAY_CPU=avx512bf16|avx512|avx2|portable
+  FOREBAY_CPU=amx|avx512bf16|avx512|avx2|portable
                                      the CPU instructions to use at most, where --cpu does not say
   FOREBAY_JIT=off|auto|on            compile regions to machine code never, where it is faster, or always
   NO_COLOR=1                          no colours in messages

@@ -51,7 +51,7 @@ fn wrong_settings() {
     bench
         .train(&["--micro-batches", "3"])
         .fails(&["a batch of 4 rows cannot be done in 3 parts: --micro-batches must be one of 1, 2, 4"]);
-    bench.train(&["--cpu", "abacus"]).exits(2, &["there are `avx512bf16`, `avx512`, `avx2` and `portable`"]);
+    bench.train(&["--cpu", "abacus"]).exits(2, &["there are `amx`, `avx512bf16`, `avx512`, `avx2` and `portable`"]);
     bench.train(&["--lr", "-1"]).exits(2, &["it must be 0 or more"]);
     bench.train(&["--dtype", "f16"]).exits(2, &["f16", "bf16"]);
 }
@@ -239,7 +239,7 @@ fn an_environment_that_asks_for_another_processor() {
     };
     let train = [&["train", "model.moe", "--data", "text.txt", "--steps", "1"], SMALL].concat();
     let timed = [&["bench", "model.moe", "--steps", "1", "--json"], SMALL].concat();
-    let wrong = ["the environment has FOREBAY_CPU=abacus", "`avx512bf16`, `avx512`, `avx2` and `portable`"];
+    let wrong = ["the environment has FOREBAY_CPU=abacus", "`amx`, `avx512bf16`, `avx512`, `avx2` and `portable`"];
     run(&train, "abacus").fails(&wrong);
     run(&timed, "abacus").fails(&wrong);
     bench.run(&[&["compile", "model.moe", "-o", "plan"], &SMALL[..SMALL.len() - 2]].concat()).ok();

@@ -27,7 +27,7 @@ fn every_command_explains_itself() {
         let own = bench.run(&[command, "--help"]).ok().stdout;
         assert!(own.contains("Usage: forebay ") && (command == "plan" || own.contains("Examples:")), "{own}");
     }
-    assert!(help.contains("FOREBAY_CPU=avx512bf16|avx512|avx2|portable"), "{help}");
+    assert!(help.contains("FOREBAY_CPU=amx|avx512bf16|avx512|avx2|portable"), "{help}");
     assert!(help.contains("FOREBAY_JIT=off|auto|on"), "{help}");
     // Predictions are of training in bf16; what runs here is in f32.
     for (command, dtype) in [("train", "f32"), ("compile", "f32"), ("simulate", "bf16"), ("memory", "bf16")] {

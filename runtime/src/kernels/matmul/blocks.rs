@@ -15,7 +15,7 @@ impl Cut {
     /// Blocks of at most so many rows and columns.
     pub fn new<S: Simd>(rows: usize, columns: usize) -> Cut {
         let cut = Cut { rows: rows / S::ROWS * S::ROWS, columns: columns / S::COLUMNS * S::COLUMNS };
-        debug_assert!((1..=S::MOST_ROWS).contains(&cut.rows) && (1..=MOST_COLUMNS).contains(&cut.columns));
+        debug_assert!((1..=S::BLOCKING.rows).contains(&cut.rows) && (1..=MOST_COLUMNS).contains(&cut.columns));
         cut
     }
 

@@ -4,7 +4,8 @@
 //! fused multiply-adds from zero; block sums are added in order; what was in C is added last. Nothing else enters: not the tile, the position, the other
 //! rows or columns, the batch, the workers.
 //!
-//! Where the machine multiplies pairs of bf16 (see [`pairs`]), products 2i and 2i + 1 of a block are one pair, and the chain has half the links.
+//! Where the machine multiplies pairs of bf16 (see [`pairs`]), products 2i and 2i + 1 of a block are one pair, and the chain has half the links. Where it multiplies tiles of
+//! them (see [`amx`]), products 32i to 32i + 31 are one link of a single chain, wherever blocks end.
 //!
 //! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies:
 //!
@@ -13,7 +14,7 @@
 //! ```
 //!
 //! Where sums cannot go to C before they are complete (bf16) and there are no more than two chains, both are packed, and a tile does them one after the other: between them are
-//! the sums of a tile, and A is packed once for all columns. Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
+//! the sums of a tile, and A is packed once for all columns ([`tile::Blocking`] says what is different for AMX). Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
 //! task, what the next one packs first is fetched.
 //!
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
@@ -47,8 +48,6 @@ use tile::{Simd, Source};
 const MOST_COLUMNS: usize = 1024;
 /// Elements of a block of sums that cannot go to C before they are complete: half of the second-level cache.
 const SUMS: usize = 256 * 528;
-/// Elements of C that an epilogue is given at once, if it may: a part of the second-level cache.
-const EPILOGUE: usize = 1 << 16;
 /// Products below this many multiply-adds run on the calling thread: waking another costs as much.
 const SERIAL: usize = 1 << 18;
 

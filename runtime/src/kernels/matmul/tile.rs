@@ -122,6 +122,21 @@ pub(in crate::kernels) struct TileArgs<T> {
     pub c_next: usize,
 }
 
+/// How products are cut and packed: nothing of it changes bits.
+pub(in crate::kernels) struct Blocking {
+    /// Rows of a task at most: the more, the less often B is packed, but packed rows of A are to stay in the second-level cache.
+    pub rows: usize,
+    /// Where several chains are packed at once: are all tiles of a panel done chain by chain, or all chains tile by tile? Chains together may take more than the first-level
+    /// cache; sums of all tiles take more than those of one.
+    pub chain_by_chain: bool,
+    /// Is what is packed next fetched while tiles multiply?
+    pub fetches: bool,
+    /// Tasks for each worker where groups are of uneven sizes: one task too many is to be a small part of a worker's, but small tasks pack more.
+    pub tasks_of_groups: usize,
+    /// Elements of C that an epilogue is given at once, if it may: a part of the second-level cache.
+    pub epilogue: usize,
+}
+
 /// Work that is compiled for a flavour's CPU features: `run` is to be `#[inline(always)]`.
 pub(in crate::kernels) trait Pass {
     /// Does it.
@@ -219,15 +234,9 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         // SAFETY: the trait's contract.
         unsafe { super::pairs::words(low, high) }
     }
-    /// Rows of a task at most: the more, the less often B is packed, but packed rows of A are to stay in the second-level cache.
-    const MOST_ROWS: usize = 256;
-    /// Where several chains are packed at once: are all tiles of a panel done chain by chain, or all chains tile by tile? Chains together may take more than the first-level
-    /// cache; sums of all tiles take more than those of one.
-    const CHAIN_BY_CHAIN: bool = false;
-    /// Is what is packed next fetched while tiles multiply?
-    const FETCHES: bool = true;
-    /// Tasks for each worker where groups are of uneven sizes: one task too many is to be a small part of a worker's, but small tasks pack more.
-    const TASKS_OF_GROUPS: usize = 16;
+    /// How products are cut and packed.
+    const BLOCKING: Blocking =
+        Blocking { rows: 256, chain_by_chain: false, fetches: true, tasks_of_groups: 16, epilogue: 1 << 16 };
     /// Rows that a packed panel of A has room for.
     const PANEL: usize = A_WIDTH;
     /// Tiles of a few rows take as long as those of a multiple of this.

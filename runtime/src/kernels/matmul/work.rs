@@ -4,14 +4,14 @@ use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::problem::{Piece, Problem};
 use super::tile::{Simd, Source, TileArgs, fetch_run};
-use super::{EPILOGUE, SERIAL, SUMS};
+use super::{SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
 use std::ops::Range;
 
 /// Elements that rows of A take in panels, for one chain.
 fn packed_a<S: Simd>() -> usize {
-    S::MOST_ROWS.div_ceil(S::ROWS) * S::PANEL * S::panel_words(S::BLOCK_K)
+    S::BLOCKING.rows.div_ceil(S::ROWS) * S::PANEL * S::panel_words(S::BLOCK_K)
 }
 
 /// Elements that a panel of B takes, for one chain.
@@ -79,7 +79,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
             pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
         };
-        let cuts = [(S::MOST_ROWS, 1024), (256, 1024), (256, 512), (128, 512), (64, 512), (64, 192)];
+        let cuts = [(S::BLOCKING.rows, 1024), (256, 1024), (256, 512), (128, 512), (64, 512), (64, 192)];
         let cut = self.choose_cut::<S>(&cuts, pool, serial, total);
         let tasks = total(cut);
         let in_batch = tasks / (pieces / per_batch);
@@ -132,7 +132,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             Cut::new::<S>(rows, columns)
         };
         // Groups are of uneven sizes: one task too many is to be a small part of a worker's.
-        let each = if self.problem.groups.is_some() { S::TASKS_OF_GROUPS } else { 2 };
+        let each = if self.problem.groups.is_some() { S::BLOCKING.tasks_of_groups } else { 2 };
         let enough = if serial || pool.workers() == 1 { 1 } else { each * pool.workers() };
         let mut cuts = cuts.iter().map(limited);
         let last = cuts.next_back().expect("there are cuts");
@@ -187,7 +187,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 return finished(0..width);
             }
             // What is done with C is done while it is in the cache.
-            let together = (EPILOGUE / block.rows.len().max(1) / S::COLUMNS).max(1) * S::COLUMNS;
+            let together = (S::BLOCKING.epilogue / block.rows.len().max(1) / S::COLUMNS).max(1) * S::COLUMNS;
             let mut done = 0;
             for k in (0..depth).step_by(block.span) {
                 let span = k..(k + block.span).min(depth);
@@ -364,11 +364,13 @@ impl<X: Copy + 'static> Job<'_, X> {
                 let (c, c_stride) = match (block.straight, block.brief) {
                     (true, _) => (block.c.add(first * column_stride + row * row_stride).cast::<S::T>(), row_stride),
                     (false, false) => (block.sums.add(first + row * block.sums_stride), block.sums_stride),
-                    (false, true) if S::CHAIN_BY_CHAIN => (block.sums.add(row * block.sums_stride), block.sums_stride),
+                    (false, true) if S::BLOCKING.chain_by_chain => {
+                        (block.sums.add(row * block.sums_stride), block.sums_stride)
+                    }
                     (false, true) => (block.sums, block.sums_stride),
                 };
                 // A few lines at a time: a core waits where more are missing than it can have open.
-                if S::FETCHES {
+                if S::BLOCKING.fetches {
                     next_b.fetch(part, parts);
                     result.fetch(part, parts);
                     next_a.fetch(first / S::COLUMNS * parts + part, panels * parts);
@@ -394,7 +396,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     c_next: 0,
                 });
             };
-            if S::CHAIN_BY_CHAIN {
+            if S::BLOCKING.chain_by_chain {
                 for (number, (k, a)) in chains.zip(a).enumerate() {
                     let b = packed(number, k);
                     (0..tile_count).for_each(|panel| tile(number * tile_count + panel, panel, k, a, b));
