@@ -42,9 +42,9 @@ impl Roofline {
     /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register; bf16 is computed in f32, or by the instructions that the CPU has for it.
     pub fn probe(pool: &Pool, cpu: Cpu, compute: DType) -> Roofline {
         let flops = match compute {
-            DType::F64 => 0.5 * flops(pool, cpu, Bf16::Widened),
-            DType::Bf16 => flops(pool, cpu, cpu.bf16()),
-            _ => flops(pool, cpu, Bf16::Widened),
+            DType::F64 => 0.5 * flops(pool, cpu),
+            DType::Bf16 => flops_of_bf16(pool, cpu),
+            _ => flops(pool, cpu),
         };
         Roofline { flops, bytes: bytes(pool) }
     }
@@ -64,30 +64,36 @@ fn best(amount: f64, run: &dyn Fn()) -> f64 {
     amount / best.as_secs_f64()
 }
 
-/// What products in f32, or of bf16 in pairs or tiles, attain.
-fn flops(pool: &Pool, cpu: Cpu, products: Bf16) -> f64 {
-    let lanes = match (products, cpu.vectors()) {
-        (Bf16::Pairs, _) => 32,
-        (_, Vectors::Avx512) => 16,
-        (_, Vectors::Avx2) => 8,
-        (_, Vectors::Portable) => 4,
+/// What products of f32 attain.
+fn flops(pool: &Pool, cpu: Cpu) -> f64 {
+    let lanes = match cpu.vectors() {
+        Vectors::Avx512 => 16,
+        Vectors::Avx2 => 8,
+        Vectors::Portable => 4,
     };
-    let each = match products {
+    rate(pool, CHAINS * lanes * ROUNDS as usize, &|| _ = black_box(multiply_add(cpu)))
+}
+
+/// What products of bf16 attain.
+fn flops_of_bf16(pool: &Pool, cpu: Cpu) -> f64 {
+    match cpu.bf16() {
+        // SAFETY: the machine has the instructions.
         #[cfg(target_arch = "x86_64")]
-        Bf16::Tiles => amx::MULTIPLY_ADDS * TILE_ROUNDS as usize,
-        _ => CHAINS * lanes * ROUNDS as usize,
-    };
-    best((pool.workers() * each * 2) as f64, &|| {
-        pool.run(pool.workers(), &|_, _| match products {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a `Cpu` is never above what the machine has.
-            Bf16::Tiles => unsafe { amx::probe(TILE_ROUNDS) },
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: as above.
-            Bf16::Pairs => _ = black_box(unsafe { multiply_add_pairs() }),
-            _ => _ = black_box(multiply_add(cpu)),
-        });
-    })
+        Bf16::Tiles if cpu.has(Bf16::Tiles) => {
+            rate(pool, amx::MULTIPLY_ADDS * TILE_ROUNDS as usize, &|| unsafe { amx::probe(TILE_ROUNDS) })
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Bf16::Pairs if cpu.has(Bf16::Pairs) => {
+            rate(pool, CHAINS * 32 * ROUNDS as usize, &|| _ = black_box(unsafe { multiply_add_pairs() }))
+        }
+        _ => flops(pool, cpu),
+    }
+}
+
+/// FLOP/s of all workers, of which each does so many multiply-adds.
+fn rate(pool: &Pool, multiply_adds: usize, run: &(dyn Fn() + Sync)) -> f64 {
+    best((pool.workers() * multiply_adds * 2) as f64, &|| pool.run(pool.workers(), &|_, _| run()))
 }
 
 /// The sum of the chains' first lanes; all lanes are equal.
@@ -187,7 +193,7 @@ mod tests {
     fn a_machine_computes_and_remembers() {
         let pool = Pool::new(2).expect("the system has threads");
         let levels = ["portable", "avx2", "avx512", "avx512bf16", "amx"].map(|name| Cpu::named(name).expect("a level"));
-        let rates = levels.map(|cpu| flops(&pool, cpu, cpu.bf16()));
+        let rates = levels.map(|cpu| flops_of_bf16(&pool, cpu));
         // Between a slow and an impossible machine.
         assert!(rates.iter().all(|r| (5e8..1e14).contains(r)), "{rates:?}");
         let Roofline { flops, bytes } = Roofline::probe(&pool, levels[0], DType::F64);

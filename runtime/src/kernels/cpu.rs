@@ -90,9 +90,15 @@ impl Cpu {
         }
     }
 
-    /// The best level of this machine.
+    /// The level that is fastest on this machine.
     pub fn detect() -> Cpu {
-        Cpu::of(detected())
+        let level = match vectors_and_pairs() {
+            Level::Avx512Bf16 if has_tiles() => Level::Amx,
+            // There a pair took as long as four multiply-adds of f32, so that panels of those are twice as fast (measured on one Xeon, its tiles switched off).
+            Level::Avx512Bf16 if is_intel() => Level::Avx512,
+            level => level,
+        };
+        Cpu::of(level)
     }
 
     /// The level of this name (`amx`, `avx512bf16`, `avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
@@ -102,10 +108,11 @@ impl Cpu {
             "avx2" => Level::Avx2,
             "avx512" => Level::Avx512,
             "avx512bf16" => Level::Avx512Bf16,
+            "amx" if vectors_and_pairs() == Level::Avx512Bf16 && has_tiles() => return Some(Cpu::of(Level::Amx)),
             "amx" => Level::Amx,
             _ => return None,
         };
-        Some(Cpu::of(level.min(detected())))
+        Some(Cpu::of(level.min(vectors_and_pairs())))
     }
 
     /// The name that [`Cpu::named`] takes.
@@ -172,34 +179,48 @@ impl Cpu {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn detected() -> Level {
-    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
-    let avx512 = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
-    let pairs = is_x86_feature_detected!("avx512bf16");
-    match (avx2, avx512, pairs) {
-        (true, true, true) if super::matmul::amx::is_there() => Level::Amx,
-        // There a pair takes as long as four multiply-adds of f32: panels of those are twice as fast (measured on a Xeon with AMX, with it switched off).
-        (true, true, true) if is_intel() => Level::Avx512,
-        (true, true, true) => Level::Avx512Bf16,
-        (true, true, false) => Level::Avx512,
-        (true, false, _) => Level::Avx2,
-        _ => Level::Portable,
+/// The highest level that the machine has, tiles aside.
+fn vectors_and_pairs() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl");
+            match (avx2, avx512, is_x86_feature_detected!("avx512bf16")) {
+                (true, true, true) => Level::Avx512Bf16,
+                (true, true, false) => Level::Avx512,
+                (true, false, _) => Level::Avx2,
+                _ => Level::Portable,
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Level::Portable
+    })
+}
+
+/// May this process use the tiles of AMX? Asked once, and only where they may be chosen: the system lets a process have them for good, with larger frames of signals.
+fn has_tiles() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    {
+        static TILES: OnceLock<bool> = OnceLock::new();
+        *TILES.get_or_init(super::matmul::amx::is_there)
     }
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    false
 }
 
-#[cfg(target_arch = "x86_64")]
 fn is_intel() -> bool {
-    let leaf = std::arch::x86_64::__cpuid(0);
-    [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn detected() -> Level {
-    Level::Portable
+    #[cfg(target_arch = "x86_64")]
+    {
+        let leaf = std::arch::x86_64::__cpuid(0);
+        [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Compiles an `#[inline(always)]` function for each CPU level: `by_cpu!(unsafe fn name / body(a: A, b: B))` makes `name(cpu, a, b)`, which calls `body(a, b)`

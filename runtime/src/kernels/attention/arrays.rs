@@ -3,7 +3,7 @@
 use super::super::{Buf, PrepareCx, PrepareError, ensure};
 use super::{KEYS, QUERIES, wide_bytes};
 use crate::kernels::matmul::tile::{Simd, Source};
-use crate::kernels::matmul::with_tiled_flavour;
+use crate::kernels::matmul::with_product_flavour;
 use forebay_plan::verify::MAX_PAIRS;
 use forebay_plan::{AttentionInputs, DType, Marks, View};
 
@@ -138,7 +138,7 @@ impl Inputs {
         let (documents, positions) = (marks(&k.documents, "documents")?, marks(&k.positions, "positions")?);
         Ok(Inputs {
             dtype: k.dtype,
-            pair: with_tiled_flavour!(k.dtype, cx.cpu, |S, X| products_in_a_word::<S, X>()),
+            pair: with_product_flavour!(k.dtype, cx.cpu, |S, X| products_in_a_word::<S, X>()),
             queries: k.queries as usize,
             keys: k.keys as usize,
             pairs: k.pairs.iter().map(pair).collect::<Result<_, PrepareError>>()?,

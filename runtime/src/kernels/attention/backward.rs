@@ -11,7 +11,7 @@ use super::{KEYS, QUERIES, SERIAL, wide_bytes};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::matmul::product::Rows;
 use crate::kernels::matmul::tile::{Simd, Source};
-use crate::kernels::matmul::with_tiled_flavour;
+use crate::kernels::matmul::with_product_flavour;
 use crate::kernels::scratch::Shared;
 use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
@@ -179,7 +179,7 @@ impl Backward {
     /// As [`crate::kernels::run`].
     pub(in crate::kernels) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        with_tiled_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
+        with_product_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
         Ok(())
     }
 

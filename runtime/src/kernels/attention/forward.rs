@@ -9,7 +9,7 @@ use super::softmax::{self, Running, Wide};
 use super::{KEYS, QUERIES, SERIAL};
 use crate::kernels::cpu::Cpu;
 use crate::kernels::matmul::tile::{Simd, Source};
-use crate::kernels::matmul::with_tiled_flavour;
+use crate::kernels::matmul::with_product_flavour;
 use crate::kernels::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes};
 use forebay_plan as plan;
 use forebay_plan::verify::MAX_PAIRS;
@@ -84,7 +84,7 @@ impl Forward {
     /// As [`crate::kernels::run`].
     pub(in crate::kernels) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        with_tiled_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
+        with_product_flavour!(self.inputs.dtype, self.cpu, |S, X| unsafe { self.run_as::<S, X>(cx) });
         Ok(())
     }
 

@@ -14,11 +14,13 @@
 //!
 //! **Pairs of bf16.** Where the machine multiplies pairs (see [`crate::kernels::matmul`]), all six products of bf16 do. Queries, keys, values and dO are bf16 as they are. P is rounded
 //! to bf16, to nearest even, forward relative to the largest score so far and before it is divided by its sum, and so is dS, before the factor of scores. The sums of
-//! softmax are of what is not rounded yet, dS is made of it too, and all sums are f32. Elsewhere nothing is rounded but results.
+//! softmax are of what is not rounded yet, dS is made of it too, and all sums are f32. Elsewhere nothing is rounded but results. Where the machine multiplies tiles of pairs, the same
+//! is rounded.
 //!
 //! **Order of sums.** Blocks begin at multiples of their size from position 0. Within a block a sum is one chain of fused multiply-adds (of pairs: with half the links), and blocks are added in
 //! order. What is not visible adds zeros, and is skipped in steps of [`LANES`] positions. So an element depends on its own position and on
-//! operands that it sees, not on how many queries or heads there are, on workers or on vectors.
+//! operands that it sees, not on how many queries or heads there are, on workers or on vectors. (Tiles sum thirty-two products at a time from the first position that is not
+//! skipped on: there a window has other bits when it is given by positions, which skip nothing, than when it is counted.)
 //!
 //! **Cutting.** Forward, a task is one index of the batch, or some blocks of its queries where there are few. Backward, a task is one index of
 //! the batch: its gradients of keys and values are summed in the worker's workspace. Gradients that several indices share are put together afterwards,
@@ -42,7 +44,7 @@ pub(super) use forward::Forward;
 
 use forebay_plan::DType;
 
-/// Queries of a block: a full tile's columns for every flavour of vectors.
+/// Queries of a block: a full tile's columns for every flavour of vectors (AMX has tiles of sixteen).
 const QUERIES: usize = 48;
 /// Keys of a block.
 const KEYS: usize = 64;

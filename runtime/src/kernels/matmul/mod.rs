@@ -25,6 +25,7 @@ pub(crate) mod amx;
 mod blocks;
 pub(in crate::kernels) mod pack;
 pub(in crate::kernels) mod pairs;
+mod parts;
 pub(in crate::kernels) mod portable;
 mod problem;
 pub(in crate::kernels) mod product;
@@ -64,34 +65,32 @@ macro_rules! with_flavour {
                 $code
             }};
         }
-        use $crate::kernels::cpu::Vectors;
         match ($dtype, $cpu.vectors()) {
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::F64, Vectors::Avx512) => with!(avx512::F64x8, f64),
+            (forebay_plan::DType::F64, $crate::kernels::cpu::Vectors::Avx512) => with!(avx512::F64x8, f64),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::F64, Vectors::Avx2) => with!(avx2::F64x4, f64),
+            (forebay_plan::DType::F64, $crate::kernels::cpu::Vectors::Avx2) => with!(avx2::F64x4, f64),
             (forebay_plan::DType::F64, _) => with!(portable::PortableF64, f64),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, Vectors::Avx512) => with!(avx512::F32x16, half::bf16),
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Vectors::Avx512) => with!(avx512::F32x16, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, Vectors::Avx2) => with!(avx2::F32x8, half::bf16),
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Vectors::Avx2) => with!(avx2::F32x8, half::bf16),
             (forebay_plan::DType::Bf16, _) => with!(portable::PortableF32, half::bf16),
             #[cfg(target_arch = "x86_64")]
-            (_, Vectors::Avx512) => with!(avx512::F32x16, f32),
+            (_, $crate::kernels::cpu::Vectors::Avx512) => with!(avx512::F32x16, f32),
             #[cfg(target_arch = "x86_64")]
-            (_, Vectors::Avx2) => with!(avx2::F32x8, f32),
+            (_, $crate::kernels::cpu::Vectors::Avx2) => with!(avx2::F32x8, f32),
             (_, _) => with!(portable::PortableF32, f32),
         }
     }};
 }
 pub(in crate::kernels) use with_flavour;
 
-/// The same for products whose operands are words, which may be pairs of bf16.
-macro_rules! with_paired_flavour {
+/// The same for matrix products and attention, whose operands may be pairs or tiles of bf16.
+macro_rules! with_product_flavour {
     ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
-        use $crate::kernels::cpu::Bf16;
-        use $crate::kernels::matmul::pairs;
-        macro_rules! with_pairs {
+        #[cfg(any(test, target_arch = "x86_64"))]
+        macro_rules! with_bf16 {
             ($flavour:ty) => {{
                 type $X = half::bf16;
                 type $S = $flavour;
@@ -100,55 +99,34 @@ macro_rules! with_paired_flavour {
         }
         match ($dtype, $cpu.bf16()) {
             #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, Bf16::Pairs | Bf16::Tiles) if $cpu.has(Bf16::Pairs) => {
-                with_pairs!(pairs::Instruction)
+            (forebay_plan::DType::Bf16, own @ $crate::kernels::cpu::Bf16::Tiles) if $cpu.has(own) => {
+                with_bf16!($crate::kernels::matmul::amx::Hardware)
+            }
+            #[cfg(target_arch = "x86_64")]
+            (forebay_plan::DType::Bf16, own @ $crate::kernels::cpu::Bf16::Pairs) if $cpu.has(own) => {
+                with_bf16!($crate::kernels::matmul::pairs::Instruction)
             }
             #[cfg(test)]
-            (forebay_plan::DType::Bf16, Bf16::Pairs | Bf16::Tiles) => match $cpu.vectors() {
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles) => match $cpu.vectors() {
                 #[cfg(target_arch = "x86_64")]
-                $crate::kernels::cpu::Vectors::Avx512 => with_pairs!(pairs::Avx512),
+                $crate::kernels::cpu::Vectors::Avx512 | $crate::kernels::cpu::Vectors::Avx2 => {
+                    with_bf16!($crate::kernels::matmul::amx::Avx2)
+                }
+                _ => with_bf16!($crate::kernels::matmul::amx::Portable),
+            },
+            #[cfg(test)]
+            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Pairs) => match $cpu.vectors() {
                 #[cfg(target_arch = "x86_64")]
-                $crate::kernels::cpu::Vectors::Avx2 => with_pairs!(pairs::Avx2),
-                _ => with_pairs!(pairs::Portable),
+                $crate::kernels::cpu::Vectors::Avx512 => with_bf16!($crate::kernels::matmul::pairs::Avx512),
+                #[cfg(target_arch = "x86_64")]
+                $crate::kernels::cpu::Vectors::Avx2 => with_bf16!($crate::kernels::matmul::pairs::Avx2),
+                _ => with_bf16!($crate::kernels::matmul::pairs::Portable),
             },
             (_, _) => $crate::kernels::matmul::with_flavour!($dtype, $cpu, |$S, $X| $code),
         }
     }};
 }
-pub(in crate::kernels) use with_paired_flavour;
-
-/// The same for what may be multiplied in tiles as well.
-macro_rules! with_tiled_flavour {
-    ($dtype:expr, $cpu:expr, |$S:ident, $X:ident| $code:expr) => {{
-        macro_rules! with_tiles {
-            ($flavour:ty) => {{
-                type $X = half::bf16;
-                type $S = $flavour;
-                $code
-            }};
-        }
-        match ($dtype, $cpu.bf16()) {
-            #[cfg(target_arch = "x86_64")]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles)
-                if $cpu.has($crate::kernels::cpu::Bf16::Tiles) =>
-            {
-                with_tiles!($crate::kernels::matmul::amx::Hardware)
-            }
-            #[cfg(all(test, target_arch = "x86_64"))]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles)
-                if $cpu.vectors() >= $crate::kernels::cpu::Vectors::Avx2 =>
-            {
-                with_tiles!($crate::kernels::matmul::amx::Avx2)
-            }
-            #[cfg(test)]
-            (forebay_plan::DType::Bf16, $crate::kernels::cpu::Bf16::Tiles) => {
-                with_tiles!($crate::kernels::matmul::amx::Portable)
-            }
-            (_, _) => $crate::kernels::matmul::with_paired_flavour!($dtype, $cpu, |$S, $X| $code),
-        }
-    }};
-}
-pub(in crate::kernels) use with_tiled_flavour;
+pub(in crate::kernels) use with_product_flavour;
 
 /// A prepared product.
 #[derive(Debug)]
@@ -186,13 +164,13 @@ impl Matmul {
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
         let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
-        let own = with_tiled_flavour!(self.dtype, self.cpu, |S, X| own_scratch::<S, X>());
+        let own = with_product_flavour!(self.dtype, self.cpu, |S, X| own_scratch::<S, X>());
         ScratchBytes { shared: 0, worker: own + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        unsafe { with_tiled_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
+        unsafe { with_product_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
     }
 
     unsafe fn run_as<S: Simd, X: Source<S::T>>(&self, cx: &KernelCx) -> Result<(), KernelError> {

@@ -8,12 +8,13 @@
 //!           └──────────────┘
 //! ```
 //!
-//! A panel's elements are *words*: one value each, or a pair of bf16 ([`Simd::PAIR`]), where `fma` is `dot`.
+//! A panel's elements are *words*: one value each, or a pair of bf16 ([`Simd::PAIR`]), where `fma` is `dot`. (AMX has tiles, panels and sums of its own:
+//! [`super::amx`].)
 //!
 //! An element of C is one chain of fused multiply-adds over a block of the summed dimension, whatever tile it falls into and however wide the vectors are: that is
 //! what makes products batch-invariant.
 
-/// Values in a packed row of A, for all flavours: no tile has more rows.
+/// Words in a packed row of A, for all flavours of vectors: none of their tiles has more rows.
 pub(in crate::kernels) const A_WIDTH: usize = 8;
 
 /// Lanes of a register at most.
@@ -122,7 +123,7 @@ pub(in crate::kernels) struct TileArgs<T> {
     pub c_next: usize,
 }
 
-/// How products are cut and packed: nothing of it changes bits.
+/// How products are cut and packed: nothing of it changes bits. Sums of `rows` times a panel's columns are to be no more than [`super::SUMS`].
 pub(in crate::kernels) struct Blocking {
     /// Rows of a task at most: the more, the less often B is packed, but packed rows of A are to stay in the second-level cache.
     pub rows: usize,
@@ -181,7 +182,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
             lanes.iter().take(n).enumerate().for_each(|(i, lane)| *p.add(i) = lane.rounded());
         }
     }
-    /// Products that are summed in one chain, whole pairs: a part of the definition of the result's bits. Sums that go to memory between chains are read again, and
+    /// Products that are summed in one chain, whole pairs: a part of the definition of the result's bits, but for AMX, whose chains go on. Sums that go to memory between chains are read again, and
     /// a tile has to be filled and emptied for each; but panels of so many products must stay in the cache.
     const BLOCK_K: usize = 256;
     /// Products in one word of a panel: 1, or 2 where a word of 32 bits holds two bf16, the first in the low half.

@@ -2,8 +2,9 @@
 
 use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
+use super::parts::{Block, Columns, Rows, Task, Upcoming, chained};
 use super::problem::{Piece, Problem};
-use super::tile::{Simd, Source, TileArgs, fetch_run};
+use super::tile::{Simd, Source, TileArgs};
 use super::{SERIAL, SUMS};
 use crate::kernels::scratch::Scratch;
 use crate::pool::Pool;
@@ -21,16 +22,18 @@ fn packed_b<S: Simd>() -> usize {
 
 /// Elements that a worker needs: rows of A, a panel of B, a block of sums.
 pub(super) fn worker_elements<S: Simd, X: Source<S::T>>() -> usize {
-    together::<S, X>() * (packed_a::<S>() + packed_b::<S>()) + SUMS
+    let (a, b) = together::<S, X>();
+    a * packed_a::<S>() + b * packed_b::<S>() + SUMS
 }
 
-/// Chains that are done tile by tile, where there are no more and tiles round their sums to C: from one chain to the next there are sums of a tile then, not of
+/// Chains that are done together, where there are no more and tiles round their sums to C: from one chain to the next there are sums of a tile then, or of a panel, not of
 /// a block of columns, and rows of A are packed once for all columns.
 const TOGETHER: usize = 2;
 
-/// Chains that are packed at once at most.
-fn together<S: Simd, X: Source<S::T>>() -> usize {
-    if X::PLAIN { 1 } else { TOGETHER }
+/// Chains that are packed at once at most: of A, and of B.
+fn together<S: Simd, X: Source<S::T>>() -> (usize, usize) {
+    let a = if X::PLAIN { 1 } else { TOGETHER };
+    (a, if S::BLOCKING.chain_by_chain { 1 } else { a })
 }
 
 /// A product of so few rows reads B where it is: packing would cost more than it saves.
@@ -102,7 +105,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let found = find(task / in_batch * per_batch, task % in_batch);
             let (task, number, behind) = found.expect("there are so many tasks");
             // A worker's own tasks follow each other; those that it takes over from others do not.
-            let following = find(number, behind + 1).map(|(task, ..)| task);
+            let following = S::BLOCKING.fetches.then(|| find(number, behind + 1)).flatten().map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
             unsafe {
                 S::begin();
@@ -196,6 +199,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                     a[chain] = self.rows_of_a::<S>(&block, k, chain);
                 }
                 let next = match span.end < depth {
+                    _ if !S::BLOCKING.fetches => None,
                     true => Some((task, span.end..(span.end + block.span).min(depth))),
                     false => following.map(|task| (task, 0..block.span.min(task.piece.depth()))),
                 };
@@ -205,7 +209,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 for first in (0..width).step_by(S::COLUMNS) {
                     let rest = block.columns.start + first + S::COLUMNS..block.columns.end;
                     let next_b = match &next {
-                        _ if block.in_place => Upcoming::none(),
+                        _ if block.in_place || !S::BLOCKING.fetches => Upcoming::none(),
                         _ if !rest.is_empty() => self.upcoming(1, piece, span.clone(), rest, S::COLUMNS),
                         Some((task, span)) => {
                             self.upcoming(1, &task.piece, span.clone(), task.columns.clone(), S::COLUMNS)
@@ -231,17 +235,17 @@ impl<X: Copy + 'static> Job<'_, X> {
         let Task { piece, rows, columns } = task;
         let (problem, depth) = (self.problem, piece.depth());
         let brief = self.rounds::<S>() && depth <= TOGETHER * S::BLOCK_K;
-        let (all, chains) = (together::<S, X>(), if brief && depth > S::BLOCK_K { TOGETHER } else { 1 });
+        let ((of_a, of_b), chains) = (together::<S, X>(), if brief && depth > S::BLOCK_K { TOGETHER } else { 1 });
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let workspace = self.scratch.worker(worker).cast::<S::T>();
-        // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`): for a tile's sums, or a block's, whose cut is within `SUMS`.
+        // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`): for the sums of a tile, of a panel, or of a block, whose cut is within `SUMS`.
         unsafe {
             Block {
                 piece,
                 c: self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride),
                 packed_a: workspace,
-                packed_b: workspace.add(all * packed_a::<S>()),
-                sums: workspace.add(all * (packed_a::<S>() + packed_b::<S>())),
+                packed_b: workspace.add(of_a * packed_a::<S>()),
+                sums: workspace.add(of_a * packed_a::<S>() + of_b * packed_b::<S>()),
                 sums_stride: if brief { S::COLUMNS } else { columns.len().next_multiple_of(S::COLUMNS) },
                 brief,
                 span: chains * S::BLOCK_K,
@@ -345,74 +349,111 @@ impl<X: Copy + 'static> Job<'_, X> {
             let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
             let chains = span.clone().step_by(S::BLOCK_K);
             let (together, parts) = (chains.len(), tile_count * chains.len());
-            // Where a chain's part of B is, from one row to the next, and whether rows are as long as tiles.
-            let packed = |number: usize, k: usize| {
-                let column = columns.start + first;
-                match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| block.in_place) {
-                    Some(at) => (self.b.cast::<S::T>().add(at + column).cast_const(), problem.k.strides[1], false),
-                    None => {
-                        let packed = block.packed_b.add(number * packed_b::<S>());
-                        self.pack_b::<S>(piece, k, column, width, packed);
-                        (packed.cast_const(), S::COLUMNS, true)
-                    }
-                }
-            };
-            // A tile's part of the chain that begins at `k`; `part` counts what has been done of the panel.
-            let tile = |part: usize, panel: usize, k: usize, a: &Rows<S::T>, (b, b_stride, padded)| {
-                let row = panel * tile_rows;
-                // Sums in C; a tile's or a panel's, until they are rounded; or a block's.
-                let (c, c_stride) = match (block.straight, block.brief) {
-                    (true, _) => (block.c.add(first * column_stride + row * row_stride).cast::<S::T>(), row_stride),
-                    (false, false) => (block.sums.add(first + row * block.sums_stride), block.sums_stride),
-                    (false, true) if S::BLOCKING.chain_by_chain => {
-                        (block.sums.add(row * block.sums_stride), block.sums_stride)
-                    }
-                    (false, true) => (block.sums, block.sums_stride),
-                };
-                // A few lines at a time: a core waits where more are missing than it can have open.
+            // A few lines at a time: a core waits where more are missing than it can have open.
+            let fetch = |part: usize| {
                 if S::BLOCKING.fetches {
                     next_b.fetch(part, parts);
                     result.fetch(part, parts);
                     next_a.fetch(first / S::COLUMNS * parts + part, panels * parts);
                 }
-                let completes = k + S::BLOCK_K >= piece.depth();
-                S::tile(&TileArgs {
-                    rows: (rows.len() - row).min(*tile_rows),
-                    columns: width,
-                    depth: S::panel_words(block.length::<S>(k)),
-                    a: a.a.add(panel * a.panel),
-                    a_row: a.row,
-                    a_step: a.step,
-                    b,
-                    b_stride,
-                    padded,
-                    c,
-                    c_stride,
-                    add: k > 0 || (block.straight && problem.accumulate),
-                    rounded: (completes && self.rounds::<S>())
-                        .then(|| (block.c.add(row * row_stride + first).cast(), row_stride)),
-                    count: 1,
-                    a_next: 0,
-                    c_next: 0,
-                });
             };
+            let columns_of_b = |number: usize, k: usize| self.columns_of_b::<S>(block, k, number, first..first + width);
             if S::BLOCKING.chain_by_chain {
                 for (number, (k, a)) in chains.zip(a).enumerate() {
-                    let b = packed(number, k);
-                    (0..tile_count).for_each(|panel| tile(number * tile_count + panel, panel, k, a, b));
+                    // What the chain before has read of B is not needed any more.
+                    let b = columns_of_b(0, k);
+                    for panel in 0..tile_count {
+                        fetch(number * tile_count + panel);
+                        self.tile::<S>(block, [panel, first], k, a, b);
+                    }
                 }
             } else {
-                let mut b = [(std::ptr::null(), 0, false); TOGETHER];
-                chains.clone().enumerate().zip(&mut b).for_each(|((number, k), b)| *b = packed(number, k));
+                let mut b = [Columns::none(); TOGETHER];
+                chains.clone().enumerate().zip(&mut b).for_each(|((number, k), b)| *b = columns_of_b(number, k));
                 for panel in 0..tile_count {
                     for (number, ((k, a), &b)) in chains.clone().zip(a).zip(&b).enumerate() {
-                        tile(panel * together + number, panel, k, a, b);
+                        fetch(panel * together + number);
+                        self.tile::<S>(block, [panel, first], k, a, b);
                     }
                 }
             }
             if ends {
                 self.finish::<S>(block, first, width, block.sums_stride);
             }
+        }
+    }
+
+    /// Columns of the block for the chain that begins at `k`: where B is, or packed to place `number`.
+    unsafe fn columns_of_b<S: Simd>(
+        &self,
+        block: &Block<X, S::T>,
+        k: usize,
+        number: usize,
+        of: Range<usize>,
+    ) -> Columns<S::T>
+    where
+        X: Source<S::T>,
+    {
+        let (piece, column) = (block.piece, block.columns.start + of.start);
+        // SAFETY: B has the columns; the workspace has room for them.
+        unsafe {
+            match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| block.in_place) {
+                Some(at) => {
+                    let b = self.b.cast::<S::T>().add(at + column).cast_const();
+                    Columns { b, step: self.problem.k.strides[1], padded: false }
+                }
+                None => {
+                    let packed = block.packed_b.add(number * packed_b::<S>());
+                    self.pack_b::<S>(piece, k, column, of.len(), packed);
+                    Columns { b: packed.cast_const(), step: S::COLUMNS, padded: true }
+                }
+            }
+        }
+    }
+
+    /// A tile's part of the chain that begins at `k`: panel number so much of A, columns from `first` on.
+    unsafe fn tile<S: Simd>(
+        &self,
+        block: &Block<X, S::T>,
+        [panel, first]: [usize; 2],
+        k: usize,
+        a: &Rows<S::T>,
+        b: Columns<S::T>,
+    ) where
+        X: Source<S::T>,
+    {
+        let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
+        let (row, width) = (panel * block.tile_rows, (block.columns.len() - first).min(S::COLUMNS));
+        let completes = k + S::BLOCK_K >= block.piece.depth();
+        // SAFETY: A, B, C's block and the workspace are as long as `laid_out` made them.
+        unsafe {
+            let c = block.c.add(row * row_stride + first * column_stride);
+            let (sums, sums_stride) = match block.straight {
+                true => (c.cast::<S::T>(), row_stride),
+                false => {
+                    let at = block.place_of_sums::<S>([row, first]);
+                    debug_assert!(at + block.tile_rows * block.sums_stride <= SUMS + block.sums_stride);
+                    (block.sums.add(at), block.sums_stride)
+                }
+            };
+            S::tile(&TileArgs {
+                rows: (block.rows.len() - row).min(block.tile_rows),
+                columns: width,
+                depth: S::panel_words(block.length::<S>(k)),
+                a: a.a.add(panel * a.panel),
+                a_row: a.row,
+                a_step: a.step,
+                b: b.b,
+                b_stride: b.step,
+                padded: b.padded,
+                c: sums,
+                c_stride: sums_stride,
+                add: k > 0 || (block.straight && self.problem.accumulate),
+                rounded: (completes && self.rounds::<S>()).then(|| (c.cast(), row_stride)),
+                count: 1,
+                a_next: 0,
+                c_next: 0,
+            });
         }
     }
 
@@ -510,90 +551,10 @@ impl<X: Copy + 'static> Job<'_, X> {
     }
 }
 
-/// A task: a block of C.
-struct Task {
-    piece: Piece,
-    rows: Range<usize>,
-    columns: Range<usize>,
-}
-
-/// A task's block of C, and the worker's memory for it.
-struct Block<'p, X, T> {
-    piece: &'p Piece,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    /// The block's first element in C.
-    c: *mut X,
-    packed_a: *mut T,
-    packed_b: *mut T,
-    /// Sums that tiles do not write into C, and how far it is from one row of them to the next.
-    sums: *mut T,
-    sums_stride: usize,
-    /// Are they those of a tile at a time, which rounds them to C?
-    brief: bool,
-    /// How much of the summed dimension is done for a panel of B before the next panel: a chain, or all of them.
-    span: usize,
-    /// Do tiles write into C?
-    straight: bool,
-    /// Do tiles read B where it is, if it is one run there?
-    in_place: bool,
-    /// Rows of a tile: tiles of even size beat full ones and a rest.
-    tile_rows: usize,
-}
-
-impl<X, T> Block<'_, X, T> {
-    /// How much of the summed dimension is done at once from `k` on.
-    fn length<S: Simd>(&self, k: usize) -> usize {
-        chained::<S>(self.piece, k).len()
-    }
-}
-
-/// Rows of A for tiles, packed or where they are.
-#[derive(Clone, Copy)]
-struct Rows<T> {
-    a: *const T,
-    /// From one row to the next.
-    row: usize,
-    /// From one product to the next.
-    step: usize,
-    /// From one tile's rows to the next one's.
-    panel: usize,
-}
-
-/// Runs of values that are packed or written soon. They are fetched while tiles multiply, which wait for nothing; reading them at the pace of packing would wait for each.
-#[derive(Clone, Copy)]
-struct Upcoming<X> {
-    at: *const X,
-    runs: usize,
-    /// From one run to the next.
-    stride: usize,
-    /// Values of a run.
-    length: usize,
-}
-
-impl<X> Upcoming<X> {
-    fn none() -> Upcoming<X> {
-        Upcoming { at: std::ptr::null(), runs: 0, stride: 0, length: 0 }
-    }
-
-    /// Fetches a part, of so many.
-    #[inline(always)]
-    fn fetch(&self, part: usize, parts: usize) {
-        for run in self.runs * part / parts..self.runs * (part + 1) / parts {
-            fetch_run(self.at.wrapping_add(run * self.stride), self.length);
-        }
-    }
-}
-
 fn each(pool: &Pool, tasks: usize, serial: bool, call: &(dyn Fn(usize, usize) + Sync)) {
     if serial {
         (0..tasks).for_each(|task| call(task, 0));
     } else {
         pool.run(tasks, call);
     }
-}
-
-/// The products that are summed in one chain with the one at `first`, where a chain begins.
-fn chained<S: Simd>(piece: &Piece, first: usize) -> Range<usize> {
-    first..(first + S::BLOCK_K).min(piece.depth())
 }

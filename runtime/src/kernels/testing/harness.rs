@@ -234,7 +234,7 @@ impl Memory {
         let mut best: Option<(Memory, Result<(), KernelError>)> = None;
         let is_there = |level: &&str| Cpu::named(level).is_some_and(|cpu| cpu.name() == *level);
         for level in ["amx", "avx512bf16", "avx512", "avx2", "portable"].into_iter().filter(is_there) {
-            // Products of pairs have other bits than others, whatever is done with them; they are compared elsewhere.
+            // Products of pairs and tiles have other bits than others, whatever is done with them; they are compared elsewhere.
             let alone = matches!(level, "amx" | "avx512bf16") && !matches!(kernel, Kernel::Region(_));
             if alone && !has_region(kernel) {
                 continue;

@@ -353,11 +353,14 @@ fn large_products() {
 #[test]
 fn large_products_of_bf16() {
     let mut rng = Rng::new(6);
-    for ((m, n, k), transposed) in [
-        ((300, 2500, 1101), [false, true]),
-        ((520, 96, 45_000), [true, false]),
-        ((270, 1100, 701), [false, false]),
-        ((700, 130, 511), [true, true]),
+    for ((m, n, k), transposed, workers) in [
+        ((300, 2500, 1101), [false, true], 2),
+        ((520, 96, 45_000), [true, false], 2),
+        ((270, 1100, 701), [false, false], 2),
+        ((700, 130, 511), [true, true], 2),
+        // As much as one task does at most: of two chains together, and one after the other.
+        ((512, 1024, 1024), [true, false], 1),
+        ((512, 256, 1540), [false, true], 1),
     ] {
         let mut memory = Memory::default();
         let product = dense(DType::Bf16, m, n, k, &mut memory, &mut rng, transposed);
@@ -365,7 +368,7 @@ fn large_products_of_bf16() {
         let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
         for cpu in bf16_levels() {
             let mut memory = memory.clone();
-            memory.run_on(&Kernel::Matmul(product.clone()), 2, cpu).expect("no indices");
+            memory.run_on(&Kernel::Matmul(product.clone()), workers, cpu).expect("no indices");
             let have = memory.get(product.c);
             for _ in 0..100 {
                 let (i, j) = (rng.below(m), rng.below(n));

@@ -1,12 +1,18 @@
 //! Tiles in plain Rust, for tests of what is around them on every machine.
 
-use super::{Engine, SIDE, Sums, WIDTH};
+use super::{Engine, SIDE, TileProduct, WIDTH};
 
 /// Plain Rust. It keeps denormal numbers, and multiplies and adds one after the other: a product of two bf16 is exact in f32.
 pub(super) struct Loops;
 
+thread_local! {
+    /// Has this thread begun?
+    static BEGUN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 impl Engine for Loops {
-    unsafe fn sum(sums: &Sums) {
+    unsafe fn sum(sums: &TileProduct) {
+        assert!(BEGUN.get(), "registers have no shape yet");
         let values = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
         let columns = if sums.wide { WIDTH } else { SIDE };
         for row in 0..if sums.tall { WIDTH } else { SIDE } {
@@ -37,11 +43,15 @@ impl Engine for Loops {
         }
     }
 
-    unsafe fn turned(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
+    unsafe fn transposed(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
         std::array::from_fn(|i| std::array::from_fn(|j| square[j][i]))
     }
 
-    unsafe fn begin() {}
+    unsafe fn begin() {
+        BEGUN.set(true);
+    }
 
-    unsafe fn end() {}
+    unsafe fn end() {
+        BEGUN.set(false);
+    }
 }

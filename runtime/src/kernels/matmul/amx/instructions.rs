@@ -1,11 +1,11 @@
-//! The processor's tiles.
+//! Tiles by the processor's instructions.
 
-use super::{Engine, SIDE, Sums};
+use super::{Engine, SIDE, TileProduct};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
-/// The processor's.
+/// The processor's instructions.
 pub(super) struct Amx;
 
 /// Eight registers of 16 rows of 64 bytes: the operand of `LDTILECFG`.
@@ -24,7 +24,7 @@ static SHAPES: Shapes = {
     Shapes(bytes)
 };
 
-/// Sums of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
+/// TileProduct of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
 macro_rules! sums {
     ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($store:literal)*]) => {
         asm!(
@@ -66,12 +66,12 @@ macro_rules! sums {
             steps = inout(reg) $sums.steps => _,
             next = inout(reg) $sums.next => _,
             next_row = in(reg) $sums.next_row,
-            FROM = const offset_of!(Sums, from),
-            FROM_ROW = const offset_of!(Sums, from_row),
-            A = const offset_of!(Sums, a),
-            A_ROW = const offset_of!(Sums, a_row),
-            TO = const offset_of!(Sums, to),
-            TO_ROW = const offset_of!(Sums, to_row),
+            FROM = const offset_of!(TileProduct, from),
+            FROM_ROW = const offset_of!(TileProduct, from_row),
+            A = const offset_of!(TileProduct, a),
+            A_ROW = const offset_of!(TileProduct, a_row),
+            TO = const offset_of!(TileProduct, to),
+            TO_ROW = const offset_of!(TileProduct, to_row),
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
@@ -81,7 +81,7 @@ macro_rules! sums {
 
 impl Engine for Amx {
     #[inline(always)]
-    unsafe fn sum(sums: &Sums) {
+    unsafe fn sum(sums: &TileProduct) {
         // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
         unsafe {
             match (sums.tall, sums.wide) {
@@ -124,9 +124,9 @@ impl Engine for Amx {
     }
 
     #[inline(always)]
-    unsafe fn turned(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
-        // SAFETY: whoever has AMX has AVX-512.
-        unsafe { turned(square) }
+    unsafe fn transposed(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
+        // SAFETY: the level has AVX-512.
+        unsafe { transposed(square) }
     }
 
     #[inline(always)]
@@ -145,7 +145,7 @@ impl Engine for Amx {
 /// # Safety
 /// The machine has AVX-512.
 #[inline(always)]
-unsafe fn turned(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
+unsafe fn transposed(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
     // SAFETY: the caller's contract; a row is a register.
     unsafe {
         let rows: [__m512i; SIDE] = std::mem::transmute_copy(square);
@@ -178,7 +178,7 @@ unsafe fn turned(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
     }
 }
 
-/// Multiply-adds of a round of [`probe`].
+/// How many multiply-adds [`probe`] does in a round.
 pub(crate) const MULTIPLY_ADDS: usize = 4 * SIDE * SIDE * super::STEP;
 
 /// Multiplies tiles for so many rounds, in registers only.

@@ -3,14 +3,16 @@
 //!
 //! For each element and instruction, as Intel's manual states it: a chain of fused multiply-adds over the first values of sixteen pairs, one over the second
 //! values, each from zero, then `c + (first + second)`. Each is rounded to nearest even, denormal numbers are taken for zeros and flushed to zero, whatever MXCSR says. An
-//! element is one chain of such sums over all that is summed: tiles go on from what lies in memory, so that it does not matter where blocks of the summed dimension end
-//! (but they end with a whole instruction).
+//! element of a matrix product is one chain of such sums over all that is summed: tiles go on from what lies in memory, and blocks of the summed dimension end with a whole
+//! instruction, so that it does not matter where. (Attention's are spans of positions, which begin at multiples of sixteen: see there.)
 //!
 //! A panel of A has thirty-two rows, two tiles of them, in steps of thirty-two products; words are as in [`super::pairs`]:
 //!
 //! ```text
-//! [step][row][16 words]         B's panels are those of pairs: [word][32 columns]
+//! A  [step][row][16 words]      B  [part][word][32 columns]
 //! ```
+//!
+//! Rows that a panel of A lacks hold what was there before.
 //!
 //! A tile of sums is thirty-two rows and columns: four registers, with two for A and two for B. It is a whole one wherever C has fewer rows or columns; what is
 //! too much is computed and thrown away.
@@ -21,12 +23,14 @@ mod emulation;
 mod instructions;
 mod pack;
 mod small;
+#[cfg(test)]
+mod tests;
 
-use super::pack::PackArgs;
+use super::SUMS;
+use super::pack::{PackArgs, SIDE_BY_SIDE};
 use super::pairs::of_base;
 use super::product::Product;
 use super::tile::{A_WIDTH, Blocking, Simd, Source, TileArgs, compiled};
-use crate::kernels::matmul::pack::SIDE_BY_SIDE;
 
 /// Rows of a register, and words of a row.
 const SIDE: usize = 16;
@@ -39,10 +43,10 @@ const LINE: usize = 64;
 /// Parts of a panel of B.
 const PARTS: usize = 4;
 
-/// Four registers of sums. Distances are in bytes.
+/// What makes the sums of up to four registers. Distances are in bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Sums {
+struct TileProduct {
     /// Sixteen rows of A, and the sixteen below them; from one row to the next, and from one step to the next.
     a: [*const u32; 2],
     a_row: usize,
@@ -73,12 +77,12 @@ trait Engine {
     ///
     /// # Safety
     /// The machine has the instructions, the thread has begun; the panels have the steps, and both places the sums, of whole registers.
-    unsafe fn sum(sums: &Sums);
+    unsafe fn sum(sums: &TileProduct);
     /// Turns a square of words.
     ///
     /// # Safety
     /// The machine has the instructions.
-    unsafe fn turned(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE];
+    unsafe fn transposed(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE];
     /// Gives the thread's registers their shape.
     ///
     /// # Safety
@@ -101,6 +105,13 @@ macro_rules! flavour {
             /// Tiles of pairs of bf16.
             #[derive(Clone, Copy)]
             pub struct Flavour;
+
+            const _: () = {
+                assert!(Flavour::BLOCK_K.is_multiple_of(STEP), "a block ends with an instruction");
+                assert!(Flavour::COLUMNS == PARTS * WIDTH && Flavour::PANEL == WIDTH && Flavour::ROWS == WIDTH);
+                assert!(SIDE_BY_SIDE * A_WIDTH == WIDTH, "two rows of values make a row of words");
+                assert!(Flavour::BLOCKING.rows * Flavour::COLUMNS <= SUMS, "sums of a panel");
+            };
 
             impl Simd for Flavour {
                 of_base!();
@@ -125,6 +136,11 @@ macro_rules! flavour {
                 unsafe fn store_rounded(p: *mut half::bf16, v: Self::R, n: usize) {
                     // SAFETY: the trait's contract; so for all methods here.
                     unsafe { Base::store_rounded(p, v, n) }
+                }
+                #[inline(always)]
+                unsafe fn dot(a: Self::R, b: Self::R, c: Self::R) -> Self::R {
+                    // SAFETY: as above.
+                    unsafe { Base::dot(a, b, c) }
                 }
                 #[inline(always)]
                 unsafe fn round(low: Self::R, high: Self::R) -> Self::R {
@@ -226,7 +242,7 @@ unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
         let first = part * WIDTH;
         let c = args.c.wrapping_add(first);
         let a = args.a.cast();
-        let mut sums = Sums {
+        let mut sums = TileProduct {
             a: [a, a.wrapping_add(SIDE * SIDE)],
             a_row: LINE,
             a_step: WIDTH * LINE,
@@ -238,8 +254,8 @@ unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
             from_row: bytes,
             to: halves(c, args.c_stride),
             to_row: bytes,
-            // Something that exists: looking for a page that does not takes long.
-            next: a.cast(),
+            // Something of the sums, which are in the cache: looking for a page that does not exist takes long.
+            next: c.cast_const().cast(),
             next_row: 0,
             tall: args.rows > SIDE,
             wide: args.columns - first > SIDE,

@@ -123,7 +123,7 @@ impl Rows {
             for (panel, squares) in squares.iter().enumerate().take(self.panels) {
                 for (half, square) in squares.iter().enumerate() {
                     let place = self.place(panel, half * SIDE, first + product);
-                    *place.cast::<[[u32; SIDE]; SIDE]>() = E::turned(square);
+                    *place.cast::<[[u32; SIDE]; SIDE]>() = E::transposed(square);
                 }
             }
         }

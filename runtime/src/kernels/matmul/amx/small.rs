@@ -1,6 +1,6 @@
 //! Products of small matrices: registers read operands where they are, or copies.
 
-use super::{Engine, LINE, SIDE, Square, Sums, WIDTH, halves};
+use super::{Engine, LINE, SIDE, Square, TileProduct, WIDTH, halves};
 use crate::kernels::matmul::product::Product;
 use crate::kernels::matmul::tile::Simd;
 use std::ops::Range;
@@ -35,7 +35,7 @@ pub(super) unsafe fn product_of<S: Simd<T = f32>, E: Engine>(p: Product<f32>) {
                 for column in (0..p.columns).step_by(WIDTH) {
                     let columns = column..(column + WIDTH).min(p.columns);
                     let (b, b_row) = small_b::<S>(&p, words.clone(), columns.clone(), &mut columns_of_b);
-                    let sums = Sums {
+                    let product = TileProduct {
                         a,
                         a_row,
                         a_step,
@@ -47,12 +47,12 @@ pub(super) unsafe fn product_of<S: Simd<T = f32>, E: Engine>(p: Product<f32>) {
                         from_row: 0,
                         to: [std::ptr::null_mut(); 2],
                         to_row: 0,
-                        next: a[0].cast(),
+                        next: p.c.cast_const().cast(),
                         next_row: 0,
                         tall: rows.len() > SIDE,
                         wide: columns.len() > SIDE,
                     };
-                    small_c::<S, E>(&p, rows.clone(), columns, p.add || word > 0, sums);
+                    small_c::<S, E>(&p, rows.clone(), columns, p.add || word > 0, product);
                 }
             }
         }
@@ -91,7 +91,7 @@ unsafe fn small_a<S: Simd<T = f32>, E: Engine>(
                     for (word, row) in square.iter_mut().enumerate().take(left) {
                         copy_row::<S>(from.add(word * p.a_step), count, row.as_mut_ptr());
                     }
-                    *to.cast::<[[u32; SIDE]; SIDE]>() = E::turned(&square);
+                    *to.cast::<[[u32; SIDE]; SIDE]>() = E::transposed(&square);
                 } else {
                     for (row, word) in (0..SIDE).flat_map(|row| (0..SIDE).map(move |word| (row, word))) {
                         let exists = row < count && word < left;
@@ -139,7 +139,7 @@ unsafe fn small_c<S: Simd<T = f32>, E: Engine>(
     rows: Range<usize>,
     columns: Range<usize>,
     add: bool,
-    mut sums: Sums,
+    mut product: TileProduct,
 ) {
     // SAFETY: the caller's contract: C has the rows and columns.
     unsafe {
@@ -148,25 +148,25 @@ unsafe fn small_c<S: Simd<T = f32>, E: Engine>(
         let mut square = Square([const { std::mem::MaybeUninit::uninit() }; WIDTH * WIDTH]);
         let at = square.0.as_mut_ptr().cast::<f32>();
         let (to, row) = if whole { (c, p.c_row) } else { (at, WIDTH) };
-        (sums.to, sums.to_row) = (halves(to, row), row * size_of::<f32>());
+        (product.to, product.to_row) = (halves(to, row), row * size_of::<f32>());
         if add {
-            (sums.from, sums.from_row) = (sums.to.map(<*mut f32>::cast_const), sums.to_row);
+            (product.from, product.from_row) = (product.to.map(<*mut f32>::cast_const), product.to_row);
         }
-        let each = |run: &dyn Fn(*mut f32, *mut f32, usize)| {
-            for row in 0..rows.len() {
-                for first in (0..columns.len()).step_by(S::LANES) {
-                    let count = (columns.len() - first).min(S::LANES);
-                    run(c.add(row * p.c_row + first), at.add(row * WIDTH + first), count);
-                }
-            }
-        };
-        if !whole && add {
+        if whole {
+            return E::sum(&product);
+        }
+        let parts = |row: usize| (0..columns.len()).step_by(S::LANES).map(move |first| (row, first));
+        let parts = || (0..rows.len()).flat_map(parts);
+        let lanes = |first: usize| (columns.len() - first).min(S::LANES);
+        if add {
             at.write_bytes(0, WIDTH * WIDTH);
-            each(&|c, at, count| S::store(at, S::load_part(c, count)));
+            for (row, first) in parts() {
+                S::store(at.add(row * WIDTH + first), S::load_part(c.add(row * p.c_row + first), lanes(first)));
+            }
         }
-        E::sum(&sums);
-        if !whole {
-            each(&|c, at, count| S::store_part(c, S::load(at), count));
+        E::sum(&product);
+        for (row, first) in parts() {
+            S::store_part(c.add(row * p.c_row + first), S::load(at.add(row * WIDTH + first)), lanes(first));
         }
     }
 }
