@@ -1,5 +1,6 @@
 //! Products of bf16 in pairs: a word of 32 bits holds two values that follow each other along the sum, and one instruction, `VDPBF16PS`, adds both
-//! products to a sum of f32: twice as many as a fused multiply-add of f32, with half the bytes in panels.
+//! products to a sum of f32: twice as many as a fused multiply-add of f32, with half the bytes in panels. (On Intel's processors it takes so long that it is half as many:
+//! there [`super::amx`] is for products of bf16, or panels of f32.)
 //!
 //! For each lane, as Intel's manual states it: `acc = fma(a.high, b.high, acc)`, then `acc = fma(a.low, b.low, acc)`, each rounded to
 //! nearest even, with denormal operands taken for zeros and denormal results flushed to zero, whatever MXCSR says. A product of two bf16 has 16
