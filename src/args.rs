@@ -334,7 +334,7 @@ pub struct MachineArgs {
     /// Run instructions in another order that the plan's streams and events permit, drawn from this seed: values must stay the same bits
     #[arg(long, value_name = "SEED")]
     pub shuffle: Option<u64>,
-    /// CPU instructions to use at most: amx, avx512bf16, avx512, avx2 or portable [default: FOREBAY_CPU, or the best there are]
+    /// CPU instructions to use at most: amx, avx512bf16, avx512, avx2 or portable [default: FOREBAY_CPU, or what is fastest here]
     #[arg(long, value_name = "LEVEL")]
     pub cpu: Option<String>,
 }

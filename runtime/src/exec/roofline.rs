@@ -8,9 +8,9 @@
 //! still in a cache may go beyond its bandwidth.
 
 use crate::kernels::Cpu;
+use crate::kernels::cpu::Vectors;
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::amx;
-use crate::kernels::cpu::{Bf16, Vectors};
+use crate::kernels::{amx, cpu::Bf16};
 use crate::pool::Pool;
 use forebay_plan::DType;
 use std::hint::black_box;

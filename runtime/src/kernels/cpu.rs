@@ -95,13 +95,15 @@ impl Cpu {
         let level = match vectors_and_pairs() {
             Level::Avx512Bf16 if has_tiles() => Level::Amx,
             // There a pair took as long as four multiply-adds of f32, so that panels of those are twice as fast (measured on one Xeon, its tiles switched off).
+            // Regions round to bf16 by more instructions then.
             Level::Avx512Bf16 if is_intel() => Level::Avx512,
             level => level,
         };
         Cpu::of(level)
     }
 
-    /// The level of this name (`amx`, `avx512bf16`, `avx512`, `avx2`, `portable`), or what the machine has where that is less; nothing for another name.
+    /// The level of this name (`amx`, `avx512bf16`, `avx512`, `avx2`, `portable`), or what the machine has where that is less
+    /// (which may be slower than what [`Cpu::detect`] gives); nothing for another name.
     pub fn named(name: &str) -> Option<Cpu> {
         let level = match name {
             "portable" => Level::Portable,
@@ -155,7 +157,7 @@ impl Cpu {
         }
     }
 
-    /// Does this machine have the instruction that rounds two vectors to bf16?
+    /// Has the level the instruction that rounds two vectors to bf16?
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn rounds_vectors(self) -> bool {
         self.level >= Level::Avx512Bf16

@@ -44,7 +44,7 @@ pub(super) use forward::Forward;
 
 use forebay_plan::DType;
 
-/// Queries of a block: a full tile's columns for every flavour of vectors (AMX has tiles of sixteen).
+/// Queries of a block: a full tile's columns for every flavour of vectors (AMX has registers of sixteen columns: one and a half tiles).
 const QUERIES: usize = 48;
 /// Keys of a block.
 const KEYS: usize = 64;

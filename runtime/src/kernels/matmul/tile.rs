@@ -155,7 +155,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     type T: Real;
     type R: Copy;
     const LANES: usize;
-    /// Rows of a full tile, at most [`A_WIDTH`].
+    /// Rows of a full tile, at most [`Simd::PANEL`].
     const ROWS: usize;
     /// Vectors in a row of a full tile.
     const VECTORS: usize;

@@ -82,6 +82,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let group_tasks = |g| tasks_of(&self.problem.piece(g, self.offsets), cut);
             pieces / per_batch * (0..per_batch).map(group_tasks).sum::<usize>()
         };
+        // (The second is the first where tasks have no more rows.)
         let cuts = [(S::BLOCKING.rows, 1024), (256, 1024), (256, 512), (128, 512), (64, 512), (64, 192)];
         let cut = self.choose_cut::<S>(&cuts, pool, serial, total);
         let tasks = total(cut);
@@ -105,7 +106,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let found = find(task / in_batch * per_batch, task % in_batch);
             let (task, number, behind) = found.expect("there are so many tasks");
             // A worker's own tasks follow each other; those that it takes over from others do not.
-            let following = S::BLOCKING.fetches.then(|| find(number, behind + 1)).flatten().map(|(task, ..)| task);
+            let following = find(number, behind + 1).filter(|_| S::BLOCKING.fetches).map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
             unsafe {
                 S::begin();
@@ -337,7 +338,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         let ends = last && !block.straight && !self.rounds::<S>();
         // SAFETY: A's rows, B's columns, C's block and the workspace are as long as `laid_out` made them.
         unsafe {
-            let result = match ends && column_stride == 1 {
+            let result = match S::BLOCKING.fetches && ends && column_stride == 1 {
                 true => Upcoming {
                     at: block.c.add(first).cast_const(),
                     runs: rows.len(),

@@ -24,7 +24,7 @@ static SHAPES: Shapes = {
     Shapes(bytes)
 };
 
-/// TileProduct of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
+/// Sums of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
 macro_rules! sums {
     ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($store:literal)*]) => {
         asm!(

@@ -14,8 +14,8 @@
 //!
 //! Rows that a panel of A lacks hold what was there before.
 //!
-//! A tile of sums is thirty-two rows and columns: four registers, with two for A and two for B. It is a whole one wherever C has fewer rows or columns; what is
-//! too much is computed and thrown away.
+//! A tile of sums is at most thirty-two rows and columns: four registers, with two for A and two for B; or one or two registers, where sixteen rows or columns are enough.
+//! Registers are whole ones wherever C ends; what is too much is computed and thrown away.
 
 #[cfg(test)]
 mod emulation;
@@ -330,12 +330,6 @@ pub(in crate::kernels) fn is_there() -> bool {
     let [bf16, tiles] = [22, 24].map(|bit| features >> bit & 1 == 1);
     // SAFETY: the call asks for a permission, and touches no memory; it fails where there is no such state or call.
     bf16 && tiles && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILES) } == 0
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has the level"))]
-pub(in crate::kernels) fn is_there() -> bool {
-    false
 }
 
 #[cfg(target_arch = "x86_64")]

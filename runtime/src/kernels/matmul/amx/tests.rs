@@ -1,3 +1,6 @@
+//! Small products against sums that are written out, and what only the instruction does.
+
+#[cfg(target_arch = "x86_64")]
 use crate::kernels::Cpu;
 use crate::kernels::matmul::product::{Product, Rows};
 use crate::kernels::matmul::tile::Simd;
