@@ -106,7 +106,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let found = find(task / in_batch * per_batch, task % in_batch);
             let (task, number, behind) = found.expect("there are so many tasks");
             // A worker's own tasks follow each other; those that it takes over from others do not.
-            let following = find(number, behind + 1).filter(|_| S::BLOCKING.fetches).map(|(task, ..)| task);
+            let following = S::BLOCKING.fetches.then(|| find(number, behind + 1)).flatten().map(|(task, ..)| task);
             // SAFETY: the caller's contract; blocks of different tasks do not overlap.
             unsafe {
                 S::begin();
