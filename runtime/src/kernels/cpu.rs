@@ -93,7 +93,7 @@ impl Cpu {
     /// The level that is fastest on this machine.
     pub fn detect() -> Cpu {
         let level = match vectors_and_pairs() {
-            Level::Avx512Bf16 if has_tiles() => Level::Amx,
+            _ if has_tiles() => Level::Amx,
             // There a pair took as long as four multiply-adds of f32, so that panels of those are twice as fast (measured on one Xeon, its tiles switched off).
             // Regions round to bf16 by more instructions then.
             Level::Avx512Bf16 if is_intel() => Level::Avx512,
@@ -110,7 +110,7 @@ impl Cpu {
             "avx2" => Level::Avx2,
             "avx512" => Level::Avx512,
             "avx512bf16" => Level::Avx512Bf16,
-            "amx" if vectors_and_pairs() == Level::Avx512Bf16 && has_tiles() => return Some(Cpu::of(Level::Amx)),
+            "amx" if has_tiles() => return Some(Cpu::of(Level::Amx)),
             "amx" => Level::Amx,
             _ => return None,
         };
@@ -157,10 +157,10 @@ impl Cpu {
         }
     }
 
-    /// Has the level the instruction that rounds two vectors to bf16?
+    /// Has the level the instruction that rounds two vectors to bf16? It comes with that for pairs.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn rounds_vectors(self) -> bool {
-        self.level >= Level::Avx512Bf16
+        self.has(Bf16::Pairs)
     }
 
     /// The same level with sums of products of bf16 made so, by other instructions where it lacks them: what is around those instructions is tested on
@@ -209,7 +209,7 @@ fn has_tiles() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
         static TILES: OnceLock<bool> = OnceLock::new();
-        *TILES.get_or_init(super::matmul::amx::is_there)
+        *TILES.get_or_init(|| vectors_and_pairs() == Level::Avx512Bf16 && super::matmul::amx::is_there())
     }
     #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
     false

@@ -28,6 +28,7 @@ mod lanes;
 pub(crate) mod math;
 mod matmul;
 pub(crate) mod narrow;
+pub(crate) mod peak;
 mod random;
 mod ranks;
 mod reduce;
@@ -45,8 +46,6 @@ pub mod testing;
 mod tests;
 
 pub use cpu::{Cpu, Jit};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use matmul::amx;
 pub use scratch::{Scratch, ScratchBytes};
 
 use crate::pool::Pool;

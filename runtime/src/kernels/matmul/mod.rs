@@ -15,13 +15,13 @@
 //!
 //! Where sums cannot go to C before they are complete (bf16) and there are no more than two chains, both are packed, and a tile does them one after the other: between them are
 //! the sums of a tile, and A is packed once for all columns. Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
-//! task, what the next one packs first is fetched. (For AMX nothing is fetched, and chains are done one after the other: [`tile::Blocking`].)
+//! task, what the next one packs first is fetched. (For AMX nothing that is packed is fetched, and chains are done one after the other: [`tile::Blocking`].)
 //!
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
 #[cfg(any(test, target_arch = "x86_64"))]
-pub(crate) mod amx;
+pub(in crate::kernels) mod amx;
 mod blocks;
 pub(in crate::kernels) mod pack;
 pub(in crate::kernels) mod pairs;

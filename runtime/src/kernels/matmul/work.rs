@@ -433,7 +433,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 true => (c.cast::<S::T>(), row_stride),
                 false => {
                     let at = block.place_of_sums::<S>([row, first]);
-                    debug_assert!(at + block.tile_rows * block.sums_stride <= SUMS + block.sums_stride);
+                    debug_assert!(at + (block.tile_rows - 1) * block.sums_stride + S::COLUMNS <= SUMS);
                     (block.sums.add(at), block.sums_stride)
                 }
             };

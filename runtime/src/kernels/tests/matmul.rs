@@ -1,6 +1,6 @@
 use crate::kernels::Cpu;
 use crate::kernels::cpu::Bf16;
-use crate::kernels::testing::harness::{Memory, Rng, bf16_levels, close, epsilon, indices, layout, offset};
+use crate::kernels::testing::harness::{Memory, Rng, bf16_levels, close, epsilon, indices, layout};
 use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
 
 const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
@@ -148,46 +148,56 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
         accumulate: rng.below(3) == 0,
         epilogue: None,
     };
+    let (want, exactly) = expected(&matmul, &starts, [&av, &bv, &cv]);
+    Case { memory, matmul, want, exactly }
+}
+
+/// What a product of these values comes to: each element, with the sum of its terms' absolute values; and its bits in pairs and in tiles.
+fn expected(k: &Matmul, starts: &[f64], [av, bv, cv]: [&[f64]; 3]) -> (Vec<(f64, f64)>, [Vec<f64>; 2]) {
     let mut want: Vec<(f64, f64)> = cv.iter().map(|&c| (c, 0.0)).collect();
-    let mut exactly = [cv.clone(), cv.clone()];
-    let range = |group: usize, d: RaggedDim, size: usize| {
-        if own(d) { starts[group] as usize..starts[group + 1] as usize } else { 0..size }
+    let mut exactly = [cv.to_vec(), cv.to_vec()];
+    let size = |d: &MatDim| d.0 as usize;
+    let range = |group: usize, d: RaggedDim, size: usize| match &k.groups {
+        Some(groups) if groups.ragged == d => starts[group] as usize..starts[group + 1] as usize,
+        _ => 0..size,
     };
-    for at in indices(&batch) {
-        for group in 0..count {
-            for i in range(group, RaggedDim::M, m) {
-                for j in range(group, RaggedDim::N, n) {
-                    let (mut sum, mut size) = (0.0, 0.0);
-                    let mut chains = [Bf16::Pairs, Bf16::Tiles].map(Chain::new);
-                    for o in indices(&k_outer) {
-                        for p in range(group, RaggedDim::K, k) {
-                            let place = |s: &[u64], has_batch: bool, has_group: bool, row: usize| {
-                                (if has_batch { offset(&at, s) } else { 0 })
-                                    + if has_group { group * s[g] as usize } else { 0 }
-                                    + row * s[r] as usize
-                                    + offset(&o, &s[r + 1..])
-                                    + p * s[r + 1 + ko] as usize
-                            };
-                            let x = av[offsets[0] as usize + place(&sa, a_batch, own(RaggedDim::N), i)];
-                            let y = bv[offsets[1] as usize + place(&sb, b_batch, own(RaggedDim::M), j)];
-                            sum += x * y;
-                            size += (x * y).abs();
-                            chains.iter_mut().for_each(|chain| chain.push(x, y));
-                        }
-                    }
-                    let group_at = if own(RaggedDim::K) { group * sc[g] as usize } else { 0 };
-                    let place =
-                        offsets[2] as usize + offset(&at, &sc) + group_at + i * sc[r] as usize + j * sc[r + 1] as usize;
-                    let old = if matmul.accumulate { cv[place] } else { 0.0 };
-                    want[place] = (old + sum, size + old.abs());
-                    for (exactly, chain) in exactly.iter_mut().zip(chains) {
-                        exactly[place] = half::bf16::from_f32((old + chain.sum()) as f32).to_f64();
-                    }
+    // Where the part of a batch's index and a group begins in an operand.
+    let begin = |operand: usize, at: &[usize], group: usize| {
+        let of_batch = k.batch.iter().zip(at).map(|(d, &i)| i as u64 * [d.1, d.2, d.3][operand]).sum::<u64>();
+        let of_group = k.groups.as_ref().map_or(0, |g| group as u64 * g.strides[operand]);
+        (k.offsets[operand] + of_batch + of_group) as usize
+    };
+    let outer: Vec<usize> = k.k_outer.iter().map(size).collect();
+    let sizes: Vec<usize> = k.batch.iter().map(|d| d.0 as usize).collect();
+    let groups = k.groups.as_ref().map_or(1, |g| g.count as usize);
+    for (at, group) in indices(&sizes).flat_map(|at| (0..groups).map(move |group| (at.clone(), group))) {
+        let [a, b, c] = [0, 1, 2].map(|operand| begin(operand, &at, group));
+        let columns = range(group, RaggedDim::N, size(&k.n));
+        for (i, j) in range(group, RaggedDim::M, size(&k.m)).flat_map(|i| columns.clone().map(move |j| (i, j))) {
+            let (mut sum, mut terms) = (0.0, 0.0);
+            let mut chains = [Bf16::Pairs, Bf16::Tiles].map(Chain::new);
+            for o in indices(&outer) {
+                let of_outer = |part: fn(&MatDim) -> u64| -> usize {
+                    k.k_outer.iter().zip(&o).map(|(d, &i)| i * part(d) as usize).sum()
+                };
+                let row = a + i * k.m.1 as usize + of_outer(|d| d.1);
+                let column = b + j * k.n.1 as usize + of_outer(|d| d.2);
+                for p in range(group, RaggedDim::K, size(&k.k)) {
+                    let (x, y) = (av[row + p * k.k.1 as usize], bv[column + p * k.k.2 as usize]);
+                    sum += x * y;
+                    terms += (x * y).abs();
+                    chains.iter_mut().for_each(|chain| chain.push(x, y));
                 }
+            }
+            let place = c + i * k.m.2 as usize + j * k.n.2 as usize;
+            let old = if k.accumulate { cv[place] } else { 0.0 };
+            want[place] = (old + sum, terms + old.abs());
+            for (exactly, chain) in exactly.iter_mut().zip(chains) {
+                exactly[place] = half::bf16::from_f32((old + chain.sum()) as f32).to_f64();
             }
         }
     }
-    Case { memory, matmul, want, exactly }
+    (want, exactly)
 }
 
 fn check(case: &Case) {

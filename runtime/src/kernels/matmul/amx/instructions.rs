@@ -179,13 +179,13 @@ unsafe fn transposed(square: &[[u32; SIDE]; SIDE]) -> [[u32; SIDE]; SIDE] {
 }
 
 /// How many multiply-adds [`probe`] does in a round.
-pub(crate) const MULTIPLY_ADDS: usize = 4 * SIDE * SIDE * super::STEP;
+pub(in crate::kernels) const MULTIPLY_ADDS: usize = 4 * SIDE * SIDE * super::STEP;
 
 /// Multiplies tiles for so many rounds, in registers only.
 ///
 /// # Safety
 /// The machine has AMX.
-pub(crate) unsafe fn probe(rounds: u32) {
+pub(in crate::kernels) unsafe fn probe(rounds: u32) {
     // SAFETY: the caller's contract; registers are this thread's.
     unsafe {
         Amx::begin();

@@ -333,4 +333,4 @@ pub(in crate::kernels) fn is_there() -> bool {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use instructions::{MULTIPLY_ADDS, probe};
+pub(in crate::kernels) use instructions::{MULTIPLY_ADDS, probe};

@@ -30,7 +30,7 @@ pub(super) unsafe fn pack_rows<S: Simd, E: Engine, X: Copy>(args: PackArgs<X, f3
             let products = p..(p + STEP).min(args.depth);
             match (rows.across, rows.along) {
                 (_, 1) => rows.along(first, products),
-                (1, _) if products.len() == STEP && rows.count == WIDTH => rows.across::<S, E>(first, products.start),
+                (1, _) if rows.count == WIDTH => rows.across::<S, E>(first, products),
                 _ => {
                     rows.clear(first + p);
                     rows.one_by_one(first, products);
@@ -105,24 +105,25 @@ impl Rows {
         }
     }
 
-    /// A whole step of full panels whose rows lie side by side: products of all of them follow each other.
+    /// A step of full panels whose rows lie side by side: products of all of them follow each other.
     #[inline(always)]
-    unsafe fn across<S: Simd, E: Engine>(&self, first: usize, product: usize) {
-        // SAFETY: the caller's contract.
+    unsafe fn across<S: Simd, E: Engine>(&self, first: usize, products: Range<usize>) {
+        let zeros = [0u16; SIDE_BY_SIDE * WIDTH];
+        // SAFETY: the caller's contract; products that there are not are zeros.
         unsafe {
+            let of = |p: usize| if p < products.end { self.src.add(p * self.along) } else { zeros.as_ptr() };
             let mut squares = [[[[0u32; SIDE]; SIDE]; 2]; SIDE_BY_SIDE];
             for word in 0..SIDE {
-                let low = self.src.add((product + 2 * word) * self.along);
+                let [low, high] = [0, 1].map(|half| of(products.start + 2 * word + half));
                 for (panel, squares) in squares.iter_mut().enumerate().take(self.panels) {
-                    let low = low.add(panel * WIDTH);
-                    let words = S::pairs(low, low.add(self.along));
+                    let words = S::pairs(low.add(panel * WIDTH), high.add(panel * WIDTH));
                     let [upper, lower] = std::mem::transmute::<[[u32; A_WIDTH]; SIDE_BY_SIDE], [[u32; SIDE]; 2]>(words);
                     (squares[0][word], squares[1][word]) = (upper, lower);
                 }
             }
             for (panel, squares) in squares.iter().enumerate().take(self.panels) {
                 for (half, square) in squares.iter().enumerate() {
-                    let place = self.place(panel, half * SIDE, first + product);
+                    let place = self.place(panel, half * SIDE, first + products.start);
                     *place.cast::<[[u32; SIDE]; SIDE]>() = E::transposed(square);
                 }
             }
@@ -144,18 +145,20 @@ pub(super) unsafe fn pack_columns<S: Simd<T = f32>, X: Source<f32>>(
     let part = words * WIDTH;
     let (from, end) = (first / 2, (first + args.depth).div_ceil(2));
     let whole = args.width / WIDTH;
+    let zeros = [0u16; PARTS * WIDTH];
     // SAFETY: the caller's contract; words of a part follow each other.
     unsafe {
         for i in 0..args.width.div_ceil(WIDTH) {
             args.dst.add(i * part + end * WIDTH).write_bytes(0, (end.next_multiple_of(SIDE) - end) * WIDTH);
         }
         let mut rest = 0;
-        if args.across == 1 && first.is_multiple_of(2) && args.depth.is_multiple_of(2) {
+        if args.across == 1 && first.is_multiple_of(2) {
             // Of all parts at a time: lines that follow each other.
             rest = whole;
             for word in from..end {
-                let low = args.src.add((2 * word - first) * args.along).cast::<u16>();
-                let high = low.add(args.along);
+                let p = 2 * word - first;
+                let low = args.src.add(p * args.along).cast::<u16>();
+                let high = if p + 1 < args.depth { low.add(args.along) } else { zeros.as_ptr() };
                 for i in 0..whole {
                     let to = args.dst.add(i * part + word * WIDTH);
                     *to.cast::<[[u32; A_WIDTH]; SIDE_BY_SIDE]>() = S::pairs(low.add(i * WIDTH), high.add(i * WIDTH));
