@@ -63,6 +63,13 @@ impl Scratch {
         Scratch { base, layout, bytes, workers }
     }
 
+    /// Makes every number in it NaN, whatever its type: what a kernel reads without having written it shows.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn spoil(&mut self) {
+        // SAFETY: the whole allocation, and nobody else has it.
+        unsafe { self.base.write_bytes(0xff, self.layout.size()) }
+    }
+
     /// What it has.
     pub fn bytes(&self) -> ScratchBytes {
         self.bytes

@@ -207,7 +207,9 @@ impl Memory {
     fn run_prepared(&mut self, kernel: &Kernel, prepared: &Prepared, workers: usize) -> Result<(), KernelError> {
         POOLS.with_borrow(|pools| {
             let pool = &pools[workers - 1];
-            let scratch = Scratch::new(scratch_bytes(prepared), workers);
+            // In a step it holds what earlier kernels have left.
+            let mut scratch = Scratch::new(scratch_bytes(prepared), workers);
+            scratch.spoil();
             let buffers: Vec<Buf> = self
                 .buffers
                 .iter()
