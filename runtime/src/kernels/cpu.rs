@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 ///
 /// Matrix products and attention may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
 /// between `amx` (which sums sixteen pairs of products at a time), `avx512bf16` (which sums pairs; both take denormal numbers for zeros, and in attention round to bf16 what they
-/// multiply) and the others. Everything else gives equal bits at every level.
+/// multiply) and the others; products of f32 also between `amx`, which makes them of products of bf16, and the others. Everything else gives equal bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     level: Level,
@@ -57,7 +57,7 @@ enum Level {
     Avx512,
     /// The same and BF16: products of pairs of bf16.
     Avx512Bf16,
-    /// The same and AMX: products of tiles of bf16.
+    /// The same and AMX: products of tiles of bf16, and of f32 in parts.
     Amx,
 }
 
@@ -168,6 +168,14 @@ impl Cpu {
     #[cfg(test)]
     pub(crate) fn emulating(self, bf16: Bf16) -> Cpu {
         Cpu { emulated: Some(bf16), ..self }
+    }
+
+    /// Is it for tests of what is around instructions, whatever the size?
+    pub(crate) fn emulates(self) -> bool {
+        #[cfg(test)]
+        return self.emulated.is_some();
+        #[cfg(not(test))]
+        false
     }
 
     /// Has it the instructions for products of bf16 that are summed so?

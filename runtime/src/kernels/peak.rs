@@ -27,22 +27,31 @@ enum Kind {
     /// In pairs of bf16; only where the machine has them.
     #[cfg(target_arch = "x86_64")]
     Pairs,
-    /// In tiles of bf16; the same.
+    /// In tiles of bf16, of which so many make one; the same.
     #[cfg(target_arch = "x86_64")]
-    Tiles,
+    Tiles(usize),
 }
 
 impl Peak {
-    /// What products of f32 are made of.
-    pub fn of_f32(cpu: Cpu) -> Peak {
+    /// What elementwise work of f32 is made of.
+    pub fn of_vectors(cpu: Cpu) -> Peak {
         Peak(Kind::Vectors(cpu))
+    }
+
+    /// What products of f32 are made of, where they are large.
+    pub fn of_f32(cpu: Cpu) -> Peak {
+        Peak(match cpu.bf16() {
+            #[cfg(target_arch = "x86_64")]
+            own @ Bf16::Tiles if cpu.has(own) => Kind::Tiles(amx::split::PRODUCTS),
+            _ => Kind::Vectors(cpu),
+        })
     }
 
     /// What products of bf16 are made of.
     pub fn of_bf16(cpu: Cpu) -> Peak {
         Peak(match cpu.bf16() {
             #[cfg(target_arch = "x86_64")]
-            own @ Bf16::Tiles if cpu.has(own) => Kind::Tiles,
+            own @ Bf16::Tiles if cpu.has(own) => Kind::Tiles(1),
             #[cfg(target_arch = "x86_64")]
             own @ Bf16::Pairs if cpu.has(own) => Kind::Pairs,
             _ => Kind::Vectors(cpu),
@@ -61,7 +70,7 @@ impl Peak {
             #[cfg(target_arch = "x86_64")]
             Kind::Pairs => of_lanes(32),
             #[cfg(target_arch = "x86_64")]
-            Kind::Tiles => amx::MULTIPLY_ADDS * TILE_ROUNDS as usize,
+            Kind::Tiles(each) => amx::MULTIPLY_ADDS * TILE_ROUNDS as usize / each,
         }
     }
 
@@ -74,7 +83,7 @@ impl Peak {
             Kind::Pairs => _ = black_box(unsafe { multiply_add_pairs() }),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Kind::Tiles => unsafe { amx::probe(TILE_ROUNDS) },
+            Kind::Tiles(_) => unsafe { amx::probe(TILE_ROUNDS) },
         }
     }
 }

@@ -5,7 +5,8 @@
 //! rows or columns, the batch, the workers.
 //!
 //! Where the machine multiplies pairs of bf16 (see [`pairs`]), products 2i and 2i + 1 of a block are one pair, and the chain has half the links. Where it multiplies tiles of
-//! them (see [`amx`]), products 32i to 32i + 31 are one link of a single chain, wherever blocks end.
+//! them (see [`amx`]), products 32i to 32i + 31 are one link of a single chain, wherever blocks end. There, products of f32 with 32 or more terms are made in tiles as well, and are nearer to the
+//! exact sums than those of vectors (see [`amx::split`]).
 //!
 //! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies:
 //!
@@ -37,7 +38,9 @@ pub(in crate::kernels) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::kernels) mod avx512;
 
-use super::cpu::Cpu;
+#[cfg(test)]
+use super::cpu::Vectors;
+use super::cpu::{Bf16, Cpu};
 use super::region::Parts;
 use super::{KernelCx, KernelError, PrepareCx, PrepareError, ScratchBytes, ensure};
 use forebay_plan as plan;
@@ -51,6 +54,9 @@ const MOST_COLUMNS: usize = 1024;
 const SUMS: usize = 256 * 528;
 /// Products below this many multiply-adds run on the calling thread: waking another costs as much.
 const SERIAL: usize = 1 << 18;
+
+/// Products of an element from which f32 is multiplied in tiles, where there are any: as many as an instruction sums.
+const SPLIT_DEPTH: usize = 32;
 
 /// Runs code with the flavour of vectors for a float type and a CPU level as `S`, and the type as stored as `X`.
 macro_rules! with_flavour {
@@ -128,12 +134,37 @@ macro_rules! with_product_flavour {
 }
 pub(in crate::kernels) use with_product_flavour;
 
+/// The same for a prepared product, which may be one of f32 in tiles.
+macro_rules! with_flavour_of {
+    ($matmul:expr, |$S:ident, $X:ident| $code:expr) => {{
+        #[cfg(any(test, target_arch = "x86_64"))]
+        macro_rules! with_split {
+            ($flavour:ident) => {{
+                type $X = f32;
+                type $S = amx::split::$flavour;
+                $code
+            }};
+        }
+        match $matmul.cpu.vectors() {
+            #[cfg(target_arch = "x86_64")]
+            _ if $matmul.split && $matmul.cpu.has(Bf16::Tiles) => with_split!(Hardware),
+            #[cfg(all(test, target_arch = "x86_64"))]
+            Vectors::Avx512 | Vectors::Avx2 if $matmul.split => with_split!(Avx2),
+            #[cfg(test)]
+            _ if $matmul.split => with_split!(Portable),
+            _ => with_product_flavour!($matmul.dtype, $matmul.cpu, |$S, $X| $code),
+        }
+    }};
+}
+
 /// A prepared product.
 #[derive(Debug)]
 pub(super) struct Matmul {
     problem: Problem,
     dtype: DType,
     cpu: Cpu,
+    /// Are its products made of those of bf16, in tiles?
+    split: bool,
     epilogue: Option<Epilogue>,
 }
 
@@ -159,18 +190,21 @@ impl Matmul {
                 Some(Epilogue { region: Parts::prepare(region, cx)?, columns: matmul.n.0 as usize })
             }
         };
-        Ok(Matmul { problem, dtype, cpu: cx.cpu, epilogue })
+        // What is summed decides, and nothing else: bits are not to depend on how many rows or columns there are.
+        let deep = problem.mean_depth() >= SPLIT_DEPTH || cx.cpu.emulates();
+        let split = dtype == DType::F32 && cx.cpu.bf16() == Bf16::Tiles && deep;
+        Ok(Matmul { problem, dtype, cpu: cx.cpu, split, epilogue })
     }
 
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
         let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
-        let own = with_product_flavour!(self.dtype, self.cpu, |S, X| own_scratch::<S, X>());
+        let own = with_flavour_of!(self, |S, X| own_scratch::<S, X>());
         ScratchBytes { shared: 0, worker: own + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {
         // SAFETY: the caller's contract; the flavour's features are there, since a `Cpu` is never above the machine.
-        unsafe { with_product_flavour!(self.dtype, self.cpu, |S, X| self.run_as::<S, X>(cx)) }
+        unsafe { with_flavour_of!(self, |S, X| self.run_as::<S, X>(cx)) }
     }
 
     unsafe fn run_as<S: Simd, X: Source<S::T>>(&self, cx: &KernelCx) -> Result<(), KernelError> {

@@ -16,7 +16,7 @@ use super::pack::{AHEAD, PackArgs, SIDE_BY_SIDE};
 use super::tile::entry_points;
 use super::tile::{A_WIDTH, Simd, Source, prefetch_run};
 
-/// What a flavour of words of pairs has of its `Base`.
+/// What a flavour with panels of its own has of its `Base`.
 #[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! of_base {
     () => {
@@ -25,7 +25,6 @@ macro_rules! of_base {
         const LANES: usize = Base::LANES;
         const TRANSPOSE: usize = Base::TRANSPOSE;
         const FUSED: bool = Base::FUSED;
-        const PAIR: usize = 2;
 
         #[inline(always)]
         unsafe fn zero() -> Self::R {
@@ -107,6 +106,7 @@ macro_rules! flavour {
 
             impl Simd for Flavour {
                 of_base!();
+                const PAIR: usize = 2;
                 const ROWS: usize = Base::ROWS;
                 const VECTORS: usize = Base::VECTORS;
                 const BLOCK_K: usize = 512;

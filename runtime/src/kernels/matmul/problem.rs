@@ -103,6 +103,13 @@ impl Problem {
         Ok(problem)
     }
 
+    /// How many products make an element, by the plan: of a group on average.
+    pub fn mean_depth(&self) -> usize {
+        let groups = self.groups.as_ref().filter(|groups| groups.ragged == RaggedDim::K);
+        let k = self.k.size / groups.map_or(1, |groups| groups.count.max(1));
+        k * self.k_outer.iter().map(|d| d.size).product::<usize>()
+    }
+
     fn normalise(&mut self) {
         self.batch.retain(|d| d.size != 1);
         self.k_outer.retain(|d| d.size != 1);

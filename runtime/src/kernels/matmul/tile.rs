@@ -238,6 +238,8 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
     /// How products are cut and packed.
     const BLOCKING: Blocking =
         Blocking { rows: 256, chain_by_chain: false, fetches: true, tasks_of_groups: 16, epilogue: 1 << 16 };
+    /// May tiles read A and B where they are, if they are of the type that is summed?
+    const IN_PLACE: bool = true;
     /// Rows that a packed panel of A has room for.
     const PANEL: usize = A_WIDTH;
     /// Tiles of a few rows take as long as those of a multiple of this.

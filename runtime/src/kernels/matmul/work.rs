@@ -251,7 +251,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 brief,
                 span: chains * S::BLOCK_K,
                 straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
-                in_place: X::PLAIN && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
+                in_place: X::PLAIN && S::IN_PLACE && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
                 tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)).next_multiple_of(S::GRAIN),
                 rows: rows.clone(),
                 columns: columns.clone(),
@@ -301,7 +301,8 @@ impl<X: Copy + 'static> Job<'_, X> {
     {
         let (problem, piece, rows) = (self.problem, block.piece, &block.rows);
         let length = block.length::<S>(k);
-        let few = block.columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1 && X::PLAIN;
+        let few = block.columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1;
+        let few = few && X::PLAIN && S::IN_PLACE;
         // SAFETY: A has the rows; the workspace has room for them.
         unsafe {
             match self.whole(0, piece, chained::<S>(piece, k)).filter(|_| few) {

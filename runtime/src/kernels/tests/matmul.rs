@@ -1,6 +1,7 @@
+use super::chains::{sum_of_bf16, sum_of_thirds};
 use crate::kernels::Cpu;
 use crate::kernels::cpu::Bf16;
-use crate::kernels::testing::harness::{Memory, Rng, bf16_levels, close, epsilon, indices, layout};
+use crate::kernels::testing::harness::{Memory, Rng, bf16_levels, close, epsilon, indices, layout, tiling_levels};
 use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
 
 const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
@@ -10,75 +11,8 @@ struct Case {
     matmul: Matmul,
     /// The result, and the sum of the absolute values of the terms.
     want: Vec<(f64, f64)>,
-    /// For bf16, the bits where products are summed in pairs, and in tiles.
+    /// The bits: for bf16, where products are summed in pairs, and in tiles; for f32 in tiles, with A's parts first, and with B's (for a kernel may exchange them).
     exactly: [Vec<f64>; 2],
-}
-
-/// A sum of products of bf16, one element on its own, as `VDPBF16PS` and `TDPBF16PS` make it.
-struct Chain {
-    tiles: bool,
-    products: usize,
-    /// Sums of first and of second values of the pairs of an instruction; of pairs one by one, the first value that waits for the second.
-    halves: [f32; 2],
-    waiting: (f32, f32),
-    block: f32,
-    blocks: f32,
-}
-
-/// Products of pairs that are summed in one chain.
-const CHAIN: usize = 512;
-/// Products that an instruction for tiles sums.
-const STEP: usize = 32;
-
-impl Chain {
-    fn new(bf16: Bf16) -> Chain {
-        let tiles = bf16 == Bf16::Tiles;
-        Chain { tiles, products: 0, halves: [0.0; 2], waiting: (0.0, 0.0), block: 0.0, blocks: 0.0 }
-    }
-
-    fn push(&mut self, x: f64, y: f64) {
-        let (x, y, half) = (x as f32, y as f32, self.products % 2);
-        self.products += 1;
-        if self.tiles {
-            self.halves[half] = x.mul_add(y, self.halves[half]);
-            if self.products.is_multiple_of(STEP) {
-                self.step();
-            }
-        } else if half == 0 {
-            self.waiting = (x, y);
-        } else {
-            self.pair((x, y));
-            if self.products.is_multiple_of(CHAIN) {
-                self.blocks += std::mem::take(&mut self.block);
-            }
-        }
-    }
-
-    fn step(&mut self) {
-        let [first, second] = std::mem::take(&mut self.halves);
-        self.blocks += first + second;
-    }
-
-    /// The product of the high halves, then that of the low ones.
-    fn pair(&mut self, odd: (f32, f32)) {
-        for (x, y) in [odd, self.waiting] {
-            self.block = x.mul_add(y, self.block);
-        }
-    }
-
-    fn sum(mut self) -> f64 {
-        if self.tiles {
-            self.step();
-            return f64::from(self.blocks);
-        }
-        if !self.products.is_multiple_of(2) {
-            self.pair((0.0, 0.0));
-        }
-        if !self.products.is_multiple_of(CHAIN) {
-            self.blocks += self.block;
-        }
-        f64::from(self.blocks)
-    }
 }
 
 /// A random product with its result. Dimensions 0.. of the sizes: batch, group, m, n, k_outer, k.
@@ -152,10 +86,34 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
     Case { memory, matmul, want, exactly }
 }
 
-/// What a product of these values comes to: each element, with the sum of its terms' absolute values; and its bits in pairs and in tiles.
+/// What a product of these values comes to: each element, with the sum of its terms' absolute values; and its [bits](Case::exactly).
 fn expected(k: &Matmul, starts: &[f64], [av, bv, cv]: [&[f64]; 3]) -> (Vec<(f64, f64)>, [Vec<f64>; 2]) {
     let mut want: Vec<(f64, f64)> = cv.iter().map(|&c| (c, 0.0)).collect();
     let mut exactly = [cv.to_vec(), cv.to_vec()];
+    each_element(k, starts, [av, bv], |place, terms| {
+        let old = if k.accumulate { cv[place] } else { 0.0 };
+        let products = || terms.iter().map(|(x, y)| x * y);
+        want[place] = (old + products().sum::<f64>(), products().map(f64::abs).sum::<f64>() + old.abs());
+        match k.dtype {
+            DType::Bf16 => {
+                for (exactly, bf16) in exactly.iter_mut().zip([Bf16::Pairs, Bf16::Tiles]) {
+                    let sum = old + sum_of_bf16(bf16, terms);
+                    exactly[place] = half::bf16::from_f32(sum as f32).to_f64();
+                }
+            }
+            DType::F32 => {
+                for (exactly, turned) in exactly.iter_mut().zip([false, true]) {
+                    exactly[place] = f64::from((old + sum_of_thirds(turned, terms)) as f32);
+                }
+            }
+            _ => {}
+        }
+    });
+    (want, exactly)
+}
+
+/// Calls `f` with the place of each element and its terms.
+fn each_element(k: &Matmul, starts: &[f64], [av, bv]: [&[f64]; 2], mut f: impl FnMut(usize, &[(f64, f64)])) {
     let size = |d: &MatDim| d.0 as usize;
     let range = |group: usize, d: RaggedDim, size: usize| match &k.groups {
         Some(groups) if groups.ragged == d => starts[group] as usize..starts[group + 1] as usize,
@@ -174,30 +132,19 @@ fn expected(k: &Matmul, starts: &[f64], [av, bv, cv]: [&[f64]; 3]) -> (Vec<(f64,
         let [a, b, c] = [0, 1, 2].map(|operand| begin(operand, &at, group));
         let columns = range(group, RaggedDim::N, size(&k.n));
         for (i, j) in range(group, RaggedDim::M, size(&k.m)).flat_map(|i| columns.clone().map(move |j| (i, j))) {
-            let (mut sum, mut terms) = (0.0, 0.0);
-            let mut chains = [Bf16::Pairs, Bf16::Tiles].map(Chain::new);
+            let mut terms = vec![];
             for o in indices(&outer) {
                 let of_outer = |part: fn(&MatDim) -> u64| -> usize {
                     k.k_outer.iter().zip(&o).map(|(d, &i)| i * part(d) as usize).sum()
                 };
                 let row = a + i * k.m.1 as usize + of_outer(|d| d.1);
                 let column = b + j * k.n.1 as usize + of_outer(|d| d.2);
-                for p in range(group, RaggedDim::K, size(&k.k)) {
-                    let (x, y) = (av[row + p * k.k.1 as usize], bv[column + p * k.k.2 as usize]);
-                    sum += x * y;
-                    terms += (x * y).abs();
-                    chains.iter_mut().for_each(|chain| chain.push(x, y));
-                }
+                let products = range(group, RaggedDim::K, size(&k.k));
+                terms.extend(products.map(|p| (av[row + p * k.k.1 as usize], bv[column + p * k.k.2 as usize])));
             }
-            let place = c + i * k.m.2 as usize + j * k.n.2 as usize;
-            let old = if k.accumulate { cv[place] } else { 0.0 };
-            want[place] = (old + sum, terms + old.abs());
-            for (exactly, chain) in exactly.iter_mut().zip(chains) {
-                exactly[place] = half::bf16::from_f32((old + chain.sum()) as f32).to_f64();
-            }
+            f(c + i * k.m.2 as usize + j * k.n.2 as usize, &terms);
         }
     }
-    (want, exactly)
 }
 
 fn check(case: &Case) {
@@ -249,6 +196,22 @@ fn pairs_and_tiles_of_products() {
             for (i, (have, want)) in have.iter().zip(want).enumerate() {
                 assert_eq!(have, want, "element {i}, {cpu:?}: {:?}", case.matmul);
             }
+        }
+    }
+}
+
+/// The same for f32 in tiles.
+#[test]
+fn tiles_of_f32() {
+    let mut rng = Rng::new(7);
+    for round in 0..75 {
+        let ragged = [None, None, Some(RaggedDim::M), Some(RaggedDim::K), Some(RaggedDim::N)][round % 5];
+        let case = case(&mut rng, DType::F32, ragged);
+        for cpu in tiling_levels() {
+            let mut memory = case.memory.clone();
+            memory.run_on(&Kernel::Matmul(case.matmul.clone()), 1 + round % 3, cpu).expect("it has no indices");
+            let have = memory.get(case.matmul.c);
+            assert!(case.exactly.contains(&have), "{cpu:?}: {:?}", case.matmul);
         }
     }
 }
@@ -359,6 +322,91 @@ fn large_products() {
     }
 }
 
+/// The same for f32 in tiles: rows and columns of several tasks, many steps.
+#[test]
+fn large_products_of_f32_in_tiles() {
+    let mut rng = Rng::new(8);
+    for ((m, n, k), transposed, workers) in [
+        ((300, 1100, 1101), [false, true], 2),
+        ((270, 300, 701), [false, false], 3),
+        ((600, 130, 511), [true, true], 2),
+        // As much as one task does at most.
+        ((512, 1024, 256), [true, false], 1),
+    ] {
+        let mut memory = Memory::default();
+        let product = dense(DType::F32, m, n, k, &mut memory, &mut rng, transposed);
+        let (a, b) = (memory.get(product.a), memory.get(product.b));
+        let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
+        for cpu in tiling_levels() {
+            let mut memory = memory.clone();
+            memory.run_on(&Kernel::Matmul(product.clone()), workers, cpu).expect("no indices");
+            let have = memory.get(product.c);
+            for _ in 0..100 {
+                let (i, j) = (rng.below(m), rng.below(n));
+                let term = |p| {
+                    let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
+                    (a[x], b[y])
+                };
+                let want = sum_of_thirds(false, &(0..k).map(term).collect::<Vec<_>>());
+                assert_eq!(have[i * n + j], want, "{i}, {j}, {cpu:?}");
+            }
+        }
+    }
+}
+
+/// Sums in tiles are nearer to what they should be than chains of multiply-adds of f32.
+#[test]
+fn tiles_of_f32_are_as_accurate_as_vectors() {
+    let mut rng = Rng::new(9);
+    for (k, scales) in [(64, (0.0, 0.0)), (512, (0.0, 0.0)), (2000, (-60.0, 60.0)), (300, (-80.0, -10.0))] {
+        let (m, n) = (48, 64);
+        let mut memory = Memory::default();
+        let mut product = dense(DType::F32, m, n, k, &mut memory, &mut rng, [false, true]);
+        let mut scaled = |id: u32, scale: f64| {
+            let values: Vec<f64> = memory.get(id).iter().map(|x| x * scale.exp2()).collect();
+            memory.add(DType::F32, &values)
+        };
+        (product.a, product.b) = (scaled(product.a, scales.0), scaled(product.b, scales.1));
+        let (a, b) = (memory.get(product.a), memory.get(product.b));
+        let error = |cpu: Cpu| {
+            let mut memory = memory.clone();
+            memory.run_on(&Kernel::Matmul(product.clone()), 2, cpu).expect("no indices");
+            let have = memory.get(product.c);
+            let of = |i: usize, j: usize| {
+                let want: f64 = (0..k).map(|p| a[i * k + p] * b[j * k + p]).sum();
+                (have[i * n + j] - want).powi(2)
+            };
+            (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| of(i, j)).sum::<f64>().sqrt()
+        };
+        let vectors = error(Cpu::named("avx512").expect("a level"));
+        for cpu in tiling_levels() {
+            let tiles = error(cpu);
+            assert!(tiles < 0.6 * vectors, "{k} products: {tiles:e} in tiles, {vectors:e} in vectors, {cpu:?}");
+        }
+    }
+}
+
+/// Outside of what parts hold: a row with an infinity or nearly one comes to NaN, one without does not notice.
+#[test]
+fn tiles_of_f32_and_infinities() {
+    for special in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.3965e38] {
+        let mut rng = Rng::new(10);
+        let mut memory = Memory::default();
+        let mut product = dense(DType::F32, 40, 33, 50, &mut memory, &mut rng, [false, false]);
+        let mut a = memory.get(product.a);
+        a[7 * 50 + 3] = special;
+        product.a = memory.add(DType::F32, &a);
+        for cpu in tiling_levels() {
+            let mut memory = memory.clone();
+            memory.run_on(&Kernel::Matmul(product.clone()), 1, cpu).expect("no indices");
+            let have = memory.get(product.c);
+            for (row, have) in have.chunks(33).enumerate() {
+                assert!(have.iter().all(|x| x.is_nan() == (row == 7)), "{special}, row {row}, {cpu:?}");
+            }
+        }
+    }
+}
+
 /// The same for pairs and tiles: one chain, two, and many.
 #[test]
 fn large_products_of_bf16() {
@@ -382,12 +430,12 @@ fn large_products_of_bf16() {
             let have = memory.get(product.c);
             for _ in 0..100 {
                 let (i, j) = (rng.below(m), rng.below(n));
-                let mut chain = Chain::new(cpu.bf16());
-                for p in 0..k {
+                let term = |p| {
                     let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
-                    chain.push(a[x], b[y]);
-                }
-                assert_eq!(have[i * n + j], half::bf16::from_f32(chain.sum() as f32).to_f64(), "{i}, {j}, {cpu:?}");
+                    (a[x], b[y])
+                };
+                let sum = sum_of_bf16(cpu.bf16(), &(0..k).map(term).collect::<Vec<_>>());
+                assert_eq!(have[i * n + j], half::bf16::from_f32(sum as f32).to_f64(), "{i}, {j}, {cpu:?}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Every kernel against a plain reference in f64, written here and independent of the kernels.
 
 mod attention;
+mod chains;
 mod epilogue;
 mod index;
 mod lookup;

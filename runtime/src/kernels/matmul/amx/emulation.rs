@@ -1,5 +1,6 @@
 //! Tiles in plain Rust, for tests of what is around them on every machine.
 
+use super::split::{ORDER, THIRD, THIRDS, thirds};
 use super::{Engine, SIDE, TileProduct, WIDTH};
 
 /// Plain Rust. It keeps denormal numbers, and multiplies and adds one after the other: a product of two bf16 is exact in f32.
@@ -10,10 +11,13 @@ thread_local! {
     static BEGUN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-impl Engine for Loops {
-    unsafe fn sum(sums: &TileProduct) {
+impl Loops {
+    /// Sums of products of so many parts of A and B.
+    ///
+    /// # Safety
+    /// As [`Engine::sum`].
+    unsafe fn sum_of(sums: &TileProduct, order: &[[usize; 2]]) {
         assert!(BEGUN.get(), "registers have no shape yet");
-        let values = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
         let columns = if sums.wide { WIDTH } else { SIDE };
         for row in 0..if sums.tall { WIDTH } else { SIDE } {
             let mut sum = [0.0f32; WIDTH];
@@ -25,21 +29,76 @@ impl Engine for Loops {
                     sum.as_mut_ptr().copy_from_nonoverlapping(from, columns);
                 }
                 for step in 0..sums.steps {
-                    let mut chains = [[0.0f32; 2]; WIDTH];
-                    for word in 0..SIDE {
-                        let x = sums.a[half].byte_add(step * sums.a_step + row * sums.a_row).add(word);
-                        let x = values(x.read_unaligned());
-                        let y = sums.b.byte_add(step * sums.b_step + word * sums.b_row);
-                        for (column, chains) in chains.iter_mut().enumerate().take(columns) {
-                            let y = values(y.add(column).read_unaligned());
-                            (0..2).for_each(|half| chains[half] += x[half] * y[half]);
-                        }
+                    for [x, y] in order {
+                        let a = sums.a[half].byte_add(step * sums.a_step + row * sums.a_row + x * THIRD);
+                        instruction(
+                            &mut sum[..columns],
+                            a,
+                            sums.b.byte_add(step * sums.b_step + y * THIRD),
+                            sums.b_row,
+                        );
                     }
-                    (0..columns).for_each(|column| sum[column] += chains[column][0] + chains[column][1]);
                 }
                 let to = sums.to[half].byte_add(row * sums.to_row);
                 to.copy_from_nonoverlapping(sum.as_ptr(), columns);
             }
+        }
+    }
+}
+
+/// A row of what an instruction sums.
+///
+/// # Safety
+/// A has a row, B as many rows as that has words.
+unsafe fn instruction(sum: &mut [f32], a: *const u32, b: *const u32, b_row: usize) {
+    let values = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+    let mut chains = [[0.0f32; 2]; WIDTH];
+    for word in 0..SIDE {
+        // SAFETY: the caller's contract.
+        let (x, y) = unsafe { (values(a.add(word).read_unaligned()), b.byte_add(word * b_row)) };
+        for (column, chains) in chains.iter_mut().enumerate().take(sum.len()) {
+            // SAFETY: as above.
+            let y = values(unsafe { y.add(column).read_unaligned() });
+            (0..2).for_each(|half| chains[half] += x[half] * y[half]);
+        }
+    }
+    sum.iter_mut().zip(chains).for_each(|(sum, [first, second])| *sum += first + second);
+}
+
+/// Takes two numbers apart, to a word of each part.
+///
+/// # Safety
+/// There are the numbers and places.
+unsafe fn split(from: [*const f32; 2], to: [*mut u32; THIRDS]) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let [low, high] = from.map(|from| thirds(from.read_unaligned()));
+        (0..THIRDS).for_each(|third| to[third].write_unaligned(low[third] >> 16 | high[third] & 0xffff_0000));
+    }
+}
+
+impl Engine for Loops {
+    unsafe fn sum(sums: &TileProduct) {
+        // SAFETY: the caller's contract.
+        unsafe { Loops::sum_of(sums, &[[0, 0]]) }
+    }
+
+    unsafe fn sum_thirds(sums: &TileProduct) {
+        // SAFETY: the caller's contract.
+        unsafe { Loops::sum_of(sums, &ORDER) }
+    }
+
+    unsafe fn split_along(from: *const f32, to: [*mut u32; THIRDS]) {
+        for word in 0..SIDE {
+            // SAFETY: the caller's contract.
+            unsafe { split([from.add(2 * word), from.add(2 * word + 1)], to.map(|to| to.add(word))) };
+        }
+    }
+
+    unsafe fn split_across(from: [*const f32; 2], to: [*mut u32; THIRDS]) {
+        for i in 0..SIDE {
+            // SAFETY: as above.
+            unsafe { split(from.map(|from| from.add(i)), to.map(|to| to.add(i))) };
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tiles by the processor's instructions.
 
+use super::split::THIRDS;
 use super::{Engine, SIDE, TileProduct};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -26,7 +27,7 @@ static SHAPES: Shapes = {
 
 /// Sums of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
 macro_rules! sums {
-    ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($store:literal)*]) => {
+    ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($fetch:literal)*], [$($store:literal)*]) => {
         asm!(
             "mov {upper}, [{sums} + {FROM}]",
             "mov {lower}, [{sums} + {FROM} + 8]",
@@ -43,9 +44,7 @@ macro_rules! sums {
             "mov {row}, [{sums} + {A_ROW}]",
             "5:",
             $($step,)*
-            "prefetchw [{next}]",
-            "prefetchw [{next} + {next_row}]",
-            "lea {next}, [{next} + 2 * {next_row}]",
+            $($fetch,)*
             "add {upper}, {a_step}",
             "add {lower}, {a_step}",
             "add {b}, {b_step}",
@@ -79,46 +78,184 @@ macro_rules! sums {
     };
 }
 
+/// Sums of so many registers, by these steps.
+macro_rules! four {
+    ($sums:expr, $steps:tt, $fetch:tt) => {
+        sums!(
+            $sums,
+            ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"
+             "tileloadd tmm2, [{lower} + {row}]" "tileloadd tmm3, [{lower} + {row} + 64]"],
+            ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
+            $steps,
+            $fetch,
+            ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"
+             "tilestored [{lower} + {row}], tmm2" "tilestored [{lower} + {row} + 64], tmm3"]
+        )
+    };
+}
+macro_rules! upper_and_lower {
+    ($sums:expr, $steps:tt, $fetch:tt) => {
+        sums!(
+            $sums,
+            ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm2, [{lower} + {row}]"],
+            ["tilezero tmm0" "tilezero tmm2"],
+            $steps,
+            $fetch,
+            ["tilestored [{upper} + {row}], tmm0" "tilestored [{lower} + {row}], tmm2"]
+        )
+    };
+}
+macro_rules! left_and_right {
+    ($sums:expr, $steps:tt, $fetch:tt) => {
+        sums!(
+            $sums,
+            ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"],
+            ["tilezero tmm0" "tilezero tmm1"],
+            $steps,
+            $fetch,
+            ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"]
+        )
+    };
+}
+macro_rules! one {
+    ($sums:expr, $steps:tt, $fetch:tt) => {
+        sums!(
+            $sums,
+            ["tileloadd tmm0, [{upper} + {row}]"],
+            ["tilezero tmm0"],
+            $steps,
+            $fetch,
+            ["tilestored [{upper} + {row}], tmm0"]
+        )
+    };
+}
+
+const _: () = assert!(super::split::THIRD == 2048, "where parts are in the steps below");
+
 impl Engine for Amx {
     #[inline(always)]
     unsafe fn sum(sums: &TileProduct) {
         // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
         unsafe {
             match (sums.tall, sums.wide) {
-                (true, true) => sums!(
-                    sums,
-                    ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"
-                     "tileloadd tmm2, [{lower} + {row}]" "tileloadd tmm3, [{lower} + {row} + 64]"],
-                    ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
-                    ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                     "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                     "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"],
-                    ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"
-                     "tilestored [{lower} + {row}], tmm2" "tilestored [{lower} + {row} + 64], tmm3"]
-                ),
-                (true, false) => sums!(
-                    sums,
-                    ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm2, [{lower} + {row}]"],
-                    ["tilezero tmm0" "tilezero tmm2"],
-                    ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                     "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"],
-                    ["tilestored [{upper} + {row}], tmm0" "tilestored [{lower} + {row}], tmm2"]
-                ),
-                (false, true) => sums!(
-                    sums,
-                    ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"],
-                    ["tilezero tmm0" "tilezero tmm1"],
-                    ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                     "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"],
-                    ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"]
-                ),
-                (false, false) => sums!(
-                    sums,
-                    ["tileloadd tmm0, [{upper} + {row}]"],
-                    ["tilezero tmm0"],
-                    ["tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"],
-                    ["tilestored [{upper} + {row}], tmm0"]
-                ),
+                (true, true) => four!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                (true, false) => upper_and_lower!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                (false, true) => left_and_right!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                (false, false) => one!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum_thirds(sums: &TileProduct) {
+        // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
+        unsafe {
+            match (sums.tall, sums.wide) {
+                (true, true) => four!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                (true, false) => upper_and_lower!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]"
+                 "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                (false, true) => left_and_right!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                (false, false) => one!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
+                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn split_along(from: *const f32, to: [*mut u32; THIRDS]) {
+        const UPPER_HALVES: [u16; 2 * SIDE] = {
+            let mut from = [0; 2 * SIDE];
+            let mut i = 0;
+            while i < 2 * SIDE {
+                from[i] = 2 * i as u16 + 1;
+                i += 1;
+            }
+            from
+        };
+        // SAFETY: the caller's contract: two registers are read, and one is written to each place.
+        unsafe {
+            let (low, high) = (thirds(_mm512_loadu_ps(from)), thirds(_mm512_loadu_ps(from.add(SIDE))));
+            let upper = _mm512_loadu_si512(UPPER_HALVES.as_ptr().cast());
+            for third in 0..THIRDS {
+                let words = _mm512_permutex2var_epi16(low[third], upper, high[third]);
+                _mm512_storeu_si512(to[third].cast(), words);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn split_across(from: [*const f32; 2], to: [*mut u32; THIRDS]) {
+        // SAFETY: as above.
+        unsafe {
+            let (low, high) = (thirds(_mm512_loadu_ps(from[0])), thirds(_mm512_loadu_ps(from[1])));
+            for third in 0..THIRDS {
+                let words = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low[third]), high[third]);
+                _mm512_storeu_si512(to[third].cast(), words);
             }
         }
     }
@@ -139,6 +276,22 @@ impl Engine for Amx {
     unsafe fn end() {
         // SAFETY: as above.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+    }
+}
+
+/// The parts of sixteen numbers, each in the upper half of a word: [`split::pack::thirds`](super::split).
+///
+/// # Safety
+/// The machine has AVX-512.
+#[inline(always)]
+unsafe fn thirds(x: __m512) -> [__m512i; THIRDS] {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (half, mask) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(!0xffff));
+        let first = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), mask);
+        let rest = _mm512_sub_ps(x, _mm512_castsi512_ps(first));
+        let second = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), mask);
+        [first, second, _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(second)))]
     }
 }
 

@@ -23,6 +23,7 @@ mod emulation;
 mod instructions;
 mod pack;
 mod small;
+pub(in crate::kernels) mod split;
 #[cfg(test)]
 mod tests;
 
@@ -78,6 +79,21 @@ trait Engine {
     /// # Safety
     /// The machine has the instructions, the thread has begun; the panels have the steps, and both places the sums, of whole registers.
     unsafe fn sum(sums: &TileProduct);
+    /// The same of numbers that lie in [parts](split).
+    ///
+    /// # Safety
+    /// As [`Engine::sum`].
+    unsafe fn sum_thirds(sums: &TileProduct);
+    /// Takes apart numbers that follow each other along the sum, to words of each part.
+    ///
+    /// # Safety
+    /// The machine has the instructions; there are as many numbers as a step has, and a row of words each.
+    unsafe fn split_along(from: *const f32, to: [*mut u32; split::THIRDS]);
+    /// The same of two products of sixteen rows or columns.
+    ///
+    /// # Safety
+    /// The same; there are sixteen numbers each.
+    unsafe fn split_across(from: [*const f32; 2], to: [*mut u32; split::THIRDS]);
     /// Turns a square of words.
     ///
     /// # Safety
@@ -115,6 +131,7 @@ macro_rules! flavour {
 
             impl Simd for Flavour {
                 of_base!();
+                const PAIR: usize = 2;
                 const ROWS: usize = WIDTH;
                 const VECTORS: usize = PARTS * WIDTH / Base::LANES;
                 const BLOCK_K: usize = 512;
