@@ -74,6 +74,8 @@ pub struct Attended {
     pub flops: f64,
     /// Bytes of queries, keys, values and results.
     pub bytes: f64,
+    /// Type of the inputs.
+    pub precision: Precision,
 }
 
 /// Tiles that libraries choose from: rows, columns, and the part of a large tile's rate that they reach (less reuse of operands).
@@ -285,6 +287,7 @@ mod tests {
                 widest,
                 flops: 1e13,
                 bytes: 1.0,
+                precision: Precision::Bf16,
             };
             cluster.attention(&attended, AttentionKernel::Backward, Generation::Newest) - cluster.kernel_start()
         };

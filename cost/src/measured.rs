@@ -1,8 +1,8 @@
 //! A machine that was measured: its ranks share cores, and its kernels have the rates that were timed at the shapes nearest to theirs.
 //!
 //! Datasheets and eight fitted numbers do not describe a CPU: caches, packing and small shapes matter more than peaks. So a cluster file may carry
-//! *samples* (`forebay calibrate --cpu` writes them). The rate at another shape is the mean of the samples' rates in logarithms, weighted by distance
-//! in the logarithms of the sizes (D. Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968):
+//! *samples* (`forebay calibrate --cpu` writes them). What a unit of work takes at another shape is the mean of what it takes at the samples (so that the time of several kernels is that of all of them: a mean of rates
+//! would be too fast), weighted by distance in the logarithms of the sizes (D. Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968):
 //!
 //! ```text
 //! weight = 1 / (distance² + 0.02)²          distance² = Σ (log₂ size − log₂ size of the sample)²
@@ -54,6 +54,12 @@ pub enum SampleType {
     Bf16,
 }
 
+impl SampleType {
+    fn of(precision: Precision) -> SampleType {
+        if precision == Precision::F32 { SampleType::F32 } else { SampleType::Bf16 }
+    }
+}
+
 /// A timed matrix product.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +69,9 @@ pub struct ProductSample {
     /// Type of the inputs.
     #[serde(rename = "type")]
     pub dtype: SampleType,
+    /// How many products of that size: of experts, and of a batch.
+    #[serde(default = "one")]
+    pub groups: Positive,
     /// Rows (of a group).
     pub m: Positive,
     /// Columns.
@@ -73,12 +82,19 @@ pub struct ProductSample {
     pub gflops: Positive,
 }
 
+fn one() -> Positive {
+    Positive(1.0)
+}
+
 /// A timed attention.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttentionSample {
     /// Threads that did it.
     pub threads: Count,
+    /// Type of the inputs, where it is known.
+    #[serde(rename = "type", default)]
+    pub dtype: Option<SampleType>,
     /// Gradients?
     pub backward: bool,
     /// Queries of each problem.
@@ -115,7 +131,7 @@ pub struct Sharing {
 
 /// A sample's shape (logarithms), threads and rate (each second).
 struct Point {
-    at: [f64; 3],
+    at: [f64; 4],
     threads: f64,
     rate: f64,
 }
@@ -137,7 +153,7 @@ impl Measured {
     }
 
     /// The rate at a shape. Of samples with other numbers of threads the nearest are taken, each thread doing as much as there.
-    fn rate(&self, points: &[Point], at: [f64; 3]) -> f64 {
+    fn rate(&self, points: &[Point], at: [f64; 4]) -> f64 {
         let threads = self.setting.threads;
         let away = |p: &Point| (p.threads / threads).log2().abs();
         let nearest = points.iter().map(away).fold(f64::INFINITY, f64::min);
@@ -145,10 +161,10 @@ impl Measured {
         for point in points.iter().filter(|p| away(p) <= nearest) {
             let distance: f64 = point.at.iter().zip(at).map(|(a, b)| (a - b) * (a - b)).sum();
             let weight = (distance + 0.02).powi(-2);
-            sum += weight * (point.rate * threads / point.threads).ln();
+            sum += weight / (point.rate * threads / point.threads);
             weights += weight;
         }
-        (sum / weights).exp() / self.setting.slowdown
+        weights / sum / self.setting.slowdown
     }
 
     /// Seconds of products.
@@ -158,7 +174,7 @@ impl Measured {
         if flops <= 0.0 {
             return 0.0;
         }
-        let wanted = if precision == Precision::F32 { SampleType::F32 } else { SampleType::Bf16 };
+        let wanted = SampleType::of(precision);
         // Where the type was not measured, the other is all there is to go by.
         let any = !self.product.iter().any(|s| s.dtype == wanted);
         let points: Vec<Point> = self
@@ -166,29 +182,36 @@ impl Measured {
             .iter()
             .filter(|s| any || s.dtype == wanted)
             .map(|s| Point {
-                at: [log(s.m.0), log(s.n.0), log(s.k.0)],
+                at: [log(s.m.0), log(s.n.0), log(s.k.0), log(s.groups.0)],
                 threads: f64::from(s.threads.0),
                 rate: s.gflops.0 * 1e9,
             })
             .collect();
-        flops / self.rate(&points, [log(m), log(n), log(k)])
+        flops / self.rate(&points, [log(m), log(n), log(k), log(groups)])
     }
 
     /// Seconds of an attention.
     pub(crate) fn attention(&self, attended: &Attended, kernel: AttentionKernel) -> f64 {
         let backward = kernel == AttentionKernel::Backward;
-        let any = !self.attention.iter().any(|s| s.backward == backward);
+        // The same direction and type, or what there is.
+        let fits = |s: &&AttentionSample| s.backward == backward && s.dtype == Some(SampleType::of(attended.precision));
+        let known = |fits: &dyn Fn(&&AttentionSample) -> bool| self.attention.iter().any(|s| fits(&s));
+        let in_direction = |s: &&AttentionSample| s.backward == backward;
         let points: Vec<Point> = self
             .attention
             .iter()
-            .filter(|s| any || s.backward == backward)
+            .filter(|s| match (known(&fits), known(&in_direction)) {
+                (true, _) => fits(s),
+                (_, true) => in_direction(s),
+                _ => true,
+            })
             .map(|s| Point {
-                at: [log(s.queries.0), log(s.head.0), 0.0],
+                at: [log(s.queries.0), log(s.head.0), 0.0, 0.0],
                 threads: f64::from(s.threads.0),
                 rate: s.gflops.0 * 1e9,
             })
             .collect();
-        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head), 0.0])
+        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head), 0.0, 0.0])
     }
 
     /// Seconds of any other kernel.
@@ -199,12 +222,12 @@ impl Measured {
         // An operation a byte more or less matters once there are several.
         let intensity = |per_byte: f64| 2.0 * (1.0 + per_byte).log2();
         let point = |s: &VectorSample| Point {
-            at: [log(s.bytes.0), intensity(s.intensity.0), 0.0],
+            at: [log(s.bytes.0), intensity(s.intensity.0), 0.0, 0.0],
             threads: f64::from(s.threads.0),
             rate: s.gbps.0 * 1e9,
         };
         let points: Vec<Point> = self.vector.iter().map(point).collect();
-        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes), 0.0])
+        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes), 0.0, 0.0])
     }
 
     /// What taking turns costs: the factor of the nearest number of ranks.
@@ -291,8 +314,8 @@ factor = 1.25
         let rate = |m: f64| 2.0 * m * 256.0 * 256.0 / seconds(&cluster, m) / 1e9;
         assert!((rate(64.0) / 20.0 - 1.0).abs() < 0.01, "{}", rate(64.0));
         assert!((rate(4096.0) / 80.0 - 1.0).abs() < 0.01);
-        // Half way in logarithms: the geometric mean.
-        assert!((rate(512.0) / 40.0 - 1.0).abs() < 1e-9, "{}", rate(512.0));
+        // Half way in logarithms: half of the work at each rate.
+        assert!((rate(512.0) / 32.0 - 1.0).abs() < 1e-9, "{}", rate(512.0));
         assert!((cluster.vector(1e5, 1e6) - 1e6 / 10e9).abs() < 1e-12, "one of the two threads");
     }
 

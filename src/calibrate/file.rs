@@ -6,14 +6,24 @@ use std::fmt::Write;
 
 /// The file. Devices are ranks; what stands in `[device]` is the whole machine, which they share.
 pub fn text(calibration: &Calibration, samples: &Samples) -> String {
-    let Calibration { cpu, cores, peak_gflops, memory_gbps, memory_gb, kernel_us, link_gbps, latency_us, .. } =
-        calibration;
+    let Calibration {
+        cpu,
+        cores,
+        peak_gflops,
+        peak_bf16_gflops,
+        memory_gbps,
+        memory_gb,
+        kernel_us,
+        link_gbps,
+        latency_us,
+        ..
+    } = calibration;
     // A name is shown, and stands in quotes.
     let cpu: String = cpu.chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect();
     let disturbed = calibration
         .disturbance()
         .map_or_else(String::new, |what| format!("# Measured again when the machine is idle it is better: {what}.\n"));
-    let tflops = (peak_gflops / 1e3).max(1e-6);
+    let [tflops, bf16] = [peak_gflops, peak_bf16_gflops].map(|peak| (peak / 1e3).max(1e-6));
     let mut out = format!(
         "# This machine, as `forebay calibrate --cpu` measured it. Its devices are ranks, which share the cores; [device] is the whole machine.
 {disturbed}name = \"{cpu}, {cores} cores\"
@@ -28,7 +38,7 @@ cache_mb = 1
 source = \"measured: multiply-adds in registers, STREAM's triad; cache_mb is not used\"
 
 [device.cube]
-bf16 = {tflops:.6}
+bf16 = {bf16:.6}
 f32 = {tflops:.6}
 
 # Only kernel_us counts: everything else is in the samples and in the tier.

@@ -37,6 +37,8 @@ pub struct Calibration {
     pub cores: u32,
     /// Products of all cores in f32, GFLOP/s at most.
     pub peak_gflops: f64,
+    /// The same in bf16.
+    pub peak_bf16_gflops: f64,
     /// Memory bandwidth of all cores, GB/s.
     pub memory_gbps: f64,
     /// Memory that can be had, GB.
@@ -83,7 +85,7 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     let (begun, ticks) = (Instant::now(), Ticks::now());
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let mut samples = Samples::default();
-    let mut roofline = None;
+    let (mut roofline, mut bf16) = (None, None);
     let of_rows = [1, cores];
     let probes = Probe::all();
     for (number, probe) in probes.iter().enumerate() {
@@ -94,7 +96,9 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
         for &ranks in of_rows.iter().take(if cores > 1 && most_ranks > 1 { 2 } else { 1 }) {
             eprintln!("calibrate: {}/{}: {probe}, {}", number + 1, probes.len(), counted(ranks.into(), "rank"));
             let ran = probe.run(ranks, cores)?;
-            roofline.get_or_insert(ran.roofline);
+            // One rank has all threads, as the machine has.
+            let of_type = if probe.is_bf16() { &mut bf16 } else { &mut roofline };
+            of_type.get_or_insert(ran.roofline);
             samples.add(&ran, (cores / ranks).max(1));
         }
     }
@@ -103,6 +107,7 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
         cpu: cpu_name(),
         cores,
         peak_gflops: roofline.flops / 1e9,
+        peak_bf16_gflops: bf16.map_or(roofline.flops, |bf16| bf16.flops) / 1e9,
         memory_gbps: roofline.bytes / 1e9,
         memory_gb: forebay_runtime::exec::available_memory().map_or(1.0, |bytes| bytes as f64 / 1e9),
         kernel_us: samples.between_us(),
@@ -181,6 +186,7 @@ mod tests {
             cpu: "a \"CPU\"".into(),
             cores: 2,
             peak_gflops: 100.0,
+            peak_bf16_gflops: 200.0,
             memory_gbps: 10.0,
             memory_gb: 8.0,
             kernel_us: samples.between_us(),
@@ -207,7 +213,7 @@ mod tests {
             .values()
             .map(|of_ranks| {
                 let all: Vec<f64> = of_ranks.iter().flatten().copied().collect();
-                lower_quartile(all.clone()) * all.len() as f64 / probe::STEPS as f64
+                crate::bench::median(&all) * all.len() as f64 / probe::STEPS as f64
             })
             .sum();
         let predicted = report.step_time_s;

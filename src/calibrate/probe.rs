@@ -15,9 +15,10 @@ use std::fmt;
 const WARM_UP: u64 = 1;
 pub const STEPS: u64 = 5;
 
-/// A Mixture-of-Experts model of one layer, at some size.
+/// A Mixture-of-Experts model of a layer or a few, at some size.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe {
+    layers: i64,
     d: i64,
     heads: i64,
     f: i64,
@@ -45,8 +46,11 @@ pub struct Ran {
 impl Probe {
     /// Sizes from those that stay in a cache to those that do not, the ones that matter most first.
     pub fn all() -> Vec<Probe> {
-        let probe = |d, heads, f, experts, rows, seq| Probe { d, heads, f, experts, rows, seq, dtype: Dtype::F32 };
+        let probe =
+            |d, heads, f, experts, rows, seq| Probe { layers: 1, d, heads, f, experts, rows, seq, dtype: Dtype::F32 };
         let bf16 = |probe: Probe| Probe { dtype: Dtype::Bf16, ..probe };
+        // What one layer keeps for its gradients may stay in a last-level cache.
+        let deep = |probe: Probe| Probe { layers: 3, ..probe };
         vec![
             probe(256, 8, 384, 8, 4, 256),
             probe(128, 4, 256, 8, 4, 128),
@@ -54,26 +58,34 @@ impl Probe {
             probe(256, 4, 512, 16, 1, 256),
             probe(384, 6, 256, 8, 8, 128),
             bf16(probe(256, 8, 384, 8, 4, 256)),
+            bf16(deep(probe(384, 6, 768, 8, 8, 256))),
+            deep(probe(384, 6, 768, 8, 8, 256)),
             probe(64, 4, 128, 8, 8, 64),
             bf16(probe(512, 8, 1024, 4, 2, 256)),
             bf16(probe(128, 4, 256, 8, 4, 128)),
         ]
     }
 
+    /// Does it compute in bf16?
+    pub fn is_bf16(&self) -> bool {
+        self.dtype == Dtype::Bf16
+    }
+
     /// One that takes a moment.
     #[cfg(test)]
     pub fn smallest() -> Probe {
-        Probe { d: 32, heads: 2, f: 32, experts: 8, rows: 1, seq: 32, dtype: Dtype::F32 }
+        Probe { layers: 1, d: 32, heads: 2, f: 32, experts: 8, rows: 1, seq: 32, dtype: Dtype::F32 }
     }
 
     /// The one that many ranks run.
     pub fn shared() -> Probe {
-        Probe { d: 256, heads: 8, f: 256, experts: 8, rows: 1, seq: 256, dtype: Dtype::F32 }
+        Probe { layers: 1, d: 256, heads: 8, f: 256, experts: 8, rows: 1, seq: 256, dtype: Dtype::F32 }
     }
 
     /// Trains on so many data-parallel ranks.
     pub fn run(&self, ranks: u32, cores: u32) -> Result<Ran, Failure> {
-        let sizes = [("layers", 1), ("d", self.d), ("heads", self.heads), ("f", self.f), ("experts", self.experts)];
+        let sizes =
+            [("layers", self.layers), ("d", self.d), ("heads", self.heads), ("f", self.f), ("experts", self.experts)];
         let strategy = Strategy { dp: ranks, zero: u32::from(ranks > 1), ..Strategy::default() };
         let args = ModelArgs {
             set: sizes.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))).collect(),
@@ -112,7 +124,7 @@ impl Probe {
 impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dtype = if self.dtype == Dtype::F32 { "f32" } else { "bf16" };
-        let Probe { d, experts, rows, seq, .. } = self;
-        write!(f, "d={d} f={} experts={experts} {rows}×{seq} tokens {dtype}", self.f)
+        let Probe { layers, d, experts, rows, seq, .. } = self;
+        write!(f, "layers={layers} d={d} f={} experts={experts} {rows}×{seq} tokens {dtype}", self.f)
     }
 }

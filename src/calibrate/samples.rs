@@ -2,6 +2,7 @@
 
 use super::probe::Ran;
 use super::{framework, lower_quartile, type_name};
+use crate::bench::median;
 use forebay_cost::{AttentionKernel, Cluster, Precision, known};
 use forebay_plan::{Exchange, ExchangeKind, Kernel};
 use forebay_sim::price::{Pricer, Shape};
@@ -17,8 +18,8 @@ type Row = (&'static str, String);
 /// What was timed.
 #[derive(Default)]
 pub struct Samples {
-    /// The rates (of each second) of a row.
-    rows: BTreeMap<Row, Vec<f64>>,
+    /// Work and seconds of a row.
+    rows: BTreeMap<Row, [f64; 2]>,
     /// Seconds between kernels, of rendezvous, and bytes a second of collectives.
     between: Vec<f64>,
     latency: Vec<f64>,
@@ -37,7 +38,7 @@ impl Samples {
             let program = &ran.plan.programs[program];
             let instruction = &program.instructions[index];
             if let Some(shape) = pricer.shape(program, instruction) {
-                let seconds = lower_quartile(of_ranks.iter().flatten().copied().collect());
+                let seconds = median(&of_ranks.iter().flatten().copied().collect::<Vec<_>>());
                 self.kernel(&instruction.kernel, shape, threads, seconds);
             } else if let Kernel::Exchange(k) = &instruction.kernel {
                 // The rank that comes last does not wait for the others.
@@ -55,12 +56,23 @@ impl Samples {
             Shape::Product(p) => {
                 let Kernel::Matmul(k) = kernel else { return };
                 let Some(dtype) = type_name(k.dtype) else { return };
-                let keys = format!("type = \"{dtype}\"\nm = {}\nn = {}\nk = {}", round(p.m), round(p.n), round(p.k));
+                let [groups, m, n, k] = [p.groups, p.m, p.n, p.k].map(round);
+                let keys = format!("type = \"{dtype}\"\ngroups = {groups}\nm = {m}\nn = {n}\nk = {k}");
                 (("product", keys), 2.0 * p.groups * p.m * p.n * p.k)
             }
             Shape::Attention(a, way) => {
                 let backward = way == AttentionKernel::Backward;
-                let keys = format!("backward = {backward}\nqueries = {}\nhead = {}", round(a.queries), round(a.head));
+                let dtype = match kernel {
+                    Kernel::Attention(k) => k.inputs.dtype,
+                    Kernel::AttentionBackward(k) => k.inputs.dtype,
+                    _ => return,
+                };
+                let Some(dtype) = type_name(dtype) else { return };
+                let keys = format!(
+                    "type = \"{dtype}\"\nbackward = {backward}\nqueries = {}\nhead = {}",
+                    round(a.queries),
+                    round(a.head)
+                );
                 (("attention", keys), a.flops)
             }
             Shape::Streamed { flops, bytes } => {
@@ -71,7 +83,8 @@ impl Samples {
             }
         };
         if work > 0.0 {
-            self.rows.entry((row.0, format!("threads = {threads}\n{}", row.1))).or_default().push(work / seconds);
+            let of_row = self.rows.entry((row.0, format!("threads = {threads}\n{}", row.1))).or_default();
+            of_row.iter_mut().zip([work, seconds]).for_each(|(sum, own)| *sum += own);
         }
     }
 
@@ -99,12 +112,9 @@ impl Samples {
         self.rows.len()
     }
 
-    /// Tables and keys with their rates (of each second): the mean in logarithms.
+    /// Tables and keys with their rates (of each second): all work of that shape in all of its time.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, &str, f64)> {
-        self.rows.iter().map(|((table, keys), rates)| {
-            let mean = rates.iter().map(|r| r.ln()).sum::<f64>() / rates.len().max(1) as f64;
-            (*table, keys.as_str(), mean.exp())
-        })
+        self.rows.iter().map(|((table, keys), [work, seconds])| (*table, keys.as_str(), work / seconds))
     }
 
     /// Between two kernels, µs.
@@ -119,7 +129,7 @@ impl Samples {
 
     /// Bandwidth of collectives, GB/s, where there were any.
     pub fn link_gbps(&self) -> Option<f64> {
-        (!self.link.is_empty()).then(|| crate::bench::median(&self.link) / 1e9)
+        (!self.link.is_empty()).then(|| median(&self.link) / 1e9)
     }
 }
 

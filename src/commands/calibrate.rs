@@ -51,6 +51,7 @@ fn table(found: &Calibration, path: &str) -> String {
     let mut table = Table::new(&[&format!("{}, {} cores", found.cpu, found.cores), "measured"]);
     let mut row = |what: &str, value: String| table.row(vec![what.into(), value]);
     row("multiply-adds in f32", format!("{:.1} GFLOP/s", found.peak_gflops));
+    row("multiply-adds in bf16", format!("{:.1} GFLOP/s", found.peak_bf16_gflops));
     row("memory", format!("{:.1} GB/s", found.memory_gbps));
     row("between kernels", format!("{:.2} µs", found.kernel_us));
     row("between ranks", format!("{:.1} GB/s each", found.link_gbps));
