@@ -69,9 +69,9 @@ pub struct ProductSample {
     /// Type of the inputs.
     #[serde(rename = "type")]
     pub dtype: SampleType,
-    /// How many products of that size: of experts, and of a batch.
-    #[serde(default = "one")]
-    pub groups: Positive,
+    /// How many products of that size: of experts, and of a batch; where it is known.
+    #[serde(default)]
+    pub groups: Option<Positive>,
     /// Rows (of a group).
     pub m: Positive,
     /// Columns.
@@ -80,10 +80,6 @@ pub struct ProductSample {
     pub k: Positive,
     /// GFLOP/s.
     pub gflops: Positive,
-}
-
-fn one() -> Positive {
-    Positive(1.0)
 }
 
 /// A timed attention.
@@ -182,7 +178,7 @@ impl Measured {
             .iter()
             .filter(|s| any || s.dtype == wanted)
             .map(|s| Point {
-                at: [log(s.m.0), log(s.n.0), log(s.k.0), log(s.groups.0)],
+                at: [log(s.m.0), log(s.n.0), log(s.k.0), log(s.groups.map_or(groups, |known| known.0))],
                 threads: f64::from(s.threads.0),
                 rate: s.gflops.0 * 1e9,
             })
@@ -193,18 +189,14 @@ impl Measured {
     /// Seconds of an attention.
     pub(crate) fn attention(&self, attended: &Attended, kernel: AttentionKernel) -> f64 {
         let backward = kernel == AttentionKernel::Backward;
+        let in_direction = |s: &AttentionSample| s.backward == backward;
+        let of_type = |s: &AttentionSample| in_direction(s) && s.dtype == Some(SampleType::of(attended.precision));
         // The same direction and type, or what there is.
-        let fits = |s: &&AttentionSample| s.backward == backward && s.dtype == Some(SampleType::of(attended.precision));
-        let known = |fits: &dyn Fn(&&AttentionSample) -> bool| self.attention.iter().any(|s| fits(&s));
-        let in_direction = |s: &&AttentionSample| s.backward == backward;
+        let [typed, directed] = [self.attention.iter().any(of_type), self.attention.iter().any(in_direction)];
         let points: Vec<Point> = self
             .attention
             .iter()
-            .filter(|s| match (known(&fits), known(&in_direction)) {
-                (true, _) => fits(s),
-                (_, true) => in_direction(s),
-                _ => true,
-            })
+            .filter(|s| if typed { of_type(s) } else { !directed || in_direction(s) })
             .map(|s| Point {
                 at: [log(s.queries.0), log(s.head.0), 0.0, 0.0],
                 threads: f64::from(s.threads.0),
@@ -317,6 +309,50 @@ factor = 1.25
         // Half way in logarithms: half of the work at each rate.
         assert!((rate(512.0) / 32.0 - 1.0).abs() < 1e-9, "{}", rate(512.0));
         assert!((cluster.vector(1e5, 1e6) - 1e6 / 10e9).abs() < 1e-12, "one of the two threads");
+    }
+
+    /// Experts' products have samples of their own, and attention has them by type; files that do not know go by what they know.
+    #[test]
+    fn groups_and_types_choose_samples() {
+        let product = |groups, gflops| {
+            format!(
+                "[[measured.product]]\nthreads = 1\ntype = \"f32\"\n{groups}m = 64\nn = 64\nk = 64\ngflops = {gflops}\n"
+            )
+        };
+        let attention = |dtype, gflops| {
+            format!(
+                "[[measured.attention]]\nthreads = 1\n{dtype}backward = false\nqueries = 256\nhead = 32\ngflops = {gflops}\n"
+            )
+        };
+        let file = |products: &[String]| {
+            let attended = [attention("type = \"f32\"\n", 10), attention("type = \"bf16\"\n", 30)].concat();
+            let rest = "[[measured.vector]]\nthreads = 1\nbytes = 1e6\nintensity = 0.1\ngbps = 20\n";
+            let small = crate::cluster::tests::SMALL;
+            let text = format!("{small}\n[measured]\ncores = 1\n{}{attended}{rest}", products.concat());
+            Cluster::parse(&text).expect("it is right").shared_by(1, 1.0)
+        };
+        let rate = |cluster: &Cluster, groups: f64| {
+            let product = Product { groups, m: 64.0, n: 64.0, k: 64.0, bytes: 0.0, precision: Precision::F32 };
+            2e-9 * groups * 64f64.powi(3) / cluster.product(&product)
+        };
+        let known = file(&[product("groups = 1\n", 100), product("groups = 8\n", 50)]);
+        assert!((rate(&known, 1.0) / 100.0 - 1.0).abs() < 0.01 && (rate(&known, 8.0) / 50.0 - 1.0).abs() < 0.01);
+        let other = "m = 4096";
+        let unknown = file(&[product("", 100), product("", 10).replace("m = 64", other)]);
+        assert!((rate(&unknown, 8.0) / 100.0 - 1.0).abs() < 0.01, "{}", rate(&unknown, 8.0));
+        let attended = |precision| Attended {
+            problems: 1.0,
+            queries: 256.0,
+            keys: 256.0,
+            head: 32.0,
+            widest: 32.0,
+            flops: 1e9,
+            bytes: 1.0,
+            precision,
+        };
+        let measured = known.measured.as_ref().expect("it is");
+        let seconds = |precision| measured.attention(&attended(precision), AttentionKernel::Forward);
+        assert!((seconds(Precision::F32) - 0.1).abs() < 1e-9 && (seconds(Precision::Bf16) - 1.0 / 30.0).abs() < 1e-9);
     }
 
     #[test]

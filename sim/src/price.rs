@@ -549,6 +549,6 @@ fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Att
         widest: scores.max(inputs.value_size) as f64,
         flops: kernel.flops(),
         bytes: kernel.traffic(&program.buffers).bytes() as f64,
-        precision: if inputs.dtype == DType::F32 { Precision::F32 } else { Precision::Bf16 },
+        precision: if matches!(inputs.dtype, DType::F32 | DType::F64) { Precision::F32 } else { Precision::Bf16 },
     }
 }

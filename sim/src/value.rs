@@ -81,8 +81,8 @@ impl<'a> ValuePricer<'a> {
         let [queries, keys, head] = [0, 1, 2].map(|i| graph.size(fused.axes[i]) as f64);
         let problems = query.iter().map(|d| d.1 as f64).product::<f64>() / queries / head;
         let (flops, bytes) = (cost.flops, cost.read + cost.written);
-        let wide = graph.ty(node.operands[0]).dtype == DType::F32;
-        let precision = if wide { Precision::F32 } else { Precision::Bf16 };
+        let in_f32 = matches!(graph.ty(node.operands[0]).dtype, DType::F32 | DType::F64);
+        let precision = if in_f32 { Precision::F32 } else { Precision::Bf16 };
         let attended = Attended { problems, queries, keys, head, widest: head, flops, bytes, precision };
         self.cluster.attention(&attended, way, Generation::Newest)
     }

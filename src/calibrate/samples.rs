@@ -15,11 +15,17 @@ const LARGE: f64 = 256.0 * 1024.0;
 /// A row of the file: its table, its keys without the rate.
 type Row = (&'static str, String);
 
+/// Work of a shape (FLOPs or bytes), and the seconds that it took.
+#[derive(Default)]
+struct Timed {
+    work: f64,
+    seconds: f64,
+}
+
 /// What was timed.
 #[derive(Default)]
 pub struct Samples {
-    /// Work and seconds of a row.
-    rows: BTreeMap<Row, [f64; 2]>,
+    rows: BTreeMap<Row, Timed>,
     /// Seconds between kernels, of rendezvous, and bytes a second of collectives.
     between: Vec<f64>,
     latency: Vec<f64>,
@@ -84,7 +90,8 @@ impl Samples {
         };
         if work > 0.0 {
             let of_row = self.rows.entry((row.0, format!("threads = {threads}\n{}", row.1))).or_default();
-            of_row.iter_mut().zip([work, seconds]).for_each(|(sum, own)| *sum += own);
+            of_row.work += work;
+            of_row.seconds += seconds;
         }
     }
 
@@ -114,7 +121,7 @@ impl Samples {
 
     /// Tables and keys with their rates (of each second): all work of that shape in all of its time.
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, &str, f64)> {
-        self.rows.iter().map(|((table, keys), [work, seconds])| (*table, keys.as_str(), work / seconds))
+        self.rows.iter().map(|((table, keys), of_row)| (*table, keys.as_str(), of_row.work / of_row.seconds))
     }
 
     /// Between two kernels, µs.

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 ///
 /// Matrix products and attention may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
 /// between `amx` (which sums sixteen pairs of products at a time), `avx512bf16` (which sums pairs; both take denormal numbers for zeros, and in attention round to bf16 what they
-/// multiply) and the others; products of f32 also between `amx`, which makes them of products of bf16, and the others. Everything else gives equal bits at every level.
+/// multiply) and the others; products of f32 also between `amx`, which makes them of products of bf16 (and NaN of infinities, and may make zeros of what is tiny), and the others. Everything else gives equal bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpu {
     level: Level,
@@ -170,7 +170,7 @@ impl Cpu {
         Cpu { emulated: Some(bf16), ..self }
     }
 
-    /// Is it for tests of what is around instructions, whatever the size?
+    /// Does a test ask for a way of summing, however small the product is?
     pub(crate) fn emulates(self) -> bool {
         #[cfg(test)]
         return self.emulated.is_some();

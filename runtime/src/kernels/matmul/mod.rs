@@ -38,7 +38,7 @@ pub(in crate::kernels) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::kernels) mod avx512;
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 use super::cpu::Vectors;
 use super::cpu::{Bf16, Cpu};
 use super::region::Parts;
@@ -164,6 +164,7 @@ pub(super) struct Matmul {
     dtype: DType,
     cpu: Cpu,
     /// Are its products made of those of bf16, in tiles?
+    #[cfg_attr(not(any(test, target_arch = "x86_64")), expect(dead_code, reason = "there are no tiles"))]
     split: bool,
     epilogue: Option<Epilogue>,
 }
@@ -190,8 +191,8 @@ impl Matmul {
                 Some(Epilogue { region: Parts::prepare(region, cx)?, columns: matmul.n.0 as usize })
             }
         };
-        // What is summed decides, and nothing else: bits are not to depend on how many rows or columns there are.
-        let deep = problem.mean_depth() >= SPLIT_DEPTH || cx.cpu.emulates();
+        // The length of the sum decides, and nothing else: bits are not to depend on how many rows, columns or groups there are.
+        let deep = problem.deepest() >= SPLIT_DEPTH || cx.cpu.emulates();
         let split = dtype == DType::F32 && cx.cpu.bf16() == Bf16::Tiles && deep;
         Ok(Matmul { problem, dtype, cpu: cx.cpu, split, epilogue })
     }

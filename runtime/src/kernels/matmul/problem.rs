@@ -37,6 +37,8 @@ pub(super) struct Problem {
     pub k_outer: Vec<Dim>,
     pub groups: Option<Groups>,
     pub accumulate: bool,
+    /// Is A the plan's B?
+    pub turned: bool,
 }
 
 /// One two-dimensional product: one element of the batch, one group.
@@ -98,16 +100,15 @@ impl Problem {
             k_outer: matmul.k_outer.iter().map(|d| dim(d, [0, 1])).collect(),
             groups,
             accumulate: matmul.accumulate,
+            turned: false,
         };
         problem.normalise();
         Ok(problem)
     }
 
-    /// How many products make an element, by the plan: of a group on average.
-    pub fn mean_depth(&self) -> usize {
-        let groups = self.groups.as_ref().filter(|groups| groups.ragged == RaggedDim::K);
-        let k = self.k.size / groups.map_or(1, |groups| groups.count.max(1));
-        k * self.k_outer.iter().map(|d| d.size).product::<usize>()
+    /// Most products that make an element: ragged dimensions at their bound.
+    pub fn deepest(&self) -> usize {
+        self.k.size * self.k_outer.iter().map(|d| d.size).product::<usize>()
     }
 
     fn normalise(&mut self) {
@@ -136,6 +137,7 @@ impl Problem {
 
     /// Cᵀ = Bᵀ·Aᵀ, with the same sums.
     fn transpose(&mut self) {
+        self.turned = !self.turned;
         self.buffers.swap(0, 1);
         self.offsets.swap(0, 1);
         for dim in self.batch.iter_mut().chain(&mut self.k_outer).chain([&mut self.m, &mut self.n, &mut self.k]) {

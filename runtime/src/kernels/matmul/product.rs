@@ -85,6 +85,7 @@ impl<T> Product<T> {
                     c_stride: self.c_row,
                     add: self.add,
                     rounded: None,
+                    turned: false,
                     count,
                     a_next: rows * self.a_row,
                     c_next: rows * self.c_row,

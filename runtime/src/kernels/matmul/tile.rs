@@ -115,6 +115,8 @@ pub(in crate::kernels) struct TileArgs<T> {
     /// Where sums are rounded to bf16 and stored instead, if anywhere, and how far it is from one row there to the next: the first element, columns are
     /// contiguous. What is to be added is in C all the same. For one tile at a time.
     pub rounded: Option<(*mut half::bf16, usize)>,
+    /// Is A the plan's B? For sums whose order depends on it.
+    pub turned: bool,
     /// How many tiles of the same columns of B, one below the other.
     pub count: usize,
     /// From one tile to the next in A.
@@ -182,7 +184,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
             lanes.iter().take(n).enumerate().for_each(|(i, lane)| *p.add(i) = lane.rounded());
         }
     }
-    /// Products that are summed in one chain, whole pairs: a part of the definition of the result's bits, but for AMX, whose chains go on. Sums that go to memory between chains are read again, and
+    /// Products that are summed in one chain, whole pairs: a part of the definition of the result's bits, but for bf16 with AMX, whose chains go on. Sums that go to memory between chains are read again, and
     /// a tile has to be filled and emptied for each; but panels of so many products must stay in the cache.
     const BLOCK_K: usize = 256;
     /// Products in one word of a panel: 1, or 2 where a word of 32 bits holds two bf16, the first in the low half.

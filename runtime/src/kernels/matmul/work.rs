@@ -129,7 +129,7 @@ impl<X: Copy + 'static> Job<'_, X> {
     {
         let whole = match self.direct {
             true => !self.problem.accumulate,
-            false => self.rounds::<S>() && self.deepest() <= TOGETHER * S::BLOCK_K,
+            false => self.rounds::<S>() && self.problem.deepest() <= TOGETHER * S::BLOCK_K,
         };
         let limited = |&(rows, columns): &(usize, usize)| {
             let columns = if whole { columns } else { columns.min(SUMS / rows) };
@@ -149,11 +149,6 @@ impl<X: Copy + 'static> Job<'_, X> {
         X: Source<S::T>,
     {
         !X::PLAIN && self.problem.n.strides[2] == 1 && !self.problem.accumulate
-    }
-
-    /// Most products that make an element: ragged dimensions at their bound.
-    fn deepest(&self) -> usize {
-        self.problem.k.size * self.problem.k_outer.iter().map(|d| d.size).product::<usize>()
     }
 
     /// A block of C, and what is to be done with it.
@@ -301,8 +296,8 @@ impl<X: Copy + 'static> Job<'_, X> {
     {
         let (problem, piece, rows) = (self.problem, block.piece, &block.rows);
         let length = block.length::<S>(k);
-        let few = block.columns.len() <= FEW_PANELS * S::COLUMNS && problem.k.strides[0] == 1;
-        let few = few && X::PLAIN && S::IN_PLACE;
+        let in_place = X::PLAIN && S::IN_PLACE && problem.k.strides[0] == 1;
+        let few = in_place && block.columns.len() <= FEW_PANELS * S::COLUMNS;
         // SAFETY: A has the rows; the workspace has room for them.
         unsafe {
             match self.whole(0, piece, chained::<S>(piece, k)).filter(|_| few) {
@@ -452,6 +447,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 c_stride: sums_stride,
                 add: k > 0 || (block.straight && self.problem.accumulate),
                 rounded: (completes && self.rounds::<S>()).then(|| (c.cast(), row_stride)),
+                turned: self.problem.turned,
                 count: 1,
                 a_next: 0,
                 c_next: 0,

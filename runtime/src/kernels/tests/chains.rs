@@ -29,10 +29,9 @@ fn instruction(step: &[(f32, f32)]) -> f32 {
     chain(0) + chain(1)
 }
 
-/// A sum of products of f32 in tiles: six instructions for each step, of parts of A's and B's numbers; `turned`: of B's and A's.
-pub fn sum_of_thirds(turned: bool, terms: &[(f64, f64)]) -> f64 {
-    let parts: Vec<[[f32; 3]; 2]> =
-        terms.iter().map(|&(x, y)| if turned { [thirds(y), thirds(x)] } else { [thirds(x), thirds(y)] }).collect();
+/// A sum of products of f32 in tiles: six instructions for each step, of parts of A's and B's numbers.
+pub fn sum_of_thirds(terms: &[(f64, f64)]) -> f64 {
+    let parts: Vec<[[f32; 3]; 2]> = terms.iter().map(|&(x, y)| [thirds(x), thirds(y)]).collect();
     let block = |block: &[[[f32; 3]; 2]]| {
         let mut sum = 0.0f32;
         for step in block.chunks(STEP) {

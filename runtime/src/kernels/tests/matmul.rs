@@ -11,7 +11,7 @@ struct Case {
     matmul: Matmul,
     /// The result, and the sum of the absolute values of the terms.
     want: Vec<(f64, f64)>,
-    /// The bits: for bf16, where products are summed in pairs, and in tiles; for f32 in tiles, with A's parts first, and with B's (for a kernel may exchange them).
+    /// The bits: of bf16 where products are summed in pairs, and of it and f32 where in tiles.
     exactly: [Vec<f64>; 2],
 }
 
@@ -101,11 +101,7 @@ fn expected(k: &Matmul, starts: &[f64], [av, bv, cv]: [&[f64]; 3]) -> (Vec<(f64,
                     exactly[place] = half::bf16::from_f32(sum as f32).to_f64();
                 }
             }
-            DType::F32 => {
-                for (exactly, turned) in exactly.iter_mut().zip([false, true]) {
-                    exactly[place] = f64::from((old + sum_of_thirds(turned, terms)) as f32);
-                }
-            }
+            DType::F32 => exactly[1][place] = f64::from((old + sum_of_thirds(terms)) as f32),
             _ => {}
         }
     });
@@ -211,7 +207,9 @@ fn tiles_of_f32() {
             let mut memory = case.memory.clone();
             memory.run_on(&Kernel::Matmul(case.matmul.clone()), 1 + round % 3, cpu).expect("it has no indices");
             let have = memory.get(case.matmul.c);
-            assert!(case.exactly.contains(&have), "{cpu:?}: {:?}", case.matmul);
+            for (i, (have, want)) in have.iter().zip(&case.exactly[1]).enumerate() {
+                assert_eq!(have, want, "element {i}, {cpu:?}: {:?}", case.matmul);
+            }
         }
     }
 }
@@ -250,10 +248,17 @@ fn dense(
 fn rows_and_columns_do_not_matter() {
     let mut rng = Rng::new(2);
     for (k, dtype) in [(32, DType::F32), (256, DType::F64), (300, DType::Bf16), (701, DType::Bf16), (777, DType::F32)] {
-        for transposed in [[false, false], [false, true], [true, false]] {
+        for (turned, transposed) in
+            [(false, [false, false]), (false, [false, true]), (false, [true, false]), (true, [false, false])]
+        {
             let (m, n) = (300, 210);
             let mut memory = Memory::default();
-            let whole = dense(dtype, m, n, k, &mut memory, &mut rng, transposed);
+            let mut whole = dense(dtype, m, n, k, &mut memory, &mut rng, transposed);
+            // Where elements of C are: columns of it may be what lies side by side.
+            let lay = |c: &mut Matmul, [m, n]: [usize; 2]| {
+                (c.m.2, c.n.2) = if turned { (1, m as u64) } else { (n as u64, 1) };
+            };
+            lay(&mut whole, [m, n]);
             let levels = ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level"));
             for cpu in levels.into_iter().chain(bf16_levels()) {
                 memory.run_on(&Kernel::Matmul(whole.clone()), 2, cpu).expect("no indices");
@@ -263,16 +268,16 @@ fn rows_and_columns_do_not_matter() {
                         let mut part = whole.clone();
                         let mut memory = memory.clone();
                         part.c = memory.add(dtype, &vec![f64::NAN; rows * columns]);
-                        part.m.0 = rows as u64;
-                        part.n.0 = columns as u64;
-                        part.m.2 = columns as u64;
+                        (part.m.0, part.n.0) = (rows as u64, columns as u64);
+                        lay(&mut part, [rows, columns]);
                         part.offsets[0] = first as u64 * part.m.1;
                         part.offsets[1] = column as u64 * part.n.1;
                         memory.run_on(&Kernel::Matmul(part.clone()), 2, cpu).expect("no indices");
                         let have = memory.get(part.c);
-                        for (i, row) in have.chunks(columns).enumerate() {
-                            let at = (first + i) * n + column;
-                            assert_eq!(row, &want[at..at + columns], "{cpu:?} row {first}+{i}, columns {column}..");
+                        for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
+                            let at = |c: &Matmul, i: usize, j: usize| i * c.m.2 as usize + j * c.n.2 as usize;
+                            let (have, want) = (have[at(&part, i, j)], want[at(&whole, first + i, column + j)]);
+                            assert_eq!(have, want, "{cpu:?} row {first}+{i}, column {column}+{j}, {turned}");
                         }
                     }
                 }
@@ -285,18 +290,45 @@ fn rows_and_columns_do_not_matter() {
 #[test]
 fn accumulating_is_adding() {
     let mut rng = Rng::new(3);
-    for k in [40, 256, 600] {
+    let levels = || tiling_levels().into_iter().chain([Cpu::detect()]);
+    for (k, cpu) in [40, 256, 600].into_iter().flat_map(|k| levels().map(move |cpu| (k, cpu))) {
         let mut memory = Memory::default();
         let mut product = dense(DType::F32, 70, 130, k, &mut memory, &mut rng, [true, false]);
-        let plain = memory.done_on_best(&Kernel::Matmul(product.clone())).get(product.c);
+        let done = |memory: &Memory, product: &Matmul| {
+            let mut memory = memory.clone();
+            memory.run_on(&Kernel::Matmul(product.clone()), 2, cpu).expect("no indices");
+            memory.get(product.c)
+        };
+        let plain = done(&memory, &product);
         let old = rng.floats(70 * 130);
         product.c = memory.add(DType::F32, &old);
         let old = memory.get(product.c);
         product.accumulate = true;
-        let sum = memory.done_on_best(&Kernel::Matmul(product.clone())).get(product.c);
+        let sum = done(&memory, &product);
         for i in 0..sum.len() {
-            assert_eq!(sum[i], f64::from(old[i] as f32 + plain[i] as f32));
+            assert_eq!(sum[i], f64::from(old[i] as f32 + plain[i] as f32), "{cpu:?}");
         }
+    }
+}
+
+/// With AMX f32 is multiplied in tiles from 32 terms on, and in vectors below, whatever else the sizes are.
+#[test]
+fn tiles_begin_with_a_step() {
+    let amx = Cpu::named("amx").expect("a level");
+    if amx.name() != "amx" {
+        return;
+    }
+    let mut rng = Rng::new(11);
+    for (m, n, k) in [(1, 70, 31), (70, 1, 32), (40, 50, 31), (40, 50, 32), (5, 3, 33)] {
+        let mut memory = Memory::default();
+        let product = dense(DType::F32, m, n, k, &mut memory, &mut rng, [false, false]);
+        let of = |cpu: Cpu| {
+            let mut memory = memory.clone();
+            memory.run_on(&Kernel::Matmul(product.clone()), 1, cpu).expect("no indices");
+            memory.get(product.c)
+        };
+        let way = if k < 32 { Cpu::named("avx512").expect("a level") } else { amx.emulating(Bf16::Tiles) };
+        assert_eq!(of(amx), of(way), "{m} × {n} of {k}");
     }
 }
 
@@ -347,7 +379,7 @@ fn large_products_of_f32_in_tiles() {
                     let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
                     (a[x], b[y])
                 };
-                let want = sum_of_thirds(false, &(0..k).map(term).collect::<Vec<_>>());
+                let want = sum_of_thirds(&(0..k).map(term).collect::<Vec<_>>());
                 assert_eq!(have[i * n + j], want, "{i}, {j}, {cpu:?}");
             }
         }
@@ -356,7 +388,7 @@ fn large_products_of_f32_in_tiles() {
 
 /// Sums in tiles are nearer to what they should be than chains of multiply-adds of f32.
 #[test]
-fn tiles_of_f32_are_as_accurate_as_vectors() {
+fn tiles_of_f32_are_more_accurate_than_vectors() {
     let mut rng = Rng::new(9);
     for (k, scales) in [(64, (0.0, 0.0)), (512, (0.0, 0.0)), (2000, (-60.0, 60.0)), (300, (-80.0, -10.0))] {
         let (m, n) = (48, 64);
@@ -389,19 +421,23 @@ fn tiles_of_f32_are_as_accurate_as_vectors() {
 /// Outside of what parts hold: a row with an infinity or nearly one comes to NaN, one without does not notice.
 #[test]
 fn tiles_of_f32_and_infinities() {
-    for special in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 3.3965e38] {
+    // (The second NaN has all bits set.)
+    let specials = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::from_bits(u64::MAX), 3.3965e38];
+    for (special, stride) in specials.into_iter().flat_map(|special| [(special, 1), (special, 2)]) {
         let mut rng = Rng::new(10);
         let mut memory = Memory::default();
         let mut product = dense(DType::F32, 40, 33, 50, &mut memory, &mut rng, [false, false]);
-        let mut a = memory.get(product.a);
-        a[7 * 50 + 3] = special;
-        product.a = memory.add(DType::F32, &a);
+        let (mut a, mut b) = (rng.floats(40 * 50 * stride), memory.get(product.b));
+        a[(7 * 50 + 3) * stride] = special;
+        b[20 * 33 + 5] = special;
+        (product.a, product.b) = (memory.add(DType::F32, &a), memory.add(DType::F32, &b));
+        (product.m.1, product.k.1) = (50 * stride as u64, stride as u64);
         for cpu in tiling_levels() {
             let mut memory = memory.clone();
             memory.run_on(&Kernel::Matmul(product.clone()), 1, cpu).expect("no indices");
-            let have = memory.get(product.c);
-            for (row, have) in have.chunks(33).enumerate() {
-                assert!(have.iter().all(|x| x.is_nan() == (row == 7)), "{special}, row {row}, {cpu:?}");
+            for (at, have) in memory.get(product.c).iter().enumerate() {
+                let (row, column) = (at / 33, at % 33);
+                assert_eq!(have.is_nan(), row == 7 || column == 5, "{special}, {row}, {column}, {cpu:?}");
             }
         }
     }

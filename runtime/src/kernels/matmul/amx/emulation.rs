@@ -85,7 +85,7 @@ impl Engine for Loops {
 
     unsafe fn sum_thirds(sums: &TileProduct) {
         // SAFETY: the caller's contract.
-        unsafe { Loops::sum_of(sums, &ORDER) }
+        unsafe { Loops::sum_of(sums, &ORDER.map(|[a, b]| if sums.turned { [b, a] } else { [a, b] })) }
     }
 
     unsafe fn split_along(from: *const f32, to: [*mut u32; THIRDS]) {

@@ -25,9 +25,28 @@ static SHAPES: Shapes = {
     Shapes(bytes)
 };
 
+/// Fetches so many lines: of two rows, or pairs of eight rows.
+macro_rules! fetch {
+    (two) => {
+        "prefetchw [{next}]
+         prefetchw [{next} + {next_row}]
+         lea {next}, [{next} + 2 * {next_row}]"
+    };
+    (sixteen) => {
+        concat!(fetch!(@pairs), "\n", fetch!(@pairs), "\n", fetch!(@pairs), "\n", fetch!(@pairs))
+    };
+    (@pairs) => {
+        "prefetchw [{next}]
+         prefetchw [{next} + 64]
+         prefetchw [{next} + {next_row}]
+         prefetchw [{next} + {next_row} + 64]
+         lea {next}, [{next} + 2 * {next_row}]"
+    };
+}
+
 /// Sums of one, two or four registers: those that are loaded or cleared, a step, those that are stored.
 macro_rules! sums {
-    ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], [$($fetch:literal)*], [$($store:literal)*]) => {
+    ($sums:expr, [$($load:literal)*], [$($clear:literal)*], [$($step:literal)*], $lines:ident, [$($store:literal)*]) => {
         asm!(
             "mov {upper}, [{sums} + {FROM}]",
             "mov {lower}, [{sums} + {FROM} + 8]",
@@ -44,7 +63,7 @@ macro_rules! sums {
             "mov {row}, [{sums} + {A_ROW}]",
             "5:",
             $($step,)*
-            $($fetch,)*
+            fetch!($lines),
             "add {upper}, {a_step}",
             "add {lower}, {a_step}",
             "add {b}, {b_step}",
@@ -80,51 +99,51 @@ macro_rules! sums {
 
 /// Sums of so many registers, by these steps.
 macro_rules! four {
-    ($sums:expr, $steps:tt, $fetch:tt) => {
+    ($sums:expr, $steps:tt, $lines:ident) => {
         sums!(
             $sums,
             ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"
              "tileloadd tmm2, [{lower} + {row}]" "tileloadd tmm3, [{lower} + {row} + 64]"],
             ["tilezero tmm0" "tilezero tmm1" "tilezero tmm2" "tilezero tmm3"],
             $steps,
-            $fetch,
+            $lines,
             ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"
              "tilestored [{lower} + {row}], tmm2" "tilestored [{lower} + {row} + 64], tmm3"]
         )
     };
 }
 macro_rules! upper_and_lower {
-    ($sums:expr, $steps:tt, $fetch:tt) => {
+    ($sums:expr, $steps:tt, $lines:ident) => {
         sums!(
             $sums,
             ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm2, [{lower} + {row}]"],
             ["tilezero tmm0" "tilezero tmm2"],
             $steps,
-            $fetch,
+            $lines,
             ["tilestored [{upper} + {row}], tmm0" "tilestored [{lower} + {row}], tmm2"]
         )
     };
 }
 macro_rules! left_and_right {
-    ($sums:expr, $steps:tt, $fetch:tt) => {
+    ($sums:expr, $steps:tt, $lines:ident) => {
         sums!(
             $sums,
             ["tileloadd tmm0, [{upper} + {row}]" "tileloadd tmm1, [{upper} + {row} + 64]"],
             ["tilezero tmm0" "tilezero tmm1"],
             $steps,
-            $fetch,
+            $lines,
             ["tilestored [{upper} + {row}], tmm0" "tilestored [{upper} + {row} + 64], tmm1"]
         )
     };
 }
 macro_rules! one {
-    ($sums:expr, $steps:tt, $fetch:tt) => {
+    ($sums:expr, $steps:tt, $lines:ident) => {
         sums!(
             $sums,
             ["tileloadd tmm0, [{upper} + {row}]"],
             ["tilezero tmm0"],
             $steps,
-            $fetch,
+            $lines,
             ["tilestored [{upper} + {row}], tmm0"]
         )
     };
@@ -142,18 +161,18 @@ impl Engine for Amx {
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
                  "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                ], two),
                 (true, false) => upper_and_lower!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                ], two),
                 (false, true) => left_and_right!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                ], two),
                 (false, false) => one!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + {next_row}]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                ], two),
             }
         }
     }
@@ -162,8 +181,8 @@ impl Engine for Amx {
     unsafe fn sum_thirds(sums: &TileProduct) {
         // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
         unsafe {
-            match (sums.tall, sums.wide) {
-                (true, true) => four!(sums, [
+            match (sums.tall, sums.wide, sums.turned) {
+                (true, true, false) => four!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
                  "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
                  "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
@@ -177,11 +196,8 @@ impl Engine for Amx {
                  "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
                  "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
-                (true, false) => upper_and_lower!(sums, [
+                ], sixteen),
+                (true, false, false) => upper_and_lower!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
                  "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
                  "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
@@ -191,11 +207,8 @@ impl Engine for Amx {
                  "tdpbf16ps tmm2, tmm5, tmm6"
                  "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
-                (false, true) => left_and_right!(sums, [
+                ], sixteen),
+                (false, true, false) => left_and_right!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
                  "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
                  "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
@@ -206,11 +219,8 @@ impl Engine for Amx {
                  "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
-                (false, false) => one!(sums, [
+                ], sixteen),
+                (false, false, false) => one!(sums, [
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
                  "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
@@ -218,10 +228,54 @@ impl Engine for Amx {
                  "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
                  "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                ], ["prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"
-                    "prefetchw [{next}]" "prefetchw [{next} + 64]" "prefetchw [{next} + {next_row}]" "prefetchw [{next} + {next_row} + 64]" "lea {next}, [{next} + 2 * {next_row}]"]),
+                ], sixteen),
+                (true, true, true) => four!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                ], sixteen),
+                (true, false, true) => upper_and_lower!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]"
+                 "tdpbf16ps tmm2, tmm5, tmm6"
+                ], sixteen),
+                (false, true, true) => left_and_right!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                ], sixteen),
+                (false, false, true) => one!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                ], sixteen),
             }
         }
     }

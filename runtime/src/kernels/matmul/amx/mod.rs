@@ -64,12 +64,14 @@ struct TileProduct {
     /// Where sums go.
     to: [*mut f32; 2],
     to_row: usize,
-    /// What is fetched meanwhile, two lines a step.
+    /// What is fetched meanwhile: two lines a step, or of [parts](split) sixteen.
     next: *const u8,
     next_row: usize,
     /// Are there more rows, and more columns, than a register has?
     tall: bool,
     wide: bool,
+    /// Of parts: does B come first in their order?
+    turned: bool,
 }
 
 /// What multiplies tiles.
@@ -276,6 +278,7 @@ unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
             next_row: 0,
             tall: args.rows > SIDE,
             wide: args.columns - first > SIDE,
+            turned: false,
         };
         // SAFETY: the caller's contract: sums that are not rounded lie in the workspace, which has room for whole tiles.
         unsafe {

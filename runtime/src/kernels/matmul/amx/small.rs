@@ -51,6 +51,7 @@ pub(super) unsafe fn product_of<S: Simd<T = f32>, E: Engine>(p: Product<f32>) {
                         next_row: 0,
                         tall: rows.len() > SIDE,
                         wide: columns.len() > SIDE,
+                        turned: false,
                     };
                     small_c::<S, E>(&p, rows.clone(), columns, p.add || word > 0, product);
                 }

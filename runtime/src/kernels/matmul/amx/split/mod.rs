@@ -6,11 +6,11 @@
 //! ```
 //!
 //! (Henry, Tang and Heinecke, *Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision Computations*, 2019.) A tile multiplies bf16 fifteen times as fast as
-//! vectors multiply f32, so that six products take less than half as long; and sums are rounded once an instruction, not once a product, so that they are nearer to what they should be than
-//! a chain of multiply-adds of f32.
+//! vectors multiply f32, so that six products take less than half as long; and what is rounded at the size of the sum is one addition for thirty-two products, not each product, so that sums are nearer to what they should be than
+//! chains of multiply-adds of f32.
 //!
-//! An element is a chain of sums from zero for each block of the summed dimension, six sums for thirty-two products, in the order above; block sums are added in order, and what was in C last, as in vectors. (One chain
-//! through all blocks would be less work and less accurate.) Numbers below 2⁻¹¹⁰ lose bits, since parts of
+//! An element is a chain of sums from zero for each 128 products, six sums for thirty-two of them, in the order above, where x is of the plan's A; block sums are added in order, and what was in C last, as in vectors. (One chain
+//! through all blocks would be less work and less accurate.) Numbers and products below 2⁻¹⁰³ lose bits, since parts of
 //! them are denormal; a row or column with an infinity, or with a number from 3.3962e38 on, comes to NaN.
 //!
 //! Panels are those of bf16, with three times as many words:
@@ -26,6 +26,7 @@ pub(super) use pack::thirds;
 
 use super::{Engine, LINE, PARTS, SIDE, STEP, Square, TileProduct, WIDTH, halves};
 use crate::kernels::matmul::pack::PackArgs;
+use crate::kernels::matmul::product::Product;
 use crate::kernels::matmul::tile::{Blocking, Simd, Source, TileArgs, compiled};
 
 /// Parts of a number.
@@ -82,6 +83,9 @@ macro_rules! flavour {
                 #[inline(always)]
                 fn panel_words(products: usize) -> usize {
                     products.div_ceil(STEP) * STEP_WORDS
+                }
+                unsafe fn product(_: Product<f32>) {
+                    unreachable!("attention multiplies f32 in vectors")
                 }
                 unsafe fn begin() {
                     // SAFETY: the trait's contract; so for all methods here.
@@ -188,6 +192,7 @@ unsafe fn tile_of<S: Simd<T = f32>, E: Engine>(args: &TileArgs<f32>) {
             next_row: bytes,
             tall: args.rows > SIDE,
             wide: columns > SIDE,
+            turned: args.turned,
         };
         // SAFETY: the caller's contract: C has the rows and columns.
         unsafe {

@@ -14,6 +14,7 @@ const THIRD_WORDS: usize = THIRD / size_of::<u32>();
 /// The source has the elements, each panel the steps.
 #[inline(always)]
 pub(super) unsafe fn pack_rows<E: Engine, X: Copy>(args: PackArgs<X, f32>, first: usize) {
+    debug_assert!(size_of::<X>() == size_of::<f32>() && args.width <= WIDTH);
     for panel in 0..args.panels {
         let lines = Lines {
             src: args.src.cast::<f32>().wrapping_add(panel * args.width * args.across),
@@ -56,7 +57,7 @@ pub(super) unsafe fn pack_columns<E: Engine, X: Copy>(args: PackArgs<X, f32>, fi
 #[inline(always)]
 pub(in crate::kernels::matmul::amx) fn thirds(x: f32) -> [u32; THIRDS] {
     // To nearest, halves away from zero: a shorter way to as small a rest as ties to even.
-    let upper = |x: f32| (x.to_bits() + 0x8000) & 0xffff_0000;
+    let upper = |x: f32| x.to_bits().wrapping_add(0x8000) & 0xffff_0000;
     let first = upper(x);
     let rest = x - f32::from_bits(first);
     let second = upper(rest);
@@ -168,6 +169,7 @@ impl Lines {
                 E::split_along(from, row);
             }
             if self.of == Operand::B {
+                step.clear((self.count - line).min(SIDE)..SIDE);
                 step.turn::<E>(place);
             }
         }
@@ -202,6 +204,7 @@ impl Lines {
                 E::split_across(rows, row);
             }
             if self.of == Operand::A {
+                // All rows of words are written: products that there are not are zeros.
                 step.turn::<E>(place);
             }
         }
@@ -255,14 +258,23 @@ impl Squares {
         Place { at: self.0.as_mut_ptr().cast(), row: SIDE, third: SIDE * SIDE }
     }
 
+    /// Makes rows of all parts zeros.
+    #[inline(always)]
+    fn clear(&mut self, rows: Range<usize>) {
+        for row in rows {
+            // SAFETY: squares have sixteen rows.
+            unsafe { self.place().row(row).into_iter().for_each(|row| row.write_bytes(0, SIDE)) };
+        }
+    }
+
     /// Turns them to another place.
     ///
     /// # Safety
-    /// The machine has the engine's instructions, the place the rows.
+    /// All rows are written; the machine has the engine's instructions, the place the rows.
     #[inline(always)]
     unsafe fn turn<E: Engine>(&self, to: Place) {
         for third in 0..THIRDS {
-            // SAFETY: the caller's contract. Rows that were not written are any words: what comes of them is thrown away.
+            // SAFETY: the caller's contract.
             unsafe {
                 let square = E::transposed(&*self.0[third].as_ptr());
                 for (number, row) in square.iter().enumerate() {
