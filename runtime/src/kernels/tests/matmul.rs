@@ -243,6 +243,13 @@ fn dense(
     }
 }
 
+/// The terms of an element of a [`dense`] product.
+fn terms(product: &Matmul, [a, b]: [&[f64]; 2], [i, j]: [usize; 2]) -> Vec<(f64, f64)> {
+    let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
+    let term = |p| (a[at(i, p, (product.m.1, product.k.1))], b[at(j, p, (product.n.1, product.k.2))]);
+    (0..product.k.0 as usize).map(term).collect()
+}
+
 /// A result of a product of some rows and columns is bit for bit that of the whole: which rows a batch has must not matter.
 #[test]
 fn rows_and_columns_do_not_matter() {
@@ -368,18 +375,13 @@ fn large_products_of_f32_in_tiles() {
         let mut memory = Memory::default();
         let product = dense(DType::F32, m, n, k, &mut memory, &mut rng, transposed);
         let (a, b) = (memory.get(product.a), memory.get(product.b));
-        let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
         for cpu in tiling_levels() {
             let mut memory = memory.clone();
             memory.run_on(&Kernel::Matmul(product.clone()), workers, cpu).expect("no indices");
             let have = memory.get(product.c);
             for _ in 0..100 {
                 let (i, j) = (rng.below(m), rng.below(n));
-                let term = |p| {
-                    let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
-                    (a[x], b[y])
-                };
-                let want = sum_of_thirds(&(0..k).map(term).collect::<Vec<_>>());
+                let want = sum_of_thirds(&terms(&product, [&a, &b], [i, j]));
                 assert_eq!(have[i * n + j], want, "{i}, {j}, {cpu:?}");
             }
         }
@@ -459,18 +461,13 @@ fn large_products_of_bf16() {
         let mut memory = Memory::default();
         let product = dense(DType::Bf16, m, n, k, &mut memory, &mut rng, transposed);
         let (a, b) = (memory.get(product.a), memory.get(product.b));
-        let at = |x: usize, p: usize, (own, sum): (u64, u64)| x * own as usize + p * sum as usize;
         for cpu in bf16_levels() {
             let mut memory = memory.clone();
             memory.run_on(&Kernel::Matmul(product.clone()), workers, cpu).expect("no indices");
             let have = memory.get(product.c);
             for _ in 0..100 {
                 let (i, j) = (rng.below(m), rng.below(n));
-                let term = |p| {
-                    let (x, y) = (at(i, p, (product.m.1, product.k.1)), at(j, p, (product.n.1, product.k.2)));
-                    (a[x], b[y])
-                };
-                let sum = sum_of_bf16(cpu.bf16(), &(0..k).map(term).collect::<Vec<_>>());
+                let sum = sum_of_bf16(cpu.bf16(), &terms(&product, [&a, &b], [i, j]));
                 assert_eq!(have[i * n + j], half::bf16::from_f32(sum as f32).to_f64(), "{i}, {j}, {cpu:?}");
             }
         }

@@ -113,6 +113,53 @@ trait Engine {
     unsafe fn end();
 }
 
+/// What an engine does for a flavour, compiled for its CPU features: tiles, and the packing of rows of A and columns of B, `X` being what they are stored in.
+macro_rules! entries {
+    (
+        $engine:ty, tile [$($tile:tt)*], rows [$($rows:tt)*], columns [$($columns:tt)*],
+        features $($features:literal)?
+    ) => {
+        unsafe fn begin() {
+            // SAFETY: the trait's contract; so for all methods here.
+            unsafe { <$engine>::begin() }
+        }
+        unsafe fn end() {
+            // SAFETY: as above.
+            unsafe { <$engine>::end() }
+        }
+        unsafe fn tile(args: &TileArgs<f32>) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn featured(args: &TileArgs<f32>) {
+                // SAFETY: the caller's contract.
+                unsafe { $($tile)*(args) }
+            }
+            // SAFETY: the machine has the features (the trait's contract).
+            unsafe { featured(args) }
+        }
+        unsafe fn pack_a<X: Source<f32>>(args: PackArgs<X, f32>, first: usize) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { $($rows)*(args, first) }
+            }
+            // SAFETY: the machine has the features (the trait's contract).
+            unsafe { featured(args, first) }
+        }
+        unsafe fn pack_b<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
+            $(#[target_feature(enable = $features)])?
+            unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
+                // SAFETY: the caller's contract.
+                unsafe { $($columns)*(args, first, words) }
+            }
+            // SAFETY: the machine has the features (the trait's contract).
+            unsafe { featured(args, first, words) }
+        }
+        compiled!($(features $features)?);
+    };
+}
+#[cfg(any(test, target_arch = "x86_64"))]
+use entries;
+
 macro_rules! flavour {
     ($module:ident, $base:ty, $engine:ty, features $($features:literal)?) => {
         mod $module {
@@ -185,42 +232,10 @@ macro_rules! flavour {
                     // SAFETY: the machine has the features (the trait's contract).
                     unsafe { featured(product) }
                 }
-                unsafe fn begin() {
-                    // SAFETY: as above.
-                    unsafe { <$engine>::begin() }
-                }
-                unsafe fn end() {
-                    // SAFETY: as above.
-                    unsafe { <$engine>::end() }
-                }
-                unsafe fn tile(args: &TileArgs<f32>) {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn featured(args: &TileArgs<f32>) {
-                        // SAFETY: the caller's contract.
-                        unsafe { tile_of::<Flavour, $engine>(args) }
-                    }
-                    // SAFETY: the machine has the features (the trait's contract).
-                    unsafe { featured(args) }
-                }
-                unsafe fn pack_a<X: Source<f32>>(args: PackArgs<X, f32>, first: usize) {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize) {
-                        // SAFETY: the caller's contract.
-                        unsafe { pack::pack_rows::<Flavour, $engine, X>(args, first) }
-                    }
-                    // SAFETY: the machine has the features (the trait's contract).
-                    unsafe { featured(args, first) }
-                }
-                unsafe fn pack_b<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
-                        // SAFETY: the caller's contract.
-                        unsafe { pack::pack_columns::<Flavour, X>(args, first, words) }
-                    }
-                    // SAFETY: the machine has the features (the trait's contract).
-                    unsafe { featured(args, first, words) }
-                }
-                compiled!($(features $features)?);
+                entries!(
+                    $engine, tile [tile_of::<Flavour, $engine>], rows [pack::pack_rows::<Flavour, $engine, X>],
+                    columns [pack::pack_columns::<Flavour, X>], features $($features)?
+                );
             }
         }
     };

@@ -24,7 +24,7 @@ mod pack;
 #[cfg(test)]
 pub(super) use pack::thirds;
 
-use super::{Engine, LINE, PARTS, SIDE, STEP, Square, TileProduct, WIDTH, halves};
+use super::{Engine, LINE, PARTS, SIDE, STEP, Square, TileProduct, WIDTH, entries, halves};
 use crate::kernels::matmul::pack::PackArgs;
 use crate::kernels::matmul::product::Product;
 use crate::kernels::matmul::tile::{Blocking, Simd, Source, TileArgs, compiled};
@@ -87,42 +87,10 @@ macro_rules! flavour {
                 unsafe fn product(_: Product<f32>) {
                     unreachable!("attention multiplies f32 in vectors")
                 }
-                unsafe fn begin() {
-                    // SAFETY: the trait's contract; so for all methods here.
-                    unsafe { <$engine>::begin() }
-                }
-                unsafe fn end() {
-                    // SAFETY: as above.
-                    unsafe { <$engine>::end() }
-                }
-                unsafe fn tile(args: &TileArgs<f32>) {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn featured(args: &TileArgs<f32>) {
-                        // SAFETY: the caller's contract.
-                        unsafe { tile_of::<Flavour, $engine>(args) }
-                    }
-                    // SAFETY: the machine has the features (the trait's contract).
-                    unsafe { featured(args) }
-                }
-                unsafe fn pack_a<X: Source<f32>>(args: PackArgs<X, f32>, first: usize) {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize) {
-                        // SAFETY: the caller's contract.
-                        unsafe { pack::pack_rows::<$engine, X>(args, first) }
-                    }
-                    // SAFETY: the machine has the features (the trait's contract).
-                    unsafe { featured(args, first) }
-                }
-                unsafe fn pack_b<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn featured<X: Source<f32>>(args: PackArgs<X, f32>, first: usize, words: usize) {
-                        // SAFETY: the caller's contract.
-                        unsafe { pack::pack_columns::<$engine, X>(args, first, words) }
-                    }
-                    // SAFETY: the machine has the features (the trait's contract).
-                    unsafe { featured(args, first, words) }
-                }
-                compiled!($(features $features)?);
+                entries!(
+                    $engine, tile [tile_of::<Flavour, $engine>], rows [pack::pack_rows::<$engine, X>],
+                    columns [pack::pack_columns::<$engine, X>], features $($features)?
+                );
             }
         }
     };
