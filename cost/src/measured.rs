@@ -353,6 +353,8 @@ factor = 1.25
         let measured = known.measured.as_ref().expect("it is");
         let seconds = |precision| measured.attention(&attended(precision), AttentionKernel::Forward);
         assert!((seconds(Precision::F32) - 0.1).abs() < 1e-9 && (seconds(Precision::Bf16) - 1.0 / 30.0).abs() < 1e-9);
+        let backward = measured.attention(&attended(Precision::Bf16), AttentionKernel::Backward);
+        assert!((backward - 0.5 * (0.1 + 1.0 / 30.0)).abs() < 1e-9, "there is no such direction: {backward}");
     }
 
     #[test]

@@ -134,7 +134,8 @@ fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Ins
         .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
     for ranks in counts {
         if begun.elapsed() > BUDGET {
-            break;
+            eprintln!("calibrate: out of time, {} are left out", counted(ranks.into(), "rank"));
+            continue;
         }
         let probe = Probe::shared();
         eprintln!("calibrate: {} on {} cores", counted(ranks.into(), "rank"), calibration.cores);

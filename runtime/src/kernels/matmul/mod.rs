@@ -5,7 +5,7 @@
 //! rows or columns, the batch, the workers.
 //!
 //! Where the machine multiplies pairs of bf16 (see [`pairs`]), products 2i and 2i + 1 of a block are one pair, and the chain has half the links. Where it multiplies tiles of
-//! them (see [`amx`]), products 32i to 32i + 31 are one link of a single chain, wherever blocks end. There, products of f32 with 32 or more terms are made in tiles as well, and are nearer to the
+//! them (see [`amx`]), products 32i to 32i + 31 are one link of a single chain, wherever blocks end. There, products of f32 with 32 or more terms (a ragged dimension counts with its bound) are made in tiles as well, and are nearer to the
 //! exact sums than those of vectors (see [`amx::split`]).
 //!
 //! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies:
@@ -191,7 +191,7 @@ impl Matmul {
                 Some(Epilogue { region: Parts::prepare(region, cx)?, columns: matmul.n.0 as usize })
             }
         };
-        // The length of the sum decides, and nothing else: bits are not to depend on how many rows, columns or groups there are.
+        // The length of the sum decides, a ragged one by its bound, and nothing else: bits are not to depend on how many rows and columns there are.
         let deep = problem.deepest() >= SPLIT_DEPTH || cx.cpu.emulates();
         let split = dtype == DType::F32 && cx.cpu.bf16() == Bf16::Tiles && deep;
         Ok(Matmul { problem, dtype, cpu: cx.cpu, split, epilogue })

@@ -415,7 +415,7 @@ fn tiles_of_f32_are_more_accurate_than_vectors() {
         let vectors = error(Cpu::named("avx512").expect("a level"));
         for cpu in tiling_levels() {
             let tiles = error(cpu);
-            assert!(tiles < 0.6 * vectors, "{k} products: {tiles:e} in tiles, {vectors:e} in vectors, {cpu:?}");
+            assert!(tiles < 0.5 * vectors, "{k} products: {tiles:e} in tiles, {vectors:e} in vectors, {cpu:?}");
         }
     }
 }
@@ -423,8 +423,8 @@ fn tiles_of_f32_are_more_accurate_than_vectors() {
 /// Outside of what parts hold: a row with an infinity or nearly one comes to NaN, one without does not notice.
 #[test]
 fn tiles_of_f32_and_infinities() {
-    // (The second NaN has all bits set.)
-    let specials = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::from_bits(u64::MAX), 3.3965e38];
+    // (The second NaN has all bits set; the last number is just small enough.)
+    let specials = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::from_bits(u64::MAX), 3.3965e38, 3.396e38];
     for (special, stride) in specials.into_iter().flat_map(|special| [(special, 1), (special, 2)]) {
         let mut rng = Rng::new(10);
         let mut memory = Memory::default();
@@ -439,7 +439,8 @@ fn tiles_of_f32_and_infinities() {
             memory.run_on(&Kernel::Matmul(product.clone()), 1, cpu).expect("no indices");
             for (at, have) in memory.get(product.c).iter().enumerate() {
                 let (row, column) = (at / 33, at % 33);
-                assert_eq!(have.is_nan(), row == 7 || column == 5, "{special}, {row}, {column}, {cpu:?}");
+                let lost = special != 3.396e38 && (row == 7 || column == 5);
+                assert_eq!(have.is_nan(), lost, "{special}, {row}, {column}, {cpu:?}");
             }
         }
     }

@@ -333,7 +333,7 @@ impl Engine for Amx {
     }
 }
 
-/// The parts of sixteen numbers, each in the upper half of a word: [`split::pack::thirds`](super::split).
+/// The parts of sixteen numbers, each in the upper half of a word: as [`super::split`] has it.
 ///
 /// # Safety
 /// The machine has AVX-512.

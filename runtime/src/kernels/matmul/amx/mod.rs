@@ -157,7 +157,6 @@ macro_rules! entries {
         compiled!($(features $features)?);
     };
 }
-#[cfg(any(test, target_arch = "x86_64"))]
 use entries;
 
 macro_rules! flavour {

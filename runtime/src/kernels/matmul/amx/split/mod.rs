@@ -38,7 +38,7 @@ pub(super) const THIRD: usize = WIDTH * LINE;
 /// Bytes of a step of a panel.
 const STEP_BYTES: usize = THIRDS * THIRD;
 
-/// The order of sums, which the instructions write out: parts of A and B. From one to the next one of them stays in its registers; what is smallest comes first.
+/// The order of sums, which the instructions write out: parts of A and B. From one to the next one of them stays in its registers, which is why they are not in the order of their sizes; the largest is the last.
 #[cfg(test)]
 pub(super) const ORDER: [[usize; 2]; PRODUCTS] = [[2, 0], [1, 0], [1, 1], [0, 1], [0, 2], [0, 0]];
 

@@ -1,4 +1,4 @@
-//! Copies of A and B in parts, in the order in which registers read them.
+//! Copies of A and B in parts, in the order in which registers read them. Products that there are not are zeros; rows of A and columns of B that there are not are anything.
 
 use super::{Engine, SIDE, STEP, STEP_WORDS, THIRD, THIRDS, WIDTH};
 use crate::kernels::matmul::pack::PackArgs;
@@ -258,7 +258,7 @@ impl Squares {
         Place { at: self.0.as_mut_ptr().cast(), row: SIDE, third: SIDE * SIDE }
     }
 
-    /// Makes rows of all parts zeros.
+    /// Makes rows of all parts zeros: lines that there are not, which are turned with the others.
     #[inline(always)]
     fn clear(&mut self, rows: Range<usize>) {
         for row in rows {
