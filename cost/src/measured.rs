@@ -126,8 +126,8 @@ pub struct Sharing {
 }
 
 /// A sample's shape (logarithms), threads and rate (each second).
-struct Point {
-    at: [f64; 4],
+struct Point<const SIZES: usize> {
+    at: [f64; SIZES],
     threads: f64,
     rate: f64,
 }
@@ -149,9 +149,9 @@ impl Measured {
     }
 
     /// The rate at a shape. Of samples with other numbers of threads the nearest are taken, each thread doing as much as there.
-    fn rate(&self, points: &[Point], at: [f64; 4]) -> f64 {
+    fn rate<const SIZES: usize>(&self, points: &[Point<SIZES>], at: [f64; SIZES]) -> f64 {
         let threads = self.setting.threads;
-        let away = |p: &Point| (p.threads / threads).log2().abs();
+        let away = |p: &Point<SIZES>| (p.threads / threads).log2().abs();
         let nearest = points.iter().map(away).fold(f64::INFINITY, f64::min);
         let (mut sum, mut weights) = (0.0, 0.0);
         for point in points.iter().filter(|p| away(p) <= nearest) {
@@ -173,7 +173,7 @@ impl Measured {
         let wanted = SampleType::of(precision);
         // Where the type was not measured, the other is all there is to go by.
         let any = !self.product.iter().any(|s| s.dtype == wanted);
-        let points: Vec<Point> = self
+        let points: Vec<Point<_>> = self
             .product
             .iter()
             .filter(|s| any || s.dtype == wanted)
@@ -193,17 +193,17 @@ impl Measured {
         let of_type = |s: &AttentionSample| in_direction(s) && s.dtype == Some(SampleType::of(attended.precision));
         // The same direction and type, or what there is.
         let [typed, directed] = [self.attention.iter().any(of_type), self.attention.iter().any(in_direction)];
-        let points: Vec<Point> = self
+        let points: Vec<Point<_>> = self
             .attention
             .iter()
             .filter(|s| if typed { of_type(s) } else { !directed || in_direction(s) })
             .map(|s| Point {
-                at: [log(s.queries.0), log(s.head.0), 0.0, 0.0],
+                at: [log(s.queries.0), log(s.head.0)],
                 threads: f64::from(s.threads.0),
                 rate: s.gflops.0 * 1e9,
             })
             .collect();
-        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head), 0.0, 0.0])
+        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head)])
     }
 
     /// Seconds of any other kernel.
@@ -214,12 +214,12 @@ impl Measured {
         // An operation a byte more or less matters once there are several.
         let intensity = |per_byte: f64| 2.0 * (1.0 + per_byte).log2();
         let point = |s: &VectorSample| Point {
-            at: [log(s.bytes.0), intensity(s.intensity.0), 0.0, 0.0],
+            at: [log(s.bytes.0), intensity(s.intensity.0)],
             threads: f64::from(s.threads.0),
             rate: s.gbps.0 * 1e9,
         };
-        let points: Vec<Point> = self.vector.iter().map(point).collect();
-        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes), 0.0, 0.0])
+        let points: Vec<Point<_>> = self.vector.iter().map(point).collect();
+        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes)])
     }
 
     /// What taking turns costs: the factor of the nearest number of ranks.

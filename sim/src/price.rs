@@ -303,11 +303,8 @@ impl<'a> Pricer<'a> {
         }
         let element = k.dtype.bytes() as f64;
         let matrices = element * groups * (m * depth + depth * n + m * n);
-        let precision = match (k.dtype, self.precision) {
-            (DType::F32 | DType::F64, _) => Precision::F32,
-            (_, precision) if program.name.starts_with(HEAD) && precision != Precision::F32 => Precision::Bf16,
-            (_, precision) => precision,
-        };
+        let of_head = program.name.starts_with(HEAD) && self.precision != Precision::F32;
+        let precision = precision_of(k.dtype, if of_head { Precision::Bf16 } else { self.precision });
         let mut product = Product { groups, m, n, k: depth, bytes: matrices, precision };
         // What is done while the product runs is traffic of its own.
         if !accumulates(k) || self.cluster.measured.is_some() {
@@ -538,6 +535,11 @@ fn accumulates(k: &Matmul) -> bool {
     k.accumulate || k.epilogue.as_deref().is_some_and(updates)
 }
 
+/// What work on a type is priced as, where narrow types are priced as `narrow`.
+fn precision_of(dtype: DType, narrow: Precision) -> Precision {
+    if matches!(dtype, DType::F32 | DType::F64) { Precision::F32 } else { narrow }
+}
+
 /// The shape of an attention.
 fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Attended {
     let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
@@ -549,6 +551,6 @@ fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Att
         widest: scores.max(inputs.value_size) as f64,
         flops: kernel.flops(),
         bytes: kernel.traffic(&program.buffers).bytes() as f64,
-        precision: if matches!(inputs.dtype, DType::F32 | DType::F64) { Precision::F32 } else { Precision::Bf16 },
+        precision: precision_of(inputs.dtype, Precision::Bf16),
     }
 }

@@ -65,10 +65,7 @@ impl<'a> ValuePricer<'a> {
         }
         let groups = size(&mut batch.into_iter());
         let element = node.ty.dtype.bytes() as f64;
-        let precision = match (graph.ty(node.operands[0]).dtype, self.precision) {
-            (DType::F32 | DType::F64, _) => Precision::F32,
-            (_, precision) => precision,
-        };
+        let precision = precision_of(graph.ty(node.operands[0]).dtype, self.precision);
         let bytes = element * groups * (m * k + k * n + m * n);
         self.cluster.product(&Product { groups, m, n, k, bytes, precision })
     }
@@ -81,8 +78,7 @@ impl<'a> ValuePricer<'a> {
         let [queries, keys, head] = [0, 1, 2].map(|i| graph.size(fused.axes[i]) as f64);
         let problems = query.iter().map(|d| d.1 as f64).product::<f64>() / queries / head;
         let (flops, bytes) = (cost.flops, cost.read + cost.written);
-        let in_f32 = matches!(graph.ty(node.operands[0]).dtype, DType::F32 | DType::F64);
-        let precision = if in_f32 { Precision::F32 } else { Precision::Bf16 };
+        let precision = precision_of(graph.ty(node.operands[0]).dtype, Precision::Bf16);
         let attended = Attended { problems, queries, keys, head, widest: head, flops, bytes, precision };
         self.cluster.attention(&attended, way, Generation::Newest)
     }
@@ -160,4 +156,9 @@ impl Price for ValuePricer<'_> {
     fn node(&self) -> Option<u32> {
         u32::try_from(self.cluster.node()).ok()
     }
+}
+
+/// What work on a type is priced as, where narrow types are priced as `narrow`.
+fn precision_of(dtype: DType, narrow: Precision) -> Precision {
+    if matches!(dtype, DType::F32 | DType::F64) { Precision::F32 } else { narrow }
 }

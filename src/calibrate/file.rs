@@ -35,7 +35,7 @@ vector_tflops = {tflops:.6}
 memory_gb = {memory_gb:.3}
 memory_gbps = {memory_gbps:.3}
 cache_mb = 1
-source = \"measured: multiply-adds in registers or tiles, STREAM's triad; cache_mb is not used\"
+source = \"measured: multiply-adds in registers or tiles, STREAM's triad; vector_tflops and cache_mb are not used\"
 
 [device.cube]
 bf16 = {bf16:.6}

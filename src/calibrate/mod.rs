@@ -14,7 +14,6 @@ pub mod samples;
 use crate::failure::Failure;
 use crate::output::counted;
 use forebay_cost::Cluster;
-use forebay_plan::DType;
 use forebay_sim::Framework;
 use forebay_sim::report::{Options, step_time};
 use others::Ticks;
@@ -152,15 +151,6 @@ fn cpu_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
     name.map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
-}
-
-/// The word of a cluster file for a type, where it has one.
-fn type_name(dtype: DType) -> Option<&'static str> {
-    match dtype {
-        DType::F32 => Some("f32"),
-        DType::Bf16 => Some("bf16"),
-        _ => None,
-    }
 }
 
 /// The middle of what was timed, less what other work on the machine adds: the lower quartile.

@@ -1,7 +1,7 @@
 //! From the times of kernels to the samples of a cluster file.
 
 use super::probe::Ran;
-use super::{framework, lower_quartile, type_name};
+use super::{framework, lower_quartile};
 use crate::bench::median;
 use forebay_cost::{AttentionKernel, Cluster, Precision, known};
 use forebay_plan::{Exchange, ExchangeKind, Kernel};
@@ -45,7 +45,7 @@ impl Samples {
             let instruction = &program.instructions[index];
             if let Some(shape) = pricer.shape(program, instruction) {
                 let seconds = median(&of_ranks.iter().flatten().copied().collect::<Vec<_>>());
-                self.kernel(&instruction.kernel, shape, threads, seconds);
+                self.kernel(shape, threads, seconds);
             } else if let Kernel::Exchange(k) = &instruction.kernel {
                 // The rank that comes last does not wait for the others.
                 let seconds = of_ranks.iter().map(|times| lower_quartile(times.clone())).fold(f64::INFINITY, f64::min);
@@ -54,26 +54,20 @@ impl Samples {
         }
     }
 
-    fn kernel(&mut self, kernel: &Kernel, shape: Shape, threads: u32, seconds: f64) {
+    fn kernel(&mut self, shape: Shape, threads: u32, seconds: f64) {
         if seconds <= 0.0 || seconds.is_nan() {
             return;
         }
         let (row, work) = match shape {
             Shape::Product(p) => {
-                let Kernel::Matmul(k) = kernel else { return };
-                let Some(dtype) = type_name(k.dtype) else { return };
+                let dtype = type_name(p.precision);
                 let [groups, m, n, k] = [p.groups, p.m, p.n, p.k].map(round);
                 let keys = format!("type = \"{dtype}\"\ngroups = {groups}\nm = {m}\nn = {n}\nk = {k}");
                 (("product", keys), 2.0 * p.groups * p.m * p.n * p.k)
             }
             Shape::Attention(a, way) => {
                 let backward = way == AttentionKernel::Backward;
-                let dtype = match kernel {
-                    Kernel::Attention(k) => k.inputs.dtype,
-                    Kernel::AttentionBackward(k) => k.inputs.dtype,
-                    _ => return,
-                };
-                let Some(dtype) = type_name(dtype) else { return };
+                let dtype = type_name(a.precision);
                 let keys = format!(
                     "type = \"{dtype}\"\nbackward = {backward}\nqueries = {}\nhead = {}",
                     round(a.queries),
@@ -140,7 +134,27 @@ impl Samples {
     }
 }
 
+/// The word of a cluster file for a type.
+fn type_name(precision: Precision) -> &'static str {
+    if precision == Precision::F32 { "f32" } else { "bf16" }
+}
+
 /// Sizes of ragged groups are means, and need no more digits.
 fn round(size: f64) -> f64 {
     (size * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Half of the work at a third of the rate takes three quarters of the time.
+    #[test]
+    fn what_kernels_of_a_shape_take_is_added() {
+        let mut samples = Samples::default();
+        for seconds in [1.0, 3.0] {
+            samples.kernel(Shape::Streamed { flops: 0.0, bytes: 100.0 }, 2, seconds);
+        }
+        assert_eq!(samples.rows().map(|(.., rate)| rate).collect::<Vec<_>>(), [50.0]);
+    }
 }

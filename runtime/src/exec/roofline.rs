@@ -31,7 +31,8 @@ pub struct Roofline {
 
 impl Roofline {
     /// Measures it, for sums of the compute type: in f64 half as many elements fit into a register; products of bf16 are made in f32, or by the instructions that
-    /// the CPU has for them, and those of f32 in vectors, or of six products of bf16 in tiles.
+    /// the CPU has for them, and those of f32 in vectors, or of six products of bf16 in tiles (which attention in f32 does
+    /// not use).
     pub fn probe(pool: &Pool, cpu: Cpu, compute: DType) -> Roofline {
         let flops = match compute {
             DType::F64 => 0.5 * flops(pool, Peak::of_vectors(cpu)),

@@ -1,7 +1,9 @@
 use super::chains::{sum_of_bf16, sum_of_thirds};
 use crate::kernels::Cpu;
 use crate::kernels::cpu::Bf16;
-use crate::kernels::testing::harness::{Memory, Rng, bf16_levels, close, epsilon, indices, layout, tiling_levels};
+use crate::kernels::testing::harness::{
+    Memory, Rng, bf16_levels, close, epsilon, indices, layout, rounded, tiling_levels,
+};
 use forebay_plan::{BatchDim, DType, Groups, Kernel, MatDim, Matmul, RaggedDim};
 
 const SIZES: [usize; 22] = [0, 1, 1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32, 47, 48, 49, 63, 64, 100];
@@ -364,28 +366,14 @@ fn large_products() {
 /// The same for f32 in tiles: rows and columns of several tasks, many steps.
 #[test]
 fn large_products_of_f32_in_tiles() {
-    let mut rng = Rng::new(8);
-    for ((m, n, k), transposed, workers) in [
-        ((300, 1100, 1101), [false, true], 2),
-        ((270, 300, 701), [false, false], 3),
-        ((600, 130, 511), [true, true], 2),
+    let cases = [
+        ([300, 1100, 1101], [false, true], 2),
+        ([270, 300, 701], [false, false], 3),
+        ([600, 130, 511], [true, true], 2),
         // As much as one task does at most.
-        ((512, 1024, 256), [true, false], 1),
-    ] {
-        let mut memory = Memory::default();
-        let product = dense(DType::F32, m, n, k, &mut memory, &mut rng, transposed);
-        let (a, b) = (memory.get(product.a), memory.get(product.b));
-        for cpu in tiling_levels() {
-            let mut memory = memory.clone();
-            memory.run_on(&Kernel::Matmul(product.clone()), workers, cpu).expect("no indices");
-            let have = memory.get(product.c);
-            for _ in 0..100 {
-                let (i, j) = (rng.below(m), rng.below(n));
-                let want = sum_of_thirds(&terms(&product, [&a, &b], [i, j]));
-                assert_eq!(have[i * n + j], want, "{i}, {j}, {cpu:?}");
-            }
-        }
-    }
+        ([512, 1024, 256], [true, false], 1),
+    ];
+    check_large(DType::F32, &cases, &tiling_levels(), |_, terms| sum_of_thirds(terms));
 }
 
 /// Sums in tiles are nearer to what they should be than chains of multiply-adds of f32.
@@ -449,27 +437,39 @@ fn tiles_of_f32_and_infinities() {
 /// The same for pairs and tiles: one chain, two, and many.
 #[test]
 fn large_products_of_bf16() {
-    let mut rng = Rng::new(6);
-    for ((m, n, k), transposed, workers) in [
-        ((300, 2500, 1101), [false, true], 2),
-        ((520, 96, 45_000), [true, false], 2),
-        ((270, 1100, 701), [false, false], 2),
-        ((700, 130, 511), [true, true], 2),
+    let cases = [
+        ([300, 2500, 1101], [false, true], 2),
+        ([520, 96, 45_000], [true, false], 2),
+        ([270, 1100, 701], [false, false], 2),
+        ([700, 130, 511], [true, true], 2),
         // As much as one task does at most: of two chains together, and one after the other.
-        ((512, 1024, 1024), [true, false], 1),
-        ((512, 256, 1540), [false, true], 1),
-    ] {
+        ([512, 1024, 1024], [true, false], 1),
+        ([512, 256, 1540], [false, true], 1),
+    ];
+    let levels: Vec<Cpu> = bf16_levels().collect();
+    check_large(DType::Bf16, &cases, &levels, |cpu, terms| sum_of_bf16(cpu.bf16(), terms));
+}
+
+/// Products of these sizes, layouts and workers: of a hundred elements the bits.
+fn check_large(
+    dtype: DType,
+    cases: &[([usize; 3], [bool; 2], usize)],
+    levels: &[Cpu],
+    sum: impl Fn(Cpu, &[(f64, f64)]) -> f64,
+) {
+    let mut rng = Rng::new(6);
+    for &([m, n, k], transposed, workers) in cases {
         let mut memory = Memory::default();
-        let product = dense(DType::Bf16, m, n, k, &mut memory, &mut rng, transposed);
+        let product = dense(dtype, m, n, k, &mut memory, &mut rng, transposed);
         let (a, b) = (memory.get(product.a), memory.get(product.b));
-        for cpu in bf16_levels() {
+        for &cpu in levels {
             let mut memory = memory.clone();
             memory.run_on(&Kernel::Matmul(product.clone()), workers, cpu).expect("no indices");
             let have = memory.get(product.c);
             for _ in 0..100 {
                 let (i, j) = (rng.below(m), rng.below(n));
-                let sum = sum_of_bf16(cpu.bf16(), &terms(&product, [&a, &b], [i, j]));
-                assert_eq!(have[i * n + j], half::bf16::from_f32(sum as f32).to_f64(), "{i}, {j}, {cpu:?}");
+                let want = rounded(sum(cpu, &terms(&product, [&a, &b], [i, j])), dtype);
+                assert_eq!(have[i * n + j], want, "{i}, {j}, {cpu:?}");
             }
         }
     }

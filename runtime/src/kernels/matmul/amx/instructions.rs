@@ -151,6 +151,128 @@ macro_rules! one {
 
 const _: () = assert!(super::split::THIRD == 2048, "where parts are in the steps below");
 
+impl Amx {
+    /// Sums of parts in the order of [`super::split`].
+    ///
+    /// # Safety
+    /// As [`Engine::sum_thirds`].
+    #[inline(always)]
+    unsafe fn thirds_of_a_first(sums: &TileProduct) {
+        // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
+        unsafe {
+            match (sums.tall, sums.wide) {
+                (true, true) => four!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                ], sixteen),
+                (true, false) => upper_and_lower!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]"
+                 "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                ], sixteen),
+                (false, true) => left_and_right!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                ], sixteen),
+                (false, false) => one!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
+                 "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                ], sixteen),
+            }
+        }
+    }
+
+    /// The same with A's parts and B's exchanged.
+    ///
+    /// # Safety
+    /// As [`Engine::sum_thirds`].
+    #[inline(always)]
+    unsafe fn thirds_of_b_first(sums: &TileProduct) {
+        // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
+        unsafe {
+            match (sums.tall, sums.wide) {
+                (true, true) => four!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
+                ], sixteen),
+                (true, false) => upper_and_lower!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]"
+                 "tdpbf16ps tmm2, tmm5, tmm6"
+                ], sixteen),
+                (false, true) => left_and_right!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
+                ], sixteen),
+                (false, false) => one!(sums, [
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
+                 "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
+                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
+                ], sixteen),
+            }
+        }
+    }
+}
+
 impl Engine for Amx {
     #[inline(always)]
     unsafe fn sum(sums: &TileProduct) {
@@ -179,105 +301,8 @@ impl Engine for Amx {
 
     #[inline(always)]
     unsafe fn sum_thirds(sums: &TileProduct) {
-        // SAFETY: the caller's contract. A register reads 16 rows of 64 bytes, as far apart as they are.
-        unsafe {
-            match (sums.tall, sums.wide, sums.turned) {
-                (true, true, false) => four!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
-                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
-                ], sixteen),
-                (true, false, false) => upper_and_lower!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
-                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]"
-                 "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                ], sixteen),
-                (false, true, false) => left_and_right!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
-                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                ], sixteen),
-                (false, false, false) => one!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tileloadd tmm4, [{upper} + {row} + 4096]"
-                 "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                ], sixteen),
-                (true, true, true) => four!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
-                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6" "tdpbf16ps tmm3, tmm5, tmm7"
-                ], sixteen),
-                (true, false, true) => upper_and_lower!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
-                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm5, [{lower} + {row} + 2048]" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm5, [{lower} + {row} + 4096]" "tdpbf16ps tmm2, tmm5, tmm6"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tileloadd tmm5, [{lower} + {row}]"
-                 "tdpbf16ps tmm2, tmm5, tmm6"
-                ], sixteen),
-                (false, true, true) => left_and_right!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
-                 "tdpbf16ps tmm0, tmm4, tmm6" "tileloaddt1 tmm7, [{b} + {b_row} + 4160]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 2112]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm7, [{b} + {b_row} + 64]" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6" "tdpbf16ps tmm1, tmm4, tmm7"
-                ], sixteen),
-                (false, false, true) => one!(sums, [
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 4096]" "tileloadd tmm4, [{upper} + {row}]"
-                 "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm4, [{upper} + {row} + 2048]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloaddt1 tmm6, [{b} + {b_row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm4, [{upper} + {row} + 4096]" "tdpbf16ps tmm0, tmm4, tmm6"
-                 "tileloadd tmm4, [{upper} + {row}]" "tdpbf16ps tmm0, tmm4, tmm6"
-                ], sixteen),
-            }
-        }
+        // SAFETY: the caller's contract.
+        unsafe { if sums.turned { Amx::thirds_of_b_first(sums) } else { Amx::thirds_of_a_first(sums) } }
     }
 
     #[inline(always)]

@@ -113,12 +113,17 @@ trait Engine {
     unsafe fn end();
 }
 
-/// What an engine does for a flavour, compiled for its CPU features: tiles, and the packing of rows of A and columns of B, `X` being what they are stored in.
+/// Sizes of tiles, and what an engine does for a flavour, compiled for its CPU features: tiles, and the packing of rows of A and columns of B, `X` being what they are stored in.
 macro_rules! entries {
     (
         $engine:ty, tile [$($tile:tt)*], rows [$($rows:tt)*], columns [$($columns:tt)*],
         features $($features:literal)?
     ) => {
+        const ROWS: usize = WIDTH;
+        const VECTORS: usize = PARTS * WIDTH / Self::LANES;
+        const PANEL: usize = WIDTH;
+        const GRAIN: usize = SIDE;
+
         unsafe fn begin() {
             // SAFETY: the trait's contract; so for all methods here.
             unsafe { <$engine>::begin() }
@@ -180,11 +185,7 @@ macro_rules! flavour {
             impl Simd for Flavour {
                 of_base!();
                 const PAIR: usize = 2;
-                const ROWS: usize = WIDTH;
-                const VECTORS: usize = PARTS * WIDTH / Base::LANES;
                 const BLOCK_K: usize = 512;
-                const PANEL: usize = WIDTH;
-                const GRAIN: usize = SIDE;
                 const BLOCKING: Blocking = Blocking {
                     rows: 512,
                     chain_by_chain: true,

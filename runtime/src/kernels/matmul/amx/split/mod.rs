@@ -66,10 +66,6 @@ macro_rules! flavour {
             impl Simd for Flavour {
                 crate::kernels::matmul::pairs::of_base!();
                 const PAIR: usize = 1;
-                const ROWS: usize = WIDTH;
-                const VECTORS: usize = PARTS * WIDTH / Base::LANES;
-                const PANEL: usize = WIDTH;
-                const GRAIN: usize = SIDE;
                 const BLOCK_K: usize = 128;
                 const IN_PLACE: bool = false;
                 const BLOCKING: Blocking = Blocking {
