@@ -59,11 +59,22 @@ impl OnCluster {
         settings.dtype.get_or_insert(Dtype::Bf16);
         let mut options = settings.options()?;
         use_devices(&mut options.strategy, self.devices, settings.strategy.as_ref())?;
+        has_as_many(&cluster, options.strategy.ranks())?;
         let budget = self.memory_budget.map(|b| b.bytes(Some(cluster.device.memory_gb.0 * 1e9))).transpose()?;
         let file = ModelFile::read(&self.model)?.with(&self.settings)?;
         let precision = precision_of(options.compute);
         options.clock = forebay_sim::clock(&cluster, precision);
         Ok(SetUp { cluster, file, options, budget, precision })
+    }
+}
+
+/// Has the cluster so many devices? Its last tier may end somewhere.
+fn has_as_many(cluster: &Cluster, ranks: u64) -> Result<(), Failure> {
+    match cluster.tiers.last().and_then(|tier| Some((&tier.name, u64::from(tier.devices?.0)))) {
+        Some((tier, devices)) if ranks > devices => Err(Failure::Input(format!(
+            "the strategy makes {ranks} ranks, and the cluster ends with {devices} devices, of tier `{tier}`\n  = help: a last tier without `devices` has no end"
+        ))),
+        _ => Ok(()),
     }
 }
 

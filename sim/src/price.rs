@@ -8,10 +8,10 @@ use crate::kind::Kind;
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program,
-    RaggedDim, Reduce, Region, Space,
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Negative, Plan,
+    Program, RaggedDim, Reduce, Region, Space,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 
 /// What an instruction costs, and what it does to others.
@@ -134,9 +134,13 @@ impl<'a> Pricer<'a> {
         Pricer { mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, rows }
     }
 
-    /// The part of a ragged dimension's bound that is there.
+    /// The part of a ragged dimension's bound that is there, on the busiest rank.
     fn ragged(&self, bound: u64) -> f64 {
-        let rows = self.rows.get(&bound).copied().unwrap_or(bound as f64) * self.imbalance;
+        self.with_imbalance(bound, self.imbalance)
+    }
+
+    fn with_imbalance(&self, bound: u64, imbalance: f64) -> f64 {
+        let rows = self.rows.get(&bound).copied().unwrap_or(bound as f64) * imbalance;
         (rows / bound.max(1) as f64).min(1.0)
     }
 
@@ -239,10 +243,12 @@ impl<'a> Pricer<'a> {
     fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
         let product = self.product_of(program, k, kernel);
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
+        // The busiest rank is what others wait for; what all compute together is the mean.
+        let mean = kernel.ragged_bound().map_or(1.0, |rows| self.with_imbalance(rows, 1.0) / self.ragged(rows));
         Priced {
             kind,
             seconds: self.cluster.product_scaled(&product, self.framework.scaling()) + self.behind(k, &product),
-            flops: 2.0 * product.groups * product.m * product.n * product.k,
+            flops: 2.0 * product.groups * product.m * product.n * product.k * mean,
             sent: 0.0,
             action: Action::Work,
             launches: self.starts(k, &product),
@@ -439,6 +445,8 @@ impl<'a> Pricer<'a> {
         }
         let any = |of: &str| dims.iter().any(|d| name(d) == of || name(d).starts_with(&format!("{of}.")));
         match (any("dp"), any("cp"), any("tp")) {
+            // Sums of losses and of metrics.
+            (true, _, _) if self.rows.is_empty() => Kind::Dp,
             (true, _, _) => Kind::Ep,
             (false, true, _) => Kind::Cp,
             _ => Kind::Tp,
@@ -490,15 +498,36 @@ fn stage_dim(mesh: &[MeshDim]) -> Option<u32> {
     mesh.iter().position(|d| d.name == "pp").map(|d| d as u32)
 }
 
-/// Bounds of rows in programs of training, and how many come from an even routing.
+/// Bounds of rows in programs of training, and how many come from an even routing: of rows that are exchanged, and of those that experts have where tokens are exchanged once
+/// for several experts, of which each rank finds its own among the choices.
 fn rows(programs: Vec<&Program>) -> FxHashMap<u64, f64> {
+    let kernels = || programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel);
+    let experts = kernels().filter_map(|k| if let Kernel::TopK(k) = k { Some(k.n) } else { None }).max().unwrap_or(1);
+    let grouped: FxHashSet<(u64, u64)> = kernels().filter_map(rows_of_groups).collect();
     let mut rows = FxHashMap::default();
-    for kernel in programs.into_iter().flat_map(|p| &p.instructions).map(|i| &i.kernel) {
+    for kernel in kernels() {
         if let Kernel::AllToAllV(AllToAllV { bound, tokens, even, .. }) = kernel {
             rows.extend([bound, tokens].map(|room| (*room, *even as f64)));
         }
     }
+    for kernel in kernels() {
+        if let Kernel::Group(k) = kernel
+            && k.negative == Negative::Nothing
+            && grouped.contains(&(k.groups, k.rows()))
+        {
+            // Tokens that have arrived may have as much room, and are fewer.
+            let even = k.elements as f64 * (k.groups as f64 / experts as f64).min(1.0);
+            let most = rows.entry(k.rows()).or_insert(even);
+            *most = most.max(even);
+        }
+    }
     rows
+}
+
+/// Groups of a grouped product, and how many rows or terms they have room for.
+fn rows_of_groups(kernel: &Kernel) -> Option<(u64, u64)> {
+    let Kernel::Matmul(Matmul { groups: Some(groups), .. }) = kernel else { return None };
+    Some((groups.count, kernel.ragged_bound()?))
 }
 
 /// Experts of a token: the most that any router chooses.

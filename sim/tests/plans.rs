@@ -7,6 +7,7 @@ use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
 use forebay_plan::Plan;
 use forebay_sim::framework::{Framework, find, known as frameworks};
+use forebay_sim::kind::Kind;
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
@@ -120,10 +121,30 @@ fn imbalance_and_what_frameworks_hide_show_in_the_step() {
     let even = of(&plan, &cluster("h100"), &Options::default());
     let uneven = of(&plan, &cluster("h100"), &Options { imbalance: 2.0, ..Options::default() });
     assert!(uneven.total_comm_s.ep > even.total_comm_s.ep);
+    // Others wait for the busiest rank, but all together compute as much.
+    assert!(uneven.step_time_s > even.step_time_s);
+    let computed = |report: &Report| report.hfu * report.step_time_s;
+    assert!((computed(&uneven) / computed(&even) - 1.0).abs() < 1e-9);
     assert!(even.exposed_comm_s.ep > 0.0 && even.exposed_comm_s.tp == 0.0);
     let megatron = find(&frameworks(), "Megatron-Bridge");
     let hidden = of(&plan, &cluster("h100"), &Options { framework: megatron, ..Options::default() });
     assert!(hidden.exposed_comm_s.dp < hidden.total_comm_s.dp);
+}
+
+/// However rows of experts travel, and however much room there is for them, experts have the same ones.
+#[test]
+fn experts_have_the_same_rows_whichever_way_they_come() {
+    let products = |strategy: &str| {
+        let report = of(&plan(strategy), &cluster("h100"), &Options::default());
+        let parts = report.time_s.iter().filter(|part| part.what == Kind::ExpertProducts.name());
+        (parts.map(|part| part.seconds).sum::<f64>(), report.hfu * report.step_time_s)
+    };
+    let (flat, computed) = products("dp=8,ep=8,zero=1,mbs=4");
+    for way in ["rank-dedup", "node-dedup,node=4", "hierarchical,node=4", "rank-dedup,max_tokens_per_rank=2048"] {
+        let (seconds, flops) = products(&format!("dp=8,ep=8,zero=1,mbs=4,dispatch={way}"));
+        assert!((seconds / flat - 1.0).abs() < 0.1, "{way}: {seconds} s, not {flat} s");
+        assert!((flops / computed - 1.0).abs() < 0.02, "{way}: {flops}, not {computed}");
+    }
 }
 
 /// What goes from rank to rank, by hand: activations of 128 × 128 for each row, 2 of 8 experts for each token, in bf16.

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
-use forebay_plan::{Kernel, Plan};
+use forebay_plan::{DType, Kernel, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
@@ -124,6 +124,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
     };
+    if let Some(few) = few_rows(&plan, options.imbalance) {
+        return Err(Failure::Input(few));
+    }
     // Ranks of a machine that was measured share it.
     let cluster = forebay_sim::shared::settled(&plan, &cluster, &options).map_err(Failure::Input)?;
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
@@ -189,7 +192,9 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
             cluster.device.name
         ));
     }
-    notes.extend(few_rows(plan, options.imbalance));
+    if plan.settings.compute == DType::F64 {
+        notes.push("cluster files have no rate of f64: it is priced at that of f32, with twice the bytes".into());
+    }
     notes
 }
 

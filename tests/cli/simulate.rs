@@ -113,6 +113,11 @@ fn cluster_files_are_diagnosed() {
     with("c.toml").fails(&["missing field"]);
     let devices = ["simulate", "model.moe", "--cluster", "h100", "--strategy", "tp=2,dp=2", "--devices", "5"];
     bench.run(&devices).fails(&["makes 4 ranks", "5 devices"]);
+    // A last tier may end somewhere.
+    bench.write("c.toml", &right[..right.rfind("[[tier]]").expect("two tiers")]);
+    let ranks = |ranks: &str| bench.run(&["simulate", "model.moe", "--cluster", "c.toml", "--strategy", ranks]);
+    ranks("dp=8,mbs=1").ok();
+    ranks("dp=16,mbs=1").fails(&["16 ranks", "ends with 8 devices, of tier `node`"]);
 }
 
 const RUNS: &str = "\
@@ -213,9 +218,10 @@ fn what_cannot_be_meant_is_said() {
     with(&["ascend 910b3", "--strategy", "mbs=8"]).ok();
     let note = with(&["a100-80g", "--strategy", "mbs=8", "--precision", "fp8"]).ok().stdout;
     assert!(note.contains("note: A100 SXM 80 GB has no fp8 products"), "{note}");
-    let note = with(&["h100", "--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"]).ok().stdout;
     let few = "max_tokens_per_rank leaves room for 64 rows";
-    assert!(note.contains(few) && note.contains("such a step cannot run"), "{note}");
+    with(&["h100", "--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"]).fails(&[few, "such a step cannot run"]);
+    let note = with(&["h100", "--strategy", "mbs=8", "--dtype", "f64"]).ok().stdout;
+    assert!(note.contains("note: cluster files have no rate of f64"), "{note}");
     let bounded = ["--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"];
     let compile = ["compile", "model.moe", "-o", "a.plan"];
     let memory = ["memory", "model.moe", "--cluster", "h100", "--points", "0"];

@@ -185,20 +185,20 @@ impl Fitter<'_> {
         }
     }
 
-    /// |ln (predicted / measured)| of some cases, with their systems.
+    /// ln (predicted / measured) of some cases, with their systems.
     fn errors(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> Vec<(&str, f64)> {
         let chosen: Vec<&Case> = self.cases.iter().filter(|c| of(c)).collect();
         let error = |case: &&Case| {
             let measured_s = case.measured_s?;
             let predicted = case.step_time(&self.clusters, &self.frameworks).ok()?;
-            Some((predicted / measured_s).ln().abs())
+            Some((predicted / measured_s).ln())
         };
         let errors = each(&chosen, self.threads, error);
         chosen.iter().zip(errors).filter_map(|(case, e)| Some((case.run.system.as_str(), e?))).collect()
     }
 
     fn median(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> f64 {
-        let errors: Vec<f64> = self.errors(of).into_iter().map(|(_, e)| e.exp_m1()).collect();
+        let errors: Vec<f64> = self.errors(of).into_iter().map(|(_, e)| e.exp_m1().abs()).collect();
         quantile(&errors, 0.5)
     }
 
@@ -206,6 +206,7 @@ impl Fitter<'_> {
     fn loss(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> f64 {
         let mut systems: IndexMap<&str, (f64, f64)> = IndexMap::new();
         for (system, e) in self.errors(of) {
+            let e = e.abs();
             let sum = systems.entry(system).or_default();
             *sum = (sum.0 + e / (1.0 + 2.0 * e), sum.1 + 1.0);
         }
