@@ -200,7 +200,8 @@ impl Matmul {
     pub(super) fn scratch_bytes(&self) -> ScratchBytes {
         let epilogue = self.epilogue.as_ref().map_or(0, |e| e.region.scratch_bytes());
         let own = with_flavour_of!(self, |S, X| own_scratch::<S, X>());
-        ScratchBytes { shared: 0, worker: own + epilogue }
+        let shared = self.problem.groups.as_ref().map_or(0, |groups| groups.count * size_of::<usize>());
+        ScratchBytes { shared, worker: own + epilogue }
     }
 
     pub(super) unsafe fn run(&self, cx: &KernelCx) -> Result<(), KernelError> {

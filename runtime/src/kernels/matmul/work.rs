@@ -89,6 +89,8 @@ impl<X: Copy + 'static> Job<'_, X> {
         let in_batch = tasks / (pieces / per_batch);
         // Of several pieces workers have whole ones, mostly.
         let bands = if serial || pieces > 1 { 1 } else { pool.workers() };
+        // SAFETY: the caller's contract: the shared part is ours, and has room for a number for each group.
+        let starts = unsafe { self.starts(per_batch, |group| tasks_of(&self.problem.piece(group, self.offsets), cut)) };
         // So many tasks behind the first of a piece; and how many behind that of its own piece.
         let find = |first: usize, mut behind: usize| {
             (first..pieces).find_map(|number| {
@@ -103,7 +105,10 @@ impl<X: Copy + 'static> Job<'_, X> {
             })
         };
         each(pool, tasks, serial, &|task, worker| {
-            let found = find(task / in_batch * per_batch, task % in_batch);
+            let (batch, task) = (task / in_batch, task % in_batch);
+            // The last group that begins at or before the task: those without tasks begin where the next one does.
+            let group = starts.partition_point(|&start| start <= task).saturating_sub(1);
+            let found = find(batch * per_batch + group, task - starts.get(group).map_or(0, |&start| start));
             let (task, number, behind) = found.expect("there are so many tasks");
             // A worker's own tasks follow each other; those that it takes over from others do not.
             let following = S::BLOCKING.fetches.then(|| find(number, behind + 1)).flatten().map(|(task, ..)| task);
@@ -114,6 +119,24 @@ impl<X: Copy + 'static> Job<'_, X> {
                 S::end();
             }
         });
+    }
+
+    /// The first task of each group, where there are groups.
+    ///
+    /// # Safety
+    /// The shared part of the workspace is ours, and has room for them.
+    unsafe fn starts(&self, groups: usize, tasks_of: impl Fn(usize) -> usize) -> &[usize] {
+        if self.problem.groups.is_none() {
+            return &[];
+        }
+        // SAFETY: the caller's contract; any bytes are numbers, and all are written.
+        let starts = unsafe { std::slice::from_raw_parts_mut(self.scratch.shared().cast::<usize>(), groups) };
+        let mut tasks = 0;
+        for (group, start) in starts.iter_mut().enumerate() {
+            *start = tasks;
+            tasks += tasks_of(group);
+        }
+        starts
     }
 
     /// The coarsest cut that gives each worker a few tasks. Cuts do not change bits.
