@@ -228,13 +228,19 @@ pub struct OptimizerArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = below_one)]
     pub beta2: Option<f64>,
     /// Added to the root of the second moment [default: 1e-8]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = not_negative)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = above_zero)]
     pub epsilon: Option<f64>,
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "it is not a number")?;
     if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("it must be 0 or more".into()) }
+}
+
+/// Above 0 in f32 too.
+fn above_zero(text: &str) -> Result<f64, String> {
+    not_negative(text)
+        .and_then(|value| if value as f32 >= f32::MIN_POSITIVE { Ok(value) } else { Err("it must be above 0".into()) })
 }
 
 fn unit(text: &str) -> Result<f64, String> {

@@ -1,5 +1,6 @@
 //! How commands fail: what is said, and the exit status.
 
+use crate::say::say;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -37,15 +38,15 @@ impl Failure {
             if colors() { ("\x1b[1;31merror\x1b[0m", "\x1b[1m", "\x1b[0m") } else { ("error", "", "") };
         match self {
             Failure::Input(message) => {
-                eprintln!("{label}{bold}:{reset} {message}");
+                say!("{label}{bold}:{reset} {message}");
                 ExitCode::from(1)
             }
             Failure::Rendered(text) => {
-                eprintln!("{}", text.trim_end());
+                say!("{}", text.trim_end());
                 ExitCode::from(1)
             }
             Failure::Usage(message) => {
-                eprintln!("{label}{bold}:{reset} {message}\n\nFor more information, try '--help'.");
+                say!("{label}{bold}:{reset} {message}\n\nFor more information, try '--help'.");
                 ExitCode::from(2)
             }
             Failure::Found => ExitCode::from(1),
@@ -72,13 +73,13 @@ pub fn install_panic_hook() {
         let message = info.payload_as_str().unwrap_or("no message");
         let place = info.location().map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
         let command: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
-        eprintln!("internal error: {message}{place}");
-        eprintln!("  this is a mistake in forebay {}, not in your input", env!("CARGO_PKG_VERSION"));
-        eprintln!("  help: please report it with the model file and this command: {}", command.join(" "));
+        say!("internal error: {message}{place}");
+        say!("  this is a mistake in forebay {}, not in your input", env!("CARGO_PKG_VERSION"));
+        say!("  help: please report it with the model file and this command: {}", command.join(" "));
         let trace = std::backtrace::Backtrace::capture();
         match trace.status() {
-            std::backtrace::BacktraceStatus::Captured => eprintln!("{trace}"),
-            _ => eprintln!("  RUST_BACKTRACE=1 shows where it comes from"),
+            std::backtrace::BacktraceStatus::Captured => say!("{trace}"),
+            _ => say!("  RUST_BACKTRACE=1 shows where it comes from"),
         }
     }));
 }

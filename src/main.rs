@@ -1,5 +1,8 @@
 //! The `forebay` command.
 
+// It panics where nobody reads stderr: `say!` does not.
+#![deny(clippy::print_stderr)]
+
 mod args;
 mod backend;
 mod bench;
@@ -18,6 +21,7 @@ mod output;
 mod page;
 mod profile;
 mod progress;
+mod say;
 mod search;
 mod session;
 mod strategy;

@@ -3,6 +3,7 @@
 use crate::args::ModelArgs;
 use crate::failure::{Failure, colors};
 use crate::files::{LARGE, read_text};
+use crate::say::say;
 use crate::search;
 use crate::strategy::{self, StrategyArg};
 use forebay_compiler::memory::{Aim, Price};
@@ -96,7 +97,7 @@ impl ModelFile {
                     let text = self.render(std::slice::from_ref(warning));
                     // The three forms of a model mostly have the same warnings.
                     if warned.insert(text.clone()) {
-                        eprintln!("{}\n", text.trim_end());
+                        say!("{}\n", text.trim_end());
                     }
                 }
                 Ok(accepted.model)
@@ -280,13 +281,13 @@ fn settled(model: &CheckedModel, options: &CompileOptions, price: &dyn Price) ->
     bar.finish();
     let settled = settled?;
     if let Some(ways) = &settled.ways {
-        eprintln!("{}", search::told_ways("dispatch", ways));
+        say!("{}", search::told_ways("dispatch", ways));
     }
     if let Some(cuts) = &settled.cuts {
-        eprintln!("{}", search::told_ways("pieces", cuts));
+        say!("{}", search::told_ways("pieces", cuts));
     }
     if let Some(found) = &settled.found {
-        eprintln!("{}", search::told(&settled, found));
+        say!("{}", search::told(&settled, found));
     }
     Ok(settled.strategy)
 }

@@ -1,6 +1,7 @@
 //! What a reader of a plan's numbers should know.
 
 use crate::output::grouped;
+use crate::say::say;
 use forebay_plan::{Kernel, Plan};
 
 /// That `max_tokens_per_rank` is less than what comes to the busiest rank, with so many times the rows of an even routing.
@@ -21,6 +22,6 @@ pub fn few_rows(plan: &Plan, imbalance: f64) -> Option<String> {
 /// Prints a note on stderr.
 pub fn print(note: Option<String>) {
     if let Some(note) = note {
-        eprintln!("note: {note}");
+        say!("note: {note}");
     }
 }

@@ -3,13 +3,14 @@
 use crate::failure::Failure;
 use crate::files::{LARGE, read_text, replace_file};
 use crate::output::{json, seconds, short};
+use crate::say::say;
 use forebay_runtime::exec::{PeakMemory, human_bytes};
 use forebay_runtime::train::{Evaluation, Observer, StepReport, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Lines of progress that a run of any length prints where there is no terminal.
@@ -94,7 +95,7 @@ impl Spinner {
     pub fn tells(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.println(what),
-            None => eprintln!("{what}"),
+            None => say!("{what}"),
         }
     }
 }
@@ -110,7 +111,7 @@ impl Drop for Spinner {
 /// Shows a run.
 pub struct Progress {
     json: bool,
-    log: Option<File>,
+    log: Option<(File, PathBuf)>,
     bar: Option<ProgressBar>,
     steps: u64,
     first: u64,
@@ -121,7 +122,7 @@ pub struct Progress {
 impl Progress {
     /// For a run that goes from `done` steps to `steps`. A log that exists is gone on with: lines of steps after `done` are dropped.
     pub fn new(json: bool, log: Option<&Path>, done: u64, steps: u64) -> io::Result<Progress> {
-        let log = log.map(|path| open_log(path, done)).transpose()?;
+        let log = log.map(|path| open_log(path, done).map(|file| (file, path.to_path_buf()))).transpose()?;
         let bar = (!json && io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(steps);
             let style = ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len}  {msg}").expect("a valid template");
@@ -138,7 +139,7 @@ impl Progress {
         match &self.bar {
             Some(bar) => bar.println(text),
             None if self.json => {}
-            None => eprintln!("{text}"),
+            None => say!("{text}"),
         }
     }
 
@@ -172,13 +173,15 @@ impl Progress {
             return Ok(());
         }
         let line = json(value) + "\n";
-        if let Some(log) = &mut self.log {
-            log.write_all(line.as_bytes())?;
+        if let Some((log, path)) = &mut self.log {
+            let failed = |error| io::Error::other(format!("cannot write the log `{}`: {error}", path.display()));
+            log.write_all(line.as_bytes()).map_err(failed)?;
         }
         if self.json {
             let mut out = io::stdout().lock();
-            out.write_all(line.as_bytes())?;
-            out.flush()?;
+            out.write_all(line.as_bytes())
+                .and_then(|()| out.flush())
+                .map_err(|error| io::Error::new(error.kind(), format!("cannot write to stdout: {error}")))?;
         }
         Ok(())
     }
@@ -200,7 +203,7 @@ impl Progress {
             None => {
                 let every = self.steps.div_ceil(LINES).max(1);
                 if report.step.is_multiple_of(every) || report.step == self.first || report.step == self.steps {
-                    eprintln!("step {}/{}  {text}", report.step, self.steps);
+                    say!("step {}/{}  {text}", report.step, self.steps);
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! A search for a schedule while it goes on, and what it found.
 
 use crate::output::{grouped, seconds};
+use crate::say::say;
 use forebay_compiler::settle::{Found, Settled, TICK};
 use forebay_compiler::shard::Order;
 use forebay_pipeline::Ticks;
@@ -41,7 +42,7 @@ impl<'a> Bar<'a> {
         let message = format!("best {}, bound {}", (self.shown)(best), (self.shown)(bound));
         match &self.line {
             Some(due) if Instant::now() >= due.get() => {
-                eprintln!("searched {} of {} nodes: {message}", grouped(nodes), grouped(of));
+                say!("searched {} of {} nodes: {message}", grouped(nodes), grouped(of));
                 due.set(Instant::now() + PAUSE);
             }
             Some(_) => {}

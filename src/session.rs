@@ -6,8 +6,9 @@ use crate::device_profile;
 use crate::failure::Failure;
 use crate::files::{can_write, replace_file};
 use crate::hosts::{self, Place};
-use crate::output::{counted, grouped, print, seconds, stdout_failed};
+use crate::output::{counted, grouped, print, seconds};
 use crate::progress::{Progress, summary_text};
+use crate::say::say;
 use crate::{profile, trace};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
@@ -19,6 +20,7 @@ use forebay_runtime::init;
 use forebay_runtime::train::{TrainError, TrainOptions, Trainer, Unobserved};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -181,7 +183,7 @@ impl Session<'_> {
         let summary = result.map_err(|error| failed(error, saver.run()))?;
         measured?;
         if summary.evaluation.is_none() {
-            eprintln!(
+            say!(
                 "stopped after step {}; the same command with `--resume {}` goes on",
                 summary.steps,
                 saver.run().display()
@@ -189,7 +191,10 @@ impl Session<'_> {
             return Err(Failure::Interrupted);
         }
         let Settings { batch, seq, params, active_params, .. } = plan.settings;
-        progress.summary(&summary, params, active_params).map_err(stdout_failed)?;
+        progress.summary(&summary, params, active_params).map_err(|error| match error.kind() {
+            ErrorKind::BrokenPipe => Failure::Closed,
+            _ => Failure::Input(error.to_string()),
+        })?;
         if args.json {
             return Ok(());
         }
@@ -220,7 +225,7 @@ fn report_devices(trainer: &Trainer, args: &SessionArgs, plan: &Plan) -> Result<
     let steps = trainer.device_steps();
     match &args.profile {
         Some(Some(path)) => replace_file(path, device_profile::text(steps, plan).as_bytes())?,
-        Some(None) => eprint!("{}", device_profile::text(steps, plan)),
+        Some(None) => crate::say::text(&device_profile::text(steps, plan)),
         None => {}
     }
     match &args.trace {
@@ -242,7 +247,7 @@ fn report_profile(
         let text = profile::start_up(laps) + &profile::text(measured, plan, &roofline);
         match file {
             Some(path) => replace_file(path, text.as_bytes())?,
-            None => eprint!("{text}"),
+            None => crate::say::text(&text),
         }
     }
     match &args.trace {
@@ -265,7 +270,7 @@ impl Start {
             // It was stopped before its first checkpoint: it starts over, with its seed, where there is a model to start with.
             Some(Err(CheckpointError::NotStarted(run))) => {
                 if let Program::Compiled(_) = program {
-                    eprintln!("note: the run in `{}` has no checkpoint yet: it starts over", run.display());
+                    say!("note: the run in `{}` has no checkpoint yet: it starts over", run.display());
                 }
                 None
             }
@@ -307,12 +312,12 @@ impl Start {
             } else {
                 changed.join(", ")
             };
-            eprintln!(
+            say!(
                 "note: the plan is not the one the checkpoint was made with ({what}): the losses will not be those of an uninterrupted run"
             );
         }
         if index.data.fingerprint != data {
-            eprintln!(
+            say!(
                 "note: the data are not those the checkpoint was trained on: the losses will not be those of an uninterrupted run"
             );
         }
@@ -373,15 +378,26 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 fn failed(error: TrainError, run: &Path) -> Failure {
+    let last = Checkpoint::open(run).map(|checkpoint| checkpoint.folder().display().to_string());
     match error {
-        TrainError::Observer(error) => stdout_failed(error),
-        TrainError::NotFinite { .. } => {
-            let kept = match Checkpoint::open(run) {
-                Ok(checkpoint) => format!("the last checkpoint `{}` is from before", checkpoint.folder().display()),
+        TrainError::Observer(error) => {
+            let kept = match last {
+                Ok(folder) => format!("the run is saved as `{folder}`; `--resume {}` goes on", run.display()),
                 Err(_) => "there is no checkpoint yet".to_string(),
             };
+            Failure::Input(format!("{error}\n  = note: {kept}"))
+        }
+        TrainError::NotFinite { .. } | TrainError::Checkpoint(CheckpointError::NotFinite { .. }) => {
+            let kept = match last {
+                Ok(folder) => format!("the last checkpoint `{folder}` is from before"),
+                Err(_) => "there is no checkpoint yet".to_string(),
+            };
+            let made = match error {
+                TrainError::NotFinite { .. } => "the update of this step was not made; ",
+                _ => "",
+            };
             Failure::Input(format!(
-                "{error}\n  = note: the update of this step was not made; {kept}\n  = help: try a smaller --lr, a longer --warmup or a smaller --clip"
+                "{error}\n  = note: {made}{kept}\n  = help: try a smaller --lr, a longer --warmup, a smaller --clip or a larger --epsilon"
             ))
         }
         error => error.into(),

@@ -148,7 +148,7 @@ pub enum TrainError {
         cause: Box<Cause>,
     },
     /// The observer failed.
-    #[error("cannot write the progress: {0}")]
+    #[error("{0}")]
     Observer(#[from] io::Error),
 }
 
@@ -254,7 +254,8 @@ impl<'a, 'p> Trainer<'a, 'p> {
     /// Trains until `options.steps`, saves, evaluates and sums up. Of several processes the first has the saver, and all are done with each other afterwards.
     ///
     /// # Errors
-    /// When the loss is no number, a checkpoint cannot be saved, or the observer fails. The last checkpoint is untouched.
+    /// When the loss or what would be saved is no number, or a checkpoint cannot be saved: the last one is untouched then. When the observer fails: the run ends after that
+    /// step, and is saved.
     pub fn run(
         &mut self,
         options: &TrainOptions,
@@ -263,18 +264,21 @@ impl<'a, 'p> Trainer<'a, 'p> {
     ) -> Result<Summary, TrainError> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|n| n > 0 && step.is_multiple_of(n));
         let asked = || options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        // An observer that fails ends the run, but not without a checkpoint.
+        let mut unseen = None;
         // All processes stop after the same step, whichever was asked to.
         let mut stopped = self.executor.any(asked())?;
         while self.step < options.steps && !stopped {
             let report = self.step()?;
-            observer.step(&report)?;
-            stopped = self.executor.any(asked())?;
+            unseen = unseen.or(observer.step(&report).err());
+            stopped = self.executor.any(asked() || unseen.is_some())?;
             if self.step == options.steps || stopped {
                 break;
             }
             if due(options.eval_every, self.step) {
                 let evaluation = self.evaluate()?;
-                observer.evaluated(self.step, &evaluation)?;
+                // The next step is the last then.
+                unseen = observer.evaluated(self.step, &evaluation).err();
             }
             if due(options.save_every, self.step) {
                 self.save(saver.as_deref_mut(), observer)?;
@@ -284,11 +288,11 @@ impl<'a, 'p> Trainer<'a, 'p> {
         let mut evaluation = None;
         if !self.executor.any(stopped || asked())? {
             let last = self.evaluate()?;
-            observer.evaluated(self.step, &last)?;
+            unseen = unseen.or(observer.evaluated(self.step, &last).err());
             evaluation = Some(last);
         }
         self.executor.part()?;
-        Ok(self.summary(evaluation))
+        unseen.map_or_else(|| Ok(self.summary(evaluation)), |error| Err(error.into()))
     }
 
     /// Does one step.

@@ -9,6 +9,7 @@ use super::runner::Runner;
 use super::torch::{Spec, Torch, VARIANTS};
 use crate::failure::Failure;
 use crate::output::Table;
+use crate::say::say;
 use forebay_ir::DType;
 use forebay_plan::Plan;
 use forebay_runtime::exec::ExecOptions;
@@ -75,7 +76,7 @@ pub fn draw(question: &Question, torch: &Torch) -> Result<Curves, Failure> {
     let mut runs = vec![];
     let mut add = |program, dtype, turn, losses: Vec<f64>| {
         let distance = losses.iter().zip(&wide).map(|(a, b)| (a - b).abs()).sum::<f64>() / wide.len() as f64;
-        eprintln!("{program}, {dtype}, rows turned by {turn}: {distance:.2e} from f64");
+        say!("{program}, {dtype}, rows turned by {turn}: {distance:.2e} from f64");
         runs.push(Curve { program, dtype, turn, distance, last_loss: losses[losses.len() - 1] });
     };
     add("Forebay", "f32", 0, ours(DType::F32, 0)?);

@@ -6,6 +6,7 @@ use super::runner::Runner;
 use super::torch::{Spec, Torch, VARIANTS, Variant};
 use super::{best, median, optimizer};
 use crate::failure::Failure;
+use crate::say::say;
 use forebay_dsl::model::{CheckedModel, Const};
 use forebay_plan::{DType, Plan};
 use forebay_runtime::exec::ExecOptions;
@@ -113,7 +114,7 @@ pub fn compete(contest: &Contest, torch: &Torch) -> Result<Versus, Failure> {
     let text = agreement::load(&mut runner, &weights)?;
     runner.set_text(&text);
     let same_losses = agreement::compare(&mut runner, &theirs)?;
-    eprintln!("the same losses in {} steps, to {:.1e}", agreement::STEPS, same_losses.largest);
+    say!("the same losses in {} steps, to {:.1e}", agreement::STEPS, same_losses.largest);
     // Its memory goes before the next one's comes.
     drop(runner);
     let mut runner = Runner::new(contest.plan, contest.options)?;
@@ -139,7 +140,7 @@ fn beside(contest: &Contest, torch: &Torch, variant: Variant, runner: &mut Runne
         best_ms = best_ms.min(best(&last.ms));
         let (forebay, other) = (ours[ours.len() - 1], theirs[theirs.len() - 1]);
         rounds.push(other / forebay);
-        eprintln!(
+        say!(
             "PyTorch {}, round {round}: {other:.1} ms, Forebay {forebay:.1} ms, ratio {:.2}",
             variant.name,
             other / forebay

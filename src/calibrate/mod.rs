@@ -13,6 +13,7 @@ pub mod samples;
 
 use crate::failure::Failure;
 use crate::output::counted;
+use crate::say::say;
 use forebay_cost::Cluster;
 use forebay_sim::Framework;
 use forebay_sim::report::{Options, step_time};
@@ -89,11 +90,11 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     let probes = Probe::all();
     for (number, probe) in probes.iter().enumerate() {
         if number > 1 && begun.elapsed() > BUDGET {
-            eprintln!("calibrate: out of time, {} probes are left out", probes.len() - number);
+            say!("calibrate: out of time, {} probes are left out", probes.len() - number);
             break;
         }
         for &ranks in of_rows.iter().take(if cores > 1 && most_ranks > 1 { 2 } else { 1 }) {
-            eprintln!("calibrate: {}/{}: {probe}, {}", number + 1, probes.len(), counted(ranks.into(), "rank"));
+            say!("calibrate: {}/{}: {probe}, {}", number + 1, probes.len(), counted(ranks.into(), "rank"));
             let ran = probe.run(ranks, cores)?;
             // One rank has all threads, as the machine has.
             let of_type = if probe.is_bf16() { &mut bf16 } else { &mut roofline };
@@ -133,11 +134,11 @@ fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Ins
         .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
     for ranks in counts {
         if begun.elapsed() > BUDGET {
-            eprintln!("calibrate: out of time, {} are left out", counted(ranks.into(), "rank"));
+            say!("calibrate: out of time, {} are left out", counted(ranks.into(), "rank"));
             continue;
         }
         let probe = Probe::shared();
-        eprintln!("calibrate: {} on {} cores", counted(ranks.into(), "rank"), calibration.cores);
+        say!("calibrate: {} on {} cores", counted(ranks.into(), "rank"), calibration.cores);
         let ran = probe.run(ranks, calibration.cores)?;
         let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
         let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).map_err(Failure::Input)?;

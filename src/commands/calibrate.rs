@@ -4,6 +4,7 @@ use crate::calibrate::{Calibration, calibrate as measure};
 use crate::failure::Failure;
 use crate::files::{can_write, replace_file};
 use crate::output::{Table, print, print_json};
+use crate::say::say;
 use std::path::PathBuf;
 
 /// Measure this machine, so that `simulate` predicts what `train` takes on it
@@ -40,7 +41,7 @@ pub fn calibrate(args: Args) -> Result<(), Failure> {
     args.output.as_deref().map_or(Ok(()), can_write)?;
     let (calibration, text) = measure(args.ranks)?;
     if let Some(what) = calibration.disturbance() {
-        eprintln!("warning: {what}; measure again when the machine is idle");
+        say!("warning: {what}; measure again when the machine is idle");
     }
     let Some(path) = &args.output else { return print(&text) };
     replace_file(path, text.as_bytes())?;

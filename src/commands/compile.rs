@@ -10,6 +10,7 @@ use crate::notes;
 use crate::on_cluster::precision_of;
 use crate::output::{print, print_bytes};
 use crate::progress::Spinner;
+use crate::say::say;
 use crate::search::told_ways;
 use crate::strategy::uses;
 use clap::ValueEnum;
@@ -166,7 +167,7 @@ fn settle_dispatch(file: &ModelFile, options: &mut CompileOptions, price: &dyn P
     let priced = Priced { model: &models.train, options: &known, price };
     let (strategy, ways) = exchange::settle(&priced).map_err(|error| Failure::Input(error.to_string()))?;
     if let Some(ways) = &ways {
-        eprintln!("{}", told_ways("dispatch", ways));
+        say!("{}", told_ways("dispatch", ways));
     }
     options.strategy = strategy;
     Ok(())

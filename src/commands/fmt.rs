@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::files::replace_file;
 use crate::model::ModelFile;
+use crate::say::say;
 use std::path::PathBuf;
 
 /// Write model files in their canonical form
@@ -33,7 +34,7 @@ pub fn fmt(args: Args) -> Result<(), Failure> {
             Err(failure) => return Err(failure),
             Ok((formatted, file)) if formatted == file.text() => {}
             Ok(_) if args.check => {
-                eprintln!("{} is not formatted", path.display());
+                say!("{} is not formatted", path.display());
                 unformatted = true;
             }
             Ok((formatted, _)) => replace_file(path, formatted.as_bytes())?,
@@ -42,7 +43,7 @@ pub fn fmt(args: Args) -> Result<(), Failure> {
     match (wrong.is_empty(), unformatted) {
         (false, _) => Err(Failure::Rendered(wrong)),
         (true, true) => {
-            eprintln!("help: `forebay fmt` with the same files formats them");
+            say!("help: `forebay fmt` with the same files formats them");
             Err(Failure::Found)
         }
         (true, false) => Ok(()),

@@ -9,6 +9,7 @@ use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
 use crate::page::{self, Page, Told};
 use crate::progress::Spinner;
+use crate::say::say;
 use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
@@ -212,11 +213,11 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         let trace = simulated::json(page.plan, page.timeline, simulated::MAX_EVENTS);
         replace_file(path, trace.text.as_bytes())?;
-        eprintln!("{}: {}", path.display(), trace.about);
+        say!("{}: {}", path.display(), trace.about);
     }
     if let Some(path) = &args.html {
         replace_file(path, page::html(page).as_bytes())?;
-        eprintln!("{}: open it in a browser", path.display());
+        say!("{}: open it in a browser", path.display());
     }
     if let Some(path) = &args.output {
         replace_file(path, &page.plan.to_bytes())?;

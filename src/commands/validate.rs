@@ -4,6 +4,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::files::{LARGE, read_text, replace_file};
 use crate::output::{Table, counted, print, print_json};
+use crate::say::say;
 use forebay_cost::Cluster;
 use forebay_sim::framework::known;
 use forebay_sim::validate::anchor::{self, Anchor};
@@ -99,10 +100,7 @@ pub fn validate(args: Args) -> Result<(), Failure> {
         return Err(Failure::Input(format!("`{name}` has no runs (of this grade and name)")));
     }
     if !unknown.is_empty() {
-        eprintln!(
-            "warning: `{name}` has columns that are not used: {} (--help lists those that are)",
-            unknown.join(", ")
-        );
+        say!("warning: `{name}` has columns that are not used: {} (--help lists those that are)", unknown.join(", "));
     }
     let threads = args.threads.into();
     let (mut fit, mut anchor) = (None, None);

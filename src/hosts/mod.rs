@@ -4,6 +4,7 @@ mod children;
 mod file;
 
 use crate::failure::Failure;
+use crate::say::say;
 use children::Children;
 use clap::Args;
 use file::HostsFile;
@@ -179,9 +180,7 @@ pub fn end_after_failure(lookout: Lookout) {
             if let Some(why) = lookout.failure() {
                 std::thread::sleep(GRACE);
                 if lookout.goes_on() {
-                    eprintln!(
-                        "error: {why}\n  = note: a rank of this process does not stop; the process ends without it"
-                    );
+                    say!("error: {why}\n  = note: a rank of this process does not stop; the process ends without it");
                     std::process::exit(1);
                 }
             }

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::model::ModelFile;
 use crate::output::{seconds, size};
 use crate::progress::Spinner;
+use crate::say::say;
 use forebay_compiler::memory::place::Place;
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled};
@@ -129,7 +130,7 @@ pub fn compile(
     match file.compile_within(options, aim, price)? {
         Ok(compiled) => {
             if !compiled.places.is_empty() {
-                eprintln!("{}", told_places(&compiled, budget));
+                say!("{}", told_places(&compiled, budget));
             }
             Ok(compiled)
         }

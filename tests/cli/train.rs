@@ -1,6 +1,6 @@
 //! `forebay train` and `forebay run`.
 
-use crate::{Bench, SMALL, example};
+use crate::{Bench, Run, SMALL, example};
 use serde_json::Value;
 use std::fs;
 
@@ -160,16 +160,49 @@ fn packed_documents() {
     assert!(f64::from_bits(one[19].1) < f64::from_bits(one[0].1));
 }
 
+/// Nobody reads stdout any more, or the log cannot be written: the run ends, but what was trained is kept.
+#[cfg(target_os = "linux")]
 #[test]
-fn a_reader_that_goes_away_is_no_mistake() {
+fn a_run_that_cannot_be_told_of_is_saved() {
     let bench = Bench::new();
-    let mut command = bench.command(
-        &[&["train", "model.moe", "--data", "text.txt", "--steps", "50", "--json", "--save", "a"], SMALL].concat(),
-    );
+    let args =
+        [&["train", "model.moe", "--data", "text.txt", "--steps", "50", "--json", "--save", "a"], SMALL].concat();
+    let mut command = bench.command(&args);
     let mut child =
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts");
     drop(child.stdout.take());
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    assert_eq!(output.status.code(), Some(0));
+    let run = Run::new(child.wait_with_output().expect("it ends"));
+    run.fails(&["cannot write to stdout: Broken pipe", "the run is saved as `a/step-000001`; `--resume a` goes on"]);
+    let run = bench.train(&["--steps", "5", "--save", "b", "--log", "/dev/full"]);
+    run.fails(&["cannot write the log `/dev/full`: No space left", "saved as `b/step-000001`"]);
+    bench.train(&["--steps", "2", "--resume", "b"]).ok();
+}
+
+/// Messages that nobody can read do not end a run.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_goes_on_without_stderr() {
+    let bench = Bench::new();
+    let full = || fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let args = [&["train", "model.moe", "--data", "text.txt", "--steps", "3", "--save", "a"], SMALL].concat();
+    let status = bench.command(&args).stdout(full()).stderr(full()).status().expect("it starts");
+    // The summary on stdout could not be written.
+    assert_eq!(status.code(), Some(1));
+    bench.train(&["--steps", "4", "--resume", "a"]).ok();
+    let status = bench.command(&["check", "nowhere.moe"]).stderr(full()).status().expect("it starts");
+    assert_eq!(status.code(), Some(1));
+}
+
+/// An update that makes parameters something else than numbers is not saved, and a divisor that can be zero is refused.
+#[test]
+fn what_is_no_number_is_not_saved() {
+    let bench = Bench::new();
+    let fast = ["--lr", "1e39", "--warmup", "0", "--clip", "0"];
+    let run = bench.train(&[&fast[..], &["--steps", "1", "--save", "a"]].concat());
+    run.fails(&["after step 1, and is not saved", "there is no checkpoint yet", "a smaller --lr"]);
+    assert!(!bench.names("a").iter().any(|name| name.contains("step-")), "{:?}", bench.names("a"));
+    bench.train(&["--steps", "1", "--save", "b"]).ok();
+    let run = bench.train(&[&fast[..], &["--steps", "2", "--resume", "b"]].concat());
+    run.fails(&["after step 2, and is not saved", "the last checkpoint `b/step-000001` is from before"]);
+    bench.train(&["--steps", "1", "--save", "c", "--epsilon", "0"]).exits(2, &["it must be above 0"]);
 }

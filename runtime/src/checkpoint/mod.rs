@@ -37,6 +37,16 @@ pub enum CheckpointError {
         /// The checkpoint before, which is whole.
         previous: Option<PathBuf>,
     },
+    /// What would be saved is no number.
+    #[error("`{tensor}` has a {value} after step {step}, and is not saved")]
+    NotFinite {
+        /// A parameter, or what the optimizer keeps.
+        tensor: String,
+        /// NaN or an infinity.
+        value: f64,
+        /// After so many steps.
+        step: u64,
+    },
     /// A file cannot be read.
     #[error("cannot read the checkpoint: `{path}`: {error}")]
     Read {

@@ -119,18 +119,25 @@ impl Saver {
         let tensors = executor.tensors();
         let of_file = |file| tensors.iter().copied().filter(move |t| is_saved(t.kind) && file_of(t.kind) == file);
         let mut saved = vec![];
+        let mut not_finite = None;
         for file in [MODEL_FILE, OPTIMIZER_FILE] {
             let tensors: Vec<&Tensor> = of_file(file).collect();
             let parts: Vec<Part> =
                 tensors.iter().map(|t| Part { name: key(t), dtype: t.dtype, dims: &t.dims }).collect();
             // One tensor at a time: it may have to be put together.
             let mut hashes = vec![0; tensors.len()];
+            let mut odd = None;
             let mut bytes = |i: usize| {
                 let bytes = executor.gathered(tensors[i]).map_err(io::Error::other)?;
                 hashes[i] = Hasher::of(&bytes);
+                if let Some(value) = tensors::not_finite(&bytes, tensors[i].dtype) {
+                    odd.get_or_insert((i, value));
+                }
                 Ok(bytes)
             };
             self.write_file(&folder.join(file), |out| tensors::write(out, &parts, &mut bytes))?;
+            // All are gathered first: other processes give their parts.
+            not_finite = not_finite.or(odd.map(|(i, value)| (tensors[i].name.clone(), value)));
             saved.extend(tensors.iter().zip(hashes).map(|(t, hash)| SavedTensor {
                 name: t.name.clone(),
                 kind: t.kind,
@@ -140,6 +147,9 @@ impl Saver {
             }));
         }
         executor.gathered_all().map_err(|error| self.failed(folder, io::Error::other(error)))?;
+        if let Some((tensor, value)) = not_finite {
+            return Err(CheckpointError::NotFinite { tensor, value, step });
+        }
         self.write_file(&folder.join(PLAN_FILE), |out| plan.write_to(out))?;
         let index = Index {
             format: FORMAT.into(),

@@ -55,6 +55,19 @@ pub fn write<'b>(
     order.iter().try_for_each(|&i| out.write_all(&bytes(i)?))
 }
 
+/// The first value that is no finite number, if it is of floats.
+pub fn not_finite(bytes: &[u8], dtype: DType) -> Option<f64> {
+    fn first<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f64) -> Option<f64> {
+        bytes.as_chunks().0.iter().map(|&chunk| value(chunk)).find(|x| !x.is_finite())
+    }
+    match dtype {
+        DType::F32 => first(bytes, |b| f32::from_le_bytes(b).into()),
+        DType::F64 => first(bytes, f64::from_le_bytes),
+        DType::Bf16 => first(bytes, |b| half::bf16::from_le_bytes(b).into()),
+        _ => None,
+    }
+}
+
 /// An open file.
 pub struct Reader {
     file: File,
