@@ -62,6 +62,17 @@ struct Report<'a> {
     training_flops_per_token: f64,
     activation_bytes: u64,
     blocks: &'a [Block],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parameters: Option<Vec<Parameter>>,
+}
+
+/// Parameters of one name and shape, of all layers.
+#[derive(Serialize)]
+struct Parameter {
+    name: String,
+    layers: u64,
+    /// Names of axes and their sizes.
+    shape: Vec<(String, u64)>,
 }
 
 pub fn check(args: Args) -> Result<(), Failure> {
@@ -82,14 +93,15 @@ pub fn check(args: Args) -> Result<(), Failure> {
         training_flops_per_token: 3.0 * forward,
         activation_bytes: blocks.iter().map(|b| b.activation_bytes).sum(),
         blocks: &blocks,
+        parameters: args.params.then(|| parameters(&model)),
     };
     if args.json {
         return print_json(&report);
     }
     let mut text = table(&report, options.micro_batches);
-    if args.params {
+    if let Some(parameters) = &report.parameters {
         text.push('\n');
-        text.push_str(&shapes(&model));
+        text.push_str(&shapes(parameters));
     }
     print(&text)
 }
@@ -319,16 +331,22 @@ fn split_instance(name: &str) -> (&str, &str) {
 }
 
 /// Parameters and states with their shapes, layers of one kind together.
-fn shapes(model: &CheckedModel) -> String {
-    let mut counts: IndexMap<(String, String), u64> = IndexMap::new();
+fn parameters(model: &CheckedModel) -> Vec<Parameter> {
+    let mut counts: IndexMap<(String, Vec<(String, u64)>), u64> = IndexMap::new();
     for tensor in model.params.iter().chain(&model.states) {
         let (prefix, inner) = split_instance(&tensor.name);
-        let axes: Vec<String> = tensor.axes.iter().map(|(name, _, n)| format!("{name}: {n}")).collect();
-        let key = (joined(&without_numbers(prefix), inner), format!("[{}]", axes.join(", ")));
-        *counts.entry(key).or_default() += 1;
+        let shape = tensor.axes.iter().map(|(name, _, n)| (name.clone(), *n)).collect();
+        *counts.entry((joined(&without_numbers(prefix), inner), shape)).or_default() += 1;
     }
+    counts.into_iter().map(|((name, shape), layers)| Parameter { name, layers, shape }).collect()
+}
+
+fn shapes(parameters: &[Parameter]) -> String {
     let mut table = Table::new(&["parameter", "layers", "shape"]);
-    counts.into_iter().for_each(|((name, shape), n)| table.row(vec![name, n.to_string(), shape]));
+    for Parameter { name, layers, shape } in parameters {
+        let axes: Vec<String> = shape.iter().map(|(name, n)| format!("{name}: {n}")).collect();
+        table.row(vec![name.clone(), layers.to_string(), format!("[{}]", axes.join(", "))]);
+    }
     table.render()
 }
 

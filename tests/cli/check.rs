@@ -50,6 +50,11 @@ fn sizes_can_be_set() {
         shapes.lines().any(|l| l.starts_with("layers.moe.gate") && l.ends_with("[e: 8, d: 64, f: 256]")),
         "{shapes}"
     );
+    let report = bench.run(&["check", "model.moe", "--params", "--json", "--set", "d=64"]).ok().lines()[0].clone();
+    let listed = report["parameters"].as_array().expect("a list").clone();
+    let gate = listed.iter().find(|p| p["name"] == "layers.moe.gate").expect("it is there");
+    assert_eq!(gate["shape"], serde_json::json!([["e", 8], ["d", 64], ["f", 256]]));
+    assert_eq!(gate["layers"], report["layers"]);
 }
 
 /// Parameters that several layers share are counted once, where they are declared.

@@ -1,6 +1,7 @@
 //! Reading files.
 
 use super::DataError;
+use crate::checkpoint::Saver;
 use crate::hash::Hasher;
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +19,8 @@ pub struct Corpus {
 
 impl Corpus {
     /// Reads a file, whatever its bytes are, or a folder: its files and those of its folders in the order of their names. Of a folder, hidden files and
-    /// folders are left out, as are files that are not UTF-8 text ([`Corpus::skipped`]). Links to folders are not followed.
+    /// folders are left out, as are folders of runs (which would change the data of the run that is saved there), and files that are not UTF-8 text ([`Corpus::skipped`]).
+    /// Links to folders are not followed.
     ///
     /// # Errors
     /// When something cannot be read, or there is nothing.
@@ -107,7 +109,9 @@ impl Corpus {
             // A link that leads nowhere is not text either.
             let is_file = kind.is_file() || kind.is_symlink() && fs::metadata(&path).is_ok_and(|m| m.is_file());
             if kind.is_dir() {
-                self.load_folder(&path)?;
+                if Saver::seed_of(&path).is_none() {
+                    self.load_folder(&path)?;
+                }
             } else if is_file {
                 let text = fs::read(&path).map_err(|error| io(&path, error))?;
                 if std::str::from_utf8(&text).is_ok() { self.add(text) } else { self.skipped.push(path) }
@@ -147,6 +151,11 @@ mod tests {
         assert_eq!(corpus.bytes(), b"zedbee");
         assert_eq!(corpus.files(), [0..3, 3..6]);
         assert_eq!(corpus.skipped(), [folder.path().join("c.bin")]);
+        // What a run has left is not data.
+        fs::create_dir(folder.path().join("run")).expect("a folder");
+        fs::write(folder.path().join("run/run.json"), r#"{"format":"forebay-run","version":1,"seed":1}"#)
+            .expect("a file");
+        assert_eq!(Corpus::load(folder.path()).expect("there is text").bytes(), b"zedbee");
         // A file that is named is read whatever it holds.
         assert_eq!(Corpus::load(&folder.path().join("c.bin")).expect("bytes").bytes(), [0xff, 0xfe]);
     }
