@@ -84,3 +84,13 @@ fn a_plan_from_text_is_the_same_plan() {
     bench.write("twice.ir", text.replace("form eval", "form train"));
     compile(&["twice.ir", "-o", "x"]).fails(&["the form `train` is there twice"]);
 }
+
+/// Heads that the attention kernel has no room for go without it.
+#[test]
+fn heads_may_be_longer_than_the_kernel_knows() {
+    let bench = Bench::new();
+    let sizes = ["--batch", "1", "--seq", "4", "--set", "layers=1", "heads=1", "f=4", "experts=2", "d=4098"];
+    bench.run(&[&["compile", "model.moe", "-o", "a.plan"], &sizes[..]].concat()).ok();
+    let plan = bench.run(&["plan", "show", "a.plan"]).ok().stdout;
+    assert!(plan.contains("program train.layers.forward") && !plan.contains(" attention   "), "{plan}");
+}

@@ -5,6 +5,7 @@ use super::dtype;
 use super::places::Place;
 use forebay_ir::fused::AttentionParts;
 use forebay_ir::{AxisId, Fused, FusedKind, Graph, Op, Type, ValueId};
+use forebay_plan::verify::{MAX_HEAD, MAX_PAIRS};
 use forebay_plan::{self as plan, Kernel};
 
 /// Is it a result of an attention kernel?
@@ -53,6 +54,10 @@ fn fits(graph: &Graph, value: ValueId) -> bool {
     let elsewhere = |a: AxisId| parts.pairs.iter().any(|&(q, k)| graph.ty(q).has(a) || graph.ty(k).has(a));
     let elements = axes(v).into_iter().filter(|&a| a != u && (heads.contains(&a) || !elsewhere(a))).count();
     let Some(element) = value_axis(graph, &parts, v, fused).filter(|_| elements == 1) else { return false };
+    // What is longer goes without the kernel.
+    if parts.pairs.len() > MAX_PAIRS || heads.iter().chain([&element]).any(|&a| graph.size(a) > MAX_HEAD) {
+        return false;
+    }
     let batch = batch_axes(graph, &parts, v, fused, element);
     let within = |v: ValueId, more: &[AxisId]| axes(v).iter().all(|a| batch.contains(a) || more.contains(a));
     let exactly = |v: ValueId, more: &[AxisId]| within(v, more) && axes(v).len() == batch.len() + more.len();
