@@ -2,7 +2,7 @@
 
 use crate::calibrate;
 use crate::failure::Failure;
-use crate::files::{LARGE, can_write, read_text, replace_file};
+use crate::files::{LARGE, can_write_all, is_stdout, read_text, write_out};
 use crate::memory::{self, Room};
 use crate::notes::few_rows;
 use crate::on_cluster::{OnCluster, SetUp};
@@ -50,13 +50,13 @@ pub struct Args {
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
-    /// Write what happens when, for chrome://tracing and ui.perfetto.dev
+    /// Write what happens when, for chrome://tracing and ui.perfetto.dev; `-` prints it in place of the report
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write a page with the pipeline, the streams, the memory and the costs, for a browser
+    /// Write a page with the pipeline, the streams, the memory and the costs, for a browser; `-` prints it in place of the report
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the plan that is priced, for `forebay run` and `forebay plan`
+    /// Write the plan that is priced, for `forebay run` and `forebay plan`; `-` for stdout, in place of the report
     #[arg(short, long, value_name = "PLAN")]
     output: Option<PathBuf>,
     /// Print JSON
@@ -86,8 +86,9 @@ impl From<PrecisionName> for Precision {
 }
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
-    outputs(&args)?;
-    [&args.trace, &args.html, &args.output].into_iter().flatten().try_for_each(|path| can_write(path))?;
+    let written = outputs(&args);
+    can_write_all(&reads(&args), &written)?;
+    let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
     let room = Room { device: cluster.device.memory_gb.0 * 1e9, budget };
     let framework = match &args.framework {
@@ -150,6 +151,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         &args,
         &Page { plan: &plan, cluster: &cluster, room, strategy, report: &report, notes: &notes, timeline: &timeline },
     )?;
+    if prints_file {
+        return Ok(());
+    }
     if args.json {
         return print_json(&Told::new(&report, room, &notes));
     }
@@ -157,26 +161,15 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     print(&format!("{}{notes}", table(&plan.model, (&cluster, room), &report, worst_case)))
 }
 
-/// Files that are written are neither each other nor what is read.
-fn outputs(args: &Args) -> Result<(), Failure> {
-    let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
-    };
-    let expected = args.tokens_per_expert.as_deref().map(|file| ("--tokens-per-expert", Path::new(file)));
-    let read: Vec<(&str, Option<&Path>)> =
-        args.on.reads().into_iter().chain(expected).map(|(what, path)| (what, Some(path))).collect();
-    let written =
-        [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref()), ("--output", args.output.as_deref())];
-    for (n, (option, path)) in written.iter().enumerate() {
-        let Some(path) = path else { continue };
-        for (what, other) in read.iter().chain(&written[..n]) {
-            if other.is_some_and(|other| same(path, other)) {
-                return Err(Failure::Usage(format!("{option} {}: this is the file of {what}", path.display())));
-            }
-        }
-    }
-    Ok(())
+/// What is read, and from which files.
+fn reads(args: &Args) -> Vec<(&'static str, PathBuf)> {
+    let load = args.tokens_per_expert.as_ref().map(|file| ("--tokens-per-expert", PathBuf::from(file)));
+    args.on.reads().into_iter().chain(load).collect()
+}
+
+/// What is written, and by which options.
+fn outputs(args: &Args) -> [(&'static str, Option<&Path>); 3] {
+    [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref()), ("--output", args.output.as_deref())]
 }
 
 /// What a reader of the numbers should know.
@@ -206,15 +199,18 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
 fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         let trace = simulated::json(page.plan, page.timeline, simulated::MAX_EVENTS);
-        replace_file(path, trace.text.as_bytes())?;
-        eprintln!("{}: {}", path.display(), trace.about);
+        write_out(path, trace.text.as_bytes())?;
+        let name = if is_stdout(path) { "--trace".into() } else { path.display().to_string() };
+        eprintln!("{name}: {}", trace.about);
     }
     if let Some(path) = &args.html {
-        replace_file(path, page::html(page).as_bytes())?;
-        eprintln!("{}: open it in a browser", path.display());
+        write_out(path, page::html(page).as_bytes())?;
+        if !is_stdout(path) {
+            eprintln!("{}: open it in a browser", path.display());
+        }
     }
     if let Some(path) = &args.output {
-        replace_file(path, &page.plan.to_bytes())?;
+        write_out(path, &page.plan.to_bytes())?;
     }
     Ok(())
 }

@@ -232,6 +232,22 @@ fn what_cannot_be_meant_is_said() {
     let one = ["h100", "--strategy", "mbs=8", "--trace", "x.json", "--html", "./x.json"];
     with(&one).exits(2, &["--html ./x.json: this is the file of --trace"]);
     with(&["h100", "--strategy", "mbs=8", "--html", "model.moe"]).exits(2, &["this is the file of the model"]);
+    // Nor is a strategy or its schedule written over, and what stdout is for is one thing.
+    bench.write("f/s.toml", "mbs = 8\nschedule = \"order.json\"\n");
+    for option in ["--html", "--trace", "-o"] {
+        let over = |strategy: &str, file: &str| with(&["h100", "--strategy", strategy, option, file]);
+        over("f/s.toml", "f/./s.toml").exits(2, &["f/./s.toml: this is the file of the strategy"]);
+        over("f/s.toml", "f/order.json").exits(2, &["f/order.json: this is the file of the schedule"]);
+        over("mbs=8,schedule=order.json", "order.json").exits(2, &["this is the file of the schedule"]);
+    }
+    let strategy = ["h100", "--strategy", "mbs=8"];
+    with(&[&strategy[..], &["--html", "-", "--trace", "-"]].concat())
+        .exits(2, &["--html -: this is the file of --trace"]);
+    for (option, begin) in [("--html", "<!"), ("--trace", "{")] {
+        let run = with(&[&strategy[..], &[option, "-"]].concat()).ok();
+        assert!(run.stdout.starts_with(begin) && !run.stdout.contains("costs most  "), "{}", run.stdout);
+        assert!(!run.stderr.contains("browser") && !bench.path("-").exists(), "{}", run.stderr);
+    }
 }
 
 /// Another system has its own ways to hide communication; passes of ours are no part of them, paired programs least of all.
