@@ -358,3 +358,40 @@ fn tables_that_cannot_be_read_say_why() {
     with(&RUNS.replace(",step_time_s", ",speed")).fails(&["nothing measured"]);
     bench.run(&["validate", "nowhere.csv"]).fails(&["cannot read `nowhere.csv`"]);
 }
+
+/// What a person sees of rows that are left out: the line, the reason, and what helps, and nothing that a terminal would obey.
+#[test]
+fn rows_that_are_left_out_have_lines_and_help() {
+    let bench = Bench::new();
+    let with = |rows: &[&str], args: &[&str]| {
+        let head = "id,layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,peak_mem_gb,ffn_hidden";
+        bench.write("runs.csv", format!("{head}\n{}\n", rows.join("\n")));
+        bench.run(&[&["validate", "runs.csv"], args].concat())
+    };
+    let (right, blank) = ("a,2,256,4,1024,256,H100,1,8,0.01,1,1024", "b,2,256,4,1024,256,H100,1,8,0.01,1,");
+    with(&[blank], &[]).fails(&["b: line 2: `ffn_hidden` is not given\n  = help: dense layers need it"]);
+    let unknown = "c\u{1b}[31m,2,256,4,1024,256,TPUv5,1,8,0.01,1,1024";
+    let table = with(&[right, blank, unknown], &[]).ok().stdout;
+    for part in ["  c\\u{1b}[31m: line 4: no cluster file is called `TPUv5`\n", "= help: there are ", "--cluster-dir"] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+    assert!(!table.contains('\u{1b}') && !table.contains("are the units"), "{table}");
+    with(&[unknown], &[]).fails(&["c\\u{1b}[31m: line 2"]);
+    // Milliseconds and megabytes.
+    let other = "a,2,256,4,1024,256,H100,1,8,100,9000,1024";
+    let table = with(&[other], &[]).ok().stdout;
+    assert!(
+        table.contains("  time of 1 run: more than 100 times off") && table.contains("  memory of 1 run: "),
+        "{table}"
+    );
+    with(&["a,2,256,4,1024,256,H100,1,8,1e-300,1,1024"], &[]).fails(&["line 2: `step_time_s` is from 1e-9 to 1e9"]);
+    // Where no time is compared, there is no error, not one of 0.
+    let large = "a,8,4096,32,32000,2048,H100,1,8,2,,16384";
+    let anchored = with(&[large], &["--anchor", "a"]).ok().stdout;
+    assert!(anchored.starts_with("there is no other run to predict\n") && !anchored.contains("-0.0 %"), "{anchored}");
+    let out_of_memory = large.replace(",2,,", ",OOM,,");
+    for (row, args) in [(large, &["--json", "--anchor", "a"][..]), (&out_of_memory, &["--json"])] {
+        let told: Value = serde_json::from_str(&with(&[row], args).ok().stdout).expect("an object");
+        assert!(told["median_abs_error"].is_null() && told["p90_abs_error"].is_null(), "{told}");
+    }
+}
