@@ -2,7 +2,8 @@
 
 use crate::calibrate;
 use crate::failure::Failure;
-use crate::files::{LARGE, can_write_all, is_stdout, read_text, write_out};
+use crate::files::{can_write_all, is_stdout, write_out};
+use crate::load::imbalance;
 use crate::memory::{self, Room};
 use crate::notes::few_rows;
 use crate::on_cluster::{OnCluster, SetUp};
@@ -14,7 +15,7 @@ use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
-use forebay_plan::{Kernel, Plan};
+use forebay_plan::Plan;
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
@@ -224,72 +225,6 @@ fn framework(name: &str) -> Result<Framework, Failure> {
         .find(|f| f.name == name)
         .cloned()
         .ok_or_else(|| Failure::Usage(format!("--framework {name}: there are {}", names.join(", "))))
-}
-
-/// The rows of the busiest of `ep` ranks, as a multiple of the mean.
-fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
-    let experts = plan.programs.iter().flat_map(|p| &p.instructions).find_map(|i| match &i.kernel {
-        Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
-        _ => None,
-    });
-    let Some(experts) = experts else {
-        return Err(Failure::Input("--tokens-per-expert: the model has no experts".into()));
-    };
-    let loads: Vec<f64> = match load.strip_prefix("zipf=") {
-        Some(exponent) => match exponent.parse::<f64>() {
-            Ok(s) if (0.0..=8.0).contains(&s) => (1..=experts).map(|rank| (rank as f64).powf(-s)).collect(),
-            _ => {
-                return Err(Failure::Usage(format!(
-                    "--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8"
-                )));
-            }
-        },
-        None => read_loads(load)?,
-    };
-    if loads.len() != experts {
-        let n = loads.len();
-        return Err(Failure::Input(format!("`{load}` has {n} numbers, but a layer has {experts} experts")));
-    }
-    let total: f64 = loads.iter().sum();
-    // Experts stand in the order of their loads only in `zipf`: then they are dealt out, the next one to the next rank.
-    let ranks = ep as usize;
-    let of_rank = |r: usize| -> f64 {
-        if load.starts_with("zipf=") {
-            loads.iter().skip(r).step_by(ranks).sum()
-        } else {
-            loads[r * experts / ranks..(r + 1) * experts / ranks].iter().sum()
-        }
-    };
-    let most = (0..ranks).map(of_rank).fold(0.0, f64::max);
-    Ok((most * ranks as f64 / total).max(1.0))
-}
-
-/// Tokens of an expert, at most: what is more is no number of tokens, and sums stay exact.
-const MOST_TOKENS: f64 = 1e15;
-
-fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
-    let text = read_text(Path::new(path), LARGE)?;
-    let mut loads = vec![];
-    for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
-        match word.parse::<f64>() {
-            Ok(v) if (0.0..=MOST_TOKENS).contains(&v) => loads.push(v),
-            Ok(v) if v > MOST_TOKENS => {
-                return Err(Failure::Input(format!(
-                    "`{path}`: {v:e} tokens of an expert are too many; at most {MOST_TOKENS:e} are taken"
-                )));
-            }
-            _ => {
-                let shown: String = word.chars().take(40).collect();
-                return Err(Failure::Input(format!(
-                    "`{path}` holds a number of tokens for each expert, not `{shown}`"
-                )));
-            }
-        }
-    }
-    if loads.iter().sum::<f64>() <= 0.0 {
-        return Err(Failure::Input(format!("`{path}` holds no tokens")));
-    }
-    Ok(loads)
 }
 
 fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: Option<&str>) -> String {

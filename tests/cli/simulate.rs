@@ -1,6 +1,6 @@
 //! `forebay simulate` and `forebay validate`.
 
-use crate::Bench;
+use crate::{Bench, example};
 use serde_json::Value;
 
 fn simulated(bench: &Bench, args: &[&str]) -> Value {
@@ -91,9 +91,18 @@ fn uneven_experts_exchange_for_longer() {
             load,
         ])
     };
-    simulate("short.txt").fails(&["2 numbers", "8 experts"]);
+    simulate("short.txt").fails(&["2 numbers", "8 experts", "short.txt:1:3", "help: the file has a number for each"]);
+    bench.write("long.txt", "1 1 1 1\n1 1 1 1\n7 1\n");
+    simulate("long.txt").fails(&["10 numbers", "long.txt:3:1"]);
     bench.write("words.txt", "many few\n");
-    simulate("words.txt").fails(&["not `many`"]);
+    simulate("words.txt").fails(&["not `many`", "words.txt:1:1", "help: "]);
+    bench.write("marked.txt", "\u{feff}900, 10, 10, 10, 10, 10, 10, 10\r\n");
+    simulate("marked.txt").ok();
+    // Experts that choose are as busy as each other.
+    let choosing = example("expert-choice");
+    let choosing = choosing.to_str().expect("a name in UTF-8");
+    let zipf = ["simulate", choosing, "--cluster", "h100", "--tokens-per-expert", "zipf=1.1"];
+    bench.run(&zipf).fails(&["experts that choose their tokens have an even one"]);
     simulate("nowhere.txt").fails(&["cannot read `nowhere.txt`"]);
 }
 
