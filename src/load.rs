@@ -33,7 +33,11 @@ pub fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
                 )));
             }
         },
-        None => Loads { name: load, text: &read_text(Path::new(load), LARGE)? }.of(experts)?,
+        None => {
+            let text = read_text(Path::new(load), LARGE)?;
+            // A mark of the byte order is no part of the text.
+            Loads { name: load, text: text.strip_prefix('\u{feff}').unwrap_or(&text) }.of(experts)?
+        }
     };
     let total: f64 = loads.iter().sum();
     // Experts stand in the order of their loads only in `zipf`: then they are dealt out, the next one to the next rank.
@@ -73,9 +77,9 @@ impl Loads<'_> {
         Ok(loads)
     }
 
-    /// Where its words are; blanks, commas and a mark of the byte order lie between them.
+    /// Where its words are; blanks and commas lie between them.
     fn words(&self) -> Vec<Range<usize>> {
-        let between = |c: char| c.is_whitespace() || matches!(c, ',' | '\u{feff}');
+        let between = |c: char| c.is_whitespace() || c == ',';
         let start = |word: &str| word.as_ptr() as usize - self.text.as_ptr() as usize;
         let words = self.text.split(between).filter(|word| !word.is_empty());
         words.map(|word| start(word)..start(word) + word.len()).collect()

@@ -77,12 +77,17 @@ pub struct Args {
 fn reasons(skipped: &[Skipped]) -> String {
     const SHOWN: usize = 5;
     let shown = &skipped[..skipped.len().min(SHOWN)];
-    let lines: String = shown.iter().map(|row| format!("\n  {}: {}", row.id, row.why)).collect();
+    let lines: String = shown.iter().map(|row| format!("\n  {}", told(row))).collect();
     let more = match skipped.len() - shown.len() {
         0 => String::new(),
         more => format!("\n  and {more} more"),
     };
     format!("{lines}{more}{}", helps(shown).trim_end())
+}
+
+/// Which row is left out and why; one without a name is called by its line, which the reason begins with.
+fn told(Skipped { id, why, .. }: &Skipped) -> String {
+    if id.is_empty() || why.starts_with(&format!("{id}:")) { why.clone() } else { format!("{id}: {why}") }
 }
 
 /// What helps with rows that are left out, each once.
@@ -213,7 +218,7 @@ fn anchored(id: &str, runs: &[runs::Run], clusters: &[Cluster], threads: usize) 
 fn anchor_line(anchor: &Anchor) -> String {
     let Anchor { id, cluster, factor, left } = anchor;
     format!(
-        "after {id}, efficiencies of {cluster} are multiplied by {factor:.3} ({} of its error are left)\n",
+        "after {id}, efficiencies of {cluster} are multiplied by {factor:.3}; its own error is {} then\n",
         percent(*left)
     )
 }
@@ -377,7 +382,7 @@ fn no_times(summary: &Summary) -> String {
 
 /// The runs without a prediction, and why.
 fn skipped(summary: &Summary) -> String {
-    let lines: String = summary.skipped.iter().map(|skipped| format!("  {}: {}\n", skipped.id, skipped.why)).collect();
+    let lines: String = summary.skipped.iter().map(|row| format!("  {}\n", told(row))).collect();
     lines + &helps(&summary.skipped)
 }
 
@@ -393,4 +398,14 @@ fn line(name: &str, errors: &Errors) -> Vec<String> {
         some(errors.memory.map(|m| percent(m.0))),
         some(errors.memory.map(|m| percent(m.1))),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_has_no_sign() {
+        assert_eq!([-1e-7, -0.0, 0.0, -0.0123].map(percent), ["0.0 %", "0.0 %", "0.0 %", "-1.2 %"]);
+    }
 }

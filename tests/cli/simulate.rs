@@ -98,6 +98,8 @@ fn uneven_experts_exchange_for_longer() {
     simulate("words.txt").fails(&["not `many`", "words.txt:1:1", "help: "]);
     bench.write("marked.txt", "\u{feff}900, 10, 10, 10, 10, 10, 10, 10\r\n");
     simulate("marked.txt").ok();
+    bench.write("marked.txt", "\u{feff}900 x\n");
+    simulate("marked.txt").fails(&["marked.txt:1:5"]);
     // Experts that choose are as busy as each other.
     let choosing = example("expert-choice");
     let choosing = choosing.to_str().expect("a name in UTF-8");
@@ -386,6 +388,9 @@ fn rows_that_are_left_out_have_lines_and_help() {
     }
     assert!(!table.contains('\u{1b}') && !table.contains("are the units"), "{table}");
     with(&[unknown], &[]).fails(&["c\\u{1b}[31m: line 2"]);
+    // One without a name is called by its line.
+    with(&[&blank[1..]], &[]).fails(&["\n  line 2: `ffn_hidden` is not given"]);
+    with(&[&blank.replace("b,2", ",two")], &[]).fails(&["no run that can be used: line 2: `layers`"]);
     // Milliseconds and megabytes.
     let other = "a,2,256,4,1024,256,H100,1,8,100,9000,1024";
     let table = with(&[other], &[]).ok().stdout;
@@ -395,10 +400,13 @@ fn rows_that_are_left_out_have_lines_and_help() {
     );
     with(&["a,2,256,4,1024,256,H100,1,8,1e-300,1,1024"], &[]).fails(&["line 2: `step_time_s` is from 1e-9 to 1e9"]);
     // Where no time is compared, there is no error, not one of 0.
-    let large = "a,8,4096,32,32000,2048,H100,1,8,2,,16384";
+    let large = "a,8,4096,32,32000,2048,H100,1,8,0.8,,16384";
     let anchored = with(&[large], &["--anchor", "a"]).ok().stdout;
-    assert!(anchored.starts_with("there is no other run to predict\n") && !anchored.contains("-0.0 %"), "{anchored}");
-    let out_of_memory = large.replace(",2,,", ",OOM,,");
+    assert!(
+        anchored.starts_with("there is no other run to predict\n") && anchored.contains("its own error is 0.0 % then"),
+        "{anchored}"
+    );
+    let out_of_memory = large.replace(",0.8,,", ",OOM,,");
     for (row, args) in [(large, &["--json", "--anchor", "a"][..]), (&out_of_memory, &["--json"])] {
         let told: Value = serde_json::from_str(&with(&[row], args).ok().stdout).expect("an object");
         assert!(told["median_abs_error"].is_null() && told["p90_abs_error"].is_null(), "{told}");

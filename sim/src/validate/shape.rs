@@ -62,7 +62,7 @@ impl Shape {
         let head = match run.head.parse::<f64>() {
             Ok(head) if head >= 1.0 => head as u64,
             _ if latent.is_some() => 0,
-            _ if hidden.is_multiple_of(heads) => hidden / heads,
+            _ if hidden.is_multiple_of(heads) || !run.head.is_empty() => hidden / heads,
             _ => {
                 return Err(format!(
                     "its {heads} `heads` do not divide `hidden`, which is {hidden}\n  = help: `head_dim` says how wide a head is where it is not hidden / heads"
