@@ -1,9 +1,10 @@
 //! Files that users name: text is read up to a limit, and what is written appears at once.
 
 use crate::failure::Failure;
+use crate::output::print_bytes;
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Bytes of a text that people write by hand: a cluster, a strategy, a list of hosts.
 pub const SMALL: u64 = 1 << 20;
@@ -39,6 +40,36 @@ pub fn can_write(path: &Path) -> Result<(), Failure> {
 
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Is it what options that name a file call stdout?
+pub fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Can all these files be written, and is none of them another, or one that is read? Of each what it is, for messages: an option, or what the file holds.
+pub fn can_write_all(read: &[(&str, PathBuf)], written: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+    let written: Vec<(&str, &Path)> = written.iter().filter_map(|(option, path)| Some((*option, (*path)?))).collect();
+    for (n, (option, path)) in written.iter().enumerate() {
+        let others = read.iter().map(|(what, path)| (*what, path.as_path()));
+        if let Some((what, _)) = others.chain(written[..n].iter().copied()).find(|(_, other)| is_same(path, other)) {
+            return Err(Failure::Usage(format!("{option} {}: this is the file of {what}", path.display())));
+        }
+    }
+    written.iter().filter(|(_, path)| !is_stdout(path)).try_for_each(|(_, path)| can_write(path))
+}
+
+/// Do two names lead to one file, which need not be there yet?
+fn is_same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
+    }
+}
+
+/// Replaces a file as [`replace_file`] does, or writes to stdout.
+pub fn write_out(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    if is_stdout(path) { print_bytes(bytes) } else { replace_file(path, bytes) }
 }
 
 /// Replaces a file at once: it is either the old one or the new one, whatever happens. What a link leads to is replaced, not the link; a device or a pipe is

@@ -13,6 +13,7 @@ mod device_profile;
 mod failure;
 mod files;
 mod hosts;
+mod load;
 mod memory;
 mod model;
 mod notes;

@@ -10,7 +10,7 @@ use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
 use forebay_ir::DType;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The model, the cluster, and how the one is on the other.
 #[derive(Clone, Debug, clap::Args)]
@@ -48,8 +48,10 @@ pub struct SetUp {
 
 impl OnCluster {
     /// What is read, for messages, and from which file.
-    pub fn reads(&self) -> [(&'static str, &Path); 2] {
-        [("the model", &self.model), ("the cluster", Path::new(&self.cluster))]
+    pub fn reads(&self) -> Vec<(&'static str, PathBuf)> {
+        let mut files = vec![("the model", self.model.clone()), ("the cluster", PathBuf::from(&self.cluster))];
+        files.extend(self.settings.strategy.iter().flat_map(StrategyArg::files));
+        files
     }
 
     /// Reads it all.

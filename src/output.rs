@@ -20,6 +20,12 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(json(value) + "\n"))
 }
 
+/// Text of files for people: control characters, which a terminal would obey, are written out. Lines stay lines.
+pub fn visible(text: &str) -> String {
+    let shown = |c: char| if c.is_control() && c != '\n' { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
 /// A value as one line of JSON.
 pub fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("plain data can be written")
@@ -160,6 +166,11 @@ mod tests {
         assert_eq!(short(7.5e16), "75.0 P");
         assert_eq!((size(0.0), size(64.0), size(1.5e6)), ("0 B".into(), "64 B".into(), "1.50 MB".into()));
         assert_eq!((counted(1, "step"), counted(1000, "step")), ("1 step".into(), "1,000 steps".into()));
+    }
+
+    #[test]
+    fn terminals_obey_no_file() {
+        assert_eq!(visible("a\u{1b}[31m\u{9b}é\n"), "a\\u{1b}[31m\\u{9b}é\n");
     }
 
     #[test]

@@ -68,6 +68,25 @@ impl StrategyArg {
         }
     }
 
+    /// All files that are read for it, and what they are: the strategy, and the schedule that it may name.
+    pub fn files(&self) -> Vec<(&'static str, PathBuf)> {
+        let schedule = |path: PathBuf| ("the schedule", path);
+        match self {
+            StrategyArg::Keys(..) => vec![],
+            StrategyArg::Reading(pairs) => {
+                pairs.iter().filter_map(|(key, value)| schedule_file(key, value)).map(|p| schedule(p.into())).collect()
+            }
+            StrategyArg::File(path) => {
+                // What is wrong with the file is said when it is read as a strategy.
+                let table: toml::Table = read_text(path, SMALL).ok().and_then(|t| t.parse().ok()).unwrap_or_default();
+                let named =
+                    table.get("schedule").and_then(Value::as_str).and_then(|name| schedule_file("schedule", name));
+                let named = named.map(|name| schedule(beside(path, name)));
+                [("the strategy", path.clone())].into_iter().chain(named).collect()
+            }
+        }
+    }
+
     /// Is a key written, whatever its value?
     pub fn says(&self, key: &str) -> Result<bool, Failure> {
         Ok(match self {
@@ -132,6 +151,11 @@ impl File<'_> {
     }
 }
 
+/// A name in a file is seen from the file.
+fn beside(file: &Path, name: &Path) -> PathBuf {
+    file.parent().unwrap_or(Path::new("")).join(name)
+}
+
 fn of_file(path: &Path) -> Result<Strategy, Failure> {
     let text = read_text(path, SMALL)?;
     let file = File { name: path.display().to_string(), text: &text };
@@ -153,9 +177,7 @@ fn of_file(path: &Path) -> Result<Strategy, Failure> {
             return Err(file.wrong(value.span(), &wrong(message, such())));
         };
         if let Some(schedule) = schedule_file(key.get_ref(), &text) {
-            // A name in a file is seen from the file.
-            let folder = path.parent().unwrap_or(Path::new(""));
-            strategy.schedule = read_schedule(&folder.join(schedule))?;
+            strategy.schedule = read_schedule(&beside(path, schedule))?;
             continue;
         }
         strategy.set(key.get_ref(), &text).map_err(|error| {

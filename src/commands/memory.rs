@@ -2,7 +2,7 @@
 
 use crate::calibrate;
 use crate::failure::Failure;
-use crate::files::{can_write, replace_file};
+use crate::files::{can_write_all, is_stdout, write_out};
 use crate::memory;
 use crate::memory::report::{Point, Report, Stage, text};
 use crate::memory::svg::svg;
@@ -40,7 +40,7 @@ pub struct Args {
     /// Budgets between the most memory and the least that are tried for the front; 0 for no front
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=64))]
     points: u32,
-    /// Draw the curves into a file; `-` prints them
+    /// Draw the curves into a file; `-` prints them in place of the report
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print JSON
@@ -49,7 +49,7 @@ pub struct Args {
 }
 
 pub fn memory(args: Args) -> Result<(), Failure> {
-    args.svg.as_deref().filter(|path| path.as_os_str() != "-").map_or(Ok(()), can_write)?;
+    can_write_all(&args.on.reads(), &[("--svg", args.svg.as_deref())])?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
     let framework = calibrate::framework_on(&cluster);
     let simulation = Options { precision, framework, without: false, ..Options::default() };
@@ -64,11 +64,10 @@ pub fn memory(args: Args) -> Result<(), Failure> {
     let report = study.report(budget, args.points)?;
     drop(study);
     if let Some(path) = &args.svg {
-        let drawn = svg(&report);
-        if path.as_os_str() == "-" {
-            return print(&drawn);
+        write_out(path, svg(&report).as_bytes())?;
+        if is_stdout(path) {
+            return Ok(());
         }
-        replace_file(path, drawn.as_bytes())?;
     }
     if args.json { print_json(&report) } else { print(&text(&report, args.stage)) }
 }

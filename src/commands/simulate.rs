@@ -2,7 +2,8 @@
 
 use crate::calibrate;
 use crate::failure::Failure;
-use crate::files::{LARGE, can_write, read_text, replace_file};
+use crate::files::{can_write_all, is_stdout, write_out};
+use crate::load::imbalance;
 use crate::memory::{self, Room};
 use crate::notes::few_rows;
 use crate::on_cluster::{OnCluster, SetUp};
@@ -15,7 +16,7 @@ use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
-use forebay_plan::{DType, Kernel, Plan};
+use forebay_plan::{DType, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
@@ -51,13 +52,13 @@ pub struct Args {
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
-    /// Write what happens when, for chrome://tracing and ui.perfetto.dev
+    /// Write what happens when, for chrome://tracing and ui.perfetto.dev; `-` prints it in place of the report
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Write a page with the pipeline, the streams, the memory and the costs, for a browser
+    /// Write a page with the pipeline, the streams, the memory and the costs, for a browser; `-` prints it in place of the report
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write the plan that is priced, for `forebay run` and `forebay plan`
+    /// Write the plan that is priced, for `forebay run` and `forebay plan`; `-` for stdout, in place of the report
     #[arg(short, long, value_name = "PLAN")]
     output: Option<PathBuf>,
     /// Print JSON
@@ -87,8 +88,9 @@ impl From<PrecisionName> for Precision {
 }
 
 pub fn simulate(args: Args) -> Result<(), Failure> {
-    outputs(&args)?;
-    [&args.trace, &args.html, &args.output].into_iter().flatten().try_for_each(|path| can_write(path))?;
+    let written = outputs(&args);
+    can_write_all(&reads(&args), &written)?;
+    let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
     let room = Room { device: cluster.device.memory_gb.0 * 1e9, budget };
     let framework = match &args.framework {
@@ -154,6 +156,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         &args,
         &Page { plan: &plan, cluster: &cluster, room, strategy, report: &report, notes: &notes, timeline: &timeline },
     )?;
+    if prints_file {
+        return Ok(());
+    }
     if args.json {
         return print_json(&Told::new(&report, room, &notes));
     }
@@ -161,26 +166,15 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     print(&format!("{}{notes}", table(&plan.model, (&cluster, room), &report, worst_case)))
 }
 
-/// Files that are written are neither each other nor what is read.
-fn outputs(args: &Args) -> Result<(), Failure> {
-    let same = |a: &Path, b: &Path| match (a.canonicalize(), b.canonicalize()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
-    };
-    let expected = args.tokens_per_expert.as_deref().map(|file| ("--tokens-per-expert", Path::new(file)));
-    let read: Vec<(&str, Option<&Path>)> =
-        args.on.reads().into_iter().chain(expected).map(|(what, path)| (what, Some(path))).collect();
-    let written =
-        [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref()), ("--output", args.output.as_deref())];
-    for (n, (option, path)) in written.iter().enumerate() {
-        let Some(path) = path else { continue };
-        for (what, other) in read.iter().chain(&written[..n]) {
-            if other.is_some_and(|other| same(path, other)) {
-                return Err(Failure::Usage(format!("{option} {}: this is the file of {what}", path.display())));
-            }
-        }
-    }
-    Ok(())
+/// What is read, and from which files.
+fn reads(args: &Args) -> Vec<(&'static str, PathBuf)> {
+    let load = args.tokens_per_expert.as_ref().map(|file| ("--tokens-per-expert", PathBuf::from(file)));
+    args.on.reads().into_iter().chain(load).collect()
+}
+
+/// What is written, and by which options.
+fn outputs(args: &Args) -> [(&'static str, Option<&Path>); 3] {
+    [("--trace", args.trace.as_deref()), ("--html", args.html.as_deref()), ("--output", args.output.as_deref())]
 }
 
 /// What a reader of the numbers should know.
@@ -212,15 +206,18 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
 fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     if let Some(path) = &args.trace {
         let trace = simulated::json(page.plan, page.timeline, simulated::MAX_EVENTS);
-        replace_file(path, trace.text.as_bytes())?;
-        say!("{}: {}", path.display(), trace.about);
+        write_out(path, trace.text.as_bytes())?;
+        let name = if is_stdout(path) { "--trace".into() } else { path.display().to_string() };
+        say!("{name}: {}", trace.about);
     }
     if let Some(path) = &args.html {
-        replace_file(path, page::html(page).as_bytes())?;
-        say!("{}: open it in a browser", path.display());
+        write_out(path, page::html(page).as_bytes())?;
+        if !is_stdout(path) {
+            say!("{}: open it in a browser", path.display());
+        }
     }
     if let Some(path) = &args.output {
-        replace_file(path, &page.plan.to_bytes())?;
+        write_out(path, &page.plan.to_bytes())?;
     }
     Ok(())
 }
@@ -234,72 +231,6 @@ fn framework(name: &str) -> Result<Framework, Failure> {
         .find(|f| f.name == name)
         .cloned()
         .ok_or_else(|| Failure::Usage(format!("--framework {name}: there are {}", names.join(", "))))
-}
-
-/// The rows of the busiest of `ep` ranks, as a multiple of the mean.
-fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
-    let experts = plan.programs.iter().flat_map(|p| &p.instructions).find_map(|i| match &i.kernel {
-        Kernel::Matmul(k) => k.groups.as_ref().map(|g| g.count as usize * ep as usize),
-        _ => None,
-    });
-    let Some(experts) = experts else {
-        return Err(Failure::Input("--tokens-per-expert: the model has no experts".into()));
-    };
-    let loads: Vec<f64> = match load.strip_prefix("zipf=") {
-        Some(exponent) => match exponent.parse::<f64>() {
-            Ok(s) if (0.0..=8.0).contains(&s) => (1..=experts).map(|rank| (rank as f64).powf(-s)).collect(),
-            _ => {
-                return Err(Failure::Usage(format!(
-                    "--tokens-per-expert zipf={exponent}: the exponent is from 0 to 8"
-                )));
-            }
-        },
-        None => read_loads(load)?,
-    };
-    if loads.len() != experts {
-        let n = loads.len();
-        return Err(Failure::Input(format!("`{load}` has {n} numbers, but a layer has {experts} experts")));
-    }
-    let total: f64 = loads.iter().sum();
-    // Experts stand in the order of their loads only in `zipf`: then they are dealt out, the next one to the next rank.
-    let ranks = ep as usize;
-    let of_rank = |r: usize| -> f64 {
-        if load.starts_with("zipf=") {
-            loads.iter().skip(r).step_by(ranks).sum()
-        } else {
-            loads[r * experts / ranks..(r + 1) * experts / ranks].iter().sum()
-        }
-    };
-    let most = (0..ranks).map(of_rank).fold(0.0, f64::max);
-    Ok((most * ranks as f64 / total).max(1.0))
-}
-
-/// Tokens of an expert, at most: what is more is no number of tokens, and sums stay exact.
-const MOST_TOKENS: f64 = 1e15;
-
-fn read_loads(path: &str) -> Result<Vec<f64>, Failure> {
-    let text = read_text(Path::new(path), LARGE)?;
-    let mut loads = vec![];
-    for word in text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty()) {
-        match word.parse::<f64>() {
-            Ok(v) if (0.0..=MOST_TOKENS).contains(&v) => loads.push(v),
-            Ok(v) if v > MOST_TOKENS => {
-                return Err(Failure::Input(format!(
-                    "`{path}`: {v:e} tokens of an expert are too many; at most {MOST_TOKENS:e} are taken"
-                )));
-            }
-            _ => {
-                let shown: String = word.chars().take(40).collect();
-                return Err(Failure::Input(format!(
-                    "`{path}` holds a number of tokens for each expert, not `{shown}`"
-                )));
-            }
-        }
-    }
-    if loads.iter().sum::<f64>() <= 0.0 {
-        return Err(Failure::Input(format!("`{path}` holds no tokens")));
-    }
-    Ok(loads)
 }
 
 fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: Option<&str>) -> String {

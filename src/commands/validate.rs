@@ -3,7 +3,7 @@
 use crate::cluster;
 use crate::failure::Failure;
 use crate::files::{LARGE, read_text, replace_file};
-use crate::output::{Table, counted, print, print_json};
+use crate::output::{Table, counted, print, print_json, visible};
 use crate::say::say;
 use forebay_cost::Cluster;
 use forebay_sim::framework::known;
@@ -13,7 +13,7 @@ use forebay_sim::validate::pairs::{self, Gains, Pair};
 use forebay_sim::validate::runs::Runs;
 use forebay_sim::validate::summary::{Errors, Summary};
 use forebay_sim::validate::{Compared, Row, Skipped, predict, prepare, price, runs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Compare predictions with measured runs
@@ -30,10 +30,11 @@ Examples:
   forebay validate our-runs.csv --anchor our-run-7
   forebay validate our-runs.csv --pairs our-changes.csv
 
-Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device) are needed; id, system, source, model,
-dense_layers, ffn_hidden, moe_ffn_hidden, experts, topk, shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision,
-recompute, notes_config, extra, peak_mem_gb and grade are used where they are there. Fields are separated by commas. A blank is unknown;
-OOM in a column of what was measured says that a run did not fit into memory.")]
+Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device, or tflops_per_device) are needed;
+dense layers need ffn_hidden, and mixtures experts, topk and moe_ffn_hidden (that of dense layers where it is blank). id, system, source, model, dense_layers,
+shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision, recompute, notes_config, extra, peak_mem_gb and grade are
+used where they are there. Names of columns may be in upper or lower case, and fields are separated by commas. A blank is unknown; OOM in a column of what was
+measured says that a run did not fit into memory.")]
 pub struct Args {
     /// The table of runs
     #[arg(value_name = "RUNS.csv")]
@@ -76,14 +77,34 @@ pub struct Args {
 /// Why rows are left out, a line each: the first few.
 fn reasons(skipped: &[Skipped]) -> String {
     const SHOWN: usize = 5;
-    let lines: String = skipped.iter().take(SHOWN).map(|row| format!("\n  {}: {}", row.id, row.why)).collect();
-    match skipped.len().saturating_sub(SHOWN) {
-        0 => lines,
-        more => format!("{lines}\n  and {more} more"),
-    }
+    let shown = &skipped[..skipped.len().min(SHOWN)];
+    let lines: String = shown.iter().map(|row| format!("\n  {}", told(row))).collect();
+    let more = match skipped.len() - shown.len() {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
+    };
+    format!("{lines}{more}{}", helps(shown).trim_end())
+}
+
+/// Which row is left out and why; one without a name is called by its line, which the reason begins with.
+fn told(Skipped { id, why, .. }: &Skipped) -> String {
+    if id.is_empty() || why.starts_with(&format!("{id}:")) { why.clone() } else { format!("{id}: {why}") }
+}
+
+/// What helps with rows that are left out, each once.
+fn helps(skipped: &[Skipped]) -> String {
+    let helps: BTreeSet<&str> = skipped.iter().filter_map(|row| row.help.as_deref()).collect();
+    helps.iter().map(|help| format!("\n  = help: {help}\n")).collect()
 }
 
 pub fn validate(args: Args) -> Result<(), Failure> {
+    validated(args).map_err(|failure| match failure {
+        Failure::Input(text) => Failure::Input(visible(&text)),
+        other => other,
+    })
+}
+
+fn validated(args: Args) -> Result<(), Failure> {
     let name = args.runs.display().to_string();
     let text = read_text(&args.runs, LARGE)?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
@@ -100,7 +121,8 @@ pub fn validate(args: Args) -> Result<(), Failure> {
         return Err(Failure::Input(format!("`{name}` has no runs (of this grade and name)")));
     }
     if !unknown.is_empty() {
-        say!("warning: `{name}` has columns that are not used: {} (--help lists those that are)", unknown.join(", "));
+        let columns = visible(&unknown.join(", "));
+        say!("warning: `{name}` has columns that are not used: {columns} (--help lists those that are)");
     }
     let threads = args.threads.into();
     let (mut fit, mut anchor) = (None, None);
@@ -115,7 +137,7 @@ pub fn validate(args: Args) -> Result<(), Failure> {
     } else {
         predict(&runs, &clusters, threads)
     };
-    compared.skipped.extend(bad.into_iter().map(|(id, why)| Skipped { id, why: why.0 }));
+    compared.skipped.extend(bad.into_iter().map(|(id, why)| Skipped::new(&id, &why.0)));
     let nothing = compared.rows.is_empty() && compared.out_of_memory.is_empty();
     if nothing && !compared.skipped.is_empty() {
         return Err(Failure::Input(format!("`{name}` has no run that can be predicted{}", reasons(&compared.skipped))));
@@ -128,7 +150,7 @@ pub fn validate(args: Args) -> Result<(), Failure> {
         let fit = fit.as_ref().map_or(String::new(), changes);
         let anchor = anchor.as_ref().map_or(String::new(), anchor_line);
         let pairs = pairs.as_ref().map_or(String::new(), gains);
-        print(&format!("{}{fit}{anchor}{pairs}", table(&summary, args.worst)))
+        print(&visible(&format!("{}{fit}{anchor}{pairs}", table(&summary, args.worst))))
     }
 }
 
@@ -197,7 +219,7 @@ fn anchored(id: &str, runs: &[runs::Run], clusters: &[Cluster], threads: usize) 
 fn anchor_line(anchor: &Anchor) -> String {
     let Anchor { id, cluster, factor, left } = anchor;
     format!(
-        "after {id}, efficiencies of {cluster} are multiplied by {factor:.3} ({} of its error are left)\n",
+        "after {id}, efficiencies of {cluster} are multiplied by {factor:.3}; its own error is {} then\n",
         percent(*left)
     )
 }
@@ -253,14 +275,15 @@ fn changes(fit: &Fit) -> String {
     format!("\n{}\n{left_out}{few}{medians}", numbers.render())
 }
 
+/// A share in percent; what rounds to nothing has no sign.
 fn percent(x: f64) -> String {
-    format!("{:.1} %", 100.0 * x)
+    format!("{:.1} %", (1000.0 * x).round() / 10.0 + 0.0)
 }
 
 fn table(summary: &Summary, worst: usize) -> String {
-    if summary.rows.is_empty() {
+    let (Some(median), Some(below)) = (summary.median_abs_error, summary.p90_abs_error) else {
         return no_times(summary);
-    }
+    };
     let mut out = String::new();
     let groups = [("system", &summary.by_system), ("model", &summary.by_kind), ("size", &summary.by_size)];
     for (title, group) in groups {
@@ -296,10 +319,11 @@ fn table(summary: &Summary, worst: usize) -> String {
     out += &format!(
         "{}: median error {}, 90 % below {}; {} skipped\n",
         counted(summary.rows.len() as u64, "run"),
-        percent(summary.median_abs_error),
-        percent(summary.p90_abs_error),
+        percent(median),
+        percent(below),
         summary.skipped.len()
     );
+    out += &units(summary);
     if let Some(fits) = &summary.fits {
         let share = |(all, right): (usize, usize)| format!("{right} of {all}");
         out += &format!(
@@ -320,9 +344,34 @@ fn table(summary: &Summary, worst: usize) -> String {
     out + &skipped(summary)
 }
 
-/// What there is to say when every run that was predicted ran out of memory: there is no time to compare with.
+/// How far a measurement is from its prediction where it is probably in another unit.
+const OTHER_UNIT: f64 = 100.0;
+
+/// That measurements look as if they were in another unit.
+fn units(summary: &Summary) -> String {
+    let far = |measured: f64, predicted: f64| !(1.0 / OTHER_UNIT..=OTHER_UNIT).contains(&(measured / predicted));
+    let times = summary.rows.iter().filter(|row| far(row.measured_s, row.predicted_s)).count();
+    let is_far = |row: &&Row| row.measured_mem_gb.is_some_and(|measured| far(measured, row.predicted_mem_gb));
+    let memory = summary.rows.iter().filter(is_far).count();
+    let told = |runs: usize, what: &str, columns: &str| match runs {
+        0 => String::new(),
+        _ => {
+            let runs = counted(runs as u64, "run");
+            format!(
+                "  {what} of {runs}: more than {OTHER_UNIT} times off; are the units those of the columns, {columns}?\n"
+            )
+        }
+    };
+    told(times, "time", "seconds in step_time_s, tokens a second and device in tokens_per_s_per_device")
+        + &told(memory, "memory", "GB in peak_mem_gb")
+}
+
+/// What there is to say when there is no time to compare with: every run that was predicted ran out of memory, or it is the one that the others would be predicted with.
 fn no_times(summary: &Summary) -> String {
     let out_of_memory = &summary.out_of_memory;
+    if out_of_memory.is_empty() {
+        return "there is no other run to predict\n".into();
+    }
     let right = out_of_memory.iter().filter(|r| r.predicted_mem_gb > r.device_mem_gb).count();
     format!(
         "no run has a measured time: {} ran out of memory, {right} of them as predicted; {} skipped\n{}",
@@ -334,7 +383,8 @@ fn no_times(summary: &Summary) -> String {
 
 /// The runs without a prediction, and why.
 fn skipped(summary: &Summary) -> String {
-    summary.skipped.iter().map(|skipped| format!("  {}: {}\n", skipped.id, skipped.why)).collect()
+    let lines: String = summary.skipped.iter().map(|row| format!("  {}\n", told(row))).collect();
+    lines + &helps(&summary.skipped)
 }
 
 fn line(name: &str, errors: &Errors) -> Vec<String> {
@@ -349,4 +399,14 @@ fn line(name: &str, errors: &Errors) -> Vec<String> {
         some(errors.memory.map(|m| percent(m.0))),
         some(errors.memory.map(|m| percent(m.1))),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_has_no_sign() {
+        assert_eq!([-1e-7, -0.0, 0.0, -0.0123].map(percent), ["0.0 %", "0.0 %", "0.0 %", "-1.2 %"]);
+    }
 }

@@ -137,9 +137,9 @@ pub fn compile(
         Err(CompileError::Strategy(error)) => Err(file.misfit(options, &error)),
         Err(CompileError::Memory(misfit)) => {
             // It takes a while to find out what would fit.
-            spinner.tells(&format!("it does not fit: {misfit}"));
+            spinner.tells("looking for what would fit");
             let fits = advice::what_fits(file, options, misfit.budget, price, spinner);
-            Err(Failure::Input(format!("{misfit}\n  = help: {fits}")))
+            Err(Failure::Input(format!("it does not fit: {misfit}\n  = help: {fits}")))
         }
     }
 }

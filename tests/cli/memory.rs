@@ -151,6 +151,8 @@ fn what_cannot_be_is_said() {
         "more than the 9.77 KiB allowed",
         "none of these fits",
     ]);
+    let refused = bench.run(&["compile", "model.moe", "-o", "x.plan", "--memory-budget", "1kB"]).stderr;
+    assert_eq!(refused.matches("stage 0 has ").count(), 1, "{refused}");
     compile(&["--memory-budget", "ten"]).exits(2, &["such as 58GiB"]);
     compile(&["--memory-budget", "58"]).exits(2, &["is it 58GiB?"]);
     compile(&["--memory-budget", "device"]).exits(2, &["there is no cluster here"]);
@@ -247,4 +249,18 @@ fn memory_and_simulate_agree_on_a_measured_machine() {
         };
         assert_eq!(step("memory", &["--points", "0"]), step("simulate", &[]), "{strategy}");
     }
+}
+
+/// A drawing does not take the place of what it was made of.
+#[test]
+fn what_is_read_is_not_written() {
+    let bench = Bench::new();
+    bench.write("s.toml", "mbs = 8\n");
+    let args = ["--strategy", "s.toml", "--points", "0", "--svg"];
+    let model = bench.read("model.moe");
+    let draw = |file: &str| bench.run(&[&MEMORY[..], &args, &[file]].concat());
+    draw("model.moe").exits(2, &["--svg model.moe: this is the file of the model"]);
+    draw("./s.toml").exits(2, &["--svg ./s.toml: this is the file of the strategy"]);
+    assert_eq!((bench.read("model.moe"), bench.read("s.toml")), (model, "mbs = 8\n".into()));
+    assert!(draw("-").ok().stdout.starts_with("<svg"));
 }

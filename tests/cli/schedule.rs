@@ -176,15 +176,24 @@ fn refused() {
     // The command line.
     of("1f1b", ["0", "1", "8"], &[]).exits(2, &["--stages"]);
     of("2f2b", ["4", "1", "8"], &[]).exits(2, &["1f1b", "zb-v"]);
-    for (costs, part) in [
-        ("F=1,I=1", "`W` is missing"),
-        ("F=-1,I=1,W=1", "no cost"),
-        ("G=1", "`G`"),
-        ("F=1,F=1", "twice"),
-        ("no.toml", "read"),
-    ] {
+    for (costs, part) in
+        [("F=1,I=1", "`W` is missing"), ("F=-1,I=1,W=1", "no cost"), ("G=1", "`G`"), ("F=1,F=1", "twice")]
+    {
         of("1f1b", ["4", "1", "8"], &["--costs", costs]).exits(2, &[part]);
     }
+    of("1f1b", ["4", "1", "8"], &["--costs", "no.toml"]).fails(&["cannot read `no.toml`"]);
+    bench.write("costs.toml", "F = 1\nI = 1\n");
+    of("1f1b", ["4", "1", "8"], &["--costs", "costs.toml"]).fails(&["`costs.toml`: `W` is missing"]);
+    // One cost has one value.
+    let costs = "F = 1\nI = 1\nW = 1\np2p = 2\n";
+    bench.write("costs.toml", costs);
+    of("1f1b", ["4", "1", "8"], &["--costs", "costs.toml", "--p2p", "3"]).fails(&["--p2p is another number", "= help"]);
+    of("1f1b", ["4", "1", "8"], &["--costs", "F=1,I=1,W=1,pair=2", "--pair", "1"]).fails(&["--pair is another number"]);
+    of("1f1b", ["4", "1", "8"], &["--costs", "costs.toml", "--p2p", "2"]).ok();
+    // Costs are not drawn over.
+    let over = of("1f1b", ["4", "1", "8"], &["--costs", "costs.toml", "--svg", "costs.toml"]);
+    over.exits(2, &["--svg costs.toml: this is the file of --costs"]);
+    assert_eq!(bench.read("costs.toml"), costs);
     for (layers, part) in
         [("3x1:1", "F, I and W"), ("ax1:1:1", "COUNTxF:I:W"), ("9999999x1:1:1", "more than 1024"), ("", "no cost")]
     {

@@ -1,6 +1,6 @@
 //! `forebay simulate` and `forebay validate`.
 
-use crate::Bench;
+use crate::{Bench, example};
 use serde_json::Value;
 
 fn simulated(bench: &Bench, args: &[&str]) -> Value {
@@ -91,9 +91,20 @@ fn uneven_experts_exchange_for_longer() {
             load,
         ])
     };
-    simulate("short.txt").fails(&["2 numbers", "8 experts"]);
+    simulate("short.txt").fails(&["2 numbers", "8 experts", "short.txt:1:3", "help: the file has a number for each"]);
+    bench.write("long.txt", "1 1 1 1\n1 1 1 1\n7 1\n");
+    simulate("long.txt").fails(&["10 numbers", "long.txt:3:1"]);
     bench.write("words.txt", "many few\n");
-    simulate("words.txt").fails(&["not `many`"]);
+    simulate("words.txt").fails(&["not `many`", "words.txt:1:1", "help: "]);
+    bench.write("marked.txt", "\u{feff}900, 10, 10, 10, 10, 10, 10, 10\r\n");
+    simulate("marked.txt").ok();
+    bench.write("marked.txt", "\u{feff}900 x\n");
+    simulate("marked.txt").fails(&["marked.txt:1:5"]);
+    // Experts that choose are as busy as each other.
+    let choosing = example("expert-choice");
+    let choosing = choosing.to_str().expect("a name in UTF-8");
+    let zipf = ["simulate", choosing, "--cluster", "h100", "--tokens-per-expert", "zipf=1.1"];
+    bench.run(&zipf).fails(&["experts that choose their tokens have an even one"]);
     simulate("nowhere.txt").fails(&["cannot read `nowhere.txt`"]);
 }
 
@@ -238,6 +249,22 @@ fn what_cannot_be_meant_is_said() {
     let one = ["h100", "--strategy", "mbs=8", "--trace", "x.json", "--html", "./x.json"];
     with(&one).exits(2, &["--html ./x.json: this is the file of --trace"]);
     with(&["h100", "--strategy", "mbs=8", "--html", "model.moe"]).exits(2, &["this is the file of the model"]);
+    // Nor is a strategy or its schedule written over, and what stdout is for is one thing.
+    bench.write("f/s.toml", "mbs = 8\nschedule = \"order.json\"\n");
+    for option in ["--html", "--trace", "-o"] {
+        let over = |strategy: &str, file: &str| with(&["h100", "--strategy", strategy, option, file]);
+        over("f/s.toml", "f/./s.toml").exits(2, &["f/./s.toml: this is the file of the strategy"]);
+        over("f/s.toml", "f/order.json").exits(2, &["f/order.json: this is the file of the schedule"]);
+        over("mbs=8,schedule=order.json", "order.json").exits(2, &["this is the file of the schedule"]);
+    }
+    let strategy = ["h100", "--strategy", "mbs=8"];
+    with(&[&strategy[..], &["--html", "-", "--trace", "-"]].concat())
+        .exits(2, &["--html -: this is the file of --trace"]);
+    for (option, begin) in [("--html", "<!"), ("--trace", "{")] {
+        let run = with(&[&strategy[..], &[option, "-"]].concat()).ok();
+        assert!(run.stdout.starts_with(begin) && !run.stdout.contains("costs most  "), "{}", run.stdout);
+        assert!(!run.stderr.contains("browser") && !bench.path("-").exists(), "{}", run.stderr);
+    }
 }
 
 /// Another system has its own ways to hide communication; passes of ours are no part of them, paired programs least of all.
@@ -347,4 +374,47 @@ fn tables_that_cannot_be_read_say_why() {
         .fails(&["line 2", "not `four`"]);
     with(&RUNS.replace(",step_time_s", ",speed")).fails(&["nothing measured"]);
     bench.run(&["validate", "nowhere.csv"]).fails(&["cannot read `nowhere.csv`"]);
+}
+
+/// What a person sees of rows that are left out: the line, the reason, and what helps, and nothing that a terminal would obey.
+#[test]
+fn rows_that_are_left_out_have_lines_and_help() {
+    let bench = Bench::new();
+    let with = |rows: &[&str], args: &[&str]| {
+        let head = "id,layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,peak_mem_gb,ffn_hidden";
+        bench.write("runs.csv", format!("{head}\n{}\n", rows.join("\n")));
+        bench.run(&[&["validate", "runs.csv"], args].concat())
+    };
+    let (right, blank) = ("a,2,256,4,1024,256,H100,1,8,0.01,1,1024", "b,2,256,4,1024,256,H100,1,8,0.01,1,");
+    with(&[blank], &[]).fails(&["b: line 2: `ffn_hidden` is not given\n  = help: dense layers need it"]);
+    let unknown = "c\u{1b}[31m,2,256,4,1024,256,TPUv5,1,8,0.01,1,1024";
+    let table = with(&[right, blank, unknown], &[]).ok().stdout;
+    for part in ["  c\\u{1b}[31m: line 4: no cluster file is called `TPUv5`\n", "= help: there are ", "--cluster-dir"] {
+        assert!(table.contains(part), "`{part}` is not in:\n{table}");
+    }
+    assert!(!table.contains('\u{1b}') && !table.contains("are the units"), "{table}");
+    with(&[unknown], &[]).fails(&["c\\u{1b}[31m: line 2"]);
+    // One without a name is called by its line.
+    with(&[&blank[1..]], &[]).fails(&["\n  line 2: `ffn_hidden` is not given"]);
+    with(&[&blank.replace("b,2", ",two")], &[]).fails(&["no run that can be used: line 2: `layers`"]);
+    // Milliseconds and megabytes.
+    let other = "a,2,256,4,1024,256,H100,1,8,100,9000,1024";
+    let table = with(&[other], &[]).ok().stdout;
+    assert!(
+        table.contains("  time of 1 run: more than 100 times off") && table.contains("  memory of 1 run: "),
+        "{table}"
+    );
+    with(&["a,2,256,4,1024,256,H100,1,8,1e-300,1,1024"], &[]).fails(&["line 2: `step_time_s` is from 1e-9 to 1e9"]);
+    // Where no time is compared, there is no error, not one of 0.
+    let large = "a,8,4096,32,32000,2048,H100,1,8,0.8,,16384";
+    let anchored = with(&[large], &["--anchor", "a"]).ok().stdout;
+    assert!(
+        anchored.starts_with("there is no other run to predict\n") && anchored.contains("its own error is 0.0 % then"),
+        "{anchored}"
+    );
+    let out_of_memory = large.replace(",0.8,,", ",OOM,,");
+    for (row, args) in [(large, &["--json", "--anchor", "a"][..]), (&out_of_memory, &["--json"])] {
+        let told: Value = serde_json::from_str(&with(&[row], args).ok().stdout).expect("an object");
+        assert!(told["median_abs_error"].is_null() && told["p90_abs_error"].is_null(), "{told}");
+    }
 }

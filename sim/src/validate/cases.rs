@@ -60,16 +60,18 @@ impl Case {
     /// Compiles what is needed of a run.
     ///
     /// # Errors
-    /// What its row lacks, or what does not fit together: a sentence.
+    /// What its row lacks, or what does not fit together: its line, and a sentence.
     pub fn new(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
+        Case::made(run, clusters, frameworks).map_err(|why| format!("line {}: {why}", run.line))
+    }
+
+    fn made(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
         if run.step_time.is_none() && run.tflops.is_none() && !run.out_of_memory {
             return Err("nothing is measured".into());
         }
         layout::trains_all(run)?;
-        let cluster = clusters
-            .iter()
-            .position(|c| c.is_called(&run.device))
-            .ok_or_else(|| format!("no cluster file is called `{}`", run.device))?;
+        let cluster =
+            clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
         let framework = position(frameworks, &run.text);
         let profile = layout::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
         layout::recompute(run)?;
@@ -176,6 +178,15 @@ impl Case {
             report,
         })))
     }
+}
+
+/// That there is no such device, and which there are.
+fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
+    let names: Vec<&str> = clusters.iter().map(|cluster| cluster.device.name.as_str()).collect();
+    format!(
+        "no cluster file is called `{device}`\n  = help: there are {}; --cluster-dir names a folder of others",
+        names.join(", ")
+    )
 }
 
 /// What blanks may be: rows of a micro-batch, chunks of a stage, and what is computed again, as runs of that kind mostly have them. What does not fit the model is

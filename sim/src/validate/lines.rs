@@ -12,6 +12,33 @@ pub(super) fn line(text: &str, position: Option<&csv::Position>) -> u64 {
     1 + (0..start).filter(ends).count() as u64
 }
 
+/// The line of a quote that begins a field and is never closed: the reader takes all that follows for that field.
+pub(super) fn open_quote(text: &str) -> Option<u64> {
+    let (mut opened, mut begins) = (None, true);
+    let mut bytes = text.bytes().enumerate().skip(if text.starts_with('\u{feff}') { 3 } else { 0 }).peekable();
+    while let Some((at, byte)) = bytes.next() {
+        if byte == b'"' && opened.is_some() {
+            // Two quotes are one of the field's.
+            if bytes.next_if(|(_, next)| *next == b'"').is_none() {
+                opened = None;
+            }
+        } else if byte == b'"' && begins {
+            opened = Some(at);
+        }
+        begins = opened.is_none() && matches!(byte, b',' | b'\r' | b'\n');
+    }
+    opened.map(|at| line(text, Some(&*csv::Position::new().set_byte(at as u64))))
+}
+
+/// Refuses a table with a quote that is not closed.
+pub(super) fn closed(text: &str) -> Result<(), RunsError> {
+    open_quote(text).map_or(Ok(()), |line| {
+        Err(RunsError(format!(
+            "a quote of line {line} is not closed\n  = help: a field that begins with a double quote ends with one, and a quote within it is written twice"
+        )))
+    })
+}
+
 /// Why a record cannot be read.
 pub(super) fn unreadable(text: &str, error: &csv::Error) -> RunsError {
     match error.kind() {
@@ -19,7 +46,7 @@ pub(super) fn unreadable(text: &str, error: &csv::Error) -> RunsError {
             let line = line(text, pos.as_ref());
             RunsError(format!(
                 "line {line} has {len} {}, but the first line names {expected_len} columns\n  = help: a blank field has its comma too, and a field with \
-                 commas in it stands in double quotes",
+                 commas in it stands in double quotes, both of them",
                 if *len == 1 { "field" } else { "fields" }
             ))
         }

@@ -61,6 +61,17 @@ pub struct Skipped {
     pub id: String,
     /// Why: a sentence.
     pub why: String,
+    /// What helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+impl Skipped {
+    /// By a message, which may have its help behind it.
+    pub fn new(id: &str, message: &str) -> Skipped {
+        let (why, help) = message.split_once("\n  = help: ").map_or((message, None), |(why, help)| (why, Some(help)));
+        Skipped { id: id.to_string(), why: why.to_string(), help: help.map(str::to_string) }
+    }
 }
 
 /// A run that did not fit into memory.
@@ -140,7 +151,7 @@ fn divided<'a, T>(ids: impl Iterator<Item = &'a str>, results: Vec<Result<T, Str
     for (id, result) in ids.zip(results) {
         match result {
             Ok(value) => good.push(value),
-            Err(why) => skipped.push(Skipped { id: id.to_string(), why }),
+            Err(why) => skipped.push(Skipped::new(id, &why)),
         }
     }
     (good, skipped)

@@ -4,7 +4,7 @@
 //! that both runs of a pair share cancel, so that this says something that the errors of single runs do not.
 
 use super::Row;
-use super::lines::{line, unreadable};
+use super::lines::{closed, line, unreadable};
 use super::runs::RunsError;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
@@ -60,11 +60,12 @@ const NOTHING: f64 = 0.005;
 /// # Errors
 /// Columns that are missing, rows of another length, a blank name.
 pub fn read(text: &str) -> Result<Vec<Pair>, RunsError> {
+    closed(text)?;
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?.clone();
     let column = |name: &str| {
         let missing = || format!("the column `{name}` is missing\n  = help: the first line is technique,before,after");
-        header.iter().position(|h| h == name).ok_or_else(|| RunsError(missing()))
+        header.iter().position(|h| h.eq_ignore_ascii_case(name)).ok_or_else(|| RunsError(missing()))
     };
     let [technique, before, after] = [column("technique")?, column("before")?, column("after")?];
     let mut pairs = vec![];
@@ -152,6 +153,8 @@ mod tests {
         assert!(read("technique,before,after\nt,a,\n").expect_err("a blank").0.contains("line 2"));
         assert!(read("technique,before,after\r\nt,a,b\r\nt,a,\r\n").expect_err("a blank").0.starts_with("line 3"));
         assert!(read("technique,before,after\nt,a\n").is_err());
+        assert!(read("technique,before,after\n\"t,a,b\n").expect_err("it is open").0.contains("quote of line 2"));
+        assert!(read("Technique,BEFORE, After \nt,a,b\n").is_ok_and(|pairs| pairs.len() == 1));
         assert!(read("technique,before,after\n").expect("no pairs").is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! Measured runs: a CSV file, one run a row, columns by name.
 
-use super::lines::{line, unreadable};
+use super::lines::{closed, line, unreadable};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -10,6 +10,8 @@ use std::fmt;
 pub struct Run {
     /// Its name.
     pub id: String,
+    /// Its line in the table, from 1.
+    pub line: u64,
     /// The system: the name up to the last dash, or the `system` column.
     pub system: String,
     /// Where it is from, the model's name, and remarks: what says which framework ran it.
@@ -82,6 +84,9 @@ fn most(column: &str) -> f64 {
 const MEASURED: [&str; 3] = ["step_time_s", "tokens_per_s_per_device", "peak_mem_gb"];
 const OUT_OF_MEMORY: &str = "OOM";
 
+/// The least and the largest decimal that a column may hold: what is beyond is no measurement, in whatever unit.
+const DECIMALS: std::ops::RangeInclusive<f64> = 1e-9..=1e9;
+
 /// Columns without which there is nothing to predict.
 const NEEDED: [&str; 8] = ["layers", "hidden", "heads", "vocab", "seq_len", "device", "n_devices", "gbs"];
 
@@ -132,13 +137,16 @@ pub struct Runs {
     pub unknown: Vec<String>,
 }
 
-/// Reads runs, and says which rows cannot be used because there is text where a number belongs. Columns may stand in any order; unknown ones are left alone.
+/// Reads runs, and says which rows cannot be used because there is text where a number belongs. Columns may stand in any order, in upper or lower case; unknown ones are
+/// left alone.
 ///
 /// # Errors
-/// An empty file, fields that commas do not separate, columns that are missing or there twice, rows of another length.
+/// An empty file, a quote that is not closed, fields that commas do not separate, columns that are missing or there twice, rows of another length.
 pub fn read(text: &str) -> Result<Runs, RunsError> {
+    closed(text)?;
     let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?.clone();
+    let header = reader.headers().map_err(|e| RunsError(format!("the first line cannot be read: {e}")))?;
+    let header: csv::StringRecord = header.iter().map(column).collect();
     if header.iter().all(str::is_empty) {
         return Err(RunsError(
             "the file is empty: the first line names columns such as layers, hidden, device, n_devices".into(),
@@ -220,6 +228,12 @@ const OTHERS: [&str; 17] = [
     "mfu",
 ];
 
+/// A column as it is known, whatever its case; as it is written where it is not known.
+fn column(written: &str) -> String {
+    let plain = written.to_lowercase();
+    if is_known(&plain) { plain } else { written.to_string() }
+}
+
 fn is_known(column: &str) -> bool {
     OTHERS.contains(&column) || NUMBERS.contains(&column) || column == "peak_mem_gb"
 }
@@ -251,7 +265,8 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         "" => Ok(None),
         text if text.eq_ignore_ascii_case(OUT_OF_MEMORY) && MEASURED.contains(&name) => Ok(None),
         text => match leading(text).parse::<f64>() {
-            Ok(v) if v.is_finite() && v > 0.0 => Ok(Some(v)),
+            Ok(v) if DECIMALS.contains(&v) => Ok(Some(v)),
+            Ok(v) if v > 0.0 => Err(wrong(name, &format!("from {:e} to {:e}", DECIMALS.start(), DECIMALS.end()))),
             _ => Err(wrong(name, "a number above 0")),
         },
     };
@@ -277,6 +292,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     };
     let mut run = Run {
         id,
+        line,
         system,
         text: ["source", "notes_config", "extra"].map(field).join("; "),
         model: field("model").to_string(),
@@ -296,6 +312,9 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         let all = |name| run.number(name).map(|n| n as f64);
         let tokens = all("gbs").zip(all("seq_len")).map(|(g, s)| g * s);
         run.step_time = tokens.zip(all("n_devices")).map(|(t, n)| t / (rate * n.max(1.0)));
+        if let Some(seconds) = run.step_time.filter(|seconds| !DECIMALS.contains(seconds)) {
+            return Err(wrong("tokens_per_s_per_device", &format!("a rate whose step of {seconds:.1e} s can be")));
+        }
     }
     Ok(run)
 }
@@ -313,6 +332,18 @@ mod tests {
         assert_eq!(runs.len(), 1);
         assert_eq!((runs[0].system.as_str(), runs[0].number("n_devices"), runs[0].degree("tp")), ("a", Some(8), 1));
         assert_eq!(runs[0].step_time, Some(16.0 * 128.0 / (32.0 * 8.0)));
+    }
+
+    /// Spreadsheets write `Layers`, and blanks beside it.
+    #[test]
+    fn names_of_columns_have_any_case() {
+        let row = "a,2,64,4,256,128,H100,8,16,1";
+        let named = HEAD.replace("layers", " Layers ").replace("gbs", "GBS");
+        let table = read(&format!("{}Colour\n{row},red\n", named.replace('\n', ","))).expect("a table");
+        assert_eq!((table.runs[0].number("layers"), table.runs[0].number("gbs")), (Some(2), Some(16)));
+        assert_eq!(table.unknown, ["Colour"]);
+        let twice = read(&HEAD.replace("id,", "Layers,")).expect_err("it is there twice").0;
+        assert_eq!(twice, "the column `layers` is there twice");
     }
 
     #[test]
@@ -353,6 +384,22 @@ mod tests {
         assert!(bad("a,2,64,4,256,128,H100,0,16,1").contains("`n_devices` is at least 1, or blank, not `0`"));
         assert!(bad("a,20000,64,4,256,128,H100,8,16,1").contains("`layers` is at most 10000"));
         assert!(of(&format!("{HEAD}a,2,64\n")).contains("line 2 has 3 fields, but the first line names 10 columns"));
+        for number in ["1e-300", "1e300", "inf"] {
+            let why = bad(&format!("a,2,64,4,256,128,H100,8,16,{number}"));
+            assert!(why.contains(&format!("`tokens_per_s_per_device` is from 1e-9 to 1e9, not `{number}`")), "{why}");
+        }
+        assert!(bad("a,2,64,4,256,100000000,H100,8,1000,1e-9").contains("whose step of"));
+        assert!(
+            of(&format!("{HEAD}a,2,64,4,256,128,\"H100,8,16,1\nb,2,64,4,256,128,H100,8,16,1\n"))
+                .starts_with("a quote of line 2 ")
+        );
+        assert!(of(&format!("{HEAD}a,2,64,4,256,128,H100,8,16,\"1")).starts_with("a quote of line 2 "));
+        assert!(of(&HEAD.replace("id,", "\"id,")).starts_with("a quote of line 1 "));
+        let (id, quoted) = ("\"a, \"\"b\"\"\"", "5\" of it");
+        assert_eq!(
+            read(&format!("{HEAD}{id},2,64,4,256,128,{quoted},8,16,1\n")).expect("a table").runs[0].device,
+            quoted
+        );
         assert!(of(&HEAD.replace(',', ";")).contains("separated by semicolons"));
         assert!(of(&HEAD.replace(',', "\t")).contains("separated by tabs"));
     }

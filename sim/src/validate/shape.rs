@@ -44,29 +44,50 @@ impl Shape {
     /// # Errors
     /// What is missing: a sentence.
     pub fn of(run: &Run, tp: u64) -> Result<Shape, String> {
-        let need = |name: &str| run.number(name).filter(|n| *n > 0).ok_or(format!("`{name}` is not given"));
+        let given = |name: &str| run.number(name).filter(|n| *n > 0);
+        let need = |name: &str| given(name).ok_or(format!("`{name}` is not given"));
+        let need_for = |name: &str, whose: &str, default: Option<u64>| {
+            given(name).or(default).ok_or(format!("`{name}` is not given\n  = help: {whose} need it"))
+        };
         let (layers, hidden, heads) = (need("layers")?, need("hidden")?, need("heads")?);
         if let Some(kv) = run.number("kv_heads").filter(|kv| !heads.is_multiple_of(*kv)) {
             return Err(format!("`kv_heads` is {kv}, which does not divide its {heads} `heads`"));
         }
         let experts = run.number("experts").unwrap_or(0);
-        let dense_layers = if experts > 0 { run.number("dense_layers").unwrap_or(0).min(layers) } else { layers };
+        if let Some(dense) = run.number("dense_layers").filter(|dense| *dense > layers) {
+            return Err(format!("`dense_layers` is {dense}, but it has {layers} `layers`"));
+        }
+        let dense_layers = if experts > 0 { run.number("dense_layers").unwrap_or(0) } else { layers };
         let latent = latent(&run.head);
         let head = match run.head.parse::<f64>() {
             Ok(head) if head >= 1.0 => head as u64,
             _ if latent.is_some() => 0,
-            _ => hidden / heads,
+            _ if hidden.is_multiple_of(heads) || !run.head.is_empty() => hidden / heads,
+            _ => {
+                return Err(format!(
+                    "its {heads} `heads` do not divide `hidden`, which is {hidden}\n  = help: `head_dim` says how wide a head is where it is not hidden / heads"
+                ));
+            }
         };
-        let ffn = if dense_layers > 0 { need("ffn_hidden")? } else { run.number("ffn_hidden").unwrap_or(hidden) };
+        // A mixture without dense layers has no use of it.
+        let ffn = if dense_layers > 0 {
+            need_for("ffn_hidden", "dense layers", None)?
+        } else {
+            given("ffn_hidden").unwrap_or(0)
+        };
+        let (expert_ffn, topk) = match experts {
+            0 => (0, 0),
+            _ => (need_for("moe_ffn_hidden", "mixtures", given("ffn_hidden"))?, need_for("topk", "mixtures", None)?),
+        };
         let text = run.text.to_lowercase();
         let mut shape = Shape {
             layers,
             dense_layers,
             hidden,
             ffn,
-            expert_ffn: if experts > 0 { run.number("moe_ffn_hidden").unwrap_or(ffn) } else { 0 },
+            expert_ffn,
             experts,
-            topk: if experts > 0 { need("topk")? } else { 0 },
+            topk,
             shared: run.number("shared_experts").unwrap_or(0),
             heads: heads.next_multiple_of(tp),
             kv_heads: run.number("kv_heads").filter(|n| *n > 0).unwrap_or(heads),
@@ -268,6 +289,29 @@ mod tests {
     /// How many parameters have such an end.
     fn count(model: &CheckedModel, end: &str) -> usize {
         model.params.iter().filter(|p| p.name.ends_with(end)).count()
+    }
+
+    /// Sizes that no model has are refused, and what is missing is said with who needs it.
+    #[test]
+    fn sizes_that_cannot_be() {
+        const HEAD: &str = "layers,dense_layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,gbs,step_time_s";
+        let of = |row: &str| {
+            let table = runs::read(&format!("{HEAD}\n{row},256,32,H100,1,1,1\n")).expect("a table");
+            Shape::of(&table.runs[0], 1).map(|shape| (shape.ffn, shape.expert_ffn, shape.head))
+        };
+        let refused = |row: &str, part: &str| {
+            let why = of(row).expect_err(row);
+            assert!(why.contains(part), "{why}");
+        };
+        refused("4,5,64,128,64,4,2,4,", "`dense_layers` is 5, but it has 4 `layers`");
+        refused("4,0,64,128,,,,6,", "6 `heads` do not divide `hidden`, which is 64\n  = help: `head_dim`");
+        refused("4,0,64,,,,,4,", "`ffn_hidden` is not given\n  = help: dense layers");
+        refused("4,1,64,,64,4,2,4,", "`ffn_hidden` is not given\n  = help: dense layers");
+        refused("4,0,64,,,4,2,4,", "`moe_ffn_hidden` is not given\n  = help: mixtures");
+        refused("4,0,64,,64,4,,4,", "`topk` is not given\n  = help: mixtures");
+        assert_eq!(of("4,0,64,128,,,,6,16"), Ok((128, 0, 16)));
+        assert_eq!(of("4,4,64,128,32,4,2,4,"), Ok((128, 32, 16)));
+        assert_eq!(of("4,0,64,128,,4,2,4,"), Ok((128, 128, 16)));
     }
 
     #[test]

@@ -32,10 +32,10 @@ pub struct Summary {
     pub by_kind: IndexMap<String, Errors>,
     /// By devices.
     pub by_size: IndexMap<String, Errors>,
-    /// Half of all errors are below.
-    pub median_abs_error: f64,
+    /// Half of all errors are below; none where there are no rows.
+    pub median_abs_error: Option<f64>,
     /// Nine tenths of all errors are below.
-    pub p90_abs_error: f64,
+    pub p90_abs_error: Option<f64>,
     /// Runs that did not fit into memory.
     pub out_of_memory: Vec<OutOfMemory>,
     /// Whether predictions tell them from those that ran, where the table has any.
@@ -86,13 +86,13 @@ impl Summary {
             groups.sort_keys();
             groups.into_iter().map(|(key, rows)| (key, Errors::of(&rows))).collect()
         };
-        let all = Errors::of(&rows.iter().collect::<Vec<_>>());
+        let all = (!rows.is_empty()).then(|| Errors::of(&rows.iter().collect::<Vec<_>>()));
         Summary {
             by_system: by(&|r| r.system.clone()),
             by_kind: by(&|r| r.kind.to_string()),
             by_size: by(&|r| size(r.devices).to_string()),
-            median_abs_error: all.median_abs_error,
-            p90_abs_error: all.p90_abs_error,
+            median_abs_error: all.as_ref().map(|errors| errors.median_abs_error),
+            p90_abs_error: all.as_ref().map(|errors| errors.p90_abs_error),
             fits: Fits::of(&rows, &out_of_memory),
             rows,
             out_of_memory,

@@ -1,9 +1,10 @@
 //! Costs as they are written on the command line, and in ticks.
 
+use crate::failure::Failure;
 use crate::files::{SMALL, read_text};
 use forebay_pipeline::layers::{LayerCosts, MAX_LAYERS};
 use forebay_pipeline::{Costs, Decimal, Layout, ScheduleError, Ticks};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `F=10,I=12,W=8`: for each one number for all layer groups, or one for each.
 #[derive(Clone, Debug)]
@@ -19,9 +20,43 @@ pub struct CostSpec {
 #[derive(Clone, Debug)]
 pub struct LayerSpec(Vec<[Decimal; 3]>);
 
-/// From text or a `.toml` file.
-pub fn cost_spec(text: &str) -> Result<CostSpec, String> {
-    let pairs = if text.ends_with(".toml") { file(text)? } else { listed(text)? };
+/// What stands behind `--costs`.
+#[derive(Clone, Debug)]
+pub enum CostArg {
+    /// `F=10,I=12,W=8`.
+    Listed(CostSpec),
+    /// A `.toml` file.
+    File(PathBuf),
+}
+
+/// `F=10,I=12,W=8`, or a file.
+pub fn cost_arg(text: &str) -> Result<CostArg, String> {
+    if text.ends_with(".toml") { Ok(CostArg::File(text.into())) } else { spec(listed(text)?).map(CostArg::Listed) }
+}
+
+impl CostArg {
+    /// The file that they are in.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            CostArg::File(path) => Some(path),
+            CostArg::Listed(_) => None,
+        }
+    }
+
+    /// The costs, read from their file.
+    pub fn spec(&self) -> Result<CostSpec, Failure> {
+        match self {
+            CostArg::Listed(costs) => Ok(costs.clone()),
+            CostArg::File(path) => {
+                let text = read_text(path, SMALL)?;
+                let wrong = |error| Failure::Input(format!("`{}`: {error}", path.display()));
+                pairs(&text).and_then(spec).map_err(wrong)
+            }
+        }
+    }
+}
+
+fn spec(pairs: Pairs) -> Result<CostSpec, String> {
     let mut found: [Option<Vec<Decimal>>; 5] = Default::default();
     const KEYS: [&str; 5] = ["F", "I", "W", "p2p", "pair"];
     for (key, values) in pairs {
@@ -63,8 +98,8 @@ fn listed(text: &str) -> Result<Pairs, String> {
     text.split(',').map(pair).collect()
 }
 
-fn file(path: &str) -> Result<Pairs, String> {
-    let text = read_text(Path::new(path), SMALL).map_err(|failure| failure.text().to_string())?;
+/// The entries of a file.
+fn pairs(text: &str) -> Result<Pairs, String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     let pair = |(key, value): (String, toml::Value)| match &value {
         toml::Value::Array(list) => {
@@ -107,6 +142,17 @@ pub fn layer_spec(text: &str) -> Result<LayerSpec, String> {
     Ok(LayerSpec(layers))
 }
 
+/// A cost that `--p2p` or `--pair` may say, and `--costs` too.
+fn one_of(name: &str, option: Option<Decimal>, listed: Option<Decimal>) -> Result<Option<Decimal>, ScheduleError> {
+    match (option, listed) {
+        (Some(option), Some(listed)) if option != listed => Err(ScheduleError::new(
+            format!("--{name} is another number than `{name}` in --costs"),
+            "leave one of them out",
+        )),
+        (option, listed) => Ok(option.or(listed)),
+    }
+}
+
 /// All costs in ticks, as many digits behind the point as the finest has.
 pub struct Prices {
     groups: [Vec<Ticks>; 3],
@@ -117,7 +163,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// From what was given; `--p2p` and `--pair` before those of a file.
+    /// From what was given; what `--p2p` or `--pair` says and `--costs` too is the same.
     pub fn new(
         costs: Option<&CostSpec>,
         layers: Option<&LayerSpec>,
@@ -129,8 +175,8 @@ impl Prices {
             Some(spec) => [spec.forward.clone(), spec.input.clone(), spec.weight.clone()],
             None => [one(), one(), one()],
         };
-        let p2p = p2p.or(costs.and_then(|c| c.p2p));
-        let pair = pair.or(costs.and_then(|c| c.pair));
+        let p2p = one_of("p2p", p2p, costs.and_then(|c| c.p2p))?;
+        let pair = one_of("pair", pair, costs.and_then(|c| c.pair))?;
         let layers = layers.map_or(&[][..], |l| &l.0);
         let all = groups.iter().flatten().chain(layers.iter().flatten()).chain(&p2p).chain(&pair);
         let decimals = all.map(|d| d.decimals()).max().unwrap_or(0);

@@ -4,11 +4,11 @@ mod costs;
 mod report;
 
 use crate::failure::Failure;
-use crate::files::replace_file;
+use crate::files::{can_write_all, is_stdout, write_out};
 use crate::output::{print, print_json};
 use crate::search::Bar;
 use clap::ValueEnum;
-use costs::{CostSpec, LayerSpec, Prices};
+use costs::{CostArg, LayerSpec, Prices};
 use forebay_pipeline::bound::lower_bound;
 use forebay_pipeline::layers::{self, fitted};
 use forebay_pipeline::search::{Found, FoundCut, Request, search, search_cuts};
@@ -52,8 +52,8 @@ pub struct Args {
     microbatches: u32,
     /// What a layer group costs: F=10,I=12,W=8; one number for all groups or one for each, F=8/10/10/12; or a `.toml` file with the same
     /// keys, and p2p and pair [default: F=1,I=1,W=1]
-    #[arg(long, value_name = "COSTS", value_parser = costs::cost_spec)]
-    costs: Option<CostSpec>,
+    #[arg(long, value_name = "COSTS", value_parser = costs::cost_arg)]
+    costs: Option<CostArg>,
     /// Layers to cut into groups so that the slowest stage is fast: COUNTxF:I:W,… in the order of the model
     #[arg(long, value_name = "LAYERS", value_parser = costs::layer_spec, conflicts_with = "costs")]
     layers: Option<LayerSpec>,
@@ -72,7 +72,7 @@ pub struct Args {
     /// Replays that a search may take [default: up to 4,000,000, fewer for large schedules]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     nodes: Option<u64>,
-    /// Draw the diagram into a file; `-` prints it
+    /// Draw the diagram into a file; `-` prints it in place of the report
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// As JSON
@@ -157,9 +157,12 @@ impl KindArg {
 
 pub fn schedule(args: Args) -> Result<(), Failure> {
     usage(&args)?;
+    let read = args.costs.as_ref().and_then(CostArg::file).map(|path| ("--costs", path.to_path_buf()));
+    can_write_all(read.as_slice(), &[("--svg", args.svg.as_deref())])?;
     let chunks = args.chunks.unwrap_or(args.kind.published().map_or(2, Kind::default_chunks));
     let size = Size::new(args.stages, chunks, args.microbatches)?;
-    let prices = Prices::new(args.costs.as_ref(), args.layers.as_ref(), args.p2p, args.pair)?;
+    let costs = args.costs.as_ref().map(CostArg::spec).transpose()?;
+    let prices = Prices::new(costs.as_ref(), args.layers.as_ref(), args.p2p, args.pair)?;
     if args.kind == KindArg::All {
         return all(&args, size, &prices);
     }
@@ -168,11 +171,10 @@ pub fn schedule(args: Args) -> Result<(), Failure> {
         None => found(&args, size, &prices)?,
     };
     if let Some(path) = &args.svg {
-        let drawn = draw(&report, &prices)?;
-        if path.as_os_str() == "-" {
-            return print(&drawn);
+        write_out(path, draw(&report, &prices)?.as_bytes())?;
+        if is_stdout(path) {
+            return Ok(());
         }
-        replace_file(path, drawn.as_bytes())?;
     }
     if args.json { print_json(&report.json(&prices)) } else { print(&report.text(&prices)) }
 }
