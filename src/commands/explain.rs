@@ -21,7 +21,7 @@ Examples:
   forebay explain model.moe --block layers
   forebay explain model.moe --block layers --node attention.o
   forebay explain model.moe --rewrite without=attention --json
-  forebay explain model.moe --sharding --strategy dp=2,tp=2,ep=4,zero=1
+  forebay explain model.moe --sharding --strategy dp=2,tp=2,ep=4,zero=1 --batch 2
   forebay explain model.moe --sharding --strategy tp=2 --block layers --json")]
 pub struct Args {
     /// The model file, or textual IR (`.ir`)

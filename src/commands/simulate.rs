@@ -31,10 +31,10 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 Examples:
   forebay simulate model.moe --cluster h100 --strategy tp=2,ep=8,zero=1,mbs=1 --devices 64 --batch 512
-  forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --json
+  forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --batch 512 --json
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
   forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
-  forebay simulate model.moe --cluster h100 --strategy dp=2,ep=2 -o model.plan      the plan that is priced: `forebay run` runs it
+  forebay simulate model.moe --cluster h100 --strategy dp=2,ep=2 --batch 2 -o model.plan      the plan that is priced: `forebay run` runs it
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
 pub struct Args {
