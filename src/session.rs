@@ -378,28 +378,21 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 fn failed(error: TrainError, run: &Path) -> Failure {
-    let last = Checkpoint::open(run).map(|checkpoint| checkpoint.folder().display().to_string());
-    match error {
+    let kept = |told: &dyn Fn(std::path::Display) -> String| match Checkpoint::open(run) {
+        Ok(checkpoint) => told(checkpoint.folder().display()),
+        Err(_) => "there is no checkpoint yet".to_string(),
+    };
+    let made = match error {
         TrainError::Observer(error) => {
-            let kept = match last {
-                Ok(folder) => format!("the run is saved as `{folder}`; `--resume {}` goes on", run.display()),
-                Err(_) => "there is no checkpoint yet".to_string(),
-            };
-            Failure::Input(format!("{error}\n  = note: {kept}"))
+            let saved = kept(&|folder| format!("the run is saved as `{folder}`; `--resume {}` goes on", run.display()));
+            return Failure::Input(format!("{error}\n  = note: {saved}"));
         }
-        TrainError::NotFinite { .. } | TrainError::Checkpoint(CheckpointError::NotFinite { .. }) => {
-            let kept = match last {
-                Ok(folder) => format!("the last checkpoint `{folder}` is from before"),
-                Err(_) => "there is no checkpoint yet".to_string(),
-            };
-            let made = match error {
-                TrainError::NotFinite { .. } => "the update of this step was not made; ",
-                _ => "",
-            };
-            Failure::Input(format!(
-                "{error}\n  = note: {made}{kept}\n  = help: try a smaller --lr, a longer --warmup, a smaller --clip or a larger --epsilon"
-            ))
-        }
-        error => error.into(),
-    }
+        TrainError::NotFinite { .. } => "the update of this step was not made; ",
+        TrainError::Checkpoint(CheckpointError::NotFinite { .. }) => "",
+        error => return error.into(),
+    };
+    let before = kept(&|folder| format!("the last checkpoint `{folder}` is from before"));
+    Failure::Input(format!(
+        "{error}\n  = note: {made}{before}\n  = help: try a smaller --lr, a longer --warmup, a smaller --clip or a larger --epsilon"
+    ))
 }

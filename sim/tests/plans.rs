@@ -117,6 +117,8 @@ fn memory_is_that_of_the_arena_and_recomputation_takes_less() {
 
 #[test]
 fn imbalance_and_what_frameworks_hide_show_in_the_step() {
+    // Where no rows are exchanged, sums over ranks are of losses.
+    assert_eq!(of(&plan("dp=2,zero=1,mbs=4"), &cluster("h100"), &Options::default()).total_comm_s.ep, 0.0);
     let plan = plan("dp=8,ep=8,zero=1,mbs=4");
     let even = of(&plan, &cluster("h100"), &Options::default());
     let uneven = of(&plan, &cluster("h100"), &Options { imbalance: 2.0, ..Options::default() });
