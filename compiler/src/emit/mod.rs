@@ -31,7 +31,7 @@ mod standalone;
 mod units;
 
 pub use frame::place as place_frame;
-pub use pack::{Interval, Packing, max_live, pack, pack_within};
+pub use pack::{Interval, Packing, max_live, pack, pack_briefly, pack_within};
 pub use standalone::standalone;
 
 use crate::simplify::simplify;

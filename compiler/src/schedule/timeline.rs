@@ -1,6 +1,6 @@
 //! A phase in the making: calls in order, and the memory items they use, each alive from its first to its last call.
 
-use crate::emit::{Interval, Packing, align, max_live, pack_within};
+use crate::emit::{Interval, Packing, align, max_live, pack_briefly, pack_within};
 use forebay_plan as plan;
 use std::collections::BTreeSet;
 
@@ -306,12 +306,12 @@ impl Timeline {
         let most = packing.bytes + arena / ALTERNATE;
         let most = if enough > 0 { most.min(enough) } else { most };
         let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
-        let apart = (max_live(&longer) <= most).then(|| pack(&longer));
+        let apart = (max_live(&longer) <= most).then(|| pack_briefly(&longer, enough));
         if let Some(apart) = apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
             return (longer, apart);
         }
         let some = self.intervals(&self.longer_lives_within(lives, packing.live), plan::Space::Device);
-        let apart = pack(&some);
+        let apart = pack_briefly(&some, enough);
         let (intervals, mut packing) = if apart.bytes <= packing.bytes { (some, apart) } else { (intervals, packing) };
         self.move_apart(&intervals, &mut packing);
         (intervals, packing)

@@ -3,44 +3,70 @@
 use super::super::align;
 use super::Interval;
 
-/// Where something lies, and when.
+/// A place, and when there is something: what lies at the same bytes at other times. Most of a step's intervals are the same bytes of one micro-batch after the other,
+/// so that places are far fewer than intervals.
 #[derive(Clone, Copy)]
-struct Entry {
-    start: u32,
-    end: u32,
+struct Place {
     from: u64,
     to: u64,
+    /// The first moment at which there is something, and the last.
+    start: u32,
+    end: u32,
+    /// Where its lives are.
+    lives: usize,
 }
 
 /// What was placed, in the order of its places, the lowest first.
 ///
-/// To look for room is to go through all of them until there is a gap: a few comparisons each, of memory that lies in a row, which for the thousands of intervals of a
-/// step is cheaper than to find those that are alive and to sort them.
+/// To look for room is to go through all places until there is a gap: a few comparisons each, of memory that lies in a row, and a binary search where something is there before and
+/// after.
 #[derive(Default)]
-struct Side(Vec<Entry>);
+struct Side {
+    places: Vec<Place>,
+    /// For each place when something is there, the first first; nothing is there twice.
+    lives: Vec<Vec<(u32, u32)>>,
+}
 
 impl Side {
-    /// The first place for so many bytes that is free during a life, and how many entries were looked at.
+    /// The first place for so many bytes that is free during a life, and how many places were looked at.
     fn first_free(&self, life: Interval, bytes: u64) -> (u64, usize) {
         let mut from = 0;
-        for (n, entry) in self.0.iter().enumerate() {
-            if entry.start <= life.end && life.start <= entry.end {
-                if entry.from >= from + bytes {
+        for (n, place) in self.places.iter().enumerate() {
+            if self.is_taken(place, life) {
+                if place.from >= from + bytes {
                     return (from, n);
                 }
-                from = from.max(entry.to);
+                from = from.max(place.to);
             }
         }
-        (from, self.0.len())
+        (from, self.places.len())
+    }
+
+    fn is_taken(&self, place: &Place, life: Interval) -> bool {
+        if place.start > life.end || life.start > place.end {
+            return false;
+        }
+        let lives = &self.lives[place.lives];
+        let next = lives.partition_point(|(_, end)| *end < life.start);
+        lives.get(next).is_some_and(|(start, _)| *start <= life.end)
     }
 
     /// What is alive at the same moments as its neighbour below, such as the data of each micro-batch, which are many, becomes one with it.
     fn insert(&mut self, life: Interval, from: u64, bytes: u64) {
         let (start, end, to) = (life.start, life.end, from + bytes);
-        let at = self.0.partition_point(|entry| entry.from < from);
-        match self.0[..at].last_mut() {
-            Some(below) if (below.start, below.end, below.to) == (start, end, from) => below.to = to,
-            _ => self.0.insert(at, Entry { start, end, from, to }),
+        let at = self.places.partition_point(|place| (place.from, place.to) < (from, to));
+        if let Some(place) = self.places.get_mut(at).filter(|place| (place.from, place.to) == (from, to)) {
+            (place.start, place.end) = (place.start.min(start), place.end.max(end));
+            let lives = &mut self.lives[place.lives];
+            lives.insert(lives.partition_point(|(before, _)| *before < start), (start, end));
+            return;
+        }
+        match self.places[..at].last_mut() {
+            Some(below) if below.to == from && self.lives[below.lives] == [(start, end)] => below.to = to,
+            _ => {
+                self.places.insert(at, Place { from, to, start, end, lives: self.lives.len() });
+                self.lives.push(vec![(start, end)]);
+            }
         }
     }
 }

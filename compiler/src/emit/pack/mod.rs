@@ -40,8 +40,8 @@ pub struct Packing {
 /// Dynamic storage allocation, which is NP-hard. Greedy orders come first ([`ORDERS`]), each first-fit; on the nested lifetimes of a forward and a backward pass one of
 /// them reaches the bound and is taken. Where none does, the same is tried with what lives briefly at the other end ([`BRIEF`]), and the best orders are repaired ([`Search::repair`]) until one
 /// reaches the bound or the work is done. Where more than a hundredth is wasted then, it goes on with what is saved in each order of its sizes ([`by_sizes`]); elsewhere not, since
-/// the less room there is, the more frames of neighbouring calls share it, and wait for each other. A greedy order takes O(n²) very short steps;
-/// what is alive all the time costs no more for being many.
+/// the less room there is, the more frames of neighbouring calls share it, and wait for each other. A greedy order takes O(n·p) very short steps, p being the places that
+/// things share one after the other; what is alive all the time costs no more for being many.
 pub fn pack(intervals: &[Interval]) -> Packing {
     pack_within(intervals, 0)
 }
@@ -50,15 +50,17 @@ pub fn pack(intervals: &[Interval]) -> Packing {
 /// order is all that is tried: whoever asks whether something fits knows that it does not.
 pub fn pack_within(intervals: &[Interval], enough: u64) -> Packing {
     let mut search = Search::new(intervals, enough);
-    let live = search.live;
-    if 0 < enough && enough < live {
-        ways(intervals, live).take(1).for_each(|way| drop(search.place(&way)));
-    } else {
-        search.try_all(ways(intervals, live));
-        if search.wastes() {
-            search.try_all(by_sizes(intervals, live));
-        }
+    search.greedy(WORK);
+    if search.wastes() && search.can_be_enough() {
+        search.try_all(by_sizes(intervals, search.live), WORK);
     }
+    search.best.expect("there is an order")
+}
+
+/// The same with less of a search: for places that are taken only where they are as good as others that there are already.
+pub fn pack_briefly(intervals: &[Interval], enough: u64) -> Packing {
+    let mut search = Search::new(intervals, enough);
+    search.greedy(WORK / 5);
     search.best.expect("there is an order")
 }
 
@@ -155,8 +157,8 @@ fn by(intervals: &[Interval], key: Key) -> Vec<usize> {
     order
 }
 
-/// Repairs of one list of ways end when so many pairs of intervals were looked at: a tenth of a second, or less.
-const WORK: u64 = 40_000_000;
+/// Repairs of one list of ways end when so many places were looked at: some hundredths of a second, or less.
+const WORK: u64 = 10_000_000;
 /// So many orders are repaired, each at most [`ROUNDS`] times.
 const REPAIRED: usize = 10;
 /// An order is repaired at most so often.
@@ -166,17 +168,31 @@ const ROUNDS: u64 = 400;
 struct Search<'a> {
     intervals: &'a [Interval],
     live: u64,
-    /// Bytes at which the search ends; no fewer than are alive.
+    /// Bytes at which the search ends, if it does before the bytes that are alive.
     enough: u64,
     best: Option<Packing>,
-    /// Pairs of intervals that were looked at.
+    /// Places that were looked at.
     work: u64,
 }
 
 impl Search<'_> {
     fn new(intervals: &[Interval], enough: u64) -> Search<'_> {
         let live = max_live(intervals);
-        Search { intervals, live, enough: enough.max(live), best: None, work: 0 }
+        Search { intervals, live, enough, best: None, work: 0 }
+    }
+
+    /// Can places be enough, or is nothing said of what is?
+    fn can_be_enough(&self) -> bool {
+        self.enough == 0 || self.enough >= self.live
+    }
+
+    /// The greedy ways, and repairs of them for so much work.
+    fn greedy(&mut self, work: u64) {
+        let ways = ways(self.intervals, self.live);
+        match self.can_be_enough() {
+            true => self.try_all(ways, work),
+            false => ways.take(1).for_each(|way| drop(self.place(&way))),
+        }
     }
 
     /// Places in an order, and remembers the best places.
@@ -191,8 +207,8 @@ impl Search<'_> {
         packing
     }
 
-    /// Places in all ways, and repairs the best of them, until the bound is reached.
-    fn try_all(&mut self, ways: impl Iterator<Item = Way>) {
+    /// Places in all ways, and repairs the best of them for so much work, until the bound is reached.
+    fn try_all(&mut self, ways: impl Iterator<Item = Way>, work: u64) {
         let mut tried: Vec<(u64, Way)> = vec![];
         for way in ways {
             tried.push((self.place(&way).bytes, way));
@@ -203,7 +219,7 @@ impl Search<'_> {
         tried.sort_by_key(|(bytes, _)| *bytes);
         tried.truncate(REPAIRED);
         for (_, way) in tried {
-            self.repair(way, WORK / REPAIRED as u64);
+            self.repair(way, work / REPAIRED as u64);
         }
     }
 
@@ -213,7 +229,7 @@ impl Search<'_> {
     }
 
     fn is_enough(&self) -> bool {
-        self.best.as_ref().is_some_and(|best| best.bytes <= self.enough)
+        self.best.as_ref().is_some_and(|best| best.bytes <= self.enough.max(self.live))
     }
 
     /// Moves what sticks out above the bound forward in the order, places again, and so on ("squeaky wheel" optimization, Joslin and Clements, 1999). In turns it
