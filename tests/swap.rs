@@ -210,7 +210,7 @@ fn copies_carry_the_rows_that_came() {
     for plan in [&tight, &roomy] {
         for at in copies(plan, Space::Host).into_iter().chain(copies(plan, Space::Device)) {
             let program = &plan.programs[training(plan).calls[at].program as usize];
-            let ragged = |i: &Instruction| i.kernel.ragged_bound().is_some();
+            let ragged = |i: &Instruction| i.kernel.ragged_rows().is_some();
             assert!(program.instructions.iter().all(ragged), "{}: all room is copied", program.name);
         }
     }

@@ -171,6 +171,8 @@ pub struct Groups {
     pub offsets: BufferId,
     /// Number of groups.
     pub count: u64,
+    /// Rows that there are when experts are chosen evenly, for who counts costs; at most the size of the dimension. Results do not depend on it.
+    pub even: u64,
     /// Which dimension is ragged. Its size is the bound of the total.
     pub ragged: RaggedDim,
     /// Strides of the group index in A, B and C.
@@ -222,6 +224,8 @@ pub struct RaggedLimit {
     pub offsets: BufferId,
     /// Number of groups.
     pub groups: u64,
+    /// Rows that there are when experts are chosen evenly, for who counts costs; at most the size of the dimension. Results do not depend on it.
+    pub even: u64,
 }
 
 /// A value within a region.
@@ -269,6 +273,9 @@ pub struct Lookup {
     pub axis_stride: u64,
     /// Its size. A divided index outside is a run-time error that names the instruction.
     pub axis_size: u64,
+    /// How many of its rows there are when experts are chosen evenly, for who counts costs; all where nothing is said. Results do not depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axis_even: Option<u64>,
     /// What a negative index is.
     #[serde(default, skip_serializing_if = "Negative::is_wrong")]
     pub negative: Negative,
@@ -431,6 +438,8 @@ pub struct RaggedReduce {
     pub groups: u64,
     /// One result for each group?
     pub per_group: bool,
+    /// Rows that there are when experts are chosen evenly, for who counts costs; at most the size of the dimension. Results do not depend on it.
+    pub even: u64,
 }
 
 /// Running sums over contiguous arrays `[outer, n, inner]`, along n.
@@ -469,6 +478,9 @@ pub struct Gather {
     pub axis_stride: u64,
     /// Its size. An index outside is a run-time error that names the instruction.
     pub axis_size: u64,
+    /// How many of its rows there are when experts are chosen evenly, for who counts costs; all where nothing is said. Results do not depend on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub axis_even: Option<u64>,
     /// What a negative index is.
     #[serde(default, skip_serializing_if = "Negative::is_wrong")]
     pub negative: Negative,

@@ -19,6 +19,6 @@ pub mod verify;
 
 pub use file::{FORMAT, MAX_FILE_BYTES, ReadError};
 pub use kernel::*;
-pub use operands::{Extent, Integers, Operand, Traffic, Usage};
+pub use operands::{Extent, Integers, Operand, RaggedRows, Traffic, Usage};
 pub use schema::*;
 pub use verify::{Violation, verify};

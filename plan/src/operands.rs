@@ -84,6 +84,22 @@ pub(crate) fn reach(offset: u64, dims: &[(u64, u64)]) -> Option<u64> {
     dims.iter().try_fold(offset, step)?.checked_add(1)
 }
 
+/// How many rows there are along a ragged dimension, of which a run knows the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RaggedRows {
+    /// Rows that there is room for.
+    pub bound: u64,
+    /// Rows of an even choice of experts.
+    pub even: u64,
+}
+
+impl RaggedRows {
+    /// The part of the room that so many times the rows of an even choice take; there is no more than the room.
+    pub fn share(&self, times: f64) -> f64 {
+        (self.even as f64 * times / self.bound.max(1) as f64).min(1.0)
+    }
+}
+
 /// Bytes that a kernel moves when each element that it touches is moved once, ragged dimensions at their bound. Views of one buffer count as
 /// apart, up to the whole buffer. Saturates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,24 +245,28 @@ impl Kernel {
         }
     }
 
-    /// The bound of its ragged dimension, in rows, if it has one.
-    pub fn ragged_bound(&self) -> Option<u64> {
-        let (ragged, dims) = match self {
+    /// The rows of its ragged dimension, if it has one.
+    pub fn ragged_rows(&self) -> Option<RaggedRows> {
+        let (limit, dims) = match self {
             Kernel::Matmul(k) => {
-                return k.groups.as_ref().map(|groups| match groups.ragged {
-                    RaggedDim::M => k.m.0,
-                    RaggedDim::N => k.n.0,
-                    RaggedDim::K => k.k.0,
-                });
+                let of = |groups: &Groups| match groups.ragged {
+                    RaggedDim::M => RaggedRows { bound: k.m.0, even: groups.even },
+                    RaggedDim::N => RaggedRows { bound: k.n.0, even: groups.even },
+                    RaggedDim::K => RaggedRows { bound: k.k.0, even: groups.even },
+                };
+                return k.groups.as_ref().map(of);
             }
-            Kernel::Reduce(k) => return k.ragged.as_ref().and(k.dims.get(k.kept as usize)).copied(),
-            Kernel::Region(k) => (k.ragged.as_ref(), &k.dims),
-            Kernel::Gather(k) => (k.ragged.as_ref(), &k.dims),
-            Kernel::ScatterAdd(k) => (k.ragged.as_ref(), &k.dims),
-            Kernel::Exchange(k) => (k.ragged.as_ref(), &k.dims),
+            Kernel::Reduce(k) => {
+                let (bound, ragged) = (k.dims.get(k.kept as usize)?, k.ragged.as_ref()?);
+                return Some(RaggedRows { bound: *bound, even: ragged.even });
+            }
+            Kernel::Region(k) => (k.ragged.as_ref()?, &k.dims),
+            Kernel::Gather(k) => (k.ragged.as_ref()?, &k.dims),
+            Kernel::ScatterAdd(k) => (k.ragged.as_ref()?, &k.dims),
+            Kernel::Exchange(k) => (k.ragged.as_ref()?, &k.dims),
             _ => return None,
         };
-        ragged.and_then(|r| dims.get(r.dim as usize)).copied()
+        dims.get(limit.dim as usize).map(|bound| RaggedRows { bound: *bound, even: limit.even })
     }
 
     /// The bytes it must move; `buffers` are those of the program.
@@ -267,25 +287,26 @@ impl Kernel {
         Traffic { read: bytes(Usage::reads), written: bytes(Usage::writes) }
     }
 
-    /// The bytes that it moves when a run brings `share` of the rows that a ragged dimension has room for.
-    pub fn expected_bytes(&self, buffers: &[Buffer], share: impl Fn(u64) -> f64) -> f64 {
-        let all = self.traffic(buffers).bytes() as f64 * self.ragged_bound().map_or(1.0, &share);
+    /// The bytes that it moves when a run brings so many times the rows of an even choice.
+    pub fn expected_bytes(&self, buffers: &[Buffer], times: f64) -> f64 {
+        let there = self.ragged_rows().map_or(1.0, |rows| rows.share(times));
+        let all = self.traffic(buffers).bytes() as f64 * there;
         let absent = self.tables_with_gaps().into_iter().map(|(table, rows)| {
             let bytes = buffers.get(table as usize).map_or(0.0, |buffer| buffer.bytes() as f64);
-            bytes * (1.0 - share(rows))
+            bytes * (1.0 - rows.share(times))
         });
         (all - absent.sum::<f64>()).max(0.0)
     }
 
-    /// Tables in which not every index has a row, and the rows that each has room for.
-    fn tables_with_gaps(&self) -> Vec<(BufferId, u64)> {
-        let mut tables = match self {
+    /// Tables in which not every row is there.
+    pub(crate) fn tables_with_gaps(&self) -> Vec<(BufferId, RaggedRows)> {
+        let rows = |bound, even: Option<u64>| even.map(|even| RaggedRows { bound, even });
+        let mut tables: Vec<(BufferId, RaggedRows)> = match self {
             Kernel::Region(k) => {
                 let through = k.loads.iter().filter_map(|l| Some((l.view.buffer, l.through.as_ref()?)));
-                let gaps = through.filter(|(_, l)| l.negative == Negative::Nothing);
-                gaps.map(|(buffer, l)| (buffer, l.axis_size)).collect()
+                through.filter_map(|(buffer, l)| Some((buffer, rows(l.axis_size, l.axis_even)?))).collect()
             }
-            Kernel::Gather(k) if k.negative == Negative::Nothing => vec![(k.x.buffer, k.axis_size)],
+            Kernel::Gather(k) => rows(k.axis_size, k.axis_even).map(|rows| (k.x.buffer, rows)).into_iter().collect(),
             _ => vec![],
         };
         tables.sort_unstable();

@@ -217,7 +217,7 @@ fn unpermute(dtype: DType, tokens: u64, d: u64) -> Case {
     let part = |buffer, copy| View { buffer, offset: copy, strides: vec![2, 0] };
     let looked_up = |copy| {
         let (index, negative) = (part(place, copy), Negative::Wrong);
-        let through = Some(Lookup { index, divide: 1, axis_stride: d, axis_size: rows, negative });
+        let through = Some(Lookup { index, divide: 1, axis_stride: d, axis_size: rows, axis_even: None, negative });
         forebay_plan::Load { view: view(x, &[0, 1]), through }
     };
     let loads = vec![looked_up(0), part(share, 0).into(), looked_up(1), part(share, 1).into()];

@@ -86,7 +86,7 @@ fn products(memory: &mut Memory) -> Vec<Kernel> {
         grouped.batch.clear();
         (grouped.b, grouped.c) = (memory.add(DType::F32, 3 * 300 * 64), memory.add(DType::F32, 3 * 300 * 64));
         let strides = if ragged == RaggedDim::M { [0, 300 * 64, 0] } else { [0, 0, 300 * 64] };
-        grouped.groups = Some(Groups { offsets, count: 3, ragged, strides });
+        grouped.groups = Some(Groups { offsets, count: 3, even: 0, ragged, strides });
         all.push(grouped);
     }
     all.into_iter().map(Kernel::Matmul).collect()
@@ -101,7 +101,7 @@ fn regions(memory: &mut Memory) -> Vec<Kernel> {
         all.push(Kernel::Region(Region {
             dims: vec![50, n],
             row_dims: 1,
-            ragged: Some(RaggedLimit { dim: 0, offsets, groups: 2 }),
+            ragged: Some(RaggedLimit { dim: 0, offsets, groups: 2, even: 0 }),
             loads: vec![view(x, &[n, 1]).into()],
             steps: vec![
                 step(StepOp::RowMax, &[Arg::Load(0)]),
@@ -196,6 +196,7 @@ fn others(memory: &mut Memory) -> Vec<Kernel> {
             index: view(index, &[1, 0]),
             axis_stride: 300,
             axis_size: 50,
+            axis_even: None,
             negative: Negative::Wrong,
             out,
             ragged: None,

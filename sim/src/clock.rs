@@ -47,3 +47,47 @@ impl Times for OnCluster {
         self.cluster.calibrated.overlap_slowdown.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_compiler::pipeline::{CompileOptions, Models, compile};
+    use forebay_compiler::shard::Strategy;
+    use forebay_ir::DType;
+    use forebay_plan::{Instruction, Kernel};
+
+    const MODEL: &str = include_str!("../../examples/models/tiny-moe.moe");
+
+    /// Seconds of the products of experts in programs of a kind, each priced by itself.
+    fn products(dispatch: &str, kind: &str) -> f64 {
+        let strategy = Strategy::parse(&format!("dp=8,ep=8,mbs=4,dispatch={dispatch}")).expect("a strategy");
+        let options = CompileOptions { compute: DType::BF16, strategy, ..CompileOptions::default() };
+        let check = options.check_options(true, Some(4), options.micro_batches);
+        let train = forebay_dsl::load(MODEL, &check).expect("the model is right").model;
+        let models = Models { eval: train.clone(), generate: train.clone(), train };
+        let plan = compile(&models, &options).expect("a plan");
+        let (_, text) = forebay_cost::known::FILES.iter().find(|(name, _)| *name == "h100").expect("a cluster");
+        let cluster = Cluster::parse(text).expect("it is right");
+        let framework = Framework::default();
+        let programs = plan.programs.iter().filter(|program| program.name.contains(kind));
+        let of_program = |program: &Program| {
+            let pricer = Pricer::of_program((&plan.mesh, program), (&cluster, &framework, Precision::Bf16));
+            let grouped = |i: &&Instruction| matches!(&i.kernel, Kernel::Matmul(k) if k.groups.is_some());
+            program.instructions.iter().filter(grouped).map(|i| pricer.instruction(program, i).seconds).sum::<f64>()
+        };
+        programs.map(of_program).fold(0.0, f64::max)
+    }
+
+    /// A backward program has products of experts and nothing that says how their rows came: each product says how many an even choice brings.
+    #[test]
+    fn programs_by_themselves_have_the_rows_of_an_even_choice() {
+        for kind in ["forward", "backward"] {
+            // Room for no more than those: 4 × 128 tokens with 2 experts each.
+            let room = products("flat,max_tokens_per_rank=1024", kind);
+            for way in ["flat", "rank-dedup"] {
+                let seconds = products(way, kind);
+                assert!(room > 0.0 && (seconds / room - 1.0).abs() < 0.1, "{kind}, {way}: {seconds} s, not {room} s");
+            }
+        }
+    }
+}

@@ -8,10 +8,10 @@ use crate::kind::Kind;
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Negative, Plan,
-    Program, RaggedDim, Reduce, Region, Space,
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program,
+    RaggedDim, Reduce, Region, Space,
 };
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
 /// What an instruction costs, and what it does to others.
@@ -91,8 +91,8 @@ pub struct Pricer<'a> {
     groups: RefCell<FxHashMap<Vec<u32>, Group>>,
     /// Experts of a token: the most that any router chooses.
     topk: f64,
-    /// Bounds of rows in training, and how many come from an even routing.
-    rows: FxHashMap<u64, f64>,
+    /// Do ranks share experts, so that not all rows that there is room for come?
+    shares_experts: bool,
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
@@ -117,10 +117,21 @@ impl<'a> Pricer<'a> {
         precision: Precision,
         imbalance: f64,
     ) -> Pricer<'a> {
-        let (rows, topk) = (rows(of_training(plan)), topk(&plan.programs));
+        let (shares_experts, topk) = (shares_experts(&of_training(plan)), topk(&plan.programs));
         let (strides, groups) = (strides(&plan.mesh), RefCell::default());
         let stage_dim = stage_dim(&plan.mesh);
-        Pricer { mesh: &plan.mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, rows }
+        Pricer {
+            mesh: &plan.mesh,
+            cluster,
+            framework,
+            precision,
+            imbalance,
+            strides,
+            stage_dim,
+            groups,
+            topk,
+            shares_experts,
+        }
     }
 
     /// For a training program by itself, of a plan on a mesh, with an even routing.
@@ -128,20 +139,15 @@ impl<'a> Pricer<'a> {
         (mesh, program): (&'a [MeshDim], &Program),
         (cluster, framework, precision): (&'a Cluster, &'a Framework, Precision),
     ) -> Pricer<'a> {
-        let (rows, topk) = (rows(vec![program]), topk(std::slice::from_ref(program)));
+        let (shares_experts, topk) = (shares_experts(&[program]), topk(std::slice::from_ref(program)));
         let (strides, groups) = (strides(mesh), RefCell::default());
         let (stage_dim, imbalance) = (stage_dim(mesh), 1.0);
-        Pricer { mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, rows }
+        Pricer { mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, shares_experts }
     }
 
     /// The part of a ragged dimension's bound that is there, on the busiest rank.
-    fn ragged(&self, bound: u64) -> f64 {
-        self.with_imbalance(bound, self.imbalance)
-    }
-
-    fn with_imbalance(&self, bound: u64, imbalance: f64) -> f64 {
-        let rows = self.rows.get(&bound).copied().unwrap_or(bound as f64) * imbalance;
-        (rows / bound.max(1) as f64).min(1.0)
+    fn ragged(&self, kernel: &Kernel) -> f64 {
+        kernel.ragged_rows().map_or(1.0, |rows| rows.share(self.imbalance))
     }
 
     /// The group of ranks over mesh dimensions.
@@ -174,7 +180,7 @@ impl<'a> Pricer<'a> {
             leaves_node: false,
         };
         if let Some(bound) = copied(program, instruction) {
-            let bytes = bound * instruction.kernel.ragged_bound().map_or(1.0, |rows| self.ragged(rows));
+            let bytes = bound * self.ragged(&instruction.kernel);
             // (Where the cluster does not say, nothing is simulated.)
             return work(Kind::Swap, self.cluster.host_copy(bytes).unwrap_or(f64::INFINITY), 0.0);
         }
@@ -184,7 +190,7 @@ impl<'a> Pricer<'a> {
             Kernel::AttentionBackward(k) => {
                 self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Backward)
             }
-            Kernel::Exchange(k) => self.exchange(program, k),
+            Kernel::Exchange(k) => self.exchange(program, k, &instruction.kernel),
             Kernel::AllToAllV(k) => self.rows_exchanged(k),
             Kernel::Send(k) => {
                 let bytes = (k.elements * k.dtype.bytes()) as f64;
@@ -244,7 +250,7 @@ impl<'a> Pricer<'a> {
         let product = self.product_of(program, k, kernel);
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         // The busiest rank is what others wait for; what all compute together is the mean.
-        let mean = kernel.ragged_bound().map_or(1.0, |rows| self.with_imbalance(rows, 1.0) / self.ragged(rows));
+        let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.share(1.0) / rows.share(self.imbalance));
         Priced {
             kind,
             seconds: self.cluster.product_scaled(&product, self.framework.scaling()) + self.behind(k, &product),
@@ -304,7 +310,7 @@ impl<'a> Pricer<'a> {
                 RaggedDim::N => &mut n,
                 RaggedDim::K => &mut depth,
             };
-            *size *= self.ragged(*size as u64) / count;
+            *size *= self.ragged(kernel) / count;
             groups *= count;
         }
         let element = k.dtype.bytes() as f64;
@@ -337,8 +343,7 @@ impl<'a> Pricer<'a> {
 
     /// Operations and bytes of a kernel that streams through memory.
     fn streamed(&self, program: &Program, kernel: &Kernel) -> (f64, f64) {
-        let ragged = kernel.ragged_bound().map_or(1.0, |bound| self.ragged(bound));
-        (kernel.flops() * ragged, kernel.expected_bytes(&program.buffers, |bound| self.ragged(bound)))
+        (kernel.flops() * self.ragged(kernel), kernel.expected_bytes(&program.buffers, self.imbalance))
     }
 
     /// What the time of an instruction depends on, where that is its shape alone.
@@ -360,7 +365,7 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    fn exchange(&self, program: &Program, k: &Exchange) -> Priced {
+    fn exchange(&self, program: &Program, k: &Exchange, kernel: &Kernel) -> Priced {
         let group = self.group(&k.group);
         let optimizer = program.name.starts_with(OPTIMIZER);
         let among = self.purpose(optimizer, &k.group);
@@ -371,7 +376,7 @@ impl<'a> Pricer<'a> {
             dtype => dtype.bytes() as f64,
         };
         let halved = kind == Kind::Tp && self.gathers_halves(program, k);
-        let there = k.ragged.as_ref().and_then(|r| k.dims.get(r.dim as usize)).map_or(1.0, |bound| self.ragged(*bound));
+        let there = self.ragged(kernel);
         let piece = k.piece() as f64 * there * if halved { element / 2.0 } else { element };
         let (what, bytes) = match k.kind() {
             ExchangeKind::AllGather => (Collective::AllGather, piece * k.ranks as f64),
@@ -446,7 +451,7 @@ impl<'a> Pricer<'a> {
         let any = |of: &str| dims.iter().any(|d| name(d) == of || name(d).starts_with(&format!("{of}.")));
         match (any("dp"), any("cp"), any("tp")) {
             // Sums of losses and of metrics.
-            (true, _, _) if self.rows.is_empty() => Kind::Dp,
+            (true, _, _) if !self.shares_experts => Kind::Dp,
             (true, _, _) => Kind::Ep,
             (false, true, _) => Kind::Cp,
             _ => Kind::Tp,
@@ -498,36 +503,10 @@ fn stage_dim(mesh: &[MeshDim]) -> Option<u32> {
     mesh.iter().position(|d| d.name == "pp").map(|d| d as u32)
 }
 
-/// Bounds of rows in programs of training, and how many come from an even routing: of rows that are exchanged, and of those that experts have where tokens are exchanged once
-/// for several experts, of which each rank finds its own among the choices.
-fn rows(programs: Vec<&Program>) -> FxHashMap<u64, f64> {
-    let kernels = || programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel);
-    let experts = kernels().filter_map(|k| if let Kernel::TopK(k) = k { Some(k.n) } else { None }).max().unwrap_or(1);
-    let grouped: FxHashSet<(u64, u64)> = kernels().filter_map(rows_of_groups).collect();
-    let mut rows = FxHashMap::default();
-    for kernel in kernels() {
-        if let Kernel::AllToAllV(AllToAllV { bound, tokens, even, .. }) = kernel {
-            rows.extend([bound, tokens].map(|room| (*room, *even as f64)));
-        }
-    }
-    for kernel in kernels() {
-        if let Kernel::Group(k) = kernel
-            && k.negative == Negative::Nothing
-            && grouped.contains(&(k.groups, k.rows()))
-        {
-            // Tokens that have arrived may have as much room, and are fewer.
-            let even = k.elements as f64 * (k.groups as f64 / experts as f64).min(1.0);
-            let most = rows.entry(k.rows()).or_insert(even);
-            *most = most.max(even);
-        }
-    }
-    rows
-}
-
-/// Groups of a grouped product, and how many rows or terms they have room for.
-fn rows_of_groups(kernel: &Kernel) -> Option<(u64, u64)> {
-    let Kernel::Matmul(Matmul { groups: Some(groups), .. }) = kernel else { return None };
-    Some((groups.count, kernel.ragged_bound()?))
+/// Do programs exchange rows, or choose their own among the tokens of several ranks?
+fn shares_experts(programs: &[&Program]) -> bool {
+    let mut kernels = programs.iter().flat_map(|p| &p.instructions).map(|i| &i.kernel);
+    kernels.any(|k| matches!(k, Kernel::AllToAllV(_)) || k.ragged_rows().is_some_and(|rows| rows.even < rows.bound))
 }
 
 /// Experts of a token: the most that any router chooses.

@@ -27,7 +27,7 @@ fn planned(plan: &Plan) -> HostTraffic {
                 Some(_) => all.out += bytes,
                 None => {}
             }
-            assert!(host.is_empty() || program.instructions.iter().all(|i| i.kernel.ragged_bound().is_none()));
+            assert!(host.is_empty() || program.instructions.iter().all(|i| i.kernel.ragged_rows().is_none()));
         }
     }
     all

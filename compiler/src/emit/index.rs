@@ -19,6 +19,8 @@ struct Sandwich {
 pub(super) struct Target {
     pub stride: u64,
     pub size: u64,
+    /// Rows that there are when experts are chosen evenly, where that is not all.
+    pub even: Option<u64>,
     pub negative: Negative,
 }
 
@@ -39,7 +41,8 @@ fn negative(graph: &Graph, axis: AxisId) -> Negative {
 
 impl Target {
     fn of_axis(place: &Place, axis: AxisId, graph: &Graph) -> Target {
-        Target { stride: place.stride(axis), size: graph.size(axis), negative: negative(graph, axis) }
+        let even = Some(graph.even_size(axis)).filter(|even| *even < graph.size(axis));
+        Target { stride: place.stride(axis), size: graph.size(axis), even, negative: negative(graph, axis) }
     }
 }
 
@@ -95,7 +98,7 @@ impl Emitter<'_> {
         }
         let ragged = summed_ragged.map(|axis| {
             let (offsets, groups) = self.group_starts(axis);
-            plan::RaggedReduce { offsets, groups, per_group }
+            plan::RaggedReduce { offsets, groups, per_group, even: self.graph.even_size(axis) }
         });
         let out = self.places.dest(accumulate.unwrap_or(value));
         let axes: Vec<AxisId> = kept.iter().chain(&reduced).copied().collect();
@@ -144,6 +147,7 @@ impl Emitter<'_> {
             index: self.view(&lookup.index, &axes),
             axis_stride: lookup.target.stride,
             axis_size: lookup.target.size,
+            axis_even: lookup.target.even,
             negative: lookup.target.negative,
             out,
             ragged: self.ragged_limit(&axes),
@@ -248,6 +252,7 @@ impl Emitter<'_> {
         let combined = Target {
             stride: unit,
             size: last(of_groups, steps[0]) + last(target, steps[1]) + 1,
+            even: None,
             negative: Negative::Wrong,
         };
         let groups = Place { buffer: self.row_groups(ragged), offset: 0, strides: vec![(ragged, 1)] };

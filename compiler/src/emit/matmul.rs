@@ -100,11 +100,13 @@ impl Emitter<'_> {
     ) -> Option<(AxisId, AxisId, Groups)> {
         let ragged = self.graph.ragged_axis(&self.graph.ty(left).axes)?;
         let parent = self.graph.ragged_parent(ragged)?;
+        let even = self.graph.even_size(ragged);
         let right_has = |axis| self.graph.ty(right).has(axis);
         let dim = match (over.contains(&ragged), right_has(ragged)) {
             // All rows are one group, which ends where they do.
             (true, _) if over.contains(&parent) => {
-                let groups = Groups { offsets: self.all_rows(ragged), count: 1, ragged: RaggedDim::K, strides: [0; 3] };
+                let offsets = self.all_rows(ragged);
+                let groups = Groups { offsets, count: 1, even, ragged: RaggedDim::K, strides: [0; 3] };
                 return Some((parent, ragged, groups));
             }
             // dW: each group sums over its own rows.
@@ -119,7 +121,7 @@ impl Emitter<'_> {
             RaggedDim::K => [0, 0, c.stride(parent)],
             RaggedDim::N => [a.stride(parent), 0, 0],
         };
-        Some((parent, ragged, Groups { offsets, count, ragged: dim, strides }))
+        Some((parent, ragged, Groups { offsets, count, even, ragged: dim, strides }))
     }
 
     /// First and last of the starts of groups: a buffer of two.

@@ -128,7 +128,7 @@ impl Emitter<'_> {
         // Where nobody needs to know the groups, all rows up to the bound are worked on.
         self.graph.offsets_of(ragged)?;
         let (offsets, groups) = self.group_starts(ragged);
-        Some(plan::RaggedLimit { dim, offsets, groups })
+        Some(plan::RaggedLimit { dim, offsets, groups, even: self.graph.even_size(ragged) })
     }
 
     /// The buffer of the group starts of a ragged axis, and how many groups there are.
@@ -210,9 +210,9 @@ impl Builder {
     }
 
     fn load_through(&mut self, lookup: &Lookup) -> Arg {
-        let Target { stride: axis_stride, size: axis_size, negative } = lookup.target;
+        let Target { stride: axis_stride, size: axis_size, even: axis_even, negative } = lookup.target;
         let index = self.view(&lookup.index);
-        let through = Some(plan::Lookup { index, divide: lookup.divide, axis_stride, axis_size, negative });
+        let through = Some(plan::Lookup { index, divide: lookup.divide, axis_stride, axis_size, axis_even, negative });
         self.push_load(plan::Load { view: self.view(&lookup.table), through })
     }
 

@@ -8,7 +8,6 @@ use super::times::Times;
 use forebay_ir::cost::cost;
 use forebay_ir::{Comm, CommKind, Graph, Op, ValueId};
 use forebay_plan::{Kernel, Program, StreamKind};
-use rustc_hash::FxHashMap;
 
 /// Seconds until a kernel begins.
 const LAUNCH: f64 = 5e-6;
@@ -32,9 +31,8 @@ pub(super) struct Rates;
 
 impl Times for Rates {
     fn instructions(&self, program: &Program, lanes: &Lanes) -> Vec<f64> {
-        let rows = Rows::new(program);
         let kernels = program.instructions.iter().map(|i| &i.kernel);
-        kernels.map(|kernel| rows.seconds(program, kernel, lanes.of(kernel))).collect()
+        kernels.map(|kernel| seconds(program, kernel, lanes.of(kernel))).collect()
     }
 
     fn value(&self, graph: &Graph, value: ValueId, lanes: &Lanes) -> f64 {
@@ -79,37 +77,21 @@ fn sent(graph: &Graph, value: ValueId, comm: &Comm) -> f64 {
     }
 }
 
-/// The rows that instructions of a program have.
-struct Rows {
-    /// Bounds of rows from other ranks, and the part of them that an even routing brings.
-    shares: FxHashMap<u64, f64>,
-}
-
-impl Rows {
-    fn new(program: &Program) -> Rows {
-        let exchanged = program.instructions.iter().filter_map(|i| match &i.kernel {
-            Kernel::AllToAllV(k) => Some([k.bound, k.tokens].map(|room| (room, k.even as f64 / room.max(1) as f64))),
-            _ => None,
-        });
-        Rows { shares: exchanged.flatten().map(|(room, share)| (room, share.min(1.0))).collect() }
-    }
-
-    fn seconds(&self, program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
-        let of_room = |bound: u64| self.shares.get(&bound).copied().unwrap_or(1.0);
-        let share = kernel.ragged_bound().map_or(1.0, of_room);
-        let bytes = kernel.expected_bytes(&program.buffers, of_room);
-        let flops = kernel.flops();
-        let seconds = match (kernel, on) {
-            // What a rank reads is what it sends: the rows of an exchange are those that there are.
-            (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
-            (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
-            (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
-                (flops * share / CUBE).max(bytes / MEMORY)
-            }
-            _ => (flops * share / VECTOR).max(bytes / MEMORY),
-        };
-        LAUNCH + seconds
-    }
+/// Seconds of a kernel with the rows of an even choice of experts.
+fn seconds(program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
+    let share = kernel.ragged_rows().map_or(1.0, |rows| rows.share(1.0));
+    let bytes = kernel.expected_bytes(&program.buffers, 1.0);
+    let flops = kernel.flops();
+    let seconds = match (kernel, on) {
+        // What a rank reads is what it sends: the rows of an exchange are those that there are.
+        (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
+        (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
+        (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
+            (flops * share / CUBE).max(bytes / MEMORY)
+        }
+        _ => (flops * share / VECTOR).max(bytes / MEMORY),
+    };
+    LAUNCH + seconds
 }
 
 /// Bytes per second that a rank sends over a kind of links.

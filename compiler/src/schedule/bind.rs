@@ -83,6 +83,8 @@ pub struct RaggedRows {
     pub times: u64,
     /// The bound.
     pub bound: u64,
+    /// Rows of an even choice of experts.
+    pub even: u64,
     /// Bytes of a row.
     pub bytes: u64,
     /// The group starts, i32[groups + 1]: bytes from the start of the slot of what stays on the device.
@@ -134,6 +136,7 @@ impl SavedLayout {
         Some(RaggedRows {
             times: size(&dims[..place]),
             bound: dims[place].1,
+            even: forward.even_size(ragged),
             bytes: size(&dims[place + 1..]) * ty.dtype.bytes(),
             starts: *at,
             groups: forward.size(forward.ragged_parent(ragged)?),

@@ -214,8 +214,8 @@ const SAVED: u32 = 2;
 struct Copy {
     offset: u64,
     dims: Vec<u64>,
-    /// The place of the group starts and how many groups there are, where the second dimension is ragged.
-    starts: Option<(u64, u64)>,
+    /// The place of the group starts, how many groups there are, and the rows of an even choice, where the second dimension is ragged.
+    starts: Option<(u64, u64, u64)>,
 }
 
 /// Ragged tensors each by itself, as far as their rows go; what lies between them in one piece.
@@ -228,7 +228,7 @@ fn copies(moved: &[Moved]) -> Vec<Copy> {
             (Some(rows), _) => copies.push(Copy {
                 offset: *offset,
                 dims: vec![rows.times, rows.bound, rows.bytes / word],
-                starts: Some((rows.starts, rows.groups)),
+                starts: Some((rows.starts, rows.groups, rows.even)),
             }),
             (None, Some(Copy { dims, starts: None, .. })) => dims[0] += bytes / word,
             (None, _) => copies.push(Copy { offset: *offset, dims: vec![bytes / word], starts: None }),
@@ -245,8 +245,10 @@ impl Copy {
         };
         let elements = self.dims.iter().product();
         let (from, to) = (buffer("from", FROM, self.offset, elements), buffer("to", TO, self.offset, elements));
-        let starts = self.starts.map(|(at, groups)| (buffer("starts", SAVED, at, groups + 1), groups));
-        let ragged = starts.map(|(offsets, groups)| plan::RaggedLimit { dim: 1, offsets, groups });
+        let ragged = self.starts.map(|(at, groups, even)| {
+            let offsets = buffer("starts", SAVED, at, groups + 1);
+            plan::RaggedLimit { dim: 1, offsets, groups, even }
+        });
         let mut strides: Vec<u64> = vec![1; self.dims.len()];
         (1..self.dims.len()).rev().for_each(|d| strides[d - 1] = strides[d] * self.dims[d]);
         let view = |buffer| plan::View { buffer, offset: 0, strides: strides.clone() };

@@ -49,7 +49,7 @@ fn shorten(size: &mut u64, to: u64) -> bool {
 }
 
 fn limit(dims: &mut [u64], ragged: Option<&RaggedLimit>, there: &dyn Integers) -> bool {
-    let Some(RaggedLimit { dim, offsets, groups }) = ragged else { return false };
+    let Some(RaggedLimit { dim, offsets, groups, .. }) = ragged else { return false };
     dims.get_mut(*dim as usize).is_some_and(|dim| shorten(dim, total(there, *offsets, *groups)))
 }
 

@@ -335,7 +335,7 @@ impl Body {
         let expert = self.integers("expert", sent);
         self.push("expert", Kernel::RowGroups(RowGroups { offsets, groups, rows: sent, out: expert }));
         let (dispatched, hidden) = (self.wide("dispatched"), self.wide("hidden"));
-        let ragged = Some(RaggedLimit { dim: 0, offsets, groups });
+        let ragged = Some(RaggedLimit { dim: 0, offsets, groups, even: sent });
         let source = self.integers("source", sent);
         let view = |buffer, strides: &[u64]| View { buffer, offset: 0, strides: strides.to_vec() };
         // Element number / k is the token.
@@ -360,6 +360,7 @@ impl Body {
             index: view(source, &[1, 0]),
             axis_stride: columns,
             axis_size: rows,
+            axis_even: None,
             negative: Negative::Wrong,
             out: dispatched,
             ragged: ragged.clone(),
@@ -377,7 +378,7 @@ impl Body {
             n: MatDim(columns, 1, 1),
             k: MatDim(1, 1, 0),
             k_outer: vec![],
-            groups: Some(Groups { offsets, count: groups, ragged: RaggedDim::M, strides: [0, columns, 0] }),
+            groups: Some(Groups { offsets, count: groups, even: sent, ragged: RaggedDim::M, strides: [0, columns, 0] }),
             accumulate: false,
             epilogue: None,
         };
@@ -397,7 +398,7 @@ impl Body {
         // Each token's first row, plus the row that it was sent as: looked up where they are.
         let picked = self.array("picked");
         let through = |index, divide, axis_size| {
-            Some(Lookup { index, divide, axis_stride: columns, axis_size, negative: Negative::Wrong })
+            Some(Lookup { index, divide, axis_stride: columns, axis_size, axis_even: None, negative: Negative::Wrong })
         };
         let picks = Region {
             dims: vec![rows, columns],
@@ -434,7 +435,7 @@ impl Body {
             kept: 1,
             input: view(hidden, &[0, columns, 1]),
             out: view(load, &[1]),
-            ragged: Some(RaggedReduce { offsets, groups, per_group: true }),
+            ragged: Some(RaggedReduce { offsets, groups, per_group: true, even: sent }),
             accumulate: false,
         };
         self.push("load", Kernel::Reduce(per_group));

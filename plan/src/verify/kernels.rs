@@ -5,7 +5,7 @@ use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
 use super::{MAX_GROUPS, MAX_RANK, attention, comm, region};
 use crate::kernel::*;
-use crate::operands::{Operand, reach};
+use crate::operands::{Operand, RaggedRows, reach};
 use crate::print::json_name;
 use crate::schema::*;
 
@@ -223,6 +223,7 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
 /// What the kind of kernel demands.
 fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
     group_starts(cx, kernel);
+    even_rows(cx, kernel);
     match kernel {
         Kernel::Matmul(k) => matmul(cx, k),
         Kernel::Region(k) => region::check(cx, k),
@@ -283,6 +284,13 @@ pub(super) fn positions(cx: &mut Cx, elements: u64) {
 pub(super) fn group_count(cx: &mut Cx, groups: u64) {
     let fits = (1..=MAX_GROUPS).contains(&groups);
     cx.ensure(fits, Rule::Sorting, || format!("{groups} groups; between 1 and {MAX_GROUPS} are possible"));
+}
+
+fn even_rows(cx: &mut Cx, kernel: &Kernel) {
+    let of_tables = kernel.tables_with_gaps().into_iter().map(|(_, rows)| rows);
+    for RaggedRows { bound, even } in kernel.ragged_rows().into_iter().chain(of_tables) {
+        cx.ensure(even <= bound, Rule::EvenRows, || format!("{even} rows of an even choice, and room for {bound}"));
+    }
 }
 
 pub(super) fn numbers(cx: &mut Cx, dtype: DType, rule: Rule) {

@@ -67,6 +67,7 @@ rules! {
     Sorting "sorting" "A top-k takes at most all; positions and element numbers fit an i32; groups are at least one and not too many."
     Exchange "exchange" "Truth values are not combined, and what is combined has one place; groups of rows are shared out evenly."
     GroupStarts "group-starts" "The starts of groups fill their buffer: one more than there are groups."
+    EvenRows "even-rows" "The rows of an even choice of experts are no more than there is room for."
     // Programs, as a whole.
     Defined "defined" "A buffer of a `write` or `scratch` slot is written before it is read."
     Overwritten "overwritten" "What is read was not overwritten through another buffer in the same place."

@@ -49,6 +49,7 @@ fn gather_rows(bencher: Bencher, workers: usize) {
         index: view(index, &[1, 0]),
         axis_stride: D as u64,
         axis_size: TOKENS as u64,
+        axis_even: None,
         negative: Negative::Wrong,
         out,
         ragged: None,

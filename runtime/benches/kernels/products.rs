@@ -147,7 +147,7 @@ fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, [d
             n: MatDim(f64, sb.1, 1),
             k: MatDim(d64, 1, sb.0),
             k_outer: vec![],
-            groups: Some(Groups { offsets, count: 8, ragged, strides: [0, d64 * f64, 0] }),
+            groups: Some(Groups { offsets, count: 8, even: r64, ragged, strides: [0, d64 * f64, 0] }),
             accumulate: false,
             epilogue: None,
         }
@@ -165,7 +165,7 @@ fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, [d
             n: MatDim(f64, 1, 1),
             k: MatDim(r64, d64, f64),
             k_outer: vec![],
-            groups: Some(Groups { offsets, count: 8, ragged, strides: [0, 0, d64 * f64] }),
+            groups: Some(Groups { offsets, count: 8, even: r64, ragged, strides: [0, 0, d64 * f64] }),
             accumulate: dtype != DType::Bf16,
             epilogue: None,
         }

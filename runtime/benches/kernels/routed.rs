@@ -26,7 +26,7 @@ fn region(dims: &[u64], loads: Vec<forebay_plan::Load>, steps: Vec<Step>, store:
 
 fn looked_up(table: u32, axis_size: u64, index: View, divide: u64) -> forebay_plan::Load {
     let strides = [&vec![0; index.strides.len() - 1][..], &[1]].concat();
-    let through = Some(Lookup { index, divide, axis_stride: D, axis_size, negative: Negative::Wrong });
+    let through = Some(Lookup { index, divide, axis_stride: D, axis_size, axis_even: None, negative: Negative::Wrong });
     forebay_plan::Load { view: view(table, &strides), through }
 }
 
@@ -40,6 +40,7 @@ fn gather(dims: &[u64], x: u32, axis_size: u64, index: View, out: u32) -> Kernel
         index,
         axis_stride: D,
         axis_size,
+        axis_even: None,
         negative: Negative::Wrong,
         out,
         ragged: None,

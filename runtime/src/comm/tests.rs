@@ -229,7 +229,7 @@ fn ragged(n: u32, bound: u64) -> Plan {
             out_step: out.2,
             reduce,
             shift: 0,
-            ragged: Some(RaggedLimit { dim: 0, offsets: 0, groups: 2 }),
+            ragged: Some(RaggedLimit { dim: 0, offsets: 0, groups: 2, even: 0 }),
         })
     };
     let script = RoleScript {

@@ -333,6 +333,15 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Sorting, "too many groups", |p| kernel!(p, "rows", Group).groups = 1 << 40),
     (Rule::GroupStarts, "fewer", |p| kernel!(p, "expert", RowGroups).groups -= 1),
     (Rule::GroupStarts, "fewer starts", |p| kernel!(p, "offsets", Offsets).groups -= 1),
+    (Rule::EvenRows, "region", |p| kernel!(p, "scaled", Region).ragged.as_mut().expect("it has one").even = 1 << 20),
+    (Rule::EvenRows, "product", |p| kernel!(p, "hidden", Matmul).groups.as_mut().expect("it has one").even = 1 << 20),
+    (Rule::EvenRows, "sums of groups", |p| {
+        kernel!(p, "load", Reduce).ragged.as_mut().expect("it has one").even = 1 << 20
+    }),
+    (Rule::EvenRows, "looked up", |p| kernel!(p, "dispatched", Gather).axis_even = Some(1 << 20)),
+    (Rule::EvenRows, "looked up in passing", |p| {
+        kernel!(p, "picked", Region).loads[0].through.as_mut().expect("it has one").axis_even = Some(1 << 20);
+    }),
     (Rule::Exchange, "combined in several places", |p| kernel!(p, "summed", Exchange).out_step = 1),
     (Rule::Defined, "never written", |p| remove(forward(p), "sums")),
     (Rule::Defined, "half written", |p| remove(forward(p), "joined.back")),

@@ -42,10 +42,10 @@ pub(super) const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Alias, "exchange in place", |p| of!(p, 0, "exchange", 1, Exchange).out = 1),
     (Rule::GroupStarts, "rows", |p| of!(p, 0, "all_to_all_v", 0, AllToAllV).offsets = 6),
     (Rule::GroupStarts, "rows of pieces", |p| {
-        of!(p, 0, "exchange", 2, Exchange).ragged = Some(RaggedLimit { dim: 0, offsets: 3, groups: 3 });
+        of!(p, 0, "exchange", 2, Exchange).ragged = Some(RaggedLimit { dim: 0, offsets: 3, groups: 3, even: 0 });
     }),
     (Rule::Indexed, "rows of pieces", |p| {
-        of!(p, 0, "exchange", 2, Exchange).ragged = Some(RaggedLimit { dim: 1, offsets: 3, groups: 4 });
+        of!(p, 0, "exchange", 2, Exchange).ragged = Some(RaggedLimit { dim: 1, offsets: 3, groups: 4, even: 0 });
     }),
     (Rule::Coordinates, "coordinate", |p| of!(p, 0, "coordinate", 0, Coordinate).value.base = 1 << 40),
     (Rule::Coordinates, "no such dimension", |p| of!(p, 0, "coordinate", 0, Coordinate).value.terms[0].0 = 2),
@@ -81,7 +81,7 @@ pub(super) const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::Matched, "never received", |p| remove(p, 1, "recv")),
     (Rule::Matched, "other reduction", |p| of!(p, 1, "exchange", 3, Exchange).reduce = Some(ReduceOp::Max)),
     (Rule::Matched, "rows of pieces on one side", |p| {
-        of!(p, 1, "exchange", 3, Exchange).ragged = Some(RaggedLimit { dim: 0, offsets: 3, groups: 4 });
+        of!(p, 1, "exchange", 3, Exchange).ragged = Some(RaggedLimit { dim: 0, offsets: 3, groups: 4, even: 0 });
     }),
     (Rule::Deadlock, "never sent", |p| remove(p, 0, "send")),
     (Rule::Deadlock, "channel", |p| of!(p, 1, "recv", 0, Recv).channel = 7),

@@ -99,6 +99,7 @@ impl Builder<'_> {
             divide: divide as u64,
             axis_stride,
             axis_size: axis as u64,
+            axis_even: None,
             negative,
         });
         self.push_load(Load { view: View { buffer: table, offset: 1, strides }, through }, dtype);
@@ -263,7 +264,7 @@ pub(crate) fn random_region(rng: &mut Rng, loads: usize, steps: usize, wide: boo
             let groups = b.rng.pick(&[1, 3]);
             let starts = b.rng.offsets(groups, b.dims[dim]);
             let offsets = b.memory.add(DType::I32, &starts);
-            b.region.ragged = Some(RaggedLimit { dim: dim as u32, offsets, groups: groups as u64 });
+            b.region.ragged = Some(RaggedLimit { dim: dim as u32, offsets, groups: groups as u64, even: 0 });
         }
     }
     (0..loads.max(1)).for_each(|_| if b.rng.below(3) == 0 { b.lookup() } else { b.load() });

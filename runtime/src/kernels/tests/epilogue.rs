@@ -37,7 +37,7 @@ fn product(rng: &mut Rng, memory: &mut Memory, s: Sizes, dtype: DType, ragged: O
     };
     let groups = ragged.map(|ragged| {
         let offsets = rng.offsets(groups, bound);
-        Groups { offsets: memory.add(DType::I32, &offsets), count: groups as u64, ragged, strides }
+        Groups { offsets: memory.add(DType::I32, &offsets), count: groups as u64, even: 0, ragged, strides }
     });
     Matmul {
         dtype,
@@ -102,7 +102,7 @@ fn check(rng: &mut Rng, sizes: Sizes, dtype: DType, ragged: Option<RaggedDim>, o
     let region = region(rng, &mut memory, &matmul, over_result);
     let out = region.stores[0].view.buffer;
     let limit = matmul.groups.as_ref().filter(|g| g.ragged == RaggedDim::M);
-    let limit = limit.map(|g| RaggedLimit { dim: 0, offsets: g.offsets, groups: g.count });
+    let limit = limit.map(|g| RaggedLimit { dim: 0, offsets: g.offsets, groups: g.count, even: g.even });
     let apart = Kernel::Region(Region { ragged: limit, ..region.clone() });
     let plain = Kernel::Matmul(matmul.clone());
     matmul.epilogue = Some(Box::new(region));

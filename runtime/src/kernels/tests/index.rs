@@ -51,7 +51,7 @@ fn ragged(rng: &mut Rng, memory: &mut Memory, dims: &[usize]) -> (Option<RaggedL
     let mut sizes = dims.to_vec();
     sizes[dim] = starts[groups] as usize;
     let offsets = memory.add(DType::I32, &starts);
-    (Some(RaggedLimit { dim: dim as u32, offsets, groups: groups as u64 }), sizes)
+    (Some(RaggedLimit { dim: dim as u32, offsets, groups: groups as u64, even: 0 }), sizes)
 }
 
 #[test]
@@ -79,6 +79,7 @@ fn gathers() {
             index: View { buffer: index, offset: 2, strides: si.clone() },
             axis_stride,
             axis_size: shape.axis as u64,
+            axis_even: None,
             negative,
             out,
             ragged: limit,

@@ -37,12 +37,14 @@ fn rows() {
                 divide: divide as u64,
                 axis_stride: d,
                 axis_size: axis as u64,
+                axis_even: None,
                 negative: Negative::Wrong,
             };
             let ragged = (n % 2 == 1).then(|| RaggedLimit {
                 dim: 0,
                 offsets: memory.add(DType::I32, &[0.0, 0.0, (rows - rows / 3) as f64]),
                 groups: 2,
+                even: 0,
             });
             let mut region = Region {
                 dims: vec![rows as u64, d],
@@ -88,6 +90,7 @@ fn an_element_of_the_reduced_row() {
                 divide: 1,
                 axis_stride: 1,
                 axis_size: n as u64,
+                axis_even: None,
                 negative: Negative::Wrong,
             };
             let n = n as u64;
@@ -136,6 +139,7 @@ fn indices_outside_are_errors() {
                 divide: divide as u64,
                 axis_stride: dims[1],
                 axis_size: axis as u64,
+                axis_even: None,
                 negative: Negative::Wrong,
             };
             Load { view: view(x, &[0, 1]), through: Some(through) }
@@ -168,8 +172,14 @@ fn not_in_place() {
     let mut memory = Memory::default();
     let [x, index] = [DType::I32; 2].map(|t| memory.add(t, &[0.0; 8]));
     let out = memory.add(DType::I32, &[0.0; 8]);
-    let through =
-        Lookup { index: view(index, &[1]), divide: 1, axis_stride: 1, axis_size: 8, negative: Negative::Wrong };
+    let through = Lookup {
+        index: view(index, &[1]),
+        divide: 1,
+        axis_stride: 1,
+        axis_size: 8,
+        axis_even: None,
+        negative: Negative::Wrong,
+    };
     let to = |buffer| {
         Kernel::Region(Region {
             dims: vec![8],

@@ -59,6 +59,7 @@ fn case(rng: &mut Rng, dtype: DType, ragged: Option<RaggedDim>) -> Case {
     let groups = ragged.map(|ragged| Groups {
         offsets: memory.add(DType::I32, &starts),
         count: count as u64,
+        even: 0,
         ragged,
         strides: [
             zeroed(&sa, own(RaggedDim::N), g),

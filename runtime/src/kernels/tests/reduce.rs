@@ -73,6 +73,7 @@ fn random_reduce(rng: &mut Rng, round: usize) {
             offsets: memory.add(DType::I32, &offsets),
             groups: groups as u64,
             per_group,
+            even: 0,
         }),
         accumulate,
     };

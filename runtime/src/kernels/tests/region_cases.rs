@@ -134,7 +134,7 @@ fn a_ragged_dimension_of_one() {
         let region = Region {
             dims: vec![1, n as u64],
             row_dims: 1,
-            ragged: Some(RaggedLimit { dim: 0, offsets, groups: 1 }),
+            ragged: Some(RaggedLimit { dim: 0, offsets, groups: 1, even: 0 }),
             loads: vec![view(row, &[1, 0]).into(), view(all, &[0, 1]).into()],
             steps: vec![
                 step(StepOp::Exp, DType::F32, &[Arg::Load(0)]),
@@ -322,5 +322,5 @@ fn plans_without_meaning_are_refused() {
     refused(&|r| r.stores[0].view.offset = 1);
     refused(&|r| r.row_dims = 2);
     refused(&|r| r.steps[0] = step(StepOp::Index(1), DType::I32, &[]));
-    refused(&|r| r.ragged = Some(RaggedLimit { dim: 1, offsets: x, groups: 1 }));
+    refused(&|r| r.ragged = Some(RaggedLimit { dim: 1, offsets: x, groups: 1, even: 0 }));
 }
