@@ -3,9 +3,10 @@
 use crate::cluster::Cluster;
 
 /// Names, as `--cluster` takes them, and texts.
-pub const FILES: [(&str, &str); 13] = [
+pub const FILES: [(&str, &str); 25] = [
     ("a100-40g", include_str!("../../examples/clusters/a100-40g.toml")),
     ("a100-80g", include_str!("../../examples/clusters/a100-80g.toml")),
+    ("a800", include_str!("../../examples/clusters/a800.toml")),
     ("atlas-800t-a2", include_str!("../../examples/clusters/atlas-800t-a2.toml")),
     ("atlas-800t-a2-376t", include_str!("../../examples/clusters/atlas-800t-a2-376t.toml")),
     ("atlas-900-a3", include_str!("../../examples/clusters/atlas-900-a3.toml")),
@@ -15,8 +16,19 @@ pub const FILES: [(&str, &str); 13] = [
     ("gb300-nvl72", include_str!("../../examples/clusters/gb300-nvl72.toml")),
     ("h100", include_str!("../../examples/clusters/h100.toml")),
     ("h100-96g-500w", include_str!("../../examples/clusters/h100-96g-500w.toml")),
+    ("h20", include_str!("../../examples/clusters/h20.toml")),
     ("h200", include_str!("../../examples/clusters/h200.toml")),
     ("h800", include_str!("../../examples/clusters/h800.toml")),
+    ("mi300x", include_str!("../../examples/clusters/mi300x.toml")),
+    ("mi325x", include_str!("../../examples/clusters/mi325x.toml")),
+    ("mi355x", include_str!("../../examples/clusters/mi355x.toml")),
+    ("tpu-v4", include_str!("../../examples/clusters/tpu-v4.toml")),
+    ("tpu-v5e", include_str!("../../examples/clusters/tpu-v5e.toml")),
+    ("tpu-v5p", include_str!("../../examples/clusters/tpu-v5p.toml")),
+    ("tpu-v6e", include_str!("../../examples/clusters/tpu-v6e.toml")),
+    ("tpu-v7x", include_str!("../../examples/clusters/tpu-v7x.toml")),
+    ("v100-16g", include_str!("../../examples/clusters/v100-16g.toml")),
+    ("v100-32g", include_str!("../../examples/clusters/v100-32g.toml")),
 ];
 
 /// All of them.
@@ -33,6 +45,18 @@ mod tests {
             for b in &clusters[..i] {
                 assert!(a.aliases.iter().all(|name| !b.is_called(name)), "{} and {}", a.name, b.name);
             }
+        }
+    }
+
+    /// What tables of runs call devices.
+    #[test]
+    fn devices_are_found_by_their_usual_names() {
+        let clusters = super::clusters();
+        let names = [
+            "H100", "a100-80g", "A800", "H20", "V100-16G", "V100", "MI300X", "MI355X", "TPU v4", "tpu v5p", "Trillium",
+        ];
+        for name in names {
+            assert_eq!(clusters.iter().filter(|cluster| cluster.is_called(name)).count(), 1, "{name}");
         }
     }
 }

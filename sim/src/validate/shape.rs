@@ -112,20 +112,39 @@ impl Shape {
         if !shape.vocab.is_multiple_of(tp) {
             shape.vocab = shape.vocab.next_multiple_of(128 * tp);
         }
-        shape.gpt = shape.is_gpt(&text);
+        shape.gpt = shape.is_gpt(&text, run.params_b);
         shape.tied = !text.contains("tied embeddings false") && (text.contains("tied embeddings") || shape.gpt);
         Ok(shape)
     }
 
-    /// What the row says, else the family.
-    fn is_gpt(&self, text: &str) -> bool {
+    /// What the row says, else what its number of parameters says, else the family.
+    fn is_gpt(&self, text: &str, params_b: Option<f64>) -> bool {
         if text.contains("swiglu") {
             return false;
         }
         if text.contains("gelu") {
             return true;
         }
-        self.experts == 0 && self.family.gelu
+        self.experts == 0 && params_b.and_then(|billions| self.has_two_matrices(billions)).unwrap_or(self.family.gelu)
+    }
+
+    /// Has a dense network two matrices, not three with a gate? So many billions of parameters say it where they are within 3 % of one and 10 % off the other, with embeddings that are
+    /// tied or not.
+    fn has_two_matrices(&self, billions: f64) -> Option<bool> {
+        if self.latent.is_some() {
+            return None;
+        }
+        let attention = 2.0 * (self.hidden * self.head * (self.heads + self.kv_heads)) as f64;
+        let off = |matrices: f64| {
+            let layers = self.layers as f64 * (attention + matrices * (self.hidden * self.ffn) as f64);
+            let with = |embeddings: f64| layers + embeddings * (self.vocab * self.hidden) as f64;
+            [1.0, 2.0].map(|n| (with(n) / (billions * 1e9) - 1.0).abs()).into_iter().fold(f64::INFINITY, f64::min)
+        };
+        match (off(2.0), off(3.0)) {
+            (two, three) if two < 0.03 && three > 0.1 => Some(true),
+            (two, three) if three < 0.03 && two > 0.1 => Some(false),
+            _ => None,
+        }
     }
 
     /// Layers of the model that are repeated, without the one of multi-token prediction.
@@ -289,6 +308,24 @@ mod tests {
     /// How many parameters have such an end.
     fn count(model: &CheckedModel, end: &str) -> usize {
         model.params.iter().filter(|p| p.name.ends_with(end)).count()
+    }
+
+    /// A network of two matrices or of three has so many parameters; where that says nothing, the family does.
+    #[test]
+    fn parameters_say_whether_networks_have_gates() {
+        let gate = |model: &str, params_b: &str, notes: &str| {
+            let table = format!(
+                "id,model,params_b,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,notes_config,step_time_s\n\
+                 a,{model},{params_b},48,6144,24576,24,256,32000,2048,TPU v4,1,1,1,{notes},1\n"
+            );
+            !Shape::of(&runs::read(&table).expect("a table").runs[0], 1).expect("a shape").gpt
+        };
+        // 48 (4 · 6144 · 6144 + n · 6144 · 24576) and embeddings: 22 billion with two, 29 with three.
+        assert!(!gate("MaxText", "21.9", "") && !gate("MaxText", "22.1", ""));
+        assert!(gate("MaxText", "29.2", "") && gate("GPT", "29.2", ""));
+        // The row's own words come first; a number that fits neither says nothing.
+        assert!(gate("MaxText", "21.9", "SwiGLU") && !gate("MaxText", "29.2", "GELU"));
+        assert!(gate("MaxText", "25", "") && !gate("GPT", "25", "") && gate("MaxText", "", ""));
     }
 
     /// Sizes that no model has are refused, and what is missing is said with who needs it.
