@@ -353,9 +353,9 @@ impl Cluster {
         self.domain(0)
     }
 
-    /// Is this what a measured run calls the device? Upper and lower case are the same, and what follows in brackets does not count.
+    /// Is this what a measured run calls the device? Upper and lower case are the same; spaces and hyphens do not count.
     pub fn is_called(&self, device: &str) -> bool {
-        let plain = |name: &str| name.trim().to_lowercase();
+        let plain = |name: &str| name.to_lowercase().replace([' ', '-', '_'], "");
         let names = self.aliases.iter().chain([&self.name, &self.device.name]);
         names.map(|n| plain(n)).any(|name| name == plain(device))
     }

@@ -98,6 +98,11 @@ impl RaggedRows {
     pub fn share(&self, times: f64) -> f64 {
         (self.even as f64 * times / self.bound.max(1) as f64).min(1.0)
     }
+
+    /// What the mean rank has of the rows of the busiest one, to which so many times the rows of an even choice come; 1 where an even choice brings none.
+    pub fn mean_of_busiest(&self, times: f64) -> f64 {
+        if self.even == 0 { 1.0 } else { self.share(1.0) / self.share(times) }
+    }
 }
 
 /// Bytes that a kernel moves when each element that it touches is moved once, ragged dimensions at their bound. Views of one buffer count as
@@ -484,4 +489,19 @@ fn scatter_add(k: &ScatterAdd) -> Vec<Operand> {
 
 fn product(dims: &[u64]) -> f64 {
     dims.iter().map(|d| *d as f64).product()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RaggedRows;
+
+    #[test]
+    fn rows_of_the_busiest_rank_end_at_the_room() {
+        let rows = RaggedRows { bound: 100, even: 40 };
+        assert_eq!((rows.share(1.0), rows.share(2.0), rows.share(3.0)), (0.4, 0.8, 1.0));
+        assert_eq!((rows.mean_of_busiest(2.0), rows.mean_of_busiest(4.0)), (0.5, 0.4));
+        // An even choice may bring less than half a row.
+        let none = RaggedRows { bound: 1, even: 0 };
+        assert_eq!((none.share(2.0), none.mean_of_busiest(2.0)), (0.0, 1.0));
+    }
 }

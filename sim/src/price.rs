@@ -250,7 +250,7 @@ impl<'a> Pricer<'a> {
         let product = self.product_of(program, k, kernel);
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         // The busiest rank is what others wait for; what all compute together is the mean.
-        let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.share(1.0) / rows.share(self.imbalance));
+        let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance));
         Priced {
             kind,
             seconds: self.cluster.product_scaled(&product, self.framework.scaling()) + self.behind(k, &product),

@@ -428,6 +428,9 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
         }
         cluster.tiers[0].devices = Some(Count(devices as u32));
     }
+    if let (Some(chips), Some(torus)) = (slice(&run.text), cluster.tiers.iter_mut().find(|tier| tier.name == "torus")) {
+        torus.devices = Some(Count(chips));
+    }
     let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
@@ -451,6 +454,16 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     }
     Ok(cluster)
 }
+
+/// Chips of a slice of a torus ("a slice of 256"), in whole axes; between slices there is the network of the data center.
+fn slice(text: &str) -> Option<u32> {
+    let (_, after) = text.split_once("slice of ")?;
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().filter(|chips: &u32| *chips > 0 && chips.is_multiple_of(AXIS))
+}
+
+/// Chips of an axis of a torus in cluster files.
+const AXIS: u32 = 16;
 
 /// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
 const MEASURED_MB: f64 = 880.0;
@@ -508,6 +521,23 @@ mod tests {
         assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
         let (outside, inside) = shared_out(240.0, 8.0);
         assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
+    }
+
+    /// A torus is as large as a row says its slices are, where that is whole axes.
+    #[test]
+    fn slices_are_read() {
+        assert_eq!(slice("FSDP within a slice of 64, data parallel over 2 slices"), Some(64));
+        assert_eq!((slice("a slice of 24"), slice("a slice of bread"), slice("FSDP")), (None, None, None));
+        let torus = |device: &str, notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,{device},1,1,1,{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let clusters = forebay_cost::known::clusters();
+            let cluster = clusters.iter().find(|c| c.is_called(device)).expect("it is known");
+            site(&run, cluster).expect("a site").domain(1)
+        };
+        assert_eq!((torus("TPU v5p", "in a slice of 128"), torus("TPU v5p", "")), (128, 8960));
+        assert_eq!(torus("H100", "in a slice of 128"), u64::MAX);
     }
 
     /// A framework, as a run with so many experts and these notes has it.

@@ -57,7 +57,7 @@ pub fn pack_within(intervals: &[Interval], enough: u64) -> Packing {
     search.best.expect("there is an order")
 }
 
-/// The same with less of a search: for places that are taken only where they are as good as others that there are already.
+/// The same, `enough` as there, with less of a search: for places that are taken only where they are as good as others that there are already.
 pub fn pack_briefly(intervals: &[Interval], enough: u64) -> Packing {
     let mut search = Search::new(intervals, enough);
     search.greedy(WORK / 5);
@@ -168,7 +168,7 @@ const ROUNDS: u64 = 400;
 struct Search<'a> {
     intervals: &'a [Interval],
     live: u64,
-    /// Bytes at which the search ends, if it does before the bytes that are alive.
+    /// Bytes at which the search ends; below those that are alive at once it ends at these.
     enough: u64,
     best: Option<Packing>,
     /// Places that were looked at.
@@ -181,7 +181,7 @@ impl Search<'_> {
         Search { intervals, live, enough, best: None, work: 0 }
     }
 
-    /// Can places be enough, or is nothing said of what is?
+    /// False where something is said to be enough that is less than what is alive at once.
     fn can_be_enough(&self) -> bool {
         self.enough == 0 || self.enough >= self.live
     }
@@ -189,9 +189,10 @@ impl Search<'_> {
     /// The greedy ways, and repairs of them for so much work.
     fn greedy(&mut self, work: u64) {
         let ways = ways(self.intervals, self.live);
-        match self.can_be_enough() {
-            true => self.try_all(ways, work),
-            false => ways.take(1).for_each(|way| drop(self.place(&way))),
+        if self.can_be_enough() {
+            self.try_all(ways, work);
+        } else {
+            ways.take(1).for_each(|way| drop(self.place(&way)));
         }
     }
 
