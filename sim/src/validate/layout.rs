@@ -428,8 +428,11 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
         }
         cluster.tiers[0].devices = Some(Count(devices as u32));
     }
-    if let (Some(chips), Some(torus)) = (slice(&run.text), cluster.tiers.iter_mut().find(|tier| tier.name == "torus")) {
-        torus.devices = Some(Count(chips));
+    // Between slices of a torus there is the network of the data center.
+    if let (Some(chips), "torus") = (slice(&run.text), cluster.tiers[1].name.as_str())
+        && u64::from(chips).is_multiple_of(cluster.domain(0))
+    {
+        cluster.tiers[1].devices = Some(Count(chips));
     }
     let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
@@ -455,15 +458,12 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     Ok(cluster)
 }
 
-/// Chips of a slice of a torus ("a slice of 256"), in whole axes; between slices there is the network of the data center.
+/// Chips of a slice of a torus: "a slice of 256".
 fn slice(text: &str) -> Option<u32> {
     let (_, after) = text.split_once("slice of ")?;
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok().filter(|chips: &u32| *chips > 0 && chips.is_multiple_of(AXIS))
+    digits.parse().ok().filter(|chips| *chips > 0)
 }
-
-/// Chips of an axis of a torus in cluster files.
-const AXIS: u32 = 16;
 
 /// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
 const MEASURED_MB: f64 = 880.0;
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn slices_are_read() {
         assert_eq!(slice("FSDP within a slice of 64, data parallel over 2 slices"), Some(64));
-        assert_eq!((slice("a slice of 24"), slice("a slice of bread"), slice("FSDP")), (None, None, None));
+        assert_eq!((slice("a slice of 0"), slice("a slice of bread"), slice("FSDP")), (None, None, None));
         let torus = |device: &str, notes: &str| {
             let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
             let table = format!("{columns}\n1,1,1,1,1,{device},1,1,1,{notes}\n");
@@ -537,6 +537,7 @@ mod tests {
             site(&run, cluster).expect("a site").domain(1)
         };
         assert_eq!((torus("TPU v5p", "in a slice of 128"), torus("TPU v5p", "")), (128, 8960));
+        assert_eq!(torus("TPU v5p", "in a slice of 24"), 8960);
         assert_eq!(torus("H100", "in a slice of 128"), u64::MAX);
     }
 
