@@ -288,8 +288,9 @@ fn needed(graph: &Graph, units: &Units) -> Vec<bool> {
     for output in &graph.outputs {
         needed[output.value.index()] = true;
     }
-    for value in graph.values() {
+    for value in graph.values().filter(|&v| !units.is_cast_in_passing(graph, v)) {
         for read in graph.reads(value) {
+            let read = units.read_in_passing(graph, read);
             let inside = units.of[value.index()].is_some() && units.of[value.index()] == units.of[read.index()];
             if !inside {
                 needed[read.index()] = true;

@@ -4,7 +4,7 @@
 //! then values without these axes (one for each row) may join as well. Joining never makes a cycle among units.
 //!
 //! A gather that only regions read is no node of its own: each region looks up where it reads (*in passing*). One that others read is
-//! a member of a region that stores what it looks up.
+//! a member of a region that stores what it looks up. A cast to a wider type is done in passing as well: what is narrow takes fewer bytes in memory.
 
 use super::arrivals::Arrivals;
 use super::{Exchanges, Interface, attention};
@@ -27,7 +27,7 @@ pub struct Units {
     pub of: Vec<Option<usize>>,
     /// For each node: do regions compute it anew wherever they need it (masks and the like)?
     pub generator: Vec<bool>,
-    /// For each node: is it a gather, or the division of an index, that whoever reads it does in passing?
+    /// For each node: is it a gather, the division of an index, or a cast to a wider type, that whoever reads it does in passing?
     pub in_passing: Vec<bool>,
     /// `add` nodes that a kernel does by accumulating, and that kernel's node.
     pub absorbed: Vec<(ValueId, ValueId)>,
@@ -125,6 +125,19 @@ impl Units {
         }
     }
 
+    /// Is it a cast to a wider type that whoever reads it does?
+    pub fn is_cast_in_passing(&self, graph: &Graph, value: ValueId) -> bool {
+        self.in_passing[value.index()] && widens(graph, value)
+    }
+
+    /// What is read of memory for a value: what it is cast from, where that is done in passing.
+    pub fn read_in_passing(&self, graph: &Graph, value: ValueId) -> ValueId {
+        if self.is_cast_in_passing(graph, value) {
+            return self.read_in_passing(graph, graph.node(value).operands[0]);
+        }
+        value
+    }
+
     /// The units in an order in which each comes after those it depends on; close to the order of the graph.
     pub fn order(&self) -> Vec<usize> {
         let mut waiting: Vec<usize> = self.deps.iter().map(|d| d.len()).collect();
@@ -213,7 +226,8 @@ impl Builder<'_> {
 
     /// Regions worth joining: those that make an operand, then those that read one; the latest first.
     fn candidates(&self, value: ValueId) -> Vec<usize> {
-        let operands = &self.graph.node(value).operands;
+        let reads = |&o: &ValueId| self.units.read_in_passing(self.graph, o);
+        let operands: Vec<ValueId> = self.graph.node(value).operands.iter().map(reads).collect();
         let mut makers: Vec<usize> = operands.iter().filter_map(|&o| self.units.of[o.index()]).collect();
         makers.sort_unstable_by(|a, b| b.cmp(a));
         let mut sharers: Vec<usize> = operands
@@ -513,7 +527,7 @@ pub fn table_of_group(graph: &Graph, gather: ValueId) -> Option<AxisId> {
     (!table.has(ragged) && graph.ragged_parent(ragged).is_some_and(|parent| table.has(parent))).then_some(ragged)
 }
 
-/// Gathers that only regions read, and divisions of an index that only gathers read.
+/// Gathers that only regions read, divisions of an index that only gathers read, and casts to wider types that only regions read.
 fn in_passing(graph: &Graph, generator: &[bool]) -> Vec<bool> {
     let users = graph.users();
     let inner = |v: ValueId| !graph.outputs.iter().any(|o| o.value == v) && !users[v.index()].is_empty();
@@ -542,7 +556,18 @@ fn in_passing(graph: &Graph, generator: &[bool]) -> Vec<bool> {
         };
         matches!(graph.node(v).op, Op::Gather { .. }) && inner(v) && users[v.index()].iter().all(in_region)
     };
-    graph.values().map(|v| divisions[v.index()] || looked_up(v)).collect()
+    let widened = |v: ValueId| {
+        let in_region = |&u: &ValueId| space_of(graph, u).is_some() && !matches!(graph.node(u).op, Op::Gather { .. });
+        widens(graph, v) && !generator[v.index()] && inner(v) && users[v.index()].iter().all(in_region)
+    };
+    graph.values().map(|v| divisions[v.index()] || looked_up(v) || widened(v)).collect()
+}
+
+/// Is it a cast to a type that is no narrower, of numbers that do not become others by where they are?
+fn widens(graph: &Graph, value: ValueId) -> bool {
+    let node = graph.node(value);
+    let bytes = |v: ValueId| graph.ty(v).dtype.bytes();
+    matches!(node.op, Op::Cast(_)) && bytes(node.operands[0]) < bytes(value)
 }
 
 /// Nodes that depend on constants and positions only and cost next to nothing: computed wherever they are needed.
