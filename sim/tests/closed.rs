@@ -103,7 +103,7 @@ fn check(text: &str, experts: bool) {
     let sure: Vec<_> = all.iter().filter(|(_, estimate, ..)| estimate.doubt.is_none()).collect();
     assert!(sure.len() * 2 > all.len(), "most strategies can be judged: {} of {}", sure.len(), all.len());
     for (strategy, estimate, time, memory) in sure {
-        assert!(time.abs() < 0.02, "{strategy}: time is off by {:.2} %", 100.0 * time);
+        assert!(time.abs() < 0.01, "{strategy}: time is off by {:.2} %", 100.0 * time);
         let memory = if estimate.memory_doubt.is_none() { memory.abs() } else { 0.0 };
         assert!(memory < 0.02, "{strategy}: memory is off by {:.2} %", 100.0 * memory);
     }
@@ -127,7 +127,7 @@ fn estimated_for_themselves(strategies: [&str; 2]) -> [f64; 2] {
         for which in order {
             estimates[which] = closed.estimate(&strategies[which], 1.0).expect("it can be").step_time_s;
             let off = estimates[which] / steps[which] - 1.0;
-            assert!(off.abs() < 0.02, "{}: {:.2} % off", strategies[which], 100.0 * off);
+            assert!(off.abs() < 0.01, "{}: {:.2} % off", strategies[which], 100.0 * off);
         }
         estimates
     });

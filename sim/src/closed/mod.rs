@@ -7,9 +7,10 @@
 //! ```
 //!
 //! What is computed once is kept: tables by shard, orders by the size of a pipeline, pipelines by both. Data-parallel ranks, ZeRO and long steps change only
-//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within about 2 % of time (docs/accuracy.md), and says where it may not ([`Doubt`]).
+//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within 1 % of time (docs/accuracy.md), and says where it may not ([`Doubt`]).
 
 mod ends;
+mod grown;
 mod pipe;
 mod shard;
 
@@ -26,11 +27,11 @@ use forebay_compiler::shares::Shares;
 use forebay_cost::Cluster;
 use forebay_dsl::model::CheckedModel;
 use forebay_pipeline::{Kind, Placement};
-use pipe::{PassOrder, Passes, Scratch};
+use pipe::{PassOrder, Passes, Scratch, UnderWay};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
-/// Why an estimate may be further off than 2 %.
+/// Why an estimate may be further off than 1 %.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doubt {
     /// The host takes nearly as long as the devices: who waits for whom decides.
@@ -86,7 +87,7 @@ pub struct Closed<'a> {
     shards: FxHashMap<ShardKey, Result<Rc<Shard>, String>>,
     orders: FxHashMap<PipeSize, Result<Rc<PassOrder>, String>>,
     pipelines: FxHashMap<PipeKey, Rc<Pipe>>,
-    over: FxHashMap<(ShardKey, u64), Rc<Vec<Over>>>,
+    over: FxHashMap<(ShardKey, u64), Spread>,
     scratch: Scratch,
 }
 
@@ -165,9 +166,11 @@ impl<'a> Closed<'a> {
             ));
         }
         let outer = ranks / shard.below;
-        let over = self.over(key, &shard, outer);
+        let Spread { over, grown } = self.over(key, &shard, outer);
         let (pipe, more) = self.pipe(key, &shard, &over, (strategy, ranks, outer))?;
-        Ok(self.sum(&shard, &over, strategy, (&pipe, more)))
+        let held = f64::from(strategy.micro.unwrap_or(1)) / more.share;
+        let longer = 1.0 + held * grown / pipe.work.iter().sum::<f64>();
+        Ok(self.sum(&shard, &over, strategy, (&pipe, More { longer, ..more })))
     }
 
     fn shard(&mut self, key: ShardKey, strategy: &Strategy) -> Result<Rc<Shard>, String> {
@@ -183,13 +186,16 @@ impl<'a> Closed<'a> {
         made
     }
 
-    fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64) -> Rc<Vec<Over>> {
+    fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64) -> Spread {
         let cluster = self.cluster;
-        let make = || shard.classes.iter().map(|c| Over::new(c, outer, shard.below, cluster)).collect();
-        self.over.entry((key, outer)).or_insert_with(|| Rc::new(make())).clone()
+        let make = || Spread {
+            over: Rc::new(shard.classes.iter().map(|c| Over::new(c, outer, shard.below, cluster)).collect()),
+            grown: shard.grows * (shard.growth.factor(cluster, outer, shard.below) - 1.0),
+        };
+        self.over.entry((key, outer)).or_insert_with(make).clone()
     }
 
-    /// The pipeline of a strategy, and seconds that each stage takes longer for the micro-batches that were left out.
+    /// The pipeline of a strategy, and what its recurrence leaves out.
     fn pipe(
         &mut self,
         key: ShardKey,
@@ -224,7 +230,7 @@ impl<'a> Closed<'a> {
         let rounds = f64::from(micro - held) / f64::from(pp);
         let longest = |ends: &[f64]| ends.iter().copied().fold(0.0, f64::max);
         let more = rounds * (longest(&pipe.ends) - longest(&shorter.ends));
-        Ok((pipe, More { seconds: more, share: f64::from(micro) / f64::from(held) }))
+        Ok((pipe, More { seconds: more, share: f64::from(micro) / f64::from(held), ..More::default() }))
     }
 
     fn pipeline(&mut self, key: PipeKey, shard: &Shard, over: &[Over], ranks: u64) -> Result<Rc<Pipe>, String> {
@@ -299,8 +305,9 @@ impl<'a> Closed<'a> {
             pipe.layers[stage].push((from, to));
         }
         pipe.ends = order.ends(&passes, &mut self.scratch);
-        for (stage, (chunks, in_flight)) in pipe.layers.iter().zip(&order.in_flight).enumerate() {
-            pipe.lives[stage] = lives(shard, over, chunks, in_flight, key.zero);
+        for (stage, (chunks, under_way)) in pipe.layers.iter().zip(&order.under_way).enumerate() {
+            let most = under_way.iter().map(|of| lives(shard, over, chunks, of, key.zero));
+            pipe.lives[stage] = most.fold(0.0, f64::max);
         }
         Ok(pipe)
     }
@@ -325,7 +332,7 @@ impl<'a> Closed<'a> {
                 ends.add(&mut last, over, elements, layered, strategy.zero);
                 persistent += Ends::bytes(over, elements, layered, strategy.zero).iter().sum::<f64>();
             }
-            meet[0] = meet[0].max(counted + end + more.seconds + last.summed);
+            meet[0] = meet[0].max(counted + more.end(*end) + last.summed);
             meet[1] = meet[1].max(last.squared);
             meet[2] = meet[2].max(last.updated);
             host = host
@@ -339,8 +346,8 @@ impl<'a> Closed<'a> {
         let framework = &self.options.framework;
         host *= framework.dispatch_us * 1e-6 * if framework.graphs { 0.1 } else { 1.0 };
         let step = device.max(host);
-        let pipeline = pipe.ends.iter().copied().fold(0.0, f64::max) + more.seconds;
-        let work = pipe.work.iter().sum::<f64>() * more.share / pipe.work.len() as f64;
+        let pipeline = more.end(pipe.ends.iter().copied().fold(0.0, f64::max));
+        let work = pipe.work.iter().sum::<f64>() * more.share * more.longer / pipe.work.len() as f64;
         estimate.step_time_s = step;
         estimate.host_fraction = host / device;
         estimate.end_s = device - pipeline;
@@ -366,18 +373,36 @@ impl<'a> Closed<'a> {
     }
 }
 
-/// What micro-batches that were left out add.
+/// What depends on the number of data-parallel ranks.
+#[derive(Clone, Debug)]
+struct Spread {
+    /// Groups that sum gradients.
+    over: Rc<Vec<Over>>,
+    /// Seconds that a micro-batch takes longer than in the probe.
+    grown: f64,
+}
+
+/// What a recurrence leaves out.
 #[derive(Clone, Copy, Debug)]
 struct More {
-    /// Seconds.
+    /// Seconds of micro-batches that are not there.
     seconds: f64,
     /// All micro-batches as a multiple of those that are there.
     share: f64,
+    /// How much longer all passes take, as a multiple, for more data-parallel ranks than the probe's.
+    longer: f64,
+}
+
+impl More {
+    /// When a stage has done its last pass, seconds, where the recurrence has it at `end`.
+    fn end(&self, end: f64) -> f64 {
+        (end + self.seconds) * self.longer
+    }
 }
 
 impl Default for More {
     fn default() -> More {
-        More { seconds: 0.0, share: 1.0 }
+        More { seconds: 0.0, share: 1.0, longer: 1.0 }
     }
 }
 
@@ -468,35 +493,34 @@ fn even_parts(layers: usize, parts: usize) -> Result<Vec<(usize, usize)>, String
     Ok((0..parts).map(part).collect())
 }
 
-/// Bytes that live within a step on a stage, at their most: what micro-batches under way have left, and what the pass at hand needs.
-fn lives(shard: &Shard, over: &[Over], chunks: &[(usize, usize)], in_flight: &[u32], zero: u32) -> f64 {
+/// Bytes that live on a stage during a pass, at their most: what micro-batches under way have left, and what the pass needs.
+fn lives(shard: &Shard, over: &[Over], chunks: &[(usize, usize)], under_way: &UnderWay, zero: u32) -> f64 {
     let last = shard.layers.len();
     let received = |from: usize| if from > 0 { shard.messages[0] } else { 0.0 };
     let sent = |to: usize| if to < last { shard.messages[0] } else { 0.0 };
     let mut held = 0.0;
     let mut most = 0.0f64;
-    for (&(from, to), &micro) in chunks.iter().zip(in_flight) {
+    for (&(from, to), &micro) in chunks.iter().zip(&under_way.micro_batches) {
         let kept: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum();
         held += f64::from(micro) * (kept + received(from) - sent(to)).max(0.0);
     }
-    for (&(from, to), _) in chunks.iter().zip(in_flight).filter(|(_, n)| **n > 0) {
-        // One micro-batch is only as far as the layer at hand.
-        let whole: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum::<f64>() + received(from) - sent(to);
-        let mut so_far = received(from) - whole.max(0.0);
-        for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
-            let passing = |bytes: f64| -> f64 {
-                let of_class = |(class, over): (&shard::Class, &Over)| match over.ranks {
-                    1 => 0.0,
-                    _ => bytes * (class.before[l + 1] - class.before[l]),
-                };
-                shard.classes.iter().zip(over).map(of_class).sum()
+    let (from, to) = chunks[under_way.chunk];
+    // One micro-batch is only as far as the layer at hand.
+    let whole: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum::<f64>() + received(from) - sent(to);
+    let mut so_far = received(from) - whole.max(0.0);
+    for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
+        let passing = |bytes: f64| -> f64 {
+            let of_class = |(class, over): (&shard::Class, &Over)| match over.ranks {
+                1 => 0.0,
+                _ => bytes * (class.before[l + 1] - class.before[l]),
             };
-            let copies = if zero > 2 { passing(2.0) } else { 0.0 };
-            let gradients = if zero > 1 { passing(4.0) } else { 0.0 };
-            most = most.max(held + so_far + layer.forward_room + copies);
-            so_far += layer.kept;
-            most = most.max(held + so_far + layer.backward_room + copies + gradients);
-        }
+            shard.classes.iter().zip(over).map(of_class).sum()
+        };
+        let copies = if zero > 2 { passing(2.0) } else { 0.0 };
+        let gradients = if zero > 1 { passing(4.0) } else { 0.0 };
+        most = most.max(held + so_far + layer.forward_room + copies);
+        so_far += layer.kept;
+        most = most.max(held + so_far + layer.backward_room + copies + gradients);
     }
     most.max(held)
 }

@@ -31,10 +31,19 @@ pub struct PassOrder {
     stages: usize,
     parts: usize,
     micro: usize,
-    /// For each stage, and each of its chunks, micro-batches under way where they are most in all.
-    pub in_flight: Vec<Vec<u32>>,
+    /// For each stage what is under way in its passes.
+    pub under_way: Vec<Vec<UnderWay>>,
     /// For each part the stage that has it.
     pub stage_of: Vec<usize>,
+}
+
+/// Micro-batches under way while a stage does a pass: gone forward, its own included, and not all of the way back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnderWay {
+    /// The chunk that the pass is of.
+    pub chunk: usize,
+    /// For each chunk, how many.
+    pub micro_batches: Vec<u32>,
 }
 
 /// Seconds of one micro-batch through each part of the model, and of messages.
@@ -119,8 +128,8 @@ impl PassOrder {
         if next.iter().zip(&of_stages).any(|(n, order)| *n < order.len()) {
             return Err(format!("{} waits for itself with {stages} stages and {micro} micro-batches", kind.name()));
         }
-        let in_flight = (0..stages).zip(&of_stages).map(|(_, order)| most_in_flight(order, chunks)).collect();
-        Ok(PassOrder { items, stages: stages as usize, parts, micro: micro as usize, in_flight, stage_of })
+        let under_way = of_stages.iter().map(|order| most_under_way(order, chunks)).collect();
+        Ok(PassOrder { items, stages: stages as usize, parts, micro: micro as usize, under_way, stage_of })
     }
 
     /// When each stage has done its last pass, seconds.
@@ -162,20 +171,25 @@ impl PassOrder {
     }
 }
 
-/// Micro-batches of each chunk that have gone forward and not all of the way back, where they are most together.
-fn most_in_flight(order: &[Work], chunks: u32) -> Vec<u32> {
+/// What is under way in the passes of a stage, without those of a chunk in which another of the same chunk has as much of everything.
+fn most_under_way(order: &[Work], chunks: u32) -> Vec<UnderWay> {
     let split = order.iter().any(|work| matches!(work, Work::Backward(_, _, Half::Weights)));
     let mut now = vec![0u32; chunks as usize];
-    let mut most = now.clone();
+    let mut most: Vec<UnderWay> = vec![];
     for work in order {
-        match *work {
-            Work::Forward(_, c) => now[c as usize] += 1,
-            Work::Backward(_, c, half) if !split || half != Half::Input => now[c as usize] -= 1,
-            Work::Backward(..) => {}
+        let (chunk, ends) = match *work {
+            Work::Forward(_, c) => {
+                now[c as usize] += 1;
+                (c as usize, false)
+            }
+            Work::Backward(_, c, half) => (c as usize, !split || half != Half::Input),
+        };
+        let within = |a: &[u32], b: &[u32]| a.iter().zip(b).all(|(a, b)| a <= b);
+        if !most.iter().any(|of| of.chunk == chunk && within(&now, &of.micro_batches)) {
+            most.retain(|of| of.chunk != chunk || !within(&of.micro_batches, &now));
+            most.push(UnderWay { chunk, micro_batches: now.clone() });
         }
-        if now.iter().sum::<u32>() > most.iter().sum() {
-            most.clone_from(&now);
-        }
+        now[chunk] -= u32::from(ends);
     }
     most
 }
@@ -214,9 +228,16 @@ mod tests {
 
     #[test]
     fn micro_batches_under_way_are_counted() {
-        let order = PassOrder::new(Kind::OneFOneB, 4, 1, 8).expect("it exists");
-        assert_eq!(order.in_flight, [[4], [3], [2], [1]]);
-        let order = PassOrder::new(Kind::GPipe, 2, 1, 8).expect("it exists");
-        assert_eq!(order.in_flight, [[8], [8]]);
+        let counts = |kind, (stages, chunks, micro)| -> Vec<Vec<(usize, Vec<u32>)>> {
+            let order = PassOrder::new(kind, stages, chunks, micro).expect("it exists");
+            let of_stage = |of: &Vec<UnderWay>| of.iter().map(|u| (u.chunk, u.micro_batches.clone())).collect();
+            order.under_way.iter().map(of_stage).collect()
+        };
+        let single = |most: [u32; 4]| most.map(|n| vec![(0, vec![n])]);
+        assert_eq!(counts(Kind::OneFOneB, (4, 1, 8)), single([4, 3, 2, 1]));
+        assert_eq!(counts(Kind::GPipe, (2, 1, 8)), [vec![(0, vec![8])], vec![(0, vec![8])]]);
+        // F0 F1 | F0' B0' | F1' B1' | F2 B0 | F3 B1 | …: while the last stage does a pass of its first chunk, nothing is under way in its second one.
+        let of_last = counts(Kind::Interleaved, (2, 2, 8)).pop().expect("two stages");
+        assert_eq!(of_last, [(1, vec![2, 1]), (0, vec![3, 0])]);
     }
 }

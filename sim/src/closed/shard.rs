@@ -2,6 +2,7 @@
 //!
 //! A *probe* is compiled: the same layers, cut in the same way, in two stages and two micro-batches. Its programs are priced and replayed one by one.
 
+use super::grown::Growth;
 use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Lane, Op, RoleOps};
@@ -26,12 +27,15 @@ pub struct Cost {
     pub device: f64,
     /// Kernels' time of the host.
     pub launches: f64,
+    /// Seconds of what [grows](super::grown) with the number of ranks.
+    pub grows: f64,
 }
 
 impl std::ops::AddAssign for Cost {
     fn add_assign(&mut self, other: Cost) {
         self.device += other.device;
         self.launches += other.launches;
+        self.grows += other.grows;
     }
 }
 
@@ -92,6 +96,10 @@ pub struct Shard {
     pub states: f64,
     /// Sums of losses, the norm and other scalars, updates of states: once a step.
     pub scalars: Cost,
+    /// What grows with the number of ranks.
+    pub growth: Growth,
+    /// Seconds of that, a micro-batch through all layers.
+    pub grows: f64,
 }
 
 /// What tells shards apart.
@@ -171,6 +179,8 @@ impl Shard {
             host_waits: programs.host_waits,
             states: 0.0,
             scalars: Cost::default(),
+            growth: programs.growth.clone(),
+            grows: 0.0,
         };
         // Dimensions of a stage, innermost last; the first of them grows.
         let stage: Vec<u64> = sharded.mesh.dims.iter().filter(|d| d.name != "pp").map(|d| u64::from(d.size)).collect();
@@ -178,6 +188,7 @@ impl Shard {
         for role in &plan.roles {
             shard.add_role(&plan, role, &programs);
         }
+        shard.grows = shard.layers.iter().map(|l| l.forward.grows + l.backward.grows + l.weights.grows).sum();
         Ok(shard)
     }
 
@@ -317,19 +328,21 @@ fn sent(plan: &Plan, call: &Call) -> Option<f64> {
 struct Programs {
     costs: Vec<Cost>,
     host_waits: bool,
+    growth: Growth,
 }
 
 impl Programs {
     fn new(plan: &Plan, pricer: &Pricer, options: &Options, slowdown: f64) -> Programs {
         let order = if options.framework.streams { Order::Streams } else { Order::InLine };
-        let mut host_waits = false;
+        let (mut host_waits, mut growth) = (false, Growth::default());
         let of = |program: &forebay_plan::Program| {
             let priced: Vec<_> = program.instructions.iter().map(|i| pricer.instruction(program, i)).collect();
             host_waits |= priced.iter().any(|p| p.host_waits && p.action == Action::Work);
             let timed = timed(program, &priced, &[1.0; Kind::COUNT], Fidelity::Calls, order);
-            alone(timed, slowdown)
+            let grows = if part(&program.name).is_some() { growth.note(plan, program, pricer) } else { 0.0 };
+            Cost { grows, ..alone(timed, slowdown) }
         };
-        Programs { costs: plan.programs.iter().map(of).collect(), host_waits }
+        Programs { costs: plan.programs.iter().map(of).collect(), host_waits, growth }
     }
 }
 
@@ -342,7 +355,7 @@ fn alone(mut timed: Timed, slowdown: f64) -> Cost {
     let op = Op { program: 0, call: None, lane: Lane::Main };
     let ops = RoleOps::plain(0, vec![op]);
     let outcomes = replay(&[timed], &[ops], &[vec![]], Host { dispatch: 0.0 }, slowdown);
-    Cost { device: outcomes.map_or(0.0, |o| o[0].end), launches }
+    Cost { device: outcomes.map_or(0.0, |o| o[0].end), launches, grows: 0.0 }
 }
 
 /// Parameters by the ranks that sum their gradients.

@@ -1,0 +1,76 @@
+//! Collectives inside of layers that take longer with more data-parallel ranks: counts of tokens for load balance, which all ranks of a batch sum.
+//!
+//! The probe of a shard has the fewest such ranks. What layers take longer with others is the same part of every pass.
+
+use crate::price::Pricer;
+use forebay_cost::{Cluster, Collective, Group};
+use forebay_plan::{Exchange, ExchangeKind, Kernel, Plan, Program};
+
+/// A collective over the outermost dimension of a stage.
+#[derive(Clone, Debug, PartialEq)]
+struct Grown {
+    what: Collective,
+    /// The other dimensions: size and stride.
+    inner: Vec<(u64, u64)>,
+    /// Bytes of a rank.
+    piece: f64,
+    /// Seconds in the probe.
+    seconds: f64,
+}
+
+/// Those of a shard's layers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Growth {
+    /// One of each size.
+    all: Vec<Grown>,
+}
+
+impl Growth {
+    /// Seconds of a program's collectives over the outermost dimension of a stage, which are noted.
+    pub fn note(&mut self, plan: &Plan, program: &Program, pricer: &Pricer) -> f64 {
+        let Some(outer) = plan.mesh.iter().position(|d| d.name != "pp") else { return 0.0 };
+        let mut seconds = 0.0;
+        for instruction in &program.instructions {
+            let Kernel::Exchange(k) = &instruction.kernel else { continue };
+            if k.ragged.is_some() || !k.group.contains(&(outer as u32)) {
+                continue;
+            }
+            let own = pricer.instruction(program, instruction).seconds;
+            seconds += own;
+            let grown = grown(plan, pricer, k, outer as u32, own);
+            if !self.all.contains(&grown) {
+                self.all.push(grown);
+            }
+        }
+        seconds
+    }
+
+    /// How much longer these collectives take, as a multiple, where the outermost dimension has `outer` ranks, `below` ranks apart.
+    pub fn factor(&self, cluster: &Cluster, outer: u64, below: u64) -> f64 {
+        let probe: f64 = self.all.iter().map(|grown| grown.seconds).sum();
+        let there = |grown: &Grown| {
+            let mut dims = grown.inner.clone();
+            dims.push((outer, below));
+            let group = Group::new(cluster, &dims);
+            let whole = if grown.what == Collective::AllReduce { 1.0 } else { group.ranks as f64 };
+            cluster.collective(grown.what, &group, grown.piece * whole)
+        };
+        if probe > 0.0 { self.all.iter().map(there).sum::<f64>() / probe } else { 1.0 }
+    }
+}
+
+fn grown(plan: &Plan, pricer: &Pricer, k: &Exchange, outer: u32, seconds: f64) -> Grown {
+    let inner = k.group.iter().filter(|d| **d != outer);
+    Grown {
+        what: match k.kind() {
+            ExchangeKind::AllGather => Collective::AllGather,
+            ExchangeKind::ReduceScatter => Collective::ReduceScatter,
+            ExchangeKind::AllReduce => Collective::AllReduce,
+            ExchangeKind::AllToAll => Collective::AllToAll,
+            ExchangeKind::Shift => Collective::Shift,
+        },
+        inner: inner.map(|&d| (u64::from(plan.mesh[d as usize].size), pricer.stride(d))).collect(),
+        piece: (k.piece() * k.dtype.bytes()) as f64,
+        seconds,
+    }
+}
