@@ -20,6 +20,7 @@ mod launches;
 pub mod links;
 pub mod live;
 pub mod log;
+mod loss;
 pub mod lower;
 pub mod memory;
 pub mod passes;

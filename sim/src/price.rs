@@ -5,6 +5,7 @@
 
 use crate::framework::Framework;
 use crate::kind::Kind;
+use crate::loss::Loss;
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
 use forebay_plan::{
@@ -93,17 +94,17 @@ pub struct Pricer<'a> {
     topk: f64,
     /// Do ranks share experts, so that not all rows that there is room for come?
     shares_experts: bool,
+    /// The loss of the whole plan; of a program by itself nothing is known.
+    loss: Loss,
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
 const OPTIMIZER: &str = "optimizer.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
-const HEAD: &str = "train.epilogue";
+pub(crate) const HEAD: &str = "train.epilogue";
 /// Bytes of traffic for each element of a weight's gradient that a product adds up in f32: read and written, instead of a result written in half. It is
 /// added to the product's time: what grouped products on B200 take is nearer to both together than to the longer of them (docs/cost-model.md).
 const ADDED_BYTES: f64 = 6.0;
-/// Bytes of traffic for each logit that the loss takes in our plan: logits are read in half, and read again for their gradient, which is written in half.
-const LOSS_BYTES: f64 = 6.0;
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
 /// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
 const BIAS_KERNELS: f64 = 8.0 / 3.0;
@@ -117,32 +118,37 @@ impl<'a> Pricer<'a> {
         precision: Precision,
         imbalance: f64,
     ) -> Pricer<'a> {
-        let (shares_experts, topk) = (shares_experts(&of_training(plan)), topk(&plan.programs));
-        let (strides, groups) = (strides(&plan.mesh), RefCell::default());
-        let stage_dim = stage_dim(&plan.mesh);
-        Pricer {
-            mesh: &plan.mesh,
-            cluster,
-            framework,
-            precision,
-            imbalance,
-            strides,
-            stage_dim,
-            groups,
-            topk,
-            shares_experts,
-        }
+        let pricer = Pricer::of((&plan.mesh, &of_training(plan)), (cluster, framework, precision), imbalance);
+        Pricer { topk: topk(&plan.programs), loss: Loss::of(&plan.programs), ..pricer }
     }
 
     /// For a training program by itself, of a plan on a mesh, with an even routing.
     pub(crate) fn of_program(
         (mesh, program): (&'a [MeshDim], &Program),
-        (cluster, framework, precision): (&'a Cluster, &'a Framework, Precision),
+        on: (&'a Cluster, &'a Framework, Precision),
     ) -> Pricer<'a> {
-        let (shares_experts, topk) = (shares_experts(&[program]), topk(std::slice::from_ref(program)));
-        let (strides, groups) = (strides(mesh), RefCell::default());
-        let (stage_dim, imbalance) = (stage_dim(mesh), 1.0);
-        Pricer { mesh, cluster, framework, precision, imbalance, strides, stage_dim, groups, topk, shares_experts }
+        let pricer = Pricer::of((mesh, &[program]), on, 1.0);
+        Pricer { topk: topk(std::slice::from_ref(program)), ..pricer }
+    }
+
+    fn of(
+        (mesh, programs): (&'a [MeshDim], &[&Program]),
+        (cluster, framework, precision): (&'a Cluster, &'a Framework, Precision),
+        imbalance: f64,
+    ) -> Pricer<'a> {
+        Pricer {
+            mesh,
+            cluster,
+            framework,
+            precision,
+            imbalance,
+            strides: strides(mesh),
+            stage_dim: stage_dim(mesh),
+            groups: RefCell::default(),
+            topk: 1.0,
+            shares_experts: shares_experts(programs),
+            loss: Loss::default(),
+        }
     }
 
     /// The part of a ragged dimension's bound that is there, on the busiest rank.
@@ -223,15 +229,21 @@ impl<'a> Pricer<'a> {
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
-                let (kind, passes) = match self.framework.loss_traffic {
-                    _ if optimizer => (Kind::Optimizer, 1.0),
-                    traffic if traffic > 0.0 && program.name.starts_with(HEAD) => (Kind::Vector, traffic / LOSS_BYTES),
-                    _ => (Kind::Vector, self.framework.vector_passes),
+                let (kind, passes) = if optimizer {
+                    (Kind::Optimizer, 1.0)
+                } else {
+                    (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
                 let priced = work(kind, self.cluster.vector(flops, bytes * passes), 0.0);
                 Priced { launches: self.bias_starts(kernel).unwrap_or(1.0), ..priced }
             }
         }
+    }
+
+    /// Memory passes of a kernel of the loss, as a multiple of our plan's, where the framework's are known.
+    fn loss_passes(&self, program: &Program, kernel: &Kernel) -> Option<f64> {
+        let traffic = Some(self.framework.loss_traffic).filter(|traffic| *traffic > 0.0)?;
+        if program.name.starts_with(HEAD) { self.loss.passes(kernel, traffic) } else { None }
     }
 
     /// Starts of kernels, as multiples of one instruction's, that a bias of experts takes which are started one by one: counted where its gradient is summed.
