@@ -6,24 +6,25 @@ use forebay_plan::{Kernel, Program};
 /// Traffic of the kernels that go through all logits of a micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Loss {
-    /// Logits of a rank and micro-batch: 0 where no kernel goes through them.
+    /// Logits of a rank and micro-batch, of one head: 0 where no product makes any.
     logits: u64,
     /// Bytes of traffic for each, forward and backward.
     bytes: f64,
 }
 
 impl Loss {
-    /// That of a plan's programs.
+    /// That of a plan's programs. Logits are the largest results of products in the head's forward pass; there are several where several tokens are predicted.
     pub fn of(programs: &[Program]) -> Loss {
-        let of_head = |program: &&Program| program.name.starts_with(HEAD);
-        let logits = programs.iter().filter(of_head).flat_map(elements).max().unwrap_or(0);
-        let mut loss = Loss { logits, bytes: 0.0 };
-        // Backward programs that differ in what becomes of weights' gradients have the same loss.
-        for pass in [".forward", ".backward"] {
-            let mut programs = programs.iter().filter(of_head).filter(|p| p.name[HEAD.len()..].starts_with(pass));
-            loss.bytes += programs.next().map_or(0.0, |program| loss.traffic(program));
-        }
-        loss
+        let pass =
+            |way: &str| programs.iter().find(|p| p.name.strip_prefix(HEAD).is_some_and(|rest| rest.starts_with(way)));
+        let Some(forward) = pass(".forward") else { return Loss::default() };
+        let results: Vec<u64> = forward.instructions.iter().filter_map(|i| result_of(&i.kernel)).collect();
+        let logits = results.iter().copied().max().unwrap_or(0);
+        let heads = results.iter().filter(|n| **n == logits).count();
+        // Backward programs that differ in what becomes of weights' gradients have the same loss: the first of them counts.
+        let traffic: f64 = [Some(forward), pass(".backward")].into_iter().flatten().map(|p| traffic(p, logits)).sum();
+        let all = logits as f64 * heads as f64;
+        Loss { logits, bytes: if all > 0.0 { traffic / all } else { 0.0 } }
     }
 
     /// The part of a kernel's traffic, as a multiple, that a loss of so many bytes a logit takes; none for a kernel that does not go through all logits.
@@ -31,12 +32,13 @@ impl Loss {
         let through = self.logits > 0 && elements_of(kernel) == Some(self.logits);
         (through && self.bytes > 0.0).then(|| bytes / self.bytes)
     }
+}
 
-    fn traffic(&self, program: &Program) -> f64 {
-        let through = |kernel: &&Kernel| elements_of(kernel) == Some(self.logits);
-        let kernels = program.instructions.iter().map(|i| &i.kernel).filter(through);
-        kernels.map(|kernel| kernel.traffic(&program.buffers).bytes() as f64).sum::<f64>() / self.logits.max(1) as f64
-    }
+/// Bytes that kernels move which go through all logits of a head.
+fn traffic(program: &Program, logits: u64) -> f64 {
+    let through = |kernel: &&Kernel| elements_of(kernel) == Some(logits);
+    let kernels = program.instructions.iter().map(|i| &i.kernel).filter(through);
+    kernels.map(|kernel| kernel.traffic(&program.buffers).bytes() as f64).sum()
 }
 
 /// Elements of a region.
@@ -47,6 +49,10 @@ fn elements_of(kernel: &Kernel) -> Option<u64> {
     }
 }
 
-fn elements(program: &Program) -> impl Iterator<Item = u64> + '_ {
-    program.instructions.iter().filter_map(|i| elements_of(&i.kernel))
+/// Elements of a product's result.
+fn result_of(kernel: &Kernel) -> Option<u64> {
+    match kernel {
+        Kernel::Matmul(k) => Some(k.batch.iter().map(|d| d.0).product::<u64>() * k.m.0 * k.n.0),
+        _ => None,
+    }
 }

@@ -4,7 +4,8 @@
 //! then values without these axes (one for each row) may join as well. Joining never makes a cycle among units.
 //!
 //! A gather that only regions read is no node of its own: each region looks up where it reads (*in passing*). One that others read is
-//! a member of a region that stores what it looks up. A cast to a wider type is done in passing as well: what is narrow takes fewer bytes in memory.
+//! a member of a region that stores what it looks up. So is a cast
+//! to a wider type that only regions read: what is narrow takes fewer bytes in memory.
 
 use super::arrivals::Arrivals;
 use super::{Exchanges, Interface, attention};
@@ -563,11 +564,12 @@ fn in_passing(graph: &Graph, generator: &[bool]) -> Vec<bool> {
     graph.values().map(|v| divisions[v.index()] || looked_up(v) || widened(v)).collect()
 }
 
-/// Is it a cast to a type that is no narrower, of numbers that do not become others by where they are?
+/// Is it a cast of an array to a wider type? What is looked up is cast by a member of a region, which brings together those that read it.
 fn widens(graph: &Graph, value: ValueId) -> bool {
     let node = graph.node(value);
     let bytes = |v: ValueId| graph.ty(v).dtype.bytes();
-    matches!(node.op, Op::Cast(_)) && bytes(node.operands[0]) < bytes(value)
+    let is_wider = |&from: &ValueId| bytes(from) < bytes(value) && !matches!(graph.node(from).op, Op::Gather { .. });
+    matches!(node.op, Op::Cast(_)) && !node.ty.axes.is_empty() && node.operands.iter().all(is_wider)
 }
 
 /// Nodes that depend on constants and positions only and cost next to nothing: computed wherever they are needed.

@@ -14,15 +14,26 @@ struct Grown {
     inner: Vec<(u64, u64)>,
     /// Bytes of a rank.
     piece: f64,
-    /// Seconds in the probe.
-    seconds: f64,
+}
+
+impl Grown {
+    /// Seconds where the outermost dimension has `outer` ranks, `below` ranks apart.
+    fn seconds(&self, cluster: &Cluster, outer: u64, below: u64) -> f64 {
+        let mut dims = self.inner.clone();
+        dims.push((outer, below));
+        let group = Group::new(cluster, &dims);
+        let whole = if self.what == Collective::AllReduce { 1.0 } else { group.ranks as f64 };
+        cluster.collective(self.what, &group, self.piece * whole)
+    }
 }
 
 /// Those of a shard's layers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Growth {
-    /// One of each size.
-    all: Vec<Grown>,
+    /// Each kind and size, and the seconds of all of them in the probe.
+    all: Vec<(Grown, f64)>,
+    /// Ranks of the outermost dimension in the probe.
+    outer: u64,
 }
 
 impl Growth {
@@ -37,29 +48,31 @@ impl Growth {
             }
             let own = pricer.instruction(program, instruction).seconds;
             seconds += own;
-            let grown = grown(plan, pricer, k, outer as u32, own);
-            if !self.all.contains(&grown) {
-                self.all.push(grown);
+            let grown = grown(plan, pricer, k, outer as u32);
+            match self.all.iter_mut().find(|(known, _)| *known == grown) {
+                Some((_, all)) => *all += own,
+                None => self.all.push((grown, own)),
             }
         }
+        self.outer = u64::from(plan.mesh[outer].size);
         seconds
     }
 
-    /// How much longer these collectives take, as a multiple, where the outermost dimension has `outer` ranks, `below` ranks apart.
+    /// How much longer these collectives take, as a multiple, where the outermost dimension has `outer` ranks, `below` ranks apart: 1 with as many as in the probe.
     pub fn factor(&self, cluster: &Cluster, outer: u64, below: u64) -> f64 {
-        let probe: f64 = self.all.iter().map(|grown| grown.seconds).sum();
-        let there = |grown: &Grown| {
-            let mut dims = grown.inner.clone();
-            dims.push((outer, below));
-            let group = Group::new(cluster, &dims);
-            let whole = if grown.what == Collective::AllReduce { 1.0 } else { group.ranks as f64 };
-            cluster.collective(grown.what, &group, grown.piece * whole)
-        };
-        if probe > 0.0 { self.all.iter().map(there).sum::<f64>() / probe } else { 1.0 }
+        let (mut there, mut probe) = (0.0, 0.0);
+        for (grown, seconds) in &self.all {
+            let before = grown.seconds(cluster, self.outer, below);
+            if before > 0.0 {
+                probe += seconds;
+                there += seconds * grown.seconds(cluster, outer, below) / before;
+            }
+        }
+        if probe > 0.0 { there / probe } else { 1.0 }
     }
 }
 
-fn grown(plan: &Plan, pricer: &Pricer, k: &Exchange, outer: u32, seconds: f64) -> Grown {
+fn grown(plan: &Plan, pricer: &Pricer, k: &Exchange, outer: u32) -> Grown {
     let inner = k.group.iter().filter(|d| **d != outer);
     Grown {
         what: match k.kind() {
@@ -71,6 +84,5 @@ fn grown(plan: &Plan, pricer: &Pricer, k: &Exchange, outer: u32, seconds: f64) -
         },
         inner: inner.map(|&d| (u64::from(plan.mesh[d as usize].size), pricer.stride(d))).collect(),
         piece: (k.piece() * k.dtype.bytes()) as f64,
-        seconds,
     }
 }

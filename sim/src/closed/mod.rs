@@ -169,7 +169,8 @@ impl<'a> Closed<'a> {
         let Spread { over, grown } = self.over(key, &shard, outer);
         let (pipe, more) = self.pipe(key, &shard, &over, (strategy, ranks, outer))?;
         let held = f64::from(strategy.micro.unwrap_or(1)) / more.share;
-        let longer = 1.0 + held * grown / pipe.work.iter().sum::<f64>();
+        let work: f64 = pipe.work.iter().sum();
+        let longer = if work > 0.0 { 1.0 + held * grown / work } else { 1.0 };
         Ok(self.sum(&shard, &over, strategy, (&pipe, More { longer, ..more })))
     }
 
