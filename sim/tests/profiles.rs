@@ -10,7 +10,11 @@ use forebay_sim::validate::{prepare, price, runs};
 const HEAD: &str = "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,tp,dp,mbs,gbs,precision,recompute,step_time_s";
 
 fn report(source: &str, layout: &str, change: impl Fn(&mut Framework)) -> (Report, Cluster) {
-    let table = runs::read(&format!("{HEAD}\na,{source},1,2048,8192,16,128,64000,4096,H100,8,{layout},none,1\n"))
+    with_vocabulary(64000, source, layout, change)
+}
+
+fn with_vocabulary(words: u32, source: &str, layout: &str, change: impl Fn(&mut Framework)) -> (Report, Cluster) {
+    let table = runs::read(&format!("{HEAD}\na,{source},1,2048,8192,16,128,{words},4096,H100,8,{layout},none,1\n"))
         .expect("a table");
     assert_eq!(table.bad, []);
     let (clusters, mut frameworks) = (known::clusters(), frameworks());
@@ -25,12 +29,16 @@ fn seconds(report: &Report, kind: Kind) -> f64 {
     report.by_kind.iter().find(|(of, _)| *of == kind).expect("all kinds are there").1
 }
 
-/// A loss of several kernels is so many bytes for each logit, and nothing else; also where ranks share the vocabulary, and our plan reads logits once more.
+/// A loss of several kernels is so many bytes for each logit, and nothing else; also where ranks share the vocabulary, and our plan reads logits once more, and where a rank's part of it
+/// is narrower than the model, so that the largest region of the head is a norm.
 #[test]
 fn the_loss_takes_its_traffic() {
-    for (layout, of_rank) in [("1,8,1,64,BF16", 64000.0), ("2,4,1,32,BF16", 32000.0)] {
+    for (layout, words, of_rank) in
+        [("1,8,1,64,BF16", 64000, 64000.0), ("2,4,1,32,BF16", 64000, 32000.0), ("8,1,1,8,BF16", 8000, 1000.0)]
+    {
         let with = |traffic: f64| {
-            let (report, cluster) = report("MindSpeed use-flash-attn", layout, |f| f.loss_traffic = traffic);
+            let (report, cluster) =
+                with_vocabulary(words, "MindSpeed use-flash-attn", layout, |f| f.loss_traffic = traffic);
             (seconds(&report, Kind::Vector), cluster.memory_rate())
         };
         let ((six, rate), (fifty, _)) = (with(6.0), with(52.0));
