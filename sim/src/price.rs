@@ -390,13 +390,7 @@ impl<'a> Pricer<'a> {
         let halved = kind == Kind::Tp && self.gathers_halves(program, k);
         let there = self.ragged(kernel);
         let piece = k.piece() as f64 * there * if halved { element / 2.0 } else { element };
-        let (what, bytes) = match k.kind() {
-            ExchangeKind::AllGather => (Collective::AllGather, piece * k.ranks as f64),
-            ExchangeKind::ReduceScatter => (Collective::ReduceScatter, piece * k.ranks as f64),
-            ExchangeKind::AllReduce => (Collective::AllReduce, piece),
-            ExchangeKind::AllToAll => (Collective::AllToAll, piece * k.ranks as f64),
-            ExchangeKind::Shift => (Collective::Shift, piece),
-        };
+        let (what, bytes) = collective(k.kind(), piece, k.ranks as f64);
         // A sum that all ranks have takes a rank its part of what others are to sum, and of that sum what others are to have, as in a ring or by halves.
         let others = 1.0 - 1.0 / k.ranks.max(1) as f64;
         let sent = match what {
@@ -553,6 +547,17 @@ fn accumulates(k: &Matmul) -> bool {
         region.stores.iter().any(|store| store.view.buffer != k.c && loaded(store.view.buffer))
     };
     k.accumulate || k.epilogue.as_deref().is_some_and(updates)
+}
+
+/// An exchange as a collective, and its bytes, where ranks have pieces of so many bytes.
+pub(crate) fn collective(kind: ExchangeKind, piece: f64, ranks: f64) -> (Collective, f64) {
+    match kind {
+        ExchangeKind::AllGather => (Collective::AllGather, piece * ranks),
+        ExchangeKind::ReduceScatter => (Collective::ReduceScatter, piece * ranks),
+        ExchangeKind::AllReduce => (Collective::AllReduce, piece),
+        ExchangeKind::AllToAll => (Collective::AllToAll, piece * ranks),
+        ExchangeKind::Shift => (Collective::Shift, piece),
+    }
 }
 
 /// What work on a type is priced as, where narrow types are priced as `narrow`.

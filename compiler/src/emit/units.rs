@@ -4,8 +4,8 @@
 //! then values without these axes (one for each row) may join as well. Joining never makes a cycle among units.
 //!
 //! A gather that only regions read is no node of its own: each region looks up where it reads (*in passing*). One that others read is
-//! a member of a region that stores what it looks up. So is a cast
-//! to a wider type that only regions read: what is narrow takes fewer bytes in memory.
+//! a member of a region that stores what it looks up. A cast to a wider type that only regions read is done in passing as well: what is narrow
+//! takes fewer bytes in memory.
 
 use super::arrivals::Arrivals;
 use super::{Exchanges, Interface, attention};
@@ -542,24 +542,20 @@ fn in_passing(graph: &Graph, generator: &[bool]) -> Vec<bool> {
         matches!(graph.node(v).op, Op::Binary(BinaryOp::Div)) && inner(v) && users[v.index()].iter().all(looks_up)
     };
     let divisions: Vec<bool> = graph.values().map(divided).collect();
+    let computes = |u: ValueId| space_of(graph, u).is_some() && !matches!(graph.node(u).op, Op::Gather { .. });
     let looked_up = |v: ValueId| {
         let in_region = |&u: &ValueId| {
             let node = graph.node(u);
-            let joins = match &node.op {
-                Op::Reduce { over, .. } => row_of(graph, node.operands[0], over).is_some(),
-                op => op.is_elementwise(),
-            };
             // A value of the groups would have to be looked up for each row.
             let ragged = graph.ragged_axis(&node.ty.axes);
             let spreads = ragged
                 .is_some_and(|r| !graph.ty(v).has(r) && graph.ragged_parent(r).is_some_and(|p| graph.ty(v).has(p)));
-            joins && !spreads && !divisions[u.index()] && !generator[u.index()]
+            computes(u) && !spreads && !divisions[u.index()] && !generator[u.index()]
         };
         matches!(graph.node(v).op, Op::Gather { .. }) && inner(v) && users[v.index()].iter().all(in_region)
     };
     let widened = |v: ValueId| {
-        let in_region = |&u: &ValueId| space_of(graph, u).is_some() && !matches!(graph.node(u).op, Op::Gather { .. });
-        widens(graph, v) && !generator[v.index()] && inner(v) && users[v.index()].iter().all(in_region)
+        widens(graph, v) && !generator[v.index()] && inner(v) && users[v.index()].iter().all(|&u| computes(u))
     };
     graph.values().map(|v| divisions[v.index()] || looked_up(v) || widened(v)).collect()
 }

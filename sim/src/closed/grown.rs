@@ -2,14 +2,14 @@
 //!
 //! The probe of a shard has the fewest such ranks. What layers take longer with others is the same part of every pass.
 
-use crate::price::Pricer;
-use forebay_cost::{Cluster, Collective, Group};
+use crate::price::{Pricer, collective};
+use forebay_cost::{Cluster, Group};
 use forebay_plan::{Exchange, ExchangeKind, Kernel, Plan, Program};
 
 /// A collective over the outermost dimension of a stage.
 #[derive(Clone, Debug, PartialEq)]
 struct Grown {
-    what: Collective,
+    kind: ExchangeKind,
     /// The other dimensions: size and stride.
     inner: Vec<(u64, u64)>,
     /// Bytes of a rank.
@@ -22,8 +22,8 @@ impl Grown {
         let mut dims = self.inner.clone();
         dims.push((outer, below));
         let group = Group::new(cluster, &dims);
-        let whole = if self.what == Collective::AllReduce { 1.0 } else { group.ranks as f64 };
-        cluster.collective(self.what, &group, self.piece * whole)
+        let (what, bytes) = collective(self.kind, self.piece, group.ranks as f64);
+        cluster.collective(what, &group, bytes)
     }
 }
 
@@ -75,13 +75,7 @@ impl Growth {
 fn grown(plan: &Plan, pricer: &Pricer, k: &Exchange, outer: u32) -> Grown {
     let inner = k.group.iter().filter(|d| **d != outer);
     Grown {
-        what: match k.kind() {
-            ExchangeKind::AllGather => Collective::AllGather,
-            ExchangeKind::ReduceScatter => Collective::ReduceScatter,
-            ExchangeKind::AllReduce => Collective::AllReduce,
-            ExchangeKind::AllToAll => Collective::AllToAll,
-            ExchangeKind::Shift => Collective::Shift,
-        },
+        kind: k.kind(),
         inner: inner.map(|&d| (u64::from(plan.mesh[d as usize].size), pricer.stride(d))).collect(),
         piece: (k.piece() * k.dtype.bytes()) as f64,
     }
