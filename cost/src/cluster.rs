@@ -116,6 +116,9 @@ pub struct Tier {
     pub devices: Option<Count>,
     /// Per device and direction, GB/s.
     pub gbps: Positive,
+    /// What joins the domains inside of it.
+    #[serde(default)]
+    pub links: Links,
     /// How many adapters a domain of the tier inside of it has, where devices share them; absent: each device has its own.
     #[serde(default)]
     pub adapters: Option<Count>,
@@ -123,6 +126,17 @@ pub struct Tier {
     pub latency_us: NonNegative,
     /// Where these numbers are from.
     pub source: String,
+}
+
+/// What joins devices of a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Links {
+    /// A switch: whoever a device talks to, it has all of its bandwidth.
+    #[default]
+    Switch,
+    /// A link from each to each other one, which have equal parts of the bandwidth (full meshes of HCCS or xGMI): n − 1 of them for n devices.
+    Mesh,
 }
 
 /// A number above 0.
@@ -325,6 +339,13 @@ impl Cluster {
                         "tiers are listed from the nearest devices outwards",
                     );
                 }
+                None if tier.links == Links::Mesh => {
+                    return wrong(
+                        n,
+                        format!("tier `{}` is a mesh, and does not say how many devices it joins", tier.name),
+                        "add `devices = …`, and a tier outside of it where there are more",
+                    );
+                }
                 _ => {}
             }
             if let Some(Count(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 >= inner) {
@@ -443,6 +464,11 @@ source = "a test"
             error("devices = 4\n", ""),
             ("tier `node` must say how many devices it has: only the last has no end".into(), "[[tier]]".into())
         );
+        assert_eq!(
+            error("name = \"net\"", "name = \"net\"\nlinks = \"mesh\""),
+            ("tier `net` is a mesh, and does not say how many devices it joins".into(), "[[tier]]".into())
+        );
+        assert_eq!(error("devices = 4", "devices = 4\nlinks = \"ring\"").1, "\"ring\"");
         assert!(Cluster::parse("").is_err() && Cluster::parse("\u{0}[[[").is_err());
     }
 }

@@ -7,11 +7,13 @@
 //! bandwidth of a ring = min(link of the first tier, k₀ · link of the second, k₁ · link of the third, …)      tiers that it crosses
 //! ```
 //!
+//! In a mesh (a link from each device to each other one) a group of k of n devices has (k − 1)/(n − 1) of a device's links, and a message has one: two of eight Ascend 910B exchange 28 GB/s, all eight 196.
+//!
 //! Where devices share adapters, groups that have several of a node's devices and not all of them choose alike: k of n devices take k/n of the adapters (one at the least), and all n/k groups of the
 //! node take the same ones. On nodes of 8 A100 with 4 adapters, sums of gradients over groups of 2 and 4 in each node went at 0.23 and 0.36 of what the group's devices have of the adapters together
 //! (a quarter and a half, by this rule), those over groups of 1 and 8 at nearly all of it.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Links};
 
 /// What a group does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,11 +62,21 @@ fn members_below(dims: &[(u64, u64)], limit: u64) -> u64 {
 }
 
 impl Cluster {
-    /// Bandwidth that one device's collectives get from a tier, bytes/s.
-    fn tier_rate(&self, tier: usize) -> f64 {
+    /// Bandwidth that one device's collectives get from a tier of which the group has so many parts (domains of the tier inside, two for a message), bytes/s.
+    fn tier_rate(&self, tier: usize, parts: f64) -> f64 {
         let calibrated = &self.calibrated;
         let efficiency = if tier == 0 { calibrated.link_efficiency.0 } else { calibrated.network_efficiency.0 };
-        self.tiers[tier].gbps.0 * 1e9 * efficiency
+        self.tiers[tier].gbps.0 * 1e9 * efficiency * self.reached(tier, parts)
+    }
+
+    /// The part of a device's links into a tier that lead to the group's parts of it.
+    fn reached(&self, tier: usize, parts: f64) -> f64 {
+        let inner = if tier == 0 { 1 } else { self.domain(tier - 1) };
+        let all = (self.domain(tier) / inner) as f64;
+        match self.tiers[tier].links {
+            Links::Mesh if parts < all => (parts - 1.0) / (all - 1.0),
+            Links::Mesh | Links::Switch => 1.0,
+        }
     }
 
     fn latency(&self, tier: usize) -> f64 {
@@ -82,7 +94,8 @@ impl Cluster {
 
     /// Bandwidth of a ring through the group, bytes/s.
     fn ring_rate(&self, group: &Group) -> f64 {
-        let rate = |(tier, below, _): (usize, f64, f64)| below * self.tier_rate(tier) * self.unshared(tier, below);
+        let rate =
+            |(tier, below, parts): (usize, f64, f64)| below * self.tier_rate(tier, parts) * self.unshared(tier, below);
         self.crossed(group).map(rate).fold(f64::INFINITY, f64::min)
     }
 
@@ -142,7 +155,7 @@ impl Cluster {
             Collective::AllToAll => self.rows(group, bytes, 1.0),
             // Everyone sends at once; of the ranks of a domain one sends to the next domain.
             Collective::Shift => {
-                let over = self.crossed(group).map(|(tier, ..)| bytes / self.tier_rate(tier) + self.latency(tier));
+                let over = self.crossed(group).map(|(tier, ..)| bytes / self.tier_rate(tier, 2.0) + self.latency(tier));
                 start + over.fold(0.0, f64::max)
             }
         }
@@ -158,7 +171,7 @@ impl Cluster {
         let over = self.crossed(group).map(|(tier, _, parts)| {
             let members = group.members[tier] as f64;
             let share = (members - members / parts) / group.ranks as f64 * if tier == 0 { 1.0 } else { outside };
-            bytes * share / self.tier_rate(tier) + self.latency(tier)
+            bytes * share / self.tier_rate(tier, parts) + self.latency(tier)
         });
         self.kernel_start() + over.fold(0.0, f64::max)
     }
@@ -167,7 +180,7 @@ impl Cluster {
     pub fn message(&self, distance: u64, bytes: f64) -> f64 {
         let last = self.tiers.len() - 1;
         let tier = (0..last).find(|&tier| distance < self.domain(tier)).unwrap_or(last);
-        self.kernel_start() + self.latency(tier) + bytes / self.tier_rate(tier)
+        self.kernel_start() + self.latency(tier) + bytes / self.tier_rate(tier, 2.0)
     }
 }
 
@@ -228,6 +241,24 @@ mod tests {
         // All take the only one that there is.
         cluster.tiers[1].adapters = Some(crate::cluster::Count(1));
         near(gather(&cluster, dims[2]), own[2]);
+    }
+
+    /// Four devices with a link to each of the three others: 100 GB/s are a third each.
+    #[test]
+    fn groups_of_a_mesh_have_the_links_between_them() {
+        let mut cluster = cluster();
+        cluster.tiers[0].links = Links::Mesh;
+        let time = |kind, dims: &[(u64, u64)]| cluster.collective(kind, &Group::new(&cluster, dims), 16e9);
+        near(time(Collective::AllGather, &[(4, 1)]), 12.0 / 100.0);
+        near(time(Collective::AllGather, &[(2, 1)]), 8.0 / (100.0 / 3.0));
+        near(time(Collective::AllToAll, &[(4, 1)]), 12.0 / 100.0);
+        near(time(Collective::AllToAll, &[(2, 2)]), 8.0 / (100.0 / 3.0));
+        // Whoever passes arrays on uses one link, and so does a message.
+        near(time(Collective::Shift, &[(4, 1)]), 16.0 / (100.0 / 3.0));
+        near(cluster.message(3, 1e9), 0.03);
+        // Between nodes there is a switch: a ring over two links of 10 GB/s, as many as inside of the node allow more.
+        near(time(Collective::AllGather, &[(2, 4), (2, 1)]), 12.0 / 20.0);
+        near(cluster.message(4, 1e9), 0.1);
     }
 
     #[test]
