@@ -91,6 +91,9 @@ pub struct Calibrated {
     pub network_efficiency: Share,
     /// How much longer work takes per second of communication that runs beside it.
     pub overlap_slowdown: NonNegative,
+    /// Estimates: no run of the device was compared with a prediction.
+    #[serde(default)]
+    pub estimated: bool,
 }
 
 /// The way between a device and the host's memory.

@@ -65,6 +65,8 @@ pub struct Framework {
     pub expert_us: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
+    /// Do its recipes pair micro-batches where pipelines are interleaved, so that expert communication of one runs beside the other's work?
+    pub pairs_interleaved: bool,
     /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
     pub deduplicates: bool,
     /// Do tensor-parallel ranks share the width of experts where a run does not say how many do (`etp`)?
@@ -158,6 +160,7 @@ impl Default for Framework {
             gathers_fp8: false,
             expert_us: 0.0,
             hidden_ep: 0.0,
+            pairs_interleaved: false,
             deduplicates: false,
             cuts_experts: false,
             experts_wait: false,

@@ -187,6 +187,12 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
             cluster.device.name
         ));
     }
+    if cluster.calibrated.estimated {
+        notes.push(format!(
+            "how much of its peaks {} sustains is an estimate, which no run was compared with; `forebay validate --anchor RUN` or `--fit` takes it from measured ones",
+            cluster.device.name
+        ));
+    }
     if plan.settings.compute == DType::F64 {
         notes.push("cluster files have no rate of f64: it is priced at that of f32, with twice the bytes".into());
     }

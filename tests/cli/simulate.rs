@@ -231,6 +231,9 @@ fn what_cannot_be_meant_is_said() {
     assert!(note.contains("note: A100 SXM 80 GB has no fp8 products"), "{note}");
     let few = "max_tokens_per_rank leaves room for 64 rows";
     with(&["h100", "--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"]).fails(&[few, "such a step cannot run"]);
+    let estimate =
+        ["mi300x", "h100"].map(|name| with(&[name, "--strategy", "mbs=8"]).ok().stdout.contains("is an estimate"));
+    assert_eq!(estimate, [true, false]);
     let note = with(&["h100", "--strategy", "mbs=8", "--dtype", "f64"]).ok().stdout;
     assert!(note.contains("note: cluster files have no rate of f64"), "{note}");
     let bounded = ["--strategy", "ep=4,dp=4,mbs=2,max_tokens_per_rank=64"];

@@ -313,9 +313,11 @@ fn set_calibrated(of: &mut Calibrated, number: usize, value: f64) {
     }
 }
 
-/// The text of a cluster file with the calibrated numbers that have changed; all else stays as it is.
+/// The text of a cluster file with the calibrated numbers that have changed, which are no estimates any more; all else stays as it is.
 pub fn rewritten(text: &str, was: &Cluster, now: &Cluster) -> String {
     let (before, values) = (calibrated(&was.calibrated), calibrated(&now.calibrated));
+    let estimated =
+        |line: &&str| before != values && line.split_once('=').is_some_and(|(key, _)| key.trim() == "estimated");
     let line = |line: &str| {
         let key = line.split_once('=').map_or("", |(key, _)| key.trim());
         let place = CALIBRATED.iter().position(|(name, ..)| *name == key).filter(|at| before[*at] != values[*at]);
@@ -324,7 +326,7 @@ pub fn rewritten(text: &str, was: &Cluster, now: &Cluster) -> String {
             format!("{key} = {:.4}{remark}", values[place])
         })
     };
-    text.lines().map(|l| line(l) + "\n").collect()
+    text.lines().filter(|l| !estimated(l)).map(|l| line(l) + "\n").collect()
 }
 
 #[cfg(test)]
@@ -385,5 +387,19 @@ mod tests {
         assert!(matches!(&other[..], [line] if line.starts_with("kernel_us = 7.2500")), "{other:?}");
         assert_eq!(Cluster::parse(&text).expect("it is still a cluster").calibrated.kernel_us, NonNegative(7.25));
         assert!(text.contains('#'));
+    }
+
+    /// Numbers that were fitted are no estimates; those that stayed as they were still are.
+    #[test]
+    fn what_is_fitted_is_no_estimate() {
+        let texts = forebay_cost::known::FILES.iter().map(|(_, text)| *text);
+        for text in texts.filter(|text| text.contains("estimated = true")) {
+            let was = Cluster::parse(text).expect("a cluster");
+            let mut cluster = was.clone();
+            assert_eq!(rewritten(text, &was, &cluster), text);
+            cluster.calibrated.kernel_us = NonNegative(7.25);
+            let fitted = Cluster::parse(&rewritten(text, &was, &cluster)).expect("it is still a cluster");
+            assert!(was.calibrated.estimated && !fitted.calibrated.estimated, "{}", was.name);
+        }
     }
 }
