@@ -78,6 +78,13 @@ pub struct Attended {
     pub precision: Precision,
 }
 
+impl Attended {
+    /// What its products multiply: bf16 where others are in fp8.
+    fn inputs(&self) -> Precision {
+        if self.precision == Precision::F32 { Precision::F32 } else { Precision::Bf16 }
+    }
+}
+
 /// Tiles that libraries choose from: rows, columns, and the part of a large tile's rate that they reach (less reuse of operands).
 const TILES: [(f64, f64, f64); 5] =
     [(256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 0.92), (128.0, 64.0, 0.75), (64.0, 64.0, 0.55)];
@@ -202,15 +209,16 @@ impl Cluster {
         let cores = f64::from(self.device.cores.0);
         let blocks = problems * (queries / 128.0).ceil();
         let full = blocks / ((blocks / cores).ceil() * cores);
-        let rate = self.peak(Precision::Bf16) * self.calibrated.attention_efficiency.0 * generation * direction;
+        let rate = self.peak(attended.inputs()) * self.calibrated.attention_efficiency.0 * generation * direction;
         (flops / (rate * narrow.min(1.1) * padding * short * full.max(0.05))).max(bytes / self.memory_rate())
             + self.kernel_start()
     }
 
-    /// Products, scale and mask, softmax, dropout as kernels of their own: all scores (masked ones too) go through memory in half precision.
+    /// Products, scale and mask, softmax, dropout as kernels of their own: all scores (masked ones too) go through memory in the type of the inputs.
     fn unfused_attention(&self, attended: &Attended, kernel: AttentionKernel) -> f64 {
         let Attended { problems, queries, keys, head, .. } = *attended;
         let scores = problems * queries * keys;
+        let element = if attended.inputs() == Precision::F32 { 4.0 } else { 2.0 };
         let (products, passes) = match kernel {
             AttentionKernel::Forward => (2.0, 5.0),
             AttentionKernel::Backward => (4.0, 6.0),
@@ -220,10 +228,10 @@ impl Cluster {
             m: queries,
             n: keys,
             k: head,
-            bytes: 2.0 * (scores + problems * (queries + keys) * head),
-            precision: Precision::Bf16,
+            bytes: element * (scores + problems * (queries + keys) * head),
+            precision: attended.inputs(),
         };
-        products * self.product(&one) + passes * 2.0 * scores / self.memory_rate() + 3.0 * self.kernel_start()
+        products * self.product(&one) + passes * element * scores / self.memory_rate() + 3.0 * self.kernel_start()
     }
 }
 
@@ -237,6 +245,23 @@ mod tests {
 
     fn product(m: f64, n: f64, k: f64) -> Product {
         Product { groups: 1.0, m, n, k, bytes: 2.0 * (m * k + k * n + m * n), precision: Precision::Bf16 }
+    }
+
+    /// Attention multiplies at the rate of its inputs' type, fp8 in none of its products.
+    #[test]
+    fn attention_in_f32_is_slower() {
+        let cluster = cluster();
+        let time = |precision, generation| {
+            let (problems, queries, keys, head) = (64.0, 4096.0, 4096.0, 128.0);
+            let flops = 2.0 * problems * queries * keys * 2.0 * head;
+            let attended = Attended { problems, queries, keys, head, widest: head, flops, bytes: 1e8, precision };
+            cluster.attention(&attended, AttentionKernel::Forward, generation)
+        };
+        let slower = time(Precision::F32, Generation::Newest) / time(Precision::Bf16, Generation::Newest);
+        let peaks = cluster.peak(Precision::Bf16) / cluster.peak(Precision::F32);
+        assert!(peaks > 1.5 && (slower / peaks - 1.0).abs() < 0.01, "{slower} is not {peaks}");
+        assert!(time(Precision::F32, Generation::Unfused) > 1.5 * time(Precision::Bf16, Generation::Unfused));
+        assert_eq!(time(Precision::Fp8, Generation::Newest), time(Precision::Bf16, Generation::Newest));
     }
 
     #[test]

@@ -12,5 +12,5 @@ pub mod table;
 
 pub use cluster::{Cluster, ClusterError, HostLink};
 pub use device::{Attended, AttentionKernel, Generation, Precision, Product, Scaling};
-pub use network::{Collective, Group};
+pub use network::{Collective, Domains, Group};
 pub use table::{Class, Price, Table, contention};

@@ -30,6 +30,53 @@ pub enum Collective {
     Shift,
 }
 
+/// The parts of a mesh of ranks that lie in one domain of each tier but the last.
+///
+/// Domains have whole parts of a mesh: of 72 devices of a rack 64 where 128 ranks are shared out, of 6 of a node 4 where tensor parallelism is over 4. The others are left idle, as jobs do it,
+/// rather than a group of few ranks being spread over two racks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domains(Vec<u64>);
+
+impl Domains {
+    /// For ranks along the dimensions of a mesh, the innermost first.
+    pub fn new(cluster: &Cluster, extents: &[u64]) -> Domains {
+        let ranks = extents.iter().product::<u64>().max(1);
+        // Where a mesh can be cut: within one dimension, behind all of those inside of it.
+        let is_whole = |part: u64| {
+            let mut below = 1;
+            extents.iter().any(|extent| {
+                let inner = below;
+                below *= extent;
+                part.is_multiple_of(inner) && below.is_multiple_of(part)
+            })
+        };
+        let mut inner = 1;
+        let last = cluster.tiers.len().saturating_sub(1);
+        let of_tier = |tier: usize| {
+            let devices = cluster.domain(tier);
+            if ranks > devices {
+                inner = (inner..=devices).rev().find(|&n| n.is_multiple_of(inner) && is_whole(n)).unwrap_or(inner);
+                inner
+            } else {
+                devices
+            }
+        };
+        Domains((0..last).map(of_tier).collect())
+    }
+
+    /// Ranks in one domain of a tier; all of them for the last.
+    pub fn ranks(&self, tier: usize) -> u64 {
+        self.0.get(tier).copied().unwrap_or(u64::MAX)
+    }
+
+    /// The tier that a message between two stages of a pipeline takes, of which each has so many ranks.
+    pub fn between(&self, [from, to]: [u32; 2], ranks: u64) -> usize {
+        let domain = |tier: usize, stage: u32| u64::from(stage) * ranks / self.ranks(tier);
+        let is_near = |tier: &usize| ranks <= self.ranks(*tier) && domain(*tier, from) == domain(*tier, to);
+        (0..self.0.len()).find(is_near).unwrap_or(self.0.len())
+    }
+}
+
 /// Where the members of a group are: how many of them share a domain of each tier with one of them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Group {
@@ -41,11 +88,10 @@ pub struct Group {
 
 impl Group {
     /// The group of a rank over dimensions of (size, stride), ranks being numbered so that neighbours are near. Domains are runs of ranks.
-    pub fn new(cluster: &Cluster, dims: &[(u64, u64)]) -> Group {
+    pub fn new(domains: &Domains, dims: &[(u64, u64)]) -> Group {
         let ranks = dims.iter().map(|d| d.0).product::<u64>().max(1);
-        let last = cluster.tiers.len().saturating_sub(1);
-        let inside = |tier: usize| if tier == last { ranks } else { members_below(dims, cluster.domain(tier)) };
-        Group { ranks, members: (0..cluster.tiers.len()).map(inside).collect() }
+        let inside = domains.0.iter().map(|&limit| members_below(dims, limit));
+        Group { ranks, members: inside.chain([ranks]).collect() }
     }
 
     /// Are there members outside of the first tier's domain?
@@ -176,10 +222,14 @@ impl Cluster {
         self.kernel_start() + over.fold(0.0, f64::max)
     }
 
-    /// Seconds of a message between two ranks, so many ranks apart.
+    /// Seconds of a message between two ranks, so many ranks apart, in one domain where that is possible.
     pub fn message(&self, distance: u64, bytes: f64) -> f64 {
         let last = self.tiers.len() - 1;
-        let tier = (0..last).find(|&tier| distance < self.domain(tier)).unwrap_or(last);
+        self.message_over((0..last).find(|&tier| distance < self.domain(tier)).unwrap_or(last), bytes)
+    }
+
+    /// Seconds of a message over a tier.
+    pub fn message_over(&self, tier: usize, bytes: f64) -> f64 {
         self.kernel_start() + self.latency(tier) + bytes / self.tier_rate(tier, 2.0)
     }
 }
@@ -197,10 +247,55 @@ mod tests {
         assert!((got / want - 1.0).abs() < 1e-9, "{got} is not {want}");
     }
 
+    /// Domains of as many ranks as they have devices.
+    fn all(cluster: &Cluster) -> Domains {
+        Domains::new(cluster, &[1 << 20])
+    }
+
+    /// A domain has whole parts of a mesh, and of the domains inside of it; a mesh that fits into one is not cut.
+    #[test]
+    fn domains_have_whole_parts_of_a_mesh() {
+        let mut cluster = cluster();
+        let mut of = |devices: u32, extents: &[u64]| {
+            cluster.tiers[0].devices = Some(crate::cluster::Count(devices));
+            Domains::new(&cluster, extents).ranks(0)
+        };
+        assert_eq!(
+            [of(72, &[128]), of(72, &[8, 16]), of(72, &[64, 2]), of(72, &[72]), of(72, &[64])],
+            [64, 64, 64, 72, 72]
+        );
+        assert_eq!([of(6, &[4, 4]), of(6, &[2, 9]), of(5, &[3, 4]), of(8, &[6, 4]), of(8, &[16])], [4, 6, 3, 6, 8]);
+        assert_eq!(of(3, &[7, 2]), 1);
+        let mut rack = cluster.clone();
+        rack.tiers.insert(1, rack.tiers[0].clone());
+        (rack.tiers[0].devices, rack.tiers[1].devices) =
+            (Some(crate::cluster::Count(5)), Some(crate::cluster::Count(10)));
+        let domains = Domains::new(&rack, &[12]);
+        assert_eq!((domains.ranks(0), domains.ranks(1)), (4, 4), "6 would be half of a node more");
+        // All that leaves a rack does so at its rate: half of what each of the 64 has to give.
+        rack.tiers.remove(1);
+        rack.tiers[0].devices = Some(crate::cluster::Count(72));
+        let group = Group::new(&Domains::new(&rack, &[128]), &[(128, 1)]);
+        assert_eq!(group.members, [64, 128]);
+        near(rack.collective(Collective::AllToAll, &group, 16e9), 8.0 / 10.0);
+    }
+
+    /// Four stages of two ranks on nodes of four: every second message leaves the node.
+    #[test]
+    fn messages_between_stages_leave_nodes_where_they_end() {
+        let domains = Domains::new(&cluster(), &[2, 4]);
+        let tier = |from, to| domains.between([from, to], 2);
+        assert_eq!([tier(0, 1), tier(1, 2), tier(2, 3), tier(2, 1), tier(3, 0)], [0, 1, 0, 1, 1]);
+        let large = Domains::new(&cluster(), &[8, 4]);
+        assert_eq!(large.between([0, 1], 8), 1);
+        let inside = Domains::new(&cluster(), &[1, 4]);
+        assert_eq!(inside.between([3, 0], 1), 0);
+    }
+
     #[test]
     fn groups_lie_on_tiers() {
         let cluster = cluster();
-        let members = |dims: &[(u64, u64)]| Group::new(&cluster, dims).members;
+        let members = |dims: &[(u64, u64)]| Group::new(&all(&cluster), dims).members;
         assert_eq!(members(&[(4, 1)]), [4, 4]);
         assert_eq!(members(&[(16, 1)]), [4, 16]);
         assert_eq!(members(&[(8, 2)]), [2, 8]);
@@ -211,7 +306,7 @@ mod tests {
     #[test]
     fn rings_on_two_tiers_by_hand() {
         let cluster = cluster();
-        let time = |kind, dims: &[(u64, u64)]| cluster.collective(kind, &Group::new(&cluster, dims), 16e9);
+        let time = |kind, dims: &[(u64, u64)]| cluster.collective(kind, &Group::new(&all(&cluster), dims), 16e9);
         // 4 ranks of one node: three quarters of 16 GB at 100 GB/s.
         near(time(Collective::AllGather, &[(4, 1)]), 12.0 / 100.0);
         // 8 ranks on two nodes: a ring over 4 links of 10 GB/s.
@@ -226,7 +321,7 @@ mod tests {
     fn groups_of_a_node_that_share_adapters_choose_alike() {
         let mut cluster = cluster();
         let gather = |cluster: &Cluster, dims: &[(u64, u64)]| {
-            cluster.collective(Collective::AllGather, &Group::new(cluster, dims), 16e9)
+            cluster.collective(Collective::AllGather, &Group::new(&all(cluster), dims), 16e9)
         };
         let dims = [&[(4, 1)][..], &[(8, 1)], &[(8, 2)], &[(4, 4)]];
         let own = dims.map(|dims| gather(&cluster, dims));
@@ -248,7 +343,7 @@ mod tests {
     fn groups_of_a_mesh_have_the_links_between_them() {
         let mut cluster = cluster();
         cluster.tiers[0].links = Links::Mesh;
-        let time = |kind, dims: &[(u64, u64)]| cluster.collective(kind, &Group::new(&cluster, dims), 16e9);
+        let time = |kind, dims: &[(u64, u64)]| cluster.collective(kind, &Group::new(&all(&cluster), dims), 16e9);
         near(time(Collective::AllGather, &[(4, 1)]), 12.0 / 100.0);
         near(time(Collective::AllGather, &[(2, 1)]), 8.0 / (100.0 / 3.0));
         near(time(Collective::AllToAll, &[(4, 1)]), 12.0 / 100.0);
@@ -264,7 +359,8 @@ mod tests {
     #[test]
     fn an_all_to_all_on_two_tiers_by_hand() {
         let cluster = cluster();
-        let time = |dims: &[(u64, u64)]| cluster.collective(Collective::AllToAll, &Group::new(&cluster, dims), 16e9);
+        let time =
+            |dims: &[(u64, u64)]| cluster.collective(Collective::AllToAll, &Group::new(&all(&cluster), dims), 16e9);
         near(time(&[(4, 1)]), 12.0 / 100.0);
         // Of 8 pieces of 2 GB, 4 leave the node at 10 GB/s, 3 go inside of it meanwhile.
         near(time(&[(8, 1)]), 8.0 / 10.0);
@@ -275,7 +371,7 @@ mod tests {
         let cluster = cluster();
         near(cluster.message(3, 1e9), 0.01);
         near(cluster.message(4, 1e9), 0.1);
-        assert_eq!(cluster.collective(Collective::AllReduce, &Group::new(&cluster, &[]), 1e9), 0.0);
+        assert_eq!(cluster.collective(Collective::AllReduce, &Group::new(&all(&cluster), &[]), 1e9), 0.0);
     }
 
     #[test]
@@ -292,7 +388,7 @@ mod tests {
                 Collective::Shift,
             ] {
                 for dims in [vec![(4, 1)], vec![(8, 1)], vec![(16, 2)], vec![(4, 4)]] {
-                    let group = Group::new(&slow, &dims);
+                    let group = Group::new(&all(&slow), &dims);
                     assert!(fast.collective(kind, &group, 1e6) <= slow.collective(kind, &group, 1e6));
                 }
             }

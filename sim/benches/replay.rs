@@ -1,7 +1,8 @@
 //! Speed of the replay: `cargo bench -p forebay-sim`.
 
 use divan::{Bencher, Divan};
-use forebay_sim::replay::{Host, replay};
+use forebay_sim::replay::{Host, Machine, replay};
+use forebay_sim::routes::Routes;
 
 #[path = "../tests/pipelines/mod.rs"]
 mod pipelines;
@@ -15,5 +16,7 @@ fn main() {
 fn pp16_vpp4_512(bencher: Bencher) {
     let (programs, roles) = pipelines::interleaved(16, 4, 512);
     let waits = vec![vec![]; roles.len()];
-    bencher.bench_local(|| replay(&programs, &roles, &waits, Host { dispatch: 5e-6 }, 0.0));
+    let routes = Routes::alike(1e-5, 0.0);
+    let machine = Machine { host: Host { dispatch: 5e-6 }, slowdown: 0.0, routes: &routes };
+    bencher.bench_local(|| replay(&programs, &roles, &waits, machine));
 }

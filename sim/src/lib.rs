@@ -28,6 +28,7 @@ pub mod phases;
 pub mod price;
 pub mod replay;
 pub mod report;
+pub mod routes;
 mod sent;
 pub mod shared;
 mod spans;

@@ -33,14 +33,19 @@ pub(crate) fn links(
     let of_program = |(program, priced): (&Program, &Vec<Priced>)| {
         let mut seconds = vec![[0.0; Kind::COUNT]; cluster.tiers.len()];
         for (instruction, priced) in program.instructions.iter().zip(priced) {
-            if let Some(tier) = tier(cluster, pricer, &instruction.kernel) {
-                let transfer = if let Action::Send { transfer, .. } = priced.action { transfer } else { 0.0 };
-                seconds[tier][priced.kind.number()] += priced.seconds + transfer;
+            if let Some(tier) = tier(pricer, &instruction.kernel) {
+                seconds[tier][priced.kind.number()] += priced.seconds;
             }
         }
         seconds
     };
     let programs: Vec<Seconds> = plan.programs.iter().zip(priced).map(of_program).collect();
+    let sent = |priced: &Priced| match priced.action {
+        Action::Send { peer, bytes, .. } => Some((peer, bytes, priced.seconds)),
+        _ => None,
+    };
+    let messages: Vec<Vec<_>> = priced.iter().map(|program| program.iter().filter_map(sent).collect()).collect();
+    let routes = pricer.routes();
     let mut links: Vec<Link> =
         cluster.tiers.iter().map(|t| Link { link: t.name.clone(), exposed_s: 0.0, total_s: 0.0 }).collect();
     for (ops, outcome) in roles {
@@ -50,6 +55,10 @@ pub(crate) fn links(
             let of_program = &programs[op.program as usize % programs.len()];
             for (all, of_tier) in seconds.iter_mut().zip(of_program) {
                 all.iter_mut().zip(of_tier).for_each(|(all, s)| *all += s);
+            }
+            for &(peer, bytes, start) in &messages[op.program as usize % programs.len()] {
+                let seconds = &mut seconds[routes.tier(ops.coordinate, peer)][Kind::Pp.number()];
+                *seconds += start + routes.seconds(ops.coordinate, peer, bytes);
             }
         }
         for kind in Kind::ALL.into_iter().filter(|k| k.is_communication()) {
@@ -68,30 +77,34 @@ pub(crate) fn links(
 /// For each stream kind the outermost tier that what runs on it crosses: which links it stands for on this cluster.
 pub(crate) fn tiers_of_streams(plan: &Plan, cluster: &Cluster, pricer: &Pricer) -> Vec<Option<String>> {
     let mut outermost: [Option<usize>; StreamKind::COUNT] = [None; StreamKind::COUNT];
+    let routes = pricer.routes();
     for program in &plan.programs {
         for instruction in &program.instructions {
             let Some(kind) = program.streams.get(instruction.stream as usize) else { continue };
             let place = &mut outermost[kind.number()];
-            *place = (*place).max(tier(cluster, pricer, &instruction.kernel));
+            let tier = match &instruction.kernel {
+                Kernel::Send(k) => [k.peer.checked_sub(1), Some(k.peer + 1)]
+                    .into_iter()
+                    .flatten()
+                    .map(|from| routes.tier(from, k.peer))
+                    .max(),
+                kernel => tier(pricer, kernel),
+            };
+            *place = (*place).max(tier);
         }
     }
     outermost.iter().map(|tier| tier.map(|t| cluster.tiers[t].name.clone())).collect()
 }
 
-/// The outermost tier that an instruction's communication crosses.
-fn tier(cluster: &Cluster, pricer: &Pricer, kernel: &Kernel) -> Option<usize> {
-    let last = cluster.tiers.len() - 1;
+/// The outermost tier that a collective crosses. That of a message depends on who sends it.
+fn tier(pricer: &Pricer, kernel: &Kernel) -> Option<usize> {
     let of_group = |group: Group| {
         let below = |tier: usize| if tier == 0 { 1 } else { group.members[tier - 1] };
-        (0..=last).rev().find(|&tier| group.members[tier] > below(tier))
+        (0..group.members.len()).rev().find(|&tier| group.members[tier] > below(tier))
     };
     match kernel {
         Kernel::Exchange(k) => of_group(pricer.group(&k.group)),
         Kernel::AllToAllV(k) => of_group(pricer.group(&k.group)),
-        Kernel::Send(k) => {
-            let distance = pricer.stride(k.dim);
-            Some((0..last).find(|&tier| distance < cluster.domain(tier)).unwrap_or(last))
-        }
         _ => None,
     }
 }

@@ -6,8 +6,9 @@
 use crate::framework::Framework;
 use crate::kind::Kind;
 use crate::loss::Loss;
+use crate::routes::Routes;
 use crate::sums;
-use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Group, Precision, Product};
+use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Group, Precision, Product};
 use forebay_plan::{
     AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program,
     RaggedDim, Reduce, Region, Space,
@@ -47,8 +48,10 @@ pub enum Action {
         peer: u32,
         /// The channel.
         channel: u32,
-        /// How long it is on its way, seconds.
-        transfer: f64,
+        /// Its size.
+        bytes: f64,
+        /// How much of its time counts: less than 1 where somebody asks what would be without messages.
+        part: f64,
     },
     /// Waits for a message.
     Receive {
@@ -89,6 +92,7 @@ pub struct Pricer<'a> {
     strides: Vec<u64>,
     /// The mesh dimension in which roles differ.
     stage_dim: Option<u32>,
+    domains: Domains,
     groups: RefCell<FxHashMap<Vec<u32>, Group>>,
     /// Experts of a token: the most that any router chooses.
     topk: f64,
@@ -144,6 +148,7 @@ impl<'a> Pricer<'a> {
             imbalance,
             strides: strides(mesh),
             stage_dim: stage_dim(mesh),
+            domains: domains(mesh, cluster),
             groups: RefCell::default(),
             topk: 1.0,
             shares_experts: shares_experts(programs),
@@ -162,7 +167,7 @@ impl<'a> Pricer<'a> {
         let make = || {
             let dims: Vec<(u64, u64)> =
                 dims.iter().map(|&d| (u64::from(self.mesh[d as usize].size), self.strides[d as usize])).collect();
-            Group::new(self.cluster, &dims)
+            Group::new(&self.domains, &dims)
         };
         groups.entry(dims.to_vec()).or_insert_with(make).clone()
     }
@@ -170,6 +175,11 @@ impl<'a> Pricer<'a> {
     /// Ranks between neighbours along a mesh dimension.
     pub(crate) fn stride(&self, dim: u32) -> u64 {
         self.strides.get(dim as usize).copied().unwrap_or(1)
+    }
+
+    /// How messages between stages go.
+    pub(crate) fn routes(&self) -> Routes {
+        Routes::new(self.cluster, self.domains.clone(), self.stage_dim.map_or(1, |dim| self.stride(dim)))
     }
 
     /// Prices an instruction of a program.
@@ -200,8 +210,7 @@ impl<'a> Pricer<'a> {
             Kernel::AllToAllV(k) => self.rows_exchanged(k),
             Kernel::Send(k) => {
                 let bytes = (k.elements * k.dtype.bytes()) as f64;
-                let transfer = self.cluster.message(self.stride(k.dim), bytes);
-                let action = Action::Send { peer: k.peer, channel: k.channel, transfer };
+                let action = Action::Send { peer: k.peer, channel: k.channel, bytes, part: 1.0 };
                 Priced {
                     kind: Kind::Pp,
                     seconds: self.cluster.kernel_start(),
@@ -299,7 +308,9 @@ impl<'a> Pricer<'a> {
             * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64)
                 + k.k.0 as f64 * outer * k.n.0 as f64);
         let most = 8.0 * product.groups * product.m * product.n;
-        (kernel.traffic(&program.buffers).bytes() as f64 - bound).max(0.0).min(most)
+        // Of rows for which there is room those that come.
+        let share = self.ragged(kernel);
+        (share * (kernel.traffic(&program.buffers).bytes() as f64 - bound)).max(0.0).min(most)
     }
 
     /// Starts of kernels, as multiples of one instruction's, that a product takes: those of experts may be started one by one.
@@ -502,6 +513,12 @@ fn strides(mesh: &[MeshDim]) -> Vec<u64> {
         strides[d] = strides[d + 1] * u64::from(mesh[d + 1].size);
     }
     strides
+}
+
+/// Domains of the network with whole parts of a mesh.
+fn domains(mesh: &[MeshDim], cluster: &Cluster) -> Domains {
+    let extents: Vec<u64> = mesh.iter().rev().map(|d| u64::from(d.size)).collect();
+    Domains::new(cluster, &extents)
 }
 
 /// The mesh dimension in which roles differ.

@@ -9,6 +9,7 @@ use crate::kind::{ByKind, Kind};
 use crate::log::{BESIDE, Idle, Log, MAIN, Slice, Why};
 use crate::lower::{Lane, Op, RoleOps};
 use crate::price::Action;
+use crate::routes::Routes;
 use crate::spans::Spans;
 use crate::steps::{Step, Timed};
 use forebay_cost::contention;
@@ -21,6 +22,17 @@ use std::collections::VecDeque;
 pub struct Host {
     /// Seconds to start a kernel.
     pub dispatch: f64,
+}
+
+/// What a step runs on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine<'a> {
+    /// The host of each device.
+    pub host: Host,
+    /// Seconds lost per second of communication beside work.
+    pub slowdown: f64,
+    /// How messages go.
+    pub routes: &'a Routes,
 }
 
 /// What a role did in a step.
@@ -68,9 +80,7 @@ const VECTOR: usize = 1;
 struct World<'a> {
     programs: &'a [Timed],
     waits: &'a [Vec<Vec<CallEvent>>],
-    host: Host,
-    /// Seconds lost per second of communication beside work.
-    slowdown: f64,
+    machine: Machine<'a>,
     /// (from, to, channel): when each message arrives, and how long it was on its way.
     messages: FxHashMap<(u32, u32, u32), VecDeque<(f64, f64)>>,
     /// For each meeting the roles' times of arrival; negative: not there yet.
@@ -126,11 +136,10 @@ pub fn replay(
     programs: &[Timed],
     roles: &[RoleOps],
     waits: &[Vec<Vec<CallEvent>>],
-    host: Host,
-    slowdown: f64,
+    machine: Machine,
 ) -> Result<Vec<Outcome>, Stuck> {
     let walks = roles.iter().enumerate().map(|(number, ops)| Walk::new(number, ops)).collect();
-    let outcomes = walk(World::new(programs, waits, host, slowdown, roles), walks)?;
+    let outcomes = walk(World::new(programs, waits, machine, roles), walks)?;
     Ok(outcomes.into_iter().map(|(outcome, _)| outcome).collect())
 }
 
@@ -142,12 +151,11 @@ pub fn replay_logged(
     programs: &[Timed],
     roles: &[RoleOps],
     waits: &[Vec<Vec<CallEvent>>],
-    host: Host,
-    slowdown: f64,
+    machine: Machine,
 ) -> Result<Vec<(Outcome, Log)>, Stuck> {
     let logged = |(number, ops)| Walk { log: Some(Log::default()), ..Walk::new(number, ops) };
     let walks = roles.iter().enumerate().map(logged).collect();
-    let outcomes = walk(World::new(programs, waits, host, slowdown, roles), walks)?;
+    let outcomes = walk(World::new(programs, waits, machine, roles), walks)?;
     Ok(outcomes.into_iter().map(|(outcome, log)| (outcome, log.unwrap_or_default())).collect())
 }
 
@@ -173,13 +181,12 @@ impl<'a> World<'a> {
     fn new(
         programs: &'a [Timed],
         waits: &'a [Vec<Vec<CallEvent>>],
-        host: Host,
-        slowdown: f64,
+        machine: Machine<'a>,
         roles: &[RoleOps],
     ) -> World<'a> {
         let stop = roles.iter().map(|role| if role.commit.is_some() { -1.0 } else { 0.0 }).collect();
         let messages = FxHashMap::default();
-        World { programs, waits, host, slowdown, messages, meetings: vec![], stop, roles: roles.len() }
+        World { programs, waits, machine, messages, meetings: vec![], stop, roles: roles.len() }
     }
 }
 
@@ -268,7 +275,7 @@ impl<'a> Walk<'a> {
         let here = self.streams.iter().copied().fold(self.host.max(self.pending), f64::max);
         world.stop[self.number] = here;
         let Some(all) = last(&world.stop) else { return false };
-        self.host = all + world.host.dispatch;
+        self.host = all + world.machine.host.dispatch;
         self.outcome.host_syncs += 1;
         true
     }
@@ -325,8 +332,9 @@ impl<'a> Walk<'a> {
             },
         }
         let end = self.work(world, step);
-        if let Action::Send { peer, channel, transfer } = step.action {
+        if let Action::Send { peer, channel, bytes, part } = step.action {
             let key = (self.ops.coordinate, peer, channel);
+            let transfer = part * world.machine.routes.seconds(self.ops.coordinate, peer, bytes);
             world.messages.entry(key).or_default().push_back((end + transfer, transfer));
             if let Some(log) = &mut self.log {
                 log.sent.push((key, log.slices.len() as u32 - 1));
@@ -369,14 +377,14 @@ impl<'a> Walk<'a> {
 
     /// When the host has started a step: its first kernel, the others while that runs.
     fn started(&self, world: &World, step: &Step) -> f64 {
-        self.host + step.launches.min(1.0) * world.host.dispatch
+        self.host + step.launches.min(1.0) * world.machine.host.dispatch
     }
 
     /// Runs a step when it may; the time at which the device has done it.
     fn work(&mut self, world: &World, step: &Step) -> f64 {
         let stream = step.stream;
         let started = self.started(world, step);
-        self.host += step.launches * world.host.dispatch;
+        self.host += step.launches * world.machine.host.dispatch;
         let late = (started - self.streams[stream]).max(0.0);
         let begin = self.streams[stream] + late;
         let seconds = step.seconds;
@@ -424,7 +432,7 @@ impl<'a> Walk<'a> {
         if step.kind == Kind::Swap {
             return 0.0;
         }
-        contention(world.slowdown, span, self.last[usize::from(!step.kind.is_communication())])
+        contention(world.machine.slowdown, span, self.last[usize::from(!step.kind.is_communication())])
     }
 
     /// A call beside the main ones.
@@ -435,7 +443,7 @@ impl<'a> Walk<'a> {
             self.outcome.total[kind] += of_kind;
         }
         let launches: f64 = timed.steps.iter().map(|s| s.launches).sum();
-        self.host += launches * world.host.dispatch;
+        self.host += launches * world.machine.host.dispatch;
         let now = self.streams[MAIN];
         let begin = match op.lane {
             Lane::Main | Lane::Ahead => self.link.max(self.main_began),
@@ -458,7 +466,7 @@ impl<'a> Walk<'a> {
         // (Of the last backward passes nobody knows which exchanges were beside which sums.)
         let late = op.lane == Lane::LateBackward;
         let on_links = if late { 0.0 } else { timed.on_links() * self.main_on_links };
-        let contended = both * (world.slowdown * (1.0 - on_links) + on_links);
+        let contended = both * (world.machine.slowdown * (1.0 - on_links) + on_links);
         end += both * on_links;
         self.ran(None, BESIDE, begin, end);
         if contended > 0.0 && !late {

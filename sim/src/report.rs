@@ -8,7 +8,8 @@ use crate::lower::{Lane, Op, Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
 use crate::phases::Phase;
 use crate::price::{Action, Priced, Pricer};
-use crate::replay::{Host, Outcome, Stuck, replay, replay_logged};
+use crate::replay::{Host, Machine, Outcome, Stuck, replay, replay_logged};
+use crate::routes::Routes;
 use crate::sent::sent;
 use crate::steps::{Fidelity, Order, Step, Timed, timed};
 use forebay_cost::{Cluster, Precision};
@@ -206,6 +207,7 @@ pub(crate) struct Prepared<'a> {
     waits: Vec<Vec<Vec<CallEvent>>>,
     options: &'a Options,
     slowdown: f64,
+    routes: Routes,
     vector_beside_cube: bool,
 }
 
@@ -227,9 +229,10 @@ impl Prepared<'_> {
         programs
     }
 
-    /// The host, its seconds scaled.
-    fn host(&self, scale: f64) -> Host {
-        Host { dispatch: self.options.framework.launch_s() * scale }
+    /// What the step runs on, the host's seconds scaled.
+    fn machine(&self, scale: f64) -> Machine<'_> {
+        let host = Host { dispatch: self.options.framework.launch_s() * scale };
+        Machine { host, slowdown: self.slowdown, routes: &self.routes }
     }
 
     fn stuck(&self, stuck: Stuck) -> String {
@@ -239,8 +242,8 @@ impl Prepared<'_> {
     /// Replays a step with the seconds of each kind and the host's scaled.
     pub(crate) fn run(&self, scale: &ByKind, host: f64) -> Result<(f64, Vec<Outcome>), String> {
         let programs = self.programs(scale);
-        let outcomes = replay(&programs, &self.roles, &self.waits, self.host(host), self.slowdown)
-            .map_err(|stuck| self.stuck(stuck))?;
+        let outcomes =
+            replay(&programs, &self.roles, &self.waits, self.machine(host)).map_err(|stuck| self.stuck(stuck))?;
         let end = outcomes.iter().map(|o| o.end).fold(0.0, f64::max);
         Ok((end, outcomes))
     }
@@ -248,8 +251,8 @@ impl Prepared<'_> {
     /// Replays the step and says all that happens.
     pub(crate) fn logged(&self) -> Result<(Vec<Timed>, Vec<Log>), String> {
         let programs = self.programs(&[1.0; Kind::COUNT]);
-        let logs = replay_logged(&programs, &self.roles, &self.waits, self.host(1.0), self.slowdown)
-            .map_err(|stuck| self.stuck(stuck))?;
+        let logs =
+            replay_logged(&programs, &self.roles, &self.waits, self.machine(1.0)).map_err(|stuck| self.stuck(stuck))?;
         Ok((programs, logs.into_iter().map(|(_, log)| log).collect()))
     }
 }
@@ -347,7 +350,7 @@ pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Resul
     let end = |program: usize, runs: usize| -> Result<f64, String> {
         let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
         let role = RoleOps::plain(0, ops);
-        let outcomes = replay(&programs, &[role], &[vec![]], prepared.host(1.0), prepared.slowdown);
+        let outcomes = replay(&programs, &[role], &[vec![]], prepared.machine(1.0));
         Ok(outcomes.map_err(|stuck| prepared.stuck(stuck))?[0].end)
     };
     let seconds = |program: usize| -> Result<f64, String> {
@@ -387,6 +390,7 @@ pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Opt
     let priced = plan.programs.iter().map(of_program).collect();
     Ok(Prepared {
         plan,
+        routes: pricer.routes(),
         pricer,
         priced,
         roles,

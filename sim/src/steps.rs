@@ -82,8 +82,8 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         timed.between_nodes += if priced.leaves_node { seconds } else { 0.0 };
         timed.flops += if scale[number] > 0.0 { priced.flops * scale[number].min(1.0) } else { 0.0 };
         let action = match priced.action {
-            Action::Send { peer, channel, transfer } => {
-                Action::Send { peer, channel, transfer: transfer * scale[number] }
+            Action::Send { peer, channel, bytes, part } => {
+                Action::Send { peer, channel, bytes, part: part * scale[number] }
             }
             action => action,
         };

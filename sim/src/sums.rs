@@ -30,13 +30,14 @@ pub(crate) fn seconds(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_cost::Domains;
     use forebay_cost::known::clusters;
 
     /// As many latencies as buckets, and no more bytes; none of the steps inside of nodes where hosts are held for them.
     #[test]
     fn each_bucket_has_a_latency() {
         let cluster = clusters().into_iter().find(|c| c.is_called("H100")).expect("a cluster");
-        let group = Group::new(&cluster, &[(64, 1)]);
+        let group = Group::new(&Domains::new(&cluster, &[64]), &[(64, 1)]);
         let of = |bucket_mb: f64, collective_holds: bool, what: Collective| {
             let framework = Framework { bucket_mb, collective_holds, ..Framework::default() };
             seconds(&cluster, &framework, what, &group, 1e9, 4.0)

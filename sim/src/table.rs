@@ -4,12 +4,14 @@ use crate::kind::Kind;
 use crate::launches::Launches;
 use crate::price::{Action, Pricer};
 use crate::report::Options;
+use crate::routes::Routes;
 use forebay_cost::{Class, Cluster, Price, Table};
 use forebay_plan::Plan;
 
 /// What the instructions of all phases take, as [`crate::simulate`] counts them with the same options.
 pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
     let pricer = Pricer::new(plan, cluster, &options.framework, options.precision, options.imbalance);
+    let routes = pricer.routes();
     let programs = plan.programs.iter().map(|program| {
         let mut launches = Launches::default();
         let prices = program.instructions.iter().map(|instruction| {
@@ -17,7 +19,11 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
             let stream = program.streams[instruction.stream as usize];
             Price {
                 seconds: priced.seconds,
-                transfer: if let Action::Send { transfer, .. } = priced.action { transfer } else { 0.0 },
+                transfer: if let Action::Send { peer, bytes, .. } = priced.action {
+                    slowest(&routes, peer, bytes)
+                } else {
+                    0.0
+                },
                 launches: match options.framework.streams {
                     true => launches.of(stream, instruction, priced.launches),
                     false => priced.launches,
@@ -34,6 +40,12 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
         vector_beside_cube: cluster.device.vector_beside_cube,
         slowdown: cluster.calibrated.overlap_slowdown.0,
     }
+}
+
+/// Seconds of a message to a stage from the neighbour from which it takes longest: programs of two stages that send alike are one.
+fn slowest(routes: &Routes, to: u32, bytes: f64) -> f64 {
+    let from = [to.checked_sub(1), Some(to + 1)].into_iter().flatten();
+    from.map(|from| routes.seconds(from, to, bytes)).fold(0.0, f64::max)
 }
 
 fn class(kind: Kind) -> Class {

@@ -6,7 +6,7 @@
 use crate::report::{Options, program_times, step_time};
 use crate::shared::settled;
 use forebay_compiler::memory::Price;
-use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Generation, Group, Precision, Product};
+use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Generation, Group, Precision, Product};
 use forebay_ir::cost::cost;
 use forebay_ir::{AxisId, Comm, CommKind, DType, FusedKind, Graph, Op, Unit, ValueId};
 use forebay_plan::Plan;
@@ -87,7 +87,8 @@ impl<'a> ValuePricer<'a> {
         let stride = |d: u32| graph.mesh[d as usize + 1..].iter().map(|m| u64::from(m.size)).product::<u64>();
         let dims: Vec<(u64, u64)> =
             comm.group.iter().map(|&d| (u64::from(graph.mesh[d as usize].size), stride(d))).collect();
-        let group = Group::new(self.cluster, &dims);
+        let extents: Vec<u64> = graph.mesh.iter().rev().map(|d| u64::from(d.size)).collect();
+        let group = Group::new(&Domains::new(self.cluster, &extents), &dims);
         // What has no operand sends nothing.
         let own = share * graph.node(value).operands.first().map_or(0.0, |&o| graph.bytes(o) as f64);
         let whole = share * graph.bytes(value) as f64;

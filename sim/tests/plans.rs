@@ -2,6 +2,7 @@
 
 use forebay_compiler::pipeline::{CompileOptions, Models, compile};
 use forebay_compiler::shard::Strategy;
+use forebay_cost::cluster::Count;
 use forebay_cost::{Cluster, known};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
@@ -50,6 +51,33 @@ fn instructions_one_by_one_come_to_the_same() {
         let instructions = of(&plan, &cluster("h100"), &fine).step_time_s;
         assert!((calls / instructions - 1.0).abs() < 0.01, "{strategy}: {calls} against {instructions}");
     }
+}
+
+/// Stages of two ranks on nodes of four: messages between the second and the third leave the node, and those of an exchange that no node holds.
+#[test]
+fn what_leaves_a_node_takes_its_links() {
+    let mut slow = cluster("h100");
+    slow.tiers[0].devices = Some(Count(4));
+    let mut fast = slow.clone();
+    slow.tiers[1].gbps.0 = 0.01;
+    fast.tiers[1].gbps.0 = 100.0;
+    let seconds = |plan: &Plan, cluster: &Cluster, of: fn(&Communication) -> f64| {
+        let report = simulate(plan, cluster, &Options::default()).expect("a report");
+        let rail = report.comm_by_link.iter().find(|l| l.link == cluster.tiers[1].name).expect("a link").total_s;
+        (of(&report.total_comm_s), rail)
+    };
+    let pipeline = plan("pp=4,tp=2,mbs=1,micro=8");
+    let (few, many) = (seconds(&pipeline, &fast, |c| c.pp), seconds(&pipeline, &slow, |c| c.pp));
+    assert!(many.0 > 10.0 * few.0 && many.1 > 0.9 * many.0 && few.1 > 0.0, "{few:?} {many:?}");
+    // All stages of one node: no link between nodes is used.
+    assert_eq!(seconds(&plan("pp=2,tp=2,mbs=1,micro=8"), &slow, |c| c.pp).1, 0.0);
+    // Nodes of five hold four of eight ranks that exchange rows, as nodes of four do.
+    let exchange = plan("dp=8,ep=8,mbs=1");
+    let four = seconds(&exchange, &slow, |c| c.ep);
+    slow.tiers[0].devices = Some(Count(5));
+    assert_eq!(seconds(&exchange, &slow, |c| c.ep), four);
+    slow.tiers[0].devices = Some(Count(8));
+    assert!(seconds(&exchange, &slow, |c| c.ep).0 < 0.1 * four.0);
 }
 
 /// Generation has one text and as much room for its rows as a micro-batch of several: what comes of them in training is what training sends.

@@ -6,14 +6,23 @@ use forebay_sim::Kind;
 use forebay_sim::log::Why;
 use forebay_sim::lower::{Lane, Op, RoleOps};
 use forebay_sim::price::Action;
-use forebay_sim::replay::{Host, Outcome, replay, replay_logged};
+use forebay_sim::replay::{Host, Machine, Outcome, replay, replay_logged};
+use forebay_sim::routes::Routes;
 use forebay_sim::steps::{Step, Timed};
 use pipelines::{BACKWARD, FORWARD, interleaved, main_op, program, step};
+use std::sync::LazyLock;
 
 const IDLE_HOST: Host = Host { dispatch: 0.0 };
 
+/// A second for each byte of a message.
+static ROUTES: LazyLock<Routes> = LazyLock::new(|| Routes::alike(0.0, 1.0));
+
+fn machine(host: Host, slowdown: f64) -> Machine<'static> {
+    Machine { host, slowdown, routes: &ROUTES }
+}
+
 fn run(programs: &[Timed], roles: &[RoleOps], host: Host) -> Vec<Outcome> {
-    replay(programs, roles, &vec![vec![]; roles.len()], host, 0.0).expect("nobody waits for ever")
+    replay(programs, roles, &vec![vec![]; roles.len()], machine(host, 0.0)).expect("nobody waits for ever")
 }
 
 fn near(got: f64, want: f64) {
@@ -37,7 +46,7 @@ fn one_f_one_b(stages: u32, micro: u32, transfer: f64) -> (Vec<Timed>, Vec<RoleO
             let there = |s: Option<u32>| s.filter(|s| *s < stages);
             ops.extend(there(from).map(|peer| message(Action::Receive { peer, channel })));
             ops.push(main_op(usize::from(!forward)));
-            ops.extend(there(to).map(|peer| message(Action::Send { peer, channel, transfer })));
+            ops.extend(there(to).map(|peer| message(Action::Send { peer, channel, bytes: transfer, part: 1.0 })));
         };
         let warm_up = (stages - 1 - stage).min(micro);
         (0..warm_up).for_each(|_| pass(true, &mut ops));
@@ -120,7 +129,7 @@ fn streams_run_beside_each_other_until_an_event() {
     near(outcome.waited[Kind::Tp.number()], 1.0);
     near(outcome.accounted(), outcome.end);
     // With contention the three seconds that run beside it are half as fast.
-    let slower = replay(&programs, &[ops], &[vec![]], IDLE_HOST, 0.5).expect("it ends");
+    let slower = replay(&programs, &[ops], &[vec![]], machine(IDLE_HOST, 0.5)).expect("it ends");
     assert!(slower[0].end > 6.0);
 }
 
@@ -129,7 +138,7 @@ fn streams_run_beside_each_other_until_an_event() {
 fn messages_leave_when_what_they_carry_is_there() {
     let mut made = step(3.0, Action::Work);
     made.records = Some(0);
-    let mut sent = step(0.0, Action::Send { peer: 1, channel: 0, transfer: 0.5 });
+    let mut sent = step(0.0, Action::Send { peer: 1, channel: 0, bytes: 0.5, part: 1.0 });
     (sent.stream, sent.waits) = (2, vec![0]);
     let programs = vec![
         program(vec![made, sent]),
@@ -138,14 +147,14 @@ fn messages_leave_when_what_they_carry_is_there() {
     ];
     let role = |coordinate: u32, ops: Vec<Op>| RoleOps::plain(coordinate, ops);
     let roles = [role(0, vec![main_op(0)]), role(1, vec![main_op(1), main_op(2)])];
-    let logged = replay_logged(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends");
+    let logged = replay_logged(&programs, &roles, &[vec![], vec![]], machine(IDLE_HOST, 0.0)).expect("it ends");
     near(logged[1].0.end, 3.0 + 0.5 + 2.0);
     near(logged[1].0.bubble, 3.0);
     // What is logged is what is reported, and a message joins its two slices.
     let idle: Vec<(Why, f64)> = logged[1].1.idle.iter().map(|i| (i.why, i.end - i.begin)).collect();
     assert_eq!(idle, [(Why::Stage, 3.0), (Why::Communication(Kind::Pp), 0.5)]);
     assert_eq!((&logged[0].1.sent, &logged[1].1.received), (&vec![((0, 1, 0), 1)], &vec![((0, 1, 0), 0)]));
-    assert_eq!(replay(&programs, &roles, &[vec![], vec![]], IDLE_HOST, 0.0).expect("it ends")[1], logged[1].0);
+    assert_eq!(replay(&programs, &roles, &[vec![], vec![]], machine(IDLE_HOST, 0.0)).expect("it ends")[1], logged[1].0);
 }
 
 /// A collective of several stages begins when the last of them could begin it alone: what it waits for there is part of that.
@@ -213,7 +222,7 @@ fn what_is_gathered_between_nodes_slows_a_layers_own_exchanges_down() {
         let gather = Step { kind: Kind::Dp, ..step(gathered, Action::Work) };
         let gather = Timed { between_nodes: gathered, ..program(vec![gather]) };
         let layer = Timed { between_nodes, ..program(vec![step(3.0, Action::Work)]) };
-        let outcomes = replay(&[gather, layer], std::slice::from_ref(&ops), &[vec![]], IDLE_HOST, slowdown);
+        let outcomes = replay(&[gather, layer], std::slice::from_ref(&ops), &[vec![]], machine(IDLE_HOST, slowdown));
         outcomes.expect("it ends")[0].end
     };
     // The first gather is seen; of the other two, two seconds each are beside a layer, of which half are spent on links.
@@ -235,7 +244,8 @@ fn what_is_gathered_goes_before_sums_that_come_later() {
     let beside = |program, lane| Op { program, call: None, lane };
     let layer = [beside(0, Lane::Ahead), main_op(1), beside(2, Lane::Behind)];
     let ops = RoleOps::plain(0, layer.repeat(3));
-    let (outcome, log) = replay_logged(&programs, &[ops], &[vec![]], IDLE_HOST, 0.0).expect("it ends").remove(0);
+    let (outcome, log) =
+        replay_logged(&programs, &[ops], &[vec![]], machine(IDLE_HOST, 0.0)).expect("it ends").remove(0);
     // The first layer waits for its parameters, the last for the sum of its gradients.
     near(outcome.end, 4.0 + 3.0 * 10.0 + 5.0);
     let begins = |program: u32| -> Vec<f64> {
@@ -250,6 +260,6 @@ fn roles_that_wait_for_each_other_are_found() {
     let receive = |peer| program(vec![step(0.0, Action::Receive { peer, channel: 0 })]);
     let programs = vec![receive(1), receive(0)];
     let role = |coordinate: u32| RoleOps::plain(coordinate, vec![main_op(coordinate as usize)]);
-    let stuck = replay(&programs, &[role(0), role(1)], &[vec![], vec![]], IDLE_HOST, 0.0);
+    let stuck = replay(&programs, &[role(0), role(1)], &[vec![], vec![]], machine(IDLE_HOST, 0.0));
     assert_eq!(stuck.expect_err("nobody sends").role, 0);
 }

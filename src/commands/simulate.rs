@@ -15,7 +15,7 @@ use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
-use forebay_cost::{Cluster, Precision};
+use forebay_cost::{Cluster, Domains, Precision};
 use forebay_plan::{DType, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
@@ -185,6 +185,16 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
         notes.push(format!(
             "{} has no fp8 products: they are priced at the bf16 peak, and scaling is paid besides",
             cluster.device.name
+        ));
+    }
+    let extents: Vec<u64> = plan.mesh.iter().rev().map(|d| u64::from(d.size)).collect();
+    let domains = Domains::new(cluster, &extents);
+    for (n, tier) in cluster.tiers.iter().enumerate().filter(|(n, _)| domains.ranks(*n) < cluster.domain(*n)) {
+        notes.push(format!(
+            "a {} has {} devices, of which {} are used: as many as whole parts of these ranks fill",
+            tier.name,
+            cluster.domain(n),
+            domains.ranks(n)
         ));
     }
     if cluster.calibrated.estimated {

@@ -3,7 +3,7 @@
 use super::shard::{Class, padded};
 use crate::framework::Framework;
 use crate::sums;
-use forebay_cost::{Cluster, Collective, Group};
+use forebay_cost::{Cluster, Collective, Domains, Group};
 
 /// Bytes of an element that the norm reads.
 const SQUARED: f64 = 4.0;
@@ -28,12 +28,12 @@ pub struct Over {
 
 impl Over {
     /// For a class where the outermost dimension has `outer` ranks, `below` ranks apart.
-    pub fn new(class: &Class, outer: u64, below: u64, cluster: &Cluster) -> Over {
+    pub fn new(class: &Class, outer: u64, below: u64, domains: &Domains) -> Over {
         let mut dims = class.sums.clone();
         if class.grows {
             dims.push((outer, below));
         }
-        let group = Group::new(cluster, &dims);
+        let group = Group::new(domains, &dims);
         Over { ranks: group.ranks, group }
     }
 }

@@ -3,7 +3,7 @@
 //! The probe of a shard has the fewest such ranks. What layers take longer with others is the same part of every pass.
 
 use crate::price::{Pricer, collective};
-use forebay_cost::{Cluster, Group};
+use forebay_cost::{Cluster, Domains, Group};
 use forebay_plan::{Exchange, ExchangeKind, Kernel, Plan, Program};
 
 /// A collective over the outermost dimension of a stage.
@@ -18,10 +18,10 @@ struct Grown {
 
 impl Grown {
     /// Seconds where the outermost dimension has `outer` ranks, `below` ranks apart.
-    fn seconds(&self, cluster: &Cluster, outer: u64, below: u64) -> f64 {
+    fn seconds(&self, cluster: &Cluster, domains: &Domains, [outer, below]: [u64; 2]) -> f64 {
         let mut dims = self.inner.clone();
         dims.push((outer, below));
-        let group = Group::new(cluster, &dims);
+        let group = Group::new(domains, &dims);
         let (what, bytes) = collective(self.kind, self.piece, group.ranks as f64);
         cluster.collective(what, &group, bytes)
     }
@@ -58,14 +58,18 @@ impl Growth {
         seconds
     }
 
-    /// How much longer these collectives take, as a multiple, where the outermost dimension has `outer` ranks, `below` ranks apart: 1 with as many as in the probe.
-    pub fn factor(&self, cluster: &Cluster, outer: u64, below: u64) -> f64 {
+    /// How much longer these collectives take, as a multiple, where the outermost dimension of a stage has `outer` ranks, those inside of it, innermost first,
+    /// being `inner`: 1 with as many as in the probe.
+    pub fn factor(&self, cluster: &Cluster, outer: u64, inner: &[u64]) -> f64 {
+        let below = inner.iter().product();
+        let domains = |outer: u64| Domains::new(cluster, &[inner, &[outer]].concat());
+        let (of_probe, of_stage) = (domains(self.outer), domains(outer));
         let (mut there, mut probe) = (0.0, 0.0);
         for (grown, seconds) in &self.all {
-            let before = grown.seconds(cluster, self.outer, below);
+            let before = grown.seconds(cluster, &of_probe, [self.outer, below]);
             if before > 0.0 {
                 probe += seconds;
-                there += seconds * grown.seconds(cluster, outer, below) / before;
+                there += seconds * grown.seconds(cluster, &of_stage, [outer, below]) / before;
             }
         }
         if probe > 0.0 { there / probe } else { 1.0 }

@@ -17,6 +17,7 @@ mod shard;
 pub use shard::{Shard, ShardKey};
 
 use crate::report::Options;
+use crate::routes::Routes;
 use ends::{End, Ends, Over};
 use forebay_compiler::memory::{Recompute, Swap};
 use forebay_compiler::overlap::exchange::Dispatch;
@@ -24,7 +25,7 @@ use forebay_compiler::overlap::pieces::Pieces;
 use forebay_compiler::overlap::{self, Pass};
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Order, Strategy};
 use forebay_compiler::shares::Shares;
-use forebay_cost::Cluster;
+use forebay_cost::{Cluster, Domains};
 use forebay_dsl::model::CheckedModel;
 use forebay_pipeline::{Kind, Placement};
 use pipe::{PassOrder, Passes, Scratch, UnderWay};
@@ -92,15 +93,15 @@ pub struct Closed<'a> {
 }
 
 /// What the time of a pipeline depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PipeKey {
     shard: ShardKey,
     kind: Kind,
     pp: u32,
     vpp: u32,
     micro: u32,
-    /// The tier that messages take, and the ranks of the outermost dimension where layers' parameters go over links.
-    tier: usize,
+    /// Stages of one domain of each tier, which says where messages leave it, and the ranks of the outermost dimension where layers' parameters go over links.
+    together: Vec<u64>,
     outer: u64,
     zero: u32,
 }
@@ -159,13 +160,14 @@ impl<'a> Closed<'a> {
         let key = key(strategy, imbalance)?;
         let shard = self.shard(key, strategy)?;
         let ranks = u64::from(strategy.dp) * u64::from(strategy.tp) * u64::from(strategy.cp);
-        if ranks % shard.below != 0 {
+        let below: u64 = shard.inner.iter().product();
+        if ranks % below != 0 {
             return Err(format!(
                 "{} ranks of experts do not divide the {ranks} ranks of a stage",
                 strategy.ep * strategy.etp
             ));
         }
-        let outer = ranks / shard.below;
+        let outer = ranks / below;
         let Spread { over, grown } = self.over(key, &shard, outer);
         let (pipe, more) = self.pipe(key, &shard, &over, (strategy, ranks, outer))?;
         let held = f64::from(strategy.micro.unwrap_or(1)) / more.share;
@@ -189,9 +191,13 @@ impl<'a> Closed<'a> {
 
     fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64) -> Spread {
         let cluster = self.cluster;
-        let make = || Spread {
-            over: Rc::new(shard.classes.iter().map(|c| Over::new(c, outer, shard.below, cluster)).collect()),
-            grown: shard.grows * (shard.growth.factor(cluster, outer, shard.below) - 1.0),
+        let make = || {
+            let (domains, below) =
+                (Domains::new(cluster, &[&shard.inner[..], &[outer]].concat()), shard.inner.iter().product());
+            Spread {
+                over: Rc::new(shard.classes.iter().map(|c| Over::new(c, outer, below, &domains)).collect()),
+                grown: shard.grows * (shard.growth.factor(cluster, outer, &shard.inner) - 1.0),
+            }
         };
         self.over.entry((key, outer)).or_insert_with(make).clone()
     }
@@ -214,27 +220,36 @@ impl<'a> Closed<'a> {
         if held > MOST_MICRO_BATCHES {
             return Err(format!("{micro} micro-batches go forward before any goes back: such steps are replayed"));
         }
-        let last = self.cluster.tiers.len() - 1;
-        let tier = (0..last).find(|&tier| ranks < self.cluster.domain(tier)).unwrap_or(last);
+        let mesh = [&shard.inner[..], &[outer, u64::from(pp)]].concat();
+        let routes = Routes::new(self.cluster, Domains::new(self.cluster, &mesh), ranks);
+        let together = routes.stages_together();
         let zero = if strategy.zero > 1 { strategy.zero } else { 0 };
         let kind = match kind_of(strategy)? {
             Kind::OneFOneB if vpp > 1 => Kind::Interleaved,
             kind => kind,
         };
-        let key =
-            |micro| PipeKey { shard: key, kind, pp, vpp, micro, tier, outer: if zero > 0 { outer } else { 0 }, zero };
-        let pipe = self.pipeline(key(held), shard, over, ranks)?;
+        let key = |micro| PipeKey {
+            shard: key,
+            kind,
+            pp,
+            vpp,
+            micro,
+            together: together.clone(),
+            outer: if zero > 0 { outer } else { 0 },
+            zero,
+        };
+        let pipe = self.pipeline(key(held), shard, over, &routes)?;
         if held == micro {
             return Ok((pipe, More::default()));
         }
-        let shorter = self.pipeline(key(held - pp), shard, over, ranks)?;
+        let shorter = self.pipeline(key(held - pp), shard, over, &routes)?;
         let rounds = f64::from(micro - held) / f64::from(pp);
         let longest = |ends: &[f64]| ends.iter().copied().fold(0.0, f64::max);
         let more = rounds * (longest(&pipe.ends) - longest(&shorter.ends));
         Ok((pipe, More { seconds: more, share: f64::from(micro) / f64::from(held), ..More::default() }))
     }
 
-    fn pipeline(&mut self, key: PipeKey, shard: &Shard, over: &[Over], ranks: u64) -> Result<Rc<Pipe>, String> {
+    fn pipeline(&mut self, key: PipeKey, shard: &Shard, over: &[Over], routes: &Routes) -> Result<Rc<Pipe>, String> {
         if let Some(known) = self.pipelines.get(&key) {
             return Ok(known.clone());
         }
@@ -244,7 +259,7 @@ impl<'a> Closed<'a> {
             .entry(size)
             .or_insert_with(|| PassOrder::new(key.kind, key.pp, key.vpp, key.micro).map(Rc::new))
             .clone()?;
-        let pipe = Rc::new(self.run(&key, shard, over, (&order, ranks))?);
+        let pipe = Rc::new(self.run(&key, shard, over, (&order, routes))?);
         self.pipelines.insert(key, pipe.clone());
         Ok(pipe)
     }
@@ -255,7 +270,7 @@ impl<'a> Closed<'a> {
         key: &PipeKey,
         shard: &Shard,
         over: &[Over],
-        (order, ranks): (&PassOrder, u64),
+        (order, routes): (&PassOrder, &Routes),
     ) -> Result<Pipe, String> {
         let parts = even_parts(shard.layers.len(), (key.pp * key.vpp) as usize)?;
         let ends = self.ends();
@@ -265,9 +280,16 @@ impl<'a> Closed<'a> {
             true => (0.0, shard.message.device),
             false => (shard.message.device, 0.0),
         };
-        let message = |bytes: f64| if key.pp > 1 { sending + self.cluster.message(ranks, bytes) } else { 0.0 };
-        let mut passes =
-            Passes { ahead: message(shard.messages[0]), back: message(shard.messages[1]), ..Passes::default() };
+        // Between each part and the next, one way or the other.
+        let messages = |[from, to]: [usize; 2], bytes: f64| {
+            let between = |pair: &[usize]| routes.seconds(pair[from] as u32, pair[to] as u32, bytes);
+            order.stage_of.windows(2).map(|pair| sending + between(pair)).collect()
+        };
+        let mut passes = Passes {
+            ahead: messages([0, 1], shard.messages[0]),
+            back: messages([1, 0], shard.messages[1]),
+            ..Passes::default()
+        };
         let mut pipe = Pipe {
             ends: vec![],
             work: vec![0.0; stages],

@@ -55,10 +55,10 @@ pub struct Passes {
     pub backward: Vec<f64>,
     /// The other half; 0 where there is one alone.
     pub weights: Vec<f64>,
-    /// A message to the next part.
-    pub ahead: f64,
-    /// A message to the part before.
-    pub back: f64,
+    /// A message from each part to the next.
+    pub ahead: Vec<f64>,
+    /// A message back to each part from the next.
+    pub back: Vec<f64>,
 }
 
 /// Memory of a recurrence, kept between pipelines.
@@ -149,7 +149,7 @@ impl PassOrder {
             free[stage] = match item.op {
                 Op::Forward => {
                     let come = match part.checked_sub(1) {
-                        Some(before) => from(before, forward[place - self.micro], passes.ahead),
+                        Some(before) => from(before, forward[place - self.micro], passes.ahead[before]),
                         None => 0.0,
                     };
                     forward[place] = now.max(come) + passes.forward[part];
@@ -159,7 +159,7 @@ impl PassOrder {
                     let come = if part + 1 == self.parts {
                         forward[place]
                     } else {
-                        from(part + 1, backward[place + self.micro], passes.back)
+                        from(part + 1, backward[place + self.micro], passes.back[part])
                     };
                     backward[place] = now.max(come) + passes.backward[part];
                     backward[place]
@@ -204,7 +204,13 @@ mod tests {
     }
 
     fn even(parts: usize) -> Passes {
-        Passes { forward: vec![3.0; parts], backward: vec![5.0; parts], weights: vec![0.0; parts], ..Passes::default() }
+        Passes {
+            forward: vec![3.0; parts],
+            backward: vec![5.0; parts],
+            weights: vec![0.0; parts],
+            ahead: vec![0.0; parts],
+            back: vec![0.0; parts],
+        }
     }
 
     /// (p − 1)(F + B) of bubble whatever the number of chunks, and no less for GPipe.
@@ -221,7 +227,7 @@ mod tests {
     /// Two stages, two micro-batches, messages of 1: F F B B, and each way waits.
     #[test]
     fn messages_are_waited_for() {
-        let passes = Passes { ahead: 1.0, back: 1.0, ..even(2) };
+        let passes = Passes { ahead: vec![1.0], back: vec![1.0], ..even(2) };
         // Stage 1 begins at 4, has B0 at 12 and B1 at 20; stage 0 has B1 at 26.
         assert_eq!(longest(Kind::OneFOneB, (2, 1, 2), &passes), 26.0);
     }

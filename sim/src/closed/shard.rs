@@ -7,8 +7,10 @@ use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Lane, Op, RoleOps};
 use crate::price::{Action, Pricer};
+use crate::replay::Machine;
 use crate::replay::{Host, replay};
 use crate::report::Options;
+use crate::routes::Routes;
 use crate::steps::{Fidelity, Order, Timed, timed};
 use forebay_compiler::autodiff::Keep;
 use forebay_compiler::optimizer::CHUNK;
@@ -86,8 +88,8 @@ pub struct Shard {
     pub inputs: f64,
     /// Classes of parameters.
     pub classes: Vec<Class>,
-    /// Ranks below the outermost dimension of a stage.
-    pub below: u64,
+    /// Ranks of the dimensions of a stage but the outermost, innermost first.
+    pub inner: Vec<u64>,
     /// Is there a parameter that several layers use?
     pub tied: bool,
     /// Does the host wait for something in a layer?
@@ -174,7 +176,7 @@ impl Shard {
             message: Cost::default(),
             inputs: (model.inputs.len() as u64 * model.batch * model.seq * 4) as f64,
             classes: classes(&sharded),
-            below: 1,
+            inner: vec![],
             tied: is_tied(model),
             host_waits: programs.host_waits,
             states: 0.0,
@@ -184,7 +186,7 @@ impl Shard {
         };
         // Dimensions of a stage, innermost last; the first of them grows.
         let stage: Vec<u64> = sharded.mesh.dims.iter().filter(|d| d.name != "pp").map(|d| u64::from(d.size)).collect();
-        shard.below = stage.iter().skip(1).product();
+        shard.inner = stage.iter().skip(1).rev().copied().collect();
         for role in &plan.roles {
             shard.add_role(&plan, role, &programs);
         }
@@ -335,26 +337,27 @@ impl Programs {
     fn new(plan: &Plan, pricer: &Pricer, options: &Options, slowdown: f64) -> Programs {
         let order = if options.framework.streams { Order::Streams } else { Order::InLine };
         let (mut host_waits, mut growth) = (false, Growth::default());
+        let routes = pricer.routes();
         let of = |program: &forebay_plan::Program| {
             let priced: Vec<_> = program.instructions.iter().map(|i| pricer.instruction(program, i)).collect();
             host_waits |= priced.iter().any(|p| p.host_waits && p.action == Action::Work);
             let timed = timed(program, &priced, &[1.0; Kind::COUNT], Fidelity::Calls, order);
             let grows = if part(&program.name).is_some() { growth.note(plan, program, pricer) } else { 0.0 };
-            Cost { grows, ..alone(timed, slowdown) }
+            Cost { grows, ..alone(timed, slowdown, &routes) }
         };
         Programs { costs: plan.programs.iter().map(of).collect(), host_waits, growth }
     }
 }
 
 /// How long a program takes by itself.
-fn alone(mut timed: Timed, slowdown: f64) -> Cost {
+fn alone(mut timed: Timed, slowdown: f64, routes: &Routes) -> Cost {
     let launches = timed.steps.iter().map(|s| s.launches).sum();
     let waits = |action: &Action| matches!(action, Action::Receive { .. } | Action::Meet);
     timed.steps.iter_mut().filter(|s| waits(&s.action)).for_each(|s| s.action = Action::Work);
     // Instructions that others wait for keep their events; the host is never late.
     let op = Op { program: 0, call: None, lane: Lane::Main };
     let ops = RoleOps::plain(0, vec![op]);
-    let outcomes = replay(&[timed], &[ops], &[vec![]], Host { dispatch: 0.0 }, slowdown);
+    let outcomes = replay(&[timed], &[ops], &[vec![]], Machine { host: Host { dispatch: 0.0 }, slowdown, routes });
     Cost { device: outcomes.map_or(0.0, |o| o[0].end), launches, grows: 0.0 }
 }
 

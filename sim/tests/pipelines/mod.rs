@@ -69,7 +69,7 @@ pub fn interleaved(stages: u32, chunks: u32, micro: u32) -> (Vec<Timed>, Vec<Rol
             }
             ops.push(main_op(usize::from(!forward)));
             if to < parts {
-                let action = Action::Send { peer: to % stages, channel: channel(part), transfer: 0.0 };
+                let action = Action::Send { peer: to % stages, channel: channel(part), bytes: 0.0, part: 1.0 };
                 ops.push(message(action, (false, to % stages, channel(part))));
             }
         };
