@@ -148,6 +148,20 @@ fn a_model_of_real_size() {
     }
 }
 
+/// With two groups a stage, the cut whose slowest stage is fastest may have groups of one layer and of ten; groups that are alike make the shorter pipeline.
+#[test]
+fn a_cut_is_no_slower_than_groups_that_are_alike() {
+    let mut costs = vec![LayerCosts::halves(10000, 11000, 9000); 82];
+    (costs[0], costs[81]) = (LayerCosts::halves(1, 0, 1), LayerCosts::halves(7100, 7100, 7000));
+    for kind in [Kind::VMin, Kind::VHalf, Kind::ZbV, Kind::OneFOneB] {
+        let schedule = kind.generate(size(8, 2, 16)).expect("a schedule");
+        let makespan = |costs: &Costs| Some(replay(&schedule, costs).ok()?.makespan);
+        let (fitted, _) = fitted(&costs, schedule.layout(), |costs| costs, makespan).expect("a cut");
+        let even = Cut { ends: (1..=16).map(|g| if g == 16 { 82 } else { 1 + 5 * g }).collect(), exact: false };
+        assert!(makespan(&fitted) <= makespan(&even.costs(&costs)), "{kind:?}");
+    }
+}
+
 #[test]
 fn refused() {
     let layout = Layout { size: size(4, 2, 8), placement: Placement::Wave };

@@ -26,7 +26,7 @@ fn unevenness(totals: &[Ticks], ends: &[usize], layout: Layout) -> (Ticks, u128)
 }
 
 /// Boundaries where an even share of the cost is reached, at least one layer apart.
-fn even(totals: &[Ticks], groups: usize) -> Vec<usize> {
+pub fn even(totals: &[Ticks], groups: usize) -> Vec<usize> {
     let all: u128 = totals.iter().map(|t| u128::from(*t)).sum();
     let (mut sum, mut end) = (0u128, 0);
     let mut ends = Vec::with_capacity(groups);

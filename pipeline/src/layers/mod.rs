@@ -159,7 +159,8 @@ pub fn refine(cut: Cut, most: usize, mut value: impl FnMut(&Cut) -> Ticks) -> Cu
     }
 }
 
-/// Cuts layers so that the slowest stage is fast, and moves single ones on while `makespan` gets smaller. Costs of links are for `linked` to add.
+/// Cuts layers, and moves single ones on while `makespan` gets smaller: from where the slowest stage is fast, and from where groups are alike. With several groups a stage the first may have
+/// very uneven ones, which moves of single layers do not mend. Costs of links are for `linked` to add.
 ///
 /// # Errors
 /// As [`cut`].
@@ -169,10 +170,36 @@ pub fn fitted(
     linked: impl Fn(Costs) -> Costs,
     makespan: impl Fn(&Costs) -> Option<Ticks>,
 ) -> Result<(Costs, Cut), ScheduleError> {
-    let costs = |cut: &Cut| linked(cut.costs(layers));
-    let even = cut(layers, layout)?;
-    costs(&even).check(layout)?;
-    Ok(refitted(layers, layout, even, linked, makespan))
+    let balanced = cut(layers, layout)?;
+    linked(balanced.costs(layers)).check(layout)?;
+    let value = |cut: &Cut| valued(&linked(cut.costs(layers)), layout, &makespan);
+    let alike = alike(layers, layout).min_by_key(value).filter(|cut| cut.ends != balanced.ends);
+    let starts: Vec<Cut> = [Some(balanced), alike].into_iter().flatten().collect();
+    let most = moves(layout) / starts.len();
+    let best = starts.into_iter().map(|start| refine(start, most.max(1), value)).min_by_key(value);
+    let best = best.expect("there is a start");
+    Ok((linked(best.costs(layers)), best))
+}
+
+/// Cuts whose groups are alike: in what they cost, and in the number of their layers, the first and the last one aside.
+fn alike(layers: &[LayerCosts], layout: Layout) -> impl Iterator<Item = Cut> {
+    let totals: Vec<Ticks> = layers.iter().map(|l| l.total()).collect();
+    let (n, groups) = (layers.len(), layout.groups() as usize);
+    let by_number = (n >= groups + 2).then(|| {
+        let end = |group: usize| if group == groups { n } else { 1 + (n - 2) * group / groups };
+        (1..=groups).map(end).collect()
+    });
+    [Some(local::even(&totals, groups)), by_number].into_iter().flatten().map(|ends| Cut { ends, exact: false })
+}
+
+/// The makespan of groups that cost so much. Costs of pairs may not fit the parts of every cut.
+fn valued(costs: &Costs, layout: Layout, makespan: impl Fn(&Costs) -> Option<Ticks>) -> Ticks {
+    Some(costs).filter(|costs| costs.check(layout).is_ok()).and_then(makespan).unwrap_or(Ticks::MAX)
+}
+
+/// Cuts that are tried.
+fn moves(layout: Layout) -> usize {
+    FITTED_ITEMS / (3 * layout.groups() as usize * layout.size.micros as usize)
 }
 
 /// The same from a cut on.
@@ -183,15 +210,9 @@ pub fn refitted(
     linked: impl Fn(Costs) -> Costs,
     makespan: impl Fn(&Costs) -> Option<Ticks>,
 ) -> (Costs, Cut) {
-    let costs = |cut: &Cut| linked(cut.costs(layers));
-    let items = 3 * layout.groups() as usize * layout.size.micros as usize;
-    // Costs of pairs may not fit the parts of every cut.
-    let value = |cut: &Cut| {
-        let costs = Some(costs(cut)).filter(|costs| costs.check(layout).is_ok());
-        costs.and_then(|costs| makespan(&costs)).unwrap_or(Ticks::MAX)
-    };
-    let best = refine(cut, (FITTED_ITEMS / items).max(1), value);
-    (costs(&best), best)
+    let value = |cut: &Cut| valued(&linked(cut.costs(layers)), layout, &makespan);
+    let best = refine(cut, moves(layout).max(1), value);
+    (linked(best.costs(layers)), best)
 }
 
 /// The largest load of a stage.
