@@ -82,6 +82,19 @@ fn training_is_the_same_bits() {
     }
 }
 
+/// What several layers use (here the embedding, by multi-token prediction) is padded before what ranks keep of sums, whether its size divides or not.
+#[test]
+fn shared_parameters_of_any_size_are_updated() {
+    for (vocab, dp) in [(257, 2), (264, 3), (256, 2)] {
+        let set = [("vocab", vocab), ("batch", 12)];
+        let example = Example::named("deepseek-v3");
+        let of = |text: &str| plan(&example, text, DType::F32, &set).unwrap_or_else(|e| panic!("{vocab} {text}: {e}"));
+        let (kept, away) = (of(&format!("dp={dp},zero=3")), of(&format!("dp={dp},zero=3,optimizer=host")));
+        let name = format!("vocab={vocab} dp={dp}");
+        assert!(train(&name, &away, 2).bits() == train(&name, &kept, 2).bits(), "{name}: other bits");
+    }
+}
+
 /// At the end of a step the device has three chunks of what it had, and the peak is lower by all of it where that is in the backward pass.
 #[test]
 fn the_device_has_three_chunks() {

@@ -16,15 +16,23 @@ impl Walk<'_> {
         for home in self.homes {
             self.begin(What::Tensor(home.tensor), home.space, home.span);
         }
-        // What lies between the tensors is kept as well: padding that an optimizer walks over.
+        // What lies between the tensors is kept as well: padding that an optimizer walks over. Behind the padding of what ranks sum may be where a rank keeps its part of other sums: they are
+        // told apart by where slots begin and end.
         for space in Space::ALL {
             let mut holes = vec![];
             let end = self.role.persistent(space).div_ceil(ALIGN);
             self.memory(space).scan(0, end, |start, end, piece| {
                 holes.extend(piece.is_none().then_some(Span { start, end }));
             });
+            let borders = if holes.is_empty() { vec![] } else { self.borders(space) };
             for hole in holes {
-                self.begin(What::Padding, space, hole);
+                let inside = borders.partition_point(|b| *b <= hole.start)..borders.partition_point(|b| *b < hole.end);
+                let ends = borders[inside].iter().copied().chain([hole.end]);
+                let mut start = hole.start;
+                for end in ends {
+                    self.begin(What::Padding, space, Span { start, end });
+                    start = end;
+                }
             }
         }
         for (i, feed) in (0..).zip(&self.phase.feeds) {
@@ -34,6 +42,16 @@ impl Walk<'_> {
         for scalar in &self.phase.scalars {
             self.begin(What::Scalar, Space::Device, Span::new(scalar.offset, 4));
         }
+    }
+
+    /// Where slots of the phase's calls begin and end in what outlives a step, in order.
+    fn borders(&self, space: Space) -> Vec<u64> {
+        let end = self.role.persistent(space).div_ceil(ALIGN);
+        let slots = (0..self.phase.calls.len()).flat_map(|at| self.slots(at)).filter(|b| b.slot.space == space);
+        let mut borders: Vec<u64> = slots.flat_map(|b| [b.extent.start, b.extent.end]).filter(|at| *at < end).collect();
+        borders.sort_unstable();
+        borders.dedup();
+        borders
     }
 
     fn begin(&mut self, what: What, space: Space, extent: Span) {
