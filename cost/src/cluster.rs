@@ -214,7 +214,7 @@ macro_rules! checked {
 
 checked!(Positive, "a number above 0 (10⁻⁶ to 10⁹)", |v| v >= SMALLEST);
 checked!(NonNegative, "a number of at least 0 (and at most 10⁹)", |v| v >= 0.0);
-checked!(Share, "above 0 and at most 1", |v| v > 0.0 && v <= 1.0);
+checked!(Share, "above 0 (10⁻⁶) and at most 1", |v| (SMALLEST..=1.0).contains(&v));
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -461,6 +461,7 @@ source = "a test"
         assert_eq!(error("memory_gbps = 100", "memory_gbps = nan").1, "nan");
         assert_eq!(error("memory_gbps = 100", "memory_gbps = 1e15").1, "1e15");
         assert_eq!(error("link_efficiency = 1.0", "link_efficiency = 95").1, "95");
+        assert_eq!(error("link_efficiency = 1.0", "link_efficiency = 5e-324").1, "5e-324");
         assert!(error("cores = 4", "coers = 4").0.contains("unknown field `coers`"));
         assert!(error("\ngbps = 100\n", "\n").0.contains("missing field"));
         assert_eq!(

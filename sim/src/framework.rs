@@ -230,7 +230,15 @@ mod tests {
     fn profiles_are_found_by_what_runs_say() {
         let known = known();
         assert_eq!(find(&known, "HF nanotron ultra-scale benchmark").name, "nanotron");
-        assert_eq!(find(&known, "a system of our own").name, "plan");
+        assert_eq!(find(&known, "Forebay, our own plan").name, "plan");
+        assert_eq!(
+            find(&known, "Forebay, our own plan"),
+            Framework { matches: vec!["Forebay".into()], ..Framework::default() }
+        );
+        // Of systems that nobody knows it is known that most are eager; what their sources name goes before what their notes do.
+        assert_eq!(["a system", ""].map(|text| find(&known, text).name), ["eager", "eager"]);
+        assert_eq!(find(&known, "NeMo AutoModel; torch.compile").name, "megatron-core");
+        assert_eq!(find(&known, "a system; torch.compile").name, "pytorch-compile");
         // The same library, by its own script, by recipes, and by recipes whose experts have as many rows in every step.
         let of = |text: &str| find(&known, text);
         let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];

@@ -34,7 +34,11 @@ Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_
 dense layers need ffn_hidden, and mixtures experts, topk and moe_ffn_hidden (that of dense layers where it is blank). id, system, source, model, dense_layers,
 shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision, recompute, notes_config, extra, peak_mem_gb and grade are
 used where they are there. Names of columns may be in upper or lower case, and fields are separated by commas. A blank is unknown; OOM in a column of what was
-measured says that a run did not fit into memory.")]
+measured says that a run did not fit into memory.
+
+What a system does differently from our own plan is known of those that source, notes_config or extra name: Megatron-LM, Megatron-Bridge, NeMo,
+Megatron-DeepSpeed, MindSpeed, MindSpore, nanotron, torchtitan, llm-foundry, MaxText, SimuMax, torch.compile, and Forebay for our own plan. Others are predicted as
+PyTorch without fusion.")]
 pub struct Args {
     /// The table of runs
     #[arg(value_name = "RUNS.csv")]
@@ -73,6 +77,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// Columns that are listed.
+const COLUMNS: usize = 20;
 
 /// Why rows are left out, a line each: the first few.
 fn reasons(skipped: &[Skipped]) -> String {
@@ -121,7 +128,9 @@ fn validated(args: Args) -> Result<(), Failure> {
         return Err(Failure::Input(format!("`{name}` has no runs (of this grade and name)")));
     }
     if !unknown.is_empty() {
-        let columns = visible(&unknown.join(", "));
+        let more = unknown.len().saturating_sub(COLUMNS);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let columns = visible(&unknown[..unknown.len().min(COLUMNS)].join(", ")) + &more;
         say!("warning: `{name}` has columns that are not used: {columns} (--help lists those that are)");
     }
     let threads = args.threads.into();
@@ -334,6 +343,8 @@ fn table(summary: &Summary, worst: usize) -> String {
             fits.near.map_or(String::new(), |near| format!(", {} near the limit", percent(near)))
         );
     }
+    out += &too_large(summary);
+    out += &profiles(summary);
     let mut assumed: BTreeMap<&str, usize> = BTreeMap::new();
     summary.rows.iter().flat_map(|r| &r.assumed).for_each(|a| *assumed.entry(a).or_default() += 1);
     if !assumed.is_empty() {
@@ -343,6 +354,44 @@ fn table(summary: &Summary, worst: usize) -> String {
     }
     out + &skipped(summary)
 }
+
+/// That runs which ran are predicted to need more memory than there is, where no run tells how good such predictions are.
+fn too_large(summary: &Summary) -> String {
+    let more = summary.rows.iter().filter(|row| row.predicted_mem_gb > row.device_mem_gb).count();
+    if more == 0 || summary.fits.is_some() {
+        return String::new();
+    }
+    format!(
+        "  memory: {} are predicted to need more than their devices have: perhaps what is computed again, or what ranks share (ZeRO), is not as their rows say\n",
+        counted(more as u64, "run")
+    )
+}
+
+/// Which profiles of frameworks systems were predicted with.
+fn profiles(summary: &Summary) -> String {
+    let mut systems: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for row in &summary.rows {
+        systems.entry(&row.framework).or_default().insert(&row.system);
+    }
+    let each = systems.iter().map(|(profile, systems)| {
+        let shown: Vec<&str> = systems.iter().take(SYSTEMS).copied().collect();
+        let more = if systems.len() > SYSTEMS { ", …" } else { "" };
+        format!("{profile} ({}{more})", shown.join(", "))
+    });
+    let each: Vec<String> = each.collect();
+    let hint = if systems.contains_key(EAGER) {
+        "; `eager` is for systems that `source` and `notes_config` do not name (--help lists names)"
+    } else {
+        ""
+    };
+    format!("  predicted as: {}{hint}\n", each.join(", "))
+}
+
+/// Systems that are listed with a profile.
+const SYSTEMS: usize = 6;
+
+/// The profile of systems that are not known.
+const EAGER: &str = "eager";
 
 /// How far a measurement is from its prediction where it is probably in another unit.
 const OTHER_UNIT: f64 = 100.0;

@@ -160,6 +160,7 @@ fn runs_are_compared_and_skips_are_named() {
     let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
     assert!(table.contains("3 skipped") && table.contains("taken for blanks:"), "{table}");
     assert!(table.contains("cp = 1 (1 run)") && table.contains("recompute = none (1 run)"), "{table}");
+    assert!(table.contains("predicted as: eager (ours); `eager` is for systems that"), "{table}");
     // Nothing but runs that did not fit has no errors of times, and pairs of unknown runs have no gains.
     bench.write("pairs.csv", "technique,before,after\nt,ours-1,ours-9\n");
     let table = bench.run(&["validate", "runs.csv", "--pairs", "pairs.csv"]).ok().stdout;

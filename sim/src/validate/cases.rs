@@ -1,9 +1,9 @@
 //! Runs made ready for prediction: their plans are compiled once, and priced as often as somebody asks.
 
-use super::layout;
 use super::runs::Run;
 use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
+use super::{layout, recompute, site};
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
 use crate::report::{Options, Report, simulate, step_time};
@@ -74,9 +74,9 @@ impl Case {
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
         let framework = position(frameworks, &run.text);
         let profile = layout::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
-        layout::recompute(run)?;
+        recompute::recompute(run)?;
         layout::precision(run)?;
-        layout::site(run, &clusters[cluster])?;
+        site::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp") * run.degree("cp"))?;
         let fillings = fillings(run, &shape, &profile)?;
         let devices = run.degree("n_devices") as f64;
@@ -101,7 +101,7 @@ impl Case {
         let [only] = &self.fillings[..] else {
             return Ok(self.price(clusters, frameworks)?.step_time_s);
         };
-        let cluster = layout::site(&self.run, &clusters[self.cluster])?;
+        let cluster = site::site(&self.run, &clusters[self.cluster])?;
         only.plans.step_time(&only.strategy, &cluster, &self.options(only, &self.profile(frameworks))?)
     }
 
@@ -128,7 +128,7 @@ impl Case {
     /// As [`simulate`].
     fn fastest_that_fits(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<(&Filling, Report), String> {
         let framework = self.profile(frameworks);
-        let cluster = layout::site(&self.run, &clusters[self.cluster])?;
+        let cluster = site::site(&self.run, &clusters[self.cluster])?;
         let capacity = cluster.device.memory_gb.0 * 1e9;
         let mut best: Option<(&Filling, Report, f64)> = None;
         for filling in &self.fillings {
@@ -209,7 +209,7 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling
                 continue;
             }
         };
-        for (recompute, what) in layout::recomputes(run)? {
+        for (recompute, what) in recompute::recomputes(run)? {
             let mut assumed = layout::assumed(run, &filled, shape);
             let cut = run.number("etp").is_none() && shape.experts() > 0 && strategy.tp > 1;
             assumed.extend(cut.then(|| format!("etp = {}", strategy.etp)));

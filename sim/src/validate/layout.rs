@@ -1,14 +1,11 @@
-//! The strategy of a measured run, and what its row says of recomputation, routing and the network.
+//! The strategy of a measured run, and what its row says of its framework, precision and routing.
 
 use super::runs::Run;
 use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
-use crate::kind::{ByKind, Kind};
-use crate::lower::Recompute;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Strategy};
-use forebay_cost::cluster::{Count, NonNegative, Positive};
-use forebay_cost::{Cluster, Precision};
+use forebay_cost::Precision;
 
 /// Rows of the busiest rank where nothing says that routers are forced to balance, as a multiple of the mean: an assumption.
 const UNKNOWN_ROUTING: f64 = 1.2;
@@ -84,27 +81,16 @@ pub fn filled(run: &Run, shape: &Shape) -> Vec<Run> {
     let of = |name: &str, blank: bool, values: &[u64]| if blank { values.to_vec() } else { vec![run.degree(name)] };
     let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
     let interleaves = run.number("vpp").is_none() && pp > 1;
-    let layers = shape.layers() / pp;
+    // Embedding and loss may count as layers of their own: 126 layers in 16 stages of 8.
+    let whole = [0, 1, 2].map(|ends| shape.layers() + ends).into_iter().find(|n| n.is_multiple_of(pp));
+    let layers = whole.unwrap_or(shape.layers()) / pp;
     let mut chunks: Vec<u64> = of("vpp", interleaves, &[1, 2, layers / 4, layers / 2, layers]);
-    // Cuts that are not even, and those of steps without whole rounds, are nobody's choice.
-    chunks.retain(|&n| n == 1 || !interleaves || (shape.layers().is_multiple_of(pp * n.max(1)) && n > 0));
+    // Other cuts that are not even, and those of steps without whole rounds, are nobody's choice.
+    chunks.retain(|&n| n == 1 || !interleaves || (n > 0 && (layers * pp).is_multiple_of(pp * n)));
     chunks.sort_unstable();
     chunks.dedup();
     let with = |mbs: u64| chunks.iter().map(move |&vpp| (mbs, vpp));
     rows.into_iter().flat_map(with).map(|(mbs, vpp)| run.with("mbs", mbs).with("vpp", vpp)).collect()
-}
-
-/// What may be computed again: what the row says; nothing, everything between products, or all where it does not. With the words that say what was taken.
-///
-/// # Errors
-/// As [`recompute`].
-pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String> {
-    if recompute_is_stated(run) {
-        return Ok(vec![(recompute(run)?, None)]);
-    }
-    let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, 0.6)]), layers: vec![] };
-    let ways = [(Recompute::default(), "none"), (elementwise, "norm, act"), (Recompute::full(), "full")];
-    Ok(ways.map(|(way, name)| (way, Some(format!("recompute = {name}")))).to_vec())
 }
 
 /// What was taken for the row's blanks, recomputation left out: `mbs = 1`.
@@ -186,12 +172,15 @@ fn sequence_parallel(run: &Run) -> bool {
         && (on.iter().any(|t| text.contains(t)) || !text.contains("megatron-deepspeed") && !text.contains("1.0.rc"))
 }
 
+/// What ranks share: what the row says, by a number or by a system's name for it; else what its system does unasked.
 fn zero(run: &Run) -> u32 {
     let text = run.text.to_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
-    if any(&["fsdp", "zero-3", "zero stage 3"]) {
+    if let Some(stage) = stated_zero(&text) {
+        stage
+    } else if any(&["fsdp", "hsdp", "fully sharded"]) {
         3
-    } else if any(&["zero stage 0", "parallel_optimizer=false", "megatron-deepspeed"]) {
+    } else if any(&["parallel_optimizer=false", "megatron-deepspeed"]) {
         0
     } else if any(&[
         "zero",
@@ -211,9 +200,16 @@ fn zero(run: &Run) -> u32 {
     }
 }
 
-/// Does a row say what is computed again? Where it says that the source does not, it is as blank as where it says nothing.
-pub fn recompute_is_stated(run: &Run) -> bool {
-    !run.recompute.is_empty() && !run.recompute.to_lowercase().starts_with("per recipe")
+/// The stage of ZeRO that a text names: `ZeRO-1`, `zero stage 2`, `zero_stage=3`, `zero3`.
+fn stated_zero(text: &str) -> Option<u32> {
+    let stage = |(at, word): (usize, &str)| {
+        let whole = !text[..at].ends_with(|c: char| c.is_alphanumeric());
+        let rest = text[at + word.len()..].trim_start_matches(['-', '_', ' ']);
+        let rest = rest.strip_prefix("stage").unwrap_or(rest).trim_start_matches(['-', '_', ' ', '=', ':']);
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().ok().filter(|stage| whole && *stage <= 3)
+    };
+    text.match_indices("zero").find_map(stage)
 }
 
 /// Runs that do not train the model as a whole are not predicted.
@@ -228,90 +224,6 @@ pub fn trains_all(run: &Run) -> Result<(), String> {
         );
     }
     Ok(())
-}
-
-/// What is computed again; nothing where the row does not say.
-///
-/// # Errors
-/// Words that name nothing which could be: a sentence.
-pub fn recompute(run: &Run) -> Result<Recompute, String> {
-    let text = run.recompute.to_lowercase();
-    // What is swapped out is not computed again.
-    if !recompute_is_stated(run) || text.starts_with("none") || text.starts_with("swap") {
-        return Ok(Recompute::default());
-    }
-    let stated = stated_recompute(run, &text);
-    if stated.is_some() || text.trim() == "selective" {
-        // Megatron-Core's `selective` alone is its core attention.
-        let attention = || Recompute { parts: parts_of(&[(Kind::Attention, 1.0)]), layers: vec![] };
-        return Ok(stated.unwrap_or_else(attention));
-    }
-    let shown: String = run.recompute.chars().take(60).collect();
-    Err(format!(
-        "`recompute` is none, full, or `selective:` with names such as core_attn, layernorm, act, mlp, moe, not `{shown}`"
-    ))
-}
-
-fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
-    let mut all = [0.0; Kind::COUNT];
-    for (kind, part) in parts {
-        let at = &mut all[kind.number()];
-        *at = f64::min(*at + part, 1.0);
-    }
-    all
-}
-
-/// What is computed again by words that are not blank; nothing when they say nothing.
-fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
-    let layers = numbers(text);
-    if text.starts_with("select [") {
-        // MindFormers' select_recompute: activations and multiplications between products.
-        return Some(Recompute { layers, parts: parts_of(&[(Kind::Vector, 0.5)]) });
-    }
-    if text.starts_with("partial list") {
-        return Some(Recompute { layers, ..Recompute::full() });
-    }
-    if text.starts_with("full") {
-        let block = text.contains("block") && !layers.is_empty();
-        return Some(Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() });
-    }
-    if text.contains("every 2nd layer") {
-        let half = run.degree("layers").div_ceil(2) / run.degree("pp");
-        return Some(Recompute { layers: vec![half as u32], ..Recompute::full() });
-    }
-    let mut parts = vec![];
-    let mut add = |kind: Kind, part: f64| parts.push((kind, part));
-    // What Megatron-Core calls these modules; the parts are shares of a layer's work of that kind.
-    for word in text.split(|c: char| !c.is_alphanumeric() && c != '_') {
-        match word {
-            "attention" | "core_attn" => add(Kind::Attention, 1.0),
-            "layernorm" | "norm" => add(Kind::Vector, 0.35),
-            "act" | "moe_act" => add(Kind::Vector, 0.25),
-            "mla_up_proj" => add(Kind::Products, 0.3),
-            // Of a mixture only the dense layers have one.
-            "mlp" if run.number("experts").unwrap_or(0) > 0 => {
-                let dense = run.number("dense_layers").unwrap_or(0) as f64 / run.degree("layers") as f64;
-                add(Kind::Products, 0.3 * dense.min(1.0));
-            }
-            "mlp" | "shared_expert" => add(Kind::Products, 0.3),
-            "moe" => {
-                add(Kind::ExpertProducts, 1.0);
-                add(Kind::Ep, 1.0);
-                add(Kind::Vector, 0.4);
-            }
-            // torchtitan: every second product and all elementwise work.
-            "op" => {
-                add(Kind::Products, 0.5);
-                add(Kind::Vector, 0.8);
-            }
-            _ => {}
-        }
-    }
-    (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
-}
-
-fn numbers(text: &str) -> Vec<u32> {
-    text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
 /// Switches of the framework that a run states itself.
@@ -329,8 +241,8 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
     }
     let has = |option: &str| text.contains(option);
-    // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3).
-    framework.prefetch |= has("fsdp");
+    // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
+    framework.prefetch |= has("fsdp") || stated_zero(&text) == Some(2);
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
     if has("grad-reduce-in-bf16") || has("grad_reduce_in_fp32=false") {
@@ -409,141 +321,9 @@ pub fn precision(run: &Run) -> Result<Precision, String> {
     }
 }
 
-/// The cluster with the network of the run's site, where the row says what it is: devices of a node, `inter-node 800 Gb/s per node`, or collectives that were
-/// measured on all its devices.
-///
-/// Devices of a node are those of the first tier where that is called `node`; a rack of several nodes that one fabric joins is no smaller for it.
-///
-/// # Errors
-/// Nodes that are no part of the tier around them: a sentence.
-pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
-    let mut cluster = cluster.clone();
-    let stated = run.number("devices_per_node");
-    if cluster.tiers.len() < 2 {
-        return Ok(cluster);
-    }
-    if let Some(devices) = stated.filter(|_| cluster.tiers[0].name == "node") {
-        let outer = cluster.domain(1);
-        if outer != u64::MAX && !outer.is_multiple_of(devices) {
-            let tier = &cluster.tiers[1].name;
-            return Err(format!(
-                "`devices_per_node` is {devices}, which does not divide the {outer} devices of a {tier}"
-            ));
-        }
-        cluster.tiers[0].devices = Some(Count(devices as u32));
-    }
-    // Between slices of a torus there is the network of the data center.
-    if let (Some(chips), "torus") = (slice(&run.text), cluster.tiers[1].name.as_str())
-        && u64::from(chips).is_multiple_of(cluster.domain(0))
-    {
-        cluster.tiers[1].devices = Some(Count(chips));
-    }
-    let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
-    if let Some(gigabits) = before(&run.text, " Gb/s per node") {
-        // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
-        let adapters = (gigabits / 8.0 / cluster.tiers[1].gbps.0).round();
-        if adapters >= 1.0 && adapters < node && cluster.tiers[0].name == "node" {
-            cluster.tiers[1].adapters = Some(Count(adapters as u32));
-        }
-        cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
-    }
-    if let Some([gathers, scatters]) = measured_collectives(&run.text)
-        && run.degree("n_devices") as f64 > node
-    {
-        let step = measured_step_us((gathers * scatters).sqrt(), cluster.tiers[0].gbps.0, run.degree("n_devices"));
-        // Of the steps round a node one goes to the next node; what that does not explain, all of them take.
-        let (outside, inside) = shared_out(step, node);
-        let [near, far] = [0, 1].map(|tier| cluster.tiers[tier].latency_us.0);
-        cluster.tiers[0].latency_us = NonNegative(near.max(inside));
-        for tier in &mut cluster.tiers[1..] {
-            tier.latency_us = NonNegative(far.max(outside));
-        }
-    }
-    Ok(cluster)
-}
-
-/// Chips of a slice of a torus: "a slice of 256".
-fn slice(text: &str) -> Option<u32> {
-    let (_, after) = text.split_once("slice of ")?;
-    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok().filter(|chips| *chips > 0)
-}
-
-/// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
-const MEASURED_MB: f64 = 880.0;
-/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 8 to 32 devices.
-const MEASURED_RING: f64 = 0.54;
-/// µs that a step of a ring takes to another node at most: what a site's collectives show that takes more is in the steps inside of nodes too. Fitted.
-const MEASURED_HOP_US: f64 = 450.0;
-
-/// The mean latency of a step of a ring, µs, by the GB/s of collectives through all devices of a job.
-///
-/// On 8 to 512 devices of one site, in either state of its network, 1/rate is `sqrt((1/ring)² + (latency · devices / array)²)` with one latency: the bytes of a step go while the
-/// latency of others passes, and the longer of the two counts.
-fn measured_step_us(rate: f64, link: f64, devices: u64) -> f64 {
-    let of_bytes = 1.0 / (link * MEASURED_RING);
-    let of_latency = (rate.powi(-2) - of_bytes.powi(2)).max(0.0).sqrt();
-    MEASURED_MB * 1e3 * of_latency / devices as f64
-}
-
-/// The latencies of steps to other nodes and inside of them, µs, whose mean round a ring is given.
-fn shared_out(step: f64, node: f64) -> (f64, f64) {
-    let outside = (node * step).min(MEASURED_HOP_US);
-    (outside, (node * step - outside) / (node - 1.0).max(1.0))
-}
-
-/// GB/s of all-gathers and reduce-scatters through all devices, where a run's site has measured them.
-fn measured_collectives(text: &str) -> Option<[f64; 2]> {
-    let (_, rest) = text.split_once("measured AllReduce/AllGather/ReduceScatter GB/s ")?;
-    let rates: Vec<f64> =
-        rest.split(|c: char| !c.is_ascii_digit() && c != '.').take(3).filter_map(|n| n.parse().ok()).collect();
-    (rates.len() == 3 && rates.iter().all(|r| *r > 0.0)).then(|| [rates[1], rates[2]])
-}
-
-/// The number that stands before some words.
-fn before(text: &str, words: &str) -> Option<f64> {
-    let (head, _) = text.split_once(words)?;
-    head.rsplit(|c: char| !c.is_ascii_digit() && c != '.').next()?.parse().ok().filter(|v: &f64| *v > 0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// 1 GB/s less on more devices is one latency, whatever their number; small ones are those of steps between nodes alone.
-    #[test]
-    fn a_sites_collectives_are_a_latency() {
-        let rate = |latency_us: f64, devices: f64| {
-            let (bytes, latency) = (1.0 / (450.0 * MEASURED_RING), latency_us * devices / (MEASURED_MB * 1e3));
-            1.0 / f64::hypot(bytes, latency)
-        };
-        for (latency, devices) in [(240.0, 16), (240.0, 512), (40.0, 128)] {
-            let got = measured_step_us(rate(latency, devices as f64), 450.0, devices);
-            assert!((got / latency - 1.0).abs() < 1e-9, "{got} is not {latency}");
-        }
-        assert_eq!(measured_step_us(260.0, 450.0, 8), 0.0);
-        assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
-        let (outside, inside) = shared_out(240.0, 8.0);
-        assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
-    }
-
-    /// A torus is as large as a row says its slices are, where that is whole axes.
-    #[test]
-    fn slices_are_read() {
-        assert_eq!(slice("FSDP within a slice of 64, data parallel over 2 slices"), Some(64));
-        assert_eq!((slice("a slice of 0"), slice("a slice of bread"), slice("FSDP")), (None, None, None));
-        let torus = |device: &str, notes: &str| {
-            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
-            let table = format!("{columns}\n1,1,1,1,1,{device},1,1,1,{notes}\n");
-            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
-            let clusters = forebay_cost::known::clusters();
-            let cluster = clusters.iter().find(|c| c.is_called(device)).expect("it is known");
-            site(&run, cluster).expect("a site").domain(1)
-        };
-        assert_eq!((torus("TPU v5p", "in a slice of 128"), torus("TPU v5p", "")), (128, 8960));
-        assert_eq!(torus("TPU v5p", "in a slice of 24"), 8960);
-        assert_eq!(torus("H100", "in a slice of 128"), u64::MAX);
-    }
 
     /// A framework, as a run with so many experts and these notes has it.
     fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
@@ -559,6 +339,33 @@ mod tests {
         };
         assert_eq!((bytes("--grad-reduce-in-bf16", 4.0), bytes("grad_reduce_in_fp32=True", 2.0)), (2.0, 4.0));
         assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
+    }
+
+    /// A stated stage of ZeRO goes before what a system does unasked; names of sharding are read.
+    #[test]
+    fn what_ranks_share_is_read() {
+        let of = |notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{notes}\n");
+            zero(&super::super::runs::read(&table).expect("a table").runs.remove(0))
+        };
+        let stages = ["ZeRO-2", "zero stage 0", "zero_stage=3", "Megatron-DeepSpeed; ZeRO-1", "zero1(dp8)", "ZeRO: 2"];
+        assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
+        let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "nonzero 2 of 3", "", "zero offload"];
+        assert_eq!(words.map(of), [0, 3, 3, 1, 1, 0, 1]);
+    }
+
+    /// 126 layers are 128 parts with embedding and loss: chunks of 2 and 4 are tried, and those that divide nothing are not.
+    #[test]
+    fn chunks_are_filled_where_layers_nearly_divide() {
+        let chunks = |layers: u32, pp: u32| -> Vec<u64> {
+            let columns = "layers,hidden,heads,ffn_hidden,vocab,seq_len,device,n_devices,tp,pp,mbs,gbs,step_time_s";
+            let table = format!("{columns}\n{layers},512,8,2048,32000,512,H100,{pp},1,{pp},1,32,1\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            filled(&run, &Shape::of(&run, 1).expect("a shape")).iter().map(|run| run.degree("vpp")).collect()
+        };
+        assert_eq!((chunks(126, 16), chunks(128, 16)), (vec![1, 2, 4, 8], vec![1, 2, 4, 8]));
+        assert_eq!((chunks(24, 4), chunks(13, 8)), (vec![1, 2, 3, 6], vec![1]));
     }
 
     /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.

@@ -2,14 +2,34 @@
 
 use super::runs::RunsError;
 
-/// The line of `text`, from 1, in which a record begins. The reader's own count is one too few behind a CR LF, whose LF it leaves to the next record.
+/// The lines of `text`, from 1, in which records begin, one after the other. The reader's own count is one too few behind a CR LF, whose LF it leaves to the next record.
+pub(super) struct Lines<'a> {
+    bytes: &'a [u8],
+    /// Up to where lines were counted, and how many there are.
+    counted: (usize, u64),
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn new(text: &'a str) -> Lines<'a> {
+        Lines { bytes: text.as_bytes(), counted: (0, 1) }
+    }
+
+    /// The line of a record that is not before the last one.
+    pub(super) fn of(&mut self, position: Option<&csv::Position>) -> u64 {
+        let bytes = self.bytes;
+        let at = position.map_or(0, |p| p.byte() as usize).min(bytes.len());
+        let start =
+            bytes[at..].iter().position(|b| !matches!(b, b'\r' | b'\n')).map_or(bytes.len(), |skipped| at + skipped);
+        let ends = |i: &usize| bytes[*i] == b'\n' || bytes[*i] == b'\r' && bytes.get(i + 1) != Some(&b'\n');
+        let (from, lines) = self.counted;
+        self.counted = (start.max(from), lines + (from..start).filter(ends).count() as u64);
+        self.counted.1
+    }
+}
+
+/// The line in which a record begins.
 pub(super) fn line(text: &str, position: Option<&csv::Position>) -> u64 {
-    let at = position.map_or(0, |p| p.byte() as usize).min(text.len());
-    let bytes = text.as_bytes();
-    let start =
-        bytes[at..].iter().position(|b| !matches!(b, b'\r' | b'\n')).map_or(bytes.len(), |skipped| at + skipped);
-    let ends = |i: &usize| bytes[*i] == b'\n' || bytes[*i] == b'\r' && bytes.get(i + 1) != Some(&b'\n');
-    1 + (0..start).filter(ends).count() as u64
+    Lines::new(text).of(position)
 }
 
 /// The line of a quote that begins a field and is never closed: the reader takes all that follows for that field.

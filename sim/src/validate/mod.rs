@@ -9,8 +9,10 @@ pub mod fit;
 pub mod layout;
 mod lines;
 pub mod pairs;
+pub mod recompute;
 pub mod runs;
 pub mod shape;
+pub mod site;
 pub mod summary;
 
 use crate::framework::{Framework, known};

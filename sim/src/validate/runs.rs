@@ -1,7 +1,7 @@
 //! Measured runs: a CSV file, one run a row, columns by name.
 
-use super::lines::{closed, line, unreadable};
-use rustc_hash::FxHashMap;
+use super::lines::{Lines, closed, unreadable};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 use std::fmt;
 
@@ -159,10 +159,9 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
              fields with commas in them in double quotes"
         )));
     }
-    for (i, name) in header.iter().enumerate() {
-        if !name.is_empty() && header.iter().take(i).any(|n| n == name) {
-            return Err(RunsError(format!("the column `{name}` is there twice")));
-        }
+    let mut names = FxHashSet::default();
+    if let Some(name) = header.iter().find(|name| !name.is_empty() && !names.insert(*name)) {
+        return Err(RunsError(format!("the column `{name}` is there twice")));
     }
     let missing: Vec<&str> = NEEDED.into_iter().filter(|n| header.iter().all(|h| h != *n)).collect();
     if !missing.is_empty() {
@@ -180,9 +179,10 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
     let unknown = header.iter().filter(|h| !h.is_empty() && !is_known(h)).map(str::to_string).collect();
     let mut table = Runs { unknown, ..Runs::default() };
     let mut lines: FxHashMap<String, u64> = FxHashMap::default();
+    let mut counted = Lines::new(text);
     for record in reader.records() {
         let record = record.map_err(|error| unreadable(text, &error))?;
-        let line = line(text, record.position());
+        let line = counted.of(record.position());
         if record.iter().all(str::is_empty) {
             continue;
         }

@@ -1,0 +1,137 @@
+//! What a measured run computes again in its backward passes.
+
+use super::runs::Run;
+use crate::kind::{ByKind, Kind};
+use crate::lower::Recompute;
+use std::collections::BTreeSet;
+
+/// What may be computed again: what the row says; nothing, everything between products, or all where it does not. With the words that say what was taken.
+///
+/// # Errors
+/// As [`recompute`].
+pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String> {
+    if recompute_is_stated(run) {
+        return Ok(vec![(recompute(run)?, None)]);
+    }
+    let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, 0.6)]), layers: vec![] };
+    let ways = [(Recompute::default(), "none"), (elementwise, "norm, act"), (Recompute::full(), "full")];
+    Ok(ways.map(|(way, name)| (way, Some(format!("recompute = {name}")))).to_vec())
+}
+
+/// What is computed again; nothing where the row does not say.
+///
+/// # Errors
+/// Words that name nothing which could be: a sentence.
+pub fn recompute(run: &Run) -> Result<Recompute, String> {
+    let text = run.recompute.to_lowercase();
+    // What is swapped out is not computed again.
+    if !recompute_is_stated(run) || text.starts_with("none") || text.starts_with("swap") {
+        return Ok(Recompute::default());
+    }
+    let stated = stated_recompute(run, &text);
+    if stated.is_some() || text.trim() == "selective" {
+        // Megatron-Core's `selective` alone is its core attention.
+        let attention = || Recompute { parts: parts_of(&[(Kind::Attention, 1.0)]), layers: vec![] };
+        return Ok(stated.unwrap_or_else(attention));
+    }
+    let shown: String = run.recompute.chars().take(60).collect();
+    Err(format!(
+        "`recompute` is none, full, or `selective:` with names such as core_attn, layernorm, act, mlp, moe, not `{shown}`"
+    ))
+}
+
+fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
+    let mut all = [0.0; Kind::COUNT];
+    for (kind, part) in parts {
+        let at = &mut all[kind.number()];
+        *at = f64::min(*at + part, 1.0);
+    }
+    all
+}
+
+/// What is computed again by words that are not blank; nothing when they say nothing.
+fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
+    let layers = numbers(text);
+    if text.starts_with("select [") {
+        // MindFormers' select_recompute: activations and multiplications between products.
+        return Some(Recompute { layers, parts: parts_of(&[(Kind::Vector, 0.5)]) });
+    }
+    if text.starts_with("partial list") {
+        return Some(Recompute { layers, ..Recompute::full() });
+    }
+    if text.starts_with("full") {
+        let block = text.contains("block") && !layers.is_empty();
+        return Some(Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() });
+    }
+    if text.contains("every 2nd layer") {
+        let half = run.degree("layers").div_ceil(2) / run.degree("pp");
+        return Some(Recompute { layers: vec![half as u32], ..Recompute::full() });
+    }
+    let mut parts = vec![];
+    let mut add = |kind: Kind, part: f64| parts.push((kind, part));
+    // What Megatron-Core calls these modules; the parts are shares of a layer's work of that kind.
+    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    for word in words {
+        match word {
+            "attention" | "core_attn" => add(Kind::Attention, 1.0),
+            "layernorm" | "norm" => add(Kind::Vector, 0.35),
+            "act" | "moe_act" => add(Kind::Vector, 0.25),
+            "mla_up_proj" => add(Kind::Products, 0.3),
+            // Of a mixture only the dense layers have one.
+            "mlp" if run.number("experts").unwrap_or(0) > 0 => {
+                let dense = run.number("dense_layers").unwrap_or(0) as f64 / run.degree("layers") as f64;
+                add(Kind::Products, 0.3 * dense.min(1.0));
+            }
+            "mlp" => add(Kind::Products, part_of_mlp(run)),
+            "shared_expert" => add(Kind::Products, 0.3),
+            "moe" => {
+                add(Kind::ExpertProducts, 1.0);
+                add(Kind::Ep, 1.0);
+                add(Kind::Vector, 0.4);
+            }
+            // torchtitan: every second product and all elementwise work.
+            "op" => {
+                add(Kind::Products, 0.5);
+                add(Kind::Vector, 0.8);
+            }
+            _ => {}
+        }
+    }
+    (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
+}
+
+/// The part of a dense layer's products that are its MLP's, with a gate: attention's are four matrices of the width, two of them narrower where there are fewer key heads.
+fn part_of_mlp(run: &Run) -> f64 {
+    let of = |name: &str| run.degree(name) as f64;
+    let keys = run.number("kv_heads").map_or(1.0, |kv| kv as f64 / of("heads").max(1.0));
+    let (attention, mlp) = ((2.0 + 2.0 * keys) * of("hidden"), 3.0 * of("ffn_hidden"));
+    mlp / (attention + mlp).max(1.0)
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
+}
+
+/// Does a row say what is computed again? Where it says that the source does not, it is as blank as where it says nothing.
+pub fn recompute_is_stated(run: &Run) -> bool {
+    !run.recompute.is_empty() && !run.recompute.to_lowercase().starts_with("per recipe")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a dense layer the MLP is most; what is named twice is made again once.
+    #[test]
+    fn mlps_are_as_large_as_they_are() {
+        let part = |words: &str| {
+            let columns =
+                "layers,hidden,heads,kv_heads,ffn_hidden,vocab,seq_len,device,n_devices,gbs,step_time_s,recompute";
+            let table = format!("{columns}\n1,8192,64,8,28672,1,1,H100,1,1,1,{words}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            recompute(&run).expect("it is known").parts[Kind::Products.number()]
+        };
+        assert!((0.82..0.83).contains(&part("selective: mlp")));
+        assert_eq!(part("selective: mlp mlp"), part("selective: mlp"));
+    }
+}

@@ -1,0 +1,142 @@
+//! The network of a measured run's site.
+
+use super::runs::Run;
+use forebay_cost::Cluster;
+use forebay_cost::cluster::{Count, NonNegative, Positive};
+
+/// The cluster with the network of the run's site, where the row says what it is: devices of a node, `inter-node 800 Gb/s per node`, or collectives that were
+/// measured on all its devices.
+///
+/// Devices of a node are those of the first tier where that is called `node`; a rack of several nodes that one fabric joins is no smaller for it.
+///
+/// # Errors
+/// Nodes that are no part of the tier around them: a sentence.
+pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
+    let mut cluster = cluster.clone();
+    let stated = run.number("devices_per_node");
+    if cluster.tiers.len() < 2 {
+        return Ok(cluster);
+    }
+    if let Some(devices) = stated.filter(|_| cluster.tiers[0].name == "node") {
+        let outer = cluster.domain(1);
+        if outer != u64::MAX && !outer.is_multiple_of(devices) {
+            let tier = &cluster.tiers[1].name;
+            return Err(format!(
+                "`devices_per_node` is {devices}, which does not divide the {outer} devices of a {tier}"
+            ));
+        }
+        cluster.tiers[0].devices = Some(Count(devices as u32));
+    }
+    // Between slices of a torus there is the network of the data center.
+    if let (Some(chips), "torus") = (slice(&run.text), cluster.tiers[1].name.as_str())
+        && u64::from(chips).is_multiple_of(cluster.domain(0))
+    {
+        cluster.tiers[1].devices = Some(Count(chips));
+    }
+    let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
+    if let Some(gigabits) = before(&run.text, " Gb/s per node") {
+        // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
+        let adapters = (gigabits / 8.0 / cluster.tiers[1].gbps.0).round();
+        if adapters >= 1.0 && adapters < node && cluster.tiers[0].name == "node" {
+            cluster.tiers[1].adapters = Some(Count(adapters as u32));
+        }
+        cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
+    }
+    if let Some([gathers, scatters]) = measured_collectives(&run.text)
+        && run.degree("n_devices") as f64 > node
+    {
+        let step = measured_step_us((gathers * scatters).sqrt(), cluster.tiers[0].gbps.0, run.degree("n_devices"));
+        // Of the steps round a node one goes to the next node; what that does not explain, all of them take.
+        let (outside, inside) = shared_out(step, node);
+        let [near, far] = [0, 1].map(|tier| cluster.tiers[tier].latency_us.0);
+        cluster.tiers[0].latency_us = NonNegative(near.max(inside));
+        for tier in &mut cluster.tiers[1..] {
+            tier.latency_us = NonNegative(far.max(outside));
+        }
+    }
+    Ok(cluster)
+}
+
+/// Chips of a slice of a torus: "a slice of 256".
+fn slice(text: &str) -> Option<u32> {
+    let (_, after) = text.split_once("slice of ")?;
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().filter(|chips| *chips > 0)
+}
+
+/// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
+const MEASURED_MB: f64 = 880.0;
+/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 8 to 32 devices.
+const MEASURED_RING: f64 = 0.54;
+/// µs that a step of a ring takes to another node at most: what a site's collectives show that takes more is in the steps inside of nodes too. Fitted.
+const MEASURED_HOP_US: f64 = 450.0;
+
+/// The mean latency of a step of a ring, µs, by the GB/s of collectives through all devices of a job.
+///
+/// On 8 to 512 devices of one site, in either state of its network, 1/rate is `sqrt((1/ring)² + (latency · devices / array)²)` with one latency: the bytes of a step go while the
+/// latency of others passes, and the longer of the two counts.
+fn measured_step_us(rate: f64, link: f64, devices: u64) -> f64 {
+    let of_bytes = 1.0 / (link * MEASURED_RING);
+    let of_latency = (rate.powi(-2) - of_bytes.powi(2)).max(0.0).sqrt();
+    MEASURED_MB * 1e3 * of_latency / devices as f64
+}
+
+/// The latencies of steps to other nodes and inside of them, µs, whose mean round a ring is given.
+fn shared_out(step: f64, node: f64) -> (f64, f64) {
+    let outside = (node * step).min(MEASURED_HOP_US);
+    (outside, (node * step - outside) / (node - 1.0).max(1.0))
+}
+
+/// GB/s of all-gathers and reduce-scatters through all devices, where a run's site has measured them.
+fn measured_collectives(text: &str) -> Option<[f64; 2]> {
+    let (_, rest) = text.split_once("measured AllReduce/AllGather/ReduceScatter GB/s ")?;
+    let rates: Vec<f64> =
+        rest.split(|c: char| !c.is_ascii_digit() && c != '.').take(3).filter_map(|n| n.parse().ok()).collect();
+    (rates.len() == 3 && rates.iter().all(|r| *r > 0.0)).then(|| [rates[1], rates[2]])
+}
+
+/// The number that stands before some words.
+fn before(text: &str, words: &str) -> Option<f64> {
+    let (head, _) = text.split_once(words)?;
+    head.rsplit(char::is_whitespace).next()?.parse().ok().filter(|v: &f64| v.is_finite() && *v > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 GB/s less on more devices is one latency, whatever their number; small ones are those of steps between nodes alone.
+    #[test]
+    fn a_sites_collectives_are_a_latency() {
+        let rate = |latency_us: f64, devices: f64| {
+            let (bytes, latency) = (1.0 / (450.0 * MEASURED_RING), latency_us * devices / (MEASURED_MB * 1e3));
+            1.0 / f64::hypot(bytes, latency)
+        };
+        for (latency, devices) in [(240.0, 16), (240.0, 512), (40.0, 128)] {
+            let got = measured_step_us(rate(latency, devices as f64), 450.0, devices);
+            assert!((got / latency - 1.0).abs() < 1e-9, "{got} is not {latency}");
+        }
+        assert_eq!(measured_step_us(260.0, 450.0, 8), 0.0);
+        assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
+        let (outside, inside) = shared_out(240.0, 8.0);
+        assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
+    }
+
+    /// A torus is as large as a row says its slices are, where that is whole axes.
+    #[test]
+    fn slices_are_read() {
+        assert_eq!(slice("FSDP within a slice of 64, data parallel over 2 slices"), Some(64));
+        assert_eq!((slice("a slice of 0"), slice("a slice of bread"), slice("FSDP")), (None, None, None));
+        let torus = |device: &str, notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,{device},1,1,1,{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let clusters = forebay_cost::known::clusters();
+            let cluster = clusters.iter().find(|c| c.is_called(device)).expect("it is known");
+            site(&run, cluster).expect("a site").domain(1)
+        };
+        assert_eq!((torus("TPU v5p", "in a slice of 128"), torus("TPU v5p", "")), (128, 8960));
+        assert_eq!(torus("TPU v5p", "in a slice of 24"), 8960);
+        assert_eq!(torus("H100", "in a slice of 128"), u64::MAX);
+    }
+}
