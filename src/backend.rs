@@ -16,6 +16,7 @@ use forebay_runtime::comm::ranks;
 use forebay_runtime::exec::ExecOptions;
 use forebay_sim::framework::Framework;
 use forebay_sim::report::Options;
+use std::path::PathBuf;
 
 /// The cluster whose devices are emulated when none is named.
 const CLUSTER: &str = "atlas-800t-a2";
@@ -61,6 +62,11 @@ impl BackendArgs {
     /// Is the plan run on devices?
     pub fn is_emulated(&self) -> bool {
         self.backend == Some(Name::NpuEmulated)
+    }
+
+    /// What is read, for messages, and from which file.
+    pub fn reads(&self) -> Option<(&'static str, PathBuf)> {
+        self.cluster.as_ref().map(|cluster| ("the cluster", PathBuf::from(cluster)))
     }
 
     /// Options that the CPU has no use for.

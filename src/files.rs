@@ -49,22 +49,37 @@ pub fn is_stdout(path: &Path) -> bool {
 
 /// Can all these files be written, and is none of them another, or one that is read? Of each what it is, for messages: an option, or what the file holds.
 pub fn can_write_all(read: &[(&str, PathBuf)], written: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+    are_apart(read, written)?;
+    written.iter().filter_map(|(_, path)| *path).filter(|path| !is_stdout(path)).try_for_each(can_write)
+}
+
+/// Is none of these files another, or one that is read?
+pub fn are_apart(read: &[(&str, PathBuf)], written: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
     let written: Vec<(&str, &Path)> = written.iter().filter_map(|(option, path)| Some((*option, (*path)?))).collect();
     for (n, (option, path)) in written.iter().enumerate() {
         let others = read.iter().map(|(what, path)| (*what, path.as_path()));
         if let Some((what, _)) = others.chain(written[..n].iter().copied()).find(|(_, other)| is_same(path, other)) {
-            return Err(Failure::Usage(format!("{option} {}: this is the file of {what}", path.display())));
+            let kind = if path.is_dir() { "folder" } else { "file" };
+            return Err(Failure::Usage(format!("{option} {}: this is the {kind} of {what}", path.display())));
         }
     }
-    written.iter().filter(|(_, path)| !is_stdout(path)).try_for_each(|(_, path)| can_write(path))
+    Ok(())
 }
 
 /// Do two names lead to one file, which need not be there yet?
 fn is_same(a: &Path, b: &Path) -> bool {
-    match (a.canonicalize(), b.canonicalize()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => std::path::absolute(a).ok() == std::path::absolute(b).ok(),
-    }
+    real(a) == real(b)
+}
+
+/// Where a name leads, without links; nothing need be there yet.
+pub fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| link(path))
+}
+
+/// The same, but when it is a link itself, that link.
+pub fn link(path: &Path) -> PathBuf {
+    let in_folder = || Some(folder_of(path).canonicalize().ok()?.join(path.file_name()?));
+    in_folder().or_else(|| std::path::absolute(path).ok()).unwrap_or_else(|| path.to_path_buf())
 }
 
 /// Replaces a file as [`replace_file`] does, or writes to stdout.

@@ -27,6 +27,7 @@ mod search;
 mod session;
 mod strategy;
 mod trace;
+mod written;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -4,12 +4,12 @@ use crate::args::{MachineArgs, SessionArgs};
 use crate::backend::{BackendArgs, Devices};
 use crate::device_profile;
 use crate::failure::Failure;
-use crate::files::{can_write, replace_file};
+use crate::files::replace_file;
 use crate::hosts::{self, Place};
 use crate::output::{counted, grouped, print, seconds};
 use crate::progress::{Progress, summary_text};
 use crate::say::say;
-use crate::{profile, trace};
+use crate::{profile, trace, written};
 use forebay_plan::{Plan, Settings};
 use forebay_runtime::checkpoint::{Checkpoint, CheckpointError, Contents, Saver};
 use forebay_runtime::comm::tcp::Fact;
@@ -33,8 +33,8 @@ const RUNS: &str = "forebay-runs";
 
 /// Where the plan comes from.
 pub enum Program<'a> {
-    /// From the model or a plan file.
-    Compiled(&'a dyn Fn() -> Result<Plan, Failure>),
+    /// From the model or a plan file; and what is read for it, for messages, and from which files.
+    Compiled(&'a dyn Fn() -> Result<Plan, Failure>, &'a [(&'static str, PathBuf)]),
     /// From the checkpoint.
     OfCheckpoint,
 }
@@ -50,15 +50,15 @@ pub fn run(
     if backend.is_emulated() && args.hosts.is_given() {
         return Err(Failure::Usage("--hosts is for --backend cpu: emulated devices are in one process".into()));
     }
-    let written = [args.profile.as_ref().and_then(|file| file.as_ref()), args.trace.as_ref()];
-    written.into_iter().flatten().try_for_each(|path| can_write(path))?;
+    let of_plan = if let Program::Compiled(_, reads) = &program { *reads } else { &[] };
+    written::check(args, of_plan.iter().cloned().chain(backend.reads()))?;
     args.hosts.end_with_parent();
     let mut laps = Laps::since(Instant::now());
     let start = Start::new(args, &program)?;
     let corpus = Corpus::load(&args.data)?;
     laps.lap("read data");
     let plan = match (program, &start.checkpoint) {
-        (Program::Compiled(compile), _) => compile()?,
+        (Program::Compiled(compile, _), _) => compile()?,
         (Program::OfCheckpoint, Some(checkpoint)) => checkpoint.plan()?,
         (Program::OfCheckpoint, None) => {
             let run = args.resume.as_deref().unwrap_or(Path::new("")).display();
@@ -269,7 +269,7 @@ impl Start {
             Some(Ok(checkpoint)) => Some(checkpoint),
             // It was stopped before its first checkpoint: it starts over, with its seed, where there is a model to start with.
             Some(Err(CheckpointError::NotStarted(run))) => {
-                if let Program::Compiled(_) = program {
+                if let Program::Compiled(..) = program {
                     say!("note: the run in `{}` has no checkpoint yet: it starts over", run.display());
                 }
                 None

@@ -3,16 +3,16 @@
 use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
 use crate::cluster;
 use crate::failure::Failure;
-use crate::files::{can_write, replace_file};
+use crate::files::{can_write_all, is_stdout, write_out};
 use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
 use crate::notes;
 use crate::on_cluster::precision_of;
-use crate::output::{print, print_bytes};
+use crate::output::print;
 use crate::progress::Spinner;
 use crate::say::say;
 use crate::search::told_ways;
-use crate::strategy::uses;
+use crate::strategy::{StrategyArg, uses};
 use clap::ValueEnum;
 use forebay_compiler::autodiff::{Differentiated, Options, differentiate};
 use forebay_compiler::memory::Price;
@@ -29,7 +29,7 @@ use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use forebay_ir::text::print_module;
 use forebay_sim::ValuePricer;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Compile a model to a plan, or print a stage of the compilation
 ///
@@ -89,16 +89,13 @@ enum Stage {
     Plan,
 }
 
-/// What `--output` calls stdout.
-const STDOUT: &str = "-";
-
 pub fn compile(args: Args) -> Result<(), Failure> {
-    if args.emit == Some(Stage::Plan) && args.output.as_deref() == Some(Path::new(STDOUT)) {
+    if args.emit == Some(Stage::Plan) && args.output.as_deref().is_some_and(is_stdout) {
         return Err(Failure::Usage(
             "--emit plan prints the plan for people on stdout: leave --emit or `-o -` out".into(),
         ));
     }
-    args.output.as_deref().filter(|path| *path != Path::new(STDOUT)).map_or(Ok(()), can_write)?;
+    can_write_all(&reads(&args), &[("--output", args.output.as_deref())])?;
     let mut options = args.settings.options()?;
     options.optimizer = args.optimizer.optimizer(args.steps);
     options.rewrite = args.rewriting.options();
@@ -124,21 +121,21 @@ pub fn compile(args: Args) -> Result<(), Failure> {
         Some(Stage::Plan) | None => None,
     };
     if let Some(text) = text {
-        return match &args.output {
-            Some(path) if path != Path::new(STDOUT) => replace_file(path, text.as_bytes()),
-            _ => print(&text),
-        };
+        return args.output.as_deref().map_or_else(|| print(&text), |path| write_out(path, text.as_bytes()));
     }
     let spinner = Spinner::new(false, "compiling");
     let plan = memory::compile(&file, &options, budget, price, &spinner)?.plan;
     drop(spinner);
     notes::print(notes::few_rows(&plan, 1.0));
-    match &args.output {
-        Some(path) if path == Path::new(STDOUT) => return print_bytes(&plan.to_bytes()),
-        Some(path) => replace_file(path, &plan.to_bytes())?,
-        None => {}
-    }
+    args.output.as_deref().map_or(Ok(()), |path| write_out(path, &plan.to_bytes()))?;
     if args.emit == Some(Stage::Plan) { print(&forebay_plan::print::text(&plan)) } else { Ok(()) }
+}
+
+/// What is read, and from which files.
+fn reads(args: &Args) -> Vec<(&'static str, PathBuf)> {
+    let cluster = args.cluster.as_ref().map(|cluster| ("the cluster", PathBuf::from(cluster)));
+    let strategy = args.settings.strategy.iter().flat_map(StrategyArg::files);
+    [("the model", args.model.clone())].into_iter().chain(cluster).chain(strategy).collect()
 }
 
 fn graphs(file: &ModelFile, options: &CompileOptions) -> Result<String, Failure> {

@@ -34,7 +34,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<(), Failure> {
     session::run(
-        Program::Compiled(&|| read_plan(&args.plan)),
+        Program::Compiled(&|| read_plan(&args.plan), &[("the plan", args.plan.clone())]),
         &args.session,
         (&args.machine, &args.backend),
         args.steps,

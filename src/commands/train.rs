@@ -9,9 +9,10 @@ use crate::notes;
 use crate::on_cluster::precision_of;
 use crate::progress::Spinner;
 use crate::session::{self, Program};
+use crate::strategy::StrategyArg;
 use forebay_compiler::memory::Price;
 use forebay_sim::ValuePricer;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Compile a model and train it on this machine
 ///
@@ -67,6 +68,7 @@ pub fn train(args: Args) -> Result<(), Failure> {
         }
         return session::run(Program::OfCheckpoint, &args.session, (&args.machine, &args.backend), args.steps);
     };
+    let reads = reads(path, &args);
     let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     options.optimizer = args.optimizer.optimizer(args.steps);
@@ -91,5 +93,11 @@ pub fn train(args: Args) -> Result<(), Failure> {
         notes::print(notes::few_rows(&plan, 1.0));
         Ok(plan)
     };
-    session::run(Program::Compiled(&compile), &args.session, (&args.machine, &backend), args.steps)
+    session::run(Program::Compiled(&compile, &reads), &args.session, (&args.machine, &backend), args.steps)
+}
+
+/// What the plan is made from, and in which files it is.
+fn reads(model: &Path, args: &Args) -> Vec<(&'static str, PathBuf)> {
+    let strategy = args.settings.strategy.iter().flat_map(StrategyArg::files);
+    [("the model", model.to_path_buf())].into_iter().chain(args.backend.reads()).chain(strategy).collect()
 }

@@ -69,6 +69,14 @@ impl HostArgs {
         self.hosts.is_some()
     }
 
+    /// What is read, for messages, and from which file.
+    pub fn reads(&self) -> Option<(&'static str, PathBuf)> {
+        match &self.hosts {
+            Some(Hosts::File(path)) => Some(("--hosts", path.clone())),
+            Some(Hosts::Local(_)) | None => None,
+        }
+    }
+
     /// A process that another one has started ends with it, from here on.
     pub fn end_with_parent(&self) {
         if self.rendezvous.is_some() {

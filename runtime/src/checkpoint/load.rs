@@ -3,7 +3,7 @@
 use super::index::{Index, SavedTensor};
 use super::save::{INDEX_FILE, MODEL_FILE, OPTIMIZER_FILE, PLAN_FILE, Saver, file_of, key};
 use super::tensors::Reader;
-use super::{CheckpointError, step_of, steps};
+use super::{CheckpointError, LATEST, step_of, steps};
 use crate::exec::{Executor, is_saved};
 use crate::hash::{self, Hasher};
 use crate::init;
@@ -39,6 +39,11 @@ impl Checkpoint {
         let bytes = fs::read(&file).map_err(|error| CheckpointError::Read { path: file.clone(), error })?;
         let index = Index::from_bytes(&bytes, &file)?;
         Ok(Checkpoint { folder, index })
+    }
+
+    /// Is this the folder of a checkpoint, as far as can be seen, and not that of a run?
+    pub fn is_one(folder: &Path) -> bool {
+        folder.join(INDEX_FILE).is_file()
     }
 
     /// Its folder.
@@ -113,12 +118,12 @@ impl Checkpoint {
 /// The folder of a checkpoint, or of the last one of a run.
 fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
     fs::metadata(path).map_err(|error| CheckpointError::Read { path: path.to_path_buf(), error })?;
-    let is_whole = |folder: &PathBuf| folder.join(INDEX_FILE).is_file();
-    if is_whole(&path.to_path_buf()) {
+    let is_whole = |folder: &PathBuf| Checkpoint::is_one(folder);
+    if Checkpoint::is_one(path) {
         // So that its parent is the run, also for `.`.
         return Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()));
     }
-    let latest = fs::read_to_string(path.join("latest")).ok();
+    let latest = fs::read_to_string(path.join(LATEST)).ok();
     let latest = latest.and_then(|name| Some((step_of(name.trim())?, path.join(name.trim()))));
     // The pointer, or what it names, is missing only when a run was killed between two renames. What is above it is a future that was given up.
     let last = match latest {

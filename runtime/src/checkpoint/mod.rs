@@ -21,8 +21,12 @@ pub use index::{DataInfo, Index, SavedTensor};
 pub use load::{Checkpoint, Contents};
 pub use save::{KEPT, Saver};
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// The file that names the last checkpoint of a run.
+const LATEST: &str = "latest";
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -154,6 +158,12 @@ pub(crate) fn folder_name(step: u64) -> String {
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
     if digits.len() < 6 || !digits.bytes().all(|b| b.is_ascii_digit()) { None } else { digits.parse().ok() }
+}
+
+/// Is it the name of something that runs keep in their folders: a checkpoint, or a file about the run?
+pub fn is_of_run(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    matches!(name, save::RUN_FILE | LATEST) || name.starts_with(save::UNFINISHED) || step_of(name).is_some()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::index::{DataInfo, FORMAT, Index, SavedTensor, VERSION};
 use super::tensors::{self, Part};
-use super::{CheckpointError, folder_name, steps};
+use super::{CheckpointError, LATEST, folder_name, steps};
 use crate::exec::{Executor, is_saved};
 use crate::hash::{self, Hasher};
 use forebay_plan::{Tensor, TensorKind};
@@ -12,7 +12,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// What is being written has this before its name,
-const UNFINISHED: &str = ".saving-";
+pub(super) const UNFINISHED: &str = ".saving-";
 /// and a checkpoint that was moved aside for it this behind that.
 const REPLACED: &str = ".replaced";
 /// How many checkpoints of a run are kept.
@@ -27,7 +27,7 @@ pub struct Saver {
     _lock: Option<File>,
 }
 
-/// `run.json`
+/// What [`RUN_FILE`] has in it.
 #[derive(Serialize, Deserialize)]
 struct RunFile {
     format: String,
@@ -35,6 +35,7 @@ struct RunFile {
     seed: u64,
 }
 
+pub(super) const RUN_FILE: &str = "run.json";
 const RUN_FORMAT: &str = "forebay-run";
 
 impl Saver {
@@ -51,7 +52,7 @@ impl Saver {
         }
         let file = RunFile { format: RUN_FORMAT.into(), version: VERSION, seed };
         let bytes = serde_json::to_vec(&file).expect("plain data can be written");
-        saver.replace("run.json", &bytes)?;
+        saver.replace(RUN_FILE, &bytes)?;
         saver.clear_unfinished();
         saver.previous = None;
         Ok(saver)
@@ -69,7 +70,7 @@ impl Saver {
 
     /// The seed of a run that was started here, whether it has checkpoints or not.
     pub fn seed_of(run: &Path) -> Option<u64> {
-        let bytes = fs::read(run.join("run.json")).ok()?;
+        let bytes = fs::read(run.join(RUN_FILE)).ok()?;
         let file: RunFile = serde_json::from_slice(&bytes).ok()?;
         (file.format == RUN_FORMAT).then_some(file.seed)
     }
@@ -99,7 +100,7 @@ impl Saver {
             return Err(error);
         }
         self.put_in_place(&unfinished, &finished).map_err(|error| self.failed(&finished, error))?;
-        self.replace("latest", format!("{name}\n").as_bytes())?;
+        self.replace(LATEST, format!("{name}\n").as_bytes())?;
         self.previous = Some(finished.clone());
         self.forget_old(step);
         Ok(finished)

@@ -47,6 +47,12 @@ impl Corpus {
         Ok(corpus)
     }
 
+    /// Is a file, named as it is seen from a folder, one that [`Corpus::load`] reads with that folder, or would if it were there?
+    pub fn has(folder: &Path, file: &Path) -> bool {
+        let mut folders = file.ancestors().skip(1).map(|inner| folder.join(inner));
+        folder.is_dir() && !file.iter().any(is_hidden) && !folders.any(|inner| inner != folder && is_of_a_run(&inner))
+    }
+
     /// A corpus of one text that is there already.
     pub fn from_bytes(name: impl Into<PathBuf>, bytes: Vec<u8>) -> Corpus {
         let mut corpus = Corpus { path: name.into(), bytes: vec![], files: vec![], skipped: vec![] };
@@ -109,7 +115,7 @@ impl Corpus {
             // A link that leads nowhere is not text either.
             let is_file = kind.is_file() || kind.is_symlink() && fs::metadata(&path).is_ok_and(|m| m.is_file());
             if kind.is_dir() {
-                if Saver::seed_of(&path).is_none() {
+                if !is_of_a_run(&path) {
                     self.load_folder(&path)?;
                 }
             } else if is_file {
@@ -123,6 +129,10 @@ impl Corpus {
 
 fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().first() == Some(&b'.')
+}
+
+fn is_of_a_run(folder: &Path) -> bool {
+    Saver::seed_of(folder).is_some()
 }
 
 fn io(path: &Path, error: std::io::Error) -> DataError {
@@ -156,6 +166,18 @@ mod tests {
         fs::write(folder.path().join("run/run.json"), r#"{"format":"forebay-run","version":1,"seed":1}"#)
             .expect("a file");
         assert_eq!(Corpus::load(folder.path()).expect("there is text").bytes(), b"zedbee");
+        for (file, is_read) in [
+            ("new.txt", true),
+            ("a/z.txt", true),
+            ("new/x", true),
+            (".hidden/x", false),
+            ("a/.x", false),
+            ("run/log", false),
+            ("run/logs/x", false),
+        ] {
+            assert_eq!(Corpus::has(folder.path(), Path::new(file)), is_read, "{file}");
+        }
+        assert!(!Corpus::has(&folder.path().join("b.txt"), Path::new("")), "it is no folder");
         // A file that is named is read whatever it holds.
         assert_eq!(Corpus::load(&folder.path().join("c.bin")).expect("bytes").bytes(), [0xff, 0xfe]);
     }

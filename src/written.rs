@@ -1,0 +1,52 @@
+//! What a run writes besides checkpoints: `--log`, `--trace` and `--profile`, none of which may cost the user something else.
+
+use crate::args::SessionArgs;
+use crate::failure::Failure;
+use crate::files::{are_apart, can_write, link, real};
+use forebay_runtime::checkpoint::{Checkpoint, is_of_run};
+use forebay_runtime::data::Corpus;
+use std::path::{Path, PathBuf};
+
+/// Can all be written, without harm to what is read or to checkpoints? Of each file that is read for the plan what it is, for messages.
+pub fn check(args: &SessionArgs, of_plan: impl Iterator<Item = (&'static str, PathBuf)>) -> Result<(), Failure> {
+    let data = ("--data", args.data.clone());
+    let read: Vec<(&str, PathBuf)> = of_plan.chain([data]).chain(args.hosts.reads()).collect();
+    let (trace, profile) = (args.trace.as_deref(), args.profile.as_ref().and_then(Option::as_deref));
+    let written = [("--log", args.log.as_deref()), ("--trace", trace), ("--profile", profile)];
+    are_apart(&read, &written)?;
+    for (option, path) in written.into_iter().filter_map(|(option, path)| Some((option, path?))) {
+        if let Some(harm) = harm(args, path) {
+            return Err(Failure::Usage(format!("{option} {}: {harm}", path.display())));
+        }
+    }
+    // The log may go to the folder of the run, which is made later.
+    [trace, profile].into_iter().flatten().try_for_each(can_write)
+}
+
+/// What would be lost, or change, with a file in one of the folders that a run uses.
+fn harm(args: &SessionArgs, path: &Path) -> Option<String> {
+    let checkpoint = args.resume.as_deref().filter(|folder| Checkpoint::is_one(folder));
+    if let Some(folder) = checkpoint.filter(|folder| within(path, folder).is_some()) {
+        return Some(format!("this is in the checkpoint `{}`", folder.display()));
+    }
+    let resumed = match checkpoint {
+        Some(folder) => real(folder).parent().map(Path::to_path_buf),
+        None => args.resume.clone(),
+    };
+    for run in args.save.iter().chain(&resumed) {
+        let first = within(path, run).and_then(|inner| Some(inner.iter().next()?.to_os_string()));
+        if first.is_some_and(|name| is_of_run(&name)) {
+            return Some(format!("this belongs to the run in `{}`", run.display()));
+        }
+    }
+    // Folders of runs are no data, and one is to be made.
+    let is_beside_data = args.save.as_deref().is_some_and(|run| within(path, run).is_some());
+    let is_data = within(path, &args.data).is_some_and(|inner| Corpus::has(&args.data, &inner));
+    (is_data && !is_beside_data).then(|| "this is in the folder of --data, whose files are trained on".into())
+}
+
+/// The way from a folder to a file in it, or to a link in it.
+fn within(path: &Path, folder: &Path) -> Option<PathBuf> {
+    let folder = real(folder);
+    [real(path), link(path)].iter().find_map(|path| path.strip_prefix(&folder).map(Path::to_path_buf).ok())
+}
