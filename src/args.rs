@@ -391,10 +391,10 @@ pub struct SessionArgs {
     /// Print a line of JSON for each step, and one with the summary at the end
     #[arg(long)]
     pub json: bool,
-    /// At the end, print where the time of training steps went, by kind of kernel and by instruction: on stderr, or into a file
+    /// At the end, print where the time of training steps went, by kind of kernel and by instruction: on stderr, or into a file; `-` prints it in place of the summary
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
     pub profile: Option<Option<PathBuf>>,
-    /// Write what happened when in the first steps, for chrome://tracing or ui.perfetto.dev
+    /// Write what happened when in the first steps, for chrome://tracing or ui.perfetto.dev; `-` prints it in place of the summary
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Write the same lines of JSON to a file as well

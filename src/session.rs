@@ -4,7 +4,7 @@ use crate::args::{MachineArgs, SessionArgs};
 use crate::backend::{BackendArgs, Devices};
 use crate::device_profile;
 use crate::failure::Failure;
-use crate::files::replace_file;
+use crate::files::write_out;
 use crate::hosts::{self, Place};
 use crate::output::{counted, grouped, print, seconds};
 use crate::progress::{Progress, summary_text};
@@ -195,7 +195,7 @@ impl Session<'_> {
             ErrorKind::BrokenPipe => Failure::Closed,
             _ => Failure::Input(error.to_string()),
         })?;
-        if args.json {
+        if args.json || written::is_printed(args) {
             return Ok(());
         }
         let shape = format!("{}: {} of {batch} × {seq} tokens", plan.model, counted(summary.steps, "step"));
@@ -224,12 +224,12 @@ fn device_line(took: f64, simulated: f64, device: &str) -> String {
 fn report_devices(trainer: &Trainer, args: &SessionArgs, plan: &Plan) -> Result<(), Failure> {
     let steps = trainer.device_steps();
     match &args.profile {
-        Some(Some(path)) => replace_file(path, device_profile::text(steps, plan).as_bytes())?,
+        Some(Some(path)) => write_out(path, device_profile::text(steps, plan).as_bytes())?,
         Some(None) => crate::say::text(&device_profile::text(steps, plan)),
         None => {}
     }
     match &args.trace {
-        Some(path) => replace_file(path, trace::device::json(steps, plan, trace::simulated::MAX_EVENTS).as_bytes()),
+        Some(path) => write_out(path, trace::device::json(steps, plan, trace::simulated::MAX_EVENTS).as_bytes()),
         None => Ok(()),
     }
 }
@@ -246,12 +246,12 @@ fn report_profile(
     if let (Some(file), Some(roofline)) = (&args.profile, roofline) {
         let text = profile::start_up(laps) + &profile::text(measured, plan, &roofline);
         match file {
-            Some(path) => replace_file(path, text.as_bytes())?,
+            Some(path) => write_out(path, text.as_bytes())?,
             None => crate::say::text(&text),
         }
     }
     match &args.trace {
-        Some(path) => replace_file(path, trace::profile::json(trainer.profiles(), plan).as_bytes()),
+        Some(path) => write_out(path, trace::profile::json(trainer.profiles(), plan).as_bytes()),
         None => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::SessionArgs;
 use crate::failure::Failure;
-use crate::files::{are_apart, can_write, link, real};
+use crate::files::{are_apart, can_write, is_stdout, link, real};
 use forebay_runtime::checkpoint::{Checkpoint, is_of_run};
 use forebay_runtime::data::Corpus;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,37 @@ use std::path::{Path, PathBuf};
 pub fn check(args: &SessionArgs, of_plan: impl Iterator<Item = (&'static str, PathBuf)>) -> Result<(), Failure> {
     let data = ("--data", args.data.clone());
     let read: Vec<(&str, PathBuf)> = of_plan.chain([data]).chain(args.hosts.reads()).collect();
-    let (trace, profile) = (args.trace.as_deref(), args.profile.as_ref().and_then(Option::as_deref));
-    let written = [("--log", args.log.as_deref()), ("--trace", trace), ("--profile", profile)];
+    let at_end = at_end(args);
+    let written = [&[("--log", args.log.as_deref())][..], &at_end].concat();
+    let given = || written.iter().filter_map(|(option, path)| Some((*option, (*path)?)));
+    let refuse = |(option, path): (&str, &Path), why: Option<String>| match why {
+        Some(why) => Err(Failure::Usage(format!("{option} {}: {why}", path.display()))),
+        None => Ok(()),
+    };
+    given().filter(|(_, path)| is_stdout(path)).try_for_each(|to| refuse(to, no_stdout(args, to.0)))?;
     are_apart(&read, &written)?;
-    for (option, path) in written.into_iter().filter_map(|(option, path)| Some((option, path?))) {
-        if let Some(harm) = harm(args, path) {
-            return Err(Failure::Usage(format!("{option} {}: {harm}", path.display())));
-        }
-    }
+    given().filter(|(_, path)| !is_stdout(path)).try_for_each(|to| refuse(to, harm(args, to.1)))?;
     // The log may go to the folder of the run, which is made later.
-    [trace, profile].into_iter().flatten().try_for_each(can_write)
+    at_end.into_iter().filter_map(|(_, path)| path).filter(|path| !is_stdout(path)).try_for_each(can_write)
+}
+
+/// Does a file at the end of the run go to stdout, in place of the summary?
+pub fn is_printed(args: &SessionArgs) -> bool {
+    at_end(args).iter().any(|(_, path)| path.is_some_and(is_stdout))
+}
+
+/// What is written when the run has ended, and by which options.
+fn at_end(args: &SessionArgs) -> [(&'static str, Option<&Path>); 2] {
+    [("--trace", args.trace.as_deref()), ("--profile", args.profile.as_ref().and_then(Option::as_deref))]
+}
+
+/// Why stdout is not for what an option writes.
+fn no_stdout(args: &SessionArgs, option: &str) -> Option<String> {
+    match option {
+        "--log" => Some("--json prints these lines on stdout".into()),
+        _ if args.json => Some("on stdout are the lines of --json".into()),
+        _ => None,
+    }
 }
 
 /// What would be lost, or change, with a file in one of the folders that a run uses.

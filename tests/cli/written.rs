@@ -126,3 +126,32 @@ fn a_run_keeps_its_checkpoints() {
     let lines = bench.read("dir/run/log").lines().filter(|line| line.starts_with("{\"step\"")).count();
     assert_eq!(lines, 2, "the log went on");
 }
+
+/// Two files of one name would be one file, and stdout is for one thing.
+#[test]
+fn what_a_run_writes_is_not_written_over() {
+    let bench = Bench::new();
+    let refused = Refused::new(&bench);
+    let train = |args: &[&str], said: &str| {
+        refused.with(&[&["train", "model.moe", "--data", "text.txt", "--steps", "1"], SMALL, args].concat(), said);
+    };
+    train(&["--log", "same.o", "--trace", "./same.o"], "--trace ./same.o: this is the file of --log");
+    train(&["--log", "same.o", "--profile=same.o"], "--profile same.o: this is the file of --log");
+    train(&["--trace", "same.o", "--profile=same.o"], "--profile same.o: this is the file of --trace");
+    train(&["--trace", "-", "--profile=-"], "--profile -: this is the file of --trace");
+    train(&["--log", "-"], "--log -: --json prints these lines on stdout");
+    for option in ["--trace", "--profile"] {
+        let of_json = format!("{option} -: on stdout are the lines of --json");
+        train(&[&format!("{option}=-"), "--json"], &of_json);
+    }
+}
+
+#[test]
+fn stdout_has_what_it_is_asked_for() {
+    let bench = Bench::new();
+    for (option, begin) in [("--trace=-", "{"), ("--profile=-", "start-up of ")] {
+        let run = bench.train(&["--steps", "1", option]).ok();
+        assert!(run.stdout.starts_with(begin) && !run.stdout.contains("order-0 entropy"), "{}", run.stdout);
+    }
+    assert!(!bench.path("-").exists());
+}
