@@ -7,7 +7,8 @@ use crate::say::say;
 use forebay_runtime::exec::{PeakMemory, human_bytes};
 use forebay_runtime::train::{Evaluation, Observer, StepReport, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -232,31 +233,56 @@ impl Observer for Progress {
     }
 }
 
+/// A line of a log, as far as it says which step it is of: a step's has its number, an evaluation's has it inside.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Step {
+        step: u64,
+    },
+    Evaluation {
+        eval: OfStep,
+    },
+    Summary {
+        #[serde(rename = "summary")]
+        _of_run: IgnoredAny,
+    },
+}
+
+#[derive(Deserialize)]
+struct OfStep {
+    step: u64,
+}
+
+/// What lines begin with.
+const BEGINNINGS: [&str; 3] = ["{\"step\":", "{\"eval\":", "{\"summary\":"];
+
 /// Opens a log to add lines to; those of steps that will be done again are dropped.
 fn open_log(path: &Path, done: u64) -> io::Result<File> {
     if done > 0 && path.exists() {
-        /// What lines have in common: a step's has its number, an evaluation's has it inside.
-        #[derive(serde::Deserialize)]
-        #[serde(untagged)]
-        enum Line {
-            Step { step: u64 },
-            Evaluation { eval: Step },
-        }
-        #[derive(serde::Deserialize)]
-        struct Step {
-            step: u64,
-        }
         let other = |failure: Failure| io::Error::other(failure.text().to_string());
         let text = read_text(path, LARGE).map_err(other)?;
-        let is_kept = |line: &&str| match serde_json::from_str::<Line>(line) {
-            Ok(Line::Step { step } | Line::Evaluation { eval: Step { step } }) => step <= done,
-            Err(_) => false,
-        };
-        let kept: String = text.lines().filter(is_kept).flat_map(|l| [l, "\n"]).collect();
-        replace_file(path, kept.as_bytes()).map_err(other)?;
+        replace_file(path, up_to(&text, done).map_err(io::Error::other)?.as_bytes()).map_err(other)?;
         return OpenOptions::new().append(true).open(path);
     }
     File::create(path)
+}
+
+/// The lines of a log up to a step. A text that is no log is refused, since nothing of it would be left.
+fn up_to(log: &str, done: u64) -> Result<String, String> {
+    let mut kept = String::new();
+    for (line, number) in log.split_inclusive('\n').zip(1..) {
+        match serde_json::from_str(line) {
+            Ok(Line::Step { step } | Line::Evaluation { eval: OfStep { step } }) if step <= done => kept += line,
+            Ok(Line::Step { .. } | Line::Evaluation { .. } | Line::Summary { .. }) => {}
+            // Where a run was killed, its last line may end anywhere.
+            Err(_)
+                if !line.ends_with('\n') && BEGINNINGS.iter().any(|b| b.starts_with(line) || line.starts_with(b)) => {}
+            Err(_) => return Err(format!("line {number} of it is not of a log, and would be lost: name another file")),
+        }
+    }
+    // One that was cut off just before its end is whole.
+    Ok(if kept.is_empty() || kept.ends_with('\n') { kept } else { kept + "\n" })
 }
 
 /// Seconds as people write them: `1:05`, `2:03:00`.
@@ -346,5 +372,32 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("a file"), format!("{kept}new\n"));
         open_log(&path, 0).expect("a log");
         assert_eq!(fs::read_to_string(&path).expect("a file"), "");
+    }
+
+    #[test]
+    fn what_is_no_log_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("log");
+        let step = "{\"step\":1}\n";
+        for (text, line) in [
+            ("a diary", 1),
+            ("a diary\n", 1),
+            (&format!("{step}\n"), 2),
+            (&format!("{step}{{\"st\n{step}"), 2),
+            (&format!("{step}{{\"loss\":2}}\n"), 2),
+        ] {
+            fs::write(&path, text).expect("a file");
+            let error = open_log(&path, 1).expect_err(text).to_string();
+            assert!(error.starts_with(&format!("line {line} of it is not of a log")), "{text}: {error}");
+            assert_eq!(fs::read_to_string(&path).expect("a file"), text);
+        }
+        for end in ["", "{", "{\"eval\":{\"st", "{\"summary\":{\"train_loss\":1"] {
+            fs::write(&path, format!("{step}{end}")).expect("a file");
+            open_log(&path, 1).expect("a log");
+            assert_eq!(fs::read_to_string(&path).expect("a file"), step);
+        }
+        fs::write(&path, step.trim_end()).expect("a file");
+        open_log(&path, 1).expect("a log");
+        assert_eq!(fs::read_to_string(&path).expect("a file"), step);
     }
 }

@@ -128,6 +128,12 @@ fn the_log_goes_on() {
     let log = crate::Run { code: None, stdout: bench.read("log"), stderr: String::new() };
     assert_eq!(log.losses(), whole);
     assert_eq!(log.lines().len(), 7);
+    // A text that is no log is not written over.
+    bench.write("diary", "Monday\nTuesday\n");
+    bench
+        .train(&["--steps", "6", "--resume", "run/step-000004", "--log", "diary"])
+        .fails(&["cannot write the log `diary`: line 1 of it is not of a log", "name another file"]);
+    assert_eq!(bench.read("diary"), "Monday\nTuesday\n");
 }
 
 /// The plan in a checkpoint is what it is: options that would change it are refused, not ignored.
