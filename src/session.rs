@@ -266,7 +266,12 @@ impl Start {
     fn new(args: &SessionArgs, program: &Program) -> Result<Start, Failure> {
         let checkpoint = match args.resume.as_deref().map(Checkpoint::open) {
             None => None,
-            Some(Ok(checkpoint)) => Some(checkpoint),
+            Some(Ok(checkpoint)) => {
+                if let Some(why) = checkpoint.astray() {
+                    say!("warning: {why}; going on from step {}", checkpoint.index().step);
+                }
+                Some(checkpoint)
+            }
             // It was stopped before its first checkpoint: it starts over, with its seed, where there is a model to start with.
             Some(Err(CheckpointError::NotStarted(run))) => {
                 if let Program::Compiled(..) = program {

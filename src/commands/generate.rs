@@ -3,6 +3,7 @@
 use crate::args::MachineArgs;
 use crate::failure::Failure;
 use crate::output::{print_json, stdout_failed};
+use crate::say::say;
 use forebay_runtime::checkpoint::{Checkpoint, Contents};
 use forebay_runtime::exec::{ExecOptions, Executor, Purpose};
 use forebay_runtime::generate::{Generator, Sampling};
@@ -55,6 +56,9 @@ pub fn generate(args: Args) -> Result<(), Failure> {
         return Err(Failure::Usage("--temperature must be 0 or more".into()));
     }
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
+    if let Some(why) = checkpoint.astray() {
+        say!("warning: {why}; taking that of step {}", checkpoint.index().step);
+    }
     let plan = checkpoint.plan()?;
     let options = ExecOptions { purpose: Purpose::Generate, ..args.machine.options()? };
     let mut executor = Executor::new(&plan, &options)?;

@@ -136,6 +136,27 @@ fn the_log_goes_on() {
     assert_eq!(bench.read("diary"), "Monday\nTuesday\n");
 }
 
+/// A run that goes on from another checkpoint than its last says so.
+#[test]
+fn a_checkpoint_that_is_passed_over_is_told() {
+    let bench = Bench::new();
+    bench.train(&["--steps", "4", "--save-every", "2", "--save", "ck"]).ok();
+    let resume = |said: &str| {
+        let going_on = bench.train(&["--steps", "2", "--resume", "ck"]).ok().stderr;
+        assert!(going_on.contains(&format!("warning: {said}; going on from step 2")), "{going_on}");
+        let sample = bench.run(&["generate", "ck", "--bytes", "1"]).ok().stderr;
+        assert_eq!(sample, format!("warning: {said}; taking that of step 2\n"));
+    };
+    std::fs::remove_file(bench.path("ck/step-000004/index.json")).expect("a file");
+    resume("`ck/step-000004`, which `latest` names, is not complete");
+    std::fs::remove_dir_all(bench.path("ck/step-000004")).expect("a folder");
+    resume("`ck/step-000004`, which `latest` names, is not there");
+    bench.write("ck/latest", "somewhere");
+    resume("`ck/latest` does not name a checkpoint");
+    bench.write("ck/latest", "step-000002\n");
+    assert_eq!(bench.run(&["generate", "ck", "--bytes", "1"]).ok().stderr, "");
+}
+
 /// The plan in a checkpoint is what it is: options that would change it are refused, not ignored.
 #[test]
 fn options_of_another_plan_are_refused() {

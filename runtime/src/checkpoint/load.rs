@@ -10,6 +10,7 @@ use crate::init;
 use forebay_plan::{DType, MAX_FILE_BYTES, Plan, Tensor, TensorKind};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// A checkpoint on disk.
@@ -17,6 +18,21 @@ use std::path::{Path, PathBuf};
 pub struct Checkpoint {
     folder: PathBuf,
     index: Index,
+    astray: Option<Astray>,
+}
+
+/// What the pointer of a run says, where that is no whole checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Astray {
+    /// The folder that it names lacks what is written last.
+    #[error("`{0}`, which `latest` names, is not complete")]
+    Incomplete(PathBuf),
+    /// Nothing has the name that it says.
+    #[error("`{0}`, which `latest` names, is not there")]
+    Missing(PathBuf),
+    /// It is something else.
+    #[error("`{0}` does not name a checkpoint")]
+    NoName(PathBuf),
 }
 
 /// What to load.
@@ -34,11 +50,11 @@ impl Checkpoint {
     /// # Errors
     /// When there is none, or its index is damaged.
     pub fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
-        let folder = find(path)?;
+        let (folder, astray) = find(path)?;
         let file = folder.join(INDEX_FILE);
         let bytes = fs::read(&file).map_err(|error| CheckpointError::Read { path: file.clone(), error })?;
         let index = Index::from_bytes(&bytes, &file)?;
-        Ok(Checkpoint { folder, index })
+        Ok(Checkpoint { folder, index, astray })
     }
 
     /// Is this the folder of a checkpoint, as far as can be seen, and not that of a run?
@@ -54,6 +70,11 @@ impl Checkpoint {
     /// The folder of its run: where the next checkpoints belong.
     pub fn run(&self) -> &Path {
         self.folder.parent().unwrap_or(Path::new("."))
+    }
+
+    /// Why it is not the one that the run says is its last.
+    pub fn astray(&self) -> Option<&Astray> {
+        self.astray.as_ref()
     }
 
     /// What it holds.
@@ -115,26 +136,41 @@ impl Checkpoint {
     }
 }
 
-/// The folder of a checkpoint, or of the last one of a run.
-fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
+/// The folder of a checkpoint, or of the last one of a run; and why that is not the one that the run's pointer names.
+fn find(path: &Path) -> Result<(PathBuf, Option<Astray>), CheckpointError> {
     fs::metadata(path).map_err(|error| CheckpointError::Read { path: path.to_path_buf(), error })?;
-    let is_whole = |folder: &PathBuf| Checkpoint::is_one(folder);
     if Checkpoint::is_one(path) {
         // So that its parent is the run, also for `.`.
-        return Ok(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()));
+        return Ok((fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()), None));
     }
-    let latest = fs::read_to_string(path.join(LATEST)).ok();
-    let latest = latest.and_then(|name| Some((step_of(name.trim())?, path.join(name.trim()))));
-    // The pointer, or what it names, is missing only when a run was killed between two renames. What is above it is a future that was given up.
-    let last = match latest {
-        Some((_, folder)) if is_whole(&folder) => return Ok(folder),
-        Some((step, _)) => step,
-        None => u64::MAX,
+    // What is above the step that the pointer names is a future that was given up.
+    let (last, astray) = match named(path) {
+        Ok(Some((_, folder))) if Checkpoint::is_one(&folder) => return Ok((folder, None)),
+        Ok(Some((step, folder))) if folder.exists() => (step, Some(Astray::Incomplete(folder))),
+        Ok(Some((step, folder))) => (step, Some(Astray::Missing(folder))),
+        // Killed before it was written.
+        Ok(None) => (u64::MAX, None),
+        Err(astray) => (u64::MAX, Some(astray)),
     };
+    let is_whole = |folder: &PathBuf| Checkpoint::is_one(folder);
     match steps(path).into_iter().filter(|(step, _)| *step <= last).map(|(_, folder)| folder).rfind(is_whole) {
-        Some(folder) => Ok(folder),
+        Some(folder) => Ok((folder, astray)),
         None if Saver::seed_of(path).is_some() => Err(CheckpointError::NotStarted(path.to_path_buf())),
         None => Err(CheckpointError::NotACheckpoint(path.to_path_buf())),
+    }
+}
+
+/// The step and the folder that a run's pointer names, if it is there.
+fn named(run: &Path) -> Result<Option<(u64, PathBuf)>, Astray> {
+    let pointer = run.join(LATEST);
+    let name = match fs::read_to_string(&pointer) {
+        Ok(name) => name,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(_) => return Err(Astray::NoName(pointer)),
+    };
+    match step_of(name.trim()) {
+        Some(step) => Ok(Some((step, run.join(name.trim())))),
+        None => Err(Astray::NoName(pointer)),
     }
 }
 

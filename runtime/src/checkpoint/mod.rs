@@ -18,7 +18,7 @@ mod save;
 mod tensors;
 
 pub use index::{DataInfo, Index, SavedTensor};
-pub use load::{Checkpoint, Contents};
+pub use load::{Astray, Checkpoint, Contents};
 pub use save::{KEPT, Saver};
 
 use std::ffi::OsStr;

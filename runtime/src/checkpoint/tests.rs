@@ -125,10 +125,15 @@ fn a_run_killed_between_renames_is_found() {
     let plan = tiny_plan(1000);
     let run = folder.path().join("run");
     train(&plan, &run, 4, None);
+    let open = || {
+        let found = Checkpoint::open(&run).expect("a checkpoint");
+        (found.index().step, found.astray().cloned())
+    };
+    assert_eq!(open(), (4, None));
     fs::remove_file(run.join("latest")).expect("the pointer");
-    assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
+    assert_eq!(open(), (4, None));
     fs::write(run.join("latest"), "step-000009\n").expect("a file");
-    assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
+    assert_eq!(open(), (4, Some(Astray::Missing(run.join("step-000009")))));
     // Killed after the checkpoint of step 2 was moved aside for another one: the one of step 4 is of a future that was given up, and step 2 is not lost.
     fs::write(run.join("latest"), "step-000002\n").expect("a file");
     fs::rename(run.join("step-000002"), run.join(".saving-step-000002.replaced")).expect("a folder");
@@ -140,8 +145,13 @@ fn a_run_killed_between_renames_is_found() {
     fs::create_dir(run.join(".saving-step-000002.replaced")).expect("a folder");
     drop(Saver::resume(&run, None).expect("a folder of its own"));
     assert!(!run.join(".saving-step-000002.replaced").exists());
-    fs::write(run.join("latest"), "../../etc").expect("a file");
-    assert_eq!(Checkpoint::open(&run).expect("a checkpoint").index().step, 4);
+    for garbage in [&b"../../etc"[..], b"", b"\xff"] {
+        fs::write(run.join("latest"), garbage).expect("a file");
+        assert_eq!(open(), (4, Some(Astray::NoName(run.join("latest")))));
+    }
+    fs::write(run.join("latest"), "step-000004\n").expect("a file");
+    fs::remove_file(run.join("step-000004/index.json")).expect("a file");
+    assert_eq!(open(), (2, Some(Astray::Incomplete(run.join("step-000004")))));
 }
 
 #[test]
