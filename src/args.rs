@@ -232,24 +232,33 @@ pub struct OptimizerArgs {
     pub epsilon: Option<f64>,
 }
 
-fn not_negative(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "it is not a number")?;
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("it must be 0 or more".into()) }
+/// A finite number that passes a test, or what it must be.
+fn number(text: &str, passes: impl Fn(f64) -> bool, must_be: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Err(_) => Err("it is not a number".into()),
+        Ok(value) if value.is_nan() => Err("it is not a number".into()),
+        Ok(value) if value.is_infinite() => Err("it must be finite".into()),
+        Ok(value) if passes(value) => Ok(value),
+        Ok(_) => Err(format!("it must be {must_be}")),
+    }
+}
+
+/// For options that take 0 and all above it.
+pub fn not_negative(text: &str) -> Result<f64, String> {
+    number(text, |value| value >= 0.0, "0 or more")
 }
 
 /// Above 0 in f32 too.
 fn above_zero(text: &str) -> Result<f64, String> {
-    not_negative(text)
-        .and_then(|value| if value as f32 >= f32::MIN_POSITIVE { Ok(value) } else { Err("it must be above 0".into()) })
+    number(text, |value| value as f32 >= f32::MIN_POSITIVE, "above 0")
 }
 
 fn unit(text: &str) -> Result<f64, String> {
-    not_negative(text).and_then(|value| if value <= 1.0 { Ok(value) } else { Err("it must be from 0 to 1".into()) })
+    number(text, |value| (0.0..=1.0).contains(&value), "from 0 to 1")
 }
 
 fn below_one(text: &str) -> Result<f64, String> {
-    not_negative(text)
-        .and_then(|value| if value < 1.0 { Ok(value) } else { Err("it must be from 0 to below 1".into()) })
+    number(text, |value| (0.0..1.0).contains(&value), "from 0 to below 1")
 }
 
 impl ModelArgs {
@@ -432,6 +441,29 @@ mod tests {
         assert_eq!(of("scaling=\"inf\""), ("scaling".into(), Const::Str("inf".into())));
         assert_eq!(of("x=nan"), ("x".into(), Const::Str("nan".into())));
         assert!(setting("d").is_err() && setting("3=4").is_err() && setting("=4").is_err());
+    }
+
+    #[test]
+    fn numbers_that_are_refused_are_told_why() {
+        let why = |parsed: Result<f64, String>| parsed.expect_err("it is refused");
+        for parse in [not_negative, above_zero, unit, below_one] {
+            assert_eq!(why(parse("nan")), "it is not a number");
+            assert_eq!(why(parse("few")), "it is not a number");
+            for infinite in ["inf", "-inf", "1e999"] {
+                assert_eq!(why(parse(infinite)), "it must be finite");
+            }
+            assert_eq!(parse("0.5"), Ok(0.5));
+        }
+        assert_eq!(why(not_negative("-1")), "it must be 0 or more");
+        assert_eq!(
+            (why(above_zero("0")), why(above_zero("-1"))),
+            ("it must be above 0".into(), "it must be above 0".into())
+        );
+        assert_eq!(
+            (why(unit("-1")), why(unit("2"))),
+            ("it must be from 0 to 1".into(), "it must be from 0 to 1".into())
+        );
+        assert_eq!(why(below_one("1")), "it must be from 0 to below 1");
     }
 
     #[test]

@@ -206,6 +206,8 @@ pub struct Decimal {
 
 /// Digits behind the point that a cost may have.
 const MAX_DECIMALS: u32 = 9;
+/// The largest that is written without its point.
+const MOST: u64 = u64::MAX;
 
 impl Decimal {
     /// Digits behind the point.
@@ -226,14 +228,18 @@ impl FromStr for Decimal {
         let (whole, part) = text.split_once('.').unwrap_or((text, ""));
         let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
         if whole.is_empty() || !digits(whole) || !digits(part) || text.ends_with('.') {
-            return Err(format!("`{text}` is no cost: it is a number like 12 or 0.25, not negative"));
+            return Err(format!(
+                "`{text}` is no cost: it is a number like 12 or 0.25, not negative and without an exponent, of at most {MOST} without its point"
+            ));
         }
         let part = part.trim_end_matches('0');
         let decimals = part.len() as u32;
         if decimals > MAX_DECIMALS {
             return Err(format!("`{text}` has more than {MAX_DECIMALS} digits behind the point"));
         }
-        let digits = format!("{whole}{part}").parse().map_err(|_| format!("`{text}` is too large a cost"))?;
+        let digits = format!("{whole}{part}").parse();
+        let digits =
+            digits.map_err(|_| format!("`{text}` is too large a cost: without its point it is at most {MOST}"))?;
         Ok(Decimal { digits, decimals })
     }
 }

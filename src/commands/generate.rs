@@ -1,6 +1,6 @@
 //! `forebay generate`
 
-use crate::args::MachineArgs;
+use crate::args::{MachineArgs, not_negative};
 use crate::failure::Failure;
 use crate::output::{print_json, stdout_failed};
 use crate::say::say;
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 200)]
     bytes: usize,
     /// Below 1 likelier, above 1 wilder; 0 always takes the likeliest
-    #[arg(long, value_name = "X", default_value_t = 0.8, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.8, allow_negative_numbers = true, value_parser = not_negative)]
     temperature: f64,
     /// Consider only so many of the likeliest bytes; 0 for all
     #[arg(long, value_name = "K", default_value_t = 40)]
@@ -52,9 +52,6 @@ struct Sample<'a> {
 }
 
 pub fn generate(args: Args) -> Result<(), Failure> {
-    if !args.temperature.is_finite() || args.temperature < 0.0 {
-        return Err(Failure::Usage("--temperature must be 0 or more".into()));
-    }
     let checkpoint = Checkpoint::open(&args.checkpoint)?;
     if let Some(why) = checkpoint.astray() {
         say!("warning: {why}; taking that of step {}", checkpoint.index().step);

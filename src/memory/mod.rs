@@ -78,6 +78,9 @@ const UNITS: [(&str, f64); 10] = [
 /// Sizes below this have a unit: a number alone is bytes, and nobody means so few.
 const BARE: f64 = 1e6;
 
+/// Sizes are below this: no device has so much, and numbers of bytes stay far from the end of their type.
+const MOST_TB: f64 = 1e6;
+
 /// Reads `58GiB`, `64 GB`, `64000000000` (bytes) or `device`.
 pub fn budget(text: &str) -> Result<Budget, String> {
     if text == "device" {
@@ -91,8 +94,10 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     {
         return Err(format!("`{text}` would be so many bytes; is it {text}GiB? (in bytes: {text}B)"));
     }
-    match number.trim().parse::<f64>() {
-        Ok(n) if n > 0.0 && n * factor < 1e18 && n * factor >= 1.0 => Ok(Budget::Bytes((n * factor) as u64)),
+    match number.trim().parse::<f64>().map(|n| n * factor) {
+        Ok(bytes) if (0.0..1.0).contains(&bytes) => Err(format!("`{text}` is zero bytes")),
+        Ok(bytes) if bytes >= MOST_TB * 1e12 => Err(format!("`{text}` is too large: a size is below {MOST_TB}TB")),
+        Ok(bytes) if bytes > 0.0 => Ok(Budget::Bytes(bytes as u64)),
         _ => Err("it is a size such as 58GiB, 64GB or 500MiB, or `device`: what the cluster file says".into()),
     }
 }
@@ -156,8 +161,14 @@ mod tests {
         assert_eq!(budget("64000000000"), Ok(Budget::Bytes(64_000_000_000)));
         assert!(budget("58").is_err_and(|e| e.contains("is it 58GiB?")));
         assert_eq!(budget("device"), Ok(Budget::Device));
-        for wrong in ["", "GiB", "-1GB", "nan", "inf", "0", "1e30", "58 gigs"] {
-            assert!(budget(wrong).is_err(), "{wrong}");
+        for wrong in ["", "GiB", "-1GB", "nan", "58 gigs"] {
+            assert!(budget(wrong).is_err_and(|e| e.starts_with("it is a size such as 58GiB")), "{wrong}");
+        }
+        for zero in ["0", "0GiB", "0.5B"] {
+            assert_eq!(budget(zero), Err(format!("`{zero}` is zero bytes")));
+        }
+        for large in ["1e30", "99999999999999999TiB", "inf"] {
+            assert_eq!(budget(large), Err(format!("`{large}` is too large: a size is below 1000000TB")));
         }
     }
 }

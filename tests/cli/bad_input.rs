@@ -45,6 +45,9 @@ fn wrong_settings() {
     let check = |set: &str| bench.run(&["check", "model.moe", "--set", set]);
     check("dd=3").fails(&["error[E", "dd", "no such constant"]);
     check("d=wide").fails(&["error[E", "--set d=", "the constant is"]);
+    check("d=99999999999999999999")
+        .fails(&["--set d=1e20: the constant is an integer, from -9223372036854775808 to 9223372036854775807"]);
+    check("d=0.5").fails(&["--set d=0.5: the constant is an integer, not a float"]);
     check("d=10").fails(&["a size must be an integer, this is 2.5", "in this call of `attention`"]);
     check("d").exits(2, &["it is written name=value"]);
     check("3=4").exits(2, &["`3` is not the name of a constant"]);
@@ -53,6 +56,10 @@ fn wrong_settings() {
         .fails(&["a batch of 4 rows cannot be done in 3 parts: --micro-batches must be one of 1, 2, 4"]);
     bench.train(&["--cpu", "abacus"]).exits(2, &["there are `amx`, `avx512bf16`, `avx512`, `avx2` and `portable`"]);
     bench.train(&["--lr", "-1"]).exits(2, &["it must be 0 or more"]);
+    bench.train(&["--lr", "inf"]).exits(2, &["--lr", "it must be finite"]);
+    bench.train(&["--epsilon", "nan"]).exits(2, &["--epsilon", "it is not a number"]);
+    bench.train(&["--memory-budget", "0"]).exits(2, &["`0` is zero bytes"]);
+    bench.train(&["--memory-budget", "99999999999999999TiB"]).exits(2, &["is too large: a size is below 1000000TB"]);
     bench.train(&["--dtype", "f16"]).exits(2, &["f16", "bf16"]);
 }
 

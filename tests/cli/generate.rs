@@ -25,6 +25,9 @@ fn samples() {
     let object = &run.lines()[0];
     assert_eq!(object["prompt"], "");
     assert!(!object["text"].as_str().expect("a text").is_empty());
-    bench.run(&["generate", "run", "--temperature", "-1"]).exits(2, &["--temperature"]);
+    for (temperature, must_be) in [("-1", "0 or more"), ("inf", "finite")] {
+        let refused = ["--temperature", &format!("it must be {must_be}")];
+        bench.run(&["generate", "run", "--temperature", temperature]).exits(2, &refused);
+    }
     bench.run(&["generate", "text.txt"]).fails(&["`text.txt` is not a checkpoint"]);
 }

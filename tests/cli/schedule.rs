@@ -176,9 +176,17 @@ fn refused() {
     // The command line.
     of("1f1b", ["0", "1", "8"], &[]).exits(2, &["--stages"]);
     of("2f2b", ["4", "1", "8"], &[]).exits(2, &["1f1b", "zb-v"]);
-    for (costs, part) in
-        [("F=1,I=1", "`W` is missing"), ("F=-1,I=1,W=1", "no cost"), ("G=1", "`G`"), ("F=1,F=1", "twice")]
-    {
+    for (costs, part) in [
+        ("F=1,I=1", "`W` is missing"),
+        ("F=-1,I=1,W=1", "no cost"),
+        ("G=1", "`G`"),
+        ("F=1,F=1", "twice"),
+        (
+            "F=1e308,I=1,W=1",
+            "`1e308` is no cost: it is a number like 12 or 0.25, not negative and without an exponent, of at most 18446744073709551615",
+        ),
+        ("F=99999999999999999999,I=1,W=1", "too large a cost: without its point it is at most 18446744073709551615"),
+    ] {
         of("1f1b", ["4", "1", "8"], &["--costs", costs]).exits(2, &[part]);
     }
     of("1f1b", ["4", "1", "8"], &["--costs", "no.toml"]).fails(&["cannot read `no.toml`"]);

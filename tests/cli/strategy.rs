@@ -77,6 +77,7 @@ fn strategies_that_cannot_be_say_what_can() {
     for (strategy, part) in [
         ("dp", "`dp` is not `key=value`"),
         ("dp=0", "`dp` is a number of at least 1, not `0`"),
+        ("dp=4294967296", "`dp` is at most 4294967295, not `4294967296`"),
         ("dp=2,dp=2", "`dp` is given twice"),
         ("", "the strategy is empty"),
         (" ", "the strategy is empty"),
@@ -90,6 +91,7 @@ fn strategies_that_cannot_be_say_what_can() {
         ("schedule=zb-v,nodes=10", "add schedule=search, or leave `nodes` out"),
         ("schedule=search,cap=0", "`cap` is a number of at least 1"),
         ("schedule=search,nodes=-1", "`nodes` is a number of at least 1"),
+        ("nodes=99999999999999999999", "`nodes` is at most 18446744073709551615, not `99999999999999999999`"),
         ("schedule=best", "v-min, zb-vpp, dualpipe, dualpipev or search, not `best`"),
         ("stages=some", "`stages` is auto, or numbers of layers such as 4/5/5/4"),
         ("overlap=within/within", "`overlap` is all, none, or some of "),

@@ -18,6 +18,7 @@ use forebay_dsl::diagnostics::closest;
 use forebay_ir::DType;
 use forebay_pipeline::Kind;
 use std::fmt;
+use std::str::FromStr;
 
 /// A parallel strategy. All degrees are at least 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -376,14 +377,7 @@ impl Strategy {
     /// An unknown key, or a value that it does not take.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), StrategyError> {
         let wrong = |what: &str| Err(StrategyError::new(format!("`{key}` is {what}, not `{value}`"), None));
-        let degree = || match value.parse::<u32>() {
-            Ok(n) if n >= 1 => Ok(n),
-            // (All digits: too many of them.)
-            Err(_) if value.parse::<u128>().is_ok() => {
-                Err(StrategyError::new(format!("`{key}` is at most {}, not `{value}`", u32::MAX), None))
-            }
-            _ => Err(StrategyError::new(format!("`{key}` is a number of at least 1, not `{value}`"), None)),
-        };
+        let degree = || positive(key, value, u32::MAX);
         match key {
             "dp" => self.dp = degree()?,
             "tp" => self.tp = degree()?,
@@ -415,10 +409,7 @@ impl Strategy {
             "ulysses" => self.ulysses = Some(degree()?),
             "schedule" => self.schedule = Order::parse(value)?,
             "cap" => self.cap = Some(degree()?),
-            "nodes" => match value.parse() {
-                Ok(nodes) if nodes >= 1 => self.nodes = Some(nodes),
-                _ => return wrong("a number of at least 1"),
-            },
+            "nodes" => self.nodes = Some(positive(key, value, u64::MAX)?),
             "stages" => match Cut::parse(value) {
                 Some(cut) => self.stages = cut,
                 None => return wrong("auto, or numbers of layers such as 4/5/5/4"),
@@ -567,6 +558,22 @@ impl Strategy {
     /// When the two foldings do not fit each other.
     pub fn mesh(&self) -> Result<Mesh, StrategyError> {
         Mesh::new(self)
+    }
+}
+
+/// A number from 1 to the most that its type holds.
+fn positive<N: FromStr + PartialOrd + From<u8> + fmt::Display>(
+    key: &str,
+    value: &str,
+    most: N,
+) -> Result<N, StrategyError> {
+    match value.parse::<N>() {
+        Ok(n) if n >= N::from(1) => Ok(n),
+        // (All digits: too many of them.)
+        Err(_) if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) => {
+            Err(StrategyError::new(format!("`{key}` is at most {most}, not `{value}`"), None))
+        }
+        _ => Err(StrategyError::new(format!("`{key}` is a number of at least 1, not `{value}`"), None)),
     }
 }
 

@@ -10,6 +10,8 @@ use rustc_hash::FxHashMap;
 
 /// Constants that every model has.
 const DEFAULTS: [(&str, i64); 2] = [("batch", 8), ("seq", 256)];
+/// Beyond all integers, 2⁶³.
+const TOO_LARGE: f64 = -(i64::MIN as f64);
 
 impl<'a> Checker<'a> {
     /// Blocks of the file: no name twice. The library's own mistakes are found by its tests.
@@ -93,8 +95,14 @@ impl<'a> Checker<'a> {
             }
             (Const::Float(_) | Const::Int(_), Const::Float(_)) => Some(given),
             _ => {
-                let message =
-                    format!("--set {name}={}: the constant is {}, not {}", show(&given), kind(default), kind(&given));
+                let not = match (&given, default) {
+                    // What is beyond all integers has been read as a float.
+                    (Const::Float(x), Const::Int(_)) if x.abs() >= TOO_LARGE => {
+                        format!("from {} to {}", i64::MIN, i64::MAX)
+                    }
+                    _ => format!("not {}", kind(&given)),
+                };
+                let message = format!("--set {name}={}: the constant is {}, {not}", show(&given), kind(default));
                 let diagnostic = self.error("E0407", span, message).label(format!("its default is {}", show(default)));
                 self.report(diagnostic);
                 None
