@@ -80,18 +80,17 @@ pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
     let mut laps = Laps::since(started);
     let plan = file.compile(&options)?;
     laps.lap("compile");
-    if args.peers {
-        accepts(&plan)?;
-    }
+    // Whether there is a peer is known before steps are timed; what it takes to find out is no part of our start.
+    let torch = args.peers.then(|| accepts(&plan).and_then(|()| Torch::find(&args.python))).transpose()?;
+    laps.skip();
     let machine = args.machine.options()?;
     let bench = measure(&plan, &machine, args.steps, laps)?;
     if !args.json {
         print(&report::measurement(&bench))?;
     }
     let (mut peers, mut curves) = (None, None);
-    if args.peers {
+    if let Some(torch) = torch {
         let spec = spec(&file.training(&options)?, &plan, bench.threads)?;
-        let torch = Torch::find(&args.python)?;
         if let Some(steps) = args.curves {
             let optimizer = Optimizer { lr: LR, ..optimizer() };
             let plan =

@@ -47,7 +47,9 @@ fn people_see_what_was_measured() {
 fn comparisons_that_cannot_be_made() {
     let bench = Bench::new();
     let peers = |args: &[&str]| bench.run(&[REDUCED, &["--steps", "1", "--peers"], args].concat());
-    peers(&["--python", "no-such-python"]).fails(&["cannot start `no-such-python`", "pip install torch"]);
+    let none = peers(&["--python", "no-such-python"]);
+    assert_eq!(none.stdout, "", "nothing was timed");
+    none.fails(&["cannot start `no-such-python`", "pip install torch"]);
     // An interpreter that fails is one without torch.
     peers(&["--python", "false"]).fails(&["`false` has no usable PyTorch", "pip install torch"]);
     peers(&["--dtype", "f64"]).exits(2, &["f32 and bf16"]);
