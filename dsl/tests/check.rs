@@ -14,6 +14,7 @@ use forebay_ir::{DType, Graph, InputRole, OutputRole, ValueId, verify};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Options from the comments of a file.
 fn options(text: &str) -> CheckOptions {
@@ -299,6 +300,18 @@ fn a_large_model_is_checked_in_few_steps() {
             .expect("a model");
     let limits = Limits { nodes: 1_500, ..Limits::default() };
     accept("deepseek-v3.moe", &text, &CheckOptions { limits, training: true, ..plain() });
+}
+
+/// A parameter with very many axes takes a moment, not minutes: what is written twice is not looked for among all before it.
+#[test]
+fn a_declaration_may_have_many_axes() {
+    let axes: Vec<String> = (0..400_000).map(|n| format!("a{n}:2")).collect();
+    let text = format!("model M(batch = 1) {{\n    param w[{}]\n}}\n", axes.join(", "));
+    let started = Instant::now();
+    let diagnostics = load(&text, &plain()).expect_err("it is too large");
+    let found = diagnostics.iter().find(|d| d.code == "E0405").expect("too many elements");
+    assert_eq!(found.label, format!("{}…", "2 × ".repeat(16)));
+    assert!(started.elapsed() < Duration::from_secs(8), "took {:?}", started.elapsed());
 }
 
 mod mutations {

@@ -85,6 +85,14 @@ impl<'a> Checker<'a> {
         format!("[{}]", names.join(", "))
     }
 
+    /// `8 × 256 × 64`, for messages; of many the first few.
+    pub(super) fn sizes(&self, axes: &[Ax]) -> String {
+        const SHOWN: usize = 16;
+        let sizes = axes.iter().take(SHOWN).map(|&a| self.size(a).to_string());
+        let more = (axes.len() > SHOWN).then(|| "…".to_string());
+        sizes.chain(more).collect::<Vec<_>>().join(" × ")
+    }
+
     /// The product of sizes, ragged parents counted once.
     pub(super) fn numel(&self, axes: &[Ax]) -> Option<u64> {
         let parents: Vec<Ax> = axes.iter().filter_map(|&a| self.ragged_parent(a)).collect();

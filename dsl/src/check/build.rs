@@ -252,8 +252,7 @@ impl<'a> Checker<'a> {
         builder.push_name(name, false);
         if self.numel(&axes).is_none() {
             let message = format!("a tensor with the axes {} has too many elements", self.list(&axes));
-            let sizes: Vec<String> = axes.iter().map(|&a| self.size(a).to_string()).collect();
-            let diagnostic = self.error("E0405", span, message).label(sizes.join(" × "));
+            let diagnostic = self.error("E0405", span, message).label(self.sizes(&axes));
             return Err(self.report(diagnostic));
         }
         Ok(Tensor { node, dtype, axes })

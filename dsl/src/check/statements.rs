@@ -11,6 +11,7 @@ use super::value::{
 use crate::ast::{Body, Expr, Ident, Initializer, InputDecl, Span, Statement, StatementKind, Target, TensorDecl};
 use crate::diagnostics::quote;
 use crate::model::Const;
+use rustc_hash::FxHashSet;
 
 /// The names that inputs can have: they say what the data loader puts there.
 const INPUTS: [&str; 4] = ["tokens", "labels", "positions", "documents"];
@@ -219,15 +220,15 @@ impl<'a> Checker<'a> {
 
     /// What is kept has a fixed size that can be counted, and no axis twice.
     pub(super) fn storable(&mut self, axes: &[Ax], name: &Ident, span: Span) -> Checked<()> {
-        let twice = axes.iter().enumerate().find(|(i, a)| axes[..*i].contains(a)).map(|(_, a)| *a);
-        let diagnostic = if let Some(axis) = twice {
+        let mut seen = FxHashSet::default();
+        let diagnostic = if let Some(&axis) = axes.iter().find(|axis| !seen.insert(**axis)) {
             let message = format!("{} has the axis {} twice", quote(&name.name), quote(self.axis_name(axis)));
             self.error("E0208", span, message).help("give one of them another name with its size: `d2: d`")
         } else if self.ragged(axes).is_some() {
             self.error("E0215", span, format!("{} has a ragged axis", quote(&name.name)))
         } else if self.numel(axes).is_none() {
-            let sizes: Vec<String> = axes.iter().map(|&a| self.size(a).to_string()).collect();
-            self.error("E0405", span, format!("{} has too many elements", quote(&name.name))).label(sizes.join(" × "))
+            let message = format!("{} has too many elements", quote(&name.name));
+            self.error("E0405", span, message).label(self.sizes(axes))
         } else {
             return Ok(());
         };
