@@ -294,6 +294,18 @@ fn places_that_cannot_be_written() {
     assert!(!bench.path("run").exists(), "no run was begun");
 }
 
+/// What is priced may be far larger than what runs here.
+#[test]
+fn more_ranks_than_can_be_run() {
+    let bench = Bench::new();
+    let sizes = ["--batch", "2048", "--seq", "8", "--set", "layers=1", "d=32", "f=32", "experts=4"];
+    bench.run(&[&["compile", "model.moe", "-o", "p.plan", "--strategy", "dp=2048"], &sizes[..]].concat()).ok();
+    bench.run(&["run", "p.plan", "--data", "text.txt"]).fails(&[
+        "the plan is for 2048 ranks, more than can be run",
+        "= help: 1024 ranks can be, in all processes together",
+    ]);
+}
+
 /// A step of millions of micro-batches would be a plan of gigabytes.
 #[test]
 fn too_many_micro_batches() {

@@ -1,5 +1,6 @@
 //! Why a plan cannot be run, or stopped.
 
+use super::MOST_RANKS;
 use super::feeds::Unknown;
 use crate::backend::Fault;
 use crate::comm::{CommError, Who};
@@ -38,7 +39,7 @@ pub enum ExecError {
     #[error("the plan is invalid:\n{}", list(.0))]
     Invalid(Vec<Violation>),
     /// It is for too many ranks.
-    #[error("the plan is for {0} ranks, more than can be run")]
+    #[error("the plan is for {} ranks, more than can be run\n  = help: {MOST_RANKS} ranks can be, in all processes together", .0)]
     Ranks(u64),
     /// It has no phase of this name.
     #[error("the plan cannot `{phase}`; it can: {}", .known.join(", "))]
