@@ -398,6 +398,6 @@ fn failed(error: TrainError, run: &Path) -> Failure {
     };
     let before = kept(&|folder| format!("the last checkpoint `{folder}` is from before"));
     Failure::Input(format!(
-        "{error}\n  = note: {made}{before}\n  = help: try a smaller --lr, a longer --warmup, a smaller --clip or a larger --epsilon"
+        "{error}\n  = note: {made}{before}\n  = help: try a smaller --lr, a longer --warmup, a smaller --clip (0 is no clipping) or a larger --epsilon"
     ))
 }

@@ -154,8 +154,10 @@ impl Price for ValuePricer<'_> {
         Some(self.cluster.device.vector_beside_cube)
     }
 
-    fn node(&self) -> Option<u32> {
-        u32::try_from(self.cluster.node()).ok()
+    fn node(&self, extents: &[u64]) -> Option<u32> {
+        // Of devices of two dies the package is no node.
+        let tier = self.cluster.tiers.iter().position(|tier| tier.name == "node").unwrap_or(0);
+        u32::try_from(Domains::new(self.cluster, extents).ranks(tier)).ok()
     }
 }
 

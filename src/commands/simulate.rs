@@ -152,15 +152,22 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         ));
     }
     notes.extend(few_micro_batches(&plan, pp));
-    files(
-        &args,
-        &Page { plan: &plan, cluster: &cluster, room, strategy, report: &report, notes: &notes, timeline: &timeline },
-    )?;
+    let page = Page {
+        plan: &plan,
+        cluster: &cluster,
+        room,
+        strategy,
+        report: &report,
+        notes: &notes,
+        timeline: &timeline,
+        options: &options,
+    };
+    files(&args, &page)?;
     if prints_file {
         return Ok(());
     }
     if args.json {
-        return print_json(&Told::new(&report, room, &notes));
+        return print_json(&Told::new(&page));
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
     print(&format!("{}{notes}", table(&plan.model, (&cluster, room), &report, worst_case)))

@@ -16,6 +16,7 @@ use crate::memory::Room;
 use crate::output::{json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
+use forebay_sim::Options;
 use forebay_sim::report::Report;
 use forebay_sim::timeline::Timeline;
 use text::{escaped, grouped_by_thousands, percent, script, seconds};
@@ -36,11 +37,13 @@ pub struct Page<'a> {
     pub notes: &'a [String],
     /// What happens when.
     pub timeline: &'a Timeline,
+    /// By which a step is simulated.
+    pub options: &'a Options,
 }
 
 /// The page.
 pub fn html(page: &Page) -> String {
-    let Page { plan, cluster, report, notes, timeline, .. } = page;
+    let Page { plan, cluster, report, notes, timeline, .. } = *page;
     let title = format!("{} on {} × {}", plan.model, report.devices, cluster.device.name);
     let sections = [
         section("Pipeline", pipeline::INTRODUCTION, &pipeline::chart(timeline)),
@@ -67,7 +70,7 @@ pub fn html(page: &Page) -> String {
         sections.concat(),
         env!("CARGO_PKG_VERSION"),
         escaped(&cluster.name),
-        script(&json(&Told::new(report, page.room, notes))),
+        script(&json(&Told::new(page))),
         include_str!("page.js"),
         title = escaped(&title),
     )
@@ -90,9 +93,32 @@ fn section(heading: &str, introduction: &str, body: &str) -> String {
     format!("<section>\n<h2>{heading}</h2>\n<p>{introduction}</p>\n{body}</section>\n")
 }
 
+/// What was simulated.
+#[derive(serde::Serialize)]
+pub struct Simulated<'a> {
+    model: &'a str,
+    cluster: &'a str,
+    device: &'a str,
+    /// As it was settled: with what was searched for.
+    strategy: &'a str,
+    /// Rows of a step.
+    batch: u64,
+    /// Tokens of a row.
+    seq: u64,
+    micro_batches: u32,
+    /// Of activations.
+    dtype: String,
+    /// Of what products multiply.
+    precision: String,
+    /// The profile of what runs the plan.
+    framework: &'a str,
+}
+
 /// What `--json` prints, and what stands in the page.
 #[derive(serde::Serialize)]
 pub struct Told<'a> {
+    /// Of what the numbers are.
+    pub simulated: Simulated<'a>,
     /// The numbers.
     #[serde(flatten)]
     pub report: &'a Report,
@@ -106,10 +132,24 @@ pub struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Of a report.
-    pub fn new(report: &'a Report, room: Room, notes: &'a [String]) -> Told<'a> {
+    /// Of what a page is about.
+    pub fn new(page: &'a Page) -> Told<'a> {
+        let Page { plan, cluster, room, report, notes, options, .. } = *page;
+        let settings = &plan.settings;
+        let simulated = Simulated {
+            model: &plan.model,
+            cluster: &cluster.name,
+            device: &cluster.device.name,
+            strategy: &page.strategy,
+            batch: settings.batch,
+            seq: settings.seq,
+            micro_batches: settings.micro_batches,
+            dtype: settings.compute.to_string(),
+            precision: format!("{:?}", options.precision).to_lowercase(),
+            framework: &options.framework.name,
+        };
         let fits = report.memory_bytes.iter().all(|m| m.peak <= room.bytes());
-        Told { report, budget_bytes: room.budget, fits, notes }
+        Told { simulated, report, budget_bytes: room.budget, fits, notes }
     }
 }
 

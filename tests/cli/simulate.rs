@@ -21,6 +21,14 @@ fn a_step_has_a_time_and_a_memory() {
     let report = simulated(&bench, &["--strategy", "tp=2,ep=4,pp=2,zero=1,mbs=1,micro=4", "--devices", "16"]);
     let number = |key: &str| report[key].as_f64().unwrap_or_else(|| panic!("{key} is a number"));
     assert_eq!(number("host_syncs"), 1.0);
+    // A report says of what it is.
+    let simulated = |key: &str| report["simulated"][key].as_str().map(str::to_string);
+    assert!(simulated("strategy").is_some_and(|s| s.contains("pp=2") && s.contains("mbs=1")), "{report}");
+    assert_eq!(simulated("device").as_deref(), Some("H100 SXM 80 GB"));
+    assert_eq!(
+        (simulated("precision").as_deref(), report["simulated"]["micro_batches"].as_u64()),
+        (Some("bf16"), Some(4))
+    );
     assert!(number("step_time_s") > 0.0 && number("tokens_per_s_per_device") > 0.0);
     for share in ["mfu", "hfu", "bubble_fraction", "host_bound_fraction"] {
         assert!((0.0..1.0).contains(&number(share)), "{share}");
@@ -177,9 +185,9 @@ fn runs_are_compared_and_skips_are_named() {
 #[test]
 fn rows_that_mean_nothing_are_skipped_with_the_reason() {
     let bench = Bench::new();
-    let head = "id,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,device,devices_per_node,n_devices,tp,pp,dp,mbs,gbs,precision,recompute,step_time_s,colour";
+    let head = "id,layers,hidden,ffn_hidden,heads,kv_heads,vocab,seq_len,device,devices_per_node,n_devices,tp,pp,dp,mbs,gbs,precision,recompute,step_time_s,colour,source";
     let row = |changes: &[(&str, &str)]| {
-        let right = "a,2,256,1024,4,4,1024,256,H100,8,2,2,1,1,2,8,bf16,none,0.01,red";
+        let right = "a,2,256,1024,4,4,1024,256,H100,8,2,2,1,1,2,8,bf16,none,0.01,red,Forebay";
         let mut fields: Vec<&str> = right.split(',').collect();
         for (column, value) in changes {
             fields[head.split(',').position(|c| c == *column).expect("a column")] = value;
@@ -248,7 +256,7 @@ fn what_cannot_be_meant_is_said() {
     with(&["h100", "--strategy", "dp=1,mbs=8", "--devices", "16"]).fails(&["makes 1 rank ", "16 devices", "dp = 16"]);
     with(&["h100", "--strategy", "mbs=1", "--devices", "8"]).ok();
     with(&["h100", "--strategy", "mbs=8", "--framework", "x"])
-        .exits(2, &["there are llm-foundry, maxtext, megatron-2022, "]);
+        .exits(2, &["there are eager, llm-foundry, maxtext, megatron-2022, "]);
     bench.write("load.txt", "1e308 1e308 1 1 1 1 1 1\n");
     with(&["h100", "--strategy", "ep=4,dp=4,mbs=2", "--tokens-per-expert", "load.txt"]).fails(&["too many"]);
     let one = ["h100", "--strategy", "mbs=8", "--trace", "x.json", "--html", "./x.json"];

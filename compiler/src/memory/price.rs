@@ -41,8 +41,8 @@ pub trait Price {
         self.vector_beside_cube().is_some()
     }
 
-    /// Ranks of a node, where it is known how they are connected.
-    fn node(&self) -> Option<u32> {
+    /// Ranks of a node, where it is known how they are connected: as many as whole parts of a mesh fill, of which the sizes are given, the innermost first.
+    fn node(&self, _extents: &[u64]) -> Option<u32> {
         None
     }
 }

@@ -19,7 +19,11 @@ pub fn settle(priced: &Priced) -> Result<(Strategy, Option<Ways>), StrategyError
     if strategy.dispatch == Dispatch::Flat {
         return Ok((strategy, None));
     }
-    strategy.node = strategy.node.or_else(|| priced.price.node());
+    if strategy.node.is_none() {
+        let mesh = Strategy { dispatch: Dispatch::Flat, ..strategy.clone() }.mesh()?;
+        let extents: Vec<u64> = mesh.dims.iter().rev().map(|d| u64::from(d.size)).collect();
+        strategy.node = priced.price.node(&extents);
+    }
     if strategy.dispatch != Dispatch::Auto {
         return Ok((strategy, None));
     }
