@@ -66,7 +66,7 @@ impl BackendArgs {
 
     /// What is read, for messages, and from which file.
     pub fn reads(&self) -> Option<(&'static str, PathBuf)> {
-        self.cluster.as_ref().map(|cluster| ("the cluster", PathBuf::from(cluster)))
+        cluster::file(self.cluster.as_deref()).map(|file| ("the cluster", file))
     }
 
     /// Options that the CPU has no use for.

@@ -5,7 +5,13 @@ use crate::files::{SMALL, read_text};
 use forebay_cost::{Cluster, ClusterError, known};
 use forebay_dsl::ast::Span;
 use forebay_dsl::diagnostics::{Diagnostic, Severity, Source, SourceId, render};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// The file that a cluster's name leads to; none for one that is built in.
+pub fn file(name: Option<&str>) -> Option<PathBuf> {
+    let is_built_in = |name: &str| known::FILES.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
+    name.filter(|name| !is_built_in(name)).map(PathBuf::from).filter(|path| path.exists())
+}
 
 /// Reads a cluster file, or one that is built in: by its name, or what its device is called (`H100`, `h100-sxm`), in upper or lower case.
 pub fn read(name: &str) -> Result<Cluster, Failure> {

@@ -39,8 +39,8 @@ impl Price for Hiding {
         Price::seconds(&Profile::cpu(), graph, value)
     }
 
-    fn message(&self, apart: u64, bytes: f64) -> f64 {
-        Profile::cpu().message(apart, bytes)
+    fn message(&self, stages: (u32, u64), bytes: f64) -> f64 {
+        Profile::cpu().message(stages, bytes)
     }
 
     fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {

@@ -248,7 +248,7 @@ fn message(
     };
     let most = boundaries.into_iter().map(bytes).max().unwrap_or(0);
     let stage = strategy.ranks() / u64::from(strategy.pp);
-    Ok(if most == 0 { 0 } else { ticks(price.message(stage, most as f64)) })
+    Ok(if most == 0 { 0 } else { ticks(price.message((strategy.pp, stage), most as f64)) })
 }
 
 /// An order, and the parts of the model that it is for.

@@ -91,7 +91,7 @@ pub struct Calibrated {
     pub network_efficiency: Share,
     /// How much longer work takes per second of communication that runs beside it.
     pub overlap_slowdown: NonNegative,
-    /// Estimates: no run of the device was compared with a prediction.
+    /// Estimates, which were not fitted to runs of the device.
     #[serde(default)]
     pub estimated: bool,
 }
@@ -372,7 +372,7 @@ impl Cluster {
         self.tiers.get(tier).and_then(|t| t.devices).map_or(u64::MAX, |n| u64::from(n.0))
     }
 
-    /// Devices of a node: a domain of the first tier.
+    /// Devices of a domain of the first tier: of a node, mostly.
     pub fn node(&self) -> u64 {
         self.domain(0)
     }

@@ -30,12 +30,18 @@ pub enum Collective {
     Shift,
 }
 
-/// The parts of a mesh of ranks that lie in one domain of each tier but the last.
+/// How the ranks of a mesh lie in the domains of each tier but the last.
 ///
-/// Domains have whole parts of a mesh: of 72 devices of a rack 64 where 128 ranks are shared out, of 6 of a node 4 where tensor parallelism is over 4. The others are left idle, as jobs do it,
-/// rather than a group of few ranks being spread over two racks.
+/// Where ranks fill whole domains, all devices have one. Elsewhere domains have whole parts of the mesh: of 72 devices of a rack 64 where 128 ranks are shared out, of 6 of a node 4 where tensor
+/// parallelism is over 4; the others are left idle rather than that groups of few ranks are spread over two racks. Where a domain that is full ends within a group, the group has there what whole
+/// parts of the mesh have: some groups have more, and rings of others wait for those that have the least.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Domains(Vec<u64>);
+pub struct Domains {
+    /// The largest part of the mesh of which a domain has whole ones.
+    parts: Vec<u64>,
+    /// Devices of a domain that have a rank.
+    used: Vec<u64>,
+}
 
 impl Domains {
     /// For ranks along the dimensions of a mesh, the innermost first.
@@ -50,30 +56,35 @@ impl Domains {
                 part.is_multiple_of(inner) && below.is_multiple_of(part)
             })
         };
-        let mut inner = 1;
-        let last = cluster.tiers.len().saturating_sub(1);
-        let of_tier = |tier: usize| {
-            let devices = cluster.domain(tier);
-            if ranks > devices {
-                inner = (inner..=devices).rev().find(|&n| n.is_multiple_of(inner) && is_whole(n)).unwrap_or(inner);
-                inner
+        let mut domains = Domains::default();
+        let (mut part, mut used, mut devices) = (1, 1, 1);
+        for tier in 0..cluster.tiers.len().saturating_sub(1) {
+            // As many domains of the tier inside as there are, each with as many ranks as it has.
+            let room = cluster.domain(tier) / devices * used;
+            devices = cluster.domain(tier);
+            if ranks > room {
+                part = (part..=room).rev().find(|&n| n.is_multiple_of(part) && is_whole(n)).unwrap_or(part);
+                // Whole domains of the tier inside.
+                used = if ranks.is_multiple_of(room) { room } else { (part / used * used).max(used) };
             } else {
-                devices
+                (part, used) = (room, room);
             }
-        };
-        Domains((0..last).map(of_tier).collect())
+            domains.parts.push(part);
+            domains.used.push(used);
+        }
+        domains
     }
 
-    /// Ranks in one domain of a tier; all of them for the last.
-    pub fn ranks(&self, tier: usize) -> u64 {
-        self.0.get(tier).copied().unwrap_or(u64::MAX)
+    /// Devices of a domain of a tier that have a rank; all of them for the last.
+    pub fn used(&self, tier: usize) -> u64 {
+        self.used.get(tier).copied().unwrap_or(u64::MAX)
     }
 
-    /// The tier that a message between two stages of a pipeline takes, of which each has so many ranks.
+    /// The tier that messages between two stages of a pipeline take, of which each has so many ranks: the one that holds all of both.
     pub fn between(&self, [from, to]: [u32; 2], ranks: u64) -> usize {
-        let domain = |tier: usize, stage: u32| u64::from(stage) * ranks / self.ranks(tier);
-        let is_near = |tier: &usize| ranks <= self.ranks(*tier) && domain(*tier, from) == domain(*tier, to);
-        (0..self.0.len()).find(is_near).unwrap_or(self.0.len())
+        let (first, last) = (u64::from(from.min(to)) * ranks, (u64::from(from.max(to)) + 1) * ranks - 1);
+        let holds = |used: &u64| first / used == last / used;
+        self.used.iter().position(holds).unwrap_or(self.used.len())
     }
 }
 
@@ -84,14 +95,16 @@ pub struct Group {
     pub ranks: u64,
     /// Members in one domain of each tier, from the nearest outwards; not falling, the last is `ranks`.
     pub members: Vec<u64>,
+    /// Devices of a domain of each tier but the last that have a rank of any group.
+    used: Vec<u64>,
 }
 
 impl Group {
     /// The group of a rank over dimensions of (size, stride), ranks being numbered so that neighbours are near. Domains are runs of ranks.
     pub fn new(domains: &Domains, dims: &[(u64, u64)]) -> Group {
         let ranks = dims.iter().map(|d| d.0).product::<u64>().max(1);
-        let inside = domains.0.iter().map(|&limit| members_below(dims, limit));
-        Group { ranks, members: inside.chain([ranks]).collect() }
+        let inside = domains.parts.iter().map(|&limit| members_below(dims, limit));
+        Group { ranks, members: inside.chain([ranks]).collect(), used: domains.used.clone() }
     }
 
     /// Are there members outside of the first tier's domain?
@@ -140,15 +153,16 @@ impl Cluster {
 
     /// Bandwidth of a ring through the group, bytes/s.
     fn ring_rate(&self, group: &Group) -> f64 {
-        let rate =
-            |(tier, below, parts): (usize, f64, f64)| below * self.tier_rate(tier, parts) * self.unshared(tier, below);
+        let rate = |(tier, below, parts): (usize, f64, f64)| {
+            below * self.tier_rate(tier, parts) * self.unshared(group, tier, below)
+        };
         self.crossed(group).map(rate).fold(f64::INFINITY, f64::min)
     }
 
     /// What part of its devices' share of a tier's adapters a group gets that has so many devices in a domain of the tier inside of it.
-    fn unshared(&self, tier: usize, below: f64) -> f64 {
+    fn unshared(&self, group: &Group, tier: usize, below: f64) -> f64 {
         match self.tiers[tier].adapters {
-            Some(adapters) if below > 1.0 => (below / self.domain(tier - 1) as f64).max(1.0 / f64::from(adapters.0)),
+            Some(adapters) if below > 1.0 => (below / group.used[tier - 1] as f64).max(1.0 / f64::from(adapters.0)),
             _ => 1.0,
         }
     }
@@ -222,12 +236,6 @@ impl Cluster {
         self.kernel_start() + over.fold(0.0, f64::max)
     }
 
-    /// Seconds of a message between two ranks, so many ranks apart, in one domain where that is possible.
-    pub fn message(&self, distance: u64, bytes: f64) -> f64 {
-        let last = self.tiers.len() - 1;
-        self.message_over((0..last).find(|&tier| distance < self.domain(tier)).unwrap_or(last), bytes)
-    }
-
     /// Seconds of a message over a tier.
     pub fn message_over(&self, tier: usize, bytes: f64) -> f64 {
         self.kernel_start() + self.latency(tier) + bytes / self.tier_rate(tier, 2.0)
@@ -258,26 +266,54 @@ mod tests {
         let mut cluster = cluster();
         let mut of = |devices: u32, extents: &[u64]| {
             cluster.tiers[0].devices = Some(crate::cluster::Count(devices));
-            Domains::new(&cluster, extents).ranks(0)
+            Domains::new(&cluster, extents).used(0)
         };
         assert_eq!(
             [of(72, &[128]), of(72, &[8, 16]), of(72, &[64, 2]), of(72, &[72]), of(72, &[64])],
             [64, 64, 64, 72, 72]
         );
-        assert_eq!([of(6, &[4, 4]), of(6, &[2, 9]), of(5, &[3, 4]), of(8, &[6, 4]), of(8, &[16])], [4, 6, 3, 6, 8]);
-        assert_eq!(of(3, &[7, 2]), 1);
-        let mut rack = cluster.clone();
+        assert_eq!([of(6, &[4, 4]), of(6, &[2, 10]), of(5, &[3, 4]), of(8, &[6, 5]), of(8, &[16])], [4, 4, 3, 6, 8]);
+        // Whole nodes are full, whatever the mesh: three of eight devices, and six.
+        assert_eq!([of(8, &[6, 4]), of(3, &[7, 2]), of(3, &[7, 3]), of(8, &[4, 3, 4])], [8, 1, 3, 8]);
+        assert_eq!(Group::new(&Domains::new(&cluster, &[4, 3, 4]), &[(3, 4)]).members[0], 1);
+    }
+
+    /// A rack has as many ranks as its nodes have, and whole nodes.
+    #[test]
+    fn domains_have_what_those_inside_of_them_have() {
+        let mut rack = cluster();
         rack.tiers.insert(1, rack.tiers[0].clone());
-        (rack.tiers[0].devices, rack.tiers[1].devices) =
-            (Some(crate::cluster::Count(5)), Some(crate::cluster::Count(10)));
-        let domains = Domains::new(&rack, &[12]);
-        assert_eq!((domains.ranks(0), domains.ranks(1)), (4, 4), "6 would be half of a node more");
-        // All that leaves a rack does so at its rate: half of what each of the 64 has to give.
-        rack.tiers.remove(1);
+        let mut of = |devices: [u32; 2], extents: &[u64]| {
+            (rack.tiers[0].devices, rack.tiers[1].devices) =
+                (Some(crate::cluster::Count(devices[0])), Some(crate::cluster::Count(devices[1])));
+            let domains = Domains::new(&rack, extents);
+            [domains.used(0), domains.used(1)]
+        };
+        // 6 would be half of a node more; eight nodes of six are 48.
+        assert_eq!(of([5, 10], &[12]), [4, 4]);
+        assert_eq!(of([8, 64], &[6, 20]), [8, 56]);
+        assert_eq!(of([8, 64], &[6, 21]), [6, 42]);
+        assert_eq!(of([8, 64], &[6, 8]), [8, 64]);
+    }
+
+    /// All that leaves a rack does so at its rate: half of what each of the 64 has to give.
+    #[test]
+    fn exchanges_leave_racks_that_they_do_not_fit_into() {
+        let mut rack = cluster();
         rack.tiers[0].devices = Some(crate::cluster::Count(72));
         let group = Group::new(&Domains::new(&rack, &[128]), &[(128, 1)]);
         assert_eq!(group.members, [64, 128]);
         near(rack.collective(Collective::AllToAll, &group, 16e9), 8.0 / 10.0);
+        // Adapters are shared by the devices that are used.
+        let mut node = cluster();
+        node.tiers[1].adapters = Some(crate::cluster::Count(2));
+        let gather = |cluster: &Cluster| {
+            let group = Group::new(&Domains::new(cluster, &[3, 3]), &[(3, 1), (3, 3)]);
+            cluster.collective(Collective::AllGather, &group, 9e9)
+        };
+        let shared = gather(&node);
+        node.tiers[1].adapters = None;
+        near(shared, gather(&node));
     }
 
     /// Four stages of two ranks on nodes of four: every second message leaves the node.
@@ -290,6 +326,9 @@ mod tests {
         assert_eq!(large.between([0, 1], 8), 1);
         let inside = Domains::new(&cluster(), &[1, 4]);
         assert_eq!(inside.between([3, 0], 1), 0);
+        // Stages of three fill nodes of four: all of them lie across two.
+        let across = Domains::new(&cluster(), &[3, 4]);
+        assert_eq!((across.used(0), across.between([0, 1], 3)), (4, 1));
     }
 
     #[test]
@@ -350,10 +389,10 @@ mod tests {
         near(time(Collective::AllToAll, &[(2, 2)]), 8.0 / (100.0 / 3.0));
         // Whoever passes arrays on uses one link, and so does a message.
         near(time(Collective::Shift, &[(4, 1)]), 16.0 / (100.0 / 3.0));
-        near(cluster.message(3, 1e9), 0.03);
+        near(cluster.message_over(0, 1e9), 0.03);
         // Between nodes there is a switch: a ring over two links of 10 GB/s, as many as inside of the node allow more.
         near(time(Collective::AllGather, &[(2, 4), (2, 1)]), 12.0 / 20.0);
-        near(cluster.message(4, 1e9), 0.1);
+        near(cluster.message_over(1, 1e9), 0.1);
     }
 
     #[test]
@@ -369,8 +408,8 @@ mod tests {
     #[test]
     fn messages_take_the_nearest_tier() {
         let cluster = cluster();
-        near(cluster.message(3, 1e9), 0.01);
-        near(cluster.message(4, 1e9), 0.1);
+        near(cluster.message_over(0, 1e9), 0.01);
+        near(cluster.message_over(1, 1e9), 0.1);
         assert_eq!(cluster.collective(Collective::AllReduce, &Group::new(&all(&cluster), &[]), 1e9), 0.0);
     }
 

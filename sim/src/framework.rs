@@ -188,7 +188,9 @@ pub fn known() -> Vec<Framework> {
 /// Which profile is meant by a text: the first that matches.
 pub fn position(known: &[Framework], text: &str) -> Option<usize> {
     let text = text.to_lowercase();
-    let meant = |m: &String| m.to_lowercase().split(" & ").all(|part| text.contains(part));
+    // All parts of it, and none that has a `!` before it.
+    let is_so = |part: &str| part.strip_prefix('!').map_or_else(|| text.contains(part), |no| !text.contains(no));
+    let meant = |m: &String| m.to_lowercase().split(" & ").all(is_so);
     known.iter().position(|f| f.matches.iter().any(meant))
 }
 
@@ -239,6 +241,7 @@ mod tests {
         assert_eq!(["a system", ""].map(|text| find(&known, text).name), ["eager", "eager"]);
         assert_eq!(find(&known, "NeMo AutoModel; torch.compile").name, "megatron-core");
         assert_eq!(find(&known, "a system; torch.compile").name, "pytorch-compile");
+        assert_eq!(find(&known, "a system; torch.compile=False").name, "eager");
         // The same library, by its own script, by recipes, and by recipes whose experts have as many rows in every step.
         let of = |text: &str| find(&known, text);
         let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];

@@ -4,6 +4,7 @@ use crate::kind::Kind;
 use crate::lower::RoleOps;
 use crate::price::{Action, Priced, Pricer};
 use crate::replay::Outcome;
+use crate::routes::stages_of_programs;
 use forebay_cost::{Cluster, Group};
 use forebay_plan::{Kernel, Plan, Program, StreamKind};
 use serde::Serialize;
@@ -78,16 +79,12 @@ pub(crate) fn links(
 pub(crate) fn tiers_of_streams(plan: &Plan, cluster: &Cluster, pricer: &Pricer) -> Vec<Option<String>> {
     let mut outermost: [Option<usize>; StreamKind::COUNT] = [None; StreamKind::COUNT];
     let routes = pricer.routes();
-    for program in &plan.programs {
+    for (program, from) in plan.programs.iter().zip(stages_of_programs(plan)) {
         for instruction in &program.instructions {
             let Some(kind) = program.streams.get(instruction.stream as usize) else { continue };
             let place = &mut outermost[kind.number()];
             let tier = match &instruction.kernel {
-                Kernel::Send(k) => [k.peer.checked_sub(1), Some(k.peer + 1)]
-                    .into_iter()
-                    .flatten()
-                    .map(|from| routes.tier(from, k.peer))
-                    .max(),
+                Kernel::Send(k) => from.iter().map(|from| routes.tier(*from, k.peer)).max(),
                 kernel => tier(pricer, kernel),
             };
             *place = (*place).max(tier);

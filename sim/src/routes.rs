@@ -3,6 +3,7 @@
 //! Stages of few ranks share a node, so that messages leave it at some of their boundaries and not at others.
 
 use forebay_cost::{Cluster, Domains};
+use forebay_plan::Plan;
 
 /// How the stages of a pipeline reach each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,10 +41,38 @@ impl Routes {
         empty + bytes * byte
     }
 
-    /// For each tier but the last, stages of one of its domains: what tells pipelines of as many stages apart. 0 where a stage is larger than a domain.
-    pub fn stages_together(&self) -> Vec<u64> {
-        (0..self.tiers.len() - 1).map(|tier| self.domains.ranks(tier) / self.ranks).collect()
+    /// Seconds of the slowest message from one of so many stages to the next.
+    pub fn slowest(&self, stages: u32, bytes: f64) -> f64 {
+        (1..stages).map(|to| self.seconds(to - 1, to, bytes)).fold(0.0, f64::max)
     }
+
+    /// For each tier but the last the ranks of its domains and of stages, in lowest terms: what tells pipelines of as many stages apart.
+    pub fn together(&self) -> Vec<(u64, u64)> {
+        let lowest = |used: u64| {
+            let (mut a, mut b) = (used, self.ranks);
+            while b > 0 {
+                (a, b) = (b, a % b);
+            }
+            (used / a, self.ranks / a)
+        };
+        (0..self.tiers.len() - 1).map(|tier| lowest(self.domains.used(tier))).collect()
+    }
+}
+
+/// For each program the stages that run it.
+pub(crate) fn stages_of_programs(plan: &Plan) -> Vec<Vec<u32>> {
+    let dim = plan.mesh.iter().position(|d| d.name == "pp");
+    let mut stages = vec![vec![]; plan.programs.len()];
+    for role in &plan.roles {
+        let stage = dim.map_or(0, |dim| role.coordinates[dim].0);
+        for call in role.phases.iter().flat_map(|phase| &phase.calls) {
+            let of_program: &mut Vec<u32> = &mut stages[call.program as usize];
+            if of_program.last() != Some(&stage) {
+                of_program.push(stage);
+            }
+        }
+    }
+    stages
 }
 
 #[cfg(test)]
@@ -57,7 +86,9 @@ mod tests {
         let cluster = clusters().into_iter().find(|c| c.is_called("H100")).expect("a cluster");
         let routes = Routes::new(&cluster, Domains::new(&cluster, &[2, 8]), 2);
         assert_eq!((0..7).map(|s| routes.tier(s, s + 1)).collect::<Vec<_>>(), [0, 0, 0, 1, 0, 0, 0]);
-        assert_eq!(routes.stages_together(), [4]);
+        assert_eq!(routes.together(), [(4, 1)]);
+        assert_eq!(routes.slowest(8, 1e6), routes.seconds(3, 4, 1e6));
+        assert_eq!(routes.slowest(4, 1e6), routes.seconds(0, 1, 1e6));
         for (to, tier) in [(2, 0), (4, 1)] {
             let (got, want) = (routes.seconds(3, to, 1e6), cluster.message_over(tier, 1e6));
             assert!((got / want - 1.0).abs() < 1e-9, "{got} is not {want}");

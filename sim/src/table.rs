@@ -4,25 +4,27 @@ use crate::kind::Kind;
 use crate::launches::Launches;
 use crate::price::{Action, Pricer};
 use crate::report::Options;
-use crate::routes::Routes;
+use crate::routes::stages_of_programs;
 use forebay_cost::{Class, Cluster, Price, Table};
 use forebay_plan::Plan;
 
 /// What the instructions of all phases take, as [`crate::simulate`] counts them with the same options.
 pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
     let pricer = Pricer::new(plan, cluster, &options.framework, options.precision, options.imbalance);
-    let routes = pricer.routes();
-    let programs = plan.programs.iter().map(|program| {
+    let (routes, stages) = (pricer.routes(), stages_of_programs(plan));
+    let programs = plan.programs.iter().zip(&stages).map(|(program, from)| {
         let mut launches = Launches::default();
         let prices = program.instructions.iter().map(|instruction| {
             let priced = pricer.instruction(program, instruction);
             let stream = program.streams[instruction.stream as usize];
             Price {
                 seconds: priced.seconds,
-                transfer: if let Action::Send { peer, bytes, .. } = priced.action {
-                    slowest(&routes, peer, bytes)
-                } else {
-                    0.0
+                transfer: match priced.action {
+                    // Programs of two stages that send alike are one.
+                    Action::Send { peer, bytes, .. } => {
+                        from.iter().map(|from| routes.seconds(*from, peer, bytes)).fold(0.0, f64::max)
+                    }
+                    _ => 0.0,
                 },
                 launches: match options.framework.streams {
                     true => launches.of(stream, instruction, priced.launches),
@@ -40,12 +42,6 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
         vector_beside_cube: cluster.device.vector_beside_cube,
         slowdown: cluster.calibrated.overlap_slowdown.0,
     }
-}
-
-/// Seconds of a message to a stage from the neighbour from which it takes longest: programs of two stages that send alike are one.
-fn slowest(routes: &Routes, to: u32, bytes: f64) -> f64 {
-    let from = [to.checked_sub(1), Some(to + 1)].into_iter().flatten();
-    from.map(|from| routes.seconds(from, to, bytes)).fold(0.0, f64::max)
 }
 
 fn class(kind: Kind) -> Class {

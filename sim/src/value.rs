@@ -4,6 +4,7 @@
 //! elementwise work looks dearer than it is; the step itself is predicted from the plan.
 
 use crate::report::{Options, program_times, step_time};
+use crate::routes::Routes;
 use crate::shared::settled;
 use forebay_compiler::memory::Price;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Generation, Group, Precision, Product};
@@ -108,8 +109,9 @@ impl<'a> ValuePricer<'a> {
 }
 
 impl Price for ValuePricer<'_> {
-    fn message(&self, apart: u64, bytes: f64) -> f64 {
-        self.cluster.message(apart, bytes)
+    fn message(&self, (stages, ranks): (u32, u64), bytes: f64) -> f64 {
+        let domains = Domains::new(self.cluster, &[ranks, u64::from(stages)]);
+        Routes::new(self.cluster, domains, ranks).slowest(stages, bytes)
     }
 
     fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {
@@ -157,7 +159,8 @@ impl Price for ValuePricer<'_> {
     fn node(&self, extents: &[u64]) -> Option<u32> {
         // Of devices of two dies the package is no node.
         let tier = self.cluster.tiers.iter().position(|tier| tier.name == "node").unwrap_or(0);
-        u32::try_from(Domains::new(self.cluster, extents).ranks(tier)).ok()
+        let used = Domains::new(self.cluster, extents).used(tier);
+        u32::try_from(used.min(self.cluster.domain(tier))).ok()
     }
 }
 

@@ -12,6 +12,7 @@ use forebay_sim::kind::Kind;
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
+use forebay_sim::table::table;
 use forebay_sim::validate::{Compared, predict, runs};
 
 const MODEL: &str = include_str!("../../examples/models/tiny-moe.moe");
@@ -69,8 +70,15 @@ fn what_leaves_a_node_takes_its_links() {
     let pipeline = plan("pp=4,tp=2,mbs=1,micro=8");
     let (few, many) = (seconds(&pipeline, &fast, |c| c.pp), seconds(&pipeline, &slow, |c| c.pp));
     assert!(many.0 > 10.0 * few.0 && many.1 > 0.9 * many.0 && few.1 > 0.0, "{few:?} {many:?}");
-    // All stages of one node: no link between nodes is used.
-    assert_eq!(seconds(&plan("pp=2,tp=2,mbs=1,micro=8"), &slow, |c| c.pp).1, 0.0);
+    // All stages of one node: no link between nodes is used, by whoever runs the plan by its own clock neither.
+    let transfer = |plan: &Plan| {
+        let table = table(plan, &slow, &Options::default());
+        table.programs.iter().flatten().map(|price| price.transfer).fold(0.0, f64::max)
+    };
+    for inside in ["pp=2,tp=2,mbs=1,micro=8", "pp=2,vpp=2,tp=2,mbs=1,micro=8"] {
+        assert_eq!(seconds(&plan(inside), &slow, |c| c.pp).1, 0.0, "{inside}");
+        assert!(transfer(&plan(inside)) < 0.01 * transfer(&pipeline), "{inside}");
+    }
     // Nodes of five hold four of eight ranks that exchange rows, as nodes of four do.
     let exchange = plan("dp=8,ep=8,mbs=1");
     let four = seconds(&exchange, &slow, |c| c.ep);

@@ -133,7 +133,7 @@ pub fn compile(args: Args) -> Result<(), Failure> {
 
 /// What is read, and from which files.
 fn reads(args: &Args) -> Vec<(&'static str, PathBuf)> {
-    let cluster = args.cluster.as_ref().map(|cluster| ("the cluster", PathBuf::from(cluster)));
+    let cluster = cluster::file(args.cluster.as_deref()).map(|file| ("the cluster", file));
     let strategy = args.settings.strategy.iter().flat_map(StrategyArg::files);
     [("the model", args.model.clone())].into_iter().chain(cluster).chain(strategy).collect()
 }

@@ -196,17 +196,17 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
     }
     let extents: Vec<u64> = plan.mesh.iter().rev().map(|d| u64::from(d.size)).collect();
     let domains = Domains::new(cluster, &extents);
-    for (n, tier) in cluster.tiers.iter().enumerate().filter(|(n, _)| domains.ranks(*n) < cluster.domain(*n)) {
+    for (n, tier) in cluster.tiers.iter().enumerate().filter(|(n, _)| domains.used(*n) < cluster.domain(*n)) {
         notes.push(format!(
             "a {} has {} devices, of which {} are used: as many as whole parts of these ranks fill",
             tier.name,
             cluster.domain(n),
-            domains.ranks(n)
+            domains.used(n)
         ));
     }
     if cluster.calibrated.estimated {
         notes.push(format!(
-            "how much of its peaks {} sustains is an estimate, which no run was compared with; `forebay validate --anchor RUN` or `--fit` takes it from measured ones",
+            "how much of its peaks {} sustains is an estimate that was not fitted to runs; `forebay validate --anchor RUN` or `--fit` takes it from measured ones",
             cluster.device.name
         ));
     }

@@ -14,7 +14,7 @@ impl Price for Random {
         ((hash ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 * 1e-9
     }
 
-    fn message(&self, _: u64, _: f64) -> f64 {
+    fn message(&self, _: (u32, u64), _: f64) -> f64 {
         0.0
     }
 
@@ -36,8 +36,8 @@ impl Price for Linked {
         self.price.seconds(graph, value)
     }
 
-    fn message(&self, apart: u64, bytes: f64) -> f64 {
-        self.price.message(apart, bytes)
+    fn message(&self, stages: (u32, u64), bytes: f64) -> f64 {
+        self.price.message(stages, bytes)
     }
 
     fn programs(&self, plan: &Plan) -> Result<Vec<f64>, String> {

@@ -9,8 +9,8 @@ pub trait Price {
     /// Seconds, when its operands are in memory.
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64;
 
-    /// Seconds until so many bytes are on the rank that is `apart` ranks away.
-    fn message(&self, apart: u64, bytes: f64) -> f64;
+    /// Seconds until so many bytes are on the next stage of a pipeline of so many stages and ranks of each, where it takes longest.
+    fn message(&self, stages: (u32, u64), bytes: f64) -> f64;
 
     /// Seconds of each program of a plan, while programs like it run before and after it.
     ///
@@ -53,7 +53,7 @@ impl Price for Profile {
     }
 
     /// Read and written once: ranks of one machine.
-    fn message(&self, _: u64, bytes: f64) -> f64 {
+    fn message(&self, _: (u32, u64), bytes: f64) -> f64 {
         self.launch + 2.0 * bytes / self.bandwidth
     }
 

@@ -153,10 +153,13 @@ fn find(path: &Path) -> Result<(PathBuf, Option<Astray>), CheckpointError> {
         Err(astray) => (u64::MAX, Some(astray)),
     };
     let is_whole = |folder: &PathBuf| Checkpoint::is_one(folder);
-    match steps(path).into_iter().filter(|(step, _)| *step <= last).map(|(_, folder)| folder).rfind(is_whole) {
-        Some(folder) => Ok((folder, astray)),
-        None if Saver::seed_of(path).is_some() => Err(CheckpointError::NotStarted(path.to_path_buf())),
-        None => Err(CheckpointError::NotACheckpoint(path.to_path_buf())),
+    let whole = steps(path).into_iter().filter(|(step, _)| *step <= last).map(|(_, folder)| folder).rfind(is_whole);
+    match (whole, astray) {
+        (Some(folder), astray) => Ok((folder, astray)),
+        // (What is missing may have been moved aside for another when the run was killed.)
+        (None, Some(lost @ Astray::Incomplete(_))) => Err(CheckpointError::Lost(lost)),
+        (None, _) if Saver::seed_of(path).is_some() => Err(CheckpointError::NotStarted(path.to_path_buf())),
+        (None, _) => Err(CheckpointError::NotACheckpoint(path.to_path_buf())),
     }
 }
 

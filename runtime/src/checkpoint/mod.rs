@@ -65,6 +65,9 @@ pub enum CheckpointError {
     /// The run ended before its first checkpoint.
     #[error("the run in `{0}` has no checkpoint yet")]
     NotStarted(PathBuf),
+    /// The last one is not whole, and there is none before it.
+    #[error("{0}, and no other checkpoint of the run is")]
+    Lost(Astray),
     /// It is there but not what was written.
     #[error("the checkpoint file `{path}` is damaged: {why}")]
     Damaged {

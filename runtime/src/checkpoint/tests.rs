@@ -152,6 +152,10 @@ fn a_run_killed_between_renames_is_found() {
     fs::write(run.join("latest"), "step-000004\n").expect("a file");
     fs::remove_file(run.join("step-000004/index.json")).expect("a file");
     assert_eq!(open(), (2, Some(Astray::Incomplete(run.join("step-000004")))));
+    // Nothing that is whole is left: that is no run which has not begun.
+    fs::remove_file(run.join("step-000002/index.json")).expect("a file");
+    let lost = Checkpoint::open(&run).expect_err("none is whole");
+    assert!(matches!(&lost, CheckpointError::Lost(Astray::Incomplete(_))), "{lost}");
 }
 
 #[test]

@@ -100,8 +100,8 @@ struct PipeKey {
     pp: u32,
     vpp: u32,
     micro: u32,
-    /// Stages of one domain of each tier, which says where messages leave it, and the ranks of the outermost dimension where layers' parameters go over links.
-    together: Vec<u64>,
+    /// How stages lie in domains, which says where messages leave them, and the ranks of the outermost dimension where layers' parameters go over links.
+    together: Vec<(u64, u64)>,
     outer: u64,
     zero: u32,
 }
@@ -222,7 +222,7 @@ impl<'a> Closed<'a> {
         }
         let mesh = [&shard.inner[..], &[outer, u64::from(pp)]].concat();
         let routes = Routes::new(self.cluster, Domains::new(self.cluster, &mesh), ranks);
-        let together = routes.stages_together();
+        let together = routes.together();
         let zero = if strategy.zero > 1 { strategy.zero } else { 0 };
         let kind = match kind_of(strategy)? {
             Kind::OneFOneB if vpp > 1 => Kind::Interleaved,

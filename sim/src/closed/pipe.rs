@@ -228,8 +228,14 @@ mod tests {
     #[test]
     fn messages_are_waited_for() {
         let passes = Passes { ahead: vec![1.0], back: vec![1.0], ..even(2) };
+        let slower = Passes { ahead: vec![2.0], back: vec![4.0], ..even(2) };
         // Stage 1 begins at 4, has B0 at 12 and B1 at 20; stage 0 has B1 at 26.
         assert_eq!(longest(Kind::OneFOneB, (2, 1, 2), &passes), 26.0);
+        // The same with one second more ahead and three more back.
+        assert_eq!(longest(Kind::OneFOneB, (2, 1, 2), &slower), 30.0);
+        // Three stages, of which the last is far: the first micro-batch passes each boundary once each way.
+        let far = Passes { ahead: vec![1.0, 10.0], back: vec![2.0, 20.0], ..even(3) };
+        assert_eq!(longest(Kind::OneFOneB, (3, 1, 1), &far), 3.0 * 8.0 + 33.0);
     }
 
     #[test]

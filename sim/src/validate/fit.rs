@@ -313,6 +313,10 @@ fn set_calibrated(of: &mut Calibrated, number: usize, value: f64) {
     }
 }
 
+/// What the first line of a file with estimates says, and what it says once they are fitted.
+const ESTIMATE: &str = "[calibrated] is an estimate: no run of this device was used";
+const FITTED: &str = "[calibrated] is fitted";
+
 /// The text of a cluster file with the calibrated numbers that have changed, which are no estimates any more; all else stays as it is.
 pub fn rewritten(text: &str, was: &Cluster, now: &Cluster) -> String {
     let (before, values) = (calibrated(&was.calibrated), calibrated(&now.calibrated));
@@ -326,7 +330,8 @@ pub fn rewritten(text: &str, was: &Cluster, now: &Cluster) -> String {
             format!("{key} = {:.4}{remark}", values[place])
         })
     };
-    text.lines().filter(|l| !estimated(l)).map(|l| line(l) + "\n").collect()
+    let told = |line: String| if before == values { line } else { line.replace(ESTIMATE, FITTED) };
+    text.lines().filter(|l| !estimated(l)).map(|l| told(line(l)) + "\n").collect()
 }
 
 #[cfg(test)]
@@ -400,6 +405,7 @@ mod tests {
             cluster.calibrated.kernel_us = NonNegative(7.25);
             let fitted = Cluster::parse(&rewritten(text, &was, &cluster)).expect("it is still a cluster");
             assert!(was.calibrated.estimated && !fitted.calibrated.estimated, "{}", was.name);
+            assert!(rewritten(text, &was, &cluster).contains(FITTED), "{}", was.name);
         }
     }
 }

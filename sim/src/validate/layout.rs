@@ -176,14 +176,13 @@ fn sequence_parallel(run: &Run) -> bool {
 fn zero(run: &Run) -> u32 {
     let text = run.text.to_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
-    if let Some(stage) = stated_zero(&text) {
+    if let Some(stage) = stated_zero(&run.text) {
         stage
-    } else if any(&["fsdp", "hsdp", "fully sharded"]) {
+    } else if is_fully_sharded(&text) {
         3
     } else if any(&["parallel_optimizer=false", "megatron-deepspeed"]) {
         0
     } else if any(&[
-        "zero",
         "distributed optimizer",
         "use-distributed-optimizer",
         "parallel_optimizer=true",
@@ -200,16 +199,49 @@ fn zero(run: &Run) -> u32 {
     }
 }
 
-/// The stage of ZeRO that a text names: `ZeRO-1`, `zero stage 2`, `zero_stage=3`, `zero3`.
-fn stated_zero(text: &str) -> Option<u32> {
-    let stage = |(at, word): (usize, &str)| {
-        let whole = !text[..at].ends_with(|c: char| c.is_alphanumeric());
-        let rest = text[at + word.len()..].trim_start_matches(['-', '_', ' ']);
-        let rest = rest.strip_prefix("stage").unwrap_or(rest).trim_start_matches(['-', '_', ' ', '=', ':']);
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().ok().filter(|stage| whole && *stage <= 3)
+/// PyTorch's sharding of parameters, within groups of ranks or over all of them.
+fn is_fully_sharded(text: &str) -> bool {
+    ["fsdp", "hsdp", "fully sharded"].iter().any(|words| text.contains(words))
+}
+
+/// What may stand between words of an option and its value.
+const BETWEEN: [char; 10] = [' ', '-', '_', '=', ':', '"', '\'', '(', '{', '.'];
+
+/// The stage of ZeRO that a text names: `ZeRO-1`, `zero stage 2`, `zero_optimization.stage=3`, `stage 3 ZeRO`, `ZeRO++`; 1 where `ZeRO` stands without a number, 0 where it is denied.
+fn stated_zero(original: &str) -> Option<u32> {
+    // (Of the same length.)
+    let text = original.to_ascii_lowercase();
+    text.match_indices("zero").find_map(|(at, word)| {
+        let end = at + word.len();
+        stage_of(&text[..at], &original[at..end], &text[end..])
+    })
+}
+
+/// The stage that a `zero` is of, by what stands before and behind it; none where it is another's.
+fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
+    let digit = |text: &str| {
+        let text = text.trim_start_matches(BETWEEN);
+        let (digit, rest) = text.split_at_checked(1)?;
+        let alone = !rest.starts_with(|c: char| c.is_alphanumeric());
+        digit.parse::<u32>().ok().filter(|stage| *stage <= 3 && alone)
     };
-    text.match_indices("zero").find_map(stage)
+    let named = after.trim_start_matches(BETWEEN);
+    let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
+    let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-");
+    if other || after.starts_with(|c: char| c.is_alphabetic()) || begins(&["bubble"]) {
+        return None;
+    }
+    let option = named.strip_prefix("optimization").unwrap_or(named).trim_start_matches(BETWEEN);
+    let behind = option.strip_prefix("stage").and_then(digit).or_else(|| digit(after));
+    let ahead = || before.trim_end().rsplit_once("stage").and_then(|(_, number)| digit(number));
+    match behind.or_else(ahead) {
+        Some(stage) => Some(stage),
+        None if after.starts_with("++") || begins(&["infinity"]) => Some(3),
+        None if begins(&["offload"]) => Some(2),
+        None if before.ends_with("no ") || before.ends_with("without ") => Some(0),
+        None if begins(&["disabled", "off", "false"]) => Some(0),
+        None => (word == "ZeRO").then_some(1),
+    }
 }
 
 /// Runs that do not train the model as a whole are not predicted.
@@ -242,7 +274,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     let has = |option: &str| text.contains(option);
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
-    framework.prefetch |= has("fsdp") || stated_zero(&text) == Some(2);
+    framework.prefetch |= is_fully_sharded(&text) || stated_zero(&run.text) == Some(2);
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
     if has("grad-reduce-in-bf16") || has("grad_reduce_in_fp32=false") {
@@ -351,8 +383,21 @@ mod tests {
         };
         let stages = ["ZeRO-2", "zero stage 0", "zero_stage=3", "Megatron-DeepSpeed; ZeRO-1", "zero1(dp8)", "ZeRO: 2"];
         assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
-        let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "nonzero 2 of 3", "", "zero offload"];
-        assert_eq!(words.map(of), [0, 3, 3, 1, 1, 0, 1]);
+        let spellings = ["ZeRO (stage 3)", "stage 3 ZeRO", "zero_optimization: {stage: 3}", "ZeRO-Infinity", "ZeRO++"];
+        assert_eq!(spellings.map(of), [3; 5]);
+        let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
+        assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
+        let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
+        assert_eq!(denied.map(of), [0; 5]);
+        let others = [
+            "zero bubble schedule",
+            "zero-bubble",
+            "dropout zero; 2 nodes",
+            "non-zero 3 things",
+            "nonzero 2",
+            "zero 3D",
+        ];
+        assert_eq!(others.map(of), [0; 6]);
     }
 
     /// 126 layers are 128 parts with embedding and loss: chunks of 2 and 4 are tried, and those that divide nothing are not.

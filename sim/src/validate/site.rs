@@ -95,10 +95,21 @@ fn measured_collectives(text: &str) -> Option<[f64; 2]> {
     (rates.len() == 3 && rates.iter().all(|r| *r > 0.0)).then(|| [rates[1], rates[2]])
 }
 
-/// The number that stands before some words.
+/// The number that stands before some words, thousands apart or not; none that is beyond what it can be, or has an exponent.
 fn before(text: &str, words: &str) -> Option<f64> {
     let (head, _) = text.split_once(words)?;
-    head.rsplit(char::is_whitespace).next()?.parse().ok().filter(|v: &f64| v.is_finite() && *v > 0.0)
+    let start = head.rfind(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',')).map_or(0, |at| at + 1);
+    // (The character before it may be of several bytes.)
+    let start = (start..=head.len()).find(|at| head.is_char_boundary(*at))?;
+    let is_exponent =
+        head[..start].ends_with(['e', 'E', '+', '-']) && head[..start].contains(|c: char| c.is_ascii_digit());
+    let exponent_of = |at: &str| {
+        at.trim_end_matches(['+', '-'])
+            .strip_suffix(['e', 'E'])
+            .is_some_and(|m| m.ends_with(|c: char| c.is_ascii_digit()))
+    };
+    let number: f64 = head[start..].trim_start_matches(',').replace(',', "").parse().ok()?;
+    (!(is_exponent && exponent_of(&head[..start])) && (1e-3..=1e6).contains(&number)).then_some(number)
 }
 
 #[cfg(test)]
@@ -120,6 +131,25 @@ mod tests {
         assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
         let (outside, inside) = shared_out(240.0, 8.0);
         assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn numbers_before_words_are_read() {
+        let of = |text: &str| before(text, " Gb/s per node");
+        for text in [
+            "80 Gb/s per node",
+            "(80 Gb/s per node)",
+            "network=80 Gb/s per node",
+            "RoCE,80 Gb/s per node",
+            "×80 Gb/s per node",
+        ] {
+            assert_eq!(of(text), Some(80.0), "{text}");
+        }
+        assert_eq!(of("inter-node 1,600 Gb/s per node"), Some(1600.0));
+        assert_eq!(
+            [of("1e9 Gb/s per node"), of("1e-200 Gb/s per node"), of("0 Gb/s per node"), of("some Gb/s per node")],
+            [None; 4]
+        );
     }
 
     /// A torus is as large as a row says its slices are, where that is whole axes.

@@ -17,7 +17,7 @@ impl Walk<'_> {
             self.begin(What::Tensor(home.tensor), home.space, home.span);
         }
         // What lies between the tensors is kept as well: padding that an optimizer walks over. Behind the padding of what ranks sum may be where a rank keeps its part of other sums: they are
-        // told apart by where slots begin and end.
+        // told apart by where slots that write there begin and end.
         for space in Space::ALL {
             let mut holes = vec![];
             let end = self.role.persistent(space).div_ceil(ALIGN);
@@ -44,10 +44,12 @@ impl Walk<'_> {
         }
     }
 
-    /// Where slots of the phase's calls begin and end in what outlives a step, in order.
+    /// Where slots that the phase's calls write to begin and end in what outlives a step, in order.
     fn borders(&self, space: Space) -> Vec<u64> {
         let end = self.role.persistent(space).div_ceil(ALIGN);
-        let slots = (0..self.phase.calls.len()).flat_map(|at| self.slots(at)).filter(|b| b.slot.space == space);
+        let slots = (0..self.phase.calls.len())
+            .flat_map(|at| self.slots(at))
+            .filter(|b| b.slot.space == space && matches!(b.slot.access, Access::Write | Access::Update));
         let mut borders: Vec<u64> = slots.flat_map(|b| [b.extent.start, b.extent.end]).filter(|at| *at < end).collect();
         borders.sort_unstable();
         borders.dedup();
