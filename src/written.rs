@@ -55,14 +55,11 @@ fn harm(args: &SessionArgs, path: &Path) -> Option<String> {
         None => args.resume.clone(),
     };
     for run in args.save.iter().chain(&resumed) {
-        let inner = within(path, run);
-        let is_run = inner.as_ref().is_some_and(|inner| inner.iter().next().is_none());
-        let first = inner.and_then(|inner| Some(inner.iter().next()?.to_os_string()));
-        if is_run {
-            return Some("this is the folder of the run".into());
-        }
-        if first.is_some_and(|name| is_of_run(&name)) {
-            return Some(format!("this belongs to the run in `{}`", run.display()));
+        let Some(inner) = within(path, run) else { continue };
+        match inner.iter().next() {
+            None => return Some("this is the folder of the run".into()),
+            Some(name) if is_of_run(name) => return Some(format!("this belongs to the run in `{}`", run.display())),
+            Some(_) => {}
         }
     }
     // Folders of runs are no data, and one is to be made.

@@ -261,12 +261,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Names are there, and tell tiers apart; no number is beyond what it can be. Tiers nest: each has a whole number of domains of the one before it, and the last has no end.
+    /// Names are there, no number is beyond what it can be, and tiers nest.
     fn check(&self, text: &str) -> Result<(), ClusterError> {
-        let at_tier = |n: usize| {
-            let start = text.match_indices("[[tier]]").nth(n).map_or(0, |(at, _)| at);
-            Some(start..(start + "[[tier]]".len()).min(text.len()))
-        };
         let at = |key: &str, value: &str, message: String, help: &str| {
             let is_it =
                 |line: &str| line.split_once('=').is_some_and(|(k, v)| k.trim() == key && v.trim().starts_with(value));
@@ -278,9 +274,6 @@ impl Cluster {
             });
             ClusterError { message, span: line.map(|line| start..start + line.len()), help: Some(help.to_string()) }
         };
-        let wrong = |n: usize, message: String, help: &str| {
-            Err(ClusterError { message, span: at_tier(n), help: Some(help.to_string()) })
-        };
         if let Some(part) = self.measured.as_ref().and_then(Measured::missing) {
             let start = text.find("[measured]").unwrap_or(0);
             return Err(ClusterError {
@@ -289,13 +282,6 @@ impl Cluster {
                 help: Some("`forebay calibrate --cpu` writes all of them".into()),
             });
         }
-        let Some(last) = self.tiers.len().checked_sub(1) else {
-            return wrong(
-                0,
-                "a cluster has at least one [[tier]]".into(),
-                "add a [[tier]] with name, gbps and latency_us",
-            );
-        };
         if let Some((key, name)) =
             [("name", &self.name), ("name", &self.device.name)].into_iter().find(|(_, name)| name.trim().is_empty())
         {
@@ -315,6 +301,23 @@ impl Cluster {
                 "it is seconds that work takes longer per second of communication beside it: 0.25 is a quarter, 25 is no percentage",
             ));
         }
+        self.check_tiers(text)
+    }
+
+    /// Names tell tiers apart. Tiers nest: each has a whole number of domains of the one before it, and the last has no end.
+    fn check_tiers(&self, text: &str) -> Result<(), ClusterError> {
+        let wrong = |n: usize, message: String, help: &str| {
+            let start = text.match_indices("[[tier]]").nth(n).map_or(0, |(at, _)| at);
+            let span = Some(start..(start + "[[tier]]".len()).min(text.len()));
+            Err(ClusterError { message, span, help: Some(help.to_string()) })
+        };
+        let Some(last) = self.tiers.len().checked_sub(1) else {
+            return wrong(
+                0,
+                "a cluster has at least one [[tier]]".into(),
+                "add a [[tier]] with name, gbps and latency_us",
+            );
+        };
         let mut inner = 1;
         for (n, tier) in self.tiers.iter().enumerate() {
             if tier.name.trim().is_empty() || self.tiers[..n].iter().any(|other| other.name == tier.name) {

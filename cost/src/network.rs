@@ -294,6 +294,8 @@ mod tests {
         assert_eq!(of([8, 64], &[6, 20]), [8, 56]);
         assert_eq!(of([8, 64], &[6, 21]), [6, 42]);
         assert_eq!(of([8, 64], &[6, 8]), [8, 64]);
+        // 60 ranks do not fit into a rack of which 48 devices are used.
+        assert_eq!(of([8, 64], &[6, 10]), [6, 30]);
     }
 
     /// All that leaves a rack does so at its rate: half of what each of the 64 has to give.

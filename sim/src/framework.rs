@@ -232,7 +232,6 @@ mod tests {
     fn profiles_are_found_by_what_runs_say() {
         let known = known();
         assert_eq!(find(&known, "HF nanotron ultra-scale benchmark").name, "nanotron");
-        assert_eq!(find(&known, "Forebay, our own plan").name, "plan");
         assert_eq!(
             find(&known, "Forebay, our own plan"),
             Framework { matches: vec!["Forebay".into()], ..Framework::default() }

@@ -6,7 +6,7 @@
 use crate::framework::Framework;
 use crate::kind::Kind;
 use crate::loss::Loss;
-use crate::routes::Routes;
+use crate::routes::{Routes, domains};
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Group, Precision, Product};
 use forebay_plan::{
@@ -148,7 +148,7 @@ impl<'a> Pricer<'a> {
             imbalance,
             strides: strides(mesh),
             stage_dim: stage_dim(mesh),
-            domains: domains(mesh, cluster),
+            domains: domains(cluster, mesh),
             groups: RefCell::default(),
             topk: 1.0,
             shares_experts: shares_experts(programs),
@@ -515,14 +515,8 @@ fn strides(mesh: &[MeshDim]) -> Vec<u64> {
     strides
 }
 
-/// Domains of the network with whole parts of a mesh.
-fn domains(mesh: &[MeshDim], cluster: &Cluster) -> Domains {
-    let extents: Vec<u64> = mesh.iter().rev().map(|d| u64::from(d.size)).collect();
-    Domains::new(cluster, &extents)
-}
-
 /// The mesh dimension in which roles differ.
-fn stage_dim(mesh: &[MeshDim]) -> Option<u32> {
+pub(crate) fn stage_dim(mesh: &[MeshDim]) -> Option<u32> {
     mesh.iter().position(|d| d.name == "pp").map(|d| d as u32)
 }
 

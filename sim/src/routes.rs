@@ -2,8 +2,9 @@
 //!
 //! Stages of few ranks share a node, so that messages leave it at some of their boundaries and not at others.
 
+use crate::price::stage_dim;
 use forebay_cost::{Cluster, Domains};
-use forebay_plan::Plan;
+use forebay_plan::{MeshDim, Plan};
 
 /// How the stages of a pipeline reach each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,12 +60,18 @@ impl Routes {
     }
 }
 
+/// How the ranks of a plan's mesh lie in a cluster's domains.
+pub fn domains(cluster: &Cluster, mesh: &[MeshDim]) -> Domains {
+    let extents: Vec<u64> = mesh.iter().rev().map(|d| u64::from(d.size)).collect();
+    Domains::new(cluster, &extents)
+}
+
 /// For each program the stages that run it.
 pub(crate) fn stages_of_programs(plan: &Plan) -> Vec<Vec<u32>> {
-    let dim = plan.mesh.iter().position(|d| d.name == "pp");
+    let dim = stage_dim(&plan.mesh);
     let mut stages = vec![vec![]; plan.programs.len()];
     for role in &plan.roles {
-        let stage = dim.map_or(0, |dim| role.coordinates[dim].0);
+        let stage = dim.map_or(0, |dim| role.coordinates[dim as usize].0);
         for call in role.phases.iter().flat_map(|phase| &phase.calls) {
             let of_program: &mut Vec<u32> = &mut stages[call.program as usize];
             if of_program.last() != Some(&stage) {

@@ -15,12 +15,13 @@ use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
-use forebay_cost::{Cluster, Domains, Precision};
+use forebay_cost::{Cluster, Precision};
 use forebay_plan::{DType, Plan};
 use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Options, Report};
+use forebay_sim::routes::domains;
 use forebay_sim::steps::Fidelity;
 use std::path::{Path, PathBuf};
 
@@ -194,8 +195,7 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
             cluster.device.name
         ));
     }
-    let extents: Vec<u64> = plan.mesh.iter().rev().map(|d| u64::from(d.size)).collect();
-    let domains = Domains::new(cluster, &extents);
+    let domains = domains(cluster, &plan.mesh);
     for (n, tier) in cluster.tiers.iter().enumerate().filter(|(n, _)| domains.used(*n) < cluster.domain(*n)) {
         notes.push(format!(
             "a {} has {} devices, of which {} are used: as many as whole parts of these ranks fill",

@@ -70,19 +70,13 @@ impl Scheduler<'_> {
 
     /// Sends the gradients of a layer that no ranks sum to the other stage that has it.
     pub(super) fn send_layer(&mut self, cx: &Cx, shared: &mut Shared, written: &mut FxHashSet<usize>, l: usize) {
-        // Every layer asks, and where no stage has another's layers nobody looks through all parameters for each.
-        if cx.layout.groups.iter().all(|group| group.holders.len() != 2) {
-            return;
-        }
         let group_of = |i: usize| &cx.layout.groups[cx.layout.params[&i].group];
         let alone = |i: usize| group_of(i).sums.is_empty() && group_of(i).holders.len() == 2;
-        let params: Vec<usize> = cx
-            .stage
-            .params
-            .iter()
-            .copied()
-            .filter(|&i| alone(i) && only_layer(cx.sharded, cx.stage, i) == Some(l))
-            .collect();
+        let of_layer = &cx.sharded.model.layers[l].params;
+        let mut params: Vec<usize> =
+            of_layer.iter().copied().filter(|&i| alone(i) && only_layer(cx.sharded, cx.stage, i) == Some(l)).collect();
+        // In the order in which the stage has them.
+        params.sort_unstable();
         self.zero_gradients(cx, shared, &params, written);
         written.extend(&params);
         // Parameters that lie side by side go together.

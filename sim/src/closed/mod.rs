@@ -89,19 +89,23 @@ pub struct Closed<'a> {
     orders: FxHashMap<PipeSize, Result<Rc<PassOrder>, String>>,
     pipelines: FxHashMap<PipeKey, Rc<Pipe>>,
     over: FxHashMap<(ShardKey, u64), Spread>,
+    /// By table, ranks of the outermost dimension and stages.
+    routes: FxHashMap<(ShardKey, u64, u32), Way>,
+    /// The ways in which stages lie in domains ([`Routes::together`]) that there have been.
+    together: Vec<Vec<(u64, u64)>>,
     scratch: Scratch,
 }
 
 /// What the time of a pipeline depends on.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct PipeKey {
     shard: ShardKey,
     kind: Kind,
     pp: u32,
     vpp: u32,
     micro: u32,
-    /// How stages lie in domains, which says where messages leave them, and the ranks of the outermost dimension where layers' parameters go over links.
-    together: Vec<(u64, u64)>,
+    /// The number of how stages lie in domains, which says where messages leave them, and the ranks of the outermost dimension where layers' parameters go over links.
+    together: usize,
     outer: u64,
     zero: u32,
 }
@@ -148,6 +152,8 @@ impl<'a> Closed<'a> {
             orders: FxHashMap::default(),
             pipelines: FxHashMap::default(),
             over: FxHashMap::default(),
+            routes: FxHashMap::default(),
+            together: vec![],
             scratch: Scratch::default(),
         })
     }
@@ -189,11 +195,27 @@ impl<'a> Closed<'a> {
         made
     }
 
+    /// How messages go between so many stages.
+    fn way(&mut self, key: ShardKey, shard: &Shard, (outer, pp, ranks): (u64, u32, u64)) -> Way {
+        let (cluster, all) = (self.cluster, &mut self.together);
+        let make = || {
+            let mesh = [&shard.inner[..], &[outer, u64::from(pp)]].concat();
+            let routes = Routes::new(cluster, Domains::new(cluster, &mesh), ranks);
+            let own = routes.together();
+            let together = all.iter().position(|known| *known == own).unwrap_or_else(|| {
+                all.push(own);
+                all.len() - 1
+            });
+            Way { routes: Rc::new(routes), together }
+        };
+        self.routes.entry((key, outer, pp)).or_insert_with(make).clone()
+    }
+
     fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64) -> Spread {
         let cluster = self.cluster;
         let make = || {
-            let (domains, below) =
-                (Domains::new(cluster, &[&shard.inner[..], &[outer]].concat()), shard.inner.iter().product());
+            let domains = Domains::new(cluster, &[&shard.inner[..], &[outer]].concat());
+            let below = shard.inner.iter().product();
             Spread {
                 over: Rc::new(shard.classes.iter().map(|c| Over::new(c, outer, below, &domains)).collect()),
                 grown: shard.grows * (shard.growth.factor(cluster, outer, &shard.inner) - 1.0),
@@ -220,9 +242,7 @@ impl<'a> Closed<'a> {
         if held > MOST_MICRO_BATCHES {
             return Err(format!("{micro} micro-batches go forward before any goes back: such steps are replayed"));
         }
-        let mesh = [&shard.inner[..], &[outer, u64::from(pp)]].concat();
-        let routes = Routes::new(self.cluster, Domains::new(self.cluster, &mesh), ranks);
-        let together = routes.together();
+        let Way { routes, together } = self.way(key, shard, (outer, pp, ranks));
         let zero = if strategy.zero > 1 { strategy.zero } else { 0 };
         let kind = match kind_of(strategy)? {
             Kind::OneFOneB if vpp > 1 => Kind::Interleaved,
@@ -234,7 +254,7 @@ impl<'a> Closed<'a> {
             pp,
             vpp,
             micro,
-            together: together.clone(),
+            together,
             outer: if zero > 0 { outer } else { 0 },
             zero,
         };
@@ -394,6 +414,13 @@ impl<'a> Closed<'a> {
             () => None,
         }
     }
+}
+
+/// How messages go between stages, and the number of how these lie in domains.
+#[derive(Clone, Debug)]
+struct Way {
+    routes: Rc<Routes>,
+    together: usize,
 }
 
 /// What depends on the number of data-parallel ranks.
