@@ -28,6 +28,18 @@ pub struct Framework {
     pub attention: AttentionName,
     /// Does memory come from a caching allocator beside the libraries' workspaces, with tensors of their own for what our plan fuses (PyTorch)?
     pub caching_allocator: bool,
+    /// Bytes that each parameter's gradient takes beside the sum in f32, in the parameter's type, until it is added to it: as it comes, or in buckets
+    /// (PyTorch's `DistributedDataParallel`).
+    pub half_gradient_bytes: f64,
+    /// Are shares that an optimizer has updated gathered into flat copies of a rank's parameters (nanotron's `all_gather_coalesced`)?
+    pub gathers_copies: bool,
+    /// Are what it calls GB of memory GiB? Predictions for its runs are then in these.
+    pub counts_gib: bool,
+    /// What the allocator reserves for a step beyond what our plan keeps, as a part of it: temporaries, pieces that nothing fits. Fitted to peak memory.
+    pub slack: f64,
+    /// Is what tensor-parallel products gathered on a stream of its own free again only when the host sees that it was used (`record_stream`)? A host that runs ahead of the
+    /// device does not see it in time, and has new memory for each.
+    pub keeps_gathered: bool,
     /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
     pub flash_is_stated: bool,
     /// Are gradients summed while the last micro-batch goes backward?
@@ -118,6 +130,11 @@ impl Framework {
         if self.keeps_inputs { Keep::Inputs } else { Keep::Fewest }
     }
 
+    /// Bytes of what it calls a GB.
+    pub fn gb(&self) -> f64 {
+        if self.counts_gib { (1u64 << 30) as f64 } else { 1e9 }
+    }
+
     /// How inputs of products come to fp8.
     pub fn scaling(&self) -> Scaling {
         Scaling { bytes: self.cast_bytes, rate: self.scaled_rate }
@@ -142,6 +159,11 @@ impl Default for Framework {
             streams: true,
             attention: AttentionName::Newest,
             caching_allocator: false,
+            half_gradient_bytes: 0.0,
+            gathers_copies: false,
+            counts_gib: false,
+            slack: 0.0,
+            keeps_gathered: false,
             flash_is_stated: false,
             overlap_gradients: false,
             overlap_parameters: false,

@@ -67,6 +67,19 @@ pub fn returned(program: &Program) -> f64 {
     back.filter(|(_, slot)| *slot == SAVED).map(|(bytes, _)| bytes).sum::<u64>() as f64
 }
 
+/// Bytes that the products of a forward pass gather from tensor-parallel ranks: what a rank had of them itself is not counted.
+pub fn gathered(plan: &Plan, program: &Program) -> f64 {
+    let is_tp = |dim: &u32| plan.mesh.get(*dim as usize).is_some_and(|dim| dim.name == "tp");
+    let by_each = program.instructions.iter().map(|i| match &i.kernel {
+        Kernel::Exchange(k) if k.kind() == ExchangeKind::AllGather && k.group.iter().all(is_tp) => {
+            let [(own, slot), (all, _)] = [k.x, k.out].map(|buffer| named(program, buffer));
+            if slot.starts_with(PARAMETER) { 0 } else { all.saturating_sub(own) }
+        }
+        _ => 0,
+    });
+    by_each.sum::<u64>() as f64
+}
+
 /// Bytes of one gradient, in the type of the weights, for each shape of a layer's weights: Transformer Engine holds them once for all layers, as what automatic differentiation
 /// gets where the product itself adds to the gradient in f32 (`get_dummy_wgrad`, 2.3 and later). Experts have one shape.
 pub fn stand_ins(plan: &Plan, role: &Role) -> f64 {

@@ -1,7 +1,8 @@
 //! Memory of each stage, from the plan's arena.
 
+use crate::allocator::{Allocator, Most, Surroundings};
 use crate::framework::Framework;
-use crate::kept::{returned, saved_by_kind, stand_ins, without_gradients};
+use crate::kept::{gathered, returned, saved_by_kind, stand_ins, without_gradients};
 use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Recompute, RoleOps, again};
@@ -30,6 +31,9 @@ pub struct StageMemory {
     pub peak: f64,
     /// Bytes of the host's memory: the optimizer's state, and what is swapped.
     pub host: f64,
+    /// Would an allocator have more than the device has, if it were there?
+    #[serde(skip)]
+    pub short: bool,
     /// Where most is in use, where a timeline was made.
     #[serde(flatten)]
     pub located: Option<Peak>,
@@ -57,7 +61,14 @@ impl StageMemory {
 }
 
 /// The memory of a role, less what is computed again instead of kept.
-pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, framework: &Framework) -> StageMemory {
+pub fn memory(
+    plan: &Plan,
+    role: &Role,
+    ops: &RoleOps,
+    recompute: &Recompute,
+    framework: &Framework,
+    around: Surroundings,
+) -> StageMemory {
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else {
         return StageMemory::default();
     };
@@ -67,7 +78,7 @@ pub fn memory(plan: &Plan, role: &Role, ops: &RoleOps, recompute: &Recompute, fr
     let host = role.host_bytes as f64;
     let base = StageMemory { stage: ops.coordinate, weights, optimizer, host, ..StageMemory::default() };
     if framework.caching_allocator {
-        return allocated(plan, role, phase, recompute, framework, base);
+        return allocated(plan, role, phase, recompute, framework, (around, base));
     }
     let (saved, largest) = saved_at_peak(plan, role);
     let dropped = (saved - largest).max(0.0) * dropped_share(recompute);
@@ -96,10 +107,12 @@ struct Held {
     returned: f64,
     /// Less than that where its layer is computed again.
     dropped: f64,
+    /// More: what was gathered and is not yet free.
+    gathered: f64,
 }
 
 impl Held {
-    fn of(program: &Program, recompute: &Recompute, framework: &Framework) -> Held {
+    fn of(plan: &Plan, program: &Program, recompute: &Recompute, framework: &Framework) -> Held {
         if !program.name.ends_with(".forward") {
             return Held::default();
         }
@@ -113,7 +126,27 @@ impl Held {
             kind => recompute.parts[kind.number()],
         };
         let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
-        Held { returned, dropped: saved - returned * part(Kind::Ep) }
+        let gathered = if framework.keeps_gathered { gathered(plan, program) } else { 0.0 };
+        Held { returned, dropped: saved - returned * part(Kind::Ep), gathered }
+    }
+}
+
+impl Held {
+    /// That of a pass whose layer is computed again, or not.
+    fn where_made(self, again: bool, recompute: &Recompute) -> Held {
+        if again {
+            Held { gathered: self.gathered * (1.0 - recompute.parts[Kind::Tp.number()]), ..self }
+        } else {
+            Held { dropped: 0.0, ..self }
+        }
+    }
+
+    fn plus(self, other: Held, times: f64) -> Held {
+        Held {
+            returned: self.returned + times * other.returned,
+            dropped: self.dropped + times * other.dropped,
+            gathered: self.gathered + times * other.gathered,
+        }
     }
 }
 
@@ -122,28 +155,29 @@ const BETWEEN_PRODUCTS: f64 = 0.6;
 
 /// The memory of a role where tensors come and go with the calls.
 ///
-/// Gradients are summed over ranks and parameters gathered where they are: the peak is within forward and backward passes. A framework that makes more passes over memory than
-/// our fused plan, and of which nothing better is known, keeps the results of a third of these: each step of an elementwise formula reads one or two and keeps one.
+/// Gradients are summed over ranks and parameters gathered where they are: the peak is within forward and backward passes.
 fn allocated(
     plan: &Plan,
     role: &Role,
     phase: &Phase,
     recompute: &Recompute,
     framework: &Framework,
-    base: StageMemory,
+    (around, base): (Surroundings, StageMemory),
 ) -> StageMemory {
     // The plans of other systems keep gradients in four bytes (`Gradients::Wide`); those systems as they sum them over ranks.
-    let gradients = phase.memory.gradients as f64 * framework.gradient_bytes / 4.0;
+    let parameters = phase.memory.gradients as f64 / 4.0;
+    let gradients = parameters * framework.gradient_bytes;
     let outlives = role.persistent_bytes as f64 - phase.memory.gradients as f64 + gradients;
     let stand_ins = if framework.adds_in_products { stand_ins(plan, role) } else { 0.0 };
-    let unfused = if framework.keeps_inputs { 0.0 } else { (framework.vector_passes - 1.0).max(0.0) / 3.0 };
+    let beside = parameters * framework.half_gradient_bytes + stand_ins;
     let again = again(plan, role, base.stage, recompute);
-    let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(p, recompute, framework)).collect();
+    let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(plan, p, recompute, framework)).collect();
     let less: Vec<f64> = plan.programs.iter().map(|p| less_scratch(p, framework)).collect();
     let of_loss = framework.loss_bytes * logits(plan, role);
+    let allocator = Allocator::of(framework, around);
     let mut passes: FxHashMap<(u32, u32), Held> = FxHashMap::default();
     let mut all = Held::default();
-    let (mut most, mut scratch): (f64, f64) = (0.0, 0.0);
+    let mut most = Most::default();
     for (call, now) in phase.calls.iter().zip(live(plan, role, phase)) {
         let program = &plan.programs[call.program as usize];
         if program.name.starts_with("optimizer.") {
@@ -151,10 +185,9 @@ fn allocated(
         }
         let (key, number) = ((call.layer, call.micro_batch), call.program as usize);
         if program.name.ends_with(".forward") {
-            let dropped = if again.contains(&call.layer) { held[number].dropped } else { 0.0 };
-            let pass = Held { dropped, ..held[number] };
+            let pass = held[number].where_made(again.contains(&call.layer), recompute);
             passes.insert(key, pass);
-            all = Held { returned: all.returned + pass.returned, dropped: all.dropped + pass.dropped };
+            all = all.plus(pass, 1.0);
         }
         // The layer at work has all of its values.
         let at_work = passes.get(&key).map_or(0.0, |pass| pass.dropped);
@@ -162,25 +195,33 @@ fn allocated(
         let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
         let kept = within - all.returned - (all.dropped - at_work);
         let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
-        let bytes = kept * (1.0 + unfused) + loss;
-        if bytes > most {
-            (most, scratch) = (bytes, of_call);
-        }
+        most.meet(allocator.reserved(kept, all.gathered, loss), of_call);
         if program.name.contains(".backward")
             && let Some(pass) = passes.remove(&key)
         {
-            all = Held { returned: all.returned - pass.returned, dropped: all.dropped - pass.dropped };
+            all = all.plus(pass, -1.0);
         }
     }
-    let peak = outlives + stand_ins + framework.reserved_gb * 1e9 + most;
-    let activations = (most - scratch).max(0.0);
+    // Where parameters are gathered into copies little else is in use.
+    let copies = if framework.gathers_copies { gathered_parameters(phase, parameters) } else { 0.0 };
+    let stays = outlives + framework.reserved_gb * 1e9;
+    let [least, roomy] = [most.least, most.roomy].map(|step| stays + (beside + step).max(copies));
+    let peak = allocator.peak(least, roomy);
+    let activations = (peak - stays - beside - most.scratch).max(0.0);
     StageMemory {
         gradients,
         activations,
         buffers: (peak - base.weights - gradients - base.optimizer - activations).max(0.0),
         peak,
+        short: roomy > around.device_bytes,
         ..base
     }
+}
+
+/// Bytes that the flat copies take into which shares are gathered that ranks have updated: those of all ranks, and this rank's own, in half precision.
+fn gathered_parameters(phase: &Phase, parameters: f64) -> f64 {
+    let own = phase.memory.optimizer as f64 / (8.0 * parameters);
+    if own < 1.0 - 1e-6 { 2.0 * parameters * (1.0 + own) } else { 0.0 }
 }
 
 /// What a call of a layer needs less where its products add gradients up themselves.

@@ -1,5 +1,6 @@
 //! A simulated step, summed up.
 
+use crate::allocator::Surroundings;
 use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
 use crate::links::{Link, links};
@@ -280,13 +281,15 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     let tokens = (settings.batch * settings.seq) as f64;
     let peak = devices as f64 * cluster.peak(Precision::Bf16);
     let per_role = devices as f64 / roles;
+    let host_bound = (mean(&|o| o.host) / step).max(0.0);
+    let around = Surroundings { device_bytes: cluster.device.memory_gb.0 * 1e9, host_bound };
     Ok(Report {
         step_time_s: step,
         tokens_per_s_per_device: tokens / step / devices as f64,
         mfu: settings.flops_per_step / step / peak,
         hfu: outcomes.iter().map(|o| o.flops * per_role).sum::<f64>() / step / peak,
         bubble_fraction: mean(&|o| o.bubble + (step - o.end).max(0.0)) / step,
-        host_bound_fraction: (mean(&|o| o.host) / step).max(0.0),
+        host_bound_fraction: host_bound,
         host_syncs: mean(&|o| f64::from(o.host_syncs)),
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
@@ -304,7 +307,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .roles
             .iter()
             .zip(&prepared.roles)
-            .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework))
+            .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework, around))
             .collect(),
         costs: if options.without { costs(&prepared, step, &total, mean(&|o| o.host))? } else { vec![] },
         time_s: Kind::ALL

@@ -313,15 +313,14 @@ fn table(summary: &Summary, worst: usize) -> String {
     }
     let mut rows: Vec<&Row> = summary.rows.iter().collect();
     rows.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
-    let mut table = Table::new(&["worst", "measured", "predicted", "error", "most of it"]).left(1);
+    let mut table = Table::new(&["worst", "measured", "predicted", "error", "suspected"]).left(1);
     for row in rows.iter().take(worst) {
-        let most = row.report.by_kind.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |k| k.0.name());
         table.row(vec![
             row.id.clone(),
             format!("{:.4} s", row.measured_s),
             format!("{:.4} s", row.predicted_s),
             percent(row.error),
-            most.to_string(),
+            row.suspected.to_string(),
         ]);
     }
     out += &format!("{}\n", table.render());
@@ -362,8 +361,8 @@ fn too_large(summary: &Summary) -> String {
         return String::new();
     }
     format!(
-        "  memory: {} are predicted to need more than their devices have: perhaps what is computed again, or what ranks share (ZeRO), is not as their rows say\n",
-        counted(more as u64, "run")
+        "  memory: {} predicted to need more than there is on a device: perhaps what is computed again, or what ranks share (ZeRO), is not as their rows say\n",
+        if more == 1 { "1 run is".into() } else { format!("{more} runs are") }
     )
 }
 

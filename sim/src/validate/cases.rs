@@ -155,8 +155,9 @@ impl Case {
     pub fn compare(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Comparison, String> {
         let run = &self.run;
         let (filling, report) = self.fastest_that_fits(clusters, frameworks)?;
-        let predicted_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / 1e9;
-        let device_mem_gb = clusters[self.cluster].device.memory_gb.0;
+        let gb = self.profile(frameworks).gb();
+        let predicted_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / gb;
+        let device_mem_gb = clusters[self.cluster].device.memory_gb.0 * 1e9 / gb;
         let Some(measured_s) = self.measured_s else {
             let (id, system) = (run.id.clone(), run.system.clone());
             return Ok(Comparison::OutOfMemory(OutOfMemory { id, system, predicted_mem_gb, device_mem_gb }));
@@ -175,10 +176,28 @@ impl Case {
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
             assumed: filling.assumed.clone(),
+            suspected: suspected(&report),
             report,
         })))
     }
 }
+
+/// What a prediction depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
+/// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
+fn suspected(report: &Report) -> &'static str {
+    if report.memory_bytes.iter().any(|stage| stage.short) {
+        "memory: the allocator runs short"
+    } else if report.host_bound_fraction > UNCERTAIN {
+        "waiting for the host"
+    } else if report.bubble_fraction > UNCERTAIN {
+        "the pipeline's bubble"
+    } else {
+        report.by_kind.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |kind| kind.0.name())
+    }
+}
+
+/// The part of a step from which waiting is suspected before work.
+const UNCERTAIN: f64 = 0.4;
 
 /// That there is no such device, and which there are.
 fn no_cluster(device: &str, clusters: &[Cluster]) -> String {

@@ -52,6 +52,8 @@ pub struct Row {
     pub sweep: String,
     /// What was taken for blanks.
     pub assumed: Vec<String>,
+    /// Where to look first if the prediction is wrong.
+    pub suspected: &'static str,
     /// Where the time goes.
     pub report: Report,
 }

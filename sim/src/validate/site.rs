@@ -7,25 +7,21 @@ use forebay_cost::cluster::{Count, NonNegative, Positive};
 /// The cluster with the network of the run's site, where the row says what it is: devices of a node, `inter-node 800 Gb/s per node`, or collectives that were
 /// measured on all its devices.
 ///
-/// Devices of a node are those of the first tier where that is called `node`; a rack of several nodes that one fabric joins is no smaller for it.
+/// Devices of a node are those of the tier that is called `node`, which may have parts (boards); a rack of several nodes that one fabric joins is no smaller for it.
+/// What is between nodes is the first tier around so many devices.
 ///
 /// # Errors
-/// Nodes that are no part of the tier around them: a sentence.
+/// Nodes that are no part of the tier around them, or of which what they consist of is no part: a sentence.
 pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     let mut cluster = cluster.clone();
     let stated = run.number("devices_per_node");
     if cluster.tiers.len() < 2 {
         return Ok(cluster);
     }
-    if let Some(devices) = stated.filter(|_| cluster.tiers[0].name == "node") {
-        let outer = cluster.domain(1);
-        if outer != u64::MAX && !outer.is_multiple_of(devices) {
-            let tier = &cluster.tiers[1].name;
-            return Err(format!(
-                "`devices_per_node` is {devices}, which does not divide the {outer} devices of a {tier}"
-            ));
-        }
-        cluster.tiers[0].devices = Some(Count(devices as u32));
+    let nodes = cluster.tiers.iter().position(|tier| tier.name == "node");
+    if let (Some(devices), Some(tier)) = (stated, nodes) {
+        fits(&cluster, tier, devices)?;
+        cluster.tiers[tier].devices = Some(Count(devices as u32));
     }
     // Between slices of a torus there is the network of the data center.
     if let (Some(chips), "torus") = (slice(&run.text), cluster.tiers[1].name.as_str())
@@ -33,28 +29,49 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     {
         cluster.tiers[1].devices = Some(Count(chips));
     }
-    let node = stated.unwrap_or_else(|| cluster.node().min(8)) as f64;
+    let node = stated.unwrap_or_else(|| cluster.domain(nodes.unwrap_or(0)).min(8)) as f64;
+    let outside = (1..cluster.tiers.len()).find(|tier| cluster.domain(tier - 1) as f64 >= node);
+    let outside = outside.unwrap_or(cluster.tiers.len() - 1);
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
-        let adapters = (gigabits / 8.0 / cluster.tiers[1].gbps.0).round();
-        if adapters >= 1.0 && adapters < node && cluster.tiers[0].name == "node" {
-            cluster.tiers[1].adapters = Some(Count(adapters as u32));
+        let adapters = (gigabits / 8.0 / cluster.tiers[outside].gbps.0).round();
+        if adapters >= 1.0 && adapters < node && nodes == Some(outside - 1) {
+            cluster.tiers[outside].adapters = Some(Count(adapters as u32));
         }
-        cluster.tiers[1].gbps = Positive(gigabits / 8.0 / node);
+        cluster.tiers[outside].gbps = Positive(gigabits / 8.0 / node);
     }
     if let Some([gathers, scatters]) = measured_collectives(&run.text)
         && run.degree("n_devices") as f64 > node
     {
         let step = measured_step_us((gathers * scatters).sqrt(), cluster.tiers[0].gbps.0, run.degree("n_devices"));
         // Of the steps round a node one goes to the next node; what that does not explain, all of them take.
-        let (outside, inside) = shared_out(step, node);
-        let [near, far] = [0, 1].map(|tier| cluster.tiers[tier].latency_us.0);
-        cluster.tiers[0].latency_us = NonNegative(near.max(inside));
-        for tier in &mut cluster.tiers[1..] {
-            tier.latency_us = NonNegative(far.max(outside));
+        let (to_others, within) = shared_out(step, node);
+        let far = cluster.tiers[outside].latency_us.0.max(to_others);
+        for (at, tier) in cluster.tiers.iter_mut().enumerate() {
+            tier.latency_us = NonNegative(if at < outside { tier.latency_us.0.max(within) } else { far });
         }
     }
     Ok(cluster)
+}
+
+/// Can a tier's domains have so many devices, whole domains of the tier below, and fill those of the tier around them?
+///
+/// # Errors
+/// They cannot: a sentence.
+fn fits(cluster: &Cluster, tier: usize, devices: u64) -> Result<(), String> {
+    let stated = format!("`devices_per_node` is {devices}");
+    let outer = cluster.domain(tier + 1);
+    if outer != u64::MAX && !outer.is_multiple_of(devices) {
+        let around = &cluster.tiers[tier + 1].name;
+        return Err(format!("{stated}, which does not divide the {outer} devices of a {around}"));
+    }
+    if let Some(inner) = tier.checked_sub(1)
+        && !devices.is_multiple_of(cluster.domain(inner))
+    {
+        let (part, of) = (&cluster.tiers[inner].name, cluster.domain(inner));
+        return Err(format!("{stated}, which is no multiple of the {of} devices of a {part}"));
+    }
+    Ok(())
 }
 
 /// Chips of a slice of a torus: "a slice of 256".
@@ -150,6 +167,33 @@ mod tests {
             [of("1e9 Gb/s per node"), of("1e-200 Gb/s per node"), of("0 Gb/s per node"), of("some Gb/s per node")],
             [None; 4]
         );
+    }
+
+    /// Nodes of two boards: what is stated of the network is of the tier around nodes, and a node has whole boards.
+    #[test]
+    fn a_node_may_have_parts() {
+        let clusters = forebay_cost::known::clusters();
+        let mut boards = clusters.iter().find(|c| c.is_called("A100-80G")).expect("it is known").clone();
+        let mut board = boards.tiers[0].clone();
+        (board.name, board.devices) = ("board".into(), Some(Count(4)));
+        boards.tiers.insert(0, board);
+        let of = |devices: u32, notes: &str| {
+            let columns =
+                "layers,hidden,heads,vocab,seq_len,device,devices_per_node,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,A100,{devices},64,1,1,{notes}\n");
+            site(&super::super::runs::read(&table).expect("a table").runs.remove(0), &boards)
+        };
+        let got = of(16, "inter-node 800 Gb/s per node").expect("a site");
+        assert_eq!((got.domain(0), got.domain(1)), (4, 16));
+        let rates: Vec<f64> = got.tiers.iter().map(|tier| tier.gbps.0).collect();
+        assert_eq!(rates, [300.0, 300.0, 100.0 / 16.0]);
+        assert_eq!(got.tiers[2].adapters, Some(Count(4)));
+        let slow = of(8, "measured AllReduce/AllGather/ReduceScatter GB/s 20/20/20").expect("a site");
+        let latencies: Vec<f64> = slow.tiers.iter().map(|tier| tier.latency_us.0).collect();
+        assert!(latencies[0] == latencies[1] && latencies[0] > 2.0, "{latencies:?}");
+        assert_eq!(latencies[2], MEASURED_HOP_US);
+        let why = of(6, "").expect_err("one and a half boards");
+        assert!(why.contains("no multiple of the 4 devices of a board"), "{why}");
     }
 
     /// A torus is as large as a row says its slices are, where that is whole axes.
