@@ -31,8 +31,6 @@ pub struct Framework {
     /// Bytes that each parameter's gradient takes beside the sum in f32, in the parameter's type, until it is added to it: as it comes, or in buckets
     /// (PyTorch's `DistributedDataParallel`).
     pub half_gradient_bytes: f64,
-    /// Are shares that an optimizer has updated gathered into flat copies of a rank's parameters (nanotron's `all_gather_coalesced`)?
-    pub gathers_copies: bool,
     /// Are what it calls GB of memory GiB? Predictions for its runs are then in these.
     pub counts_gib: bool,
     /// What the allocator reserves for a step beyond what our plan keeps, as a part of it: temporaries, pieces that nothing fits. Fitted to peak memory.
@@ -160,7 +158,6 @@ impl Default for Framework {
             attention: AttentionName::Newest,
             caching_allocator: false,
             half_gradient_bytes: 0.0,
-            gathers_copies: false,
             counts_gib: false,
             slack: 0.0,
             keeps_gathered: false,

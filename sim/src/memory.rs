@@ -155,7 +155,7 @@ const BETWEEN_PRODUCTS: f64 = 0.6;
 
 /// The memory of a role where tensors come and go with the calls.
 ///
-/// Gradients are summed over ranks and parameters gathered where they are: the peak is within forward and backward passes.
+/// Gradients are summed over ranks and parameters gathered where they are, or while little else is in use: the peak is within forward and backward passes.
 fn allocated(
     plan: &Plan,
     role: &Role,
@@ -202,12 +202,10 @@ fn allocated(
             all = all.plus(pass, -1.0);
         }
     }
-    // Where parameters are gathered into copies little else is in use.
-    let copies = if framework.gathers_copies { gathered_parameters(phase, parameters) } else { 0.0 };
-    let stays = outlives + framework.reserved_gb * 1e9;
-    let [least, roomy] = [most.least, most.roomy].map(|step| stays + (beside + step).max(copies));
+    let stays = outlives + beside + framework.reserved_gb * 1e9;
+    let [least, roomy] = [most.least, most.roomy].map(|step| stays + step);
     let peak = allocator.peak(least, roomy);
-    let activations = (peak - stays - beside - most.scratch).max(0.0);
+    let activations = (peak - stays - most.scratch).max(0.0);
     StageMemory {
         gradients,
         activations,
@@ -216,12 +214,6 @@ fn allocated(
         short: roomy > around.device_bytes,
         ..base
     }
-}
-
-/// Bytes that the flat copies take into which shares are gathered that ranks have updated: those of all ranks, and this rank's own, in half precision.
-fn gathered_parameters(phase: &Phase, parameters: f64) -> f64 {
-    let own = phase.memory.optimizer as f64 / (8.0 * parameters);
-    if own < 1.0 - 1e-6 { 2.0 * parameters * (1.0 + own) } else { 0.0 }
 }
 
 /// What a call of a layer needs less where its products add gradients up themselves.

@@ -43,9 +43,13 @@ fn a_run_that_is_short_of_memory_is_suspected_of_it() {
     let short: String = table
         .lines()
         .filter(|line| !line.contains("nanotron-0") && !line.contains("-145"))
-        .map(|line| format!("{}\n", line.replace(",64,8,8,1,1,1,1,1,256,", ",128,8,1,1,1,1,16,16,256,")))
+        .map(|line| {
+            line.replace(",64,8,8,1,1,1,1,1,256,", ",128,8,1,1,1,1,16,16,256,").replace("stage 0", "stage 1") + "\n"
+        })
         .collect();
     assert_eq!(suspected(&short), ["memory: the allocator runs short"], "{short}");
+    let more = short.replace(",16,16,256,", ",16,32,512,");
+    assert_eq!(suspected(&more), ["memory: more than there is"], "{more}");
 }
 
 /// What is computed again is not kept: norms and activations a little, everything between products' inputs and the layer's own the most.
@@ -59,13 +63,16 @@ fn what_is_computed_again_is_not_kept() {
     }
 }
 
-/// A row says which of the two its peak is.
+/// A row says which of the two its peak is. Of the first run SimuMax's summary says what was reserved as well, 70.88 GiB.
 #[test]
 fn reserved_memory_is_more_than_allocated() {
     let reserved = rows(&TABLE.replace("max_memory_allocated", "max_memory_reserved"));
     for (allocated, reserved) in rows(TABLE).iter().zip(&reserved) {
-        assert!((reserved.predicted_mem_gb - allocated.predicted_mem_gb - 0.55).abs() < 1e-6);
+        let more = reserved.predicted_mem_gb - allocated.predicted_mem_gb;
+        assert!(more > 0.55 && more < 0.25 * allocated.predicted_mem_gb, "{}: {more} GB", reserved.id);
     }
+    let first = reserved[0].predicted_mem_gb / (70.88 * (1u64 << 30) as f64 / 1e9) - 1.0;
+    assert!(first.abs() < 0.03, "{first}");
 }
 
 /// Norms and activations that are made again are all of what products read of them, whichever kernel our plan makes them in: a region (SwiGLU) or the end of a product (GELU).

@@ -176,13 +176,13 @@ impl Case {
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
             assumed: filling.assumed.clone(),
-            suspected: suspected(&report),
+            suspected: if predicted_mem_gb > device_mem_gb { "memory: more than there is" } else { suspected(&report) },
             report,
         })))
     }
 }
 
-/// What a prediction depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
+/// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
 fn suspected(report: &Report) -> &'static str {
     if report.memory_bytes.iter().any(|stage| stage.short) {
