@@ -2,7 +2,7 @@
 
 use crate::calibrate::{Calibration, calibrate as measure};
 use crate::failure::Failure;
-use crate::files::{can_write, replace_file};
+use crate::files::{can_write, is_stdout, replace_file};
 use crate::output::{Table, print, print_json};
 use crate::say::say;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ Examples:
   forebay simulate model.moe --cluster this.toml --dtype f32 --strategy dp=2,zero=1
   forebay calibrate --cpu --ranks 4 --json -o this.toml
 
-Without -o the file is printed.")]
+Without -o, or with -o -, the file is printed.")]
 pub struct Args {
     /// Measure the processor: there is nothing else to measure yet
     #[arg(long, required = true)]
@@ -38,12 +38,20 @@ pub struct Args {
 pub fn calibrate(args: Args) -> Result<(), Failure> {
     // `--cpu` is required: it says what will be at work for a while.
     debug_assert!(args.cpu, "clap asks for it");
-    args.output.as_deref().map_or(Ok(()), can_write)?;
+    match args.output.as_deref() {
+        Some(path) if is_stdout(path) && args.json => {
+            return Err(Failure::Usage(
+                "`-o -` prints the cluster file, and `--json` what was found: only one can be".into(),
+            ));
+        }
+        Some(path) if !is_stdout(path) => can_write(path)?,
+        _ => {}
+    }
     let (calibration, text) = measure(args.ranks)?;
     if let Some(what) = calibration.disturbance() {
         say!("warning: {what}; measure again when the machine is idle");
     }
-    let Some(path) = &args.output else { return print(&text) };
+    let Some(path) = args.output.as_deref().filter(|path| !is_stdout(path)) else { return print(&text) };
     replace_file(path, text.as_bytes())?;
     if args.json { print_json(&calibration) } else { print(&table(&calibration, &path.display().to_string())) }
 }

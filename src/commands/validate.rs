@@ -2,7 +2,7 @@
 
 use crate::cluster;
 use crate::failure::Failure;
-use crate::files::{LARGE, read_text, replace_file};
+use crate::files::{LARGE, are_apart, read_text, replace_file};
 use crate::output::{Table, counted, print, print_json, visible};
 use crate::say::say;
 use forebay_cost::Cluster;
@@ -113,6 +113,8 @@ pub fn validate(args: Args) -> Result<(), Failure> {
 
 fn validated(args: Args) -> Result<(), Failure> {
     let name = args.runs.display().to_string();
+    let read: Vec<(&str, PathBuf)> = args.cluster_dir.iter().map(|folder| ("--cluster-dir", folder.clone())).collect();
+    are_apart(&read, &[("-o", args.output.as_deref())])?;
     let text = read_text(&args.runs, LARGE)?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
     let pairs = args.pairs.as_deref().map(read_pairs).transpose()?;

@@ -105,6 +105,21 @@ fn a_run_replaces_nothing_that_it_reads() {
 }
 
 #[test]
+fn fitted_files_go_to_another_folder_and_one_thing_is_printed() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("clusters")).expect("a folder");
+    fs::write(bench.path("clusters/c.toml"), include_str!("../../examples/clusters/h100.toml")).expect("a file");
+    bench.write(
+        "runs.csv",
+        "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s\n1,1,1,1,1,H100,1,1,1\n",
+    );
+    let refused = Refused::new(&bench);
+    let fit = ["validate", "runs.csv", "--cluster-dir", "clusters", "--fit", "-o", "clusters/../clusters"];
+    refused.with(&fit, "clusters: this is the folder of --cluster-dir");
+    refused.with(&["calibrate", "--cpu", "-o", "-", "--json"], "only one can be");
+}
+
+#[test]
 fn a_run_keeps_its_checkpoints() {
     let bench = Bench::new();
     // A log may be in the folder of the run, which need not be there yet, and which may be in that of the data.
