@@ -35,8 +35,7 @@ pub struct Framework {
     pub counts_gib: bool,
     /// What the allocator reserves for a step beyond what our plan keeps, as a part of it: temporaries, pieces that nothing fits. Fitted to peak memory.
     pub slack: f64,
-    /// Is what tensor-parallel products gathered on a stream of its own free again only when the host sees that it was used (`record_stream`)? A host that runs ahead of the
-    /// device does not see it in time, and has new memory for each.
+    /// Does what tensor-parallel products gather stay, by the part of a step in which the device does not wait for the host?
     pub keeps_gathered: bool,
     /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
     pub flash_is_stated: bool,

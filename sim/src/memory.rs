@@ -1,6 +1,6 @@
 //! Memory of each stage, from the plan's arena.
 
-use crate::allocator::{Allocator, Most, Surroundings};
+use crate::allocator::{Most, Reserved, reserved};
 use crate::framework::Framework;
 use crate::kept::{gathered, returned, saved_by_kind, stand_ins, without_gradients};
 use crate::kind::Kind;
@@ -34,6 +34,9 @@ pub struct StageMemory {
     /// Would an allocator have more than the device has, if it were there?
     #[serde(skip)]
     pub short: bool,
+    /// What such an allocator reserves.
+    #[serde(skip)]
+    pub reserved: Option<Reserved>,
     /// Where most is in use, where a timeline was made.
     #[serde(flatten)]
     pub located: Option<Peak>,
@@ -58,16 +61,25 @@ impl StageMemory {
         self.buffers += scratch;
         self.located = Some(peak);
     }
+
+    /// What is reserved where the device waits for the host during a part of the step, which says how much of what was gathered stays.
+    pub(crate) fn settle(&mut self, host_bound: f64) {
+        let Some(reserved) = self.reserved else { return };
+        let peak = reserved.peak(host_bound);
+        self.activations += peak - self.peak;
+        self.peak = peak;
+        self.short = reserved.is_short(host_bound);
+    }
 }
 
-/// The memory of a role, less what is computed again instead of kept.
+/// The memory of a role, less what is computed again instead of kept; a caching allocator's is [settled](StageMemory::settle) when it is known how much the host is waited for.
 pub fn memory(
     plan: &Plan,
     role: &Role,
     ops: &RoleOps,
     recompute: &Recompute,
     framework: &Framework,
-    around: Surroundings,
+    device_bytes: f64,
 ) -> StageMemory {
     let Some(phase) = role.phases.iter().find(|p| p.name == "train") else {
         return StageMemory::default();
@@ -78,7 +90,7 @@ pub fn memory(
     let host = role.host_bytes as f64;
     let base = StageMemory { stage: ops.coordinate, weights, optimizer, host, ..StageMemory::default() };
     if framework.caching_allocator {
-        return allocated(plan, role, phase, recompute, framework, (around, base));
+        return allocated(plan, role, phase, recompute, framework, (device_bytes, base));
     }
     let (saved, largest) = saved_at_peak(plan, role);
     let dropped = (saved - largest).max(0.0) * dropped_share(recompute);
@@ -162,7 +174,7 @@ fn allocated(
     phase: &Phase,
     recompute: &Recompute,
     framework: &Framework,
-    (around, base): (Surroundings, StageMemory),
+    (device_bytes, base): (f64, StageMemory),
 ) -> StageMemory {
     // The plans of other systems keep gradients in four bytes (`Gradients::Wide`); those systems as they sum them over ranks.
     let parameters = phase.memory.gradients as f64 / 4.0;
@@ -174,7 +186,6 @@ fn allocated(
     let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(plan, p, recompute, framework)).collect();
     let less: Vec<f64> = plan.programs.iter().map(|p| less_scratch(p, framework)).collect();
     let of_loss = framework.loss_bytes * logits(plan, role);
-    let allocator = Allocator::of(framework, around);
     let mut passes: FxHashMap<(u32, u32), Held> = FxHashMap::default();
     let mut all = Held::default();
     let mut most = Most::default();
@@ -195,7 +206,7 @@ fn allocated(
         let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
         let kept = within - all.returned - (all.dropped - at_work);
         let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
-        most.meet(allocator.reserved(kept, all.gathered, loss), of_call);
+        most.meet(reserved(framework, kept, all.gathered, loss), of_call);
         if program.name.contains(".backward")
             && let Some(pass) = passes.remove(&key)
         {
@@ -204,14 +215,13 @@ fn allocated(
     }
     let stays = outlives + beside + framework.reserved_gb * 1e9;
     let [least, roomy] = [most.least, most.roomy].map(|step| stays + step);
-    let peak = allocator.peak(least, roomy);
-    let activations = (peak - stays - most.scratch).max(0.0);
+    let activations = (most.least - most.scratch).max(0.0);
     StageMemory {
         gradients,
         activations,
-        buffers: (peak - base.weights - gradients - base.optimizer - activations).max(0.0),
-        peak,
-        short: roomy > around.device_bytes,
+        buffers: (least - base.weights - gradients - base.optimizer - activations).max(0.0),
+        peak: least,
+        reserved: Some(Reserved { least, roomy, device_bytes }),
         ..base
     }
 }

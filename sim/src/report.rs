@@ -1,6 +1,5 @@
 //! A simulated step, summed up.
 
-use crate::allocator::Surroundings;
 use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
 use crate::links::{Link, links};
@@ -161,7 +160,7 @@ impl Report {
     }
 
     /// The step with more rounds of micro-batches: `shorter` is the same step with one round less, and every further round takes as long as the one between them.
-    /// Memory does not change.
+    /// Of memory only that changes which depends on how much of the step the host is waited for.
     pub(crate) fn extended(&self, shorter: &Report, rounds: f64) -> Report {
         let on = |long: f64, short: f64| long + rounds * (long - short);
         // What is a part of the step is made seconds first.
@@ -180,6 +179,7 @@ impl Report {
         (long.mfu, long.hfu) = (share(|r| r.mfu), share(|r| r.hfu));
         (long.bubble_fraction, long.host_bound_fraction) =
             (share(|r| r.bubble_fraction), share(|r| r.host_bound_fraction));
+        long.memory_bytes.iter_mut().for_each(|stage| stage.settle(long.host_bound_fraction));
         long.host_syncs = on(long.host_syncs, shorter.host_syncs);
         long.exposed_comm_s = communication(|r| &r.exposed_comm_s);
         long.total_comm_s = communication(|r| &r.total_comm_s);
@@ -282,7 +282,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     let peak = devices as f64 * cluster.peak(Precision::Bf16);
     let per_role = devices as f64 / roles;
     let host_bound = (mean(&|o| o.host) / step).max(0.0);
-    let around = Surroundings { device_bytes: cluster.device.memory_gb.0 * 1e9, host_bound };
+    let device_bytes = cluster.device.memory_gb.0 * 1e9;
     Ok(Report {
         step_time_s: step,
         tokens_per_s_per_device: tokens / step / devices as f64,
@@ -307,7 +307,11 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
             .roles
             .iter()
             .zip(&prepared.roles)
-            .map(|(r, ops)| memory(plan, r, ops, &options.recompute, &options.framework, around))
+            .map(|(r, ops)| {
+                let mut memory = memory(plan, r, ops, &options.recompute, &options.framework, device_bytes);
+                memory.settle(host_bound);
+                memory
+            })
             .collect(),
         costs: if options.without { costs(&prepared, step, &total, mean(&|o| o.host))? } else { vec![] },
         time_s: Kind::ALL

@@ -34,7 +34,8 @@ Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_
 dense layers need ffn_hidden, and mixtures experts, topk and moe_ffn_hidden (that of dense layers where it is blank). id, system, source, model, dense_layers,
 shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision, recompute, notes_config, extra, peak_mem_gb and grade are
 used where they are there. Names of columns may be in upper or lower case, and fields are separated by commas. A blank is unknown; OOM in a column of what was
-measured says that a run did not fit into memory.
+measured says that a run did not fit into memory. peak_mem_gb are GB, of nanotron the GiB that it calls so. Of the worst runs it is said what to suspect
+first: memory that an allocator runs short of, waiting for the host, the pipeline's bubble, or else the work that takes most.
 
 What a system does differently from our own plan is known of those that source, notes_config or extra name: Megatron-LM, Megatron-Bridge, NeMo,
 Megatron-DeepSpeed, MindSpeed, MindSpore, nanotron, torchtitan, llm-foundry, MaxText, SimuMax, torch.compile, and Forebay for our own plan. Others are predicted as
@@ -413,7 +414,7 @@ fn units(summary: &Summary) -> String {
         }
     };
     told(times, "time", "seconds in step_time_s, tokens a second and device in tokens_per_s_per_device")
-        + &told(memory, "memory", "GB in peak_mem_gb")
+        + &told(memory, "memory", "GB in peak_mem_gb (nanotron: GiB)")
 }
 
 /// What there is to say when there is no time to compare with: every run that was predicted ran out of memory, or it is the one that the others would be predicted with.

@@ -301,7 +301,7 @@ impl Plans {
     /// Simulates a step of all micro-batches of a strategy.
     ///
     /// Once a pipeline is full, every round of `pp` micro-batches takes as long as the one before: a step of m micro-batches takes T(n) + (m − n) · (T(n) − T(n − pp)) / pp. With
-    /// n = 3 · pp · vpp (and at least 4) little of the warm-up is in the difference: steps that are replayed whole come to the same within 1 % (a test). Memory does not depend on m beyond n.
+    /// n = 3 · pp · vpp (and at least 4) little of the warm-up is in the difference: steps that are replayed whole come to the same within 1 % (a test). What is live does not depend on m beyond n.
     fn simulate(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<Report, String> {
         let report = simulate(&self.plan, cluster, options)?;
         let Some(shorter) = &self.shorter else { return Ok(report) };

@@ -36,7 +36,7 @@ pub struct Row {
     pub predicted_s: f64,
     /// predicted / measured − 1.
     pub error: f64,
-    /// GB of a device at most.
+    /// GB of a device at most; GiB, here and below, where the system calls them GB (nanotron).
     pub measured_mem_gb: Option<f64>,
     /// The same, predicted.
     pub predicted_mem_gb: f64,
@@ -85,7 +85,7 @@ pub struct OutOfMemory {
     pub id: String,
     /// Its system.
     pub system: String,
-    /// GB of a device at most, predicted.
+    /// GB of a device at most, predicted; GiB, here and below, where the system calls them GB (nanotron).
     pub predicted_mem_gb: f64,
     /// GB that a device has.
     pub device_mem_gb: f64,

@@ -20,6 +20,11 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     }
     let nodes = cluster.tiers.iter().position(|tier| tier.name == "node");
     if let (Some(devices), Some(tier)) = (stated, nodes) {
+        // A job may have less of a node than one of its parts.
+        for part in &mut cluster.tiers[..tier] {
+            part.devices =
+                part.devices.map(|whole| if u64::from(whole.0) > devices { Count(devices as u32) } else { whole });
+        }
         fits(&cluster, tier, devices)?;
         cluster.tiers[tier].devices = Some(Count(devices as u32));
     }
@@ -29,9 +34,12 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     {
         cluster.tiers[1].devices = Some(Count(chips));
     }
-    let node = stated.unwrap_or_else(|| cluster.domain(nodes.unwrap_or(0)).min(8)) as f64;
-    let outside = (1..cluster.tiers.len()).find(|tier| cluster.domain(tier - 1) as f64 >= node);
-    let outside = outside.unwrap_or(cluster.tiers.len() - 1);
+    // (Racks are of several nodes.)
+    let of_file = nodes.map(|tier| cluster.domain(tier)).filter(|devices| *devices != u64::MAX);
+    let node = stated.unwrap_or_else(|| of_file.unwrap_or_else(|| cluster.node().min(8))) as f64;
+    let Some(outside) = (1..cluster.tiers.len()).find(|tier| cluster.domain(tier - 1) as f64 >= node) else {
+        return Ok(cluster);
+    };
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
         let adapters = (gigabits / 8.0 / cluster.tiers[outside].gbps.0).round();
@@ -46,9 +54,8 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
         let step = measured_step_us((gathers * scatters).sqrt(), cluster.tiers[0].gbps.0, run.degree("n_devices"));
         // Of the steps round a node one goes to the next node; what that does not explain, all of them take.
         let (to_others, within) = shared_out(step, node);
-        let far = cluster.tiers[outside].latency_us.0.max(to_others);
         for (at, tier) in cluster.tiers.iter_mut().enumerate() {
-            tier.latency_us = NonNegative(if at < outside { tier.latency_us.0.max(within) } else { far });
+            tier.latency_us = NonNegative(tier.latency_us.0.max(if at < outside { within } else { to_others }));
         }
     }
     Ok(cluster)
@@ -192,6 +199,8 @@ mod tests {
         let latencies: Vec<f64> = slow.tiers.iter().map(|tier| tier.latency_us.0).collect();
         assert!(latencies[0] == latencies[1] && latencies[0] > 2.0, "{latencies:?}");
         assert_eq!(latencies[2], MEASURED_HOP_US);
+        let [one, two] = [1, 2].map(|devices| of(devices, "").expect("a part of a board"));
+        assert_eq!([one.domain(0), one.domain(1), two.domain(0), two.domain(1)], [1, 1, 2, 2]);
         let why = of(6, "").expect_err("one and a half boards");
         assert!(why.contains("no multiple of the 4 devices of a board"), "{why}");
     }
