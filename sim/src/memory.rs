@@ -31,9 +31,6 @@ pub struct StageMemory {
     pub peak: f64,
     /// Bytes of the host's memory: the optimizer's state, and what is swapped.
     pub host: f64,
-    /// Would an allocator have more than the device has, if it were there?
-    #[serde(skip)]
-    pub short: bool,
     /// What such an allocator reserves.
     #[serde(skip)]
     pub reserved: Option<Reserved>,
@@ -68,7 +65,6 @@ impl StageMemory {
         let peak = reserved.peak(host_bound);
         self.activations += peak - self.peak;
         self.peak = peak;
-        self.short = reserved.is_short(host_bound);
     }
 }
 

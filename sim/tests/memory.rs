@@ -33,6 +33,22 @@ fn reserved_memory_is_predicted_within_six_percent() {
     }
 }
 
+/// The more micro-batches there are, the less of a step is a bubble and the more of it waits for the host, whether they are replayed or added up: less of what was gathered stays.
+#[test]
+fn memory_goes_by_the_whole_steps_host() {
+    let mut lines = include_str!("published_reserved.csv").lines();
+    let mut table = format!("{}\n", lines.next().expect("names of columns"));
+    let run = lines.find(|line| line.starts_with("nanotron-221")).expect("it is there");
+    for batch in ["96", "128", "132", "256", "1024"] {
+        let of = run.replace("nanotron-221", batch).replace(",8,8,1,1,1,1,1,256,", &format!(",8,8,1,1,1,1,4,{batch},"));
+        table += &format!("{of}\n");
+    }
+    let found: Vec<(f64, f64)> =
+        rows(&table).iter().map(|row| (row.report.host_bound_fraction, row.predicted_mem_gb)).collect();
+    assert_eq!(found.len(), 5);
+    assert!(found.windows(2).all(|two| two[1].0 > two[0].0 && two[1].1 < two[0].1), "{found:?}");
+}
+
 /// A run whose allocator would have more than there is says so.
 #[test]
 fn a_run_that_is_short_of_memory_is_suspected_of_it() {

@@ -38,20 +38,17 @@ pub struct Args {
 pub fn calibrate(args: Args) -> Result<(), Failure> {
     // `--cpu` is required: it says what will be at work for a while.
     debug_assert!(args.cpu, "clap asks for it");
-    match args.output.as_deref() {
-        Some(path) if is_stdout(path) && args.json => {
-            return Err(Failure::Usage(
-                "`-o -` prints the cluster file, and `--json` what was found: only one can be".into(),
-            ));
-        }
-        Some(path) if !is_stdout(path) => can_write(path)?,
-        _ => {}
+    let file = args.output.as_deref().filter(|path| !is_stdout(path));
+    if args.json && file.is_none() {
+        let why = "`-o -` prints the cluster file, and `--json` what was found: only one can be";
+        return Err(Failure::Usage(why.into()));
     }
+    file.map_or(Ok(()), can_write)?;
     let (calibration, text) = measure(args.ranks)?;
     if let Some(what) = calibration.disturbance() {
         say!("warning: {what}; measure again when the machine is idle");
     }
-    let Some(path) = args.output.as_deref().filter(|path| !is_stdout(path)) else { return print(&text) };
+    let Some(path) = file else { return print(&text) };
     replace_file(path, text.as_bytes())?;
     if args.json { print_json(&calibration) } else { print(&table(&calibration, &path.display().to_string())) }
 }

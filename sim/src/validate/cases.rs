@@ -6,6 +6,7 @@ use super::{Comparison, OutOfMemory, Row};
 use super::{layout, recompute, site};
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
+use crate::memory::StageMemory;
 use crate::report::{Options, Report, simulate, step_time};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
@@ -185,7 +186,8 @@ impl Case {
 /// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
 fn suspected(report: &Report) -> &'static str {
-    if report.memory_bytes.iter().any(|stage| stage.short) {
+    let short = |stage: &StageMemory| stage.reserved.is_some_and(|r| r.is_short(report.host_bound_fraction));
+    if report.memory_bytes.iter().any(short) {
         "memory: the allocator runs short"
     } else if report.host_bound_fraction > UNCERTAIN {
         "waiting for the host"

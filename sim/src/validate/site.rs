@@ -199,6 +199,27 @@ mod tests {
         let latencies: Vec<f64> = slow.tiers.iter().map(|tier| tier.latency_us.0).collect();
         assert!(latencies[0] == latencies[1] && latencies[0] > 2.0, "{latencies:?}");
         assert_eq!(latencies[2], MEASURED_HOP_US);
+        // What is further away than the site shows stays so.
+        let mut far = boards.clone();
+        (far.tiers[2].devices, far.tiers[2].latency_us) = (Some(Count(64)), NonNegative(1.0));
+        far.tiers.push(forebay_cost::cluster::Tier {
+            devices: None,
+            latency_us: NonNegative(2000.0),
+            ..far.tiers[2].clone()
+        });
+        let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+        let network = "inter-node 800 Gb/s per node; measured AllReduce/AllGather/ReduceScatter GB/s 20/20/20";
+        let table = format!("{columns}\n1,1,1,1,1,A100,64,1,1,{network}\n");
+        let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+        let got = site(&run, &far).expect("a site");
+        assert_eq!([got.tiers[2].latency_us.0, got.tiers[3].latency_us.0], [MEASURED_HOP_US, 2000.0]);
+        // A row that says nothing of its nodes has those of the file.
+        assert_eq!(got.tiers[2].gbps.0, 100.0 / 8.0);
+        far.tiers[1].devices = Some(Count(16));
+        assert_eq!(site(&run, &far).expect("a site").tiers[2].gbps.0, 100.0 / 16.0);
+        // Without a network around nodes there is none to be told of.
+        far.tiers.truncate(2);
+        assert_eq!(site(&run, &far).expect("a site"), far);
         let [one, two] = [1, 2].map(|devices| of(devices, "").expect("a part of a board"));
         assert_eq!([one.domain(0), one.domain(1), two.domain(0), two.domain(1)], [1, 1, 2, 2]);
         let why = of(6, "").expect_err("one and a half boards");
