@@ -8,7 +8,7 @@ use forebay_cost::cluster::{Count, NonNegative, Positive};
 /// measured on all its devices.
 ///
 /// Devices of a node are those of the tier that is called `node`, which may have parts (boards); a rack of several nodes that one fabric joins is no smaller for it.
-/// What is between nodes is the first tier around so many devices.
+/// What is between nodes is the tier around that one, or the first around so many devices.
 ///
 /// # Errors
 /// Nodes that are no part of the tier around them, or of which what they consist of is no part: a sentence.
@@ -37,13 +37,14 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     // (Racks are of several nodes.)
     let of_file = nodes.map(|tier| cluster.domain(tier)).filter(|devices| *devices != u64::MAX);
     let node = stated.unwrap_or_else(|| of_file.unwrap_or_else(|| cluster.node().min(8))) as f64;
-    let Some(outside) = (1..cluster.tiers.len()).find(|tier| cluster.domain(tier - 1) as f64 >= node) else {
+    let around = || (1..cluster.tiers.len()).find(|tier| cluster.domain(tier - 1) as f64 >= node);
+    let Some(outside) = nodes.map(|tier| tier + 1).or_else(around).filter(|tier| *tier < cluster.tiers.len()) else {
         return Ok(cluster);
     };
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
         let adapters = (gigabits / 8.0 / cluster.tiers[outside].gbps.0).round();
-        if adapters >= 1.0 && adapters < node && nodes == Some(outside - 1) {
+        if adapters >= 1.0 && adapters < node && nodes.is_some() {
             cluster.tiers[outside].adapters = Some(Count(adapters as u32));
         }
         cluster.tiers[outside].gbps = Positive(gigabits / 8.0 / node);
@@ -222,6 +223,8 @@ mod tests {
         assert_eq!(site(&run, &far).expect("a site"), far);
         let [one, two] = [1, 2].map(|devices| of(devices, "").expect("a part of a board"));
         assert_eq!([one.domain(0), one.domain(1), two.domain(0), two.domain(1)], [1, 1, 2, 2]);
+        let whole = of(4, "inter-node 800 Gb/s per node").expect("a board");
+        assert_eq!([whole.tiers[1].gbps.0, whole.tiers[2].gbps.0], [300.0, 100.0 / 4.0]);
         let why = of(6, "").expect_err("one and a half boards");
         assert!(why.contains("no multiple of the 4 devices of a board"), "{why}");
     }
