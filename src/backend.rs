@@ -107,7 +107,7 @@ impl BackendArgs {
 
     /// Bytes of a device of the cluster, or what was asked for instead.
     pub fn device_bytes(&self, cluster: &Cluster) -> Result<u64, Failure> {
-        self.device_memory.unwrap_or(Budget::Device).bytes(Some(cluster.device.memory_gb.0 * 1e9))
+        self.device_memory.unwrap_or(Budget::Device).bytes(Some(cluster.device.usable_bytes()))
     }
 
     /// The devices that run a plan, when it is not this machine.

@@ -48,14 +48,24 @@ pub struct Device {
     /// Have the vector units cores and queues of their own, so that they work beside the cubes? Where the same cores do both, they take turns.
     #[serde(default)]
     pub vector_beside_cube: bool,
-    /// Device memory, GB (10⁹ bytes).
+    /// Device memory, GB (10⁹ bytes): all that its driver tells of, which is more than a product's name says where the name means GiB.
     pub memory_gb: Positive,
+    /// What is taken of it before a program allocates anything, GB: contexts, the code of libraries, buffers of collectives.
+    #[serde(default)]
+    pub context_gb: NonNegative,
     /// Its bandwidth, GB/s.
     pub memory_gbps: Positive,
     /// Last-level cache, MB.
     pub cache_mb: Positive,
     /// Where these numbers are from.
     pub source: String,
+}
+
+impl Device {
+    /// Bytes that a program may allocate: the memory without what contexts take.
+    pub fn usable_bytes(&self) -> f64 {
+        (self.memory_gb.0 - self.context_gb.0) * 1e9
+    }
 }
 
 /// Dense matrix-product peaks, TFLOP/s.
@@ -147,7 +157,7 @@ pub enum Links {
 pub struct Positive(pub f64);
 
 /// A number of at least 0.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NonNegative(pub f64);
 
 /// Above 0, at most 1.
@@ -301,6 +311,15 @@ impl Cluster {
                 "it is seconds that work takes longer per second of communication beside it: 0.25 is a quarter, 25 is no percentage",
             ));
         }
+        let Device { memory_gb, context_gb, .. } = &self.device;
+        if context_gb.0 >= memory_gb.0 {
+            return Err(at(
+                "context_gb",
+                "",
+                format!("`context_gb` leaves nothing of the device's {} GB", memory_gb.0),
+                "it is what contexts, the code of libraries and buffers of collectives take of `memory_gb`: 1 to 2 GB",
+            ));
+        }
         self.check_tiers(text)
     }
 
@@ -436,6 +455,9 @@ source = "a test"
         let cluster = Cluster::parse(SMALL).expect("it is right");
         assert_eq!((cluster.node(), cluster.domain(1)), (4, u64::MAX));
         assert!(cluster.is_called("d") && !cluster.is_called("e"));
+        assert_eq!(cluster.device.usable_bytes(), 16e9);
+        let text = SMALL.replacen("memory_gb = 16", "memory_gb = 16\ncontext_gb = 1.5", 1);
+        assert_eq!(Cluster::parse(&text).expect("it is right").device.usable_bytes(), 14.5e9);
     }
 
     #[test]
@@ -460,6 +482,10 @@ source = "a test"
         assert_eq!(
             error("overlap_slowdown = 0", "overlap_slowdown = 25"),
             ("`overlap_slowdown` is at most 10, not 25".into(), "overlap_slowdown = 25".into())
+        );
+        assert_eq!(
+            error("memory_gb = 16", "memory_gb = 16\ncontext_gb = 16"),
+            ("`context_gb` leaves nothing of the device's 16 GB".into(), "context_gb = 16".into())
         );
         assert_eq!(error("memory_gbps = 100", "memory_gbps = nan").1, "nan");
         assert_eq!(error("memory_gbps = 100", "memory_gbps = 1e15").1, "1e15");

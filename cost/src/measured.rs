@@ -243,6 +243,7 @@ impl Cluster {
         for part in [&mut device.memory_gb, &mut device.memory_gbps, &mut device.vector_tflops] {
             part.0 /= ranks;
         }
+        device.context_gb.0 /= ranks;
         device.cube.bf16.0 /= ranks;
         device.cube.f32.0 /= ranks;
         cluster.calibrated.kernel_us.0 *= slowdown;

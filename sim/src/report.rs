@@ -282,7 +282,7 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     let peak = devices as f64 * cluster.peak(Precision::Bf16);
     let per_role = devices as f64 / roles;
     let host_bound = (mean(&|o| o.host) / step).max(0.0);
-    let device_bytes = cluster.device.memory_gb.0 * 1e9;
+    let device_bytes = cluster.device.usable_bytes();
     Ok(Report {
         step_time_s: step,
         tokens_per_s_per_device: tokens / step / devices as f64,

@@ -93,7 +93,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     can_write_all(&reads(&args), &written)?;
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
-    let room = Room { device: cluster.device.memory_gb.0 * 1e9, budget };
+    let room = Room { device: cluster.device.usable_bytes(), budget };
     let framework = match &args.framework {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
@@ -153,6 +153,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         ));
     }
     notes.extend(few_micro_batches(&plan, pp));
+    notes.extend(short_of_memory(&report, room, &options.framework.name));
     let page = Page {
         plan: &plan,
         cluster: &cluster,
@@ -222,6 +223,15 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
     (n < stages).then(|| {
         let (have, verb) = if n == 1 { ("one micro-batch", "fills") } else { (&*format!("{n} micro-batches"), "fill") };
         format!("{have} hardly {verb} {stages} stages: a smaller mbs or a larger micro in the strategy makes more of the same batch")
+    })
+}
+
+/// What fits may do so only because an allocator gives back what it would rather keep.
+fn short_of_memory(report: &Report, room: Room, framework: &str) -> Option<String> {
+    let fits = report.memory_bytes.iter().all(|stage| stage.peak <= room.device);
+    let is_short = report.memory_bytes.iter().any(|stage| stage.is_short(report.host_bound_fraction));
+    (fits && is_short).then(|| {
+        format!("the allocator of {framework} would reserve more than a device has: it stops the device to get memory back, which can take longer than all that is predicted here")
     })
 }
 

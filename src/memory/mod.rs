@@ -18,7 +18,7 @@ use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled};
 pub enum Budget {
     /// So many bytes.
     Bytes(u64),
-    /// What the cluster file says that a device has.
+    /// What the cluster file says that programs may use of a device.
     Device,
 }
 
@@ -38,7 +38,7 @@ impl Budget {
 /// What a device may use, for people.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Bytes of the device.
+    /// Bytes of the device that programs may use.
     pub device: f64,
     /// Bytes of the budget, where there is one.
     pub budget: Option<u64>,
@@ -53,7 +53,7 @@ impl Room {
     /// Do so many bytes fit, and into what?
     pub fn judged(self, peak: f64) -> String {
         let fits = if peak <= self.bytes() { "it fits" } else { "it does not fit" };
-        let device = format!("a device has {} GB", self.device / 1e9);
+        let device = format!("programs may use {} GB of a device", (self.device / 1e7).round() / 100.0);
         match self.budget {
             Some(budget) => format!("{fits}: the budget is {}; {device}", size(budget as f64)),
             None => format!("{fits}: {device}"),

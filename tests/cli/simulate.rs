@@ -124,8 +124,8 @@ fn cluster_files_are_diagnosed() {
     let right = include_str!("../../examples/clusters/h100.toml");
     bench.write("c.toml", right);
     with("c.toml").ok();
-    bench.write("c.toml", right.replace("memory_gb = 80", "memory_gb = -80"));
-    with("c.toml").fails(&["above 0", "c.toml:9", "memory_gb = -80"]);
+    bench.write("c.toml", right.replace("memory_gb = ", "memory_gb = -"));
+    with("c.toml").fails(&["above 0", "c.toml:9", "memory_gb = -85.02"]);
     bench.write("c.toml", right.replace("cores", "coers"));
     with("c.toml").fails(&["unknown field `coers`", "c.toml:"]);
     bench.write("c.toml", "");
@@ -227,6 +227,26 @@ fn rows_that_mean_nothing_are_skipped_with_the_reason() {
     assert!(rows[1]["predicted_s"].as_f64() > rows[0]["predicted_s"].as_f64(), "{rows:?}");
     bench.write("runs.csv", RUNS.replace(',', ";"));
     bench.run(&["validate", "runs.csv"]).fails(&["separated by semicolons"]);
+}
+
+/// What a framework's allocator would reserve, where that is a little more than programs may use: it fits, and says that it is short.
+#[test]
+fn an_allocator_that_is_short_of_memory_is_told_of() {
+    let bench = Bench::new();
+    let sizes = ["--set", "d=1024", "seq=1024", "heads=16", "f=1024"];
+    let on = [&["--strategy", "tp=4,mbs=64", "--batch", "64", "--framework", "nanotron"], &sizes[..]].concat();
+    let wanted = simulated(&bench, &on)["memory_bytes"][0]["peak"].as_f64().expect("bytes") / 1e9;
+    let file = include_str!("../../examples/clusters/h100.toml");
+    let note = |gb: f64| {
+        let of = |line: &str| match line.split(' ').next() {
+            Some("memory_gb") => format!("memory_gb = {:.9}\n", gb + 2.0),
+            _ => format!("{line}\n"),
+        };
+        bench.write("this.toml", file.lines().map(of).collect::<String>());
+        let told = bench.run(&[&["simulate", "model.moe", "--cluster", "this.toml"], &on[..]].concat()).ok().stdout;
+        (told.contains("It fits"), told.contains("note: the allocator of nanotron would reserve more"))
+    };
+    assert_eq!([1.01, 0.98, 0.5].map(|part| note(part * wanted)), [(true, false), (true, true), (false, false)]);
 }
 
 #[test]

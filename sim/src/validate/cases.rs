@@ -6,7 +6,6 @@ use super::{Comparison, OutOfMemory, Row};
 use super::{layout, recompute, site};
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
-use crate::memory::StageMemory;
 use crate::report::{Options, Report, simulate, step_time};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
@@ -130,7 +129,7 @@ impl Case {
     fn fastest_that_fits(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<(&Filling, Report), String> {
         let framework = self.profile(frameworks);
         let cluster = site::site(&self.run, &clusters[self.cluster])?;
-        let capacity = cluster.device.memory_gb.0 * 1e9;
+        let capacity = cluster.device.usable_bytes();
         let mut best: Option<(&Filling, Report, f64)> = None;
         for filling in &self.fillings {
             let options = self.options(filling, &framework)?;
@@ -158,7 +157,7 @@ impl Case {
         let (filling, report) = self.fastest_that_fits(clusters, frameworks)?;
         let gb = self.profile(frameworks).gb();
         let predicted_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / gb;
-        let device_mem_gb = clusters[self.cluster].device.memory_gb.0 * 1e9 / gb;
+        let device_mem_gb = clusters[self.cluster].device.usable_bytes() / gb;
         let Some(measured_s) = self.measured_s else {
             let (id, system) = (run.id.clone(), run.system.clone());
             return Ok(Comparison::OutOfMemory(OutOfMemory { id, system, predicted_mem_gb, device_mem_gb }));
@@ -186,8 +185,7 @@ impl Case {
 /// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
 fn suspected(report: &Report) -> &'static str {
-    let short = |stage: &StageMemory| stage.reserved.is_some_and(|r| r.is_short(report.host_bound_fraction));
-    if report.memory_bytes.iter().any(short) {
+    if report.memory_bytes.iter().any(|stage| stage.is_short(report.host_bound_fraction)) {
         "memory: the allocator runs short"
     } else if report.host_bound_fraction > UNCERTAIN {
         "waiting for the host"

@@ -40,7 +40,7 @@ pub struct Row {
     pub measured_mem_gb: Option<f64>,
     /// The same, predicted.
     pub predicted_mem_gb: f64,
-    /// GB that a device has.
+    /// GB that programs may use of a device.
     pub device_mem_gb: f64,
     /// The profile that it was predicted with.
     pub framework: String,
@@ -87,7 +87,7 @@ pub struct OutOfMemory {
     pub system: String,
     /// GB of a device at most, predicted; GiB, here and below, where the system calls them GB (nanotron).
     pub predicted_mem_gb: f64,
-    /// GB that a device has.
+    /// GB that programs may use of a device.
     pub device_mem_gb: f64,
 }
 

@@ -53,7 +53,7 @@ pub struct Fits {
     pub out_of_memory: (usize, usize),
     /// The mean of both shares.
     pub balanced_accuracy: f64,
-    /// The same of the runs whose predicted peak is between 0.75 and 1.375 of what the device has (60 to 110 of 80 GB), where there are some of both.
+    /// The same of the runs whose predicted peak is between 0.75 and 1.375 of what programs may use of the device (62 to 114 of 83 GB), where there are some of both.
     pub near: Option<f64>,
 }
 
