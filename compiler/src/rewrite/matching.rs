@@ -81,6 +81,47 @@ pub(super) struct Matcher<'e> {
 }
 
 impl Matcher<'_> {
+    /// False only where a class is not what the pattern says whatever its variables stand for: most classes, told without taking anything apart.
+    pub fn may_match(&self, pattern: &Pattern, class: Id) -> bool {
+        let class = self.egraph.find(class);
+        match pattern {
+            Pattern::Class(_) => true,
+            Pattern::Number(_) => self.egraph[class].data.constant.is_some(),
+            Pattern::Product { factors, .. } => self.forms.products(class).iter().any(|p| self.may_have(factors, p)),
+            Pattern::Total { terms, .. } => self.forms.sums(class).iter().any(|s| self.may_add(terms, s)),
+            _ => self.egraph[class].nodes.iter().any(|term| match (pattern, self.egraph.analysis.op(term)) {
+                (Pattern::Unary(op, x), Op::Unary(own)) => op == own && self.may_match(x, term.args[0]),
+                (Pattern::Cast(x), Op::Cast(_)) | (Pattern::Detach(x), Op::Detach) => self.may_match(x, term.args[0]),
+                (Pattern::Sum(x, _), Op::Reduce { kind: ReduceKind::Sum, .. })
+                | (Pattern::Max(x, _), Op::Reduce { kind: ReduceKind::Max, .. }) => self.may_match(x, term.args[0]),
+                (Pattern::Binary(op, _), Op::Binary(own)) => op == own,
+                (Pattern::Fused { kind, .. }, Op::Fused(own)) => *kind == own.kind,
+                (Pattern::Select(_), Op::Select) | (Pattern::Gather(..), Op::Gather { .. }) => true,
+                _ => false,
+            }),
+        }
+    }
+
+    /// May a product have these factors? Those that are no variables are factors of their own.
+    fn may_have(&self, wanted: &[(Pattern, f64)], product: &Product) -> bool {
+        let own = |pattern: &Pattern, exponent: f64| {
+            product.factors.iter().any(|&(class, e)| e == exponent && self.may_match(pattern, class))
+        };
+        wanted.iter().all(|(pattern, exponent)| matches!(pattern, Pattern::Class(_)) || own(pattern, *exponent))
+    }
+
+    /// May a sum have these terms?
+    fn may_add(&self, wanted: &[(Option<Number>, Pattern)], sum: &Sum) -> bool {
+        let is = |number: Option<Number>, value: f64| match number.unwrap_or(Number::Is(1.0)) {
+            Number::Is(x) => close(x, value),
+            Number::Named(..) => true,
+        };
+        let own = |number: Option<Number>, pattern: &Pattern| {
+            sum.terms.iter().any(|&(class, k)| is(number, k) && self.may_match(pattern, class))
+        };
+        wanted.iter().all(|(number, pattern)| matches!(pattern, Pattern::Class(_)) || own(*number, pattern))
+    }
+
     /// All ways in which a class is what the pattern says, given what is bound already.
     pub fn matches(&self, pattern: &Pattern, class: Id, so_far: &Match) -> Vec<Match> {
         let class = self.egraph.find(class);
@@ -92,8 +133,8 @@ impl Matcher<'_> {
             }
             Pattern::Product { coefficient, factors, rest } => {
                 let mut found = vec![];
-                for product in self.forms.products(class) {
-                    self.factors(factors, product.clone(), so_far.clone(), &mut |left, m| {
+                for product in self.forms.products(class).iter().filter(|p| self.may_have(factors, p)) {
+                    self.factors(factors, all_of(factors), product.clone(), so_far.clone(), &mut |left, m| {
                         found.extend(take_rest(*coefficient, *rest, left, m));
                     });
                 }
@@ -101,8 +142,8 @@ impl Matcher<'_> {
             }
             Pattern::Total { constant, terms, rest } => {
                 let mut found = vec![];
-                for sum in self.forms.sums(class) {
-                    self.terms(terms, sum.clone(), so_far.clone(), &mut |left, m| {
+                for sum in self.forms.sums(class).iter().filter(|s| self.may_add(terms, s)) {
+                    self.terms(terms, all_of(terms), sum.clone(), so_far.clone(), &mut |left, m| {
                         if rest.is_none() && !left.terms.is_empty() {
                             return;
                         }
@@ -184,15 +225,21 @@ impl Matcher<'_> {
         }
     }
 
-    /// Takes factors out of a product, those first that say the most.
-    fn factors(&self, wanted: &[(Pattern, f64)], left: Product, m: Match, found: &mut dyn FnMut(Product, Match)) {
+    /// Takes factors out of a product, those first that say the most; `open` are those that are still wanted.
+    fn factors(
+        &self,
+        wanted: &[(Pattern, f64)],
+        open: u32,
+        left: Product,
+        m: Match,
+        found: &mut dyn FnMut(Product, Match),
+    ) {
         let free = |p: &Pattern| matches!(p, Pattern::Class(v) if m.classes[*v].is_none());
-        let Some(at) = (0..wanted.len()).min_by_key(|&i| (free(&wanted[i].0), i)) else {
+        let Some(at) = each_of(open).min_by_key(|&i| (free(&wanted[i].0), i)) else {
             return found(left, m);
         };
         let (pattern, exponent) = &wanted[at];
-        let others: Vec<(Pattern, f64)> =
-            wanted.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, p)| p.clone()).collect();
+        let others = open & !(1 << at);
         if let Pattern::Class(variable) = pattern {
             if let Some(class) = m.classes[*variable] {
                 let mut tried: Vec<Product> = vec![];
@@ -201,7 +248,7 @@ impl Matcher<'_> {
                         && !tried.contains(&rest)
                     {
                         tried.push(rest.clone());
-                        self.factors(&others, rest, m.clone(), found);
+                        self.factors(wanted, others, rest, m.clone(), found);
                     }
                 }
                 return;
@@ -209,7 +256,7 @@ impl Matcher<'_> {
             if let Some((class, rest)) = self.root(&left, *exponent)
                 && let Some(m) = m.with_class(*variable, class)
             {
-                self.factors(&others, rest, m, found);
+                self.factors(wanted, others, rest, m, found);
             }
         }
         for (i, &(class, own)) in left.factors.iter().enumerate() {
@@ -217,7 +264,7 @@ impl Matcher<'_> {
                 let mut rest = left.clone();
                 rest.factors.remove(i);
                 for m in self.matches(pattern, class, &m) {
-                    self.factors(&others, rest.clone(), m, found);
+                    self.factors(wanted, others, rest.clone(), m, found);
                 }
             }
         }
@@ -245,20 +292,27 @@ impl Matcher<'_> {
         Some((class, Product { coefficient, factors: vec![] }))
     }
 
-    fn terms(&self, wanted: &[(Option<Number>, Pattern)], left: Sum, m: Match, found: &mut dyn FnMut(Sum, Match)) {
+    /// Takes terms out of a sum, as [`Matcher::factors`] takes factors.
+    fn terms(
+        &self,
+        wanted: &[(Option<Number>, Pattern)],
+        open: u32,
+        left: Sum,
+        m: Match,
+        found: &mut dyn FnMut(Sum, Match),
+    ) {
         let free = |p: &Pattern| matches!(p, Pattern::Class(v) if m.classes[*v].is_none());
-        let Some(at) = (0..wanted.len()).min_by_key(|&i| (free(&wanted[i].1), i)) else {
+        let Some(at) = each_of(open).min_by_key(|&i| (free(&wanted[i].1), i)) else {
             return found(left, m);
         };
         let (coefficient, pattern) = &wanted[at];
-        let others: Vec<(Option<Number>, Pattern)> =
-            wanted.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, p)| p.clone()).collect();
+        let others = open & !(1 << at);
         if let (Pattern::Class(variable), Number::Is(k)) = (pattern, coefficient.unwrap_or(Number::Is(1.0)))
             && let Some(class) = m.classes[*variable]
         {
             for form in self.forms.sums(class) {
                 if let Some(rest) = left.without(form, k) {
-                    self.terms(&others, rest, m.clone(), found);
+                    self.terms(wanted, others, rest, m.clone(), found);
                 }
             }
             return;
@@ -268,10 +322,21 @@ impl Matcher<'_> {
             let mut rest = left.clone();
             rest.terms.remove(i);
             for m in self.matches(pattern, class, &m) {
-                self.terms(&others, rest.clone(), m, found);
+                self.terms(wanted, others, rest.clone(), m, found);
             }
         }
     }
+}
+
+/// A bit for each factor or term of a pattern, of which there are a few.
+fn all_of<T>(wanted: &[T]) -> u32 {
+    assert!(wanted.len() < 32, "a rule has a few factors or terms");
+    (1 << wanted.len()) - 1
+}
+
+/// The numbers of the bits that are set, in order.
+fn each_of(open: u32) -> impl Iterator<Item = usize> {
+    (0..32).filter(move |i| open >> i & 1 == 1)
 }
 
 fn bind_axes(m: &Match, variables: &[usize], axes: &[AxisId]) -> Option<Match> {

@@ -45,6 +45,7 @@ use matching::{Maker, Match, Matcher};
 use normal::Forms;
 use pattern::{Names, Pattern};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use table::{Find, Rule, When};
 use term::{Egraph, Facts};
 
@@ -176,14 +177,16 @@ impl Change {
 struct Ready {
     rule: &'static Rule,
     names: Names,
-    sides: Option<(Pattern, Pattern)>,
+    sides: Option<Rc<(Pattern, Pattern)>>,
 }
 
 impl Ready {
     fn new(rule: &'static Rule) -> Ready {
         let mut names = Names::default();
         let sides = match rule.find {
-            Find::Pattern => Some((pattern::parse(rule.left, &mut names), pattern::parse(rule.right, &mut names))),
+            Find::Pattern => {
+                Some(Rc::new((pattern::parse(rule.left, &mut names), pattern::parse(rule.right, &mut names))))
+            }
             Find::Function(_) | Find::Joint(..) => None,
         };
         // Conditions may bind axes of the right side.
@@ -192,10 +195,13 @@ impl Ready {
 
     /// What the rule finds; as `spelled`, only where the class is the left side term by term and not just in the same normal form.
     fn find(&self, matcher: &Matcher, class: Id, spelled: bool) -> Vec<Change> {
-        let Some((left, right)) = &self.sides else {
+        let Some(sides) = &self.sides else {
             let Find::Function(find) = self.rule.find else { return vec![] };
             return find(matcher.egraph, matcher.forms, class);
         };
+        if !matcher.may_match(&sides.0, class) {
+            return vec![];
+        }
         let start = Match {
             classes: vec![None; self.names.classes.len()],
             numbers: vec![None; self.names.numbers.len()],
@@ -204,20 +210,20 @@ impl Ready {
         };
         let dtype = matcher.egraph[class].data.ty.dtype;
         let mut found: Vec<Match> = vec![];
-        for mut m in matcher.matches(left, class, &start) {
+        for mut m in matcher.matches(&sides.0, class, &start) {
             let holds = |c: &Condition, m: &mut Match| c.holds(matcher.egraph, &self.names, class, m);
             if self.rule.conditions.iter().all(|c| holds(c, &mut m)) && !found.contains(&m) {
                 found.push(m);
             }
         }
         let change = |m: Match| {
-            let (spelling, right, of) = (spelled.then(|| left.clone()), right.clone(), m.clone());
+            let (own, of) = (sides.clone(), m.clone());
             let change = Change::new(class, move |maker| {
-                let holds = spelling.is_none_or(|left| maker.is_spelled(class, &left, &of, dtype));
-                holds.then(|| maker.build(&right, &of, dtype)).flatten()
+                let holds = !spelled || maker.is_spelled(class, &own.0, &of, dtype);
+                holds.then(|| maker.build(&own.1, &of, dtype)).flatten()
             });
-            let left = left.clone();
-            change.from(move |maker| maker.build(&left, &m, dtype))
+            let sides = sides.clone();
+            change.from(move |maker| maker.build(&sides.0, &m, dtype))
         };
         found.into_iter().map(change).collect()
     }
