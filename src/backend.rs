@@ -34,7 +34,7 @@ pub struct BackendArgs {
     /// How many devices there are; what the strategy leaves is data parallel [default: as many as ranks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "backend")]
     devices: Option<u32>,
-    /// Memory of an emulated device, a size such as 58GiB [default: what the cluster file says]
+    /// Memory of an emulated device, a size such as 58GiB [default: all that programs may use of it, memory_gb less context_gb]
     #[arg(long, value_name = "SIZE", value_parser = budget, requires = "backend")]
     device_memory: Option<Budget>,
 }

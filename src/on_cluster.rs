@@ -25,7 +25,7 @@ pub struct OnCluster {
     /// How many devices there are; what the strategy leaves is data parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     devices: Option<u32>,
-    /// Memory of a device, a size such as 58GiB, or `device` for what the cluster file says: what does not fit is made again in the backward pass, or swapped to the host
+    /// Memory of a device, a size such as 58GiB, or `device` for all that programs may use of it (memory_gb less context_gb): what does not fit is made again in the backward pass, or swapped to the host
     #[arg(long, value_name = "SIZE", value_parser = budget)]
     memory_budget: Option<Budget>,
     #[command(flatten)]

@@ -54,7 +54,7 @@ fn every_way_trains_as_one_rank() {
         let mut alone = None;
         for (j, text) in STRATEGIES.into_iter().enumerate() {
             // Each model meets a few strategies, each strategy a few models.
-            if !all() && (i + j) % 3 != 0 {
+            if !all() && (i + j) % 4 != 0 {
                 continue;
             }
             // Degrees that do not divide a model's heads.
@@ -80,7 +80,7 @@ fn every_way_trains_as_one_rank() {
             }
         }
     }
-    assert!(compared >= 28, "{compared} plans were compared");
+    assert!(compared >= 20, "{compared} plans were compared");
 }
 
 /// In f32 sums round otherwise; and twice the same is the same, bit for bit.

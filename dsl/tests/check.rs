@@ -365,7 +365,7 @@ mod mutations {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 12000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 8000, failure_persistence: None, ..ProptestConfig::default() })]
 
         /// Whatever is changed in a model, the answer is a model or diagnostics that can be shown.
         #[test]

@@ -6,7 +6,7 @@
 
 use crate::framework::Framework;
 
-/// The part of the memory that programs may use up to which the allocator takes what it likes: 70 of 83 GB. Of nanotron's runs those that would like more stay at 60 to 77 GB.
+/// The part of the memory that programs may use up to which the allocator takes what it likes: 70 of 83 GB. Of nanotron's runs that would like more than there is most stay at 57 to 73 GB, three at 80 to 83.
 const ROOM: f64 = 0.843;
 
 /// The part of what was gathered that does not come back, since other tensors lie in the same blocks: with it most of nanotron's runs that ran and that did not are told apart.
@@ -35,7 +35,7 @@ pub struct Reserved {
 
 impl Reserved {
     /// What there would be with all the room, where the device waits for the host during a part of the step.
-    fn wanted(self, host_bound: f64) -> f64 {
+    pub fn wanted(self, host_bound: f64) -> f64 {
         self.least + (self.roomy - self.least) * (1.0 - host_bound).clamp(0.0, 1.0)
     }
 
@@ -46,7 +46,7 @@ impl Reserved {
         wanted.min(stays.max(ROOM * self.device_bytes))
     }
 
-    /// Would there be more than the device has? (Runs that would like no more than the last sixth of it are within 21 % of predictions.)
+    /// Would there be more than programs may use? (Runs that would like no more than the last sixth of it are within 21 % of predictions.)
     pub fn is_short(self, host_bound: f64) -> bool {
         self.wanted(host_bound) > self.device_bytes
     }

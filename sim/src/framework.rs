@@ -19,7 +19,7 @@ pub struct Framework {
     pub adds_in_products: bool,
     /// Are experts' rows multiplied by their weights before they are sent back, so that what comes back is not kept (Megatron-Core 0.12 and later)?
     pub weighs_first: bool,
-    /// GB that libraries and the allocator hold beside tensors: workspaces of products, buffers of collectives, pages that are not full. None is fitted where the row's peak
+    /// GB that libraries and the allocator hold beside tensors: workspaces of products, pages that are not full. None is fitted where the row's peak
     /// is that of what was allocated.
     pub reserved_gb: f64,
     /// Does it run kernels on the plan's streams? If not, one after another.
@@ -33,6 +33,8 @@ pub struct Framework {
     pub half_gradient_bytes: f64,
     /// Are what it calls GB of memory GiB? Predictions for its runs are then in these.
     pub counts_gib: bool,
+    /// Is the memory that its runs tell of that of rank 0, so of the first stage? Otherwise it is taken for that of the fullest.
+    pub tells_first_stage: bool,
     /// What the allocator reserves for a step beyond what our plan keeps, as a part of it: temporaries, pieces that nothing fits. Fitted to peak memory.
     pub slack: f64,
     /// Does what tensor-parallel products gather stay, by the part of a step in which the device does not wait for the host?
@@ -158,6 +160,7 @@ impl Default for Framework {
             caching_allocator: false,
             half_gradient_bytes: 0.0,
             counts_gib: false,
+            tells_first_stage: false,
             slack: 0.0,
             keeps_gathered: false,
             flash_is_stated: false,

@@ -111,3 +111,16 @@ fn all_norms_and_activations_can_be_dropped() {
         assert!((14.9 * layer..16.1 * layer).contains(&dropped), "{model}: {} layers", dropped / layer);
     }
 }
+
+/// nanotron's rank 0 tells of its own memory: of the first stage, where the last, with logits of 131,072 words, needs more.
+#[test]
+fn memory_is_of_the_stage_that_tells_of_it() {
+    let table = include_str!("published_reserved.csv");
+    let names = table.lines().next().expect("names of columns");
+    let run = table.lines().find(|line| line.starts_with("nanotron-001")).expect("it is there");
+    let two = run.replace(",8,128,1,1,1,1,1,128,1,256,", ",8,128,1,2,1,1,1,64,4,256,");
+    let row = &rows(&format!("{names}\n{two}\n"))[0];
+    let stages: Vec<f64> = row.report.memory_bytes.iter().map(|stage| stage.peak / (1u64 << 30) as f64).collect();
+    assert!(stages.len() == 2 && stages[1] > stages[0], "{stages:?}");
+    assert_eq!([row.predicted_mem_gb, row.needed_mem_gb], stages[..]);
+}

@@ -60,7 +60,7 @@ pub struct Args {
     /// How many devices there are; the strategy must use them all
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     devices: Option<u64>,
-    /// Memory of a device, a size such as 58GiB or 800MB, or `device` for what the cluster file says: what does not fit is made again in the backward pass, or swapped to the host
+    /// Memory of a device, a size such as 58GiB or 800MB, or `device` for all that programs may use of it (memory_gb less context_gb): what does not fit is made again in the backward pass, or swapped to the host
     #[arg(long, value_name = "SIZE", value_parser = budget)]
     memory_budget: Option<Budget>,
     /// The cluster that the plan is for, a file or the name of one that is built in: its times decide what does not stay in memory, and what is left to the compiler (`auto`) or depends on the device; without it nothing is swapped [default: times of one device]

@@ -93,7 +93,6 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     can_write_all(&reads(&args), &written)?;
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
-    let room = Room { device: cluster.device.usable_bytes(), budget };
     let framework = match &args.framework {
         None => calibrate::framework_on(&cluster),
         Some(name) => framework(name)?,
@@ -133,6 +132,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     }
     // Ranks of a machine that was measured share it.
     let cluster = forebay_sim::shared::settled(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let room = Room { device: cluster.device.usable_bytes(), budget };
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
@@ -228,10 +228,15 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
 
 /// What fits may do so only because an allocator gives back what it would rather keep.
 fn short_of_memory(report: &Report, room: Room, framework: &str) -> Option<String> {
-    let fits = report.memory_bytes.iter().all(|stage| stage.peak <= room.device);
-    let is_short = report.memory_bytes.iter().any(|stage| stage.is_short(report.host_bound_fraction));
-    (fits && is_short).then(|| {
-        format!("the allocator of {framework} would reserve more than a device has: it stops the device to get memory back, which can take longer than all that is predicted here")
+    let fits = report.memory_bytes.iter().all(|stage| stage.peak <= room.bytes());
+    let host = report.host_bound_fraction;
+    let wanted = report.memory_bytes.iter().filter(|stage| stage.is_short(host)).map(|stage| stage.wanted(host));
+    let most = wanted.fold(0.0, f64::max);
+    (fits && most > 0.0).then(|| {
+        format!(
+            "the allocator of {framework} would reserve {}, more than programs may use: it may not fit all the same (most such runs that are known ran out of memory), or take longer than is predicted here, since the allocator stops the device to get memory back",
+            size(most)
+        )
     })
 }
 

@@ -359,7 +359,7 @@ fn table(summary: &Summary, worst: usize) -> String {
 
 /// That runs which ran are predicted to need more memory than there is, where no run tells how good such predictions are.
 fn too_large(summary: &Summary) -> String {
-    let more = summary.rows.iter().filter(|row| row.predicted_mem_gb > row.device_mem_gb).count();
+    let more = summary.rows.iter().filter(|row| row.needed_mem_gb > row.device_mem_gb).count();
     if more == 0 || summary.fits.is_some() {
         return String::new();
     }
@@ -423,7 +423,7 @@ fn no_times(summary: &Summary) -> String {
     if out_of_memory.is_empty() {
         return "there is no other run to predict\n".into();
     }
-    let right = out_of_memory.iter().filter(|r| r.predicted_mem_gb > r.device_mem_gb).count();
+    let right = out_of_memory.iter().filter(|r| r.needed_mem_gb > r.device_mem_gb).count();
     format!(
         "no run has a measured time: {} ran out of memory, {right} of them as predicted; {} skipped\n{}",
         out_of_memory.len(),

@@ -53,7 +53,7 @@ impl Room {
     /// Do so many bytes fit, and into what?
     pub fn judged(self, peak: f64) -> String {
         let fits = if peak <= self.bytes() { "it fits" } else { "it does not fit" };
-        let device = format!("programs may use {} GB of a device", (self.device / 1e7).round() / 100.0);
+        let device = format!("programs may use {} of a device", size(self.device));
         match self.budget {
             Some(budget) => format!("{fits}: the budget is {}; {device}", size(budget as f64)),
             None => format!("{fits}: {device}"),
@@ -98,7 +98,7 @@ pub fn budget(text: &str) -> Result<Budget, String> {
         Ok(bytes) if (0.0..1.0).contains(&bytes) => Err(format!("`{text}` is zero bytes")),
         Ok(bytes) if bytes >= MOST_TB * 1e12 => Err(format!("`{text}` is too large: a size is below {MOST_TB}TB")),
         Ok(bytes) if bytes > 0.0 => Ok(Budget::Bytes(bytes as u64)),
-        _ => Err("it is a size such as 58GiB, 64GB or 500MiB, or `device`: what the cluster file says".into()),
+        _ => Err("it is a size such as 58GiB, 64GB or 500MiB, or `device`: all that programs may use".into()),
     }
 }
 

@@ -14,7 +14,7 @@ const POINTS: usize = 2000;
 
 pub const INTRODUCTION: &str = "Bytes in use while each call runs: weights and optimizer, gradients, what is saved for backward passes. The paler part is what \
 one call alone uses. A circle marks the peak. The arena is larger than that by \
-frames of calls that stay until the next call has ended, so that it can begin beside them, and by what placing wastes: its bytes are in the table. Each stage has the same scale; a dashed line is the budget, or without one what a device has, where it is near.";
+frames of calls that stay until the next call has ended, so that it can begin beside them, and by what placing wastes: its bytes are in the table. Each stage has the same scale; a dashed line is the budget, or without one what programs may use of a device, where it is near.";
 
 /// The chart.
 ///

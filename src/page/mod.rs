@@ -127,6 +127,8 @@ pub struct Told<'a> {
     pub budget_bytes: Option<u64>,
     /// Does each stage fit into the budget, or else into a device?
     pub fits: bool,
+    /// Would the framework's allocator reserve more than programs may use?
+    pub short_of_memory: bool,
     /// What a reader of them should know.
     pub notes: &'a [String],
 }
@@ -149,7 +151,8 @@ impl<'a> Told<'a> {
             framework: &options.framework.name,
         };
         let fits = report.memory_bytes.iter().all(|m| m.peak <= room.bytes());
-        Told { simulated, report, budget_bytes: room.budget, fits, notes }
+        let short_of_memory = report.memory_bytes.iter().any(|m| m.is_short(report.host_bound_fraction));
+        Told { simulated, report, budget_bytes: room.budget, fits, short_of_memory, notes }
     }
 }
 

@@ -244,7 +244,7 @@ fn an_allocator_that_is_short_of_memory_is_told_of() {
         };
         bench.write("this.toml", file.lines().map(of).collect::<String>());
         let told = bench.run(&[&["simulate", "model.moe", "--cluster", "this.toml"], &on[..]].concat()).ok().stdout;
-        (told.contains("It fits"), told.contains("note: the allocator of nanotron would reserve more"))
+        (told.contains("It fits"), told.contains("note: the allocator of nanotron would reserve "))
     };
     assert_eq!([1.01, 0.98, 0.5].map(|part| note(part * wanted)), [(true, false), (true, true), (false, false)]);
 }

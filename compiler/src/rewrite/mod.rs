@@ -193,6 +193,16 @@ impl Ready {
         Ready { rule, names, sides }
     }
 
+    /// Nothing is bound yet.
+    fn start(&self) -> Match {
+        Match {
+            classes: vec![None; self.names.classes.len()],
+            numbers: vec![None; self.names.numbers.len()],
+            axes: vec![None; self.names.axes.len()],
+            ..Match::default()
+        }
+    }
+
     /// What the rule finds; as `spelled`, only where the class is the left side term by term and not just in the same normal form.
     fn find(&self, matcher: &Matcher, class: Id, spelled: bool) -> Vec<Change> {
         let Some(sides) = &self.sides else {
@@ -202,15 +212,9 @@ impl Ready {
         if !matcher.may_match(&sides.0, class) {
             return vec![];
         }
-        let start = Match {
-            classes: vec![None; self.names.classes.len()],
-            numbers: vec![None; self.names.numbers.len()],
-            axes: vec![None; self.names.axes.len()],
-            ..Match::default()
-        };
         let dtype = matcher.egraph[class].data.ty.dtype;
         let mut found: Vec<Match> = vec![];
-        for mut m in matcher.matches(&sides.0, class, &start) {
+        for mut m in matcher.matches(&sides.0, class, &self.start()) {
             let holds = |c: &Condition, m: &mut Match| c.holds(matcher.egraph, &self.names, class, m);
             if self.rule.conditions.iter().all(|c| holds(c, &mut m)) && !found.contains(&m) {
                 found.push(m);

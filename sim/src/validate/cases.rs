@@ -155,12 +155,13 @@ impl Case {
     pub fn compare(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Comparison, String> {
         let run = &self.run;
         let (filling, report) = self.fastest_that_fits(clusters, frameworks)?;
-        let gb = self.profile(frameworks).gb();
-        let predicted_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / gb;
+        let framework = self.profile(frameworks);
+        let gb = framework.gb();
+        let needed_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / gb;
         let device_mem_gb = clusters[self.cluster].device.usable_bytes() / gb;
         let Some(measured_s) = self.measured_s else {
             let (id, system) = (run.id.clone(), run.system.clone());
-            return Ok(Comparison::OutOfMemory(OutOfMemory { id, system, predicted_mem_gb, device_mem_gb }));
+            return Ok(Comparison::OutOfMemory(OutOfMemory { id, system, needed_mem_gb, device_mem_gb }));
         };
         Ok(Comparison::Row(Box::new(Row {
             id: run.id.clone(),
@@ -170,13 +171,17 @@ impl Case {
             error: report.step_time_s / measured_s - 1.0,
             device_mem_gb,
             measured_mem_gb: run.memory_gb,
-            predicted_mem_gb,
+            predicted_mem_gb: match report.memory_bytes.first() {
+                Some(first) if framework.tells_first_stage => first.peak / gb,
+                _ => needed_mem_gb,
+            },
+            needed_mem_gb,
             framework: self.framework.map_or("plan", |f| frameworks[f].name.as_str()).to_string(),
             kind: if self.shape.experts() > 0 { "moe" } else { "dense" },
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
             assumed: filling.assumed.clone(),
-            suspected: if predicted_mem_gb > device_mem_gb { "memory: more than there is" } else { suspected(&report) },
+            suspected: if needed_mem_gb > device_mem_gb { "memory: more than there is" } else { suspected(&report) },
             report,
         })))
     }

@@ -38,8 +38,10 @@ pub struct Row {
     pub error: f64,
     /// GB of a device at most; GiB, here and below, where the system calls them GB (nanotron).
     pub measured_mem_gb: Option<f64>,
-    /// The same, predicted.
+    /// The same, predicted: of the fullest stage, or of the first where the system tells of that (nanotron).
     pub predicted_mem_gb: f64,
+    /// GB that the fullest stage needs.
+    pub needed_mem_gb: f64,
     /// GB that programs may use of a device.
     pub device_mem_gb: f64,
     /// The profile that it was predicted with.
@@ -86,7 +88,7 @@ pub struct OutOfMemory {
     /// Its system.
     pub system: String,
     /// GB of a device at most, predicted; GiB, here and below, where the system calls them GB (nanotron).
-    pub predicted_mem_gb: f64,
+    pub needed_mem_gb: f64,
     /// GB that programs may use of a device.
     pub device_mem_gb: f64,
 }

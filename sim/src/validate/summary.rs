@@ -60,8 +60,8 @@ pub struct Fits {
 impl Fits {
     /// None unless there are runs of both kinds.
     fn of(rows: &[Row], out_of_memory: &[OutOfMemory]) -> Option<Fits> {
-        let ran: Vec<f64> = rows.iter().map(|r| r.predicted_mem_gb / r.device_mem_gb).collect();
-        let did_not: Vec<f64> = out_of_memory.iter().map(|r| r.predicted_mem_gb / r.device_mem_gb).collect();
+        let ran: Vec<f64> = rows.iter().map(|r| r.needed_mem_gb / r.device_mem_gb).collect();
+        let did_not: Vec<f64> = out_of_memory.iter().map(|r| r.needed_mem_gb / r.device_mem_gb).collect();
         let count = |of: &[f64], right: &dyn Fn(f64) -> bool| (of.len(), of.iter().filter(|p| right(**p)).count());
         let balanced = |ran: (usize, usize), did_not: (usize, usize)| {
             let share = |(all, right): (usize, usize)| right as f64 / all as f64;
