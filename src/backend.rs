@@ -105,9 +105,9 @@ impl BackendArgs {
         Ok((cluster, self))
     }
 
-    /// Bytes of a device of the cluster, or what was asked for instead.
-    pub fn device_bytes(&self, cluster: &Cluster) -> Result<u64, Failure> {
-        self.device_memory.unwrap_or(Budget::Device).bytes(Some(cluster.device.usable_bytes()))
+    /// Bytes that each of so many ranks may use on the cluster, or what was asked for instead.
+    pub fn device_bytes(&self, cluster: &Cluster, ranks: u64) -> Result<u64, Failure> {
+        self.device_memory.unwrap_or(Budget::Device).bytes(Some(cluster.usable_bytes(ranks)))
     }
 
     /// The devices that run a plan, when it is not this machine.
@@ -124,7 +124,7 @@ impl BackendArgs {
         forebay_plan::verify(plan).map_err(forebay_runtime::exec::ExecError::Invalid)?;
         let options_of_step = step_options(plan, &named);
         let cluster = forebay_sim::shared::settled(plan, &named, &options_of_step).map_err(Failure::Input)?;
-        let memory = self.device_bytes(&cluster)?;
+        let memory = self.device_bytes(&cluster, needed)?;
         let machine = Machine {
             mesh: plan.mesh.clone(),
             device_bytes: Some(memory),

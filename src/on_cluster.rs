@@ -62,7 +62,8 @@ impl OnCluster {
         let mut options = settings.options()?;
         use_devices(&mut options.strategy, self.devices, settings.strategy.as_ref())?;
         has_as_many(&cluster, options.strategy.ranks())?;
-        let budget = self.memory_budget.map(|b| b.bytes(Some(cluster.device.usable_bytes()))).transpose()?;
+        let budget =
+            self.memory_budget.map(|b| b.bytes(Some(cluster.usable_bytes(options.strategy.ranks())))).transpose()?;
         let file = ModelFile::read(&self.model)?.with(&self.settings)?;
         let precision = precision_of(options.compute);
         options.clock = forebay_sim::clock(&cluster, precision);

@@ -231,6 +231,11 @@ impl Measured {
 }
 
 impl Cluster {
+    /// Bytes that each of so many ranks may use: all that programs may use of a device, or its share of a measured machine.
+    pub fn usable_bytes(&self, ranks: u64) -> f64 {
+        self.shared_by(ranks, 1.0).device.usable_bytes()
+    }
+
     /// A measured machine as each of so many ranks finds it: its share of cores, peaks and memory, and everything slower by a factor. Other clusters are as they
     /// are.
     pub fn shared_by(&self, ranks: u64, slowdown: f64) -> Cluster {
@@ -363,6 +368,11 @@ factor = 1.25
         let (one, four) = (cluster().shared_by(2, 1.0), cluster().shared_by(4, 2.5));
         assert!((seconds(&four, 64.0) / seconds(&one, 64.0) - 2.5).abs() < 1e-9);
         assert_eq!(four.device.memory_gb.0, 4.0);
+        let mut taken = cluster();
+        taken.device.context_gb.0 = 2.0;
+        assert_eq!([1, 4].map(|ranks| taken.usable_bytes(ranks)), [14e9, 3.5e9]);
+        taken.measured = None;
+        assert_eq!(taken.usable_bytes(4), 14e9, "each has a device of its own");
         assert_eq!(cluster().measured.expect("it is").turns(8), 1.25);
     }
 

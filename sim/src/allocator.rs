@@ -35,7 +35,7 @@ pub struct Reserved {
 
 impl Reserved {
     /// What there would be with all the room, where the device waits for the host during a part of the step.
-    pub fn wanted(self, host_bound: f64) -> f64 {
+    fn wanted(self, host_bound: f64) -> f64 {
         self.least + (self.roomy - self.least) * (1.0 - host_bound).clamp(0.0, 1.0)
     }
 
@@ -46,9 +46,9 @@ impl Reserved {
         wanted.min(stays.max(ROOM * self.device_bytes))
     }
 
-    /// Would there be more than programs may use? (Runs that would like no more than the last sixth of it are within 21 % of predictions.)
-    pub fn is_short(self, host_bound: f64) -> bool {
-        self.wanted(host_bound) > self.device_bytes
+    /// What there would be with all the room, where that is more than programs may use. (Runs that would like no more than the last sixth of it are within 21 % of predictions.)
+    pub fn short(self, host_bound: f64) -> Option<f64> {
+        Some(self.wanted(host_bound)).filter(|wanted| *wanted > self.device_bytes)
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         let peaks = [(15e9, 45e9), (60e9, 100e9), (90e9, 130e9)].map(|(least, roomy)| of(least, roomy).peak(0.0));
         assert_eq!(peaks, [45e9, 84.3e9, 92e9]);
         assert_eq!([0.5, 1.0].map(|host| of(15e9, 45e9).peak(host)), [15e9 + 30e9 / 2.0, 15e9]);
-        assert_eq!([0.0, 0.5].map(|host| of(60e9, 110e9).is_short(host)), [true, false]);
+        assert_eq!([0.0, 0.5].map(|host| of(60e9, 110e9).short(host)), [Some(110e9), None]);
     }
 
     /// Results of a third of the passes are kept where nothing better is known.

@@ -59,16 +59,6 @@ impl StageMemory {
         self.located = Some(peak);
     }
 
-    /// Would an allocator like to reserve more than there is, where the device waits for the host during a part of the step? Then it stops the device to get back what is free.
-    pub fn is_short(&self, host_bound: f64) -> bool {
-        self.reserved.is_some_and(|reserved| reserved.is_short(host_bound))
-    }
-
-    /// Bytes that an allocator would like to reserve there; the peak, where nothing is known of one.
-    pub fn wanted(&self, host_bound: f64) -> f64 {
-        self.reserved.map_or(self.peak, |reserved| reserved.wanted(host_bound))
-    }
-
     /// What is reserved where the device waits for the host during a part of the step, which says how much of what was gathered stays.
     pub(crate) fn settle(&mut self, host_bound: f64) {
         let Some(reserved) = self.reserved else { return };

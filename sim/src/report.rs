@@ -159,6 +159,17 @@ impl Report {
         })
     }
 
+    /// Bytes that the fullest stage needs.
+    pub fn peak_bytes(&self) -> f64 {
+        self.memory_bytes.iter().map(|stage| stage.peak).fold(0.0, f64::max)
+    }
+
+    /// Bytes that an allocator would like to reserve, where that is more than programs may use: it stops the device then to get back what is free.
+    pub fn short_of_memory(&self) -> Option<f64> {
+        let short = |stage: &StageMemory| stage.reserved?.short(self.host_bound_fraction);
+        self.memory_bytes.iter().filter_map(short).reduce(f64::max)
+    }
+
     /// The step with more rounds of micro-batches: `shorter` is the same step with one round less, and every further round takes as long as the one between them.
     /// Of memory only that changes which depends on how much of the step the host is waited for.
     pub(crate) fn extended(&self, shorter: &Report, rounds: f64) -> Report {

@@ -79,7 +79,7 @@ fn off(text: &str, draws: u32, experts: bool, seed: u64) -> Vec<(String, Estimat
             (Err(_), Err(_)) => continue,
             (estimate, report) => panic!("{strategy}: {estimate:?}, {:?}", report.err()),
         };
-        let memory = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+        let memory = report.peak_bytes();
         let off = (estimate.step_time_s / report.step_time_s - 1.0, estimate.peak_bytes / memory - 1.0);
         all.push((strategy.to_string(), estimate, off.0, off.1));
     }

@@ -101,7 +101,7 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     options.rewrite = args.rewriting.options();
     args.devices.map_or(Ok(()), |devices| uses(&options.strategy, devices))?;
     let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
-    let device = cluster.as_ref().map(|cluster| cluster.device.usable_bytes());
+    let device = cluster.as_ref().map(|cluster| cluster.usable_bytes(options.strategy.ranks()));
     let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
     if let Some(cluster) = &cluster {
         options.clock = forebay_sim::clock(cluster, precision_of(options.compute));

@@ -228,14 +228,11 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
 
 /// What fits may do so only because an allocator gives back what it would rather keep.
 fn short_of_memory(report: &Report, room: Room, framework: &str) -> Option<String> {
-    let fits = report.memory_bytes.iter().all(|stage| stage.peak <= room.bytes());
-    let host = report.host_bound_fraction;
-    let wanted = report.memory_bytes.iter().filter(|stage| stage.is_short(host)).map(|stage| stage.wanted(host));
-    let most = wanted.fold(0.0, f64::max);
-    (fits && most > 0.0).then(|| {
+    let wanted = report.short_of_memory().filter(|_| report.peak_bytes() <= room.bytes());
+    wanted.map(|wanted| {
         format!(
             "the allocator of {framework} would reserve {}, more than programs may use: it may not fit all the same (most such runs that are known ran out of memory), or take longer than is predicted here, since the allocator stops the device to get memory back",
-            size(most)
+            size(wanted)
         )
     })
 }
@@ -323,7 +320,7 @@ fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: 
         memory.row(row);
     }
     out += &format!("\n{}", memory.render());
-    let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+    let peak = report.peak_bytes();
     let (judged, fits) = (room.judged(peak), peak <= room.bytes());
     out += &format!("{}{}\n\n", judged[..1].to_uppercase(), &judged[1..]);
     if let (false, Some(hint)) = (fits, hint) {

@@ -78,7 +78,8 @@ pub fn train(args: Args) -> Result<(), Failure> {
         None if !args.backend.is_emulated() => (None, args.backend),
         _ => args.backend.priced()?,
     };
-    let device = cluster.as_ref().map(|cluster| backend.device_bytes(cluster)).transpose()?.map(|bytes| bytes as f64);
+    let ranks = options.strategy.ranks();
+    let device = cluster.as_ref().map(|cluster| backend.device_bytes(cluster, ranks)).transpose()?.map(|b| b as f64);
     let budget = args.memory_budget.map(|b| b.bytes(device)).transpose()?;
     if let Some(cluster) = &cluster {
         options.clock = forebay_sim::clock(cluster, precision_of(options.compute));

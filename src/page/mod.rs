@@ -150,8 +150,8 @@ impl<'a> Told<'a> {
             precision: format!("{:?}", options.precision).to_lowercase(),
             framework: &options.framework.name,
         };
-        let fits = report.memory_bytes.iter().all(|m| m.peak <= room.bytes());
-        let short_of_memory = report.memory_bytes.iter().any(|m| m.is_short(report.host_bound_fraction));
+        let fits = report.peak_bytes() <= room.bytes();
+        let short_of_memory = report.short_of_memory().is_some();
         Told { simulated, report, budget_bytes: room.budget, fits, short_of_memory, notes }
     }
 }
@@ -166,7 +166,7 @@ fn cards(page: &Page) -> String {
             escaped(note)
         )
     };
-    let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+    let peak = report.peak_bytes();
     let cards = [
         card("step_time_s", "Step", report.step_time_s, seconds(report.step_time_s), "from first kernel to last"),
         card(

@@ -229,7 +229,7 @@ fn ranks_of_all_kinds_are_priced() {
     }
 }
 
-/// On a machine that was measured both commands price a step alike: its ranks share it, and its kernels wait for nobody.
+/// On a machine that was measured both commands price a step alike: its ranks share it and its memory, and its kernels wait for nobody.
 #[test]
 fn memory_and_simulate_agree_on_a_measured_machine() {
     let bench = Bench::new();
@@ -240,14 +240,18 @@ fn memory_and_simulate_agree_on_a_measured_machine() {
                   [[measured.vector]]\nthreads = 2\nbytes = 1e6\nintensity = 0.1\ngbps = 20\n\
                   [[measured.sharing]]\nranks = 4\nfactor = 1.25\n";
     bench.write("this.toml", device + sample);
-    for strategy in ["dp=1", "dp=4"] {
-        let step = |command: &str, more: &[&str]| {
-            let args =
-                [command, "model.moe", "--cluster", "this.toml", "--dtype", "f32", "--json", "--strategy", strategy];
-            let run = bench.run(&[&args[..], more].concat()).ok();
-            serde_json::from_str::<Value>(&run.stdout).expect("an object")["step_time_s"].as_f64().expect("seconds")
+    for (strategy, memory) in [("dp=1", 83.02), ("dp=4", 83.02 / 4.0)] {
+        let args = ["model.moe", "--cluster", "this.toml", "--dtype", "f32", "--strategy", strategy];
+        let told = |command: &str, more: &[&str], key: &str| {
+            let run = bench.run(&[&[command], &args[..], &["--json"], more].concat()).ok();
+            serde_json::from_str::<Value>(&run.stdout).expect("an object")[key].as_f64().expect("a number")
         };
-        assert_eq!(step("memory", &["--points", "0"]), step("simulate", &[]), "{strategy}");
+        let [seconds, bytes] = ["step_time_s", "budget_bytes"];
+        assert_eq!(told("memory", &["--points", "0"], seconds), told("simulate", &[], seconds), "{strategy}");
+        assert!((told("simulate", &["--memory-budget", "device"], bytes) - 1e9 * memory).abs() < 1.0, "{strategy}");
+        let simulated = bench.run(&[&["simulate"], &args[..]].concat()).ok().stdout;
+        let room = format!("It fits: programs may use {memory:.1} GB of a device");
+        assert!(simulated.contains(&room), "{strategy}: {simulated}");
     }
 }
 

@@ -598,8 +598,9 @@ fn shortest(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Options, Ready, Report, build, saturate, table};
     use super::*;
+    use crate::rewrite::pattern::{Names, parse};
+    use crate::rewrite::{Options, Ready, Report, build, saturate, table};
     use forebay_ir::text::parse_module;
     use std::path::Path;
 
@@ -642,5 +643,34 @@ mod tests {
             }
         }
         assert!(passed > 20 * matched && matched > 500, "{passed} passed over, {matched} matched");
+    }
+
+    /// A variable may take a part of a power, and leave another exponent for what is no variable. (No rule has such a side.)
+    #[test]
+    fn variables_leave_other_exponents() {
+        let source = "graph @g {
+  axis d = 4
+  carry %x : f32[d]
+  %c = exp %x : f32[d]
+  %t = tanh %c : f32[d]
+  %s = mul %c, %c : f32[d]
+  %y = mul %s, %t : f32[d]
+  return output y = %y
+}
+";
+        let graph = parse_module(source).expect("a graph").remove(0);
+        let (mut egraph, classes) = build::to_egraph(&graph, &Options::default());
+        egraph.rebuild();
+        let forms = Forms::new(&egraph);
+        let matcher = Matcher { egraph: &egraph, forms: &forms };
+        let found = |left: &str| {
+            let mut names = Names::default();
+            let pattern = parse(left, &mut names);
+            let class = classes[graph.outputs[0].value.index()];
+            let start = Match { classes: vec![None; names.classes.len()], ..Match::default() };
+            (matcher.may_match(&pattern, class), matcher.matches(&pattern, class, &start).len())
+        };
+        assert_eq!(found("x * tanh(x) * exp(y)"), (true, 1));
+        assert_eq!(found("x * tanh(x) * log(y)"), (false, 0));
     }
 }

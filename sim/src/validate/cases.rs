@@ -134,7 +134,7 @@ impl Case {
         for filling in &self.fillings {
             let options = self.options(filling, &framework)?;
             let report = filling.plans.simulate(&filling.strategy, &cluster, &options)?;
-            let peak = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max);
+            let peak = report.peak_bytes();
             let better =
                 best.as_ref().is_none_or(|(_, other, of_other)| match (peak <= capacity, *of_other <= capacity) {
                     (true, true) => report.step_time_s < other.step_time_s,
@@ -157,7 +157,7 @@ impl Case {
         let (filling, report) = self.fastest_that_fits(clusters, frameworks)?;
         let framework = self.profile(frameworks);
         let gb = framework.gb();
-        let needed_mem_gb = report.memory_bytes.iter().map(|m| m.peak).fold(0.0, f64::max) / gb;
+        let needed_mem_gb = report.peak_bytes() / gb;
         let device_mem_gb = clusters[self.cluster].device.usable_bytes() / gb;
         let Some(measured_s) = self.measured_s else {
             let (id, system) = (run.id.clone(), run.system.clone());
@@ -190,7 +190,7 @@ impl Case {
 /// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
 fn suspected(report: &Report) -> &'static str {
-    if report.memory_bytes.iter().any(|stage| stage.is_short(report.host_bound_fraction)) {
+    if report.short_of_memory().is_some() {
         "memory: the allocator runs short"
     } else if report.host_bound_fraction > UNCERTAIN {
         "waiting for the host"
