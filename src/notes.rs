@@ -2,7 +2,9 @@
 
 use crate::output::grouped;
 use crate::say::say;
+use forebay_cost::{Cluster, Product};
 use forebay_plan::{Kernel, Plan};
+use forebay_sim::aligned::Alignment;
 
 /// That `max_tokens_per_rank` is less than what comes to the busiest rank, with so many times the rows of an even routing.
 pub fn few_rows(plan: &Plan, imbalance: f64) -> Option<String> {
@@ -17,6 +19,27 @@ pub fn few_rows(plan: &Plan, imbalance: f64) -> Option<String> {
         grouped(bound),
         grouped(rows)
     ))
+}
+
+/// That products have matrices whose rows wide loads cannot read, on a device of which it is known what that costs.
+pub fn unaligned(plan: &Plan, cluster: &Cluster) -> Option<String> {
+    let products = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
+        Kernel::Matmul(k) => Some((Alignment::of(k), k.product_flops(), k.dtype.bytes())),
+        _ => None,
+    });
+    let worse = products.filter(|(alignment, ..)| alignment.bytes < Product::ALIGNED);
+    let (Alignment { bytes, pitch }, _, element) = worse.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let times = cluster.device.unaligned(bytes);
+    (times > 1.0).then(|| {
+        let to = Product::ALIGNED / element;
+        format!(
+            "rows of {} elements do not begin at multiples of {} bytes: their products take {times} times as long on {}; with {} they would not",
+            grouped(pitch),
+            Product::ALIGNED,
+            cluster.device.name,
+            grouped(pitch.next_multiple_of(to)),
+        )
+    })
 }
 
 /// Prints a note on stderr.

@@ -1,6 +1,6 @@
 //! Ways of experts' rows between nodes: ranks train as one alone, whatever the way, and send what the formulas say.
 
-mod common;
+use crate::common;
 
 use common::training::{ROWS, batch, compare, plan, strategy, train};
 use common::{Example, options};

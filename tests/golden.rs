@@ -2,7 +2,7 @@
 //!
 //! `tests/golden/make.py` makes the numbers; each case is a small model beside its data.
 
-mod common;
+use crate::common;
 
 use common::oracle::Oracle;
 use common::{Example, options, root};

@@ -1,6 +1,6 @@
 //! Gradients that are no sums, kept as they are computed: half the bytes, the same training bit for bit, the same checkpoints.
 
-mod common;
+use crate::common;
 
 use common::training::{plan_with, reduced_options, saved, strategy, train};
 use common::{Example, options};

@@ -3,7 +3,7 @@
 //! A model of look-ups, matrix products, permutations and sums alone, with small whole numbers for weights and a loss that is linear in its output.
 //! That all sums are held exactly is shown, not assumed: in f64 the same numbers come out.
 
-mod common;
+use crate::common;
 
 use common::training::strategy;
 use common::{Example, Numbers, options};

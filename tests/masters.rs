@@ -1,6 +1,6 @@
 //! Parameters in halves: two bytes less for each, the same training bit for bit, the same checkpoints. Moments in bf16: half the bytes, and other numbers.
 
-mod common;
+use crate::common;
 
 use common::training::{plan, saved, strategy, train};
 use common::{Example, options};

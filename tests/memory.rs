@@ -1,6 +1,6 @@
 //! Plans within a budget: the same bits in the bytes that were allowed, the least time for them, and a clear answer where nothing fits.
 
-mod common;
+use crate::common;
 
 use common::prices::{Linked, Random};
 use common::training::{compiled_within, plan_within, sized_within, strategy, train, with_strategy};

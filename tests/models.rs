@@ -2,9 +2,9 @@
 //!
 //! The gradients of every tensor of every model take a while: by default a seeded subset is checked. All of them:
 //!
-//!     FOREBAY_TEST_ALL=1 cargo test --release --test models
+//!     FOREBAY_TEST_ALL=1 cargo test --release --test all models::
 
-mod common;
+use crate::common;
 
 use common::oracle::{Oracle, data};
 use common::{Example, Numbers, examples, options};

@@ -1,6 +1,6 @@
 //! The optimizer's state in the host's memory: less device memory, the same training bit for bit, the same checkpoints.
 
-mod common;
+use crate::common;
 
 use common::training::{of_bench_small, plan, saved, train, train_with};
 use common::{Example, root};

@@ -2,7 +2,7 @@
 //!
 //! AdamW: Loshchilov & Hutter, arXiv:1711.05101, algorithm 2.
 
-mod common;
+use crate::common;
 
 use common::{Example, options};
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};

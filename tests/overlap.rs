@@ -1,6 +1,6 @@
 //! Overlap passes, each alone and all together: what they change is when things run, and nothing else.
 
-mod common;
+use crate::common;
 
 use common::training::{ROWS, compare, plan, plan_with, strategy, train};
 use common::{Example, examples, options, root};

@@ -3,7 +3,7 @@
 //! The same rows make the same micro-batches everywhere, so that nothing but the order of sums differs. Some models and strategies by turns;
 //! `FOREBAY_TEST_ALL=1`: all of them, over 20 steps, which takes four to five minutes of a core.
 
-mod common;
+use crate::common;
 
 use common::training::{ROWS, Run, compare, plan, strategy, train};
 use common::{Example, examples};

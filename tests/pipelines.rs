@@ -1,6 +1,6 @@
 //! Pipelines that are found: `schedule=search` and `stages=auto` train as one rank does, and are no slower by their own costs than what is published.
 
-mod common;
+use crate::common;
 
 use common::training::{Run, compare, plan, plan_with, strategy, train};
 use common::{Example, options};

@@ -1,7 +1,7 @@
 //! Extremes of routing under expert parallelism: all tokens to one expert, experts and ranks without any. The same losses and parameters as on one
 //! rank, and each rank multiplies the rows that came to it, no more.
 
-mod common;
+use crate::common;
 
 use common::training::{batch, compare, plan_with, strategy, train};
 use common::{Example, options};

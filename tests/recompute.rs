@@ -1,6 +1,6 @@
 //! Computing again what could have been saved: less memory, the same bits.
 
-mod common;
+use crate::common;
 
 use common::training::{plan, sized_within, train};
 use common::{Example, examples};

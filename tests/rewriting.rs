@@ -1,6 +1,6 @@
 //! Rewriting of whole models: which fused ops they contain, and that they compute what they did before.
 
-mod common;
+use crate::common;
 
 use common::{Example, Numbers, examples, options};
 use forebay_compiler::autodiff::Keep;

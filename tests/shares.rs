@@ -6,7 +6,7 @@
 //!
 //! Rows of experts have a bound in the plan, which is the worst case: all rows of a group of `ep` ranks go to one of them, `ep` times its share.
 
-mod common;
+use crate::common;
 
 use common::{Example, options};
 use forebay_compiler::pipeline::{CompileOptions, compile};

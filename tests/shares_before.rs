@@ -1,6 +1,6 @@
 //! Shares of experts before the down projection: ranks train as one alone that multiplies them in behind it, whatever the strategy; what is refused; what is saved and sent.
 
-mod common;
+use crate::common;
 
 use common::training::{ROWS, compare, plan, plan_within, strategy, train};
 use common::{Example, options};

@@ -1,6 +1,6 @@
 //! Streams and events: what they permit gives the same bits, and nothing is waited for that others imply.
 
-mod common;
+use crate::common;
 
 use common::Example;
 use common::training::{plan, train, train_with};

@@ -1,6 +1,6 @@
 //! Saved tensors in the host's memory between the passes: less device memory, the same bits, in any legal order.
 
-mod common;
+use crate::common;
 
 use common::training::{of_bench_small, plan, strategy, train, train_with};
 use common::{Example, options, root};

@@ -1,6 +1,6 @@
 //! States that are updated in place: all updates of a step see the values from before it, whatever they read and in whatever order they stand.
 
-mod common;
+use crate::common;
 
 use common::options;
 use forebay_compiler::pipeline::{CompileOptions, Models, compile};

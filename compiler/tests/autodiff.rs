@@ -1,7 +1,7 @@
 //! Differentiated segments: gradients against differences, agreement of the graphs with each other, and what is saved.
 
-mod autodiff_support;
-mod snapshots;
+use crate::autodiff_support;
+use crate::snapshots;
 
 use autodiff_support::{Values, against_differences, check_legal, graphs, output_gradients, run_all};
 use forebay_compiler::autodiff::{Differentiated, Keep, Options, differentiate, early};

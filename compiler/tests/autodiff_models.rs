@@ -1,7 +1,7 @@
 //! The segments of the example models, at sizes that the oracle can run: gradients against differences.
 
-mod autodiff_support;
-mod example_models;
+use crate::autodiff_support;
+use crate::example_models;
 
 use autodiff_support::{bind, check_legal, dot, frozen, graphs, input_of, judge, objective, output_gradients, run_all};
 use example_models::reduced;

@@ -1,6 +1,6 @@
 //! Emission: what runs together as one kernel, in which order. That the programs are right is for the tests that run them; these show how few kernels they are.
 
-mod snapshots;
+use crate::snapshots;
 
 use forebay_compiler::emit::standalone;
 use forebay_ir::text::{parse_module, render};

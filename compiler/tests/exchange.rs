@@ -1,8 +1,8 @@
 //! How rows of experts travel: which mixtures are decomposed, which are not, and that ranks compute the same.
 
-mod near;
-mod oracle;
-mod snapshots;
+use crate::near;
+use crate::oracle;
+use crate::snapshots;
 
 use forebay_compiler::overlap::exchange::{Dispatch, decompose};
 use forebay_ir::reference::Tensor;

@@ -1,6 +1,6 @@
 //! The order of programs, alone and in pairs: what moves and what does not. That no bit changes is for the tests that train.
 
-mod snapshots;
+use crate::snapshots;
 
 use forebay_compiler::emit::standalone;
 use forebay_compiler::overlap::{

@@ -1,8 +1,8 @@
 //! Experts in pieces: which mixtures are cut, which are not, and that results stay the same, bit for bit.
 
-mod near;
-mod oracle;
-mod snapshots;
+use crate::near;
+use crate::oracle;
+use crate::snapshots;
 
 use forebay_compiler::overlap::pieces::{Pieces, cut};
 use forebay_compiler::overlap::{Clock, Lanes, Passes, Times};

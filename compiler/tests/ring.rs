@@ -1,6 +1,6 @@
 //! Keys that travel: where they do, where they do not, and that results stay the same.
 
-mod snapshots;
+use crate::snapshots;
 
 use forebay_compiler::ring::travel;
 use forebay_ir::reference::{Mode, Tensor, evaluate_ranks, sample};

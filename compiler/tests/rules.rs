@@ -3,7 +3,7 @@
 //! `rules/<rule>.ir` holds graphs `@fires_…` and `@not_…` (`@fires_loosely_…`: not when numerics are exact); the snapshots beside them show what
 //! becomes of them by this rule alone. `RULE=norm cargo test …` looks at the rules whose names start so.
 
-mod rules_support;
+use crate::rules_support;
 
 use forebay_compiler::rewrite::{
     Alternative, Numerics, Options, RuleInfo, Selection, alternatives, fused_ops, rewrite, rules,

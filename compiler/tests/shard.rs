@@ -1,8 +1,8 @@
 //! Sharded segments against whole ones: what all ranks compute together is what one computes.
 
-mod autodiff_support;
-mod example_models;
-mod snapshots;
+use crate::autodiff_support;
+use crate::example_models;
+use crate::snapshots;
 
 use autodiff_support::{Results, Values, bind, check_legal, output_gradients, run};
 use example_models::reduced;

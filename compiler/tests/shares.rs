@@ -1,8 +1,8 @@
 //! Shares of experts before the down projection: which mixtures are changed, which are not, and that values and gradients stay.
 
-mod autodiff_support;
-mod oracle;
-mod snapshots;
+use crate::autodiff_support;
+use crate::oracle;
+use crate::snapshots;
 
 use autodiff_support::{Values, against_differences, output_gradients, run_all};
 use forebay_compiler::autodiff::{Options, differentiate};

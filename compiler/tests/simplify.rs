@@ -1,6 +1,6 @@
 //! Simplification: what goes, what stays, and that no bit changes.
 
-mod snapshots;
+use crate::snapshots;
 
 use forebay_compiler::simplify::simplify;
 use forebay_ir::reference::{Mode, Tensor, evaluate, sample};

@@ -57,15 +57,39 @@ pub struct Device {
     pub memory_gbps: Positive,
     /// Last-level cache, MB.
     pub cache_mb: Positive,
+    /// What products take longer whose matrices have rows that wide loads cannot read, where that is known.
+    #[serde(default)]
+    pub unaligned: Option<Unaligned>,
     /// Where these numbers are from.
     pub source: String,
 }
 
 impl Device {
+    /// How many times as long a product takes that has rows at multiples of so many bytes.
+    pub fn unaligned(&self, alignment: u64) -> f64 {
+        match &self.unaligned {
+            Some(times) if alignment < 4 => times.by_2.0,
+            Some(times) if alignment < 16 => times.by_4.0,
+            _ => 1.0,
+        }
+    }
+
     /// Bytes that a program may allocate: the memory without what contexts take.
     pub fn usable_bytes(&self) -> f64 {
         (self.memory_gb.0 - self.context_gb.0) * 1e9
     }
+}
+
+/// How many times as long a product takes by where rows of its matrices begin: at multiples of 16 bytes, or only of fewer.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unaligned {
+    /// At multiples of 8 or 4 bytes.
+    pub by_4: Positive,
+    /// At multiples of 2 bytes, or of 1.
+    pub by_2: Positive,
+    /// Where these numbers are from.
+    pub source: String,
 }
 
 /// Dense matrix-product peaks, TFLOP/s.

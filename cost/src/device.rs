@@ -33,6 +33,13 @@ pub struct Product {
     pub bytes: f64,
     /// Type of the inputs.
     pub precision: Precision,
+    /// Bytes that rows of its matrices begin at multiples of, all of them.
+    pub alignment: u64,
+}
+
+impl Product {
+    /// What rows begin at multiples of where nothing is in the way of the widest loads.
+    pub const ALIGNED: u64 = 16;
 }
 
 /// Which attention kernels software of a time used.
@@ -82,6 +89,18 @@ impl Attended {
     /// What its products multiply: bf16 where others are in fp8.
     fn inputs(&self) -> Precision {
         if self.precision == Precision::F32 { Precision::F32 } else { Precision::Bf16 }
+    }
+
+    /// The work of the longest block of rows, by the mean: 2 with causal masks, whose last rows see all keys and whose first none; 1 without masks. With a window
+    /// all blocks see about as many.
+    fn longest(&self, kernel: AttentionKernel) -> f64 {
+        let products = match kernel {
+            AttentionKernel::Forward => 2.0,
+            AttentionKernel::Backward => 5.0,
+        };
+        let all = 2.0 * products * self.problems * self.queries * self.keys * self.head;
+        let hidden = all / self.flops;
+        if hidden < 2.1 { hidden.max(1.0) } else { 1.0 }
     }
 }
 
@@ -142,7 +161,7 @@ impl Cluster {
 
     /// Seconds of products whose inputs come to fp8 in some way, where they are in fp8.
     pub fn product_scaled(&self, product: &Product, scaling: Scaling) -> f64 {
-        let Product { groups, m, n, k, bytes, precision } = *product;
+        let Product { groups, m, n, k, bytes, precision, alignment } = *product;
         if groups * m * n * k <= 0.0 {
             return 0.0;
         }
@@ -168,7 +187,7 @@ impl Cluster {
                 best = best.min(waves * of_tile + sum);
             }
         }
-        best.max(bytes / self.memory_rate()) + cast + self.kernel_start()
+        (best * self.device.unaligned(alignment)).max(bytes / self.memory_rate()) + cast + self.kernel_start()
     }
 
     /// Seconds of work on the vector units: the longer of traffic and arithmetic.
@@ -191,26 +210,27 @@ impl Cluster {
         // Tiles have one width: of latent attention (192 elements for scores, 128 for values) a part is padding.
         let padding = head / widest.max(head);
         // Older kernels, as parts of the newest. Devices with fp8 products have asynchronous ones, which the older kernels do not use: there FlashAttention-2
-        // reaches about half of FlashAttention-3 (arXiv 2407.08608, figure 5), and stays as far ahead of FlashAttention as it was (arXiv 2307.08691, figure 4).
+        // reaches about half of FlashAttention-3 (arXiv 2407.08608, figure 5) and 0.54 of cuDNN's (measured on an H100), and stays as far ahead of FlashAttention as it was (arXiv 2307.08691, figure 4).
         let asynchronous = self.device.cube.fp8.is_some();
         let generation = match (generation, asynchronous) {
             (Generation::Flash1, false) => 0.65,
-            (Generation::Flash1, true) => 0.35,
-            (Generation::Flash2, true) => 0.52,
+            (Generation::Flash1, true) => 0.36,
+            (Generation::Flash2, true) => 0.54,
             (Generation::Flash2, false) | (Generation::Newest | Generation::Unfused, _) => 1.0,
         };
-        let direction = match kernel {
-            AttentionKernel::Forward => 1.0,
-            AttentionKernel::Backward => 0.80,
+        let (direction, half) = match kernel {
+            AttentionKernel::Forward => (1.0, 430.0),
+            AttentionKernel::Backward => (0.9, 1000.0),
         };
-        // Narrow heads leave more softmax for each product; short rows have fewer blocks of keys to hide it behind.
+        // Narrow heads leave more softmax for each product; short rows have fewer blocks to hide it behind.
         let narrow = head / (head + 40.0) * (168.0 / 128.0);
-        let short = queries / (queries + 256.0);
-        let cores = f64::from(self.device.cores.0);
-        let blocks = problems * (queries / 128.0).ceil();
-        let full = blocks / ((blocks / cores).ceil() * cores);
+        let short = queries / (queries + half);
+        // Blocks of 128 rows are shared out over the cores: in the end cores wait for what is left, half of the longest block in the mean, and never less than all of one.
+        let each = problems * (queries / 128.0).ceil() / f64::from(self.device.cores.0);
+        let longest = attended.longest(kernel);
+        let full = each / longest.max(each + longest / 2.0);
         let rate = self.peak(attended.inputs()) * self.calibrated.attention_efficiency.0 * generation * direction;
-        (flops / (rate * narrow.min(1.1) * padding * short * full.max(0.05))).max(bytes / self.memory_rate())
+        (flops / (rate * narrow.min(1.1) * padding * short * full)).max(bytes / self.memory_rate())
             + self.kernel_start()
     }
 
@@ -230,6 +250,7 @@ impl Cluster {
             k: head,
             bytes: element * (scores + problems * (queries + keys) * head),
             precision: attended.inputs(),
+            alignment: Product::ALIGNED,
         };
         products * self.product(&one) + passes * element * scores / self.memory_rate() + 3.0 * self.kernel_start()
     }
@@ -244,7 +265,15 @@ mod tests {
     }
 
     fn product(m: f64, n: f64, k: f64) -> Product {
-        Product { groups: 1.0, m, n, k, bytes: 2.0 * (m * k + k * n + m * n), precision: Precision::Bf16 }
+        Product {
+            groups: 1.0,
+            m,
+            n,
+            k,
+            bytes: 2.0 * (m * k + k * n + m * n),
+            precision: Precision::Bf16,
+            alignment: Product::ALIGNED,
+        }
     }
 
     /// Attention multiplies at the rate of its inputs' type, fp8 in none of its products.

@@ -302,7 +302,15 @@ factor = 1.25
     }
 
     fn seconds(cluster: &Cluster, m: f64) -> f64 {
-        let product = Product { groups: 1.0, m, n: 256.0, k: 256.0, bytes: 0.0, precision: Precision::F32 };
+        let product = Product {
+            groups: 1.0,
+            m,
+            n: 256.0,
+            k: 256.0,
+            bytes: 0.0,
+            precision: Precision::F32,
+            alignment: Product::ALIGNED,
+        };
         cluster.product(&product)
     }
 
@@ -338,7 +346,15 @@ factor = 1.25
             Cluster::parse(&text).expect("it is right").shared_by(1, 1.0)
         };
         let rate = |cluster: &Cluster, groups: f64| {
-            let product = Product { groups, m: 64.0, n: 64.0, k: 64.0, bytes: 0.0, precision: Precision::F32 };
+            let product = Product {
+                groups,
+                m: 64.0,
+                n: 64.0,
+                k: 64.0,
+                bytes: 0.0,
+                precision: Precision::F32,
+                alignment: Product::ALIGNED,
+            };
             2e-9 * groups * 64f64.powi(3) / cluster.product(&product)
         };
         let known = file(&[product("groups = 1\n", 100), product("groups = 8\n", 50)]);

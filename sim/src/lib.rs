@@ -11,6 +11,7 @@
 //! devices does not matter. A [`framework`] says what systems other than ours do differently, in switches. Nothing here measures anything: the
 //! same input gives the same numbers. `docs/cost-model.md` explains every term.
 
+pub mod aligned;
 mod allocator;
 mod clock;
 pub mod closed;

@@ -3,6 +3,7 @@
 //! FLOPs and bytes come from the kernel's operands. Ragged dimensions have bounds in the plan; the rows that a run brings are those of an even routing, times the
 //! imbalance. Where a plan has room for the worst case (all rows of all ranks on one), that is far less.
 
+use crate::aligned::Alignment;
 use crate::framework::Framework;
 use crate::kind::Kind;
 use crate::loss::Loss;
@@ -340,7 +341,8 @@ impl<'a> Pricer<'a> {
         let matrices = element * groups * (m * depth + depth * n + m * n);
         let of_head = program.name.starts_with(HEAD) && self.precision != Precision::F32;
         let precision = precision_of(k.dtype, if of_head { Precision::Bf16 } else { self.precision });
-        let mut product = Product { groups, m, n, k: depth, bytes: matrices, precision };
+        let alignment = Alignment::of(k).bytes;
+        let mut product = Product { groups, m, n, k: depth, bytes: matrices, precision, alignment };
         // What is done while the product runs is traffic of its own.
         if !accumulates(k) || self.cluster.measured.is_some() {
             product.bytes += self.beside(program, k, kernel, &product);

@@ -68,7 +68,7 @@ impl<'a> ValuePricer<'a> {
         let element = node.ty.dtype.bytes() as f64;
         let precision = precision_of(graph.ty(node.operands[0]).dtype, self.precision);
         let bytes = element * groups * (m * k + k * n + m * n);
-        self.cluster.product(&Product { groups, m, n, k, bytes, precision })
+        self.cluster.product(&Product { groups, m, n, k, bytes, precision, alignment: Product::ALIGNED })
     }
 
     fn attention(&self, graph: &Graph, value: ValueId, way: AttentionKernel) -> f64 {

@@ -1,6 +1,6 @@
 //! Replays against what they come to by hand.
 
-mod pipelines;
+use crate::pipelines;
 
 use forebay_sim::Kind;
 use forebay_sim::log::Why;

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::files::{can_write_all, is_stdout, write_out};
 use crate::load::imbalance;
 use crate::memory::{self, Room};
-use crate::notes::few_rows;
+use crate::notes::{few_rows, unaligned};
 use crate::on_cluster::{OnCluster, SetUp};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
 use crate::page::{self, Page, Told};
@@ -152,6 +152,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
             options.framework.keep()
         ));
     }
+    notes.extend(unaligned(&plan, &cluster));
     notes.extend(few_micro_batches(&plan, pp));
     notes.extend(short_of_memory(&report, room, &options.framework.name));
     let page = Page {

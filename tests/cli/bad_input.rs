@@ -1,6 +1,6 @@
 //! Everything that can be wrong, and what is said about it.
 
-use crate::{Bench, SMALL, example};
+use super::{Bench, SMALL, example};
 use std::fs;
 
 /// A model with this body.
@@ -166,14 +166,14 @@ fn a_loss_that_is_no_number() {
 
 /// The program, started by a shell that has done something else before.
 #[cfg(unix)]
-fn limited(bench: &Bench, before: &str, args: &[&str]) -> crate::Run {
+fn limited(bench: &Bench, before: &str, args: &[&str]) -> super::Run {
     let output = std::process::Command::new("sh")
         .args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_forebay")])
         .args(args)
         .current_dir(bench.folder.path())
         .output()
         .expect("a shell");
-    crate::Run::new(output)
+    super::Run::new(output)
 }
 
 /// A disk that is full, as far as a process can tell: files may not grow beyond a limit.
@@ -242,7 +242,7 @@ fn an_environment_that_asks_for_another_processor() {
     let bench = Bench::new();
     let run = |command: &[&str], level: &str| {
         let output = bench.command(command).env("FOREBAY_CPU", level).output().expect("the program starts");
-        crate::Run::new(output)
+        super::Run::new(output)
     };
     let train = [&["train", "model.moe", "--data", "text.txt", "--steps", "1"], SMALL].concat();
     let timed = [&["bench", "model.moe", "--steps", "1", "--json"], SMALL].concat();
@@ -263,7 +263,7 @@ fn an_environment_that_asks_for_machine_code() {
     let timed = [&["bench", "model.moe", "--steps", "1", "--json"], SMALL].concat();
     let run = |jit: &str| {
         let output = bench.command(&timed).env("FOREBAY_JIT", jit).output().expect("the program starts");
-        crate::Run::new(output)
+        super::Run::new(output)
     };
     run("always").fails(&["the environment has FOREBAY_JIT=always", "`off`, `auto` and `on`"]);
     let functions = |jit: &str| run(jit).ok().lines()[0]["bench"]["compiled"]["functions"].as_u64().expect("a number");

@@ -1,6 +1,6 @@
 //! `forebay bench`, without PyTorch.
 
-use crate::{Bench, SMALL};
+use super::{Bench, SMALL};
 
 /// bench-tiny at a size at which a step takes a moment.
 const REDUCED: &[&str] =

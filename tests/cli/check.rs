@@ -1,6 +1,6 @@
 //! `forebay check`
 
-use crate::{Bench, example};
+use super::{Bench, example};
 
 #[test]
 fn a_table_of_blocks() {

@@ -1,6 +1,6 @@
 //! `forebay compile` and `forebay plan`.
 
-use crate::{Bench, example};
+use super::{Bench, example};
 
 #[test]
 fn stages_are_printed_and_read_again() {

@@ -1,6 +1,6 @@
 //! `forebay explain` and `forebay rules`.
 
-use crate::{Bench, example};
+use super::{Bench, example};
 use serde_json::Value;
 
 /// `explain` of DeepSeek-V3, as JSON.

@@ -1,6 +1,6 @@
 //! `forebay fmt`
 
-use crate::{Bench, example};
+use super::{Bench, example};
 
 #[test]
 fn files_are_formatted_once_and_for_all() {

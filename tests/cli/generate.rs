@@ -1,6 +1,6 @@
 //! `forebay generate`
 
-use crate::Bench;
+use super::Bench;
 
 #[test]
 fn samples() {

@@ -1,6 +1,6 @@
 //! `--help` and the usage errors.
 
-use crate::Bench;
+use super::Bench;
 
 #[test]
 fn every_command_explains_itself() {

@@ -1,6 +1,6 @@
 //! `--hosts`: ranks in several processes.
 
-use crate::{Bench, Run, SMALL};
+use super::{Bench, Run, SMALL};
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};

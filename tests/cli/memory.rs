@@ -1,6 +1,6 @@
 //! `forebay memory`, and `--memory-budget`.
 
-use crate::{Bench, SMALL, example};
+use super::{Bench, SMALL, example};
 use serde_json::Value;
 
 const MEMORY: [&str; 4] = ["memory", "model.moe", "--cluster", "h100"];

@@ -1,6 +1,6 @@
 //! `--backend npu-emulated`.
 
-use crate::Bench;
+use super::Bench;
 use serde_json::Value;
 
 const NPU: [&str; 2] = ["--backend", "npu-emulated"];
@@ -13,7 +13,7 @@ fn the_losses_are_those_of_the_cpu() {
     assert!(cpu.lines().iter().all(|l| l.get("device_s").is_none()));
     let npu = bench.train(&[&common[..], &NPU, &["--save", "npu"]].concat()).ok();
     assert_eq!(npu.losses(), cpu.losses());
-    let last = |run: &crate::Run| run.lines().last().expect("a summary")["summary"]["val_loss"].clone();
+    let last = |run: &super::Run| run.lines().last().expect("a summary")["summary"]["val_loss"].clone();
     assert_eq!(last(&npu), last(&cpu));
     let took: Vec<f64> = npu.lines().iter().filter_map(|l| l["device_s"].as_f64()).collect();
     assert!(took.len() == 3 && took[0] > 0.0 && (took[1] / took[2] - 1.0).abs() < 1e-9, "{took:?}");
@@ -77,7 +77,7 @@ fn the_plan_that_is_priced_runs() {
         let on_cpu = of_plan(&["cpu"]);
         let ran = of_plan(&[&["npu"], &NPU[..], &cluster].concat());
         let trained = on_cluster(&[&["train", "--save", "trained"], &steps[..], &NPU].concat());
-        let seconds = |run: &crate::Run| run.lines().iter().find_map(|l| l["device_s"].as_f64()).expect("seconds");
+        let seconds = |run: &super::Run| run.lines().iter().find_map(|l| l["device_s"].as_f64()).expect("seconds");
         let priced = report["step_time_s"].as_f64().expect("seconds");
         assert!((seconds(&ran) / priced - 1.0).abs() < 0.01, "{} s, priced {priced} s", seconds(&ran));
         assert_eq!(seconds(&ran), seconds(&trained), "one plan");

@@ -1,6 +1,6 @@
 //! `--profile` and `--trace`.
 
-use crate::Bench;
+use super::Bench;
 use serde_json::Value;
 
 #[test]

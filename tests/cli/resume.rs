@@ -1,6 +1,6 @@
 //! Runs that are killed, stopped and gone on with.
 
-use crate::{Bench, SMALL};
+use super::{Bench, SMALL};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
@@ -111,7 +111,7 @@ fn what_makes_it_another_run_is_said() {
         "{}",
         run.stderr
     );
-    bench.write("text.txt", crate::corpus().replace("expert", "novice"));
+    bench.write("text.txt", super::corpus().replace("expert", "novice"));
     let run = bench.train(&["--steps", "5", "--resume", "run", "--lr", "1e-4"]).ok();
     assert!(run.stderr.contains("the data are not those the checkpoint was trained on"), "{}", run.stderr);
     bench
@@ -125,7 +125,7 @@ fn the_log_goes_on() {
     let whole = bench.train(&["--steps", "6", "--save", "whole", "--json"]).ok().losses();
     bench.train(&["--steps", "6", "--save", "run", "--save-every", "2", "--log", "log"]).ok();
     bench.train(&["--steps", "6", "--resume", "run/step-000004", "--log", "log"]).ok();
-    let log = crate::Run { code: None, stdout: bench.read("log"), stderr: String::new() };
+    let log = super::Run { code: None, stdout: bench.read("log"), stderr: String::new() };
     assert_eq!(log.losses(), whole);
     assert_eq!(log.lines().len(), 7);
     // A text that is no log is not written over.

@@ -1,6 +1,6 @@
 //! `forebay schedule`.
 
-use crate::Bench;
+use super::Bench;
 use forebay_pipeline::{Costs, Layout, Placement, Schedule, Size, replay, verify};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! `--strategy`: several ranks on one machine.
 
-use crate::{Bench, SMALL};
+use super::{Bench, SMALL};
 
 fn losses(bench: &Bench, args: &[&str]) -> Vec<f64> {
     let all = [&["--json", "--dtype", "f64", "--steps", "4"], args].concat();

@@ -1,6 +1,6 @@
 //! `forebay simulate --trace` and `--html`.
 
-use crate::Bench;
+use super::Bench;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::process::Command;

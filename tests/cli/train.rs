@@ -1,6 +1,6 @@
 //! `forebay train` and `forebay run`.
 
-use crate::{Bench, Run, SMALL, example};
+use super::{Bench, Run, SMALL, example};
 use serde_json::Value;
 use std::fs;
 

@@ -1,8 +1,8 @@
 //! Two hosts, made of network namespaces, with a link between them that is as slow as wished: what an exchange of experts' rows takes there, in bytes and seconds.
 //!
-//! `cargo test --release --test cli two_hosts -- --ignored --nocapture`, as root, with `ip` and `tc`.
+//! `cargo test --release --test all two_hosts -- --ignored --nocapture`, as root, with `ip` and `tc`.
 
-use crate::{Bench, Run};
+use super::{Bench, Run};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 

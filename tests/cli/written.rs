@@ -1,6 +1,6 @@
 //! Files that are written must not be files that are read.
 
-use crate::{Bench, SMALL};
+use super::{Bench, SMALL};
 use std::fs;
 use std::path::Path;
 
@@ -74,7 +74,7 @@ fn links_lead_to_what_is_read() {
 #[test]
 fn a_run_replaces_nothing_that_it_reads() {
     let bench = Bench::new();
-    bench.write("dir/a.txt", crate::corpus());
+    bench.write("dir/a.txt", super::corpus());
     bench.write("s.toml", "tp = 2\n");
     bench.write("hosts", "127.0.0.1:1 1\n127.0.0.1:2 1\n");
     fs::write(bench.path("c.toml"), include_str!("../../examples/clusters/h100.toml")).expect("a file");
@@ -123,7 +123,7 @@ fn fitted_files_go_to_another_folder_and_one_thing_is_printed() {
 fn a_run_keeps_its_checkpoints() {
     let bench = Bench::new();
     // A log may be in the folder of the run, which need not be there yet, and which may be in that of the data.
-    bench.write("dir/a.txt", crate::corpus());
+    bench.write("dir/a.txt", super::corpus());
     let begin = ["train", "model.moe", "--data", "dir", "--steps", "1", "--save", "dir/run", "--log", "dir/run/log"];
     bench.run(&[&begin[..], SMALL].concat()).ok();
     let refused = Refused::new(&bench);

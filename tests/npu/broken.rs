@@ -2,11 +2,11 @@
 //!
 //! The verifier refuses all of them; here it is told to leave order, life and reach of memory to the devices ([`Proof::Devices`]).
 
-use crate::changes::KINDS;
+use super::changes::KINDS;
+use super::{devices, of, plan};
 use crate::common::Example;
 use crate::common::Numbers;
 use crate::common::training::batch;
-use crate::{devices, of, plan};
 use forebay_ir::DType;
 use forebay_plan::{Kernel, Plan, Space, verify};
 use forebay_runtime::backend::{Fault, Wrong};

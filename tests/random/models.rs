@@ -1,7 +1,7 @@
 //! Random models of the standard library's blocks, as text.
 
-use crate::draw::Draw;
-use crate::strategies::Drawn;
+use super::draw::Draw;
+use super::strategies::Drawn;
 use std::fmt::Write;
 
 /// A model.

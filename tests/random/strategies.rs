@@ -1,6 +1,6 @@
 //! Random strategies of up to eight ranks. Most of them fit most models; the others must be refused with a reason.
 
-use crate::draw::Draw;
+use super::draw::Draw;
 use forebay_compiler::overlap::Pass;
 
 /// The most ranks.

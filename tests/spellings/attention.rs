@@ -1,8 +1,8 @@
 //! Attention, from the projections of queries, keys and values to the projection of the result.
 
-use crate::masks;
-use crate::parts;
-use crate::writer::{Call, Rng, Spelling, Writer, group, is_name};
+use super::masks;
+use super::parts;
+use super::writer::{Call, Rng, Spelling, Writer, group, is_name};
 
 /// What kind of attention.
 #[derive(Clone, Copy)]
@@ -237,7 +237,7 @@ fn attention(rng: &mut Rng, kind: Kind) -> Spelling {
     before.push("x = embed[tokens, d]".to_string());
     let constants = constants(kind);
     let call = Call { parameters, constants: &["heads", "kv_heads"], results: vec![("y", y)] };
-    w.finish(constants, &before, call, &["z[batch, seq, out] = y * head", crate::generate::SQUARES])
+    w.finish(constants, &before, call, &["z[batch, seq, out] = y * head", super::generate::SQUARES])
 }
 
 fn constants(kind: Kind) -> &'static str {

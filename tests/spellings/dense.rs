@@ -1,10 +1,10 @@
 //! Norms, activations, feed-forward networks and the loss.
 
-use crate::parts;
-use crate::writer::{Call, Rng, Spelling, Writer, neg};
+use super::parts;
+use super::writer::{Call, Rng, Spelling, Writer, neg};
 
 pub const CONSTANTS: &str = "d = 6, f = 5, out = 3";
-const TAIL: [&str; 2] = ["z[batch, seq, out] = y * head", crate::generate::SQUARES];
+const TAIL: [&str; 2] = ["z[batch, seq, out] = y * head", super::generate::SQUARES];
 
 /// The names that the statements are made of: all leading axes, and the last.
 fn axes(w: &mut Writer<'_>) -> (String, String) {
@@ -57,7 +57,7 @@ pub fn add_rms_norm(rng: &mut Rng) -> Spelling {
     let after = [
         "z[batch, seq, out] = y * head",
         "loss of_sum = mean(wide(sum_of_both) * wide(sum_of_both) over batch, seq, d) weight 0.1",
-        crate::generate::SQUARES,
+        super::generate::SQUARES,
     ];
     w.finish(CONSTANTS, &before, Call { parameters, constants: &[], results }, &after)
 }
@@ -274,7 +274,7 @@ fn nll(rng: &mut Rng, one_hot: bool) -> Spelling {
     ];
     let parameters = vec![(format!("logits[.., {v}]"), "logits"), (format!("{labels}[..]"), "labels")];
     let call = Call { parameters, constants: &[], results: vec![("nll", nll)] };
-    w.finish(CONSTANTS, &before, call, &[crate::generate::NLL])
+    w.finish(CONSTANTS, &before, call, &[super::generate::NLL])
 }
 
 pub const CROSS_ENTROPY: &str = "param embed[vocab, d] = normal(1.0), head[d, vocab] = normal(1.0)

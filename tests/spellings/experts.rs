@@ -1,8 +1,8 @@
 //! Routers and experts.
 
-use crate::dense;
-use crate::parts;
-use crate::writer::{Call, Rng, Spelling, Writer};
+use super::dense;
+use super::parts;
+use super::writer::{Call, Rng, Spelling, Writer};
 
 pub const CONSTANTS: &str = "d = 6, experts = 5, topk = 2, f = 4, out = 3";
 
@@ -103,7 +103,7 @@ fn router(rng: &mut Rng, softmax: bool) -> Spelling {
         (format!("table[{e}, {out}]"), "table"),
     ];
     let call = Call { parameters, constants: &["topk"], results: vec![("y", z)] };
-    w.finish(CONSTANTS, &before, call, &["z[batch, seq, out] = y", crate::generate::SQUARES])
+    w.finish(CONSTANTS, &before, call, &["z[batch, seq, out] = y", super::generate::SQUARES])
 }
 
 pub fn swiglu_experts(rng: &mut Rng) -> Spelling {
@@ -223,5 +223,5 @@ fn experts(rng: &mut Rng, clamped: bool) -> Spelling {
         parameters.push((format!("down_bias[{e}, {d}]"), "down_bias"));
     }
     let call = Call { parameters, constants: &["experts"], results: vec![("y", y)] };
-    w.finish(CONSTANTS, &before, call, &["z[batch, seq, out] = y * head", crate::generate::SQUARES])
+    w.finish(CONSTANTS, &before, call, &["z[batch, seq, out] = y * head", super::generate::SQUARES])
 }

@@ -1,7 +1,7 @@
 //! The standard blocks, and random equal spellings of them.
 
-use crate::writer::{Rng, Spelling, file};
-use crate::{attention, dense, experts, rope};
+use super::writer::{Rng, Spelling, file};
+use super::{attention, dense, experts, rope};
 use std::collections::BTreeSet;
 
 /// The loss of models that make some `z` of their block's result.

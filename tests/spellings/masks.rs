@@ -1,7 +1,7 @@
 //! The masks of attention: which positions see which.
 
-use crate::attention::{Axes, Kind};
-use crate::writer::{Writer, group};
+use super::attention::{Axes, Kind};
+use super::writer::{Writer, group};
 
 /// Conditions, each with its negation.
 fn condition(w: &mut Writer<'_>, of: &[(&str, &str)], q: &str, k: &str) -> (String, String) {

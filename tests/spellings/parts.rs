@@ -1,6 +1,6 @@
 //! The forms of what blocks are made of: sigmoids, softmaxes, norms.
 
-use crate::writer::{Writer, group, neg};
+use super::writer::{Writer, group, neg};
 
 /// `1 / (1 + exp(-x))` of a name.
 pub fn sigmoid(w: &mut Writer<'_>, x: &str) -> String {

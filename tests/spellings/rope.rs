@@ -1,6 +1,6 @@
 //! Rotary embedding of queries and keys.
 
-use crate::writer::{Call, Rng, Spelling, Writer, neg};
+use super::writer::{Call, Rng, Spelling, Writer, neg};
 
 pub const CONSTANTS: &str = "d = 6, heads = 2, dh = 6, theta = 50.0";
 
@@ -55,12 +55,12 @@ fn rope(rng: &mut Rng, interleaved: bool) -> Spelling {
     let scores = "z[batch, h, seq, u] = wide(qr) * wide(kr[batch, u, h, dh])";
     if w.inline {
         let call = Call { parameters: vec![], constants: &[], results };
-        return w.finish(CONSTANTS, &before, call, &[scores, crate::generate::SCORES]);
+        return w.finish(CONSTANTS, &before, call, &[scores, super::generate::SCORES]);
     }
     // One block, called for both.
     let [(_, y), (_, pattern)] = <[_; 2]>::try_from(results).unwrap_or_else(|_| unreachable!());
     let call = Call { parameters: vec![(pattern, "q")], constants: &["theta"], results: vec![("qr", y)] };
-    let spelling = w.finish(CONSTANTS, &before, call, &["kr = AGAIN", scores, crate::generate::SCORES]);
+    let spelling = w.finish(CONSTANTS, &before, call, &["kr = AGAIN", scores, super::generate::SCORES]);
     let call = spelling.source.lines().find_map(|l| l.trim().strip_prefix("qr = ")).unwrap().replace("(q", "(k");
     Spelling { source: spelling.source.replace("AGAIN", &call), choices: spelling.choices }
 }

@@ -285,6 +285,10 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if framework.flash_is_stated && !has("use-flash-attn") && !has("flash_attention=true") {
         framework.attention = AttentionName::Unfused;
     }
+    // PyTorch chooses cuDNN's by itself on some devices, in some releases.
+    if has("cudnn attention") {
+        framework.attention = AttentionName::Newest;
+    }
     if has("max_memory_allocated") {
         (framework.reserved_gb, framework.slack, framework.keeps_gathered) = (ALLOCATED_GB, 0.0, false);
     }

@@ -1,11 +1,9 @@
 //! Plans on emulated devices: the numbers of the CPU, the time of the simulator, and an error where a plan is wrong.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 
 mod broken;
-#[path = "../mutations/changes.rs"]
-mod changes;
+use crate::mutations::changes;
 mod host;
 
 use common::Example;

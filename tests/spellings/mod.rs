@@ -1,10 +1,9 @@
 //! The same blocks in other words: random equal spellings of the standard blocks, as users write them, have the losses
 //! and gradients of the library's own.
 //!
-//! More spellings, of another seed: `FOREBAY_TEST_ALL=1 FOREBAY_SEED=7 cargo test --test spellings`.
+//! More spellings, of another seed: `FOREBAY_TEST_ALL=1 FOREBAY_SEED=7 cargo test --test all spellings::`.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 
 mod attention;
 mod dense;

@@ -5,12 +5,11 @@
 //! rest of the survivors are other computations (a term of a sum left out, another stride within the same memory): against accidents of that kind
 //! there is the checksum of the file.
 //!
-//! All of it, with the survivors: `FOREBAY_CASES=4000 cargo test --release --test mutations -- --nocapture`.
+//! All of it, with the survivors: `FOREBAY_CASES=4000 cargo test --release --test all mutations:: -- --nocapture`.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 
-mod changes;
+pub(crate) mod changes;
 
 use changes::KINDS;
 use common::training::plan;

@@ -1,10 +1,9 @@
 //! Random small models under random strategies: compiled, verified, run as ranks, and equal to one rank that does the same micro-batches. What does
 //! not fit is refused with a reason.
 //!
-//! More cases, of another seed: `FOREBAY_CASES=300 FOREBAY_SEED=7 cargo test --test random -- --nocapture`.
+//! More cases, of another seed: `FOREBAY_CASES=300 FOREBAY_SEED=7 cargo test --test all random:: -- --nocapture`.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 
 mod draw;
 mod models;

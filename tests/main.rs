@@ -1,0 +1,30 @@
+//! Models, plans and runs, from file to numbers, and the command line. One program, so that it is linked once and tests run beside each other.
+
+mod cli;
+mod common;
+mod dispatch;
+mod golden;
+mod gradients;
+mod integers;
+mod masters;
+mod memory;
+mod models;
+mod mutations;
+mod npu;
+mod offload;
+mod optimizer;
+mod overlap;
+mod parallel;
+mod pipelines;
+mod programs;
+mod ragged;
+mod random;
+mod recompute;
+mod rewriting;
+mod shares;
+mod shares_before;
+mod spellings;
+mod streams;
+mod swap;
+mod traffic;
+mod updates;
