@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::training::{ROWS, batch, compare, plan, strategy, train};
-use common::{Example, options};
+use common::{Example, all_cases, options};
 use forebay_compiler::overlap::Priced;
 use forebay_compiler::overlap::exchange::{Dispatch, settle};
 use forebay_compiler::pipeline::CompileOptions;
@@ -40,10 +40,6 @@ fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {
     plan(example, text, compute, if has_layers { &[("layers", 4)] } else { &[] })
 }
 
-fn all() -> bool {
-    std::env::var_os("FOREBAY_TEST_ALL").is_some()
-}
-
 const WAYS: [&str; 3] = ["hierarchical", "node-dedup", "rank-dedup"];
 
 #[test]
@@ -54,14 +50,14 @@ fn every_way_trains_as_one_rank() {
         let mut alone = None;
         for (j, text) in STRATEGIES.into_iter().enumerate() {
             // Each model meets a few strategies, each strategy a few models.
-            if !all() && (i + j) % 4 != 0 {
+            if !all_cases() && (i + j) % 7 != 0 {
                 continue;
             }
             // Degrees that do not divide a model's heads.
             let Ok(flat) = of(&example, text, DType::F64) else { continue };
             let flat = train(text, &flat, 3);
             // Two ways each, all of them everywhere when everything is asked for.
-            for (_, way) in WAYS.into_iter().enumerate().filter(|(w, _)| all() || (i + j / 3 + w) % 3 != 0) {
+            for (_, way) in WAYS.into_iter().enumerate().filter(|(w, _)| all_cases() || (i + j / 3 + w) % 3 != 0) {
                 let text = format!("{text},dispatch={way}");
                 let what = format!("{name} {text}");
                 let apart = of(&example, &text, DType::F64).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -80,7 +76,7 @@ fn every_way_trains_as_one_rank() {
             }
         }
     }
-    assert!(compared >= 20, "{compared} plans were compared");
+    assert!(compared >= 10, "{compared} plans were compared");
 }
 
 /// In f32 sums round otherwise; and twice the same is the same, bit for bit.
@@ -89,7 +85,8 @@ fn in_f32_every_way_is_close_and_reproducible() {
     let example = Example::named("tiny-moe");
     let alone = train("alone", &of(&example, &format!("micro={ROWS}"), DType::F32).expect("one rank"), 2);
     let ways = STRATEGIES.into_iter().flat_map(|text| WAYS.map(|way| format!("{text},dispatch={way}")));
-    for text in ways {
+    // Every other one, so that each way meets strategies of all kinds.
+    for (_, text) in ways.enumerate().filter(|(n, _)| all_cases() || n % 2 == 0) {
         let plan = of(&example, &text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}"));
         let run = train(&text, &plan, 2);
         compare(&text, &run, &alone, 1e-4);

@@ -7,7 +7,7 @@
 use crate::common;
 
 use common::oracle::{Oracle, data};
-use common::{Example, Numbers, examples, options};
+use common::{Example, Numbers, all_cases, examples, options};
 use forebay_compiler::module::{self, Forms};
 use forebay_compiler::pipeline::{CompileOptions, compile};
 use forebay_compiler::summary::Summary;
@@ -19,10 +19,6 @@ use forebay_runtime::data::Batch;
 use forebay_runtime::exec::{ExecOptions, Executor, element};
 use forebay_runtime::init;
 use rustc_hash::FxHashMap;
-
-fn all_of_it() -> bool {
-    std::env::var_os("FOREBAY_TEST_ALL").is_some()
-}
 
 /// Total and active parameters as published (router biases counted where the model has them).
 const SIZES: [(&str, u64, u64); 9] = [
@@ -106,7 +102,7 @@ fn check_gradients(example: &Example, seed: u64) {
     for (i, param) in model.params.iter().enumerate() {
         let norm = gradients[i].data.iter().map(|g| g * g).sum::<f64>();
         assert!(norm > 0.0, "{}: {} has no gradient in any direction", example.name, param.name);
-        if !all_of_it() && numbers.uniform() > 0.34 {
+        if !all_cases() && numbers.uniform() > 0.34 {
             continue;
         }
         let direction: Vec<f64> = gradients[i].data.iter().map(|_| numbers.normal()).collect();
@@ -319,7 +315,7 @@ const IN_BF16: [&str; 5] = ["deepseek-v3", "gpt-oss-120b", "mixtral-8x7b", "pang
 #[test]
 fn every_model_trains_in_bf16() {
     let all = examples();
-    let chosen: Vec<&Example> = all.iter().filter(|e| all_of_it() || IN_BF16.contains(&e.name.as_str())).collect();
+    let chosen: Vec<&Example> = all.iter().filter(|e| all_cases() || IN_BF16.contains(&e.name.as_str())).collect();
     assert!(chosen.len() >= IN_BF16.len(), "a model was renamed");
     chosen.into_iter().for_each(|example| check_training(example, DType::BF16, 50));
 }

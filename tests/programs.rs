@@ -229,7 +229,7 @@ fn attention_of_unusual_axes() {
 
 /// A few, always the same; or many, new ones each time, with `FOREBAY_TEST_ALL=1`.
 fn config() -> ProptestConfig {
-    let all = std::env::var_os("FOREBAY_TEST_ALL").is_some();
+    let all = crate::common::all_cases();
     let (cases, rng_seed) = if all { (10_000, RngSeed::Random) } else { (192, RngSeed::Fixed(1)) };
     ProptestConfig { cases, rng_seed, failure_persistence: None, ..ProptestConfig::default() }
 }

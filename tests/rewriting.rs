@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{Example, Numbers, examples, options};
+use common::{Example, Numbers, all_cases, examples, options};
 use forebay_compiler::autodiff::Keep;
 use forebay_compiler::memory::Recompute;
 use forebay_compiler::pipeline::{CompileOptions, compile, fused_segments, optimizer_graphs};
@@ -124,8 +124,7 @@ fn selected(selection: Selection, numerics: Numerics) -> rewrite::Options {
 #[test]
 fn exact_rules_keep_every_bit() {
     for example in examples() {
-        let both =
-            std::env::var_os("FOREBAY_TEST_ALL").is_some() || ["bench-tiny", "deepseek-v3"].contains(&&*example.name);
+        let both = all_cases() || ["bench-tiny", "deepseek-v3"].contains(&&*example.name);
         for compute in [DType::F32, DType::BF16].into_iter().take(1 + usize::from(both)) {
             let off = train(&example, compute, selected(Selection::Off, Numerics::Exact), 2);
             let exact = train(&example, compute, selected(Selection::All, Numerics::Exact), 2);

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::training::{ROWS, compare, plan, plan_within, strategy, train};
-use common::{Example, options};
+use common::{Example, all_cases, options};
 use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::pipeline::{CompileError, CompileOptions, Compiled, with_exchanges};
 use forebay_compiler::rewrite::Profile;
@@ -38,10 +38,6 @@ const STRATEGIES: [&str; 18] = [
 const MODELS: [&str; 6] =
     ["tiny-moe", "deepseek-v3", "pangu-ultra-moe", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b"];
 
-fn all() -> bool {
-    std::env::var_os("FOREBAY_TEST_ALL").is_some()
-}
-
 /// The plan at reduced size, with layers for every stage.
 fn of(example: &Example, text: &str, compute: DType) -> Result<Plan, String> {
     let has_layers = example.reduced().iter().any(|(name, _)| name == "layers");
@@ -55,8 +51,8 @@ fn ranks_train_as_one_that_weighs_behind() {
         let example = Example::named(name);
         let mut alone = None;
         for (j, text) in STRATEGIES.into_iter().enumerate() {
-            // Each strategy meets tiny-moe, and another model.
-            if !all() && i != 0 && (i + j) % 5 != 0 {
+            // Each strategy meets a model or two.
+            if !all_cases() && (i + j) % 4 != 0 {
                 continue;
             }
             let what = format!("{name} {text},shares=before");
@@ -82,7 +78,7 @@ fn ranks_train_as_one_that_weighs_behind() {
             compare(&what, &run, alone, 1e-10);
         }
     }
-    assert!(compared >= 25, "{compared} plans were compared");
+    assert!(compared >= 15, "{compared} plans were compared");
 }
 
 /// In f32 roundings are others; and twice the same is the same, bit for bit.
@@ -90,7 +86,7 @@ fn ranks_train_as_one_that_weighs_behind() {
 fn in_f32_it_is_close_and_reproducible() {
     let example = Example::named("tiny-moe");
     let alone = train("alone", &of(&example, &format!("micro={ROWS}"), DType::F32).expect("one rank"), 2);
-    for text in STRATEGIES {
+    for (_, text) in STRATEGIES.into_iter().enumerate().filter(|(n, _)| all_cases() || n % 2 == 0) {
         let text = format!("{text},shares=before");
         let plan = of(&example, &text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}"));
         let run = train(&text, &plan, 2);

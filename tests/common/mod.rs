@@ -24,6 +24,11 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
+/// Are whole covering sets asked for, or the part of them that a change is held to?
+pub fn all_cases() -> bool {
+    std::env::var_os("FOREBAY_TEST_ALL").is_some()
+}
+
 /// All example models, by name.
 pub fn examples() -> Vec<Example> {
     let folder = root().join("examples/models");

@@ -15,7 +15,7 @@ mod rope;
 mod writer;
 
 use common::oracle::{Oracle, data};
-use common::{Example, Numbers, options};
+use common::{Example, Numbers, all_cases, options};
 use forebay_compiler::pipeline::compile;
 use forebay_compiler::rewrite::{Options, rewrite};
 use forebay_dsl::model::CheckedModel;
@@ -29,14 +29,10 @@ use generate::{Block, blocks, distant, spellings};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-fn all_of_it() -> bool {
-    std::env::var_os("FOREBAY_TEST_ALL").is_some()
-}
-
 /// How many spellings of each block, and of which seed.
 fn amount() -> (usize, u64) {
     let seed = std::env::var("FOREBAY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let n = if all_of_it() { 200 } else { 24 };
+    let n = if all_cases() { 200 } else { 24 };
     (n, seed)
 }
 
@@ -184,7 +180,7 @@ fn test(name: &str) {
             let nodes = model.segments.iter().flat_map(|s| &s.forward.nodes);
             structures.insert(nodes.map(|n| format!("{} {:?}", n.op.row().name, n.operands)).collect::<String>());
             // Of some, the compiled programs as well.
-            if all_of_it() || i % 4 == 0 { same(&reference, &step_of_plan(&spelling.source, &model)) } else { Ok(()) }
+            if all_cases() || i % 4 == 0 { same(&reference, &step_of_plan(&spelling.source, &model)) } else { Ok(()) }
         };
         let fault = fault().err();
         wrong.extend(fault.map(|fault| format!("{fault}\nchoices: {:?}\n{}", spelling.choices, spelling.source)));
