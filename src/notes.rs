@@ -21,19 +21,21 @@ pub fn few_rows(plan: &Plan, imbalance: f64) -> Option<String> {
     ))
 }
 
-/// That products have matrices whose rows wide loads cannot read, on a device of which it is known what that costs.
+/// That products have matrices whose rows wide loads cannot read, on a device of which it is known what that costs, where they are a part of the work that counts.
 pub fn unaligned(plan: &Plan, cluster: &Cluster) -> Option<String> {
     let products = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
         Kernel::Matmul(k) => Some((Alignment::of(k), k.product_flops(), k.dtype.bytes())),
         _ => None,
     });
-    let worse = products.filter(|(alignment, ..)| alignment.bytes < Product::ALIGNED);
-    let (Alignment { bytes, pitch }, _, element) = worse.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let products: Vec<_> = products.collect();
+    let all: f64 = products.iter().map(|(_, flops, _)| flops).sum();
+    let worse = products.into_iter().filter(|(alignment, ..)| alignment.bytes < Product::ALIGNED);
+    let (Alignment { bytes, pitch }, flops, element) = worse.max_by(|a, b| a.1.total_cmp(&b.1))?;
     let times = cluster.device.unaligned(bytes);
-    (times > 1.0).then(|| {
+    (times > 1.0 && flops >= WORTH_A_NOTE * all).then(|| {
         let to = Product::ALIGNED / element;
         format!(
-            "rows of {} elements do not begin at multiples of {} bytes: their products take {times} times as long on {}; with {} they would not",
+            "rows of {} elements (on a rank) do not begin at multiples of {} bytes: where they are multiplied takes up to {times} times as long on {}; with {} it would not",
             grouped(pitch),
             Product::ALIGNED,
             cluster.device.name,
@@ -41,6 +43,9 @@ pub fn unaligned(plan: &Plan, cluster: &Cluster) -> Option<String> {
         )
     })
 }
+
+/// A product that has less of all products' FLOPs is not worth a note.
+const WORTH_A_NOTE: f64 = 0.01;
 
 /// Prints a note on stderr.
 pub fn print(note: Option<String>) {

@@ -2,8 +2,9 @@
 
     python cost/measure/kernels.py > cost/tests/kernels_h100.csv
 
-One line is one kernel: what it is, its shape, and the seconds that it takes with its inputs in memory (not in a cache), all launches
-made before it begins. About a minute and a half on an H100, 10 GB of its memory. Needs PyTorch 2.8 or newer.
+One line is one kernel: what it is, its shape, and the seconds that it takes, all launches made before it begins: the middle of three times that 4 to 200 calls take,
+about 15 ms. Products and streams go through up to 16 sets of inputs, so that those of more than 10 MB are in memory and not in a cache; attention and experts
+have the same inputs each time. A minute on an H100, 10 GB of its memory. Needs PyTorch 2.8 or newer.
 """
 import csv
 import math
@@ -147,8 +148,17 @@ def streams(say):
     say("stream", "AdamW", bytes=28 * n, seconds=timed(lambda _: optimizer.step(), most=10))
 
 
+def losses(say):
+    """Cross entropy of logits in bf16 on a copy of them in f32, and its gradient."""
+    for rows, vocabulary in [(2048, 32000), (8192, 49152), (4096, 128256)]:
+        logits, labels = random(rows, vocabulary).requires_grad_(), torch.randint(vocabulary, (rows,), device=DEVICE)
+        say("loss", "forward", m=rows, n=vocabulary, seconds=timed(lambda _: F.cross_entropy(logits.float(), labels)))
+        loss = F.cross_entropy(logits.float(), labels)
+        say("loss", "backward", m=rows, n=vocabulary, seconds=timed(lambda _: torch.autograd.grad(loss, logits, retain_graph=True)))
+
+
 def memory(say):
-    """Bytes of the device's memory, and what is taken of it before a program has allocated anything: by a context, by libraries, by communicators."""
+    """Bytes of the device's memory, and what is taken of it before a program has allocated anything: by a context, by it and libraries, by each communicator more."""
     import torch.distributed as dist
 
     torch.cuda.init()
@@ -182,7 +192,7 @@ def main():
         out.writerow(dict(kind=kind, variant=variant, seconds=seconds, **shape))
         sys.stdout.flush()
 
-    for part in [memory, streams, products, experts, attentions, sustained]:
+    for part in [memory, streams, products, experts, attentions, sustained, losses]:
         part(say)
         torch.cuda.empty_cache()
 

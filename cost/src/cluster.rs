@@ -344,6 +344,16 @@ impl Cluster {
                 "it is what contexts, the code of libraries and buffers of collectives take of `memory_gb`: 1 to 2 GB",
             ));
         }
+        if let Some(Unaligned { by_4, by_2, .. }) = &self.device.unaligned
+            && (by_4.0 < 1.0 || by_2.0 < by_4.0)
+        {
+            return Err(at(
+                "by_4",
+                "",
+                format!("`by_4` = {} and `by_2` = {} are no times as long", by_4.0, by_2.0),
+                "they are how many times as long a product takes whose rows begin at multiples of 4 or 8 bytes, and of 2: 1 or more, the second no less than the first",
+            ));
+        }
         self.check_tiers(text)
     }
 
@@ -511,6 +521,13 @@ source = "a test"
             error("memory_gb = 16", "memory_gb = 16\ncontext_gb = 16"),
             ("`context_gb` leaves nothing of the device's 16 GB".into(), "context_gb = 16".into())
         );
+        let unaligned =
+            |by_4, by_2| format!("[device.unaligned]\nby_4 = {by_4}\nby_2 = {by_2}\nsource = \"s\"\n[calibrated]");
+        for (by_4, by_2) in [("0.5", "2"), ("3", "2")] {
+            let found = error("[calibrated]", &unaligned(by_4, by_2));
+            assert_eq!(found.0, format!("`by_4` = {by_4} and `by_2` = {by_2} are no times as long"));
+            assert_eq!(found.1, format!("by_4 = {by_4}"));
+        }
         assert_eq!(error("memory_gbps = 100", "memory_gbps = nan").1, "nan");
         assert_eq!(error("memory_gbps = 100", "memory_gbps = 1e15").1, "1e15");
         assert_eq!(error("link_efficiency = 1.0", "link_efficiency = 95").1, "95");

@@ -91,18 +91,31 @@ impl Attended {
         if self.precision == Precision::F32 { Precision::F32 } else { Precision::Bf16 }
     }
 
-    /// The work of the longest block of rows, by the mean: 2 with causal masks, whose last rows see all keys and whose first none; 1 without masks. With a window
-    /// all blocks see about as many.
+    /// The work of the longest block of rows, by the mean: 1 without masks, nearly 2 with causal ones, whose last rows see all keys and whose first none; with a window
+    /// that is shorter than the row, what it is by the keys that are seen in the mean.
     fn longest(&self, kernel: AttentionKernel) -> f64 {
         let products = match kernel {
             AttentionKernel::Forward => 2.0,
             AttentionKernel::Backward => 5.0,
         };
         let all = 2.0 * products * self.problems * self.queries * self.keys * self.head;
-        let hidden = all / self.flops;
-        if hidden < 2.1 { hidden.max(1.0) } else { 1.0 }
+        // The part of the keys that a query sees in the mean.
+        let seen = (self.flops / all).clamp(0.0, 1.0);
+        let of_rows = match seen {
+            // Nothing is seen, or there is nothing to see.
+            seen if seen.is_nan() || seen < 1e-6 => 1.0,
+            // A window w of a row, causal: the mean is w − w² / 2.
+            seen if seen < 0.5 => (1.0 - (1.0 - 2.0 * seen).sqrt()) / seen,
+            seen => 1.0 / seen,
+        };
+        // A block has the mean of its rows.
+        let blocks = (self.queries / BLOCK).ceil();
+        1.0 + (of_rows - 1.0) * (blocks - 1.0).max(0.0) / (blocks + 1.0)
     }
 }
+
+/// Rows of queries that a core of a device works on at once.
+const BLOCK: f64 = 128.0;
 
 /// Tiles that libraries choose from: rows, columns, and the part of a large tile's rate that they reach (less reuse of operands).
 const TILES: [(f64, f64, f64); 5] =
@@ -214,7 +227,7 @@ impl Cluster {
         let asynchronous = self.device.cube.fp8.is_some();
         let generation = match (generation, asynchronous) {
             (Generation::Flash1, false) => 0.65,
-            (Generation::Flash1, true) => 0.36,
+            (Generation::Flash1, true) => 0.35,
             (Generation::Flash2, true) => 0.54,
             (Generation::Flash2, false) | (Generation::Newest | Generation::Unfused, _) => 1.0,
         };
@@ -226,7 +239,7 @@ impl Cluster {
         let narrow = head / (head + 40.0) * (168.0 / 128.0);
         let short = queries / (queries + half);
         // Blocks of 128 rows are shared out over the cores: in the end cores wait for what is left, half of the longest block in the mean, and never less than all of one.
-        let each = problems * (queries / 128.0).ceil() / f64::from(self.device.cores.0);
+        let each = problems * (queries / BLOCK).ceil() / f64::from(self.device.cores.0);
         let longest = attended.longest(kernel);
         let full = each / longest.max(each + longest / 2.0);
         let rate = self.peak(attended.inputs()) * self.calibrated.attention_efficiency.0 * generation * direction;

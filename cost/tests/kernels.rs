@@ -1,6 +1,6 @@
 //! The formulas of kernels against an H100 that was measured (`cost/measure/kernels.py` made the table; `kernels_h100.csv`).
 //!
-//! The kernels ran for 15 ms each, so that the power limit hardly slowed them down. What training sustains is lower, and in the cluster file: the two efficiencies
+//! The kernels ran for some 15 ms each, so that the power limit hardly slowed them down. What training sustains is lower, and in the cluster file: the two efficiencies
 //! are replaced by those of such bursts, so that what is compared is how time depends on shape.
 
 use forebay_cost::cluster::Share;
@@ -69,18 +69,22 @@ fn errors(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64, f64) {
     (at(&signed, 0.5), at(&sizes, 0.5), at(&sizes, 0.9))
 }
 
-/// Products of all shapes, one for each of many experts too. Nothing of this was fitted but the efficiency.
+/// Products of all shapes, one for each of many experts too. (Weight gradients of experts are predicted too fast, all others a little too slow.)
 #[test]
 fn products_take_as_long_as_predicted() {
     let cluster = in_bursts();
-    for (variant, count, most) in
-        [("nt", 75, (0.08, 0.2)), ("nn", 5, (0.08, 0.2)), ("tn", 5, (0.08, 0.2)), ("grouped", 21, (0.12, 0.2))]
-    {
+    for (variant, count, median_below, most_below) in [
+        ("nt", 75, 0.08, 0.2),
+        ("nn", 5, 0.06, 0.1),
+        ("tn", 5, 0.08, 0.1),
+        ("grouped", 21, 0.04, 0.12),
+        ("grouped_tn", 21, 0.15, 0.25),
+    ] {
         let of = kernels("product").into_iter().filter(|kernel| kernel.variant == variant).collect::<Vec<_>>();
         assert_eq!(of.len(), count, "{variant}");
-        let (bias, median, most_of) = errors(of.iter().map(|k| (cluster.product(&product(k)), k.get("seconds"))));
-        println!("{variant}: bias {bias:.3}, median {median:.3}, 90 % below {most_of:.3}");
-        assert!(median < most.0 && most_of < most.1, "{variant}: {bias} {median} {most_of}");
+        let (bias, median, most) = errors(of.iter().map(|k| (cluster.product(&product(k)), k.get("seconds"))));
+        println!("{variant}: bias {bias:.3}, median {median:.3}, 90 % below {most:.3}");
+        assert!(median < median_below && most < most_below, "{variant}: {bias} {median} {most}");
     }
 }
 
@@ -95,27 +99,25 @@ fn the_file_has_what_is_sustained() {
     assert!(in_bursts().product(&product(row)) < 0.95 * row.get("seconds"));
 }
 
-/// Rows that begin at multiples of 8, 4 and 2 bytes.
+/// Rows that begin at multiples of 16, 8, 4 and 2 bytes: the three products of a vocabulary together, and each product within half. (Libraries have kernels of their own
+/// for each direction.)
 #[test]
 fn unaligned_rows_take_what_the_file_says() {
     let cluster = in_bursts();
-    let odd = |kernel: &Kernel| {
-        // The width that is varied: columns, what is summed, rows of a gradient.
-        let width = kernel.get(match &*kernel.variant {
-            "nn" => "k",
-            "tn" => "m",
-            _ => "n",
-        });
-        1 << (2 * width as u64).trailing_zeros().min(4)
-    };
-    // (Rows at multiples of 2 bytes have kernels of their own in each direction.)
-    for (from, to, bound) in [(16, 16, 0.35), (4, 8, 0.15), (2, 2, 0.3)] {
-        let of: Vec<Kernel> = kernels("odd").into_iter().filter(|k| (from..=to).contains(&odd(k))).collect();
-        assert!(of.len() >= 4, "{from}");
-        let predicted = |k: &Kernel| cluster.product(&Product { alignment: odd(k), ..product(k) });
-        let (bias, median, most) = errors(of.iter().map(|k| (predicted(k), k.get("seconds"))));
-        println!("rows at multiples of {from} to {to} bytes: bias {bias:.3}, median {median:.3}, 90 % below {most:.3}");
-        assert!(median.min(bias.abs()) < 0.05 && most < bound, "{from}: {bias} {median} {most}");
+    let odd = kernels("odd");
+    for (width, alignment) in
+        [(50256, 16), (50260, 8), (50258, 4), (50257, 2), (2056, 16), (2052, 8), (2050, 4), (2049, 2)]
+    {
+        let of = odd.iter().filter(|k| [k.get("m"), k.get("n"), k.get("k")].contains(&f64::from(width)));
+        let times: Vec<(f64, f64)> =
+            of.map(|k| (cluster.product(&Product { alignment, ..product(k) }), k.get("seconds"))).collect();
+        let all = times.iter().fold((0.0, 0.0), |sum, time| (sum.0 + time.0, sum.1 + time.1));
+        println!("{width}: {:.3}", all.0 / all.1 - 1.0);
+        assert!(times.iter().all(|time| (time.0 / time.1 - 1.0).abs() < 0.5), "{width}: {times:?}");
+        if width > 50_000 {
+            assert_eq!(times.len(), 3, "{width}");
+            assert!((all.0 / all.1 - 1.0).abs() < 0.06, "{width}: {all:?}");
+        }
     }
 }
 
@@ -149,24 +151,34 @@ fn attention_takes_as_long_as_predicted() {
         let pairs = of.iter().map(|k| (cluster.attention(&attended(k), kernel, generation), k.get("seconds")));
         let (bias, median, most_of) = errors(pairs);
         println!("{variant}: bias {bias:.3}, median {median:.3}, 90 % below {most_of:.3}");
-        assert!(median < 0.06 && most_of < most, "{variant}: {bias} {median} {most_of}");
+        assert!(median < 0.07 && most_of < most, "{variant}: {bias} {median} {most_of}");
     }
 }
 
-/// Large streams have the bandwidth of the file, small ones take a kernel's start.
+/// Streams have the bandwidth of the file, small ones take a kernel's start, of which the file has half more than the smallest kernels take.
 #[test]
 fn streams_take_as_long_as_predicted() {
     let cluster = h100();
     let of = kernels("stream");
-    // (What lies between fits into the cache, which the formula does not know.)
-    let (small, large): (Vec<&Kernel>, Vec<&Kernel>) =
-        of.iter().filter(|k| !(1e6..2e8).contains(&k.get("bytes"))).partition(|k| k.get("bytes") < 1e6);
-    assert!(small.len() >= 2 && large.len() >= 6);
-    for (name, kernels, most) in [("small", small, 0.6), ("large", large, 0.15)] {
+    let (small, large): (Vec<&Kernel>, Vec<&Kernel>) = of.iter().partition(|k| k.get("bytes") < 4e6);
+    assert_eq!((small.len(), large.len()), (4, 13));
+    for (name, kernels, most_below) in [("small", small, 0.6), ("large", large, 0.1)] {
         let pairs = kernels.iter().map(|k| (cluster.vector(0.0, k.get("bytes")), k.get("seconds")));
-        let (bias, median, most_of) = errors(pairs);
-        println!("{name}: bias {bias:.3}, median {median:.3}, 90 % below {most_of:.3}");
-        assert!(most_of < most, "{name}: {bias} {median} {most_of}");
+        let (bias, median, most) = errors(pairs);
+        println!("{name}: bias {bias:.3}, median {median:.3}, 90 % below {most:.3}");
+        assert!(most < most_below, "{name}: {bias} {median} {most}");
+    }
+}
+
+/// The loss of PyTorch on a copy of the logits in f32 takes the 49 bytes a logit of profiles.
+#[test]
+fn a_loss_takes_its_bytes() {
+    let (cluster, of) = (h100(), kernels("loss"));
+    assert_eq!(of.len(), 6);
+    for both in of.chunks(2) {
+        let logits = both[0].get("m") * both[0].get("n");
+        let error = cluster.vector(0.0, 49.0 * logits) / both.iter().map(|k| k.get("seconds")).sum::<f64>() - 1.0;
+        assert!(error.abs() < 0.03, "{logits} logits: {error}");
     }
 }
 

@@ -4,7 +4,7 @@
     forebay validate sim/tests/steps_h100.csv
 
 Parameters and gradients are bf16, and f32 copies of both are what AdamW (fused) works on: 20 bytes a parameter. Attention is cuDNN's, experts are its grouped products without a capacity. Each run is a process of its own, which begins with an empty device; its time is the median of
-five steps after two, its memory what was allocated at most in those. About three minutes on an H100, whose memory it fills. Needs PyTorch 2.8 or newer, Linux.
+five steps after two, its memory what was allocated at most in those. About five minutes on an H100, whose memory it fills. Needs PyTorch 2.8 or newer, Linux.
 """
 import csv
 import json
@@ -145,21 +145,23 @@ def train(c):
 
 
 def alone(c):
-    """`train` in a process of its own: none where it does not fit."""
+    """`train` in a process of its own; where it fails, why."""
     read, write = os.pipe()
     if not os.fork():
         os.close(read)
         try:
             result = train(c)
         except torch.OutOfMemoryError:
-            result = None
+            result = "out of memory"
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
         os.write(write, json.dumps(result).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()
     os.wait()
-    return json.loads(text or "null")
+    return json.loads(text or '"it died"')
 
 
 DENSE = {"160M": (768, 12, 12, 2048), "410M": (1024, 24, 16, 2816), "1B": (2048, 16, 16, 5504), "1.6B": (2048, 24, 16, 5504), "3B": (2560, 28, 20, 6912), "wide": (4096, 10, 32, 11008)}
@@ -209,8 +211,8 @@ def main():
     out.writeheader()
     for number, c in enumerate(runs(), 1):
         result = alone(c)
-        if result is None:
-            print(f"{c['model']} {c['mbs']} × {c['seq_len']}: out of memory", file=sys.stderr)
+        if isinstance(result, str):
+            print(f"{c['model']} {c['mbs']} × {c['seq_len']}: {result}", file=sys.stderr)
             continue
         seconds = statistics.median(result["times"])
         about = f"host {result['host']:.4g} s; reserved {result['reserved'] / 1e9:.4g} GB; allocator retries {result['retries']}"

@@ -286,7 +286,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         framework.attention = AttentionName::Unfused;
     }
     // PyTorch chooses cuDNN's by itself on some devices, in some releases.
-    if has("cudnn attention") {
+    if has("cudnn attention") && !has("no cudnn attention") {
         framework.attention = AttentionName::Newest;
     }
     if has("max_memory_allocated") {
