@@ -35,7 +35,7 @@ pub fn unaligned(plan: &Plan, cluster: &Cluster) -> Option<String> {
     (times > 1.0 && flops >= WORTH_A_NOTE * all).then(|| {
         let to = Product::ALIGNED / element;
         format!(
-            "rows of {} elements (on a rank) do not begin at multiples of {} bytes: where they are multiplied takes up to {times} times as long on {}; with {} it would not",
+            "rows of {} elements (on a rank) do not begin at multiples of {} bytes: products of them take up to {times} times as long on {}; with {} they would not",
             grouped(pitch),
             Product::ALIGNED,
             cluster.device.name,

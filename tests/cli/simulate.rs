@@ -459,7 +459,7 @@ fn an_odd_vocabulary_is_noted() {
     let told = |vocab: &str, cluster: &str| {
         bench.run(&["simulate", "model.moe", "--set", vocab, "--cluster", cluster, "--batch", "8"]).ok().stdout
     };
-    let note = "rows of 257 elements (on a rank) do not begin at multiples of 16 bytes: where they are multiplied takes up to 5.8 times as long on H100 SXM 80 GB; with 264 it would not";
+    let note = "rows of 257 elements (on a rank) do not begin at multiples of 16 bytes: products of them take up to 5.8 times as long on H100 SXM 80 GB; with 264 they would not";
     assert!(told("vocab=257", "h100").contains(note), "{}", told("vocab=257", "h100"));
     assert!(!told("vocab=264", "h100").contains("do not begin"));
     assert!(!told("vocab=257", "a100-80g").contains("do not begin"));
