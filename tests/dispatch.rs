@@ -49,8 +49,8 @@ fn every_way_trains_as_one_rank() {
         let example = Example::named(name);
         let mut alone = None;
         for (j, text) in STRATEGIES.into_iter().enumerate() {
-            // Each model meets two strategies, each strategy a model.
-            if !all_cases() && (i + j) % 6 != 0 {
+            // Each strategy meets a model that takes it.
+            if !all_cases() && (i + j) % 6 != 0 && !(i == 0 && [2, 3].contains(&j)) {
                 continue;
             }
             // Degrees that do not divide a model's heads.
