@@ -6,7 +6,7 @@
 use crate::common;
 
 use common::training::{ROWS, Run, compare, plan, strategy, train};
-use common::{Example, all_cases, examples};
+use common::{Example, all_cases, examples, meets};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::DType;
 use std::collections::BTreeSet;
@@ -57,50 +57,37 @@ const STRATEGIES: [&str; 38] = [
 fn ranks_together_train_as_one_alone() {
     let steps = if all_cases() { 20 } else { 4 };
     let only = std::env::var("FOREBAY_PARALLEL").ok();
-    let (mut compared, mut met) = (0, [false; STRATEGIES.len()]);
-    for (i, example) in examples().iter().enumerate() {
-        let mut alone: Option<Run> = None;
-        let mut refused = vec![];
-        for (j, text) in STRATEGIES.into_iter().enumerate() {
-            let what = format!("{} {text}", example.name);
-            // Each strategy meets a model or two that take it.
-            let turn =
-                all_cases() || only.is_some() || (i + j) % 12 == 0 || example.name == "tiny-moe" && MORE.contains(&j);
-            if !turn || only.as_ref().is_some_and(|o| !what.contains(o.as_str())) {
-                continue;
-            }
+    let examples = examples();
+    let mut alone: Vec<Option<Run>> = examples.iter().map(|_| None).collect();
+    let mut compared = 0;
+    for (j, text) in STRATEGIES.into_iter().enumerate() {
+        let take = |example: &Example| {
             if spans_rows(&example.text, text) {
-                continue;
+                return None;
             }
-            let plan = match plan(example, text, DType::F64, &[]) {
-                Ok(plan) => plan,
-                Err(message) => {
-                    refused.push(format!("{what}: {message}"));
-                    continue;
-                }
-            };
+            plan(example, text, DType::F64, &[]).ok()
+        };
+        let named = |(i, example): (usize, &Example)| {
+            let is_meant = only.as_ref().is_some_and(|only| format!("{} {text}", example.name).contains(only.as_str()));
+            if is_meant { take(example).map(|plan| (i, plan)) } else { None }
+        };
+        let met = match only {
+            Some(_) => examples.iter().enumerate().filter_map(named).collect(),
+            None => meets(&examples, (j, text), take),
+        };
+        for (i, plan) in met {
+            let (example, alone) = (&examples[i], &mut alone[i]);
             let alone = alone.get_or_insert_with(|| {
                 let one = common::training::plan(example, &format!("micro={ROWS}"), DType::F64, &[]);
                 train(&example.name, &one.expect("one rank takes every model"), steps)
             });
+            let what = format!("{} {text}", example.name);
             compare(&what, &train(&what, &plan, steps), alone, 1e-10);
             compared += 1;
-            met[j] = true;
-        }
-        for message in &refused {
-            eprintln!("{message}");
         }
     }
-    assert_enough(compared, only.as_deref(), FEWEST);
-    let missed: Vec<&str> = STRATEGIES.into_iter().zip(met).filter(|(_, met)| !met).map(|(text, _)| text).collect();
-    assert!(only.is_some() || missed.is_empty(), "no model that takes them met {missed:?}");
+    assert_enough(compared, only.as_deref(), STRATEGIES.len());
 }
-
-/// Strategies that the models whose turn it is refuse.
-const MORE: [usize; 2] = [18, 37];
-
-/// Comparisons that a run without `FOREBAY_PARALLEL` makes at the least: most models take most strategies.
-const FEWEST: usize = 36;
 
 /// A strategy that a model refuses is no failure; if most were refused, nothing would be tested.
 fn assert_enough(compared: usize, only: Option<&str>, fewest: usize) {

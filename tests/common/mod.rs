@@ -29,6 +29,23 @@ pub fn all_cases() -> bool {
     std::env::var_os("FOREBAY_TEST_ALL").is_some()
 }
 
+/// The models that a strategy meets, by their places, with what it makes of them: the first that takes it, from a place of its own on, or all that do where whole covering
+/// sets are asked for.
+///
+/// # Panics
+/// Where none takes it: nothing would be tested.
+pub fn meets<T>(
+    models: &[Example],
+    (nth, strategy): (usize, &str),
+    take: impl Fn(&Example) -> Option<T>,
+) -> Vec<(usize, T)> {
+    let turns = (0..models.len()).map(|turn| (nth + turn) % models.len());
+    let taken = turns.filter_map(|i| take(&models[i]).map(|made| (i, made)));
+    let met: Vec<(usize, T)> = taken.take(if all_cases() { usize::MAX } else { 1 }).collect();
+    assert!(!met.is_empty(), "no model takes {strategy}");
+    met
+}
+
 /// All example models, by name.
 pub fn examples() -> Vec<Example> {
     let folder = root().join("examples/models");
