@@ -341,6 +341,36 @@ mod tests {
         assert_eq!(time(Precision::Bf16, 6.0, 0.5), time(Precision::Bf16, 3.0, 1.0));
     }
 
+    /// The longest block of rows, by hand: the mean of all without masks; of n blocks with a causal mask 2n / (n + 1) of it; with a window of a part w of long rows 1 / (1 − w / 2).
+    #[test]
+    fn the_longest_block_is_that_of_the_mask() {
+        let longest = |queries: f64, seen: f64, kernel: AttentionKernel, products: f64| {
+            let flops = 2.0 * products * 8.0 * queries * queries * 64.0 * seen;
+            let of = Attended {
+                problems: 8.0,
+                queries,
+                keys: queries,
+                head: 64.0,
+                widest: 64.0,
+                flops,
+                bytes: 1.0,
+                precision: Precision::Bf16,
+            };
+            of.longest(kernel)
+        };
+        let forward = |queries: f64, seen: f64| longest(queries, seen, AttentionKernel::Forward, 2.0);
+        let near = |got: f64, want: f64| assert!((got / want - 1.0).abs() < 1e-3, "{got} is not {want}");
+        near(forward(4096.0, 1.0), 1.0);
+        near(forward(128.0, 0.5), 1.0);
+        near(forward(256.0, 0.5), 4.0 / 3.0);
+        near(forward(1_048_576.0, 0.5), 2.0);
+        near(longest(1_048_576.0, 0.5, AttentionKernel::Backward, 5.0), 2.0);
+        for window in [0.01f64, 0.25, 0.5, 0.99] {
+            near(forward(1_048_576.0, window - window * window / 2.0), 1.0 / (1.0 - window / 2.0));
+        }
+        assert_eq!([forward(4096.0, 0.0), forward(0.0, 0.5)], [1.0, 1.0], "nothing to see");
+    }
+
     /// 192 elements for scores and 128 for values are tiles of 192.
     #[test]
     fn narrow_values_of_a_wide_head_are_padded() {
