@@ -58,7 +58,7 @@ fn keep_within(d: &mut Differentiated, bytes: f64, price: impl Fn(&Graph, ValueI
         away: vec![],
         windows: vec![],
     };
-    let problem = Problem { parts: vec![part] };
+    let problem = Problem::new(vec![part]);
     let selection = problem.within(bytes, u32::MAX).map_or_else(|least| least, |choice| choice.selection);
     let kept = selection.kept[0].clone();
     keep(d, &kept);

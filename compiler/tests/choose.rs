@@ -7,7 +7,7 @@ use proptest::prelude::*;
 /// All sets of values that are enough: bytes, and seconds of what is made again.
 fn all_selections(problem: &Problem) -> Vec<(f64, f64)> {
     let mut selections = vec![(0.0, 0.0)];
-    for part in &problem.parts {
+    for part in problem.parts() {
         let values: Vec<ValueId> = part.graph.values().filter(|&v| part.graph.node(v).op != Op::Input).collect();
         let of_part: Vec<(f64, f64)> = (0..1_u32 << values.len())
             .map(|bits| {
@@ -52,7 +52,7 @@ proptest! {
         let graphs: Vec<Graph> = tapes.iter().map(|tape| testing::graph(tape)).collect();
         let free = |g: &Graph| g.nodes.iter().filter(|n| n.op != Op::Input).count();
         prop_assume!(graphs.iter().map(free).sum::<usize>() <= 14);
-        let problem = Problem { parts: graphs.iter().map(|g| part(g, &bytes, &seconds)).collect() };
+        let problem = Problem::new(graphs.iter().map(|g| part(g, &bytes, &seconds)).collect());
         let all = all_selections(&problem);
         let fewest = all.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
         let mut limits: Vec<f64> = all.iter().map(|s| s.0).collect();
@@ -86,7 +86,7 @@ proptest! {
     ) {
         let graph = testing::graph(&tape);
         prop_assume!(graph.nodes.iter().filter(|n| n.op != Op::Input).count() <= 14);
-        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)] };
+        let problem = Problem::new(vec![part(&graph, &bytes, &seconds)]);
         let all = all_selections(&problem);
         let (fewest, most) = (problem.least_bytes().bytes, problem.least_time().bytes);
         let limit = fewest + share * (most - fewest);
@@ -128,7 +128,7 @@ proptest! {
             part.windows.sort_by(f64::total_cmp);
             part
         });
-        let problem = Problem { parts: parts.collect() };
+        let problem = Problem::new(parts.collect());
         // Each value is made again, kept or swapped.
         let all: Vec<(f64, f64)> = (0..3_usize.pow(values.len() as u32)).map(|code| {
             let fate = |i: usize| code / 3_usize.pow(i as u32) % 3;
@@ -143,7 +143,7 @@ proptest! {
             (selection.bytes, selection.seconds)
         }).collect();
         let fewest = all.iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
-        let most = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect()).bytes;
+        let most = problem.keeping(problem.parts().iter().map(|p| p.wanted.clone()).collect()).bytes;
         let limit = fewest + share * (most - fewest).max(0.0);
         let least = all.iter().filter(|s| s.0 <= limit + 1e-9).map(|s| s.1).fold(f64::INFINITY, f64::min);
         let choice = problem.within(limit + 1e-9, 4000).expect("the fewest bytes are within the limit");
@@ -165,8 +165,7 @@ proptest! {
         let again = problem.selection(selection.kept.clone(), selection.swapped.clone());
         prop_assert_eq!(&again, selection);
         // Windows that hide everything make nothing dearer.
-        let mut free = problem.clone();
-        free.parts.iter_mut().for_each(|part| part.windows = vec![1e6]);
+        let free = problem.with_windows(|_| vec![1e6]);
         let choice = free.within(limit + 1e-9, 4000).expect("the fewest bytes are within the limit");
         prop_assert!(choice.bound <= selection.seconds + 1e-9);
         prop_assert!(!choice.exact || choice.selection.seconds <= selection.seconds + 1e-9);
@@ -181,7 +180,7 @@ proptest! {
     ) {
         let graph = testing::graph(&tape);
         prop_assume!(graph.nodes.iter().filter(|n| n.op != Op::Input).count() <= 14);
-        let problem = Problem { parts: vec![part(&graph, &bytes, &seconds)] };
+        let problem = Problem::new(vec![part(&graph, &bytes, &seconds)]);
         let all = all_selections(&problem);
         let front = problem.front();
         for pair in front.windows(2) {

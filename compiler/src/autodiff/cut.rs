@@ -8,11 +8,11 @@
 //!
 //! Values made before the cut hang on the source, what later values read hangs on the target. The edges that a minimum cut severs are the
 //! values to keep; of several minimum cuts the one nearest to the target is taken, which leaves the least to compute again.
-//! Dinic's algorithm: O(V²E), in practice linear on such graphs. The result depends on the graph only.
 
 use super::extract::{needed, reads};
+use super::network::Network;
+pub use super::network::UNBOUNDED;
 use forebay_ir::{CommKind, FusedKind, Graph, Op, ValueId};
-use std::collections::VecDeque;
 
 /// Where a value may be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,138 +109,67 @@ pub fn minimum_cut(
     weight: &dyn Fn(ValueId) -> u64,
     wanted: &[ValueId],
 ) -> Vec<ValueId> {
-    priced_cut(graph, place, weight, &|_| 0, wanted)
+    Cuts::new(graph, place, wanted).cheapest(&|v| (weight(v), 0))
 }
 
-/// The same where computing a value in the later graph costs something too, once: `again`, of values with [`Place::Either`]. That is an edge from
-/// the source to the value, cut when the value is made after the cut: then all that it is made from is kept, or made there as well.
-pub fn priced_cut(
-    graph: &Graph,
-    place: &dyn Fn(ValueId) -> Place,
-    weight: &dyn Fn(ValueId) -> u64,
-    again: &dyn Fn(ValueId) -> u64,
-    wanted: &[ValueId],
-) -> Vec<ValueId> {
-    let live = needed(graph, wanted, &[]);
-    let (source, target) = (0, 1);
-    let enter = |v: ValueId| 2 + 2 * v.index();
-    let leave = |v: ValueId| 3 + 2 * v.index();
-    let mut network = Network::new(2 + 2 * graph.nodes.len());
-    for &value in &live {
-        let at = place(value);
-        if at != Place::After {
-            network.edge(enter(value), leave(value), weight(value).min(UNBOUNDED - 1));
-        }
-        if at == Place::Before {
-            network.edge(source, enter(value), UNBOUNDED);
-            continue;
-        }
-        if at == Place::Either && again(value) > 0 {
-            network.edge(source, enter(value), again(value).min(UNBOUNDED - 1));
-        }
-        for read in reads(graph, value).into_iter().filter(|&r| place(r) != Place::After) {
-            let to = if at == Place::After { target } else { enter(value) };
-            network.edge(leave(read), to, UNBOUNDED);
-        }
-    }
-    for &value in wanted.iter().filter(|&&v| place(v) != Place::After) {
-        network.edge(leave(value), target, UNBOUNDED);
-    }
-    network.saturate(source, target);
-    let later = network.reaching(target);
-    live.into_iter().filter(|&v| place(v) != Place::After && later[leave(v)] && !later[enter(v)]).collect()
+/// The cuts of a graph between what is computed before and what later needs: made once for many prices.
+#[derive(Clone, Debug)]
+pub struct Cuts {
+    /// The values that may be kept, in order.
+    values: Vec<ValueId>,
+    /// Those of them that have to be computed before the cut, in the same order.
+    before: Vec<bool>,
+    network: Network,
 }
 
-/// More than all weights together.
-pub const UNBOUNDED: u64 = 1 << 60;
+const SOURCE: usize = 0;
+const TARGET: usize = 1;
 
-/// A flow network with integer capacities; edge `i ^ 1` is the reverse of edge `i`.
-struct Network {
-    edges: Vec<(usize, u64)>,
-    out: Vec<Vec<usize>>,
+impl Cuts {
+    /// The cuts from which `wanted` and everything [`Place::After`] can be computed.
+    pub fn new(graph: &Graph, place: &dyn Fn(ValueId) -> Place, wanted: &[ValueId]) -> Cuts {
+        let live = needed(graph, wanted, &[]);
+        let values: Vec<ValueId> = live.iter().copied().filter(|&v| place(v) != Place::After).collect();
+        let before: Vec<bool> = values.iter().map(|&v| place(v) == Place::Before).collect();
+        let mut numbers = vec![u32::MAX; graph.nodes.len()];
+        for (number, value) in values.iter().enumerate() {
+            numbers[value.index()] = number as u32;
+        }
+        let number = |v: ValueId| Some(numbers[v.index()]).filter(|n| *n != u32::MAX);
+        // For each value what keeping it costs, and what making it later does; these come first.
+        let mut edges: Vec<(u32, u32)> =
+            (0..values.len() as u32).flat_map(|n| [(enter(n), leave(n)), (SOURCE as u32, enter(n))]).collect();
+        for &value in &live {
+            let to = match place(value) {
+                Place::Before => continue,
+                Place::Either => enter(numbers[value.index()]),
+                Place::After => TARGET as u32,
+            };
+            edges.extend(reads(graph, value).into_iter().filter_map(number).map(|read| (leave(read), to)));
+        }
+        edges.extend(wanted.iter().filter_map(|&v| number(v)).map(|n| (leave(n), TARGET as u32)));
+        let network = Network::new(2 + 2 * values.len(), &edges);
+        Cuts { values, before, network }
+    }
+
+    /// The cheapest, in order, and of the cheapest ones the nearest to what is wanted. `price`: what keeping a value costs, and what computing it later does, once. That is an edge from
+    /// the source to the value, cut when the value is made after the cut: then all that it is made from is kept, or made there as well. What is
+    /// [`UNBOUNDED`] to compute later is computed before.
+    pub fn cheapest(&self, price: &dyn Fn(ValueId) -> (u64, u64)) -> Vec<ValueId> {
+        let of_values = self.values.iter().zip(&self.before).flat_map(|(&v, before)| {
+            let (keep, again) = price(v);
+            [keep.min(UNBOUNDED - 1), if *before { UNBOUNDED } else { again.min(UNBOUNDED) }]
+        });
+        let later = self.network.behind(SOURCE, TARGET, of_values.chain(std::iter::repeat(UNBOUNDED)));
+        let is_cut = |n: u32| later[leave(n) as usize] && !later[enter(n) as usize];
+        (0..).zip(&self.values).filter(|&(n, _)| is_cut(n)).map(|(_, &v)| v).collect()
+    }
 }
 
-impl Network {
-    fn new(vertices: usize) -> Network {
-        Network { edges: Vec::new(), out: vec![Vec::new(); vertices] }
-    }
+fn enter(number: u32) -> u32 {
+    2 + 2 * number
+}
 
-    fn edge(&mut self, from: usize, to: usize, capacity: u64) {
-        for (from, to, capacity) in [(from, to, capacity), (to, from, 0)] {
-            self.out[from].push(self.edges.len());
-            self.edges.push((to, capacity));
-        }
-    }
-
-    /// Pushes as much as fits from `source` to `target`.
-    fn saturate(&mut self, source: usize, target: usize) {
-        while let Some(level) = self.levels(source, target) {
-            let mut next = vec![0; self.out.len()];
-            while self.augment(source, target, &level, &mut next) {}
-        }
-    }
-
-    /// Distances from the source along edges with room; `None` when the target is out of reach.
-    fn levels(&self, source: usize, target: usize) -> Option<Vec<usize>> {
-        let mut level = vec![usize::MAX; self.out.len()];
-        level[source] = 0;
-        let mut queue = VecDeque::from([source]);
-        while let Some(vertex) = queue.pop_front() {
-            for &edge in &self.out[vertex] {
-                let (to, room) = self.edges[edge];
-                if room > 0 && level[to] == usize::MAX {
-                    level[to] = level[vertex] + 1;
-                    queue.push_back(to);
-                }
-            }
-        }
-        (level[target] != usize::MAX).then_some(level)
-    }
-
-    /// Finds one path with room along increasing levels and fills it. `next` remembers which edges of a vertex lead nowhere.
-    fn augment(&mut self, source: usize, target: usize, level: &[usize], next: &mut [usize]) -> bool {
-        let mut path: Vec<usize> = Vec::new();
-        let mut vertex = source;
-        while vertex != target {
-            match self.out[vertex].get(next[vertex]) {
-                Some(&edge) => {
-                    let (to, room) = self.edges[edge];
-                    if room > 0 && level[to] == level[vertex] + 1 {
-                        path.push(edge);
-                        vertex = to;
-                    } else {
-                        next[vertex] += 1;
-                    }
-                }
-                None => {
-                    let Some(edge) = path.pop() else { return false };
-                    vertex = self.edges[edge ^ 1].0;
-                    next[vertex] += 1;
-                }
-            }
-        }
-        let room = path.iter().map(|&e| self.edges[e].1).min().expect("the target is not the source");
-        for edge in path {
-            self.edges[edge].1 -= room;
-            self.edges[edge ^ 1].1 += room;
-        }
-        true
-    }
-
-    /// The vertices that can still send something to `target`.
-    fn reaching(&self, target: usize) -> Vec<bool> {
-        let mut reaching = vec![false; self.out.len()];
-        reaching[target] = true;
-        let mut stack = vec![target];
-        while let Some(vertex) = stack.pop() {
-            for &edge in &self.out[vertex] {
-                let (from, room) = (self.edges[edge].0, self.edges[edge ^ 1].1);
-                if room > 0 && !reaching[from] {
-                    reaching[from] = true;
-                    stack.push(from);
-                }
-            }
-        }
-        reaching
-    }
+fn leave(number: u32) -> u32 {
+    3 + 2 * number
 }

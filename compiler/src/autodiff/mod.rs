@@ -34,6 +34,7 @@ pub mod cut;
 mod early;
 mod extract;
 mod keep;
+mod network;
 mod sweep;
 
 pub use early::{Early, early};

@@ -1,7 +1,7 @@
 //! Which values are kept for the backward pass, which are in the host's memory meanwhile, and which are made again: the least time within a number of bytes.
 //!
 //! Making a value again takes time once, and needs what it is made from: kept, or made again as well. For a price λ of a byte the cheapest choice
-//! is one minimum cut, in which keeping costs λ · bytes and making again costs seconds ([`cut::priced_cut`]):
+//! is one minimum cut, in which keeping costs λ · bytes and making again costs seconds ([`Cuts::cheapest`]):
 //!
 //! ```text
 //! least over choices of  seconds + λ · bytes                a corner of the front for each λ
@@ -26,43 +26,21 @@
 //!
 //! Exact when the search ends before its limit of cuts, or where there are few values ([`few`](super::few)); otherwise the choice comes with a bound. Deterministic: no clock, no randomness.
 
-use crate::autodiff::cut::{self, Place};
-use forebay_ir::{Graph, Op, Unit, ValueId};
-use rustc_hash::{FxHashMap, FxHashSet};
+use super::known::Known;
+pub use super::part::{Away, Part};
+use super::part::{Fixed, HIDDEN_LINK, Prices, Question, Taken};
+use crate::autodiff::cut::Cuts;
+use forebay_ir::ValueId;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
-
-/// A graph whose later half reads some of its values.
-#[derive(Clone, Debug)]
-pub struct Part<'a> {
-    /// The earlier graph.
-    pub graph: &'a Graph,
-    /// What is read later.
-    pub wanted: Vec<ValueId>,
-    /// For each value the bytes of keeping it, times the copies that are kept at once. Of an input only bytes that are not resident anyway count.
-    pub bytes: Vec<f64>,
-    /// For each value the seconds that making it again takes, all times together.
-    pub seconds: Vec<f64>,
-    /// For each value what swapping it takes, if it can be. None at all where nothing can.
-    pub away: Vec<Option<Away>>,
-    /// For each run the seconds in which its copies are hidden, the least first.
-    pub windows: Vec<f64>,
-}
-
-/// What swapping a value takes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Away {
-    /// Bytes on the device, of what is on its way.
-    pub bytes: f64,
-    /// Seconds of the link, all times together, one way.
-    pub link: f64,
-}
 
 /// Graphs that share one memory and one clock.
 #[derive(Clone, Debug, Default)]
 pub struct Problem<'a> {
-    /// The graphs.
-    pub parts: Vec<Part<'a>>,
+    parts: Vec<Part<'a>>,
+    /// Of each graph.
+    cuts: Vec<Cuts>,
+    known: Known,
 }
 
 /// Where a value is at the backward pass.
@@ -109,154 +87,10 @@ const CHEAPEST: f64 = 1e-10;
 const DEAREST: f64 = 1e10;
 /// A second of the link costs at most what it takes.
 const DEAR_LINK: f64 = 1.0;
-/// What a second of the link costs that computation hides: of two choices in as little time the one that copies less is the better.
-const HIDDEN_LINK: f64 = 0.05;
 /// So often the price of the link is halved.
 const HALVINGS: u32 = 5;
 /// Seconds below this part of all seconds make no difference.
 const EQUAL: f64 = 1e-9;
-
-/// What is decided of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Question {
-    /// Is it there at the backward pass, kept or swapped?
-    There,
-    /// If it is, is it swapped?
-    Swapped,
-}
-
-/// What is decided.
-type Fixed = FxHashMap<(usize, ValueId, Question), bool>;
-
-/// Prices: seconds of a byte, and for each part of a second of the link.
-#[derive(Clone, Copy, Debug)]
-struct Prices<'p> {
-    byte: f64,
-    link: &'p [f64],
-}
-
-impl Part<'_> {
-    /// The values that are made again when these are kept.
-    pub fn made_again(&self, kept: &[ValueId]) -> Vec<ValueId> {
-        let kept: FxHashSet<ValueId> = kept.iter().copied().collect();
-        let mut again = FxHashSet::default();
-        let mut stack = self.wanted.clone();
-        while let Some(value) = stack.pop() {
-            let there = kept.contains(&value) || self.graph.node(value).op == Op::Input;
-            if !there && again.insert(value) {
-                stack.extend(self.graph.reads(value));
-            }
-        }
-        let mut again: Vec<ValueId> = again.into_iter().collect();
-        again.sort_unstable();
-        again
-    }
-
-    /// What is kept when these may be, sorted: what is read, and what the rest of it is made from. Of inputs those that would not be there anyway.
-    pub(super) fn needed(&self, is_there: impl Fn(ValueId) -> bool) -> Vec<ValueId> {
-        let (mut seen, mut kept) = (FxHashSet::default(), vec![]);
-        let mut stack = self.wanted.clone();
-        while let Some(v) = stack.pop() {
-            if !seen.insert(v) {
-                continue;
-            }
-            match self.graph.node(v).op {
-                Op::Input if self.bytes[v.index()] > 0.0 => kept.push(v),
-                Op::Input => {}
-                _ if is_there(v) => kept.push(v),
-                _ => stack.extend(self.graph.reads(v)),
-            }
-        }
-        kept.sort_unstable();
-        kept
-    }
-
-    /// What keeping these values takes, of which some are swapped.
-    fn taken(&self, kept: &[ValueId], swapped: &[ValueId]) -> Taken {
-        let again = self.made_again(kept).iter().map(|v| self.seconds[v.index()]).sum();
-        let mut taken = Taken { bytes: 0.0, again, link: 0.0 };
-        for v in kept {
-            match self.away.get(v.index()).copied().flatten().filter(|_| swapped.contains(v)) {
-                Some(away) => (taken.bytes, taken.link) = (taken.bytes + away.bytes, taken.link + away.link),
-                None => taken.bytes += self.bytes[v.index()],
-            }
-        }
-        taken
-    }
-
-    /// What having a value at the backward pass costs, and is it swapped then?
-    fn there(&self, number: usize, prices: Prices<'_>, fixed: &Fixed, v: ValueId) -> (f64, bool) {
-        let kept = prices.byte * self.bytes[v.index()];
-        let away = self.away.get(v.index()).copied().flatten();
-        let away = away.map(|away| prices.byte * away.bytes + prices.link[number] * away.link);
-        match (away, fixed.get(&(number, v, Question::Swapped))) {
-            (None, _) | (_, Some(false)) => (kept, false),
-            (Some(away), Some(true)) => (away, true),
-            (Some(away), None) => (kept.min(away), away < kept),
-        }
-    }
-
-    /// Seconds of the link that no window hides.
-    fn beyond(&self, link: f64) -> f64 {
-        let each = link / self.windows.len().max(1) as f64;
-        let beyond: f64 = self.windows.iter().map(|w| (each - w).max(0.0)).sum();
-        if self.windows.is_empty() { link } else { beyond }
-    }
-
-    /// What seconds of the link cost.
-    fn cost(&self, link: f64) -> f64 {
-        HIDDEN_LINK * link + (1.0 - HIDDEN_LINK) * self.beyond(link)
-    }
-
-    /// What one more second of the link costs.
-    fn slope(&self, link: f64) -> f64 {
-        let n = self.windows.len().max(1) as f64;
-        let beyond = self.windows.partition_point(|w| *w < link / n) as f64;
-        let beyond = if self.windows.is_empty() { 1.0 } else { beyond / n };
-        HIDDEN_LINK + (1.0 - HIDDEN_LINK) * beyond
-    }
-
-    /// The maximum over x of price · x − cost(x), in seconds: the cost is piecewise linear, so it is reached where a window is full.
-    fn rent(&self, price: f64) -> f64 {
-        let n = self.windows.len() as f64;
-        let (mut most, mut shorter) = (0.0f64, 0.0);
-        for (count, w) in self.windows.iter().enumerate() {
-            // With x = w · n the shorter windows are full before.
-            let beyond = count as f64 * w - shorter;
-            most = most.max((price - HIDDEN_LINK) * w * n - (1.0 - HIDDEN_LINK) * beyond);
-            shorter += w;
-        }
-        most
-    }
-
-    fn cut(&self, number: usize, prices: Prices<'_>, unit: f64, fixed: &Fixed) -> Vec<ValueId> {
-        let decided = |v: ValueId| fixed.get(&(number, v, Question::There)).copied();
-        let is_input = |v: ValueId| self.graph.node(v).op == Op::Input;
-        let place = |v| if is_input(v) || decided(v) == Some(true) { Place::Before } else { Place::Either };
-        // Beyond price, fewer tensors; and the tensor itself rather than a view.
-        let tie = |v: ValueId| if self.graph.node(v).op.row().unit == Unit::None { 2 } else { 1 };
-        let weight = |v: ValueId| match decided(v) {
-            Some(false) => cut::UNBOUNDED,
-            Some(true) => 0,
-            None if is_input(v) && self.bytes[v.index()] == 0.0 => 0,
-            None => (self.there(number, prices, fixed, v).0 * unit) as u64 * 16 + tie(v),
-        };
-        let again = |v: ValueId| (self.seconds[v.index()] * unit) as u64 * 16;
-        let mut kept = cut::priced_cut(self.graph, &place, &weight, &again, &self.wanted);
-        kept.extend(self.graph.values().filter(|&v| decided(v) == Some(true)));
-        kept.retain(|&v| !is_input(v) || self.bytes[v.index()] > 0.0);
-        kept.sort_unstable();
-        kept.dedup();
-        kept
-    }
-}
-
-/// What a part's selection takes: bytes, seconds of what is made again, and seconds of its link.
-struct Taken {
-    bytes: f64,
-    again: f64,
-    link: f64,
-}
 
 impl Selection {
     /// Seconds when those of the links have prices.
@@ -265,17 +99,44 @@ impl Selection {
     }
 }
 
-impl Problem<'_> {
+impl<'a> Problem<'a> {
+    /// What there is to choose in these graphs.
+    pub fn new(parts: Vec<Part<'a>>) -> Problem<'a> {
+        let cuts = parts.iter().map(Part::cuts).collect();
+        Problem { parts, cuts, known: Known::default() }
+    }
+
+    /// The graphs.
+    pub fn parts(&self) -> &[Part<'a>] {
+        &self.parts
+    }
+
+    /// The same with other seconds in which copies are hidden.
+    pub fn with_windows(&self, windows: impl Fn(&[f64]) -> Vec<f64>) -> Problem<'a> {
+        let mut other = self.clone();
+        other.parts.iter_mut().for_each(|part| part.windows = windows(&part.windows));
+        other
+    }
+
     /// What keeping these values takes, of which some are swapped.
     pub fn selection(&self, kept: Vec<Vec<ValueId>>, swapped: Vec<Vec<ValueId>>) -> Selection {
-        let (mut bytes, mut again, mut links) = (0.0, 0.0, vec![]);
-        for (part, (kept, swapped)) in self.parts.iter().zip(kept.iter().zip(&swapped)) {
-            let of_part = part.taken(kept, swapped);
-            (bytes, again) = (bytes + of_part.bytes, again + of_part.again);
-            links.push(of_part.link);
+        self.sum(self.parts.iter().zip(kept.into_iter().zip(swapped)).map(|(part, (kept, swapped))| {
+            let taken = part.taken(&kept, &swapped);
+            (kept, swapped, taken)
+        }))
+    }
+
+    /// What parts keep and swap, and what that takes, together.
+    fn sum(&self, of_parts: impl Iterator<Item = (Vec<ValueId>, Vec<ValueId>, Taken)>) -> Selection {
+        let mut all = Selection { kept: vec![], swapped: vec![], bytes: 0.0, again: 0.0, link: vec![], seconds: 0.0 };
+        for (kept, swapped, taken) in of_parts {
+            all.kept.push(kept);
+            all.swapped.push(swapped);
+            (all.bytes, all.again) = (all.bytes + taken.bytes, all.again + taken.again);
+            all.link.push(taken.link);
         }
-        let seconds = again + self.cost(&links);
-        Selection { kept, swapped, bytes, again, link: links, seconds }
+        all.seconds = all.again + self.cost(&all.link);
+        all
     }
 
     /// What seconds of the links cost.
@@ -316,13 +177,16 @@ impl Problem<'_> {
     /// The cheapest selection at these prices.
     fn at(&self, prices: Prices<'_>, fixed: &Fixed) -> Selection {
         let unit = 2f64.powi(50) / (prices.byte * self.all_bytes() + self.all_seconds());
-        let parts = || self.parts.iter().enumerate();
-        let kept: Vec<Vec<ValueId>> = parts().map(|(n, part)| part.cut(n, prices, unit, fixed)).collect();
-        let swapped = |(n, part): (usize, &Part)| {
-            kept[n].iter().copied().filter(|&v| part.there(n, prices, fixed, v).1).collect()
+        let of_part = |(n, part): (usize, &Part)| {
+            self.known.cheapest(n, prices, fixed, || {
+                let kept = part.cut(&self.cuts[n], n, prices, unit, fixed);
+                let swapped: Vec<ValueId> =
+                    kept.iter().copied().filter(|&v| part.there(n, prices, fixed, v).1).collect();
+                let taken = part.taken(&kept, &swapped);
+                (kept, swapped, taken)
+            })
         };
-        let swapped = parts().map(swapped).collect();
-        self.selection(kept, swapped)
+        self.sum(self.parts.iter().enumerate().map(of_part).map(|c| (c.kept.clone(), c.swapped.clone(), c.taken)))
     }
 
     /// Seconds of the links that computation does not hide, for each part's seconds of its link.

@@ -14,7 +14,7 @@ impl Problem<'_> {
     /// The selection within the limit that takes the fewest seconds; `known` is one within it. None where there are too many values to try them all.
     pub(super) fn of_few(&self, known: &Selection, limit: f64) -> Option<Selection> {
         let free = |(n, part): (usize, &Part)| part.free().map(move |v| (n, v)).collect::<Vec<_>>();
-        let values: Vec<(usize, ValueId)> = self.parts.iter().enumerate().flat_map(free).collect();
+        let values: Vec<(usize, ValueId)> = self.parts().iter().enumerate().flat_map(free).collect();
         // The last to be made is what others are made from the least.
         let values: Vec<(usize, ValueId)> = values.into_iter().rev().collect();
         if values.len() > FEW {
@@ -57,7 +57,7 @@ impl Search<'_, '_> {
             }
             return;
         };
-        let can_leave = self.problem.parts[n].away.get(v.index()).copied().flatten().is_some();
+        let can_leave = self.problem.parts()[n].away.get(v.index()).copied().flatten().is_some();
         for fate in [Fate::Kept, Fate::Swapped, Fate::Again] {
             if fate != Fate::Swapped || can_leave {
                 self.fates.push(fate);
@@ -70,7 +70,7 @@ impl Search<'_, '_> {
     /// What is decided, with all that is not decided there.
     fn selection(&self) -> Selection {
         let (mut kept, mut swapped) = (vec![], vec![]);
-        for (n, part) in self.problem.parts.iter().enumerate() {
+        for (n, part) in self.problem.parts().iter().enumerate() {
             let fate = |v: ValueId| {
                 let at = self.values.iter().position(|value| *value == (n, v));
                 at.and_then(|at| self.fates.get(at)).copied().unwrap_or(Fate::Kept)
@@ -85,10 +85,10 @@ impl Search<'_, '_> {
     /// Bytes that what is decided takes in any case: of what is read, and not just made from.
     fn bytes(&self) -> f64 {
         let decided = self.values.iter().zip(&self.fates);
-        let wanted = decided.filter(|((n, v), _)| self.problem.parts[*n].wanted.contains(v));
+        let wanted = decided.filter(|((n, v), _)| self.problem.parts()[*n].wanted.contains(v));
         let bytes = |((n, v), fate): (&(usize, ValueId), &Fate)| match fate {
-            Fate::Kept => self.problem.parts[*n].bytes[v.index()],
-            Fate::Swapped => self.problem.parts[*n].away[v.index()].map_or(0.0, |away| away.bytes),
+            Fate::Kept => self.problem.parts()[*n].bytes[v.index()],
+            Fate::Swapped => self.problem.parts()[*n].away[v.index()].map_or(0.0, |away| away.bytes),
             Fate::Again => 0.0,
         };
         wanted.map(bytes).sum()

@@ -35,7 +35,7 @@ impl Forms {
     fn make(&mut self, segments: &Segments, of: &Depth, selection: &Selection) -> Segments {
         let mut made = segments.clone();
         made.ahead = of.ahead;
-        for (s, (part, kept)) in of.problem.parts.iter().zip(&selection.kept).enumerate() {
+        for (s, (part, kept)) in of.problem.parts().iter().zip(&selection.kept).enumerate() {
             let chosen = &selection.swapped[s];
             let leaves = |v: &ValueId| chosen.contains(v) || made.swapped[s].contains(&part.graph.node(*v).name);
             let leaving: Vec<ValueId> = kept.iter().copied().filter(leaves).collect();
@@ -150,7 +150,7 @@ pub fn fit(
     let unrestricted = phase.memory.placed;
     let depths = &depths(segments, &usage, price)[..];
     let problem = &depths[0].problem;
-    let everything = problem.keeping(problem.parts.iter().map(|p| p.wanted.clone()).collect());
+    let everything = problem.keeping(problem.parts().iter().map(|p| p.wanted.clone()).collect());
     let choice = Choice { bound: everything.seconds, selection: everything, exact: true };
     let first = Tried { phase, usage, choice, depth: &depths[0] };
     let mut schedule_as = |depth: &Depth, selection: &Selection, laid: Laid| {

@@ -65,7 +65,7 @@ impl Problem<'_> {
     /// All selections in which one value is elsewhere.
     fn moves<'s>(&'s self, selection: &'s Selection) -> impl Iterator<Item = Selection> + 's {
         let least = TRIFLE * self.all_bytes();
-        self.parts.iter().enumerate().flat_map(move |(n, part)| {
+        self.parts().iter().enumerate().flat_map(move |(n, part)| {
             let now = Now::new(part, (&selection.kept[n], &selection.swapped[n]));
             let values = now.values().into_iter().filter(move |v| part.bytes[v.index()] >= least);
             let fates = values.flat_map(|v| [Fate::Kept, Fate::Swapped, Fate::Again].map(|fate| (v, fate)));

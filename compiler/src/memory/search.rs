@@ -19,6 +19,9 @@ use forebay_plan as plan;
 const TRIES: u32 = 7;
 /// So many choices of few bytes are looked at for the smallest arena.
 const ENDS: usize = 3;
+/// Parts of an arena by which a smaller one is looked for, the first and the last before a byte. (By a byte alone, a search of a large model went on hundreds of times.)
+const FIRST_STEP: f64 = 1.0 / 16.0;
+const LAST_STEP: f64 = 1.0 / 1024.0;
 /// A choice is looked for with so many minimum cuts at most.
 const CUTS: u32 = 400;
 /// Bounds of several depths are equal up to this part.
@@ -41,9 +44,8 @@ const CAREFUL: f64 = 0.8;
 impl<'p> Depth<'p> {
     /// The same with less time for copies.
     pub fn carefully(&self) -> Depth<'p> {
-        let mut problem = self.problem.clone();
-        problem.parts.iter_mut().flat_map(|part| &mut part.windows).for_each(|window| *window *= CAREFUL);
-        Depth { ahead: self.ahead, problem }
+        let narrower = |windows: &[f64]| windows.iter().map(|window| CAREFUL * window).collect();
+        Depth { ahead: self.ahead, problem: self.problem.with_windows(narrower) }
     }
 }
 
@@ -111,7 +113,7 @@ impl Tried<'_, '_> {
 }
 
 /// The choice with the smallest arena that is found: of those at the end of the front (fewer saved bytes can take larger frames), and of those that a search finds within
-/// less than the smallest so far. So within a byte less a search finds nothing.
+/// less than the smallest so far, in steps that grow shorter: so within a byte less a search finds nothing.
 pub(super) fn smallest<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, schedule: &mut Schedule) -> Tried<'d, 'a> {
     let depth = &depths[0];
     let ends = depth.problem.front().into_iter().rev().take(ENDS).map(|selection| {
@@ -126,10 +128,15 @@ pub(super) fn smallest<'d, 'a>(depths: &'d [Depth<'a>], start: Bytes, schedule: 
         }
     });
     let mut smallest = ends.min_by_key(Tried::peak).expect("a front has ends");
-    while let Some(smaller) = tries(depths, start, smallest.peak() - 1, schedule) {
-        smallest = smaller;
+    let mut step = FIRST_STEP;
+    loop {
+        let less = if step < LAST_STEP { 1 } else { ((smallest.peak() as f64 * step) as u64).max(1) };
+        match tries(depths, start, smallest.peak().saturating_sub(less), schedule) {
+            Some(smaller) => smallest = smaller,
+            None if less > 1 => step /= 4.0,
+            None => return smallest,
+        }
     }
-    smallest
 }
 
 /// The choice of least time of those that were tried and fit.
@@ -227,7 +234,7 @@ fn problem<'a>(segments: &'a Segments, usage: &Usage, price: &dyn Price, ahead: 
             windows,
         }
     });
-    Problem { parts: parts.collect() }
+    Problem::new(parts.collect())
 }
 
 /// Is a value an input that lives as long in any case?

@@ -78,7 +78,7 @@ pub(super) fn stage_memory(
     let (mut tensors, mut again) = (vec![], choice.selection.again);
     let mut links = choice.selection.link.clone();
     let mut change = vec![0i64; live.len() + 1];
-    for (s, (part, kept)) in problem.parts.iter().zip(&choice.selection.kept).enumerate() {
+    for (s, (part, kept)) in problem.parts().iter().zip(&choice.selection.kept).enumerate() {
         let spans: Vec<Span> = usage.spans.iter().filter(|span| span.segment == s).copied().collect();
         if spans.is_empty() {
             continue;

@@ -1,0 +1,68 @@
+//! Cheapest selections of a part that are known.
+//!
+//! A search asks for them again and again: at the ends of the front after each decision, and with other limits. What was cheapest with fewer decisions still is
+//! where it agrees with the others, since decisions only take selections away (and of equal ones the same is taken).
+
+use super::part::{Fixed, Prices, Question, Taken};
+use forebay_ir::ValueId;
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// What is decided of a part's values.
+type Decisions = Vec<((ValueId, Question), bool)>;
+
+/// A part's cheapest selection.
+#[derive(Debug)]
+pub(super) struct Cheapest {
+    decided: Decisions,
+    pub kept: Vec<ValueId>,
+    pub swapped: Vec<ValueId>,
+    pub taken: Taken,
+}
+
+impl Cheapest {
+    /// Is it the cheapest with these decisions as well?
+    fn holds(&self, decisions: &Decisions) -> bool {
+        let is_decided = |d| decisions.contains(d);
+        self.decided.iter().all(is_decided)
+            && decisions.iter().all(|&((v, question), yes)| self.agrees(v, question, yes))
+    }
+
+    fn agrees(&self, v: ValueId, question: Question, yes: bool) -> bool {
+        let is_there = self.kept.binary_search(&v).is_ok();
+        match question {
+            Question::There => is_there == yes,
+            Question::Swapped => !is_there || self.swapped.binary_search(&v).is_ok() == yes,
+        }
+    }
+}
+
+/// A part, and the bits of the prices of a byte and of a second of its link.
+type Key = (usize, u64, u64);
+
+/// The cheapest selections that were found, whatever was decided.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known(Rc<RefCell<FxHashMap<Key, Vec<Rc<Cheapest>>>>>);
+
+impl Known {
+    /// The cheapest selection of a part; `find` finds what is kept, what of it is swapped, and what that takes.
+    pub fn cheapest(
+        &self,
+        part: usize,
+        prices: Prices<'_>,
+        fixed: &Fixed,
+        find: impl FnOnce() -> (Vec<ValueId>, Vec<ValueId>, Taken),
+    ) -> Rc<Cheapest> {
+        let of_part = fixed.iter().filter(|((n, ..), _)| *n == part);
+        let decided: Decisions = of_part.map(|(&(_, v, question), &yes)| ((v, question), yes)).collect();
+        let key = (part, prices.byte.to_bits(), prices.link[part].to_bits());
+        let known = self.0.borrow().get(&key).and_then(|all| all.iter().find(|c| c.holds(&decided)).cloned());
+        known.unwrap_or_else(|| {
+            let (kept, swapped, taken) = find();
+            let cheapest = Rc::new(Cheapest { decided, kept, swapped, taken });
+            self.0.borrow_mut().entry(key).or_default().push(cheapest.clone());
+            cheapest
+        })
+    }
+}
