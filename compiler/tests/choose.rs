@@ -171,6 +171,33 @@ proptest! {
         prop_assert!(!choice.exact || choice.selection.seconds <= selection.seconds + 1e-9);
     }
 
+    /// What is remembered from other limits changes no choice, to the bit.
+    #[test]
+    fn others_asked_before_change_nothing(
+        tapes in proptest::collection::vec(proptest::collection::vec(any::<u32>(), 0..120), 1..3),
+        bytes in proptest::collection::vec(1_u16..200, 16),
+        seconds in proptest::collection::vec(1_u16..200, 16),
+        rate in 1e-9..1e-6f64,
+        shares in proptest::collection::vec(0.0..1.0f64, 1..5),
+    ) {
+        let graphs: Vec<Graph> = tapes.iter().map(|tape| testing::graph(tape)).collect();
+        let parts: Vec<Part> = graphs.iter().map(|graph| {
+            let mut part = part(graph, &bytes, &seconds);
+            let away = |v: ValueId| Away { bytes: 0.25 * part.bytes[v.index()], link: rate * part.bytes[v.index()] };
+            part.away = graph.values().map(|v| (v.index() % 3 == 0).then(|| away(v))).collect();
+            part.windows = vec![20.0 * rate, 200.0 * rate];
+            part
+        }).collect();
+        let problem = Problem::new(parts.clone());
+        let (fewest, most) = (problem.least_bytes().bytes, problem.least_time().bytes);
+        for share in shares {
+            let limit = fewest + share * (most - fewest);
+            let fresh = Problem::new(parts.clone());
+            prop_assert_eq!(problem.within(limit, 100), fresh.within(limit, 100));
+            prop_assert_eq!(problem.front(), fresh.front());
+        }
+    }
+
     /// The corners of the front are those of the lower convex hull of all sets.
     #[test]
     fn the_front_is_the_hull(
