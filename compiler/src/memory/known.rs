@@ -41,9 +41,18 @@ impl Cheapest {
 /// A part, and the bits of the prices of a byte and of a second of its link.
 type Key = (usize, u64, u64);
 
+/// So many are remembered (some tens of megabytes); then all are forgotten.
+const MOST: usize = 1 << 17;
+
 /// The cheapest selections that were found, whatever was decided.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known(Rc<RefCell<FxHashMap<Key, Vec<Rc<Cheapest>>>>>);
+pub(super) struct Known(Rc<RefCell<Found>>);
+
+#[derive(Debug, Default)]
+struct Found {
+    all: FxHashMap<Key, Vec<Rc<Cheapest>>>,
+    count: usize,
+}
 
 impl Known {
     /// The cheapest selection of a part; `find` finds what is kept, what of it is swapped, and what that takes.
@@ -57,12 +66,23 @@ impl Known {
         let of_part = fixed.iter().filter(|((n, ..), _)| *n == part);
         let decided: Decisions = of_part.map(|(&(_, v, question), &yes)| ((v, question), yes)).collect();
         let key = (part, prices.byte.to_bits(), prices.link[part].to_bits());
-        let known = self.0.borrow().get(&key).and_then(|all| all.iter().find(|c| c.holds(&decided)).cloned());
+        let holds = |found: &Found| found.all.get(&key)?.iter().find(|c| c.holds(&decided)).cloned();
+        let known = holds(&self.0.borrow());
         known.unwrap_or_else(|| {
             let (kept, swapped, taken) = find();
             let cheapest = Rc::new(Cheapest { decided, kept, swapped, taken });
-            self.0.borrow_mut().entry(key).or_default().push(cheapest.clone());
+            self.0.borrow_mut().remember(key, cheapest.clone());
             cheapest
         })
+    }
+}
+
+impl Found {
+    fn remember(&mut self, key: Key, cheapest: Rc<Cheapest>) {
+        if self.count == MOST {
+            *self = Found::default();
+        }
+        self.count += 1;
+        self.all.entry(key).or_default().push(cheapest);
     }
 }
