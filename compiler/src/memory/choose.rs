@@ -40,6 +40,7 @@ pub struct Problem<'a> {
     parts: Vec<Part<'a>>,
     /// Of each graph.
     cuts: Vec<Cuts>,
+    /// What is cheapest does not depend on windows: problems that differ in these alone share it.
     known: Known,
 }
 

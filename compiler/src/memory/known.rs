@@ -41,7 +41,7 @@ impl Cheapest {
 /// A part, and the bits of the prices of a byte and of a second of its link.
 type Key = (usize, u64, u64);
 
-/// So many are remembered (some tens of megabytes); then all are forgotten.
+/// So many are remembered; then all are forgotten, which changes no answer.
 const MOST: usize = 1 << 17;
 
 /// The cheapest selections that were found, whatever was decided.
@@ -84,5 +84,32 @@ impl Found {
         }
         self.count += 1;
         self.all.entry(key).or_default().push(cheapest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A long search does not take more and more memory.
+    #[test]
+    fn no_more_are_remembered_than_said() {
+        let taken = Taken { bytes: 0.0, again: 0.0, link: 0.0 };
+        let (known, mut asked) = (Known::default(), 0);
+        let mut ask = |byte: usize| {
+            let prices = Prices { byte: byte as f64, link: &[0.0] };
+            known.cheapest(0, prices, &Fixed::default(), || {
+                asked += 1;
+                (vec![], vec![], taken)
+            });
+        };
+        (0..MOST).for_each(&mut ask);
+        ask(0);
+        // One more, and the first is forgotten.
+        ask(MOST);
+        ask(0);
+        assert_eq!(asked, MOST + 2);
+        let remembered: usize = known.0.borrow().all.values().map(Vec::len).sum();
+        assert_eq!(remembered, 2);
     }
 }

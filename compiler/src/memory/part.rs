@@ -32,6 +32,7 @@ pub struct Away {
 
 /// What a second of the link costs that computation hides: of two choices in as little time the one that copies less is the better.
 pub(super) const HIDDEN_LINK: f64 = 0.05;
+
 /// What is decided of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Question {
