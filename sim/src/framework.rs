@@ -86,8 +86,10 @@ pub struct Framework {
     pub experts_wait: bool,
     /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
     pub receive_waits: bool,
-    /// Is the host held while small arrays go round the ring of tensor-parallel ranks? It then runs beside the device's work, not after it.
+    /// Is the host held while small arrays go round the ring of tensor-parallel ranks, and at the end of a step for as many steps inside of nodes as a collective has ranks? It then runs beside the device's work, not after it.
     pub collective_holds: bool,
+    /// MiB of gradients, in half precision, behind which a sum that all ranks have begins another call (`bucket_cap_mb` of PyTorch's `DistributedDataParallel`). 0: all at once.
+    pub call_mib: f64,
     /// Are kernels started from recorded graphs, without the host?
     pub graphs: bool,
     /// Fitted: host time for each instruction of our plan, µs. A framework starts several kernels for one that our plan fuses.
@@ -187,6 +189,7 @@ impl Default for Framework {
             experts_wait: false,
             receive_waits: false,
             collective_holds: false,
+            call_mib: 0.0,
             graphs: false,
             dispatch_us: 5.0,
             vector_passes: 1.0,

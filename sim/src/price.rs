@@ -101,6 +101,8 @@ pub struct Pricer<'a> {
     shares_experts: bool,
     /// The loss of the whole plan; of a program by itself nothing is known.
     loss: Loss,
+    /// Calls that an exchange of a program is, where it is not one.
+    calls: FxHashMap<String, f64>,
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
@@ -124,7 +126,8 @@ impl<'a> Pricer<'a> {
         imbalance: f64,
     ) -> Pricer<'a> {
         let pricer = Pricer::of((&plan.mesh, &of_training(plan)), (cluster, framework, precision), imbalance);
-        Pricer { topk: topk(&plan.programs), loss: Loss::of(&plan.programs), ..pricer }
+        let calls = sums::calls(plan, framework);
+        Pricer { topk: topk(&plan.programs), loss: Loss::of(&plan.programs), calls, ..pricer }
     }
 
     /// For a training program by itself, of a plan on a mesh, with an even routing.
@@ -154,6 +157,7 @@ impl<'a> Pricer<'a> {
             topk: 1.0,
             shares_experts: shares_experts(programs),
             loss: Loss::default(),
+            calls: FxHashMap::default(),
         }
     }
 
@@ -427,8 +431,12 @@ impl<'a> Pricer<'a> {
         };
         let mut launches = 1.0;
         let mut waits_for_end = false;
+        let dispatch = self.framework.dispatch_us.max(1e-3);
+        if optimizer && self.framework.collective_holds {
+            let calls = self.calls.get(&program.name).copied().unwrap_or(1.0);
+            launches += calls * group.ranks as f64 * self.cluster.first_latency() * 1e6 / dispatch;
+        }
         if among == Kind::Tp {
-            let dispatch = self.framework.dispatch_us.max(1e-3);
             launches += self.framework.collective_us / dispatch;
             if self.framework.collective_holds {
                 // The host is held for all steps round the ring, and for one before them in which neighbours meet. Those inside of nodes take the device no time beside that.

@@ -2,6 +2,8 @@
 
 use crate::framework::Framework;
 use forebay_cost::{Cluster, Collective, Group};
+use forebay_plan::{Plan, TensorKind};
+use rustc_hash::FxHashMap;
 
 /// Bytes of an element that buckets are counted in.
 const HALF: f64 = 2.0;
@@ -27,11 +29,54 @@ pub(crate) fn seconds(
     buckets * (bucket - held).max(0.0)
 }
 
+/// How many calls each exchange of a program that sums gradients for all ranks is, by the program's name.
+///
+/// Buckets ([`Framework::call_mib`]) are of all parameters of a stage; each class of them has its part. Such a program sums and then gathers: each is half of the calls.
+pub(crate) fn calls(plan: &Plan, framework: &Framework) -> FxHashMap<String, f64> {
+    let mut calls = FxHashMap::default();
+    if framework.call_mib <= 0.0 {
+        return calls;
+    }
+    for role in &plan.roles {
+        let params = role.tensors.iter().filter(|t| t.kind == TensorKind::Param);
+        let sizes: Vec<f64> = params.map(|t| t.local_elements() as f64).collect();
+        let each = 0.5 * buckets(&sizes, framework.call_mib) / sizes.iter().sum::<f64>().max(1.0);
+        let train = role.phases.iter().filter(|p| p.name == "train").flat_map(|p| &p.calls);
+        for name in train.map(|call| &plan.programs[call.program as usize].name) {
+            let elements = name.strip_prefix("optimizer.all_reduce.").and_then(|rest| rest.split('.').next());
+            if let Some(elements) = elements.and_then(|n| n.parse::<f64>().ok()) {
+                calls.insert(name.clone(), each * elements);
+            }
+        }
+    }
+    calls
+}
+
+/// How many buckets parameters of so many elements fill, the last first: one is full with the parameter that reaches its size, however large that is.
+fn buckets(sizes: &[f64], mib: f64) -> f64 {
+    let size = mib * 1024.0 * 1024.0 / HALF;
+    let (full, open) = sizes.iter().rev().fold((0.0, 0.0), |(full, open), elements| match open + elements {
+        open if open >= size => (full + 1.0, 0.0),
+        open => (full, open),
+    });
+    full + open / size
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use forebay_cost::Domains;
     use forebay_cost::known::clusters;
+
+    /// As PyTorch fills them: a large parameter is a bucket with what came before it, what is left over is a part of one.
+    #[test]
+    fn buckets_end_with_the_parameter_that_fills_them() {
+        let mib = |n: f64| n * 1024.0 * 1024.0 / HALF;
+        assert_eq!(buckets(&[mib(500.0)], 25.0), 1.0);
+        assert_eq!(buckets(&[mib(25.0), mib(10.0), mib(20.0), mib(5.0)], 25.0), 2.0);
+        assert_eq!(buckets(&[mib(10.0), mib(500.0), mib(24.0)], 25.0), 1.4);
+        assert_eq!(buckets(&[], 25.0), 0.0);
+    }
 
     /// As many latencies as buckets, and no more bytes; none of the steps inside of nodes where hosts are held for them.
     #[test]

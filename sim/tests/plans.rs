@@ -2,11 +2,11 @@
 
 use forebay_compiler::pipeline::{CompileOptions, Models, compile};
 use forebay_compiler::shard::Strategy;
-use forebay_cost::cluster::Count;
+use forebay_cost::cluster::{Count, NonNegative};
 use forebay_cost::{Cluster, known};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
-use forebay_plan::Plan;
+use forebay_plan::{Plan, TensorKind};
 use forebay_sim::framework::{Framework, find, known as frameworks};
 use forebay_sim::kind::Kind;
 use forebay_sim::lower::Recompute;
@@ -238,6 +238,25 @@ fn gradients_that_are_added_up_and_experts_that_are_started_one_by_one_take_time
     let (one_by_one, waits) = step(|f| f.expert_us = 200.0);
     assert!(one_by_one > plain * 1.5 && waits > host, "{plain} {one_by_one}, {host} {waits}");
     assert_eq!(step(|f| f.expert_us = 1e-6).0, plain, "no product has less than one start");
+}
+
+/// Hosts that meet slowly for a collective meet once for each bucket of gradients that all ranks sum, and once where ranks share them.
+#[test]
+fn hosts_meet_for_each_bucket_of_gradients() {
+    let mut slow = cluster("h100");
+    slow.tiers[0].latency_us = NonNegative(5000.0);
+    let seconds = |strategy: &str, call_mib: f64| {
+        let framework =
+            Framework { streams: false, dispatch_us: 1.0, collective_holds: true, call_mib, ..Framework::default() };
+        of(&plan(strategy), &slow, &Options { framework, ..Options::default() }).step_time_s
+    };
+    let params = plan("dp=4").roles[0].tensors.iter().filter(|t| t.kind == TensorKind::Param).count() as f64;
+    // Each parameter fills a bucket of eight bytes. Some of the time the devices would have taken anyhow.
+    let more = seconds("dp=4,mbs=1,micro=2", 8.0 / 1024.0 / 1024.0) - seconds("dp=4,mbs=1,micro=2", 1000.0);
+    let hosts = params * 4.0 * 5e-3;
+    assert!((0.9 * hosts..=hosts).contains(&more), "{more} s for {params} parameters");
+    assert_eq!(seconds("dp=4,zero=1,mbs=1,micro=2", 1e-5), seconds("dp=4,zero=1,mbs=1,micro=2", 1000.0));
+    assert!(seconds("dp=4,zero=1,mbs=1,micro=2", 0.0) > 3.0 * 4.0 * 5e-3, "gradients, parameters and their norm");
 }
 
 /// Figures of publications: configuration, device and step time as printed there; MaxText prints TFLOP/s, with causal attention at half, of which times were made.

@@ -403,7 +403,8 @@ impl<'a> Closed<'a> {
     }
 
     fn doubt(&self, shard: &Shard, strategy: &Strategy, host: f64) -> Option<Doubt> {
-        let waits = shard.host_waits || self.options.framework.receive_waits && strategy.pp > 1;
+        let framework = &self.options.framework;
+        let waits = shard.host_waits || framework.receive_waits && strategy.pp > 1 || framework.collective_holds;
         match () {
             () if waits => Some(Doubt::HostWaits),
             () if host > 0.8 => Some(Doubt::Host),
