@@ -177,7 +177,7 @@ proptest! {
         tapes in proptest::collection::vec(proptest::collection::vec(any::<u32>(), 0..120), 1..3),
         bytes in proptest::collection::vec(1_u16..200, 16),
         seconds in proptest::collection::vec(1_u16..200, 16),
-        rate in 1e-9..1e-6f64,
+        rate in 1e-10..3e-8f64,
         shares in proptest::collection::vec(0.0..1.0f64, 1..5),
     ) {
         let graphs: Vec<Graph> = tapes.iter().map(|tape| testing::graph(tape)).collect();

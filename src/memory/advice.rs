@@ -7,9 +7,13 @@ use forebay_compiler::pipeline::{CompileError, CompileOptions};
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
 use forebay_compiler::shares::Shares;
 use forebay_pipeline::{Kind, Placement};
+use std::sync::Mutex;
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
+
+/// There are some ten changes, each of which takes memory while it is tried.
+const MOST_THREADS: usize = 8;
 
 /// Changes of a strategy that take less memory, those that cost least first.
 fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
@@ -71,7 +75,15 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
     changes
 }
 
-/// Tries the changes, and says which fit.
+/// What came of a change.
+enum Outcome {
+    Fits(String),
+    TooLarge(String),
+    /// The model or the batch does not permit it, or nobody knows its time.
+    None,
+}
+
+/// Tries the changes, and says which fit: the first of them, whatever threads there are.
 pub fn what_fits(
     file: &ModelFile,
     options: &CompileOptions,
@@ -79,33 +91,86 @@ pub fn what_fits(
     price: &dyn Price,
     spinner: &Spinner,
 ) -> String {
-    let mut fits = vec![];
-    let mut tried = vec![];
-    for (what, strategy) in changes(options) {
+    let outcome = |what: String, strategy: Strategy| {
         spinner.says(&format!("it does not fit; trying {what}"));
         let changed = CompileOptions { strategy, ..options.clone() };
-        // A change that the model or the batch does not permit is none.
-        let compiled = match file.compile_within(&changed, Aim::InSomeWay(budget), price) {
-            Ok(Ok(compiled)) => compiled,
-            Ok(Err(CompileError::Memory(_))) => {
-                tried.push(what);
-                continue;
+        match file.compile_within(&changed, Aim::InSomeWay(budget), price) {
+            // One whose time nobody knows is none: where there is no link to the host.
+            Ok(Ok(compiled)) if price.programs(&compiled.plan).is_ok_and(|all| all.iter().all(|s| s.is_finite())) => {
+                let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
+                Outcome::Fits(format!("{what} (takes {})", enough(peak)))
             }
-            _ => continue,
-        };
-        // Nor is one whose time nobody knows: where there is no link to the host.
-        if !price.programs(&compiled.plan).is_ok_and(|all| all.iter().all(|s| s.is_finite())) {
-            continue;
+            Ok(Err(CompileError::Memory(_))) => Outcome::TooLarge(what),
+            _ => Outcome::None,
         }
-        let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
-        fits.push(format!("{what} (takes {})", enough(peak)));
-        if fits.len() == TOLD {
-            break;
+    };
+    let (mut fits, mut tried) = (vec![], vec![]);
+    for outcome in first(TOLD, changes(options), outcome) {
+        match outcome {
+            Outcome::Fits(what) if fits.len() < TOLD => fits.push(what),
+            Outcome::TooLarge(what) => tried.push(what),
+            Outcome::Fits(_) | Outcome::None => {}
         }
     }
     match (fits.is_empty(), tried.is_empty()) {
         (false, _) => format!("what fits: {}", fits.join("; ")),
         (true, false) => format!("none of these fits either: {}", tried.join(", ")),
         (true, true) => "the strategy has nothing to change that this model permits".to_string(),
+    }
+}
+
+/// Changes are begun in their order, on threads, until so many fit: those that were not begun come after these. Outcomes are in the order of changes.
+fn first(
+    many: usize,
+    changes: Vec<(String, Strategy)>,
+    outcome: impl Fn(String, Strategy) -> Outcome + Sync,
+) -> Vec<Outcome> {
+    let left = Mutex::new((changes.into_iter().enumerate(), 0));
+    let work = || {
+        let mut done = vec![];
+        while let Some((number, (what, strategy))) = {
+            let (changes, fits) = &mut *left.lock().expect("nobody panics with it");
+            if *fits < many { changes.next() } else { None }
+        } {
+            let outcome = outcome(what, strategy);
+            if matches!(outcome, Outcome::Fits(_)) {
+                left.lock().expect("nobody panics with it").1 += 1;
+            }
+            done.push((number, outcome));
+        }
+        done
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MOST_THREADS);
+    let mut all: Vec<(usize, Outcome)> = std::thread::scope(|scope| {
+        // Each has the stack of a main thread: models may be deep.
+        let begin = |_| std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(scope, work).expect("a thread");
+        let workers: Vec<_> = (0..threads).map(begin).collect();
+        workers.into_iter().flat_map(|w| w.join().expect("compilers do not panic")).collect()
+    });
+    all.sort_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever is done first, it is the first changes that are told, and what comes behind them is not begun.
+    #[test]
+    fn the_first_changes_that_fit_are_found_on_threads() {
+        let changes: Vec<(String, Strategy)> = (0..12).map(|n| (n.to_string(), Strategy::default())).collect();
+        let begun = Mutex::new(vec![]);
+        let outcome = |what: String, _| {
+            let number: u64 = what.parse().expect("a number");
+            begun.lock().expect("nobody panics with it").push(number);
+            // Those behind are done sooner.
+            std::thread::sleep(std::time::Duration::from_millis(3 * (4 - number % 4)));
+            if number % 2 == 1 { Outcome::Fits(what) } else { Outcome::TooLarge(what) }
+        };
+        let outcomes = first(3, changes, outcome);
+        let fits = outcomes.iter().filter_map(|o| if let Outcome::Fits(what) = o { Some(what.as_str()) } else { None });
+        assert_eq!(fits.take(3).collect::<Vec<_>>(), ["1", "3", "5"]);
+        let begun = begun.into_inner().expect("nobody panics with it").len();
+        assert!((6..6 + MOST_THREADS).contains(&begun), "{begun} were begun");
     }
 }

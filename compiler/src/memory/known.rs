@@ -91,6 +91,25 @@ impl Found {
 mod tests {
     use super::*;
 
+    /// It is the cheapest where all that was decided for it still is, and all else that is decided is so in it.
+    #[test]
+    fn what_agrees_with_more_decisions_holds() {
+        let [one, two, three] = [0, 1, 2].map(ValueId);
+        let (there, swapped) = (Question::There, Question::Swapped);
+        let taken = Taken { bytes: 0.0, again: 0.0, link: 0.0 };
+        let decided = vec![((one, there), true)];
+        let cheapest = Cheapest { decided, kept: vec![one, two], swapped: vec![two], taken };
+        let holds = |more: &[((ValueId, Question), bool)]| cheapest.holds(&[&[((one, there), true)], more].concat());
+        for more in [((two, there), true), ((three, there), false), ((two, swapped), true), ((one, swapped), false)] {
+            assert!(holds(&[more]), "{more:?}");
+            let (question, yes) = more;
+            assert!(!holds(&[(question, !yes)]), "not {more:?}");
+        }
+        // What is not there is not swapped either.
+        assert!(holds(&[]) && holds(&[((three, swapped), true)]) && holds(&[((three, swapped), false)]));
+        assert!(!cheapest.holds(&vec![((two, there), true)]), "there may be a cheaper one without the first value");
+    }
+
     /// A long search does not take more and more memory.
     #[test]
     fn no_more_are_remembered_than_said() {

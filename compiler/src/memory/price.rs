@@ -4,8 +4,8 @@ use crate::rewrite::Profile;
 use forebay_ir::{Graph, ValueId};
 use forebay_plan as plan;
 
-/// What it costs to make a value.
-pub trait Price {
+/// What it costs to make a value; several plans may ask at once.
+pub trait Price: Sync {
     /// Seconds, when its operands are in memory.
     fn seconds(&self, graph: &Graph, value: ValueId) -> f64;
 
