@@ -86,9 +86,10 @@ pub struct Framework {
     pub experts_wait: bool,
     /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
     pub receive_waits: bool,
-    /// Is the host held while small arrays go round the ring of tensor-parallel ranks, and at the end of a step for as many steps inside of nodes as a collective has ranks? It then runs beside the device's work, not after it.
+    /// Do collectives hold the host, beside the device's work? Those of tensor-parallel ranks while small arrays go round their ring; those at the end of a step for a step inside of nodes
+    /// for each of their ranks.
     pub collective_holds: bool,
-    /// MiB of gradients, in half precision, behind which a sum that all ranks have begins another call (`bucket_cap_mb` of PyTorch's `DistributedDataParallel`). 0: all at once.
+    /// MiB of gradients, in half precision, that a call sums where all ranks have the sum (without ZeRO) and calls hold the host: `bucket_cap_mb` of PyTorch's `DistributedDataParallel`. 0: all.
     pub call_mib: f64,
     /// Are kernels started from recorded graphs, without the host?
     pub graphs: bool,

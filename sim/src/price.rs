@@ -101,8 +101,7 @@ pub struct Pricer<'a> {
     shares_experts: bool,
     /// The loss of the whole plan; of a program by itself nothing is known.
     loss: Loss,
-    /// Calls that an exchange of a program is, where it is not one.
-    calls: FxHashMap<String, f64>,
+    calls: sums::Calls,
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
@@ -126,7 +125,7 @@ impl<'a> Pricer<'a> {
         imbalance: f64,
     ) -> Pricer<'a> {
         let pricer = Pricer::of((&plan.mesh, &of_training(plan)), (cluster, framework, precision), imbalance);
-        let calls = sums::calls(plan, framework);
+        let calls = sums::Calls::new(plan, framework);
         Pricer { topk: topk(&plan.programs), loss: Loss::of(&plan.programs), calls, ..pricer }
     }
 
@@ -157,7 +156,7 @@ impl<'a> Pricer<'a> {
             topk: 1.0,
             shares_experts: shares_experts(programs),
             loss: Loss::default(),
-            calls: FxHashMap::default(),
+            calls: sums::Calls::default(),
         }
     }
 
@@ -433,8 +432,7 @@ impl<'a> Pricer<'a> {
         let mut waits_for_end = false;
         let dispatch = self.framework.dispatch_us.max(1e-3);
         if optimizer && self.framework.collective_holds {
-            let calls = self.calls.get(&program.name).copied().unwrap_or(1.0);
-            launches += calls * group.ranks as f64 * self.cluster.first_latency() * 1e6 / dispatch;
+            launches += self.calls.held(program, &group, self.cluster) * 1e6 / dispatch;
         }
         if among == Kind::Tp {
             launches += self.framework.collective_us / dispatch;

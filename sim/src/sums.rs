@@ -2,7 +2,7 @@
 
 use crate::framework::Framework;
 use forebay_cost::{Cluster, Collective, Group};
-use forebay_plan::{Plan, TensorKind};
+use forebay_plan::{Plan, Program, TensorKind};
 use rustc_hash::FxHashMap;
 
 /// Bytes of an element that buckets are counted in.
@@ -29,37 +29,53 @@ pub(crate) fn seconds(
     buckets * (bucket - held).max(0.0)
 }
 
-/// How many calls each exchange of a program that sums gradients for all ranks is, by the program's name.
+/// How many calls of the framework each exchange of a program that sums gradients for all ranks stands for, by the program's name; 1 of those that are not there.
 ///
-/// Buckets ([`Framework::call_mib`]) are of all parameters of a stage; each class of them has its part. Such a program sums and then gathers: each is half of the calls.
-pub(crate) fn calls(plan: &Plan, framework: &Framework) -> FxHashMap<String, f64> {
-    let mut calls = FxHashMap::default();
-    if framework.call_mib <= 0.0 {
-        return calls;
-    }
-    for role in &plan.roles {
-        let params = role.tensors.iter().filter(|t| t.kind == TensorKind::Param);
-        let sizes: Vec<f64> = params.map(|t| t.local_elements() as f64).collect();
-        let each = 0.5 * buckets(&sizes, framework.call_mib) / sizes.iter().sum::<f64>().max(1.0);
-        let train = role.phases.iter().filter(|p| p.name == "train").flat_map(|p| &p.calls);
-        for name in train.map(|call| &plan.programs[call.program as usize].name) {
-            let elements = name.strip_prefix("optimizer.all_reduce.").and_then(|rest| rest.split('.').next());
-            if let Some(elements) = elements.and_then(|n| n.parse::<f64>().ok()) {
-                calls.insert(name.clone(), each * elements);
-            }
+/// Buckets ([`Framework::call_mib`]) are of all parameters of a stage that data-parallel ranks sum; a class of them has its part of these by elements. Such a program sums and then gathers: each is
+/// half of its calls. Where several stages have a program, it has the part of the last of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Calls(FxHashMap<String, f64>);
+
+impl Calls {
+    /// Of a plan.
+    pub fn new(plan: &Plan, framework: &Framework) -> Calls {
+        let mut calls = Calls::default();
+        if framework.call_mib <= 0.0 {
+            return calls;
         }
+        for role in &plan.roles {
+            let params = role.tensors.iter().filter(|t| t.kind == TensorKind::Param);
+            let sizes: Vec<f64> = params.map(|t| t.local_elements() as f64).collect();
+            let train = role.phases.iter().filter(|p| p.name == "train").flat_map(|p| &p.calls);
+            let names = train.map(|call| plan.programs[call.program as usize].name.as_str());
+            let classes: FxHashMap<&str, f64> = names.filter_map(|name| Some((name, summed(name)?))).collect();
+            let each = 0.5 * buckets(&sizes, framework.call_mib) / classes.values().sum::<f64>();
+            calls.0.extend(classes.iter().map(|(name, elements)| (name.to_string(), each * elements)));
+        }
+        calls
     }
-    calls
+
+    /// Seconds that hosts are held for an exchange at the end of a step ([`Framework::collective_holds`]).
+    pub fn held(&self, program: &Program, group: &Group, cluster: &Cluster) -> f64 {
+        self.0.get(&program.name).copied().unwrap_or(1.0) * group.ranks as f64 * cluster.first_latency()
+    }
 }
 
-/// How many buckets parameters of so many elements fill, the last first: one is full with the parameter that reaches its size, however large that is.
+/// Elements of a class whose gradients a program sums for all data-parallel ranks.
+fn summed(program: &str) -> Option<f64> {
+    let (elements, dims) = program.strip_prefix("optimizer.all_reduce.")?.split_once('.')?;
+    dims.split('.').any(|dim| dim == "dp").then(|| elements.parse().ok())?
+}
+
+/// How many buckets PyTorch's `DistributedDataParallel` makes of parameters of so many elements, the last first: one is full with the parameter that reaches its size, however large that is.
+/// (That the first is full with 1 MiB is left out.)
 fn buckets(sizes: &[f64], mib: f64) -> f64 {
     let size = mib * 1024.0 * 1024.0 / HALF;
     let (full, open) = sizes.iter().rev().fold((0.0, 0.0), |(full, open), elements| match open + elements {
         open if open >= size => (full + 1.0, 0.0),
         open => (full, open),
     });
-    full + open / size
+    if open > 0.0 { full + 1.0 } else { full }
 }
 
 #[cfg(test)]
@@ -68,13 +84,13 @@ mod tests {
     use forebay_cost::Domains;
     use forebay_cost::known::clusters;
 
-    /// As PyTorch fills them: a large parameter is a bucket with what came before it, what is left over is a part of one.
+    /// A large parameter is in a bucket with what came before it, and what is left over is one.
     #[test]
     fn buckets_end_with_the_parameter_that_fills_them() {
         let mib = |n: f64| n * 1024.0 * 1024.0 / HALF;
         assert_eq!(buckets(&[mib(500.0)], 25.0), 1.0);
         assert_eq!(buckets(&[mib(25.0), mib(10.0), mib(20.0), mib(5.0)], 25.0), 2.0);
-        assert_eq!(buckets(&[mib(10.0), mib(500.0), mib(24.0)], 25.0), 1.4);
+        assert_eq!(buckets(&[mib(10.0), mib(500.0), mib(24.0)], 25.0), 2.0);
         assert_eq!(buckets(&[], 25.0), 0.0);
     }
 

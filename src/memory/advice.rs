@@ -7,13 +7,14 @@ use forebay_compiler::pipeline::{CompileError, CompileOptions};
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
 use forebay_compiler::shares::Shares;
 use forebay_pipeline::{Kind, Placement};
+use std::panic::resume_unwind;
 use std::sync::Mutex;
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
 
-/// There are some ten changes, each of which takes memory while it is tried.
-const MOST_THREADS: usize = 8;
+/// Each change takes memory while it is tried, and is tried to its end.
+const MOST_THREADS: usize = 4;
 
 /// Changes of a strategy that take less memory, those that cost least first.
 fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
@@ -105,7 +106,8 @@ pub fn what_fits(
         }
     };
     let (mut fits, mut tried) = (vec![], vec![]);
-    for outcome in first(TOLD, changes(options), outcome) {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MOST_THREADS);
+    for outcome in first(TOLD, threads, changes(options), outcome) {
         match outcome {
             Outcome::Fits(what) if fits.len() < TOLD => fits.push(what),
             Outcome::TooLarge(what) => tried.push(what),
@@ -122,6 +124,7 @@ pub fn what_fits(
 /// Changes are begun in their order, on threads, until so many fit: those that were not begun come after these. Outcomes are in the order of changes.
 fn first(
     many: usize,
+    threads: usize,
     changes: Vec<(String, Strategy)>,
     outcome: impl Fn(String, Strategy) -> Outcome + Sync,
 ) -> Vec<Outcome> {
@@ -140,12 +143,13 @@ fn first(
         }
         done
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MOST_THREADS);
     let mut all: Vec<(usize, Outcome)> = std::thread::scope(|scope| {
         // Each has the stack of a main thread: models may be deep.
-        let begin = |_| std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(scope, work).expect("a thread");
-        let workers: Vec<_> = (0..threads).map(begin).collect();
-        workers.into_iter().flat_map(|w| w.join().expect("compilers do not panic")).collect()
+        let begin = |_| std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(scope, work).ok();
+        let workers: Vec<_> = (1..threads).filter_map(begin).collect();
+        let own = work();
+        let others = workers.into_iter().flat_map(|w| w.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        others.chain(own).collect()
     });
     all.sort_by_key(|(number, _)| *number);
     all.into_iter().map(|(_, outcome)| outcome).collect()
@@ -155,22 +159,26 @@ fn first(
 mod tests {
     use super::*;
 
-    /// Whoever is done first, it is the first changes that are told, and what comes behind them is not begun.
+    /// Whoever is done first, it is the first changes that are told, and what comes well behind them is not begun.
     #[test]
     fn the_first_changes_that_fit_are_found_on_threads() {
-        let changes: Vec<(String, Strategy)> = (0..12).map(|n| (n.to_string(), Strategy::default())).collect();
-        let begun = Mutex::new(vec![]);
-        let outcome = |what: String, _| {
-            let number: u64 = what.parse().expect("a number");
-            begun.lock().expect("nobody panics with it").push(number);
-            // Those behind are done sooner.
-            std::thread::sleep(std::time::Duration::from_millis(3 * (4 - number % 4)));
-            if number % 2 == 1 { Outcome::Fits(what) } else { Outcome::TooLarge(what) }
-        };
-        let outcomes = first(3, changes, outcome);
-        let fits = outcomes.iter().filter_map(|o| if let Outcome::Fits(what) = o { Some(what.as_str()) } else { None });
-        assert_eq!(fits.take(3).collect::<Vec<_>>(), ["1", "3", "5"]);
-        let begun = begun.into_inner().expect("nobody panics with it").len();
-        assert!((6..6 + MOST_THREADS).contains(&begun), "{begun} were begun");
+        for threads in [1, 2, 8] {
+            let changes: Vec<(String, Strategy)> = (0..200).map(|n| (n.to_string(), Strategy::default())).collect();
+            let outcome = |what: String, _| {
+                let number: u64 = what.parse().expect("a number");
+                // Those behind are done sooner.
+                std::thread::sleep(std::time::Duration::from_millis(3 * (4 - number % 4)));
+                if number % 2 == 1 { Outcome::Fits(what) } else { Outcome::TooLarge(what) }
+            };
+            let outcomes = first(3, threads, changes, outcome);
+            let fits = outcomes.iter().filter_map(|o| match o {
+                Outcome::Fits(what) => Some(what.as_str()),
+                _ => None,
+            });
+            assert_eq!(fits.take(3).collect::<Vec<_>>(), ["1", "3", "5"], "{threads} threads");
+            // A thread has one change when the third is found to fit, and may have found one to fit behind it.
+            let most = if threads == 1 { 6 } else { 2 * (3 + threads) };
+            assert!((6..=most).contains(&outcomes.len()), "{} were begun by {threads} threads", outcomes.len());
+        }
     }
 }

@@ -37,7 +37,7 @@ use std::rc::Rc;
 pub enum Doubt {
     /// The host takes nearly as long as the devices: who waits for whom decides.
     Host,
-    /// The host waits for numbers of rows or for messages in the middle of the step.
+    /// The host waits for numbers of rows or for messages in the middle of the step, or is held by collectives at its end.
     HostWaits,
     /// Stages sum gradients of parameters that several of them have.
     Tied,
