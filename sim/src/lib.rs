@@ -37,6 +37,7 @@ mod spans;
 pub mod steps;
 mod sums;
 pub mod table;
+pub mod threads;
 pub mod timeline;
 pub mod validate;
 pub mod value;

@@ -7,8 +7,8 @@ use forebay_compiler::pipeline::{CompileError, CompileOptions};
 use forebay_compiler::shard::{Cut, MasterWeights, OptimizerMemory, Order, Strategy};
 use forebay_compiler::shares::Shares;
 use forebay_pipeline::{Kind, Placement};
-use std::panic::resume_unwind;
-use std::sync::Mutex;
+use forebay_sim::threads::each_until;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// As many changes that fit are told.
 const TOLD: usize = 3;
@@ -92,22 +92,24 @@ pub fn what_fits(
     price: &dyn Price,
     spinner: &Spinner,
 ) -> String {
-    let outcome = |what: String, strategy: Strategy| {
+    let outcome = |(what, strategy): &(String, Strategy)| {
         spinner.says(&format!("it does not fit; trying {what}"));
-        let changed = CompileOptions { strategy, ..options.clone() };
+        let changed = CompileOptions { strategy: strategy.clone(), ..options.clone() };
         match file.compile_within(&changed, Aim::InSomeWay(budget), price) {
             // One whose time nobody knows is none: where there is no link to the host.
             Ok(Ok(compiled)) if price.programs(&compiled.plan).is_ok_and(|all| all.iter().all(|s| s.is_finite())) => {
                 let peak = compiled.plan.roles.iter().map(|r| r.device_bytes).max().unwrap_or(0);
                 Outcome::Fits(format!("{what} (takes {})", enough(peak)))
             }
-            Ok(Err(CompileError::Memory(_))) => Outcome::TooLarge(what),
+            Ok(Err(CompileError::Memory(_))) => Outcome::TooLarge(what.clone()),
             _ => Outcome::None,
         }
     };
     let (mut fits, mut tried) = (vec![], vec![]);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(MOST_THREADS);
-    for outcome in first(TOLD, threads, changes(options), outcome) {
+    let fitting = AtomicUsize::new(0);
+    let last = |o: &Outcome| matches!(o, Outcome::Fits(_)) && fitting.fetch_add(1, Ordering::Relaxed) + 1 >= TOLD;
+    for outcome in each_until(&changes(options), threads, outcome, last) {
         match outcome {
             Outcome::Fits(what) if fits.len() < TOLD => fits.push(what),
             Outcome::TooLarge(what) => tried.push(what),
@@ -118,67 +120,5 @@ pub fn what_fits(
         (false, _) => format!("what fits: {}", fits.join("; ")),
         (true, false) => format!("none of these fits either: {}", tried.join(", ")),
         (true, true) => "the strategy has nothing to change that this model permits".to_string(),
-    }
-}
-
-/// Changes are begun in their order, on threads, until so many fit: those that were not begun come after these. Outcomes are in the order of changes.
-fn first(
-    many: usize,
-    threads: usize,
-    changes: Vec<(String, Strategy)>,
-    outcome: impl Fn(String, Strategy) -> Outcome + Sync,
-) -> Vec<Outcome> {
-    let left = Mutex::new((changes.into_iter().enumerate(), 0));
-    let work = || {
-        let mut done = vec![];
-        while let Some((number, (what, strategy))) = {
-            let (changes, fits) = &mut *left.lock().expect("nobody panics with it");
-            if *fits < many { changes.next() } else { None }
-        } {
-            let outcome = outcome(what, strategy);
-            if matches!(outcome, Outcome::Fits(_)) {
-                left.lock().expect("nobody panics with it").1 += 1;
-            }
-            done.push((number, outcome));
-        }
-        done
-    };
-    let mut all: Vec<(usize, Outcome)> = std::thread::scope(|scope| {
-        // Each has the stack of a main thread: models may be deep.
-        let begin = |_| std::thread::Builder::new().stack_size(8 << 20).spawn_scoped(scope, work).ok();
-        let workers: Vec<_> = (1..threads).filter_map(begin).collect();
-        let own = work();
-        let others = workers.into_iter().flat_map(|w| w.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        others.chain(own).collect()
-    });
-    all.sort_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, outcome)| outcome).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whoever is done first, it is the first changes that are told, and what comes well behind them is not begun.
-    #[test]
-    fn the_first_changes_that_fit_are_found_on_threads() {
-        for threads in [1, 2, 8] {
-            let changes: Vec<(String, Strategy)> = (0..200).map(|n| (n.to_string(), Strategy::default())).collect();
-            let outcome = |what: String, _| {
-                let number: u64 = what.parse().expect("a number");
-                // Those behind are done sooner.
-                std::thread::sleep(std::time::Duration::from_millis(3 * (4 - number % 4)));
-                if number % 2 == 1 { Outcome::Fits(what) } else { Outcome::TooLarge(what) }
-            };
-            let outcomes = first(3, threads, changes, outcome);
-            let fits = outcomes.iter().filter_map(|o| match o {
-                Outcome::Fits(what) => Some(what.as_str()),
-                _ => None,
-            });
-            assert_eq!(fits.take(3).collect::<Vec<_>>(), ["1", "3", "5"], "{threads} threads");
-            // A thread has one change when the third is found to fit, and may have found one to fit behind it.
-            let most = if threads == 1 { 6 } else { 2 * (3 + threads) };
-            assert!((6..=most).contains(&outcomes.len()), "{} were begun by {threads} threads", outcomes.len());
-        }
     }
 }

@@ -5,9 +5,9 @@
 //! number costs for being away from where it began ([`AWAY`]): runs that say little about it leave it there, instead of carrying it to what cannot be.
 
 use super::cases::Case;
-use super::each;
 use super::summary::quantile;
 use crate::framework::Framework;
+use crate::threads::each;
 use forebay_cost::Cluster;
 use forebay_cost::cluster::{Calibrated, NonNegative, Share};
 use indexmap::IndexMap;

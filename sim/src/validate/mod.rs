@@ -17,11 +17,11 @@ pub mod summary;
 
 use crate::framework::{Framework, known};
 use crate::report::Report;
+use crate::threads::each;
 use cases::Case;
 use forebay_cost::Cluster;
 use runs::Run;
 use serde::Serialize;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A run and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -161,25 +161,4 @@ fn divided<'a, T>(ids: impl Iterator<Item = &'a str>, results: Vec<Result<T, Str
         }
     }
     (good, skipped)
-}
-
-/// Does something for each of some things, on threads; results are in their order.
-pub fn each<T: Sync, R: Send>(things: &[T], threads: usize, of: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let mut done = vec![];
-        while let Some((number, thing)) = {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            things.get(number).map(|thing| (number, thing))
-        } {
-            done.push((number, of(thing)));
-        }
-        done
-    };
-    let mut all: Vec<(usize, R)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(take)).collect();
-        workers.into_iter().flat_map(|w| w.join().expect("predictions do not panic")).collect()
-    });
-    all.sort_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, result)| result).collect()
 }
