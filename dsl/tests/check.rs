@@ -364,8 +364,13 @@ mod mutations {
         pieces
     }
 
+    /// All of them, or a seeded part.
+    fn cases() -> u32 {
+        if std::env::var_os("FOREBAY_TEST_ALL").is_some() { 8000 } else { 3000 }
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 8000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
         /// Whatever is changed in a model, the answer is a model or diagnostics that can be shown.
         #[test]

@@ -5,6 +5,7 @@ use crate::infer::{self, TypeError};
 use crate::op::Op;
 use crate::types::{Axis, AxisId, DType, Extent, Type};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// A value of a graph, which is the result of the node with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,8 +106,8 @@ pub struct Graph {
     pub name: String,
     /// The mesh whose ranks all run this graph; empty for one rank.
     pub mesh: Vec<MeshDim>,
-    /// All axes.
-    pub axes: Vec<Axis>,
+    /// All axes. Graphs of one model share the table until one of them declares another axis: small graphs over all axes of a large one are made by the thousand.
+    pub axes: Arc<Vec<Axis>>,
     /// All nodes; [`ValueId`] is the position.
     pub nodes: Vec<Node>,
     /// Inputs in order.
@@ -121,9 +122,13 @@ pub struct Graph {
 
 impl PartialEq for Graph {
     fn eq(&self, other: &Graph) -> bool {
-        let parts =
-            |g: &Graph| (g.name.clone(), g.axes.clone(), g.inputs.clone(), g.outputs.clone(), g.offsets.clone());
-        parts(self) == parts(other) && self.nodes == other.nodes && self.mesh == other.mesh
+        self.name == other.name
+            && self.mesh == other.mesh
+            && self.axes == other.axes
+            && self.nodes == other.nodes
+            && self.inputs == other.inputs
+            && self.outputs == other.outputs
+            && self.offsets == other.offsets
     }
 }
 
@@ -237,7 +242,7 @@ impl Graph {
                 .find(|n| self.axis_named(n).is_none())
                 .expect("some number is free"),
         };
-        self.axes.push(Axis { name, extent, label });
+        Arc::make_mut(&mut self.axes).push(Axis { name, extent, label });
         AxisId(self.axes.len() as u32 - 1)
     }
 

@@ -127,7 +127,7 @@ fn axis_sizes_fit(verifier: &mut Verifier<'_>) {
 }
 
 fn even_rows_fit_the_bound(verifier: &mut Verifier<'_>) {
-    for (i, axis) in (0..).zip(&verifier.graph.axes) {
+    for (i, axis) in (0..).zip(verifier.graph.axes.iter()) {
         let Extent::Ragged { bound, even, .. } = axis.extent else { continue };
         verifier.ensure(even <= bound, Place::Axis(AxisId(i)), "even_rows_fit_the_bound", || {
             format!("{even} rows are spread evenly, but there is room for {bound}")
@@ -369,6 +369,14 @@ fn body_fits(graph: &Graph, node: &Node, fused: &Fused) -> Result<(), String> {
         _ => &[],
     };
     ensure(product_fits(&sizes(merged)), too_large)?;
+    // A body has no other axes than its operands and its attributes: mostly all of them together are few enough, and it need not be written out.
+    let operands = node.operands.iter().flat_map(|&o| &graph.ty(o).axes);
+    let mut all: Vec<AxisId> = operands.chain(&fused.axes).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    if product_fits(&sizes(&all)) {
+        return Ok(());
+    }
     // What does not fit the op at all is the type rule's to say.
     let Ok((body, _)) = scratch(graph, fused, &node.operands) else { return Ok(()) };
     ensure(body.nodes.iter().all(|n| product_fits(&sizes(&n.ty.axes))), too_large)

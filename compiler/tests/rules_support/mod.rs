@@ -141,7 +141,7 @@ pub fn round_constants(graph: &mut Graph) {
 fn set_size(graph: &mut Graph, name: &str, value: f64) {
     let Some(AxisId(axis)) = graph.axis_named(name) else { return };
     assert!(value.fract() == 0.0, "{name} = {value}");
-    match &mut graph.axes[axis as usize].extent {
+    match &mut std::sync::Arc::make_mut(&mut graph.axes)[axis as usize].extent {
         Extent::Fixed(n) => *n = value as u64,
         Extent::Ragged { bound, even, .. } => (*bound, *even) = (value as u64, value as u64),
     }

@@ -7,6 +7,7 @@ use crate::ast::Span;
 use forebay_ir::{Axis, AxisId, DType, Extent, Graph, InputRole, Op, Type, ValueId, infer};
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
 /// What a graph is for: which names may be used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Builder {
             }
         };
         let id = AxisId(self.graph.axes.len() as u32);
-        self.graph.axes.push(Axis { name: info.name.clone(), extent, label: info.label.clone() });
+        Arc::make_mut(&mut self.graph.axes).push(Axis { name: info.name.clone(), extent, label: info.label.clone() });
         self.axis_ids.insert(axis, id);
         self.axes.push(axis);
         id

@@ -13,6 +13,7 @@ use crate::model::{CheckedModel, Layer, Segment, Source, Tensor};
 use forebay_ir::{Axis, AxisId, Extent, Graph, OutputRole, Type, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A finished graph and what its inputs stand for, in order.
 struct Finished {
@@ -429,7 +430,7 @@ impl Target<'_> {
             Extent::Ragged { parent, bound, even } => Extent::Ragged { parent: self.axis(parent), bound, even },
         };
         let new = AxisId(self.graph.axes.len() as u32);
-        self.graph.axes.push(Axis { name: self.axis_names.free(&name), extent, label });
+        Arc::make_mut(&mut self.graph.axes).push(Axis { name: self.axis_names.free(&name), extent, label });
         self.axes[axis.0 as usize] = Some(new);
         new
     }

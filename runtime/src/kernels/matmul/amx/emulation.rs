@@ -19,6 +19,7 @@ impl Loops {
     unsafe fn sum_of(sums: &TileProduct, order: &[[usize; 2]]) {
         assert!(BEGUN.get(), "registers have no shape yet");
         let columns = if sums.wide { WIDTH } else { SIDE };
+        let instruction = if sums.wide { instruction::<WIDTH> } else { instruction::<SIDE> };
         for row in 0..if sums.tall { WIDTH } else { SIDE } {
             let mut sum = [0.0f32; WIDTH];
             let (half, row) = (row / SIDE, row % SIDE);
@@ -31,12 +32,7 @@ impl Loops {
                 for step in 0..sums.steps {
                     for [x, y] in order {
                         let a = sums.a[half].byte_add(step * sums.a_step + row * sums.a_row + x * THIRD);
-                        instruction(
-                            &mut sum[..columns],
-                            a,
-                            sums.b.byte_add(step * sums.b_step + y * THIRD),
-                            sums.b_row,
-                        );
+                        instruction(&mut sum, a, sums.b.byte_add(step * sums.b_step + y * THIRD), sums.b_row);
                     }
                 }
                 let to = sums.to[half].byte_add(row * sums.to_row);
@@ -46,23 +42,26 @@ impl Loops {
     }
 }
 
-/// A row of what an instruction sums.
+/// A row of what an instruction sums: so many columns, in vectors, since tests make millions of these.
 ///
 /// # Safety
-/// A has a row, B as many rows as that has words.
-unsafe fn instruction(sum: &mut [f32], a: *const u32, b: *const u32, b_row: usize) {
+/// A has a row, B as many rows of so many columns as that has words.
+unsafe fn instruction<const COLUMNS: usize>(sum: &mut [f32; WIDTH], a: *const u32, b: *const u32, b_row: usize) {
     let values = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
-    let mut chains = [[0.0f32; 2]; WIDTH];
+    let (mut first, mut second) = ([0.0f32; COLUMNS], [0.0f32; COLUMNS]);
     for word in 0..SIDE {
         // SAFETY: the caller's contract.
-        let (x, y) = unsafe { (values(a.add(word).read_unaligned()), b.byte_add(word * b_row)) };
-        for (column, chains) in chains.iter_mut().enumerate().take(sum.len()) {
-            // SAFETY: as above.
-            let y = values(unsafe { y.add(column).read_unaligned() });
-            (0..2).for_each(|half| chains[half] += x[half] * y[half]);
+        let (x, row) = unsafe {
+            let row = b.byte_add(word * b_row).cast::<[u32; COLUMNS]>();
+            (values(a.add(word).read_unaligned()), row.read_unaligned())
+        };
+        for (column, word) in row.into_iter().enumerate() {
+            let y = values(word);
+            first[column] += x[0] * y[0];
+            second[column] += x[1] * y[1];
         }
     }
-    sum.iter_mut().zip(chains).for_each(|(sum, [first, second])| *sum += first + second);
+    sum.iter_mut().zip(first.iter().zip(second)).for_each(|(sum, (first, second))| *sum += first + second);
 }
 
 /// Takes two numbers apart, to a word of each part.
