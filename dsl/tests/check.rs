@@ -364,7 +364,7 @@ mod mutations {
         pieces
     }
 
-    /// All of them, or a seeded part.
+    /// Some thousands, or more with `FOREBAY_TEST_ALL=1`.
     fn cases() -> u32 {
         if std::env::var_os("FOREBAY_TEST_ALL").is_some() { 8000 } else { 3000 }
     }

@@ -365,11 +365,14 @@ fn body_fits(graph: &Graph, node: &Node, fused: &Fused) -> Result<(), String> {
     let sizes = |axes: &[AxisId]| axes.iter().map(|&a| graph.size(a)).collect::<Vec<_>>();
     let merged: &[AxisId] = match fused.kind {
         FusedKind::Rope | FusedKind::Permute => fused.axes.get(1..).unwrap_or(&[]),
+        FusedKind::UnpermuteDrows if fused.axes.len() == 3 => &fused.axes[1..],
         FusedKind::UnpermuteDrows => fused.axes.get(2..).unwrap_or(&[]),
+        FusedKind::RouterChoice => fused.axes.get(2..4).unwrap_or(&[]),
         _ => &[],
     };
     ensure(product_fits(&sizes(merged)), too_large)?;
-    // A body has no other axes than its operands and its attributes: mostly all of them together are few enough, and it need not be written out.
+    // No value of a body has axes that neither an operand nor the attributes have: where the product of all their sizes fits, every value does, and the body need not
+    // be written out.
     let operands = node.operands.iter().flat_map(|&o| &graph.ty(o).axes);
     let mut all: Vec<AxisId> = operands.chain(&fused.axes).copied().collect();
     all.sort_unstable();

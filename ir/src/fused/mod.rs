@@ -430,6 +430,7 @@ pub(crate) fn scratch(graph: &Graph, fused: &Fused, operands: &[ValueId]) -> Res
         .map(|(i, &o)| scratch.add_input(&format!("operand.{i}"), graph.ty(o).clone(), InputRole::Data))
         .collect();
     let result = expand(&mut scratch, fused, &inputs, "body")?;
+    debug_assert_eq!(scratch.axes.len(), graph.axes.len(), "a body declares no axis: the verifier relies on it");
     Ok((scratch, result))
 }
 

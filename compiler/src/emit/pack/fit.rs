@@ -23,7 +23,7 @@ struct Place {
 #[derive(Default)]
 struct Side {
     places: Vec<Place>,
-    /// For each place when something is there, the first first; nothing is there twice. Those behind `used` are of an order before, and empty memory.
+    /// For each place when something is there, the first first; nothing is there twice. From `used` on they are left from an order before, and are cleared when they are taken again.
     lives: Vec<Vec<(u32, u32)>>,
     used: usize,
 }
@@ -94,10 +94,12 @@ pub struct Above {
     pub limit: u64,
 }
 
-/// What was placed, in the order that is tried: from below, and all that lies below the limit, measured from there downwards.
+/// Memory for placing one order after the other.
 #[derive(Default)]
 pub struct Room {
+    /// Everything, at its offsets.
     from_below: Side,
+    /// What lies below the limit, measured from the limit downwards; empty without one.
     from_above: Side,
 }
 

@@ -42,10 +42,10 @@ impl Loops {
     }
 }
 
-/// A row of what an instruction sums: so many columns, in vectors, since tests make millions of these.
+/// What an instruction adds to one row of so many sums; by whole rows of B, so that the compiler makes vectors of it: tests make millions of these.
 ///
 /// # Safety
-/// A has a row, B as many rows of so many columns as that has words.
+/// `a` points to `SIDE` words, `b` to `SIDE` rows of `COLUMNS` words each, `b_row` bytes apart.
 unsafe fn instruction<const COLUMNS: usize>(sum: &mut [f32; WIDTH], a: *const u32, b: *const u32, b_row: usize) {
     let values = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
     let (mut first, mut second) = ([0.0f32; COLUMNS], [0.0f32; COLUMNS]);
