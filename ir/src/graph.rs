@@ -242,7 +242,12 @@ impl Graph {
                 .find(|n| self.axis_named(n).is_none())
                 .expect("some number is free"),
         };
-        Arc::make_mut(&mut self.axes).push(Axis { name, extent, label });
+        self.push_axis(Axis { name, extent, label })
+    }
+
+    /// Declares an axis as it is; that its name is unique is the caller's to see.
+    pub fn push_axis(&mut self, axis: Axis) -> AxisId {
+        Arc::make_mut(&mut self.axes).push(axis);
         AxisId(self.axes.len() as u32 - 1)
     }
 

@@ -8,7 +8,6 @@ use forebay_ir::{
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 
 /// A legal graph with something of everything that is broken below.
 const LEGAL: &str = "\
@@ -78,7 +77,9 @@ type Break = fn(&mut Graph);
 const BREAKS: &[(&str, &[Break])] = &[
     (
         "axis_names_are_unique",
-        &[|g| Arc::make_mut(&mut g.axes).push(Axis { name: "t".into(), extent: Extent::Fixed(1), label: None })],
+        &[|g| {
+            g.push_axis(Axis { name: "t".into(), extent: Extent::Fixed(1), label: None });
+        }],
     ),
     (
         "ragged_parents_are_fixed",
@@ -460,16 +461,14 @@ fn corrupt(graph: &mut Graph, choice: usize, number: u32) {
         11 => graph.offsets.push((axis, value)),
         12 => graph.inputs.push(Input { value, role: InputRole::Data }),
         13 => graph.add_output("o", value, OutputRole::Loss),
-        14 => Arc::make_mut(&mut graph.axes).push(Axis {
-            name: "r".into(),
-            extent: Extent::Ragged { parent: axis, bound: 9, even: 9 },
-            label: None,
-        }),
-        _ => Arc::make_mut(&mut graph.axes).push(Axis {
-            name: "h".into(),
-            extent: Extent::Fixed(u64::from(number) << 33),
-            label: None,
-        }),
+        14 => {
+            let extent = Extent::Ragged { parent: axis, bound: 9, even: 9 };
+            graph.push_axis(Axis { name: "r".into(), extent, label: None });
+        }
+        _ => {
+            let extent = Extent::Fixed(u64::from(number) << 33);
+            graph.push_axis(Axis { name: "h".into(), extent, label: None });
+        }
     }
 }
 

@@ -7,7 +7,6 @@ use crate::ast::Span;
 use forebay_ir::{Axis, AxisId, DType, Extent, Graph, InputRole, Op, Type, ValueId, infer};
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
 
 /// What a graph is for: which names may be used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +118,7 @@ impl Builder {
                 Extent::Ragged { parent: self.axis_id(table, parent), bound, even: bound }
             }
         };
-        let id = AxisId(self.graph.axes.len() as u32);
-        Arc::make_mut(&mut self.graph.axes).push(Axis { name: info.name.clone(), extent, label: info.label.clone() });
+        let id = self.graph.push_axis(Axis { name: info.name.clone(), extent, label: info.label.clone() });
         self.axis_ids.insert(axis, id);
         self.axes.push(axis);
         id

@@ -13,7 +13,6 @@ use crate::model::{CheckedModel, Layer, Segment, Source, Tensor};
 use forebay_ir::{Axis, AxisId, Extent, Graph, OutputRole, Type, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// A finished graph and what its inputs stand for, in order.
 struct Finished {
@@ -429,8 +428,7 @@ impl Target<'_> {
             Extent::Fixed(n) => Extent::Fixed(n),
             Extent::Ragged { parent, bound, even } => Extent::Ragged { parent: self.axis(parent), bound, even },
         };
-        let new = AxisId(self.graph.axes.len() as u32);
-        Arc::make_mut(&mut self.graph.axes).push(Axis { name: self.axis_names.free(&name), extent, label });
+        let new = self.graph.push_axis(Axis { name: self.axis_names.free(&name), extent, label });
         self.axes[axis.0 as usize] = Some(new);
         new
     }

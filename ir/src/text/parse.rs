@@ -9,7 +9,6 @@ use crate::graph::{Graph, Input, InputRole, Node, OutputRole, ValueId};
 use crate::op::Op;
 use crate::types::{Axis, AxisId, Extent, Type};
 use crate::verify;
-use std::sync::Arc;
 
 /// More errors than this tell nobody more.
 const MAX_ERRORS: usize = 100;
@@ -280,10 +279,7 @@ impl<'a> Body<'a> {
             let name = cursor.name("an axis")?;
             let before = cursor.clone();
             let axis = match self.axis(cursor, &name) {
-                Ok(axis) => {
-                    Arc::make_mut(&mut self.scope.graph.axes).push(axis);
-                    Some(AxisId(self.scope.graph.axes.len() as u32 - 1))
-                }
+                Ok(axis) => Some(self.scope.graph.push_axis(axis)),
                 Err(fault) if self.faults.len() >= MAX_ERRORS => return Err(fault),
                 Err(fault) => {
                     self.faults.push(fault);

@@ -23,18 +23,11 @@ struct Place {
 #[derive(Default)]
 struct Side {
     places: Vec<Place>,
-    /// For each place when something is there, the first first; nothing is there twice. From `used` on they are left from an order before, and are cleared when they are taken again.
+    /// For each place when something is there, the first first; nothing is there twice.
     lives: Vec<Vec<(u32, u32)>>,
-    used: usize,
 }
 
 impl Side {
-    /// Takes everything out, and keeps the memory: hundreds of orders are tried one after the other.
-    fn clear(&mut self) {
-        self.places.clear();
-        self.used = 0;
-    }
-
     /// The first place for so many bytes that is free during a life, and how many places were looked at.
     fn first_free(&self, life: Interval, bytes: u64) -> (u64, usize) {
         let mut from = 0;
@@ -71,15 +64,8 @@ impl Side {
         match self.places[..at].last_mut() {
             Some(below) if below.to == from && self.lives[below.lives] == [(start, end)] => below.to = to,
             _ => {
-                self.places.insert(at, Place { from, to, start, end, lives: self.used });
-                match self.lives.get_mut(self.used) {
-                    Some(lives) => {
-                        lives.clear();
-                        lives.push((start, end));
-                    }
-                    None => self.lives.push(vec![(start, end)]),
-                }
-                self.used += 1;
+                self.places.insert(at, Place { from, to, start, end, lives: self.lives.len() });
+                self.lives.push(vec![(start, end)]);
             }
         }
     }
@@ -94,48 +80,36 @@ pub struct Above {
     pub limit: u64,
 }
 
-/// Memory for placing one order after the other.
-#[derive(Default)]
-pub struct Room {
-    /// Everything, at its offsets.
-    from_below: Side,
-    /// What lies below the limit, measured from the limit downwards; empty without one.
-    from_above: Side,
-}
-
-impl Room {
-    /// Each interval in turn at the lowest offset where nothing placed before is in its way, and how many entries were looked at for that. `above`: those that live briefly
-    /// at the highest one below a limit, where there is one.
-    pub fn first_fit(&mut self, intervals: &[Interval], order: &[usize], above: Option<Above>) -> (Vec<u64>, u64) {
-        let mut offsets = vec![0; intervals.len()];
-        let mut looked_at = 0;
-        let Room { from_below, from_above } = self;
-        from_below.clear();
-        from_above.clear();
-        for &i in order {
-            let this = intervals[i];
-            let bytes = align(this.bytes);
-            if bytes == 0 {
-                continue;
-            }
-            let downwards = above.filter(|above| this.life() <= above.life).and_then(|above| {
-                let (down, looked) = from_above.first_free(this, bytes);
-                looked_at += looked as u64;
-                above.limit.checked_sub(down + bytes)
-            });
-            let from = downwards.unwrap_or_else(|| {
-                let (from, looked) = from_below.first_free(this, bytes);
-                looked_at += looked as u64;
-                from
-            });
-            offsets[i] = from;
-            looked_at += 1;
-            from_below.insert(this, from, bytes);
-            if let Some(above) = above.filter(|above| from < above.limit) {
-                let down = above.limit.saturating_sub(from + bytes);
-                from_above.insert(this, down, above.limit - from - down);
-            }
+/// Each interval in turn at the lowest offset where nothing placed before is in its way, and how many entries were looked at for that. `above`: those that live briefly
+/// at the highest one below a limit, where there is one.
+pub fn first_fit(intervals: &[Interval], order: &[usize], above: Option<Above>) -> (Vec<u64>, u64) {
+    let mut offsets = vec![0; intervals.len()];
+    let mut looked_at = 0;
+    // The second has all that lies below the limit, measured from there downwards.
+    let (mut from_below, mut from_above) = (Side::default(), Side::default());
+    for &i in order {
+        let this = intervals[i];
+        let bytes = align(this.bytes);
+        if bytes == 0 {
+            continue;
         }
-        (offsets, looked_at)
+        let downwards = above.filter(|above| this.life() <= above.life).and_then(|above| {
+            let (down, looked) = from_above.first_free(this, bytes);
+            looked_at += looked as u64;
+            above.limit.checked_sub(down + bytes)
+        });
+        let from = downwards.unwrap_or_else(|| {
+            let (from, looked) = from_below.first_free(this, bytes);
+            looked_at += looked as u64;
+            from
+        });
+        offsets[i] = from;
+        looked_at += 1;
+        from_below.insert(this, from, bytes);
+        if let Some(above) = above.filter(|above| from < above.limit) {
+            let down = above.limit.saturating_sub(from + bytes);
+            from_above.insert(this, down, above.limit - from - down);
+        }
     }
+    (offsets, looked_at)
 }

@@ -3,7 +3,7 @@
 mod fit;
 
 use super::align;
-use fit::{Above, Room};
+use fit::{Above, first_fit};
 use std::collections::BTreeMap;
 
 /// Something that needs `bytes` of memory from time `start` to time `end`, both included.
@@ -171,7 +171,6 @@ struct Search<'a> {
     /// Bytes at which the search ends; below those that are alive at once it ends at these.
     enough: u64,
     best: Option<Packing>,
-    room: Room,
     /// Places that were looked at.
     work: u64,
 }
@@ -179,7 +178,7 @@ struct Search<'a> {
 impl Search<'_> {
     fn new(intervals: &[Interval], enough: u64) -> Search<'_> {
         let live = max_live(intervals);
-        Search { intervals, live, enough, best: None, room: Room::default(), work: 0 }
+        Search { intervals, live, enough, best: None, work: 0 }
     }
 
     /// False where something is said to be enough that is less than what is alive at once.
@@ -199,7 +198,7 @@ impl Search<'_> {
 
     /// Places in an order, and remembers the best places.
     fn place(&mut self, way: &Way) -> Packing {
-        let (offsets, looked_at) = self.room.first_fit(self.intervals, &way.order, way.above);
+        let (offsets, looked_at) = first_fit(self.intervals, &way.order, way.above);
         self.work += looked_at;
         let bytes = self.intervals.iter().zip(&offsets).map(|(i, o)| o + align(i.bytes)).max().unwrap_or(0);
         let packing = Packing { offsets, bytes, live: self.live };
@@ -332,8 +331,6 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
-        // One for all: what an order leaves behind is not seen by the next.
-        let mut room = Room::default();
         for _ in 0..300 {
             let n = 1 + random(40) as usize;
             let one = |random: &mut dyn FnMut(u64) -> u64| {
@@ -348,7 +345,7 @@ mod tests {
             let mut order: Vec<usize> = (0..n).collect();
             (1..n).for_each(|i| order.swap(i, random(i as u64 + 1) as usize));
             for above in [None, Some(Above { life: 1 + random(3), limit: random(20) * ALIGN })] {
-                let (have, want) = (room.first_fit(&intervals, &order, above).0, naive(&intervals, &order, above));
+                let (have, want) = (first_fit(&intervals, &order, above).0, naive(&intervals, &order, above));
                 assert_eq!(have, want, "{intervals:?} in order {order:?}, {above:?}");
             }
         }
