@@ -37,8 +37,8 @@ pub struct Framework {
     pub tells_first_stage: bool,
     /// What the allocator reserves for a step beyond what our plan keeps, as a part of it: temporaries, pieces that nothing fits. Fitted to peak memory.
     pub slack: f64,
-    /// Does what tensor-parallel products gather stay, by the part of a step in which the device does not wait for the host?
-    pub keeps_gathered: bool,
+    /// Is what tensor-parallel products gather free only when the host sees that its stream is done with it? There is the more of it the further the host is ahead.
+    pub frees_gathered_late: bool,
     /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
     pub flash_is_stated: bool,
     /// Are gradients summed while the last micro-batch goes backward?
@@ -165,7 +165,7 @@ impl Default for Framework {
             counts_gib: false,
             tells_first_stage: false,
             slack: 0.0,
-            keeps_gathered: false,
+            frees_gathered_late: false,
             flash_is_stated: false,
             overlap_gradients: false,
             overlap_parameters: false,

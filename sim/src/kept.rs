@@ -67,8 +67,8 @@ pub fn returned(program: &Program) -> f64 {
     back.filter(|(_, slot)| *slot == SAVED).map(|(bytes, _)| bytes).sum::<u64>() as f64
 }
 
-/// Bytes that the products of a forward pass gather from tensor-parallel ranks: what a rank had of them itself is not counted.
-pub fn gathered(plan: &Plan, program: &Program) -> f64 {
+/// Bytes that the products of a forward pass gather from tensor-parallel ranks, and of those the most that one gathers: what a rank had of them itself is not counted.
+pub fn gathered(plan: &Plan, program: &Program) -> [f64; 2] {
     let is_tp = |dim: &u32| plan.mesh.get(*dim as usize).is_some_and(|dim| dim.name == "tp");
     let by_each = program.instructions.iter().map(|i| match &i.kernel {
         Kernel::Exchange(k) if k.kind() == ExchangeKind::AllGather && k.group.iter().all(is_tp) => {
@@ -77,7 +77,8 @@ pub fn gathered(plan: &Plan, program: &Program) -> f64 {
         }
         _ => 0,
     });
-    by_each.sum::<u64>() as f64
+    let [all, each] = by_each.fold([0, 0], |[all, each], bytes: u64| [all + bytes, each.max(bytes)]);
+    [all as f64, each as f64]
 }
 
 /// Bytes of one gradient, in the type of the weights, for each shape of a layer's weights: Transformer Engine holds them once for all layers, as what automatic differentiation

@@ -1,6 +1,6 @@
 //! Memory of each stage, from the plan's arena.
 
-use crate::allocator::{Most, Reserved, reserved};
+use crate::allocator::{Lead, Most, Reserved, launched, reserved};
 use crate::framework::Framework;
 use crate::kept::{gathered, returned, saved_by_kind, stand_ins, without_gradients};
 use crate::kind::Kind;
@@ -117,6 +117,8 @@ struct Held {
     dropped: f64,
     /// More: what was gathered and is not yet free.
     gathered: f64,
+    /// The most of that which one product gathers.
+    gathers: f64,
 }
 
 impl Held {
@@ -134,8 +136,8 @@ impl Held {
             kind => recompute.parts[kind.number()],
         };
         let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
-        let gathered = if framework.keeps_gathered { gathered(plan, program) } else { 0.0 };
-        Held { returned, dropped: saved - returned * part(Kind::Ep), gathered }
+        let [gathered, gathers] = if framework.frees_gathered_late { gathered(plan, program) } else { [0.0; 2] };
+        Held { returned, dropped: saved - returned * part(Kind::Ep), gathered, gathers }
     }
 }
 
@@ -154,6 +156,7 @@ impl Held {
             returned: self.returned + times * other.returned,
             dropped: self.dropped + times * other.dropped,
             gathered: self.gathered + times * other.gathered,
+            gathers: self.gathers.max(other.gathers),
         }
     }
 }
@@ -202,13 +205,14 @@ fn allocated(
         let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
         let kept = within - all.returned - (all.dropped - at_work);
         let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
-        most.meet(reserved(framework, kept, all.gathered, loss), of_call);
+        most.meet(reserved(framework, kept, launched(all.gathered, all.gathers), loss), of_call);
         if program.name.contains(".backward")
             && let Some(pass) = passes.remove(&key)
         {
             all = all.plus(pass, -1.0);
         }
     }
+    let stages = plan.mesh.iter().find(|dim| dim.name == "pp").map_or(1, |dim| dim.size);
     let stays = outlives + beside + framework.reserved_gb * 1e9;
     let [least, roomy] = [most.least, most.roomy].map(|step| stays + step);
     let activations = (most.least - most.scratch).max(0.0);
@@ -217,7 +221,7 @@ fn allocated(
         activations,
         buffers: (least - base.weights - gradients - base.optimizer - activations).max(0.0),
         peak: least,
-        reserved: Some(Reserved { least, roomy, device_bytes }),
+        reserved: Some(Reserved { least, roomy, device_bytes, lead: Lead::of(base.stage, stages) }),
         ..base
     }
 }

@@ -21,11 +21,12 @@ fn allocated_memory_is_predicted_within_one_percent() {
     }
 }
 
-/// nanotron on H100, five layouts of four models: what PyTorch had reserved at most, in GiB (`slack` of its profile is fitted to some 250 others).
+/// nanotron on H100, seven layouts of four models: what PyTorch had reserved at most, in GiB (`slack` of its profile is fitted to some 250 others). The last two have a host that is far ahead of its
+/// device, and one that is slower than it.
 #[test]
 fn reserved_memory_is_predicted_within_six_percent() {
     let rows = rows(include_str!("published_reserved.csv"));
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 7);
     for row in &rows {
         let error = row.predicted_mem_gb / row.measured_mem_gb.expect("it is measured") - 1.0;
         assert!(error.abs() < 0.06, "{}: {:+.2} %", row.id, 100.0 * error);
@@ -58,10 +59,10 @@ fn a_run_that_is_short_of_memory_is_suspected_of_it() {
     let table = include_str!("published_reserved.csv");
     let suspected = |table: &str| rows(table).iter().map(|row| row.suspected).collect::<Vec<_>>();
     assert!(suspected(table).iter().all(|what| !what.starts_with("memory")), "{:?}", suspected(table));
-    // Sixteen rows on eight tensor-parallel ranks: 104 GB where programs may use 83.
+    // Sixteen rows on eight tensor-parallel ranks: some 100 GB where programs may use 83.
     let short: String = table
         .lines()
-        .filter(|line| !line.contains("nanotron-0") && !line.contains("-145"))
+        .filter(|line| line.starts_with("id,") || line.starts_with("nanotron-221"))
         .map(|line| {
             line.replace(",64,8,8,1,1,1,1,1,256,", ",128,8,1,1,1,1,16,16,256,").replace("stage 0", "stage 1") + "\n"
         })

@@ -232,8 +232,9 @@ fn short_of_memory(report: &Report, room: Room, framework: &str) -> Option<Strin
     let wanted = report.short_of_memory().filter(|_| report.peak_bytes() <= room.bytes());
     wanted.map(|wanted| {
         format!(
-            "the allocator of {framework} would reserve {}, more than programs may use: it may not fit all the same (most such runs that are known ran out of memory), or take longer than is predicted here, since the allocator stops the device to get memory back",
-            size(wanted)
+            "the allocator of {framework} would reserve {} where programs may use {}: it may not fit all the same (most such runs that are known ran out of memory), or take several times as long as is predicted here, since the allocator stops the device to get memory back",
+            size(wanted),
+            size(room.bytes())
         )
     })
 }

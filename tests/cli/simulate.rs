@@ -229,7 +229,7 @@ fn rows_that_mean_nothing_are_skipped_with_the_reason() {
     bench.run(&["validate", "runs.csv"]).fails(&["separated by semicolons"]);
 }
 
-/// What a framework's allocator would reserve, where that is a little more than programs may use: it fits, and says that it is short.
+/// What a framework's allocator would reserve, where that is a little more than programs may use, or nearly as much: it fits, and says that it is short.
 #[test]
 fn an_allocator_that_is_short_of_memory_is_told_of() {
     let bench = Bench::new();
@@ -246,7 +246,8 @@ fn an_allocator_that_is_short_of_memory_is_told_of() {
         let told = bench.run(&[&["simulate", "model.moe", "--cluster", "this.toml"], &on[..]].concat()).ok().stdout;
         (told.contains("It fits"), told.contains("note: the allocator of nanotron would reserve "))
     };
-    assert_eq!([1.01, 0.98, 0.5].map(|part| note(part * wanted)), [(true, false), (true, true), (false, false)]);
+    let told = [1.2, 1.01, 0.98, 0.5].map(|part| note(part * wanted));
+    assert_eq!(told, [(true, false), (true, true), (true, true), (false, false)]);
 }
 
 #[test]

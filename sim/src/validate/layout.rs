@@ -290,7 +290,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         framework.attention = AttentionName::Newest;
     }
     if has("max_memory_allocated") {
-        (framework.reserved_gb, framework.slack, framework.keeps_gathered) = (ALLOCATED_GB, 0.0, false);
+        (framework.reserved_gb, framework.slack, framework.frees_gathered_late) = (ALLOCATED_GB, 0.0, false);
     }
     let dense = run.number("experts").unwrap_or(0) == 0;
     if framework.cuts_up_dense && dense || ["tp comm overlap", "use-mc2", "use-ascend-coc"].iter().any(|t| has(t)) {
