@@ -12,9 +12,16 @@ const ROOM: f64 = 0.843;
 /// The part of what was gathered that does not come back, since other tensors lie in the same blocks: with it most of nanotron's runs that ran and that did not are told apart.
 const STAYS: f64 = 0.2;
 
-/// The part of the memory that programs may use above which a peak is short of it: of nanotron's runs that are predicted to need so much 41 ran out of memory, ten took 1.6 to 10 times as
-/// long as predicted, and three did not.
+/// The part of the memory that programs may use above which a peak is short of it, where segments keep their sizes: of nanotron's runs that are predicted to need so much, and no more than
+/// there is, 41 ran out of memory, ten took 1.6 to 10 times as long as without [`REGAIN_S`], and three did not.
 const CROWDED: f64 = 0.91;
+
+/// The part above which a peak does not fit even so (predictions of what is needed are up to a tenth too large), and a step is told of as if there was room.
+const HOPELESS: f64 = 1.1;
+
+/// Seconds that an allocator takes to give back what is free of a device that is full, and to get it again in other pieces: 0.5 to 1.5 for each micro-batch of 12 of nanotron's 13 runs that
+/// are short of memory and slow for it, on H100.
+pub const REGAIN_S: f64 = 1.1;
 
 /// Full-size arrays that are launched and not done where the host is as far ahead as it gets: read off nanotron's peaks, which have 35 to 60.
 const LAUNCHED: f64 = 48.0;
@@ -79,6 +86,8 @@ pub struct Reserved {
     pub device_bytes: f64,
     /// Of the host.
     pub lead: Lead,
+    /// Do its segments keep their sizes, and are tensors of one micro-batch not those of the one before, so that a full device makes it give back and get again what is free?
+    pub splits: bool,
 }
 
 impl Reserved {
@@ -94,10 +103,15 @@ impl Reserved {
         wanted.min(stays.max(ROOM * self.device_bytes))
     }
 
-    /// What there would be with all the room, where that is more than programs may use, or what there must be is nearly all of it: the allocator then stops the device again and again.
+    /// What there would be with all the room, where that is more than programs may use, or the device is crowded.
     pub fn short(self, host_bound: f64) -> Option<f64> {
-        let is_crowded = self.peak(host_bound) > CROWDED * self.device_bytes;
-        Some(self.wanted(host_bound)).filter(|wanted| is_crowded || *wanted > self.device_bytes)
+        Some(self.wanted(host_bound)).filter(|wanted| self.is_crowded(host_bound) || *wanted > self.device_bytes)
+    }
+
+    /// Does the allocator stop the device for each micro-batch to get memory back?
+    pub fn is_crowded(self, host_bound: f64) -> bool {
+        let part = self.peak(host_bound) / self.device_bytes;
+        self.splits && part > CROWDED && part <= HOPELESS
     }
 }
 
@@ -127,7 +141,7 @@ mod tests {
     use super::*;
 
     fn of(least: f64, roomy: f64, lead: Lead) -> Reserved {
-        Reserved { least, roomy, device_bytes: 100e9, lead }
+        Reserved { least, roomy, device_bytes: 100e9, lead, splits: true }
     }
 
     /// What was gathered is counted by the host's lead, and only while there is room; what is kept always is.
@@ -143,6 +157,9 @@ mod tests {
         assert_eq!([0.5, 1.0].map(|host| of(15e9, 45e9, Lead::Alone).peak(host)), [15e9 + 30e9 / 2.0, 15e9]);
         assert_eq!([0.0, 0.5].map(|host| of(60e9, 110e9, Lead::Alone).short(host)), [Some(110e9), None]);
         assert_eq!([90e9, 92e9].map(|least| of(least, least, Lead::Alone).short(0.0)), [None, Some(92e9)]);
+        assert_eq!(Reserved { splits: false, ..of(92e9, 92e9, Lead::Alone) }.short(0.0), None);
+        let crowded = |least: f64| of(least, least, Lead::Alone).is_crowded(0.0);
+        assert_eq!([90e9, 92e9, 109e9, 111e9].map(crowded), [false, true, true, false]);
     }
 
     /// A host that is slower than its device is not ahead of it, unless what went out before the first gradient holds the device up.

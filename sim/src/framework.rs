@@ -39,6 +39,8 @@ pub struct Framework {
     pub slack: f64,
     /// Is what tensor-parallel products gather free only when the host sees that its stream is done with it? There is the more of it the further the host is ahead.
     pub frees_gathered_late: bool,
+    /// Do the allocator's segments keep their sizes (no `expandable_segments`)? Where a stage needs nearly all of the memory it then gives back what is free and gets it again, for each micro-batch.
+    pub fixed_segments: bool,
     /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
     pub flash_is_stated: bool,
     /// Are gradients summed while the last micro-batch goes backward?
@@ -166,6 +168,7 @@ impl Default for Framework {
             tells_first_stage: false,
             slack: 0.0,
             frees_gathered_late: false,
+            fixed_segments: false,
             flash_is_stated: false,
             overlap_gradients: false,
             overlap_parameters: false,

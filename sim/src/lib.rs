@@ -42,6 +42,7 @@ pub mod timeline;
 pub mod validate;
 pub mod value;
 
+pub use allocator::REGAIN_S;
 pub use clock::clock;
 pub use framework::Framework;
 pub use kind::Kind;

@@ -4,6 +4,7 @@ use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
 use forebay_plan::{Plan, Role};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// Where a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +45,14 @@ pub struct RoleOps {
     pub first_forward: Vec<usize>,
     /// The first call that changes what is kept: before it all hosts look at the reports. None where it is not among the calls.
     pub commit: Option<usize>,
+    /// Calls before which an allocator that is short of memory gives back what is free, and gets it again: the first of each micro-batch.
+    pub regains: Vec<usize>,
 }
 
 impl RoleOps {
     /// Calls of a role of which none stands out.
     pub fn plain(coordinate: u32, ops: Vec<Op>) -> RoleOps {
-        RoleOps { coordinate, ops, last_backward: usize::MAX, first_forward: vec![], commit: None }
+        RoleOps { coordinate, ops, last_backward: usize::MAX, first_forward: vec![], commit: None, regains: vec![] }
     }
 }
 
@@ -82,8 +85,8 @@ impl Recompute {
 const FORWARD: &str = ".forward";
 const BACKWARD: &str = ".backward";
 
-/// The calls of a role's training phase, as a framework runs them.
-pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recompute) -> RoleOps {
+/// The calls of a role's training phase, as a framework runs them. `short`: stages whose allocator is short of memory.
+pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recompute, short: &[u32]) -> RoleOps {
     let stage_dim = plan.mesh.iter().position(|d| d.name == "pp");
     let coordinate = stage_dim.map_or(0, |d| role.coordinates[d].0);
     let by_name: FxHashMap<&str, u32> = (0..).zip(&plan.programs).map(|(i, p)| (p.name.as_str(), i)).collect();
@@ -97,6 +100,7 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
     let programs = plan.programs.len() as u32;
     let mut ops = vec![];
     let (mut last_backward, mut first_forward) = (None, vec![]);
+    let (mut regains, mut begun) = (vec![], BTreeSet::new());
     for (number, call) in (0..).zip(&phase.calls) {
         let program = &plan.programs[call.program as usize];
         let forward = again[call.program as usize];
@@ -109,6 +113,9 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
         if call.micro_batch == 0 && program.name.ends_with(FORWARD) {
             first_forward.push(ops.len());
         }
+        if short.contains(&coordinate) && program.name.ends_with(FORWARD) && begun.insert(call.micro_batch) {
+            regains.push(ops.len());
+        }
         ops.push(Op {
             program: call.program,
             call: Some(number),
@@ -117,7 +124,7 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
     }
     let last_backward = last_backward.unwrap_or(ops.len());
     let commit = ops.iter().position(|op| op.call == Some(phase.commit));
-    RoleOps { coordinate, ops, last_backward, first_forward, commit }
+    RoleOps { coordinate, ops, last_backward, first_forward, commit, regains }
 }
 
 /// The forward program of a layer's backward program. What is before the first layer and after the last is not computed again.

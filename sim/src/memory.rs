@@ -34,6 +34,12 @@ pub struct StageMemory {
     /// What such an allocator reserves.
     #[serde(skip)]
     pub reserved: Option<Reserved>,
+    /// What it would like to reserve, where it is short of memory.
+    #[serde(skip)]
+    pub short_bytes: Option<f64>,
+    /// Does it stop the device for each micro-batch to get memory back?
+    #[serde(skip)]
+    pub is_crowded: bool,
     /// Where most is in use, where a timeline was made.
     #[serde(flatten)]
     pub located: Option<Peak>,
@@ -63,6 +69,7 @@ impl StageMemory {
     pub(crate) fn settle(&mut self, host_bound: f64) {
         let Some(reserved) = self.reserved else { return };
         let peak = reserved.peak(host_bound);
+        (self.short_bytes, self.is_crowded) = (reserved.short(host_bound), reserved.is_crowded(host_bound));
         self.activations += peak - self.peak;
         self.peak = peak;
     }
@@ -213,6 +220,7 @@ fn allocated(
         }
     }
     let stages = plan.mesh.iter().find(|dim| dim.name == "pp").map_or(1, |dim| dim.size);
+    let lead = Lead::of(base.stage, stages);
     let stays = outlives + beside + framework.reserved_gb * 1e9;
     let [least, roomy] = [most.least, most.roomy].map(|step| stays + step);
     let activations = (most.least - most.scratch).max(0.0);
@@ -221,7 +229,13 @@ fn allocated(
         activations,
         buffers: (least - base.weights - gradients - base.optimizer - activations).max(0.0),
         peak: least,
-        reserved: Some(Reserved { least, roomy, device_bytes, lead: Lead::of(base.stage, stages) }),
+        reserved: Some(Reserved {
+            least,
+            roomy,
+            device_bytes,
+            lead,
+            splits: framework.fixed_segments && (lead != Lead::Alone || roomy > least),
+        }),
         ..base
     }
 }

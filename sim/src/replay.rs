@@ -22,6 +22,8 @@ use std::collections::VecDeque;
 pub struct Host {
     /// Seconds to start a kernel.
     pub dispatch: f64,
+    /// Seconds in which an allocator that is short of memory gives back what is free and gets it again.
+    pub regain: f64,
 }
 
 /// What a step runs on.
@@ -285,6 +287,11 @@ impl<'a> Walk<'a> {
         let timed = &world.programs[op.program as usize];
         self.sum_behind();
         self.wait(MAIN, self.pending);
+        if self.ops.regains.binary_search(&self.op).is_ok() {
+            // What the device still uses is not free: the allocator waits for it.
+            self.host = self.streams.iter().copied().fold(self.host, f64::max) + world.machine.host.regain;
+            self.outcome.host_syncs += 1;
+        }
         if self.op == self.ops.last_backward {
             self.late_began = self.streams[MAIN];
         }

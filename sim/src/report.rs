@@ -1,5 +1,6 @@
 //! A simulated step, summed up.
 
+use crate::allocator::REGAIN_S;
 use crate::framework::Framework;
 use crate::kind::{ByKind, Kind};
 use crate::links::{Link, links};
@@ -31,6 +32,8 @@ pub struct Options {
     pub fidelity: Fidelity,
     /// Simulate the step again without each kind of work, to see what it costs.
     pub without: bool,
+    /// Stages whose allocator stops the device for each micro-batch to get memory back ([`Report::crowded_stages`]).
+    pub crowded: Vec<u32>,
 }
 
 impl Default for Options {
@@ -42,6 +45,7 @@ impl Default for Options {
             recompute: Recompute::default(),
             fidelity: Fidelity::Calls,
             without: true,
+            crowded: vec![],
         }
     }
 }
@@ -166,8 +170,12 @@ impl Report {
 
     /// Bytes that an allocator would like to reserve, where that is more than programs may use: it stops the device then to get back what is free.
     pub fn short_of_memory(&self) -> Option<f64> {
-        let short = |stage: &StageMemory| stage.reserved?.short(self.host_bound_fraction);
-        self.memory_bytes.iter().filter_map(short).reduce(f64::max)
+        self.memory_bytes.iter().filter_map(|stage| stage.short_bytes).reduce(f64::max)
+    }
+
+    /// Stages whose allocator stops the device for each micro-batch to get memory back.
+    pub fn crowded_stages(&self) -> Vec<u32> {
+        self.memory_bytes.iter().filter(|stage| stage.is_crowded).map(|stage| stage.stage).collect()
     }
 
     /// The step with more rounds of micro-batches: `shorter` is the same step with one round less, and every further round takes as long as the one between them.
@@ -243,7 +251,7 @@ impl Prepared<'_> {
 
     /// What the step runs on, the host's seconds scaled.
     fn machine(&self, scale: f64) -> Machine<'_> {
-        let host = Host { dispatch: self.options.framework.launch_s() * scale };
+        let host = Host { dispatch: self.options.framework.launch_s() * scale, regain: REGAIN_S * scale };
         Machine { host, slowdown: self.slowdown, routes: &self.routes }
     }
 
@@ -274,6 +282,25 @@ impl Prepared<'_> {
 /// # Errors
 /// A plan that has no training phase, or whose roles wait for each other (no verified plan does).
 pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Report, String> {
+    where_crowded(options, |options| simulate_once(plan, cluster, options))
+}
+
+/// What is simulated, and again if stages are crowded, which only the first time tells: the memory is that of the first time.
+pub(crate) fn where_crowded(
+    options: &Options,
+    simulate: impl Fn(&Options) -> Result<Report, String>,
+) -> Result<Report, String> {
+    let first = simulate(options)?;
+    let crowded = first.crowded_stages();
+    if crowded.is_empty() {
+        return Ok(first);
+    }
+    let slower = simulate(&Options { crowded, ..options.clone() })?;
+    Ok(Report { memory_bytes: first.memory_bytes, ..slower })
+}
+
+/// The same, with the stages crowded that the options say.
+pub(crate) fn simulate_once(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Report, String> {
     let prepared = prepare(plan, cluster, options)?;
     let one = [1.0; Kind::COUNT];
     let (step, outcomes) = prepared.run(&one, 1.0)?;
@@ -399,7 +426,8 @@ pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Opt
         let runs = !p.name.starts_with("eval.") && !p.name.starts_with("generate.");
         if runs { p.instructions.iter().map(|i| pricer.instruction(p, i)).collect() } else { vec![] }
     };
-    let roles = plan.roles.iter().map(|r| lower(plan, r, &options.framework, &options.recompute)).collect();
+    let roles =
+        plan.roles.iter().map(|r| lower(plan, r, &options.framework, &options.recompute, &options.crowded)).collect();
     let waits = plan.roles.iter().map(|r| {
         let phase = r.phases.iter().find(|p| p.name == "train");
         let phase = phase.filter(|_| options.framework.streams);

@@ -12,7 +12,7 @@ use forebay_sim::steps::{Step, Timed};
 use pipelines::{BACKWARD, FORWARD, interleaved, main_op, program, step};
 use std::sync::LazyLock;
 
-const IDLE_HOST: Host = Host { dispatch: 0.0 };
+const IDLE_HOST: Host = Host { dispatch: 0.0, regain: 0.0 };
 
 /// A second for each byte of a message.
 static ROUTES: LazyLock<Routes> = LazyLock::new(|| Routes::alike(0.0, 1.0));
@@ -85,7 +85,7 @@ fn the_bubble_of_an_interleaved_pipeline_is_exact() {
 fn work_and_waiting_are_all_of_the_time() {
     for transfer in [0.0, 0.5, 10.0] {
         let (programs, roles) = one_f_one_b(4, 12, transfer);
-        for outcome in run(&programs, &roles, Host { dispatch: 0.7 }) {
+        for outcome in run(&programs, &roles, Host { dispatch: 0.7, regain: 0.0 }) {
             near(outcome.accounted(), outcome.end);
         }
     }
@@ -108,11 +108,23 @@ fn slower_messages_are_never_faster_and_more_micro_batches_have_a_smaller_bubble
 fn a_slow_host_bounds_the_step() {
     let programs = vec![program(vec![step(1.0, Action::Work)])];
     let ops = RoleOps::plain(0, vec![main_op(0); 10]);
-    let outcome = &run(&programs, std::slice::from_ref(&ops), Host { dispatch: 4.0 })[0];
+    let outcome = &run(&programs, std::slice::from_ref(&ops), Host { dispatch: 4.0, regain: 0.0 })[0];
     // Every kernel starts when the host has started it; the last one runs for a second after that.
     near(outcome.end, 41.0);
     near(outcome.host, 31.0);
-    near(run(&programs, &[ops], Host { dispatch: 0.5 })[0].end, 10.5);
+    near(run(&programs, &[ops], Host { dispatch: 0.5, regain: 0.0 })[0].end, 10.5);
+}
+
+/// Before two of four calls the host gives memory back, when the device has done what it was given: 0.5 s each, in which the device waits for it.
+#[test]
+fn memory_is_given_back_when_the_device_has_done() {
+    let programs = vec![program(vec![step(1.0, Action::Work)])];
+    let ops = RoleOps { regains: vec![1, 3], ..RoleOps::plain(0, vec![main_op(0); 4]) };
+    let outcome = &run(&programs, &[ops], Host { dispatch: 0.25, regain: 0.5 })[0];
+    // Twice the host gives memory back and launches while the device has nothing to do, and it launches the first kernel.
+    near(outcome.end, 4.0 + 0.25 + 2.0 * (0.5 + 0.25));
+    near(outcome.host, 0.25 + 2.0 * (0.5 + 0.25));
+    assert_eq!(outcome.host_syncs, 2);
 }
 
 /// A copy on another stream that the next kernel waits for.
@@ -189,7 +201,7 @@ fn hosts_stop_before_the_commit() {
     let programs = vec![work(2.0), work(4.0), work(1.0)];
     let ops = |first| [first, 2].map(|program| Op { program, call: Some(program.min(1)), lane: Lane::Main }).to_vec();
     let role = |coordinate: u32, commit| RoleOps { commit, ..RoleOps::plain(coordinate, ops(coordinate)) };
-    let host = Host { dispatch: 0.1 };
+    let host = Host { dispatch: 0.1, regain: 0.0 };
     let ends =
         |commit| run(&programs, &[role(0, commit), role(1, commit)], host).iter().map(|o| o.end).collect::<Vec<_>>();
     // 0.1 to launch, then the work; behind the stop of all at 4.1 another 0.1 to go on, and 0.1 to launch.

@@ -17,12 +17,12 @@ use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{DType, Plan};
-use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Options, Report};
 use forebay_sim::routes::domains;
 use forebay_sim::steps::Fidelity;
+use forebay_sim::{REGAIN_S, ValuePricer};
 use std::path::{Path, PathBuf};
 
 /// Predict the time and memory of a training step on a cluster
@@ -126,6 +126,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         recompute: Recompute::default(),
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
+        crowded: vec![],
     };
     if let Some(few) = few_rows(&plan, options.imbalance) {
         return Err(Failure::Input(few));
@@ -134,6 +135,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let cluster = forebay_sim::shared::settled(&plan, &cluster, &options).map_err(Failure::Input)?;
     let room = Room { device: cluster.device.usable_bytes(), budget };
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let options = Options { crowded: report.crowded_stages(), ..options };
     let timeline = forebay_sim::timeline(&plan, &cluster, &options).map_err(Failure::Input)?;
     timeline.locate_peaks(&plan, &mut report);
     report.phases = timeline.phases();
@@ -227,16 +229,25 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
     })
 }
 
-/// What fits may do so only because an allocator gives back what it would rather keep.
-fn short_of_memory(report: &Report, room: Room, framework: &str) -> Option<String> {
-    let wanted = report.short_of_memory().filter(|_| report.peak_bytes() <= room.bytes());
-    wanted.map(|wanted| {
+/// What fits may do so only because an allocator gives back what it would rather keep, and what takes long may do so for that.
+fn short_of_memory(report: &Report, room: Room, framework: &str) -> Vec<String> {
+    let is_short = report.short_of_memory().filter(|_| report.peak_bytes() <= room.bytes());
+    let reserves = is_short.map(|wanted| {
         format!(
-            "the allocator of {framework} would reserve {} where programs may use {}: it may not fit all the same (most such runs that are known ran out of memory), or take several times as long as is predicted here, since the allocator stops the device to get memory back",
+            "the allocator of {framework} would reserve {} where programs may use {}: it may not fit all the same (most such runs that are known ran out of memory), or take longer than is predicted here",
             size(wanted),
             size(room.bytes())
         )
-    })
+    });
+    let stages: Vec<String> = report.crowded_stages().iter().map(u32::to_string).collect();
+    let stops = (!stages.is_empty()).then(|| {
+        format!(
+            "the allocator of {framework} stops the device for each micro-batch to get memory back, {REGAIN_S} s as a part of the wait for the host (stage{} {})",
+            if stages.len() == 1 { "" } else { "s" },
+            stages.join(", ")
+        )
+    });
+    reserves.into_iter().chain(stops).collect()
 }
 
 /// Writes what `--trace`, `--html` and `--output` ask for.

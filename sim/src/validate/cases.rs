@@ -6,7 +6,7 @@ use super::{Comparison, OutOfMemory, Row};
 use super::{layout, recompute, site};
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
-use crate::report::{Options, Report, simulate, step_time};
+use crate::report::{Options, Report, simulate_once, step_time, where_crowded};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::{CompileOptions, compile_in_line, compile_training};
@@ -88,7 +88,7 @@ impl Case {
     /// The run's step on one of the clusters, by one of the frameworks: the same that it was made with, with other numbers perhaps.
     ///
     /// # Errors
-    /// As [`simulate`].
+    /// As [`simulate`](crate::simulate).
     pub fn price(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Report, String> {
         Ok(self.fastest_that_fits(clusters, frameworks)?.1)
     }
@@ -96,7 +96,7 @@ impl Case {
     /// The step time alone, as [`Case::price`] has it.
     ///
     /// # Errors
-    /// As [`simulate`].
+    /// As [`simulate`](crate::simulate).
     pub fn step_time(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<f64, String> {
         let [only] = &self.fillings[..] else {
             return Ok(self.price(clusters, frameworks)?.step_time_s);
@@ -118,6 +118,7 @@ impl Case {
             imbalance: layout::imbalance(&self.run),
             fidelity: Fidelity::Calls,
             without: false,
+            crowded: vec![],
             framework: framework.clone(),
         })
     }
@@ -125,7 +126,7 @@ impl Case {
     /// The filling of blanks that is fastest of those that fit into memory, and its report; of several none of which fits, the one that needs least.
     ///
     /// # Errors
-    /// As [`simulate`].
+    /// As [`simulate`](crate::simulate).
     fn fastest_that_fits(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<(&Filling, Report), String> {
         let framework = self.profile(frameworks);
         let cluster = site::site(&self.run, &clusters[self.cluster])?;
@@ -293,6 +294,9 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], streams: bool) -
 impl Plans {
     /// The time of [`Plans::simulate`].
     fn step_time(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<f64, String> {
+        if options.framework.fixed_segments {
+            return Ok(self.simulate(strategy, cluster, options)?.step_time_s);
+        }
         let time = step_time(&self.plan, cluster, options)?;
         let Some(shorter) = &self.shorter else { return Ok(time) };
         Ok(time + self.rounds(strategy) * (time - step_time(shorter, cluster, options)?))
@@ -308,10 +312,12 @@ impl Plans {
     /// Once a pipeline is full, every round of `pp` micro-batches takes as long as the one before: a step of m micro-batches takes T(n) + (m − n) · (T(n) − T(n − pp)) / pp. With
     /// n = 3 · pp · vpp (and at least 4) little of the warm-up is in the difference: steps that are replayed whole come to the same within 1 % (a test). What is live does not depend on m beyond n.
     fn simulate(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<Report, String> {
-        let report = simulate(&self.plan, cluster, options)?;
-        let Some(shorter) = &self.shorter else { return Ok(report) };
-        let shorter = simulate(shorter, cluster, options)?;
-        Ok(report.extended(&shorter, self.rounds(strategy)))
+        where_crowded(options, |options| {
+            let report = simulate_once(&self.plan, cluster, options)?;
+            let Some(shorter) = &self.shorter else { return Ok(report) };
+            let shorter = simulate_once(shorter, cluster, options)?;
+            Ok(report.extended(&shorter, self.rounds(strategy)))
+        })
     }
 }
 
@@ -319,6 +325,7 @@ impl Plans {
 mod tests {
     use super::*;
     use crate::framework::{find, known};
+    use crate::simulate;
     use crate::validate::runs;
 
     const RUN: &str = "\
