@@ -35,11 +35,14 @@ pub struct Framework {
     pub counts_gib: bool,
     /// Is the memory that its runs tell of that of rank 0, so of the first stage? Otherwise it is taken for that of the fullest.
     pub tells_first_stage: bool,
+    /// Is it what is allocated (`max_memory_allocated`), not what is reserved? What has to fit is what is reserved.
+    pub tells_allocated: bool,
     /// What the allocator reserves for a step beyond what our plan keeps, as a part of it: temporaries, pieces that nothing fits. Fitted to peak memory.
     pub slack: f64,
     /// Is what tensor-parallel products gather free only when the host sees that its stream is done with it? There is the more of it the further the host is ahead.
     pub frees_gathered_late: bool,
-    /// Do the allocator's segments keep their sizes (no `expandable_segments`)? Where a stage needs nearly all of the memory it then gives back what is free and gets it again, for each micro-batch.
+    /// Do the allocator's segments keep their sizes (no `expandable_segments`)? Where a stage needs more than nine tenths of the memory it then gives back what is free and gets it again, for each
+    /// micro-batch. Of no effect without a caching allocator.
     pub fixed_segments: bool,
     /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
     pub flash_is_stated: bool,
@@ -166,6 +169,7 @@ impl Default for Framework {
             half_gradient_bytes: 0.0,
             counts_gib: false,
             tells_first_stage: false,
+            tells_allocated: false,
             slack: 0.0,
             frees_gathered_late: false,
             fixed_segments: false,

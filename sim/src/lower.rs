@@ -45,7 +45,7 @@ pub struct RoleOps {
     pub first_forward: Vec<usize>,
     /// The first call that changes what is kept: before it all hosts look at the reports. None where it is not among the calls.
     pub commit: Option<usize>,
-    /// Calls before which an allocator that is short of memory gives back what is free, and gets it again: the first of each micro-batch.
+    /// Calls before which the allocator of a crowded device gives back what is free, and gets it again: the first of each micro-batch.
     pub regains: Vec<usize>,
 }
 
@@ -85,8 +85,8 @@ impl Recompute {
 const FORWARD: &str = ".forward";
 const BACKWARD: &str = ".backward";
 
-/// The calls of a role's training phase, as a framework runs them. `short`: stages whose allocator is short of memory.
-pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recompute, short: &[u32]) -> RoleOps {
+/// The calls of a role's training phase, as a framework runs them. `crowded`: stages whose allocator stops the device for each micro-batch.
+pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recompute, crowded: &[u32]) -> RoleOps {
     let stage_dim = plan.mesh.iter().position(|d| d.name == "pp");
     let coordinate = stage_dim.map_or(0, |d| role.coordinates[d].0);
     let by_name: FxHashMap<&str, u32> = (0..).zip(&plan.programs).map(|(i, p)| (p.name.as_str(), i)).collect();
@@ -113,7 +113,7 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
         if call.micro_batch == 0 && program.name.ends_with(FORWARD) {
             first_forward.push(ops.len());
         }
-        if short.contains(&coordinate) && program.name.ends_with(FORWARD) && begun.insert(call.micro_batch) {
+        if crowded.contains(&coordinate) && program.name.ends_with(FORWARD) && begun.insert(call.micro_batch) {
             regains.push(ops.len());
         }
         ops.push(Op {

@@ -38,8 +38,11 @@ pub struct StageMemory {
     #[serde(skip)]
     pub short_bytes: Option<f64>,
     /// Does it stop the device for each micro-batch to get memory back?
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_crowded: bool,
+    /// What of the peak is allocated: without what such an allocator keeps beside tensors.
+    #[serde(skip)]
+    pub allocated: f64,
     /// Where most is in use, where a timeline was made.
     #[serde(flatten)]
     pub located: Option<Peak>,
@@ -125,7 +128,7 @@ struct Held {
     /// More: what was gathered and is not yet free.
     gathered: f64,
     /// The most of that which one product gathers.
-    gathers: f64,
+    largest_gathered: f64,
 }
 
 impl Held {
@@ -143,8 +146,9 @@ impl Held {
             kind => recompute.parts[kind.number()],
         };
         let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
-        let [gathered, gathers] = if framework.frees_gathered_late { gathered(plan, program) } else { [0.0; 2] };
-        Held { returned, dropped: saved - returned * part(Kind::Ep), gathered, gathers }
+        let [gathered, largest_gathered] =
+            if framework.frees_gathered_late { gathered(plan, program) } else { [0.0; 2] };
+        Held { returned, dropped: saved - returned * part(Kind::Ep), gathered, largest_gathered }
     }
 }
 
@@ -163,13 +167,16 @@ impl Held {
             returned: self.returned + times * other.returned,
             dropped: self.dropped + times * other.dropped,
             gathered: self.gathered + times * other.gathered,
-            gathers: self.gathers.max(other.gathers),
+            largest_gathered: self.largest_gathered.max(other.largest_gathered),
         }
     }
 }
 
 /// The part of a layer's elementwise work that makes inputs of products: what norms and activations are together in the words of frameworks (`validate::layout`).
 const BETWEEN_PRODUCTS: f64 = 0.6;
+
+/// GB that are allocated beside tensors: workspaces of products (32 MiB for each of a few streams and libraries).
+const ALLOCATED_GB: f64 = 0.15;
 
 /// The memory of a role where tensors come and go with the calls.
 ///
@@ -212,15 +219,15 @@ fn allocated(
         let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
         let kept = within - all.returned - (all.dropped - at_work);
         let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
-        most.meet(reserved(framework, kept, launched(all.gathered, all.gathers), loss), of_call);
+        most.meet(reserved(framework, kept, launched(all.gathered, all.largest_gathered), loss), of_call);
         if program.name.contains(".backward")
             && let Some(pass) = passes.remove(&key)
         {
             all = all.plus(pass, -1.0);
         }
     }
-    let stages = plan.mesh.iter().find(|dim| dim.name == "pp").map_or(1, |dim| dim.size);
-    let lead = Lead::of(base.stage, stages);
+    let degree = |name: &str| plan.mesh.iter().find(|dim| dim.name == name).map_or(1, |dim| dim.size);
+    let lead = Lead::of(base.stage, degree("pp"), plan.settings.micro_batches);
     let stays = outlives + beside + framework.reserved_gb * 1e9;
     let [least, roomy] = [most.least, most.roomy].map(|step| stays + step);
     let activations = (most.least - most.scratch).max(0.0);
@@ -229,12 +236,13 @@ fn allocated(
         activations,
         buffers: (least - base.weights - gradients - base.optimizer - activations).max(0.0),
         peak: least,
+        allocated: outlives + beside + most.allocated + ALLOCATED_GB * 1e9,
         reserved: Some(Reserved {
             least,
             roomy,
             device_bytes,
             lead,
-            splits: framework.fixed_segments && (lead != Lead::Alone || roomy > least),
+            splits: framework.fixed_segments && (lead != Lead::Alone || degree("tp") > 1),
         }),
         ..base
     }

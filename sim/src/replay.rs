@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 pub struct Host {
     /// Seconds to start a kernel.
     pub dispatch: f64,
-    /// Seconds in which an allocator that is short of memory gives back what is free and gets it again.
+    /// Seconds in which the allocator of a crowded device gives back what is free and gets it again.
     pub regain: f64,
 }
 

@@ -32,7 +32,8 @@ pub struct Options {
     pub fidelity: Fidelity,
     /// Simulate the step again without each kind of work, to see what it costs.
     pub without: bool,
-    /// Stages whose allocator stops the device for each micro-batch to get memory back ([`Report::crowded_stages`]).
+    /// Stages whose allocator stops the device for each micro-batch to get memory back, for what is simulated beside a [`Report`] that tells of them ([`Report::crowded_stages`]): [`simulate`]
+    /// finds them itself.
     pub crowded: Vec<u32>,
 }
 
@@ -105,7 +106,7 @@ pub struct Report {
     pub hfu: f64,
     /// The part of all roles' time in which they wait for other stages.
     pub bubble_fraction: f64,
-    /// The part of all roles' time in which they wait for the host.
+    /// The part of all roles' time in which they wait for the host, an allocator's stops among it.
     pub host_bound_fraction: f64,
     /// How often a host waits for its device in a step, mean of roles: for numbers of rows, where a framework needs them, and before the commit.
     pub host_syncs: f64,
@@ -121,7 +122,7 @@ pub struct Report {
     pub comm_by_link: Vec<Link>,
     /// The phases of a pipelined step; filled in from a [`Timeline`](crate::Timeline::phases).
     pub phases: Vec<Phase>,
-    /// For each stage.
+    /// For each stage. (How far hosts are ahead, on which it depends, is that of a step without an allocator's stops.)
     pub memory_bytes: Vec<StageMemory>,
     /// What costs most.
     pub costs: Vec<Cost>,
@@ -168,7 +169,7 @@ impl Report {
         self.memory_bytes.iter().map(|stage| stage.peak).fold(0.0, f64::max)
     }
 
-    /// Bytes that an allocator would like to reserve, where that is more than programs may use: it stops the device then to get back what is free.
+    /// Bytes that an allocator would like to reserve, where that is more than programs may use, or a stage is crowded.
     pub fn short_of_memory(&self) -> Option<f64> {
         self.memory_bytes.iter().filter_map(|stage| stage.short_bytes).reduce(f64::max)
     }
@@ -285,12 +286,12 @@ pub fn simulate(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Rep
     where_crowded(options, |options| simulate_once(plan, cluster, options))
 }
 
-/// What is simulated, and again if stages are crowded, which only the first time tells: the memory is that of the first time.
+/// What `simulate` makes, and makes again where stages turn out to be crowded: the memory is that of the first time.
 pub(crate) fn where_crowded(
     options: &Options,
     simulate: impl Fn(&Options) -> Result<Report, String>,
 ) -> Result<Report, String> {
-    let first = simulate(options)?;
+    let first = simulate(&Options { crowded: vec![], ..options.clone() })?;
     let crowded = first.crowded_stages();
     if crowded.is_empty() {
         return Ok(first);
@@ -299,7 +300,7 @@ pub(crate) fn where_crowded(
     Ok(Report { memory_bytes: first.memory_bytes, ..slower })
 }
 
-/// The same, with the stages crowded that the options say.
+/// A training step of which the options say which stages are crowded.
 pub(crate) fn simulate_once(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Report, String> {
     let prepared = prepare(plan, cluster, options)?;
     let one = [1.0; Kind::COUNT];
@@ -369,7 +370,7 @@ pub(crate) fn simulate_once(plan: &Plan, cluster: &Cluster, options: &Options) -
     })
 }
 
-/// The time of a step alone, seconds.
+/// The time of a step alone, seconds; the options say which stages are crowded.
 ///
 /// # Errors
 /// As [`simulate`].

@@ -81,7 +81,7 @@ pub struct Moment {
     pub end: f64,
 }
 
-/// Simulates a step and says all that happens in it. The times are those of [`crate::simulate`] with the same options.
+/// Simulates a step and says all that happens in it. The times are those of [`crate::simulate`] with the same options, if these say which stages are crowded.
 ///
 /// # Errors
 /// As [`crate::simulate`].

@@ -72,7 +72,8 @@ fn a_run_that_is_short_of_memory_is_suspected_of_it() {
     assert_eq!(suspected(&more), ["memory: more than there is"], "{more}");
 }
 
-/// Three of nanotron's runs took 5 to 8 times as long as work, messages and hosts do: the allocator of their first stage stops the device for each micro-batch, to get memory back.
+/// Three of nanotron's runs took 5 to 8 times as long as work, messages and hosts do: the allocator of their first stage stops the device for each micro-batch, to get memory back. (They are
+/// the best of thirteen: the others are within 30 % but for two. The first two are predicted to need 4 and 9 % more than there is, and ran.)
 #[test]
 fn a_crowded_device_stops_for_each_micro_batch() {
     let table = include_str!("published_crowded.csv");
@@ -80,15 +81,25 @@ fn a_crowded_device_stops_for_each_micro_batch() {
     assert_eq!(crowded.len(), 3);
     for row in &crowded {
         assert!(row.error.abs() < 0.05, "{}: {:+.2} %", row.id, 100.0 * row.error);
-        assert!(row.suspected.starts_with("memory"), "{}: {}", row.id, row.suspected);
         let (waits, step) = (row.report.host_bound_fraction, row.report.step_time_s);
         let parts: f64 = row.report.time_s.iter().map(|part| part.seconds).sum();
         assert!(waits > 0.05 && (parts / step - 1.0).abs() < 1e-9, "{parts} of {step}");
     }
-    // Half as many rows in a micro-batch, so twice as many micro-batches, fit without that.
+    let suspected: Vec<&str> = crowded.iter().map(|row| row.suspected).collect();
+    assert_eq!(
+        suspected,
+        ["memory: more than there is", "memory: more than there is", "memory: the allocator runs short"]
+    );
+    // Half as many rows in a micro-batch, so twice as many micro-batches, fit without that. (The third has one row.)
     let half = table.replace(",2,4,256,BF16", ",2,2,256,BF16").replace(",4,2,256,BF16", ",4,1,256,BF16");
     for (row, of_half) in crowded.iter().zip(&rows(&half)).take(2) {
         assert!(of_half.predicted_s < row.predicted_s / 4.0, "{} and {}", of_half.predicted_s, row.predicted_s);
+    }
+    // It is the same run whether its row tells of allocated memory or of reserved.
+    let allocated = rows(&table.replace("tied embeddings", "max_memory_allocated, tied embeddings"));
+    for (row, other) in crowded.iter().zip(&allocated) {
+        assert_eq!(row.predicted_s, other.predicted_s);
+        assert!(other.predicted_mem_gb < row.predicted_mem_gb && other.needed_mem_gb == row.needed_mem_gb);
     }
 }
 

@@ -9,7 +9,7 @@ use forebay_ir::DType;
 use forebay_plan::{Plan, TensorKind};
 use forebay_sim::framework::{Framework, find, known as frameworks};
 use forebay_sim::kind::Kind;
-use forebay_sim::lower::Recompute;
+use forebay_sim::lower::{Recompute, lower};
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
 use forebay_sim::table::table;
@@ -51,6 +51,22 @@ fn instructions_one_by_one_come_to_the_same() {
         let fine = Options { fidelity: Fidelity::Instructions, ..Options::default() };
         let instructions = of(&plan, &cluster("h100"), &fine).step_time_s;
         assert!((calls / instructions - 1.0).abs() < 0.01, "{strategy}: {calls} against {instructions}");
+    }
+}
+
+/// Each micro-batch begins once on a crowded stage, however many parts of the model it has; on others nothing is given back.
+#[test]
+fn crowded_stages_give_memory_back_for_each_micro_batch() {
+    let plan = plan("pp=2,vpp=2,mbs=1,micro=4");
+    for role in &plan.roles {
+        let lowered = lower(&plan, role, &Framework::default(), &Recompute::default(), &[1]);
+        let call = |at: &usize| {
+            let call = &role.phases[0].calls[lowered.ops[*at].call.expect("a call of the plan") as usize];
+            (call.micro_batch, plan.programs[call.program as usize].name.ends_with(".forward"))
+        };
+        let begun: Vec<(u32, bool)> = lowered.regains.iter().map(call).collect();
+        let all: Vec<(u32, bool)> = (0..4).map(|micro_batch| (micro_batch, true)).collect();
+        assert_eq!(begun, if lowered.coordinate == 1 { all } else { vec![] });
     }
 }
 

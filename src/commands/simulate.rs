@@ -231,15 +231,16 @@ fn few_micro_batches(plan: &Plan, stages: u32) -> Option<String> {
 
 /// What fits may do so only because an allocator gives back what it would rather keep, and what takes long may do so for that.
 fn short_of_memory(report: &Report, room: Room, framework: &str) -> Vec<String> {
+    let stages: Vec<String> = report.crowded_stages().iter().map(u32::to_string).collect();
     let is_short = report.short_of_memory().filter(|_| report.peak_bytes() <= room.bytes());
     let reserves = is_short.map(|wanted| {
+        let slower = if stages.is_empty() { ", or take longer than is predicted here" } else { "" };
         format!(
-            "the allocator of {framework} would reserve {} where programs may use {}: it may not fit all the same (most such runs that are known ran out of memory), or take longer than is predicted here",
+            "the allocator of {framework} would reserve {} of the {} that programs may use: it may not fit all the same (most such runs that are known ran out of memory){slower}",
             size(wanted),
-            size(room.bytes())
+            size(room.device)
         )
     });
-    let stages: Vec<String> = report.crowded_stages().iter().map(u32::to_string).collect();
     let stops = (!stages.is_empty()).then(|| {
         format!(
             "the allocator of {framework} stops the device for each micro-batch to get memory back, {REGAIN_S} s as a part of the wait for the host (stage{} {})",

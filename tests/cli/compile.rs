@@ -29,6 +29,21 @@ fn stages_are_printed_and_read_again() {
     bench.run(&["compile", "bad.ir", "--emit", "graph"]).fails(&["error: ", "bad.ir:2"]);
 }
 
+/// A table may have as many rows as ints number: sizes that belong to one tensor are multiplied once.
+#[test]
+fn tables_may_be_as_long_as_ints_count() {
+    let bench = Bench::new();
+    for strategy in ["mbs=8", "dp=2"] {
+        bench.run(&["compile", "model.moe", "--set", "vocab=2147483647", "--strategy", strategy, "-o", "plan"]).ok();
+    }
+    for more in ["vocab=2147483648", "experts=2147483648"] {
+        bench
+            .run(&["compile", "model.moe", "--set", more, "--strategy", "dp=2", "-o", "no"])
+            .fails(&["2147483648 elements are more than an int can count"]);
+    }
+    assert!(!bench.path("no").exists());
+}
+
 #[test]
 fn plans_are_printed() {
     let bench = Bench::new();

@@ -267,13 +267,18 @@ impl<'a> Checker<'a> {
             let diagnostic = self.error("E0215", call.args[0].span, "a ragged axis has no positions that are known");
             return Err(self.report(diagnostic));
         }
-        if self.size(axis) > i32::MAX as u64 {
-            let message = format!("{} positions are more than an int can count", self.size(axis));
-            let diagnostic = self.error("E0405", call.args[0].span, message);
-            return Err(self.report(diagnostic));
-        }
+        self.countable(self.size(axis), "positions", call.args[0].span)?;
         let op = Op::Iota(self.axis_id(axis));
         self.emit(op, &[], call.name.span).map(Value::Tensor)
+    }
+
+    /// What ints number must not be more than they count.
+    pub(super) fn countable(&mut self, number: u64, of: &str, span: Span) -> Checked<()> {
+        if number <= i32::MAX as u64 {
+            return Ok(());
+        }
+        let diagnostic = self.error("E0405", span, format!("{number} {of} are more than an int can count"));
+        Err(self.report(diagnostic))
     }
 
     fn axis_argument(&mut self, call: &'a Call) -> Checked<Ax> {

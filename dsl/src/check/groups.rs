@@ -27,6 +27,7 @@ impl<'a> Checker<'a> {
             let diagnostic = self.error("E0210", call.args[1].span, message);
             return Err(self.report(diagnostic));
         }
+        self.countable(self.size(axis), "elements", call.args[0].span)?;
         if tensor.has(into) {
             let diagnostic = self.error("E0208", k.span, format!("the operand already has an axis {}", quote(&k.name)));
             return Err(self.report(diagnostic));
@@ -95,11 +96,7 @@ impl<'a> Checker<'a> {
             return Err(self.report(diagnostic));
         };
         let bound = self.numel(&chosen.axes).ok_or(Reported)?;
-        if bound > i32::MAX as u64 {
-            let message = format!("{bound} slots are more than an int can count");
-            let diagnostic = self.error("E0405", arg.span, message);
-            return Err(self.report(diagnostic));
-        }
+        self.countable(bound, "slots", arg.span)?;
         let axis = self.new_axis(&name.name, Size::Ragged { parent, bound }, None, name.span);
         self.bind_axis(&name.name, axis);
         Ok(axis)

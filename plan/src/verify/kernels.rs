@@ -104,7 +104,8 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
         }
         Kernel::ScatterAdd(k) => {
             space_of(cx, &k.dims, [&k.v, &k.index, &k.out]);
-            cx.loops([k.axis_size, k.out_elements]);
+            cx.loops([k.axis_size]);
+            cx.loops([k.out_elements]);
             cx.loops(k.ragged.iter().map(|r| r.groups));
         }
         Kernel::TopK(k) => cx.loops([k.outer, k.n, k.inner, k.k]),

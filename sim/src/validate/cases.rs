@@ -6,6 +6,7 @@ use super::{Comparison, OutOfMemory, Row};
 use super::{layout, recompute, site};
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
+use crate::memory::StageMemory;
 use crate::report::{Options, Report, simulate_once, step_time, where_crowded};
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
@@ -158,6 +159,9 @@ impl Case {
         let (filling, report) = self.fastest_that_fits(clusters, frameworks)?;
         let framework = self.profile(frameworks);
         let gb = framework.gb();
+        let is_allocated = framework.tells_allocated && framework.caching_allocator;
+        let told = |stage: &StageMemory| if is_allocated { stage.allocated } else { stage.peak };
+        let stages = if framework.tells_first_stage { 1 } else { usize::MAX };
         let needed_mem_gb = report.peak_bytes() / gb;
         let device_mem_gb = clusters[self.cluster].device.usable_bytes() / gb;
         let Some(measured_s) = self.measured_s else {
@@ -172,10 +176,7 @@ impl Case {
             error: report.step_time_s / measured_s - 1.0,
             device_mem_gb,
             measured_mem_gb: run.memory_gb,
-            predicted_mem_gb: match report.memory_bytes.first() {
-                Some(first) if framework.tells_first_stage => first.peak / gb,
-                _ => needed_mem_gb,
-            },
+            predicted_mem_gb: report.memory_bytes.iter().take(stages).map(told).fold(0.0, f64::max) / gb,
             needed_mem_gb,
             framework: self.framework.map_or("plan", |f| frameworks[f].name.as_str()).to_string(),
             kind: if self.shape.experts() > 0 { "moe" } else { "dense" },
@@ -188,7 +189,7 @@ impl Case {
     }
 }
 
-/// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (it then stops the device to get some back, which has no price), a host that
+/// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (most such runs end there, or take several times as long), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
 fn suspected(report: &Report) -> &'static str {
     if report.short_of_memory().is_some() {
@@ -294,6 +295,7 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], streams: bool) -
 impl Plans {
     /// The time of [`Plans::simulate`].
     fn step_time(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<f64, String> {
+        // (Only memory says whether the device is crowded.)
         if options.framework.fixed_segments {
             return Ok(self.simulate(strategy, cluster, options)?.step_time_s);
         }
@@ -361,6 +363,17 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
                 assert!((a.1 - b.1).abs() <= 1e-2 * b.1, "{a:?} is not {b:?}");
             }
         }
+    }
+
+    /// A fit goes by the times that are told, stops of an allocator among them.
+    #[test]
+    fn times_alone_are_those_of_reports() {
+        let run = &runs::read(include_str!("../../tests/published_crowded.csv")).expect("a table").runs[0];
+        let (clusters, frameworks) = (forebay_cost::known::clusters(), known());
+        let case = Case::new(run, &clusters, &frameworks).expect("a case");
+        let report = case.price(&clusters, &frameworks).expect("a report");
+        assert_eq!(report.crowded_stages(), [0]);
+        assert_eq!(case.step_time(&clusters, &frameworks), Ok(report.step_time_s));
     }
 
     /// Experts of a width that tensor-parallel ranks cannot share are taken to be whole, and what was taken is said.

@@ -290,7 +290,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         framework.attention = AttentionName::Newest;
     }
     if has("max_memory_allocated") {
-        (framework.reserved_gb, framework.slack, framework.frees_gathered_late) = (ALLOCATED_GB, 0.0, false);
+        framework.tells_allocated = true;
     }
     let dense = run.number("experts").unwrap_or(0) == 0;
     if framework.cuts_up_dense && dense || ["tp comm overlap", "use-mc2", "use-ascend-coc"].iter().any(|t| has(t)) {
@@ -304,9 +304,6 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     framework
 }
-
-/// GB beside tensors where a row's peak is that of PyTorch's allocated memory, not of what it has reserved: workspaces of products (32 MiB for each of a few streams and libraries).
-const ALLOCATED_GB: f64 = 0.15;
 
 /// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
 const CUT_UP: f64 = 0.75;
