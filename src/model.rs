@@ -10,7 +10,7 @@ use forebay_compiler::memory::{Aim, Price};
 use forebay_compiler::module::{self, File, Forms};
 use forebay_compiler::pipeline::{self, CompileError, CompileOptions, Compiled, Models};
 use forebay_compiler::settle::settle;
-use forebay_compiler::shard::{Strategy, StrategyError};
+use forebay_compiler::shard::{Strategy, StrategyError, divisors, listed};
 use forebay_dsl::diagnostics::{self, Diagnostic};
 use forebay_dsl::model::{CheckOptions, CheckedModel};
 use forebay_dsl::std_library;
@@ -242,7 +242,7 @@ fn indivisible(batch: u64, options: &CompileOptions, (n, of_rank, is_given): (u6
                 format!(
                     "the {of_rank} rows of a batch of {batch} that each of dp = {ranks} ranks has cannot be done in micro-batches of mbs = {rows}\n  \
                      = help: use mbs = {}, or a --batch that is a multiple of {all}",
-                    divisors(of_rank)
+                    listed(&divisors(of_rank))
                 )
             } else {
                 format!(
@@ -253,7 +253,7 @@ fn indivisible(batch: u64, options: &CompileOptions, (n, of_rank, is_given): (u6
         }
         None if ranks == 1 => {
             let key = if micro.is_some() { "micro" } else { "--micro-batches" };
-            let fit = divisors(batch);
+            let fit = listed(&divisors(batch));
             format!("a batch of {batch} rows cannot be done in {n} parts: {key} must be one of {fit}")
         }
         mbs => {
@@ -264,14 +264,6 @@ fn indivisible(batch: u64, options: &CompileOptions, (n, of_rank, is_given): (u6
             )
         }
     }
-}
-
-/// `1, 2, 4, 8`: found by the smaller of each two, since batches can be of billions.
-fn divisors(of: u64) -> String {
-    let small: Vec<u64> = (1..).take_while(|d| d * d <= of).filter(|d| of.is_multiple_of(*d)).collect();
-    let large = small.iter().rev().map(|d| of / d).filter(|d| d * d > of);
-    let all: Vec<String> = small.iter().copied().chain(large).map(|d| d.to_string()).collect();
-    all.join(", ")
 }
 
 /// The strategy, with what it leaves to be found; what was found is said.
@@ -324,19 +316,4 @@ fn plan_of(path: &Path, read: fn(std::fs::File, u64) -> Result<Plan, ReadError>)
     let file =
         std::fs::File::open(path).map_err(|error| Failure::Input(format!("cannot read the plan `{name}`: {error}")))?;
     read(file, forebay_plan::MAX_FILE_BYTES).map_err(|error| Failure::Input(format!("`{name}`: {error}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::divisors;
-
-    #[test]
-    fn divisors_are_all_there_in_order() {
-        assert_eq!(
-            (divisors(1).as_str(), divisors(7).as_str(), divisors(16).as_str()),
-            ("1", "1, 7", "1, 2, 4, 8, 16")
-        );
-        assert_eq!(divisors(12), "1, 2, 3, 4, 6, 12");
-        assert!(divisors(u64::from(u32::MAX)).ends_with("1431655765, 4294967295"));
-    }
 }

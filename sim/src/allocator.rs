@@ -1,15 +1,16 @@
 //! PyTorch's caching allocator: what it reserves of a device beyond the tensors that are in use.
 //!
 //! Fitted to peaks of nanotron and SimuMax. Full-size arrays that tensor-parallel products gather, or sum up, on a stream of their own are free when the host, as it allocates, sees that
-//! the stream is done with them (`Tensor.record_stream`): what the host has launched and the device has not done yet holds memory. So there are the more the further the host is ahead
-//! ([`Lead`]), and of nanotron's runs that have room some fifty at most, whatever their layers, stages, ranks and micro-batches: CUDA takes about a thousand launches before the host waits.
+//! the stream is done with them (`Tensor.record_stream`): what the host has launched and the device has not done yet holds memory. The further the host is ahead
+//! ([`Lead`]), the more such arrays there are: in nanotron's runs that have room some fifty at most, whatever their layers, stages, ranks and micro-batches. CUDA takes about a thousand launches
+//! before the host waits.
 
 use crate::framework::Framework;
 
 /// The part of the memory that programs may use up to which the allocator takes what it likes: 70 of 83 GB. Of nanotron's runs that would like more than there is most stay at 57 to 73 GB, three at 80 to 83.
 const ROOM: f64 = 0.843;
 
-/// The part of what was gathered that does not come back, since other tensors lie in the same blocks: with it most of nanotron's runs that ran and that did not are told apart.
+/// The part of what was gathered, as far as it is launched and the host ahead, that does not come back, since other tensors lie in the same blocks: with it most of nanotron's runs that ran and that did not are told apart.
 const STAYS: f64 = 0.2;
 
 /// The part of the memory that programs may use above which a device is crowded, where segments keep their sizes: of nanotron's runs that are predicted to need so much, and no more than

@@ -31,14 +31,13 @@ pub struct StageMemory {
     pub peak: f64,
     /// Bytes of the host's memory: the optimizer's state, and what is swapped.
     pub host: f64,
-    /// What such an allocator reserves.
+    /// What a caching allocator reserves.
     #[serde(skip)]
     pub reserved: Option<Reserved>,
-    /// What it would like to reserve, where it is short of memory.
+    /// What a caching allocator would like to reserve, where it is short of memory.
     #[serde(skip)]
     pub short_bytes: Option<f64>,
-    /// Does it stop the device for each micro-batch to get memory back?
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    /// Does a caching allocator stop the device for each micro-batch to get memory back?
     pub is_crowded: bool,
     /// What of the peak is allocated: without what such an allocator keeps beside tensors.
     #[serde(skip)]

@@ -52,7 +52,7 @@ pub struct Outcome {
     pub bubble: f64,
     /// Units waited for the host.
     pub host: f64,
-    /// How often the host waited for the device: for results that it needs before it goes on, and before the commit.
+    /// How often the host waited for the device: for results that it needs before it goes on, before an allocator's stop, and before the commit.
     pub host_syncs: u32,
     /// All work of each kind, hidden or not. A message counts where it arrives, with the time it is on its way.
     pub total: ByKind,

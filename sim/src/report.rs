@@ -108,7 +108,7 @@ pub struct Report {
     pub bubble_fraction: f64,
     /// The part of all roles' time in which they wait for the host, an allocator's stops among it.
     pub host_bound_fraction: f64,
-    /// How often a host waits for its device in a step, mean of roles: for numbers of rows, where a framework needs them, and before the commit.
+    /// How often a host waits for its device in a step, mean of roles: for numbers of rows, where a framework needs them, before an allocator's stop, and before the commit.
     pub host_syncs: f64,
     /// Communication that computation waits for, mean of roles.
     pub exposed_comm_s: Communication,

@@ -236,7 +236,7 @@ fn short_of_memory(report: &Report, room: Room, framework: &str) -> Vec<String> 
     let reserves = is_short.map(|wanted| {
         let slower = if stages.is_empty() { ", or take longer than is predicted here" } else { "" };
         format!(
-            "the allocator of {framework} would reserve {} of the {} that programs may use: it may not fit all the same (most such runs that are known ran out of memory){slower}",
+            "the allocator of {framework} would reserve {}, and programs may use {}: it may not fit all the same (most such runs that are known ran out of memory){slower}",
             size(wanted),
             size(room.device)
         )

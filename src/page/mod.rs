@@ -127,7 +127,7 @@ pub struct Told<'a> {
     pub budget_bytes: Option<u64>,
     /// Does each stage fit into the budget, or else into a device?
     pub fits: bool,
-    /// Would the framework's allocator reserve more than programs may use?
+    /// Would the framework's allocator reserve more than programs may use, or is a stage crowded?
     pub short_of_memory: bool,
     /// What a reader of them should know.
     pub notes: &'a [String],

@@ -36,10 +36,19 @@ fn tables_may_be_as_long_as_ints_count() {
     for strategy in ["mbs=8", "dp=2"] {
         bench.run(&["compile", "model.moe", "--set", "vocab=2147483647", "--strategy", strategy, "-o", "plan"]).ok();
     }
-    for more in ["vocab=2147483648", "experts=2147483648"] {
-        bench
-            .run(&["compile", "model.moe", "--set", more, "--strategy", "dp=2", "-o", "no"])
-            .fails(&["2147483648 elements are more than an int can count"]);
+    // However often their elements are multiplied, and in however many groups.
+    let many = ["experts=16777216", "layers=1", "d=8", "heads=2", "f=8"];
+    let large = ["experts=65536", "batch=8388607", "layers=1", "d=1024", "heads=4", "f=1024"];
+    for sizes in [many.as_slice(), large.as_slice()] {
+        bench.run(&[&["compile", "model.moe", "-o", "plan", "--set"], sizes].concat()).ok();
+    }
+    for (more, strategy, why) in [
+        ("vocab=2147483648", "dp=2", "2147483648 elements are more than an int can count"),
+        ("experts=2147483648", "dp=2", "2147483648 elements are more than an int can count"),
+        ("experts=16777217", "dp=2", "16777217 groups are more than the 16777216 that are possible"),
+        ("vocab=2147483647", "tp=2", "help: use tp = 2147483647"),
+    ] {
+        bench.run(&["compile", "model.moe", "-o", "no", "--set", more, "--strategy", strategy]).fails(&[why]);
     }
     assert!(!bench.path("no").exists());
 }

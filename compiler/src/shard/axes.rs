@@ -6,6 +6,7 @@
 //! * inner axes: made by one product with parameters, summed by another, and in between nothing looks across them — heads, hidden widths, the
 //!   vocabulary — cut by `tp`, in experts by `etp`. Of several that meet in a parameter the one with most parameters wins.
 
+use super::divisors::{divisors, listed};
 use super::layout::Layout;
 use super::mesh::{Dense, Mesh, Sparse};
 use super::strategy::StrategyError;
@@ -133,7 +134,7 @@ impl Finder<'_> {
     }
 
     fn indivisible(&self, axis: AxisId, what: &str, n: u64, degree: &str, ranks: u64) -> StrategyError {
-        let works: Vec<String> = (2..=n).filter(|d| n.is_multiple_of(*d)).take(8).map(|d| d.to_string()).collect();
+        let works: Vec<u64> = divisors(n).into_iter().skip(1).take(8).collect();
         let name = &self.graph.axis(axis).name;
         let label = self.graph.axis(axis).label.as_ref().filter(|l| *l != name);
         let label = label.map(|l| format!(" ({l})")).unwrap_or_default();
@@ -142,7 +143,7 @@ impl Finder<'_> {
                 "axis `{name}`{label} of `{}` has {n} {what}, which do not divide over {degree} = {ranks}",
                 self.graph.name
             ),
-            Some(format!("use {degree} = {}", if works.is_empty() { "1".to_string() } else { works.join(", ") })),
+            Some(format!("use {degree} = {}", if works.is_empty() { "1".to_string() } else { listed(&works) })),
         )
     }
 

@@ -8,6 +8,7 @@
 //!
 //! Wherever either folding changes from one degree to the next the mesh has a boundary; so a degree is a run of mesh dimensions.
 
+use super::divisors::{divisors, listed};
 use super::strategy::{Strategy, StrategyError};
 use forebay_ir::MeshDim;
 
@@ -76,7 +77,7 @@ impl Mesh {
                 format!(
                     "etp = {etp} does not divide tp × cp = {row}: the width of an expert is shared by ranks that have the same rows of the batch"
                 ),
-                Some(format!("use etp = {}", divisors(row as u32))),
+                Some(format!("use etp = {}", listed(&divisors(row)))),
             ));
         }
         let node = strategy.node_of_experts(experts)?;
@@ -212,11 +213,6 @@ fn name(kind: (Dense, Sparse), all: &[(Dense, Sparse)]) -> String {
     };
     let alone = all.iter().filter(|k| k.0 == kind.0).count() == 1;
     if alone { dense.to_string() } else { format!("{dense}.{sparse}") }
-}
-
-/// `1, 2, 4`: what divides n.
-pub(super) fn divisors(n: u32) -> String {
-    (1..=n).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@
 mod axes;
 mod balance;
 mod convert;
+mod divisors;
 mod hoist;
 mod layout;
 mod merged;
@@ -32,6 +33,7 @@ mod strategy;
 
 pub(crate) use axes::weights;
 pub use balance::unbalanced;
+pub use divisors::{divisors, listed};
 pub use layout::Layout;
 pub use mesh::{Dense, Mesh, Sparse};
 pub use model::{ParamShard, ShardedModel, shard_model};

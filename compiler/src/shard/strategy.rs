@@ -6,7 +6,8 @@
 //!
 //! Two foldings of the same ranks (arXiv 2504.14960): `edp` follows from the others.
 
-use super::mesh::{Mesh, divisors};
+use super::divisors::{divisors, listed};
+use super::mesh::Mesh;
 use super::order::{Cut, Order};
 use crate::autodiff::Keep;
 use crate::memory::{Recompute, Swap};
@@ -486,7 +487,7 @@ impl Strategy {
                 if !cp.is_multiple_of(inner) {
                     return Err(StrategyError::new(
                         format!("ulysses = {inner} does not divide cp = {cp}"),
-                        Some(format!("use ulysses = {}", divisors(cp))),
+                        Some(format!("use ulysses = {}", listed(&divisors(u64::from(cp))))),
                     ));
                 }
                 Ok((cp / inner, inner))

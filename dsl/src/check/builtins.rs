@@ -272,7 +272,7 @@ impl<'a> Checker<'a> {
         self.emit(op, &[], call.name.span).map(Value::Tensor)
     }
 
-    /// What ints number must not be more than they count.
+    /// An error if an i32 cannot number so many positions.
     pub(super) fn countable(&mut self, number: u64, of: &str, span: Span) -> Checked<()> {
         if number <= i32::MAX as u64 {
             return Ok(());

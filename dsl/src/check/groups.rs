@@ -14,6 +14,9 @@ use crate::ast::{Arg, Call, ExprKind, Ident, Span};
 use crate::diagnostics::quote;
 use forebay_ir::{BinaryOp, DType, Op, ReduceKind};
 
+/// As many as a plan may have (`forebay_plan::verify::MAX_GROUPS`; a test compiles that many).
+const MAX_GROUPS: u64 = 1 << 24;
+
 impl<'a> Checker<'a> {
     /// `top(x over e, k: n)`.
     pub(super) fn top(&mut self, call: &'a Call, span: Span) -> Checked<Tensor> {
@@ -70,6 +73,11 @@ impl<'a> Checker<'a> {
             return Err(self.report(diagnostic));
         }
         let (parent, e) = self.axis_of_arg(&call.args[1], call)?;
+        if self.size(parent) > MAX_GROUPS {
+            let message = format!("{} groups are more than the {MAX_GROUPS} that are possible", self.size(parent));
+            let diagnostic = self.error("E0405", call.args[1].span, message);
+            return Err(self.report(diagnostic));
+        }
         if chosen.has(parent) {
             let message = format!("the slots to be grouped already have the axis {}", quote(&e.name));
             let diagnostic = self.error("E0208", call.args[1].span, message);

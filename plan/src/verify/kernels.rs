@@ -75,12 +75,14 @@ pub(super) fn check(program: &Program, at: usize, findings: &mut Findings) {
 fn sizes(cx: &mut Cx, kernel: &Kernel) {
     match kernel {
         Kernel::Matmul(k) => {
-            let batch = k.batch.iter().map(|d| d.0);
-            let sums = k.k_outer.iter().map(|d| d.0);
+            let batch = || k.batch.iter().map(|d| d.0);
+            let sums = || k.k_outer.iter().map(|d| d.0);
             rank(cx, k.batch.len());
             rank(cx, k.k_outer.len());
-            let groups = k.groups.iter().map(|g| g.count);
-            cx.loops(batch.chain(sums).chain([k.m.0, k.n.0, k.k.0]).chain(groups));
+            // Elements of each matrix are counted; how often they are multiplied is a number of operations, which is no u64. Groups share the rows.
+            cx.loops(batch().chain([k.m.0, k.n.0]));
+            cx.loops(batch().chain(sums()).chain([k.m.0, k.k.0]));
+            cx.loops(batch().chain(sums()).chain([k.n.0, k.k.0]).chain(k.groups.iter().map(|g| g.count)));
             k.epilogue.iter().for_each(|epilogue| region_sizes(cx, epilogue));
         }
         Kernel::Region(k) => region_sizes(cx, k),
@@ -108,7 +110,10 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             cx.loops([k.out_elements]);
             cx.loops(k.ragged.iter().map(|r| r.groups));
         }
-        Kernel::TopK(k) => cx.loops([k.outer, k.n, k.inner, k.k]),
+        Kernel::TopK(k) => {
+            cx.loops([k.outer, k.n, k.inner]);
+            cx.loops([k.outer, k.k, k.inner]);
+        }
         Kernel::Group(k) => cx.loops([k.elements, k.rows()]),
         Kernel::Offsets(k) => cx.loops([k.elements]),
         Kernel::Invert(k) => cx.loops([k.elements, k.rows()]),

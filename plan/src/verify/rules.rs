@@ -50,7 +50,7 @@ rules! {
     Access "access" "Instructions change slots with access `write`, `update` or `scratch` only."
     // Kernels.
     BufferExists "buffer-exists" "Operands name buffers of the program."
-    Sizes "sizes" "Sizes are at least 1 and their products representable; dimensions, loads, stores, steps and elements of a head are not too many; nothing is divided by 0; every view has a stride for each dimension."
+    Sizes "sizes" "Sizes are at least 1, and their products for each loop and each matrix representable; dimensions, loads, stores, steps and elements of a head are not too many; nothing is divided by 0; every view has a stride for each dimension."
     ViewInside "view-inside" "Every element that an operand may touch lies inside of its buffer."
     ViewType "view-type" "An operand's buffer has the type that the kernel needs."
     Distinct "distinct" "No two elements are written to one place (the strides must show it: each at least as large as the reach of all smaller ones)."

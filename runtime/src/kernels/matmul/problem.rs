@@ -163,10 +163,9 @@ impl Problem {
         self.batch.iter().map(|d| d.size).product()
     }
 
-    /// Multiply-adds, with ragged dimensions at their bound.
+    /// Multiply-adds, with ragged dimensions at their bound; as many as there can be where that is more than a number holds.
     pub fn work(&self) -> usize {
-        let depth = self.k.size * self.k_outer.iter().map(|d| d.size).product::<usize>();
-        self.batches() * self.m.size * self.n.size * depth
+        [self.batches(), self.m.size, self.n.size, self.deepest()].into_iter().fold(1, usize::saturating_mul)
     }
 
     /// A piece by number: groups innermost.
