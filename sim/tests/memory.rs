@@ -77,6 +77,7 @@ fn a_run_that_is_short_of_memory_is_suspected_of_it() {
 #[test]
 fn a_crowded_device_stops_for_each_micro_batch() {
     let table = include_str!("published_crowded.csv");
+    let (table, same) = table.split_once("nanotron-067").expect("the last run");
     let crowded = rows(table);
     assert_eq!(crowded.len(), 3);
     for row in &crowded {
@@ -95,6 +96,11 @@ fn a_crowded_device_stops_for_each_micro_batch() {
     for (row, of_half) in crowded.iter().zip(&rows(&half)).take(2) {
         assert!(of_half.predicted_s < row.predicted_s / 4.0, "{} and {}", of_half.predicted_s, row.predicted_s);
     }
+    // One stage on one rank needs as much, and asks for the same again and again.
+    let names = table.lines().next().expect("names of columns");
+    let same = &rows(&format!("{names}\nnanotron-067{same}"))[0];
+    assert!(same.needed_mem_gb > 0.91 * same.device_mem_gb && same.error.abs() < 0.1, "{:+.2} %", 100.0 * same.error);
+    assert!(same.report.crowded_stages().is_empty() && !same.suspected.starts_with("memory"), "{}", same.suspected);
     // It is the same run whether its row tells of allocated memory or of reserved.
     let allocated = rows(&table.replace("tied embeddings", "max_memory_allocated, tied embeddings"));
     for (row, other) in crowded.iter().zip(&allocated) {

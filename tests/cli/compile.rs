@@ -29,6 +29,19 @@ fn stages_are_printed_and_read_again() {
     bench.run(&["compile", "bad.ir", "--emit", "graph"]).fails(&["error: ", "bad.ir:2"]);
 }
 
+/// All of 2^31 − 1 elements are chosen, by size.
+const CHOOSES_ALL: &str = "\
+model All(batch = 2, seq = 3, vocab = 16, d = 4) {
+    input tokens: token[batch, seq], labels: token[batch, seq]
+    param embed[vocab, d], head[d, vocab], w[u: 8, e: 2147483647]
+    best = top(w over e, k: 2147483647)
+    logits[batch, seq, vocab] = (embed[tokens, d] * sum(best * 0.5 over k, u)) * head
+    output logits
+    nll = cross_entropy(logits, labels)
+    loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)
+}
+";
+
 /// A table may have as many rows as ints number: sizes that belong to one tensor are multiplied once.
 #[test]
 fn tables_may_be_as_long_as_ints_count() {
@@ -42,6 +55,8 @@ fn tables_may_be_as_long_as_ints_count() {
     for sizes in [many.as_slice(), large.as_slice()] {
         bench.run(&[&["compile", "model.moe", "-o", "plan", "--set"], sizes].concat()).ok();
     }
+    bench.write("all.moe", CHOOSES_ALL);
+    bench.run(&["compile", "all.moe", "-o", "plan"]).ok();
     for (more, strategy, why) in [
         ("vocab=2147483648", "dp=2", "2147483648 elements are more than an int can count"),
         ("experts=2147483648", "dp=2", "2147483648 elements are more than an int can count"),

@@ -1,6 +1,7 @@
 //! A model's segments on the ranks of a strategy.
 
 use super::axes::weights;
+use super::divisors::divisors;
 use super::layout::Layout;
 use super::mesh::{Dense, Mesh, Sparse};
 use super::nearest::tried;
@@ -146,8 +147,7 @@ fn check_choosing_experts(
     if sharded.params[param].cuts.contains(&(axis, dims)) {
         return Ok(());
     }
-    let works: Vec<String> =
-        (2..=*experts).filter(|n| experts.is_multiple_of(*n)).take(4).map(|n| format!("tp={n},ep={n}")).collect();
+    let works: Vec<String> = divisors(*experts).into_iter().skip(1).take(4).map(|n| format!("tp={n},ep={n}")).collect();
     Err(StrategyError::new(
         format!(
             "ep = {ep} with tp = {tp} and etp = {}: the {experts} experts of `{}` (axis `{name}`) choose tokens, and are shared by `tp` alone",

@@ -2,6 +2,7 @@
 
 use super::axes;
 use super::balance::Balance;
+use super::divisors::{divisors, listed};
 use super::hoist;
 use super::layout::{Form, Layout};
 use super::merged::Merged;
@@ -218,8 +219,8 @@ impl<'a> Partitioner<'a> {
         let help = match self.mesh.dense(Dense::Cp).is_empty() {
             true => "a row has as many positions as `seq` says; sp=0 leaves them whole within tp".to_string(),
             false => {
-                let works = (1..=n.min(1024)).filter(|d| n.is_multiple_of(*d)).map(|d| d.to_string());
-                format!("use cp = {}", works.collect::<Vec<_>>().join(", "))
+                let works: Vec<u64> = divisors(n).into_iter().take_while(|d| *d <= 1024).collect();
+                format!("use cp = {}", listed(&works))
             }
         };
         self.check_cut(seq, &self.home, Some(help))?;

@@ -328,9 +328,7 @@ impl<'a> Checker<'a> {
             return Err(self.report(diagnostic));
         }
         self.same_groups(&[tensor, index], span)?;
-        if self.ragged_parent(axis).is_none() {
-            self.countable(self.size(axis), "elements", span)?;
-        }
+        self.countable(self.size(axis), "elements", span)?;
         let op = Op::Gather { axis: self.axis_id(axis) };
         self.emit(op, &[tensor, index], span)
     }

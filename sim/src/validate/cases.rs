@@ -376,6 +376,23 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
         assert_eq!(case.step_time(&clusters, &frameworks), Ok(report.step_time_s));
     }
 
+    /// Stops make a step longer in which the host is waited for; how far it is ahead is that of a step without them.
+    #[test]
+    fn stops_do_not_change_the_memory_that_causes_them() {
+        let run = &runs::read(include_str!("../../tests/published_crowded.csv")).expect("a table").runs[2];
+        let clusters = forebay_cost::known::clusters();
+        let priced = |fixed_segments: bool| {
+            let frameworks =
+                known().into_iter().map(|f| Framework { fixed_segments: f.fixed_segments && fixed_segments, ..f });
+            let frameworks: Vec<Framework> = frameworks.collect();
+            Case::new(run, &clusters, &frameworks).expect("a case").price(&clusters, &frameworks).expect("a report")
+        };
+        let (with, without) = (priced(true), priced(false));
+        assert!(with.host_bound_fraction != without.host_bound_fraction);
+        let peaks = |report: &Report| report.memory_bytes.iter().map(|stage| stage.peak).collect::<Vec<f64>>();
+        assert_eq!(peaks(&with), peaks(&without));
+    }
+
     /// Experts of a width that tensor-parallel ranks cannot share are taken to be whole, and what was taken is said.
     #[test]
     fn experts_that_cannot_be_cut_are_whole() {
