@@ -7,12 +7,12 @@
 //! | f32 | error, ulp | method |
 //! |---|---|---|
 //! | [`exp`] | < 1 | `2ⁿ·eʳ`, r reduced with ln 2 in two parts, minimax polynomial |
-//! | [`log`] | < 1 | `k·ln 2 + log(1 + f)`, f from √½ - 1 to √2 - 1, minimax polynomial |
-//! | [`tanh`] | < 1.5 | polynomial of Cephes below 5/8, `1 - 2/(e²ˣ + 1)` by the polynomial of [`exp`] above |
-//! | [`sin`], [`cos`] | < 0.51 | reduction by half turns and minimax polynomial in f64 up to [`TRIG_LIMIT`], the f64 library function beyond |
+//! | [`log`] | < 1 | `k·ln 2 + log(1 + f)`, f from -¼ to ½, minimax polynomial |
+//! | [`tanh`] | < 1.8 | `m/(m + 2)` with m = e²ˣ - 1 = `2ⁿ·(e²ʳ - 1) + (2ⁿ - 1)`, minimax polynomial |
+//! | [`sin`], [`cos`] | < 2, beyond 2¹⁶ < 2.7 | reduction by half turns, π in three parts, and minimax polynomial up to [`TRIG_LIMIT`], the f64 library function beyond |
 //! | square root, division | 0.5 | the instructions; `rsqrt` is `1 / sqrt(x)` |
 
-use super::lanes::{Lanes, MAGIC, Wide};
+use super::lanes::{Lanes, MAGIC};
 
 /// The nearest bf16, ties to even, as an f32. NaNs stay NaNs.
 #[inline(always)]
@@ -72,83 +72,77 @@ pub(crate) fn exp<V: Lanes>(x: V) -> V {
 #[inline(always)]
 pub(crate) fn log<V: Lanes>(x: V) -> V {
     let c = V::splat;
-    /// √½: mantissas are taken from here up to √2.
-    const SQRT_HALF: i32 = 0x3f35_04f3;
-    /// The least bit of an exponent, as a number.
-    const ONE: f32 = 8_388_608.0;
-    let denormal = x.lt(c(f32::MIN_POSITIVE));
-    let bits = (x * c(ONE)).or(denormal, x).bits();
-    let power = V::bit_and(bits - V::int(SQRT_HALF), V::int(0xff80_0000_u32 as i32));
-    let k = V::from_ints(power) - c(23.0 * ONE).or(denormal, c(0.0));
-    let f = V::from_bits(bits - power) - c(1.0);
-    // (log(1 + f) - f + f²/2) / f³: the polynomial whose greatest error, relative to the logarithm, is least (Remez), 0.1 ulp.
-    let p = polynomial!(f; -7.634_33e-2, 0.127_614_14, -0.131_601_69, 0.142_017_82, -0.166_233_61, 0.200_012_26, -0.250_008_2, 0.333_333_3);
+    let (mantissa, k) = x.mantissa_and_exponent();
+    let f = mantissa - c(1.0);
+    // (log(1 + f) - f + f²/2) / f³: the polynomial whose greatest error, relative to the logarithm, is least (Remez), 0.04 ulp.
+    let p = polynomial!(f; -4.507_636_3e-2, 0.104_633_02, -0.131_614_52, 0.144_785_52, -0.166_473_95, 0.199_908_82, -0.250_000_92, 0.333_334_48);
     let y = p.fused(f, c(-0.5)).fused(f * f, f);
     // ln 2 in one part: what it lacks is 0.05 ulp of the product.
-    k.fused(c(LN2_HIGH / ONE), y).log_ends(x)
+    k.fused(c(LN2_HIGH), y).log_ends(x)
 }
 
 /// The hyperbolic tangent.
 #[inline(always)]
 pub(crate) fn tanh<V: Lanes>(x: V) -> V {
     let c = V::splat;
-    let z = x * x;
-    let p = polynomial!(z; -5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 0.133_314_42, -0.333_332_8);
-    let small = p.fused(z * x, x);
-    let a = x.abs();
+    /// The bias of exponents beside [`MAGIC`]: moving up leaves 2ⁿ.
+    const BIASED: f32 = MAGIC + 127.0;
     // From here on the result rounds to one; a NaN stays one.
-    let (shifted, r, q) = split(c(20.0).least(a + a));
-    // e²ˣ + 1 = 2ⁿ·eʳ + 1.
-    let power = V::from_bits(V::up::<23>(shifted.bits()) + V::int(127 << 23));
-    let sum = q.fused(r, c(1.0)).fused(r, c(1.0)).fused(power, c(1.0));
-    let large = c(1.0) - c(2.0) / sum;
-    let y = small.or(a.lt(c(0.625)), large);
-    // The second is positive, and the first loses the sign of zero.
-    V::from_bits(V::bit_or(y.bits(), V::bit_and(x.bits(), V::int(i32::MIN))))
+    let a = c(10.0).least(x.abs());
+    // a = n·ln 2/2 + r. What ln 2 in one part lacks is less, from n = 1 on, than the result's last place.
+    let shifted = a.fused(c(2.0 * std::f32::consts::LOG2_E), c(BIASED));
+    let n = shifted - c(BIASED);
+    let r = n.fused(c(-0.5 * LN2_HIGH), a);
+    // For |r| < ln 2 / 4, (e²ʳ - 1 - 2r) / r²: the polynomial whose greatest error, relative to e²ʳ - 1, is least (Remez), 0.12 ulp.
+    let q = polynomial!(r; 8.854_811e-2, 0.267_747_97, 0.666_684_1, 1.333_323_1, 1.999_999_9);
+    let p = q.fused(r * r, r + r);
+    let power = V::from_bits(V::up::<23>(shifted.bits()));
+    let m = p.fused(power, power - c(1.0));
+    // The quotient, and what its division and the sum lose.
+    let inverse = c(1.0) / (m + c(2.0));
+    let y = m * inverse;
+    let rest = y.neg().fused(m, y.fused(c(-2.0), m));
+    rest.fused(inverse, y).with_sign_of(x)
 }
 
-/// Up to here the reduction of [`sin`] and [`cos`] is good. (It is good much farther; but no model needs that, and the tests reach it.)
+/// Up to here the reduction of [`sin`] and [`cos`] is good: farther away half turns are counted less and less exactly.
 pub(crate) const TRIG_LIMIT: f32 = 1_048_576.0;
 
-/// π = HIGH + LOW.
-const PI_HIGH: f64 = std::f64::consts::PI;
-const PI_LOW: f64 = 1.224_646_799_147_353_2e-16;
-/// 1.5·2⁵²: adding it leaves the nearest integer in the low bits.
-const WIDE_MAGIC: f64 = 6_755_399_441_055_744.0;
+/// π = A + B + C, of which A and B are no larger than what they stand for.
+const PI: [f32; 3] = [3.141_592_5, 1.509_957_9e-7, 1.078_060_6e-14];
 
 /// The sine of r from -π/2 to π/2; its negative where the lowest bit of `turns` is set.
 #[inline(always)]
-fn half_turn<W: Wide>(r: W, turns: W) -> W {
-    let c = W::splat;
+fn half_turn<V: Lanes>(r: V, turns: V) -> V {
+    let c = V::splat;
     let z = r * r;
-    // (sin r - r) / r³: the polynomial whose greatest error, relative to the sine, is least (Remez), 0.0004 ulp of f32.
-    let p = c(-2.388_834_333_978_137e-8);
-    let p = p.fused(z, c(2.752_535_305_263_579_3e-6));
-    let p = p.fused(z, c(-0.000_198_408_676_138_417_08));
-    let p = p.fused(z, c(0.008_333_331_104_166_786));
-    let p = p.fused(z, c(-0.166_666_666_260_475_4));
-    p.fused(z * r, r).negated_where_odd(turns)
+    // (sin r - r) / r³: the polynomial whose greatest error, relative to the sine, is least (Remez), 0.06 ulp.
+    let p = polynomial!(z; 2.599_518_2e-6, -1.980_685e-4, 8.333_03e-3, -0.166_666_58);
+    // Where r has been rounded up, the sine may be.
+    let y = c(-1.0).most(c(1.0).least(p.fused(z * r, r)));
+    V::from_bits(V::bit_xor(y.bits(), V::up::<31>(turns.bits())))
 }
 
 /// The sine, for arguments up to [`TRIG_LIMIT`].
 #[inline(always)]
 pub(crate) fn sin<V: Lanes>(x: V) -> V {
-    let (c, x) = (V::Wide::splat, x.widen());
-    let turns = x.fused(c(std::f64::consts::FRAC_1_PI), c(WIDE_MAGIC));
-    let n = turns - c(WIDE_MAGIC);
-    let r = n.fused(c(-PI_LOW), n.fused(c(-PI_HIGH), x));
-    V::narrow(half_turn(r, turns))
+    let c = V::splat;
+    let turns = x.fused(c(std::f32::consts::FRAC_1_PI), c(MAGIC));
+    let n = turns - c(MAGIC);
+    // x - n·A is exact: a multiple of the last places of x and A, and small. So what follows is rounded by its own size, however small it is.
+    let r = n.fused(c(-PI[2]), n.fused(c(-PI[1]), n.fused(c(-PI[0]), x)));
+    half_turn(r, turns)
 }
 
 /// The cosine, for arguments up to [`TRIG_LIMIT`].
 #[inline(always)]
 pub(crate) fn cos<V: Lanes>(x: V) -> V {
-    let (c, x) = (V::Wide::splat, x.widen());
+    let c = V::splat;
     // x = (n + ½)·π - r, and cos x = (-1)ⁿ·sin r.
-    let turns = x.fused(c(std::f64::consts::FRAC_1_PI), c(-0.5)) + c(WIDE_MAGIC);
-    let n = (turns - c(WIDE_MAGIC)) + c(0.5);
-    let r = n.fused(c(PI_LOW), n.fused(c(PI_HIGH), x.neg()));
-    V::narrow(half_turn(r, turns))
+    let turns = x.fused(c(std::f32::consts::FRAC_1_PI), c(-0.5)) + c(MAGIC);
+    let n = (turns - c(MAGIC)) + c(0.5);
+    let r = n.fused(c(PI[2]), n.fused(c(PI[1]), n.fused(c(PI[0]), x.neg())));
+    half_turn(r, turns)
 }
 
 /// The sine of any argument.

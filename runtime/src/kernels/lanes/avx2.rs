@@ -1,6 +1,6 @@
 //! AVX2 and FMA: 8 values.
 
-use super::{Lanes, Pair, Vector, Wide, operators};
+use super::{Lanes, Vector, operators};
 use std::arch::x86_64::*;
 
 /// 8 values.
@@ -11,19 +11,13 @@ pub(crate) struct Floats(__m256);
 #[derive(Clone, Copy)]
 pub(crate) struct Ints(__m256i);
 
-/// 4 values of f64.
-#[derive(Clone, Copy)]
-pub(crate) struct Doubles(__m256d);
-
 operators!(Floats, Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _mm256_mul_ps, Div div _mm256_div_ps);
 operators!(Ints, Add add _mm256_add_epi32, Sub sub _mm256_sub_epi32);
-operators!(Doubles, Add add _mm256_add_pd, Sub sub _mm256_sub_pd, Mul mul _mm256_mul_pd);
 
 // SAFETY, for all intrinsics below: values of these types are made in code for machines that have the features (the traits' contracts).
 impl Lanes for Floats {
     type Mask = __m256;
     type Ints = Ints;
-    type Wide = Pair<Doubles>;
 
     #[inline(always)]
     fn splat(x: f32) -> Floats {
@@ -144,45 +138,6 @@ impl Lanes for Floats {
     fn from_ints(a: Ints) -> Floats {
         // SAFETY: as above.
         Floats(unsafe { _mm256_cvtepi32_ps(a.0) })
-    }
-    #[inline(always)]
-    fn widen(self) -> Pair<Doubles> {
-        // SAFETY: as above.
-        unsafe {
-            let (low, high) = (_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
-            Pair(Doubles(_mm256_cvtps_pd(low)), Doubles(_mm256_cvtps_pd(high)))
-        }
-    }
-    #[inline(always)]
-    fn narrow(a: Pair<Doubles>) -> Floats {
-        // SAFETY: as above.
-        Floats(unsafe { _mm256_set_m128(_mm256_cvtpd_ps(a.1.0), _mm256_cvtpd_ps(a.0.0)) })
-    }
-}
-
-impl Wide for Doubles {
-    #[inline(always)]
-    fn splat(x: f64) -> Doubles {
-        // SAFETY: as above.
-        Doubles(unsafe { _mm256_set1_pd(x) })
-    }
-    #[inline(always)]
-    fn fused(self, factor: Doubles, summand: Doubles) -> Doubles {
-        // SAFETY: as above.
-        Doubles(unsafe { _mm256_fmadd_pd(self.0, factor.0, summand.0) })
-    }
-    #[inline(always)]
-    fn neg(self) -> Doubles {
-        // SAFETY: as above.
-        Doubles(unsafe { _mm256_xor_pd(self.0, _mm256_set1_pd(-0.0)) })
-    }
-    #[inline(always)]
-    fn negated_where_odd(self, number: Doubles) -> Doubles {
-        // SAFETY: as above.
-        unsafe {
-            let sign = _mm256_slli_epi64::<63>(_mm256_castpd_si256(number.0));
-            Doubles(_mm256_xor_pd(self.0, _mm256_castsi256_pd(sign)))
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! AVX-512: 16 values.
 
-use super::{Lanes, MAGIC, Pair, Vector, Wide, operators};
+use super::{Lanes, MAGIC, Vector, operators};
 use std::arch::x86_64::*;
 
 /// 16 values.
@@ -11,19 +11,13 @@ pub(crate) struct Floats(pub __m512);
 #[derive(Clone, Copy)]
 pub(crate) struct Ints(__m512i);
 
-/// 8 values of f64.
-#[derive(Clone, Copy)]
-pub(crate) struct Doubles(__m512d);
-
 operators!(Floats, Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul _mm512_mul_ps, Div div _mm512_div_ps);
 operators!(Ints, Add add _mm512_add_epi32, Sub sub _mm512_sub_epi32);
-operators!(Doubles, Add add _mm512_add_pd, Sub sub _mm512_sub_pd, Mul mul _mm512_mul_pd);
 
 // SAFETY, for all intrinsics below: values of these types are made in code for machines that have the features (the traits' contracts).
 impl Lanes for Floats {
     type Mask = __mmask16;
     type Ints = Ints;
-    type Wide = Pair<Doubles>;
 
     #[inline(always)]
     fn splat(x: f32) -> Floats {
@@ -141,22 +135,6 @@ impl Lanes for Floats {
         Floats(unsafe { _mm512_cvtepi32_ps(a.0) })
     }
     #[inline(always)]
-    fn widen(self) -> Pair<Doubles> {
-        // SAFETY: as above.
-        unsafe {
-            let (low, high) = (_mm512_castps512_ps256(self.0), _mm512_extractf32x8_ps::<1>(self.0));
-            Pair(Doubles(_mm512_cvtps_pd(low)), Doubles(_mm512_cvtps_pd(high)))
-        }
-    }
-    #[inline(always)]
-    fn narrow(a: Pair<Doubles>) -> Floats {
-        // SAFETY: as above.
-        unsafe {
-            let (low, high) = (_mm512_cvtpd_ps(a.0.0), _mm512_cvtpd_ps(a.1.0));
-            Floats(_mm512_insertf32x8::<1>(_mm512_castps256_ps512(low), high))
-        }
-    }
-    #[inline(always)]
     fn times_power(self, shifted: Floats, zero: __mmask16) -> Floats {
         let n = shifted - Floats::splat(MAGIC);
         // SAFETY: as above. Where a value is masked, nothing underflows.
@@ -175,6 +153,14 @@ impl Lanes for Floats {
         }
     }
     #[inline(always)]
+    fn mantissa_and_exponent(self) -> (Floats, Floats) {
+        // SAFETY: as above. Exponents are those of mantissas from 1 on: half of these have another.
+        unsafe {
+            let mantissa = _mm512_getmant_ps::<_MM_MANT_NORM_P75_1P5, _MM_MANT_SIGN_SRC>(self.0);
+            (Floats(mantissa), Floats(_mm512_sub_ps(_mm512_getexp_ps(self.0), _mm512_getexp_ps(mantissa))))
+        }
+    }
+    #[inline(always)]
     fn log_ends(self, x: Floats) -> Floats {
         self.by_kind(x, 0x0353_0422)
     }
@@ -187,32 +173,6 @@ impl Floats {
     fn by_kind(self, x: Floats, table: i32) -> Floats {
         // SAFETY: as above.
         Floats(unsafe { _mm512_fixupimm_ps::<0>(self.0, x.0, _mm512_set1_epi32(table)) })
-    }
-}
-
-impl Wide for Doubles {
-    #[inline(always)]
-    fn splat(x: f64) -> Doubles {
-        // SAFETY: as above.
-        Doubles(unsafe { _mm512_set1_pd(x) })
-    }
-    #[inline(always)]
-    fn fused(self, factor: Doubles, summand: Doubles) -> Doubles {
-        // SAFETY: as above.
-        Doubles(unsafe { _mm512_fmadd_pd(self.0, factor.0, summand.0) })
-    }
-    #[inline(always)]
-    fn neg(self) -> Doubles {
-        // SAFETY: as above.
-        Doubles(unsafe { _mm512_xor_pd(self.0, _mm512_set1_pd(-0.0)) })
-    }
-    #[inline(always)]
-    fn negated_where_odd(self, number: Doubles) -> Doubles {
-        // SAFETY: as above.
-        unsafe {
-            let sign = _mm512_slli_epi64::<63>(_mm512_castpd_si512(number.0));
-            Doubles(_mm512_xor_pd(self.0, _mm512_castsi512_pd(sign)))
-        }
     }
 }
 

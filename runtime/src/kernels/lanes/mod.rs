@@ -25,8 +25,6 @@ pub(crate) trait Lanes:
     type Mask: Copy;
     /// As many i32, which wrap around.
     type Ints: Copy + Add<Output = Self::Ints> + Sub<Output = Self::Ints>;
-    /// As many f64.
-    type Wide: Wide;
 
     fn splat(x: f32) -> Self;
     fn sqrt(self) -> Self;
@@ -68,9 +66,6 @@ pub(crate) trait Lanes:
     fn down<const N: u32>(a: Self::Ints) -> Self::Ints;
     /// The nearest f32.
     fn from_ints(a: Self::Ints) -> Self;
-    fn widen(self) -> Self::Wide;
-    /// The nearest f32.
-    fn narrow(a: Self::Wide) -> Self;
 
     /// The same without its sign.
     #[inline(always)]
@@ -82,6 +77,12 @@ pub(crate) trait Lanes:
     #[inline(always)]
     fn neg(self) -> Self {
         Self::from_bits(Self::bit_xor(self.bits(), Self::int(i32::MIN)))
+    }
+
+    /// The same with the sign of `other`, which it has not; a sign that it has stays.
+    #[inline(always)]
+    fn with_sign_of(self, other: Self) -> Self {
+        Self::from_bits(Self::bit_or(self.bits(), Self::bit_and(other.bits(), Self::int(i32::MIN))))
     }
 
     /// As [`math::min`](crate::kernels::math::min): NaN where either is.
@@ -123,6 +124,17 @@ pub(crate) trait Lanes:
         Self::from_bits(Self::bit_and(y.bits(), Self::int(!0xffff)))
     }
 
+    /// m from ¾ on and below 1½, and a whole number k, so that `self` is m·2ᵏ; some numbers where it is not greater than zero, or not finite.
+    #[inline(always)]
+    fn mantissa_and_exponent(self) -> (Self, Self) {
+        let c = Self::splat;
+        let denormal = self.lt(c(f32::MIN_POSITIVE));
+        let bits = (self * c(8_388_608.0)).or(denormal, self).bits();
+        let k = Self::down::<23>(bits - Self::int(0x3f40_0000));
+        let mantissa = Self::from_bits(bits - Self::up::<23>(k));
+        (mantissa, Self::from_ints(k) - c(23.0).or(denormal, c(0.0)))
+    }
+
     /// The logarithm's value at its ends: `self`, but -∞ for both zeros, NaN below them, and +∞ for +∞; a NaN stays one.
     #[inline(always)]
     fn log_ends(self, x: Self) -> Self {
@@ -139,17 +151,6 @@ pub(crate) const MAGIC: f32 = 12_582_912.0;
 
 /// Values of a register at most.
 const MOST_LANES: usize = 16;
-
-/// Some values of f64.
-pub(crate) trait Wide: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
-    fn splat(x: f64) -> Self;
-    /// `self · factor + summand`, rounded once.
-    fn fused(self, factor: Self, summand: Self) -> Self;
-    /// The same with the other sign.
-    fn neg(self) -> Self;
-    /// With the other sign where the lowest bit of `number` is set.
-    fn negated_where_odd(self, number: Self) -> Self;
-}
 
 /// Lanes in vector registers.
 ///

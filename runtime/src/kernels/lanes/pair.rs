@@ -1,6 +1,6 @@
 //! Two side by side.
 
-use super::{Lanes, Vector, Wide};
+use super::{Lanes, Vector};
 use std::ops::{Add, Div, Mul, Sub};
 
 /// Two that go through everything side by side: the operations of one hide the latency of the other's.
@@ -23,7 +23,6 @@ both!(Add add, Sub sub, Mul mul, Div div);
 impl<V: Lanes> Lanes for Pair<V> {
     type Mask = Pair<V::Mask>;
     type Ints = Pair<V::Ints>;
-    type Wide = Pair<V::Wide>;
 
     #[inline(always)]
     fn splat(x: f32) -> Self {
@@ -122,14 +121,6 @@ impl<V: Lanes> Lanes for Pair<V> {
         Pair(V::from_ints(a.0), V::from_ints(a.1))
     }
     #[inline(always)]
-    fn widen(self) -> Self::Wide {
-        Pair(self.0.widen(), self.1.widen())
-    }
-    #[inline(always)]
-    fn narrow(a: Self::Wide) -> Self {
-        Pair(V::narrow(a.0), V::narrow(a.1))
-    }
-    #[inline(always)]
     fn times_power(self, shifted: Self, zero: Self::Mask) -> Self {
         Pair(self.0.times_power(shifted.0, zero.0), self.1.times_power(shifted.1, zero.1))
     }
@@ -138,27 +129,13 @@ impl<V: Lanes> Lanes for Pair<V> {
         Pair(self.0.nearest_bf16(), self.1.nearest_bf16())
     }
     #[inline(always)]
+    fn mantissa_and_exponent(self) -> (Self, Self) {
+        let ((m, k), (n, l)) = (self.0.mantissa_and_exponent(), self.1.mantissa_and_exponent());
+        (Pair(m, n), Pair(k, l))
+    }
+    #[inline(always)]
     fn log_ends(self, x: Self) -> Self {
         Pair(self.0.log_ends(x.0), self.1.log_ends(x.1))
-    }
-}
-
-impl<W: Wide> Wide for Pair<W> {
-    #[inline(always)]
-    fn splat(x: f64) -> Self {
-        Pair(W::splat(x), W::splat(x))
-    }
-    #[inline(always)]
-    fn fused(self, factor: Self, summand: Self) -> Self {
-        Pair(self.0.fused(factor.0, summand.0), self.1.fused(factor.1, summand.1))
-    }
-    #[inline(always)]
-    fn neg(self) -> Self {
-        Pair(self.0.neg(), self.1.neg())
-    }
-    #[inline(always)]
-    fn negated_where_odd(self, number: Self) -> Self {
-        Pair(self.0.negated_where_odd(number.0), self.1.negated_where_odd(number.1))
     }
 }
 

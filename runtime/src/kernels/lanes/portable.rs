@@ -1,6 +1,6 @@
 //! Arrays of 4 values, which compilers turn into registers of whatever the target has at least.
 
-use super::{Lanes, Vector, Wide};
+use super::{Lanes, Vector};
 use std::ops::{Add, Div, Mul, Sub};
 
 const N: usize = 4;
@@ -12,10 +12,6 @@ pub(crate) struct Floats([f32; N]);
 /// 4 integers, or conditions: all bits or none.
 #[derive(Clone, Copy)]
 pub(crate) struct Ints([i32; N]);
-
-/// 4 values of f64.
-#[derive(Clone, Copy)]
-pub(crate) struct Doubles([f64; N]);
 
 /// An array from an expression for each element.
 macro_rules! each {
@@ -36,7 +32,6 @@ macro_rules! operators {
     };
 }
 operators!(Floats, Add add |a, b| a + b, Sub sub |a, b| a - b, Mul mul |a, b| a * b, Div div |a, b| a / b);
-operators!(Doubles, Add add |a, b| a + b, Sub sub |a, b| a - b, Mul mul |a, b| a * b);
 operators!(Ints, Add add |a, b| a.wrapping_add(b), Sub sub |a, b| a.wrapping_sub(b));
 
 /// Has every processor of the target a fused multiply-add?
@@ -69,7 +64,6 @@ fn all_bits(holds: bool) -> i32 {
 impl Lanes for Floats {
     type Mask = Ints;
     type Ints = Ints;
-    type Wide = Doubles;
 
     #[inline(always)]
     fn splat(x: f32) -> Floats {
@@ -168,34 +162,6 @@ impl Lanes for Floats {
     #[inline(always)]
     fn from_ints(a: Ints) -> Floats {
         Floats(each!(|i| a.0[i] as f32))
-    }
-    #[inline(always)]
-    fn widen(self) -> Doubles {
-        Doubles(each!(|i| self.0[i].into()))
-    }
-    #[inline(always)]
-    fn narrow(a: Doubles) -> Floats {
-        Floats(each!(|i| a.0[i] as f32))
-    }
-}
-
-impl Wide for Doubles {
-    #[inline(always)]
-    fn splat(x: f64) -> Doubles {
-        Doubles([x; N])
-    }
-    /// Where it is no instruction, the library's function, which is slow.
-    #[inline(always)]
-    fn fused(self, factor: Doubles, summand: Doubles) -> Doubles {
-        Doubles(each!(|i| self.0[i].mul_add(factor.0[i], summand.0[i])))
-    }
-    #[inline(always)]
-    fn neg(self) -> Doubles {
-        Doubles(each!(|i| -self.0[i]))
-    }
-    #[inline(always)]
-    fn negated_where_odd(self, number: Doubles) -> Doubles {
-        Doubles(each!(|i| self.0[i].negated_where_odd(number.0[i])))
     }
 }
 

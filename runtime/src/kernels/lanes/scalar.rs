@@ -1,12 +1,11 @@
 //! One value.
 
-use super::{Lanes, Wide};
+use super::Lanes;
 use std::ops::{Add, Sub};
 
 impl Lanes for f32 {
     type Mask = bool;
     type Ints = Int;
-    type Wide = f64;
 
     #[inline(always)]
     fn splat(x: f32) -> f32 {
@@ -104,14 +103,6 @@ impl Lanes for f32 {
     fn from_ints(a: Int) -> f32 {
         a.0 as f32
     }
-    #[inline(always)]
-    fn widen(self) -> f64 {
-        self.into()
-    }
-    #[inline(always)]
-    fn narrow(a: f64) -> f32 {
-        a as f32
-    }
 }
 
 /// One i32 that wraps around.
@@ -131,24 +122,5 @@ impl Sub for Int {
     #[inline(always)]
     fn sub(self, other: Int) -> Int {
         Int(self.0.wrapping_sub(other.0))
-    }
-}
-
-impl Wide for f64 {
-    #[inline(always)]
-    fn splat(x: f64) -> f64 {
-        x
-    }
-    #[inline(always)]
-    fn fused(self, factor: f64, summand: f64) -> f64 {
-        self.mul_add(factor, summand)
-    }
-    #[inline(always)]
-    fn neg(self) -> f64 {
-        -self
-    }
-    #[inline(always)]
-    fn negated_where_odd(self, number: f64) -> f64 {
-        f64::from_bits(self.to_bits() ^ number.to_bits() << 63)
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! A chain says nothing that its instructions do not say: where rows are too short for tiles, these are executed one by one, with the same bits.
 
+use super::pieces;
 use super::program::{Class, Home, Instruction, Op, Phase, Program, Run, Slot};
 use super::space::{Place, Shape};
 use super::tile;
@@ -19,7 +20,7 @@ const MICROS: usize = 4;
 /// Fewer instructions are faster one by one: their loops dispatch once for a block, and pass over the first-level cache few times.
 const LEAST: usize = 3;
 /// The same for machine code, which has no dispatch: a load and a store.
-const LEAST_WIDE: usize = 2;
+pub(super) const LEAST_WIDE: usize = 2;
 
 /// Blocks where everything is one chain that is machine code are so many times as large: it goes over rows and columns itself, and whatever is done for each block is done
 /// less often.
@@ -196,21 +197,32 @@ fn chains_of(program: &Program, phase: usize, cpu: Cpu) -> Vec<Chain> {
     while first < list.len() {
         let fit = |i: &&Instruction| is_for_tiles(program, i);
         let end = first + list[first..].iter().take(MOST / MICROS).take_while(fit).count();
-        if end - first >= LEAST_WIDE {
-            let mut builder = Builder { program, micros: vec![], number: None, truth: None };
-            list[first..end].iter().for_each(|i| builder.push(i));
-            let micros = builder.needed(phase, first..end);
-            let outer = |slot: Slot| is_outer(program, slot, phase, first..end);
-            let seamless = is_seamless(program, &micros);
-            let columns = if seamless { usize::MAX } else { program.space.row() };
-            let wide = wide::compile(&micros, &outer, columns, cpu);
-            if wide.is_some() || end - first >= LEAST {
-                chains.push(Chain { first, end, micros, wide });
+        match chain_of(program, phase, first..end, cpu) {
+            Some(whole) if whole.wide.is_some() => {
+                let pieces = pieces::cut(&list[first..end]);
+                let ranges = pieces.into_iter().map(|piece| first + piece.start..first + piece.end);
+                chains.extend(ranges.filter_map(|range| chain_of(program, phase, range, cpu)));
             }
+            chain => chains.extend(chain),
         }
         first = end.max(first + 1);
     }
     chains
+}
+
+/// The chain of some instructions that can be one; nothing where they are too few.
+fn chain_of(program: &Program, phase: usize, range: Range<usize>, cpu: Cpu) -> Option<Chain> {
+    if range.len() < LEAST_WIDE {
+        return None;
+    }
+    let mut builder = Builder { program, micros: vec![], number: None, truth: None };
+    program.phases[phase].blocks[range.clone()].iter().for_each(|i| builder.push(i));
+    let micros = builder.needed(phase, range.clone());
+    let outer = |slot: Slot| is_outer(program, slot, phase, range.clone());
+    let columns = if is_seamless(program, &micros) { usize::MAX } else { program.space.row() };
+    let wide = wide::compile(&micros, &outer, columns, cpu);
+    let is_worth = wide.is_some() || range.len() >= LEAST;
+    is_worth.then(|| Chain { first: range.start, end: range.end, micros, wide })
 }
 
 /// Is there a micro-operation for an instruction?

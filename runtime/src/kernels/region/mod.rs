@@ -12,6 +12,7 @@ mod exec;
 mod jit;
 mod lookup;
 mod ops;
+mod pieces;
 mod program;
 mod registers;
 mod space;

@@ -14,7 +14,6 @@ use super::super::tile::Place;
 use super::assemble::{Assembler, Jump, at, each};
 use super::registers::{NUMBERS, Registers};
 use super::trace::{Id, Node, Op};
-use crate::kernels::lanes::MAGIC;
 use iced_x86::Register::{
     EAX, K1, K7, R8, R8D, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, XMM30, ZMM0, ZMM30,
     ZMM31,
@@ -61,13 +60,13 @@ const ALL: usize = 16;
 /// Constants of operations of several instructions: see `lanes::avx512`.
 const NEAREST: [u32; 5] = [0x1_0000, 0x7fff, 1, 0x22, 0xffff_0000];
 const LOG_ENDS: u32 = 0x0353_0422;
+/// The interval of `VGETMANTPS` from ¾ on, and signs as they are.
+const FROM_THREE_QUARTERS: u32 = 3;
 
 /// Constants that an operation has besides its operands.
 fn implied(op: Op) -> &'static [u32] {
-    const POWER: [u32; 1] = [MAGIC.to_bits()];
     match op {
         Op::Nearest => &NEAREST,
-        Op::TimesPower => &POWER,
         Op::LogEnds => &[LOG_ENDS],
         _ => &[],
     }
@@ -85,16 +84,10 @@ pub(super) fn emit(list: &[Node], micros: &[Micro], columns: usize, rounds: bool
     let last = last_uses(list);
     let mut emitter = Emitter::new(list, micros, &last, rounds);
     let uniforms = emitter.uniforms();
-    // Registers that results take with so many vectors side by side.
-    let taken = |&unroll: &usize| {
-        let most = Emitter::new(list, micros, &last, rounds).body(unroll, false)?;
-        Some((unroll, most))
-    };
-    let fits = |unroll: &&usize| **unroll == 1 || **unroll * LANES <= columns;
-    let ways: Vec<(usize, usize)> = [MOST, 2, 1].iter().filter(fits).filter_map(taken).collect();
-    // The most vectors that leave registers for all that does not change; else two, of which one hides the latency of the other.
-    let all_stay = ways.iter().find(|(unroll, most)| *unroll > 1 && most + uniforms.len() <= NUMBERS);
-    let &(unroll, most) = all_stay.or(ways.iter().find(|(unroll, _)| *unroll <= 2))?;
+    // As many as there are registers for: each hides the latency of the others'. What does not change, and has no register, is fetched once for all of them.
+    let fits = |unroll: &usize| *unroll == 1 || *unroll * LANES <= columns;
+    let taken = |unroll| Some((unroll, Emitter::new(list, micros, &last, rounds).body(unroll, false)?));
+    let (unroll, most) = [MOST, 2, 1].into_iter().filter(fits).find_map(taken)?;
     let free = (most..NUMBERS).rev().map(|number| ZMM0 + number as u32);
     emitter.resident = uniforms.into_iter().zip(free).collect();
     emitter.function(unroll)?;
@@ -461,7 +454,7 @@ impl<'a> Emitter<'a> {
             }
             Op::Nearest if side_by_side && self.rounds_in_store(id) => return self.pass_on(id, registers),
             Op::Fused => return self.fused(id, registers),
-            Op::LogEnds => return self.log_ends(id, registers),
+            Op::LogEnds | Op::WithSign => return self.changed(id, registers),
             _ => {
                 let operands = self.operands(id, registers)?;
                 // What ends here makes room for the result: of one vector all is read before that is written.
@@ -486,9 +479,8 @@ impl<'a> Emitter<'a> {
             *place = self.operand(arg, registers, if fetched { spares.next()? } else { FIRST });
             used += usize::from(fetched);
         }
-        // The operations of several instructions need a register between them.
-        let between = matches!(self.list[id].op, Op::TimesPower | Op::Nearest);
-        (!between || used == 0).then_some(all)
+        // Rounding needs a register between its instructions.
+        (self.list[id].op != Op::Nearest || used == 0).then_some(all)
     }
 
     /// One vector of an operation whose result may be where an operand was.
@@ -524,11 +516,16 @@ impl<'a> Emitter<'a> {
             Op::Sqrt => two(Code::EVEX_Vsqrtps_zmm_k1z_zmmm512b32_er),
             Op::FromInts => two(Code::EVEX_Vcvtdq2ps_zmm_k1z_zmmm512b32_er),
             Op::Floor => Instruction::with3(Code::EVEX_Vrndscaleps_zmm_k1z_zmmm512b32_imm8_sae, to, a, 9),
+            Op::Mantissa => {
+                Instruction::with3(Code::EVEX_Vgetmantps_zmm_k1z_zmmm512b32_imm8_sae, to, a, FROM_THREE_QUARTERS)
+            }
+            Op::Exponent => two(Code::EVEX_Vgetexpps_zmm_k1z_zmmm512b32_sae),
             Op::Up(bits) => Instruction::with3(Code::EVEX_Vpslld_zmm_k1z_zmmm512b32_imm8, to, a, bits),
             Op::Down(bits) => Instruction::with3(Code::EVEX_Vpsrad_zmm_k1z_zmmm512b32_imm8, to, a, bits),
             // Ordered and quiet, as everywhere.
             Op::Equal => compare(0),
             Op::Lt => compare(17),
+            Op::NotLt => compare(21),
             Op::Le => compare(18),
             Op::Both => Instruction::with3(Code::VEX_Kandw_kr_kr_kr, to, truth(args[0]), truth(args[1])),
             Op::Either => Instruction::with3(Code::VEX_Korw_kr_kr_kr, to, truth(args[0]), truth(args[1])),
@@ -539,12 +536,11 @@ impl<'a> Emitter<'a> {
             }
             Op::Nearest => return self.nearest(to, a, clears),
             Op::TimesPower => {
-                let magic = self.uniform(MAGIC.to_bits());
-                let n = self.three(Code::EVEX_Vsubps_zmm_k1z_zmm_zmmm512b32_er, FIRST, b, magic);
-                self.asm.add(n);
-                self.asm.add(Instruction::with2(Code::VEX_Knotw_kr_kr, BRIEF, truth(args[2])));
-                let scale = Instruction::with3(Code::EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er, to, a, FIRST);
-                return self.asm.add_masked(scale, BRIEF, true);
+                return self.asm.add_masked(
+                    three(Code::EVEX_Vscalefps_zmm_k1z_zmm_zmmm512b32_er),
+                    truth(args[2]),
+                    true,
+                );
             }
             op => unreachable!("{op:?} has a way of its own"),
         };

@@ -98,6 +98,30 @@ fn chains_become_code() {
     assert_eq!(chains(&compiled(&region(DType::F32, 203, 2, power, &[0, 1, 2]), "avx512", Jit::Auto)), [1, 0]);
 }
 
+/// Long chains are several, with the same numbers.
+#[test]
+fn long_chains_are_cut() {
+    use Arg::{Const, Load, Step as S};
+    let steps = vec![
+        (StepOp::Exp, vec![Load(0)]),
+        (StepOp::Add, vec![S(0), Const(1.0)]),
+        (StepOp::Log, vec![S(1)]),
+        (StepOp::Tanh, vec![S(2)]),
+        (StepOp::Mul, vec![S(3), Load(0)]),
+        (StepOp::Mul, vec![S(4), Load(1)]),
+    ];
+    for (dtype, pieces) in [(DType::F32, 2), (DType::Bf16, 3)] {
+        for columns in [203, 5000] {
+            let case = region(dtype, columns, 2, steps.clone(), &[5, 1]);
+            check(&case.0, &case.1);
+            if has_wide_registers() {
+                assert_eq!(chains(&compiled(&case, "avx512", Jit::Auto)), [pieces; 2], "{dtype:?}");
+                assert_eq!(chains(&compiled(&case, "avx512", Jit::Off)), [1, 0], "{dtype:?}");
+            }
+        }
+    }
+}
+
 /// Rows that do not follow each other are code from a vector's length on, and have the same numbers whatever is left behind whole vectors.
 #[test]
 fn short_rows() {

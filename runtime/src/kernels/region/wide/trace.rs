@@ -7,7 +7,7 @@
 use super::super::chain::{Code, From, Micro, Site};
 use super::super::program::Slot;
 use super::super::tile;
-use crate::kernels::lanes::{Lanes, Wide};
+use crate::kernels::lanes::{Lanes, MAGIC};
 use crate::kernels::math;
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -40,6 +40,8 @@ pub(super) enum Op {
     /// `a` where it is greater than `b`, else `b`.
     Most,
     Lt,
+    /// Not less: also where one is NaN.
+    NotLt,
     Le,
     Equal,
     Both,
@@ -56,8 +58,13 @@ pub(super) enum Op {
     Up(u32),
     Down(u32),
     FromInts,
-    /// (a, n + [`MAGIC`](crate::kernels::lanes::MAGIC), condition), as [`Lanes::times_power`].
+    /// (a, n, condition): a·2ⁿ where the condition holds, elsewhere zero.
     TimesPower,
+    /// As [`Lanes::mantissa_and_exponent`]; the exponent by that of the mantissa's first place.
+    Mantissa,
+    Exponent,
+    /// As [`Lanes::with_sign_of`]; the last operand is the sign's bit.
+    WithSign,
     /// As [`Lanes::nearest_bf16`].
     Nearest,
     /// (y, x), as [`Lanes::log_ends`].
@@ -71,7 +78,7 @@ pub(super) enum Op {
 impl Op {
     /// Is the result a condition?
     pub fn is_truth(self) -> bool {
-        matches!(self, Op::Truths(_) | Op::Lt | Op::Le | Op::Equal | Op::Both | Op::Either | Op::Not)
+        matches!(self, Op::Truths(_) | Op::Lt | Op::NotLt | Op::Le | Op::Equal | Op::Both | Op::Either | Op::Not)
     }
 
     /// The micro-operation whose numbers are loaded for each column.
@@ -97,22 +104,30 @@ pub(super) struct Node {
     pub args: Vec<Id>,
 }
 
+/// What is written down, and where results are that are asked for again.
+#[derive(Default)]
+struct List {
+    nodes: Vec<Node>,
+    known: FxHashMap<(Op, Vec<Id>), Id>,
+}
+
+impl List {
+    fn add(&mut self, op: Op, args: &[Id]) -> Id {
+        let id = self.nodes.len();
+        let first = if op.stores() { id } else { *self.known.entry((op, args.to_vec())).or_insert(id) };
+        if first == id {
+            self.nodes.push(Node { op, args: args.to_vec() });
+        }
+        first
+    }
+}
+
 thread_local! {
-    /// What is being written down, and where constants are.
-    static LIST: RefCell<(Vec<Node>, FxHashMap<u32, Id>)> = RefCell::default();
+    static LIST: RefCell<List> = RefCell::default();
 }
 
 fn add(op: Op, args: &[Id]) -> Id {
-    LIST.with_borrow_mut(|(list, constants)| {
-        if let Op::Constant(bits) = op {
-            return *constants.entry(bits).or_insert_with(|| {
-                list.push(Node { op, args: vec![] });
-                list.len() - 1
-            });
-        }
-        list.push(Node { op, args: args.to_vec() });
-        list.len() - 1
-    })
+    LIST.with_borrow_mut(|list| list.add(op, args))
 }
 
 /// A number that writes down what is done with it.
@@ -127,10 +142,6 @@ pub(super) struct Truth(Id);
 #[derive(Clone, Copy)]
 pub(super) struct Int(Id);
 
-/// There are no f64 in chains that are compiled: sines and cosines are done by tiles.
-#[derive(Clone, Copy)]
-pub(super) enum Never {}
-
 macro_rules! operators {
     ($t:ident, $($trait:ident $method:ident $op:expr),*) => {
         $(impl $trait for $t {
@@ -144,37 +155,9 @@ macro_rules! operators {
 operators!(Traced, Add add Op::Add, Sub sub Op::Sub, Mul mul Op::Mul, Div div Op::Div);
 operators!(Int, Add add Op::IntAdd, Sub sub Op::IntSub);
 
-macro_rules! never {
-    ($($trait:ident $method:ident),*) => {
-        $(impl $trait for Never {
-            type Output = Never;
-            fn $method(self, _: Never) -> Never {
-                match self {}
-            }
-        })*
-    };
-}
-never!(Add add, Sub sub, Mul mul);
-
-impl Wide for Never {
-    fn splat(_: f64) -> Never {
-        unreachable!("chains with f64 are not compiled")
-    }
-    fn fused(self, _: Never, _: Never) -> Never {
-        match self {}
-    }
-    fn neg(self) -> Never {
-        match self {}
-    }
-    fn negated_where_odd(self, _: Never) -> Never {
-        match self {}
-    }
-}
-
 impl Lanes for Traced {
     type Mask = Truth;
     type Ints = Int;
-    type Wide = Never;
 
     fn splat(x: f32) -> Traced {
         Traced(add(Op::Constant(x.to_bits()), &[]))
@@ -210,7 +193,8 @@ impl Lanes for Traced {
         Truth(add(Op::Either, &[a.0, b.0]))
     }
     fn not(a: Truth) -> Truth {
-        Truth(add(Op::Not, &[a.0]))
+        let Node { op, args } = LIST.with_borrow(|list| list.nodes[a.0].clone());
+        Truth(if op == Op::Lt { add(Op::NotLt, &args) } else { add(Op::Not, &[a.0]) })
     }
     fn mask(_: bool) -> Truth {
         unreachable!("conditions of rows are not compiled")
@@ -248,14 +232,17 @@ impl Lanes for Traced {
     fn from_ints(a: Int) -> Traced {
         Traced(add(Op::FromInts, &[a.0]))
     }
-    fn widen(self) -> Never {
-        unreachable!("chains with f64 are not compiled")
-    }
-    fn narrow(a: Never) -> Traced {
-        match a {}
-    }
     fn times_power(self, shifted: Traced, zero: Truth) -> Traced {
-        Traced(add(Op::TimesPower, &[self.0, shifted.0, zero.0]))
+        let n = shifted - Traced::splat(MAGIC);
+        Traced(add(Op::TimesPower, &[self.0, n.0, Traced::not(zero).0]))
+    }
+    fn mantissa_and_exponent(self) -> (Traced, Traced) {
+        let mantissa = Traced(add(Op::Mantissa, &[self.0]));
+        let [all, own] = [self, mantissa].map(|x| Traced(add(Op::Exponent, &[x.0])));
+        (mantissa, all - own)
+    }
+    fn with_sign_of(self, other: Traced) -> Traced {
+        Traced(add(Op::WithSign, &[self.0, other.0, Traced::splat(-0.0).0]))
     }
     fn nearest_bf16(self) -> Traced {
         Traced(add(Op::Nearest, &[self.0]))
@@ -270,8 +257,8 @@ pub(super) fn trace(micros: &[Micro], outer: &dyn Fn(Slot) -> bool) -> Option<Ve
     LIST.set(Default::default());
     let mut chain = Chain { number: None, truth: None, numbers: FxHashMap::default(), truths: FxHashMap::default() };
     let done = micros.iter().enumerate().try_for_each(|(at, micro)| chain.push(at, micro, outer));
-    let (list, _) = LIST.take();
-    done.map(|()| list)
+    let list = LIST.take();
+    done.map(|()| list.nodes)
 }
 
 /// What is known on the way through a chain.

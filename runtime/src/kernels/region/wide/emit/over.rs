@@ -1,7 +1,10 @@
 //! Operations by instructions that write over an operand.
 
-use super::{Emitter, Id, LOG_ENDS, Operand, Registers, of};
+use super::{Emitter, Id, LOG_ENDS, Op, Operand, Registers, of};
 use iced_x86::{Code, Instruction};
+
+/// The table of `VPTERNLOGD` for a | b & c.
+const OR_BOTH: u32 = 0xf8;
 
 impl Emitter<'_> {
     /// `a·b + c`: an instruction that writes over one of the three.
@@ -39,14 +42,32 @@ impl Emitter<'_> {
         Some(())
     }
 
-    /// Changes y where x is special.
-    pub(super) fn log_ends(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
-        let [y, x, _] = self.operands(id, registers)?;
-        let to = registers.take(id, false)?;
+    /// Changes y by what x is: its value where x is special, or its sign.
+    pub(super) fn changed(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
+        let [y, x, sign] = self.operands(id, registers)?;
+        let to = match y {
+            Operand::Group(group)
+                if self.last[self.list[id].args[0]] == Some(id) && self.list[id].args[0] != self.list[id].args[1] =>
+            {
+                registers.of[self.list[id].args[0]] = None;
+                registers.of[id] = Some(group);
+                group
+            }
+            _ => registers.take(id, false)?,
+        };
         for vector in 0..registers.unroll {
-            let (to, y, x) = (registers.number(to, vector), of(y, registers, vector), of(x, registers, vector));
-            self.asm.add(Instruction::with2(Code::EVEX_Vmovaps_zmm_k1z_zmmm512, to, y));
-            self.fix_up(to, x, LOG_ENDS);
+            let [y, x, sign] = [y, x, sign].map(|operand| of(operand, registers, vector));
+            let to = registers.number(to, vector);
+            if to != y {
+                self.asm.add(Instruction::with2(Code::EVEX_Vmovaps_zmm_k1z_zmmm512, to, y));
+            }
+            match self.list[id].op {
+                Op::LogEnds => self.fix_up(to, x, LOG_ENDS),
+                _ => {
+                    let code = Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8;
+                    self.asm.add(Instruction::with4(code, to, x, sign, OR_BOTH));
+                }
+            }
         }
         self.end(id, registers);
         Some(())
