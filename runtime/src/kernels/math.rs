@@ -9,7 +9,7 @@
 //! | [`exp`] | < 1 | `2ⁿ·eʳ`, r reduced with ln 2 in two parts, minimax polynomial |
 //! | [`log`] | < 1 | `k·ln 2 + log(1 + f)`, f from -¼ to ½, minimax polynomial |
 //! | [`tanh`] | < 1.8 | `m/(m + 2)` with m = e²ˣ - 1 = `2ⁿ·(e²ʳ - 1) + (2ⁿ - 1)`, minimax polynomial |
-//! | [`sin`], [`cos`] | < 2, beyond 2¹⁶ < 2.7 | reduction by half turns, π in three parts, and minimax polynomial up to [`TRIG_LIMIT`], the f64 library function beyond |
+//! | [`sin`], [`cos`] | < 2, beyond 2¹⁶ < 2.7 | reduction by half turns, π in three parts, and minimax polynomial up to [`TRIG_LIMIT`], the f64 library function beyond; the sine of -0 is 0 |
 //! | square root, division | 0.5 | the instructions; `rsqrt` is `1 / sqrt(x)` |
 
 use super::lanes::{Lanes, MAGIC};
@@ -98,7 +98,7 @@ pub(crate) fn tanh<V: Lanes>(x: V) -> V {
     let p = q.fused(r * r, r + r);
     let power = V::from_bits(V::up::<23>(shifted.bits()));
     let m = p.fused(power, power - c(1.0));
-    // The quotient, and what its division and the sum lose.
+    // The quotient, and nearly what its division and the sum lose.
     let inverse = c(1.0) / (m + c(2.0));
     let y = m * inverse;
     let rest = y.neg().fused(m, y.fused(c(-2.0), m));
@@ -108,7 +108,7 @@ pub(crate) fn tanh<V: Lanes>(x: V) -> V {
 /// Up to here the reduction of [`sin`] and [`cos`] is good: farther away half turns are counted less and less exactly.
 pub(crate) const TRIG_LIMIT: f32 = 1_048_576.0;
 
-/// π = A + B + C, of which A and B are no larger than what they stand for.
+/// π = A + B + C: A and B are cut off, not rounded, so that all three are positive.
 const PI: [f32; 3] = [3.141_592_5, 1.509_957_9e-7, 1.078_060_6e-14];
 
 /// The sine of r from -π/2 to π/2; its negative where the lowest bit of `turns` is set.
@@ -118,7 +118,7 @@ fn half_turn<V: Lanes>(r: V, turns: V) -> V {
     let z = r * r;
     // (sin r - r) / r³: the polynomial whose greatest error, relative to the sine, is least (Remez), 0.06 ulp.
     let p = polynomial!(z; 2.599_518_2e-6, -1.980_685e-4, 8.333_03e-3, -0.166_666_58);
-    // Where r has been rounded up, the sine may be.
+    // The polynomial may pass 1 where r has been rounded up.
     let y = c(-1.0).most(c(1.0).least(p.fused(z * r, r)));
     V::from_bits(V::bit_xor(y.bits(), V::up::<31>(turns.bits())))
 }

@@ -287,7 +287,7 @@ impl Fitter<'_> {
 }
 
 /// Where fits begin that may not know the fitted numbers, in the order of [`CALIBRATED`].
-const NEUTRAL: [f64; CALIBRATED.len()] = [0.7, 128.0, 0.5, 0.75, 3.0, 0.75, 0.75];
+const NEUTRAL: [f64; CALIBRATED.len()] = [0.7, 128.0, 0.525, 0.75, 3.0, 0.75, 0.75];
 
 fn calibrated(of: &Calibrated) -> [f64; CALIBRATED.len()] {
     [

@@ -154,7 +154,7 @@ impl Lanes for Floats {
     }
     #[inline(always)]
     fn mantissa_and_exponent(self) -> (Floats, Floats) {
-        // SAFETY: as above. Exponents are those of mantissas from 1 on: half of these have another.
+        // SAFETY: as above. VGETEXP counts for mantissas from 1 to 2; of one below 1 it is one less.
         unsafe {
             let mantissa = _mm512_getmant_ps::<_MM_MANT_NORM_P75_1P5, _MM_MANT_SIGN_SRC>(self.0);
             (Floats(mantissa), Floats(_mm512_sub_ps(_mm512_getexp_ps(self.0), _mm512_getexp_ps(mantissa))))

@@ -79,7 +79,7 @@ pub(crate) trait Lanes:
         Self::from_bits(Self::bit_xor(self.bits(), Self::int(i32::MIN)))
     }
 
-    /// The same with the sign of `other`, which it has not; a sign that it has stays.
+    /// Negative where `self` or `other` is (`self` has no sign, usually).
     #[inline(always)]
     fn with_sign_of(self, other: Self) -> Self {
         Self::from_bits(Self::bit_or(self.bits(), Self::bit_and(other.bits(), Self::int(i32::MIN))))

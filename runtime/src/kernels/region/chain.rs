@@ -197,13 +197,13 @@ fn chains_of(program: &Program, phase: usize, cpu: Cpu) -> Vec<Chain> {
     while first < list.len() {
         let fit = |i: &&Instruction| is_for_tiles(program, i);
         let end = first + list[first..].iter().take(MOST / MICROS).take_while(fit).count();
-        match chain_of(program, phase, first..end, cpu) {
-            Some(whole) if whole.wide.is_some() => {
-                let pieces = pieces::cut(&list[first..end]);
-                let ranges = pieces.into_iter().map(|piece| first + piece.start..first + piece.end);
-                chains.extend(ranges.filter_map(|range| chain_of(program, phase, range, cpu)));
-            }
-            chain => chains.extend(chain),
+        let ranges = pieces::cut(&list[first..end]).into_iter().map(|r| first + r.start..first + r.end);
+        let pieces: Vec<Chain> = ranges.filter_map(|range| chain_of(program, phase, range, cpu)).collect();
+        // Only machine code waits for one operation after the other; what has dispatch is better whole.
+        if pieces.iter().all(|piece| piece.wide.is_some()) {
+            chains.extend(pieces);
+        } else {
+            chains.extend(chain_of(program, phase, first..end, cpu));
         }
         first = end.max(first + 1);
     }

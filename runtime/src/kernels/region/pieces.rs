@@ -2,7 +2,7 @@
 //!
 //! Vectors side by side go through a chain operation by operation, and each waits for the one before. There are registers for four of them, whose results a processor
 //! needs eight of at a time (two units, four cycles). The rest must come from the next four vectors, and a processor that looks a few hundred instructions ahead sees them only
-//! where a chain is short. So long ones are several: what goes from one to the next is a block in the first-level cache.
+//! where a chain is short. So long ones with functions are several: what goes from one to the next is a block in a cache.
 
 use super::chain::LEAST_WIDE;
 use super::program::{Instruction, Op};
@@ -17,17 +17,24 @@ const LONG: usize = 40;
 fn work(instruction: &Instruction) -> usize {
     match instruction.op {
         Op::Unary(_, StepOp::Exp) => 13,
-        Op::Unary(_, StepOp::Log) => 16,
-        Op::Unary(_, StepOp::Tanh) => 21,
-        Op::Binary(_, StepOp::Div) | Op::Round => 5,
+        Op::Unary(_, StepOp::Log) => 17,
+        Op::Unary(_, StepOp::Tanh) => 22,
+        Op::Unary(_, StepOp::Sqrt | StepOp::Rsqrt) | Op::Binary(_, StepOp::Div) | Op::Round => 5,
+        Op::Binary(_, StepOp::Min | StepOp::Max) => 3,
         _ => 1,
     }
 }
 
-/// Cuts a list of instructions into as many ranges as it is too long for, of about the same work each.
+/// Is it one of the functions that wait for themselves many times?
+fn is_function(instruction: &Instruction) -> bool {
+    matches!(instruction.op, Op::Unary(_, StepOp::Exp | StepOp::Log | StepOp::Tanh))
+}
+
+/// Cuts a list of instructions into as many ranges as it is too long for, of about the same work each; without functions there is one.
 pub(super) fn cut(list: &[Instruction]) -> Vec<Range<usize>> {
     let all: usize = list.iter().map(work).sum();
-    let pieces = all.div_ceil(LONG).min(list.len() / LEAST_WIDE).max(1);
+    let most = if list.iter().any(is_function) { list.len() / LEAST_WIDE } else { 1 };
+    let pieces = all.div_ceil(LONG).min(most).max(1);
     let mut ranges = vec![];
     let (mut first, mut done) = (0, 0);
     for (at, instruction) in list.iter().enumerate() {
@@ -38,7 +45,9 @@ pub(super) fn cut(list: &[Instruction]) -> Vec<Range<usize>> {
         let left = list.len() - at;
         // What is rounded is rounded where it is made.
         let is_possible = at - first >= LEAST_WIDE && left >= behind * LEAST_WIDE && instruction.op != Op::Round;
-        if behind > 0 && is_possible && (is_near || left == behind * LEAST_WIDE) {
+        // The last place where enough is left.
+        let is_last = left <= behind * LEAST_WIDE + usize::from(list.get(at + 1).is_some_and(|i| i.op == Op::Round));
+        if behind > 0 && is_possible && (is_near || is_last) {
             ranges.push(first..at);
             first = at;
         }
@@ -81,7 +90,9 @@ mod tests {
         assert_eq!(pieces(&[Tanh, Tanh, Tanh]), [3]);
         assert_eq!(pieces(&[Abs, Abs, Abs, Tanh, Tanh]), [3, 2]);
         assert_eq!(pieces(&[Tanh; 8]), [2, 2, 2, 2]);
-        assert_eq!(pieces(&[Abs; 90]), [30, 30, 30]);
+        assert_eq!(pieces(&[&[Exp][..], &[Abs; 77]].concat()), [18, 30, 30]);
+        // What has no function is left as it is.
+        assert_eq!(pieces(&[Abs; 90]), [90]);
     }
 
     #[test]
@@ -90,5 +101,7 @@ mod tests {
         assert_eq!(cut_ops(&[tanh, Op::Round, tanh, Op::Round]), [2, 2]);
         assert_eq!(cut_ops(&[Op::Round, tanh, tanh, Op::Round, Op::Round, Op::Round]), [2, 4]);
         assert_eq!(cut_ops(&[tanh, tanh, Op::Round, tanh, Op::Round]), [3, 2]);
+        let abs = Op::Unary(Class::F32, StepOp::Abs);
+        assert_eq!(cut_ops(&[abs, abs, tanh, Op::Round, tanh]), [2, 3]);
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn emit(list: &[Node], micros: &[Micro], columns: usize, rounds: bool
     let last = last_uses(list);
     let mut emitter = Emitter::new(list, micros, &last, rounds);
     let uniforms = emitter.uniforms();
-    // As many as there are registers for: each hides the latency of the others'. What does not change, and has no register, is fetched once for all of them.
+    // As many as there are registers for: each hides the latency of the others'. An operand that does not change, and has no register, is fetched once for all of them.
     let fits = |unroll: &usize| *unroll == 1 || *unroll * LANES <= columns;
     let taken = |unroll| Some((unroll, Emitter::new(list, micros, &last, rounds).body(unroll, false)?));
     let (unroll, most) = [MOST, 2, 1].into_iter().filter(fits).find_map(taken)?;
@@ -469,7 +469,7 @@ impl<'a> Emitter<'a> {
         Some(())
     }
 
-    /// Two operands at most that are numbers, the first of three a condition.
+    /// The operands, of which two at most are fetched.
     fn operands(&mut self, id: Id, registers: &Registers) -> Option<[Operand; 3]> {
         let mut all = [Operand::Same(FIRST); 3];
         let mut spares = [FIRST, SECOND].into_iter();

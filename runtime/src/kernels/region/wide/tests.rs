@@ -122,6 +122,62 @@ fn long_chains_are_cut() {
     }
 }
 
+/// A condition that is made before a cut and used behind it, and results over what was loaded.
+#[test]
+fn cuts_between_conditions_and_in_place() {
+    use Arg::{Const, Load, Step as S};
+    let steps = vec![
+        (StepOp::Lt, vec![Load(0), Load(1)]),
+        (StepOp::Exp, vec![Load(0)]),
+        (StepOp::Add, vec![S(1), Const(1.0)]),
+        (StepOp::Log, vec![S(2)]),
+        (StepOp::Tanh, vec![S(3)]),
+        (StepOp::Select, vec![S(0), S(4), Load(0)]),
+        (StepOp::Mul, vec![S(5), Load(1)]),
+    ];
+    for dtype in [DType::F32, DType::Bf16] {
+        for columns in [16, 203] {
+            let (mut region, memory) = region(dtype, columns, 2, steps.clone(), &[6, 4]);
+            check(&region, &memory);
+            for load in [0, 1] {
+                region.stores[0].view = view(load, &[columns as u64, 1]);
+                check(&region, &memory);
+                if has_wide_registers() {
+                    let [all, code] = chains(&compiled(&(region.clone(), memory.clone()), "avx512", Jit::Auto));
+                    assert!(all > 1 && code == all, "{dtype:?}: {code} of {all}");
+                }
+            }
+        }
+    }
+}
+
+/// Functions as code of what is special: ends, denormals, and numbers beside which mantissas begin.
+#[test]
+fn functions_of_what_is_special() {
+    let mut values = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, 1e-42, -1e-42];
+    values.extend([-1.0, 1.0, 88.8, -87.5, -103.5, -104.5, 9.1, -30.0, 1e-20, f32::from_bits(1)]);
+    for power in (0..255).step_by(5) {
+        for mantissa in [0, 0x40_0000] {
+            values.extend([-1, 0, 1].map(|step| f32::from_bits(((power << 23 | mantissa) + step).max(0) as u32)));
+        }
+    }
+    let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+    let columns = values.len() as u64;
+    for op in [StepOp::Exp, StepOp::Log, StepOp::Tanh] {
+        let mut memory = Memory::default();
+        let loads = vec![view(memory.add(DType::F32, &values), &[columns, 1]).into()];
+        let steps = vec![step(op, DType::F32, &[Arg::Load(0)]), step(StepOp::Neg, DType::F32, &[Arg::Step(0)])];
+        let stores = [0, 1]
+            .map(|value| Store { value: Arg::Step(value), view: view(memory.add(DType::F32, &values), &[columns, 1]) });
+        let region =
+            Region { dims: vec![1, columns], row_dims: 1, ragged: None, loads, steps, stores: stores.to_vec() };
+        check(&region, &memory);
+        if has_wide_registers() {
+            assert_eq!(chains(&compiled(&(region, memory), "avx512", Jit::Auto)), [1, 1], "{op:?}");
+        }
+    }
+}
+
 /// Rows that do not follow each other are code from a vector's length on, and have the same numbers whatever is left behind whole vectors.
 #[test]
 fn short_rows() {

@@ -60,8 +60,9 @@ pub(super) enum Op {
     FromInts,
     /// (a, n, condition): a·2ⁿ where the condition holds, elsewhere zero.
     TimesPower,
-    /// As [`Lanes::mantissa_and_exponent`]; the exponent by that of the mantissa's first place.
+    /// The first of [`Lanes::mantissa_and_exponent`].
     Mantissa,
+    /// The largest whole number that is no larger than log₂ |a|.
     Exponent,
     /// As [`Lanes::with_sign_of`]; the last operand is the sign's bit.
     WithSign,
