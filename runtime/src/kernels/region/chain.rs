@@ -197,10 +197,12 @@ fn chains_of(program: &Program, phase: usize, cpu: Cpu) -> Vec<Chain> {
     while first < list.len() {
         let fit = |i: &&Instruction| is_for_tiles(program, i);
         let end = first + list[first..].iter().take(MOST / MICROS).take_while(fit).count();
-        let ranges = pieces::cut(&list[first..end]).into_iter().map(|r| first + r.start..first + r.end);
+        let ranges = pieces::cut(&list[first..end]);
+        let is_whole = ranges.len() == 1;
+        let ranges = ranges.into_iter().map(|r| first + r.start..first + r.end);
         let pieces: Vec<Chain> = ranges.filter_map(|range| chain_of(program, phase, range, cpu)).collect();
         // Only machine code waits for one operation after the other; what has dispatch is better whole.
-        if pieces.iter().all(|piece| piece.wide.is_some()) {
+        if is_whole || pieces.iter().all(|piece| piece.wide.is_some()) {
             chains.extend(pieces);
         } else {
             chains.extend(chain_of(program, phase, first..end, cpu));

@@ -7,19 +7,26 @@ use iced_x86::{Code, Instruction};
 const OR_BOTH: u32 = 0xf8;
 
 impl Emitter<'_> {
+    /// The group of an operand that ends with an operation, for its result.
+    fn taken_over(&self, id: Id, arg: Id, operand: Operand, registers: &mut Registers) -> Option<usize> {
+        let Operand::Group(group) = operand else { return None };
+        if self.last[arg] != Some(id) {
+            return None;
+        }
+        registers.of[arg] = None;
+        registers.of[id] = Some(group);
+        Some(group)
+    }
+
     /// `a·b + c`: an instruction that writes over one of the three.
     pub(super) fn fused(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
         let args = [0, 1, 2].map(|i| self.list[id].args[i]);
         let [a, b, c] = self.operands(id, registers)?;
-        let ends = |arg: Id, operand: Operand| self.last[arg] == Some(id) && matches!(operand, Operand::Group(_));
-        let over = [(args[2], c), (args[0], a), (args[1], b)].into_iter().find(|&(arg, operand)| ends(arg, operand));
+        let mut operands = [(args[2], c), (args[0], a), (args[1], b)].into_iter();
+        let over = operands.find_map(|(arg, x)| Some((arg, self.taken_over(id, arg, x, registers)?)));
         let (to, sum) = match over {
-            Some((arg, Operand::Group(group))) => {
-                registers.of[arg] = None;
-                registers.of[id] = Some(group);
-                (group, arg == args[2])
-            }
-            _ => {
+            Some((arg, group)) => (group, arg == args[2]),
+            None => {
                 let group = registers.take(id, false)?;
                 for vector in 0..registers.unroll {
                     let (to, a) = (registers.number(group, vector), of(a, registers, vector));
@@ -45,16 +52,9 @@ impl Emitter<'_> {
     /// Changes y by what x is: its value where x is special, or its sign.
     pub(super) fn changed(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
         let [y, x, sign] = self.operands(id, registers)?;
-        let to = match y {
-            Operand::Group(group)
-                if self.last[self.list[id].args[0]] == Some(id) && self.list[id].args[0] != self.list[id].args[1] =>
-            {
-                registers.of[self.list[id].args[0]] = None;
-                registers.of[id] = Some(group);
-                group
-            }
-            _ => registers.take(id, false)?,
-        };
+        let args = &self.list[id].args;
+        let over = if args[0] == args[1] { None } else { self.taken_over(id, args[0], y, registers) };
+        let to = over.or_else(|| registers.take(id, false))?;
         for vector in 0..registers.unroll {
             let [y, x, sign] = [y, x, sign].map(|operand| of(operand, registers, vector));
             let to = registers.number(to, vector);
