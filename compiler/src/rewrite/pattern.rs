@@ -170,7 +170,10 @@ impl Parser<'_> {
                 let atom = self.atom();
                 let exponent = if self.eat("^") { self.literal().expect("an exponent is a number") } else { 1.0 };
                 match atom {
-                    Pattern::Number(number) if exponent == 1.0 => coefficient = Some(number),
+                    Pattern::Number(number) if exponent == 1.0 => {
+                        assert!(coefficient.is_none(), "`{}`: two numbers in a product", self.text);
+                        coefficient = Some(number);
+                    }
                     Pattern::Class(_) if factors.iter().any(|(p, _)| *p == atom) => {
                         let same = factors.iter_mut().find(|(p, _)| *p == atom).expect("just seen");
                         same.1 += exponent;

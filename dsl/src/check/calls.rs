@@ -192,7 +192,10 @@ impl<'a> Checker<'a> {
                     let diagnostic = self.error("E0306", arg.span, message);
                     return Err(self.report(diagnostic));
                 }
-                self.const_value(&arg.value).map(Passed::Const)
+                let name = &constant.name.name;
+                let of = quote(&block.name.name);
+                let help = format!("`{name}` of {of} is a constant; to take a tensor, declare its axes: `{name}[..]`");
+                self.const_value(&arg.value, Some(help)).map(Passed::Const)
             }
         }
     }
@@ -233,8 +236,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A constant, or an initialiser.
-    pub(super) fn const_value(&mut self, expr: &'a Expr) -> Checked<ConstValue> {
+    /// A constant, or an initialiser; `help` says what to do about a tensor.
+    pub(super) fn const_value(&mut self, expr: &'a Expr, help: Option<String>) -> Checked<ConstValue> {
         let init = match &expr.kind {
             ExprKind::Name(name) => {
                 let entry = self.frame().names.consts.get(name);
@@ -254,7 +257,7 @@ impl<'a> Checker<'a> {
                 let args: Vec<&'a Expr> = args.iter().map(|a| &a.value).collect();
                 self.initializer(kind, arity, &args, expr.span).map(ConstValue::Init)
             }
-            None => self.eval_const(expr).map(ConstValue::Plain),
+            None => self.eval_const_or(expr, help).map(ConstValue::Plain),
         }
     }
 
@@ -358,7 +361,7 @@ impl<'a> Checker<'a> {
         // Defaults come last: they may use the other constants and the sizes of axes.
         for ConstParam { name, default } in consts {
             let Some(default) = default else { continue };
-            let value = self.const_value(default).ok();
+            let value = self.const_value(default, None).ok();
             let entry = ConstEntry { value, span: name.span, is_counter: false };
             self.frame_mut().define_const(&name.name, entry);
         }

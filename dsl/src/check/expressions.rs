@@ -4,7 +4,7 @@ use super::constant::Constant;
 use super::value::{Checked, ConstValue, Outside, Reported, Tensor, Value, Var};
 use super::{Checker, build::Purpose};
 use crate::ast::{BinaryOp, Expr, ExprKind, Ident, Span};
-use crate::diagnostics::{closest, quote};
+use crate::diagnostics::{Diagnostic, closest, quote};
 use crate::model::Const;
 
 impl<'a> Checker<'a> {
@@ -186,6 +186,11 @@ impl<'a> Checker<'a> {
 
     /// The value of an expression that must be a constant.
     pub(super) fn eval_const(&mut self, expr: &'a Expr) -> Checked<Constant> {
+        self.eval_const_or(expr, None)
+    }
+
+    /// The same; `help` says what to do about a tensor.
+    pub(super) fn eval_const_or(&mut self, expr: &'a Expr, help: Option<String>) -> Checked<Constant> {
         match self.eval(expr)? {
             Value::Const(constant) => Ok(constant),
             Value::None => {
@@ -196,7 +201,7 @@ impl<'a> Checker<'a> {
                 let diagnostic = self
                     .error("E0401", expr.span, "a constant is needed here")
                     .label("this is a tensor, known only when the model runs");
-                Err(self.report(diagnostic))
+                Err(self.report(help.into_iter().fold(diagnostic, Diagnostic::help)))
             }
         }
     }

@@ -159,7 +159,7 @@ impl<'a> Checker<'a> {
         if self.refuse_builtin(name) {
             return Err(Reported);
         }
-        let value = self.const_value(value);
+        let value = self.const_value(value, None);
         let entry = ConstEntry { value: value.as_ref().ok().cloned(), span: name.span, is_counter: false };
         self.frame_mut().define_const(&name.name, entry);
         value.map(drop)

@@ -63,10 +63,18 @@ pub(super) static RULES: &[Rule] = &[
     pattern(
         "activation.sigmoid-tanh",
         Approximate,
-        "0.5 + 0.5 * tanh(0.5 * x)",
-        "sigmoid(x)",
+        "#c + #c * tanh(x)",
+        "#c * (2 * sigmoid(2 * x))",
         &[],
         "A sigmoid is a stretched hyperbolic tangent.",
+    ),
+    pattern(
+        "activation.tanh-factor",
+        Approximate,
+        "(1 + tanh(x)) * ..rest",
+        "2 * sigmoid(2 * x) * ..rest",
+        &[],
+        "The same in a product, whose number takes up the two (GELU's approximation, arXiv 1606.08415).",
     ),
     pattern(
         "activation.sigmoid-low",
