@@ -339,6 +339,15 @@ impl Graph {
         copy
     }
 
+    /// Takes over the inputs, outputs and starts of groups of a graph whose values are at `moved` here.
+    pub fn interface_of(&mut self, graph: &Graph, moved: &[ValueId]) {
+        self.inputs = graph.inputs.clone();
+        self.inputs.iter_mut().for_each(|i| i.value = moved[i.value.index()]);
+        self.outputs = graph.outputs.clone();
+        self.outputs.iter_mut().for_each(|o| o.value = moved[o.value.index()]);
+        self.offsets = graph.offsets.iter().map(|&(axis, v)| (axis, moved[v.index()])).collect();
+    }
+
     /// All values in topological order.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = ValueId> + use<> {
         (0..self.nodes.len() as u32).map(ValueId)

@@ -16,13 +16,13 @@ fn cost_of(source: &str) -> Cost {
 #[test]
 fn a_contraction_counts_every_product_twice() {
     let graph = "graph @g {\n axis t = 3, d = 4, f = 5\n param %x : bf16[t, d]\n param %w : bf16[d, f]\n %y = contract %x, %w over {d} : bf16[t, f]\n}";
-    assert_eq!(cost_of(graph), Cost { flops: 120.0, read: 64.0, written: 30.0 });
+    assert_eq!(cost_of(graph), Cost { flops: 120.0, instructions: 120.0, read: 64.0, written: 30.0 });
 }
 
 #[test]
 fn rows_of_experts_count_at_their_bound_and_their_parent_not_at_all() {
     let graph = "graph @g {\n axis d = 4, e = 3, r = ragged(e, 10), f = 5\n param %x : f32[e, r, d]\n param %w : f32[e, d, f]\n %y = contract %x, %w over {d} : f32[e, r, f]\n}";
-    assert_eq!(cost_of(graph), Cost { flops: 400.0, read: 160.0 + 240.0, written: 200.0 });
+    assert_eq!(cost_of(graph), Cost { flops: 400.0, instructions: 400.0, read: 160.0 + 240.0, written: 200.0 });
 }
 
 #[test]
@@ -30,9 +30,23 @@ fn views_are_free_and_gathers_read_what_they_take() {
     let view = "graph @g {\n axis t = 3, u = 3\n param %x : f32[t]\n %y = rename %x {t -> u} : f32[u]\n}";
     assert_eq!(cost_of(view), Cost::default());
     let gather = "graph @g {\n axis v = 1000, t = 3, d = 2\n param %x : f32[v, d]\n data %i : i32[t]\n %y = gather %x at %i {v} : f32[t, d]\n}";
-    assert_eq!(cost_of(gather), Cost { flops: 0.0, read: 24.0 + 12.0, written: 24.0 });
+    assert_eq!(cost_of(gather), Cost { flops: 0.0, instructions: 0.0, read: 24.0 + 12.0, written: 24.0 });
     let square = "graph @g {\n axis t = 3\n param %x : f32[t]\n %y = mul %x, %x : f32[t]\n}";
-    assert_eq!(cost_of(square), Cost { flops: 3.0, read: 12.0, written: 12.0 });
+    assert_eq!(cost_of(square), Cost { flops: 3.0, instructions: 3.0, read: 12.0, written: 12.0 });
+}
+
+#[test]
+fn functions_are_counted_wherever_they_are() {
+    let of = |op: &str| {
+        let graph = format!("graph @g {{\n axis t = 3\n param %x : bf16[t]\n %y = {op} : bf16[t]\n}}");
+        let cost = cost_of(&graph);
+        (cost.flops, cost.instructions)
+    };
+    assert_eq!(of("tanh %x"), (3.0, 66.0));
+    assert_eq!(of("pow %x, %x"), (3.0, 93.0));
+    assert_eq!(of("rsqrt %x"), (3.0, 3.0));
+    // Casts there and back, minus, minimum, exp, plus, division.
+    assert_eq!(of("sigmoid %x"), (21.0, 57.0));
 }
 
 /// Attention whose mask is `mask`; one head of size 4, 8 positions.

@@ -4,7 +4,7 @@
 //! of traffic), and stands alone, `act(x)` (two arrays). Kernels take turns, so that neighbours slow all of them down; the fastest of all turns counts.
 
 use Arg::{Const, Load, Step as S};
-use StepOp::{Abs, Add, Cos, Div, Exp, Gt, Log, Max, Min, Mul, Neg, Select, Sin, Sub, Tanh};
+use StepOp::{Abs, Add, Cast, Cos, Div, Exp, Gt, Log, Max, Min, Mul, Neg, Select, Sin, Sub, Tanh};
 use forebay_plan::{Arg, DType, Kernel, Region, Step, StepOp, Store};
 use forebay_runtime::kernels::Cpu;
 use memory::{Memory, view};
@@ -44,6 +44,37 @@ fn activations() -> Vec<Activation> {
                 (Add, vec![S(5), Const(1.0)]),
                 (Mul, vec![x, S(6)]),
                 (Mul, vec![S(7), Const(0.5)]),
+            ],
+        ),
+        // What rewriting makes of the last two (`algebra.tanh-log`, `activation.tanh-factor`).
+        Activation(
+            "x - 2·x/(1 + (1 + eˣ)²)",
+            vec![
+                (Exp, vec![x]),
+                (Add, vec![S(0), Const(1.0)]),
+                (Mul, vec![S(1), S(1)]),
+                (Add, vec![S(2), Const(1.0)]),
+                (Div, vec![Const(1.0), S(3)]),
+                (Mul, vec![S(4), Const(-2.0)]),
+                (Add, vec![S(5), Const(1.0)]),
+                (Mul, vec![x, S(6)]),
+            ],
+        ),
+        Activation(
+            "x·sigmoid(2·c·(x + k·x³))",
+            vec![
+                (Mul, vec![x, x]),
+                (Mul, vec![S(0), x]),
+                (Mul, vec![S(1), Const(0.044_715)]),
+                (Add, vec![x, S(2)]),
+                (Mul, vec![S(3), Const(0.797_884_56)]),
+                (Mul, vec![S(4), Const(2.0)]),
+                (Neg, vec![S(5)]),
+                (Min, vec![S(6), Const(80.0)]),
+                (Exp, vec![S(7)]),
+                (Add, vec![S(8), Const(1.0)]),
+                (Div, vec![Const(1.0), S(9)]),
+                (Mul, vec![x, S(10)]),
             ],
         ),
         Activation(
@@ -91,19 +122,39 @@ fn activations() -> Vec<Activation> {
     ]
 }
 
-/// The region of an activation over `n` elements, and the bytes that it moves.
+/// The region of an activation over `n` elements, and the bytes that it moves. As the compiler writes expressions of bf16 (`joint.wide-expression`), they
+/// are computed in f32 and rounded once.
 fn region(activation: &Activation, gated: bool, dtype: DType, n: usize) -> (Memory, Kernel, usize) {
     let mut memory = Memory::default();
-    let typed = |op: StepOp| if op == Gt { DType::Bool } else { dtype };
-    let mut steps: Vec<Step> =
-        activation.1.iter().map(|(op, args)| Step { op: *op, dtype: typed(*op), args: args.clone() }).collect();
-    let last = |steps: &[Step]| S(steps.len() as u32 - 1);
+    let arrays = 1 + usize::from(gated);
+    let mut steps: Vec<Step> = vec![];
+    let mut push = |op: StepOp, dtype: DType, args: Vec<Arg>| {
+        steps.push(Step { op, dtype, args });
+        S(steps.len() as u32 - 1)
+    };
+    let operands: Vec<Arg> = (0..arrays as u32)
+        .map(|array| if dtype == DType::F32 { Load(array) } else { push(Cast, DType::F32, vec![Load(array)]) })
+        .collect();
+    let mut made: Vec<Arg> = vec![];
+    for (op, args) in &activation.1 {
+        let find = |arg: &Arg| match *arg {
+            Load(array) => operands[array as usize],
+            S(step) => made[step as usize],
+            other => other,
+        };
+        let typed = if *op == Gt { DType::Bool } else { DType::F32 };
+        made.push(push(*op, typed, args.iter().map(find).collect()));
+    }
+    let mut value = *made.last().expect("an activation does something");
     if gated {
-        steps.push(Step { op: Mul, dtype, args: vec![last(&steps), Load(1)] });
+        value = push(Mul, DType::F32, vec![value, operands[1]]);
+    }
+    if dtype != DType::F32 {
+        value = push(Cast, dtype, vec![value]);
     }
     let mut array = || view(memory.add(dtype, n), &[1]);
-    let loads = (0..1 + usize::from(gated)).map(|_| array().into()).collect();
-    let stores = vec![Store { value: last(&steps), view: array() }];
+    let loads = (0..arrays).map(|_| array().into()).collect();
+    let stores = vec![Store { value, view: array() }];
     let region = Region { dims: vec![n as u64], row_dims: 1, ragged: None, loads, steps, stores };
     let bytes = memory.buffers.iter().map(|b| (b.elements * b.dtype.bytes()) as usize).sum();
     (memory, Kernel::Region(region), bytes)

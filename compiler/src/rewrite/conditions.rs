@@ -16,6 +16,8 @@ pub(super) enum Condition {
     Lacks(&'static str, &'static str),
     /// The class has some of the axes, and no others.
     Only(&'static str, &'static str),
+    /// The class is known not to be negative.
+    NonNegative(&'static str),
     /// Both classes have the same axes.
     SameAxes(&'static str, &'static str),
     /// The class has the type of the whole.
@@ -48,6 +50,7 @@ impl fmt::Display for Condition {
             Condition::InverseSize(c, a) => write!(f, "#{c} = 1 / |{a}|"),
             Condition::Lacks(x, a) => write!(f, "{x} lacks {a}"),
             Condition::Only(x, a) => write!(f, "{x} has only {a}"),
+            Condition::NonNegative(x) => write!(f, "{x} >= 0"),
             Condition::SameAxes(x, y) => write!(f, "{x} and {y} have the same axes"),
             Condition::SameType(x) => write!(f, "{x} has the result's type"),
             Condition::AtLeast(c, least) => write!(f, "#{c} >= {least}"),
@@ -84,6 +87,7 @@ impl Condition {
                 let (have, set) = (axes_of(class(x, m)), set(a, m));
                 !have.is_empty() && have.iter().all(|axis| set.contains(axis))
             }
+            Condition::NonNegative(x) => egraph[class(x, m)].data.nonnegative,
             Condition::SameAxes(x, y) => axes_of(class(x, m)) == axes_of(class(y, m)),
             Condition::SameType(x) => egraph[class(x, m)].data.ty == egraph[root].data.ty,
             Condition::AtLeast(c, least) => m.number(find(&names.numbers, c)) >= *least,

@@ -120,11 +120,7 @@ fn merged(graph: &Graph, x: ValueId, over: &[AxisId], group: &[Projection]) -> (
         let operands = node.operands.iter().map(|o| moved[o.index()]).collect();
         moved.push(new.push(node.op.clone(), operands, node.ty.clone(), &node.name));
     }
-    new.inputs = graph.inputs.clone();
-    new.inputs.iter_mut().for_each(|i| i.value = moved[i.value.index()]);
-    new.outputs = graph.outputs.clone();
-    new.outputs.iter_mut().for_each(|o| o.value = moved[o.value.index()]);
-    new.offsets = graph.offsets.iter().map(|&(a, v)| (a, moved[v.index()])).collect();
+    new.interface_of(graph, &moved);
     (new, made)
 }
 

@@ -30,6 +30,7 @@ mod profile;
 mod report;
 mod table;
 mod term;
+mod widen;
 
 pub use alternatives::{Alternative, alternatives};
 pub use explain::{Step, Story, explain};

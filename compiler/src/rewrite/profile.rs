@@ -15,7 +15,7 @@ pub struct Profile {
     pub bandwidth: f64,
     /// FLOP/s of matrix products.
     pub cube: f64,
-    /// FLOP/s of elementwise work.
+    /// Vector instructions per second, as elements that they do something with.
     pub vector: f64,
 }
 
@@ -39,11 +39,11 @@ impl Profile {
             return 0.0;
         }
         let cost = cost(graph, value);
-        let flops = match unit {
-            Unit::Cube => self.cube,
-            Unit::Vector | Unit::Copy | Unit::Link | Unit::None => self.vector,
+        let busy = match unit {
+            Unit::Cube => cost.flops / self.cube,
+            Unit::Vector | Unit::Copy | Unit::Link | Unit::None => cost.instructions / self.vector,
         };
-        self.launch + (cost.flops / flops).max((cost.read + cost.written) / self.bandwidth)
+        self.launch + busy.max((cost.read + cost.written) / self.bandwidth)
     }
 
     /// Seconds of a kernel that moves so many bytes.

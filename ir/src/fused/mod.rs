@@ -448,15 +448,21 @@ pub(crate) fn cost(graph: &Graph, value: ValueId, fused: &Fused, operands: &[Val
         FusedKind::AddRmsNorm => graph.bytes(operands[2]) as f64,
         _ => distinct.into_iter().map(|v| graph.bytes(v) as f64).sum(),
     };
-    let Ok((mut body, result)) = scratch(graph, fused, operands) else { return Cost { flops: 0.0, read, written } };
-    let flops = match fused.kind {
+    let Ok((mut body, result)) = scratch(graph, fused, operands) else {
+        return Cost { read, written, ..Cost::default() };
+    };
+    let work = match fused.kind {
         FusedKind::Attention | FusedKind::AttentionLse | FusedKind::AttentionGrad => {
             body.add_output("result", result, crate::graph::OutputRole::Output);
-            cost::model_flops(&body)
+            let flops = cost::model_flops(&body);
+            Cost { flops, instructions: flops, ..Cost::default() }
         }
-        _ => body.values().map(|v| cost::cost(&body, v).flops).sum(),
+        _ => body.values().fold(Cost::default(), |mut sum, v| {
+            sum += cost::cost(&body, v);
+            sum
+        }),
     };
-    Cost { flops, read, written }
+    Cost { read, written, ..work }
 }
 
 /// Replaces every fused op that `keeps` does not want to keep by its body.
@@ -477,10 +483,6 @@ pub fn expand_all(graph: &Graph, keeps: &dyn Fn(ValueId) -> bool) -> Graph {
         };
         moved.push(value);
     }
-    new.inputs = graph.inputs.clone();
-    new.inputs.iter_mut().for_each(|i| i.value = moved[i.value.index()]);
-    new.outputs = graph.outputs.clone();
-    new.outputs.iter_mut().for_each(|o| o.value = moved[o.value.index()]);
-    new.offsets = graph.offsets.iter().map(|&(a, v)| (a, moved[v.index()])).collect();
+    new.interface_of(graph, &moved);
     new
 }

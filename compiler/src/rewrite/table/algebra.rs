@@ -1,7 +1,7 @@
 //! Laws of primitive ops. Sums and products need no rules: they have normal forms.
 
 use super::super::Numerics::{Approximate, Exact, Reassociates};
-use super::super::conditions::Condition::{Lacks, NoTie, NoTies, Ordered};
+use super::super::conditions::Condition::{Lacks, NoTie, NoTies, NonNegative, Ordered};
 use super::super::native;
 use super::{Rule, function, pattern};
 
@@ -70,6 +70,14 @@ pub(super) static RULES: &[Rule] = &[
         "gather(log(x), i; A)",
         &[],
         "A look-up and an elementwise function change places.",
+    ),
+    pattern(
+        "algebra.tanh-log",
+        Approximate,
+        "tanh(log(x))",
+        "1 - 2 * (1 + x ^ 2) ^ -1",
+        &[NonNegative("x")],
+        "A hyperbolic tangent of a logarithm is a quotient, 1 where the square overflows.",
     ),
     pattern(
         "algebra.gather-difference",

@@ -3,6 +3,7 @@
 use super::super::Numerics::{Exact, Reassociates};
 use super::super::merge;
 use super::super::pairs;
+use super::super::widen;
 use super::{Rule, When, joint};
 
 /// The rows.
@@ -30,5 +31,13 @@ pub(super) static RULES: &[Rule] = &[
         "slices of contract(x, concat(v, w, ..); A)",
         (When::AfterGradients, merge::merge_projections),
         "Projections of one value as one, where reading it once pays for joining the weights.",
+    ),
+    joint(
+        "joint.wide-expression",
+        Reassociates,
+        "f(.., g(x)) of bf16, elementwise, with a function in it",
+        "cast(f(.., g(cast(x)))), in f32",
+        (When::Always, widen::widen),
+        "An expression is rounded once, not after each op.",
     ),
 ];
