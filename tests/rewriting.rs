@@ -137,6 +137,41 @@ fn exact_rules_keep_every_bit() {
     }
 }
 
+/// Activations in bf16 that are computed in f32 take as much memory as with each op rounded.
+#[test]
+fn wide_expressions_take_no_memory() {
+    let tiny = Example::named("bench-tiny");
+    let named = "silu((xe * gate)[e, r, f]) * (xe * up)[e, r, f]";
+    assert!(tiny.text.contains(named));
+    for (activation, is_wide) in [
+        // Nothing but a function behind a sum.
+        ("tanh(a + b)", false),
+        ("exp(-abs(a - b))", true),
+        ("a * tanh(log(1.0 + exp(a))) * b", true),
+        ("where(a > 0.0, a, a / (1.0 + abs(a))) * b", true),
+        ("0.5 * a * (1.0 + tanh(0.8 * (a + 0.04 * a ^ 3))) * b", true),
+        ("max(a, b) + sin(a) * sin(b)", true),
+    ] {
+        let mut text = tiny.text.replace(named, "act((xe * gate)[e, r, f], (xe * up)[e, r, f])");
+        text += &format!("\nblock act(a[..], b[..]) {{\n    return {activation}\n}}\n");
+        let example = Example { name: activation.to_string(), text };
+        let compiled = |selection| {
+            let mut options = options(DType::BF16, example.reduced_to(2, 8));
+            options.rewrite = selected(selection, Numerics::Approximate);
+            let plan = compile(&example.models(&options), &options).expect("one rank");
+            forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{activation}: {}", v[0]));
+            plan
+        };
+        let rule = "joint.wide-expression".to_string();
+        let [rounded, wide] = [Selection::Without(vec![rule]), Selection::All].map(compiled);
+        assert!((rounded != wide) == is_wide, "{activation}");
+        let activations = |plan: &forebay_plan::Plan| -> Vec<u64> {
+            plan.roles[0].phases.iter().map(|phase| phase.memory.activations).collect()
+        };
+        assert_eq!(activations(&rounded), activations(&wide), "{activation}");
+    }
+}
+
 /// With all rules, losses and gradients in f64 are those without rewriting, but for rounding.
 #[test]
 fn all_rules_keep_losses_and_gradients() {

@@ -8,7 +8,7 @@ use crate::optimizer::{self, Optimizer};
 use crate::overlap::exchange;
 use crate::overlap::pieces::{self, Pieces};
 use crate::overlap::{self, Clock, Lanes, Pass};
-use crate::rewrite::{self, Numerics, Report};
+use crate::rewrite::{self, Differentiation, Numerics, Report};
 use crate::ring;
 use crate::schedule::{
     ForwardKind, Gradients, Layout, Scheduler, Segments, Stage, Turns, Types, borders, orders, stages, waits,
@@ -493,7 +493,7 @@ pub fn differentiated_after_fusion(
     if rewriting.numerics == Numerics::Exact {
         return (differentiate(forward, options), vec![]);
     }
-    let before = rewrite::Options { before_gradients: true, ..rewriting.clone() };
+    let before = rewrite::Options { differentiation: Differentiation::ToCome, ..rewriting.clone() };
     let (fused, report) = rewrite::rewrite(forward, &before);
     (differentiate(&fused, options), vec![report])
 }
@@ -506,8 +506,9 @@ pub fn fused_gradients(
     again: &Recompute,
 ) -> (Differentiated, Vec<Report>) {
     let (mut all, mut reports) = differentiated_after_fusion(forward, options, rewriting);
+    let after = rewrite::Options { differentiation: Differentiation::Done, ..rewriting.clone() };
     for graph in [&mut all.forward, &mut all.backward, &mut all.backward_input, &mut all.backward_weight] {
-        let (fused, report) = rewrite::rewrite(graph, rewriting);
+        let (fused, report) = rewrite::rewrite(graph, &after);
         *graph = fused;
         reports.push(report);
     }

@@ -21,7 +21,7 @@ use std::ops::AddAssign;
 pub struct Cost {
     /// Floating-point operations (for ints: as if they were).
     pub flops: f64,
-    /// The same as vector instructions: an elementary function is several ([`instructions`]).
+    /// Of elementwise work the vector instructions: an elementary function is several ([`instructions`]). Else the same.
     pub instructions: f64,
     /// Bytes read.
     pub read: f64,
@@ -72,22 +72,17 @@ pub fn cost(graph: &Graph, value: ValueId) -> Cost {
     Cost { flops, instructions: flops * instructions(&node.op), read, written: bytes(value) }
 }
 
-/// Vector instructions for an element: 1, but for elementary functions, of which `docs/performance.md` counts those of the CPU's kernels.
-pub fn instructions(op: &Op) -> f64 {
+/// Vector instructions for an element: 1, but for elementary functions, which have as many as `docs/performance.md` counts in the CPU's kernels.
+fn instructions(op: &Op) -> f64 {
     match op {
         Op::Unary(UnaryOp::Exp) => 13.0,
         Op::Unary(UnaryOp::Log | UnaryOp::Cos) => 17.0,
         Op::Unary(UnaryOp::Sin) => 15.0,
         Op::Unary(UnaryOp::Tanh) => 22.0,
-        // exp(y * log(x)).
-        Op::Binary(BinaryOp::Pow) => 31.0,
+        // Element by element, by the system's function.
+        Op::Binary(BinaryOp::Pow) => 300.0,
         _ => 1.0,
     }
-}
-
-/// Is it an elementary function?
-pub fn is_function(op: &Op) -> bool {
-    instructions(op) > 1.0
 }
 
 fn numel(graph: &Graph, ty: &Type) -> f64 {

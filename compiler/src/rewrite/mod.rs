@@ -73,6 +73,18 @@ impl Numerics {
     }
 }
 
+/// Is a graph differentiated?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Differentiation {
+    /// No: it only runs forward.
+    #[default]
+    None,
+    /// It will be differentiated.
+    ToCome,
+    /// It is a part of what was differentiated.
+    Done,
+}
+
 /// Which rules are used.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Selection {
@@ -105,7 +117,7 @@ pub struct Options {
     /// Branches of the exact extraction.
     pub branches: usize,
     /// Will the graph be differentiated? Then equal values are not enough: what moves gradients at ties, or sums them in another type, stays out.
-    pub before_gradients: bool,
+    pub differentiation: Differentiation,
     /// Where shares of experts are multiplied in, and stay.
     pub shares: Shares,
 }
@@ -119,7 +131,7 @@ impl Default for Options {
             iterations: 16,
             nodes: 2_000,
             branches: 2_000,
-            before_gradients: false,
+            differentiation: Differentiation::None,
             shares: Shares::After,
         }
     }
@@ -268,7 +280,9 @@ fn finish(
     for rule in table::all().filter(|r| options.uses(r)) {
         let Find::Joint(when, join) = rule.find else { continue };
         // What a joint op is made of cannot be proven term by term.
-        if rule.numerics > options.numerics || options.before_gradients && when == When::AfterGradients {
+        let late = options.differentiation == Differentiation::ToCome && when == When::AfterGradients;
+        let early = options.differentiation == Differentiation::Done && when == When::BeforeGradients;
+        if rule.numerics > options.numerics || late || early {
             continue;
         }
         let names = join(new, options);

@@ -15,7 +15,7 @@ pub struct Profile {
     pub bandwidth: f64,
     /// FLOP/s of matrix products.
     pub cube: f64,
-    /// Vector instructions per second, as elements that they do something with.
+    /// Elements per second of one elementwise operation.
     pub vector: f64,
 }
 

@@ -8,15 +8,15 @@
 //!                                    %y = cast %y.wide : bf16[d]
 //! ```
 //!
-//! Processors compute functions in f32, so that each op of bf16 by itself widens and rounds, which by AVX-512 is more instructions than most ops have. What
-//! compilers of other frameworks do with elementwise ops that become one kernel (PyTorch's Inductor) happens here before there are kernels: what a value is
-//! does not depend on where kernels begin and end, on what is kept or computed again, or on how the model is shared by ranks.
+//! Processors compute in f32 what is stored as bf16, and by AVX-512 rounding is more instructions than most ops have. What compilers of other frameworks
+//! do within a kernel (PyTorch's Inductor) happens here before differentiation, when there are no kernels yet: what is rounded does not depend on where
+//! kernels begin and end, nor on what is kept or computed again for the backward pass.
 //!
-//! An expression is elementwise, has a function in it, and nothing reads it but at its end. Sums of values and what is merely scaled stay as they are: ranks
-//! add up parts of them in bf16. Bytes are the same, for better values; where expressions become several kernels, what is between them is twice as large.
+//! An expression is elementwise, bends (a sum or a multiple by itself does not pay), and its parts are read by itself alone. Not a part of it is what joins two values
+//! of its own size other than by a product: a residual sum stays one, which a norm may take up and ranks may have parts of; and inside of an expression
+//! the backward pass would have to keep either both values, or the sum in f32, where the sum in bf16 was enough. A product's operands it needs anyway.
 
 use super::Options;
-use forebay_ir::cost::is_function;
 use forebay_ir::{BinaryOp, DType, FusedKind, Graph, Node, Op, Type, UnaryOp, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -42,44 +42,90 @@ pub(super) fn widen(graph: &mut Graph, _: &Options) -> Vec<String> {
     names
 }
 
-/// For each value that is a part of an expression, the expression's end.
+/// For each value that is a part of an expression, worthwhile or not, the expression's end.
 fn ends(graph: &Graph) -> Vec<Option<ValueId>> {
     let users = graph.users();
     let mut kept = vec![false; graph.nodes.len()];
-    let others = graph.offsets.iter().map(|o| o.1);
-    graph.outputs.iter().map(|o| o.value).chain(others).for_each(|v| kept[v.index()] = true);
-    let mut ends: Vec<Option<ValueId>> = vec![None; graph.nodes.len()];
-    for value in graph.values().rev() {
-        let node = graph.node(value);
-        let rounds = rounds(node);
-        if !rounds && !compares(graph, node) {
-            continue;
+    let starts = graph.offsets.iter().map(|o| o.1);
+    graph.outputs.iter().map(|o| o.value).chain(starts).for_each(|v| kept[v.index()] = true);
+    let mut may_be: Vec<bool> =
+        graph.values().map(|v| is_part(graph.node(v)) || compares(graph, graph.node(v))).collect();
+    loop {
+        let mut ends: Vec<Option<ValueId>> = vec![None; graph.nodes.len()];
+        for value in graph.values().rev().filter(|v| may_be[v.index()]) {
+            let mut of_users = users[value.index()].iter().map(|u| ends[u.index()]);
+            let end = match of_users.next() {
+                Some(first) if !kept[value.index()] && of_users.all(|e| e == first) => first,
+                _ => None,
+            };
+            ends[value.index()] = end.or(is_part(graph.node(value)).then_some(value));
         }
-        let mut of_users = users[value.index()].iter().map(|u| ends[u.index()]);
-        let end = match of_users.next() {
-            Some(first) if !kept[value.index()] && of_users.all(|e| e == first) => first,
-            _ => None,
-        };
-        ends[value.index()] = end.or(rounds.then_some(value));
+        let joins = joins(graph, &ends);
+        if joins.is_empty() {
+            return ends;
+        }
+        joins.into_iter().for_each(|v| may_be[v.index()] = false);
     }
-    ends
 }
 
-/// The ends of expressions with a function in them that round more than once.
+/// Parts that join two values of their size from outside of their expression other than by a product.
+fn joins(graph: &Graph, ends: &[Option<ValueId>]) -> Vec<ValueId> {
+    let mut found = vec![];
+    // The values from outside that a part comes from, two at most.
+    let mut leaves: Vec<Vec<ValueId>> = vec![vec![]; graph.nodes.len()];
+    for value in graph.values().filter(|v| ends[v.index()].is_some()) {
+        let node = graph.node(value);
+        let mut own: Vec<ValueId> = vec![];
+        for &operand in &node.operands {
+            let is_inside = ends[operand.index()] == ends[value.index()];
+            let from = if is_inside { leaves[operand.index()].clone() } else { vec![operand] };
+            own.extend(from);
+        }
+        own.sort_unstable();
+        own.dedup();
+        let is_constant = |v: ValueId| matches!(graph.node(v).op, Op::Const(_));
+        let is_large = |v: &ValueId| {
+            graph.ty(*v).dtype.is_float() && node.ty.axes.iter().all(|axis| graph.ty(*v).has(*axis)) && !is_constant(*v)
+        };
+        own.retain(is_large);
+        own.truncate(2);
+        let joins = own.len() == 2 && !multiplies(&node.op);
+        // What joins is outside from then on.
+        leaves[value.index()] = if joins { vec![value] } else { own };
+        found.extend(joins.then_some(value));
+    }
+    found
+}
+
+/// Does the backward pass need both operands in any case?
+fn multiplies(op: &Op) -> bool {
+    matches!(op, Op::Binary(BinaryOp::Mul | BinaryOp::Div | BinaryOp::Pow) | Op::Fused(_))
+}
+
+/// The ends of expressions that bend and round more than once.
 fn worthwhile(graph: &Graph, ends: &[Option<ValueId>]) -> FxHashSet<ValueId> {
     let mut parts: FxHashMap<ValueId, (usize, bool)> = FxHashMap::default();
     for (value, end) in graph.values().zip(ends) {
         let Some(end) = end else { continue };
         let node = graph.node(value);
-        let (roundings, functions) = parts.entry(*end).or_default();
-        *roundings += usize::from(rounds(node));
-        *functions |= is_function(&node.op) || matches!(node.op, Op::Fused(_));
+        let (roundings, bent) = parts.entry(*end).or_default();
+        *roundings += usize::from(is_part(node));
+        *bent |= bends(&node.op);
     }
-    parts.into_iter().filter(|(_, (roundings, functions))| *roundings > 1 && *functions).map(|(end, _)| end).collect()
+    parts.into_iter().filter(|(_, (roundings, bent))| *roundings > 1 && *bent).map(|(end, _)| end).collect()
 }
 
-/// Does each element of the result come from those at its place, rounded to bf16?
-fn rounds(node: &Node) -> bool {
+/// Is it more than a sum, a product or a sign?
+fn bends(op: &Op) -> bool {
+    match op {
+        Op::Unary(op) => !matches!(op, UnaryOp::Neg | UnaryOp::Not),
+        Op::Binary(op) => matches!(op, BinaryOp::Div | BinaryOp::Pow | BinaryOp::Rem | BinaryOp::Min | BinaryOp::Max),
+        _ => true,
+    }
+}
+
+/// Does each element of the result come from those at its place, and is it rounded to bf16?
+fn is_part(node: &Node) -> bool {
     let elementwise = match &node.op {
         Op::Unary(_) | Op::Binary(_) | Op::Select => true,
         Op::Fused(fused) => {
@@ -90,11 +136,11 @@ fn rounds(node: &Node) -> bool {
     elementwise && node.ty.dtype == DType::BF16
 }
 
-/// Is it a condition on values of bf16?
+/// Is it a condition on values of bf16, or one turned round?
 fn compares(graph: &Graph, node: &Node) -> bool {
     let of_floats = || node.operands.iter().all(|&o| graph.ty(o).dtype == DType::BF16);
     match node.op {
-        Op::Binary(op) => BinaryOp::is_comparison(op) && of_floats(),
+        Op::Binary(op) => op.is_comparison() && of_floats(),
         Op::Unary(UnaryOp::Not) => node.ty.dtype == DType::Bool,
         _ => false,
     }
@@ -106,7 +152,7 @@ struct Wide<'g> {
     new: Graph,
     /// Where each old value is.
     moved: Vec<ValueId>,
-    /// What stands for old values within expressions: their parts, and casts of what they read.
+    /// What stands for old values within expressions: their parts, and casts of what they read, which they share.
     inside: FxHashMap<ValueId, ValueId>,
 }
 

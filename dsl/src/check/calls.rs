@@ -1,7 +1,7 @@
 //! Calls of blocks: each is an instance with a scope, a path and parameters of its own.
 
 use super::axes::Ax;
-use super::expressions::bare_name;
+use super::expressions::{Help, bare_name};
 use super::reading::plural;
 use super::value::{
     Checked, ConstEntry, ConstValue, Frame, InitKind, InitValue, Reported, Tensor, Value, Var, Variable,
@@ -134,30 +134,8 @@ impl<'a> Checker<'a> {
                 arg.span,
                 format!("{} takes at most {n} {}", quote(name), plural(n, "argument", "arguments")),
             )
-            .help(self.header(block));
+            .help(header(block));
         self.report(diagnostic);
-    }
-
-    /// The block's header, for a suggestion.
-    fn header(&self, block: &Block) -> String {
-        let params: Vec<String> = block
-            .params
-            .iter()
-            .map(|param| match param {
-                BlockParam::Tensor { name, pattern, optional } => {
-                    let axes: Vec<&str> = pattern
-                        .iter()
-                        .map(|p| match p {
-                            PatternAxis::Rest(_) => "..",
-                            PatternAxis::Name(name) => name.name.as_str(),
-                        })
-                        .collect();
-                    format!("{}[{}]{}", name.name, axes.join(", "), if *optional { " = none" } else { "" })
-                }
-                BlockParam::Const(ConstParam { name, .. }) => name.name.clone(),
-            })
-            .collect();
-        format!("it is declared `{}({})`", block.name.name, params.join(", "))
     }
 
     fn argument(&mut self, block: &'a Block, param: &'a BlockParam, arg: &'a Arg) -> Checked<Passed> {
@@ -176,7 +154,7 @@ impl<'a> Checker<'a> {
                 if matches!(value, Value::None) && !optional {
                     let diagnostic = self
                         .error("E0306", arg.span, format!("{} is not optional", quote(&name.name)))
-                        .help(self.header(block));
+                        .help(header(block));
                     return Err(self.report(diagnostic));
                 }
                 if matches!(value, Value::None) {
@@ -193,9 +171,8 @@ impl<'a> Checker<'a> {
                     return Err(self.report(diagnostic));
                 }
                 let name = &constant.name.name;
-                let of = quote(&block.name.name);
-                let help = format!("`{name}` of {of} is a constant; to take a tensor, declare its axes: `{name}[..]`");
-                self.const_value(&arg.value, Some(help)).map(Passed::Const)
+                let help = || format!("{}; `{name}` is a constant, a tensor has axes: `{name}[..]`", header(block));
+                self.const_value(&arg.value, Some(&help)).map(Passed::Const)
             }
         }
     }
@@ -230,14 +207,14 @@ impl<'a> Checker<'a> {
                         arg.span,
                         format!("this argument of {} goes over one axis at most", quote(&block.name.name)),
                     )
-                    .help(self.header(block));
+                    .help(header(block));
                 Err(self.report(diagnostic))
             }
         }
     }
 
     /// A constant, or an initialiser; `help` says what to do about a tensor.
-    pub(super) fn const_value(&mut self, expr: &'a Expr, help: Option<String>) -> Checked<ConstValue> {
+    pub(super) fn const_value(&mut self, expr: &'a Expr, help: Help) -> Checked<ConstValue> {
         let init = match &expr.kind {
             ExprKind::Name(name) => {
                 let entry = self.frame().names.consts.get(name);
@@ -322,7 +299,7 @@ impl<'a> Checker<'a> {
         let names: Vec<String> = missing.iter().map(|n| quote(&n.name)).collect();
         let message = format!("{} needs {}", quote(&block.name.name), names.join(", "));
         let hint = if self.frame().names.vars.contains_key(&first.name) { "pass it: " } else { "" };
-        let diagnostic = self.error("E0306", call.name.span, message).help(format!("{hint}{}", self.header(block)));
+        let diagnostic = self.error("E0306", call.name.span, message).help(format!("{hint}{}", header(block)));
         Err(self.report(diagnostic))
     }
 
@@ -393,4 +370,26 @@ impl<'a> Checker<'a> {
         let var = Var::Here { value, graph };
         self.frame_mut().names.vars.insert(name.to_string(), Variable { var, span });
     }
+}
+
+/// The block's header, for a suggestion.
+fn header(block: &Block) -> String {
+    let params: Vec<String> = block
+        .params
+        .iter()
+        .map(|param| match param {
+            BlockParam::Tensor { name, pattern, optional } => {
+                let axes: Vec<&str> = pattern
+                    .iter()
+                    .map(|p| match p {
+                        PatternAxis::Rest(_) => "..",
+                        PatternAxis::Name(name) => name.name.as_str(),
+                    })
+                    .collect();
+                format!("{}[{}]{}", name.name, axes.join(", "), if *optional { " = none" } else { "" })
+            }
+            BlockParam::Const(ConstParam { name, .. }) => name.name.clone(),
+        })
+        .collect();
+    format!("it is declared `{}({})`", block.name.name, params.join(", "))
 }

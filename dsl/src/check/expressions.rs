@@ -7,6 +7,9 @@ use crate::ast::{BinaryOp, Expr, ExprKind, Ident, Span};
 use crate::diagnostics::{Diagnostic, closest, quote};
 use crate::model::Const;
 
+/// What to do about a tensor where a constant is needed, if there is something to say.
+pub(super) type Help<'h> = Option<&'h dyn Fn() -> String>;
+
 impl<'a> Checker<'a> {
     /// The value of an expression.
     pub(super) fn eval(&mut self, expr: &'a Expr) -> Checked<Value> {
@@ -190,7 +193,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The same; `help` says what to do about a tensor.
-    pub(super) fn eval_const_or(&mut self, expr: &'a Expr, help: Option<String>) -> Checked<Constant> {
+    pub(super) fn eval_const_or(&mut self, expr: &'a Expr, help: Help) -> Checked<Constant> {
         match self.eval(expr)? {
             Value::Const(constant) => Ok(constant),
             Value::None => {
@@ -201,6 +204,7 @@ impl<'a> Checker<'a> {
                 let diagnostic = self
                     .error("E0401", expr.span, "a constant is needed here")
                     .label("this is a tensor, known only when the model runs");
+                let help = help.map(|help| help());
                 Err(self.report(help.into_iter().fold(diagnostic, Diagnostic::help)))
             }
         }

@@ -71,13 +71,21 @@ pub(super) static RULES: &[Rule] = &[
         &[],
         "A look-up and an elementwise function change places.",
     ),
+    function(
+        "algebra.power",
+        Reassociates,
+        "x ^ 2, x ^ 3, x ^ 4",
+        "x * x, x * x * x, (x * x) * (x * x)",
+        native::algebra::powers,
+        "A power is a function of the system, element by element; small whole ones are products.",
+    ),
     pattern(
         "algebra.tanh-log",
         Approximate,
         "tanh(log(x))",
         "1 - 2 * (1 + x ^ 2) ^ -1",
         &[NonNegative("x")],
-        "A hyperbolic tangent of a logarithm is a quotient, 1 where the square overflows.",
+        "A hyperbolic tangent of a logarithm is a quotient (1 where the square overflows), to the rounding of 1.",
     ),
     pattern(
         "algebra.gather-difference",

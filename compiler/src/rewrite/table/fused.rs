@@ -74,7 +74,7 @@ pub(super) static RULES: &[Rule] = &[
         "(1 + tanh(x)) * ..rest",
         "2 * sigmoid(2 * x) * ..rest",
         &[],
-        "The same in a product, whose number takes up the two (GELU's approximation, arXiv 1606.08415).",
+        "The same in a product, whose number takes up the outer two (GELU's approximation, arXiv 1606.08415).",
     ),
     pattern(
         "activation.sigmoid-low",

@@ -36,6 +36,8 @@ pub(super) enum When {
     Always,
     /// After it only: the backward pass wants a sum, and not its parts.
     AfterGradients,
+    /// Before it only, and where there is none: what a value is must be the same forwards and backwards.
+    BeforeGradients,
 }
 
 /// A rule: two forms that are equal.

@@ -18,6 +18,9 @@ fn work(instruction: &Instruction) -> usize {
     match instruction.op {
         Op::Unary(_, StepOp::Exp) => 13,
         Op::Unary(_, StepOp::Log) => 17,
+        // With what looks for arguments that are far away.
+        Op::Unary(_, StepOp::Sin) => 19,
+        Op::Unary(_, StepOp::Cos) => 21,
         Op::Unary(_, StepOp::Tanh) => 22,
         Op::Unary(_, StepOp::Sqrt | StepOp::Rsqrt) | Op::Binary(_, StepOp::Div) | Op::Round => 5,
         Op::Binary(_, StepOp::Min | StepOp::Max) => 3,
@@ -27,7 +30,7 @@ fn work(instruction: &Instruction) -> usize {
 
 /// Is it one of the functions that wait for themselves many times?
 fn is_function(instruction: &Instruction) -> bool {
-    matches!(instruction.op, Op::Unary(_, StepOp::Exp | StepOp::Log | StepOp::Tanh))
+    matches!(instruction.op, Op::Unary(_, StepOp::Exp | StepOp::Log | StepOp::Tanh | StepOp::Sin | StepOp::Cos))
 }
 
 /// Cuts a list of instructions into as many ranges as it is too long for, of about the same work each; without functions there is one.

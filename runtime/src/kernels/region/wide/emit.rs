@@ -6,6 +6,7 @@
 //!   for the rest, a vector at a time:                                the operations, under a mask
 //! ```
 
+mod far;
 mod over;
 mod round;
 
@@ -14,6 +15,7 @@ use super::super::tile::Place;
 use super::assemble::{Assembler, Jump, at, each};
 use super::registers::{NUMBERS, Registers};
 use super::trace::{Id, Node, Op};
+use crate::kernels::math;
 use iced_x86::Register::{
     EAX, K1, K7, R8, R8D, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP, XMM30, ZMM0, ZMM30,
     ZMM31,
@@ -60,6 +62,8 @@ const ALL: usize = 16;
 /// Constants of operations of several instructions: see `lanes::avx512`.
 const NEAREST: [u32; 5] = [0x1_0000, 0x7fff, 1, 0x22, 0xffff_0000];
 const LOG_ENDS: u32 = 0x0353_0422;
+/// All bits but the sign; how far sines are fast.
+const FAR: [u32; 2] = [0x7fff_ffff, math::TRIG_LIMIT.to_bits()];
 /// The interval of `VGETMANTPS` from ¾ on, and signs as they are.
 const FROM_THREE_QUARTERS: u32 = 3;
 
@@ -68,6 +72,7 @@ fn implied(op: Op) -> &'static [u32] {
     match op {
         Op::Nearest => &NEAREST,
         Op::LogEnds => &[LOG_ENDS],
+        Op::Far(_) => &FAR,
         _ => &[],
     }
 }
@@ -127,7 +132,13 @@ struct Emitter<'a> {
     /// Does the machine round vectors to bf16 by an instruction?
     rounds: bool,
     /// What is written behind the function.
-    rare: Vec<round::Rare>,
+    rare: Vec<Rare>,
+}
+
+/// What hardly any vector needs.
+enum Rare {
+    Denormals(round::Denormals),
+    Far(far::Far),
 }
 
 /// An operand of an instruction that is the same in all lanes.
@@ -306,6 +317,20 @@ impl<'a> Emitter<'a> {
         Some(())
     }
 
+    /// What is behind the function.
+    fn rare_ways(&mut self) {
+        let mut calls = vec![];
+        for rare in std::mem::take(&mut self.rare) {
+            match rare {
+                Rare::Denormals(vectors) => self.store_denormals(vectors),
+                Rare::Far(vector) => calls.push(self.ask(vector)),
+            }
+        }
+        if !calls.is_empty() {
+            self.call_general(calls);
+        }
+    }
+
     /// Points to a row, and moves the places on to the next one.
     fn row_begins(&mut self) {
         let field = |micro: usize, field: usize| at(PLACES, micro * size_of::<Place>() + field);
@@ -454,7 +479,7 @@ impl<'a> Emitter<'a> {
             }
             Op::Nearest if side_by_side && self.rounds_in_store(id) => return self.pass_on(id, registers),
             Op::Fused => return self.fused(id, registers),
-            Op::LogEnds | Op::WithSign => return self.changed(id, registers),
+            Op::LogEnds | Op::WithSign | Op::Far(_) => return self.changed(id, registers),
             _ => {
                 let operands = self.operands(id, registers)?;
                 // What ends here makes room for the result: of one vector all is read before that is written.

@@ -1,8 +1,8 @@
 //! Chains compiled to AVX-512 machine code.
 //!
 //! Cranelift has vectors of 128 bits. Where there are 512, a chain becomes a function of its own: its operations are written down ([`trace`]), given registers, and encoded
-//! ([`emit`]), with as many vectors side by side as registers allow. It has the bits of the tiles, which do what is not compiled: sines, powers and remainders, conditions
-//! of whole rows, and chains with more values than registers.
+//! ([`emit`]), with as many vectors side by side as registers allow. It has the bits of the tiles, which do what is not compiled: powers and remainders, conditions of
+//! whole rows, and chains with more values than registers.
 
 mod assemble;
 mod emit;

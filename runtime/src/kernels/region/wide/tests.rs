@@ -178,6 +178,62 @@ fn functions_of_what_is_special() {
     }
 }
 
+/// Sines of arguments beyond the limit of the fast functions, in any of the vectors that are side by side and in what is left behind them, of columns and of numbers of
+/// a row; what else is in registers stays there.
+#[test]
+fn sines_of_what_is_far_away() {
+    use Arg::{Const, Load, Step as S};
+    let limit = f64::from(crate::kernels::math::TRIG_LIMIT);
+    let far = [limit, -limit - 1.0, 1e7, f64::INFINITY, -3e38, f64::NAN, 2e6, f64::NEG_INFINITY];
+    for dtype in [DType::F32, DType::Bf16] {
+        for columns in [16, 31, 64, 65, 203] {
+            let (rows, mut memory, mut rng) = (9, Memory::default(), Rng::new(6));
+            let mut values = rng.floats(rows * columns);
+            for (row, values) in values.chunks_mut(columns).enumerate().skip(1) {
+                for i in 0..row {
+                    values[(row * 31 + i * 37) % columns] = far[(row + i) % far.len()];
+                }
+            }
+            values[(rows - 1) * columns..].iter_mut().zip(far.iter().cycle()).for_each(|(value, far)| *value = *far);
+            let of_rows: Vec<f64> = (0..rows).map(|row| if row % 3 == 1 { 1e9 + row as f64 } else { 0.3 }).collect();
+            let others = rng.floats(rows * columns);
+            let strides = [columns as u64, 1];
+            let own = memory.add(dtype, &values);
+            let of_rows = memory.add(dtype, &of_rows);
+            let mut loads: Vec<_> = vec![view(own, &strides).into(), view(of_rows, &[1, 0]).into()];
+            // So many that not all pointers have registers.
+            loads.extend((0..9).map(|_| view(memory.add(dtype, &others), &strides).into()));
+            let truth = step(StepOp::Lt, DType::Bool, &[Load(0), Load(2)]);
+            let mut steps = vec![truth];
+            let mut push = |op, args: &[Arg]| {
+                steps.push(step(op, dtype, args));
+                S(steps.len() as u32 - 1)
+            };
+            let sine = push(StepOp::Sin, &[Load(0)]);
+            let cosine = push(StepOp::Cos, &[Load(0)]);
+            let of_row = push(StepOp::Sin, &[Load(1)]);
+            let either = push(StepOp::Select, &[S(0), sine, cosine]);
+            let mut sum = push(StepOp::Add, &[either, of_row]);
+            for load in 2..11 {
+                sum = push(StepOp::Sub, &[sum, Load(load)]);
+            }
+            let again = push(StepOp::Cos, &[sum]);
+            let last = push(StepOp::Mul, &[again, Const(0.5)]);
+            let result = memory.add(dtype, &others);
+            // The last over what is read.
+            let stores = [(sine, result), (last, own)];
+            let stores = stores.map(|(value, buffer)| Store { value, view: view(buffer, &strides) }).to_vec();
+            let dims = vec![rows as u64, columns as u64];
+            let case = (Region { dims, row_dims: 1, ragged: None, loads, steps, stores }, memory);
+            check(&case.0, &case.1);
+            if has_wide_registers() {
+                let [all, code] = chains(&compiled(&case, "avx512", Jit::Auto));
+                assert!(all > 0 && code == all, "{columns} columns of {dtype:?}: {code} of {all}");
+            }
+        }
+    }
+}
+
 /// Rows that do not follow each other are code from a vector's length on, and have the same numbers whatever is left behind whole vectors.
 #[test]
 fn short_rows() {

@@ -66,6 +66,8 @@ pub(super) enum Op {
     Exponent,
     /// As [`Lanes::with_sign_of`]; the last operand is the sign's bit.
     WithSign,
+    /// (y, x): y, or the sines (cosines, where that is so) of x by the general function, where one is beyond [`math::TRIG_LIMIT`].
+    Far(bool),
     /// As [`Lanes::nearest_bf16`].
     Nearest,
     /// (y, x), as [`Lanes::log_ends`].
@@ -253,6 +255,11 @@ impl Lanes for Traced {
     }
 }
 
+/// The result of a fast function for x, but for what is far away.
+fn far(y: Traced, x: Traced, cosine: bool) -> Traced {
+    Traced(add(Op::Far(cosine), &[y.0, x.0]))
+}
+
 /// What a chain computes; nothing where a micro-operation has no such form. `outer` says which registers others read.
 pub(super) fn trace(micros: &[Micro], outer: &dyn Fn(Slot) -> bool) -> Option<Vec<Node>> {
     LIST.set(Default::default());
@@ -325,6 +332,8 @@ impl Chain {
             Code::Exp => math::exp(a),
             Code::Log => math::log(a),
             Code::Tanh => math::tanh(a),
+            Code::Sin => far(math::sin(a), a, false),
+            Code::Cos => far(math::cos(a), a, true),
             Code::Sqrt => a.sqrt(),
             Code::Rsqrt => c(1.0) / a.sqrt(),
             Code::Floor => a.floor(),

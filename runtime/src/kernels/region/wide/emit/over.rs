@@ -49,7 +49,7 @@ impl Emitter<'_> {
         Some(())
     }
 
-    /// Changes y by what x is: its value where x is special, or its sign.
+    /// Changes y by what x is: its value where x is special or far away, or its sign.
     pub(super) fn changed(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
         let [y, x, sign] = self.operands(id, registers)?;
         let args = &self.list[id].args;
@@ -63,6 +63,7 @@ impl Emitter<'_> {
             }
             match self.list[id].op {
                 Op::LogEnds => self.fix_up(to, x, LOG_ENDS),
+                Op::Far(cosine) => self.look_far(to, x, cosine),
                 _ => {
                     let code = Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8;
                     self.asm.add(Instruction::with4(code, to, x, sign, OR_BOTH));

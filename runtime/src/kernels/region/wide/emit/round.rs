@@ -3,14 +3,14 @@
 //! `VCVTNE2PS2BF16` rounds two vectors to one, which is stored as it is: six instructions for both, where plain AVX-512 takes seven for each. It takes denormals
 //! for zeros, whatever MXCSR says, and chains keep them. So vectors are looked at before, and those with denormals go a way of their own, behind the function.
 
-use super::{BRIEF, Emitter, FIRST, Id, Jump, NEAREST, Op, Registers, SECOND, TAIL};
+use super::{BRIEF, Emitter, FIRST, Id, Jump, NEAREST, Op, Rare, Registers, SECOND, TAIL};
 use iced_x86::{Code, Instruction, Register};
 
 /// The class of denormal numbers of `VFPCLASSPS`.
 const DENORMAL: u32 = 0x20;
 
 /// Two vectors that follow each other and are stored as bf16, for where one has denormals.
-pub(super) struct Rare {
+pub(super) struct Denormals {
     jump: Jump,
     back: u64,
     from: [Register; 2],
@@ -88,18 +88,16 @@ impl Emitter<'_> {
         let to = self.elements(micro, 2, vector);
         self.asm.add(Instruction::with3(Code::EVEX_Vcvtne2ps2bf16_zmm_k1z_zmm_zmmm512b32, SECOND, high, low));
         self.asm.add(Instruction::with2(Code::EVEX_Vmovups_zmmm512_k1z_zmm, to, SECOND));
-        self.rare.push(Rare { jump, back: self.asm.here(), from, micro, vector });
+        self.rare.push(Rare::Denormals(Denormals { jump, back: self.asm.here(), from, micro, vector }));
     }
 
     /// What is jumped to for denormals.
-    pub(super) fn rare_ways(&mut self) {
-        for Rare { jump, back, from, micro, vector } in std::mem::take(&mut self.rare) {
-            self.asm.land(jump);
-            for (i, from) in from.into_iter().enumerate() {
-                self.nearest(SECOND, from, false);
-                self.store_upper(SECOND, micro, vector + i, false);
-            }
-            self.asm.jump_back(Code::Jmp_rel32_64, back);
+    pub(super) fn store_denormals(&mut self, Denormals { jump, back, from, micro, vector }: Denormals) {
+        self.asm.land(jump);
+        for (i, from) in from.into_iter().enumerate() {
+            self.nearest(SECOND, from, false);
+            self.store_upper(SECOND, micro, vector + i, false);
         }
+        self.asm.jump_back(Code::Jmp_rel32_64, back);
     }
 }
