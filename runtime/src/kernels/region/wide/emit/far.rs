@@ -39,6 +39,26 @@ unsafe extern "sysv64" fn general(numbers: *mut f32, cosine: u32) {
     let numbers = unsafe { std::slice::from_raw_parts_mut(numbers, LANES) };
     let function = if cosine == 0 { math::sin_any } else { math::cos_any };
     numbers.iter_mut().for_each(|x| *x = function(*x));
+    #[cfg(test)]
+    overwrite();
+}
+
+/// Changes every vector and condition that a callee may change, which functions hardly ever do.
+#[cfg(test)]
+fn overwrite() {
+    // SAFETY: code of 512 bits runs here, or nobody would call; the compiler is told of what is changed.
+    unsafe {
+        std::arch::asm!(
+            ".irp i, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "vpternlogd zmm\\i, zmm\\i, zmm\\i, 255",
+            ".endr",
+            ".irp i, 1,2,3,4,5,6,7",
+            "kxorw k\\i, k\\i, k\\i",
+            ".endr",
+            clobber_abi("sysv64"),
+            options(nomem, nostack)
+        );
+    }
 }
 
 impl Emitter<'_> {
