@@ -7,7 +7,7 @@ use crate::model::ModelFile;
 use crate::output::{print, print_json, short};
 use forebay_compiler::autodiff::Options;
 use forebay_compiler::pipeline::{CompileOptions, differentiated_after_fusion, optimizer_graphs};
-use forebay_compiler::rewrite::{self, Report, Story};
+use forebay_compiler::rewrite::{self, Differentiation, Report, Story};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::Graph;
 use serde_json::{Value, json};
@@ -57,8 +57,9 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     let graphs = graphs(&model, &options)?;
     let mut all: Vec<(String, Report, Vec<Story>)> = vec![];
     let mut fused: Vec<String> = vec![];
-    for (name, graph) in &graphs {
-        let (_, report, mut stories) = rewrite::explain(graph, &options.rewrite);
+    for (name, graph, differentiation) in &graphs {
+        let rewriting = rewrite::Options { differentiation: *differentiation, ..options.rewrite.clone() };
+        let (_, report, mut stories) = rewrite::explain(graph, &rewriting);
         fused.extend(stories.iter().map(|s| s.value.clone()));
         let segment = |b: &str| b == name || name.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
         let whole = args.block.as_deref().is_none_or(segment);
@@ -94,22 +95,22 @@ pub fn explain(args: Args) -> Result<(), Failure> {
 }
 
 /// What is rewritten: of each segment the forward graph and the differentiated one, and the optimizer's steps.
-fn graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<(String, Graph)>, Failure> {
+fn graphs(model: &CheckedModel, options: &CompileOptions) -> Result<Vec<(String, Graph, Differentiation)>, Failure> {
     let mut graphs = vec![];
     for segment in &model.segments {
         let forward = &segment.forward;
         let wanted = Options::all_floats(forward).keeping(options.strategy.keep);
         let (differentiated, _) = differentiated_after_fusion(forward, &wanted, &options.rewrite);
-        graphs.push((segment.name.clone(), forward.clone()));
-        graphs.push((format!("{}.backward", segment.name), differentiated.backward));
+        graphs.push((segment.name.clone(), forward.clone(), Differentiation::None));
+        graphs.push((format!("{}.backward", segment.name), differentiated.backward, Differentiation::Done));
     }
     let step = optimizer_graphs(model, options).map_err(|error| Failure::Input(error.to_string()))?;
-    graphs.extend(step.into_iter().map(|g| (g.name.clone(), g)));
+    graphs.extend(step.into_iter().map(|g| (g.name.clone(), g, Differentiation::None)));
     Ok(graphs)
 }
 
-fn names(graphs: &[(String, Graph)]) -> String {
-    graphs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+fn names(graphs: &[(String, Graph, Differentiation)]) -> String {
+    graphs.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn as_text(name: &str, report: &Report, stories: &[Story]) -> String {
@@ -134,7 +135,10 @@ fn as_text(name: &str, report: &Report, stories: &[Story]) -> String {
         text += &format!("  nothing was rewritten: {}\n", report.stop);
     }
     for story in stories {
-        text += &format!("\n  {}\n    from {}\n", story.op, story.source.join(", "));
+        text += &format!("\n  {}\n", story.op);
+        if !story.source.is_empty() {
+            text += &format!("    from {}\n", story.source.join(", "));
+        }
         for step in &story.steps {
             let times = if step.times > 1 { format!(" (x{})", step.times) } else { String::new() };
             text += &format!("    {}{times}\n", step.rule);

@@ -20,6 +20,9 @@ use super::Options;
 use forebay_ir::{BinaryOp, DType, FusedKind, Graph, Node, Op, Type, UnaryOp, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+/// Values from outside that an expression has at most.
+const MOST: usize = 16;
+
 /// Computes expressions in f32; returns the names of their ends.
 pub(super) fn widen(graph: &mut Graph, _: &Options) -> Vec<String> {
     let ends = ends(graph);
@@ -46,8 +49,7 @@ pub(super) fn widen(graph: &mut Graph, _: &Options) -> Vec<String> {
 fn ends(graph: &Graph) -> Vec<Option<ValueId>> {
     let users = graph.users();
     let mut kept = vec![false; graph.nodes.len()];
-    let starts = graph.offsets.iter().map(|o| o.1);
-    graph.outputs.iter().map(|o| o.value).chain(starts).for_each(|v| kept[v.index()] = true);
+    graph.outputs.iter().for_each(|o| kept[o.value.index()] = true);
     let mut may_be: Vec<bool> =
         graph.values().map(|v| is_part(graph.node(v)) || compares(graph, graph.node(v))).collect();
     loop {
@@ -71,25 +73,27 @@ fn ends(graph: &Graph) -> Vec<Option<ValueId>> {
 /// Parts that join two values of their size from outside of their expression other than by a product.
 fn joins(graph: &Graph, ends: &[Option<ValueId>]) -> Vec<ValueId> {
     let mut found = vec![];
-    // The values from outside that a part comes from, two at most.
+    // The values from outside that a part comes from.
     let mut leaves: Vec<Vec<ValueId>> = vec![vec![]; graph.nodes.len()];
     for value in graph.values().filter(|v| ends[v.index()].is_some()) {
         let node = graph.node(value);
-        let mut own: Vec<ValueId> = vec![];
-        for &operand in &node.operands {
-            let is_inside = ends[operand.index()] == ends[value.index()];
-            let from = if is_inside { leaves[operand.index()].clone() } else { vec![operand] };
-            own.extend(from);
-        }
-        own.sort_unstable();
-        own.dedup();
         let is_constant = |v: ValueId| matches!(graph.node(v).op, Op::Const(_));
         let is_large = |v: &ValueId| {
             graph.ty(*v).dtype.is_float() && node.ty.axes.iter().all(|axis| graph.ty(*v).has(*axis)) && !is_constant(*v)
         };
-        own.retain(is_large);
-        own.truncate(2);
-        let joins = own.len() == 2 && !multiplies(&node.op);
+        let of_operand = |&operand: &ValueId| {
+            let is_inside = ends[operand.index()] == ends[value.index()];
+            let mut from = if is_inside { leaves[operand.index()].clone() } else { vec![operand] };
+            from.retain(is_large);
+            from
+        };
+        let of_operands: Vec<Vec<ValueId>> = node.operands.iter().map(of_operand).collect();
+        let mut own = of_operands.concat();
+        own.sort_unstable();
+        own.dedup();
+        // What one operand has joined already, by a product, is not joined here.
+        let joined = of_operands.iter().any(|from| own.iter().all(|v| from.contains(v)));
+        let joins = !joined && !multiplies(&node.op) || own.len() > MOST;
         // What joins is outside from then on.
         leaves[value.index()] = if joins { vec![value] } else { own };
         found.extend(joins.then_some(value));
@@ -99,7 +103,11 @@ fn joins(graph: &Graph, ends: &[Option<ValueId>]) -> Vec<ValueId> {
 
 /// Does the backward pass need both operands in any case?
 fn multiplies(op: &Op) -> bool {
-    matches!(op, Op::Binary(BinaryOp::Mul | BinaryOp::Div | BinaryOp::Pow) | Op::Fused(_))
+    match op {
+        Op::Binary(op) => matches!(op, BinaryOp::Mul | BinaryOp::Div | BinaryOp::Pow),
+        Op::Fused(fused) => matches!(fused.kind, FusedKind::Swiglu | FusedKind::ClampedSwiglu),
+        _ => false,
+    }
 }
 
 /// The ends of expressions that bend and round more than once.
@@ -109,10 +117,19 @@ fn worthwhile(graph: &Graph, ends: &[Option<ValueId>]) -> FxHashSet<ValueId> {
         let Some(end) = end else { continue };
         let node = graph.node(value);
         let (roundings, bent) = parts.entry(*end).or_default();
-        *roundings += usize::from(is_part(node));
+        *roundings += usize::from(is_part(node) && !is_exact(&node.op));
         *bent |= bends(&node.op);
     }
     parts.into_iter().filter(|(_, (roundings, bent))| *roundings > 1 && *bent).map(|(end, _)| end).collect()
+}
+
+/// Is the result of numbers of bf16 one of bf16 before it is rounded?
+fn is_exact(op: &Op) -> bool {
+    match op {
+        Op::Unary(op) => matches!(op, UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Sign | UnaryOp::Floor),
+        Op::Binary(op) => matches!(op, BinaryOp::Min | BinaryOp::Max),
+        op => matches!(op, Op::Select),
+    }
 }
 
 /// Is it more than a sum, a product or a sign?
@@ -136,11 +153,11 @@ fn is_part(node: &Node) -> bool {
     elementwise && node.ty.dtype == DType::BF16
 }
 
-/// Is it a condition on values of bf16, or one turned round?
+/// Is it a condition on values of bf16, or one of conditions?
 fn compares(graph: &Graph, node: &Node) -> bool {
     let of_floats = || node.operands.iter().all(|&o| graph.ty(o).dtype == DType::BF16);
     match node.op {
-        Op::Binary(op) => op.is_comparison() && of_floats(),
+        Op::Binary(op) => op.is_comparison() && of_floats() || op.is_logical() && node.ty.dtype == DType::Bool,
         Op::Unary(UnaryOp::Not) => node.ty.dtype == DType::Bool,
         _ => false,
     }

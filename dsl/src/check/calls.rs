@@ -171,7 +171,7 @@ impl<'a> Checker<'a> {
                     return Err(self.report(diagnostic));
                 }
                 let name = &constant.name.name;
-                let help = || format!("{}; `{name}` is a constant, a tensor has axes: `{name}[..]`", header(block));
+                let help = || format!("{}; to take a tensor, `{name}` has to have axes: `{name}[..]`", header(block));
                 self.const_value(&arg.value, Some(&help)).map(Passed::Const)
             }
         }

@@ -77,7 +77,7 @@ pub(super) static RULES: &[Rule] = &[
         "x ^ 2, x ^ 3, x ^ 4",
         "x * x, x * x * x, (x * x) * (x * x)",
         native::algebra::powers,
-        "A power is a function of the system, element by element; small whole ones are products.",
+        "A power is a function of the system, element by element; small whole ones are products, each of which rounds.",
     ),
     pattern(
         "algebra.tanh-log",
@@ -85,7 +85,7 @@ pub(super) static RULES: &[Rule] = &[
         "tanh(log(x))",
         "1 - 2 * (1 + x ^ 2) ^ -1",
         &[NonNegative("x")],
-        "A hyperbolic tangent of a logarithm is a quotient (1 where the square overflows), to the rounding of 1.",
+        "A hyperbolic tangent of a logarithm is a quotient (1 where the square overflows); where it is near 0, to the rounding of 1.",
     ),
     pattern(
         "algebra.gather-difference",

@@ -35,7 +35,7 @@ pub(super) static RULES: &[Rule] = &[
     joint(
         "joint.wide-expression",
         Reassociates,
-        "f(.., g(x)) of bf16, elementwise, which bends; f alone reads g(x)",
+        "f(.., g(x)) of bf16, elementwise, which bends; nothing outside reads g(x)",
         "cast(f(.., g(cast(x)))), in f32",
         (When::BeforeGradients, widen::widen),
         "An expression is rounded once, not after each op; what joins two values of its size other than by a product is no part of it.",

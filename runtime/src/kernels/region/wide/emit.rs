@@ -479,7 +479,7 @@ impl<'a> Emitter<'a> {
             }
             Op::Nearest if side_by_side && self.rounds_in_store(id) => return self.pass_on(id, registers),
             Op::Fused => return self.fused(id, registers),
-            Op::LogEnds | Op::WithSign | Op::Far(_) => return self.changed(id, registers),
+            Op::LogEnds | Op::WithSign | Op::Far(_) => return self.changed(id, registers, masked),
             _ => {
                 let operands = self.operands(id, registers)?;
                 // What ends here makes room for the result: of one vector all is read before that is written.

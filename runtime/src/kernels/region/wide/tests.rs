@@ -178,8 +178,8 @@ fn functions_of_what_is_special() {
     }
 }
 
-/// Sines of arguments beyond the limit of the fast functions, in any of the vectors that are side by side and in what is left behind them, of columns and of numbers of
-/// a row; what else is in registers stays there.
+/// Sines of arguments beyond the limit of the fast functions, in any of the vectors that are side by side and in what is left behind them; what else is in
+/// registers stays there.
 #[test]
 fn sines_of_what_is_far_away() {
     use Arg::{Const, Load, Step as S};

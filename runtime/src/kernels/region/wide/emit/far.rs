@@ -5,9 +5,9 @@
 //! if any |x| > limit: go behind the function        x to the stack, call: save all registers, call Rust, restore them; y from the stack
 //! ```
 //!
-//! Beyond [`math::TRIG_LIMIT`] the fast functions are wrong. Hardly any vector has such numbers, so a call that saves every register that code may use costs nothing.
+//! Beyond [`math::TRIG_LIMIT`] the fast functions are wrong. Hardly any vector has such numbers, so a call that saves every register that code may use costs nothing where there are none.
 
-use super::{BRIEF, CONSTANTS, Emitter, FAR, Jump, LANES, Rare, SECOND, SPARE, Uniform, at};
+use super::{BRIEF, CONSTANTS, Emitter, FAR, Jump, LANES, Rare, SECOND, SPARE, TAIL, Uniform, at};
 use crate::kernels::math;
 use iced_x86::Register::{EAX, ESI, K1, R8, R9, R10, R11, RCX, RDI, RDX, RSI, RSP, ZMM0};
 use iced_x86::{Code, Instruction, Register};
@@ -43,7 +43,7 @@ unsafe extern "sysv64" fn general(numbers: *mut f32, cosine: u32) {
     overwrite();
 }
 
-/// Changes every vector and condition that a callee may change, which functions hardly ever do.
+/// Changes every register that a callee may change, which functions hardly ever do.
 #[cfg(test)]
 fn overwrite() {
     // SAFETY: code of 512 bits runs here, or nobody would call; the compiler is told of what is changed.
@@ -55,6 +55,9 @@ fn overwrite() {
             ".irp i, 1,2,3,4,5,6,7",
             "kxorw k\\i, k\\i, k\\i",
             ".endr",
+            ".irp r, rax,rcx,rdx,rsi,rdi,r8,r9,r10,r11",
+            "mov \\r, 1",
+            ".endr",
             clobber_abi("sysv64"),
             options(nomem, nostack)
         );
@@ -63,16 +66,22 @@ fn overwrite() {
 
 impl Emitter<'_> {
     /// Goes behind the function where an argument is beyond the limit.
-    pub(super) fn look_far(&mut self, y: Register, x: Register, cosine: bool) {
+    pub(super) fn look_far(&mut self, (y, x): (Register, Register), cosine: bool, masked: bool) {
         let [size, limit] = FAR.map(|bits| self.uniform(bits));
         let size = self.three(Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, SECOND, x, size);
         self.asm.add(size);
         // Greater, ordered and quiet: a NaN stays what it is.
         let (code, greater) = (Code::EVEX_Vcmpps_kr_k1_zmm_zmmm512b32_imm8_sae, 30);
-        self.asm.add(match limit {
+        let is_far = match limit {
             Uniform::Register(limit) => Instruction::with4(code, BRIEF, SECOND, limit, greater),
             Uniform::Memory(limit) => Instruction::with4(code, BRIEF, SECOND, limit, greater),
-        });
+        };
+        // What is beyond a tail may be anything.
+        if masked {
+            self.asm.add_masked(is_far, TAIL, false)
+        } else {
+            self.asm.add(is_far)
+        }
         self.asm.add(Instruction::with2(Code::VEX_Kortestw_kr_kr, BRIEF, BRIEF));
         let jump = self.asm.jump(Code::Jne_rel32_64);
         self.rare.push(Rare::Far(Far { jump, back: self.asm.here(), x, y, cosine }));
@@ -110,6 +119,7 @@ impl Emitter<'_> {
         for (to, from) in (0..CONDITIONS).map(condition) {
             self.asm.add(Instruction::with2(Code::VEX_Kmovw_m16_kr, to, from));
         }
+        self.asm.add(Ok(Instruction::with(Code::VEX_Vzeroupper)));
         self.asm.add(Instruction::with2(Code::Lea_r64_m, RDI, at(RSP, SAVED + 8 * CHANGED.len() + 8)));
         self.asm.add(Instruction::with2(Code::Mov_r32_rm32, ESI, EAX));
         self.asm.add(Instruction::with2(Code::Mov_r64_rm64, SPARE, at(CONSTANTS, address)));

@@ -50,7 +50,7 @@ impl Emitter<'_> {
     }
 
     /// Changes y by what x is: its value where x is special or far away, or its sign.
-    pub(super) fn changed(&mut self, id: Id, registers: &mut Registers) -> Option<()> {
+    pub(super) fn changed(&mut self, id: Id, registers: &mut Registers, masked: bool) -> Option<()> {
         let [y, x, sign] = self.operands(id, registers)?;
         let args = &self.list[id].args;
         let over = if args[0] == args[1] { None } else { self.taken_over(id, args[0], y, registers) };
@@ -63,7 +63,7 @@ impl Emitter<'_> {
             }
             match self.list[id].op {
                 Op::LogEnds => self.fix_up(to, x, LOG_ENDS),
-                Op::Far(cosine) => self.look_far(to, x, cosine),
+                Op::Far(cosine) => self.look_far((to, x), cosine, masked),
                 _ => {
                     let code = Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8;
                     self.asm.add(Instruction::with4(code, to, x, sign, OR_BOTH));
