@@ -1,21 +1,20 @@
 //! Graph → e-graph, and the chosen terms → graph.
 
+use super::Options;
 use super::extract::Choice;
 use super::term::{Egraph, Term, World, behind_parents, can_have_order, key_of, needed_order};
-use super::{Differentiation, Options};
 use egg::{EGraph, Id};
 use forebay_ir::{AxisId, Graph, Op, Type, ValueId};
 use rustc_hash::FxHashMap;
 
 /// The e-graph of a graph, and the class of each value.
 pub(super) fn to_egraph(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
-    fill(EGraph::new(World::new(graph, options.numerics, options.differentiation == Differentiation::ToCome)), graph)
+    fill(EGraph::new(World::new(graph, options)), graph)
 }
 
 /// The same, in an e-graph that remembers why classes are equal, and the number of each value's own term.
 pub(super) fn to_egraph_with_proofs(graph: &Graph, options: &Options) -> (Egraph, Vec<Id>) {
-    let world = World::new(graph, options.numerics, options.differentiation == Differentiation::ToCome);
-    fill(EGraph::new(world).with_explanations_enabled(), graph)
+    fill(EGraph::new(World::new(graph, options)).with_explanations_enabled(), graph)
 }
 
 fn fill(mut egraph: Egraph, graph: &Graph) -> (Egraph, Vec<Id>) {

@@ -462,11 +462,17 @@ impl<'e> Maker<'e> {
         }
     }
 
-    fn power(&mut self, class: Id, exponent: f64) -> Option<Id> {
+    /// A power; small whole ones as products.
+    pub fn power(&mut self, class: Id, exponent: f64) -> Option<Id> {
         let dtype = self.ty(class).dtype;
         match exponent {
             1.0 => Some(class),
             2.0 => self.try_op(Op::Binary(BinaryOp::Mul), &[class, class]),
+            3.0 | 4.0 => {
+                let square = self.power(class, 2.0)?;
+                let other = if exponent == 3.0 { class } else { square };
+                self.try_op(Op::Binary(BinaryOp::Mul), &[square, other])
+            }
             0.5 => self.try_op(Op::Unary(UnaryOp::Sqrt), &[class]),
             -0.5 => self.try_op(Op::Unary(UnaryOp::Rsqrt), &[class]),
             -1.0 => {

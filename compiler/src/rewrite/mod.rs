@@ -116,7 +116,7 @@ pub struct Options {
     pub nodes: usize,
     /// Branches of the exact extraction.
     pub branches: usize,
-    /// Will the graph be differentiated? Then equal values are not enough: what moves gradients at ties, or sums them in another type, stays out.
+    /// Before differentiation equal values are not enough: what moves gradients at ties, or sums them in another type, stays out.
     pub differentiation: Differentiation,
     /// Where shares of experts are multiplied in, and stay.
     pub shares: Shares,

@@ -3,7 +3,7 @@
 //! A term is an op of the IR with its attributes, applied to e-classes. Physical orders are no part of it: `reorder` is the identity here, and
 //! [`super::build`] puts it back where an op needs one. Ops whose *meaning* depends on an order carry it ([`Key::orders`]).
 
-use super::Numerics;
+use super::{Differentiation, Numerics, Options};
 use egg::{Analysis, DidMerge, EGraph, Id, Language};
 use forebay_ir::infer::infer_ordered;
 use forebay_ir::reference::scalar;
@@ -81,7 +81,8 @@ pub(super) struct World {
 }
 
 impl World {
-    pub fn new(graph: &Graph, numerics: Numerics, before_gradients: bool) -> World {
+    pub fn new(graph: &Graph, options: &Options) -> World {
+        let (numerics, before_gradients) = (options.numerics, options.differentiation == Differentiation::ToCome);
         let roles = graph.inputs.iter().map(|i| (i.value.0, i.role)).collect();
         let (keys, numbers) = (vec![], FxHashMap::default());
         World { keys, numbers, numerics, before_gradients, scratch: graph.like("scratch"), roles }

@@ -120,20 +120,11 @@ pub(in crate::rewrite) fn factor_of_contract(egraph: &Egraph, forms: &Forms, cla
 pub(in crate::rewrite) fn powers(egraph: &Egraph, _: &Forms, class: Id) -> Vec<Change> {
     let mut found = vec![];
     for (op, term) in terms(egraph, class) {
-        let (x, exponent) = match (op, &term.args[..]) {
-            (Op::Binary(BinaryOp::Pow), &[x, exponent]) => (x, egraph[exponent].data.constant),
-            _ => continue,
-        };
-        let Some(times) = [2.0, 3.0, 4.0].into_iter().find(|n| exponent == Some(*n)) else { continue };
-        found.push(Change::new(class, move |maker| {
-            let mut mul = |a, b| maker.try_op(Op::Binary(BinaryOp::Mul), &[a, b]);
-            let square = mul(x, x)?;
-            match times {
-                2.0 => Some(square),
-                3.0 => mul(square, x),
-                _ => mul(square, square),
-            }
-        }));
+        let (Op::Binary(BinaryOp::Pow), &[x, exponent]) = (op, &term.args[..]) else { continue };
+        let Some(exponent) = egraph[exponent].data.constant else { continue };
+        if [2.0, 3.0, 4.0].contains(&exponent) {
+            found.push(Change::new(class, move |maker| maker.power(x, exponent)));
+        }
     }
     found
 }

@@ -8,6 +8,7 @@
 
 mod far;
 mod over;
+mod rare;
 mod round;
 
 use super::super::chain::{Micro, Site};
@@ -21,6 +22,7 @@ use iced_x86::Register::{
     ZMM31,
 };
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use rare::Rare;
 use std::mem::offset_of;
 
 /// What is called: places, rows, columns (both at least 1), constants.
@@ -133,12 +135,6 @@ struct Emitter<'a> {
     rounds: bool,
     /// What is written behind the function.
     rare: Vec<Rare>,
-}
-
-/// What hardly any vector needs.
-enum Rare {
-    Denormals(round::Denormals),
-    Far(far::Far),
 }
 
 /// An operand of an instruction that is the same in all lanes.
@@ -315,20 +311,6 @@ impl<'a> Emitter<'a> {
         self.asm.add(Ok(Instruction::with(Code::Retnq)));
         self.rare_ways();
         Some(())
-    }
-
-    /// What is behind the function.
-    fn rare_ways(&mut self) {
-        let mut calls = vec![];
-        for rare in std::mem::take(&mut self.rare) {
-            match rare {
-                Rare::Denormals(vectors) => self.store_denormals(vectors),
-                Rare::Far(vector) => calls.push(self.ask(vector)),
-            }
-        }
-        if !calls.is_empty() {
-            self.call_general(calls);
-        }
     }
 
     /// Points to a row, and moves the places on to the next one.

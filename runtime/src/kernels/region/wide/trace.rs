@@ -16,6 +16,13 @@ use std::ops::{Add, Div, Mul, Sub};
 /// A result: its number in the list.
 pub(super) type Id = usize;
 
+/// A function that comes again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Wave {
+    Sine,
+    Cosine,
+}
+
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -66,8 +73,8 @@ pub(super) enum Op {
     Exponent,
     /// As [`Lanes::with_sign_of`]; the last operand is the sign's bit.
     WithSign,
-    /// (y, x): y, or the sines (cosines, where that is so) of x by the general function, where one is beyond [`math::TRIG_LIMIT`].
-    Far(bool),
+    /// (y, x): y, or the waves of x by the general function, where one is beyond [`math::TRIG_LIMIT`].
+    Far(Wave),
     /// As [`Lanes::nearest_bf16`].
     Nearest,
     /// (y, x), as [`Lanes::log_ends`].
@@ -256,8 +263,8 @@ impl Lanes for Traced {
 }
 
 /// The result of a fast function for x, but for what is far away.
-fn far(y: Traced, x: Traced, cosine: bool) -> Traced {
-    Traced(add(Op::Far(cosine), &[y.0, x.0]))
+fn far(y: Traced, x: Traced, wave: Wave) -> Traced {
+    Traced(add(Op::Far(wave), &[y.0, x.0]))
 }
 
 /// What a chain computes; nothing where a micro-operation has no such form. `outer` says which registers others read.
@@ -332,8 +339,8 @@ impl Chain {
             Code::Exp => math::exp(a),
             Code::Log => math::log(a),
             Code::Tanh => math::tanh(a),
-            Code::Sin => far(math::sin(a), a, false),
-            Code::Cos => far(math::cos(a), a, true),
+            Code::Sin => far(math::sin(a), a, Wave::Sine),
+            Code::Cos => far(math::cos(a), a, Wave::Cosine),
             Code::Sqrt => a.sqrt(),
             Code::Rsqrt => c(1.0) / a.sqrt(),
             Code::Floor => a.floor(),

@@ -7,6 +7,7 @@
 //!
 //! Beyond [`math::TRIG_LIMIT`] the fast functions are wrong. Hardly any vector has such numbers, so a call that saves every register that code may use costs nothing where there are none.
 
+use super::super::trace::Wave;
 use super::{BRIEF, CONSTANTS, Emitter, FAR, Jump, LANES, Rare, SECOND, SPARE, TAIL, Uniform, at};
 use crate::kernels::math;
 use iced_x86::Register::{EAX, ESI, K1, R8, R9, R10, R11, RCX, RDI, RDX, RSI, RSP, ZMM0};
@@ -18,7 +19,7 @@ pub(super) struct Far {
     back: u64,
     x: Register,
     y: Register,
-    cosine: bool,
+    wave: Wave,
 }
 
 /// Bytes of a vector, and how many registers there are; conditions that code may use are in [`K1`] and those behind it.
@@ -34,10 +35,10 @@ const SAVED: usize = VECTORS * VECTOR + (CONDITIONS + 1) * 8;
 ///
 /// # Safety
 /// There are as many numbers as a vector has.
-unsafe extern "sysv64" fn general(numbers: *mut f32, cosine: u32) {
+unsafe extern "sysv64" fn general(numbers: *mut f32, wave: u32) {
     // SAFETY: the caller's contract.
     let numbers = unsafe { std::slice::from_raw_parts_mut(numbers, LANES) };
-    let function = if cosine == 0 { math::sin_any } else { math::cos_any };
+    let function = if wave == Wave::Sine as u32 { math::sin_any } else { math::cos_any };
     numbers.iter_mut().for_each(|x| *x = function(*x));
     #[cfg(test)]
     overwrite();
@@ -66,7 +67,7 @@ fn overwrite() {
 
 impl Emitter<'_> {
     /// Goes behind the function where an argument is beyond the limit.
-    pub(super) fn look_far(&mut self, (y, x): (Register, Register), cosine: bool, masked: bool) {
+    pub(super) fn look_far(&mut self, (y, x): (Register, Register), wave: Wave, masked: bool) {
         let [size, limit] = FAR.map(|bits| self.uniform(bits));
         let size = self.three(Code::EVEX_Vpandd_zmm_k1z_zmm_zmmm512b32, SECOND, x, size);
         self.asm.add(size);
@@ -84,15 +85,15 @@ impl Emitter<'_> {
         }
         self.asm.add(Instruction::with2(Code::VEX_Kortestw_kr_kr, BRIEF, BRIEF));
         let jump = self.asm.jump(Code::Jne_rel32_64);
-        self.rare.push(Rare::Far(Far { jump, back: self.asm.here(), x, y, cosine }));
+        self.rare.push(Rare::Far(Far { jump, back: self.asm.here(), x, y, wave }));
     }
 
     /// What is jumped to; the jump to what saves registers and calls comes back.
-    pub(super) fn ask(&mut self, Far { jump, back, x, y, cosine }: Far) -> Jump {
+    pub(super) fn ask(&mut self, Far { jump, back, x, y, wave }: Far) -> Jump {
         self.asm.land(jump);
         self.asm.add(Instruction::with2(Code::Sub_rm64_imm32, RSP, VECTOR as i32));
         self.asm.add(Instruction::with2(Code::EVEX_Vmovups_zmmm512_k1z_zmm, at(RSP, 0), x));
-        self.asm.add(Instruction::with2(Code::Mov_r32_imm32, EAX, u32::from(cosine)));
+        self.asm.add(Instruction::with2(Code::Mov_r32_imm32, EAX, wave as u32));
         let call = self.asm.jump(Code::Call_rel32_64);
         self.asm.add(Instruction::with2(Code::EVEX_Vmovups_zmm_k1z_zmmm512, y, at(RSP, 0)));
         self.asm.add(Instruction::with2(Code::Add_rm64_imm32, RSP, VECTOR as i32));

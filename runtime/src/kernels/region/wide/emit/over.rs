@@ -63,7 +63,7 @@ impl Emitter<'_> {
             }
             match self.list[id].op {
                 Op::LogEnds => self.fix_up(to, x, LOG_ENDS),
-                Op::Far(cosine) => self.look_far((to, x), cosine, masked),
+                Op::Far(wave) => self.look_far((to, x), wave, masked),
                 _ => {
                     let code = Code::EVEX_Vpternlogd_zmm_k1z_zmm_zmmm512b32_imm8;
                     self.asm.add(Instruction::with4(code, to, x, sign, OR_BOTH));
