@@ -83,7 +83,7 @@ fn instructions(op: &Op) -> f64 {
         Op::Unary(UnaryOp::Cos) => 21.0,
         Op::Unary(UnaryOp::Tanh) => 22.0,
         // Element by element, by the system's function.
-        Op::Binary(BinaryOp::Pow) => 300.0,
+        Op::Binary(BinaryOp::Pow) => 1400.0,
         _ => 1.0,
     }
 }
