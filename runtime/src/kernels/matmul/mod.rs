@@ -16,11 +16,12 @@
 //!
 //! Where sums cannot go to C before they are complete (bf16) and there are no more than two chains, both are packed, and a tile does them one after the other: between them are
 //! the sums of a tile, and A is packed once for all columns. Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
-//! task, what the next one packs first is fetched. (For AMX nothing that is packed is fetched, and chains are done one after the other: [`tile::Blocking`].)
+//! task, what the next one packs first is fetched, and before an epilogue what it has beside C ([`ahead`]). (For AMX nothing of this is fetched, and chains are done one after the other: [`tile::Blocking`].)
 //!
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
+mod ahead;
 #[cfg(any(test, target_arch = "x86_64"))]
 pub(in crate::kernels) mod amx;
 mod blocks;
@@ -216,6 +217,11 @@ impl Matmul {
             None => None,
         };
         let [a, b, c] = self.problem.buffers.map(|buffer| cx.buffers[buffer].ptr.cast::<X>());
+        let beside =
+            self.epilogue.as_ref().filter(|_| S::BLOCKING.fetches).map_or(ahead::Beside::nothing(), |epilogue| {
+                let result = c.cast_const().wrapping_add(self.problem.offsets[2]);
+                ahead::Beside::new(epilogue.region.streams(cx.buffers), result.cast(), epilogue.columns)
+            });
         let job = work::Job::<X> {
             problem: &self.problem,
             offsets,
@@ -224,6 +230,7 @@ impl Matmul {
             c,
             scratch: cx.scratch,
             direct: X::PLAIN && self.problem.n.strides[2] == 1,
+            beside: &beside,
             finished: &|first, [rows, columns], stride, worker| {
                 let Some(epilogue) = &self.epilogue else { return };
                 // SAFETY: the block is a part of C, which the region is over; the scratch lies behind the product's own.

@@ -1,7 +1,7 @@
 //! The parts that a task works on, and where they are.
 
 use super::problem::Piece;
-use super::tile::{Simd, fetch_run};
+use super::tile::Simd;
 use std::ops::Range;
 
 /// A task: a block of C.
@@ -16,6 +16,8 @@ pub(super) struct Block<'p, X, T> {
     pub piece: &'p Piece,
     pub rows: Range<usize>,
     pub columns: Range<usize>,
+    /// The number of its first element, from the start of the result.
+    pub first: usize,
     /// The block's first element in C.
     pub c: *mut X,
     pub packed_a: *mut T,
@@ -76,31 +78,6 @@ pub(super) struct Columns<T> {
 impl<T> Columns<T> {
     pub fn none() -> Columns<T> {
         Columns { b: std::ptr::null(), step: 0, padded: false }
-    }
-}
-
-/// Runs of values that are packed or written soon. They are fetched while tiles multiply, which wait for nothing; reading them at the pace of packing would wait for each.
-#[derive(Clone, Copy)]
-pub(super) struct Upcoming<X> {
-    pub at: *const X,
-    pub runs: usize,
-    /// From one run to the next.
-    pub stride: usize,
-    /// Values of a run.
-    pub length: usize,
-}
-
-impl<X> Upcoming<X> {
-    pub fn none() -> Upcoming<X> {
-        Upcoming { at: std::ptr::null(), runs: 0, stride: 0, length: 0 }
-    }
-
-    /// Fetches a part, of so many.
-    #[inline(always)]
-    pub fn fetch(&self, part: usize, parts: usize) {
-        for run in self.runs * part / parts..self.runs * (part + 1) / parts {
-            fetch_run(self.at.wrapping_add(run * self.stride), self.length);
-        }
     }
 }
 

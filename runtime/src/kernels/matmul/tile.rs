@@ -132,11 +132,9 @@ pub(in crate::kernels) struct Blocking {
     /// Where several chains are packed at once: are all tiles of a panel done chain by chain, or all chains tile by tile? Chains together may take more than the first-level
     /// cache; sums of all tiles take more than those of one.
     pub chain_by_chain: bool,
-    /// Is what is packed next fetched while tiles multiply?
+    /// Is fetched while tiles multiply what is packed next, and what is read and written behind them ([`super::ahead`])?
     pub fetches: bool,
-    /// Tasks for each worker where groups are of uneven sizes: one task too many is to be a small part of a worker's, but small tasks pack more.
-    pub tasks_of_groups: usize,
-    /// Elements of C that an epilogue is given at once, if it may: a part of the second-level cache.
+    /// Elements of C that an epilogue is given at once, if it may: they are a part of the second-level cache, with what is fetched beside them.
     pub epilogue: usize,
 }
 
@@ -238,8 +236,7 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         unsafe { super::pairs::words(low, high) }
     }
     /// How products are cut and packed.
-    const BLOCKING: Blocking =
-        Blocking { rows: 256, chain_by_chain: false, fetches: true, tasks_of_groups: 16, epilogue: 1 << 16 };
+    const BLOCKING: Blocking = Blocking { rows: 256, chain_by_chain: false, fetches: true, epilogue: 1 << 15 };
     /// May tiles read A and B where they are, if they are of the type that is summed?
     const IN_PLACE: bool = true;
     /// Rows that a packed panel of A has room for.

@@ -1,8 +1,9 @@
 //! The tasks of a product, and what a task does.
 
+use super::ahead::{Beside, Turns, Upcoming};
 use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
-use super::parts::{Block, Columns, Rows, Task, Upcoming, chained};
+use super::parts::{Block, Columns, Rows, Task, chained};
 use super::problem::{Piece, Problem};
 use super::tile::{Simd, Source, TileArgs};
 use super::{SERIAL, SUMS};
@@ -41,6 +42,11 @@ const FEW_ROWS: usize = 24;
 /// A block of so few panels reads A where it is, for the same reason; but only rows that lie along the sum: others would be spread over too many cache lines.
 const FEW_PANELS: usize = 2;
 
+/// Tasks for each worker at least.
+const TASKS: usize = 2;
+/// The same where groups are of uneven sizes: one task too many is to be a small part of a worker's, but small tasks pack more.
+const TASKS_OF_GROUPS: usize = 8;
+
 /// A product that is running.
 pub(super) struct Job<'a, X> {
     pub problem: &'a Problem,
@@ -53,12 +59,14 @@ pub(super) struct Job<'a, X> {
     pub direct: bool,
     /// Called with each part of C that is complete.
     pub finished: &'a Finished<'a>,
+    /// What that reads and writes beside C.
+    pub beside: &'a Beside,
 }
 
 /// First element of a part, from the start of the result; rows and columns; from one row to the next; the worker.
 pub(super) type Finished<'a> = dyn Fn(usize, [usize; 2], usize, usize) + Sync + 'a;
 
-// SAFETY: tasks read A and B, and write blocks of C that do not overlap.
+// SAFETY: tasks read A and B, and write blocks of C that do not overlap; what is beside C they only fetch.
 unsafe impl<X> Sync for Job<'_, X> {}
 
 /// `S` is the flavour of vectors throughout.
@@ -158,8 +166,7 @@ impl<X: Copy + 'static> Job<'_, X> {
             let columns = if whole { columns } else { columns.min(SUMS / rows) };
             Cut::new::<S>(rows, columns)
         };
-        // Groups are of uneven sizes: one task too many is to be a small part of a worker's.
-        let each = if self.problem.groups.is_some() { S::BLOCKING.tasks_of_groups } else { 2 };
+        let each = if self.problem.groups.is_some() { TASKS_OF_GROUPS } else { TASKS };
         let enough = if serial || pool.workers() == 1 { 1 } else { each * pool.workers() };
         let mut cuts = cuts.iter().map(limited);
         let last = cuts.next_back().expect("there are cuts");
@@ -179,14 +186,20 @@ impl<X: Copy + 'static> Job<'_, X> {
     where
         X: Source<S::T>,
     {
-        let Task { piece, rows, columns } = task;
         let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
-        let first = piece.at[2] - self.problem.offsets[2] + rows.start * row_stride + columns.start * column_stride;
+        let first = self.first_of(task);
         let finished = |columns: Range<usize>| {
-            (self.finished)(first + columns.start * column_stride, [rows.len(), columns.len()], row_stride, worker);
+            let size = [task.rows.len(), columns.len()];
+            (self.finished)(first + columns.start * column_stride, size, row_stride, worker);
         };
         // SAFETY: the caller's contract.
         unsafe { self.sums::<S>(task, following, worker, &finished) };
+    }
+
+    /// A block's first element, from the start of the result.
+    fn first_of(&self, Task { piece, rows, columns }: &Task) -> usize {
+        let [row_stride, column_stride] = [self.problem.m.strides[2], self.problem.n.strides[2]];
+        piece.at[2] - self.problem.offsets[2] + rows.start * row_stride + columns.start * column_stride
     }
 
     /// A block of C; calls `finished` with columns of it that are complete.
@@ -255,13 +268,14 @@ impl<X: Copy + 'static> Job<'_, X> {
         let (problem, depth) = (self.problem, piece.depth());
         let brief = self.rounds::<S>() && depth <= TOGETHER * S::BLOCK_K;
         let ((of_a, of_b), chains) = (together::<S, X>(), if brief && depth > S::BLOCK_K { TOGETHER } else { 1 });
-        let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
+        let first = self.first_of(task);
         let workspace = self.scratch.worker(worker).cast::<S::T>();
         // SAFETY: C has the block; the workspace has room for the parts (`worker_elements`): for the sums of a tile, of a panel, or of a block, whose cut is within `SUMS`.
         unsafe {
             Block {
                 piece,
-                c: self.c.add(piece.at[2] + rows.start * row_stride + columns.start * column_stride),
+                first,
+                c: self.c.add(problem.offsets[2] + first),
                 packed_a: workspace,
                 packed_b: workspace.add(of_a * packed_a::<S>()),
                 sums: workspace.add(of_a * packed_a::<S>() + of_b * packed_b::<S>()),
@@ -368,22 +382,28 @@ impl<X: Copy + 'static> Job<'_, X> {
             };
             let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
             let chains = span.clone().step_by(S::BLOCK_K);
-            let (together, parts) = (chains.len(), tile_count * chains.len());
-            // A few lines at a time: a core waits where more are missing than it can have open.
-            let fetch = |part: usize| {
+            let turns = tile_count * chains.len();
+            let beside = self.beside.of_block(block.first + first * column_stride, [rows.len(), width], row_stride);
+            // A share of the lines for each tile: a core waits where more are missing than it can have open.
+            let mut of_a = Turns::new(next_a.runs, first / S::COLUMNS * turns, panels * turns);
+            let mut of_b = Turns::new(next_b.runs, 0, turns);
+            let mut of_rows = Turns::new(if last { rows.len() } else { 0 }, 0, turns);
+            let mut fetch = || {
                 if S::BLOCKING.fetches {
-                    next_b.fetch(part, parts);
-                    result.fetch(part, parts);
-                    next_a.fetch(first / S::COLUMNS * parts + part, panels * parts);
+                    next_b.fetch(of_b.take());
+                    let rows = of_rows.take();
+                    result.fetch(rows.clone());
+                    beside.fetch(rows);
+                    next_a.fetch(of_a.take());
                 }
             };
             let columns_of_b = |number: usize, k: usize| self.columns_of_b::<S>(block, k, number, first..first + width);
             if S::BLOCKING.chain_by_chain {
-                for (number, (k, a)) in chains.zip(a).enumerate() {
+                for (k, a) in chains.zip(a) {
                     // What the chain before has read of B is not needed any more.
                     let b = columns_of_b(0, k);
                     for panel in 0..tile_count {
-                        fetch(number * tile_count + panel);
+                        fetch();
                         self.tile::<S>(block, [panel, first], k, a, b);
                     }
                 }
@@ -391,8 +411,8 @@ impl<X: Copy + 'static> Job<'_, X> {
                 let mut b = [Columns::none(); TOGETHER];
                 chains.clone().enumerate().zip(&mut b).for_each(|((number, k), b)| *b = columns_of_b(number, k));
                 for panel in 0..tile_count {
-                    for (number, ((k, a), &b)) in chains.clone().zip(a).zip(&b).enumerate() {
-                        fetch(panel * together + number);
+                    for ((k, a), &b) in chains.clone().zip(a).zip(&b) {
+                        fetch();
                         self.tile::<S>(block, [panel, first], k, a, b);
                     }
                 }

@@ -29,7 +29,9 @@ fn product(rng: &mut Rng, memory: &mut Memory, s: Sizes, dtype: DType, ragged: O
         Some(RaggedDim::K) => (floats(k * rows), floats(k * n), groups * rows),
         Some(_) => (floats(rows * k), floats(groups * k * n), rows),
     };
-    let c = memory.add(dtype, &vec![0.25; all * n]);
+    // Results need not begin where their buffer does.
+    let before = rng.below(2) * 13;
+    let c = memory.add(dtype, &vec![0.25; before + all * n]);
     let bound = if ragged == Some(RaggedDim::K) { k } else { rows };
     let strides = match ragged {
         Some(RaggedDim::K) => [0, 0, rows64 * n64],
@@ -44,7 +46,7 @@ fn product(rng: &mut Rng, memory: &mut Memory, s: Sizes, dtype: DType, ragged: O
         a,
         b,
         c,
-        offsets: [0; 3],
+        offsets: [0, 0, before as u64],
         batch: if ragged.is_none() {
             vec![BatchDim(batch as u64, rows64 * k64, k64 * n64, rows64 * n64)]
         } else {
@@ -75,24 +77,25 @@ fn region(rng: &mut Rng, memory: &mut Memory, matmul: &Matmul, over_result: bool
         step(StepOp::Add, &[Arg::Load(3), Arg::Step(2)]),
     ];
     let whole = [columns, 1];
+    let result = View { offset: matmul.offsets[2], ..view(matmul.c, whole) };
     let (value, out) = if over_result {
-        (Arg::Step(3), matmul.c)
+        (Arg::Step(3), result.clone())
     } else {
         steps.push(Step { op: StepOp::Cast, dtype: other, args: vec![Arg::Step(3)] });
-        (Arg::Step(4), memory.add(other, &vec![7.0; (rows * columns) as usize]))
+        (Arg::Step(4), view(memory.add(other, &vec![7.0; (rows * columns) as usize]), whole))
     };
     Region {
         dims: vec![rows, columns],
         row_dims: 1,
         ragged: None,
         loads: vec![
-            view(matmul.c, whole).into(),
+            result.into(),
             view(bias, [0, 1]).into(),
             view(factor, [1, 0]).into(),
             view(residual, whole).into(),
         ],
         steps,
-        stores: vec![Store { value, view: view(out, whole) }],
+        stores: vec![Store { value, view: out }],
     }
 }
 

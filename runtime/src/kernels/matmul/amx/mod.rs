@@ -190,7 +190,6 @@ macro_rules! flavour {
                     rows: 512,
                     chain_by_chain: true,
                     fetches: false,
-                    tasks_of_groups: 8,
                     epilogue: 1 << 17,
                 };
 
