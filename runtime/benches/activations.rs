@@ -15,15 +15,15 @@ mod memory;
 /// An activation: its name and steps, of which the last is the result. `Load(0)` is the argument.
 struct Activation(&'static str, Vec<(StepOp, Vec<Arg>)>);
 
-/// Steps behind c·(x + k·x³), which is step 4.
-fn behind_cubic(steps: &[(StepOp, Vec<Arg>)]) -> Vec<(StepOp, Vec<Arg>)> {
+/// Steps behind a multiple of c·(x + k·x³), which is step 4.
+fn behind_cubic(multiple: f64, steps: &[(StepOp, Vec<Arg>)]) -> Vec<(StepOp, Vec<Arg>)> {
     let x = Load(0);
     let cubic = vec![
         (Mul, vec![x, x]),
         (Mul, vec![S(0), x]),
         (Mul, vec![S(1), Const(0.044_715)]),
         (Add, vec![x, S(2)]),
-        (Mul, vec![S(3), Const(0.797_884_56)]),
+        (Mul, vec![S(3), Const(0.797_884_56 * multiple)]),
     ];
     [&cubic, steps].concat()
 }
@@ -47,12 +47,15 @@ fn activations() -> Vec<Activation> {
         ),
         Activation(
             "x·(1 + tanh(c·(x + k·x³)))/2",
-            behind_cubic(&[
-                (Tanh, vec![S(4)]),
-                (Add, vec![S(5), Const(1.0)]),
-                (Mul, vec![x, S(6)]),
-                (Mul, vec![S(7), Const(0.5)]),
-            ]),
+            behind_cubic(
+                1.0,
+                &[
+                    (Tanh, vec![S(4)]),
+                    (Add, vec![S(5), Const(1.0)]),
+                    (Mul, vec![x, S(6)]),
+                    (Mul, vec![S(7), Const(0.5)]),
+                ],
+            ),
         ),
         // What rewriting makes of the last two (`algebra.tanh-log`, `activation.tanh-factor`).
         Activation(
@@ -70,15 +73,17 @@ fn activations() -> Vec<Activation> {
         ),
         Activation(
             "x·sigmoid(2·c·(x + k·x³))",
-            behind_cubic(&[
-                (Mul, vec![S(4), Const(2.0)]),
-                (Neg, vec![S(5)]),
-                (Min, vec![S(6), Const(80.0)]),
-                (Exp, vec![S(7)]),
-                (Add, vec![S(8), Const(1.0)]),
-                (Div, vec![Const(1.0), S(9)]),
-                (Mul, vec![x, S(10)]),
-            ]),
+            behind_cubic(
+                2.0,
+                &[
+                    (Neg, vec![S(4)]),
+                    (Min, vec![S(5), Const(80.0)]),
+                    (Exp, vec![S(6)]),
+                    (Add, vec![S(7), Const(1.0)]),
+                    (Div, vec![Const(1.0), S(8)]),
+                    (Mul, vec![x, S(9)]),
+                ],
+            ),
         ),
         Activation(
             "x > 0 ? x : x/(1 + |x|)",

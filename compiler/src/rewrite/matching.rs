@@ -443,6 +443,7 @@ impl<'e> Maker<'e> {
 
     /// A product, factors in order; nothing for one that is a number, or of several types.
     pub fn product(&mut self, product: &Product, dtype: DType) -> Option<Id> {
+        let product = &self.with_one_number(product);
         let mut all: Option<Id> = None;
         for &(class, exponent) in &product.factors {
             let factor = self.power(class, exponent)?;
@@ -460,6 +461,30 @@ impl<'e> Maker<'e> {
                 self.try_op(Op::Binary(BinaryOp::Mul), &[all, number])
             }
         }
+    }
+
+    /// Twice a multiple of something is another multiple of it: one multiplication, and the same bits.
+    fn with_one_number(&self, product: &Product) -> Product {
+        let multiple = match product.factors[..] {
+            [(class, 1.0)] if is_power_of_two(product.coefficient) => self.multiple(class),
+            _ => None,
+        };
+        multiple.map_or(product.clone(), |(other, number)| Product {
+            coefficient: product.coefficient * number,
+            factors: vec![(other, 1.0)],
+        })
+    }
+
+    /// What the class is a multiple of, and the number.
+    fn multiple(&self, class: Id) -> Option<(Id, f64)> {
+        let ty = self.ty(class);
+        self.egraph[class].nodes.iter().find_map(|term| {
+            let &[a, b] = &term.args[..] else { return None };
+            let number = |x: Id| self.egraph[x].data.constant.filter(|n| n.is_finite() && *n != 0.0);
+            let (other, number) = number(b).map(|n| (a, n)).or_else(|| number(a).map(|n| (b, n)))?;
+            let whole = *self.egraph.analysis.op(term) == Op::Binary(BinaryOp::Mul) && self.ty(other) == ty;
+            (whole && other != class).then_some((other, number))
+        })
     }
 
     /// A power; small whole ones as products.
@@ -584,6 +609,11 @@ impl<'e> Maker<'e> {
             }
         }
     }
+}
+
+/// Other than 1: multiplying by it moves the exponent alone.
+fn is_power_of_two(x: f64) -> bool {
+    x.abs() != 1.0 && x.abs().log2().fract() == 0.0
 }
 
 fn value(number: Number, m: &Match) -> f64 {
