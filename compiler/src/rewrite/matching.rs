@@ -463,16 +463,18 @@ impl<'e> Maker<'e> {
         }
     }
 
-    /// Twice a multiple of something is another multiple of it: one multiplication, and the same bits.
+    /// Twice a multiple of something is another multiple of it: one multiplication, and the same bits wherever products are normal numbers. Not where terms are only looked for.
     fn with_one_number(&self, product: &Product) -> Product {
         let multiple = match product.factors[..] {
-            [(class, 1.0)] if is_power_of_two(product.coefficient) => self.multiple(class),
+            [(class, 1.0)] if !self.known && is_power_of_two(product.coefficient) => self.multiple(class),
             _ => None,
         };
-        multiple.map_or(product.clone(), |(other, number)| Product {
-            coefficient: product.coefficient * number,
-            factors: vec![(other, 1.0)],
-        })
+        let folded = multiple
+            .map(|(other, number)| Product { coefficient: product.coefficient * number, factors: vec![(other, 1.0)] });
+        // What is one times something is merged with it by its form.
+        folded
+            .filter(|p| p.coefficient.abs() != 1.0 && (p.coefficient as f32).is_normal())
+            .unwrap_or_else(|| product.clone())
     }
 
     /// What the class is a multiple of, and the number.
@@ -483,7 +485,7 @@ impl<'e> Maker<'e> {
             let number = |x: Id| self.egraph[x].data.constant.filter(|n| n.is_finite() && *n != 0.0);
             let (other, number) = number(b).map(|n| (a, n)).or_else(|| number(a).map(|n| (b, n)))?;
             let whole = *self.egraph.analysis.op(term) == Op::Binary(BinaryOp::Mul) && self.ty(other) == ty;
-            (whole && other != class).then_some((other, number))
+            (whole && self.egraph.find(other) != self.egraph.find(class)).then_some((other, number))
         })
     }
 
@@ -611,9 +613,9 @@ impl<'e> Maker<'e> {
     }
 }
 
-/// Other than 1: multiplying by it moves the exponent alone.
+/// Multiplying by it moves the exponent alone. (1 and -1 are no multiplications.)
 fn is_power_of_two(x: f64) -> bool {
-    x.abs() != 1.0 && x.abs().log2().fract() == 0.0
+    x.abs() != 1.0 && x.is_normal() && x.to_bits() << 12 == 0
 }
 
 fn value(number: Number, m: &Match) -> f64 {
@@ -708,5 +710,12 @@ mod tests {
         };
         assert_eq!(found("x * tanh(x) * exp(y)"), (true, 1));
         assert_eq!(found("x * tanh(x) * log(y)"), (false, 0));
+    }
+
+    #[test]
+    fn powers_of_two() {
+        assert!([2.0, 0.5, -4.0, 1024.0].into_iter().all(is_power_of_two));
+        let others = [1.0, -1.0, 3.0, 0.0, f64::INFINITY, f64::NAN, 1024.0f64.next_up(), 8.0f64.next_down()];
+        assert!(!others.into_iter().any(is_power_of_two));
     }
 }

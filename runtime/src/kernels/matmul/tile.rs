@@ -132,7 +132,7 @@ pub(in crate::kernels) struct Blocking {
     /// Where several chains are packed at once: are all tiles of a panel done chain by chain, or all chains tile by tile? Chains together may take more than the first-level
     /// cache; sums of all tiles take more than those of one.
     pub chain_by_chain: bool,
-    /// Is fetched while tiles multiply what is packed next, and what is read and written behind them ([`super::ahead`])?
+    /// Are the operands that are packed next, and what is read and written behind tiles, fetched while tiles multiply ([`super::ahead`])?
     pub fetches: bool,
     /// Elements of C that an epilogue is given at once, if it may: they are a part of the second-level cache, with what is fetched beside them.
     pub epilogue: usize,
