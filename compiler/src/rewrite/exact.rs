@@ -3,7 +3,7 @@
 //! A rule that matches normal forms does not know how its match is spelled, so it proves nothing about bits. But a fused op is its body: when the body's
 //! terms are in the e-graph and their class is the matched one, the bits are the same. None are added: rules would go on with them for ever.
 
-use super::matching::Maker;
+use super::making::Maker;
 use super::term::{Egraph, key_of};
 use crate::simplify::simplify;
 use egg::Id;

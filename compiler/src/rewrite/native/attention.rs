@@ -3,7 +3,7 @@
 use super::masks::{Mask, Part, mask};
 use super::{axes, narrowest, terms};
 use crate::rewrite::Change;
-use crate::rewrite::matching::Maker;
+use crate::rewrite::making::Maker;
 use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::{Egraph, Term};
 use egg::Id;

@@ -3,7 +3,7 @@
 use super::{axes, has_any, terms};
 use crate::rewrite::Change;
 use crate::rewrite::conditions::has_op;
-use crate::rewrite::matching::Maker;
+use crate::rewrite::making::Maker;
 use crate::rewrite::normal::{Forms, Product};
 use crate::rewrite::term::Egraph;
 use egg::Id;
