@@ -1,8 +1,7 @@
-//! What is fetched while tiles multiply: what is packed next, what of C is added to or stored behind them, and what an epilogue reads and writes beside C. Tiles wait for nothing; reading at the pace
-//! of packing, or of an epilogue, would wait for each line.
+//! What is fetched while tiles multiply: what is packed or read next, and what of C is added to or stored behind them. Tiles wait for nothing; reading at the pace
+//! of packing would wait for each line.
 
 use super::tile::fetch_run;
-use crate::kernels::region::Stream;
 use std::ops::Range;
 
 /// Runs of values.
@@ -58,68 +57,6 @@ impl Turns {
     }
 }
 
-/// Streams that are fetched at most.
-const MOST: usize = 8;
-
-/// What an epilogue reads and writes beside C.
-pub(super) struct Beside {
-    streams: [Stream; MOST],
-    count: usize,
-    /// Elements of a row of the epilogue's region.
-    columns: usize,
-}
-
-impl Beside {
-    pub fn nothing() -> Beside {
-        Beside { streams: [Stream { at: std::ptr::null(), bytes: 0, row: 0 }; MOST], count: 0, columns: 1 }
-    }
-
-    /// Streams of a region whose rows have so many elements: each once, without that of C.
-    pub fn new(streams: impl Iterator<Item = Stream>, c: *const u8, columns: usize) -> Beside {
-        let mut beside = Beside { columns, ..Beside::nothing() };
-        for stream in streams {
-            let known = stream.at == c || beside.streams().contains(&stream);
-            if !known && beside.count < MOST {
-                beside.streams[beside.count] = stream;
-                beside.count += 1;
-            }
-        }
-        beside
-    }
-
-    fn streams(&self) -> &[Stream] {
-        &self.streams[..self.count]
-    }
-
-    /// What goes with a block of C, so many rows and columns from element `first` on: a run for each row. Nothing where those are not rows of the region.
-    pub fn of_block(&self, first: usize, [rows, columns]: [usize; 2], row_stride: usize) -> BesideBlock {
-        let mut block = BesideBlock { streams: [Upcoming::none(); MOST], count: 0 };
-        if self.count > 0 && row_stride == self.columns {
-            let (row, column) = (first / self.columns, first % self.columns);
-            for (upcoming, stream) in block.streams.iter_mut().zip(self.streams()) {
-                let at = stream.at.wrapping_add(row * stream.row + column * stream.bytes);
-                *upcoming = Upcoming { at, runs: rows, stride: stream.row, length: columns * stream.bytes };
-            }
-            block.count = self.count;
-        }
-        block
-    }
-}
-
-/// The part of [`Beside`] that goes with a block.
-pub(super) struct BesideBlock {
-    streams: [Upcoming<u8>; MOST],
-    count: usize,
-}
-
-impl BesideBlock {
-    /// Fetches some of the rows.
-    #[inline(always)]
-    pub fn fetch(&self, rows: Range<usize>) {
-        self.streams[..self.count].iter().for_each(|stream| stream.fetch(rows.clone()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,22 +76,5 @@ mod tests {
                 assert_eq!(shares(first), all[first..], "{runs} runs in {turns} turns, from {first} on");
             }
         }
-    }
-
-    /// C and what is there already are left out, and what there is no room for; blocks are found in the region's rows.
-    #[test]
-    fn streams_of_a_block() {
-        let memory = [0u8; 4096];
-        let at = |byte: usize| memory[byte..].as_ptr();
-        let stream = |byte: usize| Stream { at: at(byte), bytes: 4, row: 64 };
-        let beside = Beside::new([0, 1024, 2048, 1024].into_iter().map(stream), at(0), 16);
-        assert!(beside.streams() == [stream(1024), stream(2048)]);
-        let block = beside.of_block(2 * 16 + 3, [5, 6], 16);
-        let Upcoming { at: first, runs, stride, length } = block.streams[0];
-        assert_eq!((block.count, first), (2, at(1024 + 2 * 64 + 3 * 4)));
-        assert_eq!((runs, stride, length), (5, 64, 24));
-        assert_eq!(beside.of_block(0, [5, 6], 8).count, 0, "rows of the product that are parts of the region's");
-        assert_eq!(Beside::new((1..12).map(|i| stream(i * 256)), at(0), 16).count, MOST);
-        assert_eq!(Beside::nothing().of_block(5, [5, 6], 16).count, 0);
     }
 }

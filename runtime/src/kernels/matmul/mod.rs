@@ -8,7 +8,8 @@
 //! them (see [`amx`]), products 32i to 32i + 31 are one link of a single chain, wherever blocks end. There, products of f32 with 32 or more terms (a ragged dimension counts with its bound) are made in tiles as well, and are nearer to the
 //! exact sums than those of vectors (see [`amx::split`]).
 //!
-//! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies:
+//! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies, but for a B of the type that is summed whose rows are rows
+//! in memory: tiles read a piece of each where it is, which is a few cache lines.
 //!
 //! ```text
 //! for each block of k: pack A;  for each panel of columns: pack B's panel;  tiles, while the next panel is fetched
@@ -16,7 +17,7 @@
 //!
 //! Where sums cannot go to C before they are complete (bf16) and there are no more than two chains, both are packed, and a tile does them one after the other: between them are
 //! the sums of a tile, and A is packed once for all columns. Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
-//! task, what the next one packs first is fetched, and before an epilogue what it has beside C ([`ahead`]). (For AMX nothing of this is fetched, and chains are done one after the other: [`tile::Blocking`].)
+//! task, what the next one reads first is fetched ([`ahead`]). (For AMX nothing of this is fetched, and chains are done one after the other: [`tile::Blocking`].)
 //!
 //! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
@@ -217,11 +218,6 @@ impl Matmul {
             None => None,
         };
         let [a, b, c] = self.problem.buffers.map(|buffer| cx.buffers[buffer].ptr.cast::<X>());
-        let beside =
-            self.epilogue.as_ref().filter(|_| S::BLOCKING.fetches).map_or(ahead::Beside::nothing(), |epilogue| {
-                let result = c.cast_const().wrapping_add(self.problem.offsets[2]);
-                ahead::Beside::new(epilogue.region.streams(cx.buffers), result.cast(), epilogue.columns)
-            });
         let job = work::Job::<X> {
             problem: &self.problem,
             offsets,
@@ -230,7 +226,6 @@ impl Matmul {
             c,
             scratch: cx.scratch,
             direct: X::PLAIN && self.problem.n.strides[2] == 1,
-            beside: &beside,
             finished: &|first, [rows, columns], stride, worker| {
                 let Some(epilogue) = &self.epilogue else { return };
                 // SAFETY: the block is a part of C, which the region is over; the scratch lies behind the product's own.

@@ -63,9 +63,7 @@ pub(super) unsafe fn pack_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T
 unsafe fn one_panel<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
     // SAFETY: the caller's contract.
     unsafe {
-        if args.across == 1 && X::PLAIN && args.width == S::COLUMNS && args.panel == S::COLUMNS {
-            full_rows::<S, X>(args);
-        } else if args.across == 1 {
+        if args.across == 1 {
             rows_of_panel::<S, X>(args);
         } else if args.along == 1 {
             squares::<S, X>(args);
@@ -86,24 +84,6 @@ unsafe fn rows_side_by_side<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
                 widen_row::<S, X, A_WIDTH>(src, args.dst.add(i * args.panel_step + p * A_WIDTH));
             }
         }
-    }
-}
-
-/// Rows that are as long as those of a full panel of B, as they are.
-#[inline(always)]
-unsafe fn full_rows<S: Simd, X: Source<S::T>>(args: PackArgs<X, S::T>) {
-    debug_assert!(X::PLAIN && args.width == args.panel && args.width == S::VECTORS * S::LANES);
-    let (mut src, mut dst) = (args.src.cast::<S::T>(), args.dst);
-    for _ in 0..args.depth {
-        // SAFETY: the caller's contract; X is T, and rows are so many vectors.
-        unsafe {
-            prefetch_run(src.wrapping_add(AHEAD * args.along), S::COLUMNS);
-            for j in 0..S::VECTORS {
-                S::store(dst.add(j * S::LANES), S::load(src.add(j * S::LANES)));
-            }
-            dst = dst.add(S::COLUMNS);
-        }
-        src = src.wrapping_add(args.along);
     }
 }
 

@@ -16,8 +16,6 @@ pub(super) struct Block<'p, X, T> {
     pub piece: &'p Piece,
     pub rows: Range<usize>,
     pub columns: Range<usize>,
-    /// The number of its first element, from the start of the result.
-    pub first: usize,
     /// The block's first element in C.
     pub c: *mut X,
     pub packed_a: *mut T,

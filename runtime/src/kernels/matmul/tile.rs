@@ -132,9 +132,9 @@ pub(in crate::kernels) struct Blocking {
     /// Where several chains are packed at once: are all tiles of a panel done chain by chain, or all chains tile by tile? Chains together may take more than the first-level
     /// cache; sums of all tiles take more than those of one.
     pub chain_by_chain: bool,
-    /// Are the operands that are packed next, and what is read and written behind tiles, fetched while tiles multiply ([`super::ahead`])?
+    /// Are the operands that are read next, and what is written behind tiles, fetched while tiles multiply ([`super::ahead`])?
     pub fetches: bool,
-    /// Elements of C that an epilogue is given at once, if it may: they are a part of the second-level cache, with what is fetched beside them.
+    /// Elements of C that an epilogue is given at once, if it may: of short parts of rows it does fewer in a second, whatever is still in a cache.
     pub epilogue: usize,
 }
 
@@ -236,8 +236,8 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         unsafe { super::pairs::words(low, high) }
     }
     /// How products are cut and packed.
-    const BLOCKING: Blocking = Blocking { rows: 256, chain_by_chain: false, fetches: true, epilogue: 1 << 15 };
-    /// May tiles read A and B where they are, if they are of the type that is summed?
+    const BLOCKING: Blocking = Blocking { rows: 256, chain_by_chain: false, fetches: true, epilogue: 1 << 18 };
+    /// May tiles read A and B where they are, if they are of the type that is summed? B always is, where its rows lie across the sum.
     const IN_PLACE: bool = true;
     /// Rows that a packed panel of A has room for.
     const PANEL: usize = A_WIDTH;
@@ -449,8 +449,8 @@ fn lines<T>(at: *const T, n: usize, f: impl Fn(*const u8)) {
         f(at.wrapping_add(byte));
         byte += CACHE_LINE;
     }
-    if bytes > 0 {
-        // Runs need not begin with a line.
+    // Runs need not begin with a line.
+    if bytes > 0 && (at.addr() + bytes - 1) / CACHE_LINE != (at.addr() + byte - CACHE_LINE) / CACHE_LINE {
         f(at.wrapping_add(bytes - 1));
     }
 }

@@ -1,6 +1,6 @@
 //! The tasks of a product, and what a task does.
 
-use super::ahead::{Beside, Turns, Upcoming};
+use super::ahead::{Turns, Upcoming};
 use super::blocks::Cut;
 use super::pack::{FinishArgs, PackArgs, SIDE_BY_SIDE};
 use super::parts::{Block, Columns, Rows, Task, chained};
@@ -37,9 +37,7 @@ fn together<S: Simd, X: Source<S::T>>() -> (usize, usize) {
     (a, if S::BLOCKING.chain_by_chain { 1 } else { a })
 }
 
-/// A product of so few rows reads B where it is: packing would cost more than it saves.
-const FEW_ROWS: usize = 24;
-/// A block of so few panels reads A where it is, for the same reason; but only rows that lie along the sum: others would be spread over too many cache lines.
+/// A block of so few panels reads A where it is: packing would cost more than it saves; but only rows that lie along the sum: others would be spread over too many cache lines.
 const FEW_PANELS: usize = 2;
 
 /// Tasks for each worker at least.
@@ -59,14 +57,12 @@ pub(super) struct Job<'a, X> {
     pub direct: bool,
     /// Called with each part of C that is complete.
     pub finished: &'a Finished<'a>,
-    /// What that reads and writes beside C.
-    pub beside: &'a Beside,
 }
 
 /// First element of a part, from the start of the result; rows and columns; from one row to the next; the worker.
 pub(super) type Finished<'a> = dyn Fn(usize, [usize; 2], usize, usize) + Sync + 'a;
 
-// SAFETY: tasks read A and B, and write blocks of C that do not overlap; what is beside C they only fetch.
+// SAFETY: tasks read A and B, and write blocks of C that do not overlap.
 unsafe impl<X> Sync for Job<'_, X> {}
 
 /// `S` is the flavour of vectors throughout.
@@ -241,7 +237,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 for first in (0..width).step_by(S::COLUMNS) {
                     let rest = block.columns.start + first + S::COLUMNS..block.columns.end;
                     let next_b = match &next {
-                        _ if block.in_place || !S::BLOCKING.fetches => Upcoming::none(),
+                        _ if !S::BLOCKING.fetches => Upcoming::none(),
                         _ if !rest.is_empty() => self.upcoming(1, piece, span.clone(), rest, S::COLUMNS),
                         Some((task, span)) => {
                             self.upcoming(1, &task.piece, span.clone(), task.columns.clone(), S::COLUMNS)
@@ -274,7 +270,6 @@ impl<X: Copy + 'static> Job<'_, X> {
         unsafe {
             Block {
                 piece,
-                first,
                 c: self.c.add(problem.offsets[2] + first),
                 packed_a: workspace,
                 packed_b: workspace.add(of_a * packed_a::<S>()),
@@ -283,7 +278,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 brief,
                 span: chains * S::BLOCK_K,
                 straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
-                in_place: X::PLAIN && S::IN_PLACE && problem.n.strides[1] == 1 && piece.m <= FEW_ROWS,
+                in_place: X::PLAIN && S::IN_PLACE && problem.n.strides[1] == 1,
                 tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)).next_multiple_of(S::GRAIN),
                 rows: rows.clone(),
                 columns: columns.clone(),
@@ -383,17 +378,14 @@ impl<X: Copy + 'static> Job<'_, X> {
             let (tile_count, panels) = (rows.len().div_ceil(*tile_rows), columns.len().div_ceil(S::COLUMNS));
             let chains = span.clone().step_by(S::BLOCK_K);
             let turns = tile_count * chains.len();
-            let beside = self.beside.of_block(block.first + first * column_stride, [rows.len(), width], row_stride);
             // A share of the lines for each tile: a core waits where more are missing than it can have open.
             let mut of_a = Turns::new(next_a.runs, first / S::COLUMNS * turns, panels * turns);
             let mut of_b = Turns::new(next_b.runs, 0, turns);
-            let mut of_rows = Turns::new(if last { rows.len() } else { 0 }, 0, turns);
+            let mut of_rows = Turns::new(result.runs, 0, turns);
             let mut fetch = || {
                 if S::BLOCKING.fetches {
                     next_b.fetch(of_b.take());
-                    let rows = of_rows.take();
-                    result.fetch(rows.clone());
-                    beside.fetch(rows);
+                    result.fetch(of_rows.take());
                     next_a.fetch(of_a.take());
                 }
             };
