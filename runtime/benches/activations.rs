@@ -31,9 +31,17 @@ fn behind_cubic(multiple: f64, steps: &[(StepOp, Vec<Arg>)]) -> Vec<(StepOp, Vec
 fn activations() -> Vec<Activation> {
     let x = Load(0);
     vec![
+        // As models have it: the exponent is cut, so that nothing overflows.
         Activation(
             "silu",
-            vec![(Neg, vec![x]), (Exp, vec![S(0)]), (Add, vec![S(1), Const(1.0)]), (Div, vec![x, S(2)])],
+            vec![
+                (Neg, vec![x]),
+                (Min, vec![S(0), Const(80.0)]),
+                (Exp, vec![S(1)]),
+                (Add, vec![S(2), Const(1.0)]),
+                (Div, vec![Const(1.0), S(3)]),
+                (Mul, vec![x, S(4)]),
+            ],
         ),
         Activation(
             "x·tanh(log(1 + eˣ))",
