@@ -125,11 +125,58 @@ fn one_row_1x256x1024(bencher: Bencher, workers: usize) {
     dense(bencher, workers, DType::F32, [1, 1, 256, 1024], [false, false]);
 }
 
-/// Experts of uneven sizes, 4096 rows in all.
-fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, [d, f]: [usize; 2], turned: bool) {
-    let (rows, experts) = (4096usize, 8usize);
+/// Rows of B are 32 KiB apart.
+#[divan::bench(args = WORKERS)]
+fn nn_2048x768x8192(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::F32, [1, 2048, 768, 8192], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn tn_768x2048x8192(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::F32, [1, 768, 2048, 8192], [true, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn few_rows_4x256x1024(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::F32, [1, 4, 256, 1024], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn few_rows_16x256x1024(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::F32, [1, 16, 256, 1024], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn few_rows_64x256x1024(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::F32, [1, 64, 256, 1024], [false, false]);
+}
+
+#[divan::bench(args = WORKERS)]
+fn few_rows_64x256x1024_bf16(bencher: Bencher, workers: usize) {
+    dense(bencher, workers, DType::Bf16, [1, 64, 256, 1024], [false, false]);
+}
+
+/// Experts of uneven sizes, where their rows begin.
+const LARGE: [i32; 9] = [0, 700, 1100, 1650, 2150, 2600, 3190, 3700, 4096];
+/// The same of 1 to 64 rows.
+const SMALL: [i32; 9] = [0, 1, 3, 7, 15, 31, 55, 87, 151];
+
+/// Experts with 4096 rows in all.
+fn grouped(bencher: Bencher, workers: usize, dtype: DType, ragged: RaggedDim, size: [usize; 2], turned: bool) {
+    experts(bencher, workers, dtype, ragged, size, turned, LARGE);
+}
+
+fn experts(
+    bencher: Bencher,
+    workers: usize,
+    dtype: DType,
+    ragged: RaggedDim,
+    [d, f]: [usize; 2],
+    turned: bool,
+    starts: [i32; 9],
+) {
+    let (rows, experts) = (starts[8] as usize, 8usize);
     let mut memory = Memory::default();
-    let starts = [0, 700, 1100, 1650, 2150, 2600, 3190, 3700, 4096];
     let offsets = ints(&mut memory, &starts);
     let (r64, d64, f64) = (rows as u64, d as u64, f as u64);
     let kernel = if ragged == RaggedDim::M {
@@ -222,4 +269,14 @@ fn experts_dx_bf16_4096x512x256(bencher: Bencher, workers: usize) {
 #[divan::bench(args = WORKERS)]
 fn experts_dw_bf16_256x4096x512(bencher: Bencher, workers: usize) {
     grouped(bencher, workers, DType::Bf16, RaggedDim::K, [256, 512], false);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_of_1_to_64_rows_256x512(bencher: Bencher, workers: usize) {
+    experts(bencher, workers, DType::F32, RaggedDim::M, [256, 512], false, SMALL);
+}
+
+#[divan::bench(args = WORKERS)]
+fn experts_of_1_to_64_rows_bf16_256x512(bencher: Bencher, workers: usize) {
+    experts(bencher, workers, DType::Bf16, RaggedDim::M, [256, 512], false, SMALL);
 }

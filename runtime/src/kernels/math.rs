@@ -10,7 +10,8 @@
 //! | [`log`] | < 1 | `k·ln 2 + log(1 + f)`, f from -¼ to ½, minimax polynomial |
 //! | [`tanh`] | < 1.8 | `m/(m + 2)` with m = e²ˣ - 1 = `2ⁿ·(e²ʳ - 1) + (2ⁿ - 1)`, minimax polynomial |
 //! | [`sin`], [`cos`] | < 2, beyond 2¹⁶ < 2.7 | reduction by half turns, π in three parts, and minimax polynomial up to [`TRIG_LIMIT`], the f64 library function beyond; the sine of -0 is 0 |
-//! | square root, division | 0.5 | the instructions; `rsqrt` is `1 / sqrt(x)` |
+//! | square root, division | 0.5 | the instructions |
+//! | `rsqrt` | < 1.5 | `1 / sqrt(x)` |
 
 use super::lanes::{Lanes, MAGIC};
 

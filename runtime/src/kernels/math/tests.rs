@@ -44,6 +44,7 @@ macro_rules! accurate {
 
 accurate!(exp_is_accurate, exp, f64::exp, |_| true, 1.0);
 accurate!(log_is_accurate, log, f64::ln, |_| true, 1.0);
+accurate!(rsqrt_is_accurate, |x: f32| 1.0 / x.sqrt(), |x: f64| 1.0 / x.sqrt(), |_| true, 1.5);
 accurate!(tanh_is_accurate, tanh, f64::tanh, |_| true, 1.8);
 accurate!(sin_is_accurate, sin_any, f64::sin, |_| true, 2.7);
 accurate!(cos_is_accurate, cos_any, f64::cos, |_| true, 2.7);

@@ -1,11 +1,10 @@
-//! What is fetched while tiles multiply: what is packed or read next, and what of C is added to or stored behind them. Tiles wait for nothing; reading at the pace
-//! of packing would wait for each line.
+//! What is fetched while tiles multiply: what is read next, to be packed or where it is, and what of C is added to or stored behind them. Tiles wait for nothing; reading
+//! at the pace of packing would wait for each line.
 
 use super::tile::fetch_run;
 use std::ops::Range;
 
 /// Runs of values.
-#[derive(Clone, Copy)]
 pub(super) struct Upcoming<X> {
     pub at: *const X,
     pub runs: usize,
@@ -59,6 +58,7 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tile::{CACHE_LINE, lines};
     use super::*;
 
     /// Each run has a turn, in order, and each turn its share, wherever it is begun.
@@ -75,6 +75,23 @@ mod tests {
             for first in 1..turns {
                 assert_eq!(shares(first), all[first..], "{runs} runs in {turns} turns, from {first} on");
             }
+        }
+    }
+
+    /// Wherever a run begins, and no others.
+    #[test]
+    fn all_lines_of_a_run_are_fetched() {
+        for (offset, n) in (0..64).flat_map(|offset| (0..200).map(move |n| (offset, n))) {
+            let at = std::ptr::without_provenance::<u8>(4096 + offset);
+            let fetched = std::cell::RefCell::new(vec![]);
+            lines(at, n, |line| fetched.borrow_mut().push(line.addr() / CACHE_LINE));
+            let wanted: Vec<usize> = match n {
+                0 => vec![],
+                n => (at.addr() / CACHE_LINE..=(at.addr() + n - 1) / CACHE_LINE).collect(),
+            };
+            let mut fetched = fetched.into_inner();
+            fetched.dedup();
+            assert_eq!(fetched, wanted, "{n} bytes from {offset} on");
         }
     }
 }

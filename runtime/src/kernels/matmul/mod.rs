@@ -9,17 +9,17 @@
 //! exact sums than those of vectors (see [`amx::split`]).
 //!
 //! **Cutting.** A product is cut into blocks of rows and columns, one task each. A task packs what it multiplies, but for a B of the type that is summed whose rows are rows
-//! in memory: tiles read a piece of each where it is, which is a few cache lines.
+//! in memory, as far as a chain lies in one run there: tiles read that where it is.
 //!
 //! ```text
-//! for each block of k: pack A;  for each panel of columns: pack B's panel;  tiles, while the next panel is fetched
+//! for each block of k: pack A;  for each panel of columns: pack B's panel, or not;  tiles, while the next panel is fetched
 //! ```
 //!
 //! Where sums cannot go to C before they are complete (bf16) and there are no more than two chains, both are packed, and a tile does them one after the other: between them are
 //! the sums of a tile, and A is packed once for all columns. Else sums of a block of columns lie in the workspace from one block of k to the next. At the end of a
 //! task, what the next one reads first is fetched ([`ahead`]). (For AMX nothing of this is fetched, and chains are done one after the other: [`tile::Blocking`].)
 //!
-//! Tasks that share columns pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
+//! Tasks that share columns of a packed B pack them again, which is a 30th of their work. Packing B once for all of them was built as well, and was slower in
 //! training steps: what has been packed lies in the last-level cache by the time that it is read, and writing it there waits for stores.
 
 mod ahead;

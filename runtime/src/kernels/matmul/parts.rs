@@ -29,8 +29,6 @@ pub(super) struct Block<'p, X, T> {
     pub span: usize,
     /// Do tiles write into C?
     pub straight: bool,
-    /// Do tiles read B where it is, if it is one run there?
-    pub in_place: bool,
     /// Rows of a tile: tiles of even size beat full ones and a rest.
     pub tile_rows: usize,
 }

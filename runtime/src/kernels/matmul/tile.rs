@@ -116,6 +116,7 @@ pub(in crate::kernels) struct TileArgs<T> {
     /// contiguous. What is to be added is in C all the same. For one tile at a time.
     pub rounded: Option<(*mut half::bf16, usize)>,
     /// Is A the plan's B? For sums whose order depends on it.
+    #[cfg_attr(not(any(test, target_arch = "x86_64")), expect(dead_code, reason = "there are no tiles"))]
     pub turned: bool,
     /// How many tiles of the same columns of B, one below the other.
     pub count: usize,
@@ -134,7 +135,7 @@ pub(in crate::kernels) struct Blocking {
     pub chain_by_chain: bool,
     /// Are the operands that are read next, and what is written behind tiles, fetched while tiles multiply ([`super::ahead`])?
     pub fetches: bool,
-    /// Elements of C that an epilogue is given at once, if it may: of short parts of rows it does fewer in a second, whatever is still in a cache.
+    /// Elements of C that an epilogue is given at once at most: of short parts of rows it does fewer in a second, whatever is still in a cache.
     pub epilogue: usize,
 }
 
@@ -236,8 +237,8 @@ pub(in crate::kernels) trait Simd: Copy + 'static {
         unsafe { super::pairs::words(low, high) }
     }
     /// How products are cut and packed.
-    const BLOCKING: Blocking = Blocking { rows: 256, chain_by_chain: false, fetches: true, epilogue: 1 << 18 };
-    /// May tiles read A and B where they are, if they are of the type that is summed? B always is, where its rows lie across the sum.
+    const BLOCKING: Blocking = Blocking { rows: 256, chain_by_chain: false, fetches: true, epilogue: usize::MAX };
+    /// May tiles read A and B where they are, if they are of the type that is summed?
     const IN_PLACE: bool = true;
     /// Rows that a packed panel of A has room for.
     const PANEL: usize = A_WIDTH;
@@ -352,12 +353,13 @@ unsafe fn sums_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED
         let mut acc = [[S::zero(); VECTORS]; ROWS];
         let (mut a, mut b) = (args.a, args.b);
         prefetch_c::<S, ROWS, VECTORS>(args);
+        // (Behind the last product there may be nothing.)
         if last == S::LANES || args.padded {
             for _ in 0..args.depth {
                 let row = std::array::from_fn(|j| S::load(b.add(j * S::LANES)));
                 step::<S, ROWS, VECTORS>(&mut acc, a, a_row, row);
-                a = a.add(a_step);
-                b = b.add(args.b_stride);
+                a = a.wrapping_add(a_step);
+                b = b.wrapping_add(args.b_stride);
             }
         } else {
             for _ in 0..args.depth {
@@ -366,8 +368,8 @@ unsafe fn sums_of<S: Simd, const ROWS: usize, const VECTORS: usize, const PACKED
                     if j + 1 < VECTORS { S::load(p) } else { S::load_part(p, last) }
                 });
                 step::<S, ROWS, VECTORS>(&mut acc, a, a_row, row);
-                a = a.add(a_step);
-                b = b.add(args.b_stride);
+                a = a.wrapping_add(a_step);
+                b = b.wrapping_add(args.b_stride);
             }
         }
         acc
@@ -441,7 +443,7 @@ pub(in crate::kernels) fn fetch_run<T>(at: *const T, n: usize) {
 
 /// Calls `f` with an address in each cache line of `n` values.
 #[inline(always)]
-fn lines<T>(at: *const T, n: usize, f: impl Fn(*const u8)) {
+pub(super) fn lines<T>(at: *const T, n: usize, f: impl Fn(*const u8)) {
     let bytes = n * size_of::<T>();
     let at = at.cast::<u8>();
     let mut byte = 0;
@@ -449,14 +451,14 @@ fn lines<T>(at: *const T, n: usize, f: impl Fn(*const u8)) {
         f(at.wrapping_add(byte));
         byte += CACHE_LINE;
     }
-    // Runs need not begin with a line.
-    if bytes > 0 && (at.addr() + bytes - 1) / CACHE_LINE != (at.addr() + byte - CACHE_LINE) / CACHE_LINE {
+    if bytes > 0 {
+        // Runs need not begin with a line.
         f(at.wrapping_add(bytes - 1));
     }
 }
 
 /// Bytes.
-const CACHE_LINE: usize = 64;
+pub(super) const CACHE_LINE: usize = 64;
 
 /// The methods of a flavour that are compiled for its CPU features; tiles of these sizes.
 macro_rules! entry_points {

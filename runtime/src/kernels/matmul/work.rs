@@ -40,6 +40,9 @@ fn together<S: Simd, X: Source<S::T>>() -> (usize, usize) {
 /// A block of so few panels reads A where it is: packing would cost more than it saves; but only rows that lie along the sum: others would be spread over too many cache lines.
 const FEW_PANELS: usize = 2;
 
+/// For so few rows what is read next of a B that is not packed is not fetched: there are no tiles behind which it could be.
+const FEW_ROWS: usize = 32;
+
 /// Tasks for each worker at least.
 const TASKS: usize = 2;
 /// The same where groups are of uneven sizes: one task too many is to be a small part of a worker's, but small tasks pack more.
@@ -177,6 +180,15 @@ impl<X: Copy + 'static> Job<'_, X> {
         !X::PLAIN && self.problem.n.strides[2] == 1 && !self.problem.accumulate
     }
 
+    /// Is B of the type that is summed, and are its rows rows in memory? Then tiles read it where it is: their part of a row is a few cache lines, and what would be packed is
+    /// read as often. A chain must lie in one run, though.
+    fn has_rows_of_b<S: Simd>(&self) -> bool
+    where
+        X: Source<S::T>,
+    {
+        X::PLAIN && S::IN_PLACE && self.problem.n.strides[1] == 1
+    }
+
     /// A block of C, and what is to be done with it.
     unsafe fn block<S: Simd>(&self, task: &Task, following: Option<&Task>, worker: usize)
     where
@@ -217,8 +229,8 @@ impl<X: Copy + 'static> Job<'_, X> {
                 self.nothing_to_sum::<S>(&block);
                 return finished(0..width);
             }
-            // What is done with C is done while it is in the cache.
             let together = (S::BLOCKING.epilogue / block.rows.len().max(1) / S::COLUMNS).max(1) * S::COLUMNS;
+            let few = self.has_rows_of_b::<S>() && block.rows.len() <= FEW_ROWS;
             let mut done = 0;
             for k in (0..depth).step_by(block.span) {
                 let span = k..(k + block.span).min(depth);
@@ -237,7 +249,7 @@ impl<X: Copy + 'static> Job<'_, X> {
                 for first in (0..width).step_by(S::COLUMNS) {
                     let rest = block.columns.start + first + S::COLUMNS..block.columns.end;
                     let next_b = match &next {
-                        _ if !S::BLOCKING.fetches => Upcoming::none(),
+                        _ if !S::BLOCKING.fetches || few => Upcoming::none(),
                         _ if !rest.is_empty() => self.upcoming(1, piece, span.clone(), rest, S::COLUMNS),
                         Some((task, span)) => {
                             self.upcoming(1, &task.piece, span.clone(), task.columns.clone(), S::COLUMNS)
@@ -278,7 +290,6 @@ impl<X: Copy + 'static> Job<'_, X> {
                 brief,
                 span: chains * S::BLOCK_K,
                 straight: self.direct && (!problem.accumulate || depth <= S::BLOCK_K),
-                in_place: X::PLAIN && S::IN_PLACE && problem.n.strides[1] == 1,
                 tile_rows: rows.len().div_ceil(rows.len().div_ceil(S::ROWS)).next_multiple_of(S::GRAIN),
                 rows: rows.clone(),
                 columns: columns.clone(),
@@ -362,8 +373,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         let problem = self.problem;
         let [row_stride, column_stride] = [problem.m.strides[2], problem.n.strides[2]];
         let width = (columns.len() - first).min(S::COLUMNS);
-        let last = span.end == piece.depth();
-        let ends = last && !block.straight && !self.rounds::<S>();
+        let ends = span.end == piece.depth() && !block.straight && !self.rounds::<S>();
         // SAFETY: A's rows, B's columns, C's block and the workspace are as long as `laid_out` made them.
         unsafe {
             let result = match S::BLOCKING.fetches && ends && column_stride == 1 {
@@ -381,11 +391,11 @@ impl<X: Copy + 'static> Job<'_, X> {
             // A share of the lines for each tile: a core waits where more are missing than it can have open.
             let mut of_a = Turns::new(next_a.runs, first / S::COLUMNS * turns, panels * turns);
             let mut of_b = Turns::new(next_b.runs, 0, turns);
-            let mut of_rows = Turns::new(result.runs, 0, turns);
+            let mut of_c = Turns::new(result.runs, 0, turns);
             let mut fetch = || {
                 if S::BLOCKING.fetches {
                     next_b.fetch(of_b.take());
-                    result.fetch(of_rows.take());
+                    result.fetch(of_c.take());
                     next_a.fetch(of_a.take());
                 }
             };
@@ -429,7 +439,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         let (piece, column) = (block.piece, block.columns.start + of.start);
         // SAFETY: B has the columns; the workspace has room for them.
         unsafe {
-            match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| block.in_place) {
+            match self.whole(1, piece, chained::<S>(piece, k)).filter(|_| self.has_rows_of_b::<S>()) {
                 Some(at) => {
                     let b = self.b.cast::<S::T>().add(at + column).cast_const();
                     Columns { b, step: self.problem.k.strides[1], padded: false }
@@ -490,7 +500,7 @@ impl<X: Copy + 'static> Job<'_, X> {
         }
     }
 
-    /// What will be packed next of A (0) or B (1): up to `most` of its rows or columns, a part of the summed dimension.
+    /// What will be read next of A (0) or B (1), to be packed or where it is: up to `most` of its rows or columns, a part of the summed dimension.
     fn upcoming(
         &self,
         operand: usize,

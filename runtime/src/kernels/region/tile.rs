@@ -6,7 +6,9 @@
 
 use super::chain::{Code, From, Micro, Site};
 use super::ops::Arg;
-use crate::kernels::cpu::{Cpu, Vectors};
+use crate::kernels::cpu::Cpu;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::cpu::Vectors;
 use crate::kernels::lanes::{self, Lanes, Pair, Vector};
 use crate::kernels::math;
 

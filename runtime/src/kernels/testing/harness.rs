@@ -10,6 +10,9 @@ use crate::pool::Pool;
 use forebay_plan::{Buffer, DType, Kernel};
 use std::cell::RefCell;
 
+#[cfg(all(test, unix))]
+mod edges;
+
 /// Bytes before and after each buffer that nobody may write.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xa5;
@@ -205,28 +208,11 @@ impl Memory {
     }
 
     fn run_prepared(&mut self, kernel: &Kernel, prepared: &Prepared, workers: usize) -> Result<(), KernelError> {
-        POOLS.with_borrow(|pools| {
-            let pool = &pools[workers - 1];
-            // In a step it holds what earlier kernels have left.
-            let mut scratch = Scratch::new(scratch_bytes(prepared), workers);
-            scratch.spoil();
-            let buffers: Vec<Buf> = self
-                .buffers
-                .iter()
-                .zip(&mut self.data)
-                .map(|(buffer, data)| Buf {
-                    ptr: bytes_of(data)[GUARD..].as_mut_ptr(),
-                    dtype: buffer.dtype,
-                    elements: buffer.elements as usize,
-                })
-                .collect();
-            let key = RandomKeyArgs { seed: -7, step: 3, layer: 2, micro_batch: 5 };
-            let cx = KernelCx { pool, scratch: &scratch, buffers: &buffers, key, coordinates: &[] };
-            // SAFETY: tests make views that lie within their buffers.
-            let result = unsafe { run(prepared, &cx) };
-            self.check_guards(kernel);
-            result
-        })
+        let place = |(buffer, data): (&Buffer, &mut Vec<Line>)| buf(buffer, bytes_of(data)[GUARD..].as_mut_ptr());
+        let buffers: Vec<Buf> = self.buffers.iter().zip(&mut self.data).map(place).collect();
+        let result = run_in(&buffers, prepared, workers);
+        self.check_guards(kernel);
+        result
     }
 
     /// Runs a kernel at every CPU level of this machine, with its regions compiled and not, and with 1, 2 and 3 workers; gives the memory after it, for the
@@ -312,6 +298,25 @@ impl Memory {
             }
         }
     }
+}
+
+/// A buffer at a place.
+fn buf(buffer: &Buffer, ptr: *mut u8) -> Buf {
+    Buf { ptr, dtype: buffer.dtype, elements: buffer.elements as usize }
+}
+
+/// Runs a kernel on buffers, which hold what it was prepared for.
+fn run_in(buffers: &[Buf], prepared: &Prepared, workers: usize) -> Result<(), KernelError> {
+    POOLS.with_borrow(|pools| {
+        let pool = &pools[workers - 1];
+        // In a step it holds what earlier kernels have left.
+        let mut scratch = Scratch::new(scratch_bytes(prepared), workers);
+        scratch.spoil();
+        let key = RandomKeyArgs { seed: -7, step: 3, layer: 2, micro_batch: 5 };
+        let cx = KernelCx { pool, scratch: &scratch, buffers, key, coordinates: &[] };
+        // SAFETY: tests make views that lie within their buffers.
+        unsafe { run(prepared, &cx) }
+    })
 }
 
 /// Is there something that may be compiled to machine code?

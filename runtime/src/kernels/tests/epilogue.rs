@@ -131,9 +131,9 @@ fn products_of_all_kinds() {
         let sizes = Sizes {
             batch: 1 + rng.below(3),
             groups: 1 + rng.below(4),
-            rows: 1 + rng.below(70),
+            rows: rng.below(70),
             columns: 1 + rng.below(120),
-            depth: 1 + rng.below(60),
+            depth: rng.below(60),
         };
         let dtype = rng.pick(&[DType::F32, DType::F64, DType::Bf16]);
         let ragged = rng.pick(&[None, Some(RaggedDim::M), Some(RaggedDim::K)]);
@@ -152,4 +152,7 @@ fn sizes_beyond_blocks() {
     check(&mut rng, sizes(5, 1, 90, 30), DType::F64, None, true);
     check(&mut rng, sizes(1, 700, 520, 64), DType::F32, Some(RaggedDim::M), true);
     check(&mut rng, sizes(1, 90, 520, 700), DType::Bf16, Some(RaggedDim::K), false);
+    // Where tiles multiply, one task's block is more than an epilogue is given at once.
+    check(&mut rng, sizes(1, 512, 1024, 40), DType::Bf16, None, true);
+    check(&mut rng, sizes(1, 512, 1024, 40), DType::F32, None, true);
 }

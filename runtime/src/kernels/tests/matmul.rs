@@ -296,6 +296,76 @@ fn rows_and_columns_do_not_matter() {
     }
 }
 
+/// B is packed, or read where it is, or one chain is and the next is not: the same bits.
+#[test]
+fn it_does_not_matter_how_b_lies() {
+    let mut rng = Rng::new(12);
+    for (dtype, [m, n, k]) in [(DType::F32, [40, 70, 600]), (DType::F64, [9, 33, 600]), (DType::F32, [1, 49, 256])] {
+        let mut memory = Memory::default();
+        let plain = dense(dtype, m, n, k, &mut memory, &mut rng, [false, false]);
+        let values = memory.get(plain.b);
+        // Rows side by side; from another element on; columns apart; transposed; rows in two runs, apart.
+        let gap = 5;
+        let place = |way: usize, p: usize, j: usize| match way {
+            0 => p * n + j,
+            1 => 3 + p * (n + 2) + j,
+            2 => p * 2 * n + 2 * j,
+            3 => j * k + p,
+            _ => p * n + j + (p / (k / 2)) * gap,
+        };
+        let laid = |way: usize, memory: &mut Memory| {
+            let mut b = vec![f64::NAN; place(way, k - 1, n - 1) + 1];
+            (0..k).for_each(|p| (0..n).for_each(|j| b[place(way, p, j)] = values[p * n + j]));
+            let step = |from: usize, p: usize, j: usize| (place(way, p, j) - from) as u64;
+            let from = place(way, 0, 0);
+            let mut product = plain.clone();
+            product.b = memory.add(dtype, &b);
+            product.offsets[1] = from as u64;
+            product.n.1 = step(from, 0, 1);
+            product.k.2 = step(from, 1, 0);
+            if way == 4 {
+                let half = k as u64 / 2;
+                product.k.0 = half;
+                product.k_outer = vec![MatDim(2, half * product.k.1, step(from, k / 2, 0))];
+            }
+            product
+        };
+        let products: Vec<Matmul> = (0..5).map(|way| laid(way, &mut memory)).collect();
+        for cpu in ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level")) {
+            let result = |product: &Matmul| {
+                let mut memory = memory.clone();
+                memory.run_on(&Kernel::Matmul(product.clone()), 2, cpu).expect("no indices");
+                memory.get(product.c)
+            };
+            let want = result(&plain);
+            assert!(want.iter().all(|x| x.is_finite()));
+            for (way, product) in products.iter().enumerate() {
+                assert_eq!(result(product), want, "{cpu:?} {dtype:?}, way {way}");
+            }
+        }
+    }
+}
+
+/// Nothing is read behind A and B, wherever they end: vectors of the last columns are cut.
+#[cfg(unix)]
+#[test]
+fn nothing_is_read_behind_operands() {
+    let mut rng = Rng::new(13);
+    let levels = ["avx512", "avx2", "portable"].map(|l| Cpu::named(l).expect("a level"));
+    for cpu in levels.into_iter().chain(bf16_levels()) {
+        for (n, dtype) in (1..50).chain([97, 130]).flat_map(|n| [(n, DType::F32), (n, DType::F64), (n, DType::Bf16)]) {
+            let (m, k) = (rng.pick(&[1, 7, 40]), rng.pick(&[1, 5, 33, 257]));
+            for transposed in [[false, false], [true, false], [false, true]] {
+                let mut memory = Memory::default();
+                let product = Kernel::Matmul(dense(dtype, m, n, k, &mut memory, &mut rng, transposed));
+                let have = memory.done_at_edges(&product, 2, cpu);
+                memory.run_on(&product, 2, cpu).expect("no indices");
+                have.assert_same(&memory, &|| format!("{cpu:?}: {product:?}"));
+            }
+        }
+    }
+}
+
 /// `accumulate` is an addition after the product: nothing else.
 #[test]
 fn accumulating_is_adding() {
@@ -346,16 +416,18 @@ fn tiles_begin_with_a_step() {
 #[test]
 fn large_products() {
     let mut rng = Rng::new(4);
-    for (m, n, k) in [(300, 2500, 1100), (700, 60, 3000), (40, 500, 50_000), (520, 96, 45_000)] {
+    let sizes = [(300, 2500, 1100), (700, 60, 3000), (40, 500, 50_000), (520, 96, 45_000)];
+    for ((m, n, k), turned) in sizes.into_iter().flat_map(|size| [(size, true), (size, false)]) {
         let mut memory = Memory::default();
-        let mut product = dense(DType::F32, m, n, k, &mut memory, &mut rng, [false, true]);
+        let mut product = dense(DType::F32, m, n, k, &mut memory, &mut rng, [false, turned]);
         product.accumulate = false;
         let (a, b) = (memory.get(product.a), memory.get(product.b));
         let after = memory.done_on_best(&Kernel::Matmul(product.clone()));
         let have = after.get(product.c);
         for _ in 0..200 {
             let (i, j) = (rng.below(m), rng.below(n));
-            let want: f64 = (0..k).map(|p| a[i * k + p] * b[j * k + p]).sum();
+            let of_b = |p: usize| if turned { b[j * k + p] } else { b[p * n + j] };
+            let want: f64 = (0..k).map(|p| a[i * k + p] * of_b(p)).sum();
             assert!(close(have[i * n + j], want, 1e-5 * (k as f64).sqrt() * 3.0), "{} {want}", have[i * n + j]);
         }
         let mut other = memory.clone();
