@@ -400,7 +400,7 @@ fn widens(narrow: DType, wide: DType) -> bool {
 }
 
 /// Is multiplying with 1/c the same as dividing by c? Powers of two whose inverse is a normal number.
-fn inverts(c: f64, dtype: DType) -> bool {
+pub(crate) fn inverts(c: f64, dtype: DType) -> bool {
     let bits = c.to_bits();
     let exponent = ((bits >> 52) & 0x7ff) as i64 - 1023;
     let limit = if dtype == DType::F64 { 1022 } else { 126 };

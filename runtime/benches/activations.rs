@@ -28,21 +28,22 @@ fn behind_cubic(multiple: f64, steps: &[(StepOp, Vec<Arg>)]) -> Vec<(StepOp, Vec
     [&cubic, steps].concat()
 }
 
+/// `value·sigmoid(of)` as models have it, from step `first` on: the exponent is cut, so that nothing overflows.
+fn times_sigmoid(value: Arg, of: Arg, first: u32) -> Vec<(StepOp, Vec<Arg>)> {
+    vec![
+        (Neg, vec![of]),
+        (Min, vec![S(first), Const(80.0)]),
+        (Exp, vec![S(first + 1)]),
+        (Add, vec![S(first + 2), Const(1.0)]),
+        (Div, vec![Const(1.0), S(first + 3)]),
+        (Mul, vec![value, S(first + 4)]),
+    ]
+}
+
 fn activations() -> Vec<Activation> {
     let x = Load(0);
     vec![
-        // As models have it: the exponent is cut, so that nothing overflows.
-        Activation(
-            "silu",
-            vec![
-                (Neg, vec![x]),
-                (Min, vec![S(0), Const(80.0)]),
-                (Exp, vec![S(1)]),
-                (Add, vec![S(2), Const(1.0)]),
-                (Div, vec![Const(1.0), S(3)]),
-                (Mul, vec![x, S(4)]),
-            ],
-        ),
+        Activation("silu", times_sigmoid(x, x, 0)),
         Activation(
             "x·tanh(log(1 + eˣ))",
             vec![
@@ -79,20 +80,7 @@ fn activations() -> Vec<Activation> {
                 (Mul, vec![x, S(6)]),
             ],
         ),
-        Activation(
-            "x·sigmoid(2·c·(x + k·x³))",
-            behind_cubic(
-                2.0,
-                &[
-                    (Neg, vec![S(4)]),
-                    (Min, vec![S(5), Const(80.0)]),
-                    (Exp, vec![S(6)]),
-                    (Add, vec![S(7), Const(1.0)]),
-                    (Div, vec![Const(1.0), S(8)]),
-                    (Mul, vec![x, S(9)]),
-                ],
-            ),
-        ),
+        Activation("x·sigmoid(2·c·(x + k·x³))", behind_cubic(2.0, &times_sigmoid(x, S(4), 5))),
         Activation(
             "x > 0 ? x : x/(1 + |x|)",
             vec![
@@ -117,16 +105,7 @@ fn activations() -> Vec<Activation> {
         ),
         Activation(
             "max(x, 0)²·sigmoid(x)",
-            vec![
-                (Max, vec![x, Const(0.0)]),
-                (Mul, vec![S(0), S(0)]),
-                (Neg, vec![x]),
-                (Min, vec![S(2), Const(80.0)]),
-                (Exp, vec![S(3)]),
-                (Add, vec![S(4), Const(1.0)]),
-                (Div, vec![Const(1.0), S(5)]),
-                (Mul, vec![S(1), S(6)]),
-            ],
+            [vec![(Max, vec![x, Const(0.0)]), (Mul, vec![S(0), S(0)])], times_sigmoid(S(1), x, 2)].concat(),
         ),
         Activation(
             "x > 0 ? x : eˣ - 1",
