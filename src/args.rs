@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::hosts::HostArgs;
 use crate::strategy::{StrategyArg, strategy_arg};
 use clap::{Args, ValueEnum};
+use forebay_compiler::emit::Joins;
 use forebay_compiler::optimizer::{DecayScope, LrSchedule, Optimizer};
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::rewrite::{self, Numerics, Profile, Selection};
@@ -114,6 +115,26 @@ pub struct RewriteArgs {
     /// The device that forms are chosen for [default: cpu]
     #[arg(long, value_enum)]
     pub device: Option<Device>,
+}
+
+/// How graphs become programs.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Rewriting")]
+pub struct ProgramArgs {
+    #[command(flatten)]
+    rewriting: RewriteArgs,
+    /// What is joined into one kernel; values are the same bits either way [default: all]
+    #[arg(long, value_enum)]
+    joins: Option<JoinsArg>,
+}
+
+/// What is joined into one kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum JoinsArg {
+    /// Elementwise work and reductions over the same axes, and elementwise work with the product before it.
+    All,
+    /// Nothing, which takes more time and memory: for finding out how much, and which kernel a mistake is in.
+    Off,
 }
 
 /// What rewriting may change.
@@ -294,11 +315,20 @@ impl ModelArgs {
     }
 }
 
-impl RewriteArgs {
+impl ProgramArgs {
+    /// For the compiler.
+    pub fn set(&self, options: &mut CompileOptions) {
+        options.rewrite = self.rewriting.options();
+        options.joins = match self.joins {
+            None | Some(JoinsArg::All) => Joins::All,
+            Some(JoinsArg::Off) => Joins::Off,
+        };
+    }
+
     /// Was anything asked for?
     pub fn is_given(&self) -> bool {
-        let RewriteArgs { rewrite, numerics, device } = self;
-        rewrite.is_some() || numerics.is_some() || device.is_some()
+        let ProgramArgs { rewriting: RewriteArgs { rewrite, numerics, device }, joins } = self;
+        rewrite.is_some() || numerics.is_some() || device.is_some() || joins.is_some()
     }
 }
 

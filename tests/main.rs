@@ -6,6 +6,7 @@ mod dispatch;
 mod golden;
 mod gradients;
 mod integers;
+mod levels;
 mod masters;
 mod memory;
 mod models;

@@ -196,7 +196,7 @@ fn all_rules_keep_losses_and_gradients() {
 }
 
 /// Training curves overlay: over 100 steps on four batches that come again and again, the losses of an f32 plan with all rules are no further from those in f64
-/// than twice what those of the plan without rewriting are. One run may leave the others by far (docs/performance.md): hence the median over three seeds.
+/// than twice what those of the plan without rewriting are, whose bits are those with each op a kernel of its own (`joined_kernels_train_the_same`). One run may leave the others by far (docs/performance.md): hence the median over three seeds.
 #[test]
 fn training_curves_overlay() {
     for name in ["bench-tiny", "deepseek-v3"] {

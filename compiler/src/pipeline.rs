@@ -1,6 +1,7 @@
 //! The pipeline: model text → plan.
 
 use crate::autodiff::{Differentiated, Keep, Options, differentiate};
+use crate::emit::Joins;
 use crate::memory::fit::{Fits, Fitted, Form, Forms, fit};
 use crate::memory::place::{self, Place};
 use crate::memory::{Aim, Misfit, Price, Recompute, StageMemory, recompute};
@@ -35,6 +36,8 @@ pub struct CompileOptions {
     pub gradients: Gradients,
     /// Fusion and equivalent rewrites.
     pub rewrite: rewrite::Options,
+    /// Which nodes may be one kernel.
+    pub joins: Joins,
     /// How ranks share the work; `micro_batches` are those of each data-parallel rank.
     pub strategy: Strategy,
     /// The device whose times the orders of programs go by.
@@ -50,6 +53,7 @@ impl Default for CompileOptions {
             optimizer: Optimizer::default(),
             gradients: Gradients::default(),
             rewrite: rewrite::Options::default(),
+            joins: Joins::default(),
             strategy: Strategy::default(),
             clock: Clock::default(),
         }
@@ -169,7 +173,8 @@ pub fn compile_within(
     let generate = generates.then(|| shard_model(&models.generate, strategy)).transpose()?;
     let rewriting = options.rewriting();
     let of_floats = (types.wide, types.narrow);
-    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(&train, options), strategy.overlap.clone());
+    let mut scheduler =
+        Scheduler::new(of_floats, &rewriting, lanes(&train, options), strategy.overlap.clone(), options.joins);
     let micro = options.micro_batches;
     let orders = orders(strategy, micro)?;
     let stages = stages(&models.train, strategy)?;
@@ -297,7 +302,8 @@ pub fn compile_in_line(
     let stages = stages(model, strategy)?;
     let rewriting = options.rewriting();
     let of_floats = (options.wide(), options.compute);
-    let mut scheduler = Scheduler::new(of_floats, &rewriting, lanes(train, options), strategy.overlap.clone());
+    let mut scheduler =
+        Scheduler::new(of_floats, &rewriting, lanes(train, options), strategy.overlap.clone(), options.joins);
     let segments = Segments::new(train, &rewriting, (strategy.keep, &strategy.recompute, &strategy.swap))?;
     let mut of_micros = vec![];
     for &micro in micros {

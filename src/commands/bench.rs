@@ -1,6 +1,6 @@
 //! `forebay bench`
 
-use crate::args::{MachineArgs, ModelArgs, RewriteArgs};
+use crate::args::{MachineArgs, ModelArgs, ProgramArgs};
 use crate::bench::curves::{Curves, LR, Question, draw, text};
 use crate::bench::measure::{Measurement, measure};
 use crate::bench::torch::Torch;
@@ -57,7 +57,7 @@ pub struct Args {
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
-    rewriting: RewriteArgs,
+    programs: ProgramArgs,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -75,7 +75,7 @@ struct Output {
 pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
     let file = ModelFile::read_or_built_in(&args.model)?.with(&args.settings)?;
     let mut options = args.settings.options()?;
-    options.rewrite = args.rewriting.options();
+    args.programs.set(&mut options);
     options.optimizer = optimizer();
     let mut laps = Laps::since(started);
     let plan = file.compile(&options)?;

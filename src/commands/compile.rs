@@ -1,6 +1,6 @@
 //! `forebay compile`
 
-use crate::args::{ModelArgs, OptimizerArgs, RewriteArgs};
+use crate::args::{ModelArgs, OptimizerArgs, ProgramArgs};
 use crate::cluster;
 use crate::failure::Failure;
 use crate::files::{can_write_all, is_stdout, write_out};
@@ -69,7 +69,7 @@ pub struct Args {
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
-    rewriting: RewriteArgs,
+    programs: ProgramArgs,
     #[command(flatten)]
     optimizer: OptimizerArgs,
 }
@@ -98,7 +98,7 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     can_write_all(&reads(&args), &[("--output", args.output.as_deref())])?;
     let mut options = args.settings.options()?;
     options.optimizer = args.optimizer.optimizer(args.steps);
-    options.rewrite = args.rewriting.options();
+    args.programs.set(&mut options);
     args.devices.map_or(Ok(()), |devices| uses(&options.strategy, devices))?;
     let cluster = args.cluster.as_deref().map(cluster::read).transpose()?;
     let device = cluster.as_ref().map(|cluster| cluster.usable_bytes(options.strategy.ranks()));

@@ -1,6 +1,6 @@
 //! `forebay train`
 
-use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, RewriteArgs, SessionArgs};
+use crate::args::{MachineArgs, ModelArgs, OptimizerArgs, ProgramArgs, SessionArgs};
 use crate::backend::BackendArgs;
 use crate::failure::Failure;
 use crate::memory::{self, Budget, budget};
@@ -47,7 +47,7 @@ pub struct Args {
     #[command(flatten)]
     settings: ModelArgs,
     #[command(flatten)]
-    rewriting: RewriteArgs,
+    programs: ProgramArgs,
     #[command(flatten)]
     optimizer: OptimizerArgs,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub struct Args {
 
 pub fn train(args: Args) -> Result<(), Failure> {
     let Some(path) = &args.model else {
-        let compiles = args.rewriting.is_given() || args.memory_budget.is_some();
+        let compiles = args.programs.is_given() || args.memory_budget.is_some();
         if args.settings.is_given() || args.optimizer.is_given() || compiles {
             return Err(Failure::Usage(
                 "without a model file the plan in the checkpoint is used, which cannot be changed any more: leave out the options \
@@ -70,7 +70,7 @@ pub fn train(args: Args) -> Result<(), Failure> {
     };
     let reads = reads(path, &args);
     let mut options = args.settings.options()?;
-    options.rewrite = args.rewriting.options();
+    args.programs.set(&mut options);
     options.optimizer = args.optimizer.optimizer(args.steps);
     args.backend.use_devices(&mut options.strategy, args.settings.strategy.as_ref())?;
     // A plan is for the devices that run it: emulated ones have times, a size, and a link to the host; of this machine a cluster file says so where there is a budget.

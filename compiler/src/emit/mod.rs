@@ -86,6 +86,19 @@ pub struct Interface {
     pub rows: Rows,
     /// Whether work is meant to run beside exchanges.
     pub exchanges: Exchanges,
+    /// Which nodes may be one kernel.
+    pub joins: Joins,
+}
+
+/// Which nodes may be one kernel. Values are the same bits either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Joins {
+    /// Those that share an iteration space, and elementwise work with the product before it.
+    #[default]
+    All,
+    /// None: each elementwise node, reduction and product is a kernel of its own whose result is stored. To see what joining is worth, and which join a
+    /// mistake is in.
+    Off,
 }
 
 /// When the exchanges of a program run.
@@ -281,7 +294,9 @@ impl Emitter<'_> {
         let mut slots = interface.slots.clone();
         let frame = slots.len() as u32;
         let (mut buffers, mut instructions) = (self.places.buffers, self.instructions);
-        epilogue::join(&mut instructions, &mut buffers, frame);
+        if interface.joins == Joins::All {
+            epilogue::join(&mut instructions, &mut buffers, frame);
+        }
         let layout = frame::place(&mut buffers, &instructions, frame, |at| at as u32);
         slots.push(plan::Slot {
             name: "frame".into(),

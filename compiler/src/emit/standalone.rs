@@ -1,6 +1,6 @@
 //! A plan that runs one graph once: for textual IR without a model, for tests and experiments.
 
-use super::{Exchanges, Home, Interface, Rows, align, dtype, emit};
+use super::{Exchanges, Home, Interface, Joins, Rows, align, dtype, emit};
 use forebay_ir::{Graph, InputRole, ValueId};
 use forebay_plan as plan;
 
@@ -43,8 +43,9 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
         outputs.push(home(output.value, format!("out.{number}.{}", output.name), plan::Access::Write));
     }
     let changes = graph.outputs.iter().any(|o| graph.bytes(o.value) > 0);
-    let emitted =
-        emit(graph, &Interface { slots, inputs, outputs, rows: Rows::whole(1), exchanges: Exchanges::BesideWork });
+    let interface =
+        Interface { slots, inputs, outputs, rows: Rows::whole(1), exchanges: Exchanges::BesideWork, joins: Joins::All };
+    let emitted = emit(graph, &interface);
     let mut places: Vec<u64> = tensors.iter().map(|t| t.offset).collect();
     places.push(bytes);
     let placed = bytes + align(emitted.program.slots.last().map_or(0, |frame| frame.bytes));

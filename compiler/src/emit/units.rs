@@ -8,7 +8,7 @@
 //! takes fewer bytes in memory.
 
 use super::arrivals::Arrivals;
-use super::{Exchanges, Interface, attention};
+use super::{Exchanges, Interface, Joins, attention};
 use forebay_ir::{AxisId, BinaryOp, DType, Graph, InputRole, Op, UnaryOp, ValueId};
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -86,8 +86,11 @@ impl Units {
     pub fn new(graph: &Graph, interface: &Interface) -> Units {
         let generator = generators(graph);
         let absorbed = accumulations(graph);
-        let in_passing = in_passing(graph, &generator);
         let n = graph.nodes.len();
+        let in_passing = match interface.joins {
+            Joins::All => in_passing(graph, &generator),
+            Joins::Off => vec![false; n],
+        };
         let mut builder = Builder {
             graph,
             units: Units {
@@ -108,6 +111,7 @@ impl Units {
                 }
             },
             of_units: vec![],
+            joins: interface.joins,
         };
         builder.stored = stored_generators(graph, &builder.units.generator);
         for value in graph.values() {
@@ -190,6 +194,7 @@ struct Builder<'a> {
     arrivals: Vec<Arrivals>,
     /// For each unit those of its nodes.
     of_units: Vec<Arrivals>,
+    joins: Joins,
 }
 
 impl Builder<'_> {
@@ -210,7 +215,10 @@ impl Builder<'_> {
             return self.attention(value);
         }
         let Some((space, row)) = space_of(self.graph, value) else { return self.kernel(value) };
-        let candidates = self.candidates(value);
+        let candidates = match self.joins {
+            Joins::All => self.candidates(value),
+            Joins::Off => vec![],
+        };
         let first = candidates.iter().copied().find(|&u| self.can_join(value, u, &space, &row));
         let unit = first.unwrap_or_else(|| {
             let cluster = Cluster { space: space.clone(), row: vec![], members: vec![] };

@@ -41,7 +41,7 @@ pub use swap::leaves;
 pub use tensors::{Group, Layout, Types, Unit};
 pub use timeline::Frames;
 
-use crate::emit::{Exchanges, Rows, emit};
+use crate::emit::{Exchanges, Joins, Rows, emit};
 use crate::overlap::{self, Lanes, Pass, Passes, Same, Sender};
 use bind::{SavedLayout, Want, bind};
 use forebay_ir::{Graph, MeshDim};
@@ -77,6 +77,7 @@ pub struct Programs {
     mesh: Vec<MeshDim>,
     lanes: Lanes,
     passes: Passes,
+    joins: Joins,
     /// Pairs that were asked for, by name: those that are not worth it as well.
     pairs: FxHashMap<String, Option<Rc<Compiled>>>,
 }
@@ -90,8 +91,8 @@ enum Message {
 
 impl Programs {
     /// For the ranks and passes of a strategy.
-    fn new(lanes: Lanes, passes: Passes) -> Programs {
-        Programs { lanes, passes, ..Programs::default() }
+    fn new(lanes: Lanes, passes: Passes, joins: Joins) -> Programs {
+        Programs { lanes, passes, joins, ..Programs::default() }
     }
 
     /// From here on programs are for these rows, on these ranks.
@@ -123,6 +124,7 @@ impl Programs {
         if self.passes.has(Pass::Within) {
             bound.interface.exchanges = Exchanges::BesideWork;
         }
+        bound.interface.joins = self.joins;
         let mut emitted = emit(&graph, &bound.interface);
         change(&mut emitted.program);
         if self.passes.has(Pass::Within) {

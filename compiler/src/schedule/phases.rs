@@ -11,7 +11,7 @@ use super::tensors::{Layout, scaled_number};
 use super::timeline::{Bind, Frames, Placed};
 use super::{Compiled, Programs, SavedLayout};
 use crate::autodiff::{Differentiated, Keep, Options};
-use crate::emit::{Rows, dtype};
+use crate::emit::{Joins, Rows, dtype};
 use crate::memory::{self, Recompute, Swap, keep_starts};
 use crate::optimizer::{self, Optimizer};
 use crate::overlap::{self, Lanes, Passes};
@@ -142,18 +142,19 @@ pub struct Turns<'a> {
 }
 
 impl<'a> Scheduler<'a> {
-    /// A scheduler for float types, rewriting options, the units of a rank and the passes that let them work at the same time.
+    /// A scheduler for float types, rewriting options, the units of a rank, the passes that let them work at the same time, and which nodes may be one kernel.
     pub fn new(
         (wide, narrow): (DType, DType),
         rewriting: &'a rewrite::Options,
         lanes: Lanes,
         passes: Passes,
+        joins: Joins,
     ) -> Scheduler<'a> {
         Scheduler {
             wide,
             narrow,
             rewriting,
-            programs: Programs::new(lanes, passes),
+            programs: Programs::new(lanes, passes, joins),
             forward: FxHashMap::default(),
             early: FxHashMap::default(),
         }
