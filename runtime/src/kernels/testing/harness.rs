@@ -203,6 +203,11 @@ impl Memory {
         self.run_prepared(kernel, &self.prepared(kernel, cpu), workers)
     }
 
+    /// Why a kernel is not taken, if it is not.
+    pub fn refusal(&self, kernel: &Kernel) -> Option<String> {
+        prepare(kernel, &self.buffers, Cpu::detect()).err().map(|e| e.to_string())
+    }
+
     fn prepared(&self, kernel: &Kernel, cpu: Cpu) -> Prepared {
         prepare(kernel, &self.buffers, cpu).unwrap_or_else(|e| panic!("{e}: {kernel:?}"))
     }

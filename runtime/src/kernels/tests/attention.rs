@@ -321,6 +321,21 @@ fn results_and_gradients() {
     }
 }
 
+/// Without queries or without keys there is no attention: refused, not run.
+#[test]
+fn nothing_to_attend_from_or_to() {
+    let mut rng = Rng::new(53);
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        for (queries, keys) in [(0, 5), (5, 0), (0, 0), (0, 70), (50, 0)] {
+            let shape = Shape { queries, keys, positions: None, ..random_shape(&mut rng) };
+            let Case { memory, forward, backward, .. } = Case::new(&mut rng, dtype, shape);
+            for kernel in [Kernel::Attention(forward), Kernel::AttentionBackward(backward)] {
+                assert_eq!(memory.refusal(&kernel).as_deref(), Some("there is nothing to attend to"));
+            }
+        }
+    }
+}
+
 /// Grouped queries, a rotary key that heads share, long sequences, a sink of each head: the shapes of real models.
 #[test]
 fn shapes_of_models() {
