@@ -1,4 +1,5 @@
 //! Buffers, and kernels that run over them again and again.
+#![allow(dead_code, reason = "each benchmark uses its part")]
 
 use forebay_plan::{Buffer, DType, Kernel, View};
 use forebay_runtime::kernels::{
@@ -35,6 +36,11 @@ impl Memory {
         self.data.push(lines);
         self.buffers.push(Buffer { name: String::new(), dtype, elements: elements as u64, slot: id, offset: 0 });
         id
+    }
+
+    /// Where a buffer begins.
+    pub fn start<T>(&mut self, id: u32) -> *mut T {
+        self.data[id as usize].as_mut_ptr().cast()
     }
 
     /// Calls `body` with what runs the kernels once, one after another, with the instructions of a level.
