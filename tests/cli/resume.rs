@@ -162,9 +162,13 @@ fn a_checkpoint_that_is_passed_over_is_told() {
 fn options_of_another_plan_are_refused() {
     let bench = Bench::new();
     bench.train(&["--steps", "1", "--save", "run"]).ok();
-    for option in
-        [&["--memory-budget", "1MiB"][..], &["--rewrite", "off"], &["--numerics", "exact"], &["--device", "npu"]]
-    {
+    for option in [
+        &["--memory-budget", "1MiB"][..],
+        &["--rewrite", "off"],
+        &["--joins", "off"],
+        &["--numerics", "exact"],
+        &["--device", "npu"],
+    ] {
         let args = [&["train", "--data", "text.txt", "--resume", "run", "--steps", "2"], option].concat();
         bench.run(&args).exits(2, &["which cannot be changed any more"]);
     }
