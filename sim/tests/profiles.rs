@@ -103,3 +103,43 @@ fn biases_of_experts_are_started_one_by_one() {
     let biases = 4.0 * 4.0 * 3.0 * (32.0 * 8.0 / 3.0 * 200e-6 - start);
     assert!(((with - without) / biases - 1.0).abs() < 0.02, "{with} {without}, {biases} for biases");
 }
+
+/// Kernels of a layer, and bytes of its elementwise ones for an element of its input, forwards and backwards. What frameworks do is fitted as multiples of these (`dispatch_us` and
+/// `vector_passes`): where they change because plans became better or worse, frameworks have not, and those with such layers must be fitted again (docs/accuracy.md).
+#[test]
+fn frameworks_are_multiples_of_these_layers() {
+    let layer = |model: &str, sizes: &str| {
+        let with = |layers: u32, change: &dyn Fn(&mut Framework)| {
+            let table = format!(
+                "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,kv_heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
+                 a,PyTorch,{model},{layers},2048,{sizes},128,32000,2048,H100,1,1,1,BF16,none,1\n"
+            );
+            let (clusters, mut frameworks) = (known::clusters(), frameworks());
+            frameworks.iter_mut().for_each(change);
+            let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
+            assert_eq!(skipped, []);
+            let rate = clusters.iter().find(|c| c.is_called("H100")).expect("a cluster").memory_rate();
+            (price(&cases, &clusters, &frameworks, 1).rows.remove(0).report, rate)
+        };
+        let one = |change: &dyn Fn(&mut Framework), of: &dyn Fn(&Report) -> f64| {
+            let ((more, rate), (less, _)) = (with(6, change), with(2, change));
+            ((of(&more) - of(&less)) / 4.0, rate)
+        };
+        // Hosts so slow that a step is its starts.
+        let (kernels, _) = one(&|f| f.dispatch_us = 1e6, &|r| r.step_time_s);
+        let elementwise =
+            |passes: f64| one(&move |f: &mut Framework| f.vector_passes = passes, &|r| seconds(r, Kind::Vector));
+        let ((twice, rate), (once, _)) = (elementwise(2.0), elementwise(1.0));
+        let bytes = (twice - once) * rate / (2048.0 * 2048.0);
+        // (A quarter of a kernel, and half a byte: sizes round.)
+        ((kernels * 4.0).round() / 4.0, (bytes * 2.0).round() / 2.0)
+    };
+    for (model, sizes, kernels_and_bytes) in [
+        ("GPT", "8192,,,,16,16", (32.0, 46.0)),
+        ("Llama", "5632,,,,16,4", (41.0, 53.5)),
+        ("Mixtral", "4096,4096,8,2,16,4", (68.0, 102.0)),
+        ("GPT OSS", "2048,2048,8,2,16,4", (90.0, 183.0)),
+    ] {
+        assert_eq!(layer(model, sizes), kernels_and_bytes, "{model}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Writing tensors from outside of programs: all ranks at once, each what it has, on all of its workers.
 //!
-//! Pieces are handed out as workers get free, like the tasks of kernels, so the pages that come with the first write come from the memory nodes of all workers.
-//! No page has one user: which worker gets which part of a kernel is not fixed either.
+//! Pieces are shared out like the tasks of kernels: a worker begins with the same part of each. So the pages that come with the first write come from the memory node of the worker
+//! that will mostly use them, where threads stay on their nodes.
 
 use super::fleet::{Fleet, OnDevice};
 use super::halves::Holds;
