@@ -123,7 +123,7 @@ pub struct RewriteArgs {
 pub struct ProgramArgs {
     #[command(flatten)]
     rewriting: RewriteArgs,
-    /// What is joined into one kernel; values are the same bits either way [default: all]
+    /// What is joined into one kernel; values are the same bits either way, ranks and micro-batches being the same [default: all]
     #[arg(long, value_enum)]
     joins: Option<JoinsArg>,
 }
@@ -133,7 +133,7 @@ pub struct ProgramArgs {
 pub enum JoinsArg {
     /// Elementwise work and reductions over the same axes, and elementwise work with the product before it.
     All,
-    /// Nothing, which takes more time and memory: for finding out how much, and which kernel a mistake is in.
+    /// Nothing but attention, masks, and sums that are added to memory, which takes more time and memory: for finding out how much, and which kernel a mistake is in.
     Off,
 }
 

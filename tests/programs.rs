@@ -1,6 +1,6 @@
 //! Emitted programs against the oracle: random graphs are compiled to plans, run by the runtime, and compared value by value.
 
-use forebay_compiler::emit::standalone;
+use forebay_compiler::emit::{Joins, standalone};
 use forebay_ir::reference::{Mode, Tensor, evaluate};
 use forebay_ir::{DType, Graph, InputRole, Op, OutputRole, ValueId, testing};
 use forebay_plan as plan;
@@ -87,8 +87,8 @@ fn from_bytes(dtype: plan::DType, bytes: &[u8]) -> Vec<f64> {
 }
 
 /// Runs a graph's plan and gives each output's elements.
-fn run(graph: &Graph, given: &FxHashMap<ValueId, Tensor>, threads: usize) -> Vec<Vec<f64>> {
-    let plan = standalone(graph);
+fn run(graph: &Graph, given: &FxHashMap<ValueId, Tensor>, (threads, joins): (usize, Joins)) -> Vec<Vec<f64>> {
+    let plan = standalone(graph, joins);
     let options = ExecOptions { threads, ..ExecOptions::default() };
     let mut executor = Executor::new(&plan, &options).unwrap_or_else(|e| panic!("{e}"));
     let (given_tensors, made): (Vec<_>, Vec<_>) = plan.roles[0].tensors.iter().partition(|t| t.name.starts_with("in."));
@@ -111,14 +111,20 @@ fn check(graph: &Graph, seed: u64) {
     forebay_ir::verify::verify(graph).unwrap_or_else(|e| panic!("{e:?}"));
     let given = inputs(graph, seed);
     let wanted = evaluate(graph, &given, Mode::F64);
-    let got = run(graph, &given, 1);
-    for (output, got) in graph.outputs.iter().zip(&got) {
+    let got = run(graph, &given, (1, Joins::All));
+    let apart = run(graph, &given, (1, Joins::Off));
+    for ((output, got), apart) in graph.outputs.iter().zip(&got).zip(&apart) {
         let wanted = &wanted[output.value.index()];
         // Rows of a ragged axis past its total hold anything.
         let ty = graph.ty(output.value);
         let ragged = graph.ragged_axis(&ty.axes).is_some();
-        for (i, (a, b)) in got.iter().zip(&wanted.data).enumerate() {
-            if !(close(*a, *b) || ragged && *b == 0.0) {
+        for (i, ((a, apart), b)) in got.iter().zip(apart).zip(&wanted.data).enumerate() {
+            let anything = ragged && *b == 0.0;
+            assert!(
+                a.to_bits() == apart.to_bits() || anything,
+                "element {i} is {a}, and {apart} with each op a kernel"
+            );
+            if !(close(*a, *b) || anything) {
                 let node = graph.node(output.value);
                 let text = forebay_ir::text::print(graph);
                 panic!("%{} ({}): element {i} is {a}, the oracle has {b}\n{text}", node.name, node.op.row().name);
@@ -126,7 +132,7 @@ fn check(graph: &Graph, seed: u64) {
         }
     }
     let bits = |values: &[Vec<f64>]| -> Vec<u64> { values.iter().flatten().map(|v| v.to_bits()).collect() };
-    assert_eq!(bits(&got), bits(&run(graph, &given, 2)), "the same bits on two threads");
+    assert_eq!(bits(&got), bits(&run(graph, &given, (2, Joins::All))), "the same bits on two threads");
 }
 
 fn deterministic_ops(_: &Graph, op: &Op) -> bool {

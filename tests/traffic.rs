@@ -1,6 +1,6 @@
 //! The bytes that the kernels of a fused op move, counted by their views, against what its cost row says.
 
-use forebay_compiler::emit::standalone;
+use forebay_compiler::emit::{Joins, standalone};
 use forebay_ir::cost::{Cost, cost};
 use forebay_ir::fused::{Fused, FusedKind};
 use forebay_ir::{BinaryOp, Graph, InputRole, Op, OutputRole, ValueId};
@@ -85,7 +85,7 @@ fn every_fused_op_is_one_kernel_and_moves_what_its_cost_row_says() {
             seen.insert(fused.kind);
             let values: Vec<ValueId> = [value].into_iter().chain(companion(graph, value, fused)).collect();
             let (small, results) = alone(graph, &values);
-            let program = &standalone(&small).programs[0];
+            let program = &standalone(&small, Joins::All).programs[0];
             let (have, want) = (moved(program), by_rows(&small, &results));
             let equal = have == want && program.instructions.len() == 1;
             if equal == exception(graph, value, fused).is_some() {
@@ -107,7 +107,7 @@ fn an_epilogue_moves_no_more_than_its_operands_and_its_result() {
     let graphs = forebay_ir::text::parse_module(&text).unwrap();
     for name in ["bias", "residual", "activation", "cast"] {
         let graph = graphs.iter().find(|g| g.name == name).unwrap();
-        let program = &standalone(graph).programs[0];
+        let program = &standalone(graph, Joins::All).programs[0];
         let bytes = |values: Vec<ValueId>| values.into_iter().map(|v| graph.bytes(v)).sum::<u64>();
         let read = bytes(graph.inputs.iter().map(|i| i.value).collect());
         let written = bytes(graph.outputs.iter().map(|o| o.value).collect());

@@ -2,7 +2,7 @@
 
 use crate::snapshots;
 
-use forebay_compiler::emit::standalone;
+use forebay_compiler::emit::{Joins, standalone};
 use forebay_ir::text::{parse_module, render};
 use forebay_ir::verify;
 use forebay_plan::print;
@@ -17,7 +17,7 @@ fn graphs_become_programs() {
         let mut programs = String::new();
         for graph in &graphs {
             verify::verify(graph).unwrap_or_else(|v| panic!("{}", verify::render(graph, &v)));
-            let plan = standalone(graph);
+            let plan = standalone(graph, Joins::All);
             forebay_plan::verify(&plan).unwrap_or_else(|v| panic!("{v:?}"));
             programs.push_str(&print::program(&plan.programs[0]));
             programs.push('\n');

@@ -2,7 +2,7 @@
 
 use crate::snapshots;
 
-use forebay_compiler::emit::standalone;
+use forebay_compiler::emit::{Joins, standalone};
 use forebay_compiler::overlap::{
     Clock, Lanes, Paired, Part, Passes, Same, Sender, Times, across, across_border, capture, spread, within,
 };
@@ -44,7 +44,7 @@ fn lanes_for(graph: &Graph, passes: &str) -> Lanes {
 }
 
 fn program(graph: &Graph) -> Program {
-    let mut plan = standalone(graph);
+    let mut plan = standalone(graph, Joins::All);
     plan.programs.swap_remove(0)
 }
 
@@ -73,7 +73,7 @@ fn in_place(graph: &Graph) -> Program {
 /// A program by itself, on the streams of its units.
 fn spread_alone(program: &Program, lanes: &Lanes) -> Program {
     let graph = &graphs(&file("within"))[0];
-    let mut plan = standalone(graph);
+    let mut plan = standalone(graph, Joins::All);
     plan.mesh = vec![forebay_plan::MeshDim { name: "dp".into(), size: 2 }];
     let phase = &mut plan.roles[0].phases[0];
     // Places of slots do not matter to what is within.
@@ -545,7 +545,7 @@ fn what_nothing_comes_between_is_launched_as_one() {
     insta::glob!("overlap/capture.ir", |path| {
         let mut all = String::new();
         for graph in graphs(path) {
-            let mut plan = standalone(&graph);
+            let mut plan = standalone(&graph, Joins::All);
             plan.mesh = vec![forebay_plan::MeshDim { name: "dp".into(), size: 2 }];
             spread(&mut plan, &lanes());
             let before = plan.clone();
@@ -566,7 +566,7 @@ fn what_nothing_comes_between_is_launched_as_one() {
 fn regions_that_reach_over_events_are_found() {
     let mut tried = 0;
     for graph in graphs(&file("capture")) {
-        let mut plan = standalone(&graph);
+        let mut plan = standalone(&graph, Joins::All);
         plan.mesh = vec![forebay_plan::MeshDim { name: "dp".into(), size: 2 }];
         spread(&mut plan, &lanes());
         capture(&mut plan);
@@ -587,7 +587,7 @@ fn regions_that_reach_over_events_are_found() {
 fn what_the_host_does_is_not_launched() {
     let graph = &graphs(&file("capture"))[0];
     let of = |kind: StreamKind| {
-        let mut plan = standalone(graph);
+        let mut plan = standalone(graph, Joins::All);
         plan.programs[0].streams = vec![kind];
         capture(&mut plan);
         plan.programs.swap_remove(0)
@@ -605,7 +605,7 @@ fn what_the_host_does_is_not_launched() {
 fn regions_are_of_final_events() {
     let all = graphs(&file("capture"));
     let graph = all.iter().find(|g| g.name == "between_events").expect("it is there");
-    let mut early = standalone(graph);
+    let mut early = standalone(graph, Joins::All);
     capture(&mut early);
     let mut program = spread_alone(&program(graph), &lanes());
     let marked = program.instructions.iter_mut().zip(&early.programs[0].instructions);

@@ -93,6 +93,7 @@ fn activations() -> Vec<Activation> {
         ),
         Activation("x + sin(x)²", vec![(Sin, vec![x]), (Mul, vec![S(0), S(0)]), (Add, vec![x, S(1)])]),
         Activation("x·cos(x)", vec![(Cos, vec![x]), (Mul, vec![x, S(0)])]),
+        Activation("x·tanh(x)", vec![(Tanh, vec![x]), (Mul, vec![x, S(0)])]),
         Activation(
             "x·min(max(x + 3, 0), 6)/6",
             vec![

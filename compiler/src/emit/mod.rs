@@ -96,8 +96,8 @@ pub enum Joins {
     /// Those that share an iteration space, and elementwise work with the product before it.
     #[default]
     All,
-    /// None: each elementwise node, reduction and product is a kernel of its own whose result is stored. To see what joining is worth, and which join a
-    /// mistake is in.
+    /// None: each elementwise node, look-up, reduction and product is a kernel of its own whose result is stored. To see what joining is worth, and which join a
+    /// mistake is in. What has one kernel by its nature (attention, what adds to memory) keeps it, and what depends on positions alone is still computed where it is read.
     Off,
 }
 

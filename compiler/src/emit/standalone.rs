@@ -6,7 +6,7 @@ use forebay_plan as plan;
 
 /// A plan with one phase, `train` (only training changes tensors), whose inputs and outputs are tensors of kind `state`: `in.<name>` and `out.<number>.<name>`.
 /// Random ops take their key from the phase's scalars.
-pub fn standalone(graph: &Graph) -> plan::Plan {
+pub fn standalone(graph: &Graph, joins: Joins) -> plan::Plan {
     let mut tensors: Vec<plan::Tensor> = vec![];
     let mut slots: Vec<plan::Slot> = vec![];
     let mut bytes = 0;
@@ -43,8 +43,7 @@ pub fn standalone(graph: &Graph) -> plan::Plan {
         outputs.push(home(output.value, format!("out.{number}.{}", output.name), plan::Access::Write));
     }
     let changes = graph.outputs.iter().any(|o| graph.bytes(o.value) > 0);
-    let interface =
-        Interface { slots, inputs, outputs, rows: Rows::whole(1), exchanges: Exchanges::BesideWork, joins: Joins::All };
+    let interface = Interface { slots, inputs, outputs, rows: Rows::whole(1), exchanges: Exchanges::BesideWork, joins };
     let emitted = emit(graph, &interface);
     let mut places: Vec<u64> = tensors.iter().map(|t| t.offset).collect();
     places.push(bytes);

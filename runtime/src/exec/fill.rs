@@ -1,7 +1,7 @@
 //! Writing tensors from outside of programs: all ranks at once, each what it has, on all of its workers.
 //!
-//! Pieces are shared out like the tasks of kernels: a worker begins with the same part of each. So the pages that come with the first write come from the memory node of the worker
-//! that will mostly use them, where threads stay on their nodes.
+//! Pieces are shared out like the tasks of kernels, of which a worker begins with a part that follows each other: the pages that come with the first write come from the memory nodes of all
+//! workers. No page has one user: kernels cut tensors in other ways, and threads are not bound to nodes. (No machine with several nodes was measured.)
 
 use super::fleet::{Fleet, OnDevice};
 use super::halves::Holds;
