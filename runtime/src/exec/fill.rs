@@ -1,6 +1,6 @@
 //! Writing tensors from outside of programs: all ranks at once, each what it has, on all of its workers.
 //!
-//! Pieces are shared out like the tasks of kernels, of which a worker begins with a part that follows each other: the pages that come with the first write come from the memory nodes of all
+//! Pieces are shared out like the tasks of kernels, of which each worker begins with some that follow one another: the pages that come with the first write come from the memory nodes of all
 //! workers. No page has one user: kernels cut tensors in other ways, and threads are not bound to nodes. (No machine with several nodes was measured.)
 
 use super::fleet::{Fleet, OnDevice};
