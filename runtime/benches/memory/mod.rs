@@ -1,5 +1,4 @@
 //! Buffers, and kernels that run over them again and again.
-#![allow(dead_code, reason = "each benchmark uses its part")]
 
 use forebay_plan::{Buffer, DType, Kernel, View};
 use forebay_runtime::kernels::{
@@ -50,12 +49,9 @@ impl Memory {
         let pool = Pool::new(workers).expect("the system has threads");
         let need = prepared.iter().fold(ScratchBytes::default(), |need, k| need.max(scratch_bytes(k)));
         let scratch = Scratch::new(need, workers);
-        let buffers: Vec<Buf> = self
-            .buffers
-            .iter()
-            .zip(&mut self.data)
-            .map(|(b, d)| Buf { ptr: d.as_mut_ptr().cast(), dtype: b.dtype, elements: b.elements as usize })
-            .collect();
+        let starts: Vec<*mut u8> = (0..self.buffers.len() as u32).map(|id| self.start(id)).collect();
+        let place = |(b, ptr): (&Buffer, *mut u8)| Buf { ptr, dtype: b.dtype, elements: b.elements as usize };
+        let buffers: Vec<Buf> = self.buffers.iter().zip(starts).map(place).collect();
         let key = RandomKeyArgs::default();
         let cx = KernelCx { pool: &pool, scratch: &scratch, buffers: &buffers, key, coordinates: &[] };
         let run = |kernel: &Prepared| {

@@ -2,6 +2,7 @@
 //! have room. The results are compared first. One argument: how many threads (2).
 
 #[path = "../../memory/mod.rs"]
+#[expect(dead_code, reason = "other benchmarks have views, and numbers that are bf16 as well")]
 mod memory;
 
 use faer::linalg::matmul::matmul;
