@@ -56,6 +56,12 @@ pub struct Framework {
     pub gradient_bytes: f64,
     /// Bytes that a logit takes more than in our plan where the loss is computed on copies in f32: the copy, log-probabilities, their gradient. Fitted to peak memory.
     pub loss_bytes: f64,
+    /// Bytes of traffic for each element of a rank's own gradients once in a step: zeros that begin their sums, a norm that shows what is no number.
+    pub gradient_traffic: f64,
+    /// The same where there are other data-parallel ranks: gradients are divided by their number before they are summed.
+    pub divide_traffic: f64,
+    /// Bytes of traffic for each element that a rank updates where clipping is a pass of its own (ours is part of the update).
+    pub clip_traffic: f64,
     /// MB, in half precision, of gradients that are summed together, and of parameters that are gathered: each such bucket pays the latency of its collective. 0: all at once.
     pub bucket_mb: f64,
     /// Are layers shared out over stages by their work, embedding and head counted, rather than by number?
@@ -179,6 +185,9 @@ impl Default for Framework {
             prefetch: false,
             gradient_bytes: 4.0,
             loss_bytes: 0.0,
+            gradient_traffic: 0.0,
+            divide_traffic: 0.0,
+            clip_traffic: 0.0,
             bucket_mb: 0.0,
             balances_head: false,
             hidden_tp: 0.0,

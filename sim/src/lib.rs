@@ -16,6 +16,7 @@ mod allocator;
 mod clock;
 pub mod closed;
 pub mod framework;
+mod gradients;
 mod kept;
 pub mod kind;
 mod launches;

@@ -3,19 +3,21 @@
 //! FLOPs and bytes come from the kernel's operands. Ragged dimensions have bounds in the plan; the rows that a run brings are those of an even routing, times the
 //! imbalance. Where a plan has room for the worst case (all rows of all ranks on one), that is far less.
 
-use crate::aligned::Alignment;
 use crate::framework::Framework;
+use crate::gradients::Gradients;
 use crate::kind::Kind;
 use crate::loss::Loss;
 use crate::routes::{Routes, domains};
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, Matmul, MeshDim, Plan, Program,
-    RaggedDim, Reduce, Region, Space,
+    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program, Reduce,
+    Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
+
+mod products;
 
 /// What an instruction costs, and what it does to others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,15 +104,13 @@ pub struct Pricer<'a> {
     /// The loss of the whole plan; of a program by itself nothing is known.
     loss: Loss,
     calls: sums::Calls,
+    gradients: Gradients,
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
 const OPTIMIZER: &str = "optimizer.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 pub(crate) const HEAD: &str = "train.epilogue";
-/// Bytes of traffic for each element of a weight's gradient that a product adds up in f32: read and written, instead of a result written in half. It is
-/// added to the product's time: what grouped products on B200 take is nearer to both together than to the longer of them (docs/cost-model.md).
-const ADDED_BYTES: f64 = 6.0;
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
 /// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
 const BIAS_KERNELS: f64 = 8.0 / 3.0;
@@ -126,7 +126,8 @@ impl<'a> Pricer<'a> {
     ) -> Pricer<'a> {
         let pricer = Pricer::of((&plan.mesh, &of_training(plan)), (cluster, framework, precision), imbalance);
         let calls = sums::Calls::new(plan, framework);
-        Pricer { topk: topk(&plan.programs), loss: Loss::of(&plan.programs), calls, ..pricer }
+        let gradients = Gradients::new(plan, framework);
+        Pricer { topk: topk(&plan.programs), loss: Loss::of(&plan.programs), calls, gradients, ..pricer }
     }
 
     /// For a training program by itself, of a plan on a mesh, with an even routing.
@@ -157,6 +158,7 @@ impl<'a> Pricer<'a> {
             shares_experts: shares_experts(programs),
             loss: Loss::default(),
             calls: sums::Calls::default(),
+            gradients: Gradients::default(),
         }
     }
 
@@ -243,7 +245,7 @@ impl<'a> Pricer<'a> {
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
                 let (kind, passes) = if optimizer {
-                    (Kind::Optimizer, 1.0)
+                    (Kind::Optimizer, self.gradients.passes(&program.name))
                 } else {
                     (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
@@ -269,88 +271,6 @@ impl<'a> Pricer<'a> {
     /// Starts of so many kernels of single experts.
     fn one_by_one(&self, kernels: f64) -> f64 {
         (kernels * self.framework.expert_us / self.framework.dispatch_us.max(1e-3)).max(1.0)
-    }
-
-    fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
-        let product = self.product_of(program, k, kernel);
-        let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
-        // The busiest rank is what others wait for; what all compute together is the mean.
-        let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance));
-        Priced {
-            kind,
-            seconds: self.cluster.product_scaled(&product, self.framework.scaling()) + self.behind(k, &product),
-            flops: 2.0 * product.groups * product.m * product.n * product.k * mean,
-            sent: 0.0,
-            action: Action::Work,
-            launches: self.starts(k, &product),
-            host_waits: false,
-            leaves_node: false,
-        }
-    }
-
-    /// Seconds of the traffic of weights' gradients that are added up: it does not hide behind the product.
-    fn behind(&self, k: &Matmul, product: &Product) -> f64 {
-        // A machine that was measured has it in its rates.
-        if !accumulates(k) || self.cluster.measured.is_some() {
-            return 0.0;
-        }
-        let each = match self.framework.accumulate_bytes {
-            each if each > 0.0 => each,
-            _ => ADDED_BYTES,
-        };
-        each * product.groups * product.m * product.n / self.cluster.memory_rate()
-    }
-
-    /// Bytes that the epilogue of a product reads and writes beside the result.
-    fn beside(&self, program: &Program, k: &Matmul, kernel: &Kernel, product: &Product) -> f64 {
-        if k.epilogue.is_none() {
-            return 0.0;
-        }
-        let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
-        let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
-        let bound = k.dtype.bytes() as f64
-            * (batch * (k.m.0 as f64 * k.k.0 as f64 * outer + k.m.0 as f64 * k.n.0 as f64)
-                + k.k.0 as f64 * outer * k.n.0 as f64);
-        let most = 8.0 * product.groups * product.m * product.n;
-        // Of rows for which there is room those that come.
-        let share = self.ragged(kernel);
-        (share * (kernel.traffic(&program.buffers).bytes() as f64 - bound)).max(0.0).min(most)
-    }
-
-    /// Starts of kernels, as multiples of one instruction's, that a product takes: those of experts may be started one by one.
-    fn starts(&self, k: &Matmul, product: &Product) -> f64 {
-        match (&k.groups, self.framework.expert_us) {
-            (Some(_), each) if each > 0.0 => self.one_by_one(product.groups),
-            _ => 1.0,
-        }
-    }
-
-    /// The shape of a product.
-    fn product_of(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Product {
-        let batch: f64 = k.batch.iter().map(|d| d.0 as f64).product();
-        let outer: f64 = k.k_outer.iter().map(|d| d.0 as f64).product();
-        let (mut m, mut n, mut depth, mut groups) = (k.m.0 as f64, k.n.0 as f64, k.k.0 as f64 * outer, batch);
-        if let Some(ragged) = &k.groups {
-            let count = ragged.count as f64;
-            let size = match ragged.ragged {
-                RaggedDim::M => &mut m,
-                RaggedDim::N => &mut n,
-                RaggedDim::K => &mut depth,
-            };
-            *size *= self.ragged(kernel) / count;
-            groups *= count;
-        }
-        let element = k.dtype.bytes() as f64;
-        let matrices = element * groups * (m * depth + depth * n + m * n);
-        let of_head = program.name.starts_with(HEAD) && self.precision != Precision::F32;
-        let precision = precision_of(k.dtype, if of_head { Precision::Bf16 } else { self.precision });
-        let alignment = Alignment::of(k).bytes;
-        let mut product = Product { groups, m, n, k: depth, bytes: matrices, precision, alignment };
-        // What is done while the product runs is traffic of its own.
-        if !accumulates(k) || self.cluster.measured.is_some() {
-            product.bytes += self.beside(program, k, kernel, &product);
-        }
-        product
     }
 
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
@@ -450,7 +370,8 @@ impl<'a> Pricer<'a> {
         // Rows of each expert are numbers that the host needs, in frameworks that split arrays by them.
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
-        Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits, leaves_node: group.leaves_node() }
+        let leaves_node = group.leaves_node();
+        Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits, leaves_node }
     }
 
     /// Does a gather of activations take them in fp8?
@@ -557,15 +478,6 @@ pub(crate) fn copied(program: &Program, instruction: &Instruction) -> Option<f64
     let of_host = operands.iter().map(buffer).filter(|b| program.slots[b.slot as usize].space == Space::Host);
     let bytes: u64 = of_host.map(forebay_plan::Buffer::bytes).sum();
     (bytes > 0).then_some(bytes as f64)
-}
-
-/// Does a product add to what is in memory: itself, or by an epilogue that updates a buffer?
-fn accumulates(k: &Matmul) -> bool {
-    let updates = |region: &Region| {
-        let loaded = |buffer| region.loads.iter().any(|load| load.view.buffer == buffer);
-        region.stores.iter().any(|store| store.view.buffer != k.c && loaded(store.view.buffer))
-    };
-    k.accumulate || k.epilogue.as_deref().is_some_and(updates)
 }
 
 /// An exchange as a collective, and its bytes, where ranks have pieces of so many bytes.

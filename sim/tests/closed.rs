@@ -6,6 +6,7 @@ use forebay_cost::{Cluster, known};
 use forebay_dsl::model::{CheckedModel, Const};
 use forebay_ir::DType;
 use forebay_sim::closed::{Closed, Estimate};
+use forebay_sim::framework::Framework;
 use forebay_sim::report::{Options, Report, simulate};
 
 const LAYERS: i64 = 10;
@@ -116,13 +117,17 @@ fn mixtures_are_estimated_as_they_are_replayed() {
 
 /// Two strategies, in either order by one table: the time of each is what is replayed. Returns the estimates.
 fn estimated_for_themselves(strategies: [&str; 2]) -> [f64; 2] {
-    let (h100, simulation) = (cluster("h100"), Options::default());
+    estimated_with(&Options::default(), strategies)
+}
+
+fn estimated_with(simulation: &Options, strategies: [&str; 2]) -> [f64; 2] {
+    let h100 = cluster("h100");
     let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
     let load = |rows: u32| load(text, rows);
     let strategies = strategies.map(|s| Strategy::parse(s).expect("a strategy"));
-    let steps = strategies.each_ref().map(|s| replayed(text, s, &h100, &simulation).expect("it can be").step_time_s);
+    let steps = strategies.each_ref().map(|s| replayed(text, s, &h100, simulation).expect("it can be").step_time_s);
     let estimates = [[0, 1], [1, 0]].map(|order| {
-        let mut closed = Closed::new(&load, &h100, &simulation).expect("it can be estimated");
+        let mut closed = Closed::new(&load, &h100, simulation).expect("it can be estimated");
         let mut estimates = [0.0; 2];
         for which in order {
             estimates[which] = closed.estimate(&strategies[which], 1.0).expect("it can be").step_time_s;
@@ -149,6 +154,17 @@ fn what_is_kept_is_estimated_for_itself() {
     let again = "dp=2,pp=2,micro=8,mbs=1,zero=1,overlap=none";
     let steps = estimated_for_themselves([again, &format!("{again},keep=inputs")]);
     assert!(steps[1] < 0.995 * steps[0], "{steps:?}");
+}
+
+/// What frameworks do with gradients at the end of a step, where ranks share them and where there is one rank: some seconds of each, of which experts' gradients are most.
+#[test]
+fn gradients_that_are_gone_through_are_estimated() {
+    let framework =
+        Framework { gradient_traffic: 300.0, divide_traffic: 200.0, clip_traffic: 100.0, ..Framework::default() };
+    let strategies = ["dp=4,ep=2,pp=2,micro=4,mbs=1,zero=1,overlap=none", "pp=2,micro=4,mbs=1,overlap=none"];
+    let with = estimated_with(&Options { framework, ..Options::default() }, strategies);
+    let without = estimated_for_themselves(strategies);
+    assert!((0..2).all(|i| with[i] > 1.2 * without[i]), "{with:?} {without:?}");
 }
 
 #[test]

@@ -47,6 +47,33 @@ fn the_loss_takes_its_traffic() {
     }
 }
 
+/// At the end of a step all gradients that a rank holds are gone through, and those that it updates once more: with ZeRO an eighth of them, if eight ranks share them. They are divided where others have
+/// gradients as well.
+#[test]
+fn gradients_are_gone_through_once_more() {
+    // A layer of a dense model: four products of attention, three of its feed-forward part; embedding and head; norms.
+    let (hidden, ffn, words) = (2048.0, 8192.0, 64000.0);
+    let elements = 4.0 * hidden * hidden + 3.0 * hidden * ffn + 2.0 * words * hidden + 3.0 * hidden;
+    for (layout, held, updated, divided) in
+        [("1,8,1,64,BF16", 1.0, 0.125, 1.0), ("8,1,1,8,BF16", 0.125, 0.125, 0.0), ("2,4,1,32,BF16", 0.5, 0.125, 1.0)]
+    {
+        let with = |own: f64, divide: f64, clip: f64| {
+            let (report, cluster) = report("MindSpeed use-flash-attn use-distributed-optimizer", layout, |f| {
+                (f.gradient_traffic, f.divide_traffic, f.clip_traffic) = (own, divide, clip);
+            });
+            (seconds(&report, Kind::Optimizer), cluster.memory_rate())
+        };
+        let (none, rate) = with(0.0, 0.0, 0.0);
+        for (bytes, part) in [([80.0, 0.0, 0.0], held), ([0.0, 80.0, 0.0], held * divided), ([0.0, 0.0, 80.0], updated)]
+        {
+            let more = (with(bytes[0], bytes[1], bytes[2]).0 - none) * rate;
+            // (Norms are on all ranks; ranges are padded.)
+            let want = 80.0 * elements * part;
+            assert!((more - want).abs() < 0.01 * 80.0 * elements, "{layout}, {bytes:?}: {more} is not {want}");
+        }
+    }
+}
+
 /// Gathers of activations are half of what tensor parallelism sends, sums the other half: in fp8 a quarter less is sent. With scales for rows nothing is, and products take longer.
 #[test]
 fn tensor_parallel_ranks_gather_in_fp8() {

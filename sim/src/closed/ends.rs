@@ -2,6 +2,7 @@
 
 use super::shard::{Class, padded};
 use crate::framework::Framework;
+use crate::gradients::own_traffic;
 use crate::sums;
 use forebay_cost::{Cluster, Collective, Domains, Group};
 
@@ -58,6 +59,8 @@ pub struct Ends<'a> {
     pub cluster: &'a Cluster,
     /// What runs them.
     pub framework: &'a Framework,
+    /// Ranks that have samples of their own, or parts of them.
+    pub data_ranks: u64,
 }
 
 impl Ends<'_> {
@@ -110,7 +113,8 @@ impl Ends<'_> {
                 end.launches += 2.0;
             }
         }
-        end.squared += self.streamed(SQUARED * own);
+        let beside = own_traffic(self.framework, self.data_ranks) * elements + self.framework.clip_traffic * own;
+        end.squared += self.streamed(SQUARED * own + beside);
         end.updated += self.streamed((UPDATED + if shares { 0.0 } else { COPIED }) * own);
         end.launches += 2.0;
         // With parameters that ranks share, layers gather theirs when they run.

@@ -293,7 +293,8 @@ impl<'a> Closed<'a> {
         (order, routes): (&PassOrder, &Routes),
     ) -> Result<Pipe, String> {
         let parts = even_parts(shard.layers.len(), (key.pp * key.vpp) as usize)?;
-        let ends = self.ends();
+        // (Of layers, which do not ask how many samples there are.)
+        let ends = self.ends(1);
         let (stages, micro) = (key.pp as usize, f64::from(key.micro));
         // On a stream of its own a message is sent behind the work; in line, sending it is work.
         let (inline, sending) = match self.options.framework.streams {
@@ -355,13 +356,13 @@ impl<'a> Closed<'a> {
         Ok(pipe)
     }
 
-    fn ends(&self) -> Ends<'a> {
-        Ends { cluster: self.cluster, framework: &self.options.framework }
+    fn ends(&self, data_ranks: u32) -> Ends<'a> {
+        Ends { cluster: self.cluster, framework: &self.options.framework, data_ranks: u64::from(data_ranks) }
     }
 
     /// All of a strategy: the pipeline, and what stages do at their ends.
     fn sum(&self, shard: &Shard, over: &[Over], strategy: &Strategy, (pipe, more): (&Pipe, More)) -> Estimate {
-        let ends = self.ends();
+        let ends = self.ends(strategy.dp * strategy.cp);
         let micro = f64::from(strategy.micro.unwrap_or(1));
         let counted = shard.counts.device * micro;
         let mut meet = [0.0f64; 3];
