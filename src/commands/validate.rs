@@ -68,8 +68,8 @@ pub struct Args {
     /// Fit the calibrated numbers of clusters and frameworks to these runs before they are predicted, and show what that changes
     #[arg(long)]
     fit: bool,
-    /// How often each number is tried, with --fit; 0 fits nothing and only tells how systems fare that a device is not fitted to
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=50), requires = "fit")]
+    /// Steps of the fit, with --fit (it ends when none helps); 0 fits nothing and only tells how systems fare that a device is not fitted to
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(0..=50), requires = "fit")]
     rounds: u16,
     /// Write the cluster files that the fit has changed into this folder, with --fit
     #[arg(short, long, value_name = "DIR", requires = "fit")]

@@ -1,10 +1,11 @@
 //! Fits the calibrated numbers of clusters and frameworks to measured runs: plans are compiled once, so that a run costs milliseconds for each trial.
 //!
-//! Coordinate descent: each number in turn is made larger or smaller by a step while errors fall; steps that help neither way are halved. What is minimised is the
-//! mean over systems of their mean of e / (1 + 2 e), e = |ln (predicted / measured)|: a run that is wrong for reasons of its own pulls no harder than e = 1/2. To that comes what a
-//! number costs for being away from where it began ([`AWAY`]): runs that say little about it leave it there, instead of carrying it to what cannot be.
+//! Steps of Gauss and Newton ([`super::newton`]): numbers trade against each other (a faster product against slower elementwise work), and moving one of them at a time gets stuck where two would have
+//! to move. What is minimised is the mean over systems of their mean of e / (1 + 2 e), e = |ln (predicted / measured)|: a run that is wrong for reasons of its own pulls no harder than e = 1/2. To that
+//! comes what a number costs for being away from where it began ([`newton::AWAY`]): runs that say little about it leave it there, instead of carrying it to what cannot be.
 
 use super::cases::Case;
+use super::newton::{self, Bounds, Problem};
 use super::summary::quantile;
 use crate::framework::Framework;
 use crate::threads::each;
@@ -32,8 +33,8 @@ impl Number {
     }
 }
 
-/// Keys of `[calibrated]` that are fitted, with the least and the largest value that makes sense. The slowdown of overlapped work is not among them: few runs tell it apart.
-const CALIBRATED: [(&str, f64, f64); 7] = [
+/// Keys of `[calibrated]`, with the least and the largest value that makes sense.
+const CALIBRATED: [(&str, f64, f64); 8] = [
     ("product_efficiency", 0.3, 0.95),
     ("product_depth", 16.0, 1024.0),
     ("attention_efficiency", 0.15, 0.9),
@@ -41,18 +42,11 @@ const CALIBRATED: [(&str, f64, f64); 7] = [
     ("kernel_us", 1.0, 12.0),
     ("link_efficiency", 0.3, 0.95),
     ("network_efficiency", 0.3, 0.98),
+    ("overlap_slowdown", 0.05, 1.0),
 ];
 /// Fitted keys of a framework.
 const PROFILE: [(&str, f64, f64); 3] =
     [("dispatch_us", 1.0, 200.0), ("vector_passes", 1.0, 5.0), ("collective_us", 1.0, 1000.0)];
-
-/// What it costs to be a factor of 1.25 away from where a fit began, as an error of one run; four times as much for twice as far in logarithms (a Gaussian prior).
-const AWAY: f64 = 0.05;
-
-/// What a number costs, as an error of one run.
-fn away(start: f64, now: f64) -> f64 {
-    AWAY * ((now / start).ln() / 1.25f64.ln()).powi(2)
-}
 
 /// A fitted number, before and after.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -185,79 +179,52 @@ impl Fitter<'_> {
         }
     }
 
-    /// ln (predicted / measured) of some cases, with their systems.
-    fn errors(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> Vec<(&str, f64)> {
-        let chosen: Vec<&Case> = self.cases.iter().filter(|c| of(c)).collect();
-        let error = |case: &&Case| {
-            let measured_s = case.measured_s?;
+    /// ln (predicted / measured) of cases, by their numbers; none where nothing is measured or predicted.
+    fn errors(&self, of: &[usize]) -> Vec<Option<f64>> {
+        let error = |&case: &usize| {
+            let case = &self.cases[case];
             let predicted = case.step_time(&self.clusters, &self.frameworks).ok()?;
-            Some((predicted / measured_s).ln())
+            Some((predicted / case.measured_s?).ln())
         };
-        let errors = each(&chosen, self.threads, error);
-        chosen.iter().zip(errors).filter_map(|(case, e)| Some((case.run.system.as_str(), e?))).collect()
+        each(of, self.threads, error)
     }
 
-    fn median(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> f64 {
-        let errors: Vec<f64> = self.errors(of).into_iter().map(|(_, e)| e.exp_m1().abs()).collect();
+    /// The cases that a condition chooses.
+    fn chosen(&self, of: &dyn Fn(&Case) -> bool) -> Vec<usize> {
+        let is_so = |n: &usize| self.cases[*n].measured_s.is_some() && of(&self.cases[*n]);
+        (0..self.cases.len()).filter(is_so).collect()
+    }
+
+    fn median(&self, of: &dyn Fn(&Case) -> bool) -> f64 {
+        let errors: Vec<f64> = self.errors(&self.chosen(of)).into_iter().flatten().map(|e| e.exp_m1().abs()).collect();
         quantile(&errors, 0.5)
     }
 
-    /// The errors that are minimised.
-    fn loss(&self, of: &(dyn Fn(&Case) -> bool + Sync)) -> f64 {
-        let mut systems: IndexMap<&str, (f64, f64)> = IndexMap::new();
-        for (system, e) in self.errors(of) {
-            let e = e.abs();
-            let sum = systems.entry(system).or_default();
-            *sum = (sum.0 + e / (1.0 + 2.0 * e), sum.1 + 1.0);
-        }
-        systems.values().map(|(sum, n)| sum / n).sum::<f64>() / systems.len().max(1) as f64
-    }
-
-    fn descend(&mut self, numbers: &[Number], rounds: usize, of: &(dyn Fn(&Case) -> bool + Sync)) {
-        let mut steps = vec![1.25; numbers.len()];
-        let starts: Vec<f64> = numbers.iter().map(|&number| self.get(number)).collect();
-        for _ in 0..rounds {
-            for ((&number, &start), step) in numbers.iter().zip(&starts).zip(&mut steps) {
-                // The others do not change.
-                let touched = |case: &Case| of(case) && number.is_of(case);
-                if !self.try_both_ways(number, start, *step, &touched) {
-                    *step = f64::sqrt(*step);
-                }
-            }
-        }
-    }
-
-    /// Moves a number, which began at `start`, as long as that helps. Did it?
-    fn try_both_ways(&mut self, number: Number, start: f64, step: f64, of: &(dyn Fn(&Case) -> bool + Sync)) -> bool {
-        let (_, least, most) = match number {
-            Number::Cluster(_, k) => CALIBRATED[k],
-            Number::Framework(_, k) => PROFILE[k],
+    /// Moves numbers towards what the cases that a condition chooses say.
+    fn descend(&mut self, numbers: &[Number], rounds: usize, of: &dyn Fn(&Case) -> bool) {
+        let cases = self.chosen(of);
+        let mut systems: IndexMap<&str, f64> = IndexMap::new();
+        cases.iter().for_each(|&n| *systems.entry(&self.cases[n].run.system).or_default() += 1.0);
+        let weight = |&n: &usize| 1.0 / (systems.len() as f64 * systems[self.cases[n].run.system.as_str()].sqrt());
+        let weights: Vec<f64> = cases.iter().map(weight).collect();
+        let touched = |number: &Number| {
+            let is_of = |at: &usize| number.is_of(&self.cases[cases[*at]]);
+            (0..cases.len()).filter(is_of).collect()
         };
-        let runs = self.cases.iter().filter(|case| of(case) && case.measured_s.is_some()).count().max(1) as f64;
-        let cost = |fitter: &Self| fitter.loss(of) + away(start, fitter.get(number)) / runs;
-        let mut best = cost(self);
-        for factor in [step, 1.0 / step] {
-            let mut moved = false;
-            loop {
-                let now = self.get(number);
-                let next = (now * factor).clamp(least, most);
-                // A value that was beyond the limits stays where it is.
-                if (next > now) != (factor > 1.0) || next == now {
-                    break;
-                }
-                self.set(number, next);
-                let loss = cost(self);
-                if loss >= best - 1e-6 {
-                    self.set(number, now);
-                    break;
-                }
-                (best, moved) = (loss, true);
-            }
-            if moved {
-                return true;
-            }
-        }
-        false
+        let touched = numbers.iter().map(touched).collect();
+        let bounds = |number: &Number| {
+            let (_, least, most) = match *number {
+                Number::Cluster(_, k) => CALIBRATED[k],
+                Number::Framework(_, k) => PROFILE[k],
+            };
+            Bounds { start: self.get(*number), least, most }
+        };
+        let problem = Problem { weights, touched, bounds: numbers.iter().map(bounds).collect() };
+        let found = newton::minimised(&problem, rounds, |values, of| {
+            numbers.iter().zip(values).for_each(|(&number, &value)| self.set(number, value));
+            self.errors(&of.iter().map(|&at| cases[at]).collect::<Vec<_>>())
+        });
+        numbers.iter().zip(found).for_each(|(&number, value)| self.set(number, value));
     }
 
     /// For each system on a device that others ran on as well: its median error, and the same when the device's numbers are fitted to the others.
@@ -277,7 +244,7 @@ impl Fitter<'_> {
                 set_calibrated(&mut self.clusters[*c].calibrated, k, value);
             }
             let numbers: Vec<Number> = (0..CALIBRATED.len()).map(|k| Number::Cluster(*c, k)).collect();
-            self.descend(&numbers, rounds.max(3), &others);
+            self.descend(&numbers, rounds.max(LEAST), &others);
             let name = format!("{system} on {}", self.clusters[*c].name);
             left_out.insert(name, (fitted, self.median(&own)));
             self.clusters[*c].calibrated = kept;
@@ -286,8 +253,10 @@ impl Fitter<'_> {
     }
 }
 
+/// Rounds at the least of fits that leave a system out: they begin far from where they end.
+const LEAST: usize = 8;
 /// Where fits begin that may not know the fitted numbers, in the order of [`CALIBRATED`].
-const NEUTRAL: [f64; CALIBRATED.len()] = [0.7, 128.0, 0.525, 0.75, 3.0, 0.75, 0.75];
+const NEUTRAL: [f64; CALIBRATED.len()] = [0.73, 192.0, 0.62, 0.85, 3.0, 0.8, 0.8, 0.25];
 
 fn calibrated(of: &Calibrated) -> [f64; CALIBRATED.len()] {
     [
@@ -298,6 +267,7 @@ fn calibrated(of: &Calibrated) -> [f64; CALIBRATED.len()] {
         of.kernel_us.0,
         of.link_efficiency.0,
         of.network_efficiency.0,
+        of.overlap_slowdown.0,
     ]
 }
 
@@ -309,7 +279,8 @@ fn set_calibrated(of: &mut Calibrated, number: usize, value: f64) {
         3 => of.memory_efficiency = Share(value),
         4 => of.kernel_us = NonNegative(value),
         5 => of.link_efficiency = Share(value),
-        _ => of.network_efficiency = Share(value),
+        6 => of.network_efficiency = Share(value),
+        _ => of.overlap_slowdown = NonNegative(value),
     }
 }
 
@@ -350,11 +321,11 @@ mod tests {
             read.iter().take(2).map(|run| Case::new(run, &clusters, &frameworks).expect("a case")).collect();
         let at = cases[0].cluster;
         clusters[at].calibrated.product_efficiency = Share(0.45);
-        let (fitted, _, fit) = fit(&cases, &clusters, &frameworks, 3, 1);
+        let (fitted, _, fit) = fit(&cases, &clusters, &frameworks, 8, 1);
         assert!(fit.before > 0.2 && fit.after < 0.1, "{} before, {} after", fit.before, fit.after);
         assert!(fitted[at].calibrated.product_efficiency.0 > 0.55);
-        // Two runs cannot tell seven numbers of a device.
-        assert!(fit.few.iter().any(|few| (few.numbers, few.runs) == (7, 2)), "{:?}", fit.few);
+        // Two runs cannot tell eight numbers of a device.
+        assert!(fit.few.iter().any(|few| (few.numbers, few.runs) == (8, 2)), "{:?}", fit.few);
         assert!(fit.changes.iter().any(|c| c.key == "product_efficiency" && c.before == 0.45));
     }
 
@@ -369,7 +340,7 @@ mod tests {
             case
         };
         let most = |cases: &[Case]| {
-            let (_, _, fit) = fit(cases, &clusters, &frameworks, 4, 1);
+            let (_, _, fit) = fit(cases, &clusters, &frameworks, 8, 1);
             let factors = fit.changes.iter().map(|c| (c.after / c.before).ln().abs().exp());
             factors.fold(1.0, f64::max)
         };

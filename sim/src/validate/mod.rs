@@ -8,6 +8,7 @@ mod family;
 pub mod fit;
 pub mod layout;
 mod lines;
+mod newton;
 pub mod pairs;
 pub mod recompute;
 pub mod runs;
