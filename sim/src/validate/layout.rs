@@ -10,7 +10,7 @@ use forebay_cost::Precision;
 /// Rows of the busiest rank where nothing says that routers are forced to balance, as a multiple of the mean: an assumption.
 const UNKNOWN_ROUTING: f64 = 1.1;
 /// The same where a run says that routing is real: what makes pairs of published runs with real and with forced routing differ as they do (docs/cost-model.md).
-const REAL_ROUTING: f64 = 1.5;
+const REAL_ROUTING: f64 = 1.6;
 
 /// The strategy.
 ///
