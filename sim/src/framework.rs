@@ -56,11 +56,11 @@ pub struct Framework {
     pub gradient_bytes: f64,
     /// Bytes that a logit takes more than in our plan where the loss is computed on copies in f32: the copy, log-probabilities, their gradient. Fitted to peak memory.
     pub loss_bytes: f64,
-    /// Bytes of traffic for each element of a rank's own gradients once in a step: zeros that begin their sums, a norm that shows what is no number.
-    pub gradient_traffic: f64,
+    /// How often a rank's own gradients are gone through once in a step (read, or written): zeros that begin their sums, a norm that shows what is no number.
+    pub gradient_passes: f64,
     /// The same where there are other data-parallel ranks: gradients are divided by their number before they are summed.
-    pub divide_traffic: f64,
-    /// Bytes of traffic for each element that a rank updates where clipping is a pass of its own (ours is part of the update).
+    pub divide_passes: f64,
+    /// Bytes of traffic for each element that a rank updates, in f32, where clipping is a pass of its own (ours is part of the update).
     pub clip_traffic: f64,
     /// MB, in half precision, of gradients that are summed together, and of parameters that are gathered: each such bucket pays the latency of its collective. 0: all at once.
     pub bucket_mb: f64,
@@ -79,6 +79,8 @@ pub struct Framework {
     pub loss_traffic: f64,
     /// Bytes of traffic for each element of the left input of a product in fp8 ([`forebay_cost::Scaling`]).
     pub cast_bytes: f64,
+    /// Do kernels before products of experts write their inputs in fp8?
+    pub scales_experts_before: bool,
     /// The part of the rate of products in fp8 that is left where rows have scales of their own.
     pub scaled_rate: f64,
     /// Are activations gathered over tensor-parallel ranks in fp8, where products are?
@@ -149,8 +151,9 @@ impl Framework {
     }
 
     /// How inputs of products come to fp8.
-    pub fn scaling(&self) -> Scaling {
-        Scaling { bytes: self.cast_bytes, rate: self.scaled_rate }
+    pub fn scaling(&self, of_experts: bool) -> Scaling {
+        let before = of_experts && self.scales_experts_before;
+        Scaling { bytes: if before { 0.0 } else { self.cast_bytes }, rate: self.scaled_rate }
     }
 
     /// Seconds of the host for a launch. A recorded graph is started by a fraction of the work.
@@ -185,8 +188,8 @@ impl Default for Framework {
             prefetch: false,
             gradient_bytes: 4.0,
             loss_bytes: 0.0,
-            gradient_traffic: 0.0,
-            divide_traffic: 0.0,
+            gradient_passes: 0.0,
+            divide_passes: 0.0,
             clip_traffic: 0.0,
             bucket_mb: 0.0,
             balances_head: false,
@@ -197,6 +200,7 @@ impl Default for Framework {
             loss_traffic: 0.0,
             cast_bytes: Scaling::default().bytes,
             scaled_rate: Scaling::default().rate,
+            scales_experts_before: false,
             gathers_fp8: false,
             expert_us: 0.0,
             hidden_ep: 0.0,

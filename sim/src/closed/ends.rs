@@ -2,7 +2,7 @@
 
 use super::shard::{Class, padded};
 use crate::framework::Framework;
-use crate::gradients::own_traffic;
+use crate::gradients::{clip_traffic, own_traffic};
 use crate::sums;
 use forebay_cost::{Cluster, Collective, Domains, Group};
 
@@ -113,7 +113,7 @@ impl Ends<'_> {
                 end.launches += 2.0;
             }
         }
-        let beside = own_traffic(self.framework, self.data_ranks) * elements + self.framework.clip_traffic * own;
+        let beside = own_traffic(self.framework, self.data_ranks) * elements + clip_traffic(self.framework) * own;
         end.squared += self.streamed(SQUARED * own + beside);
         end.updated += self.streamed((UPDATED + if shares { 0.0 } else { COPIED }) * own);
         end.launches += 2.0;

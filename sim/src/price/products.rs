@@ -1,16 +1,15 @@
 //! The time of matrix products, with what is done on their results.
 
-use super::{HEAD, Priced, Pricer, precision_of};
+use super::{Action, HEAD, Priced, Pricer, precision_of};
 use crate::aligned::Alignment;
 use crate::kind::Kind;
-use crate::price::Action;
 use forebay_cost::{Precision, Product};
 use forebay_plan::{Kernel, Matmul, Program, RaggedDim, Region};
 
 impl Pricer<'_> {
     pub(super) fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
         let product = self.product_of(program, k, kernel);
-        let seconds = self.cluster.product_scaled(&product, self.framework.scaling());
+        let seconds = self.cluster.product_scaled(&product, self.framework.scaling(k.groups.is_some()));
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         // The busiest rank is what others wait for; what all compute together is the mean.
         let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance));
@@ -96,7 +95,7 @@ impl Pricer<'_> {
 /// Bytes of traffic for each element of a weight's gradient that a product adds to sums of so many bytes: these are read and written, instead of a result written in half. They are
 /// added to the product's time: what grouped products on B200 take is nearer to both together than to the longer of them (docs/cost-model.md).
 fn added_bytes(of_sum: f64) -> f64 {
-    2.0 * of_sum - 2.0
+    (2.0 * of_sum - 2.0).max(0.0)
 }
 
 /// Does a product add to what is in memory: itself, or by an epilogue that updates a buffer?

@@ -8,6 +8,8 @@ pub(super) const AWAY: f64 = 0.05;
 const SMALL: f64 = 0.01;
 /// By what a number is multiplied to see what it changes.
 const TRIED: f64 = 1.03;
+/// The part of the cost that a step must save.
+const ENOUGH: f64 = 1e-5;
 /// How long steps are, as multiples of what the quadratic says: large errors count less than its curvature has it, so that it is too careful.
 const LENGTHS: [f64; 3] = [1.0, 2.0, 4.0];
 /// How much of the diagonal is added to it where none of these helps, in turn, until a step does.
@@ -36,9 +38,9 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// e / (1 + 2 e) of errors, weighed, and what numbers cost for being away.
+    /// e / (1 + 2 e) of errors, weighed, and what numbers cost for being away. A place without an error costs as much as the largest.
     fn cost(&self, errors: &[Option<f64>], values: &[f64]) -> f64 {
-        let of = |(e, weight): (&Option<f64>, &f64)| e.map_or(0.0, |e| weight * e.abs() / (1.0 + 2.0 * e.abs()));
+        let of = |(e, weight): (&Option<f64>, &f64)| weight * e.map_or(0.5, |e| e.abs() / (1.0 + 2.0 * e.abs()));
         let away = values.iter().enumerate().map(|(i, value)| 0.5 * self.stiffness(i) * self.moved(i, *value).powi(2));
         errors.iter().zip(&self.weights).map(of).sum::<f64>() + away.sum::<f64>()
     }
@@ -48,7 +50,13 @@ impl Problem {
         (value / self.bounds[number].start).ln()
     }
 
-    /// The second derivative of what a number costs for being away. (What touches no error stays where it is, whatever this is.)
+    /// A number's least and largest value. (One that begins beyond its limits may stay where it is.)
+    fn limits(&self, number: usize) -> (f64, f64) {
+        let Bounds { start, least, most } = self.bounds[number];
+        (least.min(start), most.max(start))
+    }
+
+    /// The second derivative of what a number costs for being away. (One that no error depends on stays where it is, whatever this is.)
     fn stiffness(&self, number: usize) -> f64 {
         let touched = &self.touched[number];
         let sum: f64 = touched.iter().map(|&at| self.weights[at]).sum();
@@ -72,23 +80,23 @@ pub(super) fn minimised(
     let mut cost = problem.cost(&now, &values);
     for _ in 0..steps {
         let slopes = slopes(problem, &values, &now, &mut errors);
-        let (curvature, gradient) = model(problem, &values, &now, &slopes);
+        let (mut curvature, mut gradient) = model(problem, &values, &now, &slopes);
+        hold(problem, &values, &mut curvature, &mut gradient);
         let step = |damping: f64, length: f64| -> Option<Vec<f64>> {
             let mut damped = curvature.clone();
             (0..values.len()).for_each(|i| damped[(i, i)] *= 1.0 + damping);
             let step = damped.cholesky()?.solve(&gradient);
-            let moved = |((value, by), bounds): ((&f64, &f64), &Bounds)| {
-                // (A value that was beyond the limits may stay where it is.)
-                let (least, most) = (bounds.least.min(bounds.start), bounds.most.max(bounds.start));
+            let moved = |(number, (value, by)): (usize, (&f64, &f64))| {
+                let (least, most) = problem.limits(number);
                 (value * (-length * by).exp()).clamp(least, most)
             };
-            Some(values.iter().zip(step.iter()).zip(&problem.bounds).map(moved).collect())
+            Some(values.iter().zip(step.iter()).enumerate().map(moved).collect())
         };
         let mut tried = |damping: f64, length: f64| {
             let tried = step(damping, length)?;
             let then = errors(&tried, &all);
             let cost_then = problem.cost(&then, &tried);
-            (cost_then < cost - 1e-6).then_some((tried, then, cost_then))
+            (cost_then < cost * (1.0 - ENOUGH)).then_some((tried, then, cost_then))
         };
         let longest = LENGTHS.iter().filter_map(|&length| tried(0.0, length)).min_by(|a, b| a.2.total_cmp(&b.2));
         let better = longest.or_else(|| DAMPING.iter().find_map(|&damping| tried(damping, 1.0)));
@@ -100,6 +108,19 @@ pub(super) fn minimised(
     values
 }
 
+/// Takes numbers out of a step that are at a limit beyond which they would go: the others' steps would count on theirs.
+fn hold(problem: &Problem, values: &[f64], curvature: &mut DMatrix<f64>, gradient: &mut DVector<f64>) {
+    for (number, &value) in values.iter().enumerate() {
+        let (least, most) = problem.limits(number);
+        if (value >= most && gradient[number] < 0.0) || (value <= least && gradient[number] > 0.0) {
+            curvature.row_mut(number).fill(0.0);
+            curvature.column_mut(number).fill(0.0);
+            curvature[(number, number)] = 1.0;
+            gradient[number] = 0.0;
+        }
+    }
+}
+
 /// For each number the errors that it changes, with what each changes by for its logarithm.
 fn slopes(
     problem: &Problem,
@@ -109,7 +130,7 @@ fn slopes(
 ) -> Vec<Vec<(usize, f64)>> {
     let of = |(number, touched): (usize, &Vec<usize>)| {
         let mut tried = values.to_vec();
-        let factor = if tried[number] * TRIED > problem.bounds[number].most { 1.0 / TRIED } else { TRIED };
+        let factor = if tried[number] * TRIED > problem.limits(number).1 { 1.0 / TRIED } else { TRIED };
         tried[number] *= factor;
         let then = errors(&tried, touched);
         let slope = |(&at, then): (&usize, Option<f64>)| Some((at, (then? - now[at]?) / factor.ln()));
@@ -181,5 +202,37 @@ mod tests {
         };
         assert_eq!(minimised(&problem, 50, errors), [1.1, 3.0]);
         assert_eq!(minimised(&problem, 0, errors), [1.0, 3.0]);
+    }
+
+    /// Sums of two numbers, of which the first may not become as large as it should: the second makes up for it, as far as it can by itself, in few steps.
+    #[test]
+    fn others_do_not_count_on_what_is_held() {
+        let bounds = vec![Bounds { start: 1.0, least: 0.5, most: 1.1 }, Bounds { start: 1.0, least: 0.1, most: 10.0 }];
+        let problem = Problem { weights: vec![1.0; 60], touched: vec![(0..60).collect(); 2], bounds };
+        let at = |number: usize, of: [f64; 2]| {
+            let share = 0.4 + 0.2 * (number % 20) as f64 / 19.0;
+            share * of[0] + (1.0 - share) * of[1]
+        };
+        let errors = |values: &[f64], of: &[usize]| -> Vec<Option<f64>> {
+            of.iter().map(|&n| Some((at(n, [values[0], values[1]]) / at(n, [2.0, 1.0])).ln())).collect()
+        };
+        let found = minimised(&problem, 8, errors);
+        let cost = |second: f64| {
+            let values = [1.1, second];
+            problem.cost(&errors(&values, &(0..60).collect::<Vec<_>>()), &values)
+        };
+        let best = (100..300).map(|n| f64::from(n) / 100.0).min_by(|a, b| cost(*a).total_cmp(&cost(*b))).expect("some");
+        assert!(found[0] == 1.1 && (found[1] / best).ln().abs() < 0.02, "{found:?}, {best}");
+    }
+
+    /// A step that would leave a place without an error is none.
+    #[test]
+    fn nothing_is_gained_by_losing_errors() {
+        let bounds = vec![Bounds { start: 1.0, least: 0.1, most: 10.0 }];
+        let problem = Problem { weights: vec![1.0], touched: vec![vec![0]], bounds };
+        let errors = |values: &[f64], of: &[usize]| -> Vec<Option<f64>> {
+            of.iter().map(|_| (values[0] < 1.2).then(|| (values[0] / 3.0).ln())).collect()
+        };
+        assert!(minimised(&problem, 8, errors)[0] < 1.2);
     }
 }
