@@ -224,7 +224,11 @@ impl Fitter<'_> {
             numbers.iter().zip(values).for_each(|(&number, &value)| self.set(number, value));
             self.errors(&of.iter().map(|&at| cases[at]).collect::<Vec<_>>())
         });
-        numbers.iter().zip(found).for_each(|(&number, value)| self.set(number, value));
+        for ((&number, bounds), value) in numbers.iter().zip(&problem.bounds).zip(found) {
+            // What the runs say nothing of does not change by rounding.
+            let moved = (value / bounds.start).ln().abs() > LEAST_MOVE;
+            self.set(number, if moved { value } else { bounds.start });
+        }
     }
 
     /// For each system on a device that others ran on as well: its median error, and the same when the device's numbers are fitted to the others.
@@ -253,6 +257,8 @@ impl Fitter<'_> {
     }
 }
 
+/// Numbers that would move by less, in logarithms, stay where they are.
+const LEAST_MOVE: f64 = 1e-3;
 /// Rounds at the least of fits that leave a system out: they begin far from where they end.
 const LEAST: usize = 8;
 /// Where fits begin that may not know the fitted numbers, in the order of [`CALIBRATED`]: what the kernels of an H100 come to that was measured (`cost/tests/kernels_h100.csv`: a large product under load,

@@ -192,7 +192,7 @@ mod tests {
         assert!((found[0] / 1.5).ln().abs() < 0.02 && (found[1] / 0.6).ln().abs() < 0.02, "{found:?}");
     }
 
-    /// Limits hold; what nothing depends on stays; places without an error count for nothing.
+    /// Limits hold; what nothing depends on stays; a place that never has an error moves nothing.
     #[test]
     fn numbers_stay_within_limits() {
         let bounds = vec![Bounds { start: 1.0, least: 0.5, most: 1.1 }, Bounds { start: 3.0, least: 1.0, most: 5.0 }];
