@@ -88,6 +88,28 @@ fn sums_in_half_take_a_third() {
     assert!((less / want - 1.0).abs() < 0.01, "{less} is not {want}");
 }
 
+/// What experts' products in fp8 read need not be cast where kernels before them wrote it so: three bytes for each element of their left inputs, and nothing of other products.
+#[test]
+fn experts_are_scaled_by_the_kernels_before_them() {
+    let with = |before: bool| {
+        let table = "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
+             a,\"Megatron-Bridge performance summary, 26.06\",Mixtral,4,2048,4096,4096,8,2,16,128,32000,2048,H100,1,1,1,FP8,none,1\n";
+        let (clusters, mut frameworks) = (known::clusters(), frameworks());
+        frameworks.iter_mut().for_each(|f| f.scales_experts_before &= before);
+        let (cases, skipped) = prepare(&runs::read(table).expect("a table").runs, &clusters, &frameworks, 1);
+        assert_eq!(skipped, []);
+        let report = price(&cases, &clusters, &frameworks, 1).rows.remove(0).report;
+        let rate = clusters.iter().find(|c| c.is_called("H100")).expect("a cluster").memory_rate();
+        [Kind::ExpertProducts, Kind::Products].map(|kind| seconds(&report, kind) * rate)
+    };
+    let (apart, before) = (with(false), with(true));
+    // Forwards rows as wide as the model twice, and once as wide as experts; for their gradients once and twice; for those of weights twice and once.
+    let elements = 4.0 * 2.0 * 2048.0 * (5.0 * 2048.0 + 4.0 * 4096.0);
+    let less = apart[0] - before[0];
+    assert!((less / (3.0 * elements) - 1.0).abs() < 0.01, "{less} is not {}", 3.0 * elements);
+    assert_eq!(apart[1], before[1]);
+}
+
 /// Gathers of activations are half of what tensor parallelism sends, sums the other half: in fp8 a quarter less is sent. With scales for rows nothing is, and products take longer.
 #[test]
 fn tensor_parallel_ranks_gather_in_fp8() {

@@ -243,7 +243,7 @@ impl Fitter<'_> {
             let others = |case: &Case| case.cluster == *c && case.run.system != *system;
             let fitted = self.median(&own);
             let kept = self.clusters[*c].calibrated.clone();
-            // From numbers that nobody has fitted, or they would remember the one that is left out.
+            // From numbers that are fitted to no run, or they would remember the one that is left out.
             for (k, value) in NEUTRAL.into_iter().enumerate() {
                 set_calibrated(&mut self.clusters[*c].calibrated, k, value);
             }
@@ -319,7 +319,7 @@ mod tests {
     use crate::validate::runs;
     use forebay_cost::known::clusters;
 
-    /// Numbers that were made worse come back, and the errors of a system that is left out are no smaller than a perfect fit's.
+    /// Numbers that were made worse come back, and what has fewer runs than numbers is told.
     #[test]
     fn a_fit_finds_what_was_changed() {
         let read = runs::read(include_str!("../../tests/published.csv")).expect("a table").runs;
