@@ -26,18 +26,18 @@ pub struct ModelFile {
     strategy: Option<PathBuf>,
 }
 
-/// Models that the program has in it, so that `forebay bench` needs no file.
+/// Models that the program has in it, so that `forebay bench` and what is predicted of it need no file.
 const BUILT_IN: [(&str, &str); 2] = [
     ("bench-tiny", include_str!("../examples/models/bench-tiny.moe")),
     ("bench-small", include_str!("../examples/models/bench-small.moe")),
 ];
 
 impl ModelFile {
-    /// The built-in model of this name, where there is no such file.
-    pub fn read_or_built_in(path: &Path) -> Result<ModelFile, Failure> {
+    /// Reads a file, or takes the built-in model of this name where there is no such file.
+    pub fn read(path: &Path) -> Result<ModelFile, Failure> {
         match BUILT_IN.iter().find(|(name, _)| path == Path::new(name)) {
             Some((name, _)) if !path.exists() => Ok(ModelFile::built_in(name)),
-            _ => ModelFile::read(path),
+            _ => ModelFile::read_file(path),
         }
     }
 
@@ -51,7 +51,7 @@ impl ModelFile {
     }
 
     /// Reads a file.
-    pub fn read(path: &Path) -> Result<ModelFile, Failure> {
+    pub fn read_file(path: &Path) -> Result<ModelFile, Failure> {
         let name = path.display().to_string();
         let text = read_text(path, LARGE)?;
         if text.trim_start().starts_with("{\"format\":\"forebay-plan\"") {

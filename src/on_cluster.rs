@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("dtype", |arg| arg.help("The compute type [default: bf16]")))]
 pub struct OnCluster {
-    /// The model file
+    /// The model file, or bench-tiny or bench-small
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// The cluster: a file, or the name of one that is built in

@@ -125,6 +125,9 @@ pub struct Sharing {
     pub factor: Positive,
 }
 
+/// So many samples say what rate a shape has.
+const NEIGHBOURS: usize = 8;
+
 /// A sample's shape (logarithms), threads and rate (each second).
 struct Point<const SIZES: usize> {
     at: [f64; SIZES],
@@ -148,16 +151,25 @@ impl Measured {
         empty.into_iter().find(|(empty, _)| *empty).map(|(_, name)| name)
     }
 
-    /// The rate at a shape. Of samples with other numbers of threads the nearest are taken, each thread doing as much as there.
+    /// The rate at a shape: of the nearest samples, weighted by their distance (Shepard's method, of a few neighbours: many small shapes far away would
+    /// outweigh the only large one). What is larger than all samples in a size is taken to be as large as the largest. Of samples with other numbers of threads
+    /// the nearest are taken, each thread doing as much as there.
     fn rate<const SIZES: usize>(&self, points: &[Point<SIZES>], at: [f64; SIZES]) -> f64 {
         let threads = self.setting.threads;
         let away = |p: &Point<SIZES>| (p.threads / threads).log2().abs();
         let nearest = points.iter().map(away).fold(f64::INFINITY, f64::min);
+        let usable = || points.iter().filter(|p| away(p) <= nearest);
+        let at: [f64; SIZES] = std::array::from_fn(|size| {
+            let sizes = || usable().map(|p| p.at[size]);
+            at[size].clamp(sizes().fold(f64::INFINITY, f64::min), sizes().fold(f64::NEG_INFINITY, f64::max))
+        });
+        let distance = |p: &Point<SIZES>| p.at.iter().zip(at).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
+        let mut samples: Vec<(f64, f64)> = usable().map(|p| (distance(p), p.rate * threads / p.threads)).collect();
+        samples.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (mut sum, mut weights) = (0.0, 0.0);
-        for point in points.iter().filter(|p| away(p) <= nearest) {
-            let distance: f64 = point.at.iter().zip(at).map(|(a, b)| (a - b) * (a - b)).sum();
+        for (distance, rate) in samples.into_iter().take(NEIGHBOURS) {
             let weight = (distance + 0.02).powi(-2);
-            sum += weight / (point.rate * threads / point.threads);
+            sum += weight / rate;
             weights += weight;
         }
         weights / sum / self.setting.slowdown
@@ -377,6 +389,31 @@ factor = 1.25
         assert!((seconds(Precision::F32) - 0.1).abs() < 1e-9 && (seconds(Precision::Bf16) - 1.0 / 30.0).abs() < 1e-9);
         let backward = measured.attention(&attended(Precision::Bf16), AttentionKernel::Backward);
         assert!((backward - 0.5 * (0.1 + 1.0 / 30.0)).abs() < 1e-9, "there is no such direction: {backward}");
+    }
+
+    /// A kernel that is larger than all samples has the rate of the largest, however many small ones were slow.
+    #[test]
+    fn beyond_the_largest_sample_its_rate_counts() {
+        let sample = |bytes: f64, gbps: f64| {
+            format!("[[measured.vector]]\nthreads = 2\nbytes = {bytes}\nintensity = 0.1\ngbps = {gbps}\n")
+        };
+        let small: String = (0..200).map(|i| sample(1e4 + f64::from(i), 2.0)).collect();
+        let large: String = (0..NEIGHBOURS as u32).map(|i| sample(5e8 + f64::from(i), 100.0)).collect();
+        let (before, _) = SAMPLES.split_once("[[measured.vector]]").expect("it has some");
+        let text = format!("{}{before}{small}{large}", crate::cluster::tests::SMALL);
+        let cluster = Cluster::parse(&text).expect("it is right").shared_by(1, 1.0);
+        let rate = |bytes: f64| 1e-9 * bytes / (cluster.vector(0.1 * bytes, bytes) - cluster.kernel_start());
+        for (bytes, expected) in [(1e4, 2.0), (1e2, 2.0), (5e8, 100.0), (1e8, 100.0), (1e12, 100.0)] {
+            assert!((rate(bytes) / expected - 1.0).abs() < 1e-6, "{bytes} bytes at {} GB/s", rate(bytes));
+        }
+        // Products are far away in one size, and as large as the largest in the others.
+        let seconds = |n: f64| {
+            let alignment = Product::ALIGNED;
+            let product =
+                Product { groups: 1.0, m: 4096.0, n, k: 256.0, bytes: 0.0, precision: Precision::F32, alignment };
+            cluster.product(&product) - cluster.kernel_start()
+        };
+        assert!((seconds(65536.0) / (256.0 * seconds(256.0)) - 1.0).abs() < 1e-9);
     }
 
     #[test]

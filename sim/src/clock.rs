@@ -19,7 +19,13 @@ struct OnCluster {
 }
 
 /// The clock of a cluster, for products with inputs of some type.
+///
+/// Ranks of a machine that was measured share its cores, so that nothing runs beside anything else and no order hides more than another: its plans are those that are made
+/// without a cluster, so that what is predicted is what `train` and `run` execute, to the byte.
 pub fn clock(cluster: &Cluster, precision: Precision) -> Clock {
+    if cluster.measured.is_some() {
+        return Clock::default();
+    }
     Clock::new(OnCluster { cluster: cluster.clone(), framework: Framework::default(), precision })
 }
 

@@ -45,6 +45,8 @@ pub struct Measurement {
     pub first_step_parts: Vec<(&'static str, f64)>,
     /// The same without the time that a step takes later.
     pub start_up_s: f64,
+    pub ranks: u64,
+    /// Of the rank that needs most.
     pub planned_bytes: u64,
     /// Of the process; null where the system does not say.
     pub peak_rss_bytes: Option<u64>,
@@ -84,7 +86,8 @@ fn summary(
 ) -> Measurement {
     let executor = runner.executor();
     let profile = executor.profile().expect("steps were profiled");
-    let (role, settings) = (&plan.roles[0], &plan.settings);
+    let settings = &plan.settings;
+    let planned = plan.roles.iter().map(|role| role.device_bytes + role.host_bytes).max();
     let step = median(seconds);
     let (functions, compiling) = forebay_runtime::kernels::compiled();
     Measurement {
@@ -109,7 +112,8 @@ fn summary(
         compiled: Compiled { functions, seconds: compiling.as_secs_f64() },
         first_step_parts: laps.get().iter().map(|(name, time)| (*name, time.as_secs_f64())).collect(),
         start_up_s: laps.total().as_secs_f64() - step,
-        planned_bytes: role.device_bytes + role.host_bytes,
+        ranks: plan.mesh.iter().map(|dim| u64::from(dim.size)).product(),
+        planned_bytes: planned.unwrap_or(0),
         peak_rss_bytes,
     }
 }

@@ -10,6 +10,7 @@ use forebay_runtime::exec::human_bytes;
 /// Our own.
 pub fn measurement(m: &Measurement) -> String {
     let rss = m.peak_rss_bytes.map_or("unknown".into(), human_bytes);
+    let of = if m.ranks == 1 { "" } else { " for a rank" };
     let lines = [
         format!(
             "{}: {} parameters, {} × {} tokens, {}, {} threads, {}\n",
@@ -37,7 +38,7 @@ pub fn measurement(m: &Measurement) -> String {
             parts(&m.first_step_parts),
             m.start_up_s
         ),
-        format!("memory      {} planned, {rss} at the process's peak", human_bytes(m.planned_bytes)),
+        format!("memory      {} planned{of}, {rss} at the process's peak", human_bytes(m.planned_bytes)),
     ];
     lines.join("\n") + "\n"
 }

@@ -73,7 +73,7 @@ struct Output {
 
 /// `started` is when the process was.
 pub fn bench(args: Args, started: Instant) -> Result<(), Failure> {
-    let file = ModelFile::read_or_built_in(&args.model)?.with(&args.settings)?;
+    let file = ModelFile::read(&args.model)?.with(&args.settings)?;
     let mut options = args.settings.options()?;
     args.programs.set(&mut options);
     options.optimizer = optimizer();

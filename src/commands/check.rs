@@ -25,7 +25,7 @@ Examples:
   forebay check examples/models/deepseek-v3.moe
   forebay check model.moe --set d=512 layers=8 --batch 16 --json")]
 pub struct Args {
-    /// The model file
+    /// The model file, or bench-tiny or bench-small
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Print an object

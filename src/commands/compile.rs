@@ -45,7 +45,7 @@ Examples:
   forebay compile model.moe --dtype bf16 --cluster h100 -o model.plan            the plan that `simulate` prices
   forebay compile model.moe --strategy tp=2 --emit sharded       the graphs of a rank, with their collectives")]
 pub struct Args {
-    /// The model file, or textual IR (`.ir`)
+    /// The model file, or bench-tiny or bench-small, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Where the plan goes, or the stage with --emit graph, grad, fused or sharded; `-` for stdout

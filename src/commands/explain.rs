@@ -24,7 +24,7 @@ Examples:
   forebay explain model.moe --sharding --strategy dp=2,tp=2,ep=4,zero=1 --batch 2
   forebay explain model.moe --sharding --strategy tp=2 --block layers --json")]
 pub struct Args {
-    /// The model file, or textual IR (`.ir`)
+    /// The model file, or bench-tiny or bench-small, or textual IR (`.ir`)
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// One block: a segment (layers, layers.backward, optimizer), or the name that values of an instance begin with (attention)

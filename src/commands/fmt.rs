@@ -27,7 +27,7 @@ pub fn fmt(args: Args) -> Result<(), Failure> {
     let mut wrong = String::new();
     let mut unformatted = false;
     for path in &args.files {
-        let formatted = ModelFile::read(path).and_then(|file| Ok((formatted(&file)?, file)));
+        let formatted = ModelFile::read_file(path).and_then(|file| Ok((formatted(&file)?, file)));
         match formatted {
             Err(Failure::Rendered(text)) => wrong.push_str(&format!("{}\n\n", text.trim_end())),
             Err(Failure::Input(text)) => wrong.push_str(&format!("error: {text}\n\n")),

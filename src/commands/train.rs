@@ -33,7 +33,7 @@ With the model file and --resume, its options must be those of the run's start, 
 
 Ctrl-C stops after the current step and saves; a second one stops at once.")]
 pub struct Args {
-    /// The model file; not needed with --resume, which then goes on with the plan in the checkpoint
+    /// The model file, or bench-tiny or bench-small; not needed with --resume, which then goes on with the plan in the checkpoint
     #[arg(value_name = "MODEL", required_unless_present = "resume")]
     model: Option<PathBuf>,
     /// Steps in all [default: 150]

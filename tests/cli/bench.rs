@@ -1,6 +1,7 @@
 //! `forebay bench`, without PyTorch.
 
-use super::{Bench, SMALL};
+use super::{Bench, SMALL, measured_machine};
+use serde_json::Value;
 
 /// bench-tiny at a size at which a step takes a moment.
 const REDUCED: &[&str] =
@@ -40,6 +41,29 @@ fn people_see_what_was_measured() {
     let run = bench.run(&[&["bench", "model.moe", "--steps", "2", "--dtype", "bf16"], SMALL].concat()).ok();
     for part in ["TinyMoE", "bf16", "median of 2", "tokens/s", "roofline", "between kernels", "first step", "planned"] {
         assert!(run.stdout.contains(part), "`{part}` is not in:\n{}", run.stdout);
+    }
+}
+
+/// What is predicted of a machine that was measured is the plan that runs on it, to the byte, and so its memory.
+#[test]
+fn a_measured_machine_is_predicted_with_the_plan_that_runs() {
+    let bench = Bench::new();
+    bench.write("this.toml", measured_machine());
+    for strategy in ["micro=2", "dp=2,zero=1", "tp=2", "cp=2", "dp=2,ep=2,zero=1,pieces=auto", "pp=2,micro=2"] {
+        let model = [&REDUCED[1..], &["--dtype", "f32", "--strategy", strategy]].concat();
+        let model: Vec<&str> = model.into_iter().filter(|arg| !["--threads", "1"].contains(arg)).collect();
+        let simulate = [&["simulate", "bench-tiny", "--cluster", "this.toml"], &model[..]].concat();
+        bench.run(&[&["compile", "bench-tiny", "-o", "run.plan"], &model[..]].concat()).ok();
+        bench.run(&[&simulate[..], &["-o", "priced.plan"]].concat()).ok();
+        assert!(bench.read("run.plan") == bench.read("priced.plan"), "{strategy}: the plans are not the same");
+        let run = bench.run(&[&simulate[..], &["--json"]].concat()).ok();
+        let simulated: Value = serde_json::from_str(&run.stdout).expect("an object");
+        let stages = simulated["memory_bytes"].as_array().expect("stages");
+        let predicted = stages.iter().filter_map(|stage| stage["peak"].as_f64()).fold(0.0, f64::max);
+        let plan = bench.read("run.plan");
+        let arenas = plan.split("\"device_bytes\":").skip(1).map(|rest| rest.split(',').next().map(str::parse::<f64>));
+        let arena = arenas.map(|bytes| bytes.expect("a number").expect("bytes")).fold(0.0, f64::max);
+        assert!((predicted / arena - 1.0).abs() < 1e-3, "{strategy}: {predicted} bytes, not {arena}");
     }
 }
 

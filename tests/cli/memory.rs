@@ -1,6 +1,6 @@
 //! `forebay memory`, and `--memory-budget`.
 
-use super::{Bench, SMALL, example};
+use super::{Bench, SMALL, measured_machine};
 use serde_json::Value;
 
 const MEMORY: [&str; 4] = ["memory", "model.moe", "--cluster", "h100"];
@@ -233,13 +233,7 @@ fn ranks_of_all_kinds_are_priced() {
 #[test]
 fn memory_and_simulate_agree_on_a_measured_machine() {
     let bench = Bench::new();
-    let device =
-        std::fs::read_to_string(example("tiny-moe").with_file_name("../clusters/h100.toml")).expect("a cluster");
-    let sample = "\n[measured]\ncores = 2\n[[measured.product]]\nthreads = 1\ntype = \"f32\"\nm = 64\nn = 256\nk = 256\ngflops = 20\n\
-                  [[measured.attention]]\nthreads = 1\nbackward = false\nqueries = 256\nhead = 32\ngflops = 10\n\
-                  [[measured.vector]]\nthreads = 2\nbytes = 1e6\nintensity = 0.1\ngbps = 20\n\
-                  [[measured.sharing]]\nranks = 4\nfactor = 1.25\n";
-    bench.write("this.toml", device + sample);
+    bench.write("this.toml", measured_machine());
     for (strategy, memory) in [("dp=1", 83.02), ("dp=4", 83.02 / 4.0)] {
         let args = ["model.moe", "--cluster", "this.toml", "--dtype", "f32", "--strategy", strategy];
         let told = |command: &str, more: &[&str], key: &str| {

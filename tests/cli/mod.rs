@@ -31,6 +31,16 @@ use tempfile::TempDir;
 const SMALL: &[&str] =
     &["--set", "layers=2", "d=32", "f=32", "experts=4", "--batch", "4", "--seq", "32", "--threads", "1"];
 
+/// A cluster file of a machine that was measured, of two cores and with a sample of each kind.
+fn measured_machine() -> String {
+    let device = fs::read_to_string(example("tiny-moe").with_file_name("../clusters/h100.toml")).expect("a cluster");
+    let sample = "\n[measured]\ncores = 2\n[[measured.product]]\nthreads = 1\ntype = \"f32\"\nm = 64\nn = 256\nk = 256\ngflops = 20\n\
+                  [[measured.attention]]\nthreads = 1\nbackward = false\nqueries = 256\nhead = 32\ngflops = 10\n\
+                  [[measured.vector]]\nthreads = 2\nbytes = 1e6\nintensity = 0.1\ngbps = 20\n\
+                  [[measured.sharing]]\nranks = 4\nfactor = 1.25\n";
+    device + sample
+}
+
 /// A folder to work in, with a corpus and a model.
 struct Bench {
     folder: TempDir,
