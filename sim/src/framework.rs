@@ -19,6 +19,9 @@ pub struct Framework {
     pub adds_in_products: bool,
     /// Are experts' rows multiplied by their weights before they are sent back, so that what comes back is not kept (Megatron-Core 0.12 and later)?
     pub weighs_first: bool,
+    /// Do names of its functions hold arrays that nothing needs any more: experts' rows as they were sent and as they came until the layer returns, and what went to the other stage
+    /// until the next micro-batch's does (Megatron-Core, `moe_layer.py` and `schedules.py`)?
+    pub holds_sent: bool,
     /// GB that libraries and the allocator hold beside tensors: workspaces of products, pages that are not full. None is fitted where the row's peak
     /// is that of what was allocated.
     pub reserved_gb: f64,
@@ -171,6 +174,7 @@ impl Default for Framework {
             keeps_inputs: false,
             adds_in_products: false,
             weighs_first: false,
+            holds_sent: false,
             reserved_gb: 0.7,
             streams: true,
             attention: AttentionName::Newest,

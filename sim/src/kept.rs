@@ -3,7 +3,9 @@
 //! What each product reads is kept by plans too where they are made so (`Keep::Inputs`); here is what of it comes and goes with what is made again, and what else is held.
 
 use crate::kind::Kind;
-use forebay_plan::{DType, Direction, ExchangeKind, Kernel, Matmul, Plan, Program, Role};
+use forebay_plan::{
+    AttentionInputs, DType, Direction, ExchangeKind, Instruction, Kernel, Matmul, Plan, Program, Role, ScorePair, View,
+};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,29 +83,83 @@ pub fn gathered(plan: &Plan, program: &Program) -> [f64; 2] {
     [all as f64, each as f64]
 }
 
-/// Bytes of one gradient, in the type of the weights, for each shape of a layer's weights: Transformer Engine holds them once for all layers, as what automatic differentiation
-/// gets where the product itself adds to the gradient in f32 (`get_dummy_wgrad`, 2.3 and later). Experts have one shape.
+/// Bytes of one gradient, in the type of the weights, for each shape of a layer's weights and of the head's: Transformer Engine holds them once for all layers, as what automatic differentiation
+/// gets where the product itself adds to the gradient in f32 (`get_dummy_wgrad`, 2.3 and later; Megatron-Core's own linear layers use it too). Experts have one shape, which may be that
+/// of shared ones.
 pub fn stand_ins(plan: &Plan, role: &Role) -> f64 {
     let mut shapes: BTreeMap<(&str, u64), u64> = BTreeMap::new();
-    for program in layers(plan, role) {
+    for program in forwards(plan, role) {
         for instruction in &program.instructions {
             let Kernel::Matmul(k) = &instruction.kernel else { continue };
             let (weight, name) = named(program, k.b);
             if k.dtype != DType::F32 && name.starts_with(PARAMETER) {
                 let each = weight / k.groups.as_ref().map_or(1, |g| g.count.max(1));
-                shapes.insert((name, each), each);
+                // Gates and what they gate are one matrix there, as queries, keys and values are: of one shape are those of the same role.
+                shapes.insert((name.rsplit('.').next().unwrap_or(name), each), each);
             }
         }
     }
     shapes.values().sum::<u64>() as f64
 }
 
-/// The programs of layers that a role runs forwards.
-fn layers<'a>(plan: &'a Plan, role: &'a Role) -> impl Iterator<Item = &'a Program> {
+/// The programs that a role runs forwards.
+fn forwards<'a>(plan: &'a Plan, role: &'a Role) -> impl Iterator<Item = &'a Program> {
+    programs(plan, role).filter(|p| p.name.ends_with(".forward"))
+}
+
+/// The programs of a role's training step.
+fn programs<'a>(plan: &'a Plan, role: &'a Role) -> impl Iterator<Item = &'a Program> {
     let calls = role.phases.iter().filter(|p| p.name == "train").flat_map(|p| &p.calls);
     let programs: BTreeSet<u32> = calls.map(|c| c.program).collect();
-    let is_layer = |p: &&Program| p.name.ends_with(".forward") && !p.name.contains("logue.");
-    programs.into_iter().map(|p| &plan.programs[p as usize]).filter(is_layer)
+    programs.into_iter().map(|p| &plan.programs[p as usize])
+}
+
+/// Bytes of the largest array that a role sends to another stage: the gradient of a layer's input, or its output. 0 where there is one stage.
+pub fn message(plan: &Plan, role: &Role) -> f64 {
+    let instructions = programs(plan, role).flat_map(|program| &program.instructions);
+    let sent = instructions.filter_map(|i| match &i.kernel {
+        Kernel::Send(k) => Some(k.elements * k.dtype.bytes()),
+        _ => None,
+    });
+    sent.max().unwrap_or(0) as f64
+}
+
+/// Bytes of keys that a forward program's attention reads as if each head had its own: the rotated part of keys of multi-head latent attention is one for all heads (arXiv 2405.04434, section 2.1.3),
+/// and is copied to each beside the part that heads have of their own where attention takes one array of keys.
+pub fn copied_keys(program: &Program) -> f64 {
+    let of_attention = |i: &Instruction| match &i.kernel {
+        Kernel::Attention(k) => Some(copies_of_keys(&k.inputs)),
+        _ => None,
+    };
+    program.instructions.iter().filter_map(of_attention).sum::<u64>() as f64
+}
+
+fn copies_of_keys(inputs: &AttentionInputs) -> u64 {
+    let is_own = |view: &View, dim: usize| view.strides.get(dim).is_some_and(|stride| *stride != 0);
+    // The problems that have keys of their own in some pair.
+    let own = |dim: usize| inputs.pairs.iter().any(|pair| is_own(&pair.k, dim));
+    let copied = |pair: &ScorePair| (0..inputs.batch.len()).any(|dim| own(dim) && !is_own(&pair.k, dim));
+    let problems: u64 = inputs.batch.iter().enumerate().filter(|(dim, _)| own(*dim)).map(|(_, n)| n).product();
+    let size: u64 = inputs.pairs.iter().filter(|pair| copied(pair)).map(|pair| pair.size).sum();
+    problems * inputs.keys * size * inputs.dtype.bytes()
+}
+
+/// Bytes that a forward program uses more of its frame where experts' rows stay, as they were sent and as they came, until it ends. (What products of experts read is another array: rows sorted by
+/// expert.)
+pub fn held_rows(program: &Program) -> f64 {
+    let end = program.instructions.len().saturating_sub(1);
+    let mut lives = lives(program, &[]);
+    let before = most(lives.values(), end);
+    let mut came = vec![];
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        if let Kernel::AllToAllV(k) = &instruction.kernel
+            && k.direction == Direction::Dispatch
+        {
+            lives.entry(k.x).and_modify(|life| life.last = end);
+            came.push(Life { first: at, last: end, bytes: named(program, k.out).0 });
+        }
+    }
+    most(lives.values().chain(&came), end) - before
 }
 
 fn named(program: &Program, buffer: u32) -> (u64, &str) {
@@ -117,7 +173,8 @@ pub fn without_gradients(program: &Program) -> f64 {
     if results.is_empty() {
         return 0.0;
     }
-    frame(program, &[]) - frame(program, &results)
+    let end = program.instructions.len().saturating_sub(1);
+    most(lives(program, &[]).values(), end) - most(lives(program, &results).values(), end)
 }
 
 /// The result of a product that is then added to a parameter's gradient.
@@ -127,25 +184,57 @@ fn gradient(program: &Program, kernel: &Kernel) -> Option<u32> {
     (added && named(program, *c).1 == FRAME).then_some(*c)
 }
 
-/// The most bytes of the frame that are in use at once, some buffers left out: a buffer lives from the instruction that writes it to the last that reads it.
-fn frame(program: &Program, without: &[u32]) -> f64 {
-    let mut lives: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+/// How long an array of a frame is needed: from one instruction to another.
+struct Life {
+    first: usize,
+    last: usize,
+    bytes: u64,
+}
+
+/// Arrays of the frame by number, some left out: each lives from the instruction that writes it to the last that reads it.
+fn lives(program: &Program, without: &[u32]) -> BTreeMap<u32, Life> {
+    let mut lives: BTreeMap<u32, Life> = BTreeMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
         for operand in instruction.kernel.operands() {
-            if named(program, operand.buffer).1 == FRAME && !without.contains(&operand.buffer) {
-                lives.entry(operand.buffer).and_modify(|life| life.1 = at).or_insert((at, at));
+            let (bytes, slot) = named(program, operand.buffer);
+            if slot == FRAME && !without.contains(&operand.buffer) {
+                let life = Life { first: at, last: at, bytes };
+                lives.entry(operand.buffer).and_modify(|life| life.last = at).or_insert(life);
             }
         }
     }
-    let mut change = vec![0i64; program.instructions.len() + 1];
-    for (buffer, (first, last)) in lives {
-        let bytes = program.buffers[buffer as usize].bytes() as i64;
-        change[first] += bytes;
-        change[last + 1] -= bytes;
+    lives
+}
+
+/// The most bytes that are in use at once, up to the last instruction.
+fn most<'a>(lives: impl Iterator<Item = &'a Life>, end: usize) -> f64 {
+    let mut change = vec![0i64; end + 2];
+    for Life { first, last, bytes } in lives {
+        change[*first] += *bytes as i64;
+        change[last + 1] -= *bytes as i64;
     }
     let running = change.iter().scan(0, |now, by| {
         *now += by;
         Some(*now)
     });
     running.max().unwrap_or(0) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_compiler::pipeline::{CompileOptions, Models, compile};
+
+    /// Shared experts have the shape of the others here; keys and values have one too, but are one matrix with the queries in systems that hold stand-ins. The router computes in f32.
+    #[test]
+    fn experts_of_one_shape_share_a_stand_in() {
+        let options = CompileOptions { compute: forebay_ir::DType::BF16, ..CompileOptions::default() };
+        let check = options.check_options(true, None, options.micro_batches);
+        let model = include_str!("../../examples/models/bench-tiny.moe");
+        let train = forebay_dsl::load(model, &check).expect("the model is right").model;
+        let models = Models { eval: train.clone(), generate: train.clone(), train };
+        let plan = compile(&models, &options).expect("a plan");
+        let (attention, experts, head) = (4 * 256 * 256, 3 * 256 * 512, 256 * 256);
+        assert_eq!(stand_ins(&plan, &plan.roles[0]), f64::from(2 * (attention + experts + head)));
+    }
 }

@@ -2,11 +2,11 @@
 
 use crate::allocator::{Lead, Most, Reserved, launched, reserved};
 use crate::framework::Framework;
-use crate::kept::{gathered, returned, saved_by_kind, stand_ins, without_gradients};
+use crate::kept::{copied_keys, gathered, held_rows, message, returned, saved_by_kind, stand_ins, without_gradients};
 use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Recompute, RoleOps, again};
-use forebay_plan::{Phase, Plan, Program, Role};
+use forebay_plan::{Instruction, Kernel, Phase, Plan, Program, Role};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -122,6 +122,10 @@ fn dropped_share(recompute: &Recompute) -> f64 {
 struct Held {
     /// Less than our plan: what comes back from experts.
     returned: f64,
+    /// More: keys that are copied for each head.
+    copied: f64,
+    /// More while the pass itself runs: experts' rows that nothing needs any more.
+    rows: f64,
     /// Less than that where its layer is computed again.
     dropped: f64,
     /// More: what was gathered and is not yet free.
@@ -136,6 +140,8 @@ impl Held {
             return Held::default();
         }
         let returned = if framework.weighs_first { returned(program) } else { 0.0 };
+        let rows = if framework.holds_sent { held_rows(program) } else { 0.0 };
+        let copied = copied_keys(program);
         // Norms and activations are what is between products.
         let between = (recompute.parts[Kind::Vector.number()] / BETWEEN_PRODUCTS).min(1.0);
         let part = |kind: Kind| match kind {
@@ -147,7 +153,8 @@ impl Held {
         let saved: f64 = saved_by_kind(program).iter().map(|(kind, bytes)| bytes * part(*kind)).sum();
         let [gathered, largest_gathered] =
             if framework.frees_gathered_late { gathered(plan, program) } else { [0.0; 2] };
-        Held { returned, dropped: saved - returned * part(Kind::Ep), gathered, largest_gathered }
+        let dropped = saved - returned * part(Kind::Ep) + copied * part(Kind::Products);
+        Held { returned, copied, rows, dropped, gathered, largest_gathered }
     }
 }
 
@@ -164,6 +171,8 @@ impl Held {
     fn plus(self, other: Held, times: f64) -> Held {
         Held {
             returned: self.returned + times * other.returned,
+            copied: self.copied + times * other.copied,
+            rows: self.rows,
             dropped: self.dropped + times * other.dropped,
             gathered: self.gathered + times * other.gathered,
             largest_gathered: self.largest_gathered.max(other.largest_gathered),
@@ -176,6 +185,9 @@ const BETWEEN_PRODUCTS: f64 = 0.6;
 
 /// GB that are allocated beside tensors: workspaces of products (32 MiB for each of a few streams and libraries).
 const ALLOCATED_GB: f64 = 0.15;
+
+/// GB of workspaces of grouped products: 32 MiB for each of four streams (Transformer Engine, `general_grouped_gemm`).
+const GROUPED_GB: f64 = 0.134;
 
 /// The memory of a role where tensors come and go with the calls.
 ///
@@ -193,7 +205,8 @@ fn allocated(
     let gradients = parameters * framework.gradient_bytes;
     let outlives = role.persistent_bytes as f64 - phase.memory.gradients as f64 + gradients;
     let stand_ins = if framework.adds_in_products { stand_ins(plan, role) } else { 0.0 };
-    let beside = parameters * framework.half_gradient_bytes + stand_ins;
+    let sent = if framework.holds_sent { message(plan, role) } else { 0.0 };
+    let beside = parameters * framework.half_gradient_bytes + stand_ins + sent;
     let again = again(plan, role, base.stage, recompute);
     let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(plan, p, recompute, framework)).collect();
     let less: Vec<f64> = plan.programs.iter().map(|p| less_scratch(p, framework)).collect();
@@ -214,9 +227,11 @@ fn allocated(
         }
         // The layer at work has all of its values.
         let at_work = passes.get(&key).map_or(0.0, |pass| pass.dropped);
-        let of_call = now.scratch as f64 - less[number];
-        let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number];
-        let kept = within - all.returned - (all.dropped - at_work);
+        let of_call = now.scratch as f64 - less[number] + held[number].rows;
+        let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number] + held[number].rows;
+        // What comes back from experts is there while its layer runs.
+        let returned = all.returned - held[number].returned;
+        let kept = within - returned + all.copied - (all.dropped - at_work);
         let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
         most.meet(reserved(framework, kept, launched(all.gathered, all.largest_gathered), loss), of_call);
         if program.name.contains(".backward")
@@ -235,7 +250,7 @@ fn allocated(
         activations,
         buffers: (least - base.weights - gradients - base.optimizer - activations).max(0.0),
         peak: least,
-        allocated: outlives + beside + most.allocated + ALLOCATED_GB * 1e9,
+        allocated: outlives + beside + most.allocated + workspaces_gb(plan, framework) * 1e9,
         reserved: Some(Reserved {
             least,
             roomy,
@@ -247,10 +262,16 @@ fn allocated(
     }
 }
 
-/// What a call of a layer needs less where its products add gradients up themselves.
+/// GB of workspaces that are allocated.
+fn workspaces_gb(plan: &Plan, framework: &Framework) -> f64 {
+    let is_grouped = |i: &Instruction| matches!(&i.kernel, Kernel::Matmul(k) if k.groups.is_some());
+    let has_grouped = plan.programs.iter().flat_map(|program| &program.instructions).any(is_grouped);
+    ALLOCATED_GB + if framework.adds_in_products && has_grouped { GROUPED_GB } else { 0.0 }
+}
+
+/// What a call needs less where its products add gradients up themselves.
 fn less_scratch(program: &Program, framework: &Framework) -> f64 {
-    let of_layer = !program.name.contains("logue.");
-    if framework.adds_in_products && of_layer { without_gradients(program) } else { 0.0 }
+    if framework.adds_in_products { without_gradients(program) } else { 0.0 }
 }
 
 /// Bytes that a program saves for a backward pass.

@@ -10,14 +10,22 @@ fn rows(table: &str) -> Vec<Row> {
 }
 
 /// Megatron-LM on 8 B200, dense models and mixtures, with tensor, pipeline, expert and context parallelism: what PyTorch had allocated at most (figures of SimuMax's
-/// release summary; key heads of the 405B model as in its scripts). Nothing is fitted to them but the 0.15 GB of libraries.
+/// release summary; key heads of the 405B model as in its scripts). Nothing is fitted to them but the 0.15 GB of libraries. The largest error is of a stage
+/// without a head, with two micro-batches in flight.
 #[test]
-fn allocated_memory_is_predicted_within_one_percent() {
+fn allocated_memory_is_predicted_within_half_a_percent() {
     let rows = rows(TABLE);
     assert_eq!(rows.len(), 15);
     let error = |row: &Row| row.predicted_mem_gb / row.measured_mem_gb.expect("it is measured") - 1.0;
     for row in &rows {
-        assert!(error(row).abs() < 0.01, "{}: {:+.2} %", row.id, 100.0 * error(row));
+        assert!(error(row).abs() < 0.005, "{}: {:+.2} %", row.id, 100.0 * error(row));
+    }
+    // Mixtures with multi-head latent attention.
+    let mixtures: Vec<&Row> =
+        rows.iter().filter(|row| row.id >= "simumax-005".into() && row.id <= "simumax-008".into()).collect();
+    assert_eq!(mixtures.len(), 4);
+    for row in mixtures {
+        assert!(error(row).abs() < 0.001, "{}: {:+.2} %", row.id, 100.0 * error(row));
     }
 }
 
