@@ -55,6 +55,9 @@ pub struct Framework {
     pub overlap_parameters: bool,
     /// Are a layer's parameters gathered (and its gradients summed) while its neighbours compute (FSDP)?
     pub prefetch: bool,
+    /// Are parameters that ranks share whole on each while a pipeline runs: gathered before a step's first micro-batch, their gradients summed behind the last (PyTorch's FSDP beneath pipeline
+    /// stages, `reshard_after_forward` as torchtitan has it by default)?
+    pub gathers_once: bool,
     /// Bytes of a gradient element when it is summed over ranks.
     pub gradient_bytes: f64,
     /// Bytes that a logit takes more than in our plan where the loss is computed on copies in f32: the copy, log-probabilities, their gradient. Fitted to peak memory.
@@ -190,6 +193,7 @@ impl Default for Framework {
             overlap_gradients: false,
             overlap_parameters: false,
             prefetch: false,
+            gathers_once: false,
             gradient_bytes: 4.0,
             loss_bytes: 0.0,
             gradient_passes: 0.0,
@@ -295,6 +299,22 @@ mod tests {
         let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];
         assert_eq!((script.gradient_bytes, script.graphs), (4.0, false));
         assert_eq!((recipe.gradient_bytes, recipe.graphs), (2.0, false));
+        // Recipes for mixtures record whole iterations from 26.06 on, where they do not say that they record parts.
+        let bridge =
+            |release: &str, notes: &str| of(&format!("Megatron-Bridge performance summary, {release}; {notes}"));
+        let parts = "hybridep; cuda_graph_impl=\"transformer_engine\"";
+        let told = [
+            ("26.06", "hybridep"),
+            ("26.08", "cuda_graph_impl=\"full_iteration\""),
+            ("26.06", parts),
+            ("26.04", parts),
+            ("26.04", "hybridep"),
+            ("26.06", "dense"),
+        ];
+        let names = told.map(|(release, notes)| bridge(release, notes).name.as_str());
+        assert_eq!(names[..3], ["megatron-whole-graphs", "megatron-whole-graphs", "megatron-graphs-26.06"]);
+        assert_eq!(names[3..], ["megatron-graphs", "megatron-core", "megatron-core"]);
+        assert!(bridge("26.06", "hybridep").graphs && !bridge("26.06", parts).graphs);
         let whole = of("Megatron-Bridge; router force-balanced, token-drop");
         assert!(whole.graphs && whole.dispatch_us == recipe.dispatch_us);
         assert_eq!(of("Megatron-Bridge; token-drop; cuda_graph_impl=\"transformer_engine\"").name, "megatron-graphs");

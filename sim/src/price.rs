@@ -114,6 +114,17 @@ pub(crate) const HEAD: &str = "train.epilogue";
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
 /// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
 const BIAS_KERNELS: f64 = 8.0 / 3.0;
+/// Bytes that these kernels move for each byte of rows in half precision whose gradient is summed. Shares are in f32, and so is bias times share: of each element it is written (4), added (10), put
+/// together (8) and rounded (6); backwards come two roundings (12), and for either factor a product and a sum (24). That is 64 for the last of three biases, whose gradients read 2 each.
+const BIAS_TRAFFIC: f64 = 64.0 / (3.0 * 2.0);
+
+/// Of how many experts a kernel sums the gradient of a bias.
+fn experts_of_bias(kernel: &Kernel) -> Option<u64> {
+    match kernel {
+        Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. }) if ragged.per_group => Some(dims[0]),
+        _ => None,
+    }
+}
 
 impl<'a> Pricer<'a> {
     /// For a plan on a cluster.
@@ -249,7 +260,8 @@ impl<'a> Pricer<'a> {
                 } else {
                     (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
-                let priced = work(kind, self.cluster.vector(flops, bytes * passes), 0.0);
+                let beside = if self.adds_bias_by_expert(kernel) { bytes * BIAS_TRAFFIC } else { 0.0 };
+                let priced = work(kind, self.cluster.vector(flops, bytes * passes + beside), 0.0);
                 Priced { launches: self.bias_starts(kernel).unwrap_or(1.0), ..priced }
             }
         }
@@ -263,9 +275,13 @@ impl<'a> Pricer<'a> {
 
     /// Starts of kernels, as multiples of one instruction's, that a bias of experts takes which are started one by one: counted where its gradient is summed.
     fn bias_starts(&self, kernel: &Kernel) -> Option<f64> {
-        let Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. }) = kernel else { return None };
-        let one_by_one = ragged.per_group && self.framework.expert_us > 0.0;
-        one_by_one.then(|| self.one_by_one(dims[0] as f64 * BIAS_KERNELS))
+        let one_by_one = self.framework.expert_us > 0.0;
+        experts_of_bias(kernel).filter(|_| one_by_one).map(|experts| self.one_by_one(experts as f64 * BIAS_KERNELS))
+    }
+
+    /// Is it the gradient of a bias that is added to the rows of one expert after the other?
+    fn adds_bias_by_expert(&self, kernel: &Kernel) -> bool {
+        self.framework.expert_us > 0.0 && experts_of_bias(kernel).is_some()
     }
 
     /// Starts of so many kernels of single experts.

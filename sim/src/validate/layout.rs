@@ -57,7 +57,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         vpp: if pp > 1 { vpp } else { 1 },
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
-        zero: zero(run),
+        zero: zero(run, framework),
         keep: framework.keep(),
         stages: (if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
             Some(stated)
@@ -173,13 +173,13 @@ fn sequence_parallel(run: &Run) -> bool {
 }
 
 /// What ranks share: what the row says, by a number or by a system's name for it; else what its system does unasked.
-fn zero(run: &Run) -> u32 {
+fn zero(run: &Run, framework: &Framework) -> u32 {
     let text = run.text.to_lowercase();
     let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
     if let Some(stage) = stated_zero(&run.text) {
         stage
     } else if is_fully_sharded(&text) {
-        3
+        if gathers_once(run, framework) { 1 } else { 3 }
     } else if any(&["parallel_optimizer=false", "megatron-deepspeed"]) {
         0
     } else if any(&[
@@ -202,6 +202,11 @@ fn zero(run: &Run) -> u32 {
 /// PyTorch's sharding of parameters, within groups of ranks or over all of them.
 fn is_fully_sharded(text: &str) -> bool {
     ["fsdp", "hsdp", "fully sharded"].iter().any(|words| text.contains(words))
+}
+
+/// Has each rank of a stage all parameters while a step's micro-batches run, though they are sharded?
+fn gathers_once(run: &Run, framework: &Framework) -> bool {
+    framework.gathers_once && run.degree("pp") > 1 && is_fully_sharded(&run.text.to_lowercase())
 }
 
 /// What may stand between words of an option and its value.
@@ -275,8 +280,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let has = |option: &str| text.contains(option);
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     framework.prefetch |= is_fully_sharded(&text) || stated_zero(&run.text) == Some(2);
-    framework.overlap_gradients |= has("overlap-grad-reduce");
-    framework.overlap_parameters |= has("overlap-param-gather");
+    let once = gathers_once(run, &framework);
+    framework.overlap_gradients |= once || has("overlap-grad-reduce");
+    framework.overlap_parameters |= once || has("overlap-param-gather");
     if has("grad-reduce-in-bf16") || has("grad_reduce_in_fp32=false") {
         framework.gradient_bytes = 2.0;
     } else if has("accumulate-allreduce-grads-in-fp32") || has("grad_reduce_in_fp32=true") {
@@ -380,7 +386,7 @@ mod tests {
         let of = |notes: &str| {
             let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
             let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{notes}\n");
-            zero(&super::super::runs::read(&table).expect("a table").runs.remove(0))
+            zero(&super::super::runs::read(&table).expect("a table").runs.remove(0), &Framework::default())
         };
         let stages = ["ZeRO-2", "zero stage 0", "zero_stage=3", "Megatron-DeepSpeed; ZeRO-1", "zero1(dp8)", "ZeRO: 2"];
         assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
@@ -399,6 +405,21 @@ mod tests {
             "zero 3D",
         ];
         assert_eq!(others.map(of), [0; 6]);
+    }
+
+    /// Beneath pipelines FSDP has parameters whole while a step's micro-batches run, where a framework does not free them.
+    #[test]
+    fn pipelines_have_parameters_whole() {
+        let of = |pp: u32, notes: &str, gathers_once: bool| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n2,1,1,1,1,H100,2,{pp},1,1,{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let framework = stated(&run, Framework { gathers_once, ..Framework::default() });
+            (zero(&run, &framework), framework.overlap_gradients && framework.overlap_parameters)
+        };
+        assert_eq!(of(2, "FSDP+PP", true), (1, true));
+        assert_eq!([of(1, "FSDP+PP", true), of(2, "FSDP+PP", false)], [(3, false); 2]);
+        assert_eq!(of(2, "ZeRO-3", true), (3, false), "that is another system's");
     }
 
     /// 126 layers are 128 parts with embedding and loss: chunks of 2 and 4 are tried, and those that divide nothing are not.

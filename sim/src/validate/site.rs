@@ -92,7 +92,7 @@ fn slice(text: &str) -> Option<u32> {
 /// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
 const MEASURED_MB: f64 = 880.0;
 /// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 8 to 32 devices.
-const MEASURED_RING: f64 = 0.54;
+const MEASURED_RING: f64 = 0.51;
 /// µs that a step of a ring takes to another node at most: what a site's collectives show that takes more is in the steps inside of nodes too. Fitted.
 const MEASURED_HOP_US: f64 = 450.0;
 
