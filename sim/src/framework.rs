@@ -311,7 +311,7 @@ mod tests {
             ("26.04", "hybridep"),
             ("26.06", "dense"),
         ];
-        let names = told.map(|(release, notes)| bridge(release, notes).name.as_str());
+        let names = told.map(|(release, notes)| bridge(release, notes).name.clone());
         assert_eq!(names[..3], ["megatron-whole-graphs", "megatron-whole-graphs", "megatron-graphs-26.06"]);
         assert_eq!(names[3..], ["megatron-graphs", "megatron-core", "megatron-core"]);
         assert!(bridge("26.06", "hybridep").graphs && !bridge("26.06", parts).graphs);

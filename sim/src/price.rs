@@ -114,16 +114,16 @@ pub(crate) const HEAD: &str = "train.epilogue";
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
 /// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
 const BIAS_KERNELS: f64 = 8.0 / 3.0;
-/// Bytes that these kernels move for each byte of rows in half precision whose gradient is summed. Shares are in f32, and so is bias times share: of each element it is written (4), added (10), put
-/// together (8) and rounded (6); backwards come two roundings (12), and for either factor a product and a sum (24). That is 64 for the last of three biases, whose gradients read 2 each.
-const BIAS_TRAFFIC: f64 = 64.0 / (3.0 * 2.0);
+/// Bytes that these kernels move for each element of the rows whose gradient is summed. Shares are in f32, and so is bias times share: it is written (4), added (10), put together (8) and rounded
+/// (6); backwards come two roundings (12), and for either factor a product and a sum (24): 64 for three biases.
+const BIAS_TRAFFIC: f64 = 64.0 / 3.0;
 
-/// Of how many experts a kernel sums the gradient of a bias.
-fn experts_of_bias(kernel: &Kernel) -> Option<u64> {
-    match kernel {
-        Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. }) if ragged.per_group => Some(dims[0]),
-        _ => None,
-    }
+/// What biases of experts take beside the kernel that sums their gradient.
+struct Biases {
+    /// Starts of kernels, as multiples of one instruction's; 1 where there are none.
+    starts: f64,
+    /// Bytes of traffic.
+    bytes: f64,
 }
 
 impl<'a> Pricer<'a> {
@@ -260,9 +260,9 @@ impl<'a> Pricer<'a> {
                 } else {
                     (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
-                let beside = if self.adds_bias_by_expert(kernel) { bytes * BIAS_TRAFFIC } else { 0.0 };
-                let priced = work(kind, self.cluster.vector(flops, bytes * passes + beside), 0.0);
-                Priced { launches: self.bias_starts(kernel).unwrap_or(1.0), ..priced }
+                let Biases { starts, bytes: of_biases } = self.biases(kernel);
+                let priced = work(kind, self.cluster.vector(flops, bytes * passes + of_biases), 0.0);
+                Priced { launches: starts, ..priced }
             }
         }
     }
@@ -273,15 +273,17 @@ impl<'a> Pricer<'a> {
         if program.name.starts_with(HEAD) { self.loss.passes(kernel, traffic) } else { None }
     }
 
-    /// Starts of kernels, as multiples of one instruction's, that a bias of experts takes which are started one by one: counted where its gradient is summed.
-    fn bias_starts(&self, kernel: &Kernel) -> Option<f64> {
-        let one_by_one = self.framework.expert_us > 0.0;
-        experts_of_bias(kernel).filter(|_| one_by_one).map(|experts| self.one_by_one(experts as f64 * BIAS_KERNELS))
-    }
-
-    /// Is it the gradient of a bias that is added to the rows of one expert after the other?
-    fn adds_bias_by_expert(&self, kernel: &Kernel) -> bool {
-        self.framework.expert_us > 0.0 && experts_of_bias(kernel).is_some()
+    /// What biases of experts take that are added to the rows of one expert after the other: counted where their gradients are summed.
+    fn biases(&self, kernel: &Kernel) -> Biases {
+        match kernel {
+            Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. })
+                if ragged.per_group && self.framework.expert_us > 0.0 =>
+            {
+                let elements = dims[1..].iter().product::<u64>() as f64 * self.ragged(kernel);
+                Biases { starts: self.one_by_one(dims[0] as f64 * BIAS_KERNELS), bytes: elements * BIAS_TRAFFIC }
+            }
+            _ => Biases { starts: 1.0, bytes: 0.0 },
+        }
     }
 
     /// Starts of so many kernels of single experts.

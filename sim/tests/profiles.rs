@@ -93,7 +93,7 @@ fn sums_in_half_take_a_third() {
 fn experts_are_scaled_by_the_kernels_before_them() {
     let with = |before: bool| {
         let table = "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
-             a,\"Megatron-Bridge performance summary, 26.06\",Mixtral,4,2048,4096,4096,8,2,16,128,32000,2048,H100,1,1,1,FP8,none,1\n";
+             a,\"Megatron-Bridge performance summary, 26.06; hybridep\",Mixtral,4,2048,4096,4096,8,2,16,128,32000,2048,H100,1,1,1,FP8,none,1\n";
         let (clusters, mut frameworks) = (known::clusters(), frameworks());
         frameworks.iter_mut().for_each(|f| f.scales_experts_before &= before);
         let (cases, skipped) = prepare(&runs::read(table).expect("a table").runs, &clusters, &frameworks, 1);
@@ -145,10 +145,10 @@ fn what_products_read_is_not_made_again() {
     assert!(held[0] > held[1], "{held:?}");
 }
 
-/// Experts' biases that are added one by one cost the host their starts; other sums of gradients do not.
+/// Experts' biases that are added one by one cost the host their starts, and memory what they move; other sums of gradients do not.
 #[test]
 fn biases_of_experts_are_started_one_by_one() {
-    let step = |model: &str, expert_us: f64| {
+    let with = |model: &str, expert_us: f64| {
         let table = format!(
             "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
              a,Megatron-LM,{model},4,512,512,512,32,2,8,64,1024,512,H100,1,1,4,BF16,none,1\n"
@@ -157,14 +157,23 @@ fn biases_of_experts_are_started_one_by_one() {
         frameworks.iter_mut().for_each(|f| f.expert_us = expert_us);
         let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
         assert_eq!(skipped, []);
-        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report.step_time_s
+        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report
     };
+    let step = |model: &str, expert_us: f64| with(model, expert_us).step_time_s;
     // 3 biases of 32 experts, 8/3 kernels each, in 4 layers and 4 micro-batches; one start of each sum is there in any case. All of it is host time of a small model.
     let each = |model: &str| step(model, 200.0) - step(model, 1e-6);
-    let (with, without) = (each("GPT OSS"), each("Mixtral"));
+    let (slow, fast) = (each("GPT OSS"), each("Mixtral"));
     let start = frameworks().iter().find(|f| f.name == "megatron-lm").expect("it is known").dispatch_us * 1e-6;
     let biases = 4.0 * 4.0 * 3.0 * (32.0 * 8.0 / 3.0 * 200e-6 - start);
-    assert!(((with - without) / biases - 1.0).abs() < 0.02, "{with} {without}, {biases} for biases");
+    assert!(((slow - fast) / biases - 1.0).abs() < 0.02, "{slow} {fast}, {biases} for biases");
+    // 64 bytes for each element of the rows of the last of them.
+    let rate = known::clusters().iter().find(|c| c.is_called("H100")).expect("a cluster").memory_rate();
+    let moved = |model: &str| {
+        let [by_expert, at_once] = [1e-6, 0.0].map(|expert_us| seconds(&with(model, expert_us), Kind::Vector));
+        (by_expert - at_once) * rate / (4.0 * 4.0 * 512.0 * 2.0 * 512.0)
+    };
+    assert!((moved("GPT OSS") / 64.0 - 1.0).abs() < 0.02, "{} bytes", moved("GPT OSS"));
+    assert_eq!(moved("Mixtral"), 0.0);
 }
 
 /// Kernels of a layer, and bytes of its elementwise ones for an element of its input, forwards and backwards. What frameworks do is fitted as multiples of these (`dispatch_us` and

@@ -91,7 +91,8 @@ fn slice(text: &str) -> Option<u32> {
 
 /// MB of the arrays with which sites measure their collectives: sources do not say; fitted, with the time of tensor-parallel collectives on the same site.
 const MEASURED_MB: f64 = 880.0;
-/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: what is left of its runs on 8 to 32 devices.
+/// The part of the first tier's bandwidth at which the bytes of such a measurement go, beside latencies: between nodes the best rates that runs on 16 and 32 devices have.
+/// (One node alone has 0.54; with that, rates on 16 devices that only bytes limit were 90 µs a step, and steps inside of nodes were slow that are not.)
 const MEASURED_RING: f64 = 0.51;
 /// µs that a step of a ring takes to another node at most: what a site's collectives show that takes more is in the steps inside of nodes too. Fitted.
 const MEASURED_HOP_US: f64 = 450.0;
