@@ -36,7 +36,8 @@ impl ModelFile {
     /// Reads a file, or takes the built-in model of this name where there is no such file.
     pub fn read(path: &Path) -> Result<ModelFile, Failure> {
         match BUILT_IN.iter().find(|(name, _)| path == Path::new(name)) {
-            Some((name, _)) if !path.exists() => Ok(ModelFile::built_in(name)),
+            // (A run of that name may be kept in a folder of that name.)
+            Some((name, _)) if !path.is_file() => Ok(ModelFile::built_in(name)),
             _ => ModelFile::read_file(path),
         }
     }

@@ -6,10 +6,13 @@ use crate::failure::Failure;
 use crate::memory::{Budget, budget};
 use crate::model::ModelFile;
 use crate::strategy::{self, StrategyArg};
+use forebay_compiler::memory::Price;
 use forebay_compiler::pipeline::CompileOptions;
+use forebay_compiler::rewrite::Profile;
 use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, Precision};
 use forebay_ir::DType;
+use forebay_sim::ValuePricer;
 use std::path::PathBuf;
 
 /// The model, the cluster, and how the one is on the other.
@@ -69,6 +72,17 @@ impl OnCluster {
         options.clock = forebay_sim::clock(&cluster, precision);
         Ok(SetUp { cluster, file, options, budget, precision })
     }
+}
+
+/// The prices that a plan is made with: the cluster's, or the usual ones where it is a machine that was measured and there is no budget. Then the plan is the one that `train` makes,
+/// which has no cluster; with a budget `train` reads its prices from a cluster file too.
+pub fn plan_prices<'a>(
+    on_cluster: &'a ValuePricer,
+    cluster: &Cluster,
+    budget: Option<u64>,
+    usual: &'a Profile,
+) -> &'a dyn Price {
+    if cluster.measured.is_some() && budget.is_none() { usual } else { on_cluster }
 }
 
 /// Has the cluster so many devices? Its last tier may end somewhere.

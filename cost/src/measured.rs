@@ -1,7 +1,7 @@
 //! A machine that was measured: its ranks share cores, and its kernels have the rates that were timed at the shapes nearest to theirs.
 //!
 //! Datasheets and eight fitted numbers do not describe a CPU: caches, packing and small shapes matter more than peaks. So a cluster file may carry
-//! *samples* (`forebay calibrate --cpu` writes them). What a unit of work takes at another shape is the mean of what it takes at the samples (so that the time of several kernels is that of all of them: a mean of rates
+//! *samples* (`forebay calibrate --cpu` writes them). What a unit of work takes at another shape is the mean of what it takes at the eight nearest samples (so that the time of several kernels is that of all of them: a mean of rates
 //! would be too fast), weighted by distance in the logarithms of the sizes (D. Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968):
 //!
 //! ```text
@@ -152,7 +152,7 @@ impl Measured {
     }
 
     /// The rate at a shape: of the nearest samples, weighted by their distance (Shepard's method, of a few neighbours: many small shapes far away would
-    /// outweigh the only large one). What is larger than all samples in a size is taken to be as large as the largest. Of samples with other numbers of threads
+    /// outweigh the only large one). What is larger than all samples in a size, or smaller, is taken to be as large as the largest of them, or the smallest. Of samples with other numbers of threads
     /// the nearest are taken, each thread doing as much as there.
     fn rate<const SIZES: usize>(&self, points: &[Point<SIZES>], at: [f64; SIZES]) -> f64 {
         let threads = self.setting.threads;

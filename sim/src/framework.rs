@@ -15,7 +15,7 @@ pub struct Framework {
     /// Does automatic differentiation of single ops keep what each product reads, and elementwise work is fused (Transformer Engine, Triton)? Its plans are
     /// made with `keep=inputs`; compilers that cut joint graphs make it again.
     pub keeps_inputs: bool,
-    /// Do products add gradients of layers' weights up themselves, with one unused result for each shape that is kept (Transformer Engine)?
+    /// Do products add gradients of weights up themselves, with one unused result for each shape that is kept (Transformer Engine)?
     pub adds_in_products: bool,
     /// Are experts' rows multiplied by their weights before they are sent back, so that what comes back is not kept (Megatron-Core 0.12 and later)?
     pub weighs_first: bool,

@@ -94,7 +94,8 @@ pub fn stand_ins(plan: &Plan, role: &Role) -> f64 {
             let (weight, name) = named(program, k.b);
             if k.dtype != DType::F32 && name.starts_with(PARAMETER) {
                 let each = weight / k.groups.as_ref().map_or(1, |g| g.count.max(1));
-                // Gates and what they gate are one matrix there, as queries, keys and values are: of one shape are those of the same role.
+                // Gates and what they gate are one matrix there, as queries, keys and values are: of one shape are those whose names end alike (`moe.up`, `moe.shared.up`), as those of
+                // `std` and of tables of runs do.
                 shapes.insert((name.rsplit('.').next().unwrap_or(name), each), each);
             }
         }
@@ -114,7 +115,14 @@ fn programs<'a>(plan: &'a Plan, role: &'a Role) -> impl Iterator<Item = &'a Prog
     programs.into_iter().map(|p| &plan.programs[p as usize])
 }
 
-/// Bytes of the largest array that a role sends to another stage: the gradient of a layer's input, or its output. 0 where there is one stage.
+/// Does a role run grouped products of experts?
+pub fn has_experts(plan: &Plan, role: &Role) -> bool {
+    let is_grouped = |i: &Instruction| matches!(&i.kernel, Kernel::Matmul(k) if k.groups.is_some());
+    programs(plan, role).flat_map(|program| &program.instructions).any(is_grouped)
+}
+
+/// Bytes of the largest array that a role sends to another stage, which are those of the gradient that a name holds: of a stage's input, which was sent, or on the first stage of its output,
+/// which came. 0 where there is one stage.
 pub fn message(plan: &Plan, role: &Role) -> f64 {
     let instructions = programs(plan, role).flat_map(|program| &program.instructions);
     let sent = instructions.filter_map(|i| match &i.kernel {

@@ -2,11 +2,13 @@
 
 use crate::allocator::{Lead, Most, Reserved, launched, reserved};
 use crate::framework::Framework;
-use crate::kept::{copied_keys, gathered, held_rows, message, returned, saved_by_kind, stand_ins, without_gradients};
+use crate::kept::{
+    copied_keys, gathered, has_experts, held_rows, message, returned, saved_by_kind, stand_ins, without_gradients,
+};
 use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Recompute, RoleOps, again};
-use forebay_plan::{Instruction, Kernel, Phase, Plan, Program, Role};
+use forebay_plan::{Phase, Plan, Program, Role};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -124,8 +126,6 @@ struct Held {
     returned: f64,
     /// More: keys that are copied for each head.
     copied: f64,
-    /// More while the pass itself runs: experts' rows that nothing needs any more.
-    rows: f64,
     /// Less than that where its layer is computed again.
     dropped: f64,
     /// More: what was gathered and is not yet free.
@@ -140,7 +140,6 @@ impl Held {
             return Held::default();
         }
         let returned = if framework.weighs_first { returned(program) } else { 0.0 };
-        let rows = if framework.holds_sent { held_rows(program) } else { 0.0 };
         let copied = copied_keys(program);
         // Norms and activations are what is between products.
         let between = (recompute.parts[Kind::Vector.number()] / BETWEEN_PRODUCTS).min(1.0);
@@ -154,7 +153,7 @@ impl Held {
         let [gathered, largest_gathered] =
             if framework.frees_gathered_late { gathered(plan, program) } else { [0.0; 2] };
         let dropped = saved - returned * part(Kind::Ep) + copied * part(Kind::Products);
-        Held { returned, copied, rows, dropped, gathered, largest_gathered }
+        Held { returned, copied, dropped, gathered, largest_gathered }
     }
 }
 
@@ -172,7 +171,6 @@ impl Held {
         Held {
             returned: self.returned + times * other.returned,
             copied: self.copied + times * other.copied,
-            rows: self.rows,
             dropped: self.dropped + times * other.dropped,
             gathered: self.gathered + times * other.gathered,
             largest_gathered: self.largest_gathered.max(other.largest_gathered),
@@ -209,7 +207,7 @@ fn allocated(
     let beside = parameters * framework.half_gradient_bytes + stand_ins + sent;
     let again = again(plan, role, base.stage, recompute);
     let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(plan, p, recompute, framework)).collect();
-    let less: Vec<f64> = plan.programs.iter().map(|p| less_scratch(p, framework)).collect();
+    let more: Vec<f64> = plan.programs.iter().map(|p| more_scratch(p, framework)).collect();
     let of_loss = framework.loss_bytes * logits(plan, role);
     let mut passes: FxHashMap<(u32, u32), Held> = FxHashMap::default();
     let mut all = Held::default();
@@ -227,8 +225,8 @@ fn allocated(
         }
         // The layer at work has all of its values.
         let at_work = passes.get(&key).map_or(0.0, |pass| pass.dropped);
-        let of_call = now.scratch as f64 - less[number] + held[number].rows;
-        let within = now.bytes as f64 - role.persistent_bytes as f64 - less[number] + held[number].rows;
+        let of_call = now.scratch as f64 + more[number];
+        let within = now.bytes as f64 - role.persistent_bytes as f64 + more[number];
         // What comes back from experts is there while its layer runs.
         let returned = all.returned - held[number].returned;
         let kept = within - returned + all.copied - (all.dropped - at_work);
@@ -250,7 +248,7 @@ fn allocated(
         activations,
         buffers: (least - base.weights - gradients - base.optimizer - activations).max(0.0),
         peak: least,
-        allocated: outlives + beside + most.allocated + workspaces_gb(plan, framework) * 1e9,
+        allocated: outlives + beside + most.allocated + workspaces_gb(plan, role, framework) * 1e9,
         reserved: Some(Reserved {
             least,
             roomy,
@@ -263,15 +261,15 @@ fn allocated(
 }
 
 /// GB of workspaces that are allocated.
-fn workspaces_gb(plan: &Plan, framework: &Framework) -> f64 {
-    let is_grouped = |i: &Instruction| matches!(&i.kernel, Kernel::Matmul(k) if k.groups.is_some());
-    let has_grouped = plan.programs.iter().flat_map(|program| &program.instructions).any(is_grouped);
-    ALLOCATED_GB + if framework.adds_in_products && has_grouped { GROUPED_GB } else { 0.0 }
+fn workspaces_gb(plan: &Plan, role: &Role, framework: &Framework) -> f64 {
+    ALLOCATED_GB + if framework.adds_in_products && has_experts(plan, role) { GROUPED_GB } else { 0.0 }
 }
 
-/// What a call needs less where its products add gradients up themselves.
-fn less_scratch(program: &Program, framework: &Framework) -> f64 {
-    if framework.adds_in_products { without_gradients(program) } else { 0.0 }
+/// What a call needs more than its frame: experts' rows that names hold while a forward pass runs (one that is made again for its backward pass is not counted), less the gradients that
+/// products add up themselves.
+fn more_scratch(program: &Program, framework: &Framework) -> f64 {
+    let rows = if framework.holds_sent && program.name.ends_with(".forward") { held_rows(program) } else { 0.0 };
+    rows - if framework.adds_in_products { without_gradients(program) } else { 0.0 }
 }
 
 /// Bytes that a program saves for a backward pass.

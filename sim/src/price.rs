@@ -115,7 +115,8 @@ pub(crate) const HEAD: &str = "train.epilogue";
 /// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
 const BIAS_KERNELS: f64 = 8.0 / 3.0;
 /// Bytes that these kernels move for each element of the rows whose gradient is summed. Shares are in f32, and so is bias times share: it is written (4), added (10), put together (8) and rounded
-/// (6); backwards come two roundings (12), and for either factor a product and a sum (24): 64 for three biases.
+/// (6); backwards come two roundings (12), and for either factor a product and a sum (24): 64 for three biases, as if experts were as wide as the
+/// model (the bias behind the last product is as wide as the model).
 const BIAS_TRAFFIC: f64 = 64.0 / 3.0;
 
 /// What biases of experts take beside the kernel that sums their gradient.

@@ -152,15 +152,11 @@ impl Price for ValuePricer<'_> {
         self.cluster.host_copy(share * graph.bytes(value) as f64)
     }
 
-    /// Of a machine that was measured nothing is said: its plans are those that are made without a cluster ([`clock`](crate::clock)).
     fn vector_beside_cube(&self) -> Option<bool> {
-        self.cluster.measured.is_none().then_some(self.cluster.device.vector_beside_cube)
+        Some(self.cluster.device.vector_beside_cube)
     }
 
     fn node(&self, extents: &[u64]) -> Option<u32> {
-        if self.cluster.measured.is_some() {
-            return None;
-        }
         // Of devices of two dies the package is no node.
         let tier = self.cluster.tiers.iter().position(|tier| tier.name == "node").unwrap_or(0);
         let used = Domains::new(self.cluster, extents).used(tier);

@@ -45,6 +45,7 @@ pub struct Measurement {
     pub first_step_parts: Vec<(&'static str, f64)>,
     /// The same without the time that a step takes later.
     pub start_up_s: f64,
+    /// Ranks, all in this process.
     pub ranks: u64,
     /// Of the rank that needs most.
     pub planned_bytes: u64,

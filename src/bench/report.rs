@@ -10,7 +10,7 @@ use forebay_runtime::exec::human_bytes;
 /// Our own.
 pub fn measurement(m: &Measurement) -> String {
     let rss = m.peak_rss_bytes.map_or("unknown".into(), human_bytes);
-    let of = if m.ranks == 1 { "" } else { " for a rank" };
+    let of = if m.ranks == 1 { String::new() } else { format!(" for the largest of {} ranks", m.ranks) };
     let lines = [
         format!(
             "{}: {} parameters, {} × {} tokens, {}, {} threads, {}\n",

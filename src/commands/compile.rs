@@ -7,7 +7,7 @@ use crate::files::{can_write_all, is_stdout, write_out};
 use crate::memory::{self, Budget, budget};
 use crate::model::ModelFile;
 use crate::notes;
-use crate::on_cluster::precision_of;
+use crate::on_cluster::{plan_prices, precision_of};
 use crate::output::print;
 use crate::progress::Spinner;
 use crate::say::say;
@@ -108,7 +108,10 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     }
     let on_cluster = cluster.as_ref().map(|cluster| ValuePricer::new(cluster, precision_of(options.compute), 1.0));
     let profile = options.rewrite.profile.clone();
-    let price: &dyn Price = on_cluster.as_ref().map_or(&profile, |price| price);
+    let price: &dyn Price = match (&on_cluster, &cluster) {
+        (Some(price), Some(cluster)) => plan_prices(price, cluster, budget, &profile),
+        _ => &profile,
+    };
     let file = ModelFile::read(&args.model)?.with(&args.settings)?;
     if matches!(args.emit, Some(Stage::Grad | Stage::Fused | Stage::Sharded)) {
         settle_dispatch(&file, &mut options, price)?;

@@ -8,7 +8,7 @@ use crate::memory::report::{Point, Report, Stage, text};
 use crate::memory::svg::svg;
 use crate::model::ModelFile;
 use crate::notes;
-use crate::on_cluster::{OnCluster, SetUp};
+use crate::on_cluster::{OnCluster, SetUp, plan_prices};
 use crate::output::{print, print_json, size};
 use crate::progress::Spinner;
 use forebay_compiler::memory::{Aim, Recompute};
@@ -90,7 +90,9 @@ impl Study<'_> {
 
     fn report(&mut self, limit: Option<u64>, points: u32) -> Result<Report, Failure> {
         let price = ValuePricer::new(self.cluster, self.simulation.precision, self.simulation.imbalance);
-        let whole = memory::compile(self.file, &self.options, None, &price, &self.spinner)?;
+        let profile = self.options.rewrite.profile.clone();
+        let usual = plan_prices(&price, self.cluster, None, &profile);
+        let whole = memory::compile(self.file, &self.options, None, usual, &self.spinner)?;
         // What was left to be found is found once, but for what follows from the memory there is.
         let shares = self.options.strategy.shares;
         self.options.strategy = Strategy { shares, ..whole.strategy.clone() };

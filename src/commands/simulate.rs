@@ -6,7 +6,7 @@ use crate::files::{can_write_all, is_stdout, write_out};
 use crate::load::imbalance;
 use crate::memory::{self, Room};
 use crate::notes::{few_rows, unaligned};
-use crate::on_cluster::{OnCluster, SetUp};
+use crate::on_cluster::{OnCluster, SetUp, plan_prices};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
 use crate::page::{self, Page, Told};
 use crate::progress::Spinner;
@@ -116,7 +116,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let price = ValuePricer::new(&cluster, precision, 1.0);
     options.clock = forebay_sim::clock(&cluster, precision);
     let spinner = Spinner::new(args.json, "compiling");
-    let compiled = memory::compile(&file, &options, budget, &price, &spinner)?;
+    let profile = options.rewrite.profile.clone();
+    let price = plan_prices(&price, &cluster, budget, &profile);
+    let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {

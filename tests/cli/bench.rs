@@ -49,7 +49,12 @@ fn people_see_what_was_measured() {
 fn a_measured_machine_is_predicted_with_the_plan_that_runs() {
     let bench = Bench::new();
     bench.write("this.toml", measured_machine());
-    for strategy in ["micro=2", "dp=2,zero=1", "tp=2", "cp=2", "dp=2,ep=2,zero=1,pieces=auto", "pp=2,micro=2"] {
+    let found = [
+        "pp=2,micro=2,stages=auto",
+        "pp=2,micro=2,schedule=search",
+        "dp=2,ep=2,zero=1,dispatch=auto,node=2,pieces=auto",
+    ];
+    for strategy in ["micro=2", "dp=2,zero=1", "tp=2", "cp=2", "pp=2,micro=2"].into_iter().chain(found) {
         let model = [&REDUCED[1..], &["--dtype", "f32", "--strategy", strategy]].concat();
         let model: Vec<&str> = model.into_iter().filter(|arg| !["--threads", "1"].contains(arg)).collect();
         let simulate = [&["simulate", "bench-tiny", "--cluster", "this.toml"], &model[..]].concat();

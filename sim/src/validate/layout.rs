@@ -179,7 +179,8 @@ fn zero(run: &Run, framework: &Framework) -> u32 {
     if let Some(stage) = stated_zero(&run.text) {
         stage
     } else if is_fully_sharded(&text) {
-        if gathers_once(run, framework) { 1 } else { 3 }
+        // Beneath a pipeline each rank has all of them while a step's micro-batches run, in some systems.
+        if framework.gathers_once && run.degree("pp") > 1 { 1 } else { 3 }
     } else if any(&["parallel_optimizer=false", "megatron-deepspeed"]) {
         0
     } else if any(&[
@@ -202,11 +203,6 @@ fn zero(run: &Run, framework: &Framework) -> u32 {
 /// PyTorch's sharding of parameters, within groups of ranks or over all of them.
 fn is_fully_sharded(text: &str) -> bool {
     ["fsdp", "hsdp", "fully sharded"].iter().any(|words| text.contains(words))
-}
-
-/// Has each rank of a stage all parameters while a step's micro-batches run, though they are sharded?
-fn gathers_once(run: &Run, framework: &Framework) -> bool {
-    framework.gathers_once && run.degree("pp") > 1 && is_fully_sharded(&run.text.to_lowercase())
 }
 
 /// What may stand between words of an option and its value.
@@ -280,9 +276,8 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let has = |option: &str| text.contains(option);
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     framework.prefetch |= is_fully_sharded(&text) || stated_zero(&run.text) == Some(2);
-    let once = gathers_once(run, &framework);
-    framework.overlap_gradients |= once || has("overlap-grad-reduce");
-    framework.overlap_parameters |= once || has("overlap-param-gather");
+    framework.overlap_gradients |= has("overlap-grad-reduce");
+    framework.overlap_parameters |= has("overlap-param-gather");
     if has("grad-reduce-in-bf16") || has("grad_reduce_in_fp32=false") {
         framework.gradient_bytes = 2.0;
     } else if has("accumulate-allreduce-grads-in-fp32") || has("grad_reduce_in_fp32=true") {
@@ -415,11 +410,11 @@ mod tests {
             let table = format!("{columns}\n2,1,1,1,1,H100,2,{pp},1,1,{notes}\n");
             let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
             let framework = stated(&run, Framework { gathers_once, ..Framework::default() });
-            (zero(&run, &framework), framework.overlap_gradients && framework.overlap_parameters)
+            (zero(&run, &framework), framework.prefetch)
         };
         assert_eq!(of(2, "FSDP+PP", true), (1, true));
-        assert_eq!([of(1, "FSDP+PP", true), of(2, "FSDP+PP", false)], [(3, false); 2]);
-        assert_eq!(of(2, "ZeRO-3", true), (3, false), "that is another system's");
+        assert_eq!([of(1, "FSDP+PP", true), of(2, "FSDP+PP", false)], [(3, true); 2]);
+        assert_eq!(of(2, "ZeRO-3", true).0, 3, "that is another system's");
     }
 
     /// 126 layers are 128 parts with embedding and loss: chunks of 2 and 4 are tried, and those that divide nothing are not.
