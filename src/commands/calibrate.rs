@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[command(after_help = "\
 Examples:
   forebay calibrate --cpu -o this.toml
-  forebay simulate model.moe --cluster this.toml --dtype f32 --strategy dp=2,zero=1
+  forebay simulate bench-small --cluster this.toml --dtype f32 --strategy dp=2,zero=1      what `forebay bench bench-small` would take
   forebay calibrate --cpu --ranks 4 --json -o this.toml
 
 Without -o, or with -o -, the file is printed.")]
