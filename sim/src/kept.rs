@@ -232,17 +232,75 @@ fn most<'a>(lives: impl Iterator<Item = &'a Life>, end: usize) -> f64 {
 mod tests {
     use super::*;
     use forebay_compiler::pipeline::{CompileOptions, Models, compile};
+    use forebay_compiler::shard::Strategy;
+    use forebay_dsl::model::Const;
+
+    const TINY: &str = include_str!("../../examples/models/bench-tiny.moe");
+
+    /// The plan of a model in bf16, with some sizes of its own.
+    fn plan(model: &str, sizes: &[(&str, i64)], strategy: &str) -> Plan {
+        let strategy = Strategy::parse(strategy).expect("a strategy");
+        let micro_batches = strategy.micro.unwrap_or(1);
+        let rows = 8 / (micro_batches * strategy.dp);
+        let options = CompileOptions {
+            compute: forebay_ir::DType::BF16,
+            overrides: sizes.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))).collect(),
+            micro_batches,
+            strategy,
+            ..CompileOptions::default()
+        };
+        let check = options.check_options(true, (model == TINY).then_some(rows), micro_batches);
+        let train = forebay_dsl::load(model, &check).expect("the model is right").model;
+        let models = Models { eval: train.clone(), generate: train.clone(), train };
+        compile(&models, &options).expect("a plan")
+    }
+
+    /// The most of what a plan's forward programs have of something.
+    fn most_of(plan: &Plan, of: impl Fn(&Program) -> f64) -> f64 {
+        plan.programs.iter().filter(|p| p.name.ends_with(".forward")).map(of).fold(0.0, f64::max)
+    }
 
     /// Shared experts have the shape of the others here; keys and values have one too, but are one matrix with the queries in systems that hold stand-ins. The router computes in f32.
     #[test]
     fn experts_of_one_shape_share_a_stand_in() {
-        let options = CompileOptions { compute: forebay_ir::DType::BF16, ..CompileOptions::default() };
-        let check = options.check_options(true, None, options.micro_batches);
-        let model = include_str!("../../examples/models/bench-tiny.moe");
-        let train = forebay_dsl::load(model, &check).expect("the model is right").model;
-        let models = Models { eval: train.clone(), generate: train.clone(), train };
-        let plan = compile(&models, &options).expect("a plan");
+        let plan = plan(TINY, &[], "dp=1");
         let (attention, experts, head) = (4 * 256 * 256, 3 * 256 * 512, 256 * 256);
         assert_eq!(stand_ins(&plan, &plan.roles[0]), f64::from(2 * (attention + experts + head)));
+    }
+
+    /// Each of four heads gets a copy of eight rotated elements a position; keys that heads have of their own, or share in groups, stay as they are.
+    #[test]
+    fn the_rotated_part_of_latent_keys_is_copied_to_each_head() {
+        let latent = include_str!("../../examples/models/deepseek-v3.moe");
+        let sizes = "batch=2 seq=32 layers=2 dense_layers=1 d=64 heads=4 q_lora=32 kv_lora=16 nope=16 rope_dim=8 v_dim=16 f_dense=128 experts=8 topk=2 f=32 groups=4 topk_groups=2 vocab=256";
+        let sizes: Vec<(&str, i64)> = sizes
+            .split(' ')
+            .filter_map(|set| set.split_once('='))
+            .map(|(k, v)| (k, v.parse().expect("a number")))
+            .collect();
+        let plan_of_latent = plan(latent, &sizes, "dp=1");
+        assert_eq!(most_of(&plan_of_latent, copied_keys), f64::from(2 * 32 * 4 * 8 * 2));
+        assert_eq!(most_of(&plan(TINY, &[], "dp=1"), copied_keys), 0.0);
+    }
+
+    /// Rows that are sent to experts on other ranks stay, and those that come: of what is not in the frame at its most anyway.
+    #[test]
+    fn rows_stay_that_go_to_other_ranks() {
+        assert_eq!(most_of(&plan(TINY, &[], "dp=2"), held_rows), 0.0);
+        let plan = plan(TINY, &[], "dp=2,ep=2,max_tokens_per_rank=2048");
+        // Four rows of 256 tokens, each with two experts, 256 wide; as many may come.
+        let rows = f64::from(4 * 256 * 2 * 256 * 2);
+        let held = most_of(&plan, held_rows);
+        assert!(held > rows && held <= 2.0 * rows, "{held} bytes of {rows} either way");
+    }
+
+    #[test]
+    fn what_goes_to_another_stage_is_a_micro_batch() {
+        let message = |strategy: &str| {
+            let plan = plan(TINY, &[], strategy);
+            plan.roles.iter().map(|role| message(&plan, role)).fold(0.0, f64::max)
+        };
+        assert_eq!(message("dp=1"), 0.0);
+        assert_eq!(message("pp=2,micro=4"), f64::from(2 * 256 * 256 * 2));
     }
 }
