@@ -241,7 +241,7 @@ mod tests {
     fn plan(model: &str, sizes: &[(&str, i64)], strategy: &str) -> Plan {
         let strategy = Strategy::parse(strategy).expect("a strategy");
         let micro_batches = strategy.micro.unwrap_or(1);
-        let rows = 8 / (micro_batches * strategy.dp);
+        let rows = 8 / u64::from(micro_batches * strategy.dp);
         let options = CompileOptions {
             compute: forebay_ir::DType::BF16,
             overrides: sizes.iter().map(|(name, n)| (name.to_string(), Const::Int(*n))).collect(),
@@ -271,16 +271,17 @@ mod tests {
     /// Each of four heads gets a copy of eight rotated elements a position; keys that heads have of their own, or share in groups, stay as they are.
     #[test]
     fn the_rotated_part_of_latent_keys_is_copied_to_each_head() {
-        let latent = include_str!("../../examples/models/deepseek-v3.moe");
-        let sizes = "batch=2 seq=32 layers=2 dense_layers=1 d=64 heads=4 q_lora=32 kv_lora=16 nope=16 rope_dim=8 v_dim=16 f_dense=128 experts=8 topk=2 f=32 groups=4 topk_groups=2 vocab=256";
-        let sizes: Vec<(&str, i64)> = sizes
-            .split(' ')
-            .filter_map(|set| set.split_once('='))
-            .map(|(k, v)| (k, v.parse().expect("a number")))
-            .collect();
-        let plan_of_latent = plan(latent, &sizes, "dp=1");
-        assert_eq!(most_of(&plan_of_latent, copied_keys), f64::from(2 * 32 * 4 * 8 * 2));
-        assert_eq!(most_of(&plan(TINY, &[], "dp=1"), copied_keys), 0.0);
+        // Each model says how small it can be.
+        let copied = |model: &str| {
+            let (_, line) = model.split_once("// reduced: --set ").expect("sizes");
+            let sizes = line.lines().next().unwrap_or("").split(' ').filter_map(|set| set.split_once('='));
+            let sizes: Vec<(&str, i64)> = sizes.map(|(k, v)| (k, v.parse().expect("a number"))).collect();
+            most_of(&plan(model, &sizes, "dp=1"), copied_keys)
+        };
+        // Two rows of 32 positions.
+        let latent = copied(include_str!("../../examples/models/deepseek-v3.moe"));
+        assert_eq!(latent, f64::from(2 * 32 * 4 * 8 * 2));
+        assert_eq!(copied(include_str!("../../examples/models/qwen3-30b-a3b.moe")), 0.0);
     }
 
     /// Rows that are sent to experts on other ranks stay, and those that come: of what is not in the frame at its most anyway.
