@@ -16,6 +16,19 @@ fn a_table_of_blocks() {
     assert!(run.stdout.lines().last().expect("a total").starts_with("total "));
 }
 
+/// A model that is built in is found by its name, a folder of that name or not (a run may be kept there), and a file of that name goes before it.
+#[test]
+fn a_built_in_model_has_a_name() {
+    let bench = Bench::new();
+    let named = |model: &str| bench.run(&["check", "bench-tiny"]).ok().stdout.starts_with(model);
+    assert!(named("BenchTiny"));
+    bench.write("bench-tiny/step", "");
+    assert!(named("BenchTiny"));
+    std::fs::remove_dir_all(bench.path("bench-tiny")).expect("it is there");
+    bench.write("bench-tiny", bench.read("model.moe"));
+    assert!(named("TinyMoE"));
+}
+
 #[test]
 fn the_same_as_json() {
     let bench = Bench::new();
