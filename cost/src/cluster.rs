@@ -156,9 +156,12 @@ pub struct Tier {
     /// What joins the domains inside of it.
     #[serde(default)]
     pub links: Links,
-    /// How many adapters a domain of the tier inside of it has, where devices share them; absent: each device has its own.
+    /// How many adapters a domain of the tier inside of it has, where devices share them; absent: each device has its own. (A part of one where a site's bandwidth is no multiple of an adapter's.)
     #[serde(default)]
-    pub adapters: Option<Count>,
+    pub adapters: Option<Positive>,
+    /// Do the device's own links lead here, as to the innermost tier, and not adapters for a network? What collectives reach of it is `link_efficiency` then.
+    #[serde(default)]
+    pub scale_up: bool,
     /// Of one step of a collective, µs.
     pub latency_us: NonNegative,
     /// Where these numbers are from.
@@ -407,7 +410,14 @@ impl Cluster {
                 }
                 _ => {}
             }
-            if let Some(Count(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 >= inner) {
+            if let Some(Positive(adapters)) = tier.adapters.filter(|adapters| adapters.0.fract() != 0.0) {
+                return wrong(
+                    n,
+                    format!("tier `{}` has {adapters} adapters", tier.name),
+                    "say how many, a whole number",
+                );
+            }
+            if let Some(Positive(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 >= f64::from(inner)) {
                 let devices = if n == 0 { 1 } else { inner };
                 return wrong(
                     n,

@@ -153,8 +153,9 @@ impl Measured {
 
     /// The rate at a shape: of the nearest samples, weighted by their distance (Shepard's method, of a few neighbours: many small shapes far away would
     /// outweigh the only large one). What is larger than all samples in a size, or smaller, is taken to be as large as the largest of them, or the smallest. Of samples with other numbers of threads
-    /// the nearest are taken, each thread doing as much as there.
-    fn rate<const SIZES: usize>(&self, points: &[Point<SIZES>], at: [f64; SIZES]) -> f64 {
+    /// the nearest are taken, each thread doing as much as there. `work` says how what is to be done grows with each size: what is larger in no size takes no longer than a neighbour, and what is smaller
+    /// in none no less, however much faster the one or the other works (between a slow small sample and a fast large one more rows would take less time).
+    fn rate<const SIZES: usize>(&self, points: &[Point<SIZES>], at: [f64; SIZES], work: [f64; SIZES]) -> f64 {
         let threads = self.setting.threads;
         let away = |p: &Point<SIZES>| (p.threads / threads).log2().abs();
         let nearest = points.iter().map(away).fold(f64::INFINITY, f64::min);
@@ -164,15 +165,28 @@ impl Measured {
             at[size].clamp(sizes().fold(f64::INFINITY, f64::min), sizes().fold(f64::NEG_INFINITY, f64::max))
         });
         let distance = |p: &Point<SIZES>| p.at.iter().zip(at).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
-        let mut samples: Vec<(f64, f64)> = usable().map(|p| (distance(p), p.rate * threads / p.threads)).collect();
+        let mut samples: Vec<(f64, &Point<SIZES>)> = usable().map(|p| (distance(p), p)).collect();
         samples.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for (distance, rate) in samples.into_iter().take(NEIGHBOURS) {
+        samples.truncate(NEIGHBOURS);
+        let done = |at: &[f64; SIZES]| at.iter().zip(work).map(|(size, power)| size * power).sum::<f64>().exp2();
+        let (mut sum, mut weights, mut least, mut most) = (0.0, 0.0, 0.0f64, f64::INFINITY);
+        for (distance, point) in samples {
+            let rate = point.rate * threads / point.threads;
             let weight = (distance + 0.02).powi(-2);
             sum += weight / rate;
             weights += weight;
+            let seconds = done(&point.at) / rate;
+            if point.at.iter().zip(&at).all(|(there, here)| there <= here) {
+                least = least.max(seconds);
+            }
+            if point.at.iter().zip(&at).all(|(there, here)| there >= here) {
+                most = most.min(seconds);
+            }
         }
-        weights / sum / self.setting.slowdown
+        let seconds = done(&at) * sum / weights;
+        // Where samples contradict each other, neither says anything.
+        let seconds = if least <= most { seconds.clamp(least, most) } else { seconds };
+        done(&at) / seconds / self.setting.slowdown
     }
 
     /// Seconds of products.
@@ -195,7 +209,7 @@ impl Measured {
                 rate: s.gflops.0 * 1e9,
             })
             .collect();
-        flops / self.rate(&points, [log(m), log(n), log(k), log(groups)])
+        flops / self.rate(&points, [log(m), log(n), log(k), log(groups)], [1.0; 4])
     }
 
     /// Seconds of an attention.
@@ -215,7 +229,7 @@ impl Measured {
                 rate: s.gflops.0 * 1e9,
             })
             .collect();
-        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head)])
+        attended.flops / self.rate(&points, [log(attended.queries), log(attended.head)], [1.0; 2])
     }
 
     /// Seconds of any other kernel.
@@ -231,7 +245,7 @@ impl Measured {
             rate: s.gbps.0 * 1e9,
         };
         let points: Vec<Point<_>> = self.vector.iter().map(point).collect();
-        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes)])
+        bytes / self.rate(&points, [log(bytes), intensity(flops / bytes)], [1.0, 0.0])
     }
 
     /// What taking turns costs: the factor of the nearest number of ranks.

@@ -124,7 +124,8 @@ impl Cluster {
     /// Bandwidth that one device's collectives get from a tier of which the group has so many parts (domains of the tier inside, two for a message), bytes/s.
     fn tier_rate(&self, tier: usize, parts: f64) -> f64 {
         let calibrated = &self.calibrated;
-        let efficiency = if tier == 0 { calibrated.link_efficiency.0 } else { calibrated.network_efficiency.0 };
+        let of_links = tier == 0 || self.tiers[tier].scale_up;
+        let efficiency = if of_links { calibrated.link_efficiency.0 } else { calibrated.network_efficiency.0 };
         self.tiers[tier].gbps.0 * 1e9 * efficiency * self.reached(tier, parts)
     }
 
@@ -162,7 +163,7 @@ impl Cluster {
     /// What part of its devices' share of a tier's adapters a group gets that has so many devices in a domain of the tier inside of it.
     fn unshared(&self, group: &Group, tier: usize, below: f64) -> f64 {
         match self.tiers[tier].adapters {
-            Some(adapters) if below > 1.0 => (below / group.used[tier - 1] as f64).max(1.0 / f64::from(adapters.0)),
+            Some(adapters) if below > 1.0 => (below / group.used[tier - 1] as f64).max(1.0 / adapters.0.max(1.0)),
             _ => 1.0,
         }
     }
@@ -308,7 +309,7 @@ mod tests {
         near(rack.collective(Collective::AllToAll, &group, 16e9), 8.0 / 10.0);
         // Adapters are shared by the devices that are used.
         let mut node = cluster();
-        node.tiers[1].adapters = Some(crate::cluster::Count(2));
+        node.tiers[1].adapters = Some(crate::cluster::Positive(2.0));
         let gather = |cluster: &Cluster| {
             let group = Group::new(&Domains::new(cluster, &[3, 3]), &[(3, 1), (3, 3)]);
             cluster.collective(Collective::AllGather, &group, 9e9)
@@ -366,7 +367,7 @@ mod tests {
         };
         let dims = [&[(4, 1)][..], &[(8, 1)], &[(8, 2)], &[(4, 4)]];
         let own = dims.map(|dims| gather(&cluster, dims));
-        cluster.tiers[1].adapters = Some(crate::cluster::Count(2));
+        cluster.tiers[1].adapters = Some(crate::cluster::Positive(2.0));
         let shared = dims.map(|dims| gather(&cluster, dims));
         // Inside of a node, all of its devices, and one of them, as before.
         for n in [0, 1, 3] {
@@ -375,7 +376,7 @@ mod tests {
         near(own[2], 14.0 / 20.0);
         near(shared[2], 14.0 / 10.0);
         // All take the only one that there is.
-        cluster.tiers[1].adapters = Some(crate::cluster::Count(1));
+        cluster.tiers[1].adapters = Some(crate::cluster::Positive(1.0));
         near(gather(&cluster, dims[2]), own[2]);
     }
 

@@ -1,5 +1,6 @@
 //! Framework profiles: what a training system does differently from our plan, in switches that its documentation states, and at most three fitted numbers.
 
+use crate::says::{is_from, says};
 use forebay_compiler::autodiff::Keep;
 use forebay_cost::{Generation, Scaling};
 use serde::Deserialize;
@@ -49,6 +50,10 @@ pub struct Framework {
     pub fixed_segments: bool,
     /// Do its runs name flash attention among their options when they use it? If so, one that does not has its scores in memory.
     pub flash_is_stated: bool,
+    /// The stage of ZeRO of a run that says nothing of it.
+    pub zero: u32,
+    /// Do tensor-parallel ranks share activations between products along the sequence in a run that says nothing of it?
+    pub sequence_parallel: bool,
     /// Are gradients summed while the last micro-batch goes backward?
     pub overlap_gradients: bool,
     /// Are parameters gathered while the next step's first micro-batch goes forward?
@@ -190,6 +195,8 @@ impl Default for Framework {
             frees_gathered_late: false,
             fixed_segments: false,
             flash_is_stated: false,
+            zero: 0,
+            sequence_parallel: true,
             overlap_gradients: false,
             overlap_parameters: false,
             prefetch: false,
@@ -242,10 +249,17 @@ pub fn known() -> Vec<Framework> {
 pub fn position(known: &[Framework], text: &str) -> Option<usize> {
     let text = text.to_lowercase();
     // All parts of it, and none that has a `!` before it.
-    let is_so = |part: &str| part.strip_prefix('!').map_or_else(|| text.contains(part), |no| !text.contains(no));
+    let is_so = |part: &str| match (part.strip_prefix('!'), part.strip_prefix(FROM)) {
+        (Some(no), _) => !says(&text, no),
+        (None, Some(release)) => is_from(&text, release),
+        (None, None) => says(&text, part),
+    };
     let meant = |m: &String| m.to_lowercase().split(" & ").all(is_so);
     known.iter().position(|f| f.matches.iter().any(meant))
 }
+
+/// Begins a part of a match that is any release from one on, as in `from 26.06`.
+const FROM: &str = "from ";
 
 /// The first profile that is meant by a text; our plan as it stands when none is.
 pub fn find(known: &[Framework], text: &str) -> Framework {
@@ -255,23 +269,26 @@ pub fn find(known: &[Framework], text: &str) -> Framework {
 /// Profiles from a TOML table of `[[framework]]`. One that is `like` another has whatever it does not say itself from there.
 ///
 /// # Errors
-/// Text that is no such table; `like` what is not there, or is itself like another.
+/// Text that is no such table; `like` what is not there, or is in the end like itself.
 pub fn parse(text: &str) -> Result<Vec<Framework>, String> {
     let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
-    let whole = |own: &toml::Table| {
-        let mut all = match own.get(LIKE) {
-            None => toml::Table::new(),
-            Some(name) => {
-                let other = table.framework.iter().find(|other| other.get("name") == Some(name));
-                let other = other.filter(|other| !other.contains_key(LIKE));
-                other.ok_or_else(|| format!("`{LIKE}` = {name:?}, which is no profile of its own"))?.clone()
-            }
-        };
-        all.extend(own.clone());
-        all.remove(LIKE);
-        all.try_into().map_err(|error| error.to_string())
+    let of = |own: &toml::Table| -> Result<Framework, String> {
+        let mut all = own.clone();
+        // As many steps as there are profiles come back to where they began.
+        for _ in 0..table.framework.len() {
+            let Some(name) = all.remove(LIKE) else { break };
+            let other = table.framework.iter().find(|other| other.get("name") == Some(&name));
+            let other = other.ok_or_else(|| format!("`{LIKE}` = {name:?}, which is no profile"))?;
+            other.iter().for_each(|(key, value)| {
+                all.entry(key).or_insert_with(|| value.clone());
+            });
+        }
+        match all.get(LIKE) {
+            Some(name) => Err(format!("`{LIKE}` = {name:?} is in the end like itself")),
+            None => all.try_into().map_err(|error| error.to_string()),
+        }
     };
-    table.framework.iter().map(whole).collect()
+    table.framework.iter().map(of).collect()
 }
 
 /// The key that names the profile which another is like.
@@ -323,6 +340,7 @@ mod tests {
             !whole.matches.contains(&"NeMo".to_string()) && recipe.experts_wait && !of("TE CUDA graph").experts_wait
         );
         assert!(parse("[[framework]]\nname = \"a\"\nlike = \"b\"").is_err());
+        assert!(parse("[[framework]]\nname = \"a\"\nlike = \"a\"").is_err());
         let names: std::collections::BTreeSet<&str> = known.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), known.len(), "each profile has a name of its own");
     }

@@ -32,6 +32,7 @@ pub mod price;
 pub mod replay;
 pub mod report;
 pub mod routes;
+mod says;
 mod sent;
 pub mod shared;
 mod spans;

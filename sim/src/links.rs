@@ -35,7 +35,7 @@ pub(crate) fn links(
         let mut seconds = vec![[0.0; Kind::COUNT]; cluster.tiers.len()];
         for (instruction, priced) in program.instructions.iter().zip(priced) {
             if let Some(tier) = tier(pricer, &instruction.kernel) {
-                seconds[tier][priced.kind.number()] += priced.seconds;
+                seconds[tier][priced.kind.number()] += priced.seconds + priced.hidden;
             }
         }
         seconds

@@ -26,6 +26,8 @@ pub struct Priced {
     pub kind: Kind,
     /// How long it takes once it runs.
     pub seconds: f64,
+    /// How long it runs beyond that, beside work that it does not hold up.
+    pub hidden: f64,
     /// Floating-point operations of products and attention.
     pub flops: f64,
     /// Bytes that a rank sends to others.
@@ -200,12 +202,28 @@ impl<'a> Pricer<'a> {
         Routes::new(self.cluster, self.domains.clone(), self.stage_dim.map_or(1, |dim| self.stride(dim)))
     }
 
-    /// Prices an instruction of a program.
+    /// Prices the instructions of a program. What a framework hides of its communication is hidden behind the program's work, and of what there is more than of that the rest is not.
+    pub fn program(&self, program: &Program) -> Vec<Priced> {
+        let mut priced: Vec<_> = program.instructions.iter().map(|i| self.instruction(program, i)).collect();
+        let work: f64 = priced.iter().filter(|p| !p.kind.is_communication()).map(|p| p.seconds).sum();
+        let hidden: f64 = priced.iter().map(|p| p.hidden).sum();
+        if hidden > work {
+            for priced in &mut priced {
+                let beside = priced.hidden * work / hidden;
+                priced.seconds += priced.hidden - beside;
+                priced.hidden = beside;
+            }
+        }
+        priced
+    }
+
+    /// Prices an instruction of a program, as if there were work enough to hide behind.
     pub fn instruction(&self, program: &Program, instruction: &Instruction) -> Priced {
         let optimizer = program.name.starts_with(OPTIMIZER);
         let work = |kind, seconds, flops| Priced {
             kind,
             seconds,
+            hidden: 0.0,
             flops,
             sent: 0.0,
             action: Action::Work,
@@ -232,6 +250,7 @@ impl<'a> Pricer<'a> {
                 Priced {
                     kind: Kind::Pp,
                     seconds: self.cluster.kernel_start(),
+                    hidden: 0.0,
                     flops: 0.0,
                     sent: bytes,
                     action,
@@ -246,6 +265,7 @@ impl<'a> Pricer<'a> {
                 Priced {
                     kind: Kind::Pp,
                     seconds: 0.0,
+                    hidden: 0.0,
                     flops: 0.0,
                     sent: 0.0,
                     action,
@@ -299,6 +319,7 @@ impl<'a> Pricer<'a> {
         Priced {
             kind: Kind::Attention,
             seconds,
+            hidden: 0.0,
             flops,
             sent: 0.0,
             action: Action::Work,
@@ -338,8 +359,12 @@ impl<'a> Pricer<'a> {
         let among = self.purpose(optimizer, &k.group);
         // Rows of experts are theirs, whoever shares them.
         let kind = if k.ragged.is_some() { Kind::Ep } else { among };
+        // A reduce-scatter and an all-gather, in an order that does not depend on the number of ranks, are what our own plan makes of a sum that all ranks have: others call one collective.
+        let one_call = program.name.starts_with("optimizer.all_reduce") && !self.framework.streams;
         let element = match k.dtype {
-            DType::F32 if kind == Kind::Dp && k.reduce.is_some() && k.piece() > 1024 => self.framework.gradient_bytes,
+            DType::F32 if kind == Kind::Dp && (k.reduce.is_some() || one_call) && k.piece() > 1024 => {
+                self.framework.gradient_bytes
+            }
             dtype => dtype.bytes() as f64,
         };
         let halved = kind == Kind::Tp && self.gathers_halves(program, k);
@@ -360,13 +385,12 @@ impl<'a> Pricer<'a> {
             _ => 0.0,
         };
         let mut seconds = match kind {
-            // A reduce-scatter and an all-gather, in an order that does not depend on the number of ranks, are what our own plan makes of it: others call one collective.
-            Kind::Dp if program.name.starts_with("optimizer.all_reduce") && !self.framework.streams => {
-                self.summed(Collective::AllReduce, &group, bytes, element) / 2.0
-            }
+            Kind::Dp if one_call => self.summed(Collective::AllReduce, &group, bytes, element) / 2.0,
             Kind::Dp if optimizer => self.summed(what, &group, bytes, element),
-            _ => self.cluster.collective(what, &group, bytes) * (1.0 - hidden),
+            _ => self.cluster.collective(what, &group, bytes),
         };
+        let hidden = seconds * hidden;
+        seconds -= hidden;
         let mut launches = 1.0;
         let mut waits_for_end = false;
         let dispatch = self.framework.dispatch_us.max(1e-3);
@@ -390,7 +414,7 @@ impl<'a> Pricer<'a> {
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
         let leaves_node = group.leaves_node();
-        Priced { kind, seconds, flops: 0.0, sent, action, launches, host_waits, leaves_node }
+        Priced { kind, seconds, hidden, flops: 0.0, sent, action, launches, host_waits, leaves_node }
     }
 
     /// Does a gather of activations take them in fp8?
@@ -429,10 +453,12 @@ impl<'a> Pricer<'a> {
         // The rank's own rows stay.
         let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);
         let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
-        let seconds = self.cluster.rows(&group, bytes, copies) * (1.0 - self.framework.hidden_ep);
+        let seconds = self.cluster.rows(&group, bytes, copies);
+        let hidden = seconds * self.framework.hidden_ep;
         Priced {
             kind: Kind::Ep,
-            seconds,
+            seconds: seconds - hidden,
+            hidden,
             flops: 0.0,
             sent,
             action: Action::Work,

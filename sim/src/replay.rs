@@ -297,8 +297,8 @@ impl<'a> Walk<'a> {
         }
         self.main_began = self.streams[MAIN];
         self.main_on_links = timed.on_links();
-        for (kind, seconds) in timed.by_kind.iter().enumerate() {
-            self.outcome.total[kind] += seconds;
+        for (total, (seconds, hidden)) in self.outcome.total.iter_mut().zip(timed.by_kind.iter().zip(&timed.hidden)) {
+            *total += seconds + hidden;
         }
         self.outcome.flops += timed.flops;
         if self.ops.first_forward.contains(&self.op) {

@@ -425,7 +425,7 @@ pub(crate) fn prepare<'a>(plan: &'a Plan, cluster: &'a Cluster, options: &'a Opt
     let of_program = |p: &forebay_plan::Program| {
         // Programs of other phases are not run.
         let runs = !p.name.starts_with("eval.") && !p.name.starts_with("generate.");
-        if runs { p.instructions.iter().map(|i| pricer.instruction(p, i)).collect() } else { vec![] }
+        if runs { pricer.program(p) } else { vec![] }
     };
     let roles =
         plan.roles.iter().map(|r| lower(plan, r, &options.framework, &options.recompute, &options.crowded)).collect();

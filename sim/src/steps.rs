@@ -37,6 +37,8 @@ pub struct Timed {
     pub steps: Vec<Step>,
     /// Seconds of each kind.
     pub by_kind: ByKind,
+    /// Seconds of each kind beyond these, beside work that they do not hold up.
+    pub hidden: ByKind,
     /// Floating-point operations of products and attention.
     pub flops: f64,
     /// Seconds of [`Timed::by_kind`] in which links between nodes are used.
@@ -79,6 +81,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         let number = priced.kind.number();
         let seconds = priced.seconds * scale[number];
         timed.by_kind[number] += seconds;
+        timed.hidden[number] += priced.hidden * scale[number];
         timed.between_nodes += if priced.leaves_node { seconds } else { 0.0 };
         timed.flops += if scale[number] > 0.0 { priced.flops * scale[number].min(1.0) } else { 0.0 };
         let action = match priced.action {
@@ -97,7 +100,8 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
                 (_, stream) => stream.number(),
             },
             seconds,
-            launches: match if scale[number] > 0.0 { priced.launches } else { 0.0 } {
+            // Of what is done in part as many kernels less are started.
+            launches: match priced.launches * scale[number].min(1.0) {
                 // (Systems that run the plan in line launch kernel after kernel.)
                 alone if order == Order::InLine => alone,
                 alone => launches.of(stream, instruction, alone),
@@ -107,7 +111,7 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             kind: priced.kind,
             by_kind,
             action,
-            host_waits: priced.host_waits,
+            host_waits: priced.host_waits && scale[number] > 0.0,
         };
         match timed.steps.last_mut().filter(|last| fidelity == Fidelity::Calls && joins(last, &step)) {
             Some(last) => {

@@ -8,7 +8,7 @@ use crate::say::say;
 use forebay_cost::Cluster;
 use forebay_sim::framework::known;
 use forebay_sim::validate::anchor::{self, Anchor};
-use forebay_sim::validate::fit::{self, Fit};
+use forebay_sim::validate::fit::{self, Fit, LeftOut};
 use forebay_sim::validate::pairs::{self, Gains, Pair};
 use forebay_sim::validate::runs::Runs;
 use forebay_sim::validate::summary::{Errors, Summary};
@@ -270,18 +270,20 @@ fn changes(fit: &Fit) -> String {
             format!("warning: {numbers} of {} are fitted to {runs}: they say little of other runs\n", few.of)
         })
         .collect();
-    let mut left_out = Table::new(&["device fitted", "to all", "to the others"]).left(1);
-    for (system, (all, others)) in &fit.left_out {
-        left_out.row(vec![system.clone(), percent(*all), percent(*others)]);
+    let mut left_out = Table::new(&["device's numbers", "as they are", "fitted to all", "to the others"]).left(1);
+    for (system, LeftOut { kept, all, others }) in &fit.left_out {
+        left_out.row(vec![system.clone(), percent(*kept), percent(*all), percent(*others)]);
     }
     let left_out = if fit.left_out.is_empty() { String::new() } else { format!("{}\n", left_out.render()) };
     let mut medians = format!("median error {} before the fit, {} after\n", percent(fit.before), percent(fit.after));
-    if let Some((all, others)) = fit.left_out_medians() {
+    if let Some(LeftOut { kept, all, others }) = fit.left_out_medians() {
         medians += &format!(
-            "leaving one system of a device out: median of its systems' medians {}, {} with them ({:.2} times)\n",
+            "leaving one system of a device out: median of its systems' medians {}, {} with it ({:.2} times), {} as numbers are ({:.2} times)\n",
             percent(others),
             percent(all),
-            others / all.max(f64::MIN_POSITIVE)
+            others / all.max(f64::MIN_POSITIVE),
+            percent(kept),
+            others / kept.max(f64::MIN_POSITIVE)
         );
     }
     format!("\n{}\n{left_out}{few}{medians}", numbers.render())

@@ -91,9 +91,7 @@ impl Ends<'_> {
         if self.framework.streams {
             return self.reduced(over, elements) + self.gathered(over, elements, 4.0);
         }
-        let of_gradient = self.of_gradient(over, elements);
-        let half = |of_element: f64| self.collective(Collective::AllReduce, over, elements, of_element) / 2.0;
-        half(of_gradient) + half(4.0)
+        self.collective(Collective::AllReduce, over, elements, self.of_gradient(over, elements))
     }
 
     /// What a class's elements of a stage cost at the end of a step, added to what others do; `layered` of them were summed layer by layer already.

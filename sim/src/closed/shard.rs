@@ -339,7 +339,7 @@ impl Programs {
         let (mut host_waits, mut growth) = (false, Growth::default());
         let routes = pricer.routes();
         let of = |program: &forebay_plan::Program| {
-            let priced: Vec<_> = program.instructions.iter().map(|i| pricer.instruction(program, i)).collect();
+            let priced = pricer.program(program);
             host_waits |= priced.iter().any(|p| p.host_waits && p.action == Action::Work);
             let timed = timed(program, &priced, &[1.0; Kind::COUNT], Fidelity::Calls, order);
             let grows = if part(&program.name).is_some() { growth.note(plan, program, pricer) } else { 0.0 };

@@ -16,6 +16,7 @@ impl Pricer<'_> {
         Priced {
             kind,
             seconds: seconds + self.behind(k, &product),
+            hidden: 0.0,
             flops: 2.0 * product.groups * product.m * product.n * product.k * mean,
             sent: 0.0,
             action: Action::Work,

@@ -13,6 +13,7 @@ use forebay_cost::Cluster;
 use forebay_cost::cluster::{Calibrated, NonNegative, Share};
 use indexmap::IndexMap;
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A number that is fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,15 +84,26 @@ pub struct Fit {
     pub changes: Vec<Change>,
     /// Where there are fewer runs than numbers.
     pub few: Vec<Few>,
-    /// For systems on devices that other systems ran on too: the median error with the numbers of the device fitted to all, and with these fitted to the others alone.
-    pub left_out: IndexMap<String, (f64, f64)>,
+    /// For systems on devices that other systems ran on too: what their error is when the device's numbers have not seen them.
+    pub left_out: IndexMap<String, LeftOut>,
+}
+
+/// Median errors of a system on a device, for numbers of the device that have seen more and less of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// With the numbers that the fit ended with.
+    pub kept: f64,
+    /// With numbers fitted to every system on the device, this one too, from where [`Self::others`] begins: what that differs from is what the system says, and nothing else.
+    pub all: f64,
+    /// With numbers fitted to the others alone.
+    pub others: f64,
 }
 
 impl Fit {
-    /// Medians over all systems that were left out once: with the device's numbers fitted to all, and to the others. None where every device has one system.
-    pub fn left_out_medians(&self) -> Option<(f64, f64)> {
-        let of = |place: fn(&(f64, f64)) -> f64| quantile(&self.left_out.values().map(place).collect::<Vec<_>>(), 0.5);
-        (!self.left_out.is_empty()).then(|| (of(|pair| pair.0), of(|pair| pair.1)))
+    /// Medians over all systems that were left out once. None where every device has one system.
+    pub fn left_out_medians(&self) -> Option<LeftOut> {
+        let of = |place: fn(&LeftOut) -> f64| quantile(&self.left_out.values().map(place).collect::<Vec<_>>(), 0.5);
+        (!self.left_out.is_empty()).then(|| LeftOut { kept: of(|l| l.kept), all: of(|l| l.all), others: of(|l| l.others) })
     }
 }
 
@@ -231,29 +243,38 @@ impl Fitter<'_> {
         }
     }
 
-    /// For each system on a device that others ran on as well: its median error, and the same when the device's numbers are fitted to the others.
-    fn leave_one_out(&mut self, rounds: usize) -> IndexMap<String, (f64, f64)> {
-        let mut pairs: Vec<(String, usize)> = self.cases.iter().map(|c| (c.run.system.clone(), c.cluster)).collect();
-        pairs.sort();
-        pairs.dedup();
-        let alone = |c: usize| pairs.iter().filter(|(_, cluster)| *cluster == c).count() < 2;
+    /// For each system on a device that others ran on as well: its median error, and the same when the device's numbers are fitted anew to all of them, and to the others.
+    fn leave_one_out(&mut self, rounds: usize) -> IndexMap<String, LeftOut> {
+        let mut systems: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+        for case in self.cases.iter().filter(|case| case.measured_s.is_some()) {
+            systems.entry(case.cluster).or_default().insert(&case.run.system);
+        }
         let mut left_out = IndexMap::new();
-        for (system, c) in pairs.iter().filter(|(_, c)| !alone(*c)) {
-            let own = |case: &Case| case.cluster == *c && case.run.system == *system;
-            let others = |case: &Case| case.cluster == *c && case.run.system != *system;
-            let fitted = self.median(&own);
-            let kept = self.clusters[*c].calibrated.clone();
-            // From numbers that are fitted to no run, or they would remember the one that is left out.
-            for (k, value) in NEUTRAL.into_iter().enumerate() {
-                set_calibrated(&mut self.clusters[*c].calibrated, k, value);
+        for (c, systems) in systems.into_iter().filter(|(_, systems)| systems.len() > 1) {
+            let is_of = |case: &Case, system: &str| case.cluster == c && case.run.system == system;
+            let median = |fitter: &Self, system: &str| fitter.median(&|case| is_of(case, system));
+            let medians = |fitter: &Self| systems.iter().map(|system| median(fitter, system)).collect::<Vec<_>>();
+            let fitted = self.clusters[c].calibrated.clone();
+            let kept = medians(self);
+            self.fit_anew(c, rounds, &|case| case.cluster == c);
+            let all = medians(self);
+            for (at, system) in systems.iter().enumerate() {
+                self.fit_anew(c, rounds, &|case| case.cluster == c && !is_of(case, system));
+                let of = LeftOut { kept: kept[at], all: all[at], others: median(self, system) };
+                left_out.insert(format!("{system} on {}", self.clusters[c].name), of);
             }
-            let numbers: Vec<Number> = (0..CALIBRATED.len()).map(|k| Number::Cluster(*c, k)).collect();
-            self.descend(&numbers, rounds.max(LEAST), &others);
-            let name = format!("{system} on {}", self.clusters[*c].name);
-            left_out.insert(name, (fitted, self.median(&own)));
-            self.clusters[*c].calibrated = kept;
+            self.clusters[c].calibrated = fitted;
         }
         left_out
+    }
+
+    /// Fits a device's numbers to chosen runs from numbers that are fitted to no run: from its own they would remember those that are left out.
+    fn fit_anew(&mut self, cluster: usize, rounds: usize, of: &dyn Fn(&Case) -> bool) {
+        for (k, value) in NEUTRAL.into_iter().enumerate() {
+            set_calibrated(&mut self.clusters[cluster].calibrated, k, value);
+        }
+        let numbers: Vec<Number> = (0..CALIBRATED.len()).map(|k| Number::Cluster(cluster, k)).collect();
+        self.descend(&numbers, rounds.max(LEAST), of);
     }
 }
 

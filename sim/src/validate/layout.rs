@@ -3,6 +3,7 @@
 use super::runs::Run;
 use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
+use crate::says::says;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Strategy};
 use forebay_cost::Precision;
@@ -45,7 +46,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     Ok(Strategy {
         dp,
         tp,
-        sp: sequence_parallel(run),
+        sp: sequence_parallel(run, framework),
         ep,
         etp,
         // As Megatron-Core's dispatcher does.
@@ -164,45 +165,35 @@ fn stages_by_work(layers: u64, parts: u64, head: f64) -> Option<Vec<u32>> {
     Some(counts)
 }
 
-fn sequence_parallel(run: &Run) -> bool {
+/// Do tensor-parallel ranks share activations along the sequence? What the row says, else what its system does unasked.
+fn sequence_parallel(run: &Run, framework: &Framework) -> bool {
     let text = run.text.to_lowercase();
-    let off = ["without sequence parallel", "sequence_parallel=false", "seq_parallel=false", "seq_parallel=none"];
-    let on = ["sequence parallel", "sequence-parallel", "sequence_parallel=true", "seq_parallel=true", "tp compile"];
-    !off.iter().any(|t| text.contains(t))
-        && (on.iter().any(|t| text.contains(t)) || !text.contains("megatron-deepspeed") && !text.contains("1.0.rc"))
+    let ways = ["sequence parallel", "sequence-parallel", "sequence_parallel", "seq_parallel", "tp compile"];
+    let is_said = ways.iter().any(|way| says(&text, way));
+    is_said || framework.sequence_parallel && !ways.iter().any(|way| text.contains(way))
 }
 
 /// What ranks share: what the row says, by a number or by a system's name for it; else what its system does unasked.
 fn zero(run: &Run, framework: &Framework) -> u32 {
     let text = run.text.to_lowercase();
-    let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
+    let options = ["distributed optimizer", "use-distributed-optimizer", "parallel_optimizer"];
     if let Some(stage) = stated_zero(&run.text) {
         stage
     } else if is_fully_sharded(&text) {
         // Beneath a pipeline each rank has all of them while a step's micro-batches run, in some systems.
         if framework.gathers_once && run.degree("pp") > 1 { 1 } else { 3 }
-    } else if any(&["parallel_optimizer=false", "megatron-deepspeed"]) {
-        0
-    } else if any(&[
-        "distributed optimizer",
-        "use-distributed-optimizer",
-        "parallel_optimizer=true",
-        "megatron-bridge",
-        "modelzoo",
-        "nemo",
-        "dgxc",
-        "2504.14960",
-        "mlperf",
-    ]) {
+    } else if options.iter().any(|option| says(&text, option)) {
         1
-    } else {
+    } else if options.iter().any(|option| text.contains(option)) {
         0
+    } else {
+        framework.zero
     }
 }
 
 /// PyTorch's sharding of parameters, within groups of ranks or over all of them.
 fn is_fully_sharded(text: &str) -> bool {
-    ["fsdp", "hsdp", "fully sharded"].iter().any(|words| text.contains(words))
+    ["fsdp", "hsdp", "fully sharded"].iter().any(|words| says(text, words))
 }
 
 /// What may stand between words of an option and its value.
@@ -262,39 +253,40 @@ pub fn trains_all(run: &Run) -> Result<(), String> {
 /// Switches of the framework that a run states itself.
 pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let text = run.text.to_lowercase();
-    framework.deduplicates |= ["deepep", "hybridep"].iter().any(|t| text.contains(t));
+    let has = |option: &str| says(&text, option);
+    let any = |options: &[&str]| options.iter().any(|option| has(option));
+    framework.deduplicates |= any(&["deepep", "hybridep"]);
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
-    framework.experts_wait &= !["token-drop", "token drop", "capacity factor"].iter().any(|t| text.contains(t));
-    let paired = ["overlap_moe_expert_parallel_comm=true", "1f1b a2a overlap", "ep overlap"];
-    let not_paired = ["no ep overlap", "ep overlap off", "no a2a overlap"];
+    framework.experts_wait &= !any(&["token-drop", "token drop", "capacity factor"]);
+    let pairings = ["overlap_moe_expert_parallel_comm", "1f1b a2a overlap", "ep overlap"];
+    let is_named = pairings.iter().any(|pairing| text.contains(pairing)) || text.contains("a2a overlap");
     let by_recipe = framework.pairs_interleaved && run.number("vpp").is_some_and(|vpp| vpp > 1);
-    if (by_recipe || paired.iter().any(|t| text.contains(t))) && !not_paired.iter().any(|t| text.contains(t)) {
+    if any(&pairings) || by_recipe && !is_named {
         framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
     }
-    let has = |option: &str| text.contains(option);
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     framework.prefetch |= is_fully_sharded(&text) || stated_zero(&run.text) == Some(2);
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
-    if has("grad-reduce-in-bf16") || has("grad_reduce_in_fp32=false") {
+    if has("grad-reduce-in-bf16") || text.contains("grad_reduce_in_fp32=false") {
         framework.gradient_bytes = 2.0;
-    } else if has("accumulate-allreduce-grads-in-fp32") || has("grad_reduce_in_fp32=true") {
+    } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {
         framework.gradient_bytes = 4.0;
     }
-    if framework.flash_is_stated && !has("use-flash-attn") && !has("flash_attention=true") {
+    if framework.flash_is_stated && !any(&["use-flash-attn", "flash_attention"]) {
         framework.attention = AttentionName::Unfused;
     }
     // PyTorch chooses cuDNN's by itself on some devices, in some releases.
-    if has("cudnn attention") && !has("no cudnn attention") {
+    if has("cudnn attention") {
         framework.attention = AttentionName::Newest;
     }
     if has("max_memory_allocated") {
         framework.tells_allocated = true;
     }
     let dense = run.number("experts").unwrap_or(0) == 0;
-    if framework.cuts_up_dense && dense || ["tp comm overlap", "use-mc2", "use-ascend-coc"].iter().any(|t| has(t)) {
+    if framework.cuts_up_dense && dense || any(&["tp comm overlap", "use-mc2", "use-ascend-coc"]) {
         framework.hidden_tp = framework.hidden_tp.max(CUT_UP);
     }
     if run.precision.to_lowercase().contains("rowwise") {
@@ -325,9 +317,9 @@ const PAIRED_NCCL: f64 = 0.48;
 /// Rows of the busiest rank.
 pub fn imbalance(run: &Run) -> f64 {
     let text = run.text.to_lowercase();
-    let forced = ["force", "capacity factor 1"].iter().any(|t| text.contains(t));
+    let forced = ["force", "forced", "capacity factor 1"].iter().any(|words| says(&text, words));
     let dense = run.number("experts").unwrap_or(0) == 0;
-    match (dense || forced, text.contains("real routing")) {
+    match (dense || forced, says(&text, "real routing")) {
         (true, _) => 1.0,
         (false, true) => REAL_ROUTING,
         (false, false) => UNKNOWN_ROUTING,

@@ -43,9 +43,10 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     };
     if let Some(gigabits) = before(&run.text, " Gb/s per node") {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
-        let adapters = (gigabits / 8.0 / cluster.tiers[outside].gbps.0).round();
-        if adapters >= 1.0 && adapters < node && nodes.is_some() {
-            cluster.tiers[outside].adapters = Some(Count(adapters as u32));
+        // Not a whole number: rounded, a little more bandwidth than one adapter's would be half lost to sharing.
+        let adapters = gigabits / 8.0 / cluster.tiers[outside].gbps.0;
+        if adapters < node && nodes.is_some() {
+            cluster.tiers[outside].adapters = Some(Positive(adapters));
         }
         cluster.tiers[outside].gbps = Positive(gigabits / 8.0 / node);
     }
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!((got.domain(0), got.domain(1)), (4, 16));
         let rates: Vec<f64> = got.tiers.iter().map(|tier| tier.gbps.0).collect();
         assert_eq!(rates, [300.0, 300.0, 100.0 / 16.0]);
-        assert_eq!(got.tiers[2].adapters, Some(Count(4)));
+        assert_eq!(got.tiers[2].adapters, Some(Positive(4.0)));
         let slow = of(8, "measured AllReduce/AllGather/ReduceScatter GB/s 20/20/20").expect("a site");
         let latencies: Vec<f64> = slow.tiers.iter().map(|tier| tier.latency_us.0).collect();
         assert!(latencies[0] == latencies[1] && latencies[0] > 2.0, "{latencies:?}");
@@ -231,6 +232,28 @@ mod tests {
         assert_eq!([whole.tiers[1].gbps.0, whole.tiers[2].gbps.0], [300.0, 100.0 / 4.0]);
         let why = of(6, "").expect_err("one and a half boards");
         assert!(why.contains("no multiple of the 4 devices of a board"), "{why}");
+    }
+
+    /// More bandwidth is never slower, however few or many adapters it comes to.
+    #[test]
+    fn a_faster_network_is_never_slower() {
+        let clusters = forebay_cost::known::clusters();
+        let a100 = clusters.iter().find(|c| c.is_called("A100-80G")).expect("it is known");
+        let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+        let seconds = |gigabits: u32, tp: u64| {
+            let notes = format!("inter-node {gigabits} Gb/s per node");
+            let table = format!("{columns}\n1,1,1,1,1,A100,16,1,1,{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let cluster = site(&run, a100).expect("a site");
+            let group = forebay_cost::Group::new(&cluster.domains(16), &[(16 / tp, tp)]);
+            cluster.collective(forebay_cost::Collective::AllReduce, &group, 1e9)
+        };
+        for tp in [1, 2, 4, 8] {
+            let all: Vec<f64> = (1..170).map(|n| seconds(10 * n, tp)).collect();
+            let slower = all.windows(2).position(|pair| pair[1] > pair[0]);
+            assert_eq!(slower, None, "tp={tp}: {all:?}");
+            assert!(all[0] > 10.0 * all[168], "{} {}", all[0], all[168]);
+        }
     }
 
     /// A torus is as large as a row says its slices are, where that is whole axes.
