@@ -1,6 +1,5 @@
 //! `--backend`: what runs a plan.
 
-use crate::calibrate;
 use crate::cluster;
 use crate::failure::Failure;
 use crate::memory::{Budget, budget};
@@ -146,7 +145,7 @@ fn step_options(plan: &Plan, cluster: &Cluster) -> Options {
         DType::F64 | DType::F32 | DType::I32 | DType::I16 | DType::Bool => Precision::F32,
     };
     let framework = match &cluster.measured {
-        Some(_) => Framework { streams: true, ..calibrate::framework() },
+        Some(_) => Framework { streams: true, ..Framework::on_machine() },
         None => Framework::default(),
     };
     Options { framework, precision, without: false, ..Options::default() }

@@ -5,6 +5,7 @@ use crate::files::{SMALL, read_text};
 use forebay_cost::{Cluster, ClusterError, known};
 use forebay_dsl::ast::Span;
 use forebay_dsl::diagnostics::{Diagnostic, Severity, Source, SourceId, render};
+use forebay_sim::framework::{Framework, known as known_profiles, known_with};
 use std::path::{Path, PathBuf};
 
 /// The file that a cluster's name leads to; none for one that is built in.
@@ -37,7 +38,24 @@ pub fn read(name: &str) -> Result<Cluster, Failure> {
 
 /// All cluster files of a folder, in the order of their names; those that are built in when there is no folder.
 pub fn folder(path: Option<&Path>) -> Result<Vec<Cluster>, Failure> {
-    files(path)?.iter().map(|(name, text)| parse(name, text)).collect()
+    let shown = |name: &str| path.map_or(name.to_string(), |folder| folder.join(name).display().to_string());
+    files(path)?.iter().map(|(name, text)| parse(&shown(name), text)).collect()
+}
+
+/// The file of a folder of clusters that has profiles of frameworks.
+pub const PROFILES: &str = "frameworks.toml";
+
+/// The profiles that are built in, with what a folder's [`PROFILES`] say in place of them and beside them.
+pub fn profiles(folder: Option<&Path>) -> Result<Vec<Framework>, Failure> {
+    let Some(text) = profiles_text(folder)? else { return Ok(known_profiles()) };
+    let file = folder.unwrap_or(Path::new("")).join(PROFILES);
+    known_with(&text).map_err(|error| Failure::Input(format!("`{}`: {}", file.display(), error.trim_end())))
+}
+
+/// What a folder's [`PROFILES`] say, where it has them.
+pub fn profiles_text(folder: Option<&Path>) -> Result<Option<String>, Failure> {
+    let file = folder.map(|folder| folder.join(PROFILES)).filter(|file| file.exists());
+    file.map(|file| read_text(&file, SMALL)).transpose()
 }
 
 /// The same, as names (of files, without the folder) and texts.
@@ -50,7 +68,7 @@ pub fn files(path: Option<&Path>) -> Result<Vec<(String, String)>, Failure> {
     let mut files = vec![];
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let file = entry.map_err(failed)?.path();
-        if file.extension().is_some_and(|e| e == "toml") {
+        if file.extension().is_some_and(|e| e == "toml") && file.file_name().is_none_or(|name| name != PROFILES) {
             files.push(file);
         }
     }

@@ -25,6 +25,7 @@ mod progress;
 mod say;
 mod search;
 mod session;
+mod straggler;
 mod strategy;
 mod trace;
 mod written;

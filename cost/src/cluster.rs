@@ -417,7 +417,8 @@ impl Cluster {
                     "say how many, a whole number",
                 );
             }
-            if let Some(Positive(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 >= f64::from(inner)) {
+            if let Some(Positive(adapters)) = tier.adapters.filter(|adapters| n == 0 || adapters.0 >= f64::from(inner))
+            {
                 let devices = if n == 0 { 1 } else { inner };
                 return wrong(
                     n,

@@ -17,6 +17,7 @@ fn pp16_vpp4_512(bencher: Bencher) {
     let (programs, roles) = pipelines::interleaved(16, 4, 512);
     let waits = vec![vec![]; roles.len()];
     let routes = Routes::alike(1e-5, 0.0);
-    let machine = Machine { host: Host { dispatch: 5e-6, regain: 0.0 }, slowdown: 0.0, routes: &routes };
+    let machine =
+        Machine { host: Host { dispatch: 5e-6, regain: 0.0 }, slowdown: 0.0, routes: &routes, straggler: None };
     bencher.bench_local(|| replay(&programs, &roles, &waits, machine));
 }

@@ -2,7 +2,7 @@
 
 use crate::says::{is_from, says};
 use forebay_compiler::autodiff::Keep;
-use forebay_cost::{Generation, Scaling};
+use forebay_cost::{Cluster, Generation, Scaling};
 use serde::Deserialize;
 
 /// A training system, of some release.
@@ -161,6 +161,30 @@ impl Framework {
         if self.counts_gib { (1u64 << 30) as f64 } else { 1e9 }
     }
 
+    /// A plan of ours on a measured machine: kernels of a rank run one after another, and the time between them is that of the file.
+    pub fn on_machine() -> Framework {
+        Framework { name: "plan on this machine".into(), streams: false, dispatch_us: 0.0, ..Framework::default() }
+    }
+
+    /// What runs our plans on a cluster: on a machine that was measured nothing comes beside its numbers.
+    pub fn of_our_plan_on(cluster: &Cluster) -> Framework {
+        if cluster.measured.is_some() { Framework::on_machine() } else { Framework::default() }
+    }
+
+    /// The profile for models of a kind: recipes for dense ones may cut products up.
+    #[must_use]
+    pub fn for_models(mut self, dense: bool) -> Framework {
+        if self.cuts_up_dense && dense {
+            self.cut_up();
+        }
+        self
+    }
+
+    /// Products are cut up so that tensor-parallel communication runs beside them.
+    pub(crate) fn cut_up(&mut self) {
+        self.hidden_tp = self.hidden_tp.max(CUT_UP);
+    }
+
     /// How inputs of products come to fp8.
     pub fn scaling(&self, of_experts: bool) -> Scaling {
         let before = of_experts && self.scales_experts_before;
@@ -234,6 +258,9 @@ impl Default for Framework {
     }
 }
 
+/// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
+const CUT_UP: f64 = 0.75;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -242,8 +269,11 @@ struct Table {
 
 /// The profiles that come with the program.
 pub fn known() -> Vec<Framework> {
-    parse(include_str!("../frameworks.toml")).expect("the table is part of the program")
+    parse(BUILT_IN).expect("the table is part of the program")
 }
+
+/// Their table.
+const BUILT_IN: &str = include_str!("../frameworks.toml");
 
 /// Which profile is meant by a text: the first that matches.
 pub fn position(known: &[Framework], text: &str) -> Option<usize> {
@@ -271,13 +301,49 @@ pub fn find(known: &[Framework], text: &str) -> Framework {
 /// # Errors
 /// Text that is no such table; `like` what is not there, or is in the end like itself.
 pub fn parse(text: &str) -> Result<Vec<Framework>, String> {
-    let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
+    resolved(&read(text)?)
+}
+
+/// The profiles that come with the program, with what a table of a user's says: of one that is named as one of them, or as one before it, what it says counts in place of what was said;
+/// others come before all of them.
+///
+/// # Errors
+/// As [`parse`].
+pub fn known_with(text: &str) -> Result<Vec<Framework>, String> {
+    let mut all = read(BUILT_IN)?;
+    let mut others = vec![];
+    for own in read(text)? {
+        match all.iter_mut().chain(&mut others).find(|profile| profile.get(NAME) == own.get(NAME)) {
+            Some(profile) => profile.extend(own),
+            None => others.push(own),
+        }
+    }
+    others.extend(all);
+    resolved(&others)
+}
+
+/// The fitted numbers of profiles, as [`known_with`] reads them.
+pub fn fitted_numbers(frameworks: &[Framework]) -> String {
+    let of = |f: &Framework| {
+        let Framework { name, dispatch_us, vector_passes, collective_us, .. } = f;
+        format!(
+            "\n[[framework]]\nname = \"{name}\"\ndispatch_us = {dispatch_us:.4}\nvector_passes = {vector_passes:.4}\ncollective_us = {collective_us:.4}\n"
+        )
+    };
+    frameworks.iter().map(of).collect()
+}
+
+fn read(text: &str) -> Result<Vec<toml::Table>, String> {
+    Ok(toml::from_str::<Table>(text).map_err(|error| error.to_string())?.framework)
+}
+
+fn resolved(profiles: &[toml::Table]) -> Result<Vec<Framework>, String> {
     let of = |own: &toml::Table| -> Result<Framework, String> {
         let mut all = own.clone();
         // As many steps as there are profiles come back to where they began.
-        for _ in 0..table.framework.len() {
+        for _ in 0..profiles.len() {
             let Some(name) = all.remove(LIKE) else { break };
-            let other = table.framework.iter().find(|other| other.get("name") == Some(&name));
+            let other = profiles.iter().find(|other| other.get(NAME) == Some(&name));
             let other = other.ok_or_else(|| format!("`{LIKE}` = {name:?}, which is no profile"))?;
             other.iter().for_each(|(key, value)| {
                 all.entry(key).or_insert_with(|| value.clone());
@@ -288,8 +354,11 @@ pub fn parse(text: &str) -> Result<Vec<Framework>, String> {
             None => all.try_into().map_err(|error| error.to_string()),
         }
     };
-    table.framework.iter().map(of).collect()
+    profiles.iter().map(of).collect()
 }
+
+/// The key that names a profile.
+const NAME: &str = "name";
 
 /// The key that names the profile which another is like.
 const LIKE: &str = "like";
@@ -341,6 +410,14 @@ mod tests {
         );
         assert!(parse("[[framework]]\nname = \"a\"\nlike = \"b\"").is_err());
         assert!(parse("[[framework]]\nname = \"a\"\nlike = \"a\"").is_err());
+        // A user's table changes those that are built in, and adds others before them.
+        let own = "[[framework]]\nname = \"nanotron\"\nvector_passes = 2.5\n[[framework]]\nname = \"ours\"\nmatches = [\"Our trainer\"]\nlike = \"nanotron\"\nzero = 1\n";
+        let with = known_with(own).expect("a table");
+        let (changed, ours) = (find(&with, "HF nanotron"), find(&with, "Our trainer, as nanotron"));
+        assert_eq!((changed.vector_passes, changed.dispatch_us), (2.5, find(&known, "nanotron").dispatch_us));
+        assert_eq!((ours.name.as_str(), ours.vector_passes, ours.zero), ("ours", 2.5, 1));
+        assert_eq!(known_with(&fitted_numbers(&with[1..])).expect("a table"), with[1..]);
+        assert!(known_with("[[framework]]\nname = \"nanotron\"\npasses = 1\n").is_err());
         let names: std::collections::BTreeSet<&str> = known.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), known.len(), "each profile has a name of its own");
     }

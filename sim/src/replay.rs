@@ -35,6 +35,27 @@ pub struct Machine<'a> {
     pub slowdown: f64,
     /// How messages go.
     pub routes: &'a Routes,
+    /// A device that is slower than the others.
+    pub straggler: Option<Straggler>,
+}
+
+/// A device of a stage that computes slower than the others. Whoever shares collectives with it waits for it, and so the stage as a whole is as slow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Straggler {
+    /// Its stage.
+    pub stage: u32,
+    /// How many times as long its work takes; communication takes as long as it does.
+    pub factor: f64,
+}
+
+impl Machine<'_> {
+    /// Work of a kind on a stage, as a multiple of what it takes.
+    fn slower(&self, stage: u32, kind: usize) -> f64 {
+        match self.straggler {
+            Some(slow) if slow.stage == stage && !Kind::ALL[kind].is_communication() => slow.factor,
+            _ => 1.0,
+        }
+    }
 }
 
 /// What a role did in a step.
@@ -297,8 +318,9 @@ impl<'a> Walk<'a> {
         }
         self.main_began = self.streams[MAIN];
         self.main_on_links = timed.on_links();
-        for (total, (seconds, hidden)) in self.outcome.total.iter_mut().zip(timed.by_kind.iter().zip(&timed.hidden)) {
-            *total += seconds + hidden;
+        let stage = self.ops.coordinate;
+        for (kind, (seconds, hidden)) in timed.by_kind.iter().zip(&timed.hidden).enumerate() {
+            self.outcome.total[kind] += seconds * world.machine.slower(stage, kind) + hidden;
         }
         self.outcome.flops += timed.flops;
         if self.ops.first_forward.contains(&self.op) {
@@ -394,7 +416,9 @@ impl<'a> Walk<'a> {
         self.host += step.launches * world.machine.host.dispatch;
         let late = (started - self.streams[stream]).max(0.0);
         let begin = self.streams[stream] + late;
-        let seconds = step.seconds;
+        let stage = self.ops.coordinate;
+        let by_kind: ByKind = std::array::from_fn(|kind| step.by_kind[kind] * world.machine.slower(stage, kind));
+        let seconds = if world.machine.straggler.is_some() { by_kind.iter().sum() } else { step.seconds };
         let contended = self.contended(world, step, (begin, begin + seconds));
         let done = begin + seconds + contended;
         let end = done.max(self.host);
@@ -404,7 +428,7 @@ impl<'a> Walk<'a> {
         if stream == MAIN {
             self.spans.work(begin, done);
             self.outcome.contention += contended;
-            self.outcome.busy.iter_mut().zip(&step.by_kind).for_each(|(busy, seconds)| *busy += seconds);
+            self.outcome.busy.iter_mut().zip(&by_kind).for_each(|(busy, seconds)| *busy += seconds);
         } else if stream == VECTOR {
             self.spans.vector(begin, done);
         } else {

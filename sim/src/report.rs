@@ -9,7 +9,7 @@ use crate::lower::{Lane, Op, Recompute, RoleOps, lower};
 use crate::memory::{StageMemory, memory};
 use crate::phases::Phase;
 use crate::price::{Action, Priced, Pricer};
-use crate::replay::{Host, Machine, Outcome, Stuck, replay, replay_logged};
+use crate::replay::{Host, Machine, Outcome, Straggler, Stuck, replay, replay_logged};
 use crate::routes::Routes;
 use crate::sent::sent;
 use crate::steps::{Fidelity, Order, Step, Timed, timed};
@@ -35,6 +35,8 @@ pub struct Options {
     /// Stages whose allocator stops the device for each micro-batch to get memory back, for what is simulated beside a [`Report`] that tells of them ([`Report::crowded_stages`]): [`simulate`]
     /// finds them itself.
     pub crowded: Vec<u32>,
+    /// A device that is slower than the others.
+    pub straggler: Option<Straggler>,
 }
 
 impl Default for Options {
@@ -47,6 +49,7 @@ impl Default for Options {
             fidelity: Fidelity::Calls,
             without: true,
             crowded: vec![],
+            straggler: None,
         }
     }
 }
@@ -253,7 +256,7 @@ impl Prepared<'_> {
     /// What the step runs on, the host's seconds scaled.
     fn machine(&self, scale: f64) -> Machine<'_> {
         let host = Host { dispatch: self.options.framework.launch_s() * scale, regain: REGAIN_S * scale };
-        Machine { host, slowdown: self.slowdown, routes: &self.routes }
+        Machine { host, slowdown: self.slowdown, routes: &self.routes, straggler: self.options.straggler }
     }
 
     fn stuck(&self, stuck: Stuck) -> String {

@@ -18,7 +18,7 @@ const IDLE_HOST: Host = Host { dispatch: 0.0, regain: 0.0 };
 static ROUTES: LazyLock<Routes> = LazyLock::new(|| Routes::alike(0.0, 1.0));
 
 fn machine(host: Host, slowdown: f64) -> Machine<'static> {
-    Machine { host, slowdown, routes: &ROUTES }
+    Machine { host, slowdown, routes: &ROUTES, straggler: None }
 }
 
 fn run(programs: &[Timed], roles: &[RoleOps], host: Host) -> Vec<Outcome> {

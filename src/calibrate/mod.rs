@@ -70,16 +70,6 @@ impl Calibration {
     }
 }
 
-/// A plan of ours on a measured machine: kernels of a rank run one after another, and the time between them is that of the file.
-pub fn framework() -> Framework {
-    Framework { name: "plan on this machine".into(), streams: false, dispatch_us: 0.0, ..Framework::default() }
-}
-
-/// What runs our plans on a cluster: on a machine that was measured nothing comes beside its numbers.
-pub fn framework_on(cluster: &Cluster) -> Framework {
-    if cluster.measured.is_some() { framework() } else { Framework::default() }
-}
-
 /// Measures this machine with up to so many ranks: the summary and the cluster file. Says how far it is on stderr.
 pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     let (begun, ticks) = (Instant::now(), Ticks::now());
@@ -140,7 +130,11 @@ fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Ins
         let probe = Probe::shared();
         say!("calibrate: {} on {} cores", counted(ranks.into(), "rank"), calibration.cores);
         let ran = probe.run(ranks, calibration.cores)?;
-        let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
+        let options = Options {
+            framework: Framework::on_machine(),
+            precision: forebay_cost::Precision::F32,
+            ..Options::default()
+        };
         let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
         let predicted = step_time(&ran.plan, &settled, &options).map_err(Failure::Input)?;
         calibration.sharing.push((ranks, (ran.step / predicted).clamp(0.1, 10.0)));
@@ -196,7 +190,11 @@ mod tests {
             "{text}"
         );
         assert_eq!(Calibration { others: Some(0.05), ..calibration }.disturbance(), None);
-        let options = Options { framework: framework(), precision: forebay_cost::Precision::F32, ..Options::default() };
+        let options = Options {
+            framework: Framework::on_machine(),
+            precision: forebay_cost::Precision::F32,
+            ..Options::default()
+        };
         let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).expect("a cluster");
         let report = forebay_sim::simulate(&ran.plan, &settled, &options).expect("a report");
         // Every kernel that ran is one of the samples: alone they come to what was timed.

@@ -1,10 +1,11 @@
 //! From the times of kernels to the samples of a cluster file.
 
+use super::lower_quartile;
 use super::probe::Ran;
-use super::{framework, lower_quartile};
 use crate::bench::median;
 use forebay_cost::{AttentionKernel, Cluster, Precision, known};
 use forebay_plan::{Exchange, ExchangeKind, Kernel};
+use forebay_sim::Framework;
 use forebay_sim::price::{Pricer, Shape};
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ impl Samples {
     pub fn add(&mut self, ran: &Ran, threads: u32) {
         // Shapes do not depend on the cluster.
         let cluster = Cluster::parse(known::FILES[0].1).expect("a file of the program is right");
-        let framework = framework();
+        let framework = Framework::on_machine();
         let pricer = Pricer::new(&ran.plan, &cluster, &framework, Precision::Bf16, 1.0);
         self.between.push(ran.between);
         for (&(program, index), of_ranks) in &ran.times {

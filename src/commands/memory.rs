@@ -1,6 +1,5 @@
 //! `forebay memory`
 
-use crate::calibrate;
 use crate::failure::Failure;
 use crate::files::{can_write_all, is_stdout, write_out};
 use crate::memory;
@@ -16,7 +15,7 @@ use forebay_compiler::pipeline::{CompileOptions, Compiled};
 use forebay_compiler::shard::Strategy;
 use forebay_cost::Cluster;
 use forebay_sim::report::step_time;
-use forebay_sim::{Options, ValuePricer, shared};
+use forebay_sim::{Framework, Options, ValuePricer, shared};
 use std::path::PathBuf;
 
 /// Show what each pipeline stage keeps in memory, what making it again would cost, and time against memory
@@ -51,7 +50,7 @@ pub struct Args {
 pub fn memory(args: Args) -> Result<(), Failure> {
     can_write_all(&args.on.reads(), &[("--svg", args.svg.as_deref())])?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
-    let framework = calibrate::framework_on(&cluster);
+    let framework = Framework::of_our_plan_on(&cluster);
     let simulation = Options { precision, framework, without: false, ..Options::default() };
     let stages = options.strategy.pp;
     if args.stage.is_some_and(|n| n >= stages) {

@@ -1,6 +1,5 @@
 //! `forebay simulate`
 
-use crate::calibrate;
 use crate::failure::Failure;
 use crate::files::{can_write_all, is_stdout, write_out};
 use crate::load::imbalance;
@@ -11,12 +10,13 @@ use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
 use crate::page::{self, Page, Told};
 use crate::progress::Spinner;
 use crate::say::say;
+use crate::straggler::{Slow, placed};
 use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
-use forebay_plan::{DType, Plan};
+use forebay_plan::{DType, Instruction, Kernel, Plan};
 use forebay_sim::framework::{Framework, known};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Options, Report};
@@ -35,6 +35,7 @@ Examples:
   forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --batch 512 --json
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
   forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
+  forebay simulate model.moe --cluster h100 --strategy pp=4,ep=8,mbs=1 --batch 512 --straggler 1.2      one slow device
   forebay simulate model.moe --cluster h100 --strategy dp=2,ep=2 --batch 2 -o model.plan      the plan that is priced: `forebay run` runs it
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
@@ -50,6 +51,9 @@ pub struct Args {
     /// Predict how this training system would run it: megatron-core, mindspeed, nanotron, … (a name that is none lists all) [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
+    /// One device takes so many times as long for its work, on a stage (from 0) or else where that costs most
+    #[arg(long, value_name = "FACTOR[@STAGE]")]
+    straggler: Option<Slow>,
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
@@ -94,7 +98,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
     let framework = match &args.framework {
-        None => calibrate::framework_on(&cluster),
+        None => Framework::of_our_plan_on(&cluster),
         Some(name) => framework(name)?,
     };
     let mut keeps_otherwise = false;
@@ -109,9 +113,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         options.strategy.overlap = Passes::none();
     }
     let (ep, pp) = (options.strategy.ep, options.strategy.pp);
-    // Without a bound there is room for all rows of a group on one rank.
-    let worst_case = (ep > 1 && options.strategy.max_tokens_per_rank.is_none())
-        .then_some("experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them");
+    let is_bounded = ep <= 1 || options.strategy.max_tokens_per_rank.is_some();
     let precision = args.precision.map_or(precision, Precision::from);
     let price = ValuePricer::new(&cluster, precision, 1.0);
     options.clock = forebay_sim::clock(&cluster, precision);
@@ -122,19 +124,23 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {
-        framework,
+        framework: framework.for_models(!has_experts(&plan)),
         precision,
         imbalance: args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &plan, ep))?,
         recompute: Recompute::default(),
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
         crowded: vec![],
+        straggler: None,
     };
     if let Some(few) = few_rows(&plan, options.imbalance) {
         return Err(Failure::Input(few));
     }
     // Ranks of a machine that was measured share it.
     let cluster = forebay_sim::shared::settled(&plan, &cluster, &options).map_err(Failure::Input)?;
+    let slow = args.straggler.map(|slow| placed(slow, &plan, &cluster, &options)).transpose()?;
+    let (straggler, slow) = slow.map_or((None, None), |(straggler, told)| (Some(straggler), Some(told)));
+    let options = Options { straggler, ..options };
     let room = Room { device: cluster.device.usable_bytes(), budget };
     let mut report = forebay_sim::simulate(&plan, &cluster, &options).map_err(Failure::Input)?;
     let options = Options { crowded: report.crowded_stages(), ..options };
@@ -143,6 +149,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     report.phases = timeline.phases();
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
+    notes.extend(slow);
     if is_in_line {
         let name = &options.framework.name;
         notes.push(format!(
@@ -177,7 +184,26 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         return print_json(&Told::new(&page));
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
-    print(&format!("{}{notes}", table(&plan.model, (&cluster, room), &report, worst_case)))
+    print(&format!("{}{notes}", table(&page, if is_bounded { None } else { worst_case(&plan) }.as_deref())))
+}
+
+/// How rooms of experts can be smaller than the worst case.
+fn worst_case(plan: &Plan) -> Option<String> {
+    let rows = |i: &Instruction| match &i.kernel {
+        Kernel::AllToAllV(k) => Some(k.even),
+        _ => None,
+    };
+    let even = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(rows).max()?;
+    Some(format!(
+        "experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them (an even routing brings {} to a rank)",
+        grouped(even)
+    ))
+}
+
+/// Does the plan have rows that routers send to experts?
+fn has_experts(plan: &Plan) -> bool {
+    let mut kernels = plan.programs.iter().flat_map(|program| &program.instructions).map(|i| &i.kernel);
+    kernels.any(|kernel| kernel.ragged_rows().is_some())
 }
 
 /// What is read, and from which files.
@@ -284,11 +310,15 @@ fn framework(name: &str) -> Result<Framework, Failure> {
         .ok_or_else(|| Failure::Usage(format!("--framework {name}: there are {}", names.join(", "))))
 }
 
-fn table(model: &str, (cluster, room): (&Cluster, Room), report: &Report, hint: Option<&str>) -> String {
+fn table(page: &Page, hint: Option<&str>) -> String {
+    let Page { plan, cluster, room, report, .. } = *page;
     let mut out = format!(
-        "{model} on {} × {}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}; a host waits for its device {:.1} times a step\n\n",
+        "{} on {} × {}\n{}\n{}\n\n  step           {}\n  tokens         {:.0} a second and device\n  MFU            {} of bf16 peak; causal attention at half, recomputation not counted\n  HFU            {} of bf16 peak; all that is computed\n  bubble         {}\n  host-bound     {}; a host waits for its device {:.1} times a step\n\n",
+        plan.model,
         grouped(report.devices),
         cluster.device.name,
+        page::subtitle(page),
+        page::manner(page),
         seconds(report.step_time_s),
         report.tokens_per_s_per_device,
         percent(report.mfu),

@@ -4,15 +4,17 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::files::{LARGE, are_apart, read_text, replace_file};
 use crate::output::{Table, counted, print, print_json, visible};
+use crate::progress::Spinner;
 use crate::say::say;
 use forebay_cost::Cluster;
-use forebay_sim::framework::known;
+use forebay_sim::framework::{Framework, fitted_numbers};
 use forebay_sim::validate::anchor::{self, Anchor};
+use forebay_sim::validate::cases::Case;
 use forebay_sim::validate::fit::{self, Fit, LeftOut};
 use forebay_sim::validate::pairs::{self, Gains, Pair};
 use forebay_sim::validate::runs::Runs;
 use forebay_sim::validate::summary::{Errors, Summary};
-use forebay_sim::validate::{Compared, Row, Skipped, predict, prepare, price, runs};
+use forebay_sim::validate::{Compared, Row, Skipped, predict_as, prepare, price, runs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -32,19 +34,19 @@ Examples:
 
 Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device, or tflops_per_device) are needed;
 dense layers need ffn_hidden, and mixtures experts, topk and moe_ffn_hidden (that of dense layers where it is blank). id, system, source, model, dense_layers,
-shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, mbs, precision, recompute, notes_config, extra, peak_mem_gb and grade are
-used where they are there. Names of columns may be in upper or lower case, and fields are separated by commas. A blank is unknown; OOM in a column of what was
+shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, zero, mbs, precision, recompute, notes_config, extra, peak_mem_gb and grade are
+used where they are there (zero: 0 to 3; where it is blank, what notes_config says, as in `ZeRO-1`, or what its system does unasked). Names of columns may be in upper or lower case, and fields are separated by commas. A blank is unknown; OOM in a column of what was
 measured says that a run did not fit into memory. peak_mem_gb are GB, of nanotron the GiB that it calls so. Of the worst runs it is said what to suspect
 first: memory that an allocator runs short of, waiting for the host, the pipeline's bubble, or else the work that takes most.
 
 What a system does differently from our own plan is known of those that source, notes_config or extra name: Megatron-LM, Megatron-Bridge, NeMo,
-Megatron-DeepSpeed, MindSpeed, MindSpore, nanotron, torchtitan, llm-foundry, MaxText, SimuMax, torch.compile, and Forebay for our own plan. Others are predicted as
+Megatron-DeepSpeed, MindSpeed, MindSpore, nanotron, torchtitan, llm-foundry, MaxText, SimuMax, torch.compile, and Forebay for our own plan, with all its passes. Others are predicted as
 PyTorch without fusion.")]
 pub struct Args {
     /// The table of runs
     #[arg(value_name = "RUNS.csv")]
     runs: PathBuf,
-    /// A folder with cluster files; a run's device is one of their names [default: those that are built in]
+    /// A folder with cluster files; a run's device is one of their names [default: those that are built in]. Its frameworks.toml, where it has one, says what is different of systems' profiles
     #[arg(long, value_name = "DIR")]
     cluster_dir: Option<PathBuf>,
     /// Only runs of this grade
@@ -53,9 +55,9 @@ pub struct Args {
     /// Only runs whose name begins so
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// How many of the worst rows are shown
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    worst: usize,
+    /// How many runs are shown, those that are furthest off first [default: all of a table of 40, 10 of a larger one]
+    #[arg(long, value_name = "N")]
+    worst: Option<usize>,
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -71,7 +73,7 @@ pub struct Args {
     /// Steps of the fit, with --fit (it ends when none helps); 0 fits nothing and only tells how systems fare that a device is not fitted to
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(0..=50), requires = "fit")]
     rounds: u16,
-    /// Write the cluster files that the fit has changed into this folder, with --fit
+    /// Write cluster files and profiles with the fitted numbers into this folder, with --fit; --cluster-dir reads them
     #[arg(short, long, value_name = "DIR", requires = "fit")]
     output: Option<PathBuf>,
     /// Print JSON
@@ -118,6 +120,7 @@ fn validated(args: Args) -> Result<(), Failure> {
     are_apart(&read, &[("-o", args.output.as_deref())])?;
     let text = read_text(&args.runs, LARGE)?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
+    let frameworks = cluster::profiles(args.cluster_dir.as_deref())?;
     let pairs = args.pairs.as_deref().map(read_pairs).transpose()?;
     let Runs { mut runs, mut bad, unknown } =
         runs::read(&text).map_err(|error| Failure::Input(format!("`{name}`: {error}")))?;
@@ -137,18 +140,24 @@ fn validated(args: Args) -> Result<(), Failure> {
         say!("warning: `{name}` has columns that are not used: {columns} (--help lists those that are)");
     }
     let threads = args.threads.into();
+    let spinner = Spinner::new(args.json, "reading");
     let (mut fit, mut anchor) = (None, None);
     let mut compared = if args.fit {
-        let (compared, result) = fitted(&args, &runs, &clusters, threads)?;
+        let (compared, result) = fitted(&args, &runs, (&clusters, &frameworks), &spinner)?;
         fit = Some(result);
         compared
     } else if let Some(id) = &args.anchor {
-        let (compared, result) = anchored(id, &runs, &clusters, threads)?;
+        let (compared, result) = anchored(id, &runs, (&clusters, &frameworks), (threads, &spinner))?;
         anchor = Some(result);
         compared
     } else {
-        predict(&runs, &clusters, threads)
+        let mut all = Compared::default();
+        in_parts(&runs, threads, (&spinner, "predicted"), |part| {
+            all.extend(predict_as(part, &clusters, &frameworks, threads));
+        });
+        all
     };
+    drop(spinner);
     compared.skipped.extend(bad.into_iter().map(|(id, why)| Skipped::new(&id, &why.0)));
     let nothing = compared.rows.is_empty() && compared.out_of_memory.is_empty();
     if nothing && !compared.skipped.is_empty() {
@@ -215,15 +224,47 @@ struct Output {
     unknown_columns: Vec<String>,
 }
 
+/// Goes through runs part by part, and says how far that is.
+fn in_parts(runs: &[runs::Run], threads: usize, (spinner, what): (&Spinner, &str), mut of: impl FnMut(&[runs::Run])) {
+    let mut done = 0;
+    for part in runs.chunks(PART * threads) {
+        spinner.says(&format!("{done} of {} {what}", counted(runs.len() as u64, "run")));
+        of(part);
+        done += part.len();
+    }
+}
+
+/// Runs of a part, for each thread: many enough that threads which wait for the last one do not matter.
+const PART: usize = 16;
+
+/// Compiles the plans of runs.
+fn prepared(
+    runs: &[runs::Run],
+    (clusters, frameworks): (&[Cluster], &[Framework]),
+    (threads, spinner): (usize, &Spinner),
+) -> (Vec<Case>, Vec<Skipped>) {
+    let (mut cases, mut skipped) = (vec![], vec![]);
+    in_parts(runs, threads, (spinner, "compiled"), |part| {
+        let (of_part, not) = prepare(part, clusters, frameworks, threads);
+        cases.extend(of_part);
+        skipped.extend(not);
+    });
+    (cases, skipped)
+}
+
 /// Predicts all runs but one with what that one says of its device.
-fn anchored(id: &str, runs: &[runs::Run], clusters: &[Cluster], threads: usize) -> Result<(Compared, Anchor), Failure> {
-    let frameworks = known();
-    let (mut cases, skipped) = prepare(runs, clusters, &frameworks, threads);
-    let (clusters, found) = anchor::anchor(&cases, id, clusters, &frameworks).map_err(|why| {
+fn anchored(
+    id: &str,
+    runs: &[runs::Run],
+    (clusters, frameworks): (&[Cluster], &[Framework]),
+    (threads, spinner): (usize, &Spinner),
+) -> Result<(Compared, Anchor), Failure> {
+    let (mut cases, skipped) = prepared(runs, (clusters, frameworks), (threads, spinner));
+    let (clusters, found) = anchor::anchor(&cases, id, clusters, frameworks).map_err(|why| {
         Failure::Input(format!("{why}\n  = help: --anchor takes the `id` of a run of the table (and of the grade and name that are asked for)"))
     })?;
     cases.retain(|case| case.run.id != id);
-    let mut compared = price(&cases, &clusters, &frameworks, threads);
+    let mut compared = price(&cases, &clusters, frameworks, threads);
     compared.skipped.extend(skipped);
     Ok((compared, found))
 }
@@ -237,19 +278,30 @@ fn anchor_line(anchor: &Anchor) -> String {
 }
 
 /// Fits, writes what was fitted where that is asked for, and predicts with it.
-fn fitted(args: &Args, runs: &[runs::Run], clusters: &[Cluster], threads: usize) -> Result<(Compared, Fit), Failure> {
-    let frameworks = known();
-    let (cases, skipped) = prepare(runs, clusters, &frameworks, threads);
-    let read = clusters;
-    let (clusters, frameworks, result) = fit::fit(&cases, read, &frameworks, args.rounds.into(), threads);
+fn fitted(
+    args: &Args,
+    runs: &[runs::Run],
+    (read, known): (&[Cluster], &[Framework]),
+    spinner: &Spinner,
+) -> Result<(Compared, Fit), Failure> {
+    let threads = args.threads.into();
+    let (cases, skipped) = prepared(runs, (read, known), (threads, spinner));
+    spinner.says("fitting");
+    let (clusters, frameworks, result) = fit::fit(&cases, read, known, args.rounds.into(), threads);
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder)
             .map_err(|error| Failure::Input(format!("cannot make `{}`: {error}", folder.display())))?;
         let files = cluster::files(args.cluster_dir.as_deref())?;
-        let changed = files.iter().zip(&clusters).zip(read).filter(|((_, now), was)| now != was);
-        for (((name, text), now), was) in changed {
-            replace_file(&folder.join(name), fit::rewritten(text, was, now).as_bytes())?;
+        // Those that have not changed too, or runs on their devices would have none in the folder.
+        let used = |at: &usize| cases.iter().any(|case| case.cluster == *at);
+        for at in (0..files.len()).filter(used) {
+            let (name, text) = &files[at];
+            replace_file(&folder.join(name), fit::rewritten(text, &read[at], &clusters[at]).as_bytes())?;
         }
+        let own = cluster::profiles_text(args.cluster_dir.as_deref())?.unwrap_or_default();
+        let numbers = format!("{own}\n# Fitted to measured runs.\n{}", fitted_numbers(&frameworks));
+        replace_file(&folder.join(cluster::PROFILES), numbers.as_bytes())?;
+        spinner.tells(&format!("in {}: `forebay validate RUNS.csv --cluster-dir {0}`", folder.display()));
     }
     let mut compared = price(&cases, &clusters, &frameworks, threads);
     compared.skipped.extend(skipped);
@@ -294,7 +346,7 @@ fn percent(x: f64) -> String {
     format!("{:.1} %", (1000.0 * x).round() / 10.0 + 0.0)
 }
 
-fn table(summary: &Summary, worst: usize) -> String {
+fn table(summary: &Summary, worst: Option<usize>) -> String {
     let (Some(median), Some(below)) = (summary.median_abs_error, summary.p90_abs_error) else {
         return no_times(summary);
     };
@@ -316,19 +368,7 @@ fn table(summary: &Summary, worst: usize) -> String {
         }
         out += &format!("{}\n", table.render());
     }
-    let mut rows: Vec<&Row> = summary.rows.iter().collect();
-    rows.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
-    let mut table = Table::new(&["worst", "measured", "predicted", "error", "suspected"]).left(1);
-    for row in rows.iter().take(worst) {
-        table.row(vec![
-            row.id.clone(),
-            format!("{:.4} s", row.measured_s),
-            format!("{:.4} s", row.predicted_s),
-            percent(row.error),
-            row.suspected.to_string(),
-        ]);
-    }
-    out += &format!("{}\n", table.render());
+    out += &runs_against_predictions(summary, worst);
     out += &format!(
         "{}: median error {}, 90 % below {}; {} skipped\n",
         counted(summary.rows.len() as u64, "run"),
@@ -358,6 +398,49 @@ fn table(summary: &Summary, worst: usize) -> String {
     }
     out + &skipped(summary)
 }
+
+/// The runs that are furthest off, or all of them in the order of their table.
+fn runs_against_predictions(summary: &Summary, worst: Option<usize>) -> String {
+    let mut rows: Vec<&Row> = summary.rows.iter().collect();
+    let shown = worst.unwrap_or(if rows.len() <= ALL { ALL } else { WORST });
+    let is_whole = worst.is_none() && shown >= rows.len();
+    if !is_whole {
+        rows.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
+    }
+    rows.truncate(shown);
+    if rows.is_empty() {
+        return String::new();
+    }
+    let title = if is_whole { "run" } else { "worst" };
+    let mut heads = vec![title, "measured", "predicted", "error"];
+    let with_memory = rows.iter().any(|row| row.measured_mem_gb.is_some());
+    if with_memory {
+        heads.extend(["memory", "predicted"]);
+    }
+    heads.push("suspected");
+    let mut table = Table::new(&heads).left(1);
+    for row in rows {
+        let mut cells = vec![
+            row.id.clone(),
+            format!("{:.4} s", row.measured_s),
+            format!("{:.4} s", row.predicted_s),
+            percent(row.error),
+        ];
+        if with_memory {
+            let measured = row.measured_mem_gb;
+            cells.push(measured.map_or(String::new(), |gb| format!("{gb:.2} GB")));
+            cells.push(measured.map_or(String::new(), |_| format!("{:.2} GB", row.predicted_mem_gb)));
+        }
+        cells.push(row.suspected.to_string());
+        table.row(cells);
+    }
+    format!("{}\n", table.render())
+}
+
+/// Runs of a table that is shown whole.
+const ALL: usize = 40;
+/// Runs that are shown of a larger one.
+const WORST: usize = 10;
 
 /// That runs which ran are predicted to need more memory than there is, where no run tells how good such predictions are.
 fn too_large(summary: &Summary) -> String {
@@ -400,6 +483,9 @@ const EAGER: &str = "eager";
 /// How far a measurement is from its prediction where it is probably in another unit.
 const OTHER_UNIT: f64 = 100.0;
 
+/// Devices of which a factor is no error of another kind.
+const FEW: u64 = 4;
+
 /// That measurements look as if they were in another unit.
 fn units(summary: &Summary) -> String {
     let far = |measured: f64, predicted: f64| !(1.0 / OTHER_UNIT..=OTHER_UNIT).contains(&(measured / predicted));
@@ -415,7 +501,23 @@ fn units(summary: &Summary) -> String {
             )
         }
     };
-    told(times, "time", "seconds in step_time_s, tokens a second and device in tokens_per_s_per_device")
+    // Of all devices what should be of one.
+    let of_all = |row: &&Row| {
+        let times = row.predicted_s / row.measured_s;
+        row.devices >= FEW
+            && !far(row.measured_s, row.predicted_s)
+            && (0.5..2.0).contains(&(times / row.devices as f64))
+    };
+    let of_all = summary.rows.iter().filter(of_all).count();
+    let whole = match of_all {
+        0 => String::new(),
+        _ => format!(
+            "  time of {}: as many times off as there are devices; are the tokens of tokens_per_s_per_device those of one device?\n",
+            counted(of_all as u64, "run")
+        ),
+    };
+    whole
+        + &told(times, "time", "seconds in step_time_s, tokens a second and device in tokens_per_s_per_device")
         + &told(memory, "memory", "GB in peak_mem_gb (nanotron: GiB)")
 }
 

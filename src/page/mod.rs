@@ -16,9 +16,9 @@ use crate::memory::Room;
 use crate::output::{json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
-use forebay_sim::Options;
 use forebay_sim::report::Report;
 use forebay_sim::timeline::Timeline;
+use forebay_sim::{Framework, Options};
 use text::{escaped, grouped_by_thousands, percent, script, seconds};
 
 /// What a page is about.
@@ -64,7 +64,7 @@ pub fn html(page: &Page) -> String {
          <footer><p>Written by forebay {}. Times are predictions for {}, of one rank for each stage; the numbers are those of <code>--json</code>.</p></footer>\n\
          </main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script type=\"application/json\" id=\"report\">{}</script>\n<script>\n{}</script>\n</body>\n</html>\n",
         include_str!("page.css"),
-        escaped(&subtitle(page)),
+        escaped(&format!("{} · {}", subtitle(page), manner(page))),
         notes.iter().map(|note| format!("<p>Note: {}</p>\n", escaped(note))).collect::<String>(),
         cards(page),
         sections.concat(),
@@ -76,7 +76,8 @@ pub fn html(page: &Page) -> String {
     )
 }
 
-fn subtitle(page: &Page) -> String {
+/// The strategy, and how large a step is.
+pub fn subtitle(page: &Page) -> String {
     let settings = &page.plan.settings;
     format!(
         "{} · {} rows of {} tokens a step, {} micro-batches · {} parameters, {} at work for a token",
@@ -86,6 +87,24 @@ fn subtitle(page: &Page) -> String {
         grouped_by_thousands(u64::from(settings.micro_batches)),
         short(settings.params as f64),
         short(settings.active_params as f64),
+    )
+}
+
+/// In which types, by what, and with which routing a step runs.
+pub fn manner(page: &Page) -> String {
+    let Page { plan, cluster, options, .. } = *page;
+    let routing = match options.imbalance {
+        _ if plan.settings.active_params == plan.settings.params => String::new(),
+        1.0 => " · tokens fall on experts evenly".into(),
+        busiest => format!(" · the busiest rank has {busiest:.2} times the mean of its experts' rows"),
+    };
+    let Options { framework, precision, .. } = options;
+    format!(
+        "activations in {}, products of {} · run as {} · cluster {}{routing}",
+        plan.settings.compute,
+        format!("{precision:?}").to_lowercase(),
+        if framework.name == Framework::default().name { "our plan stands" } else { &framework.name },
+        cluster.name,
     )
 }
 
@@ -112,6 +131,11 @@ pub struct Simulated<'a> {
     precision: String,
     /// The profile of what runs the plan.
     framework: &'a str,
+    /// Rows of the busiest rank of experts, as a multiple of the mean.
+    imbalance: f64,
+    /// The stage of the slow device, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    straggler_stage: Option<u32>,
 }
 
 /// What `--json` prints, and what stands in the page.
@@ -149,6 +173,8 @@ impl<'a> Told<'a> {
             dtype: settings.compute.to_string(),
             precision: format!("{:?}", options.precision).to_lowercase(),
             framework: &options.framework.name,
+            imbalance: options.imbalance,
+            straggler_stage: options.straggler.map(|straggler| straggler.stage),
         };
         let fits = report.peak_bytes() <= room.bytes();
         let short_of_memory = report.short_of_memory().is_some();

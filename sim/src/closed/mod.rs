@@ -51,6 +51,8 @@ pub enum Doubt {
     Single,
     /// Of memory: what backward passes in halves keep from one half to the other.
     Halves,
+    /// Of memory: the framework's allocator keeps more than is in use.
+    Allocator,
 }
 
 /// What a strategy comes to.
@@ -399,7 +401,8 @@ impl<'a> Closed<'a> {
         let single = (strategy.micro == Some(1) && over.iter().any(|over| over.ranks == 1)).then_some(Doubt::Single);
         let halves = (kind_of(strategy).is_ok_and(is_split) && strategy.pp > 1).then_some(Doubt::Halves);
         estimate.doubt = self.doubt(shard, strategy, host / device).or(single);
-        estimate.memory_doubt = halves.or(single);
+        let caching = self.options.framework.caching_allocator.then_some(Doubt::Allocator);
+        estimate.memory_doubt = halves.or(single).or(caching);
         estimate
     }
 
@@ -479,6 +482,11 @@ fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
     }
     if strategy.swap != Swap::default() {
         return Err("tensors that are swapped to the host are replayed".into());
+    }
+    let usual = Strategy::default();
+    let optimizer = |s: &Strategy| (s.moments, s.master_weights, s.optimizer);
+    if optimizer(strategy) != optimizer(&usual) {
+        return Err("an optimizer whose state is in other types or places is replayed".into());
     }
     let kind = kind_of(strategy)?;
     if kind.placement() == Placement::TwoWay {

@@ -357,8 +357,12 @@ fn alone(mut timed: Timed, slowdown: f64, routes: &Routes) -> Cost {
     // Instructions that others wait for keep their events; the host is never late.
     let op = Op { program: 0, call: None, lane: Lane::Main };
     let ops = RoleOps::plain(0, vec![op]);
-    let outcomes =
-        replay(&[timed], &[ops], &[vec![]], Machine { host: Host { dispatch: 0.0, regain: 0.0 }, slowdown, routes });
+    let outcomes = replay(
+        &[timed],
+        &[ops],
+        &[vec![]],
+        Machine { host: Host { dispatch: 0.0, regain: 0.0 }, slowdown, routes, straggler: None },
+    );
     Cost { device: outcomes.map_or(0.0, |o| o[0].end), launches, grows: 0.0 }
 }
 

@@ -4,16 +4,18 @@ use super::runs::Run;
 use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
 use super::{layout, recompute, site};
+use crate::clock;
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
 use crate::memory::StageMemory;
 use crate::report::{Options, Report, simulate_once, step_time, where_crowded};
+use crate::shared::settled;
 use crate::steps::Fidelity;
 use forebay_compiler::optimizer::Optimizer;
 use forebay_compiler::pipeline::{CompileOptions, compile_in_line, compile_training};
 use forebay_compiler::schedule::Gradients;
 use forebay_compiler::shard::{Strategy, shard_model};
-use forebay_cost::Cluster;
+use forebay_cost::{Cluster, Precision};
 use forebay_ir::DType;
 use forebay_plan::Plan;
 use std::sync::Arc;
@@ -71,6 +73,13 @@ impl Case {
             return Err("nothing is measured".into());
         }
         layout::trains_all(run)?;
+        if run.device.is_empty() {
+            return Err("`device` is not given".into());
+        }
+        // (Others have values that are taken where they are blank.)
+        for column in ["n_devices", "gbs"] {
+            run.number(column).ok_or_else(|| format!("`{column}` is not given"))?;
+        }
         let cluster =
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
         let framework = position(frameworks, &run.text);
@@ -78,8 +87,9 @@ impl Case {
         recompute::recompute(run)?;
         layout::precision(run)?;
         site::site(run, &clusters[cluster])?;
-        let shape = Shape::of(run, run.degree("tp") * run.degree("cp"))?;
-        let fillings = fillings(run, &shape, &profile)?;
+        let shape = Shape::of(run, run.degree("tp"))?;
+        let base = base_options(run, &profile, &clusters[cluster])?;
+        let fillings = fillings(run, &shape, &profile, &base)?;
         let devices = run.degree("n_devices") as f64;
         let step_of = |tflops: f64| Some(fillings.first()?.plans.flops / (tflops * 1e12 * devices));
         let measured_s = run.step_time.or_else(|| run.tflops.and_then(step_of)).filter(|_| !run.out_of_memory);
@@ -103,7 +113,7 @@ impl Case {
             return Ok(self.price(clusters, frameworks)?.step_time_s);
         };
         let cluster = site::site(&self.run, &clusters[self.cluster])?;
-        only.plans.step_time(&only.strategy, &cluster, &self.options(only, &self.profile(frameworks))?)
+        only.plans.step_time(&only.strategy, &cluster, &self.options(only, &self.profile(frameworks), &cluster)?)
     }
 
     /// What the row's framework does in its run.
@@ -112,7 +122,8 @@ impl Case {
         layout::stated(&self.run, framework)
     }
 
-    fn options(&self, filling: &Filling, framework: &Framework) -> Result<Options, String> {
+    fn options(&self, filling: &Filling, framework: &Framework, cluster: &Cluster) -> Result<Options, String> {
+        let is_ours = framework.streams;
         Ok(Options {
             recompute: filling.recompute.clone(),
             precision: layout::precision(&self.run)?,
@@ -120,7 +131,8 @@ impl Case {
             fidelity: Fidelity::Calls,
             without: false,
             crowded: vec![],
-            framework: framework.clone(),
+            straggler: None,
+            framework: if is_ours { Framework::of_our_plan_on(cluster) } else { framework.clone() },
         })
     }
 
@@ -134,7 +146,7 @@ impl Case {
         let capacity = cluster.device.usable_bytes();
         let mut best: Option<(&Filling, Report, f64)> = None;
         for filling in &self.fillings {
-            let options = self.options(filling, &framework)?;
+            let options = self.options(filling, &framework, &cluster)?;
             let report = filling.plans.simulate(&filling.strategy, &cluster, &options)?;
             let peak = report.peak_bytes();
             let better =
@@ -217,13 +229,13 @@ fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
 
 /// What blanks may be: rows of a micro-batch, chunks of a stage, and what is computed again, as runs of that kind mostly have them. What does not fit the model is
 /// left out.
-fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling>, String> {
+fn fillings(run: &Run, shape: &Shape, profile: &Framework, base: &CompileOptions) -> Result<Vec<Filling>, String> {
     let mut fillings: Vec<Filling> = vec![];
     let mut first_error = None;
     for filled in layout::filled(run, shape) {
         let make = |run: &Run| {
             let strategy = layout::strategy(run, shape, profile)?;
-            Ok((plans(shape, &strategy, profile.streams)?, strategy))
+            Ok((plans(shape, &strategy, base, profile.streams)?, strategy))
         };
         // Where experts cannot be cut as the framework would have cut them, they were not.
         let whole = || if run.number("etp").is_none() { make(&filled.with("etp", 1)).ok() } else { None };
@@ -239,6 +251,8 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling
             let mut assumed = layout::assumed(run, &filled, shape);
             let cut = run.number("etp").is_none() && shape.experts() > 0 && strategy.tp > 1;
             assumed.extend(cut.then(|| format!("etp = {}", strategy.etp)));
+            let shares = strategy.dp > 1 && layout::said_zero(run, profile).is_none();
+            assumed.extend(shares.then(|| format!("zero = {}", strategy.zero)));
             assumed.extend(what);
             fillings.push(Filling { assumed, strategy: strategy.clone(), recompute, plans: plans.clone() });
         }
@@ -250,32 +264,44 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework) -> Result<Vec<Filling
 }
 
 /// The plans of a step of many micro-batches: of those that fill the pipeline, and of a round less.
-fn plans(shape: &Shape, strategy: &Strategy, streams: bool) -> Result<Plans, String> {
+fn plans(shape: &Shape, strategy: &Strategy, base: &CompileOptions, streams: bool) -> Result<Plans, String> {
     let micro = strategy.micro.unwrap_or(1);
     let round = strategy.pp;
     let full = strategy.pp.saturating_mul(strategy.vpp).min(1 << 24).saturating_mul(3).max(4).next_multiple_of(round);
     if micro <= full + round {
-        let plan = compiled(shape, strategy, &[micro], streams)?.pop().ok_or("there is no plan")?;
+        let plan = compiled(shape, strategy, &[micro], (base, streams))?.pop().ok_or("there is no plan")?;
         return Ok(Plans { flops: plan.settings.flops_per_step, micro, plan, shorter: None });
     }
     // The same place within a round.
     let full = full + micro % round;
-    let mut both = compiled(shape, strategy, &[full - round, full], streams)?;
+    let mut both = compiled(shape, strategy, &[full - round, full], (base, streams))?;
     let plan = both.pop().ok_or("there is no plan")?;
     let flops = plan.settings.flops_per_step * f64::from(micro) / f64::from(full);
     Ok(Plans { flops, micro: full, plan, shorter: both.pop() })
 }
 
-/// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them. Gradients are wide, as systems have
-/// them however many micro-batches there are.
-fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], streams: bool) -> Result<Vec<Plan>, String> {
+/// How plans of a run are made, its strategy apart. Of our own runs as `simulate` has it: in their type, on the device's clock. Of other systems in bf16, with gradients that are wide, as systems
+/// have them however many micro-batches there are.
+fn base_options(run: &Run, profile: &Framework, cluster: &Cluster) -> Result<CompileOptions, String> {
+    let precision = layout::precision(run)?;
+    let others = CompileOptions { compute: DType::BF16, gradients: Gradients::Wide, ..CompileOptions::default() };
+    let compute = if precision == Precision::F32 { DType::F32 } else { DType::BF16 };
+    let own = || CompileOptions { compute, clock: clock(cluster, precision), ..CompileOptions::default() };
+    Ok(if profile.streams { own() } else { others })
+}
+
+/// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them.
+fn compiled(
+    shape: &Shape,
+    strategy: &Strategy,
+    micros: &[u32],
+    (base, streams): (&CompileOptions, bool),
+) -> Result<Vec<Plan>, String> {
     let options = CompileOptions {
-        compute: DType::BF16,
         micro_batches: strategy.micro.unwrap_or(1),
         optimizer: Optimizer::default(),
-        gradients: Gradients::Wide,
         strategy: strategy.clone(),
-        ..CompileOptions::default()
+        ..base.clone()
     };
     let check = options.check_options(true, strategy.mbs.map(u64::from), options.micro_batches);
     let accepted = forebay_dsl::load(&shape.text(), &check).map_err(|diagnostics| {
@@ -299,6 +325,7 @@ impl Plans {
         if options.framework.fixed_segments {
             return Ok(self.simulate(strategy, cluster, options)?.step_time_s);
         }
+        let cluster = &settled(&self.plan, cluster, options)?;
         let time = step_time(&self.plan, cluster, options)?;
         let Some(shorter) = &self.shorter else { return Ok(time) };
         Ok(time + self.rounds(strategy) * (time - step_time(shorter, cluster, options)?))
@@ -314,6 +341,7 @@ impl Plans {
     /// Once a pipeline is full, every round of `pp` micro-batches takes as long as the one before: a step of m micro-batches takes T(n) + (m − n) · (T(n) − T(n − pp)) / pp. With
     /// n = 3 · pp · vpp (and at least 4) little of the warm-up is in the difference: steps that are replayed whole come to the same within 1 % (a test). What is live does not depend on m beyond n.
     fn simulate(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<Report, String> {
+        let cluster = &settled(&self.plan, cluster, options)?;
         where_crowded(options, |options| {
             let report = simulate_once(&self.plan, cluster, options)?;
             let Some(shorter) = &self.shorter else { return Ok(report) };
@@ -342,13 +370,14 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
         let cluster = known_cluster("h100");
         let framework = layout::stated(run, find(&known(), &run.text));
         let shape = Shape::of(run, 1).expect("a shape");
+        let base = base_options(run, &framework, &cluster).expect("options");
         for (vpp, micro) in [(1, 48), (1, 51), (2, 48)] {
             let mut strategy = layout::strategy(run, &shape, &framework).expect("a strategy");
             (strategy.vpp, strategy.micro) = (vpp, Some(micro));
             let options = Options { framework: framework.clone(), ..Options::default() };
-            let plan = compiled(&shape, &strategy, &[micro], framework.streams).expect("a plan").remove(0);
+            let plan = compiled(&shape, &strategy, &[micro], (&base, framework.streams)).expect("a plan").remove(0);
             let whole = simulate(&plan, &cluster, &options).expect("a report");
-            let plans = plans(&shape, &strategy, framework.streams).expect("plans");
+            let plans = plans(&shape, &strategy, &base, framework.streams).expect("plans");
             assert!(plans.shorter.is_some(), "it is not replayed whole");
             let added = plans.simulate(&strategy, &cluster, &options).expect("a report");
             let error = added.step_time_s / whole.step_time_s - 1.0;
@@ -400,11 +429,13 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
             let table = RUN.replace("H100,8,8,1,4,2,2,2", "H100,8,8,4,1,1,2,2").replace("1024", width);
             let read = runs::read(&table.replace("a,Mixture", "a,Megatron-Bridge mixture")).expect("a table").runs;
             let framework = find(&known(), "Megatron-Bridge");
-            let filled = fillings(&read[0], &Shape::of(&read[0], 1).expect("a shape"), &framework).expect("it fits");
+            let base = base_options(&read[0], &framework, &known_cluster("h100")).expect("options");
+            let shape = Shape::of(&read[0], 1).expect("a shape");
+            let filled = fillings(&read[0], &shape, &framework, &base).expect("it fits");
             (filled[0].strategy.etp, filled[0].assumed.clone())
         };
-        assert_eq!(taken("1024"), (4, vec!["cp = 1".to_string(), "etp = 4".to_string()]));
-        assert_eq!(taken("1022"), (1, vec!["cp = 1".to_string(), "etp = 1".to_string()]));
+        assert_eq!(taken("1024"), (4, ["cp = 1", "etp = 4", "zero = 1"].map(String::from).to_vec()));
+        assert_eq!(taken("1022"), (1, ["cp = 1", "etp = 1", "zero = 1"].map(String::from).to_vec()));
     }
 
     fn known_cluster(name: &str) -> Cluster {

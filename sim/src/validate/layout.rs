@@ -52,8 +52,9 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         // As Megatron-Core's dispatcher does.
         etp_gather: if ep > 1 && etp > 1 { EtpGather::After } else { EtpGather::Before },
         cp,
-        // Sharing heads does the same work in even parts as balanced rings do, and profiles say how much of their communication is hidden.
-        cp_algo: CpAlgo::Ulysses,
+        // Sharing heads does the same work in even parts as balanced rings do, and profiles say how much of their communication is hidden. Where ranks cannot have whole heads, each
+        // gathers the keys, which are as many bytes as go round a ring.
+        cp_algo: if shape.has_heads_for(u64::from(tp * cp)) { CpAlgo::Ulysses } else { CpAlgo::Gather },
         pp,
         vpp: if pp > 1 { vpp } else { 1 },
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
@@ -69,8 +70,8 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         })
         .map_or(Cut::Even, Cut::Given),
         max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
-        // What overlaps is said by the framework's profile, not by our passes.
-        overlap: Passes::none(),
+        // What overlaps in other systems is said by their profiles, not by our passes.
+        overlap: if framework.streams { Passes::default() } else { Passes::none() },
         ..Strategy::default()
     })
 }
@@ -103,7 +104,8 @@ pub fn assumed(run: &Run, filled: &Run, shape: &Shape) -> Vec<String> {
     let taken = degrees.iter().filter(|(name, matters)| *matters && blank(name));
     let mut assumed: Vec<String> = taken.map(|(name, _)| format!("{name} = {}", filled.degree(name))).collect();
     let words = [
-        (blank("kv_heads") && run.head.parse::<f64>().is_ok(), "kv_heads = heads"),
+        (blank("kv_heads") && !shape.is_latent(), "kv_heads = heads"),
+        (run.head.is_empty(), "head_dim = hidden / heads"),
         (run.precision.is_empty(), "precision = bf16"),
     ];
     assumed.extend(words.iter().filter(|(is_blank, _)| *is_blank).map(|(_, what)| what.to_string()));
@@ -173,22 +175,22 @@ fn sequence_parallel(run: &Run, framework: &Framework) -> bool {
     is_said || framework.sequence_parallel && !ways.iter().any(|way| text.contains(way))
 }
 
-/// What ranks share: what the row says, by a number or by a system's name for it; else what its system does unasked.
+/// What ranks share: what the row says, else what its system does unasked.
 fn zero(run: &Run, framework: &Framework) -> u32 {
+    said_zero(run, framework).unwrap_or(framework.zero)
+}
+
+/// The stage of ZeRO that a row says: by a column, by a number in its notes, or by a system's name for it.
+pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     let text = run.text.to_lowercase();
     let options = ["distributed optimizer", "use-distributed-optimizer", "parallel_optimizer"];
-    if let Some(stage) = stated_zero(&run.text) {
-        stage
-    } else if is_fully_sharded(&text) {
-        // Beneath a pipeline each rank has all of them while a step's micro-batches run, in some systems.
-        if framework.gathers_once && run.degree("pp") > 1 { 1 } else { 3 }
-    } else if options.iter().any(|option| says(&text, option)) {
-        1
-    } else if options.iter().any(|option| text.contains(option)) {
-        0
-    } else {
-        framework.zero
-    }
+    // Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
+    let whole = framework.gathers_once && run.degree("pp") > 1;
+    let sharded = || is_fully_sharded(&text).then_some(if whole { 1 } else { 3 });
+    let shared = || options.iter().any(|option| says(&text, option)).then_some(1);
+    let denied = || options.iter().any(|option| text.contains(option)).then_some(0);
+    let column = run.number("zero").map(|stage| stage as u32);
+    column.or_else(|| stated_zero(&run.text)).or_else(sharded).or_else(shared).or_else(denied)
 }
 
 /// PyTorch's sharding of parameters, within groups of ranks or over all of them.
@@ -267,7 +269,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
-    framework.prefetch |= is_fully_sharded(&text) || stated_zero(&run.text) == Some(2);
+    framework.prefetch |= is_fully_sharded(&text)
+        || run.number("zero").is_some_and(|stage| stage > 1)
+        || stated_zero(&run.text) == Some(2);
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
     if has("grad-reduce-in-bf16") || text.contains("grad_reduce_in_fp32=false") {
@@ -285,10 +289,10 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if has("max_memory_allocated") {
         framework.tells_allocated = true;
     }
-    let dense = run.number("experts").unwrap_or(0) == 0;
-    if framework.cuts_up_dense && dense || any(&["tp comm overlap", "use-mc2", "use-ascend-coc"]) {
-        framework.hidden_tp = framework.hidden_tp.max(CUT_UP);
+    if any(&["tp comm overlap", "use-mc2", "use-ascend-coc"]) {
+        framework.cut_up();
     }
+    framework = framework.for_models(run.number("experts").unwrap_or(0) == 0);
     if run.precision.to_lowercase().contains("rowwise") {
         (framework.scaled_rate, framework.gathers_fp8) = (ROW_SCALED, false);
     }
@@ -297,9 +301,6 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     framework
 }
-
-/// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
-const CUT_UP: f64 = 0.75;
 
 /// The part of the rate of products with one scale for a tensor that products with scales for rows reach in PyTorch, and those are gathered in bf16: Llama-3-8B on 8 H100 makes 6,424
 /// tokens a second with the second and 7,186 with the first (github.com/pytorch/torchtitan, commit 3537666), a third of whose step is such products.
@@ -350,6 +351,7 @@ pub fn precision(run: &Run) -> Result<Precision, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framework::{find, known};
 
     /// A framework, as a run with so many experts and these notes has it.
     fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
@@ -373,7 +375,8 @@ mod tests {
         let of = |notes: &str| {
             let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
             let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{notes}\n");
-            zero(&super::super::runs::read(&table).expect("a table").runs.remove(0), &Framework::default())
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            zero(&run, &find(&known(), &run.text))
         };
         let stages = ["ZeRO-2", "zero stage 0", "zero_stage=3", "Megatron-DeepSpeed; ZeRO-1", "zero1(dp8)", "ZeRO: 2"];
         assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
@@ -381,6 +384,11 @@ mod tests {
         assert_eq!(spellings.map(of), [3; 5]);
         let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
         assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
+        // Eager systems share what they say they do; a column goes before all of that.
+        let column = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,zero,notes_config\n";
+        let table = format!("{column}1,1,1,1,1,H100,1,1,1,2,ZeRO-1\n");
+        let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+        assert_eq!(zero(&run, &Framework::default()), 2);
         let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
         assert_eq!(denied.map(of), [0; 5]);
         let others = [
@@ -428,7 +436,7 @@ mod tests {
         let hidden = |experts: &str, notes: &str| {
             as_stated(experts, notes, Framework { cuts_up_dense: true, ..Framework::default() }).hidden_tp
         };
-        assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (CUT_UP, 0.0, CUT_UP));
+        assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (0.75, 0.0, 0.75));
     }
 
     /// Megatron-Core has tensor-parallel ranks share the width of experts unless a run says otherwise, and sends parts of rows.

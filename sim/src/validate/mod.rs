@@ -115,6 +115,14 @@ pub struct Compared {
 }
 
 impl Compared {
+    /// Puts others behind these.
+    pub fn extend(&mut self, others: Compared) {
+        let Compared { rows, out_of_memory, skipped } = others;
+        self.rows.extend(rows);
+        self.out_of_memory.extend(out_of_memory);
+        self.skipped.extend(skipped);
+    }
+
     fn of<'a>(ids: impl Iterator<Item = &'a str>, results: Vec<Result<Comparison, String>>) -> Compared {
         let (compared, skipped) = divided(ids, results);
         let mut all = Compared { skipped, ..Compared::default() };
@@ -130,8 +138,12 @@ impl Compared {
 
 /// Predicts runs on `threads` threads; the result does not depend on how many.
 pub fn predict(runs: &[Run], clusters: &[Cluster], threads: usize) -> Compared {
-    let frameworks = known();
-    let predicted = each(runs, threads, |run| Case::new(run, clusters, &frameworks)?.compare(clusters, &frameworks));
+    predict_as(runs, clusters, &known(), threads)
+}
+
+/// The same, with certain profiles of frameworks.
+pub fn predict_as(runs: &[Run], clusters: &[Cluster], frameworks: &[Framework], threads: usize) -> Compared {
+    let predicted = each(runs, threads, |run| Case::new(run, clusters, frameworks)?.compare(clusters, frameworks));
     Compared::of(runs.iter().map(|run| run.id.as_str()), predicted)
 }
 

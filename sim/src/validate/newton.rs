@@ -2,8 +2,6 @@
 
 use nalgebra::{DMatrix, DVector};
 
-/// What it costs to be a factor of 1.25 away from where a fit began, as an error of one of the runs that the number touches; four times as much for twice as far in logarithms (a Gaussian prior).
-pub(super) const AWAY: f64 = 0.05;
 /// Errors below this count as if they were this large when they are weighed: the median does not see them.
 const SMALL: f64 = 0.01;
 /// By what a number is multiplied to see what it changes.
@@ -35,6 +33,9 @@ pub(super) struct Problem {
     pub touched: Vec<Vec<usize>>,
     /// The numbers.
     pub bounds: Vec<Bounds>,
+    /// What it costs to be a factor of 1.25 away from where a fit began, as an error of one of the runs that the number touches; four times as much for twice as far in logarithms (a
+    /// Gaussian prior).
+    pub away: f64,
 }
 
 impl Problem {
@@ -61,7 +62,7 @@ impl Problem {
         let touched = &self.touched[number];
         let sum: f64 = touched.iter().map(|&at| self.weights[at]).sum();
         let mean = if touched.is_empty() { 1.0 } else { sum / touched.len() as f64 };
-        2.0 * AWAY * mean / 1.25f64.ln().powi(2)
+        2.0 * self.away * mean / 1.25f64.ln().powi(2)
     }
 }
 
@@ -178,7 +179,7 @@ mod tests {
     #[test]
     fn both_of_two_move() {
         let bounds = vec![Bounds { start: 1.0, least: 0.1, most: 10.0 }; 2];
-        let problem = Problem { weights: vec![1.0; 60], touched: vec![(0..60).collect(); 2], bounds };
+        let problem = Problem { weights: vec![1.0; 60], touched: vec![(0..60).collect(); 2], bounds, away: 0.05 };
         let time = |at: usize, of: [f64; 2]| {
             let share = (at % 20) as f64 / 19.0;
             share / of[0] + (1.0 - share) / of[1]
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn numbers_stay_within_limits() {
         let bounds = vec![Bounds { start: 1.0, least: 0.5, most: 1.1 }, Bounds { start: 3.0, least: 1.0, most: 5.0 }];
-        let problem = Problem { weights: vec![0.5; 2], touched: vec![vec![0, 1], vec![]], bounds };
+        let problem = Problem { weights: vec![0.5; 2], touched: vec![vec![0, 1], vec![]], bounds, away: 0.05 };
         let errors = |values: &[f64], of: &[usize]| -> Vec<Option<f64>> {
             of.iter().map(|&at| (at == 0).then(|| (values[0] / 1.3).ln())).collect()
         };
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn others_do_not_count_on_what_is_held() {
         let bounds = vec![Bounds { start: 1.0, least: 0.5, most: 1.1 }, Bounds { start: 1.0, least: 0.1, most: 10.0 }];
-        let problem = Problem { weights: vec![1.0; 60], touched: vec![(0..60).collect(); 2], bounds };
+        let problem = Problem { weights: vec![1.0; 60], touched: vec![(0..60).collect(); 2], bounds, away: 0.05 };
         let at = |number: usize, of: [f64; 2]| {
             let share = 0.3 + 0.4 * (number % 20) as f64 / 19.0;
             share * of[0] + (1.0 - share) * of[1]
@@ -230,7 +231,7 @@ mod tests {
     #[test]
     fn nothing_is_gained_by_losing_errors() {
         let bounds = vec![Bounds { start: 1.0, least: 0.1, most: 10.0 }];
-        let problem = Problem { weights: vec![1.0], touched: vec![vec![0]], bounds };
+        let problem = Problem { weights: vec![1.0], touched: vec![vec![0]], bounds, away: 0.05 };
         let errors = |values: &[f64], of: &[usize]| -> Vec<Option<f64>> {
             of.iter().map(|_| (values[0] < 1.2).then(|| (values[0] / 3.0).ln())).collect()
         };

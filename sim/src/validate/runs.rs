@@ -43,7 +43,7 @@ pub struct Run {
 }
 
 /// Columns of whole numbers.
-const NUMBERS: [&str; 23] = [
+const NUMBERS: [&str; 24] = [
     "layers",
     "dense_layers",
     "hidden",
@@ -67,13 +67,16 @@ const NUMBERS: [&str; 23] = [
     "dp",
     "mbs",
     "gbs",
+    "zero",
 ];
 /// Of these a model may have none.
-const MAY_BE_NONE: [&str; 6] = ["dense_layers", "ffn_hidden", "moe_ffn_hidden", "experts", "topk", "shared_experts"];
+const MAY_BE_NONE: [&str; 7] =
+    ["dense_layers", "ffn_hidden", "moe_ffn_hidden", "experts", "topk", "shared_experts", "zero"];
 
 /// The largest number that a column may hold: what is more is a mistake, and would take for ever to compile.
 fn most(column: &str) -> f64 {
     match column {
+        "zero" => 3.0,
         "layers" | "dense_layers" => 1e4,
         "experts" | "topk" | "shared_experts" | "heads" | "kv_heads" => 1e5,
         _ => 1e8,
@@ -267,7 +270,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         text => match leading(text).parse::<f64>() {
             Ok(v) if DECIMALS.contains(&v) => Ok(Some(v)),
             Ok(v) if v > 0.0 => Err(wrong(name, &format!("from {:e} to {:e}", DECIMALS.start(), DECIMALS.end()))),
-            _ => Err(wrong(name, "a number above 0")),
+            _ => Err(wrong(name, &format!("a number above 0{}", unit(name)))),
         },
     };
     let mut numbers = [None; NUMBERS.len()];
@@ -308,15 +311,38 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         memory_gb: decimal("peak_mem_gb")?,
         out_of_memory: MEASURED.iter().any(|name| field(name).eq_ignore_ascii_case(OUT_OF_MEMORY)),
     };
-    if let (None, Some(rate)) = (run.step_time, decimal("tokens_per_s_per_device")?) {
+    if let Some(rate) = decimal("tokens_per_s_per_device")? {
         let all = |name| run.number(name).map(|n| n as f64);
         let tokens = all("gbs").zip(all("seq_len")).map(|(g, s)| g * s);
-        run.step_time = tokens.zip(all("n_devices")).map(|(t, n)| t / (rate * n.max(1.0)));
-        if let Some(seconds) = run.step_time.filter(|seconds| !DECIMALS.contains(seconds)) {
+        let by_rate = tokens.zip(all("n_devices")).map(|(t, n)| t / (rate * n.max(1.0)));
+        if let Some(seconds) = by_rate.filter(|seconds| !DECIMALS.contains(seconds)) {
             return Err(wrong("tokens_per_s_per_device", &format!("a rate whose step of {seconds:.1e} s can be")));
         }
+        if let (Some(stated), Some(seconds)) = (run.step_time, by_rate)
+            && !ALIKE.contains(&(stated / seconds))
+        {
+            return Err(RunsError(format!(
+                "line {line}: `step_time_s` says {stated:.4} s, and `tokens_per_s_per_device` {seconds:.4} s (gbs × seq_len / n_devices tokens of a device): one of them is in another unit"
+            )));
+        }
+        run.step_time = run.step_time.or(by_rate);
     }
     Ok(run)
+}
+
+/// What a step's time may be of what its tokens say, for roundings and warm-up.
+const ALIKE: std::ops::RangeInclusive<f64> = 0.67..=1.5;
+
+/// The unit of a column.
+fn unit(column: &str) -> &'static str {
+    match column {
+        "step_time_s" => " (seconds)",
+        "tokens_per_s_per_device" => " (tokens a second and device)",
+        "tflops_per_device" => " (TFLOP/s of a device)",
+        "peak_mem_gb" => " (GB of a device)",
+        "params_b" => " (billions)",
+        _ => "",
+    }
 }
 
 #[cfg(test)]

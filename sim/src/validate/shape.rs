@@ -117,6 +117,16 @@ impl Shape {
         Ok(shape)
     }
 
+    /// Can so many ranks share its heads, and its key heads, so that each has whole ones?
+    pub fn has_heads_for(&self, ranks: u64) -> bool {
+        self.heads.is_multiple_of(ranks) && self.kv_heads.is_multiple_of(ranks)
+    }
+
+    /// Is its attention latent?
+    pub fn is_latent(&self) -> bool {
+        self.latent.is_some()
+    }
+
     /// What the row says, else what its number of parameters says, else the family.
     fn is_gpt(&self, text: &str, params_b: Option<f64>) -> bool {
         if text.contains("swiglu") {

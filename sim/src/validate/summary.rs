@@ -90,7 +90,7 @@ impl Summary {
         Summary {
             by_system: by(&|r| r.system.clone()),
             by_kind: by(&|r| r.kind.to_string()),
-            by_size: by(&|r| size(r.devices).to_string()),
+            by_size: of_sizes(&rows),
             median_abs_error: all.as_ref().map(|errors| errors.median_abs_error),
             p90_abs_error: all.as_ref().map(|errors| errors.p90_abs_error),
             fits: Fits::of(&rows, &out_of_memory),
@@ -101,13 +101,21 @@ impl Summary {
     }
 }
 
-fn size(devices: u64) -> &'static str {
-    match devices {
-        0..=8 => "up to 8 devices",
-        9..=64 => "up to 64",
-        65..=512 => "up to 512",
-        _ => "more",
-    }
+fn of_sizes(rows: &[Row]) -> IndexMap<String, Errors> {
+    let of = |(at, (_, name)): (usize, &(u64, &str))| {
+        let rows: Vec<&Row> = rows.iter().filter(|row| size(row.devices) == at).collect();
+        (!rows.is_empty()).then(|| (name.to_string(), Errors::of(&rows)))
+    };
+    SIZES.iter().enumerate().filter_map(of).collect()
+}
+
+/// Sizes of runs, in order.
+const SIZES: [(u64, &str); 4] =
+    [(8, "up to 8 devices"), (64, "9 to 64 devices"), (512, "65 to 512 devices"), (u64::MAX, "more than 512")];
+
+/// Which of [`SIZES`] so many devices are.
+fn size(devices: u64) -> usize {
+    SIZES.iter().position(|(most, _)| devices <= *most).unwrap_or(0)
 }
 
 impl Errors {

@@ -32,7 +32,7 @@ pub fn program(steps: Vec<Step>) -> Timed {
     for step in &steps {
         by_kind[step.kind.number()] += step.seconds;
     }
-    Timed { steps, by_kind, flops: 0.0, between_nodes: 0.0 }
+    Timed { steps, by_kind, hidden: [0.0; Kind::COUNT], flops: 0.0, between_nodes: 0.0 }
 }
 
 pub fn main_op(program: usize) -> Op {
