@@ -306,12 +306,15 @@ impl Timeline {
         let most = packing.bytes + arena / ALTERNATE;
         let most = if enough > 0 { most.min(enough) } else { most };
         let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
-        let apart = (max_live(&longer) <= most).then(|| pack_briefly(&longer, enough));
-        if let Some(apart) = apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
+        // The search ends with what is taken: places of long steps are looked for in seconds, and all ways of that are many.
+        let live = max_live(&longer);
+        let taken = most.min(live + arena / WASTE);
+        let apart = (live <= most).then(|| pack_briefly(&longer, taken));
+        if let Some(apart) = apart.filter(|apart| apart.bytes <= taken) {
             return (longer, apart);
         }
         let some = self.intervals(&self.longer_lives_within(lives, packing.live), plan::Space::Device);
-        let apart = pack_briefly(&some, enough);
+        let apart = pack_briefly(&some, packing.bytes);
         let (intervals, mut packing) = if apart.bytes <= packing.bytes { (some, apart) } else { (intervals, packing) };
         self.move_apart(&intervals, &mut packing);
         (intervals, packing)
