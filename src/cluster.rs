@@ -73,6 +73,9 @@ pub fn files(path: Option<&Path>) -> Result<Vec<(String, String)>, Failure> {
         }
     }
     files.sort();
+    if files.is_empty() && path.join(PROFILES).exists() {
+        return self::files(None);
+    }
     if files.is_empty() {
         return Err(Failure::Input(format!("`{}` has no cluster files (.toml)", path.display())));
     }

@@ -4,9 +4,8 @@ use crate::failure::Failure;
 use crate::output::seconds;
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
-use forebay_sim::Options;
 use forebay_sim::replay::Straggler;
-use forebay_sim::report::step_time;
+use forebay_sim::{Options, simulate};
 
 /// `FACTOR`, or `FACTOR@STAGE`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,11 +33,12 @@ impl std::str::FromStr for Slow {
 /// Where the slow device is: in the stage that is named, else in the one where it costs the step most. With a sentence that says what it costs.
 ///
 /// # Errors
-/// A stage that there is not; as [`step_time`].
+/// A stage that there is not; as [`simulate`].
 pub fn placed(slow: Slow, plan: &Plan, cluster: &Cluster, options: &Options) -> Result<(Straggler, String), Failure> {
     let stages = plan.mesh.iter().find(|dim| dim.name == "pp").map_or(1, |dim| dim.size);
     let time = |straggler: Option<Straggler>| {
-        step_time(plan, cluster, &Options { straggler, ..options.clone() }).map_err(Failure::Input)
+        let options = Options { straggler, without: false, ..options.clone() };
+        simulate(plan, cluster, &options).map(|report| report.step_time_s).map_err(Failure::Input)
     };
     let candidates = match slow.stage {
         Some(stage) if stage >= stages => {

@@ -156,7 +156,7 @@ pub struct Tier {
     /// What joins the domains inside of it.
     #[serde(default)]
     pub links: Links,
-    /// How many adapters a domain of the tier inside of it has, where devices share them; absent: each device has its own. (A part of one where a site's bandwidth is no multiple of an adapter's.)
+    /// How many adapters a domain of the tier inside of it has, where devices share them; absent: each device has its own. (A whole number in a file; what a site's bandwidth comes to need not be one.)
     #[serde(default)]
     pub adapters: Option<Positive>,
     /// Do the device's own links lead here, as to the innermost tier, and not adapters for a network? What collectives reach of it is `link_efficiency` then.

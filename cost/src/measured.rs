@@ -430,6 +430,27 @@ factor = 1.25
         assert!((seconds(65536.0) / (256.0 * seconds(256.0)) - 1.0).abs() < 1e-9);
     }
 
+    /// Between a small sample that is slow and a large one that is fast more rows never take less time.
+    #[test]
+    fn more_rows_never_take_less() {
+        let sample = |m: u32, gflops: f64| {
+            format!("[[measured.product]]\nthreads = 2\ntype = \"f32\"\nm = {m}\nn = 256\nk = 256\ngflops = {gflops}\n")
+        };
+        let (before, rest) = SAMPLES.split_once("[[measured.product]]").expect("it has some");
+        let (_, others) = rest.split_once("[[measured.attention]]").expect("it has some");
+        let products = [sample(256, 20.0), sample(2048, 100.0)].concat();
+        let text = format!("{}{before}{products}[[measured.attention]]{others}", crate::cluster::tests::SMALL);
+        let cluster = Cluster::parse(&text).expect("it is right").shared_by(1, 1.0);
+        let seconds = |m: u32| {
+            let (m, alignment) = (f64::from(m), Product::ALIGNED);
+            let (precision, bytes) = (Precision::F32, 0.0);
+            cluster.product(&Product { groups: 1.0, m, n: 256.0, k: 256.0, bytes, precision, alignment })
+        };
+        let all: Vec<f64> = (8..80).map(|n| seconds(32 * n)).collect();
+        let less = all.windows(2).position(|pair| pair[1] < pair[0] * (1.0 - 1e-12));
+        assert_eq!(less, None, "{all:?}");
+    }
+
     #[test]
     fn ranks_that_take_turns_are_slower_and_have_less() {
         let (one, four) = (cluster().shared_by(2, 1.0), cluster().shared_by(4, 2.5));

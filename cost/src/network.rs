@@ -358,6 +358,22 @@ mod tests {
         near(time(Collective::AllReduce, &[(4, 1)]), 2.0 * 12.0 / 100.0);
     }
 
+    /// A device's own links reach what its links reach, in whichever tier they lead to.
+    #[test]
+    fn tiers_of_a_devices_own_links_are_as_efficient_as_these() {
+        let clusters = crate::known::clusters();
+        let a3 = clusters.iter().find(|c| c.is_called("910C")).expect("it is known");
+        let mut as_network = a3.clone();
+        as_network.tiers.iter_mut().for_each(|tier| tier.scale_up = false);
+        let seconds = |cluster: &Cluster| {
+            let group = Group::new(&Domains::new(cluster, &[8]), &[(8, 1)]);
+            cluster.rows(&group, 1e9, 1.0) - cluster.kernel_start()
+        };
+        let ratio = seconds(&as_network) / seconds(a3);
+        let efficiencies = a3.calibrated.link_efficiency.0 / a3.calibrated.network_efficiency.0;
+        assert!((ratio / efficiencies - 1.0).abs() < 0.01, "{ratio}, {efficiencies}");
+    }
+
     /// Two adapters for the four devices of a node: two groups of two devices each take the same one.
     #[test]
     fn groups_of_a_node_that_share_adapters_choose_alike() {

@@ -166,6 +166,11 @@ impl Framework {
         Framework { name: "plan on this machine".into(), streams: false, dispatch_us: 0.0, ..Framework::default() }
     }
 
+    /// Is it our own plan as it stands, by whatever numbers?
+    pub fn is_ours(&self) -> bool {
+        self.name == Framework::default().name
+    }
+
     /// What runs our plans on a cluster: on a machine that was measured nothing comes beside its numbers.
     pub fn of_our_plan_on(cluster: &Cluster) -> Framework {
         if cluster.measured.is_some() { Framework::on_machine() } else { Framework::default() }
@@ -281,8 +286,8 @@ pub fn position(known: &[Framework], text: &str) -> Option<usize> {
     // All parts of it, and none that has a `!` before it.
     let is_so = |part: &str| match (part.strip_prefix('!'), part.strip_prefix(FROM)) {
         (Some(no), _) => !says(&text, no),
-        (None, Some(release)) => is_from(&text, release),
-        (None, None) => says(&text, part),
+        (None, Some(release)) if release.starts_with(|c: char| c.is_ascii_digit()) => is_from(&text, release),
+        (None, _) => says(&text, part),
     };
     let meant = |m: &String| m.to_lowercase().split(" & ").all(is_so);
     known.iter().position(|f| f.matches.iter().any(meant))
@@ -351,6 +356,7 @@ fn resolved(profiles: &[toml::Table]) -> Result<Vec<Framework>, String> {
         }
         match all.get(LIKE) {
             Some(name) => Err(format!("`{LIKE}` = {name:?} is in the end like itself")),
+            None if !own.contains_key(NAME) => Err(format!("a profile has no `{NAME}`")),
             None => all.try_into().map_err(|error| error.to_string()),
         }
     };

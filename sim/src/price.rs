@@ -26,7 +26,7 @@ pub struct Priced {
     pub kind: Kind,
     /// How long it takes once it runs.
     pub seconds: f64,
-    /// How long it runs beyond that, beside work that it does not hold up.
+    /// How long it runs beyond that, beside work that it does not hold up, if there is work enough in its program ([`crate::steps::timed`]).
     pub hidden: f64,
     /// Floating-point operations of products and attention.
     pub flops: f64,
@@ -202,22 +202,12 @@ impl<'a> Pricer<'a> {
         Routes::new(self.cluster, self.domains.clone(), self.stage_dim.map_or(1, |dim| self.stride(dim)))
     }
 
-    /// Prices the instructions of a program. What a framework hides of its communication is hidden behind the program's work, and of what there is more than of that the rest is not.
+    /// Prices the instructions of a program.
     pub fn program(&self, program: &Program) -> Vec<Priced> {
-        let mut priced: Vec<_> = program.instructions.iter().map(|i| self.instruction(program, i)).collect();
-        let work: f64 = priced.iter().filter(|p| !p.kind.is_communication()).map(|p| p.seconds).sum();
-        let hidden: f64 = priced.iter().map(|p| p.hidden).sum();
-        if hidden > work {
-            for priced in &mut priced {
-                let beside = priced.hidden * work / hidden;
-                priced.seconds += priced.hidden - beside;
-                priced.hidden = beside;
-            }
-        }
-        priced
+        program.instructions.iter().map(|instruction| self.instruction(program, instruction)).collect()
     }
 
-    /// Prices an instruction of a program, as if there were work enough to hide behind.
+    /// Prices an instruction of a program.
     pub fn instruction(&self, program: &Program, instruction: &Instruction) -> Priced {
         let optimizer = program.name.starts_with(OPTIMIZER);
         let work = |kind, seconds, flops| Priced {

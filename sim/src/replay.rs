@@ -44,15 +44,20 @@ pub struct Machine<'a> {
 pub struct Straggler {
     /// Its stage.
     pub stage: u32,
-    /// How many times as long its work takes; communication takes as long as it does.
+    /// How many times as long its work takes; communication, and copies to the host, take as long as they do.
     pub factor: f64,
+}
+
+/// Does a device compute it? (What goes over a link takes as long as it does.)
+fn is_work(kind: Kind) -> bool {
+    !kind.is_communication() && kind != Kind::Swap
 }
 
 impl Machine<'_> {
     /// Work of a kind on a stage, as a multiple of what it takes.
     fn slower(&self, stage: u32, kind: usize) -> f64 {
         match self.straggler {
-            Some(slow) if slow.stage == stage && !Kind::ALL[kind].is_communication() => slow.factor,
+            Some(slow) if slow.stage == stage && is_work(Kind::ALL[kind]) => slow.factor,
             _ => 1.0,
         }
     }
@@ -417,8 +422,11 @@ impl<'a> Walk<'a> {
         let late = (started - self.streams[stream]).max(0.0);
         let begin = self.streams[stream] + late;
         let stage = self.ops.coordinate;
-        let by_kind: ByKind = std::array::from_fn(|kind| step.by_kind[kind] * world.machine.slower(stage, kind));
-        let seconds = if world.machine.straggler.is_some() { by_kind.iter().sum() } else { step.seconds };
+        let (mut by_kind, mut seconds) = (step.by_kind, step.seconds);
+        if world.machine.straggler.is_some_and(|slow| slow.stage == stage) {
+            by_kind.iter_mut().enumerate().for_each(|(kind, of)| *of *= world.machine.slower(stage, kind));
+            seconds = by_kind.iter().sum();
+        }
         let contended = self.contended(world, step, (begin, begin + seconds));
         let done = begin + seconds + contended;
         let end = done.max(self.host);

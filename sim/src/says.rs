@@ -2,19 +2,31 @@
 
 /// What denies what comes behind it.
 const BEFORE: [&str; 7] = ["no", "not", "non", "without", "disable", "disabled", "skip"];
-/// What denies what comes before it, as a value or by itself.
+/// What denies what comes before it, as a value.
 const BEHIND: [&str; 6] = ["false", "off", "none", "no", "0", "disabled"];
+/// The same by itself: others may begin another sentence.
+const ALONE: [&str; 3] = ["false", "off", "disabled"];
 /// What may stand around words of an option and its value.
-const BETWEEN: [char; 6] = [' ', '-', '_', '"', '\'', '`'];
+const BETWEEN: [char; 8] = [' ', '-', '_', '"', '\'', '`', '(', '['];
+/// What may end a word that is still the same: optimizers, parallelism, forced, dropped, dropping.
+const ENDINGS: [&str; 5] = ["s", "ism", "d", "ped", "ping"];
 
-/// Does a text in lower case say a phrase anywhere? Not as a part of another word (`force` in `enforce_eager`, `ascend` in `ascending`; digits may follow, as in `fsdp2`), and
-/// not where it is denied (`no deepep`, `without ep overlap`, `use_megatron_fsdp=false`, `async tp off`).
+/// Does a text in lower case say a phrase (true), deny it wherever it stands (false), or not have it? It stands there by itself, not as a part of another word (`force` in `enforce_eager`,
+/// `ascend` in `ascending`; digits may follow, as in `fsdp2`), and is denied by a word before it or a value behind (`no deepep`, `without ep overlap`, `use_megatron_fsdp=false`, `async tp off`).
+pub(crate) fn said(text: &str, phrase: &str) -> Option<bool> {
+    let parts = text.match_indices(phrase).map(|(at, _)| (&text[..at], &text[at + phrase.len()..]));
+    let alone = parts.filter(|(before, behind)| is_alone(before, phrase, behind));
+    alone.map(|(before, behind)| !is_denied(before, behind)).reduce(|one, other| one || other)
+}
+
+/// Does it say the phrase?
 pub(crate) fn says(text: &str, phrase: &str) -> bool {
-    let mut all = text.match_indices(phrase);
-    all.any(|(at, _)| {
-        let (before, behind) = (&text[..at], &text[at + phrase.len()..]);
-        is_alone(before, phrase, behind) && !is_denied(before, behind)
-    })
+    said(text, phrase) == Some(true)
+}
+
+/// What it says of the first of some phrases that it says, else whether it denies one.
+pub(crate) fn said_any(text: &str, phrases: &[&str]) -> Option<bool> {
+    phrases.iter().filter_map(|phrase| said(text, phrase)).reduce(|one, other| one || other)
 }
 
 /// Are these words by themselves?
@@ -24,23 +36,27 @@ fn is_alone(before: &str, phrase: &str, behind: &str) -> bool {
         // (`1.0` is 1.)
         let decimals = behind.strip_prefix('.').unwrap_or(behind).trim_start_matches('0');
         decimals.starts_with(|c: char| c.is_ascii_digit()) || behind.starts_with('0')
+    } else if phrase.ends_with(char::is_alphabetic) {
+        let rest = behind.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+        !rest.is_empty() && !ENDINGS.contains(&rest)
     } else {
-        phrase.ends_with(char::is_alphabetic) && behind.starts_with(char::is_alphabetic)
+        false
     };
     !begins && !goes_on
 }
 
 fn is_denied(before: &str, behind: &str) -> bool {
-    let word = |text: &str| text.rsplit(|c: char| !c.is_alphanumeric()).next().map(str::to_string);
-    let denied = word(before.trim_end_matches(BETWEEN)).is_some_and(|word| BEFORE.contains(&word.as_str()));
-    let behind = behind.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(BETWEEN);
+    let is_word = |c: char| c.is_alphanumeric();
+    // (The library of an option may stand between: `no torch.compile`.)
+    let before = before.strip_suffix('.').map_or(before, |owner| owner.trim_end_matches(is_word));
+    let word = before.trim_end_matches(BETWEEN).rsplit(|c| !is_word(c)).next().unwrap_or_default();
+    let behind = behind.trim_start_matches(is_word).trim_start_matches(BETWEEN);
     let (given, value) = match behind.strip_prefix(['=', ':']) {
         Some(value) => (true, value.trim_start_matches(BETWEEN)),
         None => (false, behind),
     };
-    let value = value.split(|c: char| !c.is_alphanumeric() && c != '.').next().unwrap_or_default();
-    // Without a sign between them only these are not the beginning of another sentence.
-    denied || BEHIND.contains(&value) && (given || ["off", "disabled"].contains(&value))
+    let value = value.split(|c| !is_word(c) && c != '.').next().unwrap_or_default().trim_end_matches('.');
+    BEFORE.contains(&word) || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
 }
 
 /// Is the first release that a text names by its year and month (`26.06`, `26.04.01`) this one or a later one? (Others behind it are what it is compared with, or where something was looked up.)
@@ -53,8 +69,10 @@ pub(crate) fn is_from(text: &str, release: &str) -> bool {
     };
     let Some(least) = number(release) else { return false };
     let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '.');
-    // Years before these are numbers of something else.
-    words.find_map(|word| number(word).filter(|named| named.0 >= 20)).is_some_and(|named| named >= least)
+    // Other years are numbers of something else, and shares are not releases.
+    let is_release = |word: &str| !text.contains(&format!("{word} %")) && !text.contains(&format!("{word}%"));
+    let named = |word: &str| number(word).filter(|named| (20..=35).contains(&named.0) && is_release(word));
+    words.find_map(named).is_some_and(|named| named >= least)
 }
 
 #[cfg(test)]
@@ -72,6 +90,10 @@ mod tests {
             ("capacity factor 1.0, padded", "capacity factor 1"),
             ("no deepep in 2024; deepep since", "deepep"),
             ("deepep. no other", "deepep"),
+            ("sequence parallelism", "sequence parallel"),
+            ("distributed optimizers", "distributed optimizer"),
+            ("token-dropping", "token-drop"),
+            ("forced routing", "force"),
         ] {
             assert!(says(text, phrase), "`{text}` says `{phrase}`");
         }
@@ -88,13 +110,20 @@ mod tests {
             ("use_megatron_fsdp=false", "fsdp"),
             ("use_megatron_fsdp: \"false\"", "fsdp"),
             ("--no-overlap-grad-reduce", "overlap-grad-reduce"),
-            ("async tp off", "async tp"),
+            ("async tp off.", "async tp"),
+            ("deepep=false. more", "deepep"),
+            ("ep overlap (off)", "ep overlap"),
+            ("torchtitan; no torch.compile", "compile"),
+            ("untied embeddings", "tied embeddings"),
+            ("tied embeddings false", "tied embeddings"),
             ("seq_parallel=none", "seq_parallel"),
             ("overlap=0", "overlap"),
         ] {
             assert!(!says(text, phrase), "`{text}` does not say `{phrase}`");
         }
         assert!(says("overlap=0.5", "overlap"));
+        assert_eq!([said("no fsdp", "fsdp"), said("zero-3", "fsdp")], [Some(false), None]);
+        assert_eq!(said_any("no fsdp, hsdp", &["fsdp", "hsdp"]), Some(true));
     }
 
     #[test]
@@ -103,5 +132,6 @@ mod tests {
         assert!(is_from(text, "26.06") && is_from(text, "25.11") && !is_from(text, "26.08"));
         assert!(!is_from("release 26.04; settings of 26.08", "26.06"));
         assert!(is_from("release 27.01", "26.06") && !is_from("99.13 % of 0.95, 2504.14960, 12.06", "20.01"));
+        assert!(!is_from("mfu 31.12 %; release 25.11", "26.06"));
     }
 }

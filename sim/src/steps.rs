@@ -77,11 +77,12 @@ pub enum Fidelity {
 pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fidelity, order: Order) -> Timed {
     let mut timed = Timed::default();
     let mut launches = Launches::default();
+    let beside = hidden_part(priced, scale);
     for (instruction, priced) in program.instructions.iter().zip(priced) {
         let number = priced.kind.number();
-        let seconds = priced.seconds * scale[number];
+        let seconds = (priced.seconds + priced.hidden * (1.0 - beside)) * scale[number];
         timed.by_kind[number] += seconds;
-        timed.hidden[number] += priced.hidden * scale[number];
+        timed.hidden[number] += priced.hidden * beside * scale[number];
         timed.between_nodes += if priced.leaves_node { seconds } else { 0.0 };
         timed.flops += if scale[number] > 0.0 { priced.flops * scale[number].min(1.0) } else { 0.0 };
         let action = match priced.action {
@@ -129,6 +130,14 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
         }
     }
     timed
+}
+
+/// The part of what a framework hides of a program's communication that there is work in the program to hide behind.
+fn hidden_part(priced: &[Priced], scale: &ByKind) -> f64 {
+    let hidden: f64 = priced.iter().map(|p| p.hidden * scale[p.kind.number()]).sum();
+    let is_work = |p: &&Priced| !p.kind.is_communication();
+    let work: f64 = priced.iter().filter(is_work).map(|p| p.seconds * scale[p.kind.number()]).sum();
+    if hidden > work { work / hidden } else { 1.0 }
 }
 
 /// May a step run as part of the one before it?

@@ -223,3 +223,56 @@ fn frameworks_are_multiples_of_these_layers() {
     ];
     assert_eq!(have, want, "fit what sim/frameworks.toml says of systems with such layers again");
 }
+
+/// Sums that all ranks have are one call of a system that is not ours: in half precision they send half as much, both ways.
+#[test]
+fn gradients_in_half_are_sent_in_half() {
+    let with = |bytes: f64| report("Megatron-DeepSpeed ZeRO-0", "1,8,1,8,BF16", |f| f.gradient_bytes = bytes).0;
+    let (half, whole) = (with(2.0), with(4.0));
+    let part = half.total_comm_bytes.dp / whole.total_comm_bytes.dp;
+    assert!((part - 0.5).abs() < 1e-3, "{part} of the bytes");
+    let part = half.total_comm_s.dp / whole.total_comm_s.dp;
+    assert!((0.5..0.55).contains(&part), "{part} of the time");
+}
+
+/// What a framework hides is communication all the same; it cannot hide more of it than there is work in the program.
+#[test]
+fn what_is_hidden_is_counted_and_needs_work_to_hide_behind() {
+    let with = |hidden: f64| report("Megatron-LM", "8,1,1,8,BF16", |f| f.hidden_tp = hidden).0;
+    let (shown, half, all) = (with(0.0), with(0.5), with(1.0));
+    for hides in [&half, &all] {
+        assert!((hides.total_comm_s.tp / shown.total_comm_s.tp - 1.0).abs() < 1e-9);
+        assert_eq!(hides.total_comm_bytes.tp, shown.total_comm_bytes.tp);
+    }
+    assert!((half.exposed_comm_s.tp / (0.5 * shown.exposed_comm_s.tp) - 1.0).abs() < 0.02);
+    // On links that are a thousand times as slow most cannot be hidden.
+    let table = format!("{HEAD}\na,Megatron-LM,1,2048,8192,16,128,64000,4096,H100,8,8,1,1,8,BF16,none,1\n");
+    let table = runs::read(&table).expect("a table");
+    let mut clusters = known::clusters();
+    clusters.iter_mut().for_each(|c| c.tiers[0].gbps.0 /= 1e3);
+    let slow = |hidden: f64| {
+        let mut frameworks = frameworks();
+        frameworks.iter_mut().for_each(|f| f.hidden_tp = hidden);
+        let (cases, _) = prepare(&table.runs, &clusters, &frameworks, 1);
+        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report
+    };
+    let (shown, all) = (slow(0.0), slow(1.0));
+    assert!(all.step_time_s > 0.8 * shown.step_time_s, "{} of {}", all.step_time_s, shown.step_time_s);
+    assert!(all.step_time_s < shown.step_time_s);
+}
+
+/// Of elementwise work that is made again in part a part of the kernels is started, so that a step that waits for its host waits for these.
+#[test]
+fn parts_that_are_made_again_start_a_part_of_the_kernels() {
+    let with = |recompute: &str| {
+        let table = format!("{HEAD}\na,Megatron-LM,1,2048,8192,16,128,64000,4096,H100,8,1,8,1,64,BF16,{recompute},1\n");
+        let (clusters, mut frameworks) = (known::clusters(), frameworks());
+        frameworks.iter_mut().for_each(|f| f.dispatch_us = 1e4);
+        let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
+        assert_eq!(skipped, []);
+        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report.step_time_s
+    };
+    let more = |recompute: &str| with(recompute) - with("none");
+    let (norm, both) = (more("selective: layernorm"), more("selective: layernorm act"));
+    assert!((both / norm / (0.6 / 0.35) - 1.0).abs() < 0.02, "{norm} and {both}");
+}

@@ -6,7 +6,7 @@ use forebay_sim::Kind;
 use forebay_sim::log::Why;
 use forebay_sim::lower::{Lane, Op, RoleOps};
 use forebay_sim::price::Action;
-use forebay_sim::replay::{Host, Machine, Outcome, replay, replay_logged};
+use forebay_sim::replay::{Host, Machine, Outcome, Straggler, replay, replay_logged};
 use forebay_sim::routes::Routes;
 use forebay_sim::steps::{Step, Timed};
 use pipelines::{BACKWARD, FORWARD, interleaved, main_op, program, step};
@@ -27,6 +27,25 @@ fn run(programs: &[Timed], roles: &[RoleOps], host: Host) -> Vec<Outcome> {
 
 fn near(got: f64, want: f64) {
     assert!((got - want).abs() <= 1e-9 * want.abs().max(1.0), "{got} is not {want}");
+}
+
+/// A stage with a slow device takes so many times as long for its work, and the others wait for it: by hand, m + p − 1 passes each way where the last stage is slow by 2, of which its own are
+/// twice as long and the other stages' fill and drain are not.
+#[test]
+fn stages_wait_for_a_straggler() {
+    let (stages, micro) = (4, 8);
+    let (programs, roles) = one_f_one_b(stages, micro, 0.0);
+    let step = |straggler: Option<Straggler>| {
+        let machine = Machine { straggler, ..machine(IDLE_HOST, 0.0) };
+        let outcomes = replay(&programs, &roles, &vec![vec![]; roles.len()], machine).expect("nobody waits for ever");
+        outcomes.iter().map(|o| o.end).fold(0.0, f64::max)
+    };
+    let slow = |stage: u32| step(Some(Straggler { stage, factor: 2.0 }));
+    near(step(None), f64::from(micro + stages - 1) * (FORWARD + BACKWARD));
+    let others = f64::from(stages - 1) * (FORWARD + BACKWARD);
+    near(slow(stages - 1), 2.0 * f64::from(micro) * (FORWARD + BACKWARD) + others);
+    near(step(Some(Straggler { stage: 1, factor: 1.0 })), step(None));
+    assert!((0..stages).all(|stage| slow(stage) >= 2.0 * f64::from(micro) * (FORWARD + BACKWARD)));
 }
 
 /// 1F1B by its definition: p − 1 − r forward passes, then one forward and one backward at a time.

@@ -301,7 +301,7 @@ fn fitted(
         let own = cluster::profiles_text(args.cluster_dir.as_deref())?.unwrap_or_default();
         let numbers = format!("{own}\n# Fitted to measured runs.\n{}", fitted_numbers(&frameworks));
         replace_file(&folder.join(cluster::PROFILES), numbers.as_bytes())?;
-        spinner.tells(&format!("in {}: `forebay validate RUNS.csv --cluster-dir {0}`", folder.display()));
+        spinner.tells(&format!("written to {}; `forebay validate RUNS.csv --cluster-dir {0}` predicts with it", folder.display()));
     }
     let mut compared = price(&cases, &clusters, &frameworks, threads);
     compared.skipped.extend(skipped);
@@ -415,7 +415,7 @@ fn runs_against_predictions(summary: &Summary, worst: Option<usize>) -> String {
     let mut heads = vec![title, "measured", "predicted", "error"];
     let with_memory = rows.iter().any(|row| row.measured_mem_gb.is_some());
     if with_memory {
-        heads.extend(["memory", "predicted"]);
+        heads.extend(["memory", "its prediction"]);
     }
     heads.push("suspected");
     let mut table = Table::new(&heads).left(1);
@@ -483,8 +483,8 @@ const EAGER: &str = "eager";
 /// How far a measurement is from its prediction where it is probably in another unit.
 const OTHER_UNIT: f64 = 100.0;
 
-/// Devices of which a factor is no error of another kind.
-const FEW: u64 = 4;
+/// Fewer devices than these are a factor by which predictions may be off for another reason.
+const FEW: u64 = 8;
 
 /// That measurements look as if they were in another unit.
 fn units(summary: &Summary) -> String {
@@ -506,7 +506,7 @@ fn units(summary: &Summary) -> String {
         let times = row.predicted_s / row.measured_s;
         row.devices >= FEW
             && !far(row.measured_s, row.predicted_s)
-            && (0.5..2.0).contains(&(times / row.devices as f64))
+            && (0.7..1.4).contains(&(times / row.devices as f64))
     };
     let of_all = summary.rows.iter().filter(of_all).count();
     let whole = match of_all {

@@ -16,6 +16,7 @@ use crate::memory::Room;
 use crate::output::{json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
+use forebay_sim::replay::Straggler;
 use forebay_sim::report::Report;
 use forebay_sim::timeline::Timeline;
 use forebay_sim::{Framework, Options};
@@ -103,7 +104,7 @@ pub fn manner(page: &Page) -> String {
         "activations in {}, products of {} · run as {} · cluster {}{routing}",
         plan.settings.compute,
         format!("{precision:?}").to_lowercase(),
-        if framework.name == Framework::default().name { "our plan stands" } else { &framework.name },
+        if framework.name == Framework::default().name { "our own plan" } else { &framework.name },
         cluster.name,
     )
 }
@@ -133,9 +134,16 @@ pub struct Simulated<'a> {
     framework: &'a str,
     /// Rows of the busiest rank of experts, as a multiple of the mean.
     imbalance: f64,
-    /// The stage of the slow device, where there is one.
+    /// The slow device, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    straggler_stage: Option<u32>,
+    straggler: Option<Slow>,
+}
+
+/// A device that takes so many times as long for its work.
+#[derive(serde::Serialize)]
+struct Slow {
+    stage: u32,
+    factor: f64,
 }
 
 /// What `--json` prints, and what stands in the page.
@@ -174,7 +182,7 @@ impl<'a> Told<'a> {
             precision: format!("{:?}", options.precision).to_lowercase(),
             framework: &options.framework.name,
             imbalance: options.imbalance,
-            straggler_stage: options.straggler.map(|straggler| straggler.stage),
+            straggler: options.straggler.map(|Straggler { stage, factor }| Slow { stage, factor }),
         };
         let fits = report.peak_bytes() <= room.bytes();
         let short_of_memory = report.short_of_memory().is_some();

@@ -413,6 +413,69 @@ fn tables_that_cannot_be_read_say_why() {
     bench.run(&["validate", "nowhere.csv"]).fails(&["cannot read `nowhere.csv`"]);
 }
 
+/// Runs of ours are predicted as `simulate` has them, on a machine that was measured too, whatever ranks share; a column says what they share.
+#[test]
+fn our_own_runs_are_as_simulated() {
+    let bench = Bench::new();
+    let head = "id,source,layers,hidden,heads,kv_heads,ffn_hidden,vocab,seq_len,device,n_devices,dp,tp,gbs,mbs,zero,precision,recompute,step_time_s";
+    let row = "a,Forebay,2,256,4,4,1024,1024,256,H100,8,4,2,8,1,1,bf16,none,0.01";
+    bench.write("runs.csv", format!("{head}\n{row}\n"));
+    let told: Value = serde_json::from_str(&bench.run(&["validate", "runs.csv", "--json"]).ok().stdout).expect("an object");
+    let report = &told["rows"][0]["report"];
+    assert_eq!(told["rows"][0]["framework"], "plan");
+    assert!(told["rows"][0]["assumed"].as_array().expect("a list").iter().all(|a| !a.as_str().unwrap().starts_with("zero")));
+    // What overlaps with us is there: gradients are not all exposed.
+    assert!(report["exposed_comm_s"]["dp"].as_f64() < report["total_comm_s"]["dp"].as_f64());
+    let without = format!("{head}\n{}\n", row.replace(",1,bf16", ",,bf16"));
+    bench.write("runs.csv", without);
+    let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
+    assert!(table.contains("zero = 0 (1 run)"), "{table}");
+    // Two measurements of a row are of one step.
+    bench.write("runs.csv", format!("{head},tokens_per_s_per_device\n{row},25600\nb{},3\n", &row[1..]));
+    let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
+    assert!(table.contains("b: line 3: `step_time_s` says 0.0100 s, and `tokens_per_s_per_device` "), "{table}");
+    for (blank, why) in [("H100,8,4", ",8,4"), ("H100,8,4", "H100,,4"), (",2,8,1,1,", ",2,,1,1,")] {
+        bench.write("runs.csv", format!("{head}\n{}\n", row.replace(blank, why)));
+        bench.run(&["validate", "runs.csv"]).fails(&["is not given"]);
+    }
+}
+
+/// A folder of clusters may say what is different of profiles; what a fit writes there is read again, and predicts what it printed.
+#[test]
+fn profiles_of_a_folder_count() {
+    let bench = Bench::new();
+    bench.write("runs.csv", RUNS);
+    let error = |args: &[&str]| {
+        let run = bench.run(&[&["validate", "runs.csv", "--json"], args].concat()).ok();
+        let told: Value = serde_json::from_str(&run.stdout).expect("an object");
+        told["rows"][0]["predicted_s"].as_f64().expect("a time")
+    };
+    let before = error(&[]);
+    let fitted = error(&["--fit", "--rounds", "2", "-o", "ours"]);
+    assert!(before != fitted);
+    let again = error(&["--cluster-dir", "ours"]);
+    assert!((again / fitted - 1.0).abs() < 1e-3, "{again} is not {fitted}");
+    bench.write("ours/frameworks.toml", "[[framework]]\nname = \"eager\"\nvector_passes = 4.9\nmatches = []\nspeed = 1\n");
+    bench.run(&["validate", "runs.csv", "--cluster-dir", "ours"]).fails(&["frameworks.toml", "speed"]);
+}
+
+/// One slow device makes the step longer for all, and is told of; a stage that is not there is refused.
+#[test]
+fn a_straggler_is_waited_for() {
+    let bench = Bench::new();
+    let model = ["simulate", "bench-tiny", "--cluster", "h100", "--strategy", "pp=2,micro=4"];
+    let alike = step(&bench, &model[1..]);
+    let told = |slow: &str| simulated(&bench, &[&model[1..], &["--straggler", slow]].concat());
+    let slow = told("2");
+    assert!(slow["step_time_s"].as_f64().unwrap() > 1.2 * alike);
+    let notes: Vec<&str> = slow["notes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
+    assert!(notes.iter().any(|n| n.starts_with("one device of stage ") && n.contains("since all wait")), "{notes:?}");
+    assert!((told("1")["step_time_s"].as_f64().unwrap() / alike - 1.0).abs() < 1e-9);
+    let named = told("1.5@1");
+    assert_eq!((&named["simulated"]["straggler"]["stage"], &named["simulated"]["straggler"]["factor"]), (&1.into(), &1.5.into()));
+    bench.run(&[&model[..], &["--straggler", "2@2"]].concat()).fails(&["the last stage is 1", "counted from 0"]);
+}
+
 /// What a person sees of rows that are left out: the line, the reason, and what helps, and nothing that a terminal would obey.
 #[test]
 fn rows_that_are_left_out_have_lines_and_help() {

@@ -306,7 +306,7 @@ impl Timeline {
         let most = packing.bytes + arena / ALTERNATE;
         let most = if enough > 0 { most.min(enough) } else { most };
         let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
-        // The search ends with what is taken: places of long steps are looked for in seconds, and all ways of that are many.
+        // The search ends with the first places that are taken, though others might waste less of the two hundredth: all ways of a long step are seconds.
         let live = max_live(&longer);
         let taken = most.min(live + arena / WASTE);
         let apart = (live <= most).then(|| pack_briefly(&longer, taken));

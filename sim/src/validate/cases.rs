@@ -123,16 +123,17 @@ impl Case {
     }
 
     fn options(&self, filling: &Filling, framework: &Framework, cluster: &Cluster) -> Result<Options, String> {
-        let is_ours = framework.streams;
+        // On a machine that was measured nothing comes beside its numbers.
+        let is_measured = framework.is_ours() && cluster.measured.is_some();
         Ok(Options {
             recompute: filling.recompute.clone(),
             precision: layout::precision(&self.run)?,
-            imbalance: layout::imbalance(&self.run),
+            imbalance: layout::imbalance(&self.run, framework),
             fidelity: Fidelity::Calls,
             without: false,
             crowded: vec![],
             straggler: None,
-            framework: if is_ours { Framework::of_our_plan_on(cluster) } else { framework.clone() },
+            framework: if is_measured { Framework::on_machine() } else { framework.clone() },
         })
     }
 
@@ -287,7 +288,7 @@ fn base_options(run: &Run, profile: &Framework, cluster: &Cluster) -> Result<Com
     let others = CompileOptions { compute: DType::BF16, gradients: Gradients::Wide, ..CompileOptions::default() };
     let compute = if precision == Precision::F32 { DType::F32 } else { DType::BF16 };
     let own = || CompileOptions { compute, clock: clock(cluster, precision), ..CompileOptions::default() };
-    Ok(if profile.streams { own() } else { others })
+    Ok(if profile.is_ours() { own() } else { others })
 }
 
 /// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them.

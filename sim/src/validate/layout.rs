@@ -3,7 +3,7 @@
 use super::runs::Run;
 use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
-use crate::says::says;
+use crate::says::{said, said_any, says};
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Strategy};
 use forebay_cost::Precision;
@@ -30,6 +30,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     if u64::from(dp) * u64::from(model) != u64::from(devices) {
         return Err(format!("dp {dp} × tp {tp} × pp {pp} × cp {cp} are not its {devices} devices"));
     }
+    let ours = framework.is_ours();
     // What is not said is as the framework has it, where that many ranks can share experts.
     let cut = framework.cuts_experts && u64::from(dp * cp).is_multiple_of(u64::from(ep));
     let unstated = if cut { u64::from(tp) } else { 1 };
@@ -43,6 +44,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     }
     let tokens = mbs * shape.seq() / u64::from(cp * tp).max(1);
     let rows = tokens as f64 * shape.topk() as f64 * f64::from(etp);
+    let bound = (rows * imbalance(run, framework)).ceil() as u64;
     Ok(Strategy {
         dp,
         tp,
@@ -50,7 +52,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         ep,
         etp,
         // As Megatron-Core's dispatcher does.
-        etp_gather: if ep > 1 && etp > 1 { EtpGather::After } else { EtpGather::Before },
+        etp_gather: if ep > 1 && etp > 1 && !ours { EtpGather::After } else { EtpGather::Before },
         cp,
         // Sharing heads does the same work in even parts as balanced rings do, and profiles say how much of their communication is hidden. Where ranks cannot have whole heads, each
         // gathers the keys, which are as many bytes as go round a ring.
@@ -63,15 +65,18 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         keep: framework.keep(),
         stages: (if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
             Some(stated)
+        } else if ours {
+            None
         } else if framework.balances_head && pp > 1 && vpp == 1 {
             stages_by_work(shape.layers(), u64::from(pp), shape.head_in_layers())
         } else {
             stages(shape.layers(), u64::from(pp) * if pp > 1 { u64::from(vpp) } else { 1 }, shape.tail_in_layers())
         })
         .map_or(Cut::Even, Cut::Given),
-        max_tokens_per_rank: (shape.experts() > 0 && ep > 1).then_some((rows * imbalance(run)).ceil() as u64),
+        // Ours has room for the worst case where nothing bounds it.
+        max_tokens_per_rank: (shape.experts() > 0 && ep > 1 && !ours).then_some(bound),
         // What overlaps in other systems is said by their profiles, not by our passes.
-        overlap: if framework.streams { Passes::default() } else { Passes::none() },
+        overlap: if ours { Passes::default() } else { Passes::none() },
         ..Strategy::default()
     })
 }
@@ -171,8 +176,7 @@ fn stages_by_work(layers: u64, parts: u64, head: f64) -> Option<Vec<u32>> {
 fn sequence_parallel(run: &Run, framework: &Framework) -> bool {
     let text = run.text.to_lowercase();
     let ways = ["sequence parallel", "sequence-parallel", "sequence_parallel", "seq_parallel", "tp compile"];
-    let is_said = ways.iter().any(|way| says(&text, way));
-    is_said || framework.sequence_parallel && !ways.iter().any(|way| text.contains(way))
+    said_any(&text, &ways).unwrap_or(framework.sequence_parallel)
 }
 
 /// What ranks share: what the row says, else what its system does unasked.
@@ -187,10 +191,13 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     // Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
     let whole = framework.gathers_once && run.degree("pp") > 1;
     let sharded = || is_fully_sharded(&text).then_some(if whole { 1 } else { 3 });
-    let shared = || options.iter().any(|option| says(&text, option)).then_some(1);
-    let denied = || options.iter().any(|option| text.contains(option)).then_some(0);
-    let column = run.number("zero").map(|stage| stage as u32);
-    column.or_else(|| stated_zero(&run.text)).or_else(sharded).or_else(shared).or_else(denied)
+    let shared = || said_any(&text, &options).map(u32::from);
+    numbered_zero(run).or_else(sharded).or_else(shared)
+}
+
+/// The stage that a column says, or a number in the notes.
+fn numbered_zero(run: &Run) -> Option<u32> {
+    run.number("zero").map(|stage| stage as u32).or_else(|| stated_zero(&run.text))
 }
 
 /// PyTorch's sharding of parameters, within groups of ranks or over all of them.
@@ -262,19 +269,17 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
     framework.experts_wait &= !any(&["token-drop", "token drop", "capacity factor"]);
-    let pairings = ["overlap_moe_expert_parallel_comm", "1f1b a2a overlap", "ep overlap"];
-    let is_named = pairings.iter().any(|pairing| text.contains(pairing)) || text.contains("a2a overlap");
+    let pairings = ["overlap_moe_expert_parallel_comm", "a2a overlap", "ep overlap"];
     let by_recipe = framework.pairs_interleaved && run.number("vpp").is_some_and(|vpp| vpp > 1);
-    if any(&pairings) || by_recipe && !is_named {
+    if said_any(&text, &pairings).unwrap_or(by_recipe) {
         framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
-    framework.prefetch |= is_fully_sharded(&text)
-        || run.number("zero").is_some_and(|stage| stage > 1)
-        || stated_zero(&run.text) == Some(2);
+    let stage = numbered_zero(run);
+    framework.prefetch |= is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1) || stage == Some(2);
     framework.overlap_gradients |= has("overlap-grad-reduce");
     framework.overlap_parameters |= has("overlap-param-gather");
-    if has("grad-reduce-in-bf16") || text.contains("grad_reduce_in_fp32=false") {
+    if has("grad-reduce-in-bf16") || said(&text, "grad_reduce_in_fp32") == Some(false) {
         framework.gradient_bytes = 2.0;
     } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {
         framework.gradient_bytes = 4.0;
@@ -315,12 +320,13 @@ const PAIRED: f64 = 0.6;
 /// The same where NCCL exchanges rows, whose kernels take cores from the work beside them: what makes a published pair of runs (Qwen3-30B-A3B on 16 H100, 41.25 and 31.31 s) differ as it does.
 const PAIRED_NCCL: f64 = 0.48;
 
-/// Rows of the busiest rank.
-pub fn imbalance(run: &Run) -> f64 {
+/// Rows of the busiest rank. Of our own plan as `simulate` has it where nothing is said: even.
+pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     let text = run.text.to_lowercase();
-    let forced = ["force", "forced", "capacity factor 1"].iter().any(|words| says(&text, words));
+    let forced = ["force", "capacity factor 1"].iter().any(|words| says(&text, words));
     let dense = run.number("experts").unwrap_or(0) == 0;
-    match (dense || forced, says(&text, "real routing")) {
+    let real = says(&text, "real routing");
+    match (dense || forced || framework.is_ours() && !real, real) {
         (true, _) => 1.0,
         (false, true) => REAL_ROUTING,
         (false, false) => UNKNOWN_ROUTING,

@@ -2,6 +2,7 @@
 
 use super::family::Family;
 use super::runs::Run;
+use crate::says::{said, says};
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,7 +98,7 @@ impl Shape {
             seq: need("seq_len")?,
             gpt: false,
             tied: false,
-            mtp: text.contains("mtp layer included"),
+            mtp: says(&text, "mtp layer included"),
             family: Family::of(&run.model),
         };
         // Key heads that are fewer than tensor-parallel ranks are there on several of them.
@@ -113,13 +114,14 @@ impl Shape {
             shape.vocab = shape.vocab.next_multiple_of(128 * tp);
         }
         shape.gpt = shape.is_gpt(&text, run.params_b);
-        shape.tied = !text.contains("tied embeddings false") && (text.contains("tied embeddings") || shape.gpt);
+        shape.tied = said(&text, "tied embeddings").unwrap_or(shape.gpt);
         Ok(shape)
     }
 
     /// Can so many ranks share its heads, and its key heads, so that each has whole ones?
     pub fn has_heads_for(&self, ranks: u64) -> bool {
-        self.heads.is_multiple_of(ranks) && self.kv_heads.is_multiple_of(ranks)
+        // (Latent attention makes keys for each head.)
+        self.heads.is_multiple_of(ranks) && (self.latent.is_some() || self.kv_heads.is_multiple_of(ranks))
     }
 
     /// Is its attention latent?
@@ -129,10 +131,10 @@ impl Shape {
 
     /// What the row says, else what its number of parameters says, else the family.
     fn is_gpt(&self, text: &str, params_b: Option<f64>) -> bool {
-        if text.contains("swiglu") {
+        if says(text, "swiglu") {
             return false;
         }
-        if text.contains("gelu") {
+        if says(text, "gelu") {
             return true;
         }
         self.experts == 0 && params_b.and_then(|billions| self.has_two_matrices(billions)).unwrap_or(self.family.gelu)

@@ -45,7 +45,8 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
         // Not a whole number: rounded, a little more bandwidth than one adapter's would be half lost to sharing.
         let adapters = gigabits / 8.0 / cluster.tiers[outside].gbps.0;
-        if adapters < node && nodes.is_some() {
+        // (Nearly one for each device is one for each.)
+        if adapters.round() < node && nodes.is_some() {
             cluster.tiers[outside].adapters = Some(Positive(adapters));
         }
         cluster.tiers[outside].gbps = Positive(gigabits / 8.0 / node);
