@@ -301,7 +301,10 @@ fn fitted(
         let own = cluster::profiles_text(args.cluster_dir.as_deref())?.unwrap_or_default();
         let numbers = format!("{own}\n# Fitted to measured runs.\n{}", fitted_numbers(&frameworks));
         replace_file(&folder.join(cluster::PROFILES), numbers.as_bytes())?;
-        spinner.tells(&format!("written to {}; `forebay validate RUNS.csv --cluster-dir {0}` predicts with it", folder.display()));
+        spinner.tells(&format!(
+            "written to {}; `forebay validate RUNS.csv --cluster-dir {0}` predicts with it",
+            folder.display()
+        ));
     }
     let mut compared = price(&cases, &clusters, &frameworks, threads);
     compared.skipped.extend(skipped);

@@ -413,6 +413,13 @@ fn tables_that_cannot_be_read_say_why() {
     bench.run(&["validate", "nowhere.csv"]).fails(&["cannot read `nowhere.csv`"]);
 }
 
+/// What a calibration would say of a machine of two cores.
+const MEASURED: &str = "[measured]\ncores = 2\n\
+    [[measured.product]]\nthreads = 1\ntype = \"f32\"\nm = 256\nn = 256\nk = 256\ngflops = 50\n\
+    [[measured.attention]]\nthreads = 1\nbackward = false\nqueries = 256\nhead = 32\ngflops = 20\n\
+    [[measured.vector]]\nthreads = 1\nbytes = 1e6\nintensity = 0.1\ngbps = 10\n\
+    [[measured.sharing]]\nranks = 4\nfactor = 1.25\n";
+
 /// Runs of ours are predicted as `simulate` has them, on a machine that was measured too, whatever ranks share; a column says what they share.
 #[test]
 fn our_own_runs_are_as_simulated() {
@@ -420,12 +427,29 @@ fn our_own_runs_are_as_simulated() {
     let head = "id,source,layers,hidden,heads,kv_heads,ffn_hidden,vocab,seq_len,device,n_devices,dp,tp,gbs,mbs,zero,precision,recompute,step_time_s";
     let row = "a,Forebay,2,256,4,4,1024,1024,256,H100,8,4,2,8,1,1,bf16,none,0.01";
     bench.write("runs.csv", format!("{head}\n{row}\n"));
-    let told: Value = serde_json::from_str(&bench.run(&["validate", "runs.csv", "--json"]).ok().stdout).expect("an object");
+    let told: Value =
+        serde_json::from_str(&bench.run(&["validate", "runs.csv", "--json"]).ok().stdout).expect("an object");
     let report = &told["rows"][0]["report"];
     assert_eq!(told["rows"][0]["framework"], "plan");
-    assert!(told["rows"][0]["assumed"].as_array().expect("a list").iter().all(|a| !a.as_str().unwrap().starts_with("zero")));
+    assert!(
+        told["rows"][0]["assumed"].as_array().expect("a list").iter().all(|a| !a.as_str().unwrap().starts_with("zero"))
+    );
     // What overlaps with us is there: gradients are not all exposed.
     assert!(report["exposed_comm_s"]["dp"].as_f64() < report["total_comm_s"]["dp"].as_f64());
+    // A built-in model by its row is what it is by its name, ranks that share a machine's cores included.
+    let machine = format!("{}\n{MEASURED}", include_str!("../../examples/clusters/h100.toml"));
+    bench.write("own/machine.toml", machine.replace("\"H100\"", "\"this machine\""));
+    let shape = "source,layers,hidden,heads,ffn_hidden,moe_ffn_hidden,experts,topk,shared_experts,vocab,seq_len,device,n_devices,gbs,mbs,precision,recompute,step_time_s";
+    let rows = "Forebay,4,256,8,512,512,8,2,1,256,256,this machine,1,8,8,fp32,none,0.1\nForebay,4,256,8,512,512,8,2,1,256,256,this machine,4,8,2,fp32,none,0.1\n";
+    bench.write("tiny.csv", format!("{shape}\n{rows}"));
+    let run = bench.run(&["validate", "tiny.csv", "--cluster-dir", "own", "--json"]).ok();
+    let told: Value = serde_json::from_str(&run.stdout).expect("an object");
+    for (row, strategy) in told["rows"].as_array().expect("rows").iter().zip(["dp=1", "dp=4"]) {
+        let alone =
+            ["simulate", "bench-tiny", "--cluster", "own/machine.toml", "--dtype", "f32", "--strategy", strategy];
+        let ratio = row["predicted_s"].as_f64().unwrap() / step(&bench, &alone);
+        assert!((ratio - 1.0).abs() < 0.01, "{strategy}: {ratio}");
+    }
     let without = format!("{head}\n{}\n", row.replace(",1,bf16", ",,bf16"));
     bench.write("runs.csv", without);
     let table = bench.run(&["validate", "runs.csv"]).ok().stdout;
@@ -455,7 +479,10 @@ fn profiles_of_a_folder_count() {
     assert!(before != fitted);
     let again = error(&["--cluster-dir", "ours"]);
     assert!((again / fitted - 1.0).abs() < 1e-3, "{again} is not {fitted}");
-    bench.write("ours/frameworks.toml", "[[framework]]\nname = \"eager\"\nvector_passes = 4.9\nmatches = []\nspeed = 1\n");
+    bench.write(
+        "ours/frameworks.toml",
+        "[[framework]]\nname = \"eager\"\nvector_passes = 4.9\nmatches = []\nspeed = 1\n",
+    );
     bench.run(&["validate", "runs.csv", "--cluster-dir", "ours"]).fails(&["frameworks.toml", "speed"]);
 }
 
@@ -464,15 +491,21 @@ fn profiles_of_a_folder_count() {
 fn a_straggler_is_waited_for() {
     let bench = Bench::new();
     let model = ["simulate", "bench-tiny", "--cluster", "h100", "--strategy", "pp=2,micro=4"];
-    let alike = step(&bench, &model[1..]);
-    let told = |slow: &str| simulated(&bench, &[&model[1..], &["--straggler", slow]].concat());
+    let alike = step(&bench, &model);
+    let told = |slow: &str| -> Value {
+        let run = bench.run(&[&model[..], &["--straggler", slow, "--json"]].concat()).ok();
+        serde_json::from_str(&run.stdout).expect("an object")
+    };
     let slow = told("2");
     assert!(slow["step_time_s"].as_f64().unwrap() > 1.2 * alike);
     let notes: Vec<&str> = slow["notes"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();
     assert!(notes.iter().any(|n| n.starts_with("one device of stage ") && n.contains("since all wait")), "{notes:?}");
     assert!((told("1")["step_time_s"].as_f64().unwrap() / alike - 1.0).abs() < 1e-9);
     let named = told("1.5@1");
-    assert_eq!((&named["simulated"]["straggler"]["stage"], &named["simulated"]["straggler"]["factor"]), (&1.into(), &1.5.into()));
+    assert_eq!(
+        (&named["simulated"]["straggler"]["stage"], &named["simulated"]["straggler"]["factor"]),
+        (&1.into(), &1.5.into())
+    );
     bench.run(&[&model[..], &["--straggler", "2@2"]].concat()).fails(&["the last stage is 1", "counted from 0"]);
 }
 
