@@ -306,15 +306,12 @@ impl Timeline {
         let most = packing.bytes + arena / ALTERNATE;
         let most = if enough > 0 { most.min(enough) } else { most };
         let longer = self.intervals(&self.longer_lives(lives), plan::Space::Device);
-        // The search ends with the first places that are taken, though others might waste less of the two hundredth: all ways of a long step are seconds.
-        let live = max_live(&longer);
-        let taken = most.min(live + arena / WASTE);
-        let apart = (live <= most).then(|| pack_briefly(&longer, taken));
-        if let Some(apart) = apart.filter(|apart| apart.bytes <= taken) {
+        let apart = (max_live(&longer) <= most).then(|| pack_briefly(&longer, enough));
+        if let Some(apart) = apart.filter(|apart| apart.bytes <= most && apart.bytes - apart.live <= arena / WASTE) {
             return (longer, apart);
         }
         let some = self.intervals(&self.longer_lives_within(lives, packing.live), plan::Space::Device);
-        let apart = pack_briefly(&some, packing.bytes);
+        let apart = pack_briefly(&some, enough);
         let (intervals, mut packing) = if apart.bytes <= packing.bytes { (some, apart) } else { (intervals, packing) };
         self.move_apart(&intervals, &mut packing);
         (intervals, packing)
