@@ -35,6 +35,11 @@ impl std::str::FromStr for Slow {
 /// # Errors
 /// A stage that there is not; as [`simulate`].
 pub fn placed(slow: Slow, plan: &Plan, cluster: &Cluster, options: &Options) -> Result<(Straggler, String), Failure> {
+    if cluster.measured.is_some() {
+        return Err(Failure::Input(
+            "--straggler is for devices of a cluster: ranks of a machine that was measured share its cores".into(),
+        ));
+    }
     let stages = plan.mesh.iter().find(|dim| dim.name == "pp").map_or(1, |dim| dim.size);
     let time = |straggler: Option<Straggler>| {
         let options = Options { straggler, without: false, ..options.clone() };
@@ -60,13 +65,14 @@ pub fn placed(slow: Slow, plan: &Plan, cluster: &Cluster, options: &Options) -> 
         }
     }
     let (straggler, step) = worst.ok_or_else(|| Failure::Input("there is no stage".into()))?;
+    let waits = if step > alike * (1.0 + 1e-6) { "since all wait for it" } else { "since nobody waits for it" };
     let told = format!(
-        "one device of stage {} takes {} times as long for its work: {} a step instead of {} (+{:.1} %), since all wait for it",
+        "one device of stage {} takes {} times as long for its work: {} a step instead of {} (+{:.1} %), {waits}",
         straggler.stage,
         straggler.factor,
         seconds(step),
         seconds(alike),
-        100.0 * (step / alike - 1.0)
+        100.0 * (step / alike - 1.0).max(0.0)
     );
     Ok((straggler, told))
 }

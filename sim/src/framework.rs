@@ -176,6 +176,46 @@ impl Framework {
         if cluster.measured.is_some() { Framework::on_machine() } else { Framework::default() }
     }
 
+    /// Numbers that can be.
+    ///
+    /// # Errors
+    /// A key whose number cannot: a sentence.
+    fn checked(self) -> Result<Framework, String> {
+        let wrong = |key: &str, what: &str| Err(format!("`{key}` of `{}` is {what}", self.name));
+        let shares = [
+            ("hidden_tp", self.hidden_tp),
+            ("hidden_cp", self.hidden_cp),
+            ("hidden_ep", self.hidden_ep),
+            ("scaled_rate", self.scaled_rate),
+        ];
+        if let Some((key, _)) = shares.iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
+            return wrong(key, "a number from 0 to 1");
+        }
+        let numbers = [
+            ("dispatch_us", self.dispatch_us),
+            ("vector_passes", self.vector_passes),
+            ("collective_us", self.collective_us),
+            ("expert_us", self.expert_us),
+            ("gradient_bytes", self.gradient_bytes),
+            ("gradient_passes", self.gradient_passes),
+            ("divide_passes", self.divide_passes),
+            ("clip_traffic", self.clip_traffic),
+            ("bucket_mb", self.bucket_mb),
+            ("accumulate_bytes", self.accumulate_bytes),
+            ("loss_traffic", self.loss_traffic),
+            ("cast_bytes", self.cast_bytes),
+            ("slack", self.slack),
+            ("reserved_gb", self.reserved_gb),
+        ];
+        if let Some((key, _)) = numbers.iter().find(|(_, number)| !(0.0..=MOST).contains(number)) {
+            return wrong(key, "a number from 0 to 1e6");
+        }
+        if self.zero > 3 {
+            return wrong("zero", "0 to 3");
+        }
+        Ok(self)
+    }
+
     /// The profile for models of a kind: recipes for dense ones may cut products up.
     #[must_use]
     pub fn for_models(mut self, dense: bool) -> Framework {
@@ -263,12 +303,16 @@ impl Default for Framework {
     }
 }
 
+/// The largest number of a profile that makes any sense.
+const MOST: f64 = 1e6;
+
 /// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
 const CUT_UP: f64 = 0.75;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
+    #[serde(default)]
     framework: Vec<toml::Table>,
 }
 
@@ -316,11 +360,21 @@ pub fn parse(text: &str) -> Result<Vec<Framework>, String> {
 /// As [`parse`].
 pub fn known_with(text: &str) -> Result<Vec<Framework>, String> {
     let mut all = read(BUILT_IN)?;
-    let mut others = vec![];
-    for own in read(text)? {
+    let mut others: Vec<toml::Table> = vec![];
+    for mut own in read(text)? {
         match all.iter_mut().chain(&mut others).find(|profile| profile.get(NAME) == own.get(NAME)) {
             Some(profile) => profile.extend(own),
-            None => others.push(own),
+            None => {
+                if !own.contains_key("matches") {
+                    let name = own.get(NAME).and_then(toml::Value::as_str).unwrap_or_default();
+                    return Err(format!(
+                        "`{name}` has no `matches`, so that no run can mean it, and is none that is built in"
+                    ));
+                }
+                // What is not said is as of systems that nothing is known of, and not as of our plan.
+                own.entry(LIKE).or_insert_with(|| "eager".into());
+                others.push(own);
+            }
         }
     }
     others.extend(all);
@@ -332,7 +386,7 @@ pub fn fitted_numbers(frameworks: &[Framework]) -> String {
     let of = |f: &Framework| {
         let Framework { name, dispatch_us, vector_passes, collective_us, .. } = f;
         format!(
-            "\n[[framework]]\nname = \"{name}\"\ndispatch_us = {dispatch_us:.4}\nvector_passes = {vector_passes:.4}\ncollective_us = {collective_us:.4}\n"
+            "\n[[framework]]\nname = {name:?}\ndispatch_us = {dispatch_us:.4}\nvector_passes = {vector_passes:.4}\ncollective_us = {collective_us:.4}\n"
         )
     };
     frameworks.iter().map(of).collect()
@@ -349,18 +403,29 @@ fn resolved(profiles: &[toml::Table]) -> Result<Vec<Framework>, String> {
         for _ in 0..profiles.len() {
             let Some(name) = all.remove(LIKE) else { break };
             let other = profiles.iter().find(|other| other.get(NAME) == Some(&name));
-            let other = other.ok_or_else(|| format!("`{LIKE}` = {name:?}, which is no profile"))?;
+            let other = other.ok_or_else(|| {
+                let names: Vec<&str> = profiles.iter().filter_map(|p| p.get(NAME)?.as_str()).collect();
+                format!("`{LIKE}` names {}, which is no profile: there are {}", shown(&name), names.join(", "))
+            })?;
             other.iter().for_each(|(key, value)| {
                 all.entry(key).or_insert_with(|| value.clone());
             });
         }
         match all.get(LIKE) {
-            Some(name) => Err(format!("`{LIKE}` = {name:?} is in the end like itself")),
+            Some(name) => Err(format!("what is `{LIKE}` {} is in the end like itself", shown(name))),
             None if !own.contains_key(NAME) => Err(format!("a profile has no `{NAME}`")),
-            None => all.try_into().map_err(|error| error.to_string()),
+            None => {
+                let framework: Framework = all.try_into().map_err(|error: toml::de::Error| error.to_string())?;
+                framework.checked()
+            }
         }
     };
     profiles.iter().map(of).collect()
+}
+
+/// A value as it stands in a file.
+fn shown(name: &toml::Value) -> String {
+    name.as_str().map_or_else(|| format!("{name:?}"), |name| format!("`{name}`"))
 }
 
 /// The key that names a profile.
@@ -423,7 +488,21 @@ mod tests {
         assert_eq!((changed.vector_passes, changed.dispatch_us), (2.5, find(&known, "nanotron").dispatch_us));
         assert_eq!((ours.name.as_str(), ours.vector_passes, ours.zero), ("ours", 2.5, 1));
         assert_eq!(known_with(&fitted_numbers(&with[1..])).expect("a table"), with[1..]);
-        assert!(known_with("[[framework]]\nname = \"nanotron\"\npasses = 1\n").is_err());
+        for wrong in [
+            "name = \"nanotron\"\npasses = 1",
+            "name = \"ours\"",
+            "name = \"nanotron\"\nvector_passes = nan",
+            "name = \"nanotron\"\nzero = 9",
+        ] {
+            assert!(known_with(&format!("[[framework]]\n{wrong}\n")).is_err(), "{wrong}");
+        }
+        // What a new one does not say is as of unknown systems.
+        let new = known_with("[[framework]]\nname = \"ours \\\"2\\\"\"\nmatches = [\"Our trainer\"]\nzero = 2\n")
+            .expect("a table");
+        let (ours, eager) = (find(&new, "Our trainer"), find(&known, ""));
+        assert_eq!((ours.zero, ours.streams, ours.vector_passes), (2, eager.streams, eager.vector_passes));
+        assert!(parse(&fitted_numbers(&new)).is_ok());
+        assert_eq!(known_with("").expect("nothing"), known);
         let names: std::collections::BTreeSet<&str> = known.iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names.len(), known.len(), "each profile has a name of its own");
     }

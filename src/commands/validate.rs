@@ -224,6 +224,9 @@ struct Output {
     unknown_columns: Vec<String>,
 }
 
+/// Begins what a fit writes of profiles, behind what their file had before.
+const FITTED: &str = "# Numbers of a fit to measured runs.";
+
 /// Goes through runs part by part, and says how far that is.
 fn in_parts(runs: &[runs::Run], threads: usize, (spinner, what): (&Spinner, &str), mut of: impl FnMut(&[runs::Run])) {
     let mut done = 0;
@@ -291,6 +294,14 @@ fn fitted(
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder)
             .map_err(|error| Failure::Input(format!("cannot make `{}`: {error}", folder.display())))?;
+        if let Some(there) = cluster::profiles_text(Some(folder))?
+            && !there.contains(FITTED)
+        {
+            return Err(Failure::Input(format!(
+                "`{}` is there, and is not of a fit\n  = help: -o takes another folder; --cluster-dir reads this one",
+                folder.join(cluster::PROFILES).display()
+            )));
+        }
         let files = cluster::files(args.cluster_dir.as_deref())?;
         // Those that have not changed too, or runs on their devices would have none in the folder.
         let used = |at: &usize| cases.iter().any(|case| case.cluster == *at);
@@ -299,7 +310,8 @@ fn fitted(
             replace_file(&folder.join(name), fit::rewritten(text, &read[at], &clusters[at]).as_bytes())?;
         }
         let own = cluster::profiles_text(args.cluster_dir.as_deref())?.unwrap_or_default();
-        let numbers = format!("{own}\n# Fitted to measured runs.\n{}", fitted_numbers(&frameworks));
+        let own = own.split(FITTED).next().unwrap_or_default();
+        let numbers = format!("{own}{FITTED}\n{}", fitted_numbers(&frameworks));
         replace_file(&folder.join(cluster::PROFILES), numbers.as_bytes())?;
         spinner.tells(&format!(
             "written to {}; `forebay validate RUNS.csv --cluster-dir {0}` predicts with it",

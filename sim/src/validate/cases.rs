@@ -233,7 +233,7 @@ fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
 fn fillings(run: &Run, shape: &Shape, profile: &Framework, base: &CompileOptions) -> Result<Vec<Filling>, String> {
     let mut fillings: Vec<Filling> = vec![];
     let mut first_error = None;
-    for filled in layout::filled(run, shape) {
+    for filled in layout::filled(run, shape, profile) {
         let make = |run: &Run| {
             let strategy = layout::strategy(run, shape, profile)?;
             Ok((plans(shape, &strategy, base, profile.streams)?, strategy))

@@ -83,8 +83,15 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
 
 /// The row with its blanks of `mbs` and `vpp` filled in the ways that runs mostly have them: micro-batches of 1, 2, 4 or 8 rows; with interleaved schedules
 /// chunks of as few layers as divide, of twice and four times as many. The row as it stands is the first.
-pub fn filled(run: &Run, shape: &Shape) -> Vec<Run> {
+pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     let pp = run.degree("pp");
+    if framework.is_ours() {
+        // As `simulate` has it: one micro-batch, one part of each stage.
+        let dp =
+            run.number("dp").unwrap_or(run.degree("n_devices") / (run.degree("tp") * pp * run.degree("cp")).max(1));
+        let rows = run.number("mbs").unwrap_or(run.degree("gbs") / dp.max(1)).max(1);
+        return vec![run.with("mbs", rows).with("vpp", run.degree("vpp"))];
+    }
     let of = |name: &str, blank: bool, values: &[u64]| if blank { values.to_vec() } else { vec![run.degree(name)] };
     let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
     let interleaves = run.number("vpp").is_none() && pp > 1;
@@ -430,7 +437,10 @@ mod tests {
             let columns = "layers,hidden,heads,ffn_hidden,vocab,seq_len,device,n_devices,tp,pp,mbs,gbs,step_time_s";
             let table = format!("{columns}\n{layers},512,8,2048,32000,512,H100,{pp},1,{pp},1,32,1\n");
             let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
-            filled(&run, &Shape::of(&run, 1).expect("a shape")).iter().map(|run| run.degree("vpp")).collect()
+            filled(&run, &Shape::of(&run, 1).expect("a shape"), &find(&known(), &run.text))
+                .iter()
+                .map(|run| run.degree("vpp"))
+                .collect()
         };
         assert_eq!((chunks(126, 16), chunks(128, 16)), (vec![1, 2, 4, 8], vec![1, 2, 4, 8]));
         assert_eq!((chunks(24, 4), chunks(13, 8)), (vec![1, 2, 3, 6], vec![1]));
