@@ -171,9 +171,10 @@ impl Framework {
         self.name == Framework::default().name
     }
 
-    /// What runs our plans on a cluster: on a machine that was measured nothing comes beside its numbers.
-    pub fn of_our_plan_on(cluster: &Cluster) -> Framework {
-        if cluster.measured.is_some() { Framework::on_machine() } else { Framework::default() }
+    /// It on a cluster: beside the numbers of a machine that was measured nothing comes to our own plan.
+    #[must_use]
+    pub fn on(self, cluster: &Cluster) -> Framework {
+        if self.is_ours() && cluster.measured.is_some() { Framework::on_machine() } else { self }
     }
 
     /// Numbers that can be.

@@ -15,6 +15,7 @@ use crate::steps::{Step, Timed};
 use forebay_cost::contention;
 use forebay_plan::{CallEvent, StreamKind};
 use rustc_hash::FxHashMap;
+use serde::Serialize;
 use std::collections::VecDeque;
 
 /// What the host does.
@@ -40,7 +41,7 @@ pub struct Machine<'a> {
 }
 
 /// A device of a stage that computes slower than the others. Whoever shares collectives with it waits for it, and so the stage as a whole is as slow.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Straggler {
     /// Its stage.
     pub stage: u32,

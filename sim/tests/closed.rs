@@ -5,7 +5,7 @@ use forebay_compiler::shard::Strategy;
 use forebay_cost::{Cluster, known};
 use forebay_dsl::model::{CheckedModel, Const};
 use forebay_ir::DType;
-use forebay_sim::closed::{Closed, Estimate};
+use forebay_sim::closed::{Closed, Doubt, Estimate};
 use forebay_sim::framework::Framework;
 use forebay_sim::report::{Options, Report, simulate};
 
@@ -113,6 +113,28 @@ fn check(text: &str, experts: bool) {
 #[test]
 fn mixtures_are_estimated_as_they_are_replayed() {
     check(include_str!("../../examples/models/qwen3-30b-a3b.moe"), true);
+}
+
+/// What the closed form does not know is refused, or doubted, not passed over.
+#[test]
+fn what_is_not_known_is_said() {
+    let h100 = cluster("h100");
+    let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
+    let load = |rows: u32| load(text, rows);
+    let estimated = |simulation: &Options, strategy: &str| {
+        let strategy = Strategy::parse(strategy).expect("a strategy");
+        Closed::new(&load, &h100, simulation).expect("it can be estimated").estimate(&strategy, 1.0)
+    };
+    let plain = "dp=8,ep=8,zero=1,micro=2,mbs=1,overlap=none";
+    let ours = estimated(&Options::default(), plain).expect("it can be");
+    assert_eq!(ours.memory_doubt, None);
+    for state in ["moments=bf16", "master_weights=split", "optimizer=host"] {
+        let why = estimated(&Options::default(), &format!("{plain},{state}")).expect_err("it is not known");
+        assert!(why.contains("optimizer"), "{state}: {why}");
+    }
+    let framework = Framework { caching_allocator: true, ..Framework::default() };
+    let caching = estimated(&Options { framework, ..Options::default() }, plain).expect("it can be");
+    assert_eq!(caching.memory_doubt, Some(Doubt::Allocator));
 }
 
 /// Two strategies, in either order by one table: the time of each is what is replayed. Returns the estimates.

@@ -50,7 +50,7 @@ pub struct Args {
 pub fn memory(args: Args) -> Result<(), Failure> {
     can_write_all(&args.on.reads(), &[("--svg", args.svg.as_deref())])?;
     let SetUp { cluster, file, options, budget, precision } = args.on.set_up()?;
-    let framework = Framework::of_our_plan_on(&cluster);
+    let framework = Framework::default().on(&cluster);
     let simulation = Options { precision, framework, without: false, ..Options::default() };
     let stages = options.strategy.pp;
     if args.stage.is_some_and(|n| n >= stages) {

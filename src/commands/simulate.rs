@@ -14,6 +14,7 @@ use crate::straggler::{Slow, placed};
 use crate::trace::simulated;
 use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
+use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{DType, Instruction, Kernel, Plan};
@@ -97,21 +98,10 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     can_write_all(&reads(&args), &written)?;
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
-    let framework = match &args.framework {
-        None => Framework::of_our_plan_on(&cluster),
-        Some(name) => framework(name)?,
+    let (framework, differences) = match &args.framework {
+        None => (Framework::default().on(&cluster), vec![]),
+        Some(name) => of_another(framework(name)?, &mut options),
     };
-    let mut keeps_otherwise = false;
-    // What another system hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward pass.
-    if args.framework.is_some() {
-        options.gradients = Gradients::Wide;
-        keeps_otherwise = options.strategy.keep != framework.keep();
-        options.strategy.keep = framework.keep();
-    }
-    let is_in_line = args.framework.is_some() && !framework.streams;
-    if is_in_line {
-        options.strategy.overlap = Passes::none();
-    }
     let (ep, pp) = (options.strategy.ep, options.strategy.pp);
     let is_bounded = ep <= 1 || options.strategy.max_tokens_per_rank.is_some();
     let precision = args.precision.map_or(precision, Precision::from);
@@ -150,19 +140,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
     notes.extend(slow);
-    if is_in_line {
-        let name = &options.framework.name;
-        notes.push(format!(
-            "{name} runs kernels one after another, and hides what its profile says: our overlap passes are off"
-        ));
-    }
-    if keeps_otherwise {
-        let Framework { name, .. } = &options.framework;
-        notes.push(format!(
-            "what {name} keeps for the backward pass is in its profile: its plan is made with keep={}",
-            options.framework.keep()
-        ));
-    }
+    notes.extend(differences);
     notes.extend(unaligned(&plan, &cluster));
     notes.extend(few_micro_batches(&plan, pp));
     notes.extend(short_of_memory(&report, room, &options.framework.name));
@@ -185,6 +163,24 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
     print(&format!("{}{notes}", table(&page, if is_bounded { None } else { worst_case(&plan) }.as_deref())))
+}
+
+/// Makes options those of another system's plan, and says what that changes. What it hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward
+/// pass.
+fn of_another(framework: Framework, options: &mut CompileOptions) -> (Framework, Vec<String>) {
+    let Framework { name, streams, .. } = &framework;
+    let keep = framework.keep();
+    let in_line =
+        format!("{name} runs kernels one after another, and hides what its profile says: our overlap passes are off");
+    let keeps = format!("what {name} keeps for the backward pass is in its profile: its plan is made with keep={keep}");
+    let kept_otherwise = options.strategy.keep != keep;
+    options.gradients = Gradients::Wide;
+    options.strategy.keep = keep;
+    if !streams {
+        options.strategy.overlap = Passes::none();
+    }
+    let told = (!streams).then_some(in_line).into_iter().chain(kept_otherwise.then_some(keeps)).collect();
+    (framework, told)
 }
 
 /// How rooms of experts can be smaller than the worst case.

@@ -118,6 +118,7 @@ fn validated(args: Args) -> Result<(), Failure> {
     let name = args.runs.display().to_string();
     let read: Vec<(&str, PathBuf)> = args.cluster_dir.iter().map(|folder| ("--cluster-dir", folder.clone())).collect();
     are_apart(&read, &[("-o", args.output.as_deref())])?;
+    args.output.as_deref().map_or(Ok(()), may_be_written)?;
     let text = read_text(&args.runs, LARGE)?;
     let clusters = cluster::folder(args.cluster_dir.as_deref())?;
     let frameworks = cluster::profiles(args.cluster_dir.as_deref())?;
@@ -227,6 +228,17 @@ struct Output {
 /// Begins what a fit writes of profiles, behind what their file had before.
 const FITTED: &str = "# Numbers of a fit to measured runs.";
 
+/// Profiles that somebody wrote stay: fits write over those of fits alone.
+fn may_be_written(folder: &Path) -> Result<(), Failure> {
+    match cluster::profiles_text(Some(folder))? {
+        Some(there) if !there.contains(FITTED) => Err(Failure::Input(format!(
+            "`{}` is there, and is not of a fit\n  = help: -o takes another folder; --cluster-dir reads this one",
+            folder.join(cluster::PROFILES).display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Goes through runs part by part, and says how far that is.
 fn in_parts(runs: &[runs::Run], threads: usize, (spinner, what): (&Spinner, &str), mut of: impl FnMut(&[runs::Run])) {
     let mut done = 0;
@@ -294,14 +306,6 @@ fn fitted(
     if let Some(folder) = &args.output {
         std::fs::create_dir_all(folder)
             .map_err(|error| Failure::Input(format!("cannot make `{}`: {error}", folder.display())))?;
-        if let Some(there) = cluster::profiles_text(Some(folder))?
-            && !there.contains(FITTED)
-        {
-            return Err(Failure::Input(format!(
-                "`{}` is there, and is not of a fit\n  = help: -o takes another folder; --cluster-dir reads this one",
-                folder.join(cluster::PROFILES).display()
-            )));
-        }
         let files = cluster::files(args.cluster_dir.as_deref())?;
         // Those that have not changed too, or runs on their devices would have none in the folder.
         let used = |at: &usize| cases.iter().any(|case| case.cluster == *at);

@@ -16,10 +16,10 @@ use crate::memory::Room;
 use crate::output::{json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
+use forebay_sim::Options;
 use forebay_sim::replay::Straggler;
 use forebay_sim::report::Report;
 use forebay_sim::timeline::Timeline;
-use forebay_sim::{Framework, Options};
 use text::{escaped, grouped_by_thousands, percent, script, seconds};
 
 /// What a page is about.
@@ -104,7 +104,7 @@ pub fn manner(page: &Page) -> String {
         "activations in {}, products of {} · run as {} · cluster {}{routing}",
         plan.settings.compute,
         format!("{precision:?}").to_lowercase(),
-        if framework.name == Framework::default().name { "our own plan" } else { &framework.name },
+        if framework.is_ours() { "our own plan" } else { &framework.name },
         cluster.name,
     )
 }
@@ -136,14 +136,7 @@ pub struct Simulated<'a> {
     imbalance: f64,
     /// The slow device, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    straggler: Option<Slow>,
-}
-
-/// A device that takes so many times as long for its work.
-#[derive(serde::Serialize)]
-struct Slow {
-    stage: u32,
-    factor: f64,
+    straggler: Option<Straggler>,
 }
 
 /// What `--json` prints, and what stands in the page.
@@ -182,7 +175,7 @@ impl<'a> Told<'a> {
             precision: format!("{:?}", options.precision).to_lowercase(),
             framework: &options.framework.name,
             imbalance: options.imbalance,
-            straggler: options.straggler.map(|Straggler { stage, factor }| Slow { stage, factor }),
+            straggler: options.straggler,
         };
         let fits = report.peak_bytes() <= room.bytes();
         let short_of_memory = report.short_of_memory().is_some();

@@ -484,6 +484,30 @@ fn profiles_of_a_folder_count() {
         "[[framework]]\nname = \"eager\"\nvector_passes = 4.9\nmatches = []\nspeed = 1\n",
     );
     bench.run(&["validate", "runs.csv", "--cluster-dir", "ours"]).fails(&["frameworks.toml", "speed"]);
+    // What somebody wrote is not written over, and nobody waits for a fit to be told so.
+    bench
+        .run(&["validate", "runs.csv", "--fit", "-o", "ours"])
+        .fails(&["is there, and is not of a fit", "another folder"]);
+}
+
+/// Recipes of another system cut products of dense models up, so that tensor parallelism is hidden in part; those of mixtures do not.
+#[test]
+fn recipes_for_dense_models_hide_tensor_parallelism() {
+    let bench = Bench::new();
+    let hidden = |model: &str, sizes: &[&str]| {
+        let fixed =
+            ["simulate", model, "--cluster", "h100", "--strategy", "tp=2", "--framework", "megatron-core", "--json"];
+        let run = bench.run(&[&fixed[..], sizes].concat()).ok();
+        let told: Value = serde_json::from_str(&run.stdout).expect("an object");
+        let of = |key: &str| told[key]["tp"].as_f64().expect("seconds");
+        1.0 - of("exposed_comm_s") / of("total_comm_s")
+    };
+    let dense = example("llama-3-70b");
+    let dense = hidden(dense.to_str().expect("a path"), &["--set", "layers=1", "--batch", "1", "--seq", "1024"]);
+    // (What has no work in its program to hide behind is not hidden.)
+    assert!((dense - 0.75).abs() < 0.02, "{dense}");
+    let mixture = hidden("bench-tiny", &[]);
+    assert!(mixture.abs() < 0.01, "{mixture}");
 }
 
 /// One slow device makes the step longer for all, and is told of; a stage that is not there is refused.

@@ -88,8 +88,8 @@ impl Case {
         layout::precision(run)?;
         site::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp"))?;
-        let base = base_options(run, &profile, &clusters[cluster])?;
-        let fillings = fillings(run, &shape, &profile, &base)?;
+        let how = How::of(run, &profile, &clusters[cluster])?;
+        let fillings = fillings(run, &shape, &profile, &how)?;
         let devices = run.degree("n_devices") as f64;
         let step_of = |tflops: f64| Some(fillings.first()?.plans.flops / (tflops * 1e12 * devices));
         let measured_s = run.step_time.or_else(|| run.tflops.and_then(step_of)).filter(|_| !run.out_of_memory);
@@ -123,8 +123,6 @@ impl Case {
     }
 
     fn options(&self, filling: &Filling, framework: &Framework, cluster: &Cluster) -> Result<Options, String> {
-        // On a machine that was measured nothing comes beside its numbers.
-        let is_measured = framework.is_ours() && cluster.measured.is_some();
         Ok(Options {
             recompute: filling.recompute.clone(),
             precision: layout::precision(&self.run)?,
@@ -133,7 +131,7 @@ impl Case {
             without: false,
             crowded: vec![],
             straggler: None,
-            framework: if is_measured { Framework::on_machine() } else { framework.clone() },
+            framework: framework.clone().on(cluster),
         })
     }
 
@@ -230,13 +228,13 @@ fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
 
 /// What blanks may be: rows of a micro-batch, chunks of a stage, and what is computed again, as runs of that kind mostly have them. What does not fit the model is
 /// left out.
-fn fillings(run: &Run, shape: &Shape, profile: &Framework, base: &CompileOptions) -> Result<Vec<Filling>, String> {
+fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<Vec<Filling>, String> {
     let mut fillings: Vec<Filling> = vec![];
     let mut first_error = None;
     for filled in layout::filled(run, shape, profile) {
         let make = |run: &Run| {
             let strategy = layout::strategy(run, shape, profile)?;
-            Ok((plans(shape, &strategy, base, profile.streams)?, strategy))
+            Ok((plans(shape, &strategy, how)?, strategy))
         };
         // Where experts cannot be cut as the framework would have cut them, they were not.
         let whole = || if run.number("etp").is_none() { make(&filled.with("etp", 1)).ok() } else { None };
@@ -265,44 +263,50 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework, base: &CompileOptions
 }
 
 /// The plans of a step of many micro-batches: of those that fill the pipeline, and of a round less.
-fn plans(shape: &Shape, strategy: &Strategy, base: &CompileOptions, streams: bool) -> Result<Plans, String> {
+fn plans(shape: &Shape, strategy: &Strategy, how: &How) -> Result<Plans, String> {
     let micro = strategy.micro.unwrap_or(1);
     let round = strategy.pp;
     let full = strategy.pp.saturating_mul(strategy.vpp).min(1 << 24).saturating_mul(3).max(4).next_multiple_of(round);
     if micro <= full + round {
-        let plan = compiled(shape, strategy, &[micro], (base, streams))?.pop().ok_or("there is no plan")?;
+        let plan = compiled(shape, strategy, &[micro], how)?.pop().ok_or("there is no plan")?;
         return Ok(Plans { flops: plan.settings.flops_per_step, micro, plan, shorter: None });
     }
     // The same place within a round.
     let full = full + micro % round;
-    let mut both = compiled(shape, strategy, &[full - round, full], (base, streams))?;
+    let mut both = compiled(shape, strategy, &[full - round, full], how)?;
     let plan = both.pop().ok_or("there is no plan")?;
     let flops = plan.settings.flops_per_step * f64::from(micro) / f64::from(full);
     Ok(Plans { flops, micro: full, plan, shorter: both.pop() })
 }
 
-/// How plans of a run are made, its strategy apart. Of our own runs as `simulate` has it: in their type, on the device's clock. Of other systems in bf16, with gradients that are wide, as systems
-/// have them however many micro-batches there are.
-fn base_options(run: &Run, profile: &Framework, cluster: &Cluster) -> Result<CompileOptions, String> {
-    let precision = layout::precision(run)?;
-    let others = CompileOptions { compute: DType::BF16, gradients: Gradients::Wide, ..CompileOptions::default() };
-    let compute = if precision == Precision::F32 { DType::F32 } else { DType::BF16 };
-    let own = || CompileOptions { compute, clock: clock(cluster, precision), ..CompileOptions::default() };
-    Ok(if profile.is_ours() { own() } else { others })
+/// How plans of a run are made, its strategy apart.
+struct How {
+    options: CompileOptions,
+    /// Over streams?
+    streams: bool,
+}
+
+impl How {
+    /// Of our own runs as `simulate` has it: in their type, on the device's clock. Of other systems in bf16, with gradients that are wide, as systems have them however many micro-batches there are.
+    fn of(run: &Run, profile: &Framework, cluster: &Cluster) -> Result<How, String> {
+        let precision = layout::precision(run)?;
+        let compute = if precision == Precision::F32 { DType::F32 } else { DType::BF16 };
+        let options = if profile.is_ours() {
+            CompileOptions { compute, clock: clock(cluster, precision), ..CompileOptions::default() }
+        } else {
+            CompileOptions { compute: DType::BF16, gradients: Gradients::Wide, ..CompileOptions::default() }
+        };
+        Ok(How { options, streams: profile.streams })
+    }
 }
 
 /// The plan of a run: the training step that `forebay run` would execute, with so many micro-batches; spread over streams for systems that use them.
-fn compiled(
-    shape: &Shape,
-    strategy: &Strategy,
-    micros: &[u32],
-    (base, streams): (&CompileOptions, bool),
-) -> Result<Vec<Plan>, String> {
+fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], how: &How) -> Result<Vec<Plan>, String> {
     let options = CompileOptions {
         micro_batches: strategy.micro.unwrap_or(1),
         optimizer: Optimizer::default(),
         strategy: strategy.clone(),
-        ..base.clone()
+        ..how.options.clone()
     };
     let check = options.check_options(true, strategy.mbs.map(u64::from), options.micro_batches);
     let accepted = forebay_dsl::load(&shape.text(), &check).map_err(|diagnostics| {
@@ -311,7 +315,7 @@ fn compiled(
             .map_or("its model cannot be written down".to_string(), |d| format!("its model: {}", d.message))
     })?;
     let model = &accepted.model;
-    let compiled = if streams {
+    let compiled = if how.streams {
         compile_training(model, &options, micros)
     } else {
         shard_model(model, strategy).and_then(|sharded| compile_in_line(model, &sharded, &options, micros))
@@ -371,14 +375,14 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
         let cluster = known_cluster("h100");
         let framework = layout::stated(run, find(&known(), &run.text));
         let shape = Shape::of(run, 1).expect("a shape");
-        let base = base_options(run, &framework, &cluster).expect("options");
+        let how = How::of(run, &framework, &cluster).expect("options");
         for (vpp, micro) in [(1, 48), (1, 51), (2, 48)] {
             let mut strategy = layout::strategy(run, &shape, &framework).expect("a strategy");
             (strategy.vpp, strategy.micro) = (vpp, Some(micro));
             let options = Options { framework: framework.clone(), ..Options::default() };
-            let plan = compiled(&shape, &strategy, &[micro], (&base, framework.streams)).expect("a plan").remove(0);
+            let plan = compiled(&shape, &strategy, &[micro], &how).expect("a plan").remove(0);
             let whole = simulate(&plan, &cluster, &options).expect("a report");
-            let plans = plans(&shape, &strategy, &base, framework.streams).expect("plans");
+            let plans = plans(&shape, &strategy, &how).expect("plans");
             assert!(plans.shorter.is_some(), "it is not replayed whole");
             let added = plans.simulate(&strategy, &cluster, &options).expect("a report");
             let error = added.step_time_s / whole.step_time_s - 1.0;
@@ -430,9 +434,9 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
             let table = RUN.replace("H100,8,8,1,4,2,2,2", "H100,8,8,4,1,1,2,2").replace("1024", width);
             let read = runs::read(&table.replace("a,Mixture", "a,Megatron-Bridge mixture")).expect("a table").runs;
             let framework = find(&known(), "Megatron-Bridge");
-            let base = base_options(&read[0], &framework, &known_cluster("h100")).expect("options");
+            let how = How::of(&read[0], &framework, &known_cluster("h100")).expect("options");
             let shape = Shape::of(&read[0], 1).expect("a shape");
-            let filled = fillings(&read[0], &shape, &framework, &base).expect("it fits");
+            let filled = fillings(&read[0], &shape, &framework, &how).expect("it fits");
             (filled[0].strategy.etp, filled[0].assumed.clone())
         };
         assert_eq!(taken("1024"), (4, ["cp = 1", "etp = 4", "zero = 1"].map(String::from).to_vec()));

@@ -119,6 +119,15 @@ struct Fitter<'a> {
     threads: usize,
 }
 
+/// How far a fit goes.
+#[derive(Clone, Copy)]
+struct Steps {
+    /// At the most.
+    rounds: usize,
+    /// What being away from where it begins costs ([`Problem::away`]).
+    away: f64,
+}
+
 /// Fits in so many rounds. Returns clusters and frameworks with other numbers, and what was changed.
 pub fn fit(
     cases: &[Case],
@@ -132,7 +141,7 @@ pub fn fit(
     let everything = |_: &Case| true;
     let before = fitter.median(&everything);
     let first: Vec<f64> = numbers.iter().map(|n| fitter.get(*n)).collect();
-    fitter.descend(&numbers, (rounds, AWAY), &everything);
+    fitter.descend(&numbers, Steps { rounds, away: AWAY }, &everything);
     let changes = numbers.iter().zip(first).filter_map(|(&number, before)| {
         let after = fitter.get(number);
         let (of, key) = fitter.name(number);
@@ -217,7 +226,7 @@ impl Fitter<'_> {
     }
 
     /// Moves numbers, in so many steps, towards what the cases that a condition chooses say.
-    fn descend(&mut self, numbers: &[Number], (rounds, away): (usize, f64), of: &dyn Fn(&Case) -> bool) {
+    fn descend(&mut self, numbers: &[Number], steps: Steps, of: &dyn Fn(&Case) -> bool) {
         let cases = self.chosen(of);
         let mut systems: IndexMap<&str, f64> = IndexMap::new();
         cases.iter().for_each(|&n| *systems.entry(&self.cases[n].run.system).or_default() += 1.0);
@@ -235,8 +244,8 @@ impl Fitter<'_> {
             };
             Bounds { start: self.get(*number), least, most }
         };
-        let problem = Problem { weights, touched, bounds: numbers.iter().map(bounds).collect(), away };
-        let found = newton::minimised(&problem, rounds, |values, of| {
+        let problem = Problem { weights, touched, bounds: numbers.iter().map(bounds).collect(), away: steps.away };
+        let found = newton::minimised(&problem, steps.rounds, |values, of| {
             numbers.iter().zip(values).for_each(|(&number, &value)| self.set(number, value));
             self.errors(&of.iter().map(|&at| cases[at]).collect::<Vec<_>>())
         });
@@ -278,7 +287,7 @@ impl Fitter<'_> {
             set_calibrated(&mut self.clusters[cluster].calibrated, k, value);
         }
         let numbers: Vec<Number> = (0..CALIBRATED.len()).map(|k| Number::Cluster(cluster, k)).collect();
-        self.descend(&numbers, (rounds.max(LEAST), AWAY_ANEW), of);
+        self.descend(&numbers, Steps { rounds: rounds.max(LEAST), away: AWAY_ANEW }, of);
     }
 }
 
@@ -363,6 +372,34 @@ mod tests {
         // Two runs cannot tell eight numbers of a device.
         assert!(fit.few.iter().any(|few| (few.numbers, few.runs) == (8, 2)), "{:?}", fit.few);
         assert!(fit.changes.iter().any(|c| c.key == "product_efficiency" && c.before == 0.45));
+    }
+
+    /// Systems on one device are left out in turn: both fits begin alike, so that they differ by the system alone, and the device keeps the numbers that it had.
+    #[test]
+    fn systems_are_left_out_in_turn() {
+        let tables = [include_str!("../../tests/steps_h100.csv"), include_str!("../../tests/published_crowded.csv")];
+        let runs = tables.map(|text| runs::read(text).expect("a table").runs);
+        let runs: Vec<runs::Run> = runs.iter().flat_map(|runs| &runs[..2]).cloned().collect();
+        let (clusters, frameworks) = (clusters(), known());
+        let case = |run: &runs::Run| Case::new(run, &clusters, &frameworks).expect("a case");
+        let cases: Vec<Case> = runs.iter().map(case).collect();
+        let (after, _, fit) = fit(&cases, &clusters, &frameworks, 0, 1);
+        assert_eq!(after, clusters);
+        assert_eq!(fit.left_out.len(), 2, "{:?}", fit.left_out.keys());
+        for (system, of) in &fit.left_out {
+            let is_of = |case: &&Case| system.starts_with(&case.run.system);
+            let error = |case: &Case| {
+                let predicted = case.step_time(&clusters, &frameworks).expect("a time");
+                (predicted / case.measured_s.expect("it is measured") - 1.0).abs()
+            };
+            let errors: Vec<f64> = cases.iter().filter(is_of).map(error).collect();
+            assert!((of.kept - quantile(&errors, 0.5)).abs() < 1e-9, "{system}: {of:?}, {errors:?}");
+            assert!(of.all <= of.others && of.all != of.kept, "{system}: {of:?}");
+        }
+        assert_eq!(
+            fit.left_out_medians().map(|of| of.kept),
+            Some(quantile(&fit.left_out.values().map(|of| of.kept).collect::<Vec<_>>(), 0.5))
+        );
     }
 
     /// One run that took three times as long for a reason of its own does not carry a device's numbers to their limits; several that agree do move them.

@@ -414,6 +414,20 @@ mod tests {
         assert_eq!(pack(&intervals), packing, "the search is always the same");
     }
 
+    /// A search that may look at little tries one way, and repairs nothing.
+    #[test]
+    fn a_search_ends_at_its_limit() {
+        let intervals = of(BACKWARD);
+        let searched = |limit: u64| {
+            let mut search = Search { limit, ..Search::new(&intervals, 0) };
+            search.greedy(WORK);
+            (search.work, search.best.expect("placed").bytes)
+        };
+        let (whole, brief) = (searched(u64::MAX), searched(1));
+        let first = Search::new(&intervals, 0).place(&ways(&intervals, max_live(&intervals)).next().expect("a way"));
+        assert!(brief.0 < whole.0 / 10 && brief.1 == first.bytes && brief.1 > whole.1, "{whole:?} {brief:?}");
+    }
+
     /// Places are looked for until enough is reached, and not at all where it cannot be.
     #[test]
     fn what_is_enough_ends_the_search() {
