@@ -203,7 +203,7 @@ fn walk(mut world: World, mut walks: Vec<Walk>) -> Result<Vec<(Outcome, Option<L
             break;
         }
     }
-    Ok(walks.into_iter().map(Walk::finish).collect())
+    Ok(walks.into_iter().map(|walk| walk.finish(&world.machine)).collect())
 }
 
 impl<'a> World<'a> {
@@ -509,23 +509,29 @@ impl<'a> Walk<'a> {
         let contended = both * (world.machine.slowdown * (1.0 - on_links) + on_links);
         end += both * on_links;
         self.ran(None, BESIDE, begin, end);
-        if contended > 0.0 && !late {
-            self.spans.work(now, now + contended);
-            if let Some(log) = &mut self.log {
-                log.idle.push(Idle { why: Why::Contention, begin: now, end: now + contended });
-            }
-            self.streams[MAIN] += contended;
-            self.outcome.contention += contended;
-        }
+        self.slowed(now, contended);
+        self.streams[MAIN] += contended;
         self.spans.flight(Kind::Dp, begin, end);
         self.link = end;
         if op.lane == Lane::LateBackward {
             // The last bucket is full only when the backward pass has ended.
-            let last_bucket = 0.05 * seconds;
-            self.spans.flight(Kind::Dp, now, now + last_bucket);
-            self.link = end.max(now + last_bucket);
+            let (last_bucket, ended) = (0.05 * seconds, self.streams[MAIN]);
+            self.spans.flight(Kind::Dp, ended, ended + last_bucket);
+            self.link = end.max(ended + last_bucket);
         }
         self.pending = self.pending.max(self.link);
+    }
+
+    /// Work took so much longer for what was beside it.
+    fn slowed(&mut self, since: f64, seconds: f64) {
+        if seconds <= 0.0 {
+            return;
+        }
+        self.spans.work(since, since + seconds);
+        self.outcome.contention += seconds;
+        if let Some(log) = &mut self.log {
+            log.idle.push(Idle { why: Why::Contention, begin: since, end: since + seconds });
+        }
     }
 
     /// The link begins the sums behind calls that have ended. What is gathered for the next call was asked for when the last one began, before there was anything
@@ -541,9 +547,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn finish(mut self) -> (Outcome, Option<Log>) {
+    fn finish(mut self, machine: &Machine) -> (Outcome, Option<Log>) {
         self.sum_behind();
-        let last = self.streams.iter().copied().fold(self.link, f64::max).max(self.pending);
+        let forward = self.streams.iter().copied().fold(self.link, f64::max).max(self.pending);
+        // The step's first forward passes ran beside what the step before gathered, as the next step's will beside what this one does.
+        let contended = machine.slowdown * self.next_forward.min(self.first_forward);
+        self.slowed(forward, contended);
+        let last = forward + contended;
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
         let rest = (self.next_forward - self.first_forward).max(0.05 * self.next_forward);
         self.spans.flight(Kind::Dp, last, last + rest);

@@ -59,6 +59,21 @@ fn is_denied(before: &str, behind: &str) -> bool {
     BEFORE.contains(&word) || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
 }
 
+/// The number that a text gives a phrase (`capacity factor 1.25`, `capacity_factor=2`, `--moe-expert-capacity-factor: "1.5"`), where it says the phrase by itself and gives it one.
+pub(crate) fn number_of(text: &str, phrase: &str) -> Option<f64> {
+    let parts = text.match_indices(phrase).map(|(at, _)| (&text[..at], &text[at + phrase.len()..]));
+    let given = parts.filter(|(before, behind)| is_alone(before, phrase, behind) && !is_denied(before, behind));
+    given.filter_map(|(_, behind)| leading_number(behind)).next()
+}
+
+/// The number that a text begins with, behind what may stand between an option and its value.
+fn leading_number(text: &str) -> Option<f64> {
+    let text = text.trim_start_matches(|c| BETWEEN.contains(&c) && c != '-' || ['=', ':'].contains(&c));
+    let text = text.strip_prefix("of ").unwrap_or(text);
+    let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
+    digits.trim_end_matches('.').parse().ok()
+}
+
 /// Is the first release that a text names by its year and month (`26.06`, `26.04.01`) this one or a later one? (Others behind it are what it is compared with, or where something was looked up.)
 pub(crate) fn is_from(text: &str, release: &str) -> bool {
     let number = |of: &str| -> Option<(u32, u32)> {
@@ -124,6 +139,21 @@ mod tests {
         assert!(says("overlap=0.5", "overlap"));
         assert_eq!([said("no fsdp", "fsdp"), said("zero-3", "fsdp")], [Some(false), None]);
         assert_eq!(said_any("no fsdp, hsdp", &["fsdp", "hsdp"]), Some(true));
+    }
+
+    #[test]
+    fn numbers_are_read() {
+        let of = |text: &str| number_of(text, "capacity factor");
+        let texts = [
+            "capacity factor 1.25, padded",
+            "capacity factor=2.",
+            "a capacity factor of 1.5",
+            "capacity factor: \"4\"",
+        ];
+        assert_eq!(texts.map(of), [Some(1.25), Some(2.0), Some(1.5), Some(4.0)]);
+        let none = ["no capacity factor", "capacity factor -1", "capacity factor none", "capacity factors", "1.25"];
+        assert_eq!(none.map(of), [None; 5]);
+        assert_eq!(of("no capacity factor 2 before; capacity factor 3"), Some(3.0));
     }
 
     #[test]

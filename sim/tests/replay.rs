@@ -267,6 +267,35 @@ fn what_is_gathered_between_nodes_slows_a_layers_own_exchanges_down() {
     near(end(5.0, 1.5, 0.0), 5.0 + 2.0 * (5.0 + 3.0 * 0.5) + 3.0);
 }
 
+/// What is summed beside the last backward pass, and gathered beside the next step's first forward pass, slows them down.
+#[test]
+fn what_is_beside_the_ends_of_a_step_slows_them_down() {
+    let dp = |seconds| program(vec![Step { kind: Kind::Dp, ..step(seconds, Action::Work) }]);
+    let beside = |program, lane| Op { program, call: None, lane };
+    let of = |sum: f64, gather: f64, slowdown: f64| {
+        let programs = vec![program(vec![step(10.0, Action::Work)]), dp(sum), dp(gather)];
+        let calls = vec![main_op(0), main_op(0), beside(1, Lane::LateBackward), beside(2, Lane::NextForward)];
+        // The first is the forward pass, the second the backward pass.
+        let ops = RoleOps { last_backward: 1, first_forward: vec![0], ..RoleOps::plain(0, calls) };
+        let outcome = replay(&programs, &[ops], &[vec![]], machine(IDLE_HOST, slowdown)).expect("it ends").remove(0);
+        near(outcome.accounted(), outcome.end);
+        (outcome.end, outcome.contention)
+    };
+    // A twentieth of each is seen, however much there is to hide behind.
+    let hidden = |got: (f64, f64), seen: f64, slowed: f64| {
+        near(got.0, 20.0 + seen + slowed);
+        near(got.1, slowed);
+    };
+    hidden(of(4.0, 8.0, 0.0), 0.2 + 0.4, 0.0);
+    hidden(of(4.0, 8.0, 0.25), 0.2 + 0.4, 1.0 + 2.0);
+    // Beyond ten seconds there is nothing to slow down.
+    hidden(of(16.0, 12.0, 0.0), 6.0 + 2.0, 0.0);
+    let both = of(16.0, 12.0, 0.25);
+    near(both.1, 2.5 + 2.5);
+    // (The sum went on while the backward pass took longer.)
+    near(both.0, 20.0 + 6.0 + 2.5 + 2.0);
+}
+
 /// The parameters of the next layer were asked for when this one began, its gradients when it had ended: as FSDP's backward prefetch has it.
 #[test]
 fn what_is_gathered_goes_before_sums_that_come_later() {

@@ -3,7 +3,7 @@
 use super::runs::Run;
 use super::shape::Shape;
 use crate::framework::{AttentionName, Framework};
-use crate::says::{said, said_any, says};
+use crate::says::{number_of, said, said_any, says};
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Strategy};
 use forebay_cost::Precision;
@@ -276,7 +276,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
-    framework.experts_wait &= !any(&["token-drop", "token drop", "capacity factor"]);
+    framework.experts_wait &= capacity(&text).is_none() && !any(&["token-drop", "token drop"]) && !any(&CAPACITY);
     let pairings = ["overlap_moe_expert_parallel_comm", "a2a overlap", "ep overlap"];
     let by_recipe = framework.pairs_interleaved && run.number("vpp").is_some_and(|vpp| vpp > 1);
     if said_any(&text, &pairings).unwrap_or(by_recipe) {
@@ -328,16 +328,28 @@ const PAIRED: f64 = 0.6;
 /// The same where NCCL exchanges rows, whose kernels take cores from the work beside them: what makes a published pair of runs (Qwen3-30B-A3B on 16 H100, 41.25 and 31.31 s) differ as it does.
 const PAIRED_NCCL: f64 = 0.48;
 
-/// Rows of the busiest rank. Of our own plan as `simulate` has it where nothing is said: even.
+/// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
+const CAPACITY: [&str; 3] = ["capacity factor", "capacity-factor", "capacity_factor"];
+
+/// The capacity that a row gives its experts. (No number, or none above 0, is dropless.)
+fn capacity(text: &str) -> Option<f64> {
+    CAPACITY.iter().find_map(|words| number_of(text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
+}
+
+/// More than that is another number.
+const MOST_CAPACITY: f64 = 64.0;
+
+/// Rows of the busiest rank. With a capacity all experts compute and exchange as many rows as they have room for, used or not (arXiv 2006.16668, 2101.03961). Of our own plan as `simulate` has it where nothing is said: even.
 pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     let text = run.text.to_lowercase();
-    let forced = ["force", "capacity factor 1"].iter().any(|words| says(&text, words));
     let dense = run.number("experts").unwrap_or(0) == 0;
     let real = says(&text, "real routing");
-    match (dense || forced || framework.is_ours() && !real, real) {
-        (true, _) => 1.0,
-        (false, true) => REAL_ROUTING,
-        (false, false) => UNKNOWN_ROUTING,
+    match capacity(&text) {
+        _ if dense => 1.0,
+        Some(factor) => factor,
+        None if says(&text, "force") || framework.is_ours() && !real => 1.0,
+        None if real => REAL_ROUTING,
+        None => UNKNOWN_ROUTING,
     }
 }
 
@@ -381,6 +393,28 @@ mod tests {
         };
         assert_eq!((bytes("--grad-reduce-in-bf16", 4.0), bytes("grad_reduce_in_fp32=True", 2.0)), (2.0, 4.0));
         assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
+    }
+
+    /// Experts with a capacity compute what they have room for; hosts do not wait for what comes.
+    #[test]
+    fn capacities_are_read() {
+        let of = |experts: &str, notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            imbalance(&run, &find(&known(), "megatron-core"))
+        };
+        assert_eq!((of("8", "capacity factor 1.25; padded"), of("8", "moe_expert_capacity_factor=2")), (1.25, 2.0));
+        assert_eq!((of("8", "token-drop capacity factor 1"), of("8", "router forced to balance")), (1.0, 1.0));
+        assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
+        assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
+        assert_eq!(of("0", "capacity factor 1.5"), 1.0);
+        let waits =
+            |notes: &str| as_stated("8", notes, Framework { experts_wait: true, ..Framework::default() }).experts_wait;
+        assert_eq!(
+            ["capacity_factor: 1.25", "token-drop", "no capacity factor", ""].map(waits),
+            [false, false, true, true]
+        );
     }
 
     /// A stated stage of ZeRO goes before what a system does unasked; names of sharding are read.
