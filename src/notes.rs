@@ -9,7 +9,8 @@ use forebay_sim::aligned::Alignment;
 /// That `max_tokens_per_rank` is less than what comes to the busiest rank, with so many times the rows of an even routing.
 pub fn few_rows(plan: &Plan, imbalance: f64) -> Option<String> {
     let exchanged = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
-        Kernel::AllToAllV(k) => Some((k.bound, (k.even as f64 * imbalance).ceil() as u64)),
+        // (Of what is sent but once for several experts no more can come than there is.)
+        Kernel::AllToAllV(k) => Some((k.bound, ((k.even as f64 * imbalance).ceil() as u64).min(k.ranks * k.tokens))),
         _ => None,
     });
     let (bound, rows) = exchanged.filter(|(bound, rows)| bound < rows).max_by_key(|(_, rows)| *rows)?;

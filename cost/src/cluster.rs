@@ -446,11 +446,31 @@ impl Cluster {
 
     /// Is this what a measured run calls the device? Upper and lower case are the same; spaces and hyphens do not count.
     pub fn is_called(&self, device: &str) -> bool {
-        let plain = |name: &str| name.to_lowercase().replace([' ', '-', '_'], "");
         let names = self.aliases.iter().chain([&self.name, &self.device.name]);
-        names.map(|n| plain(n)).any(|name| name == plain(device))
+        names.map(|name| plain(name)).any(|name| name == plain(device))
     }
 }
+
+/// What a device's name may have beside what tells it from others: who makes it, and what it is built into.
+const BESIDE: [&str; 17] = [
+    "nvidia", "amd", "instinct", "google", "cloud", "huawei", "tesla", "dgx", "hgx", "sxm", "sxm2", "sxm3", "sxm4",
+    "sxm5", "oam", "hbm2e", "hbm3",
+];
+
+/// A device's name as names are compared: `NVIDIA A100-SXM4-80GB` is an `A100-80G`, `TPU v5p-128` (cores of a slice) a `TPU v5p`.
+fn plain(name: &str) -> String {
+    let name = name.to_lowercase();
+    let words = name.split([' ', '-', '_']).filter(|word| !word.is_empty() && !BESIDE.contains(word));
+    let is_slice = |word: &str| word.bytes().all(|b| b.is_ascii_digit());
+    let is_tpu = name.contains("tpu") || words.clone().next().is_some_and(|word| TPU.contains(&word));
+    let all: String = words.filter(|word| !is_tpu || !is_slice(word)).collect();
+    all.strip_suffix("gb")
+        .filter(|rest| rest.ends_with(|c: char| c.is_ascii_digit()))
+        .map_or(all.clone(), |rest| format!("{rest}g"))
+}
+
+/// TPUs by their generation alone.
+const TPU: [&str; 5] = ["v4", "v5e", "v5p", "v6e", "v7x"];
 
 #[cfg(test)]
 pub(crate) mod tests {

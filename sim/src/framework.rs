@@ -83,6 +83,8 @@ pub struct Framework {
     pub cuts_up_dense: bool,
     /// The part of context-parallel communication that is hidden behind attention (rings: arXiv 2310.01889).
     pub hidden_cp: f64,
+    /// Do context-parallel ranks have neighbouring positions, so that the last attends to nearly all keys and the first to few? (Else they have positions from both ends.)
+    pub uneven_context: bool,
     /// Bytes of traffic for each element of a weight's gradient in each micro-batch, where kernels of their own add it up (bf16 read, f32 read
     /// and written: 10); 0 where the product adds.
     pub accumulate_bytes: f64,
@@ -104,6 +106,10 @@ pub struct Framework {
     pub pairs_interleaved: bool,
     /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
     pub deduplicates: bool,
+    /// Are rows on their way to experts in fp8, with a scale for each 128 elements (the same, section 3.3.3)? They come back in half precision.
+    pub dispatch_fp8: bool,
+    /// How many nodes a token's experts are on at most (the same, section 2.1.2); any where it is 0.
+    pub node_limit: u32,
     /// Do tensor-parallel ranks share the width of experts where a run does not say how many do (`etp`)?
     pub cuts_experts: bool,
     /// Does the host wait for the number of rows of each expert?
@@ -281,6 +287,7 @@ impl Default for Framework {
             hidden_tp: 0.0,
             cuts_up_dense: false,
             hidden_cp: 0.0,
+            uneven_context: false,
             accumulate_bytes: 0.0,
             loss_traffic: 0.0,
             cast_bytes: Scaling::default().bytes,
@@ -291,6 +298,8 @@ impl Default for Framework {
             hidden_ep: 0.0,
             pairs_interleaved: false,
             deduplicates: false,
+            dispatch_fp8: false,
+            node_limit: 0,
             cuts_experts: false,
             experts_wait: false,
             receive_waits: false,

@@ -11,8 +11,8 @@ use crate::routes::{Routes, domains};
 use crate::sums;
 use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Group, Precision, Product};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program, Reduce,
-    Space,
+    AllToAllV, AttentionInputs, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program,
+    Reduce, Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -304,7 +304,7 @@ impl<'a> Pricer<'a> {
 
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
         let attended = attended(program, inputs, kernel);
-        let seconds = self.cluster.attention(&attended, way, self.framework.attention.into());
+        let seconds = self.cluster.attention(&attended, way, self.framework.attention.into()) * self.last_of_context();
         let flops = attended.flops;
         Priced {
             kind: Kind::Attention,
@@ -317,6 +317,13 @@ impl<'a> Pricer<'a> {
             host_waits: false,
             leaves_node: false,
         }
+    }
+
+    /// What the last of n context-parallel ranks attends to as a multiple of the mean, where ranks have neighbouring positions: in n − 1/2 of the n blocks of keys, of n/2 in the mean.
+    fn last_of_context(&self) -> f64 {
+        let ranks: f64 =
+            self.mesh.iter().filter(|dim| dim.name.starts_with("cp")).map(|dim| f64::from(dim.size)).product();
+        if self.framework.uneven_context { 2.0 - 1.0 / ranks } else { 1.0 }
     }
 
     /// Operations and bytes of a kernel that streams through memory.
@@ -439,7 +446,13 @@ impl<'a> Pricer<'a> {
 
     fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
         let group = self.group(&k.group);
-        let bytes = k.even as f64 * self.imbalance * (k.row * k.dtype.bytes()) as f64;
+        let element = match k.direction {
+            Direction::Dispatch if self.framework.dispatch_fp8 => FP8_WITH_SCALES.min(k.dtype.bytes() as f64),
+            _ => k.dtype.bytes() as f64,
+        };
+        // Tokens that are sent but once for several experts come at most once, however uneven the choice is.
+        let rows = (k.even as f64 * self.imbalance).min((k.ranks * k.tokens) as f64);
+        let bytes = rows * k.row as f64 * element;
         // The rank's own rows stay.
         let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);
         let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
@@ -459,17 +472,23 @@ impl<'a> Pricer<'a> {
     }
 
     /// What goes between nodes when a token goes once to each, as a part of what goes when it goes to each of its experts: with k experts on N nodes,
-    /// (N − 1)(1 − (1 − 1/N)^k) nodes against k (N − 1)/N.
+    /// (N − 1)(1 − (1 − 1/N)^k) nodes against k (N − 1)/N. Where routers choose among few nodes, as many others are in their place.
     fn copies(&self, group: &Group) -> f64 {
-        let nodes = group.ranks as f64 / group.members.first().map_or(1.0, |m| *m as f64);
-        if nodes <= 1.0 {
+        let all = group.ranks as f64 / group.members.first().map_or(1.0, |m| *m as f64);
+        let nodes = match self.framework.node_limit {
+            0 => all,
+            most => all.min(f64::from(most)),
+        };
+        if all <= 1.0 {
             return 1.0;
         }
         nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
     }
 }
 
-/// The programs of training steps. Others have as much room for rows, and fewer that come: generation has one text, a micro-batch may have several.
+/// Bytes of an element in fp8 with its part of an f32 scale for 128 of them.
+const FP8_WITH_SCALES: f64 = 1.0 + 4.0 / 128.0;
+
 /// Ranks between neighbours along each mesh dimension.
 fn strides(mesh: &[MeshDim]) -> Vec<u64> {
     let mut strides = vec![1; mesh.len()];
@@ -499,6 +518,7 @@ fn topk(programs: &[Program]) -> f64 {
     chosen.max().unwrap_or(0).max(1) as f64
 }
 
+/// The programs of training steps. Others have as much room for rows, and fewer that come: generation has one text, a micro-batch may have several.
 fn of_training(plan: &Plan) -> Vec<&Program> {
     let phases = plan.roles.iter().flat_map(|role| &role.phases).filter(|phase| phase.name == "train");
     let mut called = vec![false; plan.programs.len()];

@@ -102,6 +102,9 @@ pub struct Stuck {
     pub role: usize,
 }
 
+/// The part of what is beside the ends of a step that nothing hides: the last bucket of gradients, the first of parameters. An assumption.
+const LAST_BUCKET: f64 = 0.05;
+
 /// The vector unit's stream.
 const VECTOR: usize = 1;
 
@@ -135,13 +138,20 @@ struct Walk<'a> {
     behind: Vec<(usize, f64, f64)>,
     /// Until when the next call in line waits for what was fetched for it.
     pending: f64,
+    /// Seconds of sums that only begin when the last backward passes have ended.
+    last_buckets: f64,
     /// When the last call in line began, and the part of its time in which it uses links between nodes.
     main_began: f64,
     main_on_links: f64,
-    /// When the last backward passes began.
+    /// Seconds in which the main unit has worked.
+    worked: f64,
+    /// When the last backward passes began, and how long the main unit had worked by then.
     late_began: f64,
+    worked_before_late: f64,
     /// Seconds of calls beside the next step's first forward pass.
     next_forward: f64,
+    /// Seconds of the step's first forward passes: of their work, and with what they waited for.
+    first_work: f64,
     first_forward: f64,
     met: usize,
     /// When the events of the running call were recorded, and those of earlier ones.
@@ -232,10 +242,14 @@ impl<'a> Walk<'a> {
             link: 0.0,
             behind: vec![],
             pending: 0.0,
+            last_buckets: 0.0,
             main_began: 0.0,
             main_on_links: 0.0,
+            worked: 0.0,
             late_began: 0.0,
+            worked_before_late: 0.0,
             next_forward: 0.0,
+            first_work: 0.0,
             first_forward: 0.0,
             met: 0,
             events: vec![],
@@ -313,6 +327,7 @@ impl<'a> Walk<'a> {
     fn begin(&mut self, world: &World, op: Op) {
         let timed = &world.programs[op.program as usize];
         self.sum_behind();
+        self.sum_last();
         self.wait(MAIN, self.pending);
         if self.ops.regains.binary_search(&self.op).is_ok() {
             // What the device still uses is not free: the allocator waits for it.
@@ -320,7 +335,7 @@ impl<'a> Walk<'a> {
             self.outcome.host_syncs += 1;
         }
         if self.op == self.ops.last_backward {
-            self.late_began = self.streams[MAIN];
+            (self.late_began, self.worked_before_late) = (self.streams[MAIN], self.worked);
         }
         self.main_began = self.streams[MAIN];
         self.main_on_links = timed.on_links();
@@ -330,12 +345,15 @@ impl<'a> Walk<'a> {
         }
         self.outcome.flops += timed.flops;
         if self.ops.first_forward.contains(&self.op) {
-            self.first_forward += timed.by_kind.iter().sum::<f64>();
+            self.first_work += timed.by_kind.iter().sum::<f64>();
         }
         self.events.clear();
     }
 
     fn end(&mut self, op: Op) {
+        if self.ops.first_forward.contains(&self.op) {
+            self.first_forward += self.streams[MAIN] - self.main_began;
+        }
         if let Some(call) = op.call {
             for (event, &at) in (0..).zip(&self.events) {
                 self.past.insert((call, event), at);
@@ -436,6 +454,7 @@ impl<'a> Walk<'a> {
         self.spans.host_late(done, end);
         if stream == MAIN {
             self.spans.work(begin, done);
+            self.worked += done - begin;
             self.outcome.contention += contended;
             self.outcome.busy.iter_mut().zip(&by_kind).for_each(|(busy, seconds)| *busy += seconds);
         } else if stream == VECTOR {
@@ -500,26 +519,38 @@ impl<'a> Walk<'a> {
                 return;
             }
         };
-        let mut end = begin + seconds;
+        let late = op.lane == Lane::LateBackward;
+        let last = if late { LAST_BUCKET * seconds } else { 0.0 };
+        let mut end = begin + seconds - last;
         // What ran meanwhile took longer: a part of the time for work, all of it where both use the links between nodes, on which each then has half.
         let both = contention(1.0, (begin, end), (self.main_began.min(begin), now));
         // (Of the last backward passes nobody knows which exchanges were beside which sums.)
-        let late = op.lane == Lane::LateBackward;
         let on_links = if late { 0.0 } else { timed.on_links() * self.main_on_links };
-        let contended = both * (world.machine.slowdown * (1.0 - on_links) + on_links);
+        let contended = if late {
+            let busy = (self.worked - self.worked_before_late) / (now - self.late_began);
+            slowed_beside_host(world.machine.slowdown, both, busy)
+        } else {
+            both * (world.machine.slowdown * (1.0 - on_links) + on_links)
+        };
         end += both * on_links;
         self.ran(None, BESIDE, begin, end);
         self.slowed(now, contended);
         self.streams[MAIN] += contended;
         self.spans.flight(Kind::Dp, begin, end);
         self.link = end;
-        if op.lane == Lane::LateBackward {
-            // The last bucket is full only when the backward pass has ended.
-            let (last_bucket, ended) = (0.05 * seconds, self.streams[MAIN]);
-            self.spans.flight(Kind::Dp, ended, ended + last_bucket);
-            self.link = end.max(ended + last_bucket);
-        }
+        self.last_buckets += last;
         self.pending = self.pending.max(self.link);
+    }
+
+    /// Sums beside the last backward passes end when these have: the last bucket is not full before.
+    fn sum_last(&mut self) {
+        let seconds = std::mem::take(&mut self.last_buckets);
+        if seconds > 0.0 {
+            let begin = self.link.max(self.streams[MAIN]);
+            self.link = begin + seconds;
+            self.spans.flight(Kind::Dp, begin, self.link);
+            self.pending = self.pending.max(self.link);
+        }
     }
 
     /// Work took so much longer for what was beside it.
@@ -549,13 +580,15 @@ impl<'a> Walk<'a> {
 
     fn finish(mut self, machine: &Machine) -> (Outcome, Option<Log>) {
         self.sum_behind();
+        self.sum_last();
         let forward = self.streams.iter().copied().fold(self.link, f64::max).max(self.pending);
         // The step's first forward passes ran beside what the step before gathered, as the next step's will beside what this one does.
-        let contended = machine.slowdown * self.next_forward.min(self.first_forward);
+        let busy = self.first_work / self.first_forward;
+        let contended = slowed_beside_host(machine.slowdown, self.next_forward.min(self.first_forward), busy);
         self.slowed(forward, contended);
         let last = forward + contended;
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
-        let rest = (self.next_forward - self.first_forward).max(0.05 * self.next_forward);
+        let rest = (self.next_forward - self.first_forward).max(LAST_BUCKET * self.next_forward);
         self.spans.flight(Kind::Dp, last, last + rest);
         self.outcome.end = last + rest;
         let gaps = self.spans.gaps(self.outcome.end);
@@ -567,6 +600,11 @@ impl<'a> Walk<'a> {
         }
         (self.outcome, self.log)
     }
+}
+
+/// What a time takes longer for communication beside its work, of which it has some part: units that wait for the host the rest of it may as well work longer.
+fn slowed_beside_host(slowdown: f64, seconds: f64, busy: f64) -> f64 {
+    if seconds > 0.0 { seconds * (busy * slowdown - (1.0 - busy)).max(0.0) } else { 0.0 }
 }
 
 /// When the last has come, if all have.

@@ -1,7 +1,12 @@
 //! What the text of a run says: words by themselves, which are not denied.
 
 /// What denies what comes behind it.
-const BEFORE: [&str; 7] = ["no", "not", "non", "without", "disable", "disabled", "skip"];
+const BEFORE: [&str; 12] = [
+    "no", "not", "non", "without", "disable", "disabled", "skip", // or is what it is compared with:
+    "than", "vs", "versus", "unlike", "against",
+];
+/// The same in two words.
+const COMPARED: [&str; 4] = ["compared with", "compared to", "relative to", "instead of"];
 /// What denies what comes before it, as a value.
 const BEHIND: [&str; 6] = ["false", "off", "none", "no", "0", "disabled"];
 /// The same by itself: others may begin another sentence.
@@ -56,7 +61,8 @@ fn is_denied(before: &str, behind: &str) -> bool {
         None => (false, behind),
     };
     let value = value.split(|c| !is_word(c) && c != '.').next().unwrap_or_default().trim_end_matches('.');
-    BEFORE.contains(&word) || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
+    let compared = COMPARED.iter().any(|words| before.trim_end_matches(BETWEEN).ends_with(words));
+    compared || BEFORE.contains(&word) || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
 }
 
 /// The number that a text gives a phrase (`capacity factor 1.25`, `capacity_factor=2`, `--moe-expert-capacity-factor: "1.5"`), where it says the phrase by itself and gives it one.
@@ -69,7 +75,7 @@ pub(crate) fn number_of(text: &str, phrase: &str) -> Option<f64> {
 /// The number that a text begins with, behind what may stand between an option and its value.
 fn leading_number(text: &str) -> Option<f64> {
     let text = text.trim_start_matches(|c| BETWEEN.contains(&c) && c != '-' || ['=', ':'].contains(&c));
-    let text = text.strip_prefix("of ").unwrap_or(text);
+    let text = text.strip_prefix("of ").or_else(|| text.strip_prefix("to ")).unwrap_or(text);
     let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
     digits.trim_end_matches('.').parse().ok()
 }

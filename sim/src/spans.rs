@@ -7,8 +7,8 @@
 //!                    └─ exposed: something is in flight and neither unit works
 //! ```
 //!
-//! What is in flight hides behind work of the cube or the vector unit. Of several things that are in flight while nothing works, one is blamed: experts before tensors, context,
-//! data, messages and copies. Where nothing is in flight, the host may be late; the rest is bubble.
+//! What is in flight hides behind work of the cube or the vector unit. Where a unit could work and the host has started nothing, the host is blamed, whatever is in flight. Of several things that
+//! are in flight while nothing works, one is blamed: experts before tensors, context, data, messages and copies. The rest is bubble.
 
 use crate::kind::{ByKind, Kind};
 use crate::log::{Idle, Why};
@@ -33,10 +33,10 @@ pub(crate) struct Spans {
 pub(crate) struct Gaps {
     /// The vector unit worked.
     pub vector: f64,
-    /// Something was in flight.
-    pub waited: ByKind,
     /// The host was late.
     pub host: f64,
+    /// Something was in flight.
+    pub waited: ByKind,
     /// Nothing of these.
     pub bubble: f64,
     /// The last three, piece by piece, in order.
@@ -75,10 +75,10 @@ impl Spans {
             length(&taken)
         };
         gaps.vector = take(&mut self.vector, None);
+        gaps.host = take(&mut self.host, Some(Why::Host));
         for kind in BLAMED {
             gaps.waited[kind.number()] = take(&mut self.flights[kind.number()], Some(Why::Communication(kind)));
         }
-        gaps.host = take(&mut self.host, Some(Why::Host));
         gaps.bubble = take(&mut vec![(0.0, end)], Some(Why::Stage));
         gaps.idle.sort_by(|a, b| a.begin.total_cmp(&b.begin));
         gaps
@@ -143,11 +143,11 @@ mod tests {
         spans.flight(Kind::Tp, 7.0, 9.0);
         spans.host_late(8.5, 9.5);
         let gaps = spans.gaps(15.0);
-        // 4 to 5 vector, 5 to 8 experts, 8 to 9 tensors, 9 to 9.5 host, 9.5 to 10 and 13 to 15 bubble.
-        assert_eq!((gaps.vector, gaps.host, gaps.bubble), (1.0, 0.5, 2.5));
-        assert_eq!((gaps.waited[Kind::Ep.number()], gaps.waited[Kind::Tp.number()]), (3.0, 1.0));
+        // 4 to 5 vector, 5 to 8 experts, 8 to 8.5 tensors, 8.5 to 9.5 host, 9.5 to 10 and 13 to 15 bubble.
+        assert_eq!((gaps.vector, gaps.host, gaps.bubble), (1.0, 1.0, 2.5));
+        assert_eq!((gaps.waited[Kind::Ep.number()], gaps.waited[Kind::Tp.number()]), (3.0, 0.5));
         let begins: Vec<f64> = gaps.idle.iter().map(|idle| idle.begin).collect();
-        assert_eq!(begins, [5.0, 8.0, 9.0, 9.5, 13.0]);
+        assert_eq!(begins, [5.0, 8.0, 8.5, 9.5, 13.0]);
     }
 
     /// Messages may arrive in another order than they are asked for, and overlap.

@@ -287,13 +287,50 @@ fn what_is_beside_the_ends_of_a_step_slows_them_down() {
         near(got.1, slowed);
     };
     hidden(of(4.0, 8.0, 0.0), 0.2 + 0.4, 0.0);
-    hidden(of(4.0, 8.0, 0.25), 0.2 + 0.4, 1.0 + 2.0);
+    hidden(of(4.0, 8.0, 0.25), 0.2 + 0.4, 3.8 * 0.25 + 2.0);
     // Beyond ten seconds there is nothing to slow down.
     hidden(of(16.0, 12.0, 0.0), 6.0 + 2.0, 0.0);
     let both = of(16.0, 12.0, 0.25);
     near(both.1, 2.5 + 2.5);
     // (The sum went on while the backward pass took longer.)
     near(both.0, 20.0 + 6.0 + 2.5 + 2.0);
+}
+
+/// Sums beside the last backward pass follow on each other; of all of them a twentieth is left when it has ended.
+#[test]
+fn sums_beside_the_last_backward_pass_follow_on_each_other() {
+    let dp = |seconds| program(vec![Step { kind: Kind::Dp, ..step(seconds, Action::Work) }]);
+    let late = |program| Op { program, call: None, lane: Lane::LateBackward };
+    let programs = vec![program(vec![step(10.0, Action::Work)]), dp(3.0), dp(5.0)];
+    let ops = RoleOps { last_backward: 1, ..RoleOps::plain(0, vec![main_op(0), main_op(0), late(1), late(2)]) };
+    let outcome = run(&programs, &[ops], IDLE_HOST).remove(0);
+    near(outcome.end, 20.0 + 0.05 * 8.0);
+    near(outcome.waited[Kind::Dp.number()], 0.05 * 8.0);
+    near(outcome.total[Kind::Dp.number()], 8.0);
+}
+
+/// What is beside work that waits for the host slows nothing down, and is hidden behind that waiting too.
+#[test]
+fn a_host_that_is_late_hides_what_is_beside() {
+    let work = program(vec![Step { launches: 1.0, ..step(1.0, Action::Work) }; 5]);
+    let dp = program(vec![Step { kind: Kind::Dp, ..step(8.0, Action::Work) }]);
+    let beside = |lane| Op { program: 1, call: None, lane };
+    let calls = vec![main_op(0), main_op(0), beside(Lane::LateBackward), beside(Lane::NextForward)];
+    let ops = RoleOps { last_backward: 1, first_forward: vec![0], ..RoleOps::plain(0, calls) };
+    let of = |slowdown: f64| {
+        let host = Host { dispatch: 2.0, regain: 0.0 };
+        replay(&[work.clone(), dp.clone()], std::slice::from_ref(&ops), &[vec![]], machine(host, slowdown))
+            .expect("it ends")
+            .remove(0)
+    };
+    // Kernels of a second are started every two: ten take twenty, and the last its second.
+    for slowdown in [0.0, 0.5] {
+        let outcome = of(slowdown);
+        near(outcome.end, 20.0 + 1.0 + 2.0 * 0.05 * 8.0);
+        near(outcome.waited[Kind::Dp.number()], 2.0 * 0.05 * 8.0);
+        near(outcome.host, 20.0 + 1.0 - 10.0);
+        near(outcome.contention, 0.0);
+    }
 }
 
 /// The parameters of the next layer were asked for when this one began, its gradients when it had ended: as FSDP's backward prefetch has it.

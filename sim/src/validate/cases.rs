@@ -3,7 +3,7 @@
 use super::runs::Run;
 use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
-use super::{layout, recompute, site};
+use super::{layout, notes, recompute, site};
 use crate::clock;
 use crate::framework::{Framework, position};
 use crate::lower::Recompute;
@@ -72,7 +72,7 @@ impl Case {
         if run.step_time.is_none() && run.tflops.is_none() && !run.out_of_memory {
             return Err("nothing is measured".into());
         }
-        layout::trains_all(run)?;
+        notes::trains_all(run)?;
         if run.device.is_empty() {
             return Err("`device` is not given".into());
         }
@@ -83,9 +83,9 @@ impl Case {
         let cluster =
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
         let framework = position(frameworks, &run.text);
-        let profile = layout::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
+        let profile = notes::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
         recompute::recompute(run)?;
-        layout::precision(run)?;
+        notes::precision(run)?;
         site::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp"))?;
         let how = How::of(run, &profile, &clusters[cluster])?;
@@ -119,14 +119,14 @@ impl Case {
     /// What the row's framework does in its run.
     fn profile(&self, frameworks: &[Framework]) -> Framework {
         let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
-        layout::stated(&self.run, framework)
+        notes::stated(&self.run, framework)
     }
 
     fn options(&self, filling: &Filling, framework: &Framework, cluster: &Cluster) -> Result<Options, String> {
         Ok(Options {
             recompute: filling.recompute.clone(),
-            precision: layout::precision(&self.run)?,
-            imbalance: layout::imbalance(&self.run, framework),
+            precision: notes::precision(&self.run)?,
+            imbalance: notes::imbalance(&self.run, framework),
             fidelity: Fidelity::Calls,
             without: false,
             crowded: vec![],
@@ -250,7 +250,7 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<
             let mut assumed = layout::assumed(run, &filled, shape);
             let cut = run.number("etp").is_none() && shape.experts() > 0 && strategy.tp > 1;
             assumed.extend(cut.then(|| format!("etp = {}", strategy.etp)));
-            let shares = strategy.dp > 1 && layout::said_zero(run, profile).is_none();
+            let shares = strategy.dp > 1 && notes::said_zero(run, profile).is_none();
             assumed.extend(shares.then(|| format!("zero = {}", strategy.zero)));
             assumed.extend(what);
             fillings.push(Filling { assumed, strategy: strategy.clone(), recompute, plans: plans.clone() });
@@ -289,7 +289,7 @@ struct How {
 impl How {
     /// Of our own runs as `simulate` has it: in their type, on the device's clock. Of other systems in bf16, with gradients that are wide, as systems have them however many micro-batches there are.
     fn of(run: &Run, profile: &Framework, cluster: &Cluster) -> Result<How, String> {
-        let precision = layout::precision(run)?;
+        let precision = notes::precision(run)?;
         let compute = if precision == Precision::F32 { DType::F32 } else { DType::BF16 };
         let options = if profile.is_ours() {
             CompileOptions { compute, clock: clock(cluster, precision), ..CompileOptions::default() }
@@ -373,7 +373,7 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
     fn rounds_of_a_full_pipeline_are_alike() {
         let run = &runs::read(RUN).expect("a table").runs[0];
         let cluster = known_cluster("h100");
-        let framework = layout::stated(run, find(&known(), &run.text));
+        let framework = notes::stated(run, find(&known(), &run.text));
         let shape = Shape::of(run, 1).expect("a shape");
         let how = How::of(run, &framework, &cluster).expect("options");
         for (vpp, micro) in [(1, 48), (1, 51), (2, 48)] {

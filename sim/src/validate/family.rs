@@ -23,6 +23,8 @@ pub struct Family {
     pub window: u64,
     /// Of so many layers the last sees all positions; none where it is 0.
     pub full_every: u64,
+    /// Of so many layers the last has experts; 0 where nothing is known.
+    pub experts_every: u64,
     /// Experts of clamped SwiGLU, with biases of theirs and of the router; where none are shared.
     pub clamped_experts: bool,
 }

@@ -9,6 +9,7 @@ pub mod fit;
 pub mod layout;
 mod lines;
 mod newton;
+pub mod notes;
 pub mod pairs;
 pub mod recompute;
 pub mod runs;

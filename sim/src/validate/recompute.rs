@@ -25,7 +25,8 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
 pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let text = run.recompute.to_lowercase();
     // What is swapped out is not computed again.
-    if !recompute_is_stated(run) || text.starts_with("none") || text.starts_with("swap") {
+    let begins = |words: &[&str]| words.iter().any(|word| first_words(&text).starts_with(word));
+    if !recompute_is_stated(run) || begins(&["none", "swap"]) || NONE.contains(&first_words(&text).as_str()) {
         return Ok(Recompute::default());
     }
     let stated = stated_recompute(run, &text);
@@ -36,7 +37,7 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     }
     let shown: String = run.recompute.chars().take(60).collect();
     Err(format!(
-        "`recompute` is none, full, or `selective:` with names such as core_attn, layernorm, act, mlp, moe, not `{shown}`"
+        "`recompute` is none, full (`full, 16 of 32 layers`, `full: block 4`, `all but attention`), or `selective:` with names such as core_attn, layernorm, act, mlp, moe, not `{shown}`"
     ))
 }
 
@@ -59,9 +60,22 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     if text.starts_with("partial list") {
         return Some(Recompute { layers, ..Recompute::full() });
     }
-    if text.starts_with("full") {
-        let block = text.contains("block") && !layers.is_empty();
-        return Some(Recompute { layers: if block { layers[..1].to_vec() } else { vec![] }, ..Recompute::full() });
+    if ["all but attention", "everything but attention", "all except attention"]
+        .iter()
+        .any(|words| text.contains(words))
+    {
+        let mut all = Recompute::full();
+        all.parts[Kind::Attention.number()] = 0.0;
+        return Some(all);
+    }
+    let begin = first_words(text);
+    if begin.starts_with("full") || ALL.contains(&begin.as_str()) {
+        let layers = match (text.contains("block"), part_of_layers(text)) {
+            (true, _) if !layers.is_empty() => layers[..1].to_vec(),
+            (_, Some(some)) => vec![some.div_ceil(run.degree("pp") as u32)],
+            _ => vec![],
+        };
+        return Some(Recompute { layers, ..Recompute::full() });
     }
     if text.contains("every 2nd layer") {
         let half = run.degree("layers").div_ceil(2) / run.degree("pp");
@@ -108,13 +122,46 @@ fn part_of_mlp(run: &Run) -> f64 {
     mlp / (attention + mlp).max(1.0)
 }
 
+/// What stands before a remark, without quotes and in words.
+fn first_words(text: &str) -> String {
+    let words = text.split(['(', ',', ';', ':']).next().unwrap_or_default();
+    words.trim_matches(|c: char| c.is_whitespace() || c == '"').replace(['_', '-'], " ")
+}
+
+/// Words by which nothing is computed again, and all.
+const NONE: [&str; 7] = ["no", "off", "false", "0", "disabled", "no recompute", "no checkpointing"];
+const ALL: [&str; 11] = [
+    "true",
+    "yes",
+    "on",
+    "1",
+    "all",
+    "enabled",
+    "activation checkpointing",
+    "gradient checkpointing",
+    "checkpoint activations",
+    "all layers",
+    "uniform",
+];
+/// Words by which nothing is known.
+const UNKNOWN: [&str; 7] = ["", "unknown", "not stated", "not given", "unstated", "?", "n/a"];
+
+/// `16 of 32 layers`: the 16.
+fn part_of_layers(text: &str) -> Option<u32> {
+    let (before, behind) = text.split_once(" of ")?;
+    let digits = behind.split(|c: char| !c.is_ascii_digit()).next()?;
+    let some = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+    (!digits.is_empty() && behind.contains("layer")).then(|| some.parse().ok()).flatten()
+}
+
 fn numbers(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
 /// Does a row say what is computed again? Where it says that the source does not, it is as blank as where it says nothing.
 pub fn recompute_is_stated(run: &Run) -> bool {
-    !run.recompute.is_empty() && !run.recompute.to_lowercase().starts_with("per recipe")
+    let begin = first_words(&run.recompute.to_lowercase());
+    !begin.starts_with("per recipe") && !UNKNOWN.contains(&begin.trim())
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub struct Run {
     pub system: String,
     /// Where it is from, the model's name, and remarks: what says which framework ran it.
     pub text: String,
+    /// Of these the remarks on its configuration.
+    pub notes: String,
     /// The model's name.
     pub model: String,
     /// The device.
@@ -298,6 +300,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         line,
         system,
         text: ["source", "notes_config", "extra"].map(field).join("; "),
+        notes: field("notes_config").to_string(),
         model: field("model").to_string(),
         device: field("device").to_string(),
         grade: field("grade").to_string(),

@@ -2,7 +2,7 @@
 
 use super::family::Family;
 use super::runs::Run;
-use crate::says::{said, says};
+use crate::says::{number_of, said, says};
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +34,10 @@ pub struct Shape {
     /// GELU, layer norm and learned positions, as GPT-3; SwiGLU, RMS norm and RoPE otherwise.
     gpt: bool,
     tied: bool,
+    /// Experts of two matrices, without a gate.
+    plain_experts: bool,
+    /// Of so many layers the last has experts; all that are not dense at the beginning where it is 0.
+    experts_every: u64,
     /// A layer that predicts one token further.
     mtp: bool,
     family: Family,
@@ -59,8 +63,10 @@ impl Shape {
             return Err(format!("`dense_layers` is {dense}, but it has {layers} `layers`"));
         }
         let dense_layers = if experts > 0 { run.number("dense_layers").unwrap_or(0) } else { layers };
-        let latent = latent(&run.head);
-        let head = match run.head.parse::<f64>() {
+        let latent = latent(&run.head)?;
+        // A number may have a remark behind it.
+        let stated_head = run.head.split_once(" (").map_or(run.head.as_str(), |(number, _)| number);
+        let head = match stated_head.parse::<f64>() {
             Ok(head) if head >= 1.0 => head as u64,
             _ if latent.is_some() => 0,
             _ if hidden.is_multiple_of(heads) || !run.head.is_empty() => hidden / heads,
@@ -81,6 +87,10 @@ impl Shape {
             _ => (need_for("moe_ffn_hidden", "mixtures", given("ffn_hidden"))?, need_for("topk", "mixtures", None)?),
         };
         let text = run.text.to_lowercase();
+        let mut family = Family::of(&run.model);
+        if let Some(window) = WINDOW.iter().find_map(|words| number_of(&text, words)) {
+            family.window = window as u64;
+        }
         let mut shape = Shape {
             layers,
             dense_layers,
@@ -98,9 +108,12 @@ impl Shape {
             seq: need("seq_len")?,
             gpt: false,
             tied: false,
+            plain_experts: experts > 0 && !is_gated(&text) && UNGATED.iter().any(|words| says(&text, words)),
+            experts_every: experts_every(&text, &family),
             mtp: says(&text, "mtp layer included"),
-            family: Family::of(&run.model),
+            family,
         };
+        shape.share_layers(run)?;
         // Key heads that are fewer than tensor-parallel ranks are there on several of them.
         shape.kv_heads = match shape.kv_heads {
             n if n.is_multiple_of(tp) => n,
@@ -118,6 +131,29 @@ impl Shape {
         Ok(shape)
     }
 
+    /// Layers with and without experts in turn: as many dense ones as that leaves.
+    ///
+    /// # Errors
+    /// No width of dense layers: a sentence.
+    fn share_layers(&mut self, run: &Run) -> Result<(), String> {
+        if self.experts == 0 || self.experts_every <= 1 {
+            self.experts_every = 0;
+            return Ok(());
+        }
+        let dense = self.layers - self.layers / self.experts_every;
+        if run.number("dense_layers").is_some_and(|stated| stated != dense && stated != 0) {
+            // (A few at the beginning are another thing.)
+            self.experts_every = 0;
+            return Ok(());
+        }
+        self.dense_layers = dense;
+        self.ffn = run
+            .number("ffn_hidden")
+            .filter(|n| *n > 0)
+            .ok_or("`ffn_hidden` is not given\n  = help: dense layers need it")?;
+        Ok(())
+    }
+
     /// Can so many ranks share its heads, and its key heads, so that each has whole ones?
     pub fn has_heads_for(&self, ranks: u64) -> bool {
         // (Latent attention makes keys for each head.)
@@ -131,7 +167,7 @@ impl Shape {
 
     /// What the row says, else what its number of parameters says, else the family.
     fn is_gpt(&self, text: &str, params_b: Option<f64>) -> bool {
-        if says(text, "swiglu") {
+        if is_gated(text) {
             return false;
         }
         if says(text, "gelu") {
@@ -225,9 +261,15 @@ impl Shape {
         let attention = self.attention(norm, theta);
         let dense = if gpt { format!("gelu_network(h, {ffn})") } else { format!("swiglu(h, {ffn})") };
         let clamped = self.family.clamped_experts && experts > 0 && shared == 0;
-        let moe = match clamped {
-            true => format!("clamped(h, {experts}, {topk}, {expert_ffn})"),
-            false => format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)"),
+        let moe = match (clamped, self.plain_experts) {
+            (true, _) => format!("clamped(h, {experts}, {topk}, {expert_ffn})"),
+            (_, true) => format!("plain(h, {experts}, {topk}, {expert_ffn})"),
+            _ => format!("moe(h, {experts}, {topk}, {expert_ffn}, shared = {shared}, aux = 0.001)"),
+        };
+        let moe = if self.plain_experts && shared > 0 {
+            format!("{moe} + gelu_network@shared(h, {})", shared * expert_ffn)
+        } else {
+            moe
         };
         let network = match (experts, dense_layers) {
             (0, _) => format!("        x = x + {dense}\n"),
@@ -247,11 +289,15 @@ impl Shape {
             true => (format!(", full = (i + 1) % {} == 0", self.family.full_every), ", full = true", ", full"),
             false => (String::new(), "", ""),
         };
+        let is_dense = match self.experts_every {
+            0 => format!("i < {dense_layers}"),
+            every => format!("(i + 1) % {every} != 0"),
+        };
         let mut text = format!(
             "model Run(batch = 1, seq = {seq}, layers = {layers}, d = {hidden}, vocab = {vocab}) {{\n    \
              input tokens: token[batch, seq], labels: token[batch, seq]\n    \
              param embed[vocab, d] = normal(0.02){head_param}{positions}\n    \
-             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = i < {dense_layers}{full})\n    }}\n    \
+             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = {is_dense}{full})\n    }}\n    \
              logits{}\n    nll = cross_entropy(logits, labels)\n    \
              loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n",
             logits("x", "norm")
@@ -273,7 +319,15 @@ impl Shape {
                      loss balance = load_balance(score, chosen) weight 0.001\n    \
                      return clamped_swiglu_experts(h, chosen, share, experts, f)\n}\n";
         }
-        if gpt {
+        if self.plain_experts {
+            text += "\nblock plain(h[.., d], experts, topk, f) {\n    share, chosen, score = softmax_router(h, experts, topk)\n    \
+                     loss balance = load_balance(score, chosen) weight 0.001\n    return plain_experts(h, chosen, share, experts, f)\n}\n\n\
+                     block plain_experts(x[.., d], chosen[.., k], share[.., k], experts, f) {\n    \
+                     param up[e: experts, d, f] = normal(0.02), down[e, f, d] = normal(0.02)\n    rows = group(chosen, e, r)\n    \
+                     xe[e, r, d] = x at rows\n    h = gelu((xe * up)[e, r, f])\n    ye[e, r, d] = h * down\n    \
+                     return sum(narrow(share) * (ye at rows) over k)\n}\n";
+        }
+        if gpt || self.plain_experts {
             text += "\nblock gelu_network(x[.., d], f) {\n    param up[d, f] = normal(0.02), down[f, d] = normal(0.02)\n    \
                      h = gelu((x * up)[.., f])\n    return (h * down)[.., d]\n}\n";
         }
@@ -281,19 +335,61 @@ impl Shape {
     }
 }
 
-/// `MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128`
-fn latent(text: &str) -> Option<Latent> {
+/// What says that networks have a gate, and that they have none.
+const GATED: [&str; 5] = ["swiglu", "geglu", "gated gelu", "gated", "glu"];
+const UNGATED: [&str; 5] = ["gelu", "relu", "squared relu", "ungated", "non-gated"];
+
+fn is_gated(text: &str) -> bool {
+    GATED.iter().any(|words| says(text, words))
+}
+
+/// What says how many positions attention sees.
+const WINDOW: [&str; 3] = ["sliding window", "sliding_window", "sliding-window"];
+
+/// Of how many layers one has experts, where a row or its family says so.
+fn experts_every(text: &str, family: &Family) -> u64 {
+    const STEPS: [&str; 6] = [
+        "moe_layer_freq",
+        "moe-layer-freq",
+        "interleave_moe_layer_step",
+        "moe every",
+        "experts every",
+        "experts in every",
+    ];
+    let every_other = ["every other layer", "every second layer", "every 2nd layer has experts", "alternate layers"];
+    let stated = STEPS.iter().find_map(|words| number_of(text, words)).map(|step| step as u64);
+    let other = || every_other.iter().any(|words| says(text, words)).then_some(2);
+    stated.or_else(other).unwrap_or(family.experts_every)
+}
+
+/// `MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128`; as configurations call them, and with commas, too.
+///
+/// # Errors
+/// A size that is missing: a sentence.
+fn latent(text: &str) -> Result<Option<Latent>, String> {
     if !text.to_lowercase().contains("mla") {
-        return None;
+        return Ok(None);
     }
-    let of = |key: &str| text.split_whitespace().find_map(|w| w.strip_prefix(key)?.strip_prefix('=')?.parse().ok());
-    Some(Latent {
-        q: of("q_lora").unwrap_or(0),
-        kv: of("kv_lora")?,
-        nope: of("nope")?,
-        rope: of("rope")?,
-        value: of("v")?,
-    })
+    let words = || text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '(' | ')'));
+    let of = |keys: [&str; 2]| {
+        let value = |word: &str| keys.iter().find_map(|key| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok());
+        words().find_map(value)
+    };
+    let need = |keys: [&str; 2]| {
+        of(keys).ok_or_else(|| {
+            format!(
+                "`head_dim` is of latent attention, without `{}`\n  = help: as in MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128",
+                keys[0]
+            )
+        })
+    };
+    Ok(Some(Latent {
+        q: of(["q_lora", "q_lora_rank"]).unwrap_or(0),
+        kv: need(["kv_lora", "kv_lora_rank"])?,
+        nope: need(["nope", "qk_nope_head_dim"])?,
+        rope: need(["rope", "qk_rope_head_dim"])?,
+        value: need(["v", "v_head_dim"])?,
+    }))
 }
 
 #[cfg(test)]

@@ -1,0 +1,429 @@
+//! What a measured run's row says of its framework, precision and routing, beside its degrees: in words.
+
+use super::runs::Run;
+use crate::framework::{AttentionName, Framework};
+use crate::says::{number_of, said, said_any, says};
+use forebay_compiler::shard::CpAlgo;
+use forebay_cost::Precision;
+use forebay_pipeline::Kind;
+
+/// Rows of the busiest rank where nothing says that routers are forced to balance, as a multiple of the mean: an assumption.
+const UNKNOWN_ROUTING: f64 = 1.1;
+/// The same where a run says that routing is real: what makes pairs of published runs with real and with forced routing differ as they do (docs/cost-model.md).
+const REAL_ROUTING: f64 = 1.6;
+
+/// How attention sees positions of other context-parallel ranks, where a row says so.
+pub fn context(run: &Run) -> Option<CpAlgo> {
+    let text = run.text.to_lowercase();
+    let any = |words: &[&str]| run.degree("cp") > 1 && words.iter().any(|words| says(&text, words));
+    let is_gather = |part: &str| {
+        ["all_gather", "all-gather", "allgather", "all gather"].iter().any(|words| says(part, words))
+            && ["cp", "context", "kv", "keys", "cp_comm_type", "context_parallel_strategy"]
+                .iter()
+                .any(|words| part.contains(words))
+    };
+    let gather = || run.degree("cp") > 1 && text.split([',', ';', '(', ')']).any(is_gather);
+    match () {
+        () if any(&["usp", "hybrid_cp_algo", "loongtrain", "2d-attention"]) => Some(CpAlgo::Hybrid),
+        () if any(&["ulysses", "ulysses_cp_algo", "cp_comm_type=a2a"]) => Some(CpAlgo::Ulysses),
+        () if gather() => Some(CpAlgo::Gather),
+        () if any(&["ring", "ring attention", "megatron_cp_algo", "cp_comm_type=p2p"]) => Some(CpAlgo::Ring),
+        () => None,
+    }
+}
+
+/// The order of passes in a pipeline, where a row names one that is not 1F1B.
+pub fn schedule(run: &Run) -> Option<Kind> {
+    // (A source may be called after a schedule.)
+    let text = run.notes.to_lowercase();
+    let named = SCHEDULES.iter().find(|(_, words)| words.iter().any(|words| says(&text, words)));
+    named.map(|(kind, _)| *kind).filter(|_| run.degree("pp") > 1)
+}
+
+/// What schedules are called; the first that is named counts.
+const SCHEDULES: [(Kind, &[&str]); 6] = [
+    (Kind::ZbV, &["zb-v", "zbv", "zero bubble v", "zbvzerobubble"]),
+    (Kind::ZbH2, &["zb-h2", "zbh2", "zb-2p", "zb2p"]),
+    (Kind::ZbH1, &["zb-h1", "zbh1", "zb-1p", "zb1p", "zero bubble", "zero-bubble", "zero_bubble"]),
+    (Kind::DualPipeV, &["dualpipev", "dualpipe-v"]),
+    (Kind::DualPipe, &["dualpipe"]),
+    (Kind::GPipe, &["gpipe"]),
+];
+
+/// Do tensor-parallel ranks share activations along the sequence? What the row says, else what its system does unasked.
+pub fn sequence_parallel(run: &Run, framework: &Framework) -> bool {
+    let text = run.text.to_lowercase();
+    let ways = ["sequence parallel", "sequence-parallel", "sequence_parallel", "seq_parallel", "tp compile"];
+    said_any(&text, &ways).unwrap_or(framework.sequence_parallel)
+}
+
+/// What ranks share: what the row says, else what its system does unasked.
+pub fn zero(run: &Run, framework: &Framework) -> u32 {
+    said_zero(run, framework).unwrap_or(framework.zero)
+}
+
+/// The stage of ZeRO that a row says: by a column, by a number in its notes, or by a system's name for it.
+pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
+    let text = run.text.to_lowercase();
+    let options = ["distributed optimizer", "use-distributed-optimizer", "parallel_optimizer"];
+    // Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
+    let whole = framework.gathers_once && run.degree("pp") > 1;
+    // PyTorch's `SHARD_GRAD_OP`, and what is not sharded again behind its forward pass.
+    let once = says(&text, "shard_grad_op") || said(&text, "reshard_after_forward") == Some(false);
+    let stage = if whole { 1 } else { 3 - u32::from(once) };
+    let sharded = || is_fully_sharded(&text).then_some(stage);
+    let shared = || said_any(&text, &options).map(u32::from);
+    numbered_zero(run).or_else(sharded).or_else(shared)
+}
+
+/// The stage that a column says, or a number in the notes.
+fn numbered_zero(run: &Run) -> Option<u32> {
+    run.number("zero").map(|stage| stage as u32).or_else(|| stated_zero(&run.text))
+}
+
+/// PyTorch's sharding of parameters, within groups of ranks or over all of them.
+fn is_fully_sharded(text: &str) -> bool {
+    ["fsdp", "hsdp", "fully sharded"].iter().any(|words| says(text, words))
+}
+
+/// What may stand between words of an option and its value.
+const BETWEEN: [char; 10] = [' ', '-', '_', '=', ':', '"', '\'', '(', '{', '.'];
+
+/// The stage of ZeRO that a text names: `ZeRO-1`, `zero stage 2`, `zero_optimization.stage=3`, `stage 3 ZeRO`, `ZeRO++`; 1 where `ZeRO` stands without a number, 0 where it is denied.
+fn stated_zero(original: &str) -> Option<u32> {
+    // (Of the same length.)
+    let text = original.to_ascii_lowercase();
+    text.match_indices("zero").find_map(|(at, word)| {
+        let end = at + word.len();
+        stage_of(&text[..at], &original[at..end], &text[end..])
+    })
+}
+
+/// The stage that a `zero` is of, by what stands before and behind it; none where it is another's.
+fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
+    let digit = |text: &str| {
+        let text = text.trim_start_matches(BETWEEN);
+        let (digit, rest) = text.split_at_checked(1)?;
+        let alone = !rest.starts_with(|c: char| c.is_alphanumeric());
+        digit.parse::<u32>().ok().filter(|stage| *stage <= 3 && alone)
+    };
+    let named = after.trim_start_matches(BETWEEN);
+    let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
+    let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-");
+    if other || after.starts_with(|c: char| c.is_alphabetic()) || begins(&["bubble"]) {
+        return None;
+    }
+    let option = named.strip_prefix("optimization").unwrap_or(named).trim_start_matches(BETWEEN);
+    let behind = option.strip_prefix("stage").and_then(digit).or_else(|| digit(after));
+    let ahead = || before.trim_end().rsplit_once("stage").and_then(|(_, number)| digit(number));
+    match behind.or_else(ahead) {
+        Some(stage) => Some(stage),
+        None if after.starts_with("++") || begins(&["infinity"]) => Some(3),
+        None if begins(&["offload"]) => Some(2),
+        None if before.ends_with("no ") || before.ends_with("without ") => Some(0),
+        None if begins(&["disabled", "off", "false"]) => Some(0),
+        None => (word == "ZeRO").then_some(1),
+    }
+}
+
+/// Runs that do not train the model as a whole are not predicted.
+///
+/// # Errors
+/// What is trained instead: a sentence.
+pub fn trains_all(run: &Run) -> Result<(), String> {
+    // (Latent attention has ranks that are called so too: `q_lora_rank`.)
+    let text = format!("{} {}", run.model, run.text).to_lowercase();
+    let text = LATENT.iter().fold(text, |text, words| text.replace(words, ""));
+    if let Some(what) = ADAPTERS.iter().find(|words| says(&text, words)) {
+        return Err(format!(
+            "adapters are trained (`{what}`), not the model: a step without weight gradients is not simulated"
+        ));
+    }
+    Ok(())
+}
+
+/// What trains adapters beside a model.
+const ADAPTERS: [&str; 4] = ["lora", "qlora", "dora", "peft"];
+/// Sizes of latent attention.
+const LATENT: [&str; 6] = ["q_lora", "kv_lora", "q-lora", "kv-lora", "q lora", "kv lora"];
+
+/// Switches of the framework that a run states itself.
+pub fn stated(run: &Run, mut framework: Framework) -> Framework {
+    let text = run.text.to_lowercase();
+    let has = |option: &str| says(&text, option);
+    let any = |options: &[&str]| options.iter().any(|option| has(option));
+    framework.deduplicates |= any(&["deepep", "hybridep"]);
+    // Their kernels take the number of rows from device memory.
+    framework.experts_wait &= !framework.deduplicates;
+    // With a capacity for each expert all arrays have sizes that are known beforehand.
+    framework.experts_wait &= capacity(&text).is_none() && !any(&["token-drop", "token drop"]) && !any(&CAPACITY);
+    framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "fp8-dispatch", "dispatch_fp8"]);
+    framework.node_limit = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map_or(0, |nodes| nodes as u32);
+    // Keys go round while blocks of scores are computed, whatever the system.
+    if context(run) == Some(CpAlgo::Ring) {
+        framework.hidden_cp = framework.hidden_cp.max(RING);
+    }
+    framework.uneven_context |=
+        said_any(&text, &EVEN_CONTEXT) == Some(false) || any(&["unbalanced ring", "contiguous ring"]);
+    let pairings = [
+        "overlap_moe_expert_parallel_comm",
+        "overlap-moe-expert-parallel-comm",
+        "moe-fb-overlap",
+        "a2a overlap",
+        "ep overlap",
+        "ep communication overlap",
+        "ep all-to-all overlap",
+        "overlapped ep",
+        "dualpipe",
+    ];
+    let by_recipe = framework.pairs_interleaved && run.number("vpp").is_some_and(|vpp| vpp > 1);
+    if said_any(&text, &pairings).unwrap_or(by_recipe) {
+        framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
+    }
+    // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
+    let stage = numbered_zero(run);
+    framework.prefetch |= is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1) || stage == Some(2);
+    framework.overlap_gradients |= has("overlap-grad-reduce");
+    framework.overlap_parameters |= has("overlap-param-gather");
+    if has("grad-reduce-in-bf16") || said(&text, "grad_reduce_in_fp32") == Some(false) {
+        framework.gradient_bytes = 2.0;
+    } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {
+        framework.gradient_bytes = 4.0;
+    }
+    framework.attention = attention(&text, &framework);
+    if has("max_memory_allocated") {
+        framework.tells_allocated = true;
+    }
+    if any(&["tp comm overlap", "use-mc2", "use-ascend-coc"]) {
+        framework.cut_up();
+    }
+    framework = framework.for_models(run.number("experts").unwrap_or(0) == 0);
+    if run.precision.to_lowercase().contains("rowwise") {
+        (framework.scaled_rate, framework.gathers_fp8) = (ROW_SCALED, false);
+    }
+    if has("async tp") {
+        framework.hidden_tp = framework.hidden_tp.max(ASYNC);
+    }
+    framework
+}
+
+/// What says how many nodes the experts of a token are on at most.
+const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
+
+/// What says, or denies, that context-parallel ranks have positions from both ends.
+const EVEN_CONTEXT: [&str; 5] = [
+    "context_parallel_load_balance",
+    "context-parallel load balance",
+    "context parallel load balance",
+    "cp load balance",
+    "balanced ring",
+];
+
+/// The attention that a row names, else its system's: scores in memory, one of FlashAttention's releases, or the device's newest. A name without a release says no more than that scores are not in memory.
+fn attention(text: &str, framework: &Framework) -> AttentionName {
+    let any = |words: &[&str]| words.iter().any(|words| says(text, words));
+    let named = said_any(text, &FLASH);
+    if named == Some(false) || any(&["unfused attention", "naive attention", "eager attention", "dot_product"]) {
+        return AttentionName::Unfused;
+    }
+    // PyTorch chooses cuDNN's by itself on some devices, in some releases.
+    if any(&["cudnn attention", "cudnn sdpa", "cudnn flash", "cudnn fused attention", "cudnn_flash_te", "fa3"]) {
+        return AttentionName::Newest;
+    }
+    match FLASH.iter().find_map(|words| release(text, words)).or(any(&["fa2"]).then_some(2)) {
+        Some(1) => return AttentionName::Flash1,
+        Some(2) => return AttentionName::Flash2,
+        Some(_) => return AttentionName::Newest,
+        None => {}
+    }
+    match (framework.attention, named) {
+        (AttentionName::Unfused, Some(true)) => AttentionName::Flash2,
+        _ if framework.flash_is_stated && named.is_none() => AttentionName::Unfused,
+        (of_system, _) => of_system,
+    }
+}
+
+/// Names of FlashAttention, whatever its release.
+const FLASH: [&str; 8] = [
+    "flash attention",
+    "flashattention",
+    "flash-attention",
+    "flash_attention",
+    "flash attn",
+    "flash-attn",
+    "flash_attn",
+    "fused attention",
+];
+
+/// The release behind a name: `flash attention 2`, `FlashAttention-3`, `flash_attn v2.5`.
+fn release(text: &str, words: &str) -> Option<u32> {
+    let behind =
+        text.match_indices(words).map(|(at, _)| text[at + words.len()..].trim_start_matches([' ', '-', '_', 'v']));
+    let digit = |text: &str| text.chars().next().and_then(|c| c.to_digit(10));
+    // (More digits than one are a year, or another number.)
+    let alone = |text: &&str| !text[1..].starts_with(|c: char| c.is_ascii_digit());
+    behind.filter(|text| digit(text).is_some_and(|n| (1..=4).contains(&n))).filter(alone).filter_map(digit).next()
+}
+
+/// The part of the rate of products with one scale for a tensor that products with scales for rows reach in PyTorch, and those are gathered in bf16: Llama-3-8B on 8 H100 makes 6,424
+/// tokens a second with the second and 7,186 with the first (github.com/pytorch/torchtitan, commit 3537666), a third of whose step is such products.
+const ROW_SCALED: f64 = 0.75;
+
+/// The same with PyTorch's asynchronous tensor parallelism: what makes published pairs of runs with and without it differ as they do (docs/cost-model.md).
+const ASYNC: f64 = 0.4;
+
+/// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
+const PAIRED: f64 = 0.6;
+
+/// The part of a ring's messages that is hidden behind blocks of scores: an assumption, that of the profiles of systems that have rings.
+const RING: f64 = 0.8;
+
+/// The same where NCCL exchanges rows, whose kernels take cores from the work beside them: what makes a published pair of runs (Qwen3-30B-A3B on 16 H100, 41.25 and 31.31 s) differ as it does.
+const PAIRED_NCCL: f64 = 0.48;
+
+/// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
+const CAPACITY: [&str; 3] = ["capacity factor", "capacity-factor", "capacity_factor"];
+
+/// The capacity that a row gives its experts. (No number, or none above 0, is dropless.)
+fn capacity(text: &str) -> Option<f64> {
+    CAPACITY.iter().find_map(|words| number_of(text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
+}
+
+/// More than that is another number.
+const MOST_CAPACITY: f64 = 64.0;
+
+/// Rows of the busiest rank. With a capacity all experts compute and exchange as many rows as they have room for, used or not (arXiv 2006.16668, 2101.03961). Of our own plan as `simulate` has it where nothing is said: even.
+pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
+    let text = run.text.to_lowercase();
+    let dense = run.number("experts").unwrap_or(0) == 0;
+    let real = says(&text, "real routing");
+    match capacity(&text) {
+        _ if dense => 1.0,
+        Some(factor) => factor,
+        None if says(&text, "force") || framework.is_ours() && !real => 1.0,
+        None if real => REAL_ROUTING,
+        None => UNKNOWN_ROUTING,
+    }
+}
+
+/// Type of the inputs of products; bf16 where the row does not say.
+///
+/// # Errors
+/// A word that is no type which is priced: a sentence.
+pub fn precision(run: &Run) -> Result<Precision, String> {
+    let text = run.precision.to_lowercase();
+    let any = |words: &[&str]| words.iter().any(|w| text.contains(w));
+    match () {
+        () if any(&["mxfp8", "fp8-mx"]) => Ok(Precision::Mxfp8),
+        () if any(&["fp4", "float4"]) => Err(format!("`precision` is {}: fp4 is not priced", run.precision)),
+        () if any(&["fp8", "float8", "hif8"]) => Ok(Precision::Fp8),
+        () if any(&["bf16", "fp16", "bfloat16", "float16"]) => Ok(Precision::Bf16),
+        () if any(&["fp32", "f32", "float32", "tf32"]) => Ok(Precision::F32),
+        () if text.is_empty() => Ok(Precision::Bf16),
+        () => {
+            let shown: String = run.precision.chars().take(40).collect();
+            Err(format!("`precision` is one of bf16, fp16, fp32, fp8 and mxfp8, not `{shown}`"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framework::{find, known};
+
+    /// A framework, as a run with so many experts and these notes has it.
+    fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
+        let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
+        let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n");
+        stated(&super::super::runs::read(&table).expect("a table").runs.remove(0), framework)
+    }
+
+    #[test]
+    fn how_gradients_are_summed_is_read() {
+        let bytes = |notes: &str, gradient_bytes: f64| {
+            as_stated("", notes, Framework { gradient_bytes, ..Framework::default() }).gradient_bytes
+        };
+        assert_eq!((bytes("--grad-reduce-in-bf16", 4.0), bytes("grad_reduce_in_fp32=True", 2.0)), (2.0, 4.0));
+        assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
+    }
+
+    /// Experts with a capacity compute what they have room for; hosts do not wait for what comes.
+    #[test]
+    fn capacities_are_read() {
+        let of = |experts: &str, notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            imbalance(&run, &find(&known(), "megatron-core"))
+        };
+        assert_eq!((of("8", "capacity factor 1.25; padded"), of("8", "moe_expert_capacity_factor=2")), (1.25, 2.0));
+        assert_eq!((of("8", "token-drop capacity factor 1"), of("8", "router forced to balance")), (1.0, 1.0));
+        assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
+        assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
+        assert_eq!(of("0", "capacity factor 1.5"), 1.0);
+        let waits =
+            |notes: &str| as_stated("8", notes, Framework { experts_wait: true, ..Framework::default() }).experts_wait;
+        assert_eq!(
+            ["capacity_factor: 1.25", "token-drop", "no capacity factor", ""].map(waits),
+            [false, false, true, true]
+        );
+    }
+
+    /// A stated stage of ZeRO goes before what a system does unasked; names of sharding are read.
+    #[test]
+    fn what_ranks_share_is_read() {
+        let of = |notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            zero(&run, &find(&known(), &run.text))
+        };
+        let stages = ["ZeRO-2", "zero stage 0", "zero_stage=3", "Megatron-DeepSpeed; ZeRO-1", "zero1(dp8)", "ZeRO: 2"];
+        assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
+        let spellings = ["ZeRO (stage 3)", "stage 3 ZeRO", "zero_optimization: {stage: 3}", "ZeRO-Infinity", "ZeRO++"];
+        assert_eq!(spellings.map(of), [3; 5]);
+        let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
+        assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
+        // Eager systems share what they say they do; a column goes before all of that.
+        let column = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,zero,notes_config\n";
+        let table = format!("{column}1,1,1,1,1,H100,1,1,1,2,ZeRO-1\n");
+        let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+        assert_eq!(zero(&run, &Framework::default()), 2);
+        let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
+        assert_eq!(denied.map(of), [0; 5]);
+        let others = [
+            "zero bubble schedule",
+            "zero-bubble",
+            "dropout zero; 2 nodes",
+            "non-zero 3 things",
+            "nonzero 2",
+            "zero 3D",
+        ];
+        assert_eq!(others.map(of), [0; 6]);
+    }
+
+    /// Beneath pipelines FSDP has parameters whole while a step's micro-batches run, where a framework does not free them.
+    #[test]
+    fn pipelines_have_parameters_whole() {
+        let of = |pp: u32, notes: &str, gathers_once: bool| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n2,1,1,1,1,H100,2,{pp},1,1,{notes}\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let framework = stated(&run, Framework { gathers_once, ..Framework::default() });
+            (zero(&run, &framework), framework.prefetch)
+        };
+        assert_eq!(of(2, "FSDP+PP", true), (1, true));
+        assert_eq!([of(1, "FSDP+PP", true), of(2, "FSDP+PP", false)], [(3, true); 2]);
+        assert_eq!(of(2, "ZeRO-3", true).0, 3, "that is another system's");
+    }
+
+    /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.
+    #[test]
+    fn dense_recipes_hide_tensor_parallelism() {
+        let hidden = |experts: &str, notes: &str| {
+            as_stated(experts, notes, Framework { cuts_up_dense: true, ..Framework::default() }).hidden_tp
+        };
+        assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (0.75, 0.0, 0.75));
+    }
+}
