@@ -219,7 +219,7 @@ impl Cluster {
         if generation == Generation::Unfused {
             return self.unfused_attention(attended, kernel);
         }
-        let Attended { problems, queries, head, widest, flops, bytes, .. } = *attended;
+        let Attended { problems, queries, keys, head, widest, flops, bytes, .. } = *attended;
         // Tiles have one width: of latent attention (192 elements for scores, 128 for values) a part is padding.
         let padding = head / widest.max(head);
         // Older kernels, as parts of the newest. Devices with fp8 products have asynchronous ones, which the older kernels do not use: there FlashAttention-2
@@ -231,13 +231,14 @@ impl Cluster {
             (Generation::Flash2, true) => 0.54,
             (Generation::Flash2, false) | (Generation::Newest | Generation::Unfused, _) => 1.0,
         };
-        let (direction, half) = match kernel {
-            AttentionKernel::Forward => (1.0, 430.0),
-            AttentionKernel::Backward => (0.9, 1000.0),
+        // Blocks of queries go through all keys, backwards blocks of keys through all queries.
+        let (direction, inner, half) = match kernel {
+            AttentionKernel::Forward => (1.0, keys, 430.0),
+            AttentionKernel::Backward => (0.9, queries, 1000.0),
         };
         // Narrow heads leave more softmax for each product; short rows have fewer blocks to hide it behind.
         let narrow = head / (head + 40.0) * (168.0 / 128.0);
-        let short = queries / (queries + half);
+        let short = inner / (inner + half);
         // Blocks of 128 rows are shared out over the cores: in the end cores wait for what is left, half of the longest block in the mean, and never less than all of one.
         let each = problems * (queries / BLOCK).ceil() / f64::from(self.device.cores.0);
         let longest = attended.longest(kernel);

@@ -58,5 +58,19 @@ mod tests {
         for name in names {
             assert_eq!(clusters.iter().filter(|cluster| cluster.is_called(name)).count(), 1, "{name}");
         }
+        // As drivers and clouds call them.
+        let longer = [
+            ("NVIDIA A100-SXM4-80GB", "A100-80G"),
+            ("NVIDIA H100 80GB HBM3", "H100"),
+            ("H100 80GB", "H100"),
+            ("TPU v5p-128", "TPU v5p"),
+            ("v5e-256", "TPU v5e"),
+            ("AMD Instinct MI300X", "MI300X"),
+        ];
+        for (name, of) in longer {
+            let mut called = clusters.iter().filter(|cluster| cluster.is_called(name));
+            assert!(called.next().is_some_and(|cluster| cluster.is_called(of)) && called.next().is_none(), "{name}");
+        }
+        assert!(clusters.iter().all(|cluster| !cluster.is_called("H100 PCIe") && !cluster.is_called("H100 40GB")));
     }
 }

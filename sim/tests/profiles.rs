@@ -276,3 +276,58 @@ fn parts_that_are_made_again_start_a_part_of_the_kernels() {
     let (norm, both) = (more("selective: layernorm"), more("selective: layernorm act"));
     assert!((both / norm / (0.6 / 0.35) - 1.0).abs() < 0.02, "{norm} and {both}");
 }
+
+/// The first run of a table.
+fn priced(table: &str) -> Report {
+    let table = runs::read(table).expect("a table");
+    let (clusters, frameworks) = (known::clusters(), frameworks());
+    let (cases, skipped) = prepare(&table.runs, &clusters, &frameworks, 1);
+    assert_eq!(skipped, []);
+    price(&cases, &clusters, &frameworks, 1).rows.remove(0).report
+}
+
+/// A mixture of 64 experts, four of a token, on eight nodes, with these notes.
+fn mixture(notes: &str) -> Report {
+    let table = format!(
+        "id,source,layers,hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,ep,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+         a,Megatron-LM,2,2048,1024,64,4,16,128,32000,4096,H100,64,64,64,1,64,BF16,none,1,\"force-balanced; {notes}\"\n"
+    );
+    priced(&table)
+}
+
+/// What is sent to experts in fp8 is a little more than half of what comes back; a token that goes once to each node goes to fewer where its router chooses among fewer; room that is not used is computed,
+/// and sent, all the same.
+#[test]
+fn rows_of_experts_are_sent_as_notes_say() {
+    let near = |got: f64, want: f64, within: f64| assert!((got / want - 1.0).abs() < within, "{got} is not {want}");
+    let plain = mixture("");
+    near(mixture("FP8 dispatch").total_comm_bytes.ep / plain.total_comm_bytes.ep, (1.03125 + 2.0) / 4.0, 0.01);
+    let nodes = |n: f64| n * (1.0 - (1.0 - 1.0 / n).powi(4)) / 4.0;
+    let ep = |notes: &str| mixture(notes).total_comm_s.ep;
+    let (all, two) = (ep("DeepEP"), ep("DeepEP; node-limited routing to 2 nodes"));
+    near(two / all, nodes(2.0) / nodes(8.0), 0.05);
+    assert_eq!(ep("DeepEP; node-limited routing to 8 nodes"), all);
+    let double = mixture("capacity factor 2");
+    near(double.total_comm_bytes.ep / plain.total_comm_bytes.ep, 2.0, 0.01);
+    near(seconds(&double, Kind::ExpertProducts) / seconds(&plain, Kind::ExpertProducts), 2.0, 0.1);
+    near(seconds(&double, Kind::Products), seconds(&plain, Kind::Products), 1e-9);
+}
+
+/// Of n context-parallel ranks with neighbouring positions the last has (2n − 1) / n of the mean's attention, in each step of the ring.
+#[test]
+fn the_last_of_a_ring_has_the_most_keys() {
+    let ring = |notes: &str| {
+        let table = format!(
+            "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,cp,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+             a,MaxText,1,2048,8192,16,128,32000,65536,H100,8,8,1,1,1,BF16,none,1,{notes}\n"
+        );
+        priced(&table)
+    };
+    let (even, uneven) = (ring("balanced ring"), ring("unbalanced ring"));
+    let times = seconds(&uneven, Kind::Attention) / seconds(&even, Kind::Attention);
+    assert!((times - 1.875).abs() < 1e-9, "{times}");
+    let needed = |report: &Report| report.mfu * report.step_time_s;
+    assert!((needed(&uneven) / needed(&even) - 1.0).abs() < 1e-9, "nobody needs more FLOPs for it");
+    // Messages of rings are hidden in part, those of other ways as the profile says.
+    assert!(even.exposed_comm_s.cp < 0.3 * even.total_comm_s.cp, "{:?}", even.exposed_comm_s);
+}

@@ -70,7 +70,7 @@ impl Case {
 
     fn made(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
         if run.step_time.is_none() && run.tflops.is_none() && !run.out_of_memory {
-            return Err("nothing is measured".into());
+            return Err("nothing is measured\n  = help: `step_time_s`, `tokens_per_s_per_device` or `tflops_per_device` says how fast it was; of `mfu` alone nobody knows whose FLOPs and which peak".into());
         }
         notes::trains_all(run)?;
         if run.device.is_empty() {
@@ -273,7 +273,9 @@ fn plans(shape: &Shape, strategy: &Strategy, how: &How) -> Result<Plans, String>
     }
     // The same place within a round.
     let full = full + micro % round;
-    let mut both = compiled(shape, strategy, &[full - round, full], how)?;
+    // (What cannot be is told of the step as it is, not of its shorter ones.)
+    let mut both = compiled(shape, strategy, &[full - round, full], how)
+        .map_err(|error| compiled(shape, strategy, &[micro], how).err().unwrap_or(error))?;
     let plan = both.pop().ok_or("there is no plan")?;
     let flops = plan.settings.flops_per_step * f64::from(micro) / f64::from(full);
     Ok(Plans { flops, micro: full, plan, shorter: both.pop() })

@@ -335,7 +335,7 @@ mod tests {
     /// A framework, as a run with so many experts and these notes has it.
     fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
         let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
-        let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n");
+        let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},\"{notes}\"\n");
         stated(&super::super::runs::read(&table).expect("a table").runs.remove(0), framework)
     }
 
@@ -425,5 +425,91 @@ mod tests {
             as_stated(experts, notes, Framework { cuts_up_dense: true, ..Framework::default() }).hidden_tp
         };
         assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (0.75, 0.0, 0.75));
+    }
+
+    fn run_of(columns: &str, values: &str, notes: &str) -> Run {
+        let table = format!(
+            "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,{columns},notes_config\n8,64,8,64,64,H100,8,8,1,{values},\"{notes}\"\n"
+        );
+        super::super::runs::read(&table).expect("a table").runs.remove(0)
+    }
+
+    #[test]
+    fn attention_is_read() {
+        use AttentionName::{Flash1, Flash2, Newest, Unfused};
+        let of = |notes: &str, attention: AttentionName, flash_is_stated: bool| {
+            attention_of(notes, Framework { attention, flash_is_stated, ..Framework::default() })
+        };
+        for notes in ["flash attention 2", "FlashAttention-2", "flash_attn v2.5", "attn: fa2"] {
+            assert_eq!(of(notes, Newest, false), Flash2, "{notes}");
+        }
+        for notes in ["FlashAttention 3", "cuDNN SDPA", "cudnn attention", "fa3", "flash-attn-3"] {
+            assert_eq!(of(notes, Flash2, false), Newest, "{notes}");
+        }
+        for notes in ["no flash attention", "unfused attention", "attention=dot_product", "use-flash-attn=false"] {
+            assert_eq!(of(notes, Flash2, false), Unfused, "{notes}");
+        }
+        // A name alone says that scores are not in memory, and no more.
+        assert_eq!([of("flash attention", Unfused, false), of("use-flash-attn", Newest, true)], [Flash2, Newest]);
+        assert_eq!(
+            [of("flash attention, 2 nodes", Flash1, false), of("FlashAttention 2024", Flash1, false)],
+            [Flash1; 2]
+        );
+        assert_eq!([of("", Newest, true), of("", Flash1, false)], [Unfused, Flash1]);
+    }
+
+    fn attention_of(notes: &str, framework: Framework) -> AttentionName {
+        as_stated("", notes, framework).attention
+    }
+
+    #[test]
+    fn schedules_and_context_parallelism_are_read() {
+        let order = |notes: &str| schedule(&run_of("pp", "4", notes));
+        assert_eq!(order("ZB-2p, no recomputation"), Some(Kind::ZbH2));
+        assert_eq!(
+            [order("zero bubble schedule"), order("zb-v"), order("DualPipe")],
+            [Some(Kind::ZbH1), Some(Kind::ZbV), Some(Kind::DualPipe)]
+        );
+        assert_eq!([order("1F1B"), order("no zero bubble"), schedule(&run_of("pp", "1", "zb-v"))], [None; 3]);
+        let algorithm = |notes: &str| context(&run_of("cp", "4", notes));
+        let of = [
+            ("ring attention", CpAlgo::Ring),
+            ("megatron_cp_algo", CpAlgo::Ring),
+            ("DeepSpeed-Ulysses", CpAlgo::Ulysses),
+            ("context parallelism by all-gather of keys", CpAlgo::Gather),
+            ("cp_comm_type=all_gather", CpAlgo::Gather),
+            ("USP: ring and Ulysses", CpAlgo::Hybrid),
+        ];
+        for (notes, want) in of {
+            assert_eq!(algorithm(notes), Some(want), "{notes}");
+        }
+        assert_eq!(
+            [algorithm("all-gather of parameters"), algorithm(""), context(&run_of("cp", "1", "ring"))],
+            [None; 3]
+        );
+        // Rings hide their messages; ranks with neighbouring positions do not have the same work.
+        let framework = |notes: &str| stated(&run_of("cp", "4", notes), Framework::default());
+        assert_eq!((framework("ring attention").hidden_cp, framework("Ulysses").hidden_cp), (RING, 0.0));
+        assert!(
+            framework("context_parallel_load_balance=false").uneven_context
+                && framework("unbalanced ring").uneven_context
+        );
+        assert!(!framework("no load balancing loss").uneven_context && !framework("cp load balance").uneven_context);
+    }
+
+    #[test]
+    fn adapters_are_not_sizes_of_latent_attention() {
+        let of = |notes: &str| trains_all(&run_of("pp", "1", notes)).is_ok();
+        assert_eq!(["LoRA", "QLoRA, rank 16", "peft"].map(of), [false; 3]);
+        assert_eq!(["q_lora_rank=1536 kv_lora_rank=512", "full fine-tuning, not LoRA", "explored"].map(of), [true; 3]);
+    }
+
+    #[test]
+    fn exchanges_of_rows_are_read() {
+        let of = |notes: &str| as_stated("64", notes, Framework::default());
+        let v3 = of("FP8 dispatch, DeepEP; node-limited routing to 4 nodes; DualPipe");
+        assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
+        let none = of("no fp8 dispatch");
+        assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
     }
 }

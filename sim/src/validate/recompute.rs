@@ -181,4 +181,30 @@ mod tests {
         assert!((0.82..0.83).contains(&part("selective: mlp")));
         assert_eq!(part("selective: mlp mlp"), part("selective: mlp"));
     }
+
+    #[test]
+    fn words_of_recomputation_are_read() {
+        let of = |words: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,recompute";
+            let table = format!("{columns}\n32,8,8,1,1,H100,4,4,1,1,\"{words}\"\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            recompute_is_stated(&run).then(|| recompute(&run))
+        };
+        let known = |words: &str| of(words).unwrap_or_else(|| panic!("`{words}` is blank")).expect("it is known");
+        for words in ["full", "True", "yes", "activation checkpointing", "gradient_checkpointing", "full (by layer)"] {
+            assert_eq!(known(words), Recompute::full(), "{words}");
+        }
+        for words in ["none", "no", "False", "off", "0", "none (not enabled)", "swap-attention"] {
+            assert_eq!(known(words), Recompute::default(), "{words}");
+        }
+        assert_eq!(
+            ["", "unknown", "not stated", "per recipe (not in table)"].map(|words| of(words).is_none()),
+            [true; 4]
+        );
+        // So many layers of all are a quarter of them on each of four stages; `block` says it of a stage.
+        assert_eq!((known("full, 16 of 32 layers").layers, known("full: block 3").layers), (vec![4], vec![3]));
+        let parts = known("all but attention").parts;
+        assert_eq!((parts[Kind::Attention.number()], parts[Kind::Products.number()]), (0.0, 1.0));
+        assert!(of("sometimes").expect("it says something").is_err());
+    }
 }

@@ -477,4 +477,59 @@ mod tests {
         // Layers with and without a window are segments of their own.
         assert_eq!(oss.segments.len(), usual.segments.len() + 1);
     }
+
+    fn of_row(columns: &str, values: &str, notes: &str) -> Result<Shape, String> {
+        let table = format!(
+            "model,layers,hidden,ffn_hidden,moe_ffn_hidden,topk,heads,vocab,seq_len,device,n_devices,mbs,gbs,step_time_s,notes_config,{columns}\n\
+             x,4,64,128,32,2,4,256,512,H100,1,1,1,1,\"{notes}\",{values}\n"
+        );
+        Shape::of(&runs::read(&table).expect("a table").runs[0], 1)
+    }
+
+    fn loaded(shape: &Shape) -> CheckedModel {
+        let loaded = forebay_dsl::load(&shape.text(), &CompileOptions::default().check_options(true, Some(1), 1));
+        loaded.unwrap_or_else(|_| panic!("no model:\n{}", shape.text())).model
+    }
+
+    /// Experts without gates have two matrices, shared ones as well.
+    #[test]
+    fn experts_may_have_no_gate() {
+        let experts = |notes: &str, shared: &str| {
+            loaded(&of_row("experts,shared_experts", &format!("8,{shared}"), notes).expect("a shape"))
+        };
+        assert_eq!(["GELU", "squared ReLU", ""].map(|notes| count(&experts(notes, "0"), ".gate")), [0, 0, 4]);
+        assert_eq!(["GELU", "GeGLU", "gated GELU"].map(|notes| count(&experts(notes, "0"), ".up")), [4, 4, 4]);
+        assert_eq!(count(&experts("GELU; layer norm", "1"), ".up"), 8);
+    }
+
+    /// Every other layer has experts, where that is said.
+    #[test]
+    fn layers_with_experts_may_take_turns() {
+        let dense = |notes: &str, dense_layers: &str| {
+            let shape = of_row("experts,dense_layers", &format!("8,{dense_layers}"), notes).expect("a shape");
+            let model = loaded(&shape);
+            let routers = model.params.iter().filter(|p| p.name.ends_with(".router"));
+            routers.map(|p| p.name.split('.').nth(1).expect("a layer").parse().expect("a number")).collect::<Vec<u32>>()
+        };
+        assert_eq!((dense("", "2"), dense("MoE every other layer", "")), (vec![2, 3], vec![1, 3]));
+        assert_eq!((dense("moe_layer_freq=2", "2"), dense("moe_layer_freq=1", "")), (vec![1, 3], vec![0, 1, 2, 3]));
+        assert_eq!(dense("moe_layer_freq=2", "1"), vec![1, 2, 3], "one at the beginning is another thing");
+    }
+
+    #[test]
+    fn heads_and_windows_are_read() {
+        let sizes = Latent { q: 24, kv: 16, nope: 8, rope: 4, value: 8 };
+        for head in [
+            "MLA q_lora=24 kv_lora=16 nope=8 rope=4 v=8",
+            "MLA q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8",
+        ] {
+            assert_eq!(of_row("head_dim", &format!("\"{head}\""), "").expect("a shape").latent, Some(sizes), "{head}");
+        }
+        let why = of_row("head_dim", "MLA kv_lora=16", "").expect_err("sizes are missing");
+        assert!(why.contains("without `nope`") && why.contains("help: as in MLA"), "{why}");
+        assert_eq!(of_row("head_dim", "32 (config)", "").expect("a shape").head, 32);
+        let windows = ["sliding window 128", "sliding_window=128", "no sliding window", ""];
+        let of = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").text().contains("window = 128");
+        assert_eq!(windows.map(of), [true, true, false, false]);
+    }
 }

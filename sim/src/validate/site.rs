@@ -3,6 +3,8 @@
 use super::runs::Run;
 use forebay_cost::Cluster;
 use forebay_cost::cluster::{Count, NonNegative, Positive};
+use regex_lite::Regex;
+use std::sync::LazyLock;
 
 /// The cluster with the network of the run's site, where the row says what it is: devices of a node, `inter-node 800 Gb/s per node`, or collectives that were
 /// measured on all its devices.
@@ -41,7 +43,7 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     let Some(outside) = nodes.map(|tier| tier + 1).or_else(around).filter(|tier| *tier < cluster.tiers.len()) else {
         return Ok(cluster);
     };
-    if let Some(gigabits) = before(&run.text, " Gb/s per node") {
+    if let Some(gigabits) = network_of_a_node(&run.text, node) {
         // Adapters are those of the cluster file, which has one for each device; a site may have fewer.
         // Not a whole number: rounded, a little more bandwidth than one adapter's would be half lost to sharing.
         let adapters = gigabits / 8.0 / cluster.tiers[outside].gbps.0;
@@ -123,22 +125,57 @@ fn measured_collectives(text: &str) -> Option<[f64; 2]> {
     (rates.len() == 3 && rates.iter().all(|r| *r > 0.0)).then(|| [rates[1], rates[2]])
 }
 
-/// The number that stands before some words, thousands apart or not; none that is beyond what it can be, or has an exponent.
-fn before(text: &str, words: &str) -> Option<f64> {
-    let (head, _) = text.split_once(words)?;
-    let start = head.rfind(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',')).map_or(0, |at| at + 1);
-    // (The character before it may be of several bytes.)
-    let start = (start..=head.len()).find(|at| head.is_char_boundary(*at))?;
-    let is_exponent =
-        head[..start].ends_with(['e', 'E', '+', '-']) && head[..start].contains(|c: char| c.is_ascii_digit());
-    let exponent_of = |at: &str| {
-        at.trim_end_matches(['+', '-'])
-            .strip_suffix(['e', 'E'])
-            .is_some_and(|m| m.ends_with(|c: char| c.is_ascii_digit()))
-    };
-    let number: f64 = head[start..].trim_start_matches(',').replace(',', "").parse().ok()?;
-    (!(is_exponent && exponent_of(&head[..start])) && (1e-3..=1e6).contains(&number)).then_some(number)
+/// A rate as people write it: `800 Gb/s per node`, `4x100Gb RoCE`, `400 Gbps InfiniBand per GPU`, `1.6 Tbit/s node-node`, `8x50GB/s`.
+static RATE: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r"(?:(\d+)\s?[x×*]\s?)?(\d[\d,]*(?:\.\d+)?)\s?([GgTt])(b|bit|bits|B|Byte)(/s|ps)?\b(?:[^,;()]*?\b(?:per|a|each)\s(node|server|host|machine|GPU|gpu|NPU|npu|device|chip|card|accelerator)\b)?";
+    Regex::new(pattern).expect("the pattern is right")
+});
+
+/// Gb/s that all of a node's devices send to other nodes together, where a row says it of a network between nodes: with `per node`, for each device, or for so many adapters.
+fn network_of_a_node(text: &str, devices: f64) -> Option<f64> {
+    RATE.captures_iter(text).find_map(|found| {
+        let (begin, end) = (found.get(0)?.start(), found.get(0)?.end());
+        // Digits before it are of a number that is not understood (`1e9 Gb/s`).
+        let before = &text[..begin];
+        let clause = before.rsplit([',', ';', '(']).next()?.to_lowercase();
+        let rest = text[end..].split([',', ';', ')']).next()?.to_lowercase();
+        let inside = ["nvlink", "nvswitch", "hccs", "hbm", "memory", "intra", "c2c", "pcie", "measured"];
+        if before.ends_with(|c: char| c.is_alphanumeric() || ['.', '+'].contains(&c))
+            || before.ends_with("e-")
+            || inside.iter().any(|word| clause.contains(word))
+        {
+            return None;
+        }
+        let number: f64 = found[2].replace(',', "").parse().ok()?;
+        let unit = match (&found[3], &found[4]) {
+            (prefix, byte) if byte.starts_with('B') => 8.0 * thousands(prefix),
+            (prefix, _) => thousands(prefix),
+        };
+        let adapters = found.get(1).and_then(|count| count.as_str().parse::<f64>().ok());
+        let is_between = || BETWEEN_NODES.iter().any(|word| clause.contains(word) || rest.contains(word));
+        let count = match (found.get(6).map(|whose| whose.as_str()), adapters) {
+            (Some("node" | "server" | "host" | "machine"), adapters) => adapters.unwrap_or(1.0),
+            (Some(_), adapters) => adapters.unwrap_or(1.0) * devices,
+            (None, Some(adapters)) if is_between() => adapters,
+            (None, None) if NODE_TO_NODE.iter().any(|word| clause.contains(word) || rest.contains(word)) => 1.0,
+            _ => return None,
+        };
+        // (`80 GB` is memory.)
+        (found.get(5).is_some() || adapters.is_some())
+            .then_some(count * number * unit)
+            .filter(|rate| (1e-3..=1e6).contains(rate))
+    })
 }
+
+fn thousands(prefix: &str) -> f64 {
+    if prefix.eq_ignore_ascii_case("t") { 1e3 } else { 1.0 }
+}
+
+/// Words of networks between nodes.
+const BETWEEN_NODES: [&str; 10] =
+    ["inter-node", "internode", "node-node", "between nodes", "infiniband", "ib", "roce", "ethernet", "efa", "network"];
+/// Of these what a rate without anything else is a whole node's.
+const NODE_TO_NODE: [&str; 4] = ["inter-node", "internode", "node-node", "between nodes"];
 
 #[cfg(test)]
 mod tests {
@@ -165,22 +202,43 @@ mod tests {
     }
 
     #[test]
-    fn numbers_before_words_are_read() {
-        let of = |text: &str| before(text, " Gb/s per node");
-        for text in [
+    fn rates_between_nodes_are_read() {
+        let of = |text: &str| network_of_a_node(text, 8.0);
+        let eighty = [
             "80 Gb/s per node",
             "(80 Gb/s per node)",
             "network=80 Gb/s per node",
             "RoCE,80 Gb/s per node",
-            "×80 Gb/s per node",
-        ] {
+            "10 Gb/s per GPU",
+            "10 GB/s per node",
+            "0.08 Tb/s per node",
+            "80 Gbps node-node interconnect",
+            "inter-node 80 Gbit/s",
+            "inter-node 4x20 Gb/s per node",
+            "4x20Gb RoCE",
+            "2 x 40 Gb/s InfiniBand",
+            "NVLink 900 GB/s per GPU, IB 10 Gb/s per GPU",
+            "80 Gb/s InfiniBand per node",
+        ];
+        for text in eighty {
             assert_eq!(of(text), Some(80.0), "{text}");
         }
         assert_eq!(of("inter-node 1,600 Gb/s per node"), Some(1600.0));
-        assert_eq!(
-            [of("1e9 Gb/s per node"), of("1e-200 Gb/s per node"), of("0 Gb/s per node"), of("some Gb/s per node")],
-            [None; 4]
-        );
+        let none = [
+            "1e9 Gb/s per node",
+            "1e-200 Gb/s per node",
+            "0 Gb/s per node",
+            "some Gb/s per node",
+            "NVLink 900 GB/s per GPU",
+            "HBM2e 2.4 TB/s",
+            "8 x 80 GB",
+            "A100 80GB per node",
+            "measured AllReduce/AllGather/ReduceScatter GB/s 20/20/20",
+            "100 Gb/s",
+        ];
+        for text in none {
+            assert_eq!(of(text), None, "{text}");
+        }
     }
 
     /// Nodes of two boards: what is stated of the network is of the tier around nodes, and a node has whole boards.
