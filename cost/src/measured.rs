@@ -24,6 +24,9 @@ pub struct Measured {
     pub attention: Vec<AttentionSample>,
     /// Everything else.
     pub vector: Vec<VectorSample>,
+    /// The part of communication between ranks that is work of cores; the rest of it they wait, and work for other ranks where there are more than cores. All where nothing is said.
+    #[serde(default = "all_of_it")]
+    pub communication_work: NonNegative,
     /// What taking turns costs, where there are more ranks than cores.
     #[serde(default)]
     pub sharing: Vec<Sharing>,
@@ -123,6 +126,10 @@ pub struct Sharing {
     pub ranks: Count,
     /// Its time, as a multiple of what its work takes on all cores.
     pub factor: Positive,
+}
+
+fn all_of_it() -> NonNegative {
+    NonNegative(1.0)
 }
 
 /// So many samples say what rate a shape has.

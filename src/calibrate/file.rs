@@ -16,6 +16,7 @@ pub fn text(calibration: &Calibration, samples: &Samples) -> String {
         kernel_us,
         link_gbps,
         latency_us,
+        communication_work,
         ..
     } = calibration;
     // A name is shown, and stands in quotes.
@@ -60,6 +61,7 @@ source = \"measured: sums and gathers of ranks\"
 
 [measured]
 cores = {cores}
+communication_work = {communication_work:.3}
 ",
         link_gbps.max(1e-3)
     );

@@ -16,7 +16,8 @@ use crate::output::counted;
 use crate::say::say;
 use forebay_cost::Cluster;
 use forebay_sim::Framework;
-use forebay_sim::report::{Options, step_time};
+use forebay_sim::report::Options;
+use forebay_sim::shared::Load;
 use others::Ticks;
 use probe::Probe;
 use samples::Samples;
@@ -49,6 +50,8 @@ pub struct Calibration {
     pub link_gbps: f64,
     /// A rendezvous of ranks, µs.
     pub latency_us: f64,
+    /// The part of communication between ranks that is work of cores; they wait for the rest of it.
+    pub communication_work: f64,
     /// Ranks beyond the cores, and how much longer their steps take than all their work on all cores.
     pub sharing: Vec<(u32, f64)>,
     /// The part of the processor's time that other programs had meanwhile; none where the system does not say.
@@ -103,6 +106,7 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
         kernel_us: samples.between_us(),
         link_gbps: samples.link_gbps().unwrap_or(roofline.bytes / 1e9 / 2.0),
         latency_us: samples.latency_us(),
+        communication_work: 1.0,
         sharing: vec![],
         others: None,
         samples: samples.len(),
@@ -117,29 +121,63 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     Ok((calibration, text))
 }
 
-/// More ranks than cores: powers of two up to the most that are asked for.
+/// More ranks than cores: powers of two up to the most that are asked for, beside as many as there are cores.
 fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Instant) -> Result<(), Failure> {
-    let counts = (1..16).map(|n| 1u32 << n).filter(|n| *n > calibration.cores && *n <= most);
+    let cores = calibration.cores;
+    let mut counts = (1..16).map(|n| 1u32 << n).filter(|n| *n > cores && *n <= most).peekable();
+    if counts.peek().is_none() {
+        return Ok(());
+    }
     let cluster = Cluster::parse(&file::text(calibration, samples))
         .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
+    let options =
+        Options { framework: Framework::on_machine(), precision: forebay_cost::Precision::F32, ..Options::default() };
+    let probe = Probe::shared();
+    let measure = |ranks: u32| -> Result<Shared, Failure> {
+        say!("calibrate: {} on {cores} cores", counted(ranks.into(), "rank"));
+        let ran = probe.run_for(probe::MANY_STEPS, ranks, cores)?;
+        let load = forebay_sim::shared::load(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
+        Ok(Shared { ranks, step: ran.step, load })
+    };
+    // How far off the samples are without any sharing is no matter of sharing.
+    let alone = measure(cores)?;
+    let usual = alone.step / alone.load.alone;
+    let mut all = vec![];
     for ranks in counts {
         if begun.elapsed() > BUDGET {
             say!("calibrate: out of time, {} are left out", counted(ranks.into(), "rank"));
             continue;
         }
-        let probe = Probe::shared();
-        say!("calibrate: {} on {} cores", counted(ranks.into(), "rank"), calibration.cores);
-        let ran = probe.run(ranks, calibration.cores)?;
-        let options = Options {
-            framework: Framework::on_machine(),
-            precision: forebay_cost::Precision::F32,
-            ..Options::default()
-        };
-        let settled = forebay_sim::shared::settled(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
-        let predicted = step_time(&ran.plan, &settled, &options).map_err(Failure::Input)?;
-        calibration.sharing.push((ranks, (ran.step / predicted).clamp(0.1, 10.0)));
+        let shared = measure(ranks)?;
+        all.push(Shared { step: shared.step / usual, ..shared });
     }
+    calibration.communication_work = communication_work(&all, f64::from(cores));
+    calibration.sharing = all
+        .iter()
+        .map(|of| {
+            let predicted = of.load.shared(f64::from(cores), calibration.communication_work);
+            // Taking turns cannot take less than all of the work.
+            (of.ranks, (of.step / predicted).clamp(1.0, 10.0))
+        })
+        .collect();
     Ok(())
+}
+
+/// A step of ranks that share cores.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    ranks: u32,
+    /// Seconds of it.
+    step: f64,
+    /// What it would be without sharing.
+    load: Load,
+}
+
+/// The part of communication that is work of cores: what makes the work of all ranks fill the steps, by least squares.
+fn communication_work(all: &[Shared], cores: f64) -> f64 {
+    let squares: f64 = all.iter().map(|of| of.load.communication.powi(2)).sum();
+    let filled: f64 = all.iter().map(|of| (of.step * cores - of.load.work) * of.load.communication).sum();
+    if squares > 0.0 { (filled / squares).clamp(0.0, 1.0) } else { 1.0 }
 }
 
 fn cpu_name() -> String {
@@ -178,6 +216,7 @@ mod tests {
             kernel_us: samples.between_us(),
             link_gbps: 1.0,
             latency_us: samples.latency_us(),
+            communication_work: 0.5,
             sharing: vec![(4, 1.5)],
             others: Some(0.35),
             samples: samples.len(),
@@ -213,8 +252,19 @@ mod tests {
         let four = probe.run(4, 2).expect("four ranks train").plan;
         let turns = forebay_sim::shared::settled(&four, &cluster, &options).expect("a cluster");
         let alone = cluster.shared_by(4, 1.0);
-        let time = |cluster: &Cluster| step_time(&four, cluster, &options).expect("a time");
+        let time = |cluster: &Cluster| forebay_sim::report::step_time(&four, cluster, &options).expect("a time");
         assert!(time(&turns) > 2.5 * time(&alone), "{} {}", time(&turns), time(&alone));
+    }
+
+    /// Two ranks a core: what their work leaves of the steps is the cores' part of communication; no more than all of it, and no less than nothing.
+    #[test]
+    fn cores_wait_for_a_part_of_communication() {
+        let of = |step: f64| Shared { ranks: 4, step, load: Load { work: 8.0, communication: 2.0, alone: 2.5 } };
+        assert_eq!([4.25, 5.0, 6.0, 3.0].map(|step| communication_work(&[of(step)], 2.0)), [0.25, 1.0, 1.0, 0.0]);
+        assert_eq!(communication_work(&[of(4.25), of(4.75)], 2.0), 0.5);
+        assert_eq!(communication_work(&[], 2.0), 1.0);
+        assert_eq!([0.0, 0.25, 1.0].map(|part| of(1.0).load.shared(2.0, part)), [4.0, 4.25, 5.0]);
+        assert_eq!(of(1.0).load.shared(8.0, 1.0), 2.5, "no faster than with a core for each");
     }
 
     #[test]

@@ -14,6 +14,8 @@ use std::fmt;
 /// Steps before those that are timed, and those that are.
 const WARM_UP: u64 = 1;
 pub const STEPS: u64 = 5;
+/// The same where whole steps are what is asked for.
+pub const MANY_STEPS: u64 = 20;
 
 /// A Mixture-of-Experts model of a layer or a few, at some size.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +62,8 @@ impl Probe {
             probe(384, 6, 256, 8, 8, 128),
             bf16(deep(probe(384, 6, 768, 8, 8, 256))),
             deep(probe(384, 6, 768, 8, 8, 256)),
+            // Few rows for many weights, which come from memory each time.
+            probe(1024, 16, 1024, 16, 1, 256),
             probe(64, 4, 128, 8, 8, 64),
             bf16(probe(512, 8, 1024, 4, 2, 256)),
             bf16(probe(128, 4, 256, 8, 4, 128)),
@@ -84,6 +88,11 @@ impl Probe {
 
     /// Trains on so many data-parallel ranks.
     pub fn run(&self, ranks: u32, cores: u32) -> Result<Ran, Failure> {
+        self.run_for(STEPS, ranks, cores)
+    }
+
+    /// The same for so many steps.
+    pub fn run_for(&self, steps: u64, ranks: u32, cores: u32) -> Result<Ran, Failure> {
         let sizes =
             [("layers", self.layers), ("d", self.d), ("heads", self.heads), ("f", self.f), ("experts", self.experts)];
         let strategy = Strategy { dp: ranks, zero: u32::from(ranks > 1), ..Strategy::default() };
@@ -99,8 +108,8 @@ impl Probe {
         let options = ExecOptions { threads: cores as usize, ..ExecOptions::default() };
         let mut runner = Runner::new(&plan, &options)?;
         runner.time(WARM_UP)?;
-        runner.trace(STEPS);
-        let steps = runner.time(STEPS)?;
+        runner.trace(steps);
+        let steps = runner.time(steps)?;
         let mut times: BTreeMap<(usize, usize), Vec<Vec<f64>>> = BTreeMap::new();
         let mut between = f64::INFINITY;
         for (rank, (_, profile)) in runner.executor().profiles().enumerate() {

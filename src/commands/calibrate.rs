@@ -63,6 +63,9 @@ fn table(found: &Calibration, path: &str) -> String {
     row("between ranks", format!("{:.1} GB/s each", found.link_gbps));
     row("rendezvous", format!("{:.1} µs", found.latency_us));
     row("shapes of kernels", found.samples.to_string());
+    if !found.sharing.is_empty() {
+        row("work of cores in it", format!("{:.0} %", 100.0 * found.communication_work));
+    }
     for (ranks, factor) in &found.sharing {
         row(&format!("{ranks} ranks take turns"), format!("× {factor:.2}"));
     }
