@@ -6,11 +6,15 @@ use forebay_cost::{Cluster, Product};
 use forebay_plan::{Kernel, Plan};
 use forebay_sim::aligned::Alignment;
 
-/// That `max_tokens_per_rank` is less than what comes to the busiest rank, with so many times the rows of an even routing.
-pub fn few_rows(plan: &Plan, imbalance: f64) -> Option<String> {
+/// That `max_tokens_per_rank` is less than what comes to the busiest rank, with an even routing.
+pub fn few_rows(plan: &Plan) -> Option<String> {
+    fewer_rows(plan, 1.0, 0)
+}
+
+/// The same of a given room, with so many times the rows of an even routing. (Exchanges with less room send tokens but once: of these no more can come.)
+pub fn fewer_rows(plan: &Plan, imbalance: f64, room: u64) -> Option<String> {
     let exchanged = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
-        // (Of what is sent but once for several experts no more can come than there is.)
-        Kernel::AllToAllV(k) => Some((k.bound, ((k.even as f64 * imbalance).ceil() as u64).min(k.ranks * k.tokens))),
+        Kernel::AllToAllV(k) if k.bound >= room => Some((k.bound, (k.even as f64 * imbalance).ceil() as u64)),
         _ => None,
     });
     let (bound, rows) = exchanged.filter(|(bound, rows)| bound < rows).max_by_key(|(_, rows)| *rows)?;

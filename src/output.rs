@@ -52,9 +52,14 @@ pub fn grouped(n: u64) -> String {
     out
 }
 
-/// So many of something: `1 step`, `2,000 steps`.
+/// So many of something: `1 step`, `2,000 steps`, `2 micro-batches`.
 pub fn counted(n: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
+    let ending = match n {
+        1 => "",
+        _ if what.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {what}{ending}", grouped(n))
 }
 
 /// Bytes in few digits, with a space before the unit: `0 B`, `1.50 MB`.

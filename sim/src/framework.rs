@@ -3,10 +3,10 @@
 use crate::says::{is_from, says};
 use forebay_compiler::autodiff::Keep;
 use forebay_cost::{Cluster, Generation, Scaling};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A training system, of some release.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Framework {
     /// What people call it.
@@ -132,7 +132,7 @@ pub struct Framework {
 }
 
 /// [`Generation`] in TOML.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionName {
     /// Scores in memory.
@@ -181,6 +181,16 @@ impl Framework {
     #[must_use]
     pub fn on(self, cluster: &Cluster) -> Framework {
         if self.is_ours() && cluster.measured.is_some() { Framework::on_machine() } else { self }
+    }
+
+    /// What is different in another profile, as it stands there: `hidden_ep = 0.6`.
+    pub fn changed_in(&self, other: &Framework) -> Vec<String> {
+        let keys = |of: &Framework| {
+            serde_json::to_value(of).ok().and_then(|value| value.as_object().cloned()).unwrap_or_default()
+        };
+        let before = keys(self);
+        let changed = keys(other).into_iter().filter(|(key, value)| before.get(key) != Some(value));
+        changed.map(|(key, value)| format!("{key} = {}", value.to_string().trim_matches('"'))).collect()
     }
 
     /// Numbers that can be.

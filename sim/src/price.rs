@@ -451,7 +451,7 @@ impl<'a> Pricer<'a> {
             _ => k.dtype.bytes() as f64,
         };
         // Tokens that are sent but once for several experts come at most once, however uneven the choice is.
-        let rows = (k.even as f64 * self.imbalance).min((k.ranks * k.tokens) as f64);
+        let rows = (k.even as f64 * self.imbalance).min(k.bound as f64);
         let bytes = rows * k.row as f64 * element;
         // The rank's own rows stay.
         let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);

@@ -113,13 +113,23 @@ struct World<'a> {
     programs: &'a [Timed],
     waits: &'a [Vec<Vec<CallEvent>>],
     machine: Machine<'a>,
-    /// (from, to, channel): when each message arrives, and how long it was on its way.
-    messages: FxHashMap<(u32, u32, u32), VecDeque<(f64, f64)>>,
+    /// (from, to, channel): the messages that are on their way, or have come.
+    messages: FxHashMap<(u32, u32, u32), VecDeque<Message>>,
     /// For each meeting the roles' times of arrival; negative: not there yet.
     meetings: Vec<Vec<f64>>,
     /// The same of the stop before the commit, for the roles that have one.
     stop: Vec<f64>,
     roles: usize,
+}
+
+/// A message between stages.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    /// When it arrives, and how long it was on its way.
+    arrival: f64,
+    transfer: f64,
+    /// How long hosts were late before it was sent, along what it waited for.
+    late: f64,
 }
 
 /// Where a role is.
@@ -143,6 +153,8 @@ struct Walk<'a> {
     /// When the last call in line began, and the part of its time in which it uses links between nodes.
     main_began: f64,
     main_on_links: f64,
+    /// How long hosts have been late, along what this role has waited for.
+    late: f64,
     /// Seconds in which the main unit has worked.
     worked: f64,
     /// When the last backward passes began, and how long the main unit had worked by then.
@@ -245,6 +257,7 @@ impl<'a> Walk<'a> {
             last_buckets: 0.0,
             main_began: 0.0,
             main_on_links: 0.0,
+            late: 0.0,
             worked: 0.0,
             late_began: 0.0,
             worked_before_late: 0.0,
@@ -368,11 +381,13 @@ impl<'a> Walk<'a> {
             Action::Work | Action::Send { .. } => {}
             Action::Receive { peer, channel } => {
                 let key = (peer, self.ops.coordinate, channel);
-                let Some((arrival, transfer)) = world.messages.get_mut(&key).and_then(VecDeque::pop_front) else {
+                let Some(message) = world.messages.get_mut(&key).and_then(VecDeque::pop_front) else {
                     return false;
                 };
+                let Message { arrival, transfer, .. } = message;
                 self.outcome.total[Kind::Pp.number()] += transfer;
                 self.spans.flight(Kind::Pp, arrival - transfer, arrival);
+                self.blame_hosts(self.streams[step.stream], message);
                 self.wait(step.stream, arrival);
                 self.note(|log, slice| log.received.push((key, slice)));
             }
@@ -388,12 +403,24 @@ impl<'a> Walk<'a> {
         if let Action::Send { peer, channel, bytes, part } = step.action {
             let key = (self.ops.coordinate, peer, channel);
             let transfer = part * world.machine.routes.seconds(self.ops.coordinate, peer, bytes);
-            world.messages.entry(key).or_default().push_back((end + transfer, transfer));
+            let message = Message { arrival: end + transfer, transfer, late: self.late };
+            world.messages.entry(key).or_default().push_back(message);
             if let Some(log) = &mut self.log {
                 log.sent.push((key, log.slices.len() as u32 - 1));
             }
         }
         true
+    }
+
+    /// Of the time in which a stream, ready since then, waits for a message to be sent, that is the hosts' in which hosts were late on its way to us and ours was not: a stage whose host is late
+    /// makes others wait.
+    fn blame_hosts(&mut self, ready: f64, message: Message) {
+        let sent = message.arrival - message.transfer;
+        if sent > ready {
+            let late = (message.late - self.late).clamp(0.0, sent - ready);
+            self.spans.host_late(ready, ready + late);
+            self.late = message.late;
+        }
     }
 
     /// Everyone comes to the same meeting, when it could begin it alone; it begins when the last has come.
@@ -452,6 +479,9 @@ impl<'a> Walk<'a> {
         self.ran(Some(self.step), stream, begin, done);
         self.spans.host_late(self.streams[stream], begin);
         self.spans.host_late(done, end);
+        if stream == MAIN {
+            self.late += late + (end - done);
+        }
         if stream == MAIN {
             self.spans.work(begin, done);
             self.worked += done - begin;

@@ -333,6 +333,31 @@ fn a_host_that_is_late_hides_what_is_beside() {
     }
 }
 
+/// A stage that waits for another whose host is late waits for that host: more micro-batches leave less of a step to the bubble.
+#[test]
+fn waiting_for_a_late_host_is_no_bubble() {
+    let of = |micro: u32, dispatch: f64| {
+        let (mut programs, roles) = one_f_one_b(2, micro, 0.0);
+        let steps = programs.iter_mut().flat_map(|program| &mut program.steps);
+        steps.filter(|step| step.seconds > 0.0).for_each(|step| step.launches = 1.0);
+        let outcomes = run(&programs, &roles, Host { dispatch, regain: 0.0 });
+        outcomes.iter().for_each(|o| near(o.accounted(), o.end));
+        outcomes
+    };
+    let share = |outcomes: &[Outcome]| {
+        outcomes.iter().map(|o| o.bubble).sum::<f64>() / outcomes.iter().map(|o| o.end).sum::<f64>()
+    };
+    // A host that takes ten times as long as its device: nearly all of the step is its, waiting for the first stage's first kernel included.
+    let late = 10.0 * (FORWARD + BACKWARD);
+    let shares: Vec<f64> = [2, 4, 8, 16, 32].map(|micro| share(&of(micro, late))).to_vec();
+    assert!(shares.windows(2).all(|pair| pair[1] <= pair[0] + 1e-12), "{shares:?}");
+    assert!(shares[0] < 0.05, "{shares:?}");
+    // Without it the bubble is 1F1B's.
+    let idle = of(8, 0.0);
+    near(idle[0].bubble, FORWARD + BACKWARD);
+    assert!(idle.iter().all(|o| o.host == 0.0));
+}
+
 /// The parameters of the next layer were asked for when this one began, its gradients when it had ended: as FSDP's backward prefetch has it.
 #[test]
 fn what_is_gathered_goes_before_sums_that_come_later() {

@@ -64,6 +64,7 @@ impl Probe {
             deep(probe(384, 6, 768, 8, 8, 256)),
             // Few rows for many weights, which come from memory each time.
             probe(1024, 16, 1024, 16, 1, 256),
+            probe(1024, 16, 1024, 16, 2, 256),
             probe(64, 4, 128, 8, 8, 64),
             bf16(probe(512, 8, 1024, 4, 2, 256)),
             bf16(probe(128, 4, 256, 8, 4, 128)),

@@ -129,7 +129,7 @@ pub fn compile(args: Args) -> Result<(), Failure> {
     let spinner = Spinner::new(false, "compiling");
     let plan = memory::compile(&file, &options, budget, price, &spinner)?.plan;
     drop(spinner);
-    notes::print(notes::few_rows(&plan, 1.0));
+    notes::print(notes::few_rows(&plan));
     args.output.as_deref().map_or(Ok(()), |path| write_out(path, &plan.to_bytes()))?;
     if args.emit == Some(Stage::Plan) { print(&forebay_plan::print::text(&plan)) } else { Ok(()) }
 }

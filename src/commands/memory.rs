@@ -99,7 +99,7 @@ impl Study<'_> {
         let compile = |_| memory::compile(self.file, &self.options, limit, &price, &self.spinner);
         let within = limit.map(compile).transpose()?;
         let compiled = within.as_ref().unwrap_or(&whole);
-        notes::print(notes::few_rows(&compiled.plan, 1.0));
+        notes::print(notes::few_rows(&compiled.plan));
         notes::print(without_effect(&self.options.strategy, compiled));
         let front = if points == 0 { vec![] } else { self.front(&whole, unrestricted, points, &price)? };
         Ok(Report {

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::files::{can_write_all, is_stdout, write_out};
 use crate::load::imbalance;
 use crate::memory::{self, Room};
-use crate::notes::{few_rows, unaligned};
+use crate::notes::{fewer_rows, unaligned};
 use crate::on_cluster::{OnCluster, SetUp, plan_prices};
 use crate::output::{Table, grouped, percent, print, print_json, seconds, size};
 use crate::page::{self, Page, Told};
@@ -103,7 +103,8 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         Some(name) => of_another(framework(name)?, &mut options),
     };
     let (ep, pp) = (options.strategy.ep, options.strategy.pp);
-    let is_bounded = ep <= 1 || options.strategy.max_tokens_per_rank.is_some();
+    let room = options.strategy.max_tokens_per_rank;
+    let is_bounded = ep <= 1 || room.is_some();
     let precision = args.precision.map_or(precision, Precision::from);
     let price = ValuePricer::new(&cluster, precision, 1.0);
     options.clock = forebay_sim::clock(&cluster, precision);
@@ -123,7 +124,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         crowded: vec![],
         straggler: None,
     };
-    if let Some(few) = few_rows(&plan, options.imbalance) {
+    if let Some(few) = room.and_then(|room| fewer_rows(&plan, options.imbalance, room)) {
         return Err(Failure::Input(few));
     }
     // Ranks of a machine that was measured share it.

@@ -91,7 +91,7 @@ pub fn train(args: Args) -> Result<(), Failure> {
         let spinner = Spinner::new(args.session.json, "compiling");
         let plan = memory::compile(&file, &options, budget, price, &spinner)?.plan;
         drop(spinner);
-        notes::print(notes::few_rows(&plan, 1.0));
+        notes::print(notes::few_rows(&plan));
         Ok(plan)
     };
     session::run(Program::Compiled(&compile, &reads), &args.session, (&args.machine, &backend), args.steps)

@@ -408,14 +408,20 @@ fn table(summary: &Summary, worst: Option<usize>) -> String {
     }
     out += &too_large(summary);
     out += &profiles(summary);
-    let mut assumed: BTreeMap<&str, usize> = BTreeMap::new();
-    summary.rows.iter().flat_map(|r| &r.assumed).for_each(|a| *assumed.entry(a).or_default() += 1);
-    if !assumed.is_empty() {
-        let each: Vec<String> =
-            assumed.iter().map(|(what, n)| format!("{what} ({})", counted(*n as u64, "run"))).collect();
-        out += &format!("  taken for blanks: {}\n", each.join(", "));
-    }
+    out += &of_runs("taken for blanks", summary.rows.iter().flat_map(|row| &row.assumed));
+    out += &of_runs("read from notes", summary.rows.iter().flat_map(|row| &row.heard));
     out + &skipped(summary)
+}
+
+/// What holds for some runs, and for how many each.
+fn of_runs<'a>(what: &str, all: impl Iterator<Item = &'a String>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    all.for_each(|one| *counts.entry(one).or_default() += 1);
+    if counts.is_empty() {
+        return String::new();
+    }
+    let each: Vec<String> = counts.iter().map(|(one, n)| format!("{one} ({})", counted(*n as u64, "run"))).collect();
+    format!("  {what}: {}\n", each.join(", "))
 }
 
 /// The runs that are furthest off, or all of them in the order of their table.

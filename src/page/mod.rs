@@ -13,7 +13,7 @@ mod text;
 pub use tables::phase_cells;
 
 use crate::memory::Room;
-use crate::output::{json, short, size};
+use crate::output::{counted, json, short, size};
 use forebay_cost::Cluster;
 use forebay_plan::Plan;
 use forebay_sim::Options;
@@ -81,11 +81,11 @@ pub fn html(page: &Page) -> String {
 pub fn subtitle(page: &Page) -> String {
     let settings = &page.plan.settings;
     format!(
-        "{} · {} rows of {} tokens a step, {} micro-batches · {} parameters, {} at work for a token",
+        "{} · {} rows of {} tokens a step, {} · {} parameters, {} at work for a token",
         if page.strategy.is_empty() { "one rank" } else { &page.strategy },
         grouped_by_thousands(settings.batch),
         grouped_by_thousands(settings.seq),
-        grouped_by_thousands(u64::from(settings.micro_batches)),
+        counted(settings.micro_batches.into(), "micro-batch"),
         short(settings.params as f64),
         short(settings.active_params as f64),
     )

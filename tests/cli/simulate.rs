@@ -74,6 +74,24 @@ fn a_step_has_a_time_and_a_memory() {
     assert!(!stages("pp=2,mbs=1").contains("hardly"), "{}", stages("pp=2,mbs=1"));
 }
 
+/// What is sent once for several experts comes at most once, however uneven the choice is: such a step runs, and exchanges grow by less than rows of experts do.
+#[test]
+fn tokens_that_are_sent_once_come_once() {
+    let bench = Bench::new();
+    let tiny = example("tiny-moe");
+    let tiny = tiny.to_str().expect("a name in UTF-8");
+    let bytes = |dispatch: &str, load: &str| {
+        let strategy = format!("tp=4,ep=4,micro=8,mbs=1,dispatch={dispatch}");
+        let args = ["simulate", tiny, "--batch", "8", "--seq", "256", "--cluster", "h100", "--strategy", &strategy];
+        let run = bench.run(&[&args[..], &["--tokens-per-expert", load, "--json"]].concat()).ok();
+        let report: Value = serde_json::from_str(&run.stdout).expect("an object");
+        report["total_comm_bytes"]["ep"].as_f64().expect("bytes")
+    };
+    let grows = |dispatch: &str| bytes(dispatch, "zipf=2") / bytes(dispatch, "zipf=0");
+    let (once, each) = (grows("rank-dedup"), grows("flat"));
+    assert!(once > 1.0 && once < 0.9 * each, "{once} {each}");
+}
+
 #[test]
 fn uneven_experts_exchange_for_longer() {
     let bench = Bench::new();

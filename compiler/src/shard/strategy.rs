@@ -190,7 +190,8 @@ pub enum CpAlgo {
 impl CpAlgo {
     const ALL: [CpAlgo; 4] = [CpAlgo::Ulysses, CpAlgo::Gather, CpAlgo::Ring, CpAlgo::Hybrid];
 
-    fn name(self) -> &'static str {
+    /// Its name in a strategy.
+    pub fn name(self) -> &'static str {
         match self {
             CpAlgo::Ulysses => "ulysses",
             CpAlgo::Gather => "gather",

@@ -118,8 +118,12 @@ impl Case {
 
     /// What the row's framework does in its run.
     fn profile(&self, frameworks: &[Framework]) -> Framework {
-        let framework = self.framework.map_or_else(Framework::default, |f| frameworks[f].clone());
-        notes::stated(&self.run, framework)
+        notes::stated(&self.run, self.table_profile(frameworks))
+    }
+
+    /// What it does where nothing is said.
+    fn table_profile(&self, frameworks: &[Framework]) -> Framework {
+        self.framework.map_or_else(Framework::default, |f| frameworks[f].clone())
     }
 
     fn options(&self, filling: &Filling, framework: &Framework, cluster: &Cluster) -> Result<Options, String> {
@@ -193,7 +197,9 @@ impl Case {
             kind: if self.shape.experts() > 0 { "moe" } else { "dense" },
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
+            strategy: filling.strategy.to_string(),
             assumed: filling.assumed.clone(),
+            heard: notes::heard(run, &self.table_profile(frameworks)),
             suspected: if needed_mem_gb > device_mem_gb { "memory: more than there is" } else { suspected(&report) },
             report,
         })))

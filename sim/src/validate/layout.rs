@@ -108,7 +108,8 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     }
     let of = |name: &str, blank: bool, values: &[u64]| if blank { values.to_vec() } else { vec![run.degree(name)] };
     let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
-    let interleaves = run.number("vpp").is_none() && pp > 1;
+    // (Schedules that a row names have the parts that they have.)
+    let interleaves = run.number("vpp").is_none() && pp > 1 && notes::schedule(run).is_none();
     // Embedding and loss may count as layers of their own: 126 layers in 16 stages of 8.
     let whole = [0, 1, 2].map(|ends| shape.layers() + ends).into_iter().find(|n| n.is_multiple_of(pp));
     let layers = whole.unwrap_or(shape.layers()) / pp;
@@ -123,7 +124,7 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
 
 /// What was taken for the row's blanks, recomputation left out: `mbs = 1`.
 pub fn assumed(run: &Run, filled: &Run, shape: &Shape) -> Vec<String> {
-    let pipelined = run.degree("pp") > 1;
+    let pipelined = run.degree("pp") > 1 && notes::schedule(run).is_none();
     let degrees =
         [("tp", true), ("pp", true), ("cp", true), ("ep", shape.experts() > 0), ("vpp", pipelined), ("mbs", true)];
     let blank = |name: &str| run.number(name).is_none();

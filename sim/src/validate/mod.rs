@@ -54,8 +54,12 @@ pub struct Row {
     pub devices: u64,
     /// Model, devices and batch: runs of one sweep are compared with each other.
     pub sweep: String,
+    /// The strategy, as `--strategy` takes it.
+    pub strategy: String,
     /// What was taken for blanks.
     pub assumed: Vec<String>,
+    /// What its notes changed in its system's profile and in the strategy.
+    pub heard: Vec<String>,
     /// Where to look first if the prediction is wrong.
     pub suspected: &'static str,
     /// Where the time goes.

@@ -53,9 +53,12 @@ const SCHEDULES: [(Kind, &[&str]); 6] = [
 /// Do tensor-parallel ranks share activations along the sequence? What the row says, else what its system does unasked.
 pub fn sequence_parallel(run: &Run, framework: &Framework) -> bool {
     let text = run.text.to_lowercase();
-    let ways = ["sequence parallel", "sequence-parallel", "sequence_parallel", "seq_parallel", "tp compile"];
-    said_any(&text, &ways).unwrap_or(framework.sequence_parallel)
+    said_any(&text, &SEQUENCE_PARALLEL).unwrap_or(framework.sequence_parallel)
 }
+
+/// What says that they do.
+const SEQUENCE_PARALLEL: [&str; 5] =
+    ["sequence parallel", "sequence-parallel", "sequence_parallel", "seq_parallel", "tp compile"];
 
 /// What ranks share: what the row says, else what its system does unasked.
 pub fn zero(run: &Run, framework: &Framework) -> u32 {
@@ -282,7 +285,7 @@ const RING: f64 = 0.8;
 const PAIRED_NCCL: f64 = 0.48;
 
 /// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
-const CAPACITY: [&str; 3] = ["capacity factor", "capacity-factor", "capacity_factor"];
+const CAPACITY: [&str; 4] = ["train_capacity_factor", "capacity factor", "capacity-factor", "capacity_factor"];
 
 /// The capacity that a row gives its experts. (No number, or none above 0, is dropless.)
 fn capacity(text: &str) -> Option<f64> {
@@ -304,6 +307,22 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
         None if real => REAL_ROUTING,
         None => UNKNOWN_ROUTING,
     }
+}
+
+/// What a row's notes changed, for those who wrote them: in its system's profile, in the strategy, and in the rows of experts.
+pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
+    let mut heard = profile.changed_in(&stated(run, profile.clone()));
+    let text = run.text.to_lowercase();
+    let shares = said_any(&text, &SEQUENCE_PARALLEL).filter(|_| run.degree("tp") > 1);
+    heard.extend(said_zero(run, profile).map(|stage| format!("zero = {stage}")));
+    heard.extend(shares.map(|shares| format!("sp = {}", u8::from(shares))));
+    heard.extend(context(run).map(|way| format!("cp_algo = {}", way.name())));
+    heard.extend(schedule(run).map(|kind| format!("schedule = {}", kind.name())));
+    let routing = ["force", "real routing"].iter().any(|words| says(&text, words)) || capacity(&text).is_some();
+    if routing && run.number("experts").unwrap_or(0) > 0 {
+        heard.push(format!("rows of the busiest rank = {} of the mean", imbalance(run, profile)));
+    }
+    heard
 }
 
 /// Type of the inputs of products; bf16 where the row does not say.
@@ -511,5 +530,28 @@ mod tests {
         assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
         let none = of("no fp8 dispatch");
         assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
+    }
+
+    /// What notes changed is told, and what they did not is not.
+    #[test]
+    fn what_was_read_is_told() {
+        let profile = find(&known(), "megatron-core");
+        let run = run_of(
+            "cp,experts,pp,tp",
+            "2,8,4,2",
+            "DeepEP, ring attention; ZeRO-1; zb-h1; sequence parallel; capacity factor 2",
+        );
+        let want = [
+            "deduplicates = true",
+            "zero = 1",
+            "sp = 1",
+            "cp_algo = ring",
+            "schedule = zb-h1",
+            "rows of the busiest rank = 2 of the mean",
+        ];
+        let heard = heard(&run, &profile);
+        assert!(want.iter().all(|what| heard.contains(&what.to_string())), "{heard:?}");
+        let nothing = super::heard(&run_of("cp,experts,pp,tp", "2,8,4,2", "deeep, sequence-parallell"), &profile);
+        assert_eq!(nothing, Vec::<String>::new());
     }
 }
