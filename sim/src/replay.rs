@@ -77,8 +77,10 @@ pub struct Outcome {
     pub contention: f64,
     /// Nothing worked, nothing was in flight and the host was not late: other stages had not come so far.
     pub bubble: f64,
-    /// Units waited for the host.
+    /// Units waited for the host, or for what another rank's host was late with.
     pub host: f64,
+    /// Of that for their own.
+    pub own_host: f64,
     /// How often the host waited for the device: for results that it needs before it goes on, before an allocator's stop, and before the commit.
     pub host_syncs: u32,
     /// All work of each kind, hidden or not. A message counts where it arrives, with the time it is on its way.
@@ -418,7 +420,7 @@ impl<'a> Walk<'a> {
         let sent = message.arrival - message.transfer;
         if sent > ready {
             let late = (message.late - self.late).clamp(0.0, sent - ready);
-            self.spans.host_late(ready, ready + late);
+            self.spans.others_late(ready, ready + late);
             self.late = message.late;
         }
     }
@@ -624,6 +626,7 @@ impl<'a> Walk<'a> {
         let gaps = self.spans.gaps(self.outcome.end);
         self.outcome.busy[Kind::Vector.number()] += gaps.vector;
         (self.outcome.waited, self.outcome.host, self.outcome.bubble) = (gaps.waited, gaps.host, gaps.bubble);
+        self.outcome.own_host = gaps.own_host;
         if let Some(log) = &mut self.log {
             log.idle.extend(gaps.idle);
             log.idle.sort_by(|a, b| a.begin.total_cmp(&b.begin));

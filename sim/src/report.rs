@@ -109,8 +109,11 @@ pub struct Report {
     pub hfu: f64,
     /// The part of all roles' time in which they wait for other stages.
     pub bubble_fraction: f64,
-    /// The part of all roles' time in which they wait for the host, an allocator's stops among it.
+    /// The part of all roles' time in which they wait for the host, an allocator's stops among it; for another stage's, where that is why its message is late.
     pub host_bound_fraction: f64,
+    /// Of that for their own, which is then not ahead of its device.
+    #[serde(skip)]
+    pub own_host_fraction: f64,
     /// How often a host waits for its device in a step, mean of roles: for numbers of rows, where a framework needs them, before an allocator's stop, and before the commit.
     pub host_syncs: f64,
     /// Communication that computation waits for, mean of roles.
@@ -202,7 +205,8 @@ impl Report {
         (long.mfu, long.hfu) = (share(|r| r.mfu), share(|r| r.hfu));
         (long.bubble_fraction, long.host_bound_fraction) =
             (share(|r| r.bubble_fraction), share(|r| r.host_bound_fraction));
-        long.memory_bytes.iter_mut().for_each(|stage| stage.settle(long.host_bound_fraction));
+        long.own_host_fraction = share(|r| r.own_host_fraction);
+        long.memory_bytes.iter_mut().for_each(|stage| stage.settle(long.own_host_fraction));
         long.host_syncs = on(long.host_syncs, shorter.host_syncs);
         long.exposed_comm_s = communication(|r| &r.exposed_comm_s);
         long.total_comm_s = communication(|r| &r.total_comm_s);
@@ -323,7 +327,7 @@ pub(crate) fn simulate_once(plan: &Plan, cluster: &Cluster, options: &Options) -
     let tokens = (settings.batch * settings.seq) as f64;
     let peak = devices as f64 * cluster.peak(Precision::Bf16);
     let per_role = devices as f64 / roles;
-    let host_bound = (mean(&|o| o.host) / step).max(0.0);
+    let own_host = (mean(&|o| o.own_host) / step).max(0.0);
     let device_bytes = cluster.device.usable_bytes();
     Ok(Report {
         step_time_s: step,
@@ -331,7 +335,8 @@ pub(crate) fn simulate_once(plan: &Plan, cluster: &Cluster, options: &Options) -
         mfu: settings.flops_per_step / step / peak,
         hfu: outcomes.iter().map(|o| o.flops * per_role).sum::<f64>() / step / peak,
         bubble_fraction: mean(&|o| o.bubble + (step - o.end).max(0.0)) / step,
-        host_bound_fraction: host_bound,
+        host_bound_fraction: (mean(&|o| o.host) / step).max(0.0),
+        own_host_fraction: own_host,
         host_syncs: mean(&|o| f64::from(o.host_syncs)),
         exposed_comm_s: Communication::of(&exposed),
         total_comm_s: Communication::of(&total),
@@ -351,7 +356,7 @@ pub(crate) fn simulate_once(plan: &Plan, cluster: &Cluster, options: &Options) -
             .zip(&prepared.roles)
             .map(|(r, ops)| {
                 let mut memory = memory(plan, r, ops, &options.recompute, &options.framework, device_bytes);
-                memory.settle(host_bound);
+                memory.settle(own_host);
                 memory
             })
             .collect(),

@@ -26,6 +26,7 @@ pub(crate) struct Spans {
     vector: Vec<Span>,
     flights: [Vec<Span>; Kind::COUNT],
     host: Vec<Span>,
+    others_host: Vec<Span>,
 }
 
 /// What the main unit's time was, while it did not work.
@@ -33,8 +34,10 @@ pub(crate) struct Spans {
 pub(crate) struct Gaps {
     /// The vector unit worked.
     pub vector: f64,
-    /// The host was late.
+    /// The host was late: the rank's own, or one that it waited for.
     pub host: f64,
+    /// Of that its own.
+    pub own_host: f64,
     /// Something was in flight.
     pub waited: ByKind,
     /// Nothing of these.
@@ -64,6 +67,11 @@ impl Spans {
         add(&mut self.host, begin, end);
     }
 
+    /// A unit waits for what another rank has not sent, whose host was late.
+    pub fn others_late(&mut self, begin: f64, end: f64) {
+        add(&mut self.others_host, begin, end);
+    }
+
     /// What the time was, up to the end, in which the main unit did not work.
     pub fn gaps(mut self, end: f64) -> Gaps {
         let mut gaps = Gaps::default();
@@ -75,10 +83,11 @@ impl Spans {
             length(&taken)
         };
         gaps.vector = take(&mut self.vector, None);
-        gaps.host = take(&mut self.host, Some(Why::Host));
+        gaps.own_host = take(&mut self.host, Some(Why::Host));
         for kind in BLAMED {
             gaps.waited[kind.number()] = take(&mut self.flights[kind.number()], Some(Why::Communication(kind)));
         }
+        gaps.host = gaps.own_host + take(&mut self.others_host, Some(Why::Host));
         gaps.bubble = take(&mut vec![(0.0, end)], Some(Why::Stage));
         gaps.idle.sort_by(|a, b| a.begin.total_cmp(&b.begin));
         gaps
@@ -142,12 +151,13 @@ mod tests {
         spans.flight(Kind::Tp, 1.0, 1.5);
         spans.flight(Kind::Tp, 7.0, 9.0);
         spans.host_late(8.5, 9.5);
+        spans.others_late(9.0, 9.75);
         let gaps = spans.gaps(15.0);
-        // 4 to 5 vector, 5 to 8 experts, 8 to 8.5 tensors, 8.5 to 9.5 host, 9.5 to 10 and 13 to 15 bubble.
-        assert_eq!((gaps.vector, gaps.host, gaps.bubble), (1.0, 1.0, 2.5));
+        // 4 to 5 vector, 5 to 8 experts, 8 to 8.5 tensors, 8.5 to 9.5 the own host, to 9.75 another's, 9.75 to 10 and 13 to 15 bubble.
+        assert_eq!((gaps.vector, gaps.own_host, gaps.host, gaps.bubble), (1.0, 1.0, 1.25, 2.25));
         assert_eq!((gaps.waited[Kind::Ep.number()], gaps.waited[Kind::Tp.number()]), (3.0, 0.5));
         let begins: Vec<f64> = gaps.idle.iter().map(|idle| idle.begin).collect();
-        assert_eq!(begins, [5.0, 8.0, 8.5, 9.5, 13.0]);
+        assert_eq!(begins, [5.0, 8.0, 8.5, 9.5, 9.75, 13.0]);
     }
 
     /// Messages may arrive in another order than they are asked for, and overlap.

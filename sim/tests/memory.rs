@@ -56,7 +56,7 @@ fn memory_goes_by_the_whole_steps_host() {
         table += &format!("{of}\n");
     }
     let found: Vec<(f64, f64)> =
-        rows(&table).iter().map(|row| (row.report.host_bound_fraction, row.predicted_mem_gb)).collect();
+        rows(&table).iter().map(|row| (row.report.own_host_fraction, row.predicted_mem_gb)).collect();
     assert_eq!(found.len(), 5);
     assert!(found.windows(2).all(|two| two[1].0 > two[0].0 && two[1].1 < two[0].1), "{found:?}");
 }
@@ -90,7 +90,7 @@ fn a_crowded_device_stops_for_each_micro_batch() {
     assert_eq!(crowded.len(), 3);
     for row in &crowded {
         assert!(row.error.abs() < 0.05, "{}: {:+.2} %", row.id, 100.0 * row.error);
-        let (waits, step) = (row.report.host_bound_fraction, row.report.step_time_s);
+        let (waits, step) = (row.report.own_host_fraction, row.report.step_time_s);
         let parts: f64 = row.report.time_s.iter().map(|part| part.seconds).sum();
         assert!(waits > 0.05 && (parts / step - 1.0).abs() < 1e-9, "{parts} of {step}");
     }
