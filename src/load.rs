@@ -39,6 +39,11 @@ pub fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
             Loads { name: load, text: text.strip_prefix('\u{feff}').unwrap_or(&text) }.of(experts)?
         }
     };
+    let chosen = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(|i| match &i.kernel {
+        Kernel::TopK(k) => Some(k.k as f64),
+        _ => None,
+    });
+    let loads = at_most_once(&loads, chosen.fold(1.0, f64::max));
     let total: f64 = loads.iter().sum();
     // Experts stand in the order of their loads only in `zipf`: then they are dealt out, the next one to the next rank.
     let ranks = ep as usize;
@@ -51,6 +56,29 @@ pub fn imbalance(load: &str, plan: &Plan, ep: u32) -> Result<f64, Failure> {
     };
     let most = (0..ranks).map(of_rank).fold(0.0, f64::max);
     Ok((most * ranks as f64 / total).max(1.0))
+}
+
+/// Rows that a token brings to each expert, by their loads: `chosen` in all, and one to each at most, since a token chooses different experts. What loads have beyond that goes to the others, by theirs; where
+/// too few have any, evenly to the rest.
+fn at_most_once(loads: &[f64], chosen: f64) -> Vec<f64> {
+    let mut rows = vec![0.0; loads.len()];
+    let mut left = chosen.min(loads.len() as f64);
+    let mut open: Vec<usize> = (0..loads.len()).filter(|e| loads[*e] > 0.0).collect();
+    while !open.is_empty() {
+        let scale = left / open.iter().map(|e| loads[*e]).sum::<f64>();
+        let (full, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|e| loads[**e] * scale >= 1.0);
+        if full.is_empty() {
+            rest.iter().for_each(|e| rows[*e] = loads[*e] * scale);
+            return rows;
+        }
+        full.iter().for_each(|e| rows[*e] = 1.0);
+        left -= full.len() as f64;
+        open = rest;
+    }
+    let idle = loads.iter().filter(|load| **load <= 0.0).count();
+    let even = if idle > 0 { left.max(0.0) / idle as f64 } else { 0.0 };
+    rows.iter_mut().zip(loads).filter(|(_, load)| **load <= 0.0).for_each(|(rows, _)| *rows = even);
+    rows
 }
 
 /// A file of loads in which mistakes are shown.
@@ -108,5 +136,20 @@ impl Loads<'_> {
                 .into(),
         );
         Failure::Rendered(render(&[diagnostic], &[Source::new(self.name, self.text)], colors()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_most_once;
+
+    /// Two experts of a token: one to each at most, the rest by loads, and evenly to experts without any where too few have some.
+    #[test]
+    fn a_token_chooses_an_expert_once() {
+        assert_eq!(at_most_once(&[1.0, 1.0, 1.0, 1.0], 2.0), [0.5; 4]);
+        assert_eq!(at_most_once(&[8.0, 1.0, 1.0, 2.0], 2.0), [1.0, 0.25, 0.25, 0.5]);
+        assert_eq!(at_most_once(&[1.0, 0.0, 0.0, 0.0, 0.0], 2.0), [1.0, 0.25, 0.25, 0.25, 0.25]);
+        assert_eq!(at_most_once(&[2.0, 1.0, 1.0], 1.0), [0.5, 0.25, 0.25]);
+        assert_eq!(at_most_once(&[5.0, 1.0], 8.0), [1.0, 1.0]);
     }
 }

@@ -452,9 +452,9 @@ impl Cluster {
 }
 
 /// What a device's name may have beside what tells it from others: who makes it, and what it is built into.
-const BESIDE: [&str; 17] = [
+const BESIDE: [&str; 19] = [
     "nvidia", "amd", "instinct", "google", "cloud", "huawei", "tesla", "dgx", "hgx", "sxm", "sxm2", "sxm3", "sxm4",
-    "sxm5", "oam", "hbm2e", "hbm3",
+    "sxm5", "sxm6", "oam", "hbm2e", "hbm3", "hbm3e",
 ];
 
 /// A device's name as names are compared: `NVIDIA A100-SXM4-80GB` is an `A100-80G`, `TPU v5p-128` (cores of a slice) a `TPU v5p`.

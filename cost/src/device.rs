@@ -342,6 +342,22 @@ mod tests {
         assert_eq!(time(Precision::Bf16, 6.0, 0.5), time(Precision::Bf16, 3.0, 1.0));
     }
 
+    /// Few queries of many keys are long rows for the forward pass, whose blocks of queries go through keys, and short ones for the backward pass.
+    #[test]
+    fn rows_are_as_long_as_what_blocks_go_through() {
+        let cluster = cluster();
+        let rate = |queries: f64, keys: f64, kernel: AttentionKernel| {
+            let flops = 4.0 * 64.0 * queries * keys * 128.0;
+            let precision = Precision::Bf16;
+            let of =
+                Attended { problems: 64.0, queries, keys, head: 128.0, widest: 128.0, flops, bytes: 1e6, precision };
+            flops / cluster.attention(&of, kernel, Generation::Newest)
+        };
+        let [forward, backward] = [AttentionKernel::Forward, AttentionKernel::Backward]
+            .map(|kernel| rate(2048.0, 32768.0, kernel) / rate(2048.0, 2048.0, kernel));
+        assert!(forward > 1.1 && (0.98..1.1).contains(&backward), "{forward} {backward}");
+    }
+
     /// The longest block of rows, by hand: the mean of all without masks; of n blocks with a causal mask 2n / (n + 1) of it; with a window of a part w of long rows 1 / (1 − w / 2).
     #[test]
     fn the_longest_block_is_that_of_the_mask() {

@@ -620,7 +620,7 @@ impl<'a> Walk<'a> {
         self.slowed(forward, contended);
         let last = forward + contended;
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
-        let rest = (self.next_forward - self.first_forward).max(LAST_BUCKET * self.next_forward);
+        let rest = (self.next_forward - self.first_forward - contended).max(LAST_BUCKET * self.next_forward);
         self.spans.flight(Kind::Dp, last, last + rest);
         self.outcome.end = last + rest;
         let gaps = self.spans.gaps(self.outcome.end);

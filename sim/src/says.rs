@@ -1,14 +1,17 @@
 //! What the text of a run says: words by themselves, which are not denied.
 
+use regex_lite::Regex;
+use std::sync::LazyLock;
+
 /// What denies what comes behind it.
-const BEFORE: [&str; 12] = [
-    "no", "not", "non", "without", "disable", "disabled", "skip", // or is what it is compared with:
-    "than", "vs", "versus", "unlike", "against",
-];
-/// The same in two words.
-const COMPARED: [&str; 4] = ["compared with", "compared to", "relative to", "instead of"];
+const BEFORE: [&str; 9] = ["no", "not", "non", "nor", "neither", "without", "disable", "disabled", "skip"];
+/// What something is compared with, a system's name between: `faster than DeepSpeed ZeRO-3`, `compared with FSDP`, `vs. NeMo`.
+static COMPARED: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r"(?i)\b(?:than|vs\.?|versus|unlike|against|compared (?:with|to)|relative to|instead of)\s+(?:the\s+)?(?:\w+\s+)?$";
+    Regex::new(pattern).expect("the pattern is right")
+});
 /// What denies what comes before it, as a value.
-const BEHIND: [&str; 6] = ["false", "off", "none", "no", "0", "disabled"];
+const BEHIND: [&str; 8] = ["false", "off", "none", "null", "never", "no", "0", "disabled"];
 /// The same by itself: others may begin another sentence.
 const ALONE: [&str; 3] = ["false", "off", "disabled"];
 /// What may stand around words of an option and its value.
@@ -18,10 +21,17 @@ const ENDINGS: [&str; 5] = ["s", "ism", "d", "ped", "ping"];
 
 /// Does a text in lower case say a phrase (true), deny it wherever it stands (false), or not have it? It stands there by itself, not as a part of another word (`force` in `enforce_eager`,
 /// `ascend` in `ascending`; digits may follow, as in `fsdp2`), and is denied by a word before it or a value behind (`no deepep`, `without ep overlap`, `use_megatron_fsdp=false`, `async tp off`).
+/// Hyphens and underscores are spaces: `--tp-comm-overlap` says `tp comm overlap`.
 pub(crate) fn said(text: &str, phrase: &str) -> Option<bool> {
-    let parts = text.match_indices(phrase).map(|(at, _)| (&text[..at], &text[at + phrase.len()..]));
-    let alone = parts.filter(|(before, behind)| is_alone(before, phrase, behind));
+    let (text, phrase) = (spaced(text), spaced(phrase));
+    let parts = text.match_indices(&phrase).map(|(at, _)| (&text[..at], &text[at + phrase.len()..]));
+    let alone = parts.filter(|(before, behind)| is_alone(before, &phrase, behind));
     alone.map(|(before, behind)| !is_denied(before, behind)).reduce(|one, other| one || other)
+}
+
+/// Of the same length.
+fn spaced(text: &str) -> String {
+    text.replace(['-', '_'], " ")
 }
 
 /// Does it say the phrase?
@@ -56,28 +66,49 @@ fn is_denied(before: &str, behind: &str) -> bool {
     let before = before.strip_suffix('.').map_or(before, |owner| owner.trim_end_matches(is_word));
     let word = before.trim_end_matches(BETWEEN).rsplit(|c| !is_word(c)).next().unwrap_or_default();
     let behind = behind.trim_start_matches(is_word).trim_start_matches(BETWEEN);
+    // (An option may be a key of what is named: `compile.enable = false`.)
+    let key = behind.trim_start_matches(['.', ']', ' ']);
+    let behind = ["enabled", "enable"]
+        .iter()
+        .find_map(|word| key.strip_prefix(word))
+        .unwrap_or(behind)
+        .trim_start_matches(BETWEEN);
     let (given, value) = match behind.strip_prefix(['=', ':']) {
         Some(value) => (true, value.trim_start_matches(BETWEEN)),
         None => (false, behind),
     };
     let value = value.split(|c| !is_word(c) && c != '.').next().unwrap_or_default().trim_end_matches('.');
-    let compared = COMPARED.iter().any(|words| before.trim_end_matches(BETWEEN).ends_with(words));
-    compared || BEFORE.contains(&word) || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
+    is_compared(before)
+        || BEFORE.contains(&word)
+        || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
 }
 
 /// The number that a text gives a phrase (`capacity factor 1.25`, `capacity_factor=2`, `--moe-expert-capacity-factor: "1.5"`), where it says the phrase by itself and gives it one.
 pub(crate) fn number_of(text: &str, phrase: &str) -> Option<f64> {
-    let parts = text.match_indices(phrase).map(|(at, _)| (&text[..at], &text[at + phrase.len()..]));
-    let given = parts.filter(|(before, behind)| is_alone(before, phrase, behind) && !is_denied(before, behind));
-    given.filter_map(|(_, behind)| leading_number(behind)).next()
+    let (plain, phrase) = (spaced(text), spaced(phrase));
+    let ends = plain.match_indices(&phrase).filter_map(|(at, _)| {
+        let (before, behind) = (&plain[..at], &plain[at + phrase.len()..]);
+        (is_alone(before, &phrase, behind) && !is_denied(before, behind)).then_some(at + phrase.len())
+    });
+    ends.filter_map(|end| leading_number(&text[end..])).next()
 }
 
-/// The number that a text begins with, behind what may stand between an option and its value.
+/// The number that a text begins with, behind what may stand between an option and its value: thousands apart or not, `4k` as 4,096. None of a ratio (`5:1`).
 fn leading_number(text: &str) -> Option<f64> {
-    let text = text.trim_start_matches(|c| BETWEEN.contains(&c) && c != '-' || ['=', ':'].contains(&c));
-    let text = text.strip_prefix("of ").or_else(|| text.strip_prefix("to ")).unwrap_or(text);
-    let digits = text.split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or_default();
-    digits.trim_end_matches('.').parse().ok()
+    let found = NUMBER.captures(text)?;
+    let number: f64 = found[1].replace(',', "").parse().ok()?;
+    let is_ratio = text[found.get(0)?.end()..].starts_with(':');
+    (!is_ratio).then_some(if found.get(2).is_some() { 1024.0 * number } else { number })
+}
+
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r#"^[ _="'`:]*(?:of |to )?[ "']*(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)([kK]\b)?"#;
+    Regex::new(pattern).expect("the pattern is right")
+});
+
+/// Is what comes next what something is compared with?
+pub(crate) fn is_compared(before: &str) -> bool {
+    COMPARED.is_match(before)
 }
 
 /// Is the first release that a text names by its year and month (`26.06`, `26.04.01`) this one or a later one? (Others behind it are what it is compared with, or where something was looked up.)
@@ -115,6 +146,9 @@ mod tests {
             ("distributed optimizers", "distributed optimizer"),
             ("token-dropping", "token-drop"),
             ("forced routing", "force"),
+            ("--tp-comm-overlap", "tp comm overlap"),
+            ("use_distributed_optimizer: true", "distributed optimizer"),
+            ("faster than it was; deepep", "deepep"),
         ] {
             assert!(says(text, phrase), "`{text}` says `{phrase}`");
         }
@@ -139,6 +173,12 @@ mod tests {
             ("tied embeddings false", "tied embeddings"),
             ("seq_parallel=none", "seq_parallel"),
             ("overlap=0", "overlap"),
+            ("fsdp2 compile.enable=false", "compile"),
+            ("--compile.enable false", "compile"),
+            ("faster than deepspeed zero-3", "zero-3"),
+            ("compared with fsdp", "fsdp"),
+            ("1.2 times vs. nemo", "nemo"),
+            ("expert_capacity: null", "expert capacity"),
         ] {
             assert!(!says(text, phrase), "`{text}` does not say `{phrase}`");
         }
@@ -160,6 +200,12 @@ mod tests {
         let none = ["no capacity factor", "capacity factor -1", "capacity factor none", "capacity factors", "1.25"];
         assert_eq!(none.map(of), [None; 5]);
         assert_eq!(of("no capacity factor 2 before; capacity factor 3"), Some(3.0));
+        let window = |text: &str| number_of(text, "sliding window");
+        assert_eq!(
+            ["sliding window 4,096", "sliding_window=4k", "sliding window 512"].map(window),
+            [Some(4096.0), Some(4096.0), Some(512.0)]
+        );
+        assert_eq!(["sliding window 5:1 local", "sliding window (2 nodes)"].map(window), [None; 2]);
     }
 
     #[test]

@@ -58,6 +58,6 @@ pub fn settled(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Clus
         return Ok(cluster.shared_by(ranks, 1.0));
     }
     let load = load(plan, cluster, options)?;
-    let shared = load.shared(cores as f64, measured.communication_work.0);
+    let shared = load.shared(cores as f64, measured.communication_work.0.min(1.0));
     Ok(cluster.shared_by(ranks, shared / load.alone.max(f64::MIN_POSITIVE) * measured.turns(ranks)))
 }

@@ -156,8 +156,7 @@ fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Ins
         .iter()
         .map(|of| {
             let predicted = of.load.shared(f64::from(cores), calibration.communication_work);
-            // Taking turns cannot take less than all of the work.
-            (of.ranks, (of.step / predicted).clamp(1.0, 10.0))
+            (of.ranks, turns(of.step, predicted))
         })
         .collect();
     Ok(())
@@ -171,6 +170,11 @@ struct Shared {
     step: f64,
     /// What it would be without sharing.
     load: Load,
+}
+
+/// What taking turns costs: no less than all of the work.
+fn turns(step: f64, predicted: f64) -> f64 {
+    (step / predicted).clamp(1.0, 10.0)
 }
 
 /// The part of communication that is work of cores: what makes the work of all ranks fill the steps, by least squares.
@@ -265,6 +269,7 @@ mod tests {
         assert_eq!([4.25, 5.0, 6.0, 3.0].map(|step| communication_work(&[of(step)], 2.0)), [0.25, 1.0, 1.0, 0.0]);
         assert_eq!(communication_work(&[of(4.25), of(4.75)], 2.0), 0.5);
         assert_eq!(communication_work(&[], 2.0), 1.0);
+        assert_eq!([turns(3.0, 2.0), turns(1.0, 2.0), turns(50.0, 2.0)], [1.5, 1.0, 10.0]);
         assert_eq!([0.0, 0.25, 1.0].map(|part| of(1.0).load.shared(2.0, part)), [4.0, 4.25, 5.0]);
         assert_eq!(of(1.0).load.shared(8.0, 1.0), 2.5, "no faster than with a core for each");
     }

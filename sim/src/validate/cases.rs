@@ -121,6 +121,14 @@ impl Case {
         notes::stated(&self.run, self.table_profile(frameworks))
     }
 
+    /// What its notes changed: of its system, its strategy, its model and its network.
+    fn heard(&self, frameworks: &[Framework]) -> Vec<String> {
+        let mut heard = notes::heard(&self.run, &self.table_profile(frameworks));
+        heard.extend(self.shape.heard(&self.run));
+        heard.extend(site::heard(&self.run));
+        heard
+    }
+
     /// What it does where nothing is said.
     fn table_profile(&self, frameworks: &[Framework]) -> Framework {
         self.framework.map_or_else(Framework::default, |f| frameworks[f].clone())
@@ -199,7 +207,7 @@ impl Case {
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
             strategy: filling.strategy.to_string(),
             assumed: filling.assumed.clone(),
-            heard: notes::heard(run, &self.table_profile(frameworks)),
+            heard: self.heard(frameworks),
             suspected: if needed_mem_gb > device_mem_gb { "memory: more than there is" } else { suspected(&report) },
             report,
         })))
@@ -253,7 +261,7 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<
             }
         };
         for (recompute, what) in recompute::recomputes(run)? {
-            let mut assumed = layout::assumed(run, &filled, shape);
+            let mut assumed = layout::assumed(run, &filled, shape, &strategy);
             let cut = run.number("etp").is_none() && shape.experts() > 0 && strategy.tp > 1;
             assumed.extend(cut.then(|| format!("etp = {}", strategy.etp)));
             let shares = strategy.dp > 1 && notes::said_zero(run, profile).is_none();
@@ -435,6 +443,16 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
         assert_eq!(peaks(&with), peaks(&without));
     }
 
+    /// What cannot be is told of the step that a row has, not of the shorter ones that are replayed.
+    #[test]
+    fn steps_without_whole_rounds_are_told_as_they_are() {
+        let header = "layers,hidden,ffn_hidden,heads,vocab,seq_len,device,n_devices,pp,vpp,dp,mbs,gbs,step_time_s";
+        let row = "8,256,512,4,512,64,H100,2,2,2,1,1,31,1";
+        let runs = runs::read(&format!("{header}\n{row}\n")).expect("a table").runs;
+        let why = Case::new(&runs[0], &forebay_cost::known::clusters(), &known()).expect_err("no whole rounds");
+        assert!(why.contains("31 micro-batches"), "{why}");
+    }
+
     /// Experts of a width that tensor-parallel ranks cannot share are taken to be whole, and what was taken is said.
     #[test]
     fn experts_that_cannot_be_cut_are_whole() {
@@ -447,8 +465,8 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
             let filled = fillings(&read[0], &shape, &framework, &how).expect("it fits");
             (filled[0].strategy.etp, filled[0].assumed.clone())
         };
-        assert_eq!(taken("1024"), (4, ["cp = 1", "etp = 4", "zero = 1"].map(String::from).to_vec()));
-        assert_eq!(taken("1022"), (1, ["cp = 1", "etp = 1", "zero = 1"].map(String::from).to_vec()));
+        assert_eq!(taken("1024"), (4, ["cp = 1", "sp = 1", "etp = 4", "zero = 1"].map(String::from).to_vec()));
+        assert_eq!(taken("1022"), (1, ["cp = 1", "sp = 1", "etp = 1", "zero = 1"].map(String::from).to_vec()));
     }
 
     fn known_cluster(name: &str) -> Cluster {

@@ -80,13 +80,13 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     })
 }
 
-/// How attention sees positions of other ranks: as the row says; else by sharing heads, which does the same work in even parts as balanced rings do, and profiles say how much of their
-/// communication is hidden. Where ranks cannot have whole heads, each gathers the keys, which are as many bytes as go round a ring.
+/// How attention sees positions of other ranks: as the row says; else, and for rings, by sharing heads, which does the same work in even parts as balanced rings do, in as many kernels as other systems have, and
+/// profiles say how much of their communication is hidden. Where ranks cannot have whole heads, each gathers the keys, which are as many bytes as go round a ring.
 fn context(run: &Run, shape: &Shape, tp: u64, cp: u64) -> CpAlgo {
     let shares_heads = shape.has_heads_for(tp * cp);
     match notes::context(run) {
-        Some(CpAlgo::Ulysses) | None if shares_heads => CpAlgo::Ulysses,
-        Some(CpAlgo::Ulysses) | None => CpAlgo::Gather,
+        Some(CpAlgo::Ulysses | CpAlgo::Ring) | None if shares_heads => CpAlgo::Ulysses,
+        Some(CpAlgo::Ulysses | CpAlgo::Ring) | None => CpAlgo::Gather,
         Some(said) => said,
     }
 }
@@ -109,7 +109,8 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     let of = |name: &str, blank: bool, values: &[u64]| if blank { values.to_vec() } else { vec![run.degree(name)] };
     let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
     // (Schedules that a row names have the parts that they have.)
-    let interleaves = run.number("vpp").is_none() && pp > 1 && notes::schedule(run).is_none();
+    let listed = stated_stages(run, shape.layers(), pp, 1).is_some();
+    let interleaves = run.number("vpp").is_none() && pp > 1 && notes::schedule(run).is_none() && !listed;
     // Embedding and loss may count as layers of their own: 126 layers in 16 stages of 8.
     let whole = [0, 1, 2].map(|ends| shape.layers() + ends).into_iter().find(|n| n.is_multiple_of(pp));
     let layers = whole.unwrap_or(shape.layers()) / pp;
@@ -123,13 +124,15 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
 }
 
 /// What was taken for the row's blanks, recomputation left out: `mbs = 1`.
-pub fn assumed(run: &Run, filled: &Run, shape: &Shape) -> Vec<String> {
+pub fn assumed(run: &Run, filled: &Run, shape: &Shape, strategy: &Strategy) -> Vec<String> {
     let pipelined = run.degree("pp") > 1 && notes::schedule(run).is_none();
     let degrees =
         [("tp", true), ("pp", true), ("cp", true), ("ep", shape.experts() > 0), ("vpp", pipelined), ("mbs", true)];
     let blank = |name: &str| run.number(name).is_none();
     let taken = degrees.iter().filter(|(name, matters)| *matters && blank(name));
     let mut assumed: Vec<String> = taken.map(|(name, _)| format!("{name} = {}", filled.degree(name))).collect();
+    let sp = run.degree("tp") > 1 && !notes::says_sequence_parallel(run);
+    assumed.extend(sp.then(|| format!("sp = {}", u8::from(strategy.sp))));
     let words = [
         (blank("kv_heads") && !shape.is_latent(), "kv_heads = heads"),
         (run.head.is_empty(), "head_dim = hidden / heads"),
@@ -141,7 +144,8 @@ pub fn assumed(run: &Run, filled: &Run, shape: &Shape) -> Vec<String> {
 
 /// Layers of each stage as the run's options give them: `num-layer-list=17,20,22,21`.
 fn stated_stages(run: &Run, layers: u64, pp: u64, vpp: u32) -> Option<Vec<u32>> {
-    let (_, rest) = run.text.split_once("num-layer-list=")?;
+    let (_, rest) = run.text.split_once("num-layer-list")?;
+    let rest = rest.trim_start_matches(['=', ' ', ':', '"', '[']);
     let listed = rest.split(|c: char| !c.is_ascii_digit() && c != ',').next()?;
     let counts: Vec<u32> = listed.split(',').filter_map(|n| n.parse().ok()).collect();
     let fits = counts.len() as u64 == pp && counts.iter().map(|n| u64::from(*n)).sum::<u64>() == layers;
@@ -247,5 +251,25 @@ mod tests {
         assert_eq!(stages(61, 16, 3.5), Some([vec![4; 15], vec![1]].concat()));
         // A head that is worth three layers stands alone.
         assert_eq!(stages_by_work(6, 3, 3.0), Some(vec![3, 3, 0]));
+    }
+
+    /// A schedule that a row names has the parts that it has, and none are guessed; listed layers are of stages with one part.
+    #[test]
+    fn named_schedules_have_their_parts() {
+        let of = |notes: &str| {
+            let columns =
+                "layers,hidden,heads,ffn_hidden,vocab,seq_len,device,n_devices,pp,mbs,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n32,512,8,2048,32000,512,H100,4,4,1,32,1,\"{notes}\"\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let framework = find(&known(), &run.text);
+            let shape = Shape::of(&run, 1).expect("a shape");
+            let filled = filled(&run, &shape, &framework);
+            let strategy = strategy(&filled[0], &shape, &framework).expect("a strategy");
+            (filled.len(), strategy.vpp, strategy.schedule)
+        };
+        assert_eq!(of("ZB-V"), (1, 2, Order::Published(Kind::ZbV)));
+        assert_eq!(of("DualPipe"), (1, 1, Order::Published(Kind::DualPipe)));
+        assert_eq!(of("num-layer-list=7,8,8,9"), (1, 1, Order::Published(Kind::OneFOneB)));
+        assert!(of("").0 > 1);
     }
 }

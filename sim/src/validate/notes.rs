@@ -2,10 +2,12 @@
 
 use super::runs::Run;
 use crate::framework::{AttentionName, Framework};
-use crate::says::{number_of, said, said_any, says};
+use crate::says::{is_compared, number_of, said, said_any, says};
 use forebay_compiler::shard::CpAlgo;
 use forebay_cost::Precision;
 use forebay_pipeline::Kind;
+use regex_lite::Regex;
+use std::sync::LazyLock;
 
 /// Rows of the busiest rank where nothing says that routers are forced to balance, as a multiple of the mean: an assumption.
 const UNKNOWN_ROUTING: f64 = 1.1;
@@ -18,19 +20,41 @@ pub fn context(run: &Run) -> Option<CpAlgo> {
     let any = |words: &[&str]| run.degree("cp") > 1 && words.iter().any(|words| says(&text, words));
     let is_gather = |part: &str| {
         ["all_gather", "all-gather", "allgather", "all gather"].iter().any(|words| says(part, words))
-            && ["cp", "context", "kv", "keys", "cp_comm_type", "context_parallel_strategy"]
-                .iter()
-                .any(|words| part.contains(words))
+            && ["context", " kv", "keys"].iter().any(|words| part.contains(words))
     };
     let gather = || run.degree("cp") > 1 && text.split([',', ';', '(', ')']).any(is_gather);
+    let types =
+        [("a2a+p2p", CpAlgo::Hybrid), ("p2p", CpAlgo::Ring), ("a2a", CpAlgo::Ulysses), ("all_gather", CpAlgo::Gather)];
+    let of_type = CP_TYPE
+        .captures(&text)
+        .filter(|_| run.degree("cp") > 1)
+        .and_then(|found| types.iter().find(|(name, _)| *name == &found[1]));
     match () {
+        () if of_type.is_some() => of_type.map(|(_, way)| *way),
         () if any(&["usp", "hybrid_cp_algo", "loongtrain", "2d-attention"]) => Some(CpAlgo::Hybrid),
-        () if any(&["ulysses", "ulysses_cp_algo", "cp_comm_type=a2a"]) => Some(CpAlgo::Ulysses),
-        () if gather() => Some(CpAlgo::Gather),
-        () if any(&["ring", "ring attention", "megatron_cp_algo", "cp_comm_type=p2p"]) => Some(CpAlgo::Ring),
+        () if any(&["ulysses", "ulysses_cp_algo"]) => Some(CpAlgo::Ulysses),
+        () if gather() || any(&["kvallgather_cp_algo"]) => Some(CpAlgo::Gather),
+        () if any(&RINGS) => Some(CpAlgo::Ring),
         () => None,
     }
 }
+
+/// What rings of context parallelism are called. (Collectives have rings too.)
+const RINGS: [&str; 8] = [
+    "ring attention",
+    "ring cp",
+    "cp ring",
+    "ring context",
+    "parallelism by ring",
+    "balanced ring",
+    "zigzag ring",
+    "megatron_cp_algo",
+];
+
+/// Megatron-Core's option for it.
+static CP_TYPE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"cp[-_]comm[-_]type["':= ]+(a2a\+p2p|p2p|a2a|all_gather)"#).expect("the pattern is right")
+});
 
 /// The order of passes in a pipeline, where a row names one that is not 1F1B.
 pub fn schedule(run: &Run) -> Option<Kind> {
@@ -42,7 +66,7 @@ pub fn schedule(run: &Run) -> Option<Kind> {
 
 /// What schedules are called; the first that is named counts.
 const SCHEDULES: [(Kind, &[&str]); 6] = [
-    (Kind::ZbV, &["zb-v", "zbv", "zero bubble v", "zbvzerobubble"]),
+    (Kind::ZbV, &["zb-v", "zbv", "zbvzerobubble"]),
     (Kind::ZbH2, &["zb-h2", "zbh2", "zb-2p", "zb2p"]),
     (Kind::ZbH1, &["zb-h1", "zbh1", "zb-1p", "zb1p", "zero bubble", "zero-bubble", "zero_bubble"]),
     (Kind::DualPipeV, &["dualpipev", "dualpipe-v"]),
@@ -56,19 +80,24 @@ pub fn sequence_parallel(run: &Run, framework: &Framework) -> bool {
     said_any(&text, &SEQUENCE_PARALLEL).unwrap_or(framework.sequence_parallel)
 }
 
+/// Does the row say whether they do?
+pub fn says_sequence_parallel(run: &Run) -> bool {
+    said_any(&run.text.to_lowercase(), &SEQUENCE_PARALLEL).is_some()
+}
+
 /// What says that they do.
-const SEQUENCE_PARALLEL: [&str; 5] =
-    ["sequence parallel", "sequence-parallel", "sequence_parallel", "seq_parallel", "tp compile"];
+const SEQUENCE_PARALLEL: [&str; 3] = ["sequence parallel", "seq_parallel", "tp compile"];
 
 /// What ranks share: what the row says, else what its system does unasked.
 pub fn zero(run: &Run, framework: &Framework) -> u32 {
-    said_zero(run, framework).unwrap_or(framework.zero)
+    let whole = framework.gathers_once && run.degree("pp") > 1;
+    said_zero(run, framework).unwrap_or(if whole { framework.zero.min(1) } else { framework.zero })
 }
 
 /// The stage of ZeRO that a row says: by a column, by a number in its notes, or by a system's name for it.
 pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     let text = run.text.to_lowercase();
-    let options = ["distributed optimizer", "use-distributed-optimizer", "parallel_optimizer"];
+    let options = ["distributed optimizer", "parallel_optimizer"];
     // Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
     let whole = framework.gathers_once && run.degree("pp") > 1;
     // PyTorch's `SHARD_GRAD_OP`, and what is not sharded again behind its forward pass.
@@ -81,12 +110,20 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
 
 /// The stage that a column says, or a number in the notes.
 fn numbered_zero(run: &Run) -> Option<u32> {
-    run.number("zero").map(|stage| stage as u32).or_else(|| stated_zero(&run.text))
+    let in_json = || STAGE_IN_JSON.captures(&run.text).and_then(|found| found[1].parse().ok());
+    run.number("zero").map(|stage| stage as u32).or_else(in_json).or_else(|| stated_zero(&run.text))
 }
+
+/// `"zero_optimization": {"overlap_comm": true, "stage": 3}`, of which other keys may stand before the stage.
+static STAGE_IN_JSON: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"(?i)zero_optimization["' ]*[:=]\s*\{[^}]*stage["' ]*[:=]\s*([0-3])\b"#).expect("the pattern is right")
+});
 
 /// PyTorch's sharding of parameters, within groups of ranks or over all of them.
 fn is_fully_sharded(text: &str) -> bool {
-    ["fsdp", "hsdp", "fully sharded"].iter().any(|words| says(text, words))
+    let alone =
+        ["no_shard"].iter().any(|words| says(text, words)) || number_of(text, "ici_fsdp_parallelism") == Some(1.0);
+    !alone && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard"].iter().any(|words| says(text, words))
 }
 
 /// What may stand between words of an option and its value.
@@ -112,7 +149,7 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
     };
     let named = after.trim_start_matches(BETWEEN);
     let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
-    let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-");
+    let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-") || is_compared(before);
     if other || after.starts_with(|c: char| c.is_alphabetic()) || begins(&["bubble"]) {
         return None;
     }
@@ -136,7 +173,7 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
 pub fn trains_all(run: &Run) -> Result<(), String> {
     // (Latent attention has ranks that are called so too: `q_lora_rank`.)
     let text = format!("{} {}", run.model, run.text).to_lowercase();
-    let text = LATENT.iter().fold(text, |text, words| text.replace(words, ""));
+    let text = LATENT.replace_all(&text, "");
     if let Some(what) = ADAPTERS.iter().find(|words| says(&text, words)) {
         return Err(format!(
             "adapters are trained (`{what}`), not the model: a step without weight gradients is not simulated"
@@ -148,7 +185,7 @@ pub fn trains_all(run: &Run) -> Result<(), String> {
 /// What trains adapters beside a model.
 const ADAPTERS: [&str; 4] = ["lora", "qlora", "dora", "peft"];
 /// Sizes of latent attention.
-const LATENT: [&str; 6] = ["q_lora", "kv_lora", "q-lora", "kv-lora", "q lora", "kv lora"];
+static LATENT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b(?:q|kv)[-_ ]lora").expect("the pattern is right"));
 
 /// Switches of the framework that a run states itself.
 pub fn stated(run: &Run, mut framework: Framework) -> Framework {
@@ -159,18 +196,20 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
-    framework.experts_wait &= capacity(&text).is_none() && !any(&["token-drop", "token drop"]) && !any(&CAPACITY);
-    framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "fp8-dispatch", "dispatch_fp8"]);
-    framework.node_limit = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map_or(0, |nodes| nodes as u32);
+    framework.experts_wait &= capacity(&text).is_none() && !has("token-drop");
+    framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
+    if let Some(nodes) = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)) {
+        framework.node_limit = nodes as u32;
+    }
     // Keys go round while blocks of scores are computed, whatever the system.
     if context(run) == Some(CpAlgo::Ring) {
         framework.hidden_cp = framework.hidden_cp.max(RING);
     }
-    framework.uneven_context |=
-        said_any(&text, &EVEN_CONTEXT) == Some(false) || any(&["unbalanced ring", "contiguous ring"]);
+    let uneven = said_any(&text, &EVEN_CONTEXT) == Some(false) || any(&["unbalanced ring", "contiguous ring"]);
+    // (Ranks that share heads have all positions.)
+    framework.uneven_context |= uneven && !matches!(context(run), Some(CpAlgo::Ulysses | CpAlgo::Hybrid));
     let pairings = [
         "overlap_moe_expert_parallel_comm",
-        "overlap-moe-expert-parallel-comm",
         "moe-fb-overlap",
         "a2a overlap",
         "ep overlap",
@@ -178,6 +217,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         "ep all-to-all overlap",
         "overlapped ep",
         "dualpipe",
+        "dualpipev",
     ];
     let by_recipe = framework.pairs_interleaved && run.number("vpp").is_some_and(|vpp| vpp > 1);
     if said_any(&text, &pairings).unwrap_or(by_recipe) {
@@ -186,8 +226,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     let stage = numbered_zero(run);
     framework.prefetch |= is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1) || stage == Some(2);
-    framework.overlap_gradients |= has("overlap-grad-reduce");
-    framework.overlap_parameters |= has("overlap-param-gather");
+    framework.prefetch |= stage == Some(3) && has("overlap_comm");
+    framework.overlap_gradients = said(&text, "overlap-grad-reduce").unwrap_or(framework.overlap_gradients);
+    framework.overlap_parameters = said(&text, "overlap-param-gather").unwrap_or(framework.overlap_parameters);
     if has("grad-reduce-in-bf16") || said(&text, "grad_reduce_in_fp32") == Some(false) {
         framework.gradient_bytes = 2.0;
     } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {
@@ -197,14 +238,15 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if has("max_memory_allocated") {
         framework.tells_allocated = true;
     }
-    if any(&["tp comm overlap", "use-mc2", "use-ascend-coc"]) {
-        framework.cut_up();
+    match said_any(&text, &["tp comm overlap", "use-mc2", "use-ascend-coc"]) {
+        Some(true) => framework.cut_up(),
+        Some(false) => framework.hidden_tp = 0.0,
+        None => framework = framework.for_models(run.number("experts").unwrap_or(0) == 0),
     }
-    framework = framework.for_models(run.number("experts").unwrap_or(0) == 0);
     if run.precision.to_lowercase().contains("rowwise") {
         (framework.scaled_rate, framework.gathers_fp8) = (ROW_SCALED, false);
     }
-    if has("async tp") {
+    if any(&["async tp", "async tensor parallel"]) {
         framework.hidden_tp = framework.hidden_tp.max(ASYNC);
     }
     framework
@@ -226,7 +268,16 @@ const EVEN_CONTEXT: [&str; 5] = [
 fn attention(text: &str, framework: &Framework) -> AttentionName {
     let any = |words: &[&str]| words.iter().any(|words| says(text, words));
     let named = said_any(text, &FLASH);
-    if named == Some(false) || any(&["unfused attention", "naive attention", "eager attention", "dot_product"]) {
+    if named == Some(false)
+        || any(&[
+            "unfused attention",
+            "attention backend unfused",
+            "attention_backend=unfused",
+            "naive attention",
+            "eager attention",
+            "dot_product",
+        ])
+    {
         return AttentionName::Unfused;
     }
     // PyTorch chooses cuDNN's by itself on some devices, in some releases.
@@ -247,19 +298,12 @@ fn attention(text: &str, framework: &Framework) -> AttentionName {
 }
 
 /// Names of FlashAttention, whatever its release.
-const FLASH: [&str; 8] = [
-    "flash attention",
-    "flashattention",
-    "flash-attention",
-    "flash_attention",
-    "flash attn",
-    "flash-attn",
-    "flash_attn",
-    "fused attention",
-];
+const FLASH: [&str; 6] =
+    ["flash attention", "flashattention", "flash attn", "fused attention", "fusion attention", "fusion attn"];
 
 /// The release behind a name: `flash attention 2`, `FlashAttention-3`, `flash_attn v2.5`.
 fn release(text: &str, words: &str) -> Option<u32> {
+    let text = &text.replace(['-', '_'], " ");
     let behind =
         text.match_indices(words).map(|(at, _)| text[at + words.len()..].trim_start_matches([' ', '-', '_', 'v']));
     let digit = |text: &str| text.chars().next().and_then(|c| c.to_digit(10));
@@ -285,10 +329,12 @@ const RING: f64 = 0.8;
 const PAIRED_NCCL: f64 = 0.48;
 
 /// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
-const CAPACITY: [&str; 4] = ["train_capacity_factor", "capacity factor", "capacity-factor", "capacity_factor"];
+const CAPACITY: [&str; 2] = ["train capacity factor", "capacity factor"];
 
 /// The capacity that a row gives its experts. (No number, or none above 0, is dropless.)
 fn capacity(text: &str) -> Option<f64> {
+    // (What holds while it is evaluated is another thing.)
+    let text = &text.replace("eval_capacity_factor", "").replace("eval-capacity-factor", "");
     CAPACITY.iter().find_map(|words| number_of(text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
 }
 
@@ -300,21 +346,31 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     let text = run.text.to_lowercase();
     let dense = run.number("experts").unwrap_or(0) == 0;
     let real = says(&text, "real routing");
+    let routed = if says(&text, "force") || framework.is_ours() && !real {
+        1.0
+    } else if real {
+        REAL_ROUTING
+    } else {
+        UNKNOWN_ROUTING
+    };
     match capacity(&text) {
         _ if dense => 1.0,
+        // Megatron-Core's option drops what is beyond, and fills up what is not only where it is told to.
+        Some(factor) if says(&text, "moe-expert-capacity-factor") && !says(&text, "pad") => factor.min(routed),
         Some(factor) => factor,
-        None if says(&text, "force") || framework.is_ours() && !real => 1.0,
-        None if real => REAL_ROUTING,
-        None => UNKNOWN_ROUTING,
+        None => routed,
     }
 }
 
 /// What a row's notes changed, for those who wrote them: in its system's profile, in the strategy, and in the rows of experts.
 pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
-    let mut heard = profile.changed_in(&stated(run, profile.clone()));
+    // (Against the same row without notes: what a system does with such models unasked nobody said.)
+    let silent = run.silent();
+    let mut heard = stated(&silent, profile.clone()).changed_in(&stated(run, profile.clone()));
     let text = run.text.to_lowercase();
     let shares = said_any(&text, &SEQUENCE_PARALLEL).filter(|_| run.degree("tp") > 1);
-    heard.extend(said_zero(run, profile).map(|stage| format!("zero = {stage}")));
+    let shared = said_zero(run, profile).filter(|_| run.number("zero").is_none());
+    heard.extend(shared.map(|stage| format!("zero = {stage}")));
     heard.extend(shares.map(|shares| format!("sp = {}", u8::from(shares))));
     heard.extend(context(run).map(|way| format!("cp_algo = {}", way.name())));
     heard.extend(schedule(run).map(|kind| format!("schedule = {}", kind.name())));
@@ -376,7 +432,11 @@ mod tests {
             let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
             imbalance(&run, &find(&known(), "megatron-core"))
         };
-        assert_eq!((of("8", "capacity factor 1.25; padded"), of("8", "moe_expert_capacity_factor=2")), (1.25, 2.0));
+        assert_eq!(
+            (of("8", "capacity factor 1.25; padded"), of("8", "moe_expert_capacity_factor=2 pad_expert_input")),
+            (1.25, 2.0)
+        );
+        assert_eq!(of("8", "--moe-expert-capacity-factor 2"), UNKNOWN_ROUTING, "what is not there is not filled up");
         assert_eq!((of("8", "token-drop capacity factor 1"), of("8", "router forced to balance")), (1.0, 1.0));
         assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
         assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
@@ -489,6 +549,9 @@ mod tests {
             [order("zero bubble schedule"), order("zb-v"), order("DualPipe")],
             [Some(Kind::ZbH1), Some(Kind::ZbV), Some(Kind::DualPipe)]
         );
+        let mut named = run_of("pp", "4", "1F1B");
+        named.text = "Zero Bubble Pipeline Parallelism; 1F1B".into();
+        assert_eq!(schedule(&named), None, "papers are called after schedules");
         assert_eq!([order("1F1B"), order("no zero bubble"), schedule(&run_of("pp", "1", "zb-v"))], [None; 3]);
         let algorithm = |notes: &str| context(&run_of("cp", "4", notes));
         let of = [
@@ -530,6 +593,57 @@ mod tests {
         assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
         let none = of("no fp8 dispatch");
         assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
+    }
+
+    /// Options as scripts and configurations have them.
+    #[test]
+    fn options_are_read_in_their_spellings() {
+        let with = |notes: &str| as_stated("", notes, find(&known(), notes));
+        for notes in ["NeMo tp_comm_overlap: false", "NeMo; no TP comm overlap", "NeMo TP comm overlap off"] {
+            assert_eq!(with(notes).hidden_tp, 0.0, "{notes}");
+        }
+        let nemo = with("NeMo overlap_grad_reduce=False overlap_param_gather=False");
+        assert!(!nemo.overlap_gradients && !nemo.overlap_parameters && with("NeMo").overlap_gradients);
+        assert_eq!(
+            (with("Megatron-LM --tp-comm-overlap").hidden_tp, with("enable_async_tensor_parallel=true").hidden_tp),
+            (0.75, ASYNC)
+        );
+        let stage = |notes: &str| said_zero(&run_of("pp", "1", &notes.replace('"', "'")), &Framework::default());
+        for (notes, want) in [
+            (r#"{"zero_optimization":{"overlap_comm":true,"stage":3}}"#, Some(3)),
+            ("use_distributed_optimizer=True", Some(1)),
+            ("FSDP SHARD_GRAD_OP", Some(2)),
+            ("FSDP2 reshard_after_forward=False", Some(2)),
+            ("FSDP2", Some(3)),
+            ("use_distributed_optimizer: False", Some(0)),
+            ("ours is faster than DeepSpeed ZeRO-3", None),
+            ("FSDP sharding_strategy=NO_SHARD", None),
+            ("ici_fsdp_parallelism=1 ici_tensor_parallelism=8", None),
+        ] {
+            assert_eq!(stage(notes), want, "{notes}");
+        }
+        assert!(with("ZeRO-3 overlap_comm=true").prefetch && !with("ZeRO-3").prefetch);
+        let way = |notes: &str| context(&run_of("cp", "4", notes));
+        for (notes, want) in [
+            ("--cp-comm-type p2p", CpAlgo::Ring),
+            ("cp_comm_type: a2a", CpAlgo::Ulysses),
+            ("cp-comm-type=a2a+p2p", CpAlgo::Hybrid),
+            ("kvallgather_cp_algo", CpAlgo::Gather),
+        ] {
+            assert_eq!(way(notes), Some(want), "{notes}");
+        }
+        let name = |notes: &str| find(&known(), notes).name;
+        assert_eq!(
+            (name("torchtitan FSDP2 compile.enable=false"), name("Megatron Core 0.12")),
+            ("torchtitan-eager".into(), "megatron-lm".into())
+        );
+        assert_eq!(
+            (name("Megatron-DeepSpeed"), name("faster than Megatron-LM")),
+            ("megatron-deepspeed".into(), "eager".into())
+        );
+        // Beneath a pipeline what a system shards unasked stays whole within a step.
+        let sharded = |pp: &str| zero(&run_of("pp", pp, "torchtitan"), &find(&known(), "torchtitan"));
+        assert_eq!((sharded("1"), sharded("2")), (3, 1));
     }
 
     /// What notes changed is told, and what they did not is not.

@@ -3,7 +3,10 @@
 use super::runs::Run;
 use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
+use crate::says::{number_of, said_any, says};
+use regex_lite::Regex;
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 /// What may be computed again: what the row says; nothing, everything between products, or all where it does not. With the words that say what was taken.
 ///
@@ -12,6 +15,9 @@ use std::collections::BTreeSet;
 pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String> {
     if recompute_is_stated(run) {
         return Ok(vec![(recompute(run)?, None)]);
+    }
+    if let Some(of_options) = of_options(&run.text.to_lowercase()) {
+        return Ok(vec![(of_options, None)]);
     }
     let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, 0.6)]), layers: vec![] };
     let ways = [(Recompute::default(), "none"), (elementwise, "norm, act"), (Recompute::full(), "full")];
@@ -25,6 +31,14 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
 pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let text = run.recompute.to_lowercase();
     // What is swapped out is not computed again.
+    if let Some(options) = ["checkpointing", "granularity", "remat_policy", "recompute-activations"]
+        .iter()
+        .any(|words| text.contains(words))
+        .then(|| of_options(&text))
+        .flatten()
+    {
+        return Ok(options);
+    }
     let begins = |words: &[&str]| words.iter().any(|word| first_words(&text).starts_with(word));
     if !recompute_is_stated(run) || begins(&["none", "swap"]) || NONE.contains(&first_words(&text).as_str()) {
         return Ok(Recompute::default());
@@ -50,6 +64,26 @@ fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
     all
 }
 
+/// What options of launch scripts have computed again (`--recompute-granularity full --recompute-method block --recompute-num-layers 4`, `gradient_checkpointing=True`), in a row's notes or in its column.
+fn of_options(text: &str) -> Option<Recompute> {
+    let layers = number_of(text, "recompute num layers").map(|n| n as u32);
+    let is_block = says(text, "recompute method block") || says(text, "recompute_method=block");
+    let full = ["recompute granularity full", "recompute_granularity=full", "remat_policy=full", "remat_policy: full"];
+    let all = ["gradient checkpointing", "activation checkpointing"];
+    let selective = ["recompute granularity selective", "recompute_granularity=selective", "recompute activations"];
+    if full.iter().any(|words| says(text, words)) {
+        return Some(Recompute { layers: layers.filter(|_| is_block).into_iter().collect(), ..Recompute::full() });
+    }
+    match said_any(text, &all) {
+        Some(true) => Some(Recompute::full()),
+        Some(false) => Some(Recompute::default()),
+        None if selective.iter().any(|words| says(text, words)) => {
+            Some(Recompute { parts: parts_of(&[(Kind::Attention, 1.0)]), layers: vec![] })
+        }
+        None => None,
+    }
+}
+
 /// What is computed again by words that are not blank; nothing when they say nothing.
 fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     let layers = numbers(text);
@@ -60,10 +94,7 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     if text.starts_with("partial list") {
         return Some(Recompute { layers, ..Recompute::full() });
     }
-    if ["all but attention", "everything but attention", "all except attention"]
-        .iter()
-        .any(|words| text.contains(words))
-    {
+    if ["but attention", "except attention"].iter().any(|words| text.contains(words)) {
         let mut all = Recompute::full();
         all.parts[Kind::Attention.number()] = 0.0;
         return Some(all);
@@ -129,30 +160,18 @@ fn first_words(text: &str) -> String {
 }
 
 /// Words by which nothing is computed again, and all.
-const NONE: [&str; 7] = ["no", "off", "false", "0", "disabled", "no recompute", "no checkpointing"];
-const ALL: [&str; 11] = [
-    "true",
-    "yes",
-    "on",
-    "1",
-    "all",
-    "enabled",
-    "activation checkpointing",
-    "gradient checkpointing",
-    "checkpoint activations",
-    "all layers",
-    "uniform",
-];
+const NONE: [&str; 8] = ["no", "off", "false", "0", "disabled", "no recompute", "no checkpointing", "full=false"];
+const ALL: [&str; 9] = ["true", "yes", "on", "1", "all", "enabled", "checkpoint activations", "all layers", "uniform"];
 /// Words by which nothing is known.
 const UNKNOWN: [&str; 7] = ["", "unknown", "not stated", "not given", "unstated", "?", "n/a"];
 
-/// `16 of 32 layers`: the 16.
+/// `16 of 32 layers`, `16 layers of 32`: the 16.
 fn part_of_layers(text: &str) -> Option<u32> {
-    let (before, behind) = text.split_once(" of ")?;
-    let digits = behind.split(|c: char| !c.is_ascii_digit()).next()?;
-    let some = before.rsplit(|c: char| !c.is_ascii_digit()).next()?;
-    (!digits.is_empty() && behind.contains("layer")).then(|| some.parse().ok()).flatten()
+    PART.captures(text)?[1].parse().ok()
 }
+
+static PART: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(\d+) (?:of \d+ layers|layers of \d+)").expect("the pattern is right"));
 
 fn numbers(text: &str) -> Vec<u32> {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
@@ -194,7 +213,17 @@ mod tests {
         for words in ["full", "True", "yes", "activation checkpointing", "gradient_checkpointing", "full (by layer)"] {
             assert_eq!(known(words), Recompute::full(), "{words}");
         }
-        for words in ["none", "no", "False", "off", "0", "none (not enabled)", "swap-attention"] {
+        for words in [
+            "gradient checkpointing: off",
+            "No activation checkpointing",
+            "none",
+            "no",
+            "False",
+            "off",
+            "0",
+            "none (not enabled)",
+            "swap-attention",
+        ] {
             assert_eq!(known(words), Recompute::default(), "{words}");
         }
         assert_eq!(
@@ -202,9 +231,21 @@ mod tests {
             [true; 4]
         );
         // So many layers of all are a quarter of them on each of four stages; `block` says it of a stage.
+        assert_eq!(known("full, 12 layers of 32").layers, vec![3]);
+        assert_eq!(known("full except attention"), known("all but attention"));
         assert_eq!((known("full, 16 of 32 layers").layers, known("full: block 3").layers), (vec![4], vec![3]));
         let parts = known("all but attention").parts;
         assert_eq!((parts[Kind::Attention.number()], parts[Kind::Products.number()]), (0.0, 1.0));
+        let flags = "--recompute-granularity full --recompute-method block --recompute-num-layers 4";
+        assert_eq!(
+            (known(flags).layers, known("--recompute-granularity full --recompute-method uniform")),
+            (vec![4], Recompute::full())
+        );
+        assert_eq!(known("--recompute-activations").parts[Kind::Attention.number()], 1.0);
+        assert_eq!(
+            ["gradient_checkpointing=true", "gradient_checkpointing: false", "x"].map(of_options),
+            [Some(Recompute::full()), Some(Recompute::default()), None]
+        );
         assert!(of("sometimes").expect("it says something").is_err());
     }
 }

@@ -110,6 +110,11 @@ impl Run {
         run
     }
 
+    /// The run as if nothing stood in its source and notes.
+    pub fn silent(&self) -> Run {
+        Run { text: String::new(), notes: String::new(), ..self.clone() }
+    }
+
     /// The same, at least 1, for what is 1 when nothing is said.
     pub fn degree(&self, column: &str) -> u64 {
         self.number(column).unwrap_or(1).max(1)
@@ -251,7 +256,9 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn get(&self, name: &str) -> &'a str {
-        self.header.iter().position(|h| h == name).and_then(|i| self.record.get(i)).unwrap_or("")
+        let field = self.header.iter().position(|h| h == name).and_then(|i| self.record.get(i)).unwrap_or("");
+        // What people write into fields that are blank.
+        if ["-", "n/a", "N/A", "NA"].contains(&field) { "" } else { field }
     }
 }
 

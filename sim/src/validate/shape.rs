@@ -2,7 +2,7 @@
 
 use super::family::Family;
 use super::runs::Run;
-use crate::says::{number_of, said, says};
+use crate::says::{number_of, said_any, says};
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,7 +127,7 @@ impl Shape {
             shape.vocab = shape.vocab.next_multiple_of(128 * tp);
         }
         shape.gpt = shape.is_gpt(&text, run.params_b);
-        shape.tied = said(&text, "tied embeddings").unwrap_or(shape.gpt);
+        shape.tied = said_any(&text, &["tied embeddings", "share embeddings and output weights"]).unwrap_or(shape.gpt);
         Ok(shape)
     }
 
@@ -158,6 +158,27 @@ impl Shape {
     pub fn has_heads_for(&self, ranks: u64) -> bool {
         // (Latent attention makes keys for each head.)
         self.heads.is_multiple_of(ranks) && (self.latent.is_some() || self.kv_heads.is_multiple_of(ranks))
+    }
+
+    /// What its notes say of the model, beside its columns.
+    pub fn heard(&self, run: &Run) -> Vec<String> {
+        let silent = run.silent();
+        let Ok(usual) = Shape::of(&silent, 1) else { return vec![] };
+        let switches = [
+            (self.gpt, usual.gpt, "gelu"),
+            (self.plain_experts, usual.plain_experts, "experts without gates"),
+            (self.tied, usual.tied, "tied embeddings"),
+            (self.mtp, usual.mtp, "multi-token prediction"),
+        ];
+        let changed = switches.into_iter().filter(|(is, was, _)| is != was);
+        let mut heard: Vec<String> = changed.map(|(is, _, what)| format!("{what} = {is}")).collect();
+        let numbers = [
+            (self.family.window, usual.family.window, "window"),
+            (self.experts_every, usual.experts_every, "layers for one with experts"),
+        ];
+        heard
+            .extend(numbers.into_iter().filter(|(is, was, _)| is != was).map(|(is, _, what)| format!("{what} = {is}")));
+        heard
     }
 
     /// Is its attention latent?
@@ -337,29 +358,31 @@ impl Shape {
 
 /// What says that networks have a gate, and that they have none.
 const GATED: [&str; 5] = ["swiglu", "geglu", "gated gelu", "gated", "glu"];
-const UNGATED: [&str; 5] = ["gelu", "relu", "squared relu", "ungated", "non-gated"];
+const UNGATED: [&str; 4] = ["gelu", "squared relu", "ungated", "non-gated"];
 
 fn is_gated(text: &str) -> bool {
     GATED.iter().any(|words| says(text, words))
 }
 
 /// What says how many positions attention sees.
-const WINDOW: [&str; 3] = ["sliding window", "sliding_window", "sliding-window"];
+const WINDOW: [&str; 1] = ["sliding window"];
 
 /// Of how many layers one has experts, where a row or its family says so.
 fn experts_every(text: &str, family: &Family) -> u64 {
-    const STEPS: [&str; 6] = [
-        "moe_layer_freq",
-        "moe-layer-freq",
-        "interleave_moe_layer_step",
-        "moe every",
-        "experts every",
-        "experts in every",
-    ];
-    let every_other = ["every other layer", "every second layer", "every 2nd layer has experts", "alternate layers"];
+    const STEPS: [&str; 2] = ["moe_layer_freq", "interleave_moe_layer_step"];
+    // Other things are done in every other layer as well.
+    let is_of_experts = |part: &&str| {
+        let has = |words: &[&str]| words.iter().any(|word| part.contains(word));
+        has(&["moe", "expert"]) && has(&["layer"]) && !has(&["recomput", "checkpoint"])
+    };
+    let every_other = ["every other layer", "every second layer", "alternate layers"];
+    let of_part = |part: &str| {
+        let other = every_other.iter().any(|words| says(part, words)).then_some(2);
+        other.or_else(|| number_of(part, "every").map(|step| step as u64))
+    };
     let stated = STEPS.iter().find_map(|words| number_of(text, words)).map(|step| step as u64);
-    let other = || every_other.iter().any(|words| says(text, words)).then_some(2);
-    stated.or_else(other).unwrap_or(family.experts_every)
+    let in_words = || text.split([',', ';', '(', ')']).filter(is_of_experts).find_map(of_part);
+    stated.or_else(in_words).unwrap_or(family.experts_every)
 }
 
 /// `MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128`; as configurations call them, and with commas, too.

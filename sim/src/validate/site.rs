@@ -66,6 +66,12 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     Ok(cluster)
 }
 
+/// What a row says of the network between its nodes.
+pub fn heard(run: &Run) -> Option<String> {
+    let devices = run.number("devices_per_node").unwrap_or(8) as f64;
+    network_of_a_node(&run.text, devices).map(|rate| format!("{rate} Gb/s between nodes of {devices}"))
+}
+
 /// Can a tier's domains have so many devices, whole domains of the tier below, and fill those of the tier around them?
 ///
 /// # Errors
@@ -127,7 +133,7 @@ fn measured_collectives(text: &str) -> Option<[f64; 2]> {
 
 /// A rate as people write it: `800 Gb/s per node`, `4x100Gb RoCE`, `400 Gbps InfiniBand per GPU`, `1.6 Tbit/s node-node`, `8x50GB/s`.
 static RATE: LazyLock<Regex> = LazyLock::new(|| {
-    let pattern = r"(?:(\d+)\s?[x×*]\s?)?(\d[\d,]*(?:\.\d+)?)\s?([GgTt])(b|bit|bits|B|Byte)(/s|ps)?\b(?:[^,;()]*?\b(?:per|a|each)\s(node|server|host|machine|GPU|gpu|NPU|npu|device|chip|card|accelerator)\b)?";
+    let pattern = r"(?:(\d+)\s?[x×*]\s?)?(\d[\d,]*(?:\.\d+)?)\s?([GgTt])(b|bit|bits|B|Byte)(/s|ps)?\b(?:(?:\s(?:[HNX]DR|InfiniBand|IB|RoCE|Ethernet|EFA|network|interconnect|bandwidth))*\s(?:per|a|each)\s(node|server|host|machine|GPU|gpu|NPU|npu|device|chip|card|accelerator)\b)?";
     Regex::new(pattern).expect("the pattern is right")
 });
 
@@ -135,47 +141,65 @@ static RATE: LazyLock<Regex> = LazyLock::new(|| {
 fn network_of_a_node(text: &str, devices: f64) -> Option<f64> {
     RATE.captures_iter(text).find_map(|found| {
         let (begin, end) = (found.get(0)?.start(), found.get(0)?.end());
-        // Digits before it are of a number that is not understood (`1e9 Gb/s`).
         let before = &text[..begin];
-        let clause = before.rsplit([',', ';', '(']).next()?.to_lowercase();
-        let rest = text[end..].split([',', ';', ')']).next()?.to_lowercase();
-        let inside = ["nvlink", "nvswitch", "hccs", "hbm", "memory", "intra", "c2c", "pcie", "measured"];
-        if before.ends_with(|c: char| c.is_alphanumeric() || ['.', '+'].contains(&c))
-            || before.ends_with("e-")
-            || inside.iter().any(|word| clause.contains(word))
-        {
+        let separators = [',', ';', '(', ')'];
+        let clause = [before.rsplit(separators).next()?, &found[0], text[end..].split(separators).next()?]
+            .concat()
+            .to_lowercase();
+        let has = |words: &[&str]| {
+            let mut all = clause.split(|c: char| !c.is_alphanumeric() && c != '-');
+            all.any(|word| words.contains(&word))
+        };
+        // Digits before it are of a number that is not understood (`1e9 Gb/s`).
+        let goes_on =
+            before.ends_with(|c: char| c.is_alphanumeric() || ['.', '+'].contains(&c)) || before.ends_with("e-");
+        if goes_on || INSIDE.iter().any(|words| clause.contains(words)) {
             return None;
         }
         let number: f64 = found[2].replace(',', "").parse().ok()?;
-        let unit = match (&found[3], &found[4]) {
-            (prefix, byte) if byte.starts_with('B') => 8.0 * thousands(prefix),
-            (prefix, _) => thousands(prefix),
-        };
+        let (in_bytes, is_rate) = (found[4].starts_with('B'), found.get(5).is_some());
+        let unit = thousands(&found[3]) * if in_bytes { 8.0 } else { 1.0 };
         let adapters = found.get(1).and_then(|count| count.as_str().parse::<f64>().ok());
-        let is_between = || BETWEEN_NODES.iter().any(|word| clause.contains(word) || rest.contains(word));
         let count = match (found.get(6).map(|whose| whose.as_str()), adapters) {
+            // (Other things have bytes a second of a node as well.)
+            (Some(_), _) if in_bytes && !has(&BETWEEN_NODES) => return None,
             (Some("node" | "server" | "host" | "machine"), adapters) => adapters.unwrap_or(1.0),
             (Some(_), adapters) => adapters.unwrap_or(1.0) * devices,
-            (None, Some(adapters)) if is_between() => adapters,
-            (None, None) if NODE_TO_NODE.iter().any(|word| clause.contains(word) || rest.contains(word)) => 1.0,
+            (None, Some(adapters)) if has(&BETWEEN_NODES) => adapters,
+            (None, None) if has(&NODE_TO_NODE) => 1.0,
             _ => return None,
         };
-        // (`80 GB` is memory.)
-        (found.get(5).is_some() || adapters.is_some())
-            .then_some(count * number * unit)
-            .filter(|rate| (1e-3..=1e6).contains(rate))
+        // (`80 GB` is memory, `100Gb` a link.)
+        let counts = is_rate || adapters.is_some() && !in_bytes;
+        counts.then_some(count * number * unit).filter(|rate| (1e-3..=1e6).contains(rate))
     })
 }
+
+/// What is not between nodes.
+const INSIDE: [&str; 12] = [
+    "nvlink",
+    "nvswitch",
+    "hccs",
+    "hbm",
+    "memory",
+    "intra",
+    "c2c",
+    "pcie",
+    "measured",
+    "storage",
+    "checkpoint",
+    "reads",
+];
 
 fn thousands(prefix: &str) -> f64 {
     if prefix.eq_ignore_ascii_case("t") { 1e3 } else { 1.0 }
 }
 
 /// Words of networks between nodes.
-const BETWEEN_NODES: [&str; 10] =
-    ["inter-node", "internode", "node-node", "between nodes", "infiniband", "ib", "roce", "ethernet", "efa", "network"];
+const BETWEEN_NODES: [&str; 11] =
+    ["inter-node", "internode", "node-node", "infiniband", "ib", "roce", "ethernet", "efa", "network", "nic", "rdma"];
 /// Of these what a rate without anything else is a whole node's.
-const NODE_TO_NODE: [&str; 4] = ["inter-node", "internode", "node-node", "between nodes"];
+const NODE_TO_NODE: [&str; 3] = ["inter-node", "internode", "node-node"];
 
 #[cfg(test)]
 mod tests {
@@ -210,7 +234,7 @@ mod tests {
             "network=80 Gb/s per node",
             "RoCE,80 Gb/s per node",
             "10 Gb/s per GPU",
-            "10 GB/s per node",
+            "10 GB/s IB per node",
             "0.08 Tb/s per node",
             "80 Gbps node-node interconnect",
             "inter-node 80 Gbit/s",
@@ -235,6 +259,13 @@ mod tests {
             "A100 80GB per node",
             "measured AllReduce/AllGather/ReduceScatter GB/s 20/20/20",
             "100 Gb/s",
+            "checkpoint storage writes 2 GB/s per node",
+            "data loader reads 1 GB/s per node",
+            "900 GB/s NVLink per GPU",
+            "3.35 TB/s HBM per GPU",
+            "8x80GB H100 per node",
+            "distributed optimizer 8x80GB",
+            "400 Gb/s IB with 8 GPUs per node",
         ];
         for text in none {
             assert_eq!(of(text), None, "{text}");
