@@ -539,6 +539,15 @@ mod tests {
         assert_eq!(dense("moe_layer_freq=2", "1"), vec![1, 2, 3], "one at the beginning is another thing");
     }
 
+    /// Ranks have whole heads, and whole key heads, where these divide; latent attention makes keys for each head.
+    #[test]
+    fn ranks_have_whole_heads() {
+        let few = of_row("kv_heads", "2", "").expect("a shape");
+        assert_eq!([1, 2, 3, 4].map(|ranks| few.has_heads_for(ranks)), [true, true, false, false]);
+        let latent = of_row("head_dim", "MLA kv_lora=16 nope=8 rope=4 v=8", "").expect("a shape");
+        assert_eq!([2, 4, 8].map(|ranks| latent.has_heads_for(ranks)), [true, true, false]);
+    }
+
     #[test]
     fn heads_and_windows_are_read() {
         let sizes = Latent { q: 24, kv: 16, nope: 8, rope: 4, value: 8 };
