@@ -90,7 +90,7 @@ const SEQUENCE_PARALLEL: [&str; 3] = ["sequence parallel", "seq_parallel", "tp c
 
 /// What ranks share: what the row says, else what its system does unasked.
 pub fn zero(run: &Run, framework: &Framework) -> u32 {
-    let whole = framework.gathers_once && run.degree("pp") > 1;
+    let whole = keeps_whole(run, framework);
     said_zero(run, framework).unwrap_or(if whole { framework.zero.min(1) } else { framework.zero })
 }
 
@@ -98,14 +98,18 @@ pub fn zero(run: &Run, framework: &Framework) -> u32 {
 pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     let text = run.text.to_lowercase();
     let options = ["distributed optimizer", "parallel_optimizer"];
-    // Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
-    let whole = framework.gathers_once && run.degree("pp") > 1;
+    let whole = keeps_whole(run, framework);
     // PyTorch's `SHARD_GRAD_OP`, and what is not sharded again behind its forward pass.
     let once = says(&text, "shard_grad_op") || said(&text, "reshard_after_forward") == Some(false);
     let stage = if whole { 1 } else { 3 - u32::from(once) };
     let sharded = || is_fully_sharded(&text).then_some(stage);
     let shared = || said_any(&text, &options).map(u32::from);
     numbered_zero(run).or_else(sharded).or_else(shared)
+}
+
+/// Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
+fn keeps_whole(run: &Run, framework: &Framework) -> bool {
+    framework.gathers_once && run.degree("pp") > 1
 }
 
 /// The stage that a column says, or a number in the notes.
@@ -256,13 +260,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
 const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
 
 /// What says, or denies, that context-parallel ranks have positions from both ends.
-const EVEN_CONTEXT: [&str; 5] = [
-    "context_parallel_load_balance",
-    "context-parallel load balance",
-    "context parallel load balance",
-    "cp load balance",
-    "balanced ring",
-];
+const EVEN_CONTEXT: [&str; 3] = ["context parallel load balance", "cp load balance", "balanced ring"];
 
 /// The attention that a row names, else its system's: scores in memory, one of FlashAttention's releases, or the device's newest. A name without a release says no more than that scores are not in memory.
 fn attention(text: &str, framework: &Framework) -> AttentionName {
@@ -304,8 +302,7 @@ const FLASH: [&str; 6] =
 /// The release behind a name: `flash attention 2`, `FlashAttention-3`, `flash_attn v2.5`.
 fn release(text: &str, words: &str) -> Option<u32> {
     let text = &text.replace(['-', '_'], " ");
-    let behind =
-        text.match_indices(words).map(|(at, _)| text[at + words.len()..].trim_start_matches([' ', '-', '_', 'v']));
+    let behind = text.match_indices(words).map(|(at, _)| text[at + words.len()..].trim_start_matches([' ', 'v']));
     let digit = |text: &str| text.chars().next().and_then(|c| c.to_digit(10));
     // (More digits than one are a year, or another number.)
     let alone = |text: &&str| !text[1..].starts_with(|c: char| c.is_ascii_digit());
@@ -322,11 +319,11 @@ const ASYNC: f64 = 0.4;
 /// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
 const PAIRED: f64 = 0.6;
 
-/// The part of a ring's messages that is hidden behind blocks of scores: an assumption, that of the profiles of systems that have rings.
-const RING: f64 = 0.8;
-
 /// The same where NCCL exchanges rows, whose kernels take cores from the work beside them: what makes a published pair of runs (Qwen3-30B-A3B on 16 H100, 41.25 and 31.31 s) differ as it does.
 const PAIRED_NCCL: f64 = 0.48;
+
+/// The part of a ring's messages that is hidden behind blocks of scores: an assumption, that of the profiles of systems that have rings.
+const RING: f64 = 0.8;
 
 /// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
 const CAPACITY: [&str; 2] = ["train capacity factor", "capacity factor"];
