@@ -7,7 +7,7 @@ use common::{Example, root};
 use forebay_cost::Cluster;
 use forebay_ir::DType;
 use forebay_plan::verify::Rule;
-use forebay_plan::{Access, Call, Phase, Plan, Role, Space, StreamKind, TensorKind, verify};
+use forebay_plan::{Access, Call, Phase, Plan, Role, Space, StreamKind, Tensor, TensorKind, verify};
 use forebay_runtime::exec::ExecOptions;
 use forebay_sim::report::simulate;
 use forebay_sim::{Kind, Options};
@@ -74,10 +74,13 @@ fn training_is_the_same_bits() {
             assert_eq!(before.optimizer + before.weights - after.weights, gone, "{case}");
             let kinds = |space| away.tensors.iter().filter(move |t| t.space == space).map(|t| t.kind);
             assert!(kinds(Space::Device).all(|k| !matches!(k, TensorKind::FirstMoment | TensorKind::SecondMoment)));
-            // Masters leave where programs read copies of them that are kept.
-            let masters = kinds(Space::Host).any(|k| k == TensorKind::Param);
-            let copies = !text.contains("zero=3") && (compute == DType::BF16 || text.contains("zero="));
-            assert_eq!(masters, copies, "{case}");
+            // Masters leave where programs read copies of them that are kept: with zero=3 those of gains, which are too few to be gathered.
+            let gone = |t: &&Tensor| t.kind == TensorKind::Param && t.space == Space::Host;
+            let masters: Vec<&Tensor> = away.tensors.iter().filter(gone).collect();
+            let copies = compute == DType::BF16 || text.contains("zero=");
+            assert_eq!(!masters.is_empty(), copies, "{case}");
+            let all = masters.iter().all(|t| t.dims.len() < 2);
+            assert_eq!(all, !copies || text.contains("zero=3"), "{case}");
         }
     }
 }

@@ -180,14 +180,20 @@ fn layer(name: &str) -> &str {
     }
 }
 
-/// Padding: a tensor starts at a multiple of 32 elements, a group (with ZeRO, of what decays, the part of it in a layer) is whole chunks of 1024 for each rank that sums it.
+/// Padding: a tensor starts at a multiple of 32 elements, a group (with ZeRO, of what decays, the part of it in a layer that has a chunk or more for each rank) is whole chunks of 1024 for each
+/// rank that sums it.
 fn groups(role: &Role, degrees: &Degrees) -> Vec<Flat> {
-    let mut groups: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
+    let mut layers: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
     for tensor in of_kind(role, TensorKind::Param) {
         let (parts, sums) = degrees.of(&tensor.name);
         let decays = tensor.dims.len() >= 2;
         let unit = if degrees.zero && decays { layer(&tensor.name) } else { "" };
-        *groups.entry((decays, parts, sums, unit)).or_default() += (tensor.elements() / parts).next_multiple_of(32);
+        *layers.entry((decays, parts, sums, unit)).or_default() += (tensor.elements() / parts).next_multiple_of(32);
+    }
+    let mut groups: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
+    for ((decays, parts, sums, unit), elements) in layers {
+        let unit = if elements < 1024 * sums { "" } else { unit };
+        *groups.entry((decays, parts, sums, unit)).or_default() += elements;
     }
     let flat = |((_, _, sums, _), elements): (_, u64)| Flat { sums, elements: elements.next_multiple_of(1024 * sums) };
     groups.into_iter().map(flat).collect()

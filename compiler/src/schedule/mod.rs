@@ -38,7 +38,7 @@ pub use phases::{ForwardKind, Scheduler, Segments, Turns};
 pub use shared::{EarlyLayers, Run, Span, Usage, Wait};
 pub use stages::{Stage, Turn, Way, Work, crossing, ends, one_by_one, orders, published, stages, waits};
 pub use swap::leaves;
-pub use tensors::{Group, Layout, Types, Unit};
+pub use tensors::{Group, Layout, Types, Unit, goes_by_layer};
 pub use timeline::Frames;
 
 use crate::emit::{Exchanges, Joins, Rows, emit};

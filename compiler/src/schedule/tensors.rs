@@ -9,6 +9,9 @@
 //! zero = 2    one unit for each layer: gradients are there until the layer's backward pass has summed them into the rank's range
 //! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
 //! ```
+//!
+//! What a layer has of a group goes by itself only where each rank has a chunk of it or more ([`goes_by_layer`]). Gains and routers of large meshes have less: on 1,024 ranks a gather of them takes
+//! milliseconds, all of it latency, for each layer and micro-batch. They stay whole and are summed once a step, as with zero = 1; DeepSpeed has `stage3_param_persistence_threshold` for them.
 
 use super::gradients::written_once;
 use super::stages::Stage;
@@ -77,6 +80,11 @@ impl Group {
     pub fn shard(&self) -> u64 {
         self.units.iter().map(|u| u.elements).sum::<u64>() / self.shards
     }
+}
+
+/// Do so many elements of a layer, that so many ranks share, go over links by themselves?
+pub fn goes_by_layer(elements: u64, ranks: u64) -> bool {
+    elements >= CHUNK * ranks
 }
 
 /// Where a parameter stands: its group, its unit, and its first element in the unit.
@@ -247,7 +255,16 @@ impl Layout {
         let shards = if self.zero > 0 { ranks } else { 1 };
         // What does not decay (gains) is so small that more collectives would only take longer.
         let by_layer = self.zero > 1 || (self.zero == 1 && self.beside && decays);
-        let layer = |i: usize| (by_layer && ranks > 1).then(|| only_layer(sharded, stage, i)).flatten();
+        let local = |i: usize| {
+            local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE
+        };
+        let own = |i: usize| (by_layer && ranks > 1).then(|| only_layer(sharded, stage, i)).flatten();
+        let mut of_layers: BTreeMap<usize, u64> = BTreeMap::new();
+        members
+            .iter()
+            .filter_map(|&i| Some((own(i)?, local(i))))
+            .for_each(|(l, n)| *of_layers.entry(l).or_default() += n);
+        let layer = |i: usize| own(i).filter(|l| goes_by_layer(of_layers[l], ranks));
         let mut of_units: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         members.iter().for_each(|&i| of_units.entry(layer(i)).or_default().push(i));
         let mut units: Vec<Unit> = vec![];
@@ -256,8 +273,7 @@ impl Layout {
             let mut elements = 0;
             for i in members {
                 self.params.insert(i, Home { group: self.groups.len(), unit: units.len(), element: elements });
-                elements +=
-                    local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE;
+                elements += local(i);
             }
             // Gradients are summed in as many parts as there are ranks, ZeRO or not.
             let elements = elements.div_ceil(CHUNK * ranks) * CHUNK * ranks;

@@ -4,6 +4,7 @@ use super::shard::{Class, padded};
 use crate::framework::Framework;
 use crate::gradients::{clip_traffic, own_traffic};
 use crate::sums;
+use forebay_compiler::schedule::goes_by_layer;
 use forebay_cost::{Cluster, Collective, Domains, Group};
 
 /// Bytes of an element that the norm reads.
@@ -36,6 +37,11 @@ impl Over {
         }
         let group = Group::new(domains, &dims);
         Over { ranks: group.ranks, group }
+    }
+
+    /// Do so many elements of a layer go over links by themselves, where layers do?
+    pub fn by_layer(&self, elements: f64) -> bool {
+        self.ranks > 1 && elements > 0.0 && goes_by_layer(elements as u64, self.ranks)
     }
 }
 
@@ -125,7 +131,7 @@ impl Ends<'_> {
 
     /// What a layer's parameters cost a micro-batch's forward pass, beside the layer's work: seconds and kernels.
     pub fn before_layer(&self, over: &Over, elements: f64, zero: u32) -> (f64, f64) {
-        if zero < 3 || over.ranks <= 1 || elements <= 0.0 {
+        if zero < 3 || !over.by_layer(elements) {
             return (0.0, 0.0);
         }
         (self.streamed(CAST * elements / over.ranks as f64) + self.gathered(over, elements, 2.0), 2.0)
@@ -133,7 +139,7 @@ impl Ends<'_> {
 
     /// What its gradients cost a micro-batch's backward pass.
     pub fn behind_layer(&self, over: &Over, elements: f64, zero: u32) -> (f64, f64) {
-        if zero < 2 || over.ranks <= 1 || elements <= 0.0 {
+        if zero < 2 || !over.by_layer(elements) {
             return (0.0, 0.0);
         }
         let own = elements / over.ranks as f64;

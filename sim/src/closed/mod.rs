@@ -374,7 +374,9 @@ impl<'a> Closed<'a> {
             let (mut last, mut persistent) = (End::default(), shard.states / pipe.ends.len() as f64);
             for (class, over) in shard.classes.iter().zip(over) {
                 let elements: f64 = layers.iter().map(|&(from, to)| class.before[to] - class.before[from]).sum();
-                let layered = if strategy.zero > 1 && over.ranks > 1 { elements } else { 0.0 };
+                let of_layers = layers.iter().flat_map(|&(from, to)| class.before[from..=to].windows(2));
+                let by_layer = of_layers.map(|ends| ends[1] - ends[0]).filter(|&of_layer| over.by_layer(of_layer));
+                let layered = if strategy.zero > 1 { by_layer.sum() } else { 0.0 };
                 ends.add(&mut last, over, elements, layered, strategy.zero);
                 persistent += Ends::bytes(over, elements, layered, strategy.zero).iter().sum::<f64>();
             }
@@ -570,9 +572,9 @@ fn lives(shard: &Shard, over: &[Over], chunks: &[(usize, usize)], under_way: &Un
     let mut so_far = received(from) - whole.max(0.0);
     for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
         let passing = |bytes: f64| -> f64 {
-            let of_class = |(class, over): (&shard::Class, &Over)| match over.ranks {
-                1 => 0.0,
-                _ => bytes * (class.before[l + 1] - class.before[l]),
+            let of_class = |(class, over): (&shard::Class, &Over)| {
+                let elements = class.before[l + 1] - class.before[l];
+                if over.by_layer(elements) { bytes * elements } else { 0.0 }
             };
             shard.classes.iter().zip(over).map(of_class).sum()
         };
