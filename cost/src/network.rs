@@ -129,6 +129,11 @@ impl Cluster {
         self.tiers[tier].gbps.0 * 1e9 * efficiency * self.reached(tier, parts)
     }
 
+    /// What a device's links in the first tier carry, bytes/s.
+    pub fn link_rate(&self) -> f64 {
+        self.tiers[0].gbps.0 * 1e9 * self.calibrated.link_efficiency.0
+    }
+
     /// The part of a device's links into a tier that lead to the group's parts of it.
     fn reached(&self, tier: usize, parts: f64) -> f64 {
         let inner = if tier == 0 { 1 } else { self.domain(tier - 1) };

@@ -15,10 +15,11 @@ pub struct Price {
     pub host_waits: bool,
     /// What it is to others that run at the same time.
     pub class: Class,
+    /// Of what a device's links in the first tier carry, the part that goes through it meanwhile; 0 of work.
+    pub load: f64,
 }
 
-/// What runs at the same time takes longer when one is work and the other communication: these share cores and memory. Both the simulator and emulated devices count for an
-/// operation the last one of the other class that was launched before it, on another stream than the cube's.
+/// Work takes longer while communication is in flight, in the simulator as on emulated devices: these share cores and memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
     /// Copies between the memories of device and host: they take neither cores nor links between devices.
@@ -39,12 +40,11 @@ pub struct Table {
     pub launch: f64,
     /// Do the vector units work beside the cubes? If not, one does the work of both streams, in the order in which it was launched.
     pub vector_beside_cube: bool,
-    /// Seconds that work takes longer for each second of communication beside it, and the other way round.
+    /// Seconds that work takes longer for each second of communication beside it that loads the device's links, less for what loads them in part ([`Price::load`]).
     pub slowdown: f64,
 }
 
-/// Seconds by which an operation gets longer because of another one ([`Class`]): `slowdown` for each second of the time that both share. Each is a begin and an
-/// end, seconds.
+/// Seconds by which work gets longer because of communication ([`Class`]): `slowdown` for each second of the time that both share. Each is a begin and an end, seconds.
 pub fn contention(slowdown: f64, operation: (f64, f64), other: (f64, f64)) -> f64 {
     slowdown * (operation.1.min(other.1) - operation.0.max(other.0)).max(0.0)
 }

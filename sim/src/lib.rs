@@ -13,6 +13,7 @@
 
 pub mod aligned;
 mod allocator;
+mod beside;
 mod clock;
 pub mod closed;
 pub mod framework;

@@ -30,6 +30,8 @@ pub struct Op {
     pub call: Option<u32>,
     /// Where it runs.
     pub lane: Lane,
+    /// Does it read parameters, or gradients that were summed? What was gathered is for the next that does, and was asked for when the one before began: messages and zeros stand between them.
+    pub reads: bool,
 }
 
 /// What the ranks of a role run in a step.
@@ -84,6 +86,8 @@ impl Recompute {
 
 const FORWARD: &str = ".forward";
 const BACKWARD: &str = ".backward";
+/// What stands behind it where a backward pass is done in halves: gradients of inputs first.
+const INPUTS: &str = "_input";
 
 /// The calls of a role's training phase, as a framework runs them. `crowded`: stages whose allocator stops the device for each micro-batch.
 pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recompute, crowded: &[u32]) -> RoleOps {
@@ -105,7 +109,7 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
         let program = &plan.programs[call.program as usize];
         let forward = again[call.program as usize];
         if let (Some(forward), true) = (forward, recompute.is_some() && recomputed.contains(&call.layer)) {
-            ops.push(Op { program: programs + forward, call: None, lane: Lane::Main });
+            ops.push(Op { program: programs + forward, call: None, lane: Lane::Main, reads: true });
         }
         if call.micro_batch == last_micro && program.name.contains(BACKWARD) {
             last_backward.get_or_insert(ops.len());
@@ -116,10 +120,12 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
         if crowded.contains(&coordinate) && program.name.ends_with(FORWARD) && begun.insert(call.micro_batch) {
             regains.push(ops.len());
         }
+        let at_end = call.layer == step;
         ops.push(Op {
             program: call.program,
             call: Some(number),
-            lane: lane(&program.name, call.layer == step, framework),
+            lane: lane(&program.name, at_end, framework),
+            reads: [FORWARD, BACKWARD].iter().any(|pass| program.name.contains(pass)) || at_end,
         });
     }
     let last_backward = last_backward.unwrap_or(ops.len());
@@ -131,6 +137,8 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
 fn forward_of(name: &str, by_name: &FxHashMap<&str, u32>) -> Option<u32> {
     // Behind the name stands what becomes of gradients: `.bf16`, `.add`.
     let (stem, form) = name.split_once(BACKWARD)?;
+    // Of halves the first needs what is computed again; the second finds it.
+    let form = form.strip_prefix(INPUTS).unwrap_or(form);
     let alone = form.is_empty() || form.starts_with('.') && !form.contains('&');
     let outer = stem.ends_with(".prologue") || stem.ends_with(".epilogue");
     (alone && !outer).then(|| by_name.get(format!("{stem}{FORWARD}").as_str()).copied()).flatten()

@@ -32,6 +32,8 @@ pub struct Priced {
     pub flops: f64,
     /// Bytes that a rank sends to others.
     pub sent: f64,
+    /// Of the bytes per second that a device's links in the first tier carry, the part that goes through it.
+    pub load: f64,
     /// What it does to other ranks.
     pub action: Action,
     /// How many kernels' time the host takes to start it.
@@ -216,6 +218,7 @@ impl<'a> Pricer<'a> {
             hidden: 0.0,
             flops,
             sent: 0.0,
+            load: 0.0,
             action: Action::Work,
             launches: 1.0,
             host_waits: false,
@@ -243,6 +246,7 @@ impl<'a> Pricer<'a> {
                     hidden: 0.0,
                     flops: 0.0,
                     sent: bytes,
+                    load: 0.0,
                     action,
                     launches: 1.0,
                     host_waits: false,
@@ -258,6 +262,7 @@ impl<'a> Pricer<'a> {
                     hidden: 0.0,
                     flops: 0.0,
                     sent: 0.0,
+                    load: 0.0,
                     action,
                     launches: 1.0,
                     host_waits,
@@ -312,6 +317,7 @@ impl<'a> Pricer<'a> {
             hidden: 0.0,
             flops,
             sent: 0.0,
+            load: 0.0,
             action: Action::Work,
             launches: 1.0,
             host_waits: false,
@@ -411,7 +417,8 @@ impl<'a> Pricer<'a> {
         let rows_wait = self.framework.experts_wait && k.dtype == DType::I32 && k.kind() == ExchangeKind::AllToAll;
         let host_waits = waits_for_end || rows_wait;
         let leaves_node = group.leaves_node();
-        Priced { kind, seconds, hidden, flops: 0.0, sent, action, launches, host_waits, leaves_node }
+        let load = self.load(sent, seconds + hidden);
+        Priced { kind, seconds, hidden, flops: 0.0, sent, load, action, launches, host_waits, leaves_node }
     }
 
     /// Does a gather of activations take them in fp8?
@@ -444,6 +451,11 @@ impl<'a> Pricer<'a> {
         }
     }
 
+    /// Of what a device's links in the first tier carry, the part of so many bytes in so many seconds.
+    fn load(&self, sent: f64, seconds: f64) -> f64 {
+        if seconds > 0.0 { (sent / (seconds * self.cluster.link_rate())).min(1.0) } else { 0.0 }
+    }
+
     fn rows_exchanged(&self, k: &AllToAllV) -> Priced {
         let group = self.group(&k.group);
         let element = match k.direction {
@@ -464,6 +476,7 @@ impl<'a> Pricer<'a> {
             hidden,
             flops: 0.0,
             sent,
+            load: self.load(sent, seconds),
             action: Action::Work,
             launches: 1.0,
             host_waits: false,

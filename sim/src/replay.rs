@@ -5,6 +5,7 @@
 //!
 //! The cube's stream is the *main* one. What its time was, follows from when units worked ([`crate::spans`]): work, exposed communication, bubble, or the host.
 
+use crate::beside::{Beside, Moved, Worked};
 use crate::kind::{ByKind, Kind};
 use crate::log::{BESIDE, Idle, Log, MAIN, Slice, Why};
 use crate::lower::{Lane, Op, RoleOps};
@@ -110,6 +111,12 @@ const LAST_BUCKET: f64 = 0.05;
 /// The vector unit's stream.
 const VECTOR: usize = 1;
 
+/// That of links between nodes, among those of [`Beside`] 1; those inside of them are 0.
+const INTER_NODE: usize = 3;
+
+/// The link of calls beside the main ones, among those of [`Beside`].
+const LINK: usize = 2;
+
 /// What everyone shares.
 struct World<'a> {
     programs: &'a [Timed],
@@ -146,8 +153,8 @@ struct Walk<'a> {
     host: f64,
     /// The link that calls beside the main ones use, and what it did last.
     link: f64,
-    /// Sums that the link has not begun: their operation, since when it could, and seconds.
-    behind: Vec<(usize, f64, f64)>,
+    /// Sums that the link has not begun: their operation, since when it could, seconds, and how they load the device's links.
+    behind: Vec<(usize, f64, f64, f64)>,
     /// Until when the next call in line waits for what was fetched for it.
     pending: f64,
     /// Seconds of sums that only begin when the last backward passes have ended.
@@ -162,8 +169,9 @@ struct Walk<'a> {
     /// When the last backward passes began, and how long the main unit had worked by then.
     late_began: f64,
     worked_before_late: f64,
-    /// Seconds of calls beside the next step's first forward pass.
+    /// Seconds of calls beside the next step's first forward pass, and the same times how they load the device's links.
     next_forward: f64,
+    next_load: f64,
     /// Seconds of the step's first forward passes: of their work, and with what they waited for.
     first_work: f64,
     first_forward: f64,
@@ -173,8 +181,8 @@ struct Walk<'a> {
     /// When all that the running call waits for had been recorded.
     ready: f64,
     past: FxHashMap<(u32, u32), f64>,
-    /// The last work and the last communication on another stream than the cube's, for contention.
-    last: [(f64, f64); 2],
+    /// What work and communication take longer for each other.
+    together: Beside,
     spans: Spans,
     outcome: Outcome,
     /// What happened when, where that is wanted.
@@ -264,13 +272,14 @@ impl<'a> Walk<'a> {
             late_began: 0.0,
             worked_before_late: 0.0,
             next_forward: 0.0,
+            next_load: 0.0,
             first_work: 0.0,
             first_forward: 0.0,
             met: 0,
             events: vec![],
             ready: 0.0,
             past: FxHashMap::default(),
-            last: [(0.0, 0.0); 2],
+            together: Beside::default(),
             spans: Spans::default(),
             outcome: Outcome::default(),
             log: None,
@@ -341,9 +350,11 @@ impl<'a> Walk<'a> {
     /// A call in line begins: it waits for what was fetched for it.
     fn begin(&mut self, world: &World, op: Op) {
         let timed = &world.programs[op.program as usize];
-        self.sum_behind();
-        self.sum_last();
-        self.wait(MAIN, self.pending);
+        if op.reads {
+            self.sum_behind(world.machine.slowdown);
+            self.sum_last();
+            self.wait(MAIN, self.pending);
+        }
         if self.ops.regains.binary_search(&self.op).is_ok() {
             // What the device still uses is not free: the allocator waits for it.
             self.host = self.streams.iter().copied().fold(self.host, f64::max) + world.machine.host.regain;
@@ -352,8 +363,10 @@ impl<'a> Walk<'a> {
         if self.op == self.ops.last_backward {
             (self.late_began, self.worked_before_late) = (self.streams[MAIN], self.worked);
         }
-        self.main_began = self.streams[MAIN];
-        self.main_on_links = timed.on_links();
+        if op.reads {
+            self.main_began = self.streams[MAIN];
+            self.main_on_links = timed.on_links();
+        }
         let stage = self.ops.coordinate;
         for (kind, (seconds, hidden)) in timed.by_kind.iter().zip(&timed.hidden).enumerate() {
             self.outcome.total[kind] += seconds * world.machine.slower(stage, kind) + hidden;
@@ -475,7 +488,9 @@ impl<'a> Walk<'a> {
             by_kind.iter_mut().enumerate().for_each(|(kind, of)| *of *= world.machine.slower(stage, kind));
             seconds = by_kind.iter().sum();
         }
-        let contended = self.contended(world, step, (begin, begin + seconds));
+        let slowdown = world.machine.slowdown;
+        let is_unit = stream == MAIN || stream == VECTOR;
+        let contended = if is_unit { self.together.lost(slowdown, (begin, begin + seconds), step.work) } else { 0.0 };
         let done = begin + seconds + contended;
         let end = done.max(self.host);
         self.ran(Some(self.step), stream, begin, done);
@@ -494,10 +509,13 @@ impl<'a> Walk<'a> {
         } else {
             self.spans.flight(step.kind, begin, done);
         }
-        if stream != MAIN && step.kind != Kind::Swap {
-            self.last[usize::from(step.kind.is_communication())] = (begin, end);
-        }
         self.streams[stream] = end;
+        if is_unit && step.work > 0.0 {
+            let slice = self.log.as_ref().map_or(0, |log| log.slices.len() - 1);
+            let event = step.records.map(|event| event as usize);
+            let worked = Worked { span: (begin, done), work: step.work, op: self.op, event, slice };
+            self.together.works(unit_of(stream), worked);
+        }
         if step.host_waits {
             self.host = self.host.max(end);
             self.outcome.host_syncs += 1;
@@ -509,21 +527,46 @@ impl<'a> Walk<'a> {
             }
             self.events[event] = end;
         }
+        if !is_unit && step.kind != Kind::Swap {
+            self.flies(slowdown, usize::from(stream == INTER_NODE), (begin, done), step.load);
+        }
         done
+    }
+
+    /// Communication goes over a link while units work.
+    fn flies(&mut self, slowdown: f64, link: usize, span: (f64, f64), load: f64) {
+        let moved = self.together.flies(slowdown, link, span, load);
+        for (stream, moved) in [MAIN, VECTOR].into_iter().zip(moved) {
+            for (before, after) in moved {
+                self.moves(stream, (before, after));
+            }
+        }
+    }
+
+    /// Work of a unit has moved.
+    fn moves(&mut self, stream: usize, (before, after): Moved) {
+        let (before, (begin, end)) = (before.span, after.span);
+        if stream == MAIN {
+            self.spans.work(before.1, end);
+            let longer = (end - begin) - (before.1 - before.0);
+            self.worked += longer;
+            self.outcome.contention += longer;
+        } else {
+            self.spans.vector(before.1, end);
+        }
+        self.streams[stream] = self.streams[stream].max(end);
+        if let Some(event) = after.event.filter(|_| after.op == self.op) {
+            self.events[event] = self.events[event].max(end);
+        }
+        if let Some(log) = &mut self.log {
+            let slice = &mut log.slices[after.slice];
+            (slice.begin, slice.end) = (begin, end);
+        }
     }
 
     /// A stream has nothing to do until a time.
     fn wait(&mut self, stream: usize, until: f64) {
         self.streams[stream] = self.streams[stream].max(until);
-    }
-
-    /// What a step takes longer for what runs beside it: communication and work slow each other down, each the last of the other kind on another stream than the cube's
-    /// ([`forebay_cost::contention`]). Copies to the host take neither cores nor links between devices.
-    fn contended(&self, world: &World, step: &Step, span: (f64, f64)) -> f64 {
-        if step.kind == Kind::Swap {
-            return 0.0;
-        }
-        contention(world.machine.slowdown, span, self.last[usize::from(!step.kind.is_communication())])
     }
 
     /// A call beside the main ones.
@@ -539,35 +582,38 @@ impl<'a> Walk<'a> {
         let begin = match op.lane {
             Lane::Main | Lane::Ahead => self.link.max(self.main_began),
             Lane::Behind => {
-                self.behind.push((self.op, now, seconds));
+                self.behind.push((self.op, now, seconds, timed.load()));
                 return;
             }
             Lane::LateBackward => {
-                self.sum_behind();
+                self.sum_behind(world.machine.slowdown);
                 self.link.max(self.late_began)
             }
             Lane::NextForward => {
                 self.next_forward += seconds;
+                self.next_load += seconds * timed.load();
                 return;
             }
         };
         let late = op.lane == Lane::LateBackward;
         let last = if late { LAST_BUCKET * seconds } else { 0.0 };
         let mut end = begin + seconds - last;
-        // What ran meanwhile took longer: a part of the time for work, all of it where both use the links between nodes, on which each then has half.
-        let both = contention(1.0, (begin, end), (self.main_began.min(begin), now));
+        // Where both use the links between nodes each has half of them: what both would be on them together, both take longer.
         // (Of the last backward passes nobody knows which exchanges were beside which sums.)
-        let on_links = if late { 0.0 } else { timed.on_links() * self.main_on_links };
-        let contended = if late {
-            let busy = (self.worked - self.worked_before_late) / (now - self.late_began);
-            slowed_beside_host(world.machine.slowdown, both, busy)
-        } else {
-            both * (world.machine.slowdown * (1.0 - on_links) + on_links)
-        };
-        end += both * on_links;
+        let both = contention(1.0, (begin, end), (self.main_began.min(begin), now));
+        let shared = if late { 0.0 } else { both * timed.on_links() * self.main_on_links };
+        end += shared;
         self.ran(None, BESIDE, begin, end);
-        self.slowed(now, contended);
-        self.streams[MAIN] += contended;
+        if late {
+            let both = contention(1.0, (begin, end), (self.late_began, now));
+            let busy = (self.worked - self.worked_before_late) / (now - self.late_began);
+            self.slowed(now, slowed_beside_host(world.machine.slowdown * timed.load(), both, busy));
+        } else {
+            // The same bytes in more time.
+            let part = seconds / (end - begin).max(f64::MIN_POSITIVE);
+            self.flies(world.machine.slowdown, LINK, (begin, end), timed.load() * part);
+            self.slowed(self.streams[MAIN], shared);
+        }
         self.spans.flight(Kind::Dp, begin, end);
         self.link = end;
         self.last_buckets += last;
@@ -591,6 +637,7 @@ impl<'a> Walk<'a> {
             return;
         }
         self.spans.work(since, since + seconds);
+        self.streams[MAIN] += seconds;
         self.outcome.contention += seconds;
         if let Some(log) = &mut self.log {
             log.idle.push(Idle { why: Why::Contention, begin: since, end: since + seconds });
@@ -599,24 +646,26 @@ impl<'a> Walk<'a> {
 
     /// The link begins the sums behind calls that have ended. What is gathered for the next call was asked for when the last one began, before there was anything
     /// to sum: it goes first.
-    fn sum_behind(&mut self) {
-        for (op, since, seconds) in std::mem::take(&mut self.behind) {
+    fn sum_behind(&mut self, slowdown: f64) {
+        for (op, since, seconds, load) in std::mem::take(&mut self.behind) {
             let begin = self.link.max(since);
             self.link = begin + seconds;
             if let Some(log) = &mut self.log {
                 log.slices.push(Slice { op: op as u32, step: None, stream: BESIDE, begin, end: self.link });
             }
             self.spans.flight(Kind::Dp, begin, self.link);
+            self.flies(slowdown, LINK, (begin, self.link), load);
         }
     }
 
     fn finish(mut self, machine: &Machine) -> (Outcome, Option<Log>) {
-        self.sum_behind();
+        self.sum_behind(machine.slowdown);
         self.sum_last();
         let forward = self.streams.iter().copied().fold(self.link, f64::max).max(self.pending);
         // The step's first forward passes ran beside what the step before gathered, as the next step's will beside what this one does.
         let busy = self.first_work / self.first_forward;
-        let contended = slowed_beside_host(machine.slowdown, self.next_forward.min(self.first_forward), busy);
+        let load = if self.next_forward > 0.0 { self.next_load / self.next_forward } else { 0.0 };
+        let contended = slowed_beside_host(machine.slowdown * load, self.next_forward.min(self.first_forward), busy);
         self.slowed(forward, contended);
         let last = forward + contended;
         // Parameters are there for the next step's first layers in time, or the next step waits for the rest.
@@ -633,6 +682,11 @@ impl<'a> Walk<'a> {
         }
         (self.outcome, self.log)
     }
+}
+
+/// The number of a stream's unit among those of [`Beside`].
+fn unit_of(stream: usize) -> usize {
+    usize::from(stream == VECTOR)
 }
 
 /// What a time takes longer for communication beside its work, of which it has some part: units that wait for the host the rest of it may as well work longer.

@@ -402,7 +402,7 @@ pub fn program_times(plan: &Plan, cluster: &Cluster, options: &Options) -> Resul
         step.action = Action::Work;
     }
     let end = |program: usize, runs: usize| -> Result<f64, String> {
-        let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main }; runs];
+        let ops = vec![Op { program: program as u32, call: None, lane: Lane::Main, reads: true }; runs];
         let role = RoleOps::plain(0, ops);
         let outcomes = replay(&programs, &[role], &[vec![]], prepared.machine(1.0));
         Ok(outcomes.map_err(|stuck| prepared.stuck(stuck))?[0].end)

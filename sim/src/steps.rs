@@ -28,6 +28,10 @@ pub struct Step {
     pub action: Action,
     /// Does the host wait for its end?
     pub host_waits: bool,
+    /// The part of its time that is work.
+    pub work: f64,
+    /// What goes through the device meanwhile, of what its links in the first tier carry ([`Priced::load`]): the mean of its time.
+    pub load: f64,
 }
 
 /// A program, timed.
@@ -46,6 +50,13 @@ pub struct Timed {
 }
 
 impl Timed {
+    /// What goes through the device, of what its links in the first tier carry: the mean of its time.
+    pub fn load(&self) -> f64 {
+        let all: f64 = self.by_kind.iter().sum();
+        let carried: f64 = self.steps.iter().map(|step| step.load * step.seconds).sum();
+        if all > 0.0 { carried / all } else { 0.0 }
+    }
+
     /// The part of its time in which it uses links between nodes.
     pub fn on_links(&self) -> f64 {
         let all: f64 = self.by_kind.iter().sum();
@@ -113,6 +124,8 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
             by_kind,
             action,
             host_waits: priced.host_waits && scale[number] > 0.0,
+            work: if priced.kind.is_communication() || priced.kind == Kind::Swap { 0.0 } else { 1.0 },
+            load: priced.load,
         };
         match timed.steps.last_mut().filter(|last| fidelity == Fidelity::Calls && joins(last, &step)) {
             Some(last) => {
@@ -120,6 +133,9 @@ pub fn timed(program: &Program, priced: &[Priced], scale: &ByKind, fidelity: Fid
                     last.kind = step.kind;
                 }
                 last.instructions += 1;
+                let part = step.seconds / (last.seconds + step.seconds).max(f64::MIN_POSITIVE);
+                last.work += (step.work - last.work) * part;
+                last.load += (step.load - last.load) * part;
                 last.seconds += step.seconds;
                 last.by_kind[number] += step.seconds;
                 last.launches += step.launches;

@@ -32,6 +32,7 @@ pub fn table(plan: &Plan, cluster: &Cluster, options: &Options) -> Table {
                 },
                 host_waits: priced.host_waits,
                 class: class(priced.kind),
+                load: priced.load,
             }
         });
         prices.collect()

@@ -218,7 +218,9 @@ fn what_waits_for_others_is_counted_once() {
 fn hosts_stop_before_the_commit() {
     let work = |seconds| program(vec![Step { launches: 1.0, ..step(seconds, Action::Work) }]);
     let programs = vec![work(2.0), work(4.0), work(1.0)];
-    let ops = |first| [first, 2].map(|program| Op { program, call: Some(program.min(1)), lane: Lane::Main }).to_vec();
+    let ops = |first| {
+        [first, 2].map(|program| Op { program, call: Some(program.min(1)), lane: Lane::Main, reads: true }).to_vec()
+    };
     let role = |coordinate: u32, commit| RoleOps { commit, ..RoleOps::plain(coordinate, ops(coordinate)) };
     let host = Host { dispatch: 0.1, regain: 0.0 };
     let ends =
@@ -237,22 +239,77 @@ fn parameters_that_are_gathered_ahead_cost_what_does_not_fit_behind_the_layer_be
     let mut gather = step(2.0, Action::Work);
     gather.kind = Kind::Dp;
     let programs = vec![program(vec![gather]), program(vec![step(3.0, Action::Work)])];
-    let ahead = Op { program: 0, call: None, lane: Lane::Ahead };
+    let ahead = Op { program: 0, call: None, lane: Lane::Ahead, reads: true };
     let ops = vec![ahead, main_op(1), ahead, main_op(1), ahead, main_op(1)];
     let ops = RoleOps::plain(0, ops);
     // The first gather is seen; the others run behind the layers.
     near(run(&programs, &[ops], IDLE_HOST)[0].end, 2.0 + 3.0 * 3.0);
 }
 
+/// Work loses by all that is in flight meanwhile, by what goes through the device: a small collective behind a large one hides nothing of that, and it does not matter which comes first in the plan.
+#[test]
+fn work_loses_by_all_that_is_in_flight() {
+    let work = step(10.0, Action::Work);
+    let flight = |stream: usize, seconds: f64, load: f64| Step {
+        stream,
+        kind: Kind::Dp,
+        work: 0.0,
+        load,
+        ..step(seconds, Action::Work)
+    };
+    let of = |steps: Vec<Step>| {
+        let ops = RoleOps::plain(0, vec![main_op(0)]);
+        let outcome = replay(&[program(steps)], &[ops], &[vec![]], machine(IDLE_HOST, 0.5)).expect("it ends").remove(0);
+        near(outcome.accounted(), outcome.end);
+        (outcome.end, outcome.contention)
+    };
+    let (large, small) = (flight(2, 8.0, 1.0), flight(2, 0.01, 1.0));
+    for steps in [
+        vec![large.clone(), small.clone(), work.clone()],
+        vec![work.clone(), large.clone(), small.clone()],
+        vec![large.clone(), work.clone(), small.clone()],
+    ] {
+        near(of(steps.clone()).1, 0.5 * 8.01);
+        near(of(steps).0, 10.0 + 0.5 * 8.01);
+    }
+    // A ring with one rank in each node passes an eighth of what one through nodes of eight does.
+    near(of(vec![flight(3, 8.0, 0.125), work.clone()]).1, 0.5);
+    // Both at once.
+    near(of(vec![large, flight(3, 8.0, 0.125), work.clone()]).1, 4.5);
+    // What waits for nothing but communication afterwards takes up what work lost.
+    let waits = Step { waits: vec![0], ..step(1.0, Action::Work) };
+    let long = Step { records: Some(0), ..flight(2, 30.0, 1.0) };
+    near(of(vec![work, long, waits]).0, 31.0);
+}
+
+/// What is gathered for a pass is asked for when the pass before begins: messages between them change nothing.
+#[test]
+fn messages_between_passes_hold_no_gather_up() {
+    let dp = |seconds| program(vec![Step { kind: Kind::Dp, ..step(seconds, Action::Work) }]);
+    let programs =
+        vec![program(vec![step(10.0, Action::Work)]), dp(8.0), dp(3.0), program(vec![step(0.01, Action::Work)])];
+    let beside = |program, lane| Op { program, call: None, lane, reads: true };
+    let message = Op { reads: false, ..main_op(3) };
+    let end = |between: &[Op]| {
+        let mut ops = vec![main_op(0), beside(2, Lane::Behind)];
+        ops.extend(between);
+        ops.extend([beside(1, Lane::Ahead), main_op(0)]);
+        run(&programs, &[RoleOps::plain(0, ops)], IDLE_HOST)[0].end
+    };
+    near(end(&[]), 20.0);
+    near(end(&[message]), 20.01);
+}
+
 /// Two transfers between nodes at once have half of the links each: both take longer by the time that they share.
 #[test]
 fn what_is_gathered_between_nodes_slows_a_layers_own_exchanges_down() {
-    let ahead = Op { program: 0, call: None, lane: Lane::Ahead };
+    let ahead = Op { program: 0, call: None, lane: Lane::Ahead, reads: true };
     let ops = RoleOps::plain(0, [ahead, main_op(1)].repeat(3));
     let end = |gathered: f64, between_nodes: f64, slowdown: f64| {
         let gather = Step { kind: Kind::Dp, ..step(gathered, Action::Work) };
         let gather = Timed { between_nodes: gathered, ..program(vec![gather]) };
-        let layer = Timed { between_nodes, ..program(vec![step(3.0, Action::Work)]) };
+        let work = 1.0 - between_nodes / 3.0;
+        let layer = Timed { between_nodes, ..program(vec![Step { work, ..step(3.0, Action::Work) }]) };
         let outcomes = replay(&[gather, layer], std::slice::from_ref(&ops), &[vec![]], machine(IDLE_HOST, slowdown));
         outcomes.expect("it ends")[0].end
     };
@@ -271,7 +328,7 @@ fn what_is_gathered_between_nodes_slows_a_layers_own_exchanges_down() {
 #[test]
 fn what_is_beside_the_ends_of_a_step_slows_them_down() {
     let dp = |seconds| program(vec![Step { kind: Kind::Dp, ..step(seconds, Action::Work) }]);
-    let beside = |program, lane| Op { program, call: None, lane };
+    let beside = |program, lane| Op { program, call: None, lane, reads: true };
     let of = |sum: f64, gather: f64, slowdown: f64| {
         let programs = vec![program(vec![step(10.0, Action::Work)]), dp(sum), dp(gather)];
         let calls = vec![main_op(0), main_op(0), beside(1, Lane::LateBackward), beside(2, Lane::NextForward)];
@@ -300,7 +357,7 @@ fn what_is_beside_the_ends_of_a_step_slows_them_down() {
 #[test]
 fn sums_beside_the_last_backward_pass_follow_on_each_other() {
     let dp = |seconds| program(vec![Step { kind: Kind::Dp, ..step(seconds, Action::Work) }]);
-    let late = |program| Op { program, call: None, lane: Lane::LateBackward };
+    let late = |program| Op { program, call: None, lane: Lane::LateBackward, reads: true };
     let programs = vec![program(vec![step(10.0, Action::Work)]), dp(3.0), dp(5.0)];
     let ops = RoleOps { last_backward: 1, ..RoleOps::plain(0, vec![main_op(0), main_op(0), late(1), late(2)]) };
     let outcome = run(&programs, &[ops], IDLE_HOST).remove(0);
@@ -314,7 +371,7 @@ fn sums_beside_the_last_backward_pass_follow_on_each_other() {
 fn a_host_that_is_late_hides_what_is_beside() {
     let work = program(vec![Step { launches: 1.0, ..step(1.0, Action::Work) }; 5]);
     let dp = program(vec![Step { kind: Kind::Dp, ..step(8.0, Action::Work) }]);
-    let beside = |lane| Op { program: 1, call: None, lane };
+    let beside = |lane| Op { program: 1, call: None, lane, reads: true };
     let calls = vec![main_op(0), main_op(0), beside(Lane::LateBackward), beside(Lane::NextForward)];
     let ops = RoleOps { last_backward: 1, first_forward: vec![0], ..RoleOps::plain(0, calls) };
     let of = |slowdown: f64| {
@@ -373,7 +430,7 @@ fn waiting_for_a_late_host_is_no_bubble() {
 fn what_is_gathered_goes_before_sums_that_come_later() {
     let programs: Vec<Timed> =
         [4.0, 10.0, 5.0].map(|seconds| program(vec![step(seconds, Action::Work)])).into_iter().collect();
-    let beside = |program, lane| Op { program, call: None, lane };
+    let beside = |program, lane| Op { program, call: None, lane, reads: true };
     let layer = [beside(0, Lane::Ahead), main_op(1), beside(2, Lane::Behind)];
     let ops = RoleOps::plain(0, layer.repeat(3));
     let (outcome, log) =

@@ -355,7 +355,7 @@ fn alone(mut timed: Timed, slowdown: f64, routes: &Routes) -> Cost {
     let waits = |action: &Action| matches!(action, Action::Receive { .. } | Action::Meet);
     timed.steps.iter_mut().filter(|s| waits(&s.action)).for_each(|s| s.action = Action::Work);
     // Instructions that others wait for keep their events; the host is never late.
-    let op = Op { program: 0, call: None, lane: Lane::Main };
+    let op = Op { program: 0, call: None, lane: Lane::Main, reads: true };
     let ops = RoleOps::plain(0, vec![op]);
     let outcomes = replay(
         &[timed],

@@ -19,6 +19,7 @@ impl Pricer<'_> {
             hidden: 0.0,
             flops: 2.0 * product.groups * product.m * product.n * product.k * mean,
             sent: 0.0,
+            load: 0.0,
             action: Action::Work,
             launches: self.starts(k, &product),
             host_waits: false,

@@ -24,6 +24,8 @@ pub fn step(seconds: f64, action: Action) -> Step {
         kind,
         action,
         host_waits: false,
+        work: if action == Action::Work { 1.0 } else { 0.0 },
+        load: 1.0,
     }
 }
 
@@ -36,7 +38,7 @@ pub fn program(steps: Vec<Step>) -> Timed {
 }
 
 pub fn main_op(program: usize) -> Op {
-    Op { program: program as u32, call: None, lane: Lane::Main }
+    Op { program: program as u32, call: None, lane: Lane::Main, reads: true }
 }
 
 /// Interleaved 1F1B (arXiv 2104.04473): each stage holds `chunks` parts of the model; micro-batches go through a part in rounds of as many as there are stages.

@@ -1,7 +1,7 @@
 //! The state of one device: its host's queue, and the queues of its units.
 
 use crate::backend::{Address, EventId, Task};
-use forebay_cost::Class;
+use forebay_cost::{Class, Price};
 use forebay_plan::StreamKind;
 use forebay_plan::verify::order::Clock;
 use std::collections::VecDeque;
@@ -49,9 +49,8 @@ pub(super) struct Queued {
     pub host_waits: bool,
     /// Number of its stream's kind: the unit that it runs on may do the work of several.
     pub stream: usize,
-    /// Which of the device's launches it is, and which one slows it down.
-    pub number: usize,
-    pub beside: Option<usize>,
+    /// What it is to what runs at the same time.
+    pub load: Load,
     /// Is the machine to look at it when it is launched?
     pub awaited: bool,
     /// Has it come to its meeting?
@@ -64,16 +63,36 @@ pub(super) struct Running {
     pub work: Work,
     pub launched: f64,
     pub begin: f64,
-    /// When it would end with nothing beside it.
+    /// When it would end if nothing else began beside it.
     pub alone: f64,
     /// When it ends, as far as is known.
     pub end: f64,
     /// When the host is done with it.
     pub held: f64,
     pub stream: usize,
-    pub number: usize,
-    pub beside: Option<usize>,
+    pub load: Load,
     pub host_waits: bool,
+}
+
+/// What an operation is to what runs at the same time ([`Price::load`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Load {
+    /// It takes longer beside communication.
+    Work,
+    /// It slows work down, for this part of what links carry.
+    Communication(f64),
+    /// Neither.
+    None,
+}
+
+impl Load {
+    pub fn of(price: &Price) -> Load {
+        match price.class {
+            Class::Copy => Load::None,
+            Class::Work => Load::Work,
+            Class::Communication => Load::Communication(price.load),
+        }
+    }
 }
 
 /// A unit with what it is to do, and a stream with what it knows, of one number.
@@ -108,47 +127,6 @@ pub(super) struct Device {
     pub given: [Option<Task>; StreamKind::COUNT],
     /// When its last work was done, seconds.
     pub done: f64,
-    pub launches: Launches,
-}
-
-/// What a host has launched since it last waited for everything.
-#[derive(Debug, Default)]
-pub(super) struct Launches {
-    /// When each began and ended, seconds; [`NEVER`] as long as it has not begun.
-    spans: Vec<(f64, f64)>,
-    /// The last work and the last communication that was not for the cube's stream.
-    last: [Option<usize>; 2],
-}
-
-/// Not yet.
-const NEVER: (f64, f64) = (f64::INFINITY, f64::INFINITY);
-
-impl Launches {
-    /// Something is launched: its number, and that of what slows it down ([`Class`]).
-    pub fn add(&mut self, unit: usize, class: Class) -> (usize, Option<usize>) {
-        let number = self.spans.len();
-        self.spans.push(NEVER);
-        let (mine, other) = match class {
-            Class::Copy => return (number, None),
-            Class::Work => (0, 1),
-            Class::Communication => (1, 0),
-        };
-        let beside = self.last[other];
-        if unit != StreamKind::Cube.number() {
-            self.last[mine] = Some(number);
-        }
-        (number, beside)
-    }
-
-    /// When one ran, as far as is known.
-    pub fn span(&self, number: Option<usize>) -> (f64, f64) {
-        number.map_or(NEVER, |number| self.spans[number])
-    }
-
-    /// One runs from a time to another.
-    pub fn ran(&mut self, number: usize, begin: f64, end: f64) {
-        self.spans[number] = (begin, end);
-    }
 }
 
 impl Device {
@@ -160,7 +138,6 @@ impl Device {
             units: Default::default(),
             given: [None; StreamKind::COUNT],
             done: 0.0,
-            launches: Launches::default(),
         }
     }
 
@@ -174,6 +151,5 @@ impl Device {
         let mut all = Clock::default();
         self.units.iter().for_each(|unit| all.join(&unit.clock));
         self.units.iter_mut().for_each(|unit| unit.clock = all);
-        self.launches = Launches::default();
     }
 }

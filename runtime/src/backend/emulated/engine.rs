@@ -5,7 +5,7 @@
 
 use super::Emulated;
 use super::code::{Touch, touches};
-use super::device::{Command, Queued, Running, Work};
+use super::device::{Command, Load, Queued, Running, Work};
 use super::numbers::InRun;
 use super::shadow::{Op, Origin, Owner, Shadow, Through, Trouble};
 use crate::backend::{Access, Address, Fault, KINDS, Ran, Spot, Stream, Task, Wrong};
@@ -86,9 +86,8 @@ impl Emulated {
             let launched = before + price.launches.min(1.0) * launch;
             let (held, host_waits) = (device.host.at, price.host_waits);
             device.host.blocked = host_waits;
-            let (number, beside) = device.launches.add(unit, price.class);
-            let queued =
-                Queued { command, launched, held, host_waits, stream, number, beside, awaited: false, arrived: false };
+            let load = Load::of(&price);
+            let queued = Queued { command, launched, held, host_waits, stream, load, awaited: false, arrived: false };
             device.units[unit].queue.push_back(queued);
         }
     }
@@ -246,29 +245,31 @@ impl Emulated {
         Ok(true)
     }
 
-    /// Work keeps its unit busy, and slows down what it runs beside.
+    /// Something keeps its unit busy. Work takes longer for communication that is in flight already, and communication makes work longer that runs already.
     fn occupy(&mut self, on: Stream, work: Work, head: &Queued, seconds: f64) {
         let (begin, slowdown) = (self.now, self.machine.table.slowdown);
         let (stream, unit) = (head.stream, self.unit_of(head.stream));
-        let alone = begin + seconds;
         let device = &mut self.devices[on.device as usize];
-        let longer = contention(slowdown, (begin, alone), device.launches.span(head.beside));
-        let (held, number) = (head.held, head.number);
-        let end = (alone + longer).max(held);
-        device.launches.ran(number, begin, end);
-        self.agenda.add(end, on.device, &mut self.chance);
-        // What runs already and waited for this one to be slowed down by it.
-        let running = device.units.iter_mut().filter_map(|unit| unit.running.as_mut());
-        for other in running.filter(|r| r.beside == Some(number)) {
-            let longer = contention(slowdown, (other.begin, other.alone), (begin, end));
-            other.end = (other.alone + longer).max(other.held);
-            device.launches.ran(other.number, other.begin, other.end);
-            self.agenda.add(other.end, on.device, &mut self.chance);
+        let mut alone = begin + seconds;
+        for other in device.units.iter_mut().filter_map(|unit| unit.running.as_mut()) {
+            match (head.load, other.load) {
+                (Load::Work, Load::Communication(load)) => {
+                    alone += contention(slowdown * load, (begin, begin + seconds), (other.begin, other.alone));
+                }
+                (Load::Communication(load), Load::Work) => {
+                    other.alone += contention(slowdown * load, (other.begin, other.alone), (begin, begin + seconds));
+                    other.end = other.alone.max(other.held);
+                    self.agenda.add(other.end, on.device, &mut self.chance);
+                }
+                _ => {}
+            }
         }
-        let (launched, host_waits, beside) = (head.launched, head.host_waits, head.beside);
-        let running = Running { work, launched, begin, alone, end, held, stream, number, beside, host_waits };
+        let end = alone.max(head.held);
+        self.agenda.add(end, on.device, &mut self.chance);
+        let (launched, held, host_waits, load) = (head.launched, head.held, head.host_waits, head.load);
         device.units[stream].clock.0[stream] += 1;
-        device.units[unit].running = Some(running);
+        device.units[unit].running =
+            Some(Running { work, launched, begin, alone, end, held, stream, load, host_waits });
     }
 
     /// Checks what work touches, and notes it: order for all that it may touch, life for what it does.
