@@ -177,6 +177,8 @@ pub enum Links {
     Switch,
     /// A link from each to each other one, which have equal parts of the bandwidth (full meshes of HCCS or xGMI): n − 1 of them for n devices.
     Mesh,
+    /// Rings along several axes: the tier inside of this one is one axis, with the two links of a device that it has along it, and this one has the links of all axes.
+    Torus,
 }
 
 /// A number above 0.
@@ -401,6 +403,13 @@ impl Cluster {
                         "tiers are listed from the nearest devices outwards",
                     );
                 }
+                _ if tier.links == Links::Torus && (n == 0 || tier.gbps.0 < self.tiers[n - 1].gbps.0) => {
+                    return wrong(
+                        n,
+                        format!("tier `{}` is a torus without the links of one of its axes", tier.name),
+                        "the tier inside of it is one axis, and its `gbps` are those of all axes",
+                    );
+                }
                 None if tier.links == Links::Mesh => {
                     return wrong(
                         n,
@@ -568,6 +577,10 @@ source = "a test"
         assert_eq!(
             error("devices = 4\n", ""),
             ("tier `node` must say how many devices it has: only the last has no end".into(), "[[tier]]".into())
+        );
+        assert_eq!(
+            error("name = \"net\"", "name = \"net\"\nlinks = \"torus\"").0,
+            "tier `net` is a torus without the links of one of its axes"
         );
         assert_eq!(
             error("name = \"net\"", "name = \"net\"\nlinks = \"mesh\""),

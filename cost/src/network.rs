@@ -9,6 +9,9 @@
 //!
 //! In a mesh (a link from each device to each other one) a group of k of n devices has (k − 1)/(n − 1) of a device's links, and a message has one: two of eight Ascend 910B exchange 28 GB/s, all eight 196.
 //!
+//! In a torus a group has the links along its axes: rings go along all of them at once, two links of a device for each. All-to-alls of n devices on a ring send over half of it in the mean, and so an
+//! eighth of n times what a device gives goes over each link; in a torus the longest axis of the group counts.
+//!
 //! Where devices share adapters, groups that have several of a node's devices and not all of them choose alike: k of n devices take k/n of the adapters (one at the least), and all n/k groups of the
 //! node take the same ones. On nodes of 8 A100 with 4 adapters, sums of gradients over groups of 2 and 4 in each node went at 0.23 and 0.36 of what the group's devices have of the adapters together
 //! (a quarter and a half, by this rule), those over groups of 1 and 8 at nearly all of it.
@@ -120,6 +123,25 @@ fn members_below(dims: &[(u64, u64)], limit: u64) -> u64 {
     dims.iter().map(|&(size, stride)| size.min(limit.div_ceil(stride.max(1))).max(1)).product()
 }
 
+/// A group in a torus.
+struct Torus {
+    /// The tier.
+    tier: usize,
+    /// Its ranks along the axis that is the tier inside.
+    first: f64,
+    /// Its ranks along each of the other axes that it has.
+    each: f64,
+    /// How many these are.
+    others: f64,
+}
+
+impl Torus {
+    /// Axes along which it has rings.
+    fn rings(&self) -> f64 {
+        self.others + if self.first > 1.0 { 1.0 } else { 0.0 }
+    }
+}
+
 impl Cluster {
     /// Bandwidth that one device's collectives get from a tier of which the group has so many parts (domains of the tier inside, two for a message), bytes/s.
     fn tier_rate(&self, tier: usize, parts: f64) -> f64 {
@@ -140,8 +162,26 @@ impl Cluster {
         let all = (self.domain(tier) / inner) as f64;
         match self.tiers[tier].links {
             Links::Mesh if parts < all => (parts - 1.0) / (all - 1.0),
+            // (A message has the two links along an axis.)
+            Links::Torus => 1.0 / self.axes(tier),
             Links::Mesh | Links::Switch => 1.0,
         }
+    }
+
+    /// How many axes a torus has, of which the tier inside of it is one.
+    fn axes(&self, tier: usize) -> f64 {
+        (self.tiers[tier].gbps.0 / self.tiers[tier - 1].gbps.0).round().max(1.0)
+    }
+
+    /// How a group lies in a torus that it crosses: how many of its ranks are on one axis, and on each of how many others.
+    fn in_torus(&self, group: &Group) -> Option<Torus> {
+        let tier = (1..self.tiers.len()).find(|&tier| self.tiers[tier].links == Links::Torus)?;
+        let (first, all) = (group.members[tier - 1] as f64, group.members[tier] as f64);
+        let length = self.domain(tier - 1) as f64;
+        let others = (all / first).max(1.0);
+        // As few others as have them: 32 parts of an axis of 16 are on two.
+        let full = (others.ln() / length.ln() - 1e-9).ceil().clamp(1.0, (self.axes(tier) - 1.0).max(1.0));
+        (others > 1.0).then(|| Torus { tier, first, each: others.powf(1.0 / full), others: full })
     }
 
     fn latency(&self, tier: usize) -> f64 {
@@ -159,8 +199,10 @@ impl Cluster {
 
     /// Bandwidth of a ring through the group, bytes/s.
     fn ring_rate(&self, group: &Group) -> f64 {
-        let rate = |(tier, below, parts): (usize, f64, f64)| {
-            below * self.tier_rate(tier, parts) * self.unshared(group, tier, below)
+        let torus = self.in_torus(group);
+        let rate = |(tier, below, parts): (usize, f64, f64)| match &torus {
+            Some(torus) if tier <= torus.tier => torus.rings() * self.tier_rate(torus.tier - 1, 1.0),
+            _ => below * self.tier_rate(tier, parts) * self.unshared(group, tier, below),
         };
         self.crossed(group).map(rate).fold(f64::INFINITY, f64::min)
     }
@@ -178,9 +220,16 @@ impl Cluster {
     pub fn ring_latency(&self, group: &Group) -> f64 {
         let ranks = group.ranks as f64;
         let domains = |members: f64| ranks / members.max(1.0);
-        self.crossed(group)
-            .map(|(tier, below, _)| (domains(below) - domains(group.members[tier] as f64)) * self.latency(tier))
-            .sum()
+        let torus = self.in_torus(group);
+        // (Along one axis after the other.)
+        let along = torus.as_ref().map_or(0.0, |torus| {
+            let hops = (torus.first - 1.0) * self.latency(torus.tier - 1);
+            hops + torus.others * (torus.each - 1.0) * self.latency(torus.tier)
+        });
+        let outside = self.crossed(group).filter(|(tier, ..)| torus.as_ref().is_none_or(|torus| *tier > torus.tier));
+        let rings =
+            outside.map(|(tier, below, _)| (domains(below) - domains(group.members[tier] as f64)) * self.latency(tier));
+        along + rings.sum::<f64>()
     }
 
     /// The part of [`Cluster::ring_latency`] that is inside of the first tier's domains, seconds.
@@ -234,12 +283,28 @@ impl Cluster {
         if group.ranks <= 1 || bytes <= 0.0 {
             return 0.0;
         }
+        let torus = self.in_torus(group);
         let over = self.crossed(group).map(|(tier, _, parts)| {
             let members = group.members[tier] as f64;
+            if let Some(length) = self.ring_of(&torus, tier, members) {
+                // What all of the group give, over the links of one half of a ring.
+                let part = members / group.ranks as f64;
+                let link = self.tier_rate(torus.as_ref().map_or(tier, |torus| torus.tier - 1), 1.0) / 2.0;
+                return bytes * part * (length / 8.0).max((length - 1.0) / (2.0 * length)) / link + self.latency(tier);
+            }
             let share = (members - members / parts) / group.ranks as f64 * if tier == 0 { 1.0 } else { outside };
             bytes * share / self.tier_rate(tier, parts) + self.latency(tier)
         });
         self.kernel_start() + over.fold(0.0, f64::max)
+    }
+
+    /// The ranks on the longest axis of a torus that a group has in a tier, or in the torus as a whole; none where the tier is no part of one.
+    fn ring_of(&self, torus: &Option<Torus>, tier: usize, members: f64) -> Option<f64> {
+        match torus {
+            Some(torus) if tier <= torus.tier => Some(torus.first.max(torus.each)),
+            Some(_) => None,
+            None => (self.tiers.get(tier + 1)?.links == Links::Torus).then_some(members),
+        }
     }
 
     /// Seconds of a message over a tier.
@@ -427,6 +492,44 @@ mod tests {
         near(time(&[(4, 1)]), 12.0 / 100.0);
         // Of 8 pieces of 2 GB, 4 leave the node at 10 GB/s, 3 go inside of it meanwhile.
         near(time(&[(8, 1)]), 8.0 / 10.0);
+    }
+
+    /// Rings of 4 along each of three axes, two links of 50 GB/s along each: 100 GB/s an axis, 300 in all.
+    fn torus() -> Cluster {
+        let mut torus = cluster();
+        (torus.tiers[1].links, torus.tiers[1].gbps.0, torus.tiers[1].scale_up) = (Links::Torus, 300.0, true);
+        torus.tiers[1].devices = Some(crate::cluster::Count(64));
+        torus
+    }
+
+    #[test]
+    fn rings_of_a_torus_go_along_all_axes_of_a_group() {
+        let torus = torus();
+        let time = |kind, dims: &[(u64, u64)]| torus.collective(kind, &Group::new(&all(&torus), dims), 64e9);
+        // An axis; two; all three.
+        near(time(Collective::AllGather, &[(4, 1)]), 48.0 / 100.0);
+        near(time(Collective::AllGather, &[(16, 1)]), 60.0 / 200.0);
+        near(time(Collective::AllGather, &[(64, 1)]), 63.0 / 300.0);
+        // Along another axis than the first, and along both others.
+        near(time(Collective::AllGather, &[(4, 4)]), 48.0 / 100.0);
+        near(time(Collective::ReduceScatter, &[(16, 4)]), 60.0 / 200.0);
+        // A message has the links along an axis.
+        near(torus.message_over(1, 1e9), 0.01);
+    }
+
+    /// Over a ring of n devices with links of r in each direction, what each gives takes n / 8 times as long as over one link; axes are passed at once.
+    #[test]
+    fn all_to_alls_of_a_torus_pass_half_of_a_ring() {
+        let torus = torus();
+        let time = |dims: &[(u64, u64)]| torus.collective(Collective::AllToAll, &Group::new(&all(&torus), dims), 64e9);
+        near(time(&[(4, 1)]), 64.0 * (4.0 / 8.0) / 50.0);
+        near(time(&[(64, 1)]), 64.0 * (4.0 / 8.0) / 50.0);
+        // Two devices have both links between them: half of what each gives.
+        near(time(&[(2, 1)]), 32.0 / 2.0 / 50.0);
+        // Along one axis after the other.
+        let mut slow = torus;
+        (slow.tiers[0].latency_us.0, slow.tiers[1].latency_us.0) = (1.0, 10.0);
+        near(slow.ring_latency(&Group::new(&all(&slow), &[(64, 1)])), (3.0 + 2.0 * 3.0 * 10.0) * 1e-6);
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub struct Framework {
     pub scales_experts_before: bool,
     /// The part of the rate of products in fp8 that is left where rows have scales of their own.
     pub scaled_rate: f64,
+    /// `product_depth` of grouped products of experts; 0: that of the device.
+    pub expert_depth: f64,
     /// Are activations gathered over tensor-parallel ranks in fp8, where products are?
     pub gathers_fp8: bool,
     /// µs of the host to start a kernel of one expert, where products of experts and what adds their biases are started one by one; 0 where one kernel does all.
@@ -205,12 +207,14 @@ impl Framework {
             ("hidden_ep", self.hidden_ep),
             ("scaled_rate", self.scaled_rate),
         ];
+
         if let Some((key, _)) = shares.iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
             return wrong(key, "a number from 0 to 1");
         }
         let numbers = [
             ("dispatch_us", self.dispatch_us),
             ("vector_passes", self.vector_passes),
+            ("expert_depth", self.expert_depth),
             ("collective_us", self.collective_us),
             ("expert_us", self.expert_us),
             ("gradient_bytes", self.gradient_bytes),
@@ -302,6 +306,7 @@ impl Default for Framework {
             loss_traffic: 0.0,
             cast_bytes: Scaling::default().bytes,
             scaled_rate: Scaling::default().rate,
+            expert_depth: 0.0,
             scales_experts_before: false,
             gathers_fp8: false,
             expert_us: 0.0,

@@ -2,7 +2,7 @@
 
 use crate::framework::Framework;
 use forebay_compiler::optimizer::CHUNK;
-use forebay_plan::{Call, Plan, Role, TensorKind};
+use forebay_plan::{Call, FlatRange, Plan, Role, TensorKind};
 use rustc_hash::FxHashMap;
 
 /// Programs that sum the squares of a class of gradients.
@@ -36,9 +36,13 @@ impl Gradients {
             return all;
         }
         for role in &plan.roles {
-            let params = role.tensors.iter().filter(|t| t.kind == TensorKind::Param);
-            let held: f64 = params.map(|t| t.local_elements() as f64).sum();
+            // Ranks that share gradients layer by layer (ZeRO-2 and 3) have no more of them than they update.
             let programs = squares(plan, role);
+            let gradients = role.tensors.iter().filter(|t| t.kind == TensorKind::Gradient);
+            let ranks = |range: &FlatRange| -> f64 {
+                range.index.terms.iter().map(|(dim, _)| f64::from(plan.mesh[*dim as usize].size)).product()
+            };
+            let held: f64 = gradients.map(|t| t.local_elements() as f64 / t.range.as_ref().map_or(1.0, ranks)).sum();
             let updated: f64 = programs.iter().map(|p| p.elements).sum();
             let beside = own * held / updated.max(1.0) + clip;
             all.0.extend(programs.iter().map(|p| (p.name.to_string(), 1.0 + beside / p.each)));

@@ -251,6 +251,13 @@ fn gradients_that_are_added_up_and_experts_that_are_started_one_by_one_take_time
     };
     let (plain, host) = step(|_| {});
     assert!(step(|f| f.accumulate_bytes = 1000.0).0 > plain * 1.001);
+    let deeper = [1.0, 1000.0, 10_000.0].map(|depth| {
+        let options =
+            Options { framework: Framework { expert_depth: depth, ..Framework::default() }, ..Options::default() };
+        let report = of(&plan, &cluster("h100"), &options);
+        report.time_s.iter().find(|t| t.what == "experts' products").expect("there are experts").seconds
+    });
+    assert!(deeper[1] > 1.5 * deeper[0] && deeper[2] > 5.0 * deeper[1], "{deeper:?}");
     let (one_by_one, waits) = step(|f| f.expert_us = 200.0);
     assert!(one_by_one > plain * 1.5 && waits > host, "{plain} {one_by_one}, {host} {waits}");
     assert_eq!(step(|f| f.expert_us = 1e-6).0, plain, "no product has less than one start");

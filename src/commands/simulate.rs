@@ -98,7 +98,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     can_write_all(&reads(&args), &written)?;
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
-    let (framework, differences) = match &args.framework {
+    let (framework, mut differences) = match &args.framework {
         None => (Framework::default().on(&cluster), vec![]),
         Some(name) => of_another(framework(name)?, &mut options),
     };
@@ -111,13 +111,26 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let spinner = Spinner::new(args.json, "compiling");
     let profile = options.rewrite.profile.clone();
     let price = plan_prices(&price, &cluster, budget, &profile);
-    let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
+    let mut compiled = memory::compile(&file, &options, budget, price, &spinner)?;
+    let imbalance = args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &compiled.plan, ep))?;
+    // (Where a plan of ours has room for the worst case, other systems allocate what comes.)
+    let comes = even_rows(&compiled.plan).map(|even| (even as f64 * imbalance).ceil() as u64);
+    if let Some(rows) = comes.filter(|_| !is_bounded && !framework.is_ours()) {
+        options.strategy.max_tokens_per_rank = Some(rows);
+        differences.push(format!(
+            "{} allocates what comes to a rank's experts: max_tokens_per_rank={rows}, by an {} routing",
+            framework.name,
+            if imbalance > 1.0 { "uneven" } else { "even" }
+        ));
+        compiled = memory::compile(&file, &options, budget, price, &spinner)?;
+    }
+    let is_bounded = is_bounded || !framework.is_ours();
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {
         framework: framework.for_models(!has_experts(&plan)),
         precision,
-        imbalance: args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &plan, ep))?,
+        imbalance,
         recompute: Recompute::default(),
         fidelity: if args.instructions { Fidelity::Instructions } else { Fidelity::Calls },
         without: true,
@@ -168,32 +181,45 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
 
 /// Makes options those of another system's plan, and says what that changes. What it hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward
 /// pass.
-fn of_another(framework: Framework, options: &mut CompileOptions) -> (Framework, Vec<String>) {
-    let Framework { name, streams, .. } = &framework;
-    let keep = framework.keep();
-    let in_line =
-        format!("{name} runs kernels one after another, and hides what its profile says: our overlap passes are off");
-    let keeps = format!("what {name} keeps for the backward pass is in its profile: its plan is made with keep={keep}");
-    let kept_otherwise = options.strategy.keep != keep;
-    options.gradients = Gradients::Wide;
-    options.strategy.keep = keep;
-    if !streams {
-        options.strategy.overlap = Passes::none();
+fn of_another(mut framework: Framework, options: &mut CompileOptions) -> (Framework, Vec<String>) {
+    let (name, keep, strategy) = (framework.name.clone(), framework.keep(), &mut options.strategy);
+    let mut told = vec![];
+    if !framework.streams {
+        told.push(format!(
+            "{name} runs kernels one after another, and hides what its profile says: our overlap passes are off"
+        ));
+        strategy.overlap = Passes::none();
     }
-    let told = (!streams).then_some(in_line).into_iter().chain(kept_otherwise.then_some(keeps)).collect();
+    if strategy.keep != keep {
+        told.push(format!(
+            "what {name} keeps for the backward pass is in its profile: its plan is made with keep={keep}"
+        ));
+    }
+    if framework.gathers_once && strategy.pp > 1 && strategy.zero == 3 {
+        told.push(format!("beneath pipelines {name} gathers parameters once a step: zero=3 is zero=1 there"));
+        (strategy.zero, framework.prefetch) = (1, true);
+    }
+    // Parameters gathered a layer ahead and gradients summed behind layers are what systems do that share these (arXiv 2304.11277, section 3.3).
+    framework.prefetch |= strategy.zero > 1;
+    options.gradients = Gradients::Wide;
+    strategy.keep = keep;
     (framework, told)
 }
 
-/// How rooms of experts can be smaller than the worst case.
-fn worst_case(plan: &Plan) -> Option<String> {
+/// Rows that an even routing brings to a rank.
+fn even_rows(plan: &Plan) -> Option<u64> {
     let rows = |i: &Instruction| match &i.kernel {
         Kernel::AllToAllV(k) => Some(k.even),
         _ => None,
     };
-    let even = plan.programs.iter().flat_map(|p| &p.instructions).filter_map(rows).max()?;
+    plan.programs.iter().flat_map(|p| &p.instructions).filter_map(rows).max()
+}
+
+/// How rooms of experts can be smaller than the worst case.
+fn worst_case(plan: &Plan) -> Option<String> {
     Some(format!(
         "experts have room for the worst case, all rows of their group; max_tokens_per_rank=N in the strategy bounds them (an even routing brings {} to a rank)",
-        grouped(even)
+        grouped(even_rows(plan)?)
     ))
 }
 
@@ -302,7 +328,7 @@ fn framework(name: &str) -> Result<Framework, Failure> {
     names.sort_unstable();
     known
         .iter()
-        .find(|f| f.name == name)
+        .find(|f| f.name.eq_ignore_ascii_case(name))
         .cloned()
         .ok_or_else(|| Failure::Usage(format!("--framework {name}: there are {}", names.join(", "))))
 }

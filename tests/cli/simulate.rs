@@ -349,6 +349,32 @@ fn a_framework_has_none_of_our_overlap_passes() {
     assert_eq!(notes, [true, false]);
 }
 
+/// Other systems gather parameters a layer ahead, keep them whole beneath pipelines where they do, and allocate the rows that come to their experts; their names are known in any case.
+#[test]
+fn a_framework_shares_as_it_does() {
+    let bench = Bench::new();
+    let with = |strategy: &str, framework: &str| -> Value {
+        let args =
+            ["simulate", "model.moe", "--cluster", "h100", "--strategy", strategy, "--framework", framework, "--json"];
+        serde_json::from_str(&bench.run(&args).ok().stdout).expect("JSON")
+    };
+    let notes = |told: &Value| told["notes"].to_string();
+    let strategy = |told: &Value| told["simulated"]["strategy"].as_str().expect("a strategy").to_string();
+    let whole = with("pp=2,dp=2,micro=4,zero=3", "TorchTitan-Compile");
+    assert!(strategy(&whole).contains("zero=1") && notes(&whole).contains("zero=3 is zero=1 there"), "{whole}");
+    let gathered = with("dp=2,micro=4,zero=3", "torchtitan-compile");
+    assert!(strategy(&gathered).contains("zero=3") && !notes(&gathered).contains("zero=1"), "{gathered}");
+    // What is gathered ahead is not all waited for.
+    let ahead = with("dp=8,micro=1,zero=3", "megatron-core");
+    let dp = |key: &str| ahead[key]["dp"].as_f64().expect("seconds");
+    assert!(dp("exposed_comm_s") < 0.9 * dp("total_comm_s"), "{ahead}");
+    // A rank has room for what comes, which a bound that is given is not overruled by.
+    let experts = with("dp=4,ep=4,micro=1", "megatron-core");
+    assert!(notes(&experts).contains("allocates what comes to a rank's experts: max_tokens_per_rank="), "{experts}");
+    let given = with("dp=4,ep=4,micro=1,max_tokens_per_rank=100000", "megatron-core");
+    assert!(strategy(&given).contains("max_tokens_per_rank=100000") && !notes(&given).contains("allocates"), "{given}");
+}
+
 /// `all` has the passes that are of use: orders for two units are slower where there is one.
 #[test]
 fn passes_are_those_of_the_device() {

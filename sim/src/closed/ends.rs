@@ -117,7 +117,9 @@ impl Ends<'_> {
                 end.launches += 2.0;
             }
         }
-        let beside = own_traffic(self.framework, self.data_ranks) * elements + clip_traffic(self.framework) * own;
+        // Of what was summed layer by layer a rank has its range.
+        let held = late + if shares { layered / over.ranks as f64 } else { layered };
+        let beside = own_traffic(self.framework, self.data_ranks) * held + clip_traffic(self.framework) * own;
         end.squared += self.streamed(SQUARED * own + beside);
         end.updated += self.streamed((UPDATED + if shares { 0.0 } else { COPIED }) * own);
         end.launches += 2.0;

@@ -127,7 +127,10 @@ static STAGE_IN_JSON: LazyLock<Regex> = LazyLock::new(|| {
 fn is_fully_sharded(text: &str) -> bool {
     let alone =
         ["no_shard"].iter().any(|words| says(text, words)) || number_of(text, "ici_fsdp_parallelism") == Some(1.0);
-    !alone && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard"].iter().any(|words| says(text, words))
+    !alone
+        && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard", "hybrid_shard"]
+            .iter()
+            .any(|words| says(text, words))
 }
 
 /// What may stand between words of an option and its value.
@@ -489,6 +492,7 @@ mod tests {
             let framework = stated(&run, Framework { gathers_once, ..Framework::default() });
             (zero(&run, &framework), framework.prefetch)
         };
+        assert_eq!([of(1, "HYBRID_SHARD", false), of(1, "FSDP", false)], [(3, true); 2]);
         assert_eq!(of(2, "FSDP+PP", true), (1, true));
         assert_eq!([of(1, "FSDP+PP", true), of(2, "FSDP+PP", false)], [(3, true); 2]);
         assert_eq!(of(2, "ZeRO-3", true).0, 3, "that is another system's");

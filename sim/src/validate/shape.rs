@@ -3,6 +3,8 @@
 use super::family::Family;
 use super::runs::Run;
 use crate::says::{number_of, said_any, says};
+use regex_lite::Regex;
+use std::sync::LazyLock;
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,6 +92,9 @@ impl Shape {
         let mut family = Family::of(&run.model);
         if let Some(window) = WINDOW.iter().find_map(|words| number_of(&text, words)) {
             family.window = window as u64;
+        }
+        if let Some(every) = full_every(&text).filter(|_| family.window > 0) {
+            family.full_every = every;
         }
         let mut shape = Shape {
             layers,
@@ -367,6 +372,31 @@ fn is_gated(text: &str) -> bool {
 /// What says how many positions attention sees.
 const WINDOW: [&str; 1] = ["sliding window"];
 
+/// Of how many layers one sees all positions, where a row says so: `in five of six layers`, `sliding_window_pattern=6`.
+fn full_every(text: &str) -> Option<u64> {
+    static OF_LAYERS: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"\bin (\w+) (?:of|out of) (?:every )?(\w+) layers").expect("the pattern is right")
+    });
+    if let Some(every) = number_of(text, "sliding_window_pattern") {
+        return Some(every as u64);
+    }
+    // (Other things are in some layers, too.)
+    let part = text.split([';', ',']).find(|part| WINDOW.iter().any(|words| says(part, words)))?;
+    if EVERY_OTHER.iter().any(|words| says(part, words)) {
+        return Some(2);
+    }
+    let found = OF_LAYERS.captures(part)?;
+    let count = |word: &str| {
+        let words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
+        word.parse().ok().or_else(|| Some(words.iter().position(|of| *of == word)? as u64 + 1))
+    };
+    let (windowed, all): (u64, u64) = (count(&found[1])?, count(&found[2])?);
+    (windowed + 1 == all).then_some(all)
+}
+
+/// Every second one.
+const EVERY_OTHER: [&str; 3] = ["every other layer", "every second layer", "alternate layers"];
+
 /// Of how many layers one has experts, where a row or its family says so.
 fn experts_every(text: &str, family: &Family) -> u64 {
     const STEPS: [&str; 2] = ["moe_layer_freq", "interleave_moe_layer_step"];
@@ -375,9 +405,8 @@ fn experts_every(text: &str, family: &Family) -> u64 {
         let has = |words: &[&str]| words.iter().any(|word| part.contains(word));
         has(&["moe", "expert"]) && has(&["layer"]) && !has(&["recomput", "checkpoint"])
     };
-    let every_other = ["every other layer", "every second layer", "alternate layers"];
     let of_part = |part: &str| {
-        let other = every_other.iter().any(|words| says(part, words)).then_some(2);
+        let other = EVERY_OTHER.iter().any(|words| says(part, words)).then_some(2);
         other.or_else(|| number_of(part, "every").map(|step| step as u64))
     };
     let stated = STEPS.iter().find_map(|words| number_of(text, words)).map(|step| step as u64);
@@ -502,9 +531,13 @@ mod tests {
     }
 
     fn of_row(columns: &str, values: &str, notes: &str) -> Result<Shape, String> {
+        of_model("x", columns, values, notes)
+    }
+
+    fn of_model(model: &str, columns: &str, values: &str, notes: &str) -> Result<Shape, String> {
         let table = format!(
             "model,layers,hidden,ffn_hidden,moe_ffn_hidden,topk,heads,vocab,seq_len,device,n_devices,mbs,gbs,step_time_s,notes_config,{columns}\n\
-             x,4,64,128,32,2,4,256,512,H100,1,1,1,1,\"{notes}\",{values}\n"
+             {model},4,64,128,32,2,4,256,512,H100,1,1,1,1,\"{notes}\",{values}\n"
         );
         Shape::of(&runs::read(&table).expect("a table").runs[0], 1)
     }
@@ -537,6 +570,25 @@ mod tests {
         assert_eq!((dense("", "2"), dense("MoE every other layer", "")), (vec![2, 3], vec![1, 3]));
         assert_eq!((dense("moe_layer_freq=2", "2"), dense("moe_layer_freq=1", "")), (vec![1, 3], vec![0, 1, 2, 3]));
         assert_eq!(dense("moe_layer_freq=2", "1"), vec![1, 2, 3], "one at the beginning is another thing");
+    }
+
+    /// Layers that see all positions are as many as is said, or as the family has.
+    #[test]
+    fn layers_take_turns_with_windows() {
+        let every = |model: &str, notes: &str| {
+            let shape = of_model(model, "kv_heads", "2", notes).expect("a shape");
+            (shape.family.window, shape.family.full_every)
+        };
+        let notes = [
+            "GeGLU, sliding window 512 in five of six layers",
+            "sliding_window=512; sliding_window_pattern=6",
+            "sliding window 512 in every other layer",
+            "sliding window 512; recompute in one of two layers",
+            "full recompute in five of six layers",
+        ];
+        assert_eq!(notes.map(|notes| every("Ours", notes)), [(512, 6), (512, 6), (512, 2), (512, 0), (0, 0)]);
+        assert_eq!([every("Gemma-3-12B", ""), every("gemma2 9b", "")], [(1024, 6), (4096, 2)]);
+        assert_eq!(every("GPT OSS", "").1, 2);
     }
 
     /// Ranks have whole heads, and whole key heads, where these divide; latent attention makes keys for each head.
