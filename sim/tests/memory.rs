@@ -65,7 +65,7 @@ fn memory_goes_by_the_whole_steps_host() {
 #[test]
 fn a_run_that_is_short_of_memory_is_suspected_of_it() {
     let table = include_str!("published_reserved.csv");
-    let suspected = |table: &str| rows(table).iter().map(|row| row.suspected).collect::<Vec<_>>();
+    let suspected = |table: &str| rows(table).iter().map(|row| row.suspected.clone()).collect::<Vec<_>>();
     assert!(suspected(table).iter().all(|what| !what.starts_with("memory")), "{:?}", suspected(table));
     // Sixteen rows on eight tensor-parallel ranks: some 100 GB where programs may use 83.
     let short: String = table
@@ -77,7 +77,7 @@ fn a_run_that_is_short_of_memory_is_suspected_of_it() {
         .collect();
     assert_eq!(suspected(&short), ["memory: the allocator runs short"], "{short}");
     let more = short.replace(",16,16,256,", ",16,32,512,");
-    assert_eq!(suspected(&more), ["memory: more than there is"], "{more}");
+    assert!(suspected(&more)[0].starts_with("memory: more than there is; "), "{more}");
 }
 
 /// Three of nanotron's runs took 5 to 8 times as long as work, messages and hosts do: the allocator of their first stage stops the device for each micro-batch, to get memory back. (They are
@@ -94,7 +94,7 @@ fn a_crowded_device_stops_for_each_micro_batch() {
         let parts: f64 = row.report.time_s.iter().map(|part| part.seconds).sum();
         assert!(waits > 0.05 && (parts / step - 1.0).abs() < 1e-9, "{parts} of {step}");
     }
-    let suspected: Vec<&str> = crowded.iter().map(|row| row.suspected).collect();
+    let suspected: Vec<&str> = crowded.iter().map(|row| row.suspected.as_str()).collect();
     assert_eq!(
         suspected,
         ["memory: more than there is", "memory: more than there is", "memory: the allocator runs short"]

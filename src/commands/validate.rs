@@ -456,7 +456,7 @@ fn runs_against_predictions(summary: &Summary, worst: Option<usize>) -> String {
             cells.push(measured.map_or(String::new(), |gb| format!("{gb:.2} GB")));
             cells.push(measured.map_or(String::new(), |_| format!("{:.2} GB", row.predicted_mem_gb)));
         }
-        cells.push(row.suspected.to_string());
+        cells.push(row.suspected.clone());
         table.row(cells);
     }
     format!("{}\n", table.render())

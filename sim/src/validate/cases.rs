@@ -191,6 +191,10 @@ impl Case {
             let (id, system) = (run.id.clone(), run.system.clone());
             return Ok(Comparison::OutOfMemory(OutOfMemory { id, system, needed_mem_gb, device_mem_gb }));
         };
+        let mut assumed = filling.assumed.clone();
+        let device = &clusters[self.cluster].device;
+        let is_fp8 = matches!(notes::precision(run)?, Precision::Fp8 | Precision::Mxfp8);
+        assumed.extend((is_fp8 && device.cube.fp8.is_none()).then(|| "fp8 at the rate of bf16".to_string()));
         Ok(Comparison::Row(Box::new(Row {
             id: run.id.clone(),
             system: run.system.clone(),
@@ -206,9 +210,13 @@ impl Case {
             devices: run.degree("n_devices"),
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
             strategy: filling.strategy.to_string(),
-            assumed: filling.assumed.clone(),
+            assumed,
             heard: self.heard(frameworks),
-            suspected: if needed_mem_gb > device_mem_gb { "memory: more than there is" } else { suspected(&report) },
+            suspected: match suspected(&report) {
+                what if needed_mem_gb <= device_mem_gb => what.to_string(),
+                what if what.starts_with("memory") => "memory: more than there is".into(),
+                what => format!("memory: more than there is; {what}"),
+            },
             report,
         })))
     }

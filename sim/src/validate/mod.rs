@@ -61,7 +61,7 @@ pub struct Row {
     /// What its notes changed in its system's profile and in the strategy.
     pub heard: Vec<String>,
     /// Where to look first if the prediction is wrong.
-    pub suspected: &'static str,
+    pub suspected: String,
     /// Where the time goes.
     pub report: Report,
 }

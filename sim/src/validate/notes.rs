@@ -203,7 +203,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
-    framework.experts_wait &= capacity(&text).is_none() && !has("token-drop");
+    framework.experts_wait &= (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
     framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
     if let Some(nodes) = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)) {
         framework.node_limit = nodes as u32;
@@ -338,6 +338,11 @@ fn capacity(text: &str) -> Option<f64> {
     CAPACITY.iter().find_map(|words| number_of(text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
 }
 
+/// Megatron-Core's option drops what is beyond a capacity, and fills up what is not only where it is told to.
+fn drops_alone(text: &str) -> bool {
+    says(text, "moe-expert-capacity-factor") && !says(text, "pad")
+}
+
 /// More than that is another number.
 const MOST_CAPACITY: f64 = 64.0;
 
@@ -355,8 +360,7 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     };
     match capacity(&text) {
         _ if dense => 1.0,
-        // Megatron-Core's option drops what is beyond, and fills up what is not only where it is told to.
-        Some(factor) if says(&text, "moe-expert-capacity-factor") && !says(&text, "pad") => factor.min(routed),
+        Some(factor) if drops_alone(&text) => factor.min(routed),
         Some(factor) => factor,
         None => routed,
     }
@@ -444,9 +448,11 @@ mod tests {
         let waits =
             |notes: &str| as_stated("8", notes, Framework { experts_wait: true, ..Framework::default() }).experts_wait;
         assert_eq!(
-            ["capacity_factor: 1.25", "token-drop", "no capacity factor", ""].map(waits),
-            [false, false, true, true]
+            ["capacity_factor: 1.25", "token-drop", "no capacity factor", "", "--moe-expert-capacity-factor 2"]
+                .map(waits),
+            [false, false, true, true, true]
         );
+        assert!(!waits("--moe-expert-capacity-factor 2 --moe-pad-expert-input-to-capacity"));
     }
 
     /// A stated stage of ZeRO goes before what a system does unasked; names of sharding are read.

@@ -31,7 +31,7 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
 pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let text = run.recompute.to_lowercase();
     // What is swapped out is not computed again.
-    if let Some(options) = ["checkpointing", "granularity", "remat_policy", "recompute-activations"]
+    if let Some(options) = ["checkpointing", "grad_checkpoint", "granularity", "remat_policy", "recompute-activations"]
         .iter()
         .any(|words| text.contains(words))
         .then(|| of_options(&text))
@@ -69,7 +69,7 @@ fn of_options(text: &str) -> Option<Recompute> {
     let layers = number_of(text, "recompute num layers").map(|n| n as u32);
     let is_block = says(text, "recompute method block") || says(text, "recompute_method=block");
     let full = ["recompute granularity full", "recompute_granularity=full", "remat_policy=full", "remat_policy: full"];
-    let all = ["gradient checkpointing", "activation checkpointing"];
+    let all = ["gradient checkpointing", "grad checkpoint", "activation checkpointing"];
     let selective = ["recompute granularity selective", "recompute_granularity=selective", "recompute activations"];
     if full.iter().any(|words| says(text, words)) {
         return Some(Recompute { layers: layers.filter(|_| is_block).into_iter().collect(), ..Recompute::full() });
@@ -210,7 +210,15 @@ mod tests {
             recompute_is_stated(&run).then(|| recompute(&run))
         };
         let known = |words: &str| of(words).unwrap_or_else(|| panic!("`{words}` is blank")).expect("it is known");
-        for words in ["full", "True", "yes", "activation checkpointing", "gradient_checkpointing", "full (by layer)"] {
+        for words in [
+            "full",
+            "True",
+            "yes",
+            "activation checkpointing",
+            "gradient_checkpointing",
+            "grad_checkpoint=True",
+            "full (by layer)",
+        ] {
             assert_eq!(known(words), Recompute::full(), "{words}");
         }
         for words in [
