@@ -1,0 +1,148 @@
+//! What ranks share, in the words of a row: stages of ZeRO, FSDP in its kinds, options of systems.
+
+use super::Run;
+use crate::framework::Framework;
+use crate::says::{is_compared, number_of, said, said_any, says};
+use regex_lite::Regex;
+use std::sync::LazyLock;
+
+/// What ranks share: what the row says, else what its system does unasked.
+pub fn zero(run: &Run, framework: &Framework) -> u32 {
+    let whole = keeps_whole(run, framework);
+    said_zero(run, framework).unwrap_or(if whole { framework.zero.min(1) } else { framework.zero })
+}
+
+/// The stage of ZeRO that a row says: by a column, by a number in its notes, or by a system's name for it.
+pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
+    let text = run.text.to_lowercase();
+    let options = ["distributed optimizer", "parallel_optimizer"];
+    let whole = keeps_whole(run, framework);
+    // PyTorch's `SHARD_GRAD_OP`, and what is not sharded again behind its forward pass.
+    let once = says(&text, "shard_grad_op") || said(&text, "reshard_after_forward") == Some(false);
+    let stage = if whole { 1 } else { 3 - u32::from(once) };
+    let sharded = || is_fully_sharded(&text).then_some(stage);
+    let shared = || said_any(&text, &options).map(u32::from);
+    numbered_zero(run).or_else(sharded).or_else(shared)
+}
+
+/// Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
+fn keeps_whole(run: &Run, framework: &Framework) -> bool {
+    framework.gathers_once && run.degree("pp") > 1
+}
+
+/// The stage that a column says, or a number in the notes.
+pub(super) fn numbered_zero(run: &Run) -> Option<u32> {
+    let in_json = || STAGE_IN_JSON.captures(&run.text).and_then(|found| found[1].parse().ok());
+    run.number("zero").map(|stage| stage as u32).or_else(in_json).or_else(|| stated_zero(&run.text))
+}
+
+/// `"zero_optimization": {"overlap_comm": true, "stage": 3}`, of which other keys may stand before the stage.
+static STAGE_IN_JSON: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"(?i)zero_optimization["' ]*[:=]\s*\{[^}]*stage["' ]*[:=]\s*([0-3])\b"#).expect("the pattern is right")
+});
+
+/// PyTorch's sharding of parameters, within groups of ranks or over all of them.
+pub(super) fn is_fully_sharded(text: &str) -> bool {
+    let alone =
+        ["no_shard"].iter().any(|words| says(text, words)) || number_of(text, "ici_fsdp_parallelism") == Some(1.0);
+    !alone
+        && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard", "hybrid_shard"]
+            .iter()
+            .any(|words| says(text, words))
+}
+
+/// What may stand between words of an option and its value.
+const BETWEEN: [char; 10] = [' ', '-', '_', '=', ':', '"', '\'', '(', '{', '.'];
+
+/// The stage of ZeRO that a text names: `ZeRO-1`, `zero stage 2`, `zero_optimization.stage=3`, `stage 3 ZeRO`, `ZeRO++`; 1 where `ZeRO` stands without a number, 0 where it is denied.
+fn stated_zero(original: &str) -> Option<u32> {
+    // (Of the same length.)
+    let text = original.to_ascii_lowercase();
+    text.match_indices("zero").find_map(|(at, word)| {
+        let end = at + word.len();
+        stage_of(&text[..at], &original[at..end], &text[end..])
+    })
+}
+
+/// The stage that a `zero` is of, by what stands before and behind it; none where it is another's.
+fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
+    let digit = |text: &str| {
+        let text = text.trim_start_matches(BETWEEN);
+        let (digit, rest) = text.split_at_checked(1)?;
+        let alone = !rest.starts_with(|c: char| c.is_alphanumeric());
+        digit.parse::<u32>().ok().filter(|stage| *stage <= 3 && alone)
+    };
+    let named = after.trim_start_matches(BETWEEN);
+    let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
+    let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-") || is_compared(before);
+    if other || after.starts_with(|c: char| c.is_alphabetic()) || begins(&["bubble"]) {
+        return None;
+    }
+    let option = named.strip_prefix("optimization").unwrap_or(named).trim_start_matches(BETWEEN);
+    let behind = option.strip_prefix("stage").and_then(digit).or_else(|| digit(after));
+    let ahead = || before.trim_end().rsplit_once("stage").and_then(|(_, number)| digit(number));
+    match behind.or_else(ahead) {
+        Some(stage) => Some(stage),
+        None if after.starts_with("++") || begins(&["infinity"]) => Some(3),
+        None if begins(&["offload"]) => Some(2),
+        None if before.ends_with("no ") || before.ends_with("without ") => Some(0),
+        None if begins(&["disabled", "off", "false"]) => Some(0),
+        None => (word == "ZeRO").then_some(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stated;
+    use super::*;
+    use crate::framework::{find, known};
+
+    /// A stated stage of ZeRO goes before what a system does unasked; names of sharding are read.
+    #[test]
+    fn what_ranks_share_is_read() {
+        let of = |notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{notes}\n");
+            let run = crate::validate::runs::read(&table).expect("a table").runs.remove(0);
+            zero(&run, &find(&known(), &run.text))
+        };
+        let stages = ["ZeRO-2", "zero stage 0", "zero_stage=3", "Megatron-DeepSpeed; ZeRO-1", "zero1(dp8)", "ZeRO: 2"];
+        assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
+        let spellings = ["ZeRO (stage 3)", "stage 3 ZeRO", "zero_optimization: {stage: 3}", "ZeRO-Infinity", "ZeRO++"];
+        assert_eq!(spellings.map(of), [3; 5]);
+        let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
+        assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
+        // Eager systems share what they say they do; a column goes before all of that.
+        let column = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,zero,notes_config\n";
+        let table = format!("{column}1,1,1,1,1,H100,1,1,1,2,ZeRO-1\n");
+        let run = crate::validate::runs::read(&table).expect("a table").runs.remove(0);
+        assert_eq!(zero(&run, &Framework::default()), 2);
+        let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
+        assert_eq!(denied.map(of), [0; 5]);
+        let others = [
+            "zero bubble schedule",
+            "zero-bubble",
+            "dropout zero; 2 nodes",
+            "non-zero 3 things",
+            "nonzero 2",
+            "zero 3D",
+        ];
+        assert_eq!(others.map(of), [0; 6]);
+    }
+
+    /// Beneath pipelines FSDP has parameters whole while a step's micro-batches run, where a framework does not free them.
+    #[test]
+    fn pipelines_have_parameters_whole() {
+        let of = |pp: u32, notes: &str, gathers_once: bool| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n2,1,1,1,1,H100,2,{pp},1,1,{notes}\n");
+            let run = crate::validate::runs::read(&table).expect("a table").runs.remove(0);
+            let framework = stated(&run, Framework { gathers_once, ..Framework::default() });
+            (zero(&run, &framework), framework.prefetch)
+        };
+        assert_eq!([of(1, "HYBRID_SHARD", false), of(1, "FSDP", false)], [(3, true); 2]);
+        assert_eq!(of(2, "FSDP+PP", true), (1, true));
+        assert_eq!([of(1, "FSDP+PP", true), of(2, "FSDP+PP", false)], [(3, true); 2]);
+        assert_eq!(of(2, "ZeRO-3", true).0, 3, "that is another system's");
+    }
+}
