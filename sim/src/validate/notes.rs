@@ -70,7 +70,9 @@ pub fn schedule(run: &Run) -> Option<Kind> {
 }
 
 /// What schedules are called; the first that is named counts.
-const SCHEDULES: [(Kind, &[&str]); 6] = [
+const SCHEDULES: [(Kind, &[&str]); 8] = [
+    (Kind::VHalf, &["v-half", "vhalf"]),
+    (Kind::VMin, &["v-min", "vmin"]),
     (Kind::ZbV, &["zb-v", "zbv", "zbvzerobubble"]),
     (Kind::ZbH2, &["zb-h2", "zbh2", "zb-2p", "zb2p"]),
     (Kind::ZbH1, &["zb-h1", "zbh1", "zb-1p", "zb1p", "zero bubble", "zero-bubble", "zero_bubble"]),
@@ -430,6 +432,7 @@ mod tests {
         let mut named = run_of("pp", "4", "1F1B");
         named.text = "Zero Bubble Pipeline Parallelism; 1F1B".into();
         assert_eq!(schedule(&named), None, "papers are called after schedules");
+        assert_eq!([order("V-Half"), order("v-min")], [Some(Kind::VHalf), Some(Kind::VMin)]);
         assert_eq!([order("1F1B"), order("no zero bubble"), schedule(&run_of("pp", "1", "zb-v"))], [None; 3]);
         let algorithm = |notes: &str| context(&run_of("cp", "4", notes));
         let of = [
