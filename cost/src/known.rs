@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 
 /// Names, as `--cluster` takes them, and texts.
-pub const FILES: [(&str, &str); 25] = [
+pub const FILES: [(&str, &str); 26] = [
     ("a100-40g", include_str!("../../examples/clusters/a100-40g.toml")),
     ("a100-80g", include_str!("../../examples/clusters/a100-80g.toml")),
     ("a800", include_str!("../../examples/clusters/a800.toml")),
@@ -14,6 +14,7 @@ pub const FILES: [(&str, &str); 25] = [
     ("b300", include_str!("../../examples/clusters/b300.toml")),
     ("gb200-nvl72", include_str!("../../examples/clusters/gb200-nvl72.toml")),
     ("gb300-nvl72", include_str!("../../examples/clusters/gb300-nvl72.toml")),
+    ("gh200", include_str!("../../examples/clusters/gh200.toml")),
     ("h100", include_str!("../../examples/clusters/h100.toml")),
     ("h100-96g-500w", include_str!("../../examples/clusters/h100-96g-500w.toml")),
     ("h20", include_str!("../../examples/clusters/h20.toml")),
