@@ -65,6 +65,7 @@ impl OnCluster {
         let mut options = settings.options()?;
         use_devices(&mut options.strategy, self.devices, settings.strategy.as_ref())?;
         has_as_many(&cluster, options.strategy.ranks())?;
+        let cluster = cluster.with_slice(options.strategy.ranks());
         let budget =
             self.memory_budget.map(|b| b.bytes(Some(cluster.usable_bytes(options.strategy.ranks())))).transpose()?;
         let file = ModelFile::read(&self.model)?.with(&self.settings)?;

@@ -16,7 +16,7 @@
 //! node take the same ones. On nodes of 8 A100 with 4 adapters, sums of gradients over groups of 2 and 4 in each node went at 0.23 and 0.36 of what the group's devices have of the adapters together
 //! (a quarter and a half, by this rule), those over groups of 1 and 8 at nearly all of it.
 
-use crate::cluster::{Cluster, Links};
+use crate::cluster::{Cluster, Count, Links};
 
 /// What a group does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +133,24 @@ struct Torus {
     each: f64,
     /// How many these are.
     others: f64,
+}
+
+impl Cluster {
+    /// The cluster with a torus of so many chips, as jobs have slices of their own: axes are as long as those of a cube or square of as many (64 chips of a torus of three axes are 4 × 4 × 4), and one
+    /// is longer where that is no whole one. A number that is no power of two, or more than there are, changes nothing.
+    #[must_use]
+    pub fn with_slice(mut self, chips: u64) -> Cluster {
+        let Some(tier) = (1..self.tiers.len()).find(|&tier| self.tiers[tier].links == Links::Torus) else {
+            return self;
+        };
+        let root = (chips as f64).log2() / self.axes(tier);
+        let axis = 1 << root.floor().max(0.0) as u64;
+        if chips.is_power_of_two() && chips <= self.domain(tier) && (2..=self.domain(tier - 1)).contains(&axis) {
+            self.tiers[tier - 1].devices = Some(Count(axis as u32));
+            self.tiers[tier].devices = Some(Count(chips as u32));
+        }
+        self
+    }
 }
 
 impl Torus {
@@ -336,7 +354,7 @@ mod tests {
     fn domains_have_whole_parts_of_a_mesh() {
         let mut cluster = cluster();
         let mut of = |devices: u32, extents: &[u64]| {
-            cluster.tiers[0].devices = Some(crate::cluster::Count(devices));
+            cluster.tiers[0].devices = Some(Count(devices));
             Domains::new(&cluster, extents).used(0)
         };
         assert_eq!(
@@ -355,8 +373,7 @@ mod tests {
         let mut rack = cluster();
         rack.tiers.insert(1, rack.tiers[0].clone());
         let mut of = |devices: [u32; 2], extents: &[u64]| {
-            (rack.tiers[0].devices, rack.tiers[1].devices) =
-                (Some(crate::cluster::Count(devices[0])), Some(crate::cluster::Count(devices[1])));
+            (rack.tiers[0].devices, rack.tiers[1].devices) = (Some(Count(devices[0])), Some(Count(devices[1])));
             let domains = Domains::new(&rack, extents);
             [domains.used(0), domains.used(1)]
         };
@@ -373,7 +390,7 @@ mod tests {
     #[test]
     fn exchanges_leave_racks_that_they_do_not_fit_into() {
         let mut rack = cluster();
-        rack.tiers[0].devices = Some(crate::cluster::Count(72));
+        rack.tiers[0].devices = Some(Count(72));
         let group = Group::new(&Domains::new(&rack, &[128]), &[(128, 1)]);
         assert_eq!(group.members, [64, 128]);
         near(rack.collective(Collective::AllToAll, &group, 16e9), 8.0 / 10.0);
@@ -498,7 +515,7 @@ mod tests {
     fn torus() -> Cluster {
         let mut torus = cluster();
         (torus.tiers[1].links, torus.tiers[1].gbps.0, torus.tiers[1].scale_up) = (Links::Torus, 300.0, true);
-        torus.tiers[1].devices = Some(crate::cluster::Count(64));
+        torus.tiers[1].devices = Some(Count(64));
         torus
     }
 
@@ -515,6 +532,21 @@ mod tests {
         near(time(Collective::ReduceScatter, &[(16, 4)]), 60.0 / 200.0);
         // A message has the links along an axis.
         near(torus.message_over(1, 1e9), 0.01);
+    }
+
+    /// Slices are cubes as nearly as can be.
+    #[test]
+    fn slices_have_axes_of_their_own() {
+        let clusters = crate::known::clusters();
+        let of = |name: &str, chips: u64| {
+            let cluster = clusters.iter().find(|c| c.is_called(name)).expect("it is known").clone().with_slice(chips);
+            (cluster.domain(0), cluster.domain(1))
+        };
+        assert_eq!([of("v5p", 64), of("v5p", 128), of("v5p", 512)], [(4, 64), (4, 128), (8, 512)]);
+        assert_eq!([of("v6e", 256), of("v6e", 64), of("v6e", 8)], [(16, 256), (8, 64), (2, 8)]);
+        // These are no cubes of powers of two, too many, or of one chip.
+        assert_eq!([of("v5p", 24), of("v6e", 512), of("v5p", 1)], [(16, 8960), (16, 256), (16, 8960)]);
+        assert_eq!(of("H100", 64).0, 8);
     }
 
     /// Over a ring of n devices with links of r in each direction, what each gives takes n / 8 times as long as over one link; axes are passed at once.

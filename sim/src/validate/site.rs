@@ -30,12 +30,8 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
         fits(&cluster, tier, devices)?;
         cluster.tiers[tier].devices = Some(Count(devices as u32));
     }
-    // Between slices of a torus there is the network of the data center.
-    if let (Some(chips), "torus") = (slice(&run.text), cluster.tiers[1].name.as_str())
-        && u64::from(chips).is_multiple_of(cluster.domain(0))
-    {
-        cluster.tiers[1].devices = Some(Count(chips));
-    }
+    // Between slices of a torus there is the network of the data center; a job that says nothing of them is one.
+    cluster = cluster.with_slice(slice(&run.text).map_or(run.degree("n_devices"), u64::from));
     // (Racks are of several nodes.)
     let of_file = nodes.map(|tier| cluster.domain(tier)).filter(|devices| *devices != u64::MAX);
     let node = stated.unwrap_or_else(|| of_file.unwrap_or_else(|| cluster.node().min(8))) as f64;
@@ -354,13 +350,13 @@ mod tests {
         assert_eq!((slice("a slice of 0"), slice("a slice of bread"), slice("FSDP")), (None, None, None));
         let torus = |device: &str, notes: &str| {
             let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
-            let table = format!("{columns}\n1,1,1,1,1,{device},1,1,1,{notes}\n");
+            let table = format!("{columns}\n1,1,1,1,1,{device},64,1,1,{notes}\n");
             let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
             let clusters = forebay_cost::known::clusters();
             let cluster = clusters.iter().find(|c| c.is_called(device)).expect("it is known");
             site(&run, cluster).expect("a site").domain(1)
         };
-        assert_eq!((torus("TPU v5p", "in a slice of 128"), torus("TPU v5p", "")), (128, 8960));
+        assert_eq!((torus("TPU v5p", "in a slice of 128"), torus("TPU v5p", "")), (128, 64));
         assert_eq!(torus("TPU v5p", "in a slice of 24"), 8960);
         assert_eq!(torus("H100", "in a slice of 128"), u64::MAX);
     }
