@@ -123,19 +123,21 @@ const TILES: [(f64, f64, f64); 5] =
 /// Parts that the summed dimension may be cut into, so that more cores have work.
 const SPLITS: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
 
-/// How inputs of a product in fp8 are made of bf16.
+/// How a system's products differ: how inputs in fp8 are made of bf16, and what its kernel loses in a tile.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scaling {
     /// Bytes of traffic for each element of the left input.
     pub bytes: f64,
     /// The part of the rate of products with one scale for a tensor that is left.
     pub rate: f64,
+    /// Elements of K that filling and draining a tile costs, whatever the type; none: those of the device.
+    pub depth: Option<f64>,
 }
 
 /// bf16 is read once and fp8 written, with scales of earlier steps or of blocks that one kernel sees; weights are kept.
 impl Default for Scaling {
     fn default() -> Scaling {
-        Scaling { bytes: 3.0, rate: 1.0 }
+        Scaling { bytes: 3.0, rate: 1.0, depth: None }
     }
 }
 
@@ -188,7 +190,7 @@ impl Cluster {
             Precision::F32 | Precision::Bf16 => (0.0, 1.0),
         };
         let rate = self.peak(precision) * calibrated.product_efficiency.0 * part / cores;
-        let depth = calibrated.product_depth.0;
+        let depth = scaling.depth.unwrap_or(calibrated.product_depth.0);
         let mut best = f64::INFINITY;
         for (rows, columns, reuse) in TILES {
             let tiles = groups * (m / rows).ceil() * (n / columns).ceil();
@@ -328,13 +330,24 @@ mod tests {
         assert!(share(64.0, 4096.0, 4096.0) < 0.3);
     }
 
+    /// A kernel that loses more in each tile takes longer where products are bound by arithmetic, and not where they are by memory.
+    #[test]
+    fn depth_is_of_arithmetic() {
+        let cluster = cluster();
+        let time = |m: f64, depth: Option<f64>| {
+            cluster.product_scaled(&product(m, 8192.0, 8192.0), Scaling { depth, ..Scaling::default() })
+        };
+        assert!(time(8192.0, Some(8192.0)) > 1.8 * time(8192.0, None));
+        assert_eq!(time(1.0, Some(300.0)), time(1.0, None));
+    }
+
     /// Scaling is traffic, a slower kernel takes longer, and neither is there in bf16.
     #[test]
     fn scaling_is_of_fp8_alone() {
         let cluster = cluster();
         let time = |precision, bytes, rate| {
             let product = Product { precision, ..product(8192.0, 8192.0, 8192.0) };
-            cluster.product_scaled(&product, Scaling { bytes, rate })
+            cluster.product_scaled(&product, Scaling { bytes, rate, depth: None })
         };
         let more = time(Precision::Fp8, 6.0, 1.0) - time(Precision::Fp8, 3.0, 1.0);
         assert!((more * cluster.memory_rate() / (3.0 * 8192.0 * 8192.0) - 1.0).abs() < 1e-6, "{more}");

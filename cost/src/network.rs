@@ -127,12 +127,12 @@ fn members_below(dims: &[(u64, u64)], limit: u64) -> u64 {
 struct Torus {
     /// The tier.
     tier: usize,
-    /// Its ranks along the axis that is the tier inside.
-    first: f64,
-    /// Its ranks along each of the other axes that it has.
-    each: f64,
-    /// How many these are.
-    others: f64,
+    /// The axes along which it has rings, and halves for those of which it has a part: there what goes round comes back over the same links.
+    rings: f64,
+    /// Ranks of a ring with as much traffic in an all-to-all as on its longest axis; a part of an axis has twice as much.
+    longest: f64,
+    /// Steps along the first axis, and along the others, to come to all of them.
+    hops: [f64; 2],
 }
 
 impl Cluster {
@@ -150,13 +150,6 @@ impl Cluster {
             self.tiers[tier].devices = Some(Count(chips as u32));
         }
         self
-    }
-}
-
-impl Torus {
-    /// Axes along which it has rings.
-    fn rings(&self) -> f64 {
-        self.others + if self.first > 1.0 { 1.0 } else { 0.0 }
     }
 }
 
@@ -191,15 +184,29 @@ impl Cluster {
         (self.tiers[tier].gbps.0 / self.tiers[tier - 1].gbps.0).round().max(1.0)
     }
 
-    /// How a group lies in a torus that it crosses: how many of its ranks are on one axis, and on each of how many others.
+    /// How a group lies in a torus, where it has more than one chip of it: along the first axis what one domain of the tier inside has, then along one axis after the other.
     fn in_torus(&self, group: &Group) -> Option<Torus> {
         let tier = (1..self.tiers.len()).find(|&tier| self.tiers[tier].links == Links::Torus)?;
-        let (first, all) = (group.members[tier - 1] as f64, group.members[tier] as f64);
         let length = self.domain(tier - 1) as f64;
-        let others = (all / first).max(1.0);
-        // As few others as have them: 32 parts of an axis of 16 are on two.
-        let full = (others.ln() / length.ln() - 1e-9).ceil().clamp(1.0, (self.axes(tier) - 1.0).max(1.0));
-        (others > 1.0).then(|| Torus { tier, first, each: others.powf(1.0 / full), others: full })
+        let first = group.members[tier - 1] as f64;
+        let (mut others, mut left) = (group.members[tier] as f64 / first.max(1.0), self.axes(tier) - 1.0);
+        let mut torus = Torus { tier, rings: 0.0, longest: 1.0, hops: [first - 1.0, 0.0] };
+        let along = |ranks: f64, torus: &mut Torus| {
+            if ranks > 1.0 {
+                let is_whole = ranks >= length;
+                torus.rings += if is_whole { 1.0 } else { 0.5 };
+                torus.longest = torus.longest.max(if is_whole { ranks } else { 2.0 * ranks });
+            }
+        };
+        along(first, &mut torus);
+        while others > 1.0 {
+            // (The last axis is longer where there are more.)
+            let ranks = if left > 1.0 { others.min(length) } else { others };
+            along(ranks, &mut torus);
+            torus.hops[1] += ranks - 1.0;
+            (others, left) = (others / ranks, left - 1.0);
+        }
+        (torus.rings > 0.0).then_some(torus)
     }
 
     fn latency(&self, tier: usize) -> f64 {
@@ -219,7 +226,7 @@ impl Cluster {
     fn ring_rate(&self, group: &Group) -> f64 {
         let torus = self.in_torus(group);
         let rate = |(tier, below, parts): (usize, f64, f64)| match &torus {
-            Some(torus) if tier <= torus.tier => torus.rings() * self.tier_rate(torus.tier - 1, 1.0),
+            Some(torus) if tier <= torus.tier => torus.rings * self.tier_rate(torus.tier - 1, 1.0),
             _ => below * self.tier_rate(tier, parts) * self.unshared(group, tier, below),
         };
         self.crossed(group).map(rate).fold(f64::INFINITY, f64::min)
@@ -241,8 +248,7 @@ impl Cluster {
         let torus = self.in_torus(group);
         // (Along one axis after the other.)
         let along = torus.as_ref().map_or(0.0, |torus| {
-            let hops = (torus.first - 1.0) * self.latency(torus.tier - 1);
-            hops + torus.others * (torus.each - 1.0) * self.latency(torus.tier)
+            torus.hops[0] * self.latency(torus.tier - 1) + torus.hops[1] * self.latency(torus.tier)
         });
         let outside = self.crossed(group).filter(|(tier, ..)| torus.as_ref().is_none_or(|torus| *tier > torus.tier));
         let rings =
@@ -252,6 +258,9 @@ impl Cluster {
 
     /// The part of [`Cluster::ring_latency`] that is inside of the first tier's domains, seconds.
     pub fn inside_latency(&self, group: &Group) -> f64 {
+        if let Some(torus) = self.in_torus(group) {
+            return torus.hops[0] * self.first_latency();
+        }
         let near = group.members.first().copied().unwrap_or(1).max(1) as f64;
         let ranks = group.ranks as f64;
         (ranks - ranks / near) * self.first_latency()
@@ -304,25 +313,17 @@ impl Cluster {
         let torus = self.in_torus(group);
         let over = self.crossed(group).map(|(tier, _, parts)| {
             let members = group.members[tier] as f64;
-            if let Some(length) = self.ring_of(&torus, tier, members) {
-                // What all of the group give, over the links of one half of a ring.
-                let part = members / group.ranks as f64;
-                let link = self.tier_rate(torus.as_ref().map_or(tier, |torus| torus.tier - 1), 1.0) / 2.0;
-                return bytes * part * (length / 8.0).max((length - 1.0) / (2.0 * length)) / link + self.latency(tier);
+            if let Some(torus) = torus.as_ref().filter(|torus| tier <= torus.tier) {
+                // What ranks of the torus give each other, over links of two directions along each axis; of what leaves the first axis a part.
+                let near = group.members[torus.tier - 1] as f64 / group.ranks as f64;
+                let part = near + (group.members[torus.tier] as f64 / group.ranks as f64 - near) * outside;
+                let link = self.tier_rate(torus.tier - 1, 1.0) / 2.0;
+                return bytes * part * torus.longest / 8.0 / link + self.latency(tier);
             }
             let share = (members - members / parts) / group.ranks as f64 * if tier == 0 { 1.0 } else { outside };
             bytes * share / self.tier_rate(tier, parts) + self.latency(tier)
         });
         self.kernel_start() + over.fold(0.0, f64::max)
-    }
-
-    /// The ranks on the longest axis of a torus that a group has in a tier, or in the torus as a whole; none where the tier is no part of one.
-    fn ring_of(&self, torus: &Option<Torus>, tier: usize, members: f64) -> Option<f64> {
-        match torus {
-            Some(torus) if tier <= torus.tier => Some(torus.first.max(torus.each)),
-            Some(_) => None,
-            None => (self.tiers.get(tier + 1)?.links == Links::Torus).then_some(members),
-        }
     }
 
     /// Seconds of a message over a tier.
@@ -530,6 +531,9 @@ mod tests {
         // Along another axis than the first, and along both others.
         near(time(Collective::AllGather, &[(4, 4)]), 48.0 / 100.0);
         near(time(Collective::ReduceScatter, &[(16, 4)]), 60.0 / 200.0);
+        // A part of an axis is no ring: what goes there comes back over the same links.
+        near(time(Collective::AllGather, &[(2, 1)]), 32.0 / 50.0);
+        near(time(Collective::AllGather, &[(8, 4)]), 56.0 / 150.0);
         // A message has the links along an axis.
         near(torus.message_over(1, 1e9), 0.01);
     }
@@ -556,12 +560,22 @@ mod tests {
         let time = |dims: &[(u64, u64)]| torus.collective(Collective::AllToAll, &Group::new(&all(&torus), dims), 64e9);
         near(time(&[(4, 1)]), 64.0 * (4.0 / 8.0) / 50.0);
         near(time(&[(64, 1)]), 64.0 * (4.0 / 8.0) / 50.0);
-        // Two devices have both links between them: half of what each gives.
-        near(time(&[(2, 1)]), 32.0 / 2.0 / 50.0);
+        // Two of the four have one link between them, for half of what each gives.
+        near(time(&[(2, 1)]), 32.0 / 50.0);
+        // Of what leaves the axis a part.
+        let rows = |outside: f64| torus.rows(&Group::new(&all(&torus), &[(64, 1)]), 64e9, outside);
+        near(rows(0.5) / rows(1.0), 1.0 / 16.0 + 0.5 * 15.0 / 16.0);
+        // More ranks along the same axes are never faster, and what is inside of an axis is a part of what a ring takes.
+        let groups = [2, 4, 8, 16, 32, 64].map(|ranks| Group::new(&all(&torus), &[(ranks, 1)]));
+        let times = groups.each_ref().map(|group| torus.rows(group, 64e9, 1.0));
+        assert!(times.windows(2).all(|pair| pair[0] <= pair[1] * (1.0 + 1e-12)), "{times:?}");
         // Along one axis after the other.
         let mut slow = torus;
         (slow.tiers[0].latency_us.0, slow.tiers[1].latency_us.0) = (1.0, 10.0);
         near(slow.ring_latency(&Group::new(&all(&slow), &[(64, 1)])), (3.0 + 2.0 * 3.0 * 10.0) * 1e-6);
+        for group in groups.iter().chain([&Group::new(&all(&slow), &[(8, 4)])]) {
+            assert!(slow.inside_latency(group) <= slow.ring_latency(group), "{group:?}");
+        }
     }
 
     #[test]

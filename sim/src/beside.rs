@@ -4,26 +4,41 @@
 //! in the first tier carry that goes through the device meanwhile. A ring through nodes of eight passes eight adapters' bytes through each device, one that has a rank in each node a single
 //! adapter's. Communication loses nothing.
 //!
-//! Who is placed second finds the time that both share: work that begins beside what is in flight ends later; what begins to fly beside work moves the end of that, and what follows on it.
+//! Who is placed second finds the time that both share: work that begins beside what is in flight ends later; what begins to fly beside work moves the end of that, and all of the unit that follows
+//! on it. What other units and ranks have made of the earlier end stays as it is.
 
 use forebay_cost::contention;
 use std::collections::VecDeque;
 
+/// The cube and the vector unit.
+pub(crate) const UNITS: usize = 2;
+
+/// What communication goes over: links inside of nodes, between them, and what calls beside the main ones use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// Inside of nodes.
+    Inside,
+    /// Between nodes.
+    Between,
+    /// Of calls beside the main ones.
+    Beside,
+}
+
 /// How many of a unit and of a link are looked at again.
 const KEPT: usize = 256;
 
-/// Work of a unit.
+/// What a unit did: work, or something else that its stream waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Worked {
     /// When it began and ended, seconds.
     pub span: (f64, f64),
-    /// The part of it that is work: the rest is communication in line.
+    /// The part of it that is work: the rest is communication in line, and time lost already.
     pub work: f64,
     /// The call that it is part of, and the event of that which its end recorded.
     pub op: usize,
     pub event: Option<usize>,
-    /// Where the log has it.
-    pub slice: usize,
+    /// Where the log has it, if it does.
+    pub slice: Option<usize>,
 }
 
 /// Work that was moved: as it was, and as it is.
@@ -39,7 +54,7 @@ struct Flight {
 /// The last of each unit and link, in the order in which they ran.
 #[derive(Debug, Default)]
 pub(crate) struct Beside {
-    units: [VecDeque<Worked>; 2],
+    units: [VecDeque<Worked>; UNITS],
     links: [VecDeque<Flight>; 3],
 }
 
@@ -59,11 +74,11 @@ impl Beside {
     }
 
     /// Something flies over a link; what that does to each unit's work.
-    pub fn flies(&mut self, slowdown: f64, link: usize, span: (f64, f64), load: f64) -> [Vec<Moved>; 2] {
+    pub fn flies(&mut self, slowdown: f64, link: Link, span: (f64, f64), load: f64) -> [Vec<Moved>; UNITS] {
         if load <= 0.0 || span.1 <= span.0 {
             return Default::default();
         }
-        push(&mut self.links[link], Flight { span, load });
+        push(&mut self.links[link as usize], Flight { span, load });
         let moved = |works: &mut VecDeque<Worked>| {
             let meets = works.iter().rev().take_while(|worked| worked.span.1 > span.0).count();
             let first = works.len() - meets;
@@ -95,25 +110,26 @@ mod tests {
     use super::*;
 
     fn worked(begin: f64, end: f64) -> Worked {
-        Worked { span: (begin, end), work: 1.0, op: 0, event: None, slice: 0 }
+        Worked { span: (begin, end), work: 1.0, op: 0, event: None, slice: None }
     }
 
     /// Each pair of work and communication counts once, whoever came second, and by what passes through the device.
     #[test]
     fn either_order_loses_the_same() {
         let mut beside = Beside::default();
-        assert!(beside.flies(0.5, 0, (1.0, 5.0), 1.0).iter().all(Vec::is_empty));
-        assert!(beside.flies(0.5, 1, (3.0, 9.0), 0.2).iter().all(Vec::is_empty));
+        assert!(beside.flies(0.5, Link::Inside, (1.0, 5.0), 1.0).iter().all(Vec::is_empty));
+        assert!(beside.flies(0.5, Link::Between, (3.0, 9.0), 0.2).iter().all(Vec::is_empty));
         let first = beside.lost(0.5, (0.0, 4.0), 1.0);
         assert!((first - (0.5 * 3.0 + 0.1)).abs() < 1e-12, "{first}");
         assert!((beside.lost(0.5, (0.0, 4.0), 0.5) - first / 2.0).abs() < 1e-12);
         let mut beside = Beside::default();
         beside.works(0, worked(0.0, 4.0));
-        let longer = |[main, vector]: [Vec<Moved>; 2]| {
+        let longer = |[main, vector]: [Vec<Moved>; UNITS]| {
             assert!(vector.is_empty());
             main.iter().map(|(before, after)| after.span.1 - before.span.1).sum::<f64>()
         };
-        let both = longer(beside.flies(0.5, 0, (1.0, 5.0), 1.0)) + longer(beside.flies(0.5, 1, (3.0, 9.0), 0.2));
+        let both = longer(beside.flies(0.5, Link::Inside, (1.0, 5.0), 1.0))
+            + longer(beside.flies(0.5, Link::Between, (3.0, 9.0), 0.2));
         // (What the first made longer runs beside the second, too.)
         assert!(both >= first && both < first + 0.1 * 1.5 + 1e-12, "{both}");
     }
@@ -125,10 +141,10 @@ mod tests {
         for (begin, end) in [(0.0, 2.0), (2.0, 4.0), (4.5, 6.0), (9.0, 10.0)] {
             beside.works(0, worked(begin, end));
         }
-        let [moved, _] = beside.flies(0.5, 2, (0.0, 3.0), 1.0);
+        let [moved, _] = beside.flies(0.5, Link::Beside, (0.0, 3.0), 1.0);
         let spans: Vec<(f64, f64)> = moved.iter().map(|(_, after)| after.span).collect();
         assert_eq!(spans, [(0.0, 3.0), (3.0, 5.5), (5.5, 7.0)]);
         // What was over before is left alone, and so is all that begins behind it.
-        assert!(beside.flies(0.5, 2, (7.0, 9.0), 1.0).iter().all(Vec::is_empty));
+        assert!(beside.flies(0.5, Link::Beside, (7.0, 9.0), 1.0).iter().all(Vec::is_empty));
     }
 }

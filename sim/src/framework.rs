@@ -207,7 +207,6 @@ impl Framework {
             ("hidden_ep", self.hidden_ep),
             ("scaled_rate", self.scaled_rate),
         ];
-
         if let Some((key, _)) = shares.iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
             return wrong(key, "a number from 0 to 1");
         }
@@ -251,10 +250,11 @@ impl Framework {
         self.hidden_tp = self.hidden_tp.max(CUT_UP);
     }
 
-    /// How inputs of products come to fp8.
+    /// How inputs of products come to fp8, and what its kernels lose in a tile.
     pub fn scaling(&self, of_experts: bool) -> Scaling {
         let before = of_experts && self.scales_experts_before;
-        Scaling { bytes: if before { 0.0 } else { self.cast_bytes }, rate: self.scaled_rate }
+        let depth = Some(self.expert_depth).filter(|depth| of_experts && *depth > 0.0);
+        Scaling { bytes: if before { 0.0 } else { self.cast_bytes }, rate: self.scaled_rate, depth }
     }
 
     /// Seconds of the host for a launch. A recorded graph is started by a fraction of the work.

@@ -121,16 +121,25 @@ pub fn lower(plan: &Plan, role: &Role, framework: &Framework, recompute: &Recomp
             regains.push(ops.len());
         }
         let at_end = call.layer == step;
-        ops.push(Op {
+        let op = Op {
             program: call.program,
             call: Some(number),
             lane: lane(&program.name, at_end, framework),
             reads: [FORWARD, BACKWARD].iter().any(|pass| program.name.contains(pass)) || at_end,
-        });
+        };
+        // (None of those that it goes before is known by its number.)
+        let at = if op.lane == Lane::Ahead { behind_reader(&ops) } else { ops.len() };
+        ops.insert(at, op);
     }
     let last_backward = last_backward.unwrap_or(ops.len());
     let commit = ops.iter().position(|op| op.call == Some(phase.commit));
     RoleOps { coordinate, ops, last_backward, first_forward, commit, regains }
+}
+
+/// Where what is gathered ahead stands: behind the call that asks for it, before messages and zeros that follow on that.
+fn behind_reader(ops: &[Op]) -> usize {
+    let between = |op: &&Op| !op.reads && matches!(op.lane, Lane::Main | Lane::Behind);
+    ops.len() - ops.iter().rev().take_while(between).count()
 }
 
 /// The forward program of a layer's backward program. What is before the first layer and after the last is not computed again.

@@ -7,7 +7,7 @@
 
 mod lanes;
 
-use crate::beside::{Beside, Moved, Worked};
+use crate::beside::{Beside, Link, Moved, Worked};
 use crate::kind::{ByKind, Kind};
 use crate::log::{Log, MAIN, Slice};
 use crate::lower::{Lane, Op, RoleOps};
@@ -109,7 +109,7 @@ pub struct Stuck {
 /// The vector unit's stream.
 const VECTOR: usize = 1;
 
-/// That of links between nodes, among those of [`Beside`] 1; those inside of them are 0.
+/// That of links between nodes.
 const INTER_NODE: usize = 3;
 
 /// What everyone shares.
@@ -505,8 +505,8 @@ impl<'a> Walk<'a> {
             self.spans.flight(step.kind, begin, done);
         }
         self.streams[stream] = end;
-        if is_unit && step.work > 0.0 {
-            let slice = self.log.as_ref().map_or(0, |log| log.slices.len() - 1);
+        if is_unit {
+            let slice = self.log.as_ref().map(|log| log.slices.len() - 1);
             let event = step.records.map(|event| event as usize);
             let worked = Worked { span: (begin, done), work: step.work, op: self.op, event, slice };
             self.together.works(unit_of(stream), worked);
@@ -523,13 +523,14 @@ impl<'a> Walk<'a> {
             self.events[event] = end;
         }
         if !is_unit && step.kind != Kind::Swap {
-            self.flies(slowdown, usize::from(stream == INTER_NODE), (begin, done), step.load);
+            let link = if stream == INTER_NODE { Link::Between } else { Link::Inside };
+            self.flies(slowdown, link, (begin, done), step.load);
         }
         done
     }
 
     /// Communication goes over a link while units work.
-    fn flies(&mut self, slowdown: f64, link: usize, span: (f64, f64), load: f64) {
+    fn flies(&mut self, slowdown: f64, link: Link, span: (f64, f64), load: f64) {
         let moved = self.together.flies(slowdown, link, span, load);
         for (stream, moved) in [MAIN, VECTOR].into_iter().zip(moved) {
             for (before, after) in moved {
@@ -553,8 +554,8 @@ impl<'a> Walk<'a> {
         if let Some(event) = after.event.filter(|_| after.op == self.op) {
             self.events[event] = self.events[event].max(end);
         }
-        if let Some(log) = &mut self.log {
-            let slice = &mut log.slices[after.slice];
+        if let (Some(log), Some(slice)) = (&mut self.log, after.slice) {
+            let slice = &mut log.slices[slice];
             (slice.begin, slice.end) = (begin, end);
         }
     }

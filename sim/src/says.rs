@@ -30,7 +30,7 @@ pub(crate) fn said(text: &str, phrase: &str) -> Option<bool> {
 }
 
 /// Of the same length.
-fn spaced(text: &str) -> String {
+pub(crate) fn spaced(text: &str) -> String {
     text.replace(['-', '_'], " ")
 }
 

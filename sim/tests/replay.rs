@@ -282,6 +282,53 @@ fn work_loses_by_all_that_is_in_flight() {
     near(of(vec![work, long, waits]).0, 31.0);
 }
 
+/// Whatever runs beside layers of work and communication in line, between messages: parts of the time are all of it, and nothing of a unit overlaps.
+#[test]
+fn what_moves_overlaps_nothing() {
+    let tp = Step { kind: Kind::Tp, work: 0.0, ..step(1.0, Action::Work) };
+    let layer = Timed {
+        between_nodes: 1.0,
+        ..program(vec![step(3.0, Action::Work), tp, step(2.0, Action::Work), step(0.5, Action::Work)])
+    };
+    let dp = |seconds: f64| Timed {
+        between_nodes: seconds,
+        ..program(vec![Step { kind: Kind::Dp, ..step(seconds, Action::Work) }])
+    };
+    let message = |action| program(vec![step(0.25, action)]);
+    let send = message(Action::Send { peer: 1, channel: 0, bytes: 0.5, part: 1.0 });
+    let receive = message(Action::Receive { peer: 0, channel: 0 });
+    let beside = |program, lane| Op { program, call: None, lane, reads: false };
+    let between = |program| Op { reads: false, ..main_op(program) };
+    for (gathered, summed) in [(0.5, 0.5), (4.0, 1.0), (9.0, 3.0), (2.0, 12.0)] {
+        let programs = vec![layer.clone(), dp(gathered), dp(summed), send.clone(), receive.clone()];
+        let role = |coordinate: u32| {
+            let mut ops = vec![];
+            for _ in 0..4 {
+                if coordinate == 1 {
+                    ops.push(between(4));
+                }
+                ops.extend([beside(1, Lane::Ahead), main_op(0), beside(1, Lane::Ahead), main_op(0)]);
+                ops.push(beside(2, Lane::Behind));
+                if coordinate == 0 {
+                    ops.push(between(3));
+                }
+            }
+            RoleOps { last_backward: ops.len() - 2, first_forward: vec![1], ..RoleOps::plain(coordinate, ops) }
+        };
+        let roles = [role(0), role(1)];
+        let host = Host { dispatch: 0.05, regain: 0.0 };
+        let logged = replay_logged(&programs, &roles, &[vec![], vec![]], machine(host, 0.5)).expect("it ends");
+        for (outcome, log) in logged {
+            near(outcome.accounted(), outcome.end);
+            let mut slices: Vec<(f64, f64)> =
+                log.slices.iter().filter(|slice| slice.stream == 0).map(|slice| (slice.begin, slice.end)).collect();
+            slices.sort_by(|a, b| a.0.total_cmp(&b.0));
+            assert!(slices.windows(2).all(|pair| pair[0].1 <= pair[1].0 + 1e-9), "{gathered} {summed}: {slices:?}");
+            assert!(outcome.contention > 0.0);
+        }
+    }
+}
+
 /// What is gathered for a pass is asked for when the pass before begins: messages between them change nothing.
 #[test]
 fn messages_between_passes_hold_no_gather_up() {

@@ -111,20 +111,23 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let spinner = Spinner::new(args.json, "compiling");
     let profile = options.rewrite.profile.clone();
     let price = plan_prices(&price, &cluster, budget, &profile);
-    let mut compiled = memory::compile(&file, &options, budget, price, &spinner)?;
-    let imbalance = args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, &compiled.plan, ep))?;
-    // (Where a plan of ours has room for the worst case, other systems allocate what comes.)
-    let comes = even_rows(&compiled.plan).map(|even| (even as f64 * imbalance).ceil() as u64);
-    if let Some(rows) = comes.filter(|_| !is_bounded && !framework.is_ours()) {
-        options.strategy.max_tokens_per_rank = Some(rows);
-        differences.push(format!(
-            "{} allocates what comes to a rank's experts: max_tokens_per_rank={rows}, by an {} routing",
-            framework.name,
-            if imbalance > 1.0 { "uneven" } else { "even" }
-        ));
-        compiled = memory::compile(&file, &options, budget, price, &spinner)?;
+    // Where a plan of ours has room for the worst case, other systems allocate what comes. (A plan that is written is one of ours, which is run.)
+    if !is_bounded && !framework.is_ours() && args.output.is_none() {
+        let of_any_room = memory::compile(&file, &options, None, price, &spinner)?.plan;
+        if let Some(even) = even_rows(&of_any_room) {
+            let imbalance = uneven(&args, &of_any_room, ep)?;
+            let rows = (even as f64 * imbalance).ceil() as u64;
+            options.strategy.max_tokens_per_rank = Some(rows);
+            let routing = if imbalance > 1.0 { "uneven" } else { "even" };
+            differences.push(format!(
+                "{} allocates what comes to a rank's experts: max_tokens_per_rank={rows}, by an {routing} routing",
+                framework.name
+            ));
+        }
     }
-    let is_bounded = is_bounded || !framework.is_ours();
+    let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
+    let imbalance = uneven(&args, &compiled.plan, ep)?;
+    let is_worst_case = ep > 1 && options.strategy.max_tokens_per_rank.is_none();
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {
@@ -176,7 +179,12 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         return print_json(&Told::new(&page));
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
-    print(&format!("{}{notes}", table(&page, if is_bounded { None } else { worst_case(&plan) }.as_deref())))
+    print(&format!("{}{notes}", table(&page, if is_worst_case { worst_case(&plan) } else { None }.as_deref())))
+}
+
+/// Rows of the busiest rank as a multiple of the mean: even where nothing is said.
+fn uneven(args: &Args, plan: &Plan, ep: u32) -> Result<f64, Failure> {
+    args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, plan, ep))
 }
 
 /// Makes options those of another system's plan, and says what that changes. What it hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward
@@ -195,12 +203,19 @@ fn of_another(mut framework: Framework, options: &mut CompileOptions) -> (Framew
             "what {name} keeps for the backward pass is in its profile: its plan is made with keep={keep}"
         ));
     }
-    if framework.gathers_once && strategy.pp > 1 && strategy.zero == 3 {
-        told.push(format!("beneath pipelines {name} gathers parameters once a step: zero=3 is zero=1 there"));
+    let shares = strategy.dp * strategy.cp > 1;
+    if framework.gathers_once && strategy.pp > 1 && strategy.zero > 1 {
+        if shares {
+            let zero = strategy.zero;
+            told.push(format!("beneath pipelines {name} gathers parameters once a step: zero={zero} is zero=1 there"));
+        }
         (strategy.zero, framework.prefetch) = (1, true);
     }
-    // Parameters gathered a layer ahead and gradients summed behind layers are what systems do that share these (arXiv 2304.11277, section 3.3).
-    framework.prefetch |= strategy.zero > 1;
+    // What systems do that share these (arXiv 2304.11277, section 3.3).
+    if strategy.zero > 1 && shares && !framework.prefetch {
+        framework.prefetch = true;
+        told.push(format!("{name} is taken to gather parameters a layer ahead, and to sum gradients behind layers"));
+    }
     options.gradients = Gradients::Wide;
     strategy.keep = keep;
     (framework, told)

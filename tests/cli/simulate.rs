@@ -362,17 +362,34 @@ fn a_framework_shares_as_it_does() {
     let strategy = |told: &Value| told["simulated"]["strategy"].as_str().expect("a strategy").to_string();
     let whole = with("pp=2,dp=2,micro=4,zero=3", "TorchTitan-Compile");
     assert!(strategy(&whole).contains("zero=1") && notes(&whole).contains("zero=3 is zero=1 there"), "{whole}");
+    let steps = ["1", "2", "3"].map(|zero| with(&format!("pp=2,dp=2,micro=4,zero={zero}"), "torchtitan-compile"));
+    assert!(steps[1]["step_time_s"] == steps[2]["step_time_s"], "{steps:?}");
     let gathered = with("dp=2,micro=4,zero=3", "torchtitan-compile");
     assert!(strategy(&gathered).contains("zero=3") && !notes(&gathered).contains("zero=1"), "{gathered}");
     // What is gathered ahead is not all waited for.
     let ahead = with("dp=8,micro=1,zero=3", "megatron-core");
     let dp = |key: &str| ahead[key]["dp"].as_f64().expect("seconds");
     assert!(dp("exposed_comm_s") < 0.9 * dp("total_comm_s"), "{ahead}");
+    assert!(notes(&ahead).contains("taken to gather parameters a layer ahead"), "{ahead}");
     // A rank has room for what comes, which a bound that is given is not overruled by.
     let experts = with("dp=4,ep=4,micro=1", "megatron-core");
     assert!(notes(&experts).contains("allocates what comes to a rank's experts: max_tokens_per_rank="), "{experts}");
     let given = with("dp=4,ep=4,micro=1,max_tokens_per_rank=100000", "megatron-core");
     assert!(strategy(&given).contains("max_tokens_per_rank=100000") && !notes(&given).contains("allocates"), "{given}");
+    // A budget is for what comes, and not for the worst case.
+    let needs = |strategy: &str, more: &[&str]| -> f64 {
+        let args = ["simulate", "model.moe", "--cluster", "h100", "--json", "--strategy", strategy];
+        let told: Value = serde_json::from_str(&bench.run(&[&args[..], more].concat()).ok().stdout).expect("JSON");
+        told["memory_bytes"][0]["peak"].as_f64().expect("bytes")
+    };
+    let megatron = ["--framework", "megatron-core"];
+    let comes = needs("dp=4,ep=4,micro=1", &megatron);
+    let worst = needs("dp=4,ep=4,micro=1,max_tokens_per_rank=100000", &megatron);
+    assert!(comes < worst, "{comes} of {worst}");
+    // What is written is run with any routing.
+    let args = ["simulate", "model.moe", "--cluster", "h100", "--strategy", "dp=4,ep=4,micro=1", "-o", "written.plan"];
+    bench.run(&[&args[..], &megatron].concat()).ok();
+    bench.run(&["run", "written.plan", "--data", "text.txt", "--steps", "2"]).ok();
 }
 
 /// `all` has the passes that are of use: orders for two units are slower where there is one.

@@ -9,8 +9,7 @@ use forebay_plan::{Kernel, Matmul, Program, RaggedDim, Region};
 impl Pricer<'_> {
     pub(super) fn matmul(&self, program: &Program, k: &Matmul, kernel: &Kernel) -> Priced {
         let product = self.product_of(program, k, kernel);
-        let seconds = self.cluster.product_scaled(&product, self.framework.scaling(k.groups.is_some()))
-            * if k.groups.is_some() { self.depth(&product) } else { 1.0 };
+        let seconds = self.cluster.product_scaled(&product, self.framework.scaling(k.groups.is_some()));
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         // The busiest rank is what others wait for; what all compute together is the mean.
         let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance));
@@ -25,14 +24,6 @@ impl Pricer<'_> {
             launches: self.starts(k, &product),
             host_waits: false,
             leaves_node: false,
-        }
-    }
-
-    /// How many times as long a grouped product takes for what its kernel loses at the start of each tile, beyond what single products do.
-    fn depth(&self, product: &Product) -> f64 {
-        match self.framework.expert_depth {
-            depth if depth > 0.0 => (product.k + depth) / (product.k + self.cluster.calibrated.product_depth.0),
-            _ => 1.0,
         }
     }
 

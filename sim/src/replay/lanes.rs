@@ -1,6 +1,7 @@
 //! Calls beside the main ones: parameters that are gathered ahead, gradients that are summed behind, and both at the ends of a step.
 
 use super::{Machine, Outcome, Walk, World};
+use crate::beside::{Link, Worked};
 use crate::kind::Kind;
 use crate::log::{BESIDE, Idle, Log, MAIN, Slice, Why};
 use crate::lower::{Lane, Op};
@@ -8,9 +9,6 @@ use forebay_cost::contention;
 
 /// The part of what is beside the ends of a step that nothing hides: the last bucket of gradients, the first of parameters. An assumption.
 const LAST_BUCKET: f64 = 0.05;
-
-/// The link of calls beside the main ones, among those of [`Beside`].
-const LINK: usize = 2;
 
 impl Walk<'_> {
     /// A call beside the main ones.
@@ -55,7 +53,7 @@ impl Walk<'_> {
         } else {
             // The same bytes in more time.
             let part = seconds / (end - begin).max(f64::MIN_POSITIVE);
-            self.flies(world.machine.slowdown, LINK, (begin, end), timed.load() * part);
+            self.flies(world.machine.slowdown, Link::Beside, (begin, end), timed.load() * part);
             self.slowed(self.streams[MAIN], shared);
         }
         self.spans.flight(Kind::Dp, begin, end);
@@ -80,7 +78,9 @@ impl Walk<'_> {
         if seconds <= 0.0 {
             return;
         }
-        self.spans.work(since, since + seconds);
+        let span = (since, since + seconds);
+        self.together.works(0, Worked { span, work: 0.0, op: self.op, event: None, slice: None });
+        self.spans.work(span.0, span.1);
         self.streams[MAIN] += seconds;
         self.outcome.contention += seconds;
         if let Some(log) = &mut self.log {
@@ -98,7 +98,7 @@ impl Walk<'_> {
                 log.slices.push(Slice { op: op as u32, step: None, stream: BESIDE, begin, end: self.link });
             }
             self.spans.flight(Kind::Dp, begin, self.link);
-            self.flies(slowdown, LINK, (begin, self.link), load);
+            self.flies(slowdown, Link::Beside, (begin, self.link), load);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::family::Family;
 use super::runs::Run;
-use crate::says::{number_of, said_any, says};
+use crate::says::{number_of, said_any, says, spaced};
 use regex_lite::Regex;
 use std::sync::LazyLock;
 
@@ -381,7 +381,15 @@ fn full_every(text: &str) -> Option<u64> {
         return Some(every as u64);
     }
     // (Other things are in some layers, too.)
-    let part = text.split([';', ',']).find(|part| WINDOW.iter().any(|words| says(part, words)))?;
+    let from = WINDOW.iter().filter_map(|words| spaced(text).find(words)).min()?;
+    let part = text[from..].split(';').next()?;
+    // (`sliding window 4,096, in five of six layers` is one thing, and what is done in some layers after it another.)
+    let part = &part[..part.match_indices(", ").nth(1).map_or(part.len(), |(at, _)| at)];
+    let other = ["recomput", "checkpoint", "expert", "moe"];
+    let part = match part.split_once(", ") {
+        Some((first, second)) if other.iter().any(|word| second.contains(word)) => first,
+        _ => part,
+    };
     if EVERY_OTHER.iter().any(|words| says(part, words)) {
         return Some(2);
     }
@@ -584,9 +592,14 @@ mod tests {
             "sliding_window=512; sliding_window_pattern=6",
             "sliding window 512 in every other layer",
             "sliding window 512; recompute in one of two layers",
+            "GELU, sliding window 4,096, in every other layer",
+            "sliding window 512, recompute in five of six layers",
             "full recompute in five of six layers",
         ];
-        assert_eq!(notes.map(|notes| every("Ours", notes)), [(512, 6), (512, 6), (512, 2), (512, 0), (0, 0)]);
+        assert_eq!(
+            notes.map(|notes| every("Ours", notes)),
+            [(512, 6), (512, 6), (512, 2), (512, 0), (4096, 2), (512, 0), (0, 0)]
+        );
         assert_eq!([every("Gemma-3-12B", ""), every("gemma2 9b", "")], [(1024, 6), (4096, 2)]);
         assert_eq!(every("GPT OSS", "").1, 2);
     }
