@@ -112,7 +112,8 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let profile = options.rewrite.profile.clone();
     let price = plan_prices(&price, &cluster, budget, &profile);
     // Where a plan of ours has room for the worst case, other systems allocate what comes. (A plan that is written is one of ours, which is run.)
-    if !is_bounded && !framework.is_ours() && args.output.is_none() {
+    let is_another = args.framework.is_some() && !framework.is_ours();
+    if is_another && !is_bounded && args.output.is_none() {
         let of_any_room = memory::compile(&file, &options, None, price, &spinner)?.plan;
         if let Some(even) = even_rows(&of_any_room) {
             let imbalance = uneven(&args, &of_any_room, ep)?;
