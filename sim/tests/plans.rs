@@ -9,7 +9,7 @@ use forebay_ir::DType;
 use forebay_plan::{Plan, TensorKind};
 use forebay_sim::framework::{Framework, find, known as frameworks};
 use forebay_sim::kind::Kind;
-use forebay_sim::lower::{Recompute, lower};
+use forebay_sim::lower::{Lane, Op, Recompute, lower};
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
 use forebay_sim::table::table;
@@ -51,6 +51,32 @@ fn instructions_one_by_one_come_to_the_same() {
         let fine = Options { fidelity: Fidelity::Instructions, ..Options::default() };
         let instructions = of(&plan, &cluster("h100"), &fine).step_time_s;
         assert!((calls / instructions - 1.0).abs() < 0.01, "{strategy}: {calls} against {instructions}");
+    }
+}
+
+/// What is gathered for a layer stands behind the call that asks for it, before messages and zeros; and what is made again is made before the half of a backward pass that needs it.
+#[test]
+fn calls_stand_where_systems_have_them() {
+    let gathers = plan("pp=2,dp=2,zero=3,mbs=1,micro=4");
+    let framework = Framework { prefetch: true, streams: false, ..Framework::default() };
+    for role in &gathers.roles {
+        let ops = lower(&gathers, role, &framework, &Recompute::default(), &[]).ops;
+        assert!(ops.iter().any(|op| op.lane == Lane::Ahead));
+        for (at, _) in ops.iter().enumerate().filter(|(_, op)| op.lane == Lane::Ahead) {
+            let before = ops[..at].iter().rev().find(|op| op.lane != Lane::Ahead);
+            assert!(before.is_none_or(|op| op.reads), "{}: {at}", role.name);
+        }
+    }
+    for schedule in ["1f1b", "zb-h1"] {
+        let plan = plan(&format!("pp=2,mbs=1,micro=4,schedule={schedule},overlap=none"));
+        for role in &plan.roles {
+            let ops = lower(&plan, role, &Framework::default(), &Recompute::full(), &[]).ops;
+            let name = |op: &Op| plan.programs.get(op.program as usize).map_or("", |program| program.name.as_str());
+            let again: Vec<&str> =
+                ops.windows(2).filter(|pair| pair[0].call.is_none()).map(|pair| name(&pair[1])).collect();
+            let first = if schedule == "zb-h1" { "layers.backward_input" } else { "layers.backward" };
+            assert!(!again.is_empty() && again.iter().all(|next| next.contains(first)), "{schedule}: {again:?}");
+        }
     }
 }
 
