@@ -140,9 +140,7 @@ impl Cluster {
     /// is longer where that is no whole one. A number that is no power of two, or more than there are, changes nothing.
     #[must_use]
     pub fn with_slice(mut self, chips: u64) -> Cluster {
-        let Some(tier) = (1..self.tiers.len()).find(|&tier| self.tiers[tier].links == Links::Torus) else {
-            return self;
-        };
+        let Some(tier) = self.torus() else { return self };
         let root = (chips as f64).log2() / self.axes(tier);
         let axis = 1 << root.floor().max(0.0) as u64;
         if chips.is_power_of_two() && chips <= self.domain(tier) && (2..=self.domain(tier - 1)).contains(&axis) {
@@ -179,6 +177,11 @@ impl Cluster {
         }
     }
 
+    /// The tier that is a torus, if one is.
+    fn torus(&self) -> Option<usize> {
+        (1..self.tiers.len()).find(|&tier| self.tiers[tier].links == Links::Torus)
+    }
+
     /// How many axes a torus has, of which the tier inside of it is one.
     fn axes(&self, tier: usize) -> f64 {
         (self.tiers[tier].gbps.0 / self.tiers[tier - 1].gbps.0).round().max(1.0)
@@ -186,7 +189,7 @@ impl Cluster {
 
     /// How a group lies in a torus, where it has more than one chip of it: along the first axis what one domain of the tier inside has, then along one axis after the other.
     fn in_torus(&self, group: &Group) -> Option<Torus> {
-        let tier = (1..self.tiers.len()).find(|&tier| self.tiers[tier].links == Links::Torus)?;
+        let tier = self.torus()?;
         let length = self.domain(tier - 1) as f64;
         let first = group.members[tier - 1] as f64;
         let (mut others, mut left) = (group.members[tier] as f64 / first.max(1.0), self.axes(tier) - 1.0);

@@ -34,8 +34,9 @@ pub(crate) struct Worked {
     pub span: (f64, f64),
     /// The part of it that is work: the rest is communication in line, and time lost already.
     pub work: f64,
-    /// The call that it is part of, and the event of that which its end recorded.
+    /// The call that it is part of.
     pub op: usize,
+    /// The event of that call which its end recorded.
     pub event: Option<usize>,
     /// Where the log has it, if it does.
     pub slice: Option<usize>,
@@ -75,7 +76,8 @@ impl Beside {
 
     /// Something flies over a link; what that does to each unit's work.
     pub fn flies(&mut self, slowdown: f64, link: Link, span: (f64, f64), load: f64) -> [Vec<Moved>; UNITS] {
-        if load <= 0.0 || span.1 <= span.0 {
+        // (Machines that were measured lose nothing so.)
+        if slowdown * load <= 0.0 || span.1 <= span.0 {
             return Default::default();
         }
         push(&mut self.links[link as usize], Flight { span, load });
