@@ -80,6 +80,38 @@ fn calls_stand_where_systems_have_them() {
     }
 }
 
+/// A ring through a node loads all that its links carry, one with a rank in each node what an adapter does of that.
+#[test]
+fn collectives_load_links_by_what_passes() {
+    let plan = plan("dp=8,zero=1,mbs=1");
+    let load = |devices: u32| {
+        let mut cluster = cluster("h100");
+        cluster.tiers[0].devices = Some(Count(devices));
+        cluster.tiers.iter_mut().for_each(|tier| tier.latency_us = NonNegative(0.0));
+        cluster.calibrated.kernel_us = NonNegative(0.0);
+        let table = table(&plan, &cluster, &Options::default());
+        table.programs.iter().flatten().map(|price| price.load).fold(0.0, f64::max)
+    };
+    let calibrated = cluster("h100").calibrated;
+    let adapter = 50.0 * calibrated.network_efficiency.0 / (450.0 * calibrated.link_efficiency.0);
+    assert!((load(8) - 1.0).abs() < 1e-9 && (load(1) - adapter).abs() < 1e-9, "{} {}", load(8), load(1));
+    // Rings through nodes of four pass the bytes of four.
+    assert!((load(4) - 4.0 * adapter).abs() < 1e-9, "{}", load(4));
+}
+
+/// What frameworks do with all gradients that a rank has, they do with its range where layers sum them.
+#[test]
+fn gradients_that_ranks_share_are_gone_through_in_part() {
+    let optimizer = |zero: u32| {
+        let plan = plan(&format!("dp=4,zero={zero},mbs=1"));
+        let framework = Framework { gradient_passes: 1000.0, ..Framework::default() };
+        let report = of(&plan, &cluster("h100"), &Options { framework, ..Options::default() });
+        report.time_s.iter().find(|t| t.what == "optimizer").expect("it updates").seconds
+    };
+    let (whole, shared) = (optimizer(1), optimizer(2));
+    assert!(shared < 0.5 * whole, "{shared} s, {whole} with all of them");
+}
+
 /// Each micro-batch begins once on a crowded stage, however many parts of the model it has; on others nothing is given back.
 #[test]
 fn crowded_stages_give_memory_back_for_each_micro_batch() {

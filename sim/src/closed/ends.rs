@@ -160,3 +160,24 @@ impl Ends<'_> {
         [4.0 * own + 2.0 * copies, 4.0 * late + ranges, 8.0 * own]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a layer has too little of for all ranks is summed at the end of the step, as in plans.
+    #[test]
+    fn small_classes_are_no_work_of_layers() {
+        let clusters = forebay_cost::known::clusters();
+        let cluster = clusters.iter().find(|c| c.is_called("H100")).expect("it is known");
+        let over = |ranks: u64| {
+            let class = Class { sums: vec![(ranks, 1)], grows: false, before: vec![] };
+            Over::new(&class, 1, 1, &Domains::new(cluster, &[ranks]))
+        };
+        assert_eq!([8_191.0, 8_192.0].map(|elements| over(8).by_layer(elements)), [false, true]);
+        assert!(!over(1).by_layer(1e9) && !over(8).by_layer(0.0));
+        let ends = Ends { cluster, framework: &Framework::default(), data_ranks: 8 };
+        assert_eq!(ends.before_layer(&over(8), 8_191.0, 3), (0.0, 0.0));
+        assert!(ends.behind_layer(&over(8), 8_192.0, 2).0 > 0.0);
+    }
+}
