@@ -125,9 +125,57 @@ pub struct Calibrated {
     pub network_efficiency: Share,
     /// How much longer work takes per second of communication that runs beside it.
     pub overlap_slowdown: NonNegative,
+    /// How much faster kernels of the device become in a year of software releases (0.1: by a tenth), as they do of devices that are new; none where nothing is said.
+    #[serde(default)]
+    pub yearly_gain: NonNegative,
+    /// The release, by its year and month, whose kernels have these efficiencies: `"26.02"`. Needed where there is a gain.
+    #[serde(default)]
+    pub release: Option<Release>,
     /// Estimates, which were not fitted to runs of the device.
     #[serde(default)]
     pub estimated: bool,
+}
+
+/// A release of software by its year and month, as `26.02` is February 2026.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Release {
+    /// Of this century.
+    pub year: u32,
+    /// 1 to 12.
+    pub month: u32,
+}
+
+impl Release {
+    /// Two digits, a point and two digits; what stands behind another point is a lesser release.
+    pub fn parse(text: &str) -> Option<Release> {
+        let mut parts = text.split('.');
+        let (year, month) = (parts.next()?, parts.next()?);
+        let two = |part: &str| Some(part).filter(|p| p.len() == 2).and_then(|p| p.parse().ok());
+        Some(Release { year: two(year)?, month: two(month).filter(|month| (1..=12).contains(month))? })
+    }
+
+    /// Years from another one to it.
+    pub fn years_since(self, other: Release) -> f64 {
+        let months = |of: Release| f64::from(12 * of.year + of.month);
+        (months(self) - months(other)) / 12.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Release {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Release::parse(&text)
+            .ok_or_else(|| D::Error::custom(format!("this must be a year and a month like \"26.02\", not {text:?}")))
+    }
+}
+
+impl Calibrated {
+    /// What kernels reach of the device, so many times as much; never more than all of it.
+    pub fn scale(&mut self, factor: f64) {
+        for share in [&mut self.product_efficiency, &mut self.attention_efficiency, &mut self.memory_efficiency] {
+            *share = Share((share.0 * factor).min(1.0));
+        }
+    }
 }
 
 /// The way between a device and the host's memory.
@@ -201,6 +249,8 @@ pub struct Count(pub u32);
 const LARGEST: f64 = 1e9;
 /// The smallest that is above 0.
 const SMALLEST: f64 = 1e-6;
+/// The most that kernels become faster in a year.
+const MOST_GAIN: f64 = 1.0;
 /// The most seconds that work may take longer per second of communication beside it.
 const SLOWEST: f64 = 10.0;
 
@@ -286,6 +336,17 @@ impl fmt::Display for ClusterError {
 impl std::error::Error for ClusterError {}
 
 impl Cluster {
+    /// The cluster with kernels of a release: of a device whose kernels become faster, products, attention and what streams through memory reach more of it the later the release is.
+    #[must_use]
+    pub fn of_release(mut self, release: Release) -> Cluster {
+        let calibrated = &mut self.calibrated;
+        let Some(since) = calibrated.release else { return self };
+        let factor = (1.0 + calibrated.yearly_gain.0).powf(release.years_since(since));
+        calibrated.scale(factor);
+        calibrated.release = Some(release);
+        self
+    }
+
     /// Reads a cluster file.
     ///
     /// # Errors
@@ -313,6 +374,14 @@ impl Cluster {
             });
             ClusterError { message, span: line.map(|line| start..start + line.len()), help: Some(help.to_string()) }
         };
+        if self.calibrated.yearly_gain.0 > MOST_GAIN {
+            let message = format!("`yearly_gain` is at most {MOST_GAIN}, not {}", self.calibrated.yearly_gain.0);
+            return Err(at("yearly_gain", "", message, "0.1 is a tenth faster each year"));
+        }
+        if self.calibrated.yearly_gain.0 > 0.0 && self.calibrated.release.is_none() {
+            let message = "`yearly_gain` needs the `release` whose kernels have these efficiencies".to_string();
+            return Err(at("yearly_gain", "", message, "release = \"26.02\" beside it: year and month"));
+        }
         if let Some(part) = self.measured.as_ref().and_then(Measured::missing) {
             let start = text.find("[measured]").unwrap_or(0);
             return Err(ClusterError {
@@ -534,6 +603,34 @@ source = "a test"
         assert_eq!(Cluster::parse(&text).expect("it is right").device.usable_bytes(), 14.5e9);
     }
 
+    /// A fifth more each year: a year later a fifth more, half a year earlier as much less, and never more than all; without a gain, or without a release to count from, nothing.
+    #[test]
+    fn kernels_become_faster_by_the_release() {
+        let with = |gain: &str| {
+            let text = SMALL.replacen("product_efficiency = 1.0", "product_efficiency = 0.5", 1);
+            let text = text.replacen("overlap_slowdown = 0", &format!("overlap_slowdown = 0\n{gain}"), 1);
+            Cluster::parse(&text).expect("it is right")
+        };
+        let of = |gain: &str, release: &str| {
+            let cluster = with(gain).of_release(Release::parse(release).expect("a release"));
+            let Calibrated { product_efficiency, attention_efficiency, memory_efficiency, link_efficiency, .. } =
+                cluster.calibrated;
+            [product_efficiency, attention_efficiency, memory_efficiency, link_efficiency].map(|share| share.0)
+        };
+        let gain = "yearly_gain = 0.2\nrelease = \"25.08\"";
+        let close = |found: [f64; 4], want: [f64; 4]| found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-9);
+        assert!(close(of(gain, "26.08"), [0.6, 0.6, 1.0, 1.0]), "{:?}", of(gain, "26.08"));
+        let half = 1.2f64.powf(-0.5);
+        assert!(close(of(gain, "25.02"), [0.5 * half, 0.5 * half, half, 1.0]));
+        assert!(close(of(gain, "25.08.01"), [0.5, 0.5, 1.0, 1.0]) && close(of("", "26.08"), [0.5, 0.5, 1.0, 1.0]));
+        // What is counted from is where it stands.
+        let twice = |first: &str| {
+            let [first, second] = [first, "26.08"].map(|text| Release::parse(text).expect("a release"));
+            with(gain).of_release(first).of_release(second).calibrated.product_efficiency.0
+        };
+        assert!((twice("26.02") - 0.6).abs() < 1e-9);
+    }
+
     #[test]
     fn mistakes_are_named_where_they_are() {
         assert_eq!(
@@ -561,6 +658,23 @@ source = "a test"
             error("memory_gb = 16", "memory_gb = 16\ncontext_gb = 16"),
             ("`context_gb` leaves nothing of the device's 16 GB".into(), "context_gb = 16".into())
         );
+        let gain = |more: &str| error("overlap_slowdown = 0", &format!("overlap_slowdown = 0\n{more}"));
+        assert_eq!(
+            gain("yearly_gain = 8\nrelease = \"26.02\""),
+            ("`yearly_gain` is at most 1, not 8".into(), "yearly_gain = 8".into())
+        );
+        assert_eq!(
+            gain("yearly_gain = 0.1"),
+            (
+                "`yearly_gain` needs the `release` whose kernels have these efficiencies".into(),
+                "yearly_gain = 0.1".into()
+            )
+        );
+        for wrong in ["26", "2026.02", "26.13", "26.2"] {
+            let found = gain(&format!("yearly_gain = 0.1\nrelease = {wrong:?}"));
+            let want = format!("this must be a year and a month like \"26.02\", not {wrong:?}");
+            assert_eq!(found, (want, format!("{wrong:?}")));
+        }
         let unaligned =
             |by_4, by_2| format!("[device.unaligned]\nby_4 = {by_4}\nby_2 = {by_2}\nsource = \"s\"\n[calibrated]");
         for (by_4, by_2) in [("0.5", "2"), ("3", "2")] {

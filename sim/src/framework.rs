@@ -1,5 +1,6 @@
 //! Framework profiles: what a training system does differently from our plan, in switches that its documentation states, and at most three fitted numbers.
 
+use crate::recorded::{Graphs, RECORDED};
 use crate::says::{is_from, says};
 use forebay_compiler::autodiff::Keep;
 use forebay_cost::{Cluster, Generation, Scaling};
@@ -30,6 +31,8 @@ pub struct Framework {
     pub streams: bool,
     /// Which attention kernels it has: `unfused`, `flash1`, `flash2`, `newest`.
     pub attention: AttentionName,
+    /// Do attention kernels multiply in fp8 where products do?
+    pub attention_fp8: bool,
     /// Does memory come from a caching allocator beside the libraries' workspaces, with tensors of their own for what our plan fuses (PyTorch)?
     pub caching_allocator: bool,
     /// Bytes that each parameter's gradient takes beside the sum in f32, in the parameter's type, until it is added to it: as it comes, or in buckets
@@ -104,8 +107,8 @@ pub struct Framework {
     pub expert_us: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
-    /// Do its recipes pair micro-batches where pipelines are interleaved, so that expert communication of one runs beside the other's work?
-    pub pairs_interleaved: bool,
+    /// Where do its recipes pair micro-batches, so that expert communication of one runs beside the other's work?
+    pub pairs: Pairs,
     /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
     pub deduplicates: bool,
     /// Are rows on their way to experts in fp8, with a scale for each 128 elements (the same, section 3.3.3)? They come back in half precision.
@@ -123,8 +126,8 @@ pub struct Framework {
     pub collective_holds: bool,
     /// MiB of gradients, in half precision, that a call sums where all ranks have the sum (without ZeRO) and calls hold the host: `bucket_cap_mb` of PyTorch's `DistributedDataParallel`. 0: all.
     pub call_mib: f64,
-    /// Are kernels started from recorded graphs, without the host?
-    pub graphs: bool,
+    /// What is started from recorded graphs, without the host: `nothing`, `routers`, `attention`, `whole`.
+    pub graphs: Graphs,
     /// Fitted: host time for each instruction of our plan, µs. A framework starts several kernels for one that our plan fuses.
     pub dispatch_us: f64,
     /// Fitted: memory passes of elementwise work, as a multiple of our fused plan's.
@@ -145,6 +148,18 @@ pub enum AttentionName {
     Flash2,
     /// The device's newest.
     Newest,
+}
+
+/// Where micro-batches are paired in a run that says nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pairs {
+    /// Nowhere.
+    Never,
+    /// In interleaved pipelines.
+    Interleaved,
+    /// In whatever pipeline, and without one.
+    Always,
 }
 
 impl From<AttentionName> for Generation {
@@ -257,9 +272,9 @@ impl Framework {
         Scaling { bytes: if before { 0.0 } else { self.cast_bytes }, rate: self.scaled_rate, depth }
     }
 
-    /// Seconds of the host for a launch. A recorded graph is started by a fraction of the work.
+    /// Seconds of the host for a launch. A recorded step is started by a fraction of the work.
     pub fn launch_s(&self) -> f64 {
-        if self.graphs { 0.1 * self.dispatch_us * 1e-6 } else { self.dispatch_us * 1e-6 }
+        if self.graphs == Graphs::Whole { RECORDED * self.dispatch_us * 1e-6 } else { self.dispatch_us * 1e-6 }
     }
 }
 
@@ -276,6 +291,7 @@ impl Default for Framework {
             reserved_gb: 0.7,
             streams: true,
             attention: AttentionName::Newest,
+            attention_fp8: false,
             caching_allocator: false,
             half_gradient_bytes: 0.0,
             counts_gib: false,
@@ -311,7 +327,7 @@ impl Default for Framework {
             gathers_fp8: false,
             expert_us: 0.0,
             hidden_ep: 0.0,
-            pairs_interleaved: false,
+            pairs: Pairs::Never,
             deduplicates: false,
             dispatch_fp8: false,
             node_limit: 0,
@@ -320,7 +336,7 @@ impl Default for Framework {
             receive_waits: false,
             collective_holds: false,
             call_mib: 0.0,
-            graphs: false,
+            graphs: Graphs::Nothing,
             dispatch_us: 5.0,
             vector_passes: 1.0,
             collective_us: 0.0,
@@ -353,11 +369,11 @@ const BUILT_IN: &str = include_str!("../frameworks.toml");
 pub fn position(known: &[Framework], text: &str) -> Option<usize> {
     let text = text.to_lowercase();
     // All parts of it, and none that has a `!` before it.
-    let is_so = |part: &str| match (part.strip_prefix('!'), part.strip_prefix(FROM)) {
-        (Some(no), _) => !says(&text, no),
-        (None, Some(release)) if release.starts_with(|c: char| c.is_ascii_digit()) => is_from(&text, release),
-        (None, _) => says(&text, part),
+    let is_there = |part: &str| match part.strip_prefix(FROM) {
+        Some(release) if release.starts_with(|c: char| c.is_ascii_digit()) => is_from(&text, release),
+        _ => says(&text, part),
     };
+    let is_so = |part: &str| part.strip_prefix('!').map_or_else(|| is_there(part), |no| !is_there(no));
     let meant = |m: &String| m.to_lowercase().split(" & ").all(is_so);
     known.iter().position(|f| f.matches.iter().any(meant))
 }
@@ -479,26 +495,30 @@ mod tests {
         // The same library, by its own script, by recipes, and by recipes whose experts have as many rows in every step.
         let of = |text: &str| find(&known, text);
         let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];
-        assert_eq!((script.gradient_bytes, script.graphs), (4.0, false));
-        assert_eq!((recipe.gradient_bytes, recipe.graphs), (2.0, false));
-        // Recipes for mixtures record whole iterations from 26.06 on, where they do not say that they record parts.
+        assert_eq!((script.gradient_bytes, script.graphs), (4.0, Graphs::Nothing));
+        assert_eq!((recipe.gradient_bytes, recipe.graphs), (2.0, Graphs::Nothing));
+        // Recipes for mixtures in MXFP8 record whole iterations and pair micro-batches from 26.06 on, whatever parts were looked up, and parts before.
         let bridge =
             |release: &str, notes: &str| of(&format!("Megatron-Bridge performance summary, {release}; {notes}"));
         let parts = "hybridep; cuda_graph_impl=\"transformer_engine\"";
         let told = [
-            ("26.06", "hybridep"),
-            ("26.08", "cuda_graph_impl=\"full_iteration\""),
-            ("26.06", parts),
-            ("26.04", parts),
-            ("26.04", "hybridep"),
-            ("26.06", "dense"),
+            ("26.06", "hybridep; on GB200; in MXFP8", "megatron-paired-graphs"),
+            ("26.08", "cuda_graph_scope=[\"moe_router\"]; on GB200; in MXFP8", "megatron-paired-graphs"),
+            ("26.06", "hybridep; on H100; in FP8", "megatron-h100"),
+            ("26.08", "hybridep; on H100; in FP8", "megatron-core"),
+            ("25.11", "cuda_graph_impl=\"full_iteration\"", "megatron-whole-graphs"),
+            ("26.06", parts, "megatron-graphs-26.06"),
+            ("26.04", parts, "megatron-graphs"),
+            ("26.04", "hybridep; on GB200; in BF16", "megatron-graphs"),
+            ("26.04", "force-balanced; on GB200; in MXFP8", "megatron-graphs"),
+            ("26.04", "hybridep; on B200; in MXFP8", "megatron-core"),
+            ("26.06", "dense; in MXFP8", "megatron-core"),
         ];
-        let names = told.map(|(release, notes)| bridge(release, notes).name.clone());
-        assert_eq!(names[..3], ["megatron-whole-graphs", "megatron-whole-graphs", "megatron-graphs-26.06"]);
-        assert_eq!(names[3..], ["megatron-graphs", "megatron-core", "megatron-core"]);
-        assert!(bridge("26.06", "hybridep").graphs && !bridge("26.06", parts).graphs);
+        for (release, notes, name) in told {
+            assert_eq!(bridge(release, notes).name, name, "{release} {notes}");
+        }
         let whole = of("Megatron-Bridge; router force-balanced, token-drop");
-        assert!(whole.graphs && whole.dispatch_us == recipe.dispatch_us);
+        assert!(whole.graphs == Graphs::Whole && whole.dispatch_us == recipe.dispatch_us);
         assert_eq!(of("Megatron-Bridge; token-drop; cuda_graph_impl=\"transformer_engine\"").name, "megatron-graphs");
         // What it says itself counts, and nothing of the other's name.
         assert!(

@@ -30,6 +30,7 @@ pub mod memory;
 pub mod passes;
 pub mod phases;
 pub mod price;
+pub mod recorded;
 pub mod replay;
 pub mod report;
 pub mod routes;

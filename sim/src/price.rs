@@ -112,7 +112,7 @@ pub struct Pricer<'a> {
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
-const OPTIMIZER: &str = "optimizer.";
+pub(crate) const OPTIMIZER: &str = "optimizer.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 pub(crate) const HEAD: &str = "train.epilogue";
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
@@ -211,6 +211,13 @@ impl<'a> Pricer<'a> {
 
     /// Prices an instruction of a program.
     pub fn instruction(&self, program: &Program, instruction: &Instruction) -> Priced {
+        let mut priced = self.alone(program, instruction);
+        priced.launches *= self.framework.graphs.launches(program, &instruction.kernel);
+        priced
+    }
+
+    /// Prices an instruction that the host starts.
+    fn alone(&self, program: &Program, instruction: &Instruction) -> Priced {
         let optimizer = program.name.starts_with(OPTIMIZER);
         let work = |kind, seconds, flops| Priced {
             kind,
@@ -307,8 +314,27 @@ impl<'a> Pricer<'a> {
         (kernels * self.framework.expert_us / self.framework.dispatch_us.max(1e-3)).max(1.0)
     }
 
+    /// The shape of an attention.
+    fn attended(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Attended {
+        let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
+        let narrow = match self.precision {
+            Precision::Fp8 | Precision::Mxfp8 if self.framework.attention_fp8 => self.precision,
+            _ => Precision::Bf16,
+        };
+        Attended {
+            problems: inputs.batch.iter().map(|d| *d as f64).product(),
+            queries: inputs.queries as f64,
+            keys: inputs.keys as f64,
+            head: (scores + inputs.value_size) as f64 / 2.0,
+            widest: scores.max(inputs.value_size) as f64,
+            flops: kernel.flops(),
+            bytes: kernel.traffic(&program.buffers).bytes() as f64,
+            precision: precision_of(inputs.dtype, narrow),
+        }
+    }
+
     fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
-        let attended = attended(program, inputs, kernel);
+        let attended = self.attended(program, inputs, kernel);
         let seconds = self.cluster.attention(&attended, way, self.framework.attention.into()) * self.last_of_context();
         let flops = attended.flops;
         Priced {
@@ -343,10 +369,10 @@ impl<'a> Pricer<'a> {
         match kernel {
             Kernel::Matmul(k) => Some(Shape::Product(self.product_of(program, k, kernel))),
             Kernel::Attention(k) => {
-                Some(Shape::Attention(attended(program, &k.inputs, kernel), AttentionKernel::Forward))
+                Some(Shape::Attention(self.attended(program, &k.inputs, kernel), AttentionKernel::Forward))
             }
             Kernel::AttentionBackward(k) => {
-                Some(Shape::Attention(attended(program, &k.inputs, kernel), AttentionKernel::Backward))
+                Some(Shape::Attention(self.attended(program, &k.inputs, kernel), AttentionKernel::Backward))
             }
             Kernel::Exchange(_) | Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
             kernel => {
@@ -562,19 +588,4 @@ pub(crate) fn collective(kind: ExchangeKind, piece: f64, ranks: f64) -> (Collect
 /// What work on a type is priced as, where narrow types are priced as `narrow`.
 fn precision_of(dtype: DType, narrow: Precision) -> Precision {
     if matches!(dtype, DType::F32 | DType::F64) { Precision::F32 } else { narrow }
-}
-
-/// The shape of an attention.
-fn attended(program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Attended {
-    let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
-    Attended {
-        problems: inputs.batch.iter().map(|d| *d as f64).product(),
-        queries: inputs.queries as f64,
-        keys: inputs.keys as f64,
-        head: (scores + inputs.value_size) as f64 / 2.0,
-        widest: scores.max(inputs.value_size) as f64,
-        flops: kernel.flops(),
-        bytes: kernel.traffic(&program.buffers).bytes() as f64,
-        precision: precision_of(inputs.dtype, Precision::Bf16),
-    }
 }

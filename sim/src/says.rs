@@ -1,5 +1,6 @@
 //! What the text of a run says: words by themselves, which are not denied.
 
+use forebay_cost::cluster::Release;
 use regex_lite::Regex;
 use std::sync::LazyLock;
 
@@ -111,20 +112,17 @@ pub(crate) fn is_compared(before: &str) -> bool {
     COMPARED.is_match(before)
 }
 
-/// Is the first release that a text names by its year and month (`26.06`, `26.04.01`) this one or a later one? (Others behind it are what it is compared with, or where something was looked up.)
-pub(crate) fn is_from(text: &str, release: &str) -> bool {
-    let number = |of: &str| -> Option<(u32, u32)> {
-        let mut parts = of.split('.');
-        let (year, month) = (parts.next()?, parts.next()?);
-        let two = |part: &str| Some(part).filter(|p| p.len() == 2).and_then(|p| p.parse().ok());
-        Some((two(year)?, two(month).filter(|month| (1..=12).contains(month))?))
-    };
-    let Some(least) = number(release) else { return false };
+/// The first release that a text names by its year and month (`26.06`, `26.04.01`). (Others behind it are what it is compared with, or where something was looked up.)
+pub(crate) fn release(text: &str) -> Option<Release> {
     let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '.');
     // Other years are numbers of something else, and shares are not releases.
     let is_release = |word: &str| !text.contains(&format!("{word} %")) && !text.contains(&format!("{word}%"));
-    let named = |word: &str| number(word).filter(|named| (20..=35).contains(&named.0) && is_release(word));
-    words.find_map(named).is_some_and(|named| named >= least)
+    words.find_map(|word| Release::parse(word).filter(|named| (20..=35).contains(&named.year) && is_release(word)))
+}
+
+/// Is the first release that a text names this one or a later one?
+pub(crate) fn is_from(text: &str, least: &str) -> bool {
+    Release::parse(least).is_some_and(|least| release(text).is_some_and(|named| named >= least))
 }
 
 #[cfg(test)]

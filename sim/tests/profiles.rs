@@ -3,6 +3,7 @@
 use forebay_cost::{Cluster, known};
 use forebay_sim::Kind;
 use forebay_sim::framework::{Framework, known as frameworks};
+use forebay_sim::recorded::Graphs;
 use forebay_sim::report::Report;
 use forebay_sim::validate::{prepare, price, runs};
 
@@ -93,7 +94,7 @@ fn sums_in_half_take_a_third() {
 fn experts_are_scaled_by_the_kernels_before_them() {
     let with = |before: bool| {
         let table = "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
-             a,\"Megatron-Bridge performance summary, 26.06; hybridep\",Mixtral,4,2048,4096,4096,8,2,16,128,32000,2048,H100,1,1,1,FP8,none,1\n";
+             a,\"Megatron-Bridge performance summary, 26.06; hybridep\",Mixtral,4,2048,4096,4096,8,2,16,128,32000,2048,H100,1,1,1,MXFP8,none,1\n";
         let (clusters, mut frameworks) = (known::clusters(), frameworks());
         frameworks.iter_mut().for_each(|f| f.scales_experts_before &= before);
         let (cases, skipped) = prepare(&runs::read(table).expect("a table").runs, &clusters, &frameworks, 1);
@@ -330,4 +331,31 @@ fn the_last_of_a_ring_has_the_most_keys() {
     assert!((needed(&uneven) / needed(&even) - 1.0).abs() < 1e-9, "nobody needs more FLOPs for it");
     // Messages of rings are hidden in part, those of other ways as the profile says.
     assert!(even.exposed_comm_s.cp < 0.3 * even.total_comm_s.cp, "{:?}", even.exposed_comm_s);
+}
+
+/// A mixture on 16 devices, experts over all: of a layer's kernels the host starts all, those with rows of experts alone, or a tenth of each.
+#[test]
+fn recorded_kernels_are_not_started() {
+    let with = |graphs: Graphs, precision: &str| {
+        let table = format!(
+            "id,source,layers,hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,ep,mbs,gbs,precision,recompute,step_time_s\n\
+             a,Megatron-Bridge; hybridep,12,2048,768,128,8,32,128,32000,1024,H100,16,16,1,64,{precision},none,1\n"
+        );
+        let (clusters, mut frameworks) = (known::clusters(), frameworks());
+        // A host that is late with everything.
+        frameworks.iter_mut().for_each(|f| (f.graphs, f.dispatch_us) = (graphs, 3000.0));
+        let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
+        assert_eq!(skipped, []);
+        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report.step_time_s
+    };
+    let nothing = with(Graphs::Nothing, "BF16");
+    let [routers, attention, whole] =
+        [Graphs::Routers, Graphs::Attention, Graphs::Whole].map(|graphs| with(graphs, "BF16") / nothing);
+    // A layer has some 90 kernels, 15 to 20 of which have rows of experts or move them, and 40 of which are as narrow as what routers write.
+    assert!((0.55..0.75).contains(&routers), "{routers}");
+    assert!((0.2..0.4).contains(&attention), "{attention}");
+    assert!((0.1..0.2).contains(&whole), "{whole}");
+    // What makes inputs fp8 is started as well: two kernels for three products.
+    let fp8 = with(Graphs::Nothing, "FP8") / nothing;
+    assert!((1.08..1.2).contains(&fp8), "{fp8}");
 }

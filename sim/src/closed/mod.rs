@@ -392,7 +392,7 @@ impl<'a> Closed<'a> {
         }
         let device = meet.iter().sum::<f64>() + shard.scalars.device;
         let framework = &self.options.framework;
-        host *= framework.dispatch_us * 1e-6 * if framework.graphs { 0.1 } else { 1.0 };
+        host *= framework.launch_s();
         let step = device.max(host);
         let pipeline = more.end(pipe.ends.iter().copied().fold(0.0, f64::max));
         let work = pipe.work.iter().sum::<f64>() * more.share * more.longer / pipe.work.len() as f64;

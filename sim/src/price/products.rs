@@ -59,9 +59,13 @@ impl Pricer<'_> {
 
     /// Starts of kernels, as multiples of one instruction's, that a product takes: those of experts may be started one by one.
     fn starts(&self, k: &Matmul, product: &Product) -> f64 {
+        let cast = match product.precision {
+            Precision::Fp8 | Precision::Mxfp8 if self.framework.scaling(k.groups.is_some()).bytes > 0.0 => CASTS,
+            _ => 0.0,
+        };
         match (&k.groups, self.framework.expert_us) {
             (Some(_), each) if each > 0.0 => self.one_by_one(product.groups),
-            _ => 1.0,
+            _ => 1.0 + cast,
         }
     }
 
@@ -93,6 +97,9 @@ impl Pricer<'_> {
         product
     }
 }
+
+/// Kernels that make inputs of a product fp8, by the product: its left input in the forward pass, and the gradient that both of its backward products take.
+const CASTS: f64 = 2.0 / 3.0;
 
 /// Bytes of traffic for each element of a weight's gradient that a product adds to sums of so many bytes: these are read and written, instead of a result written in half. They are
 /// added to the product's time: what grouped products on B200 take is nearer to both together than to the longer of them (docs/cost-model.md).

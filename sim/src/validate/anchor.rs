@@ -5,7 +5,6 @@ use crate::framework::Framework;
 use crate::kind::Kind;
 use crate::report::{Part, Report};
 use forebay_cost::Cluster;
-use forebay_cost::cluster::Share;
 use serde::Serialize;
 
 /// What a run said of its device.
@@ -82,12 +81,7 @@ fn work(report: &Report) -> f64 {
 
 fn scaled(cluster: &Cluster, factor: f64) -> Cluster {
     let mut cluster = cluster.clone();
-    let calibrated = &mut cluster.calibrated;
-    for share in
-        [&mut calibrated.product_efficiency, &mut calibrated.attention_efficiency, &mut calibrated.memory_efficiency]
-    {
-        *share = Share((share.0 * factor).min(1.0));
-    }
+    cluster.calibrated.scale(factor);
     cluster
 }
 

@@ -82,7 +82,7 @@ impl Case {
         }
         let cluster =
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
-        let framework = position(frameworks, &run.text);
+        let framework = position(frameworks, &run.described());
         let profile = notes::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
         recompute::recompute(run)?;
         notes::precision(run)?;

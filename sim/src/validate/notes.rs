@@ -5,7 +5,8 @@ mod zero;
 pub use zero::{said_zero, zero};
 
 use super::runs::Run;
-use crate::framework::{AttentionName, Framework};
+use crate::framework::{AttentionName, Framework, Pairs};
+use crate::recorded::Graphs;
 use crate::says::{number_of, said, said_any, says};
 use forebay_compiler::shard::CpAlgo;
 use forebay_cost::Precision;
@@ -148,7 +149,11 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         "dualpipe",
         "dualpipev",
     ];
-    let by_recipe = framework.pairs_interleaved && run.number("vpp").is_some_and(|vpp| vpp > 1);
+    let by_recipe = match framework.pairs {
+        Pairs::Never => false,
+        Pairs::Interleaved => run.number("vpp").is_some_and(|vpp| vpp > 1),
+        Pairs::Always => true,
+    };
     if said_any(&text, &pairings).unwrap_or(by_recipe) {
         framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
     }
@@ -163,7 +168,13 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {
         framework.gradient_bytes = 4.0;
     }
+    // (What was looked up in a later release is not what the run did: its system's profile has that, by its release.)
+    if !has("graph settings from head") {
+        framework.graphs = graphs(&text).unwrap_or(framework.graphs);
+    }
     framework.attention = attention(&text, &framework);
+    let in_fp8 = ["fp8 dot product attention", "fp8 attention", "attention in fp8"];
+    framework.attention_fp8 = said_any(&text, &in_fp8).unwrap_or(framework.attention_fp8);
     if has("max_memory_allocated") {
         framework.tells_allocated = true;
     }
@@ -179,6 +190,18 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         framework.hidden_tp = framework.hidden_tp.max(ASYNC);
     }
     framework
+}
+
+/// What a row says that is recorded: whole steps, or the scopes that it names of Transformer Engine's graphs. (Layers of dense models that are recorded in part stay as their system has them.)
+fn graphs(text: &str) -> Option<Graphs> {
+    let any = |words: &[&str]| words.iter().any(|words| says(text, words));
+    let is_recorded = any(&["cuda graph", "cuda_graph_impl=\"transformer_engine\"", "cuda_graph_impl=\"local\""]);
+    match said_any(text, &["full_iteration", "full iteration"]) {
+        Some(true) => Some(Graphs::Whole),
+        _ if is_recorded && any(&["attn"]) => Some(Graphs::Attention),
+        _ if is_recorded && any(&["moe_router"]) => Some(Graphs::Routers),
+        _ => None,
+    }
 }
 
 /// What says how many nodes the experts of a token are on at most.
@@ -198,8 +221,9 @@ fn attention(text: &str, framework: &Framework) -> AttentionName {
             "attention_backend=unfused",
             "naive attention",
             "eager attention",
-            "dot_product",
         ])
+        // (PyTorch's `scaled_dot_product_attention` and the option for fp8 are names of fused ones.)
+        || says(&text.replace(['-', '_'], " ").replace("dot product attention", ""), "dot product")
     {
         return AttentionName::Unfused;
     }
@@ -253,11 +277,14 @@ const RING: f64 = 0.8;
 /// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
 const CAPACITY: [&str; 2] = ["train capacity factor", "capacity factor"];
 
+/// Capacities of other things: what holds while a model is evaluated, and how much memory recorded steps have for the rows of a rank.
+const OTHER_CAPACITIES: [&str; 4] =
+    ["eval_capacity_factor", "eval-capacity-factor", "expert_rank_capacity_factor", "expert-rank-capacity-factor"];
+
 /// The capacity that a row gives its experts. (No number, or none above 0, is dropless.)
 fn capacity(text: &str) -> Option<f64> {
-    // (What holds while it is evaluated is another thing.)
-    let text = &text.replace("eval_capacity_factor", "").replace("eval-capacity-factor", "");
-    CAPACITY.iter().find_map(|words| number_of(text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
+    let text = OTHER_CAPACITIES.iter().fold(text.to_string(), |text, other| text.replace(other, ""));
+    CAPACITY.iter().find_map(|words| number_of(&text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
 }
 
 /// Megatron-Core's option drops what is beyond a capacity, and fills up what is not only where it is told to.
@@ -367,6 +394,8 @@ mod tests {
         assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
         assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
         assert_eq!(of("0", "capacity factor 1.5"), 1.0);
+        // Room for a rank's rows is memory, and what drops nothing.
+        assert_eq!(of("8", "moe_expert_rank_capacity_factor=1.5; router forced to balance"), 1.0);
         let waits =
             |notes: &str| as_stated("8", notes, Framework { experts_wait: true, ..Framework::default() }).experts_wait;
         assert_eq!(
@@ -408,6 +437,16 @@ mod tests {
         for notes in ["no flash attention", "unfused attention", "attention=dot_product", "use-flash-attn=false"] {
             assert_eq!(of(notes, Flash2, false), Unfused, "{notes}");
         }
+        // Fused kernels have names of what they compute.
+        for notes in ["fp8_dot_product_attention=True", "scaled_dot_product_attention", "scaled dot-product attention"]
+        {
+            assert_eq!(of(notes, Newest, false), Newest, "{notes}");
+        }
+        let in_fp8 = |notes: &str| as_stated("", notes, Framework::default()).attention_fp8;
+        assert_eq!(
+            ["fp8_dot_product_attention=True", "fp8 attention", "fp8_dot_product_attention=False", ""].map(in_fp8),
+            [true, true, false, false]
+        );
         // A name alone says that scores are not in memory, and no more.
         assert_eq!([of("flash attention", Unfused, false), of("use-flash-attn", Newest, true)], [Flash2, Newest]);
         assert_eq!(
@@ -474,6 +513,36 @@ mod tests {
         assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
         let none = of("no fp8 dispatch");
         assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
+    }
+
+    /// What is recorded is what a row says, and where that was looked up in another release what its system does.
+    #[test]
+    fn recorded_graphs_are_read() {
+        let of =
+            |notes: &str| as_stated("8", notes, Framework { graphs: Graphs::Whole, ..Framework::default() }).graphs;
+        for (notes, want) in [
+            ("cuda_graph_impl='full_iteration'", Graphs::Whole),
+            ("TE CUDA graph moe_router+moe_preprocess", Graphs::Routers),
+            ("cuda_graph_impl='transformer_engine'; cuda_graph_scope=['attn' 'moe_router']", Graphs::Attention),
+            ("CUDA graphs", Graphs::Whole),
+            ("cuda_graph_scope=['attn']; graph settings from HEAD (26.08) recipe", Graphs::Whole),
+            ("", Graphs::Whole),
+        ] {
+            assert_eq!(of(&notes.replace('\'', "\"\"")), want, "{notes}");
+        }
+    }
+
+    /// Micro-batches are paired where a row says so, and else where its system's recipes do.
+    #[test]
+    fn pairs_are_read() {
+        let of = |vpp: &str, notes: &str, pairs| {
+            stated(&run_of("vpp,experts", &format!("{vpp},8"), notes), Framework { pairs, ..Framework::default() })
+                .hidden_ep
+        };
+        use Pairs::{Always, Interleaved, Never};
+        assert_eq!([of("1", "", Never), of("2", "", Interleaved), of("1", "", Interleaved)], [0.0, PAIRED_NCCL, 0.0]);
+        assert_eq!([of("1", "hybridep", Always), of("1", "ep overlap off", Always)], [PAIRED, 0.0]);
+        assert_eq!(of("1", "overlap_moe_expert_parallel_comm=True", Never), PAIRED_NCCL);
     }
 
     /// Options as scripts and configurations have them.

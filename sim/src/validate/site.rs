@@ -1,8 +1,9 @@
 //! The network of a measured run's site.
 
 use super::runs::Run;
+use crate::says::{release, says};
 use forebay_cost::Cluster;
-use forebay_cost::cluster::{Count, NonNegative, Positive};
+use forebay_cost::cluster::{Count, NonNegative, Positive, Release};
 use regex_lite::Regex;
 use std::sync::LazyLock;
 
@@ -16,6 +17,9 @@ use std::sync::LazyLock;
 /// Nodes that are no part of the tier around them, or of which what they consist of is no part: a sentence.
 pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     let mut cluster = cluster.clone();
+    if let Some(release) = of_time(&run.text) {
+        cluster = cluster.of_release(release);
+    }
     let stated = run.number("devices_per_node");
     if cluster.tiers.len() < 2 {
         return Ok(cluster);
@@ -61,6 +65,22 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     }
     Ok(cluster)
 }
+
+/// When a run's software was released: as its row says, or before the round of MLPerf Training in which its result was published (mlcommons.org).
+fn of_time(text: &str) -> Option<Release> {
+    let text = text.to_lowercase();
+    let round = |(name, released): &(&str, &str)| says(&text, name).then(|| Release::parse(released)).flatten();
+    release(&text).or_else(|| ROUNDS.iter().find_map(round))
+}
+
+/// Rounds of MLPerf Training, and the months in which what took part was to be available.
+const ROUNDS: [(&str, &str); 5] = [
+    ("mlperf training v3.1", "23.10"),
+    ("mlperf training v4.0", "24.05"),
+    ("mlperf training v4.1", "24.10"),
+    ("mlperf training v5.0", "25.05"),
+    ("mlperf training v5.1", "25.10"),
+];
 
 /// What a row says of the network between its nodes.
 pub fn heard(run: &Run) -> Option<String> {
@@ -219,6 +239,17 @@ mod tests {
         assert_eq!(shared_out(40.0, 8.0), (320.0, 0.0));
         let (outside, inside) = shared_out(240.0, 8.0);
         assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn releases_are_read() {
+        let of = |text: &str| of_time(text).map(|of| (of.year, of.month));
+        assert_eq!(
+            of("Megatron-Bridge performance summary, 26.04.01 NeMo Container; from HEAD (26.08)"),
+            Some((26, 4))
+        );
+        assert_eq!([of("MLPerf Training v5.0; NVIDIA"), of("MLPerf Training v6")], [Some((25, 5)), None]);
+        assert_eq!([of("SimuMax v1.2"), of("MFU 31.12 %"), of("unlike MLPerf Training v5.0")], [None; 3]);
     }
 
     #[test]
