@@ -16,6 +16,8 @@ pub struct Run {
     pub system: String,
     /// Where it is from, the model's name, and remarks: what says which framework ran it.
     pub text: String,
+    /// Of these where it is from.
+    pub source: String,
     /// Of these the remarks on its configuration.
     pub notes: String,
     /// The model's name.
@@ -117,7 +119,7 @@ impl Run {
 
     /// The run as if nothing stood in its source and notes.
     pub fn silent(&self) -> Run {
-        Run { text: String::new(), notes: String::new(), ..self.clone() }
+        Run { text: String::new(), source: String::new(), notes: String::new(), ..self.clone() }
     }
 
     /// The same, at least 1, for what is 1 when nothing is said.
@@ -312,6 +314,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
         line,
         system,
         text: ["source", "notes_config", "extra"].map(field).join("; "),
+        source: field("source").to_string(),
         notes: field("notes_config").to_string(),
         model: field("model").to_string(),
         device: field("device").to_string(),

@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 /// Nodes that are no part of the tier around them, or of which what they consist of is no part: a sentence.
 pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     let mut cluster = cluster.clone();
-    if let Some(release) = of_time(&run.text) {
+    if let Some(release) = of_time(&run.source) {
         cluster = cluster.of_release(release);
     }
     let stated = run.number("devices_per_node");
@@ -66,9 +66,9 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     Ok(cluster)
 }
 
-/// When a run's software was released: as its row says, or before the round of MLPerf Training in which its result was published (mlcommons.org).
-fn of_time(text: &str) -> Option<Release> {
-    let text = text.to_lowercase();
+/// When a run's software was released: as its source says (numbers like that among remarks are of other things), or before the round of MLPerf Training in which its result was published (mlcommons.org).
+fn of_time(source: &str) -> Option<Release> {
+    let text = source.to_lowercase();
     let round = |(name, released): &(&str, &str)| says(&text, name).then(|| Release::parse(released)).flatten();
     release(&text).or_else(|| ROUNDS.iter().find_map(round))
 }
