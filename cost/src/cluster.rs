@@ -161,6 +161,12 @@ impl Release {
     }
 }
 
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02}.{:02}", self.year, self.month)
+    }
+}
+
 impl<'de> Deserialize<'de> for Release {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;

@@ -507,7 +507,7 @@ mod tests {
             ("26.06", "hybridep; on H100; in FP8", "megatron-h100"),
             ("26.08", "hybridep; on H100; in FP8", "megatron-core"),
             ("25.11", "cuda_graph_impl=\"full_iteration\"", "megatron-whole-graphs"),
-            ("26.06", parts, "megatron-graphs-26.06"),
+            ("26.06", parts, "megatron-graphs"),
             ("26.04", parts, "megatron-graphs"),
             ("26.04", "hybridep; on GB200; in BF16", "megatron-graphs"),
             ("26.04", "force-balanced; on GB200; in MXFP8", "megatron-graphs"),

@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::schedule::Gradients;
+use forebay_cost::cluster::Release;
 use forebay_cost::{Cluster, Precision};
 use forebay_plan::{DType, Instruction, Kernel, Plan};
 use forebay_sim::framework::{Framework, known};
@@ -52,6 +53,9 @@ pub struct Args {
     /// Predict how this training system would run it: megatron-core, mindspeed, nanotron, … (a name that is none lists all) [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
+    /// Kernels of a software release, by year and month, on devices whose kernels gain from release to release [default: that of the cluster file]
+    #[arg(long, value_name = "YY.MM", value_parser = release)]
+    release: Option<Release>,
     /// One device takes so many times as long for its work, on a stage (from 0) or else where that costs most
     #[arg(long, value_name = "FACTOR[@STAGE]")]
     straggler: Option<Slow>,
@@ -93,11 +97,16 @@ impl From<PrecisionName> for Precision {
     }
 }
 
+fn release(text: &str) -> Result<Release, String> {
+    Release::parse(text).ok_or_else(|| "a release is a year and a month, like 26.02".into())
+}
+
 pub fn simulate(args: Args) -> Result<(), Failure> {
     let written = outputs(&args);
     can_write_all(&reads(&args), &written)?;
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
+    let cluster = args.release.into_iter().fold(cluster, Cluster::of_release);
     let (framework, mut differences) = match &args.framework {
         None => (Framework::default().on(&cluster), vec![]),
         Some(name) => of_another(framework(name)?, &mut options),
@@ -157,6 +166,11 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     report.phases = timeline.phases();
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
+    notes.extend(
+        (args.release.is_some() && cluster.calibrated.release.is_none()).then(|| {
+            format!("--release changes nothing: kernels of {} are as fast in all of them", cluster.device.name)
+        }),
+    );
     notes.extend(slow);
     notes.extend(differences);
     notes.extend(unaligned(&plan, &cluster));
@@ -279,6 +293,13 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
         notes.push(format!(
             "how much of its peaks {} sustains is an estimate that was not fitted to runs; `forebay validate --anchor RUN` or `--fit` takes it from measured ones",
             cluster.device.name
+        ));
+    }
+    if let Some(release) = cluster.calibrated.release {
+        notes.push(format!(
+            "kernels of {} are those of software of {release}, and take {:.0} % less in a year; --release has others",
+            cluster.device.name,
+            100.0 * (1.0 - 1.0 / (1.0 + cluster.calibrated.yearly_gain.0))
         ));
     }
     if plan.settings.compute == DType::F64 {

@@ -600,6 +600,30 @@ fn a_straggler_is_waited_for() {
     bench.run(&[&model[..], &["--straggler", "2@2"]].concat()).fails(&["the last stage is 1", "counted from 0"]);
 }
 
+/// Kernels of a device that is new are faster in a later release, and it is told of which they are; those of others are as fast in all.
+#[test]
+fn releases_make_kernels_faster() {
+    let bench = Bench::new();
+    let told = |cluster: &str, release: &[&str]| -> (f64, String) {
+        let model = ["simulate", "bench-small", "--cluster", cluster, "--batch", "8", "--seq", "256", "--json"];
+        let run = bench.run(&[&model[..], release].concat()).ok();
+        let report: Value = serde_json::from_str(&run.stdout).expect("an object");
+        (report["step_time_s"].as_f64().unwrap(), report["notes"].to_string())
+    };
+    let (file, of_file) = told("gb200-nvl72", &[]);
+    let (same, _) = told("gb200-nvl72", &["--release", "26.02"]);
+    let (later, of_later) = told("gb200-nvl72", &["--release", "27.02"]);
+    assert_eq!(file, same);
+    // A tenth a year, of what kernels do beside starting.
+    assert!((0.9..0.98).contains(&(later / file)), "{}", later / file);
+    assert!(of_file.contains("software of 26.02") && of_later.contains("software of 27.02"), "{of_later}");
+    let (h100, _) = told("h100", &[]);
+    let (other, none) = told("h100", &["--release", "27.02"]);
+    assert_eq!(h100, other);
+    assert!(none.contains("--release changes nothing"), "{none}");
+    bench.run(&["simulate", "bench-small", "--cluster", "h100", "--release", "2027"]).exits(2, &["a year and a month"]);
+}
+
 /// What a person sees of rows that are left out: the line, the reason, and what helps, and nothing that a terminal would obey.
 #[test]
 fn rows_that_are_left_out_have_lines_and_help() {
