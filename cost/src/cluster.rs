@@ -150,8 +150,10 @@ impl Release {
     pub fn parse(text: &str) -> Option<Release> {
         let mut parts = text.split('.');
         let (year, month) = (parts.next()?, parts.next()?);
-        let two = |part: &str| Some(part).filter(|p| p.len() == 2).and_then(|p| p.parse().ok());
-        Some(Release { year: two(year)?, month: two(month).filter(|month| (1..=12).contains(month))? })
+        let is_whole = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        let two = |part: &str| Some(part).filter(|p| p.len() == 2 && is_whole(p)).and_then(|p| p.parse().ok());
+        let release = Release { year: two(year)?, month: two(month).filter(|month| (1..=12).contains(month))? };
+        parts.all(is_whole).then_some(release)
     }
 
     /// Years from another one to it.
@@ -676,7 +678,7 @@ source = "a test"
                 "yearly_gain = 0.1".into()
             )
         );
-        for wrong in ["26", "2026.02", "26.13", "26.2"] {
+        for wrong in ["26", "2026.02", "26.13", "26.2", "+6.+2", "26.02.x", "26.02."] {
             let found = gain(&format!("yearly_gain = 0.1\nrelease = {wrong:?}"));
             let want = format!("this must be a year and a month like \"26.02\", not {wrong:?}");
             assert_eq!(found, (want, format!("{wrong:?}")));

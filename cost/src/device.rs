@@ -86,34 +86,34 @@ pub struct Attended {
 }
 
 impl Attended {
-    /// What its products multiply where scores are kernels' own: bf16 where others are in fp8.
+    /// What its products multiply at the rate of: bf16 where others are in fp8.
     fn inputs(&self) -> Precision {
         if self.precision == Precision::F32 { Precision::F32 } else { Precision::Bf16 }
     }
 
-    /// Its rate by that of [`Attended::inputs`].
-    fn narrow(&self) -> f64 {
-        match self.precision {
-            Precision::Fp8 | Precision::Mxfp8 => FP8_ATTENTION,
-            Precision::F32 | Precision::Bf16 => 1.0,
-        }
-    }
-
-    /// The work of the longest block of rows, by the mean: 1 without masks, nearly 2 with causal ones, whose last rows see all keys and whose first none; with a window
-    /// that is shorter than the row, what it is by the keys that are seen in the mean.
-    fn longest(&self, kernel: AttentionKernel) -> f64 {
+    /// The part of all keys that a query sees in the mean.
+    fn seen(&self, kernel: AttentionKernel) -> f64 {
         let products = match kernel {
             AttentionKernel::Forward => 2.0,
             AttentionKernel::Backward => 5.0,
         };
         let all = 2.0 * products * self.problems * self.queries * self.keys * self.head;
-        // The part of the keys that a query sees in the mean.
-        let seen = (self.flops / all).clamp(0.0, 1.0);
-        let of_rows = match seen {
+        (self.flops / all).clamp(0.0, 1.0)
+    }
+
+    /// How many keys a causal window has, where there is one.
+    fn window(&self, kernel: AttentionKernel) -> Option<f64> {
+        let seen = self.seen(kernel);
+        (LEAST_SEEN..0.5).contains(&seen).then(|| (self.keys * window_of(seen)).max(1.0))
+    }
+
+    /// The work of the longest block of rows, by the mean: 1 without masks, nearly 2 with causal ones, whose last rows see all keys and whose first none; with a window
+    /// that is shorter than the row, what it is by the keys that are seen in the mean.
+    fn longest(&self, kernel: AttentionKernel) -> f64 {
+        let of_rows = match self.seen(kernel) {
             // Nothing is seen, or there is nothing to see.
-            seen if seen.is_nan() || seen < 1e-6 => 1.0,
-            // A window w of a row, causal: the mean is w − w² / 2.
-            seen if seen < 0.5 => (1.0 - (1.0 - 2.0 * seen).sqrt()) / seen,
+            seen if seen.is_nan() || seen < LEAST_SEEN => 1.0,
+            seen if seen < 0.5 => window_of(seen) / seen,
             seen => 1.0 / seen,
         };
         // A block has the mean of its rows.
@@ -121,6 +121,14 @@ impl Attended {
         1.0 + (of_rows - 1.0) * (blocks - 1.0).max(0.0) / (blocks + 1.0)
     }
 }
+
+/// A causal window, as a part of all keys, of which so much is seen in the mean: the mean of a window w is w − w² / 2.
+fn window_of(seen: f64) -> f64 {
+    1.0 - (1.0 - 2.0 * seen).sqrt()
+}
+
+/// Less is as good as nothing.
+const LEAST_SEEN: f64 = 1e-6;
 
 /// How much faster attention is whose products are in fp8: an assumption. Twice as fast are its products, and its exponentials as before.
 const FP8_ATTENTION: f64 = 1.25;
@@ -244,11 +252,15 @@ impl Cluster {
             (Generation::Flash2, true) => 0.54,
             (Generation::Flash2, false) | (Generation::Newest | Generation::Unfused, _) => 1.0,
         };
-        // Blocks of queries go through all keys, backwards blocks of keys through all queries.
-        let (direction, inner, half) = match kernel {
+        // Blocks of queries go through all keys, backwards blocks of keys through all queries; with a window through what one of their rows sees.
+        let (direction, others, half) = match kernel {
             AttentionKernel::Forward => (1.0, keys, 430.0),
             AttentionKernel::Backward => (0.9, queries, 1000.0),
         };
+        let window = attended.window(kernel).unwrap_or(keys);
+        let inner = others.min(window + BLOCK);
+        // As much more than what is seen, by what that is more without a window.
+        let whole_blocks = (1.0 + BLOCK / window) / (1.0 + BLOCK / keys);
         // Narrow heads leave more softmax for each product; short rows have fewer blocks to hide it behind.
         let narrow = head / (head + 40.0) * (168.0 / 128.0);
         let short = inner / (inner + half);
@@ -256,12 +268,13 @@ impl Cluster {
         let each = problems * (queries / BLOCK).ceil() / f64::from(self.device.cores.0);
         let longest = attended.longest(kernel);
         let full = each / longest.max(each + longest / 2.0);
-        let rate = self.peak(attended.inputs())
-            * self.calibrated.attention_efficiency.0
-            * attended.narrow()
-            * generation
-            * direction;
-        (flops / (rate * narrow.min(1.1) * padding * short * full)).max(bytes / self.memory_rate())
+        let in_fp8 = match attended.precision {
+            Precision::Fp8 | Precision::Mxfp8 if self.device.cube.fp8.is_some() => FP8_ATTENTION,
+            _ => 1.0,
+        };
+        let rate =
+            self.peak(attended.inputs()) * self.calibrated.attention_efficiency.0 * in_fp8 * generation * direction;
+        (flops * whole_blocks / (rate * narrow.min(1.1) * padding * short * full)).max(bytes / self.memory_rate())
             + self.kernel_start()
     }
 
@@ -324,6 +337,21 @@ mod tests {
         let faster = time(Precision::Bf16, Generation::Newest) / time(Precision::Mxfp8, Generation::Newest);
         assert!((faster / FP8_ATTENTION - 1.0).abs() < 0.01, "{faster}");
         assert_eq!(time(Precision::Fp8, Generation::Unfused), time(Precision::Bf16, Generation::Unfused));
+        let a100 = Cluster::parse(include_str!("../../examples/clusters/a100-80g.toml")).expect("a cluster file");
+        let without = |precision| {
+            let attended = Attended {
+                problems: 64.0,
+                queries: 4096.0,
+                keys: 4096.0,
+                head: 128.0,
+                widest: 128.0,
+                flops: 1e12,
+                bytes: 1e8,
+                precision,
+            };
+            a100.attention(&attended, AttentionKernel::Forward, Generation::Newest)
+        };
+        assert_eq!(without(Precision::Fp8), without(Precision::Bf16), "there is none");
     }
 
     #[test]
@@ -377,7 +405,8 @@ mod tests {
     fn rows_are_as_long_as_what_blocks_go_through() {
         let cluster = cluster();
         let rate = |queries: f64, keys: f64, kernel: AttentionKernel| {
-            let flops = 4.0 * 64.0 * queries * keys * 128.0;
+            let products = if kernel == AttentionKernel::Forward { 2.0 } else { 5.0 };
+            let flops = 2.0 * products * 64.0 * queries * keys * 128.0;
             let precision = Precision::Bf16;
             let of =
                 Attended { problems: 64.0, queries, keys, head: 128.0, widest: 128.0, flops, bytes: 1e6, precision };
@@ -416,6 +445,42 @@ mod tests {
             near(forward(1_048_576.0, window - window * window / 2.0), 1.0 / (1.0 - window / 2.0));
         }
         assert_eq!([forward(4096.0, 0.0), forward(0.0, 0.5)], [1.0, 1.0], "nothing to see");
+    }
+
+    /// Blocks of 128 rows go through two blocks of keys where a window of 128 is; the wider it is the nearer is what they go through to what is seen, until it is as wide as the row.
+    #[test]
+    fn windows_are_whole_blocks() {
+        let cluster = cluster();
+        let keys = 4096.0;
+        let time = |seen: f64, kernel: AttentionKernel, products: f64| {
+            let flops = 2.0 * products * 1024.0 * keys * keys * 64.0 * seen;
+            let attended = Attended {
+                problems: 1024.0,
+                queries: keys,
+                keys,
+                head: 64.0,
+                widest: 64.0,
+                flops,
+                bytes: 1.0,
+                precision: Precision::Bf16,
+            };
+            cluster.attention(&attended, kernel, Generation::Newest) - cluster.kernel_start()
+        };
+        for (kernel, products, half) in
+            [(AttentionKernel::Forward, 2.0, 430.0), (AttentionKernel::Backward, 5.0, 1000.0)]
+        {
+            let part = |window: f64| {
+                let w = window / keys;
+                time(w - w * w / 2.0, kernel, products) / time(0.5, kernel, products)
+            };
+            // By hand: 256 keys for a block of queries by the mean of 2,112 of all, at the rate of a loop of 256 by that of 4,096.
+            let want =
+                (128.0 - 2.0) / 2048.0 * 2.0 / (1.0 + 128.0 / keys) * (256.0 + half) / 256.0 * keys / (keys + half);
+            assert!((part(128.0) / want - 1.0).abs() < 0.03, "{} is not {want}", part(128.0));
+            assert!((part(4095.0) - 1.0).abs() < 0.01, "{}", part(4095.0));
+            let parts = [1.0, 128.0, 512.0, 2048.0, 4095.0].map(part);
+            assert!(parts.windows(2).all(|pair| pair[0] < pair[1]), "{parts:?}");
+        }
     }
 
     /// 192 elements for scores and 128 for values are tiles of 192.

@@ -1,7 +1,7 @@
 //! Framework profiles: what a training system does differently from our plan, in switches that its documentation states, and at most three fitted numbers.
 
+use crate::matches::{About, position, unknown_release};
 use crate::recorded::{Graphs, RECORDED};
-use crate::says::{is_from, says};
 use forebay_compiler::autodiff::Keep;
 use forebay_cost::{Cluster, Generation, Scaling};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Framework {
     /// What people call it.
     pub name: String,
-    /// It is meant when one of these occurs in a run's source or notes; of `a & b` both must.
+    /// It is meant when one of these is so of a run ([`crate::matches`]); of `a & b` both must.
     pub matches: Vec<String>,
     /// Does automatic differentiation of single ops keep what each product reads, and elementwise work is fused (Transformer Engine, Triton)? Its plans are
     /// made with `keep=inputs`; compilers that cut joint graphs make it again.
@@ -117,6 +117,8 @@ pub struct Framework {
     pub node_limit: u32,
     /// Do tensor-parallel ranks share the width of experts where a run does not say how many do (`etp`)?
     pub cuts_experts: bool,
+    /// Rows that each expert has room for in a run that says nothing of it, used or not, as a multiple of those of an even routing; 0: as many as come.
+    pub capacity: f64,
     /// Does the host wait for the number of rows of each expert?
     pub experts_wait: bool,
     /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
@@ -229,6 +231,7 @@ impl Framework {
             ("dispatch_us", self.dispatch_us),
             ("vector_passes", self.vector_passes),
             ("expert_depth", self.expert_depth),
+            ("capacity", self.capacity),
             ("collective_us", self.collective_us),
             ("expert_us", self.expert_us),
             ("gradient_bytes", self.gradient_bytes),
@@ -248,6 +251,9 @@ impl Framework {
         if self.zero > 3 {
             return wrong("zero", "0 to 3");
         }
+        if let Some(part) = self.matches.iter().find_map(|parts| unknown_release(parts)) {
+            return Err(format!("`{part}` of `{}` is no release: a year and a month, like `from 26.02`", self.name));
+        }
         Ok(self)
     }
 
@@ -256,6 +262,29 @@ impl Framework {
     pub fn for_models(mut self, dense: bool) -> Framework {
         if self.cuts_up_dense && dense {
             self.cut_up();
+        }
+        self
+    }
+
+    /// Micro-batches are paired, so that expert communication of one runs beside the other's work.
+    pub(crate) fn pair(&mut self) {
+        self.hidden_ep = self.hidden_ep.max(if self.deduplicates { PAIRED } else { PAIRED_NCCL });
+    }
+
+    /// Does it pair micro-batches unasked, with so many chunks of a stage?
+    pub(crate) fn pairs_with(&self, chunks: u64) -> bool {
+        match self.pairs {
+            Pairs::Never => false,
+            Pairs::Interleaved => chunks > 1,
+            Pairs::Always => true,
+        }
+    }
+
+    /// The profile as it runs a mixture with so many chunks of a stage where nobody says otherwise.
+    #[must_use]
+    pub fn for_chunks(mut self, chunks: u64) -> Framework {
+        if self.pairs_with(chunks) {
+            self.pair();
         }
         self
     }
@@ -332,6 +361,7 @@ impl Default for Framework {
             dispatch_fp8: false,
             node_limit: 0,
             cuts_experts: false,
+            capacity: 0.0,
             experts_wait: false,
             receive_waits: false,
             collective_holds: false,
@@ -346,6 +376,12 @@ impl Default for Framework {
 
 /// The largest number of a profile that makes any sense.
 const MOST: f64 = 1e6;
+
+/// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
+pub(crate) const PAIRED: f64 = 0.6;
+
+/// The same where NCCL exchanges rows, whose kernels take cores from the work beside them: what makes a published pair of runs (Qwen3-30B-A3B on 16 H100, 41.25 and 31.31 s) differ as it does.
+pub(crate) const PAIRED_NCCL: f64 = 0.48;
 
 /// The part of tensor-parallel communication that is hidden when products are cut up to run beside it (arXiv 2305.06942, user buffers, MC2): an assumption.
 const CUT_UP: f64 = 0.75;
@@ -365,25 +401,9 @@ pub fn known() -> Vec<Framework> {
 /// Their table.
 const BUILT_IN: &str = include_str!("../frameworks.toml");
 
-/// Which profile is meant by a text: the first that matches.
-pub fn position(known: &[Framework], text: &str) -> Option<usize> {
-    let text = text.to_lowercase();
-    // All parts of it, and none that has a `!` before it.
-    let is_there = |part: &str| match part.strip_prefix(FROM) {
-        Some(release) if release.starts_with(|c: char| c.is_ascii_digit()) => is_from(&text, release),
-        _ => says(&text, part),
-    };
-    let is_so = |part: &str| part.strip_prefix('!').map_or_else(|| is_there(part), |no| !is_there(no));
-    let meant = |m: &String| m.to_lowercase().split(" & ").all(is_so);
-    known.iter().position(|f| f.matches.iter().any(meant))
-}
-
-/// Begins a part of a match that is any release from one on, as in `from 26.06`.
-const FROM: &str = "from ";
-
 /// The first profile that is meant by a text; our plan as it stands when none is.
 pub fn find(known: &[Framework], text: &str) -> Framework {
-    position(known, text).map_or_else(Framework::default, |f| known[f].clone())
+    position(known, &About::of(text)).map_or_else(Framework::default, |f| known[f].clone())
 }
 
 /// Profiles from a TOML table of `[[framework]]`. One that is `like` another has whatever it does not say itself from there.
@@ -497,26 +517,6 @@ mod tests {
         let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];
         assert_eq!((script.gradient_bytes, script.graphs), (4.0, Graphs::Nothing));
         assert_eq!((recipe.gradient_bytes, recipe.graphs), (2.0, Graphs::Nothing));
-        // Recipes for mixtures in MXFP8 record whole iterations and pair micro-batches from 26.06 on, whatever parts were looked up, and parts before.
-        let bridge =
-            |release: &str, notes: &str| of(&format!("Megatron-Bridge performance summary, {release}; {notes}"));
-        let parts = "hybridep; cuda_graph_impl=\"transformer_engine\"";
-        let told = [
-            ("26.06", "hybridep; on GB200; in MXFP8", "megatron-paired-graphs"),
-            ("26.08", "cuda_graph_scope=[\"moe_router\"]; on GB200; in MXFP8", "megatron-paired-graphs"),
-            ("26.06", "hybridep; on H100; in FP8", "megatron-h100"),
-            ("26.08", "hybridep; on H100; in FP8", "megatron-core"),
-            ("25.11", "cuda_graph_impl=\"full_iteration\"", "megatron-whole-graphs"),
-            ("26.06", parts, "megatron-graphs"),
-            ("26.04", parts, "megatron-graphs"),
-            ("26.04", "hybridep; on GB200; in BF16", "megatron-graphs"),
-            ("26.04", "force-balanced; on GB200; in MXFP8", "megatron-graphs"),
-            ("26.04", "hybridep; on B200; in MXFP8", "megatron-core"),
-            ("26.06", "dense; in MXFP8", "megatron-core"),
-        ];
-        for (release, notes, name) in told {
-            assert_eq!(bridge(release, notes).name, name, "{release} {notes}");
-        }
         let whole = of("Megatron-Bridge; router force-balanced, token-drop");
         assert!(whole.graphs == Graphs::Whole && whole.dispatch_us == recipe.dispatch_us);
         assert_eq!(of("Megatron-Bridge; token-drop; cuda_graph_impl=\"transformer_engine\"").name, "megatron-graphs");

@@ -26,6 +26,7 @@ pub mod live;
 pub mod log;
 mod loss;
 pub mod lower;
+pub mod matches;
 pub mod memory;
 pub mod passes;
 pub mod phases;

@@ -22,7 +22,7 @@ pub enum Graphs {
 /// What starting a recorded kernel takes of the host, in launches: an assumption (graphs are started by the layer, and what they read is copied to where they read it).
 pub(crate) const RECORDED: f64 = 0.1;
 
-/// How wide what routers write is at most, as a part of a layer's input: scores of experts are narrow, what attention computes is not.
+/// What routers write is less than such a part of a layer's input: scores of experts are narrow, what attention computes is not.
 const NARROW: u64 = 8;
 
 impl Graphs {
@@ -39,7 +39,8 @@ impl Graphs {
 
 /// Is it a kernel of a layer whose arrays have the same sizes in every step?
 fn is_fixed(program: &Program, kernel: &Kernel) -> bool {
-    let of_layer = !program.name.starts_with(OPTIMIZER) && !program.name.starts_with(HEAD);
+    let is_pass = program.name.contains(".forward") || program.name.contains(".backward");
+    let of_layer = is_pass && !program.name.starts_with(OPTIMIZER) && !program.name.starts_with(HEAD);
     let of_experts = match kernel {
         Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => true,
         Kernel::Matmul(product) => product.groups.is_some(),
@@ -55,5 +56,5 @@ fn is_narrow(program: &Program, kernel: &Kernel) -> bool {
     let is_input = |name: &str| name.starts_with("in.") || name.starts_with("grad_in.");
     let inputs = program.slots.iter().filter(|slot| is_input(&slot.name)).map(|slot| slot.bytes).max();
     let is_attention = matches!(kernel, Kernel::Attention(_) | Kernel::AttentionBackward(_));
-    !is_attention && inputs.is_some_and(|input| kernel.traffic(&program.buffers).written <= input / NARROW)
+    !is_attention && inputs.is_some_and(|input| kernel.traffic(&program.buffers).written < input / NARROW)
 }

@@ -112,18 +112,32 @@ pub(crate) fn is_compared(before: &str) -> bool {
     COMPARED.is_match(before)
 }
 
-/// The first release that a text names by its year and month (`26.06`, `26.04.01`). (Others behind it are what it is compared with, or where something was looked up.)
-pub(crate) fn release(text: &str) -> Option<Release> {
-    let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '.');
-    // Other years are numbers of something else, and shares are not releases.
-    let is_release = |word: &str| !text.contains(&format!("{word} %")) && !text.contains(&format!("{word}%"));
-    words.find_map(|word| Release::parse(word).filter(|named| (20..=35).contains(&named.year) && is_release(word)))
+/// The first release that a text names by its year and month (`26.06`, `26.04.01`, `v25.11`), and neither denies nor compares with. (Others behind it are what it is compared with, or where something was looked up.)
+pub(crate) fn named_release(text: &str) -> Option<Release> {
+    let named = RELEASE.captures_iter(text).filter_map(|found| {
+        let whole = found.get(0)?;
+        let (before, behind) = (&text[..whole.start()], &text[whole.end()..]);
+        let word =
+            before.trim_end_matches([' ', ':']).rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let of_else = OTHERS.contains(&word.to_lowercase().as_str()) || UNIT.is_match(behind);
+        let alone = !before.ends_with(|c: char| c.is_alphanumeric() || c == '.' || c == '-');
+        Release::parse(&found[1]).filter(|_| alone && !of_else && !is_denied(before, behind))
+    });
+    named.into_iter().find(|release| YEARS.contains(&release.year))
 }
 
-/// Is the first release that a text names this one or a later one?
-pub(crate) fn is_from(text: &str, least: &str) -> bool {
-    Release::parse(least).is_some_and(|least| release(text).is_some_and(|named| named >= least))
-}
+/// Years of releases: other numbers of this form are of something else.
+const YEARS: std::ops::RangeInclusive<u32> = 20..=35;
+
+/// What has such numbers before it that are no releases.
+const OTHERS: [&str; 4] = ["arxiv", "step", "mfu", "loss"];
+
+static RELEASE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"[vr]?(\d\d\.\d\d(?:\.\d+)*)").expect("the pattern is right"));
+static UNIT: LazyLock<Regex> = LazyLock::new(|| {
+    let units = "%|×|x|s|ms|us|µs|sec|seconds|h|hours|gb|gib|mb|mib|tb|tib|gbps|gb/s|tflops?|pflops?|flops|tokens?|k|m|b|billion|million";
+    Regex::new(&format!(r"(?i)^(?:\d|\.\d|\s?(?:{units})(?:[^a-z]|$))")).expect("the pattern is right")
+});
 
 #[cfg(test)]
 mod tests {
@@ -209,9 +223,32 @@ mod tests {
     #[test]
     fn releases_are_compared() {
         let text = "megatron-bridge performance summary, 26.06.01 nemo container";
-        assert!(is_from(text, "26.06") && is_from(text, "25.11") && !is_from(text, "26.08"));
-        assert!(!is_from("release 26.04; settings of 26.08", "26.06"));
-        assert!(is_from("release 27.01", "26.06") && !is_from("99.13 % of 0.95, 2504.14960, 12.06", "20.01"));
-        assert!(!is_from("mfu 31.12 %; release 25.11", "26.06"));
+        let of = |text: &str| named_release(text).map(|of| (of.year, of.month));
+        assert_eq!([of(text), of("release 26.04; settings of 26.08")], [Some((26, 6)), Some((26, 4))]);
+        for (text, release) in [
+            ("mfu 31.12 %; release 25.11", (25, 11)),
+            ("v25.11, 120.05% more", (25, 11)),
+            ("nemo:25.04", (25, 4)),
+            ("faster than 20.05; r24.03", (24, 3)),
+            ("dgxc-benchmarking 25.05 readme", (25, 5)),
+        ] {
+            assert_eq!(of(text), Some(release), "{text}");
+        }
+        for text in [
+            "99.13 % of 0.95, 2504.14960, 12.06",
+            "arxiv 25.11",
+            "24.10 gb",
+            "24.10gib",
+            "step 20.05",
+            "20.05 s",
+            "31.12 tflops",
+            "not 25.05",
+            "faster than 20.05",
+            "26.13",
+            "125.05",
+            "25.056",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
     }
 }

@@ -111,7 +111,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         None => (Framework::default().on(&cluster), vec![]),
         Some(name) => of_another(framework(name)?, &mut options),
     };
-    let (ep, pp) = (options.strategy.ep, options.strategy.pp);
+    let (ep, pp, chunks) = (options.strategy.ep, options.strategy.pp, u64::from(options.strategy.vpp));
     let room = options.strategy.max_tokens_per_rank;
     let is_bounded = ep <= 1 || room.is_some();
     let precision = args.precision.map_or(precision, Precision::from);
@@ -141,7 +141,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     spinner.says("simulating");
     let options = Options {
-        framework: framework.for_models(!has_experts(&plan)),
+        framework: framework.for_models(!has_experts(&plan)).for_chunks(chunks),
         precision,
         imbalance,
         recompute: Recompute::default(),
@@ -167,7 +167,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
     notes.extend(
-        (args.release.is_some() && cluster.calibrated.release.is_none()).then(|| {
+        (args.release.is_some() && cluster.calibrated.yearly_gain.0 == 0.0).then(|| {
             format!("--release changes nothing: kernels of {} are as fast in all of them", cluster.device.name)
         }),
     );
@@ -295,7 +295,7 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
             cluster.device.name
         ));
     }
-    if let Some(release) = cluster.calibrated.release {
+    if let Some(release) = cluster.calibrated.release.filter(|_| cluster.calibrated.yearly_gain.0 > 0.0) {
         notes.push(format!(
             "kernels of {} are those of software of {release}, and take {:.0} % less in a year; --release has others",
             cluster.device.name,

@@ -64,7 +64,7 @@ impl Pricer<'_> {
             _ => 0.0,
         };
         match (&k.groups, self.framework.expert_us) {
-            (Some(_), each) if each > 0.0 => self.one_by_one(product.groups),
+            (Some(_), each) if each > 0.0 => self.one_by_one(product.groups) + cast,
             _ => 1.0 + cast,
         }
     }

@@ -5,8 +5,9 @@ use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
 use super::{layout, notes, recompute, site};
 use crate::clock;
-use crate::framework::{Framework, position};
+use crate::framework::Framework;
 use crate::lower::Recompute;
+use crate::matches::{About, position};
 use crate::memory::StageMemory;
 use crate::report::{Options, Report, simulate_once, step_time, where_crowded};
 use crate::shared::settled;
@@ -82,7 +83,13 @@ impl Case {
         }
         let cluster =
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
-        let framework = position(frameworks, &run.described());
+        let about = About {
+            text: &run.text,
+            cluster: Some(&clusters[cluster]),
+            precision: Some(notes::precision(run)?),
+            mixture: run.number("experts").unwrap_or(0) > 0,
+        };
+        let framework = position(frameworks, &about);
         let profile = notes::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
         recompute::recompute(run)?;
         notes::precision(run)?;
@@ -193,6 +200,8 @@ impl Case {
         };
         let mut assumed = filling.assumed.clone();
         let device = &clusters[self.cluster].device;
+        let mut heard = self.heard(frameworks);
+        heard.extend(site::heard_of_release(run, &clusters[self.cluster]));
         let is_fp8 = matches!(notes::precision(run)?, Precision::Fp8 | Precision::Mxfp8);
         assumed.extend((is_fp8 && device.cube.fp8.is_none()).then(|| "fp8 at the rate of bf16".to_string()));
         Ok(Comparison::Row(Box::new(Row {
@@ -211,7 +220,7 @@ impl Case {
             sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
             strategy: filling.strategy.to_string(),
             assumed,
-            heard: self.heard(frameworks),
+            heard,
             suspected: match suspected(&report) {
                 what if needed_mem_gb <= device_mem_gb => what.to_string(),
                 what if what.starts_with("memory") => "memory: more than there is".into(),

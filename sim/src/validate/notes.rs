@@ -5,9 +5,9 @@ mod zero;
 pub use zero::{said_zero, zero};
 
 use super::runs::Run;
-use crate::framework::{AttentionName, Framework, Pairs};
+use crate::framework::{AttentionName, Framework};
 use crate::recorded::Graphs;
-use crate::says::{number_of, said, said_any, says};
+use crate::says::{number_of, said, said_any, says, spaced};
 use forebay_compiler::shard::CpAlgo;
 use forebay_cost::Precision;
 use forebay_pipeline::Kind;
@@ -149,13 +149,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         "dualpipe",
         "dualpipev",
     ];
-    let by_recipe = match framework.pairs {
-        Pairs::Never => false,
-        Pairs::Interleaved => run.number("vpp").is_some_and(|vpp| vpp > 1),
-        Pairs::Always => true,
-    };
+    let by_recipe = framework.pairs_with(run.number("vpp").unwrap_or(1));
     if said_any(&text, &pairings).unwrap_or(by_recipe) {
-        framework.hidden_ep = framework.hidden_ep.max(if framework.deduplicates { PAIRED } else { PAIRED_NCCL });
+        framework.pair();
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     let stage = numbered_zero(run);
@@ -168,7 +164,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {
         framework.gradient_bytes = 4.0;
     }
-    // (What was looked up in a later release is not what the run did: its system's profile has that, by its release.)
+    // (What was looked up in a later release may not be what the run did: profiles that go by releases count before, and those that go by such words have it.)
     if !has("graph settings from head") {
         framework.graphs = graphs(&text).unwrap_or(framework.graphs);
     }
@@ -192,15 +188,20 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     framework
 }
 
-/// What a row says that is recorded: whole steps, or the scopes that it names of Transformer Engine's graphs. (Layers of dense models that are recorded in part stay as their system has them.)
+/// What a row says that is recorded: nothing, whole steps, or the scopes that it names of Transformer Engine's graphs, beside the word for them.
 fn graphs(text: &str) -> Option<Graphs> {
-    let any = |words: &[&str]| words.iter().any(|words| says(text, words));
-    let is_recorded = any(&["cuda graph", "cuda_graph_impl=\"transformer_engine\"", "cuda_graph_impl=\"local\""]);
-    match said_any(text, &["full_iteration", "full iteration"]) {
-        Some(true) => Some(Graphs::Whole),
-        _ if is_recorded && any(&["attn"]) => Some(Graphs::Attention),
-        _ if is_recorded && any(&["moe_router"]) => Some(Graphs::Routers),
-        _ => None,
+    if let Some(whole) = said_any(text, &["full_iteration", "full iteration"]) {
+        return Some(if whole { Graphs::Whole } else { Graphs::Nothing });
+    }
+    if !said(text, "cuda_graph_impl").or_else(|| said(text, "cuda graph"))? {
+        return Some(Graphs::Nothing);
+    }
+    let scopes: String = text.split(';').filter(|part| spaced(part).contains("cuda graph")).collect();
+    let scopes = FLASH.iter().fold(spaced(&scopes), |scopes, name| scopes.replace(&spaced(name), ""));
+    match () {
+        () if says(&scopes, "attn") => Some(Graphs::Attention),
+        () if says(&scopes, "moe_router") => Some(Graphs::Routers),
+        () => None,
     }
 }
 
@@ -222,8 +223,7 @@ fn attention(text: &str, framework: &Framework) -> AttentionName {
             "naive attention",
             "eager attention",
         ])
-        // (PyTorch's `scaled_dot_product_attention` and the option for fp8 are names of fused ones.)
-        || says(&text.replace(['-', '_'], " ").replace("dot product attention", ""), "dot product")
+        || says(&FUSED_PRODUCTS.iter().fold(spaced(text), |text, fused| text.replace(fused, "")), "dot product")
     {
         return AttentionName::Unfused;
     }
@@ -243,6 +243,9 @@ fn attention(text: &str, framework: &Framework) -> AttentionName {
         (of_system, _) => of_system,
     }
 }
+
+/// Names of fused attention that say what it computes: PyTorch's, and that of the option for fp8.
+const FUSED_PRODUCTS: [&str; 2] = ["scaled dot product attention", "fp8 dot product attention"];
 
 /// Names of FlashAttention, whatever its release.
 const FLASH: [&str; 6] =
@@ -264,12 +267,6 @@ const ROW_SCALED: f64 = 0.75;
 
 /// The same with PyTorch's asynchronous tensor parallelism: what makes published pairs of runs with and without it differ as they do (docs/cost-model.md).
 const ASYNC: f64 = 0.4;
-
-/// The part of expert communication that is hidden when forward and backward passes of two micro-batches are paired: an assumption.
-const PAIRED: f64 = 0.6;
-
-/// The same where NCCL exchanges rows, whose kernels take cores from the work beside them: what makes a published pair of runs (Qwen3-30B-A3B on 16 H100, 41.25 and 31.31 s) differ as it does.
-const PAIRED_NCCL: f64 = 0.48;
 
 /// The part of a ring's messages that is hidden behind blocks of scores: an assumption, that of the profiles of systems that have rings.
 const RING: f64 = 0.8;
@@ -307,7 +304,8 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     } else {
         UNKNOWN_ROUTING
     };
-    match capacity(&text) {
+    let unasked = Some(framework.capacity).filter(|factor| *factor > 0.0 && !real && !says(&text, "dropless"));
+    match capacity(&text).or(unasked) {
         _ if dense => 1.0,
         Some(factor) if drops_alone(&text) => factor.min(routed),
         Some(factor) => factor,
@@ -358,7 +356,7 @@ pub fn precision(run: &Run) -> Result<Precision, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::{find, known};
+    use crate::framework::{PAIRED, PAIRED_NCCL, Pairs, find, known};
 
     /// A framework, as a run with so many experts and these notes has it.
     fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
@@ -394,6 +392,12 @@ mod tests {
         assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
         assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
         assert_eq!(of("0", "capacity factor 1.5"), 1.0);
+        // What a system drops unasked it does not where routing is real, or nothing is dropped.
+        let unasked = |notes: &str| {
+            imbalance(&run_of("experts", "8", notes), &Framework { capacity: 1.25, ..find(&known(), "megatron-core") })
+        };
+        assert_eq!(["", "dropless", "real routing"].map(unasked), [1.25, UNKNOWN_ROUTING, REAL_ROUTING]);
+        assert_eq!(unasked("capacity factor 2, padded"), 2.0);
         // Room for a rank's rows is memory, and what drops nothing.
         assert_eq!(of("8", "moe_expert_rank_capacity_factor=1.5; router forced to balance"), 1.0);
         let waits =
@@ -434,7 +438,13 @@ mod tests {
         for notes in ["FlashAttention 3", "cuDNN SDPA", "cudnn attention", "fa3", "flash-attn-3"] {
             assert_eq!(of(notes, Flash2, false), Newest, "{notes}");
         }
-        for notes in ["no flash attention", "unfused attention", "attention=dot_product", "use-flash-attn=false"] {
+        for notes in [
+            "no flash attention",
+            "unfused attention",
+            "attention=dot_product",
+            "unfused dot product attention",
+            "use-flash-attn=false",
+        ] {
             assert_eq!(of(notes, Flash2, false), Unfused, "{notes}");
         }
         // Fused kernels have names of what they compute.
@@ -525,6 +535,11 @@ mod tests {
             ("TE CUDA graph moe_router+moe_preprocess", Graphs::Routers),
             ("cuda_graph_impl='transformer_engine'; cuda_graph_scope=['attn' 'moe_router']", Graphs::Attention),
             ("CUDA graphs", Graphs::Whole),
+            ("no CUDA graphs", Graphs::Nothing),
+            ("cuda_graph_impl=None", Graphs::Nothing),
+            ("full_iteration=False", Graphs::Nothing),
+            ("TE CUDA graph moe_router+moe_preprocess; use-flash-attn", Graphs::Routers),
+            ("CUDA graph, flash-attn", Graphs::Whole),
             ("cuda_graph_scope=['attn']; graph settings from HEAD (26.08) recipe", Graphs::Whole),
             ("", Graphs::Whole),
         ] {
@@ -535,11 +550,11 @@ mod tests {
     /// Micro-batches are paired where a row says so, and else where its system's recipes do.
     #[test]
     fn pairs_are_read() {
+        use Pairs::{Always, Interleaved, Never};
         let of = |vpp: &str, notes: &str, pairs| {
             stated(&run_of("vpp,experts", &format!("{vpp},8"), notes), Framework { pairs, ..Framework::default() })
                 .hidden_ep
         };
-        use Pairs::{Always, Interleaved, Never};
         assert_eq!([of("1", "", Never), of("2", "", Interleaved), of("1", "", Interleaved)], [0.0, PAIRED_NCCL, 0.0]);
         assert_eq!([of("1", "hybridep", Always), of("1", "ep overlap off", Always)], [PAIRED, 0.0]);
         assert_eq!(of("1", "overlap_moe_expert_parallel_comm=True", Never), PAIRED_NCCL);

@@ -112,11 +112,6 @@ impl Run {
         run
     }
 
-    /// What profiles are chosen by: its source and notes, `on` its device, `in` its precision.
-    pub fn described(&self) -> String {
-        format!("{}; on {}; in {}", self.text, self.device, self.precision)
-    }
-
     /// The run as if nothing stood in its source and notes.
     pub fn silent(&self) -> Run {
         Run { text: String::new(), source: String::new(), notes: String::new(), ..self.clone() }

@@ -1,7 +1,7 @@
 //! The network of a measured run's site.
 
 use super::runs::Run;
-use crate::says::{release, says};
+use crate::says::{named_release, says};
 use forebay_cost::Cluster;
 use forebay_cost::cluster::{Count, NonNegative, Positive, Release};
 use regex_lite::Regex;
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 /// Nodes that are no part of the tier around them, or of which what they consist of is no part: a sentence.
 pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     let mut cluster = cluster.clone();
-    if let Some(release) = of_time(&run.source) {
+    if let Some(release) = released(&run.source) {
         cluster = cluster.of_release(release);
     }
     let stated = run.number("devices_per_node");
@@ -66,11 +66,17 @@ pub fn site(run: &Run, cluster: &Cluster) -> Result<Cluster, String> {
     Ok(cluster)
 }
 
+/// The release that a row is priced by, where the device's kernels gain with releases.
+pub fn heard_of_release(run: &Run, cluster: &Cluster) -> Option<String> {
+    let gains = cluster.calibrated.yearly_gain.0 > 0.0;
+    released(&run.source).filter(|_| gains).map(|release| format!("kernels of {release}"))
+}
+
 /// When a run's software was released: as its source says (numbers like that among remarks are of other things), or before the round of MLPerf Training in which its result was published (mlcommons.org).
-fn of_time(source: &str) -> Option<Release> {
+fn released(source: &str) -> Option<Release> {
     let text = source.to_lowercase();
     let round = |(name, released): &(&str, &str)| says(&text, name).then(|| Release::parse(released)).flatten();
-    release(&text).or_else(|| ROUNDS.iter().find_map(round))
+    named_release(&text).or_else(|| ROUNDS.iter().find_map(round))
 }
 
 /// Rounds of MLPerf Training, and the months in which what took part was to be available.
@@ -243,7 +249,7 @@ mod tests {
 
     #[test]
     fn releases_are_read() {
-        let of = |text: &str| of_time(text).map(|of| (of.year, of.month));
+        let of = |text: &str| released(text).map(|of| (of.year, of.month));
         assert_eq!(
             of("Megatron-Bridge performance summary, 26.04.01 NeMo Container; from HEAD (26.08)"),
             Some((26, 4))
