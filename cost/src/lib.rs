@@ -8,9 +8,11 @@ pub mod device;
 pub mod known;
 pub mod measured;
 pub mod network;
+pub mod release;
 pub mod table;
 
 pub use cluster::{Cluster, ClusterError, HostLink};
 pub use device::{Attended, AttentionKernel, Generation, Precision, Product, Scaling};
 pub use network::{Collective, Domains, Group};
+pub use release::Release;
 pub use table::{Class, Price, Table, contention};

@@ -5,8 +5,7 @@
 
 use crate::framework::Framework;
 use crate::says::{named_release, says};
-use forebay_cost::cluster::Release;
-use forebay_cost::{Cluster, Precision};
+use forebay_cost::{Cluster, Precision, Release};
 
 /// What is known of a run.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! What the text of a run says: words by themselves, which are not denied.
 
-use forebay_cost::cluster::Release;
+use forebay_cost::Release;
 use regex_lite::Regex;
 use std::sync::LazyLock;
 

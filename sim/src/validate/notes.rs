@@ -1,16 +1,17 @@
 //! What a measured run's row says of its framework, precision and routing, beside its degrees: in words.
 
+mod kernels;
 mod zero;
 
 pub use zero::{said_zero, zero};
 
 use super::runs::Run;
-use crate::framework::{AttentionName, Framework};
-use crate::recorded::Graphs;
-use crate::says::{number_of, said, said_any, says, spaced};
+use crate::framework::Framework;
+use crate::says::{number_of, said, said_any, says};
 use forebay_compiler::shard::CpAlgo;
 use forebay_cost::Precision;
 use forebay_pipeline::Kind;
+use kernels::{attention, graphs};
 use regex_lite::Regex;
 use std::sync::LazyLock;
 use zero::{is_fully_sharded, numbered_zero};
@@ -188,78 +189,11 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     framework
 }
 
-/// What a row says that is recorded: nothing, whole steps, or the scopes that it names of Transformer Engine's graphs, beside the word for them.
-fn graphs(text: &str) -> Option<Graphs> {
-    if let Some(whole) = said_any(text, &["full_iteration", "full iteration"]) {
-        return Some(if whole { Graphs::Whole } else { Graphs::Nothing });
-    }
-    if !said(text, "cuda_graph_impl").or_else(|| said(text, "cuda graph"))? {
-        return Some(Graphs::Nothing);
-    }
-    let scopes: String = text.split(';').filter(|part| spaced(part).contains("cuda graph")).collect();
-    let scopes = FLASH.iter().fold(spaced(&scopes), |scopes, name| scopes.replace(&spaced(name), ""));
-    match () {
-        () if says(&scopes, "attn") => Some(Graphs::Attention),
-        () if says(&scopes, "moe_router") => Some(Graphs::Routers),
-        () => None,
-    }
-}
-
 /// What says how many nodes the experts of a token are on at most.
 const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
 
 /// What says, or denies, that context-parallel ranks have positions from both ends.
 const EVEN_CONTEXT: [&str; 3] = ["context parallel load balance", "cp load balance", "balanced ring"];
-
-/// The attention that a row names, else its system's: scores in memory, one of FlashAttention's releases, or the device's newest. A name without a release says no more than that scores are not in memory.
-fn attention(text: &str, framework: &Framework) -> AttentionName {
-    let any = |words: &[&str]| words.iter().any(|words| says(text, words));
-    let named = said_any(text, &FLASH);
-    if named == Some(false)
-        || any(&[
-            "unfused attention",
-            "attention backend unfused",
-            "attention_backend=unfused",
-            "naive attention",
-            "eager attention",
-        ])
-        || says(&FUSED_PRODUCTS.iter().fold(spaced(text), |text, fused| text.replace(fused, "")), "dot product")
-    {
-        return AttentionName::Unfused;
-    }
-    // PyTorch chooses cuDNN's by itself on some devices, in some releases.
-    if any(&["cudnn attention", "cudnn sdpa", "cudnn flash", "cudnn fused attention", "cudnn_flash_te", "fa3"]) {
-        return AttentionName::Newest;
-    }
-    match FLASH.iter().find_map(|words| release(text, words)).or(any(&["fa2"]).then_some(2)) {
-        Some(1) => return AttentionName::Flash1,
-        Some(2) => return AttentionName::Flash2,
-        Some(_) => return AttentionName::Newest,
-        None => {}
-    }
-    match (framework.attention, named) {
-        (AttentionName::Unfused, Some(true)) => AttentionName::Flash2,
-        _ if framework.flash_is_stated && named.is_none() => AttentionName::Unfused,
-        (of_system, _) => of_system,
-    }
-}
-
-/// Names of fused attention that say what it computes: PyTorch's, and that of the option for fp8.
-const FUSED_PRODUCTS: [&str; 2] = ["scaled dot product attention", "fp8 dot product attention"];
-
-/// Names of FlashAttention, whatever its release.
-const FLASH: [&str; 6] =
-    ["flash attention", "flashattention", "flash attn", "fused attention", "fusion attention", "fusion attn"];
-
-/// The release behind a name: `flash attention 2`, `FlashAttention-3`, `flash_attn v2.5`.
-fn release(text: &str, words: &str) -> Option<u32> {
-    let text = &text.replace(['-', '_'], " ");
-    let behind = text.match_indices(words).map(|(at, _)| text[at + words.len()..].trim_start_matches([' ', 'v']));
-    let digit = |text: &str| text.chars().next().and_then(|c| c.to_digit(10));
-    // (More digits than one are a year, or another number.)
-    let alone = |text: &&str| !text[1..].starts_with(|c: char| c.is_ascii_digit());
-    behind.filter(|text| digit(text).is_some_and(|n| (1..=4).contains(&n))).filter(alone).filter_map(digit).next()
-}
 
 /// The part of the rate of products with one scale for a tensor that products with scales for rows reach in PyTorch, and those are gathered in bf16: Llama-3-8B on 8 H100 makes 6,424
 /// tokens a second with the second and 7,186 with the first (github.com/pytorch/torchtitan, commit 3537666), a third of whose step is such products.
@@ -356,7 +290,8 @@ pub fn precision(run: &Run) -> Result<Precision, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::{PAIRED, PAIRED_NCCL, Pairs, find, known};
+    use crate::framework::{AttentionName, PAIRED, PAIRED_NCCL, Pairs, find, known};
+    use crate::recorded::Graphs;
 
     /// A framework, as a run with so many experts and these notes has it.
     fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {

@@ -2,8 +2,8 @@
 
 use super::runs::Run;
 use crate::says::{named_release, says};
-use forebay_cost::Cluster;
-use forebay_cost::cluster::{Count, NonNegative, Positive, Release};
+use forebay_cost::cluster::{Count, NonNegative, Positive};
+use forebay_cost::{Cluster, Release};
 use regex_lite::Regex;
 use std::sync::LazyLock;
 
