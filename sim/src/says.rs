@@ -136,7 +136,7 @@ static RELEASE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"[vr]?(\d\d\.\d\d(?:\.\d+)*)").expect("the pattern is right"));
 static UNIT: LazyLock<Regex> = LazyLock::new(|| {
     let units = "%|×|x|s|ms|us|µs|sec|seconds|h|hours|gb|gib|mb|mib|tb|tib|gbps|gb/s|tflops?|pflops?|flops|tokens?|k|m|b|billion|million";
-    Regex::new(&format!(r"(?i)^(?:\d|\.\d|\s?(?:{units})(?:[^a-z]|$))")).expect("the pattern is right")
+    Regex::new(&format!(r"(?i)^(?:\d|\.\d|\s?(?:{units})(?:[^a-z0-9]|$))")).expect("the pattern is right")
 });
 
 #[cfg(test)]
@@ -229,6 +229,8 @@ mod tests {
             ("mfu 31.12 %; release 25.11", (25, 11)),
             ("v25.11, 120.05% more", (25, 11)),
             ("nemo:25.04", (25, 4)),
+            ("26.06 h100, 26.08", (26, 6)),
+            ("26.02 b200", (26, 2)),
             ("faster than 20.05; r24.03", (24, 3)),
             ("dgxc-benchmarking 25.05 readme", (25, 5)),
         ] {
