@@ -520,6 +520,10 @@ mod tests {
         let whole = of("Megatron-Bridge; router force-balanced, token-drop");
         assert!(whole.graphs == Graphs::Whole && whole.dispatch_us == recipe.dispatch_us);
         assert_eq!(of("Megatron-Bridge; token-drop; cuda_graph_impl=\"transformer_engine\"").name, "megatron-graphs");
+        // Who pairs micro-batches, and where.
+        let hidden = |pairs, chunks| Framework { pairs, ..Framework::default() }.for_chunks(chunks).hidden_ep;
+        assert_eq!([hidden(Pairs::Never, 2), hidden(Pairs::Interleaved, 1)], [0.0; 2]);
+        assert_eq!([hidden(Pairs::Interleaved, 2), hidden(Pairs::Always, 1)], [PAIRED_NCCL; 2]);
         // What it says itself counts, and nothing of the other's name.
         assert!(
             !whole.matches.contains(&"NeMo".to_string()) && recipe.experts_wait && !of("TE CUDA graph").experts_wait

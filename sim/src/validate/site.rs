@@ -247,6 +247,24 @@ mod tests {
         assert!(outside == MEASURED_HOP_US && (outside + 7.0 * inside - 8.0 * 240.0).abs() < 1e-9);
     }
 
+    /// A run has the kernels of its release, where its source names one and the device's gain.
+    #[test]
+    fn runs_have_kernels_of_their_release() {
+        let clusters = forebay_cost::known::clusters();
+        let efficiency = |device: &str, source: &str, notes: &str| {
+            let columns = "source,notes_config,layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s";
+            let table = format!("{columns}\n{source},{notes},1,1,1,1,1,{device},1,1,1\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let file = clusters.iter().find(|cluster| cluster.is_called(device)).expect("a cluster");
+            let of_run = site(&run, file).expect("a site").calibrated.product_efficiency.0;
+            (of_run / file.calibrated.product_efficiency.0, heard_of_release(&run, file))
+        };
+        let (later, heard) = efficiency("GB200", "a summary of 26.08", "");
+        assert!((later / 1.1f64.powf(0.5) - 1.0).abs() < 1e-9 && heard == Some("kernels of 26.08".into()), "{later}");
+        assert_eq!(efficiency("GB200", "a summary", "26.08"), (1.0, None));
+        assert_eq!(efficiency("H100", "a summary of 26.08", ""), (1.0, None));
+    }
+
     #[test]
     fn releases_are_read() {
         let of = |text: &str| released(text).map(|of| (of.year, of.month));
