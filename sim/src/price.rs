@@ -112,7 +112,7 @@ pub struct Pricer<'a> {
 }
 
 /// Rows of programs whose names begin so are the optimizer's.
-pub(crate) const OPTIMIZER: &str = "optimizer.";
+const OPTIMIZER: &str = "optimizer.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 pub(crate) const HEAD: &str = "train.epilogue";
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two

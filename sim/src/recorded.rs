@@ -1,6 +1,6 @@
 //! Which kernels a system starts from recorded graphs (CUDA graphs and their like): a graph is one launch of the host, however many kernels it has.
 
-use crate::price::{HEAD, OPTIMIZER};
+use crate::price::HEAD;
 use forebay_plan::{DType, Kernel, Program};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ impl Graphs {
 /// Is it a kernel of a layer whose arrays have the same sizes in every step?
 fn is_fixed(program: &Program, kernel: &Kernel) -> bool {
     let is_pass = program.name.contains(".forward") || program.name.contains(".backward");
-    let of_layer = is_pass && !program.name.starts_with(OPTIMIZER) && !program.name.starts_with(HEAD);
+    let of_layer = is_pass && !program.name.starts_with(HEAD);
     let of_experts = match kernel {
         Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => true,
         Kernel::Matmul(product) => product.groups.is_some(),

@@ -123,15 +123,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let is_another = args.framework.is_some() && !framework.is_ours();
     if is_another && !is_bounded && args.output.is_none() {
         let of_any_room = memory::compile(&file, &options, None, price, &spinner)?.plan;
-        if let Some(even) = even_rows(&of_any_room) {
-            let imbalance = uneven(&args, &of_any_room, ep)?;
-            let rows = (even as f64 * imbalance).ceil() as u64;
+        if let Some((rows, told)) = rows_that_come(&args, &of_any_room, &framework, ep)? {
             options.strategy.max_tokens_per_rank = Some(rows);
-            let routing = if imbalance > 1.0 { "uneven" } else { "even" };
-            differences.push(format!(
-                "{} allocates what comes to a rank's experts: max_tokens_per_rank={rows}, by an {routing} routing",
-                framework.name
-            ));
+            differences.push(told);
         }
     }
     let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
@@ -165,11 +159,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     report.phases = timeline.phases();
     drop(spinner);
     let mut notes = notes(&plan, &cluster, &options);
-    notes.extend(
-        (args.release.is_some() && cluster.calibrated.yearly_gain.0 == 0.0).then(|| {
-            format!("--release changes nothing: kernels of {} are as fast in all of them", cluster.device.name)
-        }),
-    );
+    notes.extend(args.release.and_then(|_| no_gain(&cluster)));
     notes.extend(slow);
     notes.extend(differences);
     notes.extend(unaligned(&plan, &cluster));
@@ -194,6 +184,18 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     }
     let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
     print(&format!("{}{notes}", table(&page, if is_worst_case { worst_case(&plan) } else { None }.as_deref())))
+}
+
+/// The rows that come to the experts of the busiest rank, where there are any, with a sentence that says so.
+fn rows_that_come(args: &Args, plan: &Plan, system: &Framework, ep: u32) -> Result<Option<(u64, String)>, Failure> {
+    let Some(even) = even_rows(plan) else { return Ok(None) };
+    let imbalance = uneven(args, plan, ep)?;
+    let rows = (even as f64 * imbalance).ceil() as u64;
+    let routing = if imbalance > 1.0 { "uneven" } else { "even" };
+    let name = &system.name;
+    let told =
+        format!("{name} allocates what comes to a rank's experts: max_tokens_per_rank={rows}, by an {routing} routing");
+    Ok(Some((rows, told)))
 }
 
 /// Rows of the busiest rank as a multiple of the mean: even where nothing is said.
@@ -305,6 +307,13 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
         notes.push("cluster files have no rate of f64: it is priced at that of f32, with twice the bytes".into());
     }
     notes
+}
+
+/// That a release is named in vain.
+fn no_gain(cluster: &Cluster) -> Option<String> {
+    let gains = cluster.calibrated.yearly_gain.0 > 0.0;
+    (!gains)
+        .then(|| format!("--release changes nothing: kernels of {} are as fast in all of them", cluster.device.name))
 }
 
 /// With fewer micro-batches than stages most stages wait most of the time, which nobody asks for on purpose.
