@@ -260,7 +260,7 @@ impl Cluster {
         // (Kernels were measured with causal masks, so that of a row a block goes through half in the mean: a window of half of it is as good as none.)
         // What blocks go through is as much more than what is seen as it is more without a window.
         let (inner, whole_blocks) = match attended.window(kernel) {
-            Some(window) => (others.min(2.0 * window + BLOCK), (1.0 + BLOCK / window) / (1.0 + BLOCK / keys)),
+            Some(window) => (others.min(2.0 * (window + BLOCK)), (1.0 + BLOCK / window) / (1.0 + BLOCK / keys)),
             None => (others, 1.0),
         };
         // Narrow heads leave more softmax for each product; short rows have fewer blocks to hide it behind.
@@ -468,9 +468,9 @@ mod tests {
                 let w = window / keys;
                 time(w - w * w / 2.0, kernel, products) / time(0.5, kernel, products)
             };
-            // By hand: 256 keys for a block of queries by the mean of 2,112 of all, at the rate of a causal row of 384 by that of one of 4,096.
+            // By hand: 256 keys for a block of queries by the mean of 2,112 of all, at the rate of a causal row of 512 by that of one of 4,096.
             let want =
-                (128.0 - 2.0) / 2048.0 * 2.0 / (1.0 + 128.0 / keys) * (384.0 + half) / 384.0 * keys / (keys + half);
+                (128.0 - 2.0) / 2048.0 * 2.0 / (1.0 + 128.0 / keys) * (512.0 + half) / 512.0 * keys / (keys + half);
             assert!((part(128.0) / want - 1.0).abs() < 0.03, "{} is not {want}", part(128.0));
             assert!((part(4095.0) - 1.0).abs() < 0.01, "{}", part(4095.0));
             let parts = [1.0, 128.0, 512.0, 2048.0, 4095.0].map(part);
