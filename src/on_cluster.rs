@@ -57,6 +57,11 @@ impl OnCluster {
         files
     }
 
+    /// The folder of the cluster's file; none of one that is built in.
+    pub fn folder(&self) -> Option<PathBuf> {
+        cluster::file(Some(&self.cluster)).and_then(|file| file.parent().map(PathBuf::from))
+    }
+
     /// Reads it all.
     pub fn set_up(&self) -> Result<SetUp, Failure> {
         let cluster = cluster::read(&self.cluster)?;

@@ -16,7 +16,7 @@ use forebay_sim::{Options, timeline};
 
 /// Forward and backward passes in pairs, experts over ranks of several kinds, gradients summed layer by layer, halves of backward passes, rings, other placements,
 /// whole layers made again.
-const STRATEGIES: [&str; 10] = [
+const STRATEGIES: [&str; 12] = [
     "dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp-overlap",
     "pp=2,vpp=2,tp=2,ep=2,micro=4,schedule=vpp-overlap",
     "dp=2,pp=2,vpp=2,tp=2,ep=4,micro=2,zero=3,schedule=vpp-overlap",
@@ -27,6 +27,8 @@ const STRATEGIES: [&str; 10] = [
     "cp=4,cp_algo=ring,micro=4",
     "dp=2,pp=2,vpp=2,ep=2,micro=2,schedule=vpp-overlap,recompute=full",
     "pp=2,tp=2,ep=2,micro=4,recompute=full",
+    "dp=2,cp=2,ep=2,micro=2,zero=3,hsdp=1",
+    "dp=4,pp=2,vpp=2,micro=1,zero=2,hsdp=2",
 ];
 
 const PASSES: [&str; 8] = ["vector", "within", "across", "borders", "units", "early", "capture", "all"];

@@ -12,7 +12,7 @@ use forebay_ir::DType;
 use std::collections::BTreeSet;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 38] = [
+const STRATEGIES: [&str; 43] = [
     "dp=2,micro=2",
     "dp=4,micro=1",
     "dp=2,micro=2,zero=1",
@@ -51,6 +51,11 @@ const STRATEGIES: [&str; 38] = [
     "dp=2,tp=2,ep=2,micro=2,zero=2",
     "dp=2,pp=2,tp=2,ep=4,micro=2,zero=3",
     "dp=2,pp=2,cp=2,tp=2,ep=8,micro=2,zero=1",
+    "dp=4,micro=1,zero=1,hsdp=2",
+    "dp=4,ep=2,micro=1,zero=3,hsdp=2",
+    "dp=4,tp=2,micro=1,zero=2,hsdp=2",
+    "dp=2,cp=2,micro=2,zero=3,hsdp=1",
+    "dp=2,pp=2,cp=2,ep=2,micro=2,zero=2,hsdp=1",
 ];
 
 #[test]

@@ -23,7 +23,7 @@ const SEQ: u64 = 16;
 const F32: u64 = 4;
 
 /// `dp × micro` is always [`ROWS`].
-const STRATEGIES: [&str; 18] = [
+const STRATEGIES: [&str; 21] = [
     "micro=4",
     "dp=2,micro=2",
     "dp=4,micro=1,zero=1",
@@ -42,6 +42,9 @@ const STRATEGIES: [&str; 18] = [
     "cp=4,cp_algo=hybrid,tp=2,micro=4",
     "dp=2,cp=2,tp=2,ep=4,micro=2,zero=1",
     "pp=2,tp=2,ep=2,micro=4",
+    "dp=4,micro=1,zero=1,hsdp=2",
+    "dp=4,ep=2,micro=1,zero=1,hsdp=2",
+    "dp=4,tp=2,ep=2,micro=1,zero=1,hsdp=2",
 ];
 
 /// The degrees of a strategy.
@@ -53,18 +56,26 @@ struct Degrees {
     cp: u64,
     micro: u64,
     zero: bool,
+    /// Ranks of a stage, one after another, that share parameters with ZeRO.
+    block: u64,
 }
 
 impl Degrees {
     fn new(text: &str) -> Degrees {
         let s = Strategy::parse(text).unwrap();
         let [dp, tp, ep, etp, cp] = [s.dp, s.tp, s.ep, s.etp, s.cp].map(u64::from);
-        Degrees { dp, tp, ep, etp, cp, micro: s.micro.unwrap().into(), zero: s.zero > 0 }
+        let block = u64::from(s.hsdp.unwrap_or(s.dp)) * cp * tp;
+        Degrees { dp, tp, ep, etp, cp, micro: s.micro.unwrap().into(), zero: s.zero > 0, block }
     }
 
     /// Ranks of a pipeline stage.
     fn stage(&self) -> u64 {
         self.dp * self.cp * self.tp
+    }
+
+    /// Of the ranks that sum a gradient, as many as share masters and moments: those within a block, of whom as many as there are parts have different ones.
+    fn shards(&self, (parts, sums): (u64, u64)) -> u64 {
+        if self.zero { (self.block / parts).clamp(1, sums) } else { 1 }
     }
 
     /// (ranks that have different parts of a parameter, ranks over which its gradient is a sum)
@@ -154,7 +165,7 @@ fn ranks_keep_their_share_of_every_parameter() {
                     let (parts, sums) = degrees.of(&tensor.name);
                     let all = ranks(role);
                     let held: u64 = all.iter().map(|rank| tensor.held(rank)).map(|h| h.to - h.from).sum();
-                    let copies = degrees.stage() / parts / if degrees.zero { sums } else { 1 };
+                    let copies = degrees.stage() / parts / degrees.shards((parts, sums));
                     assert_eq!(held, tensor.elements() * copies, "{what}: {} {kind:?}", tensor.name);
                 }
             }
@@ -168,6 +179,7 @@ fn ranks_keep_their_share_of_every_parameter() {
 /// A flat group: parameters that decay or not, with as many parts, whose gradients as many ranks sum.
 struct Flat {
     sums: u64,
+    shards: u64,
     elements: u64,
 }
 
@@ -192,10 +204,15 @@ fn groups(role: &Role, degrees: &Degrees) -> Vec<Flat> {
     }
     let mut groups: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
     for ((decays, parts, sums, unit), elements) in layers {
-        let unit = if elements < 1024 * sums { "" } else { unit };
+        let shards = degrees.shards((parts, sums));
+        let unit = if elements < 1024 * if shards > 1 { shards } else { sums } { "" } else { unit };
         *groups.entry((decays, parts, sums, unit)).or_default() += elements;
     }
-    let flat = |((_, _, sums, _), elements): (_, u64)| Flat { sums, elements: elements.next_multiple_of(1024 * sums) };
+    let flat = |((_, parts, sums, _), elements): (_, u64)| Flat {
+        sums,
+        shards: degrees.shards((parts, sums)),
+        elements: elements.next_multiple_of(1024 * sums),
+    };
     groups.into_iter().map(flat).collect()
 }
 
@@ -207,7 +224,7 @@ fn bytes_by_kind_are_the_sums_of_shares() {
             let memory = &train(role).memory;
             let (mut weights, mut gradients, mut optimizer) = (0, 0, 0);
             for group in groups(role, degrees) {
-                let shards = if degrees.zero { group.sums } else { 1 };
+                let shards = group.shards;
                 let bytes = group.elements * F32;
                 // Without shards programs read the masters.
                 weights += bytes / shards + if shards > 1 { bytes } else { 0 };
@@ -284,14 +301,18 @@ fn sent_by(plan: &Plan, role: &Role, of: impl Fn(&str, &Kernel) -> bool) -> u64 
 }
 
 /// An all-reduce of Ψ elements over n ranks sends 2 (n-1)/n Ψ, whether each keeps all of it or, with ZeRO-1, a part that comes back as parameters
-/// (arXiv 1910.02054, section 7.2.1).
+/// (arXiv 1910.02054, section 7.2.1). Where the n ranks are r replicas of h that share, the part is summed over replicas as well (2304.11277, section 3.2.2).
 #[test]
 fn gradients_are_sent_once_there_and_once_back() {
     each(|what, plan, _, degrees| {
         for role in &plan.roles {
             let have =
                 sent_by(plan, role, |name, _| name.starts_with("optimizer.") && !name.starts_with("optimizer.scalars"));
-            let want: u64 = groups(role, degrees).iter().map(|g| 2 * (g.elements / g.sums * (g.sums - 1)) * F32).sum();
+            let all_reduce = |elements: u64, ranks: u64| 2 * (elements / ranks * (ranks - 1)) * F32;
+            let want: u64 = groups(role, degrees)
+                .iter()
+                .map(|g| all_reduce(g.elements, g.shards) + all_reduce(g.elements / g.shards, g.sums / g.shards))
+                .sum();
             assert_eq!(have, want, "{what} {}", role.name);
         }
     });

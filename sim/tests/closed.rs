@@ -55,10 +55,12 @@ impl Draw {
         let (tp, cp, mbs) = (self.of(&[1, 2, 4]), self.of(&[1, 1, 2]), self.of(&[1, 2]));
         let ep = if experts { self.of(&[1, 2, 4, 8]) } else { 1 };
         let (dp, zero) = (self.of(&[4, 8, 16]), self.of(&[0, 1, 1, 3]));
+        let hsdp = self.of(&[1, 2, 4, dp, dp]);
+        let hsdp = if zero > 0 && hsdp < dp { format!(",hsdp={hsdp}") } else { String::new() };
         let recompute = self.of(&["none", "none", "full"]);
         let schedule = if pp == 1 { "1f1b" } else { schedule };
         let text = format!(
-            "dp={dp},tp={tp},cp={cp},ep={ep},pp={pp},vpp={vpp},micro={micro},mbs={mbs},zero={zero},schedule={schedule},recompute={recompute},overlap=none"
+            "dp={dp},tp={tp},cp={cp},ep={ep},pp={pp},vpp={vpp},micro={micro},mbs={mbs},zero={zero}{hsdp},schedule={schedule},recompute={recompute},overlap=none"
         );
         Strategy::parse(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
     }

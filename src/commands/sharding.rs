@@ -274,8 +274,11 @@ impl Explainer<'_> {
         let memory = Memory::new(self.sharded, stage, &options.optimizer, &options.strategy, types);
         let mut step = vec![];
         for group in memory.groups.iter().filter(|g| !g.sums.is_empty()) {
-            let others = |bytes: u64| bytes - bytes / mesh.ranks(&group.sums);
-            let over = mesh.describe(&group.sums);
+            let (shards, over) = match group.shards {
+                1 => (mesh.ranks(&group.sums), mesh.describe(&group.sums)),
+                shards => (shards, mesh.describe(&group.shared)),
+            };
+            let others = |bytes: u64| bytes - bytes / shards;
             // Masters that ranks share come back as what programs read; else the sums do.
             let gathered = if group.shards > 1 { types.narrow } else { types.wide };
             for unit in &group.units {
@@ -285,6 +288,14 @@ impl Explainer<'_> {
                 let gathers = if unit.copies.is_none() { 2 * micro_batches } else { 1 };
                 count(&mut step, "reduce_scatter", over.clone(), sums * others(unit.elements * group.gradient.bytes()));
                 count(&mut step, "all_gather", over.clone(), gathers * others(unit.elements * gathered.bytes()));
+                if !group.replicas.is_empty() {
+                    // A range's sum over replicas, in parts that are gathered again.
+                    let bytes = unit.elements / shards * types.wide.bytes();
+                    let bytes = bytes - bytes / mesh.ranks(&group.replicas);
+                    let over = mesh.describe(&group.replicas);
+                    count(&mut step, "reduce_scatter", over.clone(), bytes);
+                    count(&mut step, "all_gather", over, bytes);
+                }
             }
         }
         for group in memory.groups.iter().filter(|g| g.holders.len() > 1) {

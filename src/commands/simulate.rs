@@ -1,5 +1,6 @@
 //! `forebay simulate`
 
+use crate::cluster;
 use crate::failure::Failure;
 use crate::files::{can_write_all, is_stdout, write_out};
 use crate::load::imbalance;
@@ -18,7 +19,7 @@ use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision, Release};
 use forebay_plan::{DType, Instruction, Kernel, Plan};
-use forebay_sim::framework::{Framework, known};
+use forebay_sim::framework::Framework;
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Options, Report};
 use forebay_sim::routes::domains;
@@ -49,7 +50,7 @@ pub struct Args {
     /// Type of the inputs of products [default: that of --dtype]
     #[arg(long, value_enum, value_name = "TYPE")]
     precision: Option<PrecisionName>,
-    /// Predict how this training system would run it: megatron-core, mindspeed, nanotron, … (a name that is none lists all) [default: our plan as it stands]
+    /// Predict how this training system would run it: megatron-core, mindspeed, nanotron, … (a name that is none lists all). A frameworks.toml beside the cluster file says what is different, and has others: what `validate --fit -o` wrote, or one's own [default: our plan as it stands]
     #[arg(long, value_name = "NAME")]
     framework: Option<String>,
     /// Kernels of a software release, by year and month, on devices whose kernels gain from release to release [default: that of the cluster file]
@@ -108,7 +109,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let cluster = args.release.into_iter().fold(cluster, Cluster::of_release);
     let (framework, mut differences) = match &args.framework {
         None => (Framework::default().on(&cluster), vec![]),
-        Some(name) => of_another(framework(name)?, &mut options),
+        Some(name) => of_another(framework(name, args.on.folder().as_deref())?, &mut options),
     };
     let (ep, pp, chunks) = (options.strategy.ep, options.strategy.pp, u64::from(options.strategy.vpp));
     let room = options.strategy.max_tokens_per_rank;
@@ -263,7 +264,9 @@ fn has_experts(plan: &Plan) -> bool {
 /// What is read, and from which files.
 fn reads(args: &Args) -> Vec<(&'static str, PathBuf)> {
     let load = args.tokens_per_expert.as_ref().map(|file| ("--tokens-per-expert", PathBuf::from(file)));
-    args.on.reads().into_iter().chain(load).collect()
+    let profiles = args.framework.as_ref().and_then(|_| args.on.folder());
+    let profiles = profiles.map(|folder| ("the profiles", folder.join(cluster::PROFILES)));
+    args.on.reads().into_iter().chain(load).chain(profiles).collect()
 }
 
 /// What is written, and by which options.
@@ -367,8 +370,9 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
     Ok(())
 }
 
-fn framework(name: &str) -> Result<Framework, Failure> {
-    let known = known();
+/// A profile: one that is built in, or of the folder that the cluster file is in.
+fn framework(name: &str, folder: Option<&Path>) -> Result<Framework, Failure> {
+    let known = cluster::profiles(folder)?;
     let mut names: Vec<&str> = known.iter().map(|f| f.name.as_str()).collect();
     names.sort_unstable();
     known

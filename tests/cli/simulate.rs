@@ -551,6 +551,24 @@ fn profiles_of_a_folder_count() {
         "[[framework]]\nname = \"eager\"\nvector_passes = 4.9\nmatches = []\nspeed = 1\n",
     );
     bench.run(&["validate", "runs.csv", "--cluster-dir", "ours"]).fails(&["frameworks.toml", "speed"]);
+    let file = std::fs::read_dir(bench.path("ours")).expect("a folder").map(|file| file.expect("a file").path());
+    let cluster = file.into_iter().find(|file| !file.ends_with("frameworks.toml")).expect("a cluster file");
+    let of = |framework: &str| {
+        let on = ["--cluster", cluster.to_str().expect("a path"), "--framework", framework, "--json"];
+        bench.run(&[&["simulate", "bench-tiny", "--strategy", "dp=8,zero=1"], &on[..]].concat())
+    };
+    of("eager").fails(&["frameworks.toml", "speed"]);
+    let profile = |name: &str, dispatch_us: f64| {
+        let text = format!("[[framework]]\nname = \"{name}\"\ndispatch_us = {dispatch_us:?}\nmatches = [\"mine\"]\n");
+        bench.write("ours/frameworks.toml", &text);
+        let told: Value = serde_json::from_str(&of(name).ok().stdout).expect("an object");
+        told["step_time_s"].as_f64().expect("a time")
+    };
+    // One's own, and one that is built in, both as the file has them.
+    for name in ["mine", "eager"] {
+        assert!(profile(name, 150.0) > 1.1 * profile(name, 5.0), "{name}");
+    }
+    of("mine").exits(2, &["there are", "eager"]);
     // What somebody wrote is not written over, and nobody waits for a fit to be told so.
     bench
         .run(&["validate", "runs.csv", "--fit", "-o", "ours"])

@@ -34,6 +34,14 @@ fn a_run_goes_on_with_another_strategy() {
     let begun = bench.train(&[&first[..], &steps].concat()).ok();
     let begun: Vec<f64> = begun.losses().into_iter().map(|(_, bits)| f64::from_bits(bits)).collect();
     near(&begun, &alone[..2]);
+    // Of ranks with replicas some save what all have.
+    let replicas = ["--strategy", "dp=4,ep=2,micro=1,mbs=1,zero=3,hsdp=2", "--resume", "run", "--save", "third"];
+    let third = ["--json", "--dtype", "f64", "--steps", "3"];
+    let third = bench.train(&[&third[..], &replicas, &steps].concat()).ok();
+    let third: Vec<f64> = third.losses().into_iter().map(|(_, bits)| f64::from_bits(bits)).collect();
+    near(&third, &alone[2..3]);
+    let rest = losses(&bench, &[&steps[..], &["--resume", "third", "--micro-batches", "2"]].concat());
+    near(&rest, &alone[3..]);
     let rest = losses(&bench, &[&steps[..], &["--resume", "run", "--strategy", "tp=2,pp=2,micro=2"]].concat());
     near(&rest, &alone[2..]);
     assert_ne!(whole, alone);
@@ -66,6 +74,7 @@ fn strategies_that_cannot_be_say_what_can() {
     compile("tp=4294967295,cp=4294967295,dp=4").fails(&["more than the most"]);
     compile("stages=1/1").fails(&["`stages` has 2 layers in 2 parts", "pp × vpp = 1"]);
     compile("pp=3,stages=1/0/1").fails(&["leaves a part without layers"]);
+    compile("dp=4,zero=3,hsdp=3").fails(&["hsdp = 3 does not divide dp = 4", "use hsdp = 1, 2, 4"]);
     compile("cp=2,ulysses=2").fails(&["ulysses says how cp_algo = hybrid cuts cp", "add cp_algo=hybrid"]);
     compile("cp=2,cp_algo=hybrid,ulysses=3").fails(&["ulysses = 3 does not divide cp = 2", "use ulysses = 1, 2"]);
     compile("schedule=dualpipe,vpp=2,pp=2,micro=4").fails(&["one part of the model each way, not 2", "use vpp = 1"]);
@@ -98,6 +107,8 @@ fn strategies_that_cannot_be_say_what_can() {
         ("cp_algo=rings", "`cp_algo` is ulysses, ring, hybrid or gather, not `rings`"),
         ("ulysses=0", "`ulysses` is a number of at least 1"),
         ("zero=4", "`zero` is 0, 1, 2 or 3"),
+        ("dp=4,hsdp=2", "hsdp = 2 says how many ranks share what `zero` has them share, but zero = 0"),
+        ("dp=4,zero=1,hsdp=0", "`hsdp` is a number of at least 1"),
     ] {
         compile(strategy).exits(2, &[part]);
     }

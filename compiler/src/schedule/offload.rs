@@ -253,9 +253,10 @@ type Stretch = (u64, u64, Option<usize>);
 fn tensors(cx: &Cx, group: usize) -> Vec<Stretch> {
     let sharded = cx.sharded;
     let homes = cx.layout.params.iter().filter(|(_, home)| home.group == group);
+    let group = &cx.layout.groups[group];
     let stretch = |(&i, home): (&usize, &super::tensors::Home)| {
         let elements = local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh);
-        (home.element, elements, only_layer(sharded, cx.stage, i))
+        (group.element(*home), elements, only_layer(sharded, cx.stage, i))
     };
     let mut tensors: Vec<Stretch> = homes.map(stretch).collect();
     tensors.sort_unstable();

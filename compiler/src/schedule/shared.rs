@@ -100,6 +100,8 @@ pub struct Shared {
     pub layer_gradients: FxHashMap<UnitId, Item>,
     /// The units whose sums have something in them.
     pub summed: FxHashSet<UnitId>,
+    /// Those of them that have been summed over replicas, too.
+    pub replicated: FxHashSet<UnitId>,
     /// What goes to the host's memory and back.
     pub swaps: Swaps,
     /// For each layer how often it has gone backward.
@@ -159,6 +161,7 @@ impl Shared {
             ahead: None,
             layer_gradients: FxHashMap::default(),
             summed: FxHashSet::default(),
+            replicated: FxHashSet::default(),
             swaps: Swaps::default(),
             backward: FxHashMap::default(),
             done: vec![],

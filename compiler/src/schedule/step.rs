@@ -86,8 +86,14 @@ impl Scheduler<'_> {
         let at = (cx.sharded.model.layers.len() as u32, 0);
         for (g, group) in cx.layout.groups.iter().enumerate() {
             if !group.sums.is_empty() && group.shards == 1 {
-                let gradients = Bind::Fixed(group.units[0].gradients.expect("gradients that are not shared are kept"));
-                self.sum_unit(cx, shared, (g, 0), Keep::Whole, (gradients, gradients), at);
+                // Layers may have summed theirs already; what follows on each other is summed together.
+                let left = (0..group.units.len()).filter(|&u| !shared.summed.contains(&(g, u)));
+                let left: Vec<usize> = left.collect();
+                for run in left.chunk_by(|a, b| a + 1 == *b) {
+                    let first = group.units[run[0]].gradients.expect("gradients that are not shared are kept");
+                    let elements = run.iter().map(|&u| group.units[u].elements).sum();
+                    self.sum_over(cx, shared, (elements, &group.sums), Keep::Whole, [Bind::Fixed(first); 2], at);
+                }
             }
         }
     }
@@ -286,10 +292,16 @@ impl Scheduler<'_> {
             }
         };
         for (u, unit) in group.units.iter().enumerate() {
-            // Layers have summed theirs already.
-            if let Some(gradients) = unit.gradients.filter(|_| !shared.summed.contains(&(g, u))) {
-                let to = own.further(unit.shard_start * self.wide.bytes());
-                self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), at);
+            // Layers have summed theirs already; what goes by layer has to be summed over replicas.
+            let range = own.further(unit.shard_start * self.wide.bytes());
+            match unit.gradients {
+                Some(_) if shared.summed.contains(&(g, u)) => {}
+                Some(gradients) => {
+                    self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), range), at);
+                    self.sum_replicas(cx, shared, (g, u), range, at);
+                }
+                None if shared.replicated.contains(&(g, u)) => {}
+                None => self.sum_replicas(cx, shared, (g, u), range, at),
             }
         }
         own
@@ -407,9 +419,9 @@ impl Scheduler<'_> {
         }
         let own = Bind::Item(shared.timeline.item(group.shard() * narrow.bytes()), 0);
         for unit in &group.units {
-            let name = format!("optimizer.own.{}.{}", unit.elements, mesh.named(&group.sums, "."));
+            let name = format!("optimizer.own.{}.{}", unit.elements, mesh.named(&group.shared, "."));
             let program = self.programs.get(&name, &SavedLayout::default(), || {
-                optimizer::own_range(unit.elements, &group.sums, &mesh.dims, narrow)
+                optimizer::own_range(unit.elements, &group.shared, &mesh.dims, narrow)
             });
             let copies = Bind::Fixed(unit.copies.expect("halves have copies beside them"));
             let slots = program.bind(shared, |want, _, _| match want {

@@ -10,6 +10,9 @@
 //! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
 //! ```
 //!
+//! With `hsdp` it is not all of them that share, but neighbours: each block of ranks has all ranges (HSDP, arXiv 2304.11277, section 3.2.2), gradients are summed within blocks first, and
+//! the ranges of sums then over the blocks, once a step. Experts whose copies are in different blocks are not shared.
+//!
 //! What a layer has of a group goes by itself only where each rank has a chunk of it or more ([`goes_by_layer`]). Gains and routers of large meshes have less: on 1,024 ranks a gather of them takes
 //! milliseconds, all of it latency, for each layer and micro-batch. They stay whole and are summed once a step, as with zero = 1; DeepSpeed has `stage3_param_persistence_threshold` for them.
 
@@ -34,6 +37,10 @@ pub struct Group {
     pub decays: bool,
     /// The mesh dimensions over which their gradients are sums.
     pub sums: Vec<u32>,
+    /// Of these, the ones whose ranks share masters and moments: none without ZeRO.
+    pub shared: Vec<u32>,
+    /// Those whose ranks have the same masters as others that share them: none where nothing is shared.
+    pub replicas: Vec<u32>,
     /// The mesh dimensions that cut them.
     pub cut: Vec<u32>,
     /// Pipeline stages that have them, sorted, where that are several.
@@ -76,9 +83,20 @@ pub struct Unit {
 }
 
 impl Group {
+    /// Elements from the start of a group that ranks do not share.
+    pub fn element(&self, home: Home) -> u64 {
+        self.units[home.unit].shard_start + home.element
+    }
+
     /// Elements of this rank's ranges.
     pub fn shard(&self) -> u64 {
         self.units.iter().map(|u| u.elements).sum::<u64>() / self.shards
+    }
+
+    /// The mesh dimensions over which gradients are summed at once, one sum after another.
+    pub fn sums_over(&self) -> impl Iterator<Item = &[u32]> {
+        let sums = if self.shards > 1 { [&self.shared, &self.replicas] } else { [&self.sums, &self.replicas] };
+        sums.into_iter().filter(|dims| !dims.is_empty()).map(Vec::as_slice)
     }
 }
 
@@ -252,7 +270,9 @@ impl Layout {
     fn add_group(&mut self, sharded: &ShardedModel, stage: &Stage, alike: Alike, members: &[usize]) {
         let Alike { decays, sums, cut, holders, gradient } = alike;
         let ranks = sharded.mesh.ranks(&sums);
-        let shards = if self.zero > 0 { ranks } else { 1 };
+        let (shared, replicas) = sharded.mesh.shared_and_replicas(if self.zero > 0 { &sums } else { &[] });
+        let shards = sharded.mesh.ranks(&shared);
+        let replicas = if shards > 1 { replicas } else { vec![] };
         // What does not decay (gains) is so small that more collectives would only take longer.
         let by_layer = self.zero > 1 || (self.zero == 1 && self.beside && decays);
         let local = |i: usize| {
@@ -264,7 +284,7 @@ impl Layout {
             .iter()
             .filter_map(|&i| Some((own(i)?, local(i))))
             .for_each(|(l, n)| *of_layers.entry(l).or_default() += n);
-        let layer = |i: usize| own(i).filter(|l| goes_by_layer(of_layers[l], ranks));
+        let layer = |i: usize| own(i).filter(|l| goes_by_layer(of_layers[l], if shards > 1 { shards } else { ranks }));
         let mut of_units: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         members.iter().for_each(|&i| of_units.entry(layer(i)).or_default().push(i));
         let mut units: Vec<Unit> = vec![];
@@ -288,12 +308,23 @@ impl Layout {
         let on_device = |space, bytes| if space == plan::Space::Device { bytes } else { 0 };
         let params = self.reserve_in(masters_in, masters);
         self.memory.weights += on_device(masters_in, masters);
-        for unit in &mut units {
+        let whole = (shards == 1).then_some(shard_start);
+        if let Some(elements) = whole {
+            // Units of what every rank has all of follow on each other: the optimizer takes the group as one.
+            let copies = if has_copies { self.reserve(elements * self.narrow.bytes()) } else { params };
+            let all = self.reserve(elements * gradient.bytes());
+            let copied = if has_copies { self.narrow } else { self.wide }.bytes();
+            for unit in &mut units {
+                unit.copies = Some(copies + unit.shard_start * copied);
+                unit.gradients = Some(all + unit.shard_start * gradient.bytes());
+            }
+            self.memory.weights += if has_copies { elements * self.narrow.bytes() } else { 0 };
+            self.memory.gradients += elements * gradient.bytes();
+        }
+        for unit in units.iter_mut().filter(|_| whole.is_none()) {
             let passes = unit.layer.is_some() && self.zero > 1;
             let (copy, gradients) = (unit.elements * self.narrow.bytes(), unit.elements * gradient.bytes());
-            if !has_copies {
-                unit.copies = Some(params + unit.shard_start * self.wide.bytes());
-            } else if !(passes && self.zero > 2) {
+            if !(passes && self.zero > 2) {
                 unit.copies = Some(self.reserve(copy));
                 self.memory.weights += copy;
             }
@@ -313,6 +344,8 @@ impl Layout {
         self.groups.push(Group {
             decays,
             sums,
+            shared,
+            replicas,
             cut,
             holders,
             shards,
@@ -345,7 +378,7 @@ impl Layout {
             match group.shards {
                 1 => whole(kind, of, base + home.element * bytes, init),
                 _ => {
-                    let (shard, index) = (unit.elements / group.shards, number(&group.sums, mesh));
+                    let (shard, index) = (unit.elements / group.shards, number(&group.shared, mesh));
                     let range = Some(plan::FlatRange { start: home.element, shard, index });
                     plan::Tensor { range, ..whole(kind, of, base, init) }
                 }

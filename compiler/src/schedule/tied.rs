@@ -168,7 +168,8 @@ fn left(sent: &[Sent], range: Range<u64>) -> Vec<Range<u64>> {
 
 /// Is there more in a range of a unit than the space between parameters? (Where ranks share a unit, it is sent as a whole.)
 fn has_any(cx: &Cx, (g, u): UnitId, range: &Range<u64>) -> bool {
-    let is_there = |home: &Home| (home.group, home.unit) == (g, u) && range.contains(&home.element);
+    let is_there =
+        |home: &Home| (home.group, home.unit) == (g, u) && range.contains(&cx.layout.groups[g].element(*home));
     let whole = cx.layout.groups[g].shards > 1;
     if whole { !range.is_empty() } else { cx.layout.params.values().any(is_there) }
 }

@@ -16,8 +16,8 @@ use super::SavedLayout;
 use super::layers::Cx;
 use super::phases::Scheduler;
 use super::shared::Shared;
-use super::tensors::Home;
-use super::timeline::Bind;
+use super::tensors::{Group, Home};
+use super::timeline::{Bind, Item};
 use crate::optimizer::{self, Keep};
 use crate::overlap::Pass;
 use forebay_ir::{DType, Op};
@@ -86,6 +86,12 @@ impl Cx<'_> {
 }
 
 impl Shared {
+    /// Are gradients of a layer still being summed over the ranks that share them?
+    fn is_summing(&self, cx: &Cx, l: usize) -> bool {
+        let of_layer = |&((g, u), _): &(UnitId, Item)| cx.layout.groups[g].units[u].layer == Some(l);
+        self.ended.is_some_and(|(ended, _)| ended == l) || self.sums.iter().any(of_layer)
+    }
+
     /// A layer has run: what was on its way meanwhile need not wait any longer.
     pub(super) fn layer_ran(&mut self) {
         for item in std::mem::take(&mut self.beside) {
@@ -140,9 +146,9 @@ impl Scheduler<'_> {
         let (mesh, narrow) = (&cx.sharded.mesh, self.narrow);
         let group = &cx.layout.groups[g];
         let unit = &group.units[u];
-        let name = format!("optimizer.gather.{}.{}", unit.elements, mesh.named(&group.sums, "."));
+        let name = format!("optimizer.gather.{}.{}", unit.elements, mesh.named(&group.shared, "."));
         let program = self.programs.get(&name, &SavedLayout::default(), || {
-            optimizer::gathered(unit.elements, &group.sums, &mesh.dims, of, narrow)
+            optimizer::gathered(unit.elements, &group.shared, &mesh.dims, of, narrow)
         });
         let slots = program.bind(shared, |want, _, _| match want {
             super::bind::Want::CarryIn(_) => from,
@@ -175,8 +181,8 @@ impl Scheduler<'_> {
     /// Does the layer that runs next exchange anything over the links that the sums of a layer's gradients take? Sums in front of it would hold it up.
     pub(super) fn exchanges_first(&self, cx: &Cx, l: usize, next: usize) -> bool {
         let Programs { lanes, passes, .. } = &self.programs;
-        let sums = cx.units_of(l).into_iter().map(|(g, _)| lanes.of_group(&cx.layout.groups[g].sums));
-        let sums: Vec<StreamKind> = sums.collect();
+        let groups = cx.units_of(l).into_iter().map(|(g, _)| &cx.layout.groups[g]);
+        let sums: Vec<StreamKind> = groups.flat_map(Group::sums_over).map(|dims| lanes.of_group(dims)).collect();
         let graph = &cx.sharded.model.segments[cx.sharded.model.layers[next].segment].forward;
         let meets = |value| match &graph.node(value).op {
             Op::Comm(comm) => sums.contains(&lanes.of_group(&comm.group)),
@@ -228,29 +234,44 @@ impl Scheduler<'_> {
         written: &mut FxHashSet<usize>,
         but: Option<usize>,
     ) {
-        let (later, now): (Vec<usize>, Vec<usize>) = shared.done.drain(..).partition(|l| Some(*l) == but);
+        let waits = |l: &usize| Some(*l) == but || shared.is_summing(cx, *l);
+        let (later, now): (Vec<usize>, Vec<usize>) = shared.done.iter().copied().partition(waits);
         shared.done = later;
         for l in now {
             for (g, u) in cx.units_of(l) {
                 let (group, unit) = (&cx.layout.groups[g], &cx.layout.groups[g].units[u]);
-                let Some(gradients) = unit.gradients.filter(|_| group.shards > 1) else { continue };
+                let Some(gradients) = unit.gradients.map(Bind::Fixed) else {
+                    // Summed over the ranks that share them with each micro-batch.
+                    let own = self.sum_so_far(cx, (g, u));
+                    self.sum_replicas(cx, shared, (g, u), own, (l as u32, 0));
+                    shared.replicated.insert((g, u));
+                    continue;
+                };
                 let of_unit = |i: &usize| (cx.layout.params[i].group, cx.layout.params[i].unit) == (g, u);
                 let params: Vec<usize> = cx.stage.params.iter().copied().filter(of_unit).collect();
                 self.zero_gradients(cx, shared, &params, written);
                 written.extend(params);
-                let bytes = group.shard() * self.wide.bytes();
-                let own = *shared.own.entry(g).or_insert_with(|| shared.timeline.item(bytes));
-                let to = Bind::Item(own, unit.shard_start * self.wide.bytes());
                 shared.summed.insert((g, u));
-                self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), (l as u32, 0));
-                self.send_unit(cx, shared, (g, u), Bind::Item(own, 0), l as u32);
+                // Of gradients that ranks do not share each has all of the sum, where they were.
+                let all = group.units[0].gradients.filter(|_| group.shards == 1).map(Bind::Fixed);
+                let own = all.unwrap_or_else(|| {
+                    let bytes = group.shard() * self.wide.bytes();
+                    Bind::Item(*shared.own.entry(g).or_insert_with(|| shared.timeline.item(bytes)), 0)
+                });
+                let (keep, to) = match group.shards {
+                    1 => (Keep::Whole, gradients),
+                    _ => (Keep::Shard, own.further(unit.shard_start * self.wide.bytes())),
+                };
+                self.sum_unit(cx, shared, (g, u), keep, (gradients, to), (l as u32, 0));
+                self.sum_replicas(cx, shared, (g, u), to, (l as u32, 0));
+                self.send_unit(cx, shared, (g, u), own, l as u32);
             }
             self.send_layer(cx, shared, written, l);
         }
     }
 
     /// Where this rank's range of a unit's summed gradients is kept.
-    fn sum_so_far(&self, cx: &Cx, (g, u): UnitId) -> Bind {
+    pub(super) fn sum_so_far(&self, cx: &Cx, (g, u): UnitId) -> Bind {
         let group = &cx.layout.groups[g];
         let base = group.gradient_shards.expect("layers' gradients are summed into ranges");
         Bind::Fixed(base + group.units[u].shard_start * self.wide.bytes())
@@ -266,18 +287,40 @@ impl Scheduler<'_> {
         (from, to): (Bind, Bind),
         at: (u32, u32),
     ) {
-        let (mesh, wide) = (&cx.sharded.mesh, self.wide);
         let group = &cx.layout.groups[g];
-        let elements = group.units[u].elements;
+        let over = if keep == Keep::Whole { &group.sums } else { &group.shared };
+        self.sum_over(cx, shared, (group.units[u].elements, over), keep, [from, to], at);
+    }
+
+    /// Sums this rank's range of a unit's gradients, which has been summed over the ranks that share it, over those that have replicas of it.
+    pub(super) fn sum_replicas(&mut self, cx: &Cx, shared: &mut Shared, (g, u): UnitId, own: Bind, at: (u32, u32)) {
+        let group = &cx.layout.groups[g];
+        if !group.replicas.is_empty() {
+            let elements = group.units[u].elements / group.shards;
+            self.sum_over(cx, shared, (elements, &group.replicas), Keep::Whole, [own, own], at);
+        }
+    }
+
+    /// Sums so many elements over the ranks of a group, from one place to another.
+    pub(super) fn sum_over(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (elements, group): (u64, &[u32]),
+        keep: Keep,
+        [from, to]: [Bind; 2],
+        at: (u32, u32),
+    ) {
+        let (mesh, wide) = (&cx.sharded.mesh, self.wide);
         let what = match keep {
             Keep::Whole => "all_reduce",
             Keep::Shard => "reduce_scatter",
             Keep::Add => "reduce_scatter.add",
         };
-        let name = format!("optimizer.{what}.{elements}.{}", mesh.named(&group.sums, "."));
+        let name = format!("optimizer.{what}.{elements}.{}", mesh.named(group, "."));
         let program = self
             .programs
-            .get(&name, &SavedLayout::default(), || optimizer::summed(elements, &group.sums, keep, &mesh.dims, wide));
+            .get(&name, &SavedLayout::default(), || optimizer::summed(elements, group, keep, &mesh.dims, wide));
         let slots = program.bind(shared, |want, _, _| match want {
             super::bind::Want::CarryIn(_) => from,
             _ => to,

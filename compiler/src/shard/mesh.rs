@@ -49,6 +49,8 @@ pub struct Mesh {
     pub kinds: Vec<(Dense, Sparse)>,
     /// Ranks of a node, where the strategy says it.
     pub node: Option<u64>,
+    /// Ranks one after another that share parameters; the next so many have replicas.
+    pub block: u64,
 }
 
 impl Mesh {
@@ -81,14 +83,15 @@ impl Mesh {
             ));
         }
         let node = strategy.node_of_experts(experts)?;
+        let block = strategy.sharing_block()?;
         // From the innermost rank on, where each degree ends.
         let dense = [(Dense::Tp, tp), (Dense::Cp, inner), (Dense::Ring, ring), (Dense::Dp, dp)];
         let edp = (stage / experts) as u32;
         let sparse = [(Sparse::Etp, etp), (Sparse::Ep, ep), (Sparse::Edp, edp)];
-        let mut ends: Vec<u64> = ends(&dense).chain(ends(&sparse)).chain(node).collect();
+        let mut ends: Vec<u64> = ends(&dense).chain(ends(&sparse)).chain(node).chain([block]).collect();
         ends.sort_unstable();
         ends.dedup();
-        let (mut dims, mut kinds) = (vec![], vec![]);
+        let (mut dims, mut kinds, mut starts) = (vec![], vec![], vec![]);
         let mut start = 1;
         for end in ends.into_iter().filter(|&e| e > 1) {
             if end % start != 0 {
@@ -110,22 +113,29 @@ impl Mesh {
             }
             kinds.push((covering(&dense, start), covering(&sparse, start)));
             dims.push((end / start) as u32);
+            starts.push(start);
             start = end;
         }
         if pp > 1 {
             kinds.push((Dense::Pp, Sparse::Pp));
             dims.push(pp);
+            starts.push(start);
         }
         kinds.reverse();
         dims.reverse();
-        // A degree that a node's end cuts in two has its outer part first.
+        starts.reverse();
+        // A degree that the end of a node, or of those who share parameters, cuts in two has its outer part first.
         let name = |(i, &kind): (usize, &(Dense, Sparse))| {
-            let nodes = if kinds.get(i + 1) == Some(&kind) { ".nodes" } else { "" };
-            format!("{}{nodes}", name(kind, &kinds))
+            let outer = match kinds.get(i + 1) == Some(&kind) {
+                true if starts[i] == block => ".replicas",
+                true => ".nodes",
+                false => "",
+            };
+            format!("{}{outer}", name(kind, &kinds))
         };
         let names: Vec<String> = kinds.iter().enumerate().map(name).collect();
         let dims = names.into_iter().zip(dims).map(|(name, size)| MeshDim { name, size }).collect();
-        Ok(Mesh { dims, kinds, node: strategy.node.map(u64::from) })
+        Ok(Mesh { dims, kinds, node: strategy.node.map(u64::from), block })
     }
 
     /// The dimensions of experts' ranks, outermost first.
@@ -142,6 +152,12 @@ impl Mesh {
     pub fn is_between_nodes(&self, dim: u32) -> bool {
         let within: u64 = self.dims[dim as usize + 1..].iter().map(|d| u64::from(d.size)).product();
         self.node.is_some_and(|node| within * u64::from(self.dims[dim as usize].size) > node)
+    }
+
+    /// Of the dimensions over which gradients are summed, those whose ranks share parameters, and those whose ranks have replicas; each outermost first.
+    pub fn shared_and_replicas(&self, sums: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        let step = |d: &u32| self.dims[*d as usize + 1..].iter().map(|d| u64::from(d.size)).product::<u64>();
+        sums.iter().partition(|d| step(d) < self.block)
     }
 
     /// The dimensions that are this to tokens and heads, outermost first. All of `cp` is what [`Dense::Cp`] gives.
@@ -249,6 +265,24 @@ mod tests {
                 assert_eq!(mesh.ranks(&mesh.sparse(kind)), u64::from(n), "{text}: {kind:?}");
             }
         }
+    }
+
+    /// Ranks that share parameters are neighbours, whatever else they are.
+    #[test]
+    fn parameters_are_shared_within_blocks() {
+        assert_eq!(dims("dp=8,tp=2,zero=1,hsdp=2"), "dp.edp.replicas=4 dp.edp=2 tp=2");
+        assert_eq!(dims("dp=8,zero=3,hsdp=8"), "dp=8");
+        assert_eq!(dims("dp=8,ep=4,zero=3,hsdp=2"), "dp.edp=2 dp.ep.replicas=2 dp.ep=2");
+        assert_eq!(dims("dp=16,ep=2,zero=3,hsdp=8"), "dp.edp.replicas=2 dp.edp=4 dp.ep=2");
+        let all = "dp=16,ep=16,zero=1,hsdp=4,node=8,dispatch=hierarchical";
+        assert_eq!(dims(all), "dp.ep.nodes=2 dp.ep.replicas=2 dp.ep=4");
+        let mesh = Strategy::parse("dp=16,ep=2,zero=3,hsdp=8").unwrap().mesh().unwrap();
+        assert_eq!(mesh.shared_and_replicas(&[0, 1, 2]), (vec![1, 2], vec![0]));
+        // Experts' gradients are sums over ranks with the same experts alone.
+        assert_eq!(mesh.shared_and_replicas(&[0, 1]), (vec![1], vec![0]));
+        let refused = |text: &str| Strategy::parse(text).and_then(|s| s.mesh().map(|_| s)).unwrap_err().to_string();
+        assert!(refused("dp=8,zero=1,hsdp=3").contains("does not divide dp = 8"));
+        assert!(refused("dp=8,hsdp=2").contains("zero = 0"), "{}", refused("dp=8,hsdp=2"));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Strategy {
     pub mbs: Option<u32>,
     /// What data-parallel ranks share: nothing (0), optimizer state (1), gradients (2), parameters (3).
     pub zero: u32,
+    /// Of `dp`, how many neighbours share it; the others have replicas, and shards are summed over those. All, when absent.
+    pub hsdp: Option<u32>,
     /// The order of forward and backward passes in a pipeline.
     pub schedule: Order,
     /// Of a search: the most activations, of a part of the model and a micro-batch each, that a stage may hold.
@@ -218,6 +220,7 @@ impl Default for Strategy {
             micro: None,
             mbs: None,
             zero: 0,
+            hsdp: None,
             schedule: Order::Published(Kind::OneFOneB),
             cap: None,
             nodes: None,
@@ -263,7 +266,7 @@ impl fmt::Display for StrategyError {
 impl std::error::Error for StrategyError {}
 
 /// All keys, as `--strategy` takes them.
-const KEYS: [&str; 30] = [
+const KEYS: [&str; 31] = [
     "dp",
     "tp",
     "sp",
@@ -278,6 +281,7 @@ const KEYS: [&str; 30] = [
     "micro",
     "mbs",
     "zero",
+    "hsdp",
     "schedule",
     "cap",
     "nodes",
@@ -356,6 +360,12 @@ impl Strategy {
                 Some("give both ep and etp, or leave `etp_gather` out".to_string()),
             ));
         }
+        if let Some(shards) = self.hsdp.filter(|_| self.zero == 0) {
+            return Err(StrategyError::new(
+                format!("hsdp = {shards} says how many ranks share what `zero` has them share, but zero = 0"),
+                Some("add zero=1, 2 or 3, or leave `hsdp` out".to_string()),
+            ));
+        }
         let of_search = [("cap", self.cap.is_some()), ("nodes", self.nodes.is_some())];
         match of_search.iter().find(|(_, given)| *given) {
             Some((key, _)) if self.schedule != Order::Search => Err(StrategyError::new(
@@ -404,6 +414,7 @@ impl Strategy {
                 Ok(level) if level <= 3 => self.zero = level,
                 _ => return wrong("0, 1, 2 or 3"),
             },
+            "hsdp" => self.hsdp = Some(degree()?),
             "cp_algo" => match CpAlgo::ALL.into_iter().find(|algo| algo.name() == value) {
                 Some(algo) => self.cp_algo = algo,
                 None => return wrong("ulysses, ring, hybrid or gather"),
@@ -494,6 +505,21 @@ impl Strategy {
                 Ok((cp / inner, inner))
             }
         }
+    }
+
+    /// Ranks of a stage, one after another, among whom parameters are shared: all of them without `hsdp`.
+    ///
+    /// # Errors
+    /// When `hsdp` does not divide `dp`.
+    pub(super) fn sharing_block(&self) -> Result<u64, StrategyError> {
+        let shards = self.hsdp.unwrap_or(self.dp);
+        if !self.dp.is_multiple_of(shards) {
+            return Err(StrategyError::new(
+                format!("hsdp = {shards} does not divide dp = {}", self.dp),
+                Some(format!("use hsdp = {}", listed(&divisors(u64::from(self.dp))))),
+            ));
+        }
+        Ok([shards, self.cp, self.tp].iter().map(|&n| u64::from(n)).product())
     }
 
     /// Where the ranks of experts (`ep` × `etp` of them) are cut in nodes, if they have to be.
@@ -595,6 +621,7 @@ impl fmt::Display for Strategy {
             ("zero", self.zero, default.zero),
         ];
         parts.extend(degrees.iter().filter(|(_, n, usual)| n != usual).map(|(key, n, _)| format!("{key}={n}")));
+        parts.extend(self.hsdp.map(|n| format!("hsdp={n}")));
         let usual = self.etp_gather == default.etp_gather;
         parts.extend((!usual).then(|| format!("etp_gather={}", self.etp_gather.name())));
         parts.extend((!self.sp && self.tp > 1).then(|| "sp=0".to_string()));

@@ -23,26 +23,48 @@ const SMALL: f64 = 1024.0;
 /// What a class of parameters costs over its ranks.
 #[derive(Clone, Debug)]
 pub struct Over {
-    group: Group,
     /// Ranks that sum its gradients.
     pub ranks: u64,
+    /// Of these, as many as share it, where ranks share anything.
+    shards: u64,
+    /// Those that share it; all where none do.
+    group: Group,
+    /// Those that have replicas of what others share.
+    replicas: Option<Group>,
 }
 
 impl Over {
-    /// For a class where the outermost dimension has `outer` ranks, `below` ranks apart.
-    pub fn new(class: &Class, outer: u64, below: u64, domains: &Domains) -> Over {
+    /// For a class where the outermost dimension has `outer` ranks, `below` ranks apart, and blocks of so many ranks share parameters.
+    pub fn new(class: &Class, [outer, below, block]: [u64; 3], domains: &Domains) -> Over {
         let mut dims = class.sums.clone();
         if class.grows {
             dims.push((outer, below));
         }
-        let group = Group::new(domains, &dims);
-        Over { ranks: group.ranks, group }
+        let (shared, replicas): (Vec<(u64, u64)>, _) = cut(&dims, block).into_iter().partition(|d| d.1 < block);
+        let [all, shared, replicas] = [dims, shared, replicas].map(|dims| Group::new(domains, &dims));
+        let (ranks, shards) = (all.ranks, shared.ranks);
+        let has_replicas = shards > 1 && replicas.ranks > 1;
+        Over { ranks, shards, group: if shards > 1 { shared } else { all }, replicas: has_replicas.then_some(replicas) }
     }
 
     /// Do so many elements of a layer go over links by themselves, where layers do?
     pub fn by_layer(&self, elements: f64) -> bool {
-        self.ranks > 1 && elements > 0.0 && goes_by_layer(elements as u64, self.ranks)
+        self.shards > 1 && elements > 0.0 && goes_by_layer(elements as u64, self.shards)
     }
+
+    /// On how many ranks so many elements are, each of which has its own.
+    fn shards(&self, zero: u32) -> f64 {
+        if zero > 0 { self.shards as f64 } else { 1.0 }
+    }
+}
+
+/// Dimensions (size, stride) with an end where a block of so many ranks ends.
+pub fn cut(dims: &[(u64, u64)], block: u64) -> Vec<(u64, u64)> {
+    let parts = |&(size, stride): &(u64, u64)| match stride < block && block < stride * size {
+        true => vec![(block / stride, stride), (size * stride / block, block)],
+        false => vec![(size, stride)],
+    };
+    dims.iter().flat_map(parts).collect()
 }
 
 /// Seconds that a stage takes from its last backward pass to the end of the step, between the points at which all stages meet.
@@ -76,28 +98,30 @@ impl Ends<'_> {
 
     /// Gradients of so many elements, each rank's range summed.
     fn reduced(&self, over: &Over, elements: f64) -> f64 {
-        self.collective(Collective::ReduceScatter, over, elements, self.of_gradient(over, elements))
+        self.collective(Collective::ReduceScatter, &over.group, elements, self.of_gradient(&over.group, elements))
     }
 
     /// Bytes of a gradient's element on its way.
-    fn of_gradient(&self, over: &Over, elements: f64) -> f64 {
-        if elements / over.ranks as f64 > SMALL { self.framework.gradient_bytes } else { 4.0 }
+    fn of_gradient(&self, group: &Group, elements: f64) -> f64 {
+        if elements / group.ranks as f64 > SMALL { self.framework.gradient_bytes } else { 4.0 }
     }
 
     fn gathered(&self, over: &Over, elements: f64, of_element: f64) -> f64 {
-        self.collective(Collective::AllGather, over, elements, of_element)
+        self.collective(Collective::AllGather, &over.group, elements, of_element)
     }
 
-    fn collective(&self, what: Collective, over: &Over, elements: f64, of_element: f64) -> f64 {
-        sums::seconds(self.cluster, self.framework, what, &over.group, elements, of_element)
+    fn collective(&self, what: Collective, group: &Group, elements: f64, of_element: f64) -> f64 {
+        sums::seconds(self.cluster, self.framework, what, group, elements, of_element)
     }
 
-    /// Gradients of so many elements, summed for all ranks: as [`crate::price`] has it.
-    fn summed(&self, over: &Over, elements: f64) -> f64 {
+    /// Gradients of so many elements, summed for all ranks of a group: as [`crate::price`] has it.
+    fn summed(&self, group: &Group, elements: f64) -> f64 {
+        let of_element = self.of_gradient(group, elements);
         if self.framework.streams {
-            return self.reduced(over, elements) + self.gathered(over, elements, 4.0);
+            return self.collective(Collective::ReduceScatter, group, elements, of_element)
+                + self.collective(Collective::AllGather, group, elements, 4.0);
         }
-        self.collective(Collective::AllReduce, over, elements, self.of_gradient(over, elements))
+        self.collective(Collective::AllReduce, group, elements, of_element)
     }
 
     /// What a class's elements of a stage cost at the end of a step, added to what others do; `layered` of them were summed layer by layer already.
@@ -105,20 +129,23 @@ impl Ends<'_> {
         if elements <= 0.0 {
             return;
         }
-        let shares = zero > 0 && over.ranks > 1;
-        let own = elements / if shares { over.ranks as f64 } else { 1.0 };
-        let late = elements - layered;
+        let shards = over.shards(zero);
+        let (shares, own, late) = (shards > 1.0, elements / shards, elements - layered);
         if over.ranks > 1 && late > 0.0 {
             if shares {
                 end.squared += self.reduced(over, late);
                 end.launches += 1.0;
             } else {
-                end.summed += self.summed(over, late);
+                end.summed += self.summed(&over.group, late);
                 end.launches += 2.0;
             }
         }
+        if let Some(replicas) = over.replicas.as_ref().filter(|_| shares) {
+            end.squared += self.summed(replicas, own);
+            end.launches += 2.0;
+        }
         // Of what was summed layer by layer a rank has its range.
-        let held = late + if shares { layered / over.ranks as f64 } else { layered };
+        let held = late + layered / shards;
         let beside = own_traffic(self.framework, self.data_ranks) * held + clip_traffic(self.framework) * own;
         end.squared += self.streamed(SQUARED * own + beside);
         end.updated += self.streamed((UPDATED + if shares { 0.0 } else { COPIED }) * own);
@@ -126,7 +153,7 @@ impl Ends<'_> {
         // With parameters that ranks share, layers gather theirs when they run.
         let kept = if zero > 2 { late } else { elements };
         if shares && kept > 0.0 {
-            end.updated += self.streamed(CAST * kept / over.ranks as f64) + self.gathered(over, kept, 2.0);
+            end.updated += self.streamed(CAST * kept / shards) + self.gathered(over, kept, 2.0);
             end.launches += 2.0;
         }
     }
@@ -136,7 +163,7 @@ impl Ends<'_> {
         if zero < 3 || !over.by_layer(elements) {
             return (0.0, 0.0);
         }
-        (self.streamed(CAST * elements / over.ranks as f64) + self.gathered(over, elements, 2.0), 2.0)
+        (self.streamed(CAST * elements / over.shards(zero)) + self.gathered(over, elements, 2.0), 2.0)
     }
 
     /// What its gradients cost a micro-batch's backward pass.
@@ -144,16 +171,25 @@ impl Ends<'_> {
         if zero < 2 || !over.by_layer(elements) {
             return (0.0, 0.0);
         }
-        let own = elements / over.ranks as f64;
+        let own = elements / over.shards(zero);
         let seconds = self.streamed(ZEROED * elements) + self.reduced(over, elements) + self.streamed(ADDED * own);
         (seconds, 3.0)
     }
 
+    /// Bytes at the end of a step alone: of the sums of a class's gradients, where a rank keeps its range of them no longer than that; and, while they are summed for all ranks of a group,
+    /// of the part that each sums.
+    pub fn passing(over: &Over, elements: f64, layered: f64, zero: u32) -> [f64; 2] {
+        let own = 4.0 * padded(elements, over.ranks) / over.shards(zero);
+        let (shares, replicas) = (over.shards(zero) > 1.0, over.replicas.as_ref().map_or(1, |group| group.ranks));
+        let parts = if shares { replicas } else { over.ranks } as f64;
+        let part = if parts > 1.0 && layered == 0.0 { own / parts } else { 0.0 };
+        [if shares && layered == 0.0 { own } else { 0.0 }, part]
+    }
+
     /// Bytes of a rank for a class's elements: weights with their copies, gradients, moments; `layered` as for [`Ends::add`].
     pub fn bytes(over: &Over, elements: f64, layered: f64, zero: u32) -> [f64; 3] {
-        let shares = zero > 0 && over.ranks > 1;
         let elements = padded(elements, over.ranks);
-        let own = elements / if shares { over.ranks as f64 } else { 1.0 };
+        let own = elements / over.shards(zero);
         let late = if layered > 0.0 { (elements - layered).max(0.0) } else { elements };
         let copies = if zero > 2 { late } else { elements };
         let ranges = if layered > 0.0 { 4.0 * own } else { 0.0 };
@@ -172,7 +208,7 @@ mod tests {
         let cluster = clusters.iter().find(|c| c.is_called("H100")).expect("it is known");
         let over = |ranks: u64| {
             let class = Class { sums: vec![(ranks, 1)], grows: false, before: vec![] };
-            Over::new(&class, 1, 1, &Domains::new(cluster, &[ranks]))
+            Over::new(&class, [1, 1, ranks], &Domains::new(cluster, &[ranks]))
         };
         assert_eq!([8_191.0, 8_192.0].map(|elements| over(8).by_layer(elements)), [false, true]);
         assert!(!over(1).by_layer(1e9) && !over(8).by_layer(0.0));

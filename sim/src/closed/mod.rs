@@ -18,7 +18,7 @@ pub use shard::{Shard, ShardKey};
 
 use crate::report::Options;
 use crate::routes::Routes;
-use ends::{End, Ends, Over};
+use ends::{End, Ends, Over, cut};
 use forebay_compiler::memory::{Recompute, Swap};
 use forebay_compiler::overlap::exchange::Dispatch;
 use forebay_compiler::overlap::pieces::Pieces;
@@ -90,7 +90,7 @@ pub struct Closed<'a> {
     shards: FxHashMap<ShardKey, Result<Rc<Shard>, String>>,
     orders: FxHashMap<PipeSize, Result<Rc<PassOrder>, String>>,
     pipelines: FxHashMap<PipeKey, Rc<Pipe>>,
-    over: FxHashMap<(ShardKey, u64), Spread>,
+    over: FxHashMap<(ShardKey, u64, u64), Spread>,
     /// By table, ranks of the outermost dimension and stages.
     routes: FxHashMap<(ShardKey, u64, u32), Way>,
     /// The ways in which stages lie in domains ([`Routes::together`]) that there have been.
@@ -109,6 +109,8 @@ struct PipeKey {
     /// The number of how stages lie in domains, which says where messages leave them, and the ranks of the outermost dimension where layers' parameters go over links.
     together: usize,
     outer: u64,
+    /// The ranks of blocks that share parameters, where layers' go over links.
+    block: u64,
     zero: u32,
 }
 
@@ -176,8 +178,9 @@ impl<'a> Closed<'a> {
             ));
         }
         let outer = ranks / below;
-        let Spread { over, grown } = self.over(key, &shard, outer);
-        let (pipe, more) = self.pipe(key, &shard, &over, (strategy, ranks, outer))?;
+        let block = block(strategy, ranks, &shard.inner)?;
+        let Spread { over, grown } = self.over(key, &shard, outer, block);
+        let (pipe, more) = self.pipe(key, &shard, &over, (strategy, ranks, outer, block))?;
         let held = f64::from(strategy.micro.unwrap_or(1)) / more.share;
         let work: f64 = pipe.work.iter().sum();
         let longer = if work > 0.0 { 1.0 + held * grown / work } else { 1.0 };
@@ -213,17 +216,22 @@ impl<'a> Closed<'a> {
         self.routes.entry((key, outer, pp)).or_insert_with(make).clone()
     }
 
-    fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64) -> Spread {
+    fn over(&mut self, key: ShardKey, shard: &Shard, outer: u64, block: u64) -> Spread {
         let cluster = self.cluster;
         let make = || {
-            let domains = Domains::new(cluster, &[&shard.inner[..], &[outer]].concat());
+            let mesh = [&shard.inner[..], &[outer]].concat();
+            let strides = mesh.iter().scan(1, |below, size| Some(std::mem::replace(below, *below * size)));
+            let dims: Vec<(u64, u64)> = mesh.iter().copied().zip(strides).collect();
+            let extents: Vec<u64> = cut(&dims, block).iter().map(|d| d.0).collect();
+            let domains = Domains::new(cluster, &extents);
             let below = shard.inner.iter().product();
+            let ends = [outer, below, block];
             Spread {
-                over: Rc::new(shard.classes.iter().map(|c| Over::new(c, outer, below, &domains)).collect()),
+                over: Rc::new(shard.classes.iter().map(|c| Over::new(c, ends, &domains)).collect()),
                 grown: shard.grows * (shard.growth.factor(cluster, outer, &shard.inner) - 1.0),
             }
         };
-        self.over.entry((key, outer)).or_insert_with(make).clone()
+        self.over.entry((key, outer, block)).or_insert_with(make).clone()
     }
 
     /// The pipeline of a strategy, and what its recurrence leaves out.
@@ -232,7 +240,7 @@ impl<'a> Closed<'a> {
         key: ShardKey,
         shard: &Shard,
         over: &[Over],
-        (strategy, ranks, outer): (&Strategy, u64, u64),
+        (strategy, ranks, outer, block): (&Strategy, u64, u64, u64),
     ) -> Result<(Rc<Pipe>, More), String> {
         let (pp, vpp) = (strategy.pp, if strategy.pp > 1 { strategy.vpp } else { 1 });
         let micro = strategy.micro.ok_or("a strategy that is estimated says how many micro-batches there are")?;
@@ -258,6 +266,7 @@ impl<'a> Closed<'a> {
             micro,
             together,
             outer: if zero > 0 { outer } else { 0 },
+            block: if zero > 0 { block } else { 0 },
             zero,
         };
         let pipe = self.pipeline(key(held), shard, over, &routes)?;
@@ -372,6 +381,7 @@ impl<'a> Closed<'a> {
         let of_stages = pipe.ends.iter().zip(&pipe.layers).zip(pipe.launches.iter().zip(&pipe.lives));
         for ((end, layers), (launches, lives)) in of_stages {
             let (mut last, mut persistent) = (End::default(), shard.states / pipe.ends.len() as f64);
+            let (mut passing, mut part) = (0.0, 0.0f64);
             for (class, over) in shard.classes.iter().zip(over) {
                 let elements: f64 = layers.iter().map(|&(from, to)| class.before[to] - class.before[from]).sum();
                 let of_layers = layers.iter().flat_map(|&(from, to)| class.before[from..=to].windows(2));
@@ -379,13 +389,15 @@ impl<'a> Closed<'a> {
                 let layered = if strategy.zero > 1 { by_layer.sum() } else { 0.0 };
                 ends.add(&mut last, over, elements, layered, strategy.zero);
                 persistent += Ends::bytes(over, elements, layered, strategy.zero).iter().sum::<f64>();
+                let [sums, largest] = Ends::passing(over, elements, layered, strategy.zero);
+                (passing, part) = (passing + sums, part.max(largest));
             }
             meet[0] = meet[0].max(counted + more.end(*end) + last.summed);
             meet[1] = meet[1].max(last.squared);
             meet[2] = meet[2].max(last.updated);
             host = host
                 .max(launches * more.share + last.launches + shard.counts.launches * micro + shard.scalars.launches);
-            let peak = persistent + shard.inputs * micro + lives;
+            let peak = persistent + shard.inputs * micro + lives.max(passing + part);
             if peak > estimate.peak_bytes {
                 (estimate.peak_bytes, estimate.persistent_bytes) = (peak, persistent);
             }
@@ -467,6 +479,24 @@ impl Default for More {
 const MOST_MICRO_BATCHES: u32 = 1 << 14;
 
 /// The table that a strategy needs.
+/// Ranks of a stage, one after another, that share parameters: all of so many without `hsdp`.
+fn block(strategy: &Strategy, ranks: u64, inner: &[u64]) -> Result<u64, String> {
+    let Some(shards) = strategy.hsdp else { return Ok(ranks) };
+    if !strategy.dp.is_multiple_of(shards) {
+        return Err(format!("hsdp = {shards} does not divide dp = {}", strategy.dp));
+    }
+    let block = ranks / u64::from(strategy.dp) * u64::from(shards);
+    let mut below = 1;
+    for size in inner.iter().copied().chain([ranks / inner.iter().product::<u64>()]) {
+        let end = below * size;
+        if below < block && block < end && !(block.is_multiple_of(below) && end.is_multiple_of(block)) {
+            return Err(format!("blocks of {block} ranks that share parameters cut across the degrees of experts"));
+        }
+        below = end;
+    }
+    Ok(block)
+}
+
 fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
     let recompute = match &strategy.recompute {
         Recompute::Nothing => false,

@@ -137,6 +137,7 @@ fn probe(strategy: &Strategy, layers: usize) -> Strategy {
         vpp: 1,
         micro: Some(2),
         zero: 0,
+        hsdp: None,
         stages: Cut::Even,
         ..strategy.clone()
     }

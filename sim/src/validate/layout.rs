@@ -26,7 +26,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     let ep = degree("ep")?;
     let devices = degree("n_devices")?;
     let model = tp.checked_mul(pp).and_then(|n| n.checked_mul(cp)).ok_or("the degrees are too large")?;
-    let dp = data_parallel(run) as u32;
+    let dp = run.data_parallel() as u32;
     if u64::from(dp) * u64::from(model) != u64::from(devices) {
         return Err(format!("dp {dp} × tp {tp} × pp {pp} × cp {cp} are not its {devices} devices"));
     }
@@ -61,6 +61,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         micro: Some(u32::try_from(micro).map_err(|_| "there are too many micro-batches")?),
         mbs: Some(u32::try_from(mbs).map_err(|_| "`mbs` is too large")?),
         zero: notes::zero(run, framework),
+        hsdp: notes::sharing_ranks(run, framework)?,
         keep: framework.keep(),
         stages: (if let Some(stated) = stated_stages(run, shape.layers(), u64::from(pp), vpp) {
             Some(stated)
@@ -91,19 +92,13 @@ fn context(run: &Run, shape: &Shape, tp: u64, cp: u64) -> CpAlgo {
     }
 }
 
-/// Data-parallel ranks: what the row says, else what other degrees leave of its devices.
-fn data_parallel(run: &Run) -> u64 {
-    let others = ["tp", "pp", "cp"].map(|name| run.degree(name)).iter().fold(1, |all: u64, n| all.saturating_mul(*n));
-    run.number("dp").unwrap_or(run.degree("n_devices") / others)
-}
-
 /// The row with its blanks of `mbs` and `vpp` filled in the ways that runs mostly have them: micro-batches of 1, 2, 4 or 8 rows; with interleaved schedules
 /// chunks of as few layers as divide, of twice and four times as many. The row as it stands is the first.
 pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     let pp = run.degree("pp");
     if framework.is_ours() {
         // As `simulate` has it: one micro-batch, one part of each stage.
-        let rows = run.number("mbs").unwrap_or(run.degree("gbs") / data_parallel(run).max(1)).max(1);
+        let rows = run.number("mbs").unwrap_or(run.degree("gbs") / run.data_parallel().max(1)).max(1);
         return vec![run.with("mbs", rows).with("vpp", run.degree("vpp"))];
     }
     let of = |name: &str, blank: bool, values: &[u64]| if blank { values.to_vec() } else { vec![run.degree(name)] };

@@ -3,7 +3,7 @@
 mod kernels;
 mod zero;
 
-pub use zero::{said_zero, zero};
+pub use zero::{said_zero, sharing_ranks, zero};
 
 use super::runs::Run;
 use crate::framework::Framework;
@@ -256,6 +256,7 @@ pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
     let shares = said_any(&text, &SEQUENCE_PARALLEL).filter(|_| run.degree("tp") > 1);
     let shared = said_zero(run, profile).filter(|_| run.number("zero").is_none());
     heard.extend(shared.map(|stage| format!("zero = {stage}")));
+    heard.extend(sharing_ranks(run, profile).ok().flatten().map(|ranks| format!("hsdp = {ranks}")));
     heard.extend(shares.map(|shares| format!("sp = {}", u8::from(shares))));
     heard.extend(context(run).map(|way| format!("cp_algo = {}", way.name())));
     heard.extend(schedule(run).map(|kind| format!("schedule = {}", kind.name())));

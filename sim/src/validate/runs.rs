@@ -121,6 +121,13 @@ impl Run {
     pub fn degree(&self, column: &str) -> u64 {
         self.number(column).unwrap_or(1).max(1)
     }
+
+    /// Data-parallel ranks: what the row says, else what other degrees leave of its devices.
+    pub fn data_parallel(&self) -> u64 {
+        let others = ["tp", "pp", "cp"].map(|name| self.degree(name));
+        let others = others.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
+        self.number("dp").unwrap_or(self.degree("n_devices") / others)
+    }
 }
 
 /// Why a file of runs cannot be read: a sentence.

@@ -25,6 +25,53 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     numbered_zero(run).or_else(sharded).or_else(shared)
 }
 
+/// How many neighbours of the data-parallel ranks share what `zero` has them share, where the row says that it is not all of them: so many (`dp_shard=8`), all over so many replicas
+/// (`data_parallel_replicate_degree=4`), or those of a node (`HSDP`, without a number).
+///
+/// # Errors
+/// A number that does not divide the data-parallel ranks: a sentence.
+pub fn sharing_ranks(run: &Run, framework: &Framework) -> Result<Option<u32>, String> {
+    let (text, dp) = (run.text.to_lowercase(), run.data_parallel());
+    if zero(run, framework) == 0 || dp == 1 {
+        return Ok(None);
+    }
+    let number = |phrases: &[&str]| {
+        let number = phrases.iter().find_map(|phrase| number_of(&text, phrase));
+        number.filter(|n| n.fract() == 0.0 && (1.0..=dp as f64).contains(n)).map(|n| n as u64)
+    };
+    let in_node = || {
+        let row = run.degree("tp").saturating_mul(run.degree("cp"));
+        let node = run.number("devices_per_node").unwrap_or(8);
+        said_any(&text, &["hsdp", "hybrid_shard", "hybrid sharding"])
+            .filter(|said| *said)
+            .map(|_| (node / row).clamp(1, dp))
+    };
+    let of_replicas = |replicas: u64| if dp.is_multiple_of(replicas) { Ok(dp / replicas) } else { Err(replicas) };
+    let ranks = number(&SHARDS).map(Ok).or_else(|| number(&REPLICAS).map(of_replicas)).or_else(|| in_node().map(Ok));
+    match ranks {
+        Some(Ok(ranks)) if dp.is_multiple_of(ranks) => Ok((ranks < dp).then_some(ranks as u32)),
+        Some(Ok(n)) => Err(format!("{n} ranks that share parameters do not divide its {dp} data-parallel ranks")),
+        Some(Err(n)) => Err(format!("{n} replicas of parameters do not divide its {dp} data-parallel ranks")),
+        None => Ok(None),
+    }
+}
+
+/// What systems call the number of ranks that share: torchtitan, DeepSpeed's MiCS, InternEvo.
+const SHARDS: [&str; 9] = [
+    "data_parallel_shard_degree",
+    "dp_shard_degree",
+    "dp_shard",
+    "shard_group_size",
+    "sharding_group_size",
+    "mics_shard_size",
+    "zero1=",
+    "zero1=dict(size=",
+    "hsdp=",
+];
+/// And that of replicas: torchtitan, Megatron-Core.
+const REPLICAS: [&str; 4] =
+    ["data_parallel_replicate_degree", "dp_replicate_degree", "dp_replicate", "num_distributed_optimizer_instances"];
+
 /// Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
 fn keeps_whole(run: &Run, framework: &Framework) -> bool {
     framework.gathers_once && run.degree("pp") > 1
@@ -128,6 +175,35 @@ mod tests {
             "zero 3D",
         ];
         assert_eq!(others.map(of), [0; 6]);
+    }
+
+    /// Sharing goes on among neighbours where a row says so; a number of ranks that cannot be is told.
+    #[test]
+    fn groups_that_share_are_read() {
+        let of = |dp: u32, tp: u32, notes: &str| {
+            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,dp,tp,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n1,1,1,1,1,H100,{},{dp},{tp},1,1,\"{notes}\"\n", dp * tp);
+            let run = crate::validate::runs::read(&table).expect("a table").runs.remove(0);
+            sharing_ranks(&run, &find(&known(), &run.text))
+        };
+        let some = |notes: &str| of(64, 1, notes).unwrap_or_else(|e| panic!("{notes}: {e}"));
+        assert_eq!(["HSDP", "FSDP HYBRID_SHARD", "HSDP, dp_shard=16"].map(some), [Some(8), Some(8), Some(16)]);
+        let replicas = ["FSDP data_parallel_replicate_degree=4", "NeMo num-distributed-optimizer-instances 2"];
+        assert_eq!(replicas.map(some), [Some(16), Some(32)]);
+        assert_eq!(["InternEvo zero1=dict(size=8)", "zero1=8; interleaved"].map(some), [Some(8); 2]);
+        let all = [
+            "FSDP",
+            "ZeRO-3",
+            "no HSDP; ZeRO-3",
+            "FSDP dp_shard=64",
+            "FSDP data_parallel_shard_degree=-1",
+            "zero1(dp8)",
+        ];
+        assert_eq!(all.map(some), [None; 6]);
+        assert_eq!([of(64, 4, "HSDP"), of(8, 1, "HSDP"), of(1, 8, "HSDP")], [Ok(Some(2)), Ok(None), Ok(None)]);
+        assert_eq!(some("dp_shard=8"), None, "nothing is shared without ZeRO");
+        assert!(of(12, 1, "HSDP").is_err_and(|e| e.contains("8 ranks that share parameters do not divide its 12")));
+        assert!(of(64, 1, "FSDP dp_replicate=3").is_err_and(|e| e.contains("3 replicas")));
     }
 
     /// Beneath pipelines FSDP has parameters whole while a step's micro-batches run, where a framework does not free them.
