@@ -61,7 +61,8 @@ fn is_alone(before: &str, phrase: &str, behind: &str) -> bool {
     !begins && !goes_on
 }
 
-fn is_denied(before: &str, behind: &str) -> bool {
+/// Is what stands between these denied?
+pub(crate) fn is_denied(before: &str, behind: &str) -> bool {
     let is_word = |c: char| c.is_alphanumeric();
     // (The library of an option may stand between: `no torch.compile`.)
     let before = before.strip_suffix('.').map_or(before, |owner| owner.trim_end_matches(is_word));

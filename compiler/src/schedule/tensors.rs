@@ -308,30 +308,9 @@ impl Layout {
         let on_device = |space, bytes| if space == plan::Space::Device { bytes } else { 0 };
         let params = self.reserve_in(masters_in, masters);
         self.memory.weights += on_device(masters_in, masters);
-        let whole = (shards == 1).then_some(shard_start);
-        if let Some(elements) = whole {
-            // Units of what every rank has all of follow on each other: the optimizer takes the group as one.
-            let copies = if has_copies { self.reserve(elements * self.narrow.bytes()) } else { params };
-            let all = self.reserve(elements * gradient.bytes());
-            let copied = if has_copies { self.narrow } else { self.wide }.bytes();
-            for unit in &mut units {
-                unit.copies = Some(copies + unit.shard_start * copied);
-                unit.gradients = Some(all + unit.shard_start * gradient.bytes());
-            }
-            self.memory.weights += if has_copies { elements * self.narrow.bytes() } else { 0 };
-            self.memory.gradients += elements * gradient.bytes();
-        }
-        for unit in units.iter_mut().filter(|_| whole.is_none()) {
-            let passes = unit.layer.is_some() && self.zero > 1;
-            let (copy, gradients) = (unit.elements * self.narrow.bytes(), unit.elements * gradient.bytes());
-            if !(passes && self.zero > 2) {
-                unit.copies = Some(self.reserve(copy));
-                self.memory.weights += copy;
-            }
-            if !passes {
-                unit.gradients = Some(self.reserve(gradients));
-                self.memory.gradients += gradients;
-            }
+        match shards {
+            1 => self.reserve_whole(&mut units, gradient, (!has_copies).then_some(params)),
+            _ => units.iter_mut().for_each(|unit| self.reserve_unit(unit, gradient)),
         }
         let moments = shard_start * self.moments.bytes();
         let first = self.reserve_in(moments_in, moments);
@@ -359,6 +338,37 @@ impl Layout {
             second,
             gradient_shards,
         });
+    }
+
+    /// Room for the copies and gradients of units of which every rank has all: they follow on each other, since the optimizer takes them as one. `masters`: where these are, when programs read
+    /// them.
+    fn reserve_whole(&mut self, units: &mut [Unit], gradient: DType, masters: Option<u64>) {
+        let elements: u64 = units.iter().map(|u| u.elements).sum();
+        let copied = if masters.is_some() { self.wide } else { self.narrow }.bytes();
+        let copies = masters.unwrap_or_else(|| {
+            self.memory.weights += elements * copied;
+            self.reserve(elements * copied)
+        });
+        let gradients = self.reserve(elements * gradient.bytes());
+        self.memory.gradients += elements * gradient.bytes();
+        for unit in units {
+            unit.copies = Some(copies + unit.shard_start * copied);
+            unit.gradients = Some(gradients + unit.shard_start * gradient.bytes());
+        }
+    }
+
+    /// Room for what is kept of a unit that ranks share.
+    fn reserve_unit(&mut self, unit: &mut Unit, gradient: DType) {
+        let passes = unit.layer.is_some() && self.zero > 1;
+        let (copy, gradients) = (unit.elements * self.narrow.bytes(), unit.elements * gradient.bytes());
+        if !(passes && self.zero > 2) {
+            unit.copies = Some(self.reserve(copy));
+            self.memory.weights += copy;
+        }
+        if !passes {
+            unit.gradients = Some(self.reserve(gradients));
+            self.memory.gradients += gradients;
+        }
     }
 
     fn list_param(&mut self, param: &Tensor, shard: &ParamShard, home: Home, mesh: &Mesh) {

@@ -217,7 +217,7 @@ impl Case {
             framework: self.framework.map_or("plan", |f| frameworks[f].name.as_str()).to_string(),
             kind: if self.shape.experts() > 0 { "moe" } else { "dense" },
             devices: run.degree("n_devices"),
-            sweep: format!("{}/{}/{}/{}", run.system, run.model, run.degree("n_devices"), run.degree("gbs")),
+            sweep: sweep(run),
             strategy: filling.strategy.to_string(),
             assumed,
             heard,
@@ -230,6 +230,29 @@ impl Case {
         })))
     }
 }
+
+/// Runs with the same are of one sweep: of one architecture, whatever it is called, on as many devices with the same batch. (Names of models may be their parameters, of which a pipeline or padding
+/// makes more.)
+fn sweep(run: &Run) -> String {
+    let sizes = ARCHITECTURE.map(|column| run.number(column).map_or_else(String::new, |n| n.to_string()));
+    format!("{}/{}/{}/{}", run.system, sizes.join(","), run.degree("n_devices"), run.degree("gbs"))
+}
+
+/// Columns that say what an architecture is.
+const ARCHITECTURE: [&str; 12] = [
+    "layers",
+    "dense_layers",
+    "hidden",
+    "ffn_hidden",
+    "moe_ffn_hidden",
+    "experts",
+    "topk",
+    "shared_experts",
+    "heads",
+    "kv_heads",
+    "vocab",
+    "seq_len",
+];
 
 /// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (most such runs end there, or take several times as long), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.
@@ -400,6 +423,17 @@ mod tests {
 id,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,kv_heads,head_dim,vocab,seq_len,device,devices_per_node,n_devices,tp,pp,vpp,ep,dp,mbs,gbs,precision,recompute,step_time_s
 a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none,1
 ";
+
+    /// What a model is called does not matter, and where its layers are does not.
+    #[test]
+    fn sweeps_are_of_one_architecture() {
+        let row = |name: &str, rest: &str| RUN.replace("Mixture", name).replace("H100,8,8,1,4", rest);
+        let of = |text: String| sweep(&runs::read(&text).expect("a table").runs.remove(0));
+        let same = of(row("Mixture 3.57G", "H100,8,8,1,4"));
+        assert_eq!(of(row("Mixture 3.98G", "H100,8,8,4,1")), same);
+        assert_ne!(of(row("Mixture 3.57G", "H100,8,16,1,4")), same, "of other devices");
+        assert_ne!(of(row("Mixture 3.57G", "H100,8,8,1,4").replace(",512,2048,", ",1024,2048,")), same);
+    }
 
     /// The rounds that are added are those that would have been replayed.
     #[test]

@@ -52,7 +52,7 @@ pub struct Row {
     pub kind: &'static str,
     /// Devices.
     pub devices: u64,
-    /// Model, devices and batch: runs of one sweep are compared with each other.
+    /// Architecture, devices and batch: runs of one sweep are compared with each other.
     pub sweep: String,
     /// The strategy, as `--strategy` takes it.
     pub strategy: String,

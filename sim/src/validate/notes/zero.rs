@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::framework::Framework;
-use crate::says::{is_compared, number_of, said, said_any, says};
+use crate::says::{is_compared, is_denied, number_of, said, said_any, says};
 use regex_lite::Regex;
 use std::sync::LazyLock;
 
@@ -122,6 +122,7 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
     let named = after.trim_start_matches(BETWEEN);
     let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
     let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-") || is_compared(before);
+    let denied = is_denied(before, after) || begins(&["disabled", "off", "false"]);
     if other || after.starts_with(|c: char| c.is_alphabetic()) || begins(&["bubble"]) {
         return None;
     }
@@ -132,8 +133,7 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
         Some(stage) => Some(stage),
         None if after.starts_with("++") || begins(&["infinity"]) => Some(3),
         None if begins(&["offload"]) => Some(2),
-        None if before.ends_with("no ") || before.ends_with("without ") => Some(0),
-        None if begins(&["disabled", "off", "false"]) => Some(0),
+        None if denied => Some(0),
         None => (word == "ZeRO").then_some(1),
     }
 }
@@ -166,6 +166,8 @@ mod tests {
         assert_eq!(zero(&run, &Framework::default()), 2);
         let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
         assert_eq!(denied.map(of), [0; 5]);
+        let denied = ["NeMo; disable ZeRO", "NeMo (neither FSDP nor ZeRO)", "NeMo: not ZeRO", "NeMo ZeRO: none"];
+        assert_eq!(denied.map(of), [0; 4]);
         let others = [
             "zero bubble schedule",
             "zero-bubble",
