@@ -214,3 +214,29 @@ fn steps_that_cannot_be_estimated_are_refused() {
     let simulation = Options { framework: fsdp, ..Options::default() };
     assert!(Closed::new(&load, &h100, &simulation).is_err_and(|why| why.contains("llm-foundry")));
 }
+
+/// Between its halves a backward pass keeps more than it did before: by schedules whose backward passes are in halves, within what the arena loses between places.
+#[test]
+fn halves_of_backward_passes_keep_what_is_replayed() {
+    let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
+    let (cluster, simulation) = (cluster("h100"), Options::default());
+    let load = |rows: u32| load(text, rows);
+    let mut closed = Closed::new(&load, &cluster, &simulation).expect("it can be estimated");
+    for schedule in [
+        "pp=4,schedule=zb-h1,recompute=full",
+        "pp=4,schedule=zb-h1",
+        "pp=4,schedule=zb-h2",
+        "pp=2,vpp=2,schedule=zb-vpp",
+        "pp=4,vpp=2,schedule=zb-v",
+        "pp=4,vpp=2,schedule=v-half",
+        "pp=4,vpp=2,schedule=v-min",
+    ] {
+        let strategy = Strategy::parse(&format!("dp=8,ep=4,zero=1,micro=8,mbs=1,{schedule},overlap=none"));
+        let strategy = strategy.expect("a strategy");
+        let estimate = closed.estimate(&strategy, 1.0).expect("it can be estimated");
+        let report = replayed(text, &strategy, &cluster, &simulation).expect("it is replayed");
+        let off = estimate.peak_bytes / report.peak_bytes() - 1.0;
+        assert!(off.abs() < 0.025, "{schedule}: memory is off by {:.2} %", 100.0 * off);
+        assert_eq!(estimate.memory_doubt, Some(Doubt::Halves));
+    }
+}

@@ -14,7 +14,7 @@ mod grown;
 mod pipe;
 mod shard;
 
-pub use shard::{Shard, ShardKey};
+pub use shard::{LayerCost, Shard, ShardKey};
 
 use crate::report::Options;
 use crate::routes::Routes;
@@ -28,7 +28,7 @@ use forebay_compiler::shares::Shares;
 use forebay_cost::{Cluster, Domains};
 use forebay_dsl::model::CheckedModel;
 use forebay_pipeline::{Kind, Placement};
-use pipe::{PassOrder, Passes, Scratch, UnderWay};
+use pipe::{PassOrder, Passes, Scratch, Under, UnderWay};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 
@@ -49,7 +49,8 @@ pub enum Doubt {
     Short,
     /// There is one micro-batch: gradients that are no sums are kept as they are computed, which probes, of two, do not show.
     Single,
-    /// Of memory: what backward passes in halves keep from one half to the other.
+    /// Of memory: where what backward passes in halves leave lies, which costs 2 to 3 % where it comes and goes in another order; with ZeRO 2 and 3, and where some backward passes are whole
+    /// (DualPipeV), what they keep too: 9 to 11 %.
     Halves,
     /// Of memory: the framework's allocator keeps more than is in use.
     Allocator,
@@ -590,16 +591,25 @@ fn lives(shard: &Shard, over: &[Over], chunks: &[(usize, usize)], under_way: &Un
     let last = shard.layers.len();
     let received = |from: usize| if from > 0 { shard.messages[0] } else { 0.0 };
     let sent = |to: usize| if to < last { shard.messages[0] } else { 0.0 };
-    let mut held = 0.0;
-    let mut most = 0.0f64;
-    for (&(from, to), &micro) in chunks.iter().zip(&under_way.micro_batches) {
-        let kept: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum();
-        held += f64::from(micro) * (kept + received(from) - sent(to)).max(0.0);
-    }
+    let sum =
+        |(from, to): (usize, usize), of: fn(&LayerCost) -> f64| shard.layers[from..to].iter().map(of).sum::<f64>();
+    // Of a micro-batch: what it left going forward, and beside that going back but for the half that nobody waits for.
+    let kept = |(from, to)| sum((from, to), |l| l.kept) + received(from) - sent(to);
+    let handed = |chunk| sum(chunk, |l| l.handed);
+    let of_chunk = |(&chunk, (&all, &halved)): (&(usize, usize), (&u32, &u32))| {
+        f64::from(all) * kept(chunk).max(0.0) + f64::from(halved) * handed(chunk)
+    };
+    let counts = under_way.micro_batches.iter().zip(&under_way.halved);
+    let held: f64 = chunks.iter().zip(counts).map(of_chunk).sum();
     let (from, to) = chunks[under_way.chunk];
+    let (forward, backward) = match under_way.pass {
+        Under::Whole => (true, true),
+        Under::Forward => (true, false),
+        Under::Input | Under::Weights => (false, true),
+    };
     // One micro-batch is only as far as the layer at hand.
-    let whole: f64 = shard.layers[from..to].iter().map(|l| l.kept).sum::<f64>() + received(from) - sent(to);
-    let mut so_far = received(from) - whole.max(0.0);
+    let own = kept((from, to)).max(0.0) + if under_way.pass == Under::Weights { handed((from, to)) } else { 0.0 };
+    let (mut so_far, mut most) = (received(from) - own, 0.0f64);
     for (l, layer) in shard.layers.iter().enumerate().take(to).skip(from) {
         let passing = |bytes: f64| -> f64 {
             let of_class = |(class, over): (&shard::Class, &Over)| {
@@ -610,9 +620,19 @@ fn lives(shard: &Shard, over: &[Over], chunks: &[(usize, usize)], under_way: &Un
         };
         let copies = if zero > 2 { passing(2.0) } else { 0.0 };
         let gradients = if zero > 1 { passing(4.0) } else { 0.0 };
-        most = most.max(held + so_far + layer.forward_room + copies);
+        if forward {
+            most = most.max(held + so_far + layer.forward_room + copies);
+        }
         so_far += layer.kept;
-        most = most.max(held + so_far + layer.backward_room + copies + gradients);
+        if backward {
+            // (Later layers have been gone through: of the first half something is left, and nothing of the second.)
+            let (own, gradients) = match under_way.pass {
+                Under::Input => (handed((l + 1, to)) + sum((l + 1, to), |l| l.kept) + layer.backward_room, 0.0),
+                Under::Weights => (handed((from, l + 1)) + layer.weights_room, gradients),
+                _ => (layer.backward_room, gradients),
+            };
+            most = most.max(held + so_far + own + copies + gradients);
+        }
     }
     most.max(held)
 }

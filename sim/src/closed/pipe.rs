@@ -42,8 +42,25 @@ pub struct PassOrder {
 pub struct UnderWay {
     /// The chunk that the pass is of.
     pub chunk: usize,
+    /// What it does.
+    pub pass: Under,
     /// For each chunk, how many.
     pub micro_batches: Vec<u32>,
+    /// Of these, how many have gone back but for the half that nobody waits for.
+    pub halved: Vec<u32>,
+}
+
+/// A pass of which something is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// Forward or backward, where backward passes are whole.
+    Whole,
+    /// Forward.
+    Forward,
+    /// The half of a backward pass that others wait for.
+    Input,
+    /// The other half; its own micro-batch is among those that have gone back so far.
+    Weights,
 }
 
 /// Seconds of one micro-batch through each part of the model, and of messages.
@@ -174,24 +191,41 @@ impl PassOrder {
 /// What is under way in the passes of a stage, without those of a chunk in which another of the same chunk has as much of everything.
 fn most_under_way(order: &[Work], chunks: u32) -> Vec<UnderWay> {
     let split = order.iter().any(|work| matches!(work, Work::Backward(_, _, Half::Weights)));
-    let mut now = vec![0u32; chunks as usize];
+    let none = vec![0u32; chunks as usize];
+    let mut now = UnderWay { chunk: 0, pass: Under::Whole, micro_batches: none.clone(), halved: none };
     let mut most: Vec<UnderWay> = vec![];
     for work in order {
-        let (chunk, ends) = match *work {
-            Work::Forward(_, c) => {
-                now[c as usize] += 1;
-                (c as usize, false)
+        // (A schedule with halves may have whole backward passes as well.)
+        let (chunk, pass, ends) = match *work {
+            Work::Forward(_, c) => (c as usize, Under::Forward, false),
+            Work::Backward(_, c, half) => {
+                (c as usize, if half == Half::Weights { Under::Weights } else { Under::Input }, half != Half::Input)
             }
-            Work::Backward(_, c, half) => (c as usize, !split || half != Half::Input),
         };
-        let within = |a: &[u32], b: &[u32]| a.iter().zip(b).all(|(a, b)| a <= b);
-        if !most.iter().any(|of| of.chunk == chunk && within(&now, &of.micro_batches)) {
-            most.retain(|of| of.chunk != chunk || !within(&of.micro_batches, &now));
-            most.push(UnderWay { chunk, micro_batches: now.clone() });
+        now.micro_batches[chunk] += u32::from(pass == Under::Forward);
+        (now.chunk, now.pass) = (chunk, if split { pass } else { Under::Whole });
+        if !most.iter().any(|of| now.is_within(of)) {
+            most.retain(|of| !of.is_within(&now));
+            most.push(now.clone());
         }
-        now[chunk] -= u32::from(ends);
+        now.micro_batches[chunk] -= u32::from(ends);
+        match pass {
+            Under::Input => now.halved[chunk] += u32::from(!ends),
+            Under::Weights => now.halved[chunk] -= 1,
+            Under::Whole | Under::Forward => {}
+        }
     }
     most
+}
+
+impl UnderWay {
+    /// Has another pass of the same kind and chunk as much of everything under way?
+    fn is_within(&self, other: &UnderWay) -> bool {
+        let within = |a: &[u32], b: &[u32]| a.iter().zip(b).all(|(a, b)| a <= b);
+        (self.chunk, self.pass) == (other.chunk, other.pass)
+            && within(&self.micro_batches, &other.micro_batches)
+            && within(&self.halved, &other.halved)
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use forebay_cost::Cluster;
 use forebay_dsl::model::CheckedModel;
 use forebay_plan::{Call, Kernel, Plan, Role};
 use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
 
 /// Time on the device, and kernels that the host starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,8 +59,12 @@ pub struct LayerCost {
     pub kept: f64,
     /// Bytes that its forward pass uses besides.
     pub forward_room: f64,
-    /// Bytes that its backward pass uses besides.
+    /// Bytes that its backward pass, or the half of it that others wait for, uses besides.
     pub backward_room: f64,
+    /// Bytes that this half leaves for the other, beside what the forward pass left.
+    pub handed: f64,
+    /// Bytes that the other half uses besides.
+    pub weights_room: f64,
 }
 
 /// Parameters that are summed over the same ranks and that the optimizer treats alike.
@@ -203,6 +208,11 @@ impl Shard {
         let persistent = role.persistent_bytes as f64;
         let name = |call: &Call| plan.programs[call.program as usize].name.as_str();
         self.states += phase.memory.other as f64;
+        let own: Vec<usize> = (0..self.layers.len())
+            .filter(|&l| phase.calls.iter().any(|c| c.layer as usize == l && part(name(c)) == Some(Part::Forward)))
+            .collect();
+        let split = phase.calls.iter().any(|call| part(name(call)) == Some(Part::Weights));
+        let mut halves = split.then(|| Halves::new(&own, self.layers.len()));
         // What calls that belong to no pass by their names cost, until a pass comes.
         let mut leading = Cost::default();
         let mut current: Option<(u32, u32, Part)> = None;
@@ -260,15 +270,18 @@ impl Shard {
                 Part::Backward if call.micro_batch == 1 => layer.backward_room = during,
                 _ => {}
             }
+            if let Some(halves) = &mut halves {
+                halves.pass(layer, (call, part), (before, during, after(Some(n))), self.messages[0]);
+            }
             current = Some((call.layer, call.micro_batch, part));
         }
         if scalars.device > self.scalars.device {
             self.scalars = scalars;
         }
+        if split {
+            return;
+        }
         // The last micro-batch goes backward alone: what is in use beside what the layers up to this one have kept is the pass's own.
-        let own: Vec<usize> = (0..self.layers.len())
-            .filter(|&l| phase.calls.iter().any(|c| c.layer as usize == l && part(name(c)) == Some(Part::Forward)))
-            .collect();
         let received = if own.first() == Some(&0) { 0.0 } else { self.messages[0] };
         let mut held = received;
         for l in own {
@@ -280,6 +293,55 @@ impl Shard {
     fn is_last(&self, plan: &Plan, role: &Role) -> bool {
         let dim = plan.mesh.iter().position(|d| d.name == "pp");
         dim.is_some_and(|d| role.coordinates[d].0 + 1 == plan.mesh[d].size)
+    }
+}
+
+/// What backward passes in halves hold in a role of the probe, pass by pass: in front of the second half a micro-batch keeps what it left for the first and more.
+struct Halves {
+    /// The first layer, where a message comes to it, and the last, where it goes away.
+    ends: [Option<u32>; 2],
+    /// By layer and micro-batch.
+    held: BTreeMap<(u32, u32), f64>,
+}
+
+impl Halves {
+    fn new(own: &[usize], layers: usize) -> Halves {
+        let first = own.first().filter(|l| **l > 0).map(|l| *l as u32);
+        let last = own.last().filter(|l| **l + 1 < layers).map(|l| *l as u32);
+        Halves { ends: [first, last], held: BTreeMap::new() }
+    }
+
+    /// A pass through a layer: bytes before, during and after it, those that outlive the step left out.
+    fn pass(
+        &mut self,
+        layer: &mut LayerCost,
+        (call, part): (&Call, Part),
+        (before, during, after): (f64, f64, f64),
+        message: f64,
+    ) {
+        let at = (call.layer, call.micro_batch);
+        let others: f64 = self.held.iter().filter(|(of, _)| **of != at).map(|(_, bytes)| bytes).sum();
+        match part {
+            Part::Forward => {
+                let [comes, goes] = self.ends.map(|end| if end == Some(call.layer) { message } else { 0.0 });
+                self.held.insert(at, layer.kept + comes - goes);
+            }
+            Part::Backward => {
+                let own = self.held.entry(at).or_default();
+                if call.micro_batch == 0 {
+                    layer.handed = (after - before).max(0.0);
+                } else {
+                    layer.backward_room = (during - others - *own).max(0.0);
+                }
+                *own += layer.handed;
+            }
+            Part::Weights => {
+                let own = self.held.remove(&at).unwrap_or_default();
+                if call.micro_batch == 1 {
+                    layer.weights_room = (during - others - own).max(0.0);
+                }
+            }
+        }
     }
 }
 
