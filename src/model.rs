@@ -115,12 +115,19 @@ impl ModelFile {
 
     /// The model as it trains, with the rows of a micro-batch on one data-parallel rank.
     pub fn training(&self, options: &CompileOptions) -> Result<CheckedModel, Failure> {
+        Ok(self.training_in_parts(options)?.0)
+    }
+
+    /// The same, and how many micro-batches that rank has in a step.
+    pub fn training_in_parts(&self, options: &CompileOptions) -> Result<(CheckedModel, u32), Failure> {
         if self.is_ir() {
-            return Ok(self.forms(options)?.models.train);
+            let forms = self.forms(options)?;
+            return Ok((forms.models.train, forms.micro_batches));
         }
         let mut warned = HashSet::new();
         let parts = self.parts(options, &mut warned)?;
-        self.check(&options.check_options(true, parts.rows, parts.all()), &mut warned)
+        let model = self.check(&options.check_options(true, parts.rows, parts.all()), &mut warned)?;
+        Ok((model, parts.micro_batches))
     }
 
     /// The forms of the model that a plan is made of.

@@ -204,8 +204,7 @@ fn groups(role: &Role, degrees: &Degrees) -> Vec<Flat> {
     }
     let mut groups: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
     for ((decays, parts, sums, unit), elements) in layers {
-        let shards = degrees.shards((parts, sums));
-        let unit = if elements < 1024 * if shards > 1 { shards } else { sums } { "" } else { unit };
+        let unit = if elements < 1024 * sums { "" } else { unit };
         *groups.entry((decays, parts, sums, unit)).or_default() += elements;
     }
     let flat = |((_, parts, sums, _), elements): (_, u64)| Flat {

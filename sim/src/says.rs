@@ -15,6 +15,8 @@ static COMPARED: LazyLock<Regex> = LazyLock::new(|| {
 const BEHIND: [&str; 8] = ["false", "off", "none", "null", "never", "no", "0", "disabled"];
 /// The same by itself: others may begin another sentence.
 const ALONE: [&str; 3] = ["false", "off", "disabled"];
+/// The same in a sentence.
+const UNUSED: [&str; 5] = ["not used", "is not used", "was not used", "unused", "not enabled"];
 /// What may stand around words of an option and its value.
 const BETWEEN: [char; 8] = [' ', '-', '_', '"', '\'', '`', '(', '['];
 /// What may end a word that is still the same: optimizers, parallelism, forced, dropped, dropping.
@@ -82,6 +84,7 @@ pub(crate) fn is_denied(before: &str, behind: &str) -> bool {
     let value = value.split(|c| !is_word(c) && c != '.').next().unwrap_or_default().trim_end_matches('.');
     is_compared(before)
         || BEFORE.contains(&word)
+        || UNUSED.iter().any(|words| behind.starts_with(words))
         || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
 }
 

@@ -64,7 +64,8 @@ impl Calls {
 /// Elements of a class whose gradients a program sums for all data-parallel ranks.
 fn summed(program: &str) -> Option<f64> {
     let (elements, dims) = program.strip_prefix("optimizer.all_reduce.")?.split_once('.')?;
-    dims.split('.').any(|dim| dim == "dp").then(|| elements.parse().ok())?
+    let has = |name: &str| dims.split('.').any(|dim| dim == name);
+    (has("dp") && !has("replicas")).then(|| elements.parse().ok())?
 }
 
 /// How many buckets PyTorch's `DistributedDataParallel` makes of parameters of so many elements, the last first: one is full with the parameter that reaches its size, however large that is.

@@ -215,6 +215,24 @@ fn steps_that_cannot_be_estimated_are_refused() {
     assert!(Closed::new(&load, &h100, &simulation).is_err_and(|why| why.contains("llm-foundry")));
 }
 
+/// Over many replicas a sum is many steps, once a step of training: as many in both fidelities.
+#[test]
+fn many_replicas_are_summed_once() {
+    let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
+    let (cluster, simulation) = (cluster("h100"), Options::default());
+    let load = |rows: u32| load(text, rows);
+    let mut closed = Closed::new(&load, &cluster, &simulation).expect("it can be estimated");
+    for text_of in ["dp=2048,zero=1,hsdp=8", "dp=2048,ep=16,zero=1,hsdp=64", "dp=2048,ep=4,zero=2,hsdp=8"] {
+        let strategy = Strategy::parse(&format!("{text_of},micro=2,mbs=1,overlap=none")).expect("a strategy");
+        let estimate = closed.estimate(&strategy, 1.0).expect("it can be estimated");
+        let report = replayed(text, &strategy, &cluster, &simulation).expect("it is replayed");
+        let off = estimate.step_time_s / report.step_time_s - 1.0;
+        assert!(off.abs() < 0.02, "{strategy}: time is off by {:.2} %", 100.0 * off);
+        let off = estimate.peak_bytes / report.peak_bytes() - 1.0;
+        assert!(off.abs() < 0.02, "{strategy}: memory is off by {:.2} %", 100.0 * off);
+    }
+}
+
 /// Between its halves a backward pass keeps more than it did before: by schedules whose backward passes are in halves, within what the arena loses between places.
 #[test]
 fn halves_of_backward_passes_keep_what_is_replayed() {

@@ -50,7 +50,8 @@ pub fn explain(args: Args) -> Result<(), Failure> {
     let mut options = args.settings.options()?;
     options.rewrite = args.rewriting.options();
     let file = ModelFile::read(&args.model)?.with(&args.settings)?;
-    let model = file.training(&options)?;
+    let (model, micro_batches) = file.training_in_parts(&options)?;
+    options.micro_batches = micro_batches;
     if args.sharding {
         return sharding::explain(&model, &options, args.block.as_deref(), args.json);
     }

@@ -46,6 +46,9 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
             }
         }
     }
+    if base.hsdp.is_some() {
+        add("no hsdp".into(), Strategy { hsdp: None, ..base.clone() });
+    }
     if base.dp > 1 || base.cp > 1 {
         for zero in base.zero + 1..=3 {
             add(format!("zero={zero}"), Strategy { zero, ..base.clone() });

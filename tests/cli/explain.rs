@@ -51,6 +51,26 @@ fn what_is_not_there_is_named() {
     Bench::new().run(&["explain", "model.moe", "--node", "nothing"]).fails(&wanted);
 }
 
+/// What goes with each micro-batch goes as often as there are some, whoever says so; replicas are summed once.
+#[test]
+fn sharding_counts_micro_batches() {
+    let sent = |strategy: &str, arguments: &[&str]| -> Vec<(String, u64, u64)> {
+        let told = shared(strategy, &[&["--batch", "8"], arguments].concat());
+        let step = told["stages"][0]["step"].as_array().expect("a list").clone();
+        let number = |of: &Value, key: &str| of[key].as_u64().expect("a number");
+        let over = |of: &Value| of["over"].as_str().expect("a group").to_string();
+        let reduced = |of: &&Value| of["collective"] == "reduce_scatter";
+        step.iter().filter(reduced).map(|of| (over(of), number(of, "times"), number(of, "bytes"))).collect()
+    };
+    let twice = sent("dp=4,zero=3,hsdp=2,micro=2", &[]);
+    assert_eq!(twice, sent("dp=4,zero=3,hsdp=2", &["--micro-batches", "2"]));
+    let once = sent("dp=4,zero=3,hsdp=2,micro=1", &[]);
+    let bytes = |all: &[(String, u64, u64)], group: &str| all.iter().find(|of| of.0 == group).map(|of| of.2);
+    assert!(bytes(&twice, "dp") > bytes(&once, "dp") && bytes(&once, "dp").is_some(), "{twice:?} {once:?}");
+    assert_eq!(bytes(&twice, "dp.replicas"), bytes(&once, "dp.replicas"));
+    assert!(bytes(&once, "dp.replicas").is_some(), "{once:?}");
+}
+
 /// `explain --sharding` of the tiny model, as JSON.
 fn shared(strategy: &str, arguments: &[&str]) -> Value {
     let args = [&["explain", "model.moe", "--sharding", "--strategy", strategy, "--json"], arguments].concat();

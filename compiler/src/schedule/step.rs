@@ -19,6 +19,7 @@ use crate::shard::Dense;
 use forebay_ir::{DType, InputRole, OutputRole};
 use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
 
 /// What a rank has of a group on the device at the end of a step.
 struct Own {
@@ -37,6 +38,18 @@ enum Copies {
     Into(Bind),
     /// Masters are gathered, and copies made of them.
     Later,
+}
+
+/// Units that follow on each other, and are summed together.
+pub(super) fn runs(units: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = vec![];
+    for unit in units {
+        match runs.last_mut().filter(|run| run.end == unit) {
+            Some(run) => run.end += 1,
+            None => runs.push(unit..unit + 1),
+        }
+    }
+    runs
 }
 
 impl Cx<'_> {
@@ -86,12 +99,11 @@ impl Scheduler<'_> {
         let at = (cx.sharded.model.layers.len() as u32, 0);
         for (g, group) in cx.layout.groups.iter().enumerate() {
             if !group.sums.is_empty() && group.shards == 1 {
-                // Layers may have summed theirs already; what follows on each other is summed together.
-                let left = (0..group.units.len()).filter(|&u| !shared.summed.contains(&(g, u)));
-                let left: Vec<usize> = left.collect();
-                for run in left.chunk_by(|a, b| a + 1 == *b) {
-                    let first = group.units[run[0]].gradients.expect("gradients that are not shared are kept");
-                    let elements = run.iter().map(|&u| group.units[u].elements).sum();
+                // Layers may have summed theirs already.
+                for run in runs((0..group.units.len()).filter(|&u| !shared.summed.contains(&(g, u)))) {
+                    let units = &group.units[run];
+                    let first = units[0].gradients.expect("gradients that are not shared are kept");
+                    let elements = units.iter().map(|u| u.elements).sum();
                     self.sum_over(cx, shared, (elements, &group.sums), Keep::Whole, [Bind::Fixed(first); 2], at);
                 }
             }
@@ -292,18 +304,13 @@ impl Scheduler<'_> {
             }
         };
         for (u, unit) in group.units.iter().enumerate() {
-            // Layers have summed theirs already; what goes by layer has to be summed over replicas.
-            let range = own.further(unit.shard_start * self.wide.bytes());
-            match unit.gradients {
-                Some(_) if shared.summed.contains(&(g, u)) => {}
-                Some(gradients) => {
-                    self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), range), at);
-                    self.sum_replicas(cx, shared, (g, u), range, at);
-                }
-                None if shared.replicated.contains(&(g, u)) => {}
-                None => self.sum_replicas(cx, shared, (g, u), range, at),
+            // Layers have summed theirs already.
+            if let Some(gradients) = unit.gradients.filter(|_| !shared.summed.contains(&(g, u))) {
+                let to = own.further(unit.shard_start * self.wide.bytes());
+                self.sum_unit(cx, shared, (g, u), Keep::Shard, (Bind::Fixed(gradients), to), at);
             }
         }
+        self.sum_replicas(cx, shared, (g, 0..group.units.len()), own, at);
         own
     }
 

@@ -284,7 +284,7 @@ impl Layout {
             .iter()
             .filter_map(|&i| Some((own(i)?, local(i))))
             .for_each(|(l, n)| *of_layers.entry(l).or_default() += n);
-        let layer = |i: usize| own(i).filter(|l| goes_by_layer(of_layers[l], if shards > 1 { shards } else { ranks }));
+        let layer = |i: usize| own(i).filter(|l| goes_by_layer(of_layers[l], ranks));
         let mut of_units: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
         members.iter().for_each(|&i| of_units.entry(layer(i)).or_default().push(i));
         let mut units: Vec<Unit> = vec![];

@@ -16,6 +16,7 @@ use super::SavedLayout;
 use super::layers::Cx;
 use super::phases::Scheduler;
 use super::shared::Shared;
+use super::step::runs;
 use super::tensors::{Group, Home};
 use super::timeline::{Bind, Item};
 use crate::optimizer::{self, Keep};
@@ -23,6 +24,7 @@ use crate::overlap::Pass;
 use forebay_ir::{DType, Op};
 use forebay_plan::StreamKind;
 use rustc_hash::FxHashSet;
+use std::ops::Range;
 
 /// A unit: its group and its number there.
 pub type UnitId = (usize, usize);
@@ -242,9 +244,8 @@ impl Scheduler<'_> {
                 let (group, unit) = (&cx.layout.groups[g], &cx.layout.groups[g].units[u]);
                 let Some(gradients) = unit.gradients.map(Bind::Fixed) else {
                     // Summed over the ranks that share them with each micro-batch.
-                    let own = self.sum_so_far(cx, (g, u));
-                    self.sum_replicas(cx, shared, (g, u), own, (l as u32, 0));
-                    shared.replicated.insert((g, u));
+                    let own = Bind::Fixed(group.gradient_shards.expect("layers' gradients are summed into ranges"));
+                    self.sum_replicas(cx, shared, (g, u..u + 1), own, (l as u32, 0));
                     continue;
                 };
                 let of_unit = |i: &usize| (cx.layout.params[i].group, cx.layout.params[i].unit) == (g, u);
@@ -263,7 +264,7 @@ impl Scheduler<'_> {
                     _ => (Keep::Shard, own.further(unit.shard_start * self.wide.bytes())),
                 };
                 self.sum_unit(cx, shared, (g, u), keep, (gradients, to), (l as u32, 0));
-                self.sum_replicas(cx, shared, (g, u), to, (l as u32, 0));
+                self.sum_replicas(cx, shared, (g, u..u + 1), own, (l as u32, 0));
                 self.send_unit(cx, shared, (g, u), own, l as u32);
             }
             self.send_layer(cx, shared, written, l);
@@ -271,7 +272,7 @@ impl Scheduler<'_> {
     }
 
     /// Where this rank's range of a unit's summed gradients is kept.
-    pub(super) fn sum_so_far(&self, cx: &Cx, (g, u): UnitId) -> Bind {
+    fn sum_so_far(&self, cx: &Cx, (g, u): UnitId) -> Bind {
         let group = &cx.layout.groups[g];
         let base = group.gradient_shards.expect("layers' gradients are summed into ranges");
         Bind::Fixed(base + group.units[u].shard_start * self.wide.bytes())
@@ -292,12 +293,23 @@ impl Scheduler<'_> {
         self.sum_over(cx, shared, (group.units[u].elements, over), keep, [from, to], at);
     }
 
-    /// Sums this rank's range of a unit's gradients, which has been summed over the ranks that share it, over those that have replicas of it.
-    pub(super) fn sum_replicas(&mut self, cx: &Cx, shared: &mut Shared, (g, u): UnitId, own: Bind, at: (u32, u32)) {
+    /// Sums this rank's ranges of units' gradients, which have been summed over the ranks that share them, over those that have replicas of them; once for what follows on each other. `own`: all
+    /// of its ranges of the group.
+    pub(super) fn sum_replicas(
+        &mut self,
+        cx: &Cx,
+        shared: &mut Shared,
+        (g, units): (usize, Range<usize>),
+        own: Bind,
+        at: (u32, u32),
+    ) {
         let group = &cx.layout.groups[g];
-        if !group.replicas.is_empty() {
-            let elements = group.units[u].elements / group.shards;
-            self.sum_over(cx, shared, (elements, &group.replicas), Keep::Whole, [own, own], at);
+        let left = units.filter(|&u| !group.replicas.is_empty() && shared.replicated.insert((g, u)));
+        for run in runs(left) {
+            let units = &group.units[run];
+            let elements = units.iter().map(|u| u.elements / group.shards).sum();
+            let ranges = own.further(units[0].shard_start * self.wide.bytes());
+            self.sum_over(cx, shared, (elements, &group.replicas), Keep::Whole, [ranges, ranges], at);
         }
     }
 

@@ -106,6 +106,14 @@ impl Mesh {
                         ),
                     ));
                 }
+                if strategy.hsdp.is_some() && (block == end || block == start) {
+                    return Err(StrategyError::new(
+                        format!(
+                            "blocks of {block} ranks that share parameters (hsdp × cp × tp) cut across the degrees of experts (etp = {etp}, ep = {ep})"
+                        ),
+                        Some("one of a block and ep × etp has to divide the other".to_string()),
+                    ));
+                }
                 return Err(StrategyError::new(
                     format!("the degrees of experts (etp = {etp}, ep = {ep}) cut across those of tokens (tp = {tp}, cp = {cp}, dp = {dp})"),
                     Some("one of two degrees that start at the same rank has to divide the other: powers of two always fit".to_string()),
@@ -227,7 +235,9 @@ fn name(kind: (Dense, Sparse), all: &[(Dense, Sparse)]) -> String {
         Sparse::Etp => "etp",
         Sparse::Pp => "pp",
     };
-    let alone = all.iter().filter(|k| k.0 == kind.0).count() == 1;
+    let like: Vec<_> = all.iter().filter(|k| k.0 == kind.0).collect();
+    // (Where nothing of it is of experts, parts of it are told apart by what cuts it.)
+    let alone = like.len() == 1 || like.iter().all(|k| k.1 == Sparse::Edp);
     if alone { dense.to_string() } else { format!("{dense}.{sparse}") }
 }
 
@@ -270,7 +280,7 @@ mod tests {
     /// Ranks that share parameters are neighbours, whatever else they are.
     #[test]
     fn parameters_are_shared_within_blocks() {
-        assert_eq!(dims("dp=8,tp=2,zero=1,hsdp=2"), "dp.edp.replicas=4 dp.edp=2 tp=2");
+        assert_eq!(dims("dp=8,tp=2,zero=1,hsdp=2"), "dp.replicas=4 dp=2 tp=2");
         assert_eq!(dims("dp=8,zero=3,hsdp=8"), "dp=8");
         assert_eq!(dims("dp=8,ep=4,zero=3,hsdp=2"), "dp.edp=2 dp.ep.replicas=2 dp.ep=2");
         assert_eq!(dims("dp=16,ep=2,zero=3,hsdp=8"), "dp.edp.replicas=2 dp.edp=4 dp.ep=2");
@@ -282,6 +292,7 @@ mod tests {
         assert_eq!(mesh.shared_and_replicas(&[0, 1]), (vec![1], vec![0]));
         let refused = |text: &str| Strategy::parse(text).and_then(|s| s.mesh().map(|_| s)).unwrap_err().to_string();
         assert!(refused("dp=8,zero=1,hsdp=3").contains("does not divide dp = 8"));
+        assert!(refused("dp=6,ep=3,zero=1,hsdp=2").contains("blocks of 2 ranks that share parameters"));
         assert!(refused("dp=8,hsdp=2").contains("zero = 0"), "{}", refused("dp=8,hsdp=2"));
     }
 

@@ -49,7 +49,7 @@ impl Over {
 
     /// Do so many elements of a layer go over links by themselves, where layers do?
     pub fn by_layer(&self, elements: f64) -> bool {
-        self.shards > 1 && elements > 0.0 && goes_by_layer(elements as u64, self.shards)
+        self.shards > 1 && elements > 0.0 && goes_by_layer(elements as u64, self.ranks)
     }
 
     /// On how many ranks so many elements are, each of which has its own.

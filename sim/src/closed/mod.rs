@@ -479,7 +479,6 @@ impl Default for More {
 /// Micro-batches of a recurrence, at most.
 const MOST_MICRO_BATCHES: u32 = 1 << 14;
 
-/// The table that a strategy needs.
 /// Ranks of a stage, one after another, that share parameters: all of so many without `hsdp`.
 fn block(strategy: &Strategy, ranks: u64, inner: &[u64]) -> Result<u64, String> {
     let Some(shards) = strategy.hsdp else { return Ok(ranks) };
@@ -498,6 +497,7 @@ fn block(strategy: &Strategy, ranks: u64, inner: &[u64]) -> Result<u64, String> 
     Ok(block)
 }
 
+/// The table that a strategy needs.
 fn key(strategy: &Strategy, imbalance: f64) -> Result<ShardKey, String> {
     let recompute = match &strategy.recompute {
         Recompute::Nothing => false,

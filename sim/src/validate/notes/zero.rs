@@ -32,45 +32,57 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
 /// A number that does not divide the data-parallel ranks: a sentence.
 pub fn sharing_ranks(run: &Run, framework: &Framework) -> Result<Option<u32>, String> {
     let (text, dp) = (run.text.to_lowercase(), run.data_parallel());
-    if zero(run, framework) == 0 || dp == 1 {
+    if zero(run, framework) == 0 || dp <= 1 {
         return Ok(None);
     }
     let number = |phrases: &[&str]| {
         let number = phrases.iter().find_map(|phrase| number_of(&text, phrase));
-        number.filter(|n| n.fract() == 0.0 && (1.0..=dp as f64).contains(n)).map(|n| n as u64)
+        number.filter(|n| n.fract() == 0.0 && *n >= 1.0).map(|n| n as u64)
     };
+    // (A 1 switches them on.)
+    let sharing = number(&SHARDS).or_else(|| number(&SWITCHES).filter(|n| *n > 1));
     let in_node = || {
         let row = run.degree("tp").saturating_mul(run.degree("cp"));
-        let node = run.number("devices_per_node").unwrap_or(8);
-        said_any(&text, &["hsdp", "hybrid_shard", "hybrid sharding"])
-            .filter(|said| *said)
-            .map(|_| (node / row).clamp(1, dp))
+        let room = (run.number("devices_per_node").unwrap_or(8) / row).clamp(1, dp);
+        let most = (1..=room).rev().find(|ranks| dp.is_multiple_of(*ranks));
+        said_any(&text, &["hsdp", "hybrid_shard", "hybrid sharding"]).filter(|said| *said).and(most)
     };
-    let of_replicas = |replicas: u64| if dp.is_multiple_of(replicas) { Ok(dp / replicas) } else { Err(replicas) };
-    let ranks = number(&SHARDS).map(Ok).or_else(|| number(&REPLICAS).map(of_replicas)).or_else(|| in_node().map(Ok));
-    match ranks {
-        Some(Ok(ranks)) if dp.is_multiple_of(ranks) => Ok((ranks < dp).then_some(ranks as u32)),
-        Some(Ok(n)) => Err(format!("{n} ranks that share parameters do not divide its {dp} data-parallel ranks")),
-        Some(Err(n)) => Err(format!("{n} replicas of parameters do not divide its {dp} data-parallel ranks")),
-        None => Ok(None),
-    }
+    let ranks = match (sharing, number(&REPLICAS)) {
+        (Some(ranks), _) if ranks >= dp => return Ok(None),
+        (Some(ranks), _) if !dp.is_multiple_of(ranks) => {
+            return Err(format!("{ranks} ranks that share parameters do not divide its {dp} data-parallel ranks"));
+        }
+        (None, Some(replicas)) if !dp.is_multiple_of(replicas) => {
+            return Err(format!("{replicas} replicas of parameters do not divide its {dp} data-parallel ranks"));
+        }
+        (ranks, replicas) => ranks.or(replicas.map(|replicas| dp / replicas)).or_else(in_node),
+    };
+    Ok(ranks.filter(|ranks| *ranks < dp).map(|ranks| ranks as u32))
 }
 
-/// What systems call the number of ranks that share: torchtitan, DeepSpeed's MiCS, InternEvo.
+/// What systems call the number of ranks that share: torchtitan, DeepSpeed's MiCS and others.
 const SHARDS: [&str; 9] = [
     "data_parallel_shard_degree",
     "dp_shard_degree",
+    "dp_shard_size",
     "dp_shard",
+    "fsdp_size",
+    "fsdp_group_size",
     "shard_group_size",
     "sharding_group_size",
     "mics_shard_size",
-    "zero1=",
-    "zero1=dict(size=",
-    "hsdp=",
 ];
-/// And that of replicas: torchtitan, Megatron-Core.
-const REPLICAS: [&str; 4] =
-    ["data_parallel_replicate_degree", "dp_replicate_degree", "dp_replicate", "num_distributed_optimizer_instances"];
+/// The same, or that it is so: InternEvo and others.
+const SWITCHES: [&str; 4] = ["zero1=", "zero1 =", "zero1=dict(size=", "hsdp="];
+/// And the number of replicas: torchtitan, Megatron-Core, MaxText.
+const REPLICAS: [&str; 6] = [
+    "data_parallel_replicate_degree",
+    "dp_replicate_degree",
+    "dp_replicate_size",
+    "dp_replicate",
+    "num_distributed_optimizer_instances",
+    "dcn_data_parallelism",
+];
 
 /// Beneath a pipeline each rank has all parameters while a step's micro-batches run, in some systems.
 fn keeps_whole(run: &Run, framework: &Framework) -> bool {
@@ -93,9 +105,19 @@ pub(super) fn is_fully_sharded(text: &str) -> bool {
     let alone =
         ["no_shard"].iter().any(|words| says(text, words)) || number_of(text, "ici_fsdp_parallelism") == Some(1.0);
     !alone
-        && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard", "hybrid_shard"]
-            .iter()
-            .any(|words| says(text, words))
+        && [
+            "fsdp",
+            "hsdp",
+            "fully sharded",
+            "shard_grad_op",
+            "full_shard",
+            "hybrid_shard",
+            "hybrid sharding",
+            "mics",
+            "mics_shard_size",
+        ]
+        .iter()
+        .any(|words| says(text, words))
 }
 
 /// What may stand between words of an option and its value.
@@ -192,7 +214,11 @@ mod tests {
         assert_eq!(["HSDP", "FSDP HYBRID_SHARD", "HSDP, dp_shard=16"].map(some), [Some(8), Some(8), Some(16)]);
         let replicas = ["FSDP data_parallel_replicate_degree=4", "NeMo num-distributed-optimizer-instances 2"];
         assert_eq!(replicas.map(some), [Some(16), Some(32)]);
-        assert_eq!(["InternEvo zero1=dict(size=8)", "zero1=8; interleaved"].map(some), [Some(8); 2]);
+        assert_eq!(["InternEvo zero1=dict(size=8)", "zero1=8; interleaved", "zero1 = 8"].map(some), [Some(8); 3]);
+        let others = ["DeepSpeed MiCS mics_shard_size=16", "FSDP dp_replicate_size=4", "FSDP2 dcn_data_parallelism=4"];
+        assert_eq!(others.map(some), [Some(16); 3]);
+        assert_eq!(["hybrid sharding", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
+        assert_eq!(["zero1=1, Megatron-Core", "FSDP dp_shard=128", "FSDP, HSDP not used"].map(some), [None; 3]);
         let all = [
             "FSDP",
             "ZeRO-3",
@@ -204,7 +230,8 @@ mod tests {
         assert_eq!(all.map(some), [None; 6]);
         assert_eq!([of(64, 4, "HSDP"), of(8, 1, "HSDP"), of(1, 8, "HSDP")], [Ok(Some(2)), Ok(None), Ok(None)]);
         assert_eq!(some("dp_shard=8"), None, "nothing is shared without ZeRO");
-        assert!(of(12, 1, "HSDP").is_err_and(|e| e.contains("8 ranks that share parameters do not divide its 12")));
+        assert_eq!(of(12, 1, "HSDP"), Ok(Some(6)), "as many as can be in a node");
+        assert!(of(12, 1, "FSDP dp_shard=8").is_err_and(|e| e.contains("8 ranks that share parameters do not divide")));
         assert!(of(64, 1, "FSDP dp_replicate=3").is_err_and(|e| e.contains("3 replicas")));
     }
 
