@@ -239,7 +239,7 @@ fn sweep(run: &Run) -> String {
 }
 
 /// Columns that say what an architecture is.
-const ARCHITECTURE: [&str; 12] = [
+const ARCHITECTURE: [&str; 11] = [
     "layers",
     "dense_layers",
     "hidden",
@@ -251,7 +251,6 @@ const ARCHITECTURE: [&str; 12] = [
     "heads",
     "kv_heads",
     "vocab",
-    "seq_len",
 ];
 
 /// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (most such runs end there, or take several times as long), a host that
