@@ -234,24 +234,9 @@ impl Case {
 /// Runs with the same are of one sweep: of one architecture, whatever it is called, on as many devices with the same batch. (Names of models may be their parameters, of which a pipeline or padding
 /// makes more.)
 fn sweep(run: &Run) -> String {
-    let sizes = ARCHITECTURE.map(|column| run.number(column).map_or_else(String::new, |n| n.to_string()));
+    let sizes: Vec<String> = run.architecture().iter().map(|n| n.map_or_else(String::new, |n| n.to_string())).collect();
     format!("{}/{}/{}/{}", run.system, sizes.join(","), run.degree("n_devices"), run.degree("gbs"))
 }
-
-/// Columns that say what an architecture is.
-const ARCHITECTURE: [&str; 11] = [
-    "layers",
-    "dense_layers",
-    "hidden",
-    "ffn_hidden",
-    "moe_ffn_hidden",
-    "experts",
-    "topk",
-    "shared_experts",
-    "heads",
-    "kv_heads",
-    "vocab",
-];
 
 /// What a prediction that fits depends on most that is least certain: memory that an allocator runs short of (most such runs end there, or take several times as long), a host that
 /// the device waits for, a pipeline's bubble, or else the kind of work that takes most of the time.

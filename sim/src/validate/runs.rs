@@ -46,6 +46,9 @@ pub struct Run {
     pub out_of_memory: bool,
 }
 
+/// How many of them say what a model is: the first.
+const ARCHITECTURE: usize = 11;
+
 /// Columns of whole numbers.
 const NUMBERS: [&str; 24] = [
     "layers",
@@ -120,6 +123,11 @@ impl Run {
     /// The same, at least 1, for what is 1 when nothing is said.
     pub fn degree(&self, column: &str) -> u64 {
         self.number(column).unwrap_or(1).max(1)
+    }
+
+    /// The numbers that say what a model is, whatever it is called.
+    pub fn architecture(&self) -> &[Option<u64>] {
+        &self.numbers[..ARCHITECTURE]
     }
 
     /// Data-parallel ranks: what the row says, else what other degrees leave of its devices.
