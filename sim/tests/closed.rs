@@ -248,13 +248,23 @@ fn halves_of_backward_passes_keep_what_is_replayed() {
         "pp=4,vpp=2,schedule=zb-v",
         "pp=4,vpp=2,schedule=v-half",
         "pp=4,vpp=2,schedule=v-min",
+        "pp=4,vpp=2,schedule=dualpipev",
     ] {
         let strategy = Strategy::parse(&format!("dp=8,ep=4,zero=1,micro=8,mbs=1,{schedule},overlap=none"));
         let strategy = strategy.expect("a strategy");
         let estimate = closed.estimate(&strategy, 1.0).expect("it can be estimated");
         let report = replayed(text, &strategy, &cluster, &simulation).expect("it is replayed");
+        let off = estimate.step_time_s / report.step_time_s - 1.0;
+        println!(
+            "{:+.2} % {:+.2} % {strategy}",
+            100.0 * off,
+            100.0 * (estimate.peak_bytes / report.peak_bytes() - 1.0)
+        );
+        assert!(off.abs() < 0.02, "{schedule}: time is off by {:.2} %", 100.0 * off);
         let off = estimate.peak_bytes / report.peak_bytes() - 1.0;
-        assert!(off.abs() < 0.025, "{schedule}: memory is off by {:.2} %", 100.0 * off);
+        // (What whole backward passes among halves need is that of the halves.)
+        let most = if schedule.ends_with("dualpipev") { 0.08 } else { 0.025 };
+        assert!(off.abs() < most, "{schedule}: memory is off by {:.2} %", 100.0 * off);
         assert_eq!(estimate.memory_doubt, Some(Doubt::Halves));
     }
 }

@@ -46,7 +46,11 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
             }
         }
     }
-    if base.hsdp.is_some() {
+    if let Some(ranks) = base.hsdp.filter(|ranks| *ranks < base.dp) {
+        let larger = [2, 4].into_iter().map(|times| ranks.saturating_mul(times)).filter(|ranks| *ranks < base.dp);
+        for ranks in larger.filter(|ranks| base.dp.is_multiple_of(*ranks)) {
+            add(format!("hsdp={ranks}"), Strategy { hsdp: Some(ranks), ..base.clone() });
+        }
         add("no hsdp".into(), Strategy { hsdp: None, ..base.clone() });
     }
     if base.dp > 1 || base.cp > 1 {
@@ -68,7 +72,8 @@ fn changes(options: &CompileOptions) -> Vec<(String, Strategy)> {
         let (dp, more) =
             if shared { (base.dp / times, String::new()) } else { (base.dp, format!(" on {times} × the devices")) };
         let micro = base.micro.map(|micro| if shared { micro * times } else { micro });
-        (Strategy { dp, micro, ..base.clone() }, more)
+        let hsdp = base.hsdp.filter(|ranks| dp.is_multiple_of(*ranks));
+        (Strategy { dp, micro, hsdp, ..base.clone() }, more)
     };
     for times in [2, 4] {
         let (strategy, more) = fewer(times);

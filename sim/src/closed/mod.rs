@@ -7,7 +7,7 @@
 //! ```
 //!
 //! What is computed once is kept: tables by shard, orders by the size of a pipeline, pipelines by both. Data-parallel ranks, ZeRO and long steps change only
-//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within 1 % of time (docs/accuracy.md), and says where it may not ([`Doubt`]).
+//! sums over parameters. It agrees with the replay ([`crate::simulate`]) within 1 to 2 % of time (docs/accuracy.md), and says where it may not ([`Doubt`]).
 
 mod ends;
 mod grown;
@@ -50,7 +50,7 @@ pub enum Doubt {
     /// There is one micro-batch: gradients that are no sums are kept as they are computed, which probes, of two, do not show.
     Single,
     /// Of memory: where what backward passes in halves leave lies, which costs 2 to 3 % where it comes and goes in another order; with ZeRO 2 and 3, and where some backward passes are whole
-    /// (DualPipeV), what they keep too: 9 to 11 %.
+    /// (DualPipeV), what they keep too: 6 to 9 %.
     Halves,
     /// Of memory: the framework's allocator keeps more than is in use.
     Allocator,

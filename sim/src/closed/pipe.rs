@@ -20,7 +20,11 @@ struct Item {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     Forward,
+    /// Backward, whole.
     Backward,
+    /// The half of it that others wait for.
+    Input,
+    /// The other half.
     Weights,
 }
 
@@ -115,14 +119,15 @@ impl PassOrder {
                     let (micro_batch, chunk, op) = match *work {
                         Work::Forward(m, c) => (m, c, Op::Forward),
                         Work::Backward(m, c, Half::Weights) => (m, c, Op::Weights),
-                        Work::Backward(m, c, _) => (m, c, Op::Backward),
+                        Work::Backward(m, c, Half::Input) => (m, c, Op::Input),
+                        Work::Backward(m, c, Half::Whole) => (m, c, Op::Backward),
                     };
                     let part = part(stage, chunk) as usize;
                     let place = |part: usize| part * micro as usize + micro_batch as usize;
                     let ready = match op {
                         Op::Forward => part == 0 || forward[place(part - 1)],
-                        Op::Backward if part + 1 == parts => forward[place(part)],
-                        Op::Backward => backward[place(part + 1)],
+                        Op::Backward | Op::Input if part + 1 == parts => forward[place(part)],
+                        Op::Backward | Op::Input => backward[place(part + 1)],
                         Op::Weights => true,
                     };
                     if !ready {
@@ -130,7 +135,7 @@ impl PassOrder {
                     }
                     match op {
                         Op::Forward => forward[place(part)] = true,
-                        Op::Backward => backward[place(part)] = true,
+                        Op::Backward | Op::Input => backward[place(part)] = true,
                         Op::Weights => {}
                     }
                     items.push(Item { stage, part: part as u32, micro: micro_batch, op });
@@ -172,13 +177,15 @@ impl PassOrder {
                     forward[place] = now.max(come) + passes.forward[part];
                     forward[place]
                 }
-                Op::Backward => {
+                Op::Backward | Op::Input => {
                     let come = if part + 1 == self.parts {
                         forward[place]
                     } else {
                         from(part + 1, backward[place + self.micro], passes.back[part])
                     };
-                    backward[place] = now.max(come) + passes.backward[part];
+                    // (The half for the weights takes no time where no backward pass is in halves.)
+                    let weights = if matches!(item.op, Op::Backward) { passes.weights[part] } else { 0.0 };
+                    backward[place] = now.max(come) + passes.backward[part] + weights;
                     backward[place]
                 }
                 Op::Weights => now + passes.weights[part],
@@ -198,9 +205,9 @@ fn most_under_way(order: &[Work], chunks: u32) -> Vec<UnderWay> {
         // (A schedule with halves may have whole backward passes as well.)
         let (chunk, pass, ends) = match *work {
             Work::Forward(_, c) => (c as usize, Under::Forward, false),
-            Work::Backward(_, c, half) => {
-                (c as usize, if half == Half::Weights { Under::Weights } else { Under::Input }, half != Half::Input)
-            }
+            Work::Backward(_, c, Half::Whole) => (c as usize, Under::Whole, true),
+            Work::Backward(_, c, Half::Input) => (c as usize, Under::Input, false),
+            Work::Backward(_, c, Half::Weights) => (c as usize, Under::Weights, true),
         };
         now.micro_batches[chunk] += u32::from(pass == Under::Forward);
         (now.chunk, now.pass) = (chunk, if split { pass } else { Under::Whole });
@@ -210,7 +217,7 @@ fn most_under_way(order: &[Work], chunks: u32) -> Vec<UnderWay> {
         }
         now.micro_batches[chunk] -= u32::from(ends);
         match pass {
-            Under::Input => now.halved[chunk] += u32::from(!ends),
+            Under::Input => now.halved[chunk] += 1,
             Under::Weights => now.halved[chunk] -= 1,
             Under::Whole | Under::Forward => {}
         }

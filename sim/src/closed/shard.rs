@@ -212,7 +212,7 @@ impl Shard {
             .filter(|&l| phase.calls.iter().any(|c| c.layer as usize == l && part(name(c)) == Some(Part::Forward)))
             .collect();
         let split = phase.calls.iter().any(|call| part(name(call)) == Some(Part::Weights));
-        let mut halves = split.then(|| Halves::new(&own, self.layers.len()));
+        let mut halves = split.then(|| Halves::new(&own));
         // What calls that belong to no pass by their names cost, until a pass comes.
         let mut leading = Cost::default();
         let mut current: Option<(u32, u32, Part)> = None;
@@ -298,17 +298,16 @@ impl Shard {
 
 /// What backward passes in halves hold in a role of the probe, pass by pass: in front of the second half a micro-batch keeps what it left for the first and more.
 struct Halves {
-    /// The first layer, where a message comes to it, and the last, where it goes away.
-    ends: [Option<u32>; 2],
+    /// The first layer, where a message comes to it.
+    first: Option<u32>,
     /// By layer and micro-batch.
     held: BTreeMap<(u32, u32), f64>,
 }
 
 impl Halves {
-    fn new(own: &[usize], layers: usize) -> Halves {
+    fn new(own: &[usize]) -> Halves {
         let first = own.first().filter(|l| **l > 0).map(|l| *l as u32);
-        let last = own.last().filter(|l| **l + 1 < layers).map(|l| *l as u32);
-        Halves { ends: [first, last], held: BTreeMap::new() }
+        Halves { first, held: BTreeMap::new() }
     }
 
     /// A pass through a layer: bytes before, during and after it, those that outlive the step left out.
@@ -323,8 +322,8 @@ impl Halves {
         let others: f64 = self.held.iter().filter(|(of, _)| **of != at).map(|(_, bytes)| bytes).sum();
         match part {
             Part::Forward => {
-                let [comes, goes] = self.ends.map(|end| if end == Some(call.layer) { message } else { 0.0 });
-                self.held.insert(at, layer.kept + comes - goes);
+                let comes = if self.first == Some(call.layer) { message } else { 0.0 };
+                self.held.insert(at, layer.kept + comes);
             }
             Part::Backward => {
                 let own = self.held.entry(at).or_default();

@@ -41,12 +41,26 @@ pub fn sharing_ranks(run: &Run, framework: &Framework) -> Result<Option<u32>, St
     };
     // (A 1 switches them on.)
     let sharing = number(&SHARDS).or_else(|| number(&SWITCHES).filter(|n| *n > 1));
+    // Nobody says how many: as many as are in a node, in whole groups of experts or parts of one.
     let in_node = || {
         let row = run.degree("tp").saturating_mul(run.degree("cp"));
         let room = (run.number("devices_per_node").unwrap_or(8) / row).clamp(1, dp);
-        let most = (1..=room).rev().find(|ranks| dp.is_multiple_of(*ranks));
+        let ep = run.degree("ep");
+        let nests = |ranks: u64| {
+            [ep, ep.saturating_mul(run.degree("tp"))]
+                .iter()
+                .all(|all| (ranks * row).is_multiple_of(*all) || all.is_multiple_of(ranks * row))
+        };
+        let most = (1..=room).rev().find(|ranks| dp.is_multiple_of(*ranks) && nests(*ranks));
         said_any(&text, &["hsdp", "hybrid_shard", "hybrid sharding"]).filter(|said| *said).and(most)
     };
+    // MaxText's, in a slice and over slices; what is neither is replicas.
+    let in_slices = || {
+        let inner = number(&["ici_fsdp_parallelism"])?;
+        let ranks = inner.saturating_mul(number(&["dcn_fsdp_parallelism"]).unwrap_or(1));
+        (dp.is_multiple_of(ranks) && !text.contains("dcn_fsdp_parallelism=-1")).then_some(ranks)
+    };
+    let sharing = sharing.or_else(in_slices);
     let ranks = match (sharing, number(&REPLICAS)) {
         (Some(ranks), _) if ranks >= dp => return Ok(None),
         (Some(ranks), _) if !dp.is_multiple_of(ranks) => {
@@ -73,7 +87,7 @@ const SHARDS: [&str; 9] = [
     "mics_shard_size",
 ];
 /// The same, or that it is so: InternEvo and others.
-const SWITCHES: [&str; 4] = ["zero1=", "zero1 =", "zero1=dict(size=", "hsdp="];
+const SWITCHES: [&str; 5] = ["zero1=", "zero1 =", "zero1.size", "zero1=dict(size=", "hsdp="];
 /// And the number of replicas: torchtitan, Megatron-Core, MaxText.
 const REPLICAS: [&str; 6] = [
     "data_parallel_replicate_degree",
@@ -105,19 +119,10 @@ pub(super) fn is_fully_sharded(text: &str) -> bool {
     let alone =
         ["no_shard"].iter().any(|words| says(text, words)) || number_of(text, "ici_fsdp_parallelism") == Some(1.0);
     !alone
-        && [
-            "fsdp",
-            "hsdp",
-            "fully sharded",
-            "shard_grad_op",
-            "full_shard",
-            "hybrid_shard",
-            "hybrid sharding",
-            "mics",
-            "mics_shard_size",
-        ]
-        .iter()
-        .any(|words| says(text, words))
+        && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard", "hybrid_shard"]
+            .iter()
+            .any(|words| says(text, words))
+        || number_of(text, "mics_shard_size").is_some_and(|ranks| ranks > 0.0)
 }
 
 /// What may stand between words of an option and its value.
@@ -135,11 +140,12 @@ fn stated_zero(original: &str) -> Option<u32> {
 
 /// The stage that a `zero` is of, by what stands before and behind it; none where it is another's.
 fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
-    let digit = |text: &str| {
+    let number = |text: &str| {
         let text = text.trim_start_matches(BETWEEN);
         let (digit, rest) = text.split_at_checked(1)?;
         let alone = !rest.starts_with(|c: char| c.is_alphanumeric());
-        digit.parse::<u32>().ok().filter(|stage| *stage <= 3 && alone)
+        let stage = digit.parse::<u32>().ok().filter(|stage| *stage <= 3 && alone)?;
+        Some((stage, is_denied("", rest)))
     };
     let named = after.trim_start_matches(BETWEEN);
     let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
@@ -149,10 +155,12 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
         return None;
     }
     let option = named.strip_prefix("optimization").unwrap_or(named).trim_start_matches(BETWEEN);
-    let behind = option.strip_prefix("stage").and_then(digit).or_else(|| digit(after));
-    let ahead = || before.trim_end().rsplit_once("stage").and_then(|(_, number)| digit(number));
+    let behind = option.strip_prefix("stage").and_then(number).or_else(|| number(after));
+    let ahead = || before.trim_end().rsplit_once("stage").and_then(|(_, text)| number(text));
     match behind.or_else(ahead) {
-        Some(stage) => Some(stage),
+        // (That it is not this stage says of no other.)
+        Some((stage, off)) if stage > 0 && (off || is_denied(before, "")) => None,
+        Some((stage, _)) => Some(stage),
         None if after.starts_with("++") || begins(&["infinity"]) => Some(3),
         None if begins(&["offload"]) => Some(2),
         None if denied => Some(0),
@@ -188,6 +196,8 @@ mod tests {
         assert_eq!(zero(&run, &Framework::default()), 2);
         let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
         assert_eq!(denied.map(of), [0; 5]);
+        let numbers = ["no ZeRO-3", "DeepSpeed without ZeRO-3", "ZeRO-3 disabled", "ZeRO-3: off", "no ZeRO-3; ZeRO-1"];
+        assert_eq!(numbers.map(of), [0, 0, 0, 0, 1]);
         let denied = ["NeMo; disable ZeRO", "NeMo (neither FSDP nor ZeRO)", "NeMo: not ZeRO", "NeMo ZeRO: none"];
         assert_eq!(denied.map(of), [0; 4]);
         let others = [
@@ -217,7 +227,11 @@ mod tests {
         assert_eq!(["InternEvo zero1=dict(size=8)", "zero1=8; interleaved", "zero1 = 8"].map(some), [Some(8); 3]);
         let others = ["DeepSpeed MiCS mics_shard_size=16", "FSDP dp_replicate_size=4", "FSDP2 dcn_data_parallelism=4"];
         assert_eq!(others.map(some), [Some(16); 3]);
-        assert_eq!(["hybrid sharding", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
+        assert_eq!(["HYBRID_SHARD", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
+        let slices = ["MaxText FSDP ici_fsdp_parallelism=8 ici_data_parallelism=2 dcn_data_parallelism=4"];
+        assert_eq!(slices.map(some), [Some(8)]);
+        let all = ["MaxText FSDP ici_fsdp_parallelism=8 dcn_fsdp_parallelism=8", "DeepSpeed ZeRO-3 mics_shard_size=-1"];
+        assert_eq!(all.map(some), [None; 2]);
         assert_eq!(["zero1=1, Megatron-Core", "FSDP dp_shard=128", "FSDP, HSDP not used"].map(some), [None; 3]);
         let all = [
             "FSDP",
