@@ -9,7 +9,7 @@ use super::phases::Scheduler;
 use super::shared::{Part, Shared};
 use super::tensors::local_elements;
 use super::timeline::Bind;
-use super::units::UnitId;
+use super::units::{UnitId, runs};
 use crate::emit::ALIGN;
 use crate::memory::halves;
 use crate::optimizer::{self, Keep, Optimizer};
@@ -19,7 +19,6 @@ use crate::shard::Dense;
 use forebay_ir::{DType, InputRole, OutputRole};
 use forebay_plan as plan;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::ops::Range;
 
 /// What a rank has of a group on the device at the end of a step.
 struct Own {
@@ -38,18 +37,6 @@ enum Copies {
     Into(Bind),
     /// Masters are gathered, and copies made of them.
     Later,
-}
-
-/// Units that follow on each other, and are summed together.
-pub(super) fn runs(units: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = vec![];
-    for unit in units {
-        match runs.last_mut().filter(|run| run.end == unit) {
-            Some(run) => run.end += 1,
-            None => runs.push(unit..unit + 1),
-        }
-    }
-    runs
 }
 
 impl Cx<'_> {

@@ -95,8 +95,8 @@ impl Group {
 
     /// The mesh dimensions over which gradients are summed at once, one sum after another.
     pub fn sums_over(&self) -> impl Iterator<Item = &[u32]> {
-        let sums = if self.shards > 1 { [&self.shared, &self.replicas] } else { [&self.sums, &self.replicas] };
-        sums.into_iter().filter(|dims| !dims.is_empty()).map(Vec::as_slice)
+        let first = if self.shards > 1 { &self.shared } else { &self.sums };
+        [first, &self.replicas].into_iter().filter(|dims| !dims.is_empty()).map(Vec::as_slice)
     }
 }
 

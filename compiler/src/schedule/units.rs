@@ -16,7 +16,6 @@ use super::SavedLayout;
 use super::layers::Cx;
 use super::phases::Scheduler;
 use super::shared::Shared;
-use super::step::runs;
 use super::tensors::{Group, Home};
 use super::timeline::{Bind, Item};
 use crate::optimizer::{self, Keep};
@@ -28,6 +27,18 @@ use std::ops::Range;
 
 /// A unit: its group and its number there.
 pub type UnitId = (usize, usize);
+
+/// Units that follow on each other, and are summed together.
+pub(super) fn runs(units: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = vec![];
+    for unit in units {
+        match runs.last_mut().filter(|run| run.end == unit) {
+            Some(run) => run.end += 1,
+            None => runs.push(unit..unit + 1),
+        }
+    }
+    runs
+}
 
 impl Cx<'_> {
     /// Where programs read a parameter: where its copy is kept, or what was gathered last.

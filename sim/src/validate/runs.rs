@@ -46,9 +46,6 @@ pub struct Run {
     pub out_of_memory: bool,
 }
 
-/// How many of them say what a model is: the first.
-const ARCHITECTURE: usize = 11;
-
 /// Columns of whole numbers.
 const NUMBERS: [&str; 24] = [
     "layers",
@@ -76,6 +73,9 @@ const NUMBERS: [&str; 24] = [
     "gbs",
     "zero",
 ];
+
+/// The first so many of them say what a model is.
+const ARCHITECTURE: usize = 11;
 /// Of these a model may have none.
 const MAY_BE_NONE: [&str; 7] =
     ["dense_layers", "ffn_hidden", "moe_ffn_hidden", "experts", "topk", "shared_experts", "zero"];
