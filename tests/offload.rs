@@ -55,6 +55,8 @@ fn training_is_the_same_bits() {
         ("mixtral-8x7b", "dp=4,ep=2,zero=2", DType::BF16),
         ("mixtral-8x7b", "dp=4,ep=2,zero=2,master_weights=split", DType::BF16),
         ("tiny-moe", "dp=4,ep=2,zero=3", DType::BF16),
+        // Experts are not shared, and yet go by layer.
+        ("mixtral-8x7b", "dp=4,ep=2,zero=2,hsdp=2", DType::BF16),
         ("pangu-ultra-moe", "tp=2,pp=2,ep=2,micro=4,zero=1", DType::F32),
     ] {
         let case = format!("{name} {text} {compute}");

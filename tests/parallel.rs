@@ -168,6 +168,7 @@ fn two_ways_train_as_one_rank() {
         // Router biases that follow the loads of all micro-batches; a part of the model that is in the first stage and the last.
         ("deepseek-v3", "pp=2,tp=2,ep=2,schedule=dualpipe,micro=4,zero=1"),
         ("pangu-ultra-moe", "pp=2,cp=2,ep=2,schedule=dualpipe,micro=4,zero=3,overlap=all"),
+        ("tiny-moe", "dp=2,pp=2,schedule=dualpipe,micro=4,zero=2,hsdp=1"),
         ("mixtral-8x7b", "pp=2,tp=2,schedule=dualpipe,micro=4,zero=2,recompute=full"),
     ] {
         let example = if name == "tied" { tied() } else { Example::named(name) };

@@ -215,6 +215,23 @@ fn steps_that_cannot_be_estimated_are_refused() {
     assert!(Closed::new(&load, &h100, &simulation).is_err_and(|why| why.contains("llm-foundry")));
 }
 
+/// Where few ranks share and layers keep little, the end of a step needs most memory: sums of gradients, and the part of them that goes over replicas or over all that have them.
+#[test]
+fn sums_at_the_end_of_a_step_need_room() {
+    let text = include_str!("../../examples/models/qwen3-30b-a3b.moe");
+    let (cluster, simulation) = (cluster("h100"), Options::default());
+    let load = |rows: u32| load(text, rows);
+    let mut closed = Closed::new(&load, &cluster, &simulation).expect("it can be estimated");
+    for shares in ["dp=8,tp=4,zero=1,hsdp=2", "dp=2,tp=4,zero=1", "dp=2,tp=4"] {
+        let text_of = format!("{shares},micro=4,mbs=1,recompute=full,overlap=none");
+        let strategy = Strategy::parse(&text_of).expect("a strategy");
+        let estimate = closed.estimate(&strategy, 1.0).expect("it can be estimated");
+        let report = replayed(text, &strategy, &cluster, &simulation).expect("it is replayed");
+        let off = estimate.peak_bytes / report.peak_bytes() - 1.0;
+        assert!(off.abs() < 0.01, "{strategy}: memory is off by {:.2} %", 100.0 * off);
+    }
+}
+
 /// Over many replicas a sum is many steps, once a step of training: as many in both fidelities.
 #[test]
 fn many_replicas_are_summed_once() {
