@@ -118,13 +118,13 @@ pub struct VectorSample {
     pub gbps: Positive,
 }
 
-/// A step with more ranks than cores.
+/// How much longer a step of so many ranks takes than their kernels do.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sharing {
     /// How many ranks.
     pub ranks: Count,
-    /// Its time, as a multiple of what its work takes on all cores.
+    /// Its time, as a multiple of what it is where nothing holds a rank up; with more ranks than cores of what its work takes on all of them.
     pub factor: Positive,
 }
 
@@ -255,10 +255,12 @@ impl Measured {
         bytes / self.rate(&points, [log(bytes), intensity(flops / bytes)], [1.0, 0.0])
     }
 
-    /// What taking turns costs: the factor of the nearest number of ranks.
+    /// What waiting for each other costs, or taking turns: the factor of the nearest number of ranks that has a core for each as well, or has not.
     pub fn turns(&self, ranks: u64) -> f64 {
-        let away = |s: &Sharing| (f64::from(s.ranks.0) / ranks as f64).log2().abs();
-        let nearest = self.sharing.iter().min_by(|a, b| away(a).total_cmp(&away(b)));
+        let away = |s: &&Sharing| (f64::from(s.ranks.0) / ranks as f64).log2().abs();
+        let shares = |ranks: u64| ranks > u64::from(self.cores.0);
+        let alike = self.sharing.iter().filter(|s| shares(s.ranks.0.into()) == shares(ranks));
+        let nearest = alike.min_by(|a, b| away(a).total_cmp(&away(b)));
         nearest.map_or(1.0, |s| s.factor.0)
     }
 }
@@ -471,7 +473,15 @@ factor = 1.25
         assert_eq!([1, 4].map(|ranks| taken.usable_bytes(ranks)), [14e9, 3.5e9]);
         taken.measured = None;
         assert_eq!(taken.usable_bytes(4), 14e9, "each has a device of its own");
-        assert_eq!(cluster().measured.expect("it is").turns(8), 1.25);
+        let mut measured = cluster().measured.expect("it is");
+        assert_eq!([1, 2, 3, 8].map(|ranks| measured.turns(ranks)), [1.0, 1.0, 1.25, 1.25]);
+        let of = |ranks, factor| Sharing { ranks: Count(ranks), factor: Positive(factor) };
+        measured.sharing = vec![of(1, 1.0), of(2, 1.125), of(4, 1.5)];
+        assert_eq!(
+            [1, 2, 4, 8].map(|ranks| measured.turns(ranks)),
+            [1.0, 1.125, 1.5, 1.5],
+            "ranks with a core each wait"
+        );
     }
 
     #[test]

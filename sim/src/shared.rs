@@ -1,6 +1,6 @@
 //! Ranks that share the cores of one machine.
 //!
-//! Up to as many ranks as cores, each has its own. Beyond that they take turns: a core is never idle while a rank has work, so a step takes what all work takes on all
+//! Up to as many ranks as cores, each has its own, and they wait for whichever is held up. Beyond that they take turns: a core is never idle while a rank has work, so a step takes what all work takes on all
 //! cores, or what it takes with a core for each rank where that is longer (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969), times what
 //! taking turns was measured to cost. While a rank waits for others its core works for the next: of communication that part counts in which cores copy and add.
 
@@ -55,7 +55,7 @@ pub fn settled(plan: &Plan, cluster: &Cluster, options: &Options) -> Result<Clus
     let Some(measured) = &cluster.measured else { return Ok(cluster.clone()) };
     let (ranks, cores) = (ranks(plan), u64::from(measured.cores.0));
     if ranks <= cores {
-        return Ok(cluster.shared_by(ranks, 1.0));
+        return Ok(cluster.shared_by(ranks, measured.turns(ranks)));
     }
     let load = load(plan, cluster, options)?;
     let shared = load.shared(cores as f64, measured.communication_work.0.min(1.0));

@@ -19,13 +19,15 @@ use forebay_sim::Framework;
 use forebay_sim::report::Options;
 use forebay_sim::shared::Load;
 use others::Ticks;
-use probe::Probe;
+use probe::{Probe, Ran};
 use samples::Samples;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// No probe begins later than that; with the last one, less than two minutes in all.
 const BUDGET: Duration = Duration::from_secs(80);
+/// So many probes are run before many ranks are: shapes enough to predict these with.
+const BEFORE_SHARING: usize = 4;
 /// From this part of the processor's time on, what others took is worth a warning: predictions are then too slow by about as much.
 const DISTURBED: f64 = 0.1;
 
@@ -52,7 +54,7 @@ pub struct Calibration {
     pub latency_us: f64,
     /// The part of communication between ranks that is work of cores; they wait for the rest of it.
     pub communication_work: f64,
-    /// Ranks beyond the cores, and how much longer their steps take than all their work on all cores.
+    /// Ranks, and how much longer their steps take: with a core for each than without waiting for whichever is held up, beyond the cores than all their work on all cores.
     pub sharing: Vec<(u32, f64)>,
     /// The part of the processor's time that other programs had meanwhile; none where the system does not say.
     pub others: Option<f64>,
@@ -81,7 +83,12 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     let (mut roofline, mut bf16) = (None, None);
     let of_rows = [1, cores];
     let probes = Probe::all();
+    let mut many = vec![];
     for (number, probe) in probes.iter().enumerate() {
+        // What more shapes than these say matters less than what taking turns costs.
+        if number == BEFORE_SHARING {
+            many = steps_of_many(cores, most_ranks, begun)?;
+        }
         if number > 1 && begun.elapsed() > BUDGET {
             say!("calibrate: out of time, {} probes are left out", probes.len() - number);
             break;
@@ -112,7 +119,10 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
         samples: samples.len(),
         seconds: 0.0,
     };
-    share(&mut calibration, &samples, most_ranks, begun)?;
+    share(&mut calibration, &samples, many)?;
+    if cores > 1 && most_ranks > 1 {
+        calibration.sharing.splice(..0, [(1, 1.0), (cores, samples.unevenness())]);
+    }
     calibration.others = Ticks::now().zip(ticks).map(|(now, before)| now.others_since(before));
     calibration.seconds = begun.elapsed().as_secs_f64();
     let text = file::text(&calibration, &samples);
@@ -121,36 +131,40 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     Ok((calibration, text))
 }
 
-/// More ranks than cores: powers of two up to the most that are asked for, beside as many as there are cores.
-fn share(calibration: &mut Calibration, samples: &Samples, most: u32, begun: Instant) -> Result<(), Failure> {
-    let cores = calibration.cores;
-    let mut counts = (1..16).map(|n| 1u32 << n).filter(|n| *n > cores && *n <= most).peekable();
-    if counts.peek().is_none() {
-        return Ok(());
+/// Steps of as many ranks as there are cores, and of more: powers of two up to the most that are asked for. None where no more are.
+fn steps_of_many(cores: u32, most: u32, begun: Instant) -> Result<Vec<(u32, Ran)>, Failure> {
+    let more: Vec<u32> = (1..16).map(|n| 1u32 << n).filter(|n| *n > cores && *n <= most).collect();
+    if more.is_empty() {
+        return Ok(vec![]);
     }
-    let cluster = Cluster::parse(&file::text(calibration, samples))
-        .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
-    let options =
-        Options { framework: Framework::on_machine(), precision: forebay_cost::Precision::F32, ..Options::default() };
-    let probe = Probe::shared();
-    let measure = |ranks: u32| -> Result<Shared, Failure> {
-        say!("calibrate: {} on {cores} cores", counted(ranks.into(), "rank"));
-        let ran = probe.run_for(probe::MANY_STEPS, ranks, cores)?;
-        let load = forebay_sim::shared::load(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
-        Ok(Shared { ranks, step: ran.step, load })
-    };
-    // How far off the samples are without any sharing is no matter of sharing.
-    let alone = measure(cores)?;
-    let usual = alone.step / alone.load.alone;
     let mut all = vec![];
-    for ranks in counts {
+    for ranks in std::iter::once(cores).chain(more) {
         if begun.elapsed() > BUDGET {
             say!("calibrate: out of time, {} are left out", counted(ranks.into(), "rank"));
             continue;
         }
-        let shared = measure(ranks)?;
-        all.push(Shared { step: shared.step / usual, ..shared });
+        say!("calibrate: {} on {cores} cores", counted(ranks.into(), "rank"));
+        all.push((ranks, Probe::shared().run_for(probe::MANY_STEPS, ranks, cores)?));
     }
+    Ok(all)
+}
+
+/// What taking turns costs ranks that share cores, and how much of communication is work: what is left of their steps beside what the samples say.
+fn share(calibration: &mut Calibration, samples: &Samples, many: Vec<(u32, Ran)>) -> Result<(), Failure> {
+    let cores = calibration.cores;
+    let cluster = Cluster::parse(&file::text(calibration, samples))
+        .map_err(|error| Failure::Input(format!("what was measured makes no cluster file: {error}")))?;
+    let options =
+        Options { framework: Framework::on_machine(), precision: forebay_cost::Precision::F32, ..Options::default() };
+    let mut all = vec![];
+    for (ranks, ran) in many {
+        let load = forebay_sim::shared::load(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
+        all.push(Shared { ranks, step: ran.step, load });
+    }
+    // How far off the samples are without any sharing is no matter of sharing.
+    let (alone, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|of| of.ranks <= cores);
+    let Some(usual) = alone.first().map(|of| of.step / of.load.alone) else { return Ok(()) };
+    all.iter_mut().for_each(|of| of.step /= usual);
     calibration.communication_work = communication_work(&all, f64::from(cores));
     calibration.sharing = all
         .iter()
@@ -246,7 +260,7 @@ mod tests {
             .values()
             .map(|of_ranks| {
                 let all: Vec<f64> = of_ranks.iter().flatten().copied().collect();
-                crate::bench::median(&all) * all.len() as f64 / probe::STEPS as f64
+                all.iter().sum::<f64>() / ran.steps as f64
             })
             .sum();
         let predicted = report.step_time_s;

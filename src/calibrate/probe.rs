@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::model::ModelFile;
 use forebay_compiler::shard::Strategy;
 use forebay_dsl::model::Const;
-use forebay_plan::Plan;
+use forebay_plan::{Kernel, Plan};
 use forebay_runtime::exec::{ExecOptions, Roofline, Traced};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,8 +35,10 @@ pub struct Probe {
 pub struct Ran {
     /// What ran.
     pub plan: Plan,
-    /// Seconds of instructions (program, index): of each rank those of each time that it ran.
+    /// Seconds of instructions (program, index): of each rank those of each time that it ran, in the steps whose time is in the middle.
     pub times: BTreeMap<(usize, usize), Vec<Vec<f64>>>,
+    /// How many steps these are.
+    pub steps: usize,
     /// Seconds between two kernels, of the rank that was fastest.
     pub between: f64,
     /// Seconds of a step: the median.
@@ -111,6 +113,7 @@ impl Probe {
         runner.time(WARM_UP)?;
         runner.trace(steps);
         let steps = runner.time(steps)?;
+        let kept = middle(&steps);
         let mut times: BTreeMap<(usize, usize), Vec<Vec<f64>>> = BTreeMap::new();
         let mut between = f64::INFINITY;
         for (rank, (_, profile)) in runner.executor().profiles().enumerate() {
@@ -125,10 +128,63 @@ impl Probe {
             }
             between = between.min((profile.seconds() - profile.kernel_seconds()).max(0.0) / kernels.max(1) as f64);
         }
+        for seconds in times.values_mut().flatten() {
+            *seconds = of_steps(seconds, steps.len(), &kept);
+        }
         let roofline = runner.executor().roofline();
         drop(runner);
-        Ok(Ran { plan, times, between, step: crate::bench::median(&steps), roofline })
+        Ok(Ran { plan, times, steps: kept.len(), between, step: crate::bench::median(&steps), roofline })
     }
+}
+
+/// Which steps are in the middle by their times, more than half of them: what kernels took in these adds up to a step as it usually is. (The medians of kernels do not where each is
+/// held up now and then, and means are off where a step is.)
+fn middle(steps: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..steps.len()).collect();
+    order.sort_by(|a, b| steps[*a].total_cmp(&steps[*b]));
+    let apart = steps.len().saturating_sub(1) / 4;
+    order.drain(..apart);
+    order.truncate(order.len() - apart);
+    order.sort_unstable();
+    order
+}
+
+/// Of what ran equally often in each of so many steps, the times in some of them.
+fn of_steps(seconds: &[f64], steps: usize, kept: &[usize]) -> Vec<f64> {
+    let each = seconds.len() / steps.max(1);
+    kept.iter().flat_map(|step| &seconds[step * each..(step + 1) * each]).copied().collect()
+}
+
+impl Ran {
+    /// How many ranks ran.
+    pub fn ranks(&self) -> usize {
+        self.times.values().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// What the slowest rank of each step works, and what the slowest of all steps does, in seconds: the first is more where now one rank is held up and now another.
+    pub fn uneven(&self) -> (f64, f64) {
+        let mut work = vec![vec![0.0; self.ranks()]; self.steps];
+        for (&(program, index), of_ranks) in &self.times {
+            if matches!(self.plan.programs[program].instructions[index].kernel, Kernel::Exchange(_)) {
+                continue;
+            }
+            for (rank, seconds) in of_ranks.iter().enumerate() {
+                let each = seconds.len().div_ceil(self.steps.max(1)).max(1);
+                for (of_step, seconds) in work.iter_mut().zip(seconds.chunks(each)) {
+                    of_step[rank] += seconds.iter().sum::<f64>();
+                }
+            }
+        }
+        slowest(&work)
+    }
+}
+
+/// Of what each rank works in each step, the sum of the most in each, and the most of the sums.
+fn slowest(work: &[Vec<f64>]) -> (f64, f64) {
+    let of_each = work.iter().map(|ranks| ranks.iter().copied().fold(0.0, f64::max)).sum();
+    let ranks = work.first().map_or(0, Vec::len);
+    let sums = (0..ranks).map(|rank| work.iter().map(|of_step| of_step[rank]).sum::<f64>());
+    (of_each, sums.fold(0.0, f64::max))
 }
 
 impl fmt::Display for Probe {
@@ -136,5 +192,28 @@ impl fmt::Display for Probe {
         let dtype = if self.dtype == Dtype::F32 { "f32" } else { "bf16" };
         let Probe { layers, d, experts, rows, seq, .. } = self;
         write!(f, "layers={layers} d={d} f={} experts={experts} {rows}×{seq} tokens {dtype}", self.f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three of five steps, the slowest and the fastest apart, with what ran in them.
+    #[test]
+    fn kernels_are_those_of_usual_steps() {
+        assert_eq!(middle(&[5.0, 1.0, 9.0, 4.0, 6.0]), [0, 3, 4]);
+        assert_eq!([middle(&[2.0]), middle(&[2.0, 1.0]), middle(&[])], [vec![0], vec![0, 1], vec![]]);
+        assert_eq!(middle(&[1.0; 20]).len(), 12);
+        let twice_a_step: Vec<f64> = (0..10).map(f64::from).collect();
+        assert_eq!(of_steps(&twice_a_step, 5, &[0, 3, 4]), [0.0, 1.0, 6.0, 7.0, 8.0, 9.0]);
+    }
+
+    /// One rank is slow in a step, and another in the next: each step waits for one of them. Where it is always the same one they wait no longer than it takes.
+    #[test]
+    fn ranks_wait_for_whichever_is_slow() {
+        assert_eq!(slowest(&[vec![3.0, 2.0], vec![2.0, 3.0]]), (6.0, 5.0));
+        assert_eq!(slowest(&[vec![3.0, 2.0], vec![3.0, 2.0]]), (6.0, 6.0));
+        assert_eq!(slowest(&[]), (0.0, 0.0));
     }
 }

@@ -31,6 +31,8 @@ pub struct Samples {
     between: Vec<f64>,
     latency: Vec<f64>,
     link: Vec<f64>,
+    /// Of ranks with a core each, the work of the slowest in each step, and of the slowest in all of them.
+    uneven: [f64; 2],
 }
 
 impl Samples {
@@ -41,12 +43,17 @@ impl Samples {
         let framework = Framework::on_machine();
         let pricer = Pricer::new(&ran.plan, &cluster, &framework, Precision::Bf16, 1.0);
         self.between.push(ran.between);
+        let (of_each, of_all) = ran.uneven();
+        if ran.ranks() > 1 {
+            self.uneven[0] += of_each;
+            self.uneven[1] += of_all;
+        }
         for (&(program, index), of_ranks) in &ran.times {
             let program = &ran.plan.programs[program];
             let instruction = &program.instructions[index];
             if let Some(shape) = pricer.shape(program, instruction) {
-                let seconds = median(&of_ranks.iter().flatten().copied().collect::<Vec<_>>());
-                self.kernel(shape, threads, seconds);
+                let all: Vec<f64> = of_ranks.iter().flatten().copied().collect();
+                self.kernel(shape, threads, all.iter().sum::<f64>() / all.len().max(1) as f64);
             } else if let Kernel::Exchange(k) = &instruction.kernel {
                 // The rank that comes last does not wait for the others.
                 let seconds = of_ranks.iter().map(|times| lower_quartile(times.clone())).fold(f64::INFINITY, f64::min);
@@ -129,6 +136,12 @@ impl Samples {
     /// A rendezvous, µs.
     pub fn latency_us(&self) -> f64 {
         if self.latency.is_empty() { 5.0 } else { 1e6 * lower_quartile(self.latency.clone()) }
+    }
+
+    /// How much longer steps take because ranks with a core each wait for whichever is held up.
+    pub fn unevenness(&self) -> f64 {
+        let [of_each, of_all] = self.uneven;
+        if of_all > 0.0 { (of_each / of_all).max(1.0) } else { 1.0 }
     }
 
     /// Bandwidth of collectives, GB/s, where there were any.

@@ -63,11 +63,14 @@ fn table(found: &Calibration, path: &str) -> String {
     row("between ranks", format!("{:.1} GB/s each", found.link_gbps));
     row("rendezvous", format!("{:.1} µs", found.latency_us));
     row("shapes of kernels", found.samples.to_string());
-    if !found.sharing.is_empty() {
+    if found.sharing.iter().any(|(ranks, _)| *ranks > found.cores) {
         row("work of cores in it", format!("{:.0} %", 100.0 * found.communication_work));
     }
     for (ranks, factor) in &found.sharing {
-        row(&format!("{ranks} ranks take turns"), format!("× {factor:.2}"));
+        let what = if *ranks > found.cores { "take turns" } else { "wait for each other" };
+        if *ranks > 1 {
+            row(&format!("{ranks} ranks {what}"), format!("× {factor:.2}"));
+        }
     }
     format!(
         "{}\n{path} in {:.0} s: `forebay simulate MODEL --cluster {path} --dtype f32`\n",
