@@ -13,6 +13,6 @@ pub mod table;
 
 pub use cluster::{Cluster, ClusterError, HostLink};
 pub use device::{Attended, AttentionKernel, Generation, Precision, Product, Scaling};
-pub use network::{Collective, Domains, Group};
+pub use network::{Collective, Copies, Domains, Group};
 pub use release::Release;
 pub use table::{Class, Price, Table, contention};

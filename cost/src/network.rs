@@ -135,6 +135,20 @@ struct Torus {
     hops: [f64; 2],
 }
 
+/// Of what an all-to-all gives, the parts that go at all: what several experts of a rank, or of a node, share goes to it but once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Copies {
+    /// Of what stays within the first tier.
+    pub inside: f64,
+    /// Of what goes beyond it.
+    pub outside: f64,
+}
+
+impl Copies {
+    /// Everything goes.
+    pub const ALL: Copies = Copies { inside: 1.0, outside: 1.0 };
+}
+
 impl Cluster {
     /// The cluster with a torus of so many chips, as jobs have slices of their own: axes are as long as those of a cube or square of as many (64 chips of a torus of three axes are 4 × 4 × 4), and one
     /// is longer where that is no whole one. A number that is no power of two, or more than there are, changes nothing.
@@ -297,7 +311,7 @@ impl Cluster {
                 let tree = 2.0 * bytes / (0.9 * self.ring_rate(group)) + 2.0 * self.tree_latency(group);
                 start + ring.min(tree)
             }
-            Collective::AllToAll => self.rows(group, bytes, 1.0),
+            Collective::AllToAll => self.rows(group, bytes, Copies::ALL),
             // Everyone sends at once; of the ranks of a domain one sends to the next domain.
             Collective::Shift => {
                 let over = self.crossed(group).map(|(tier, ..)| bytes / self.tier_rate(tier, 2.0) + self.latency(tier));
@@ -306,10 +320,10 @@ impl Cluster {
         }
     }
 
-    /// Seconds of an all-to-all in which a rank gives `bytes`, and only a part of them (`outside`) goes beyond the first tier: tokens for several experts of a node.
+    /// Seconds of an all-to-all in which a rank gives `bytes`, of which only a part goes within the first tier and beyond it: tokens for several experts of a rank, or of a node.
     ///
     /// Each rank sends to all others at once; what goes over different tiers goes at the same time.
-    pub fn rows(&self, group: &Group, bytes: f64, outside: f64) -> f64 {
+    pub fn rows(&self, group: &Group, bytes: f64, copies: Copies) -> f64 {
         if group.ranks <= 1 || bytes <= 0.0 {
             return 0.0;
         }
@@ -319,11 +333,13 @@ impl Cluster {
             if let Some(torus) = torus.as_ref().filter(|torus| tier <= torus.tier) {
                 // What ranks of the torus give each other, over links of two directions along each axis; of what leaves the first axis a part.
                 let near = group.members[torus.tier - 1] as f64 / group.ranks as f64;
-                let part = near + (group.members[torus.tier] as f64 / group.ranks as f64 - near) * outside;
+                let far = group.members[torus.tier] as f64 / group.ranks as f64 - near;
+                let part = near * copies.inside + far * copies.outside;
                 let link = self.tier_rate(torus.tier - 1, 1.0) / 2.0;
                 return bytes * part * torus.longest / 8.0 / link + self.latency(tier);
             }
-            let share = (members - members / parts) / group.ranks as f64 * if tier == 0 { 1.0 } else { outside };
+            let part = if tier == 0 { copies.inside } else { copies.outside };
+            let share = (members - members / parts) / group.ranks as f64 * part;
             bytes * share / self.tier_rate(tier, parts) + self.latency(tier)
         });
         self.kernel_start() + over.fold(0.0, f64::max)
@@ -458,7 +474,7 @@ mod tests {
         as_network.tiers.iter_mut().for_each(|tier| tier.scale_up = false);
         let seconds = |cluster: &Cluster| {
             let group = Group::new(&Domains::new(cluster, &[8]), &[(8, 1)]);
-            cluster.rows(&group, 1e9, 1.0) - cluster.kernel_start()
+            cluster.rows(&group, 1e9, Copies::ALL) - cluster.kernel_start()
         };
         let ratio = seconds(&as_network) / seconds(a3);
         let efficiencies = a3.calibrated.link_efficiency.0 / a3.calibrated.network_efficiency.0;
@@ -566,11 +582,12 @@ mod tests {
         // Two of the four have one link between them, for half of what each gives.
         near(time(&[(2, 1)]), 32.0 / 50.0);
         // Of what leaves the axis a part.
-        let rows = |outside: f64| torus.rows(&Group::new(&all(&torus), &[(64, 1)]), 64e9, outside);
+        let rows =
+            |outside: f64| torus.rows(&Group::new(&all(&torus), &[(64, 1)]), 64e9, Copies { outside, inside: 1.0 });
         near(rows(0.5) / rows(1.0), 1.0 / 16.0 + 0.5 * 15.0 / 16.0);
         // More ranks along the same axes are never faster, and what is inside of an axis is a part of what a ring takes.
         let groups = [2, 4, 8, 16, 32, 64].map(|ranks| Group::new(&all(&torus), &[(ranks, 1)]));
-        let times = groups.each_ref().map(|group| torus.rows(group, 64e9, 1.0));
+        let times = groups.each_ref().map(|group| torus.rows(group, 64e9, Copies::ALL));
         assert!(times.windows(2).all(|pair| pair[0] <= pair[1] * (1.0 + 1e-12)), "{times:?}");
         // Along one axis after the other.
         let mut slow = torus;

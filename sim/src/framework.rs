@@ -103,13 +103,15 @@ pub struct Framework {
     pub expert_depth: f64,
     /// Are activations gathered over tensor-parallel ranks in fp8, where products are?
     pub gathers_fp8: bool,
+    /// GB/s at which the hosts of a node go through what AdamW reads and writes, where it runs there and its state is in their memory (ZeRO-Offload, arXiv 2101.06840); 0: devices do.
+    pub host_optimizer_gbps: f64,
     /// µs of the host to start a kernel of one expert, where products of experts and what adds their biases are started one by one; 0 where one kernel does all.
     pub expert_us: f64,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
     /// Where do its recipes pair micro-batches, so that expert communication of one runs beside the other's work?
     pub pairs: Pairs,
-    /// Does a token go once to each node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
+    /// Does a token go once to each rank of its node, and once to each other node, however many of its experts are there (DeepEP, HybridEP; arXiv 2412.19437, section 3.2.2)?
     pub deduplicates: bool,
     /// Are rows on their way to experts in fp8, with a scale for each 128 elements (the same, section 3.3.3)? They come back in half precision.
     pub dispatch_fp8: bool,
@@ -191,6 +193,12 @@ impl Framework {
         Framework { name: "plan on this machine".into(), streams: false, dispatch_us: 0.0, ..Framework::default() }
     }
 
+    /// Stages of ZeRO that its users may have switched on where it shares nothing unasked, the least first.
+    pub fn stages_of_sharing(&self) -> &'static [u32] {
+        // (Megatron-Core and its like have a distributed optimizer, others FSDP as well.)
+        if self.name.contains("megatron") { &[1] } else { &[2, 3] }
+    }
+
     /// Is it our own plan as it stands, by whatever numbers?
     pub fn is_ours(&self) -> bool {
         self.name == Framework::default().name
@@ -234,6 +242,7 @@ impl Framework {
             ("capacity", self.capacity),
             ("collective_us", self.collective_us),
             ("expert_us", self.expert_us),
+            ("host_optimizer_gbps", self.host_optimizer_gbps),
             ("gradient_bytes", self.gradient_bytes),
             ("gradient_passes", self.gradient_passes),
             ("divide_passes", self.divide_passes),
@@ -354,6 +363,7 @@ impl Default for Framework {
             expert_depth: 0.0,
             scales_experts_before: false,
             gathers_fp8: false,
+            host_optimizer_gbps: 0.0,
             expert_us: 0.0,
             hidden_ep: 0.0,
             pairs: Pairs::Never,

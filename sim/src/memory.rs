@@ -94,7 +94,8 @@ pub fn memory(
     let used = phase.memory;
     let fragmentation = used.placed.saturating_sub(used.live_peak) as f64;
     let (weights, optimizer) = (used.weights as f64, used.optimizer as f64);
-    let host = role.host_bytes as f64;
+    let away = if framework.host_optimizer_gbps > 0.0 { optimizer } else { 0.0 };
+    let (optimizer, host) = (optimizer - away, role.host_bytes as f64 + away);
     let base = StageMemory { stage: ops.coordinate, weights, optimizer, host, ..StageMemory::default() };
     if framework.caching_allocator {
         return allocated(plan, role, phase, recompute, framework, (device_bytes, base));
@@ -103,7 +104,7 @@ pub fn memory(
     let dropped = (saved - largest).max(0.0) * dropped_share(recompute);
     let gradients = used.gradients as f64;
     let activations = (used.activations as f64 - fragmentation - dropped).max(0.0);
-    let placed = used.placed as f64 - dropped;
+    let placed = used.placed as f64 - dropped - away;
     StageMemory {
         gradients,
         activations,
@@ -201,7 +202,9 @@ fn allocated(
     // The plans of other systems keep gradients in four bytes (`Gradients::Wide`); those systems as they sum them over ranks.
     let parameters = phase.memory.gradients as f64 / 4.0;
     let gradients = parameters * framework.gradient_bytes;
-    let outlives = role.persistent_bytes as f64 - phase.memory.gradients as f64 + gradients;
+    // (State in the memory of hosts is none of the device's.)
+    let away = phase.memory.optimizer as f64 - base.optimizer;
+    let outlives = role.persistent_bytes as f64 - away - phase.memory.gradients as f64 + gradients;
     let stand_ins = if framework.adds_in_products { stand_ins(plan, role) } else { 0.0 };
     let sent = if framework.holds_sent { message(plan, role) } else { 0.0 };
     let beside = parameters * framework.half_gradient_bytes + stand_ins + sent;

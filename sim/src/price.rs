@@ -9,7 +9,7 @@ use crate::kind::Kind;
 use crate::loss::Loss;
 use crate::routes::{Routes, domains};
 use crate::sums;
-use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Group, Precision, Product};
+use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Group, Precision, Product};
 use forebay_plan::{
     AllToAllV, AttentionInputs, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program,
     Reduce, Space,
@@ -113,6 +113,8 @@ pub struct Pricer<'a> {
 
 /// Rows of programs whose names begin so are the optimizer's.
 const OPTIMIZER: &str = "optimizer.";
+/// And of those that update parameters.
+const UPDATE: &str = "optimizer.adamw.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 pub(crate) const HEAD: &str = "train.epilogue";
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
@@ -278,6 +280,9 @@ impl<'a> Pricer<'a> {
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
+                if self.framework.host_optimizer_gbps > 0.0 && program.name.starts_with(UPDATE) {
+                    return work(Kind::Optimizer, self.on_hosts(bytes), 0.0);
+                }
                 let (kind, passes) = if optimizer {
                     (Kind::Optimizer, self.gradients.passes(&program.name))
                 } else {
@@ -288,6 +293,13 @@ impl<'a> Pricer<'a> {
                 Priced { launches: starts, ..priced }
             }
         }
+    }
+
+    /// Seconds of an update that a node's hosts do, for all of its devices at once. (Gradients and parameters go over links that are many times as fast.)
+    fn on_hosts(&self, bytes: f64) -> f64 {
+        let ranks: f64 = self.mesh.iter().map(|dim| f64::from(dim.size)).product();
+        let in_node = self.cluster.tiers.first().and_then(|tier| tier.devices).map_or(1.0, |n| f64::from(n.0));
+        bytes * in_node.min(ranks) / (self.framework.host_optimizer_gbps * 1e9)
     }
 
     /// Memory passes of a kernel of the loss, as a multiple of our plan's, where the framework's are known.
@@ -493,7 +505,7 @@ impl<'a> Pricer<'a> {
         let bytes = rows * k.row as f64 * element;
         // The rank's own rows stay.
         let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);
-        let copies = if self.framework.deduplicates { self.copies(&group) } else { 1.0 };
+        let copies = if self.framework.deduplicates { self.copies(&group) } else { Copies::ALL };
         let seconds = self.cluster.rows(&group, bytes, copies);
         let hidden = seconds * self.framework.hidden_ep;
         Priced {
@@ -510,18 +522,17 @@ impl<'a> Pricer<'a> {
         }
     }
 
-    /// What goes between nodes when a token goes once to each, as a part of what goes when it goes to each of its experts: with k experts on N nodes,
-    /// (N − 1)(1 − (1 − 1/N)^k) nodes against k (N − 1)/N. Where routers choose among few nodes, as many others are in their place.
-    fn copies(&self, group: &Group) -> f64 {
+    /// What goes when a token goes once to each rank of its node, and once to each other node, as parts of what goes when it goes to each of its experts: with k experts on n of them,
+    /// n (1 − (1 − 1/n)^k) against k. Where routers choose among few nodes, as many others are in their place.
+    fn copies(&self, group: &Group) -> Copies {
+        let once = |n: f64| n * (1.0 - (1.0 - 1.0 / n).powf(self.topk)) / self.topk;
+        let inside = once(group.ranks.max(1) as f64);
         let all = group.ranks as f64 / group.members.first().map_or(1.0, |m| *m as f64);
         let nodes = match self.framework.node_limit {
             0 => all,
             most => all.min(f64::from(most)),
         };
-        if all <= 1.0 {
-            return 1.0;
-        }
-        nodes * (1.0 - (1.0 - 1.0 / nodes).powf(self.topk)) / self.topk
+        Copies { inside, outside: if all > 1.0 { once(nodes) } else { 1.0 } }
     }
 }
 

@@ -7,7 +7,9 @@ use crate::report::{Options, program_times, step_time};
 use crate::routes::Routes;
 use crate::shared::settled;
 use forebay_compiler::memory::Price;
-use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Domains, Generation, Group, Precision, Product};
+use forebay_cost::{
+    Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Generation, Group, Precision, Product,
+};
 use forebay_ir::cost::cost;
 use forebay_ir::{AxisId, Comm, CommKind, DType, FusedKind, Graph, Op, Unit, ValueId};
 use forebay_plan::Plan;
@@ -102,8 +104,8 @@ impl<'a> ValuePricer<'a> {
             CommKind::ReduceScatter { .. } => self.cluster.collective(Collective::ReduceScatter, &group, own),
             CommKind::Rotate { .. } => self.cluster.collective(Collective::Shift, &group, own),
             CommKind::AllToAll { .. } => self.cluster.collective(Collective::AllToAll, &group, whole),
-            CommKind::Dispatch { .. } => self.cluster.rows(&group, whole, 1.0),
-            CommKind::Combine { .. } => self.cluster.rows(&group, own, 1.0),
+            CommKind::Dispatch { .. } => self.cluster.rows(&group, whole, Copies::ALL),
+            CommKind::Combine { .. } => self.cluster.rows(&group, own, Copies::ALL),
         }
     }
 }

@@ -8,7 +8,11 @@ const HEAD: &str =
     "id,layers,hidden,ffn_hidden,heads,vocab,seq_len,device,n_devices,tp,pp,vpp,dp,mbs,gbs,recompute,step_time_s";
 
 fn compared(rows: &[&str]) -> Compared {
-    let table = runs::read(&format!("{HEAD}\n{}\n", rows.join("\n"))).expect("a table");
+    of_table(&format!("{HEAD}\n{}\n", rows.join("\n")))
+}
+
+fn of_table(text: &str) -> Compared {
+    let table = runs::read(text).expect("a table");
     assert_eq!(table.bad, []);
     let compared = predict(&table.runs, &known::clusters(), 1);
     assert_eq!(compared.skipped, []);
@@ -49,4 +53,28 @@ fn runs_that_do_not_fit_are_told_from_those_that_do() {
     assert_eq!((fits.ran, fits.out_of_memory), ((2, 2), (2, 1)));
     assert!((fits.balanced_accuracy - 0.75).abs() < 1e-12 && fits.near.is_none());
     assert!(Summary::new(compared(&rows[..2])).fits.is_none());
+}
+
+/// What nobody says ranks share they share where a device cannot hold it otherwise, and that is told: parameters of 7 billion do not fit beside their optimizer's state.
+#[test]
+fn ranks_share_what_does_not_fit() {
+    let assumed = |source: &str, layers: u32| {
+        let table = format!(
+            "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,tp,dp,mbs,gbs,precision,recompute,step_time_s\n\
+             a-1,{source},{layers},4096,11008,32,128,32000,2048,H100,8,1,8,1,8,BF16,full,1\n"
+        );
+        of_table(&table).rows.remove(0).assumed.into_iter().filter(|what| what.starts_with("zero")).collect::<Vec<_>>()
+    };
+    assert_eq!(assumed("a trainer", 4), ["zero = 0"]);
+    assert_eq!(assumed("a trainer", 32), ["zero = 2"]);
+    assert_eq!(assumed("Megatron-LM", 32), ["zero = 1"]);
+    assert_eq!(assumed("a trainer with ZeRO-3", 32), Vec::<String>::new());
+}
+
+/// Parts of notes that change nothing are told, whatever their row's source says; what changes something, or denies it, is not.
+#[test]
+fn words_that_change_nothing_are_told() {
+    let table = "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,tp,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+         a-1,NeMo with DeepEP,1,2048,8192,16,128,32000,2048,H100,8,2,4,1,8,BF16,none,1,\"overlap-grad-reduce=false, loss fusion; no flash attention; 3; ZeRO-1, gradient_checkpointing=True; NUMA\"\n";
+    assert_eq!(of_table(table).rows[0].unread, ["loss fusion", "NUMA"]);
 }

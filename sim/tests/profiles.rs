@@ -314,6 +314,40 @@ fn rows_of_experts_are_sent_as_notes_say() {
     near(seconds(&double, Kind::Products), seconds(&plain, Kind::Products), 1e-9);
 }
 
+/// A token whose experts are all on one node goes to each rank of it once: of eight experts a rank and four of a token, to 8 (1 − (7/8)⁴) of eight ranks. A pair takes two micro-batches.
+#[test]
+fn tokens_go_once_to_each_rank_of_a_node() {
+    let ep = |batch: u32, notes: &str| {
+        let table = format!(
+            "id,source,layers,hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,ep,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+             a,Megatron-LM,2,2048,1024,64,4,16,128,32000,16384,H100,8,8,8,1,{batch},BF16,none,1,\"force-balanced; {notes}\"\n"
+        );
+        let report = priced(&table);
+        (report.total_comm_s.ep, report.exposed_comm_s.ep)
+    };
+    let once = 8.0 * (1.0 - 0.875f64.powi(4)) / 4.0;
+    let part = ep(8, "DeepEP").0 / ep(8, "").0;
+    assert!((part / once - 1.0).abs() < 0.03, "{part} is not {once}");
+    assert_eq!(ep(8, "DeepEP; EP overlap"), ep(8, "DeepEP"));
+    assert!(ep(16, "DeepEP; EP overlap").1 < 0.6 * ep(16, "DeepEP").1);
+}
+
+/// Hosts that run the optimizer go through 28 bytes of each parameter of a node, and have its state; devices have what is left.
+#[test]
+fn hosts_run_the_optimizer_where_notes_say_so() {
+    let with = |notes: &str| report(&format!("DeepSpeed ZeRO-2{notes}"), "1,8,1,64,BF16", |_| {}).0;
+    let (here, there) = (with(""), with("; offload_optimizer: cpu"));
+    let parameters = 2048.0 * (2.0 * 64000.0 + 4.0 * 2048.0 + 3.0 * 8192.0);
+    let want = 28.0 * parameters / 9e9;
+    let took = seconds(&there, Kind::Optimizer);
+    assert!((took / want - 1.0).abs() < 0.02, "{took} is not {want}");
+    assert!((there.step_time_s - here.step_time_s - took).abs() < 0.1 * took);
+    let (on_device, on_host) = (&here.memory_bytes[0], &there.memory_bytes[0]);
+    assert_eq!((on_host.optimizer, on_host.host), (0.0, on_device.optimizer));
+    assert!((on_device.peak - on_host.peak - on_device.optimizer).abs() < 1.0);
+    assert_eq!(with("; offload_optimizer: none").step_time_s, here.step_time_s);
+}
+
 /// Of n context-parallel ranks with neighbouring positions the last has (2n − 1) / n of the mean's attention, in each step of the ring.
 #[test]
 fn the_last_of_a_ring_has_the_most_keys() {

@@ -410,8 +410,33 @@ fn table(summary: &Summary, worst: Option<usize>) -> String {
     out += &profiles(summary);
     out += &of_runs("taken for blanks", summary.rows.iter().flat_map(|row| &row.assumed));
     out += &of_runs("read from notes", summary.rows.iter().flat_map(|row| &row.heard));
+    out += &unread(summary);
     out + &skipped(summary)
 }
+
+/// What stands in notes and changes no prediction: what most runs have first, in how many each.
+fn unread(summary: &Summary) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    summary.rows.iter().flat_map(|row| &row.unread).for_each(|words| *counts.entry(words).or_default() += 1);
+    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let shown = counts.iter().take(MOST_UNREAD).map(|(words, n)| {
+        let words: String = words.chars().take(WIDTH_OF_WORDS).collect();
+        format!("`{words}` ({})", counted(*n as u64, "run"))
+    });
+    let shown: Vec<String> = shown.collect();
+    match counts.len().saturating_sub(MOST_UNREAD) {
+        _ if shown.is_empty() => String::new(),
+        0 => format!("  words that change nothing: {}\n", shown.join(", ")),
+        more => {
+            format!("  words that change nothing: {}, and {more} others (--json has them by run)\n", shown.join(", "))
+        }
+    }
+}
+
+/// So many of them are shown, and of each so many characters.
+const MOST_UNREAD: usize = 8;
+const WIDTH_OF_WORDS: usize = 60;
 
 /// What holds for some runs, and for how many each.
 fn of_runs<'a>(what: &str, all: impl Iterator<Item = &'a String>) -> String {

@@ -83,16 +83,10 @@ impl Case {
         }
         let cluster =
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
-        let about = About {
-            text: &run.text,
-            cluster: Some(&clusters[cluster]),
-            precision: Some(notes::precision(run)?),
-            mixture: run.number("experts").unwrap_or(0) > 0,
-        };
-        let framework = position(frameworks, &about);
+        notes::precision(run)?;
+        let framework = position(frameworks, &about(run, &clusters[cluster]));
         let profile = notes::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
         recompute::recompute(run)?;
-        notes::precision(run)?;
         site::site(run, &clusters[cluster])?;
         let shape = Shape::of(run, run.degree("tp"))?;
         let how = How::of(run, &profile, &clusters[cluster])?;
@@ -134,6 +128,21 @@ impl Case {
         heard.extend(self.shape.heard(&self.run));
         heard.extend(site::heard(&self.run));
         heard
+    }
+
+    /// Parts of its notes, between commas and semicolons, that change nothing by themselves.
+    fn unread(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Vec<String> {
+        let is_read = |words: &str| {
+            let said = Case { run: self.run.saying(words), ..self.clone() };
+            let profile =
+                |text: &str| position(frameworks, &About { text, ..about(&self.run, &clusters[self.cluster]) });
+            profile(words) != profile("")
+                || !said.heard(frameworks).is_empty()
+                || site::heard_of_release(&said.run, &clusters[self.cluster]).is_some()
+                || recompute::is_option(words)
+        };
+        let parts = self.run.notes.split([',', ';']).map(str::trim);
+        parts.filter(|words| words.contains(char::is_alphabetic) && !is_read(words)).map(str::to_string).collect()
     }
 
     /// What it does where nothing is said.
@@ -203,6 +212,7 @@ impl Case {
         let mut heard = self.heard(frameworks);
         heard.extend(site::heard_of_release(run, &clusters[self.cluster]));
         let is_fp8 = matches!(notes::precision(run)?, Precision::Fp8 | Precision::Mxfp8);
+        assumed.extend(site::assumed_release(run, &clusters[self.cluster]));
         assumed.extend((is_fp8 && device.cube.fp8.is_none()).then(|| "fp8 at the rate of bf16".to_string()));
         Ok(Comparison::Row(Box::new(Row {
             id: run.id.clone(),
@@ -221,6 +231,7 @@ impl Case {
             strategy: filling.strategy.to_string(),
             assumed,
             heard,
+            unread: self.unread(clusters, frameworks),
             suspected: match suspected(&report) {
                 what if needed_mem_gb <= device_mem_gb => what.to_string(),
                 what if what.starts_with("memory") => "memory: more than there is".into(),
@@ -228,6 +239,16 @@ impl Case {
             },
             report,
         })))
+    }
+}
+
+/// What profiles go by.
+fn about<'a>(run: &'a Run, cluster: &'a Cluster) -> About<'a> {
+    About {
+        text: &run.text,
+        cluster: Some(cluster),
+        precision: notes::precision(run).ok(),
+        mixture: run.number("experts").unwrap_or(0) > 0,
     }
 }
 
@@ -269,14 +290,27 @@ fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
 fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<Vec<Filling>, String> {
     let mut fillings: Vec<Filling> = vec![];
     let mut first_error = None;
+    let unshared = profile.zero == 0 && run.data_parallel() > 1 && notes::said_zero(run, profile).is_none();
     for filled in layout::filled(run, shape, profile) {
-        let make = |run: &Run| {
+        let make_with = |run: &Run, profile: &Framework| {
             let strategy = layout::strategy(run, shape, profile)?;
             Ok((plans(shape, &strategy, how)?, strategy))
         };
         // Where experts cannot be cut as the framework would have cut them, they were not.
-        let whole = || if run.number("etp").is_none() { make(&filled.with("etp", 1)).ok() } else { None };
-        let made = make(&filled).or_else(|error: String| whole().ok_or(error));
+        let whole = |profile: &Framework| {
+            if run.number("etp").is_none() { make_with(&filled.with("etp", 1), profile).ok() } else { None }
+        };
+        let make = |profile: &Framework| make_with(&filled, profile).or_else(|e: String| whole(profile).ok_or(e));
+        let mut made = make(profile);
+        // Where nobody says what ranks share, they share what does not fit otherwise.
+        let overflows = |plans: &Plans| plans.state() > how.usable_bytes;
+        if unshared && made.as_ref().is_ok_and(|(plans, _)| overflows(plans)) {
+            let shared = profile.stages_of_sharing().iter().filter_map(|stage| {
+                let made = make(&Framework { zero: *stage, ..profile.clone() }).ok()?;
+                (!overflows(&made.0)).then_some(made)
+            });
+            made = shared.into_iter().next().map_or(made, Ok);
+        }
         let (plans, strategy) = match made {
             Ok((plans, strategy)) => (Arc::new(plans), strategy),
             Err(error) => {
@@ -322,6 +356,8 @@ fn plans(shape: &Shape, strategy: &Strategy, how: &How) -> Result<Plans, String>
 /// How plans of a run are made, its strategy apart.
 struct How {
     options: CompileOptions,
+    /// Of a device.
+    usable_bytes: f64,
     /// Over streams?
     streams: bool,
 }
@@ -336,7 +372,7 @@ impl How {
         } else {
             CompileOptions { compute: DType::BF16, gradients: Gradients::Wide, ..CompileOptions::default() }
         };
-        Ok(How { options, streams: profile.streams })
+        Ok(How { options, usable_bytes: cluster.usable_bytes(run.degree("n_devices")), streams: profile.streams })
     }
 }
 
@@ -364,6 +400,11 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], how: &How) -> Re
 }
 
 impl Plans {
+    /// Bytes of parameters, their copies, gradients and moments, of the role that has most of them.
+    fn state(&self) -> f64 {
+        self.plan.roles.iter().map(|role| role.persistent_bytes).max().unwrap_or(0) as f64
+    }
+
     /// The time of [`Plans::simulate`].
     fn step_time(&self, strategy: &Strategy, cluster: &Cluster, options: &Options) -> Result<f64, String> {
         // (Only memory says whether the device is crowded.)

@@ -25,6 +25,10 @@ pub struct Family {
     pub full_every: u64,
     /// Of so many layers the last has experts; 0 where nothing is known.
     pub experts_every: u64,
+    /// Groups of experts.
+    pub expert_groups: u64,
+    /// In how many of them the experts of a token are at most; 0 where they may be anywhere.
+    pub groups_of_token: u64,
     /// Experts of clamped SwiGLU, with biases of theirs and of the router; where none are shared.
     pub clamped_experts: bool,
 }
@@ -47,6 +51,14 @@ impl Family {
         let name = model.to_lowercase().replace(['-', '_'], " ");
         let is_meant = |family: &Family| family.names.iter().any(|part| name.contains(part));
         KNOWN.iter().find(|family| is_meant(family)).cloned().unwrap_or_default()
+    }
+
+    /// On how many nodes the experts of a token are at most, of those that so many expert-parallel ranks are on; none where all may be anywhere. A node has some of the groups, or a part of one.
+    pub fn nodes_of_token(&self, ep: u64, devices_per_node: u64) -> Option<u32> {
+        let nodes = ep.div_ceil(devices_per_node.max(1));
+        let nodes_of_group = nodes.div_ceil(self.expert_groups.max(1)).max(1);
+        let most = self.groups_of_token.saturating_mul(nodes_of_group);
+        (self.groups_of_token > 0).then_some(most.min(u64::from(u32::MAX)) as u32)
     }
 
     /// Arguments of a layer's attention beside its sizes; `windowed` says whether it is one with a window.
@@ -83,6 +95,15 @@ mod tests {
         assert_eq!(Family::of("gpt_oss_20b"), Family::of("GPT-OSS-120B"));
         assert!(Family::of("ChatGLM3 6B").qkv_bias);
         assert_eq!(Family::of("Llama-3-70B"), Family::default());
+        let of = |model: &str, ep, devices| Family::of(model).nodes_of_token(ep, devices);
+        assert_eq!(
+            [of("DeepSeek-V3", 64, 8), of("deepseek_v3", 32, 8), of("DeepSeek-R1", 64, 4)],
+            [Some(4), Some(4), Some(8)]
+        );
+        assert_eq!(
+            [of("DeepSeek-V2", 8, 8), of("DeepSeek-V2-Lite", 8, 8), of("Kimi-K2", 64, 8)],
+            [Some(3), None, None]
+        );
         assert!(KNOWN.iter().all(|family| !family.names.is_empty()));
     }
 }

@@ -60,6 +60,8 @@ pub struct Row {
     pub assumed: Vec<String>,
     /// What its notes changed in its system's profile and in the strategy.
     pub heard: Vec<String>,
+    /// Parts of its notes that change nothing by themselves: what is not known, and what is so unasked.
+    pub unread: Vec<String>,
     /// Where to look first if the prediction is wrong.
     pub suspected: String,
     /// Where the time goes.

@@ -5,6 +5,7 @@ mod zero;
 
 pub use zero::{said_zero, sharing_ranks, zero};
 
+use super::family::Family;
 use super::runs::Run;
 use crate::framework::Framework;
 use crate::says::{number_of, said, said_any, says};
@@ -47,7 +48,10 @@ pub fn context(run: &Run) -> Option<CpAlgo> {
 }
 
 /// What rings of context parallelism are called. (Collectives have rings too.)
-const RINGS: [&str; 8] = [
+const RINGS: [&str; 11] = [
+    "parallelism, ring",
+    "parallelism (ring",
+    "computed as a ring",
     "ring attention",
     "ring cp",
     "cp ring",
@@ -129,9 +133,10 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // With a capacity for each expert all arrays have sizes that are known beforehand.
     framework.experts_wait &= (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
     framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
-    if let Some(nodes) = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)) {
-        framework.node_limit = nodes as u32;
-    }
+    let groups =
+        || Family::of(&run.model).nodes_of_token(run.degree("ep"), run.number("devices_per_node").unwrap_or(8));
+    let said_nodes = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map(|nodes| nodes as u32);
+    framework.node_limit = said_nodes.or_else(groups).unwrap_or(framework.node_limit);
     // Keys go round while blocks of scores are computed, whatever the system.
     if context(run) == Some(CpAlgo::Ring) {
         framework.hidden_cp = framework.hidden_cp.max(RING);
@@ -151,13 +156,17 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         "dualpipev",
     ];
     let by_recipe = framework.pairs_with(run.number("vpp").unwrap_or(1));
-    if said_any(&text, &pairings).unwrap_or(by_recipe) {
+    // (A single micro-batch has nothing to be paired with.)
+    let rows = run.data_parallel().max(1).saturating_mul(run.degree("mbs"));
+    if run.degree("gbs") > rows && said_any(&text, &pairings).unwrap_or(by_recipe) {
         framework.pair();
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     let stage = numbered_zero(run);
     framework.prefetch |= is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1) || stage == Some(2);
-    framework.prefetch |= stage == Some(3) && has("overlap_comm");
+    // (DeepSpeed's third stage gathers ahead unless it is told not to: `overlap_comm` and `stage3_prefetch_bucket_size` of its configuration.)
+    let ahead = said(&text, "overlap_comm").unwrap_or(has("deepspeed"));
+    framework.prefetch |= stage == Some(3) && ahead;
     framework.overlap_gradients = said(&text, "overlap-grad-reduce").unwrap_or(framework.overlap_gradients);
     framework.overlap_parameters = said(&text, "overlap-param-gather").unwrap_or(framework.overlap_parameters);
     if has("grad-reduce-in-bf16") || said(&text, "grad_reduce_in_fp32") == Some(false) {
@@ -168,6 +177,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // (What was looked up in a later release may not be what the run did: profiles that go by releases count before, and those that go by such words have it.)
     if !has("graph settings from head") {
         framework.graphs = graphs(&text).unwrap_or(framework.graphs);
+    }
+    if said_any(&text, &HOST_OPTIMIZER) == Some(true) {
+        framework.host_optimizer_gbps = HOST_OPTIMIZER_GBPS;
     }
     framework.attention = attention(&text, &framework);
     let in_fp8 = ["fp8 dot product attention", "fp8 attention", "attention in fp8"];
@@ -188,6 +200,19 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     framework
 }
+
+/// What says that the optimizer runs on hosts. (Megatron-Core's `cpu-offloading` is of activations.)
+const HOST_OPTIMIZER: [&str; 6] = [
+    "offload_optimizer",
+    "optimizer offload",
+    "optimizer offloading",
+    "cpu optimizer",
+    "optimizer cpu offload",
+    "zero-offload",
+];
+
+/// GB/s of AdamW there: what makes published pairs of runs of DeepSpeed differ as they do, 7 billion parameters of a node with eight A800 by 18 to 22 s a step.
+const HOST_OPTIMIZER_GBPS: f64 = 9.0;
 
 /// What says how many nodes the experts of a token are on at most.
 const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
@@ -226,17 +251,48 @@ fn drops_alone(text: &str) -> bool {
 /// More than that is another number.
 const MOST_CAPACITY: f64 = 64.0;
 
+/// Who chooses experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Routing {
+    /// Something that gives each as many rows.
+    Forced,
+    /// A router.
+    Real,
+}
+
+/// Who a text says chooses experts: forced where both are said, and a router where forcing is denied (`moe_router_force_load_balancing=False`).
+fn routing(text: &str) -> Option<Routing> {
+    // (The longest words first: a value stands behind all of them.)
+    match FORCED.iter().find_map(|words| said(text, words)) {
+        Some(true) => Some(Routing::Forced),
+        None if !["real routing", "natural routing"].iter().any(|words| says(text, words)) => None,
+        _ => Some(Routing::Real),
+    }
+}
+
+/// What says that experts have as many rows each, whatever a router would choose.
+const FORCED: [&str; 8] = [
+    "force load balancing",
+    "forced load balancing",
+    "force load balance",
+    "force balance",
+    "forced to balance",
+    "forced balance",
+    "fake balanced",
+    "force",
+];
+
 /// Rows of the busiest rank. With a capacity all experts compute and exchange as many rows as they have room for, used or not (arXiv 2006.16668, 2101.03961). Of our own plan as `simulate` has it where nothing is said: even.
 pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     let text = run.text.to_lowercase();
     let dense = run.number("experts").unwrap_or(0) == 0;
-    let real = says(&text, "real routing");
-    let routed = if says(&text, "force") || framework.is_ours() && !real {
-        1.0
-    } else if real {
-        REAL_ROUTING
-    } else {
-        UNKNOWN_ROUTING
+    let routing = routing(&text);
+    let real = routing == Some(Routing::Real);
+    let routed = match routing {
+        Some(Routing::Forced) => 1.0,
+        Some(Routing::Real) => REAL_ROUTING,
+        None if framework.is_ours() => 1.0,
+        None => UNKNOWN_ROUTING,
     };
     let unasked = Some(framework.capacity).filter(|factor| *factor > 0.0 && !real && !says(&text, "dropless"));
     match capacity(&text).or(unasked) {
@@ -260,8 +316,7 @@ pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
     heard.extend(shares.map(|shares| format!("sp = {}", u8::from(shares))));
     heard.extend(context(run).map(|way| format!("cp_algo = {}", way.name())));
     heard.extend(schedule(run).map(|kind| format!("schedule = {}", kind.name())));
-    let routing = ["force", "real routing"].iter().any(|words| says(&text, words)) || capacity(&text).is_some();
-    if routing && run.number("experts").unwrap_or(0) > 0 {
+    if (routing(&text).is_some() || capacity(&text).is_some()) && run.number("experts").unwrap_or(0) > 0 {
         heard.push(format!("rows of the busiest rank = {} of the mean", imbalance(run, profile)));
     }
     heard
@@ -279,6 +334,8 @@ pub fn precision(run: &Run) -> Result<Precision, String> {
         () if any(&["fp4", "float4"]) => Err(format!("`precision` is {}: fp4 is not priced", run.precision)),
         () if any(&["fp8", "float8", "hif8"]) => Ok(Precision::Fp8),
         () if any(&["bf16", "fp16", "bfloat16", "float16"]) => Ok(Precision::Bf16),
+        // (What is mixed is mixed with sixteen bits.)
+        () if any(&["amp", "mixed"]) => Ok(Precision::Bf16),
         () if any(&["fp32", "f32", "float32", "tf32"]) => Ok(Precision::F32),
         () if text.is_empty() => Ok(Precision::Bf16),
         () => {
@@ -297,7 +354,7 @@ mod tests {
     /// A framework, as a run with so many experts and these notes has it.
     fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
         let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
-        let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},\"{notes}\"\n");
+        let table = format!("{columns}\n1,1,1,1,1,H100,1,2,1,{experts},\"{notes}\"\n");
         stated(&super::super::runs::read(&table).expect("a table").runs.remove(0), framework)
     }
 
@@ -328,6 +385,12 @@ mod tests {
         assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
         assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
         assert_eq!(of("0", "capacity factor 1.5"), 1.0);
+        let denied =
+            ["moe_router_force_load_balancing=false", "force-balanced off", "no force-balance", "natural routing"];
+        assert_eq!(denied.map(|notes| of("8", notes)), [REAL_ROUTING; 4]);
+        let forced =
+            ["--moe-router-force-load-balancing", "fake balanced gate", "force_balanced=true", "router forced balance"];
+        assert_eq!(forced.map(|notes| of("8", notes)), [1.0; 4]);
         // What a system drops unasked it does not where routing is real, or nothing is dropped.
         let unasked = |notes: &str| {
             imbalance(&run_of("experts", "8", notes), &Framework { capacity: 1.25, ..find(&known(), "megatron-core") })
@@ -357,7 +420,7 @@ mod tests {
 
     fn run_of(columns: &str, values: &str, notes: &str) -> Run {
         let table = format!(
-            "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,{columns},notes_config\n8,64,8,64,64,H100,8,8,1,{values},\"{notes}\"\n"
+            "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,{columns},notes_config\n8,64,8,64,64,H100,8,16,1,{values},\"{notes}\"\n"
         );
         super::super::runs::read(&table).expect("a table").runs.remove(0)
     }
@@ -371,7 +434,9 @@ mod tests {
         for notes in ["flash attention 2", "FlashAttention-2", "flash_attn v2.5", "attn: fa2"] {
             assert_eq!(of(notes, Newest, false), Flash2, "{notes}");
         }
-        for notes in ["FlashAttention 3", "cuDNN SDPA", "cudnn attention", "fa3", "flash-attn-3"] {
+        let newest =
+            ["FlashAttention 3", "cuDNN SDPA", "SDPA with the cuDNN backend", "PyTorch's SDPA prefers cuDNN on Hopper"];
+        for notes in newest.into_iter().chain(["cudnn attention", "fa3", "flash-attn-3"]) {
             assert_eq!(of(notes, Flash2, false), Newest, "{notes}");
         }
         for notes in [
@@ -494,6 +559,8 @@ mod tests {
         assert_eq!([of("1", "", Never), of("2", "", Interleaved), of("1", "", Interleaved)], [0.0, PAIRED_NCCL, 0.0]);
         assert_eq!([of("1", "hybridep", Always), of("1", "ep overlap off", Always)], [PAIRED, 0.0]);
         assert_eq!(of("1", "overlap_moe_expert_parallel_comm=True", Never), PAIRED_NCCL);
+        let two_rows = run_of("mbs,experts", "2,8", "overlap_moe_expert_parallel_comm=True");
+        assert_eq!(stated(&two_rows, Framework::default()).hidden_ep, 0.0, "a micro-batch has none to be paired with");
     }
 
     /// Options as scripts and configurations have them.

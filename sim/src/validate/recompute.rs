@@ -30,20 +30,23 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
 /// Words that name nothing which could be: a sentence.
 pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let text = run.recompute.to_lowercase();
+    let value = text.strip_prefix("recompute").map(str::trim_start).and_then(|rest| rest.strip_prefix(['=', ':']));
+    let text = value.map_or(text.as_str(), str::trim_start);
+    let text = &SHORT.iter().fold(text.to_string(), |text, (short, long)| short.replace_all(&text, *long).into_owned());
     // What is swapped out is not computed again.
-    if let Some(options) = ["checkpointing", "grad_checkpoint", "granularity", "remat_policy", "recompute-activations"]
+    if let Some(options) = ["checkpoint", "granularity", "remat_policy", "recompute-activations"]
         .iter()
         .any(|words| text.contains(words))
-        .then(|| of_options(&text))
+        .then(|| of_options(text))
         .flatten()
     {
         return Ok(options);
     }
-    let begins = |words: &[&str]| words.iter().any(|word| first_words(&text).starts_with(word));
-    if !recompute_is_stated(run) || begins(&["none", "swap"]) || NONE.contains(&first_words(&text).as_str()) {
+    let begins = |words: &[&str]| words.iter().any(|word| first_words(text).starts_with(word));
+    if !recompute_is_stated(run) || begins(&["none", "swap"]) || NONE.contains(&first_words(text).as_str()) {
         return Ok(Recompute::default());
     }
-    let stated = stated_recompute(run, &text);
+    let stated = stated_recompute(run, text);
     if stated.is_some() || text.trim() == "selective" {
         // Megatron-Core's `selective` alone is its core attention.
         let attention = || Recompute { parts: parts_of(&[(Kind::Attention, 1.0)]), layers: vec![] };
@@ -51,7 +54,7 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     }
     let shown: String = run.recompute.chars().take(60).collect();
     Err(format!(
-        "`recompute` is none, full (`full, 16 of 32 layers`, `full: block 4`, `all but attention`), or `selective:` with names such as core_attn, layernorm, act, mlp, moe, not `{shown}`"
+        "`recompute` is none, full (`full, 16 of 32 layers`, `full: block 4`, `all but attention`), or `selective:` with names such as core_attn, layernorm, act, mlp, moe (also true, false, `full AC`, `selective AC`), not `{shown}`"
     ))
 }
 
@@ -64,12 +67,27 @@ fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
     all
 }
 
+/// Do these words of a row's notes say what is computed again?
+pub fn is_option(words: &str) -> bool {
+    of_options(&words.to_lowercase()).is_some()
+}
+
 /// What options of launch scripts have computed again (`--recompute-granularity full --recompute-method block --recompute-num-layers 4`, `gradient_checkpointing=True`), in a row's notes or in its column.
 fn of_options(text: &str) -> Option<Recompute> {
     let layers = number_of(text, "recompute num layers").map(|n| n as u32);
     let is_block = says(text, "recompute method block") || says(text, "recompute_method=block");
     let full = ["recompute granularity full", "recompute_granularity=full", "remat_policy=full", "remat_policy: full"];
     let all = ["gradient checkpointing", "grad checkpoint", "activation checkpointing"];
+    // What PyTorch calls selective is as torchtitan has it (`op`, below).
+    let by_op = ["selective activation checkpointing", "selective checkpointing"];
+    if let Some(layers) =
+        CHECKPOINTED.captures(text).and_then(|found| found.iter().flatten().nth(1)?.as_str().parse().ok())
+    {
+        return Some(Recompute { layers: vec![layers], ..Recompute::full() });
+    }
+    if by_op.iter().any(|words| says(text, words)) {
+        return Some(Recompute { parts: parts_of(&BY_OP), layers: vec![] });
+    }
     let selective = ["recompute granularity selective", "recompute_granularity=selective", "recompute activations"];
     if full.iter().any(|words| says(text, words)) {
         return Some(Recompute { layers: layers.filter(|_| is_block).into_iter().collect(), ..Recompute::full() });
@@ -83,6 +101,25 @@ fn of_options(text: &str) -> Option<Recompute> {
         None => None,
     }
 }
+
+/// torchtitan: every second product and all elementwise work.
+const BY_OP: [(Kind, f64); 2] = [(Kind::Products, 0.5), (Kind::Vector, 0.8)];
+
+/// `activation checkpointing: 10 layers`, `num-checkpoint-layers 5`: so many layers of a stage.
+static CHECKPOINTED: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r"checkpointing[ :=]+(\d+) layers|num[-_ ]checkpoint[-_ ]layers[ :=]+(\d+)";
+    Regex::new(pattern).expect("the pattern is right")
+});
+
+/// What a column has short for longer words.
+static SHORT: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
+    [
+        (r"\bsac\b", "selective activation checkpointing"),
+        (r"\bac\b", "activation checkpointing"),
+        (r"\bckpt\b", "checkpoint"),
+    ]
+    .map(|(short, long)| (Regex::new(short).expect("the pattern is right"), long))
+});
 
 /// What is computed again by words that are not blank; nothing when they say nothing.
 fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
@@ -134,11 +171,7 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
                 add(Kind::Ep, 1.0);
                 add(Kind::Vector, 0.4);
             }
-            // torchtitan: every second product and all elementwise work.
-            "op" => {
-                add(Kind::Products, 0.5);
-                add(Kind::Vector, 0.8);
-            }
+            "op" => BY_OP.iter().for_each(|(kind, part)| add(*kind, *part)),
             _ => {}
         }
     }
@@ -254,6 +287,21 @@ mod tests {
             ["gradient_checkpointing=true", "gradient_checkpointing: false", "x"].map(of_options),
             [Some(Recompute::full()), Some(Recompute::default()), None]
         );
+        for (words, as_much_as) in [
+            ("recompute=True", "full"),
+            ("recompute: none", "none"),
+            ("AC off", "none"),
+            ("No AC", "none"),
+            ("full AC", "full"),
+            ("grad-ckpt on", "full"),
+            ("SAC", "selective (op)"),
+            ("selective activation checkpointing", "selective (op)"),
+            ("selective AC", "selective (op)"),
+            ("num-ckpt-layers 5", "full: block 5"),
+            ("activation checkpointing: 10 layers", "full: block 10"),
+        ] {
+            assert_eq!(known(words), known(as_much_as), "{words}");
+        }
         assert!(of("sometimes").expect("it says something").is_err());
     }
 }

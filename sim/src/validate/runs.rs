@@ -115,6 +115,11 @@ impl Run {
         run
     }
 
+    /// The run as if nothing but this stood in its source and notes.
+    pub fn saying(&self, words: &str) -> Run {
+        Run { text: words.to_string(), notes: words.to_string(), ..self.silent() }
+    }
+
     /// The run as if nothing stood in its source and notes.
     pub fn silent(&self) -> Run {
         Run { text: String::new(), source: String::new(), notes: String::new(), ..self.clone() }
@@ -284,6 +289,18 @@ fn leading(text: &str) -> &str {
     text.split_once(" (").map_or(text, |(number, _)| number)
 }
 
+/// What runs are told together with where nothing says so: those whose names differ in a number behind a hyphen, else those of one source.
+fn system_of(id: &str, source: &str) -> String {
+    match id.rsplit_once('-') {
+        Some((system, number)) if source.is_empty() || number.chars().all(|c| c.is_ascii_digit()) => system.to_string(),
+        None if source.is_empty() => id.to_string(),
+        _ => source.chars().take(LONGEST_SYSTEM).collect::<String>().trim_end().to_string(),
+    }
+}
+
+/// Of a source so many characters are a name.
+const LONGEST_SYSTEM: usize = 40;
+
 fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     let field = |name: &str| fields.get(name);
     let wrong = |name: &str, what: &str| {
@@ -316,7 +333,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     }
     let id = if field("id").is_empty() { format!("line {line}") } else { field("id").to_string() };
     let system = match field("system") {
-        "" => id.rsplit_once('-').map_or(id.as_str(), |(system, _)| system).to_string(),
+        "" => system_of(&id, field("source")),
         system => system.to_string(),
     };
     let mut run = Run {
@@ -378,6 +395,14 @@ mod tests {
     use super::*;
 
     const HEAD: &str = "id,layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,tokens_per_s_per_device\n";
+
+    /// Names that do not end in a number are of single runs: these are told together by their source.
+    #[test]
+    fn systems_are_numbered_runs_or_sources() {
+        let of = |id: &str, source: &str| system_of(id, source);
+        assert_eq!([of("vtrain-012", "a paper"), of("a-b-7", ""), of("ours-tp8", "")], ["vtrain", "a-b", "ours"]);
+        assert_eq!([of("ours-tp8", "our logs"), of("x", "our logs"), of("x", "")], ["our logs", "our logs", "x"]);
+    }
 
     #[test]
     fn rows_are_read_by_name() {

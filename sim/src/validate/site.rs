@@ -72,6 +72,12 @@ pub fn heard_of_release(run: &Run, cluster: &Cluster) -> Option<String> {
     released(&run.source).filter(|_| gains).map(|release| format!("kernels of {release}"))
 }
 
+/// The release that it is priced by where nothing is said of one, and kernels gain with releases: that of the device's file.
+pub fn assumed_release(run: &Run, cluster: &Cluster) -> Option<String> {
+    let release = cluster.calibrated.release.filter(|_| cluster.calibrated.yearly_gain.0 > 0.0)?;
+    released(&run.source).is_none().then(|| format!("kernels of {release}"))
+}
+
 /// When a run's software was released: as its source says (numbers like that among remarks are of other things), or before the round of MLPerf Training in which its result was published (mlcommons.org).
 fn released(source: &str) -> Option<Release> {
     let text = source.to_lowercase();
@@ -263,6 +269,14 @@ mod tests {
         assert!((later / 1.1f64.powf(0.5) - 1.0).abs() < 1e-9 && heard == Some("kernels of 26.08".into()), "{later}");
         assert_eq!(efficiency("GB200", "a summary", "26.08"), (1.0, None));
         assert_eq!(efficiency("H100", "a summary of 26.08", ""), (1.0, None));
+        let assumed = |device: &str, source: &str| {
+            let columns = "source,layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s";
+            let table = format!("{columns}\n{source},1,1,1,1,1,{device},1,1,1\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            assumed_release(&run, clusters.iter().find(|cluster| cluster.is_called(device)).expect("a cluster"))
+        };
+        assert_eq!(assumed("GB200", "a summary"), Some("kernels of 26.02".into()));
+        assert_eq!([assumed("GB200", "a summary of 26.08"), assumed("H100", "a summary")], [None, None]);
     }
 
     #[test]

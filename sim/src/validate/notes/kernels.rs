@@ -38,7 +38,7 @@ pub(super) fn attention(text: &str, framework: &Framework) -> AttentionName {
         return AttentionName::Unfused;
     }
     // PyTorch chooses cuDNN's by itself on some devices, in some releases.
-    if any(&["cudnn attention", "cudnn sdpa", "cudnn flash", "cudnn fused attention", "cudnn_flash_te", "fa3"]) {
+    if any(&CUDNN) {
         return AttentionName::Newest;
     }
     match FLASH.iter().find_map(|words| release(text, words)).or(any(&["fa2"]).then_some(2)) {
@@ -53,6 +53,21 @@ pub(super) fn attention(text: &str, framework: &Framework) -> AttentionName {
         (of_system, _) => of_system,
     }
 }
+
+/// What names cuDNN's attention, and not a release of the library; and FlashAttention's newest.
+const CUDNN: [&str; 11] = [
+    "cudnn attention",
+    "cudnn sdpa",
+    "cudnn flash",
+    "cudnn fused attention",
+    "cudnn_flash_te",
+    "cudnn backend",
+    "prefers cudnn",
+    "sdpa cudnn",
+    "backend=cudnn",
+    "backend: cudnn",
+    "fa3",
+];
 
 /// Names of fused attention that say what it computes: PyTorch's, and that of the option for fp8.
 const FUSED_PRODUCTS: [&str; 2] = ["scaled dot product attention", "fp8 dot product attention"];

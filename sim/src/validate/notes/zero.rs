@@ -105,9 +105,16 @@ fn keeps_whole(run: &Run, framework: &Framework) -> bool {
 
 /// The stage that a column says, or a number in the notes.
 pub(super) fn numbered_zero(run: &Run) -> Option<u32> {
-    let in_json = || STAGE_IN_JSON.captures(&run.text).and_then(|found| found[1].parse().ok());
-    run.number("zero").map(|stage| stage as u32).or_else(in_json).or_else(|| stated_zero(&run.text))
+    let matched = |pattern: &Regex| pattern.captures(&run.text).and_then(|found| found[1].parse().ok());
+    let stated = run.number("zero").map(|stage| stage as u32).or_else(|| matched(&STAGE_IN_JSON));
+    stated.or_else(|| stated_zero(&run.text)).or_else(|| matched(&STAGE_OF_OTHERS))
 }
+
+/// `deepspeed stage 3`, `sharding="stage2"` (Paddle), `group sharded stage 2`.
+static STAGE_OF_OTHERS: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"(?i)\b(?:deepspeed|sharding|sharded)["' _=:-]*(?:stage|o)[ _=:-]?([1-3])\b"#)
+        .expect("the pattern is right")
+});
 
 /// `"zero_optimization": {"overlap_comm": true, "stage": 3}`, of which other keys may stand before the stage.
 static STAGE_IN_JSON: LazyLock<Regex> = LazyLock::new(|| {
@@ -118,12 +125,23 @@ static STAGE_IN_JSON: LazyLock<Regex> = LazyLock::new(|| {
 pub(super) fn is_fully_sharded(text: &str) -> bool {
     let alone =
         ["no_shard"].iter().any(|words| says(text, words)) || number_of(text, "ici_fsdp_parallelism") == Some(1.0);
-    !alone
-        && ["fsdp", "hsdp", "fully sharded", "shard_grad_op", "full_shard", "hybrid_shard"]
-            .iter()
-            .any(|words| says(text, words))
+    !alone && FULLY_SHARDED.iter().any(|words| says(text, words))
         || number_of(text, "mics_shard_size").is_some_and(|ranks| ranks > 0.0)
 }
+
+/// What it is called.
+const FULLY_SHARDED: [&str; 10] = [
+    "fsdp",
+    "hsdp",
+    "yafsdp",
+    "fully sharded",
+    "fully_shard",
+    "fullyshardeddataparallel",
+    "fsdpstrategy",
+    "shard_grad_op",
+    "full_shard",
+    "hybrid_shard",
+];
 
 /// What may stand between words of an option and its value.
 const BETWEEN: [char; 10] = [' ', '-', '_', '=', ':', '"', '\'', '(', '{', '.'];
@@ -147,6 +165,8 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
         let stage = digit.parse::<u32>().ok().filter(|stage| *stage <= 3 && alone)?;
         Some((stage, is_denied("", rest)))
     };
+    // (`ZeRO-DP` is all of it.)
+    let after = after.strip_prefix("-dp").filter(|rest| !rest.starts_with(char::is_alphanumeric)).unwrap_or(after);
     let named = after.trim_start_matches(BETWEEN);
     let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
     let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-") || is_compared(before);
@@ -155,7 +175,8 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
         return None;
     }
     let option = named.strip_prefix("optimization").unwrap_or(named).trim_start_matches(BETWEEN);
-    let behind = option.strip_prefix("stage").and_then(number).or_else(|| number(after));
+    let behind = ["stage", "o"].iter().find_map(|word| option.strip_prefix(word).and_then(number));
+    let behind = behind.or_else(|| number(after));
     let ahead = || before.trim_end().rsplit_once("stage").and_then(|(_, text)| number(text));
     match behind.or_else(ahead) {
         // (That it is not this stage says of no other.)
@@ -187,6 +208,9 @@ mod tests {
         assert_eq!(stages.map(of), [2, 0, 3, 1, 1, 2]);
         let spellings = ["ZeRO (stage 3)", "stage 3 ZeRO", "zero_optimization: {stage: 3}", "ZeRO-Infinity", "ZeRO++"];
         assert_eq!(spellings.map(of), [3; 5]);
+        let others = ["ZeRO-DP O3", "ZeRO-DP stage 3", "YaFSDP", "fully_shard", "FSDPStrategy", "deepspeed stage 3"];
+        assert_eq!(others.map(of), [3; 6]);
+        assert_eq!(["Paddle sharding=stage2", "group sharded stage 2", "ZeRO-1; deepspeed"].map(of), [2, 2, 1]);
         let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
         assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
         // Eager systems share what they say they do; a column goes before all of that.
