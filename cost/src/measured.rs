@@ -27,7 +27,7 @@ pub struct Measured {
     /// The part of communication between ranks that is work of cores; the rest of it they wait, and work for other ranks where there are more than cores. All where nothing is said.
     #[serde(default = "all_of_it")]
     pub communication_work: NonNegative,
-    /// What taking turns costs, where there are more ranks than cores.
+    /// What waiting for each other costs, or taking turns where there are more ranks than cores.
     #[serde(default)]
     pub sharing: Vec<Sharing>,
     /// Threads of a rank, and how much longer everything takes than with a core for each.
@@ -259,7 +259,8 @@ impl Measured {
     pub fn turns(&self, ranks: u64) -> f64 {
         let away = |s: &&Sharing| (f64::from(s.ranks.0) / ranks as f64).log2().abs();
         let shares = |ranks: u64| ranks > u64::from(self.cores.0);
-        let alike = self.sharing.iter().filter(|s| shares(s.ranks.0.into()) == shares(ranks));
+        // (Of two that are as near the later, which files list by ranks: two of four ranks wait as four do.)
+        let alike = self.sharing.iter().rev().filter(|s| shares(s.ranks.0.into()) == shares(ranks));
         let nearest = alike.min_by(|a, b| away(a).total_cmp(&away(b)));
         nearest.map_or(1.0, |s| s.factor.0)
     }

@@ -298,8 +298,9 @@ impl<'a> Pricer<'a> {
     /// Seconds of an update that a node's hosts do, for all of its devices at once. (Gradients and parameters go over links that are many times as fast.)
     fn on_hosts(&self, bytes: f64) -> f64 {
         let ranks: f64 = self.mesh.iter().map(|dim| f64::from(dim.size)).product();
+        // (A rack whose devices are one domain has many hosts.)
         let in_node = self.cluster.tiers.first().and_then(|tier| tier.devices).map_or(1.0, |n| f64::from(n.0));
-        bytes * in_node.min(ranks) / (self.framework.host_optimizer_gbps * 1e9)
+        bytes * in_node.min(MOST_OF_HOST).min(ranks) / (self.framework.host_optimizer_gbps * 1e9)
     }
 
     /// Memory passes of a kernel of the loss, as a multiple of our plan's, where the framework's are known.
@@ -526,15 +527,18 @@ impl<'a> Pricer<'a> {
     /// n (1 − (1 − 1/n)^k) against k. Where routers choose among few nodes, as many others are in their place.
     fn copies(&self, group: &Group) -> Copies {
         let once = |n: f64| n * (1.0 - (1.0 - 1.0 / n).powf(self.topk)) / self.topk;
-        let inside = once(group.ranks.max(1) as f64);
         let all = group.ranks as f64 / group.members.first().map_or(1.0, |m| *m as f64);
         let nodes = match self.framework.node_limit {
             0 => all,
             most => all.min(f64::from(most)),
         };
+        let inside = once((group.ranks as f64 * nodes / all).max(1.0));
         Copies { inside, outside: if all > 1.0 { once(nodes) } else { 1.0 } }
     }
 }
+
+/// Devices of a host, at most.
+const MOST_OF_HOST: f64 = 8.0;
 
 /// Bytes of an element in fp8 with its part of an f32 scale for 128 of them.
 const FP8_WITH_SCALES: f64 = 1.0 + 4.0 / 128.0;

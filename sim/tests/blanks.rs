@@ -68,6 +68,7 @@ fn ranks_share_what_does_not_fit() {
     assert_eq!(assumed("a trainer", 4), ["zero = 0"]);
     assert_eq!(assumed("a trainer", 32), ["zero = 2"]);
     assert_eq!(assumed("Megatron-LM", 32), ["zero = 1"]);
+    assert_eq!(assumed("a trainer; DDP", 32), ["zero = 0"]);
     assert_eq!(assumed("a trainer with ZeRO-3", 32), Vec::<String>::new());
 }
 
@@ -75,6 +76,12 @@ fn ranks_share_what_does_not_fit() {
 #[test]
 fn words_that_change_nothing_are_told() {
     let table = "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,tp,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
-         a-1,NeMo with DeepEP,1,2048,8192,16,128,32000,2048,H100,8,2,4,1,8,BF16,none,1,\"overlap-grad-reduce=false, loss fusion; no flash attention; 3; ZeRO-1, gradient_checkpointing=True; NUMA\"\n";
+         a-1,NeMo with DeepEP,1,2048,8192,16,128,32000,2048,H100,8,2,4,1,8,BF16,none,1,\"overlap-grad-reduce=false, loss fusion; no flash attention; 3; ZeRO-1, gradient_checkpointing=True; NUMA; tied embeddings\"\n";
     assert_eq!(of_table(table).rows[0].unread, ["loss fusion", "NUMA"]);
+    // What is read together changes something where it is left out.
+    let json = table.replace(
+        "overlap-grad-reduce=false, loss",
+        "\"\"zero_optimization\"\": {\"\"overlap_comm\"\": true, \"\"stage\"\": 3}; loss",
+    );
+    assert_eq!(of_table(&json).rows[0].unread, ["loss fusion", "NUMA"]);
 }

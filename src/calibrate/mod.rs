@@ -83,11 +83,11 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
     let (mut roofline, mut bf16) = (None, None);
     let of_rows = [1, cores];
     let probes = Probe::all();
-    let mut many = vec![];
+    let mut many = None;
     for (number, probe) in probes.iter().enumerate() {
         // What more shapes than these say matters less than what taking turns costs.
         if number == BEFORE_SHARING {
-            many = steps_of_many(cores, most_ranks, begun)?;
+            many = Some(steps_of_many(cores, most_ranks, begun)?);
         }
         if number > 1 && begun.elapsed() > BUDGET {
             say!("calibrate: out of time, {} probes are left out", probes.len() - number);
@@ -102,6 +102,10 @@ pub fn calibrate(most_ranks: u32) -> Result<(Calibration, String), Failure> {
             samples.add(&ran, (cores / ranks).max(1));
         }
     }
+    let many = match many {
+        Some(many) => many,
+        None => steps_of_many(cores, most_ranks, begun)?,
+    };
     let roofline = roofline.ok_or_else(|| Failure::Input("nothing was measured".into()))?;
     let mut calibration = Calibration {
         cpu: cpu_name(),
@@ -161,9 +165,9 @@ fn share(calibration: &mut Calibration, samples: &Samples, many: Vec<(u32, Ran)>
         let load = forebay_sim::shared::load(&ran.plan, &cluster, &options).map_err(Failure::Input)?;
         all.push(Shared { ranks, step: ran.step, load });
     }
-    // How far off the samples are without any sharing is no matter of sharing.
+    // How far off the samples are without any sharing is no matter of sharing; that ranks wait for each other is.
     let (alone, mut all): (Vec<_>, Vec<_>) = all.into_iter().partition(|of| of.ranks <= cores);
-    let Some(usual) = alone.first().map(|of| of.step / of.load.alone) else { return Ok(()) };
+    let Some(usual) = alone.first().map(|of| of.step / of.load.alone / samples.unevenness()) else { return Ok(()) };
     all.iter_mut().for_each(|of| of.step /= usual);
     calibration.communication_work = communication_work(&all, f64::from(cores));
     calibration.sharing = all

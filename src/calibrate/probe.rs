@@ -35,7 +35,7 @@ pub struct Probe {
 pub struct Ran {
     /// What ran.
     pub plan: Plan,
-    /// Seconds of instructions (program, index): of each rank those of each time that it ran, in the steps whose time is in the middle.
+    /// Seconds of instructions (program, index): of each rank those of each time that it ran; of kernels in the steps whose time is in the middle.
     pub times: BTreeMap<(usize, usize), Vec<Vec<f64>>>,
     /// How many steps these are.
     pub steps: usize,
@@ -128,7 +128,9 @@ impl Probe {
             }
             between = between.min((profile.seconds() - profile.kernel_seconds()).max(0.0) / kernels.max(1) as f64);
         }
-        for seconds in times.values_mut().flatten() {
+        // (Of what waits for others the fastest of all steps say most.)
+        let kernels = times.iter_mut().filter(|((program, index), _)| !is_exchange(&plan, *program, *index));
+        for seconds in kernels.flat_map(|(_, of_ranks)| of_ranks) {
             *seconds = of_steps(seconds, steps.len(), &kept);
         }
         let roofline = runner.executor().roofline();
@@ -165,7 +167,7 @@ impl Ran {
     pub fn uneven(&self) -> (f64, f64) {
         let mut work = vec![vec![0.0; self.ranks()]; self.steps];
         for (&(program, index), of_ranks) in &self.times {
-            if matches!(self.plan.programs[program].instructions[index].kernel, Kernel::Exchange(_)) {
+            if is_exchange(&self.plan, program, index) {
                 continue;
             }
             for (rank, seconds) in of_ranks.iter().enumerate() {
@@ -177,6 +179,10 @@ impl Ran {
         }
         slowest(&work)
     }
+}
+
+fn is_exchange(plan: &Plan, program: usize, index: usize) -> bool {
+    matches!(plan.programs[program].instructions[index].kernel, Kernel::Exchange(_))
 }
 
 /// Of what each rank works in each step, the sum of the most in each, and the most of the sums.

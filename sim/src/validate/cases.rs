@@ -18,7 +18,7 @@ use forebay_compiler::schedule::Gradients;
 use forebay_compiler::shard::{Strategy, shard_model};
 use forebay_cost::{Cluster, Precision};
 use forebay_ir::DType;
-use forebay_plan::Plan;
+use forebay_plan::{Plan, Role};
 use std::sync::Arc;
 
 /// A run with its plans.
@@ -83,8 +83,8 @@ impl Case {
         }
         let cluster =
             clusters.iter().position(|c| c.is_called(&run.device)).ok_or_else(|| no_cluster(&run.device, clusters))?;
-        notes::precision(run)?;
-        let framework = position(frameworks, &about(run, &clusters[cluster]));
+        let precision = notes::precision(run)?;
+        let framework = position(frameworks, &about(run, &clusters[cluster], precision));
         let profile = notes::stated(run, framework.map_or_else(Framework::default, |f| frameworks[f].clone()));
         recompute::recompute(run)?;
         site::site(run, &clusters[cluster])?;
@@ -114,7 +114,7 @@ impl Case {
             return Ok(self.price(clusters, frameworks)?.step_time_s);
         };
         let cluster = site::site(&self.run, &clusters[self.cluster])?;
-        only.plans.step_time(&only.strategy, &cluster, &self.options(only, &self.profile(frameworks), &cluster)?)
+        only.plans.step_time(&only.strategy, &cluster, &self.options(only, frameworks, &cluster)?)
     }
 
     /// What the row's framework does in its run.
@@ -130,18 +130,21 @@ impl Case {
         heard
     }
 
-    /// Parts of its notes, between commas and semicolons, that change nothing by themselves.
-    fn unread(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Vec<String> {
-        let is_read = |words: &str| {
-            let said = Case { run: self.run.saying(words), ..self.clone() };
-            let profile =
-                |text: &str| position(frameworks, &About { text, ..about(&self.run, &clusters[self.cluster]) });
-            profile(words) != profile("")
-                || !said.heard(frameworks).is_empty()
-                || site::heard_of_release(&said.run, &clusters[self.cluster]).is_some()
-                || recompute::is_option(words)
+    /// Parts of its notes, between commas and semicolons, that change nothing: by themselves, or where they are left out.
+    fn unread(&self, clusters: &[Cluster], frameworks: &[Framework], precision: Precision) -> Vec<String> {
+        let cluster = &clusters[self.cluster];
+        let profile = self.table_profile(frameworks);
+        let heard = |run: &Run| {
+            let of_model = Shape::of(run, 1).map_or(vec![], |shape| shape.heard(run));
+            let of_site = site::heard(run).into_iter().chain(site::heard_of_release(run, cluster));
+            let means = position(frameworks, &about(run, cluster, precision));
+            let again = recompute::is_option(&run.text);
+            (means, again, notes::heard(run, &profile), of_model, of_site.collect::<Vec<_>>())
         };
-        let parts = self.run.notes.split([',', ';']).map(str::trim);
+        let (silent, whole) = (heard(&self.run.silent()), heard(&self.run));
+        let is_read =
+            |words: &str| heard(&self.run.saying(words)) != silent || heard(&self.run.without(words)) != whole;
+        let parts = parts_of_notes(&self.run.notes).into_iter();
         parts.filter(|words| words.contains(char::is_alphabetic) && !is_read(words)).map(str::to_string).collect()
     }
 
@@ -150,16 +153,21 @@ impl Case {
         self.framework.map_or_else(Framework::default, |f| frameworks[f].clone())
     }
 
-    fn options(&self, filling: &Filling, framework: &Framework, cluster: &Cluster) -> Result<Options, String> {
+    fn options(&self, filling: &Filling, frameworks: &[Framework], cluster: &Cluster) -> Result<Options, String> {
+        let mut framework = self.profile(frameworks);
+        // (A single micro-batch has none to be paired with.)
+        if filling.strategy.micro == Some(1) {
+            framework.hidden_ep = self.table_profile(frameworks).hidden_ep;
+        }
         Ok(Options {
             recompute: filling.recompute.clone(),
             precision: notes::precision(&self.run)?,
-            imbalance: notes::imbalance(&self.run, framework),
+            imbalance: notes::imbalance(&self.run, &framework),
             fidelity: Fidelity::Calls,
             without: false,
             crowded: vec![],
             straggler: None,
-            framework: framework.clone().on(cluster),
+            framework: framework.on(cluster),
         })
     }
 
@@ -168,12 +176,11 @@ impl Case {
     /// # Errors
     /// As [`simulate`](crate::simulate).
     fn fastest_that_fits(&self, clusters: &[Cluster], frameworks: &[Framework]) -> Result<(&Filling, Report), String> {
-        let framework = self.profile(frameworks);
         let cluster = site::site(&self.run, &clusters[self.cluster])?;
         let capacity = cluster.device.usable_bytes();
         let mut best: Option<(&Filling, Report, f64)> = None;
         for filling in &self.fillings {
-            let options = self.options(filling, &framework, &cluster)?;
+            let options = self.options(filling, frameworks, &cluster)?;
             let report = filling.plans.simulate(&filling.strategy, &cluster, &options)?;
             let peak = report.peak_bytes();
             let better =
@@ -212,6 +219,8 @@ impl Case {
         let mut heard = self.heard(frameworks);
         heard.extend(site::heard_of_release(run, &clusters[self.cluster]));
         let is_fp8 = matches!(notes::precision(run)?, Precision::Fp8 | Precision::Mxfp8);
+        let limited = framework.node_limit > 0 && framework.deduplicates && notes::node_limit(&run.text).is_none();
+        assumed.extend(limited.then(|| format!("experts of a token on {} nodes", framework.node_limit)));
         assumed.extend(site::assumed_release(run, &clusters[self.cluster]));
         assumed.extend((is_fp8 && device.cube.fp8.is_none()).then(|| "fp8 at the rate of bf16".to_string()));
         Ok(Comparison::Row(Box::new(Row {
@@ -231,7 +240,7 @@ impl Case {
             strategy: filling.strategy.to_string(),
             assumed,
             heard,
-            unread: self.unread(clusters, frameworks),
+            unread: self.unread(clusters, frameworks, notes::precision(run)?),
             suspected: match suspected(&report) {
                 what if needed_mem_gb <= device_mem_gb => what.to_string(),
                 what if what.starts_with("memory") => "memory: more than there is".into(),
@@ -243,13 +252,27 @@ impl Case {
 }
 
 /// What profiles go by.
-fn about<'a>(run: &'a Run, cluster: &'a Cluster) -> About<'a> {
-    About {
-        text: &run.text,
-        cluster: Some(cluster),
-        precision: notes::precision(run).ok(),
-        mixture: run.number("experts").unwrap_or(0) > 0,
-    }
+fn about<'a>(run: &'a Run, cluster: &'a Cluster, precision: Precision) -> About<'a> {
+    let mixture = run.number("experts").unwrap_or(0) > 0;
+    About { text: &run.text, cluster: Some(cluster), precision: Some(precision), mixture }
+}
+
+/// What stands between commas and semicolons, but for those within brackets (`cuda_graph_scope=["attn", "moe_router"]`) and numbers (`4,096`).
+fn parts_of_notes(notes: &str) -> Vec<&str> {
+    let (mut depth, mut before) = (0u32, ' ');
+    let ends = notes.char_indices().filter(|(at, c)| {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        let in_number = before.is_ascii_digit() && notes[at + c.len_utf8()..].starts_with(|c: char| c.is_ascii_digit());
+        before = *c;
+        depth == 0 && (*c == ';' || *c == ',' && !in_number)
+    });
+    let ends: Vec<usize> = ends.map(|(at, _)| at).chain([notes.len()]).collect();
+    let begins = std::iter::once(0).chain(ends.iter().map(|end| end + 1));
+    begins.zip(&ends).map(|(begin, end)| notes[begin..*end].trim()).collect()
 }
 
 /// Runs with the same are of one sweep: of one architecture, whatever it is called, on as many devices with the same batch. (Names of models may be their parameters, of which a pipeline or padding
@@ -290,7 +313,9 @@ fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
 fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<Vec<Filling>, String> {
     let mut fillings: Vec<Filling> = vec![];
     let mut first_error = None;
-    let unshared = profile.zero == 0 && run.data_parallel() > 1 && notes::said_zero(run, profile).is_none();
+    // (What ran out of memory may have done so for want of it.)
+    let unstated = notes::said_zero(run, profile).is_none() && !notes::has_replicas(run) && !run.out_of_memory;
+    let unshared = profile.zero == 0 && run.data_parallel() > 1 && unstated;
     for filled in layout::filled(run, shape, profile) {
         let make_with = |run: &Run, profile: &Framework| {
             let strategy = layout::strategy(run, shape, profile)?;
@@ -303,13 +328,13 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<
         let make = |profile: &Framework| make_with(&filled, profile).or_else(|e: String| whole(profile).ok_or(e));
         let mut made = make(profile);
         // Where nobody says what ranks share, they share what does not fit otherwise.
-        let overflows = |plans: &Plans| plans.state() > how.usable_bytes;
+        let overflows = |plans: &Plans| plans.state(profile) > how.usable_bytes;
         if unshared && made.as_ref().is_ok_and(|(plans, _)| overflows(plans)) {
-            let shared = profile.stages_of_sharing().iter().filter_map(|stage| {
+            let mut shared = profile.stages_of_sharing().iter().filter_map(|stage| {
                 let made = make(&Framework { zero: *stage, ..profile.clone() }).ok()?;
                 (!overflows(&made.0)).then_some(made)
             });
-            made = shared.into_iter().next().map_or(made, Ok);
+            made = shared.next().map_or(made, Ok);
         }
         let (plans, strategy) = match made {
             Ok((plans, strategy)) => (Arc::new(plans), strategy),
@@ -400,9 +425,15 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], how: &How) -> Re
 }
 
 impl Plans {
-    /// Bytes of parameters, their copies, gradients and moments, of the role that has most of them.
-    fn state(&self) -> f64 {
-        self.plan.roles.iter().map(|role| role.persistent_bytes).max().unwrap_or(0) as f64
+    /// Bytes of parameters, their copies, gradients and moments that a framework has on a device, of the role that has most of them.
+    fn state(&self, framework: &Framework) -> f64 {
+        let of_role = |role: &Role| {
+            let memory = role.phases.iter().find(|phase| phase.name == "train").map(|phase| phase.memory);
+            let (gradients, optimizer) = memory.map_or((0, 0), |memory| (memory.gradients, memory.optimizer));
+            let away = if framework.host_optimizer_gbps > 0.0 { optimizer as f64 } else { 0.0 };
+            role.persistent_bytes as f64 - gradients as f64 * (1.0 - framework.gradient_bytes / 4.0) - away
+        };
+        self.plan.roles.iter().map(of_role).fold(0.0, f64::max)
     }
 
     /// The time of [`Plans::simulate`].
@@ -448,6 +479,14 @@ mod tests {
 id,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,kv_heads,head_dim,vocab,seq_len,device,devices_per_node,n_devices,tp,pp,vpp,ep,dp,mbs,gbs,precision,recompute,step_time_s
 a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none,1
 ";
+
+    #[test]
+    fn notes_are_cut_outside_of_brackets() {
+        let notes = "graphs=[\"attn\", \"router\"]; a (b, c), d)e; ,4,096 é,1, 2;";
+        let parts = ["graphs=[\"attn\", \"router\"]", "a (b, c)", "d)e", "", "4,096 é", "1", "2", ""];
+        assert_eq!(parts_of_notes(notes), parts);
+        assert_eq!(parts_of_notes(""), [""]);
+    }
 
     /// What a model is called does not matter, and where its layers are does not.
     #[test]

@@ -1,9 +1,11 @@
 //! What a measured run's row says of its framework, precision and routing, beside its degrees: in words.
 
 mod kernels;
+mod routing;
 mod zero;
 
-pub use zero::{said_zero, sharing_ranks, zero};
+pub use routing::imbalance;
+pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
 use super::family::Family;
 use super::runs::Run;
@@ -14,13 +16,9 @@ use forebay_cost::Precision;
 use forebay_pipeline::Kind;
 use kernels::{attention, graphs};
 use regex_lite::Regex;
+use routing::{capacity, drops_alone, routing};
 use std::sync::LazyLock;
 use zero::{is_fully_sharded, numbered_zero};
-
-/// Rows of the busiest rank where nothing says that routers are forced to balance, as a multiple of the mean: an assumption.
-const UNKNOWN_ROUTING: f64 = 1.1;
-/// The same where a run says that routing is real: what makes pairs of published runs with real and with forced routing differ as they do (docs/cost-model.md).
-const REAL_ROUTING: f64 = 1.6;
 
 /// How attention sees positions of other context-parallel ranks, where a row says so.
 pub fn context(run: &Run) -> Option<CpAlgo> {
@@ -48,10 +46,11 @@ pub fn context(run: &Run) -> Option<CpAlgo> {
 }
 
 /// What rings of context parallelism are called. (Collectives have rings too.)
-const RINGS: [&str; 11] = [
-    "parallelism, ring",
-    "parallelism (ring",
-    "computed as a ring",
+const RINGS: [&str; 12] = [
+    "context parallelism, ring",
+    "context parallelism (ring",
+    "cp (ring",
+    "attention is computed as a ring",
     "ring attention",
     "ring cp",
     "cp ring",
@@ -131,12 +130,15 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
-    framework.experts_wait &= (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
+    let dense = run.number("experts").unwrap_or(0) == 0;
+    framework.experts_wait &= dense || (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
     framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
     let groups =
         || Family::of(&run.model).nodes_of_token(run.degree("ep"), run.number("devices_per_node").unwrap_or(8));
-    let said_nodes = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map(|nodes| nodes as u32);
-    framework.node_limit = said_nodes.or_else(groups).unwrap_or(framework.node_limit);
+    framework.node_limit = match node_limit(&text) {
+        Some(said) => said,
+        None => groups().unwrap_or(framework.node_limit),
+    };
     // Keys go round while blocks of scores are computed, whatever the system.
     if context(run) == Some(CpAlgo::Ring) {
         framework.hidden_cp = framework.hidden_cp.max(RING);
@@ -156,9 +158,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
         "dualpipev",
     ];
     let by_recipe = framework.pairs_with(run.number("vpp").unwrap_or(1));
-    // (A single micro-batch has nothing to be paired with.)
-    let rows = run.data_parallel().max(1).saturating_mul(run.degree("mbs"));
-    if run.degree("gbs") > rows && said_any(&text, &pairings).unwrap_or(by_recipe) {
+    if said_any(&text, &pairings).unwrap_or(by_recipe) {
         framework.pair();
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
@@ -178,7 +178,8 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if !has("graph settings from head") {
         framework.graphs = graphs(&text).unwrap_or(framework.graphs);
     }
-    if said_any(&text, &HOST_OPTIMIZER) == Some(true) {
+    let nowhere = || AWAY.captures_iter(&text).any(|found| found.get(1).is_some());
+    if said_any(&text, &HOST_OPTIMIZER) == Some(true) && !nowhere() {
         framework.host_optimizer_gbps = HOST_OPTIMIZER_GBPS;
     }
     framework.attention = attention(&text, &framework);
@@ -211,8 +212,21 @@ const HOST_OPTIMIZER: [&str; 6] = [
     "zero-offload",
 ];
 
+/// The same with what its device is or its part (`"offload_optimizer": {"device": "none"}`, `optimizer_offload_fraction=0.0`): nowhere.
+static AWAY: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r#"(?:offload[-_ ]optimizer|optimizer[-_ ](?:cpu[-_ ])?offload)(?:[-_ .](?:device|fraction))?["':={\s]*(?:device["':=\s]*)?(none|null|false|off|0(?:\.0*)?\b)?"#;
+    Regex::new(pattern).expect("the pattern is right")
+});
+
 /// GB/s of AdamW there: what makes published pairs of runs of DeepSpeed differ as they do, 7 billion parameters of a node with eight A800 by 18 to 22 s a step.
 const HOST_OPTIMIZER_GBPS: f64 = 9.0;
+
+/// On how many nodes the experts of a token are at most, where a row says or denies that it is not all.
+pub fn node_limit(text: &str) -> Option<u32> {
+    let text = text.to_lowercase();
+    let number = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map(|nodes| nodes as u32);
+    number.or_else(|| (said_any(&text, &NODE_LIMIT) == Some(false)).then_some(0))
+}
 
 /// What says how many nodes the experts of a token are on at most.
 const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
@@ -229,79 +243,6 @@ const ASYNC: f64 = 0.4;
 
 /// The part of a ring's messages that is hidden behind blocks of scores: an assumption, that of the profiles of systems that have rings.
 const RING: f64 = 0.8;
-
-/// What frameworks call the rows that an expert has room for, as a multiple of those that an even routing brings (`--moe-expert-capacity-factor`, `train_capacity_factor`).
-const CAPACITY: [&str; 2] = ["train capacity factor", "capacity factor"];
-
-/// Capacities of other things: what holds while a model is evaluated, and how much memory recorded steps have for the rows of a rank.
-const OTHER_CAPACITIES: [&str; 4] =
-    ["eval_capacity_factor", "eval-capacity-factor", "expert_rank_capacity_factor", "expert-rank-capacity-factor"];
-
-/// The capacity that a row gives its experts. (No number, or none above 0, is dropless.)
-fn capacity(text: &str) -> Option<f64> {
-    let text = OTHER_CAPACITIES.iter().fold(text.to_string(), |text, other| text.replace(other, ""));
-    CAPACITY.iter().find_map(|words| number_of(&text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
-}
-
-/// Megatron-Core's option drops what is beyond a capacity, and fills up what is not only where it is told to.
-fn drops_alone(text: &str) -> bool {
-    says(text, "moe-expert-capacity-factor") && !says(text, "pad")
-}
-
-/// More than that is another number.
-const MOST_CAPACITY: f64 = 64.0;
-
-/// Who chooses experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Routing {
-    /// Something that gives each as many rows.
-    Forced,
-    /// A router.
-    Real,
-}
-
-/// Who a text says chooses experts: forced where both are said, and a router where forcing is denied (`moe_router_force_load_balancing=False`).
-fn routing(text: &str) -> Option<Routing> {
-    // (The longest words first: a value stands behind all of them.)
-    match FORCED.iter().find_map(|words| said(text, words)) {
-        Some(true) => Some(Routing::Forced),
-        None if !["real routing", "natural routing"].iter().any(|words| says(text, words)) => None,
-        _ => Some(Routing::Real),
-    }
-}
-
-/// What says that experts have as many rows each, whatever a router would choose.
-const FORCED: [&str; 8] = [
-    "force load balancing",
-    "forced load balancing",
-    "force load balance",
-    "force balance",
-    "forced to balance",
-    "forced balance",
-    "fake balanced",
-    "force",
-];
-
-/// Rows of the busiest rank. With a capacity all experts compute and exchange as many rows as they have room for, used or not (arXiv 2006.16668, 2101.03961). Of our own plan as `simulate` has it where nothing is said: even.
-pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
-    let text = run.text.to_lowercase();
-    let dense = run.number("experts").unwrap_or(0) == 0;
-    let routing = routing(&text);
-    let real = routing == Some(Routing::Real);
-    let routed = match routing {
-        Some(Routing::Forced) => 1.0,
-        Some(Routing::Real) => REAL_ROUTING,
-        None if framework.is_ours() => 1.0,
-        None => UNKNOWN_ROUTING,
-    };
-    let unasked = Some(framework.capacity).filter(|factor| *factor > 0.0 && !real && !says(&text, "dropless"));
-    match capacity(&text).or(unasked) {
-        _ if dense => 1.0,
-        Some(factor) if drops_alone(&text) => factor.min(routed),
-        Some(factor) => factor,
-        None => routed,
-    }
-}
 
 /// What a row's notes changed, for those who wrote them: in its system's profile, in the strategy, and in the rows of experts.
 pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
@@ -334,10 +275,9 @@ pub fn precision(run: &Run) -> Result<Precision, String> {
         () if any(&["fp4", "float4"]) => Err(format!("`precision` is {}: fp4 is not priced", run.precision)),
         () if any(&["fp8", "float8", "hif8"]) => Ok(Precision::Fp8),
         () if any(&["bf16", "fp16", "bfloat16", "float16"]) => Ok(Precision::Bf16),
-        // (What is mixed is mixed with sixteen bits.)
-        () if any(&["amp", "mixed"]) => Ok(Precision::Bf16),
         () if any(&["fp32", "f32", "float32", "tf32"]) => Ok(Precision::F32),
-        () if text.is_empty() => Ok(Precision::Bf16),
+        // (What is mixed is mixed with sixteen bits.)
+        () if text.is_empty() || says(&text, "amp") || says(&text, "mixed precision") => Ok(Precision::Bf16),
         () => {
             let shown: String = run.precision.chars().take(40).collect();
             Err(format!("`precision` is one of bf16, fp16, fp32, fp8 and mxfp8, not `{shown}`"))
@@ -352,7 +292,7 @@ mod tests {
     use crate::recorded::Graphs;
 
     /// A framework, as a run with so many experts and these notes has it.
-    fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
+    pub(super) fn as_stated(experts: &str, notes: &str, framework: Framework) -> Framework {
         let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
         let table = format!("{columns}\n1,1,1,1,1,H100,1,2,1,{experts},\"{notes}\"\n");
         stated(&super::super::runs::read(&table).expect("a table").runs.remove(0), framework)
@@ -367,48 +307,6 @@ mod tests {
         assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
     }
 
-    /// Experts with a capacity compute what they have room for; hosts do not wait for what comes.
-    #[test]
-    fn capacities_are_read() {
-        let of = |experts: &str, notes: &str| {
-            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,experts,notes_config";
-            let table = format!("{columns}\n1,1,1,1,1,H100,1,1,1,{experts},{notes}\n");
-            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
-            imbalance(&run, &find(&known(), "megatron-core"))
-        };
-        assert_eq!(
-            (of("8", "capacity factor 1.25; padded"), of("8", "moe_expert_capacity_factor=2 pad_expert_input")),
-            (1.25, 2.0)
-        );
-        assert_eq!(of("8", "--moe-expert-capacity-factor 2"), UNKNOWN_ROUTING, "what is not there is not filled up");
-        assert_eq!((of("8", "token-drop capacity factor 1"), of("8", "router forced to balance")), (1.0, 1.0));
-        assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
-        assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
-        assert_eq!(of("0", "capacity factor 1.5"), 1.0);
-        let denied =
-            ["moe_router_force_load_balancing=false", "force-balanced off", "no force-balance", "natural routing"];
-        assert_eq!(denied.map(|notes| of("8", notes)), [REAL_ROUTING; 4]);
-        let forced =
-            ["--moe-router-force-load-balancing", "fake balanced gate", "force_balanced=true", "router forced balance"];
-        assert_eq!(forced.map(|notes| of("8", notes)), [1.0; 4]);
-        // What a system drops unasked it does not where routing is real, or nothing is dropped.
-        let unasked = |notes: &str| {
-            imbalance(&run_of("experts", "8", notes), &Framework { capacity: 1.25, ..find(&known(), "megatron-core") })
-        };
-        assert_eq!(["", "dropless", "real routing"].map(unasked), [1.25, UNKNOWN_ROUTING, REAL_ROUTING]);
-        assert_eq!(unasked("capacity factor 2, padded"), 2.0);
-        // Room for a rank's rows is memory, and what drops nothing.
-        assert_eq!(of("8", "moe_expert_rank_capacity_factor=1.5; router forced to balance"), 1.0);
-        let waits =
-            |notes: &str| as_stated("8", notes, Framework { experts_wait: true, ..Framework::default() }).experts_wait;
-        assert_eq!(
-            ["capacity_factor: 1.25", "token-drop", "no capacity factor", "", "--moe-expert-capacity-factor 2"]
-                .map(waits),
-            [false, false, true, true, true]
-        );
-        assert!(!waits("--moe-expert-capacity-factor 2 --moe-pad-expert-input-to-capacity"));
-    }
-
     /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.
     #[test]
     fn dense_recipes_hide_tensor_parallelism() {
@@ -418,7 +316,7 @@ mod tests {
         assert_eq!((hidden("", ""), hidden("8", ""), hidden("8", "TP comm overlap")), (0.75, 0.0, 0.75));
     }
 
-    fn run_of(columns: &str, values: &str, notes: &str) -> Run {
+    pub(super) fn run_of(columns: &str, values: &str, notes: &str) -> Run {
         let table = format!(
             "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,{columns},notes_config\n8,64,8,64,64,H100,8,16,1,{values},\"{notes}\"\n"
         );
@@ -559,8 +457,6 @@ mod tests {
         assert_eq!([of("1", "", Never), of("2", "", Interleaved), of("1", "", Interleaved)], [0.0, PAIRED_NCCL, 0.0]);
         assert_eq!([of("1", "hybridep", Always), of("1", "ep overlap off", Always)], [PAIRED, 0.0]);
         assert_eq!(of("1", "overlap_moe_expert_parallel_comm=True", Never), PAIRED_NCCL);
-        let two_rows = run_of("mbs,experts", "2,8", "overlap_moe_expert_parallel_comm=True");
-        assert_eq!(stated(&two_rows, Framework::default()).hidden_ep, 0.0, "a micro-batch has none to be paired with");
     }
 
     /// Options as scripts and configurations have them.

@@ -32,9 +32,17 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let text = run.recompute.to_lowercase();
     let value = text.strip_prefix("recompute").map(str::trim_start).and_then(|rest| rest.strip_prefix(['=', ':']));
     let text = value.map_or(text.as_str(), str::trim_start);
-    let text = &SHORT.iter().fold(text.to_string(), |text, (short, long)| short.replace_all(&text, *long).into_owned());
-    // What is swapped out is not computed again.
-    if let Some(options) = ["checkpoint", "granularity", "remat_policy", "recompute-activations"]
+    let begin = first_words(text);
+    // What PyTorch calls selective is as torchtitan has it (`op`, below), where nothing is named.
+    if SELECTIVE.contains(&begin.as_str()) {
+        let by_op = || Recompute { parts: parts_of(&BY_OP), layers: vec![] };
+        return Ok(stated_recompute(run, text).unwrap_or_else(by_op));
+    }
+    if let Some(layers) = CHECKPOINTED.captures(text).filter(|_| !NONE.contains(&begin.as_str())) {
+        let layers = layers.iter().flatten().nth(1).and_then(|n| n.as_str().parse::<u32>().ok()).unwrap_or(0);
+        return Ok(Recompute { layers: vec![layers.div_ceil(run.degree("pp").max(1) as u32)], ..Recompute::full() });
+    }
+    if let Some(options) = ["checkpointing", "grad_checkpoint", "granularity", "remat_policy", "recompute-activations"]
         .iter()
         .any(|words| text.contains(words))
         .then(|| of_options(text))
@@ -42,8 +50,8 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     {
         return Ok(options);
     }
-    let begins = |words: &[&str]| words.iter().any(|word| first_words(text).starts_with(word));
-    if !recompute_is_stated(run) || begins(&["none", "swap"]) || NONE.contains(&first_words(text).as_str()) {
+    let begins = |words: &[&str]| words.iter().any(|word| begin.starts_with(word));
+    if !recompute_is_stated(run) || begins(&["none", "swap"]) || NONE.contains(&begin.as_str()) {
         return Ok(Recompute::default());
     }
     let stated = stated_recompute(run, text);
@@ -78,17 +86,11 @@ fn of_options(text: &str) -> Option<Recompute> {
     let is_block = says(text, "recompute method block") || says(text, "recompute_method=block");
     let full = ["recompute granularity full", "recompute_granularity=full", "remat_policy=full", "remat_policy: full"];
     let all = ["gradient checkpointing", "grad checkpoint", "activation checkpointing"];
-    // What PyTorch calls selective is as torchtitan has it (`op`, below).
-    let by_op = ["selective activation checkpointing", "selective checkpointing"];
-    if let Some(layers) =
-        CHECKPOINTED.captures(text).and_then(|found| found.iter().flatten().nth(1)?.as_str().parse().ok())
-    {
-        return Some(Recompute { layers: vec![layers], ..Recompute::full() });
-    }
-    if by_op.iter().any(|words| says(text, words)) {
-        return Some(Recompute { parts: parts_of(&BY_OP), layers: vec![] });
-    }
     let selective = ["recompute granularity selective", "recompute_granularity=selective", "recompute activations"];
+    if let Some(by_op) = said_any(text, &["selective activation checkpointing", "selective checkpointing"]) {
+        let parts = parts_of(if by_op { &BY_OP } else { &[] });
+        return Some(Recompute { parts, layers: vec![] });
+    }
     if full.iter().any(|words| says(text, words)) {
         return Some(Recompute { layers: layers.filter(|_| is_block).into_iter().collect(), ..Recompute::full() });
     }
@@ -105,21 +107,14 @@ fn of_options(text: &str) -> Option<Recompute> {
 /// torchtitan: every second product and all elementwise work.
 const BY_OP: [(Kind, f64); 2] = [(Kind::Products, 0.5), (Kind::Vector, 0.8)];
 
-/// `activation checkpointing: 10 layers`, `num-checkpoint-layers 5`: so many layers of a stage.
+/// `activation checkpointing: 10 layers`, `num-ckpt-layers 5`, `AC: 12 layers of 32`: so many layers of all.
 static CHECKPOINTED: LazyLock<Regex> = LazyLock::new(|| {
-    let pattern = r"checkpointing[ :=]+(\d+) layers|num[-_ ]checkpoint[-_ ]layers[ :=]+(\d+)";
+    let pattern = r"^(?:(?:activation |gradient )?checkpointing|ac|(?:grad[- ])?ckpt)[ :=]+(\d+) layers|^num[-_ ]ckpt[-_ ]layers[ :=]+(\d+)$";
     Regex::new(pattern).expect("the pattern is right")
 });
 
-/// What a column has short for longer words.
-static SHORT: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
-    [
-        (r"\bsac\b", "selective activation checkpointing"),
-        (r"\bac\b", "activation checkpointing"),
-        (r"\bckpt\b", "checkpoint"),
-    ]
-    .map(|(short, long)| (Regex::new(short).expect("the pattern is right"), long))
-});
+/// What PyTorch's selective checkpointing is called.
+const SELECTIVE: [&str; 4] = ["selective ac", "sac", "selective activation checkpointing", "selective checkpointing"];
 
 /// What is computed again by words that are not blank; nothing when they say nothing.
 fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
@@ -193,8 +188,44 @@ fn first_words(text: &str) -> String {
 }
 
 /// Words by which nothing is computed again, and all.
-const NONE: [&str; 8] = ["no", "off", "false", "0", "disabled", "no recompute", "no checkpointing", "full=false"];
-const ALL: [&str; 9] = ["true", "yes", "on", "1", "all", "enabled", "checkpoint activations", "all layers", "uniform"];
+const NONE: [&str; 19] = [
+    "no",
+    "off",
+    "false",
+    "0",
+    "disabled",
+    "no recompute",
+    "no checkpointing",
+    "full=false",
+    "no ac",
+    "ac off",
+    "ac none",
+    "ac mode none",
+    "no sac",
+    "no selective ac",
+    "no selective activation checkpointing",
+    "no ckpt",
+    "ckpt off",
+    "ckpt none",
+    "grad ckpt off",
+];
+const ALL: [&str; 15] = [
+    "true",
+    "yes",
+    "on",
+    "1",
+    "all",
+    "enabled",
+    "checkpoint activations",
+    "all layers",
+    "uniform",
+    "ac",
+    "ac on",
+    "ckpt",
+    "ckpt on",
+    "grad ckpt",
+    "grad ckpt on",
+];
 /// Words by which nothing is known.
 const UNKNOWN: [&str; 7] = ["", "unknown", "not stated", "not given", "unstated", "?", "n/a"];
 
@@ -284,8 +315,14 @@ mod tests {
         );
         assert_eq!(known("--recompute-activations").parts[Kind::Attention.number()], 1.0);
         assert_eq!(
-            ["gradient_checkpointing=true", "gradient_checkpointing: false", "x"].map(of_options),
-            [Some(Recompute::full()), Some(Recompute::default()), None]
+            [
+                "gradient_checkpointing=true",
+                "gradient_checkpointing: false",
+                "no selective activation checkpointing",
+                "x"
+            ]
+            .map(of_options),
+            [Some(Recompute::full()), Some(Recompute::default()), Some(Recompute::default()), None]
         );
         for (words, as_much_as) in [
             ("recompute=True", "full"),
@@ -297,8 +334,20 @@ mod tests {
             ("SAC", "selective (op)"),
             ("selective activation checkpointing", "selective (op)"),
             ("selective AC", "selective (op)"),
-            ("num-ckpt-layers 5", "full: block 5"),
-            ("activation checkpointing: 10 layers", "full: block 10"),
+            ("num-ckpt-layers 5", "full, 5 of 32 layers"),
+            ("activation checkpointing: 10 layers", "full, 10 of 32 layers"),
+            ("AC: 12 layers of 32", "full, 12 layers of 32"),
+            ("none; no SAC", "none"),
+            ("none (AC only in ablation)", "none"),
+            ("No SAC", "none"),
+            ("no selective activation checkpointing", "none"),
+            ("ckpt off", "none"),
+            ("full AC, 12 of 32 layers", "full, 12 of 32 layers"),
+            ("full AC: block 2", "full: block 2"),
+            ("AC: all but attention", "all but attention"),
+            ("selective AC: core_attn", "selective: core_attn"),
+            ("selective (AC: attention, norm)", "selective: attention, norm"),
+            ("selective AC, every 2nd layer", "selective: every 2nd layer"),
         ] {
             assert_eq!(known(words), known(as_much_as), "{words}");
         }

@@ -120,6 +120,12 @@ impl Run {
         Run { text: words.to_string(), notes: words.to_string(), ..self.silent() }
     }
 
+    /// The run without some words of its notes.
+    pub fn without(&self, words: &str) -> Run {
+        let [text, notes] = [&self.text, &self.notes].map(|text| text.replacen(words, "", 1));
+        Run { text, notes, ..self.clone() }
+    }
+
     /// The run as if nothing stood in its source and notes.
     pub fn silent(&self) -> Run {
         Run { text: String::new(), source: String::new(), notes: String::new(), ..self.clone() }
@@ -292,14 +298,16 @@ fn leading(text: &str) -> &str {
 /// What runs are told together with where nothing says so: those whose names differ in a number behind a hyphen, else those of one source.
 fn system_of(id: &str, source: &str) -> String {
     match id.rsplit_once('-') {
-        Some((system, number)) if source.is_empty() || number.chars().all(|c| c.is_ascii_digit()) => system.to_string(),
-        None if source.is_empty() => id.to_string(),
+        Some((system, number)) if !system.is_empty() && (source.is_empty() || number.parse::<u64>().is_ok()) => {
+            system.to_string()
+        }
+        _ if source.is_empty() => id.to_string(),
         _ => source.chars().take(LONGEST_SYSTEM).collect::<String>().trim_end().to_string(),
     }
 }
 
 /// Of a source so many characters are a name.
-const LONGEST_SYSTEM: usize = 40;
+const LONGEST_SYSTEM: usize = 60;
 
 fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     let field = |name: &str| fields.get(name);
@@ -401,7 +409,8 @@ mod tests {
     fn systems_are_numbered_runs_or_sources() {
         let of = |id: &str, source: &str| system_of(id, source);
         assert_eq!([of("vtrain-012", "a paper"), of("a-b-7", ""), of("ours-tp8", "")], ["vtrain", "a-b", "ours"]);
-        assert_eq!([of("ours-tp8", "our logs"), of("x", "our logs"), of("x", "")], ["our logs", "our logs", "x"]);
+        assert_eq!([of("ours-tp8", "our logs"), of("x-", "our logs"), of("x", "our logs")], ["our logs"; 3]);
+        assert_eq!([of("x", ""), of("-5", "")], ["x", "-5"]);
     }
 
     #[test]

@@ -55,17 +55,19 @@ pub(super) fn attention(text: &str, framework: &Framework) -> AttentionName {
 }
 
 /// What names cuDNN's attention, and not a release of the library; and FlashAttention's newest.
-const CUDNN: [&str; 11] = [
+const CUDNN: [&str; 13] = [
     "cudnn attention",
     "cudnn sdpa",
     "cudnn flash",
     "cudnn fused attention",
     "cudnn_flash_te",
-    "cudnn backend",
-    "prefers cudnn",
+    "sdpa with the cudnn backend",
+    "sdpa prefers cudnn",
     "sdpa cudnn",
-    "backend=cudnn",
-    "backend: cudnn",
+    "attention with cudnn",
+    "attention_backend=cudnn",
+    "attention backend cudnn",
+    "attn_backend=cudnn",
     "fa3",
 ];
 

@@ -25,6 +25,12 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     numbered_zero(run).or_else(sharded).or_else(shared)
 }
 
+/// Does a row say that each rank has everything?
+pub fn has_replicas(run: &Run) -> bool {
+    said_any(&run.text.to_lowercase(), &["ddp", "distributeddataparallel", "no sharding", "nothing sharded"])
+        == Some(true)
+}
+
 /// How many neighbours of the data-parallel ranks share what `zero` has them share, where the row says that it is not all of them: so many (`dp_shard=8`), all over so many replicas
 /// (`data_parallel_replicate_degree=4`), or those of a node (`HSDP`, without a number).
 ///
@@ -105,14 +111,22 @@ fn keeps_whole(run: &Run, framework: &Framework) -> bool {
 
 /// The stage that a column says, or a number in the notes.
 pub(super) fn numbered_zero(run: &Run) -> Option<u32> {
-    let matched = |pattern: &Regex| pattern.captures(&run.text).and_then(|found| found[1].parse().ok());
-    let stated = run.number("zero").map(|stage| stage as u32).or_else(|| matched(&STAGE_IN_JSON));
-    stated.or_else(|| stated_zero(&run.text)).or_else(|| matched(&STAGE_OF_OTHERS))
+    let in_json = || STAGE_IN_JSON.captures(&run.text).and_then(|found| found[1].parse().ok());
+    let of_others = || {
+        let text = run.text.to_lowercase();
+        let mut stages = STAGE_OF_OTHERS.captures_iter(&text).filter_map(|found| {
+            let (whole, stage) = (found.get(0)?, found.get(1)?);
+            (!is_denied(&text[..whole.start()], &text[whole.end()..])).then(|| stage.as_str().parse().ok())?
+        });
+        stages.next()
+    };
+    let stated = run.number("zero").map(|stage| stage as u32).or_else(in_json);
+    stated.or_else(|| stated_zero(&run.text)).or_else(of_others)
 }
 
 /// `deepspeed stage 3`, `sharding="stage2"` (Paddle), `group sharded stage 2`.
 static STAGE_OF_OTHERS: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"(?i)\b(?:deepspeed|sharding|sharded)["' _=:-]*(?:stage|o)[ _=:-]?([1-3])\b"#)
+    Regex::new(r#"\b(?:deepspeed|sharding|group[- _]sharded)["' _=:-]*stage[ _=:-]?([1-3])\b"#)
         .expect("the pattern is right")
 });
 
@@ -183,7 +197,7 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
         Some((stage, off)) if stage > 0 && (off || is_denied(before, "")) => None,
         Some((stage, _)) => Some(stage),
         None if after.starts_with("++") || begins(&["infinity"]) => Some(3),
-        None if begins(&["offload"]) => Some(2),
+        None if begins(&["offload"]) && !is_denied(before, "") => Some(2),
         None if denied => Some(0),
         None => (word == "ZeRO").then_some(1),
     }
@@ -211,6 +225,14 @@ mod tests {
         let others = ["ZeRO-DP O3", "ZeRO-DP stage 3", "YaFSDP", "fully_shard", "FSDPStrategy", "deepspeed stage 3"];
         assert_eq!(others.map(of), [3; 6]);
         assert_eq!(["Paddle sharding=stage2", "group sharded stage 2", "ZeRO-1; deepspeed"].map(of), [2, 2, 1]);
+        let others = [
+            "faster than DeepSpeed stage 3",
+            "no sharding stage 2",
+            "sharding=stage2 off",
+            "DeepSpeed O2",
+            "2D sharding o1",
+        ];
+        assert_eq!(others.map(of), [0; 5]);
         let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
         assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
         // Eager systems share what they say they do; a column goes before all of that.
@@ -222,8 +244,14 @@ mod tests {
         assert_eq!(denied.map(of), [0; 5]);
         let numbers = ["no ZeRO-3", "DeepSpeed without ZeRO-3", "ZeRO-3 disabled", "ZeRO-3: off", "no ZeRO-3; ZeRO-1"];
         assert_eq!(numbers.map(of), [0, 0, 0, 0, 1]);
-        let denied = ["NeMo; disable ZeRO", "NeMo (neither FSDP nor ZeRO)", "NeMo: not ZeRO", "NeMo ZeRO: none"];
-        assert_eq!(denied.map(of), [0; 4]);
+        let denied = [
+            "NeMo; disable ZeRO",
+            "NeMo (neither FSDP nor ZeRO)",
+            "NeMo: not ZeRO",
+            "NeMo ZeRO: none",
+            "not ZeRO-Offload",
+        ];
+        assert_eq!(denied.map(of), [0; 5]);
         let others = [
             "zero bubble schedule",
             "zero-bubble",
