@@ -69,7 +69,17 @@ fn ranks_share_what_does_not_fit() {
     assert_eq!(assumed("a trainer", 32), ["zero = 2"]);
     assert_eq!(assumed("Megatron-LM", 32), ["zero = 1"]);
     assert_eq!(assumed("a trainer; DDP", 32), ["zero = 0"]);
+    assert_eq!(assumed("a trainer; offload_optimizer", 32), ["zero = 0"], "two thirds of it are on hosts");
     assert_eq!(assumed("a trainer with ZeRO-3", 32), Vec::<String>::new());
+}
+
+/// A run that ran out of memory is not taken to have shared what it did not say.
+#[test]
+fn what_ran_out_of_memory_shared_nothing() {
+    let table = "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,tp,dp,mbs,gbs,precision,recompute,step_time_s\n\
+         a-1,a trainer,32,4096,11008,32,128,32000,2048,H100,8,1,8,1,8,BF16,full,OOM\n";
+    let run = of_table(table).out_of_memory.remove(0);
+    assert!(run.needed_mem_gb > run.device_mem_gb, "{run:?}");
 }
 
 /// Parts of notes that change nothing are told, whatever their row's source says; what changes something, or denies it, is not.

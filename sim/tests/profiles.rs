@@ -355,6 +355,32 @@ fn hosts_run_the_optimizer_where_notes_say_so() {
     assert_eq!(nowhere.map(|notes| with(notes).step_time_s), [here.step_time_s; 5]);
 }
 
+/// A rack whose devices are one domain has many hosts, each of them for eight devices at most.
+#[test]
+fn racks_have_many_hosts() {
+    let table = "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,dp,mbs,gbs,precision,recompute,step_time_s\n\
+         a,ZeRO-1; offload_optimizer,1,2048,8192,16,128,64000,2048,GB200,64,64,1,64,BF16,none,1\n";
+    let took = seconds(&priced(table), Kind::Optimizer);
+    let want = 28.0 * 2048.0 * (2.0 * 64000.0 + 4.0 * 2048.0 + 3.0 * 8192.0) / 64.0 * 8.0 / 9e9;
+    assert!((took / want - 1.0).abs() < 0.02, "{took} is not {want}");
+}
+
+/// DeepSeek's routers choose among four of eight nodes, whatever their rows say, unless they deny it.
+#[test]
+fn routers_of_a_family_choose_among_few_nodes() {
+    let ep = |model: &str, notes: &str| {
+        let table = format!(
+            "id,source,model,layers,hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,ep,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+             a,Megatron-LM,{model},2,2048,1024,64,8,16,128,32000,4096,H100,64,64,64,1,64,BF16,none,1,\"force-balanced; DeepEP; {notes}\"\n"
+        );
+        priced(&table).total_comm_s.ep
+    };
+    let four = ep("Mixture", "node-limited routing to 4 nodes");
+    assert_eq!(ep("DeepSeek-V3", ""), four);
+    assert_eq!(ep("DeepSeek-V3", "no node-limited routing"), ep("Mixture", ""));
+    assert!(four < 0.9 * ep("Mixture", ""));
+}
+
 /// Of n context-parallel ranks with neighbouring positions the last has (2n − 1) / n of the mean's attention, in each step of the ring.
 #[test]
 fn the_last_of_a_ring_has_the_most_keys() {

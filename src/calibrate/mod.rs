@@ -280,6 +280,48 @@ mod tests {
         assert!((time / want - 1.0).abs() < 0.02, "{time} {want}");
     }
 
+    /// With a core for each ranks wait for whichever is held up: all that they do takes so much longer, and nothing that one rank does.
+    #[test]
+    fn ranks_with_a_core_each_wait() {
+        let mut samples = Samples::default();
+        let plans = [1, 2].map(|ranks| {
+            let ran = Probe::smallest().run(ranks, 2).expect("it trains");
+            samples.add(&ran, 1);
+            ran.plan
+        });
+        let mut calibration = Calibration {
+            cpu: String::new(),
+            cores: 2,
+            peak_gflops: 100.0,
+            peak_bf16_gflops: 100.0,
+            memory_gbps: 10.0,
+            memory_gb: 8.0,
+            kernel_us: 1.0,
+            link_gbps: 1.0,
+            latency_us: 1.0,
+            communication_work: 1.0,
+            sharing: vec![],
+            others: None,
+            samples: samples.len(),
+            seconds: 0.0,
+        };
+        let options = Options {
+            framework: Framework::on_machine(),
+            precision: forebay_cost::Precision::F32,
+            ..Options::default()
+        };
+        let mut times = |sharing: &[(u32, f64)]| {
+            calibration.sharing = sharing.to_vec();
+            let cluster = Cluster::parse(&file::text(&calibration, &samples)).expect("a cluster file");
+            plans.each_ref().map(|plan| {
+                let settled = forebay_sim::shared::settled(plan, &cluster, &options).expect("a cluster");
+                forebay_sim::report::step_time(plan, &settled, &options).expect("a time")
+            })
+        };
+        let ([one, two], [one_of, two_of]) = (times(&[]), times(&[(1, 1.0), (2, 1.25), (4, 3.0)]));
+        assert!((two_of / two - 1.25).abs() < 0.01 && one_of == one, "{two_of} of {two}, {one_of} of {one}");
+    }
+
     /// Two ranks a core: what their work leaves of the steps is the cores' part of communication; no more than all of it, and no less than nothing.
     #[test]
     fn cores_wait_for_a_part_of_communication() {

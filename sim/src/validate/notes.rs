@@ -307,6 +307,15 @@ mod tests {
         assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
     }
 
+    /// DeepSpeed's third stage gathers ahead unless it is told not to; of systems that nobody knows it is not known.
+    #[test]
+    fn gathers_ahead_are_read() {
+        let ahead = |notes: &str| as_stated("", notes, Framework::default()).prefetch;
+        let notes =
+            ["DeepSpeed ZeRO-3", "DeepSpeed ZeRO-3; overlap_comm=false", "ZeRO-3", "ZeRO-3; overlap_comm", "ZeRO-1"];
+        assert_eq!(notes.map(ahead), [true, false, false, true, false]);
+    }
+
     /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.
     #[test]
     fn dense_recipes_hide_tensor_parallelism() {
