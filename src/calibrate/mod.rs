@@ -218,17 +218,9 @@ fn lower_quartile(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    /// Times are whatever they are; that they make a file with which the plan that ran is predicted does not depend on them.
-    #[test]
-    fn what_a_probe_times_is_a_cluster_file() {
-        let mut samples = Samples::default();
-        let probe = Probe::smallest();
-        let ran = probe.run(1, 1).expect("one rank trains");
-        samples.add(&ran, 1);
-        let two = probe.run(2, 2).expect("two ranks train");
-        samples.add(&two, 1);
-        assert!(samples.link_gbps().is_none_or(|rate| rate > 0.0) && samples.latency_us() > 0.0);
-        let calibration = Calibration {
+    /// Numbers of no machine, with what was timed.
+    fn example(samples: &Samples) -> Calibration {
+        Calibration {
             cpu: "a \"CPU\"".into(),
             cores: 2,
             peak_gflops: 100.0,
@@ -240,10 +232,23 @@ mod tests {
             latency_us: samples.latency_us(),
             communication_work: 0.5,
             sharing: vec![(4, 1.5)],
-            others: Some(0.35),
+            others: None,
             samples: samples.len(),
             seconds: 0.0,
-        };
+        }
+    }
+
+    /// Times are whatever they are; that they make a file with which the plan that ran is predicted does not depend on them.
+    #[test]
+    fn what_a_probe_times_is_a_cluster_file() {
+        let mut samples = Samples::default();
+        let probe = Probe::smallest();
+        let ran = probe.run(1, 1).expect("one rank trains");
+        samples.add(&ran, 1);
+        let two = probe.run(2, 2).expect("two ranks train");
+        samples.add(&two, 1);
+        assert!(samples.link_gbps().is_none_or(|rate| rate > 0.0) && samples.latency_us() > 0.0);
+        let calibration = Calibration { others: Some(0.35), ..example(&samples) };
         let text = file::text(&calibration, &samples);
         let cluster = Cluster::parse(&text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
         assert!(
@@ -289,22 +294,7 @@ mod tests {
             samples.add(&ran, 1);
             ran.plan
         });
-        let mut calibration = Calibration {
-            cpu: String::new(),
-            cores: 2,
-            peak_gflops: 100.0,
-            peak_bf16_gflops: 100.0,
-            memory_gbps: 10.0,
-            memory_gb: 8.0,
-            kernel_us: 1.0,
-            link_gbps: 1.0,
-            latency_us: 1.0,
-            communication_work: 1.0,
-            sharing: vec![],
-            others: None,
-            samples: samples.len(),
-            seconds: 0.0,
-        };
+        let mut calibration = example(&samples);
         let options = Options {
             framework: Framework::on_machine(),
             precision: forebay_cost::Precision::F32,
