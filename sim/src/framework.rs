@@ -55,6 +55,8 @@ pub struct Framework {
     pub flash_is_stated: bool,
     /// The stage of ZeRO of a run that says nothing of it.
     pub zero: u32,
+    /// The highest stage of ZeRO that its users may have switched on.
+    pub most_zero: u32,
     /// Do tensor-parallel ranks share activations between products along the sequence in a run that says nothing of it?
     pub sequence_parallel: bool,
     /// Are gradients summed while the last micro-batch goes backward?
@@ -194,9 +196,9 @@ impl Framework {
     }
 
     /// Stages of ZeRO that its users may have switched on where it shares nothing unasked, the least first.
-    pub fn stages_of_sharing(&self) -> &'static [u32] {
-        // (Megatron-Core and its like have a distributed optimizer, others FSDP as well.)
-        if self.name.contains("megatron") { &[1] } else { &[2, 3] }
+    pub fn stages_of_sharing(&self) -> std::ops::RangeInclusive<u32> {
+        // (What has more than a distributed optimizer shares gradients first.)
+        self.most_zero.min(2)..=self.most_zero
     }
 
     /// Is it our own plan as it stands, by whatever numbers?
@@ -257,8 +259,8 @@ impl Framework {
         if let Some((key, _)) = numbers.iter().find(|(_, number)| !(0.0..=MOST).contains(number)) {
             return wrong(key, "a number from 0 to 1e6");
         }
-        if self.zero > 3 {
-            return wrong("zero", "0 to 3");
+        if let Some((key, _)) = [("zero", self.zero), ("most_zero", self.most_zero)].iter().find(|(_, n)| *n > 3) {
+            return wrong(key, "0 to 3");
         }
         if let Some(part) = self.matches.iter().find_map(|parts| unknown_release(parts)) {
             return Err(format!("`{part}` of `{}` is no release: a year and a month, like `from 26.02`", self.name));
@@ -340,6 +342,7 @@ impl Default for Framework {
             fixed_segments: false,
             flash_is_stated: false,
             zero: 0,
+            most_zero: 3,
             sequence_parallel: true,
             overlap_gradients: false,
             overlap_parameters: false,

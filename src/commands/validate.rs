@@ -416,8 +416,7 @@ fn table(summary: &Summary, worst: Option<usize>) -> String {
 
 /// What stands in notes and changes no prediction: what most runs have first, in how many each.
 fn unread(summary: &Summary) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    summary.rows.iter().flat_map(|row| &row.unread).for_each(|words| *counts.entry(words).or_default() += 1);
+    let counts = counts_of(summary.rows.iter().flat_map(|row| &row.unread));
     let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
     counts.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     let shown = counts.iter().take(MOST_UNREAD).map(|(words, n)| {
@@ -438,10 +437,16 @@ fn unread(summary: &Summary) -> String {
 const MOST_UNREAD: usize = 8;
 const WIDTH_OF_WORDS: usize = 60;
 
-/// What holds for some runs, and for how many each.
-fn of_runs<'a>(what: &str, all: impl Iterator<Item = &'a String>) -> String {
+/// How often each stands there.
+fn counts_of<'a>(all: impl Iterator<Item = &'a String>) -> BTreeMap<&'a str, usize> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     all.for_each(|one| *counts.entry(one).or_default() += 1);
+    counts
+}
+
+/// What holds for some runs, and for how many each.
+fn of_runs<'a>(what: &str, all: impl Iterator<Item = &'a String>) -> String {
+    let counts = counts_of(all);
     if counts.is_empty() {
         return String::new();
     }

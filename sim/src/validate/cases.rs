@@ -317,24 +317,13 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<
     let unstated = notes::said_zero(run, profile).is_none() && !notes::has_replicas(run) && !run.out_of_memory;
     let unshared = profile.zero == 0 && run.data_parallel() > 1 && unstated;
     for filled in layout::filled(run, shape, profile) {
-        let make_with = |run: &Run, profile: &Framework| {
-            let strategy = layout::strategy(run, shape, profile)?;
-            Ok((plans(shape, &strategy, how)?, strategy))
-        };
-        // Where experts cannot be cut as the framework would have cut them, they were not.
-        let whole = |profile: &Framework| {
-            if run.number("etp").is_none() { make_with(&filled.with("etp", 1), profile).ok() } else { None }
-        };
-        let make = |profile: &Framework| make_with(&filled, profile).or_else(|e: String| whole(profile).ok_or(e));
-        let mut made = make(profile);
+        let mut made = made(&filled, shape, profile, how);
         // Where nobody says what ranks share, they share what does not fit otherwise.
         let overflows = |plans: &Plans| plans.state(profile) > how.usable_bytes;
         if unshared && made.as_ref().is_ok_and(|(plans, _)| overflows(plans)) {
-            let mut shared = profile.stages_of_sharing().iter().filter_map(|stage| {
-                let made = make(&Framework { zero: *stage, ..profile.clone() }).ok()?;
-                (!overflows(&made.0)).then_some(made)
-            });
-            made = shared.next().map_or(made, Ok);
+            let sharing = |zero| self::made(&filled, shape, &Framework { zero, ..profile.clone() }, how).ok();
+            let shared = profile.stages_of_sharing().filter_map(sharing).find(|(plans, _)| !overflows(plans));
+            made = shared.map_or(made, Ok);
         }
         let (plans, strategy) = match made {
             Ok((plans, strategy)) => (Arc::new(plans), strategy),
@@ -357,6 +346,16 @@ fn fillings(run: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<
         Some(error) if fillings.is_empty() => Err(error),
         _ => Ok(fillings),
     }
+}
+
+/// The plans of a run whose blanks are filled, and its strategy. Where experts cannot be cut as the framework would have cut them, they were not.
+fn made(filled: &Run, shape: &Shape, profile: &Framework, how: &How) -> Result<(Plans, Strategy), String> {
+    let make = |run: &Run| {
+        let strategy = layout::strategy(run, shape, profile)?;
+        Ok((plans(shape, &strategy, how)?, strategy))
+    };
+    let whole = || if filled.number("etp").is_none() { make(&filled.with("etp", 1)).ok() } else { None };
+    make(filled).or_else(|error: String| whole().ok_or(error))
 }
 
 /// The plans of a step of many micro-batches: of those that fill the pipeline, and of a round less.

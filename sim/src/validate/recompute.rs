@@ -38,9 +38,11 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
         let by_op = || Recompute { parts: parts_of(&BY_OP), layers: vec![] };
         return Ok(stated_recompute(run, text).unwrap_or_else(by_op));
     }
-    if let Some(layers) = CHECKPOINTED.captures(text).filter(|_| !NONE.contains(&begin.as_str())) {
-        let layers = layers.iter().flatten().nth(1).and_then(|n| n.as_str().parse::<u32>().ok()).unwrap_or(0);
-        return Ok(Recompute { layers: vec![layers.div_ceil(run.degree("pp").max(1) as u32)], ..Recompute::full() });
+    let checkpointed =
+        CHECKPOINTED.captures(text).and_then(|found| found.iter().flatten().nth(1)?.as_str().parse().ok());
+    if let Some(layers) = checkpointed {
+        let of_stage = u32::div_ceil(layers, run.degree("pp") as u32);
+        return Ok(Recompute { layers: vec![of_stage], ..Recompute::full() });
     }
     if let Some(options) = ["checkpointing", "grad_checkpoint", "granularity", "remat_policy", "recompute-activations"]
         .iter()
