@@ -16,6 +16,7 @@ mod allocator;
 mod beside;
 mod clock;
 pub mod closed;
+pub mod documents;
 pub mod framework;
 mod gradients;
 mod kept;

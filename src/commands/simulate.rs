@@ -19,6 +19,7 @@ use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision, Release};
 use forebay_plan::{DType, Instruction, Kernel, Plan};
+use forebay_sim::documents::stay_within;
 use forebay_sim::framework::Framework;
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Options, Report};
@@ -38,6 +39,7 @@ Examples:
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
   forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
   forebay simulate model.moe --cluster h100 --strategy pp=4,ep=8,mbs=1 --batch 512 --straggler 1.2      one slow device
+  forebay simulate examples/models/packed-docs.moe --cluster h100 --seq 8192 --document-tokens 1500      documents that fill rows
   forebay simulate model.moe --cluster h100 --strategy dp=2,ep=2 --batch 2 -o model.plan      the plan that is priced: `forebay run` runs it
 
 `--cluster` takes a file, or the name of one that is built in (those of examples/clusters).")]
@@ -59,6 +61,9 @@ pub struct Args {
     /// One device takes so many times as long for its work, on a stage (from 0) or else where that costs most
     #[arg(long, value_name = "FACTOR[@STAGE]")]
     straggler: Option<Slow>,
+    /// Tokens of a document, in the mean, where attention stays within the documents that fill a row (`doc = documents`) [default: as many as a row has]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
+    document_tokens: Option<u64>,
     /// Replay each instruction by itself
     #[arg(long)]
     instructions: bool,
@@ -132,7 +137,10 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
     let imbalance = uneven(&args, &compiled.plan, ep)?;
     let is_worst_case = ep > 1 && options.strategy.max_tokens_per_rank.is_none();
-    let (plan, strategy) = (compiled.plan, compiled.strategy.to_string());
+    let (mut plan, strategy) = (compiled.plan, compiled.strategy.to_string());
+    // (What is written is what is run, whatever the data.)
+    let as_run = args.output.as_ref().map(|_| plan.to_bytes());
+    let documents = documents(args.document_tokens, &mut plan)?;
     spinner.says("simulating");
     let options = Options {
         framework: framework.for_models(!has_experts(&plan)).for_chunks(chunks),
@@ -162,6 +170,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let mut notes = notes(&plan, &cluster, &options);
     notes.extend(args.release.and_then(|_| no_gain(&cluster)));
     notes.extend(slow);
+    notes.extend(documents);
     notes.extend(differences);
     notes.extend(unaligned(&plan, &cluster));
     notes.extend(few_micro_batches(&plan, pp));
@@ -177,6 +186,9 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         options: &options,
     };
     files(&args, &page)?;
+    if let (Some(path), Some(bytes)) = (&args.output, as_run) {
+        write_out(path, &bytes)?;
+    }
     if prints_file {
         return Ok(());
     }
@@ -312,6 +324,22 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
     notes
 }
 
+/// Lets attention that stays within documents see as much as these have, and says what they are taken to have.
+fn documents(tokens: Option<u64>, plan: &mut Plan) -> Result<Option<String>, Failure> {
+    let row = plan.settings.seq;
+    let any = stay_within(plan, tokens.unwrap_or(row));
+    match tokens {
+        Some(_) if !any => Err(Failure::Input(
+            "--document-tokens: no attention of this model stays within documents\n  = help: it does with `documents` among the model's inputs and `doc = documents` in a call of `attention` or `mla`: docs/language.md, \"Inputs\"".into(),
+        )),
+        Some(tokens) => Ok(Some(format!(
+            "attention is priced within documents of {} tokens in the mean; MFU counts it as of whole rows",
+            tokens.min(row)
+        ))),
+        None => Ok(any.then(|| "attention within documents is priced as if each filled a row; --document-tokens says how long they are".into())),
+    }
+}
+
 /// That a release is named in vain.
 fn no_gain(cluster: &Cluster) -> Option<String> {
     let gains = cluster.calibrated.yearly_gain.0 > 0.0;
@@ -363,9 +391,6 @@ fn files(args: &Args, page: &Page) -> Result<(), Failure> {
         if !is_stdout(path) {
             say!("{}: open it in a browser", path.display());
         }
-    }
-    if let Some(path) = &args.output {
-        write_out(path, &page.plan.to_bytes())?;
     }
     Ok(())
 }

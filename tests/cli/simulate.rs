@@ -697,3 +697,27 @@ fn an_odd_vocabulary_is_noted() {
     assert!(!told("vocab=264", "h100").contains("do not begin"));
     assert!(!told("vocab=257", "a100-80g").contains("do not begin"));
 }
+
+/// Attention within documents takes the less time the shorter they are; a model whose attention sees whole rows has none.
+#[test]
+fn documents_have_a_length() {
+    let bench = Bench::new();
+    let packed = example("packed-docs");
+    let fixed =
+        ["simulate", packed.to_str().expect("a path"), "--cluster", "h100", "--seq", "8192", "--set", "window=0"];
+    let of = |more: &[&str]| bench.run(&[&fixed[..], more].concat()).ok().stdout;
+    let steps =
+        ["512", "4096", "8192"].map(|tokens| step(&bench, &[&fixed[..], &["--document-tokens", tokens]].concat()));
+    assert!(steps[0] < steps[1] && steps[1] < steps[2] && steps[2] == step(&bench, &fixed), "{steps:?}");
+    assert!(of(&[]).contains("note: attention within documents is priced as if each filled a row"));
+    assert!(of(&["--document-tokens", "512"]).contains("within documents of 512 tokens in the mean"));
+    // What is written is what runs, whatever the data.
+    let written = |more: &[&str]| bench.run(&[&fixed[..], &["-o", "a.plan"], more].concat()).ok();
+    let bytes = |more: &[&str]| {
+        written(more);
+        std::fs::read(bench.path("a.plan")).expect("it was written")
+    };
+    assert_eq!(bytes(&[]), bytes(&["--document-tokens", "512"]));
+    let run = bench.run(&["simulate", "model.moe", "--cluster", "h100", "--document-tokens", "64"]);
+    run.fails(&["no attention of this model stays within documents", "doc = documents"]);
+}

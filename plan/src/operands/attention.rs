@@ -15,7 +15,7 @@ impl AttentionInputs {
 
     /// How many keys all queries of one problem see together, documents aside. Where positions are known at run time only: the mean over the ranks
     /// that share a row, since of all pairs half are visible to a causal query.
-    fn visible(&self) -> f64 {
+    pub fn visible(&self) -> f64 {
         let (queries, keys) = (self.queries as f64, self.keys as f64);
         if self.positions.is_some() {
             let seen = if self.causal { keys / 2.0 } else { keys };

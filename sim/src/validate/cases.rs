@@ -5,6 +5,7 @@ use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
 use super::{layout, notes, recompute, site};
 use crate::clock;
+use crate::documents::stay_within;
 use crate::framework::Framework;
 use crate::lower::Recompute;
 use crate::matches::{About, position};
@@ -420,7 +421,13 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], how: &How) -> Re
     } else {
         shard_model(model, strategy).and_then(|sharded| compile_in_line(model, &sharded, &options, micros))
     };
-    compiled.map_err(|error| format!("{strategy}: {error}"))
+    let mut plans = compiled.map_err(|error| format!("{strategy}: {error}"))?;
+    if let Some(tokens) = shape.documents() {
+        for plan in &mut plans {
+            stay_within(plan, tokens);
+        }
+    }
+    Ok(plans)
 }
 
 impl Plans {

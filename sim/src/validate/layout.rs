@@ -2,7 +2,7 @@
 
 use super::notes;
 use super::runs::Run;
-use super::shape::Shape;
+use super::shape::{Shape, is_packed};
 use crate::framework::Framework;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Order, Strategy};
@@ -128,10 +128,12 @@ pub fn assumed(run: &Run, filled: &Run, shape: &Shape, strategy: &Strategy) -> V
     let mut assumed: Vec<String> = taken.map(|(name, _)| format!("{name} = {}", filled.degree(name))).collect();
     let sp = run.degree("tp") > 1 && !notes::says_sequence_parallel(run);
     assumed.extend(sp.then(|| format!("sp = {}", u8::from(strategy.sp))));
+    let packed = is_packed(&run.notes) && shape.documents().is_none();
     let words = [
         (blank("kv_heads") && !shape.is_latent(), "kv_heads = heads"),
         (run.head.is_empty(), "head_dim = hidden / heads"),
         (run.precision.is_empty(), "precision = bf16"),
+        (packed, "documents as long as rows"),
     ];
     assumed.extend(words.iter().filter(|(is_blank, _)| *is_blank).map(|(_, what)| what.to_string()));
     assumed

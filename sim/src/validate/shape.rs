@@ -1,10 +1,12 @@
 //! The model of a measured run, as a model file: the standard library's blocks with the sizes of its row.
 
+mod words;
+
 use super::family::Family;
 use super::runs::Run;
-use crate::says::{number_of, said_any, says, spaced};
-use regex_lite::Regex;
-use std::sync::LazyLock;
+use crate::says::{number_of, said_any, says};
+pub use words::is_packed;
+use words::{UNGATED, WINDOW, documents, experts_every, full_every, is_gated, latent};
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +44,8 @@ pub struct Shape {
     experts_every: u64,
     /// A layer that predicts one token further.
     mtp: bool,
+    /// Tokens of a document in the mean, where rows are packed with documents that see only themselves.
+    documents: Option<u64>,
     family: Family,
 }
 
@@ -116,6 +120,7 @@ impl Shape {
             plain_experts: experts > 0 && !is_gated(&text) && UNGATED.iter().any(|words| says(&text, words)),
             experts_every: experts_every(&text, &family),
             mtp: says(&text, "mtp layer included"),
+            documents: documents(&text),
             family,
         };
         shape.share_layers(run)?;
@@ -180,6 +185,7 @@ impl Shape {
         let numbers = [
             (self.family.window, usual.family.window, "window"),
             (self.experts_every, usual.experts_every, "layers for one with experts"),
+            (self.documents.unwrap_or(0), usual.documents.unwrap_or(0), "tokens of a document"),
         ];
         heard
             .extend(numbers.into_iter().filter(|(is, was, _)| is != was).map(|(is, _, what)| format!("{what} = {is}")));
@@ -259,15 +265,23 @@ impl Shape {
         self.seq
     }
 
+    /// Tokens of a document in the mean, where attention stays within the documents that fill a row and the row says how long they are.
+    pub fn documents(&self) -> Option<u64> {
+        self.documents
+    }
+
     /// Attention of a layer: the lines that add it to `x`, in one way or, where only some layers have a window, in two.
     fn attention(&self, norm: &str, theta: &str) -> String {
         let Shape { heads, kv_heads, head, .. } = *self;
+        let doc = if self.documents.is_some() { ", doc = documents" } else { "" };
         let call = |windowed: bool| match self.latent {
             None => {
                 let more = self.family.attention(windowed);
-                format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta}{more})")
+                format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta}{more}{doc})")
             }
-            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
+            Some(l) => {
+                format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {}{doc})", l.q, l.kv, l.nope, l.rope, l.value)
+            }
         };
         if self.latent.is_none() && self.family.alternates() {
             let [with, without] = [true, false].map(call);
@@ -319,25 +333,31 @@ impl Shape {
             0 => format!("i < {dense_layers}"),
             every => format!("(i + 1) % {every} != 0"),
         };
+        let documents = if self.documents.is_some() { ", documents: token[batch, seq]" } else { "" };
+        // (Blocks see what they are given.)
+        let (of_layer, of_block) = match self.documents {
+            Some(_) => (", documents", ", documents[.., t]"),
+            None => ("", ""),
+        };
         let mut text = format!(
             "model Run(batch = 1, seq = {seq}, layers = {layers}, d = {hidden}, vocab = {vocab}) {{\n    \
-             input tokens: token[batch, seq], labels: token[batch, seq]\n    \
+             input tokens: token[batch, seq], labels: token[batch, seq]{documents}\n    \
              param embed[vocab, d] = normal(0.02){head_param}{positions}\n    \
-             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = {is_dense}{full})\n    }}\n    \
+             x = {embedded}\n    repeat i in layers {{\n        x = layer(x{of_layer}, dense = {is_dense}{full})\n    }}\n    \
              logits{}\n    nll = cross_entropy(logits, labels)\n    \
              loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n",
             logits("x", "norm")
         );
         if mtp {
             text += &format!(
-                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false{full_of_last})\n    \
+                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next){of_layer}, dense = false{full_of_last})\n    \
                  guess{}\n    later = labels_after(labels)\n    miss = cross_entropy(guess, later)\n    \
                  loss mtp_ce = sum(miss over batch, seq) per sum(valid(later) over batch, seq) weight 0.3\n",
                 logits("ahead", "mtp_norm")
             );
         }
         text += &format!(
-            "}}\n\nblock layer(x[.., t, d], dense{parameter}) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
+            "}}\n\nblock layer(x[.., t, d]{of_block}, dense{parameter}) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
             network.replace("        ", "    ")
         );
         if clamped {
@@ -359,97 +379,6 @@ impl Shape {
         }
         text
     }
-}
-
-/// What says that networks have a gate, and that they have none.
-const GATED: [&str; 5] = ["swiglu", "geglu", "gated gelu", "gated", "glu"];
-const UNGATED: [&str; 4] = ["gelu", "squared relu", "ungated", "non-gated"];
-
-fn is_gated(text: &str) -> bool {
-    GATED.iter().any(|words| says(text, words))
-}
-
-/// What says how many positions attention sees.
-const WINDOW: [&str; 1] = ["sliding window"];
-
-/// Of how many layers one sees all positions, where a row says so: `in five of six layers`, `sliding_window_pattern=6`.
-fn full_every(text: &str) -> Option<u64> {
-    static OF_LAYERS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"\bin (\w+) (?:of|out of) (?:every )?(\w+) layers").expect("the pattern is right")
-    });
-    if let Some(every) = number_of(text, "sliding_window_pattern") {
-        return Some(every as u64);
-    }
-    // (Other things are in some layers, too.)
-    let from = WINDOW.iter().filter_map(|words| spaced(text).find(words)).min()?;
-    let part = text[from..].split(';').next()?;
-    // (`sliding window 4,096, in five of six layers` is one thing, and what is done in some layers after it another.)
-    let part = &part[..part.match_indices(", ").nth(1).map_or(part.len(), |(at, _)| at)];
-    let other = ["recomput", "checkpoint", "expert", "moe"];
-    let part = match part.split_once(", ") {
-        Some((first, second)) if other.iter().any(|word| second.contains(word)) => first,
-        _ => part,
-    };
-    if EVERY_OTHER.iter().any(|words| says(part, words)) {
-        return Some(2);
-    }
-    let found = OF_LAYERS.captures(part)?;
-    let count = |word: &str| {
-        let words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
-        word.parse().ok().or_else(|| Some(words.iter().position(|of| *of == word)? as u64 + 1))
-    };
-    let (windowed, all): (u64, u64) = (count(&found[1])?, count(&found[2])?);
-    (windowed + 1 == all).then_some(all)
-}
-
-/// Every second one.
-const EVERY_OTHER: [&str; 3] = ["every other layer", "every second layer", "alternate layers"];
-
-/// Of how many layers one has experts, where a row or its family says so.
-fn experts_every(text: &str, family: &Family) -> u64 {
-    const STEPS: [&str; 2] = ["moe_layer_freq", "interleave_moe_layer_step"];
-    // Other things are done in every other layer as well.
-    let is_of_experts = |part: &&str| {
-        let has = |words: &[&str]| words.iter().any(|word| part.contains(word));
-        has(&["moe", "expert"]) && has(&["layer"]) && !has(&["recomput", "checkpoint"])
-    };
-    let of_part = |part: &str| {
-        let other = EVERY_OTHER.iter().any(|words| says(part, words)).then_some(2);
-        other.or_else(|| number_of(part, "every").map(|step| step as u64))
-    };
-    let stated = STEPS.iter().find_map(|words| number_of(text, words)).map(|step| step as u64);
-    let in_words = || text.split([',', ';', '(', ')']).filter(is_of_experts).find_map(of_part);
-    stated.or_else(in_words).unwrap_or(family.experts_every)
-}
-
-/// `MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128`; as configurations call them, and with commas, too.
-///
-/// # Errors
-/// A size that is missing: a sentence.
-fn latent(text: &str) -> Result<Option<Latent>, String> {
-    if !text.to_lowercase().contains("mla") {
-        return Ok(None);
-    }
-    let words = || text.split(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | '(' | ')'));
-    let of = |keys: [&str; 2]| {
-        let value = |word: &str| keys.iter().find_map(|key| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok());
-        words().find_map(value)
-    };
-    let need = |keys: [&str; 2]| {
-        of(keys).ok_or_else(|| {
-            format!(
-                "`head_dim` is of latent attention, without `{}`\n  = help: as in MLA q_lora=1536 kv_lora=512 nope=128 rope=64 v=128",
-                keys[0]
-            )
-        })
-    };
-    Ok(Some(Latent {
-        q: of(["q_lora", "q_lora_rank"]).unwrap_or(0),
-        kv: need(["kv_lora", "kv_lora_rank"])?,
-        nope: need(["nope", "qk_nope_head_dim"])?,
-        rope: need(["rope", "qk_rope_head_dim"])?,
-        value: need(["v", "v_head_dim"])?,
-    }))
 }
 
 #[cfg(test)]
@@ -628,5 +557,33 @@ mod tests {
         let windows = ["sliding window 128", "sliding_window=128", "no sliding window", ""];
         let of = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").text().contains("window = 128");
         assert_eq!(windows.map(of), [true, true, false, false]);
+    }
+
+    #[test]
+    fn documents_are_read() {
+        let tokens = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").documents();
+        for (notes, want) in [
+            ("packed documents of 2,048 tokens", Some(2048)),
+            ("packing; documents of about 2k tokens", Some(2048)),
+            ("document_length=1500", Some(1500)),
+            ("mean document length 300; packing", Some(300)),
+            ("documents of 3 sources", None),
+            ("packing", None),
+            ("", None),
+        ] {
+            assert_eq!(tokens(notes), want, "{notes}");
+        }
+        let packed = ["packing true", "SFT, packed sequences", "no packing", "packing=false", "unpacked"];
+        assert_eq!(packed.map(is_packed), [true, true, false, false, false]);
+        // In all kinds of layers, and behind them.
+        for (columns, values, notes) in [
+            ("head_dim", "16", "sliding window 128 in every other layer"),
+            ("head_dim,experts", "\"MLA q_lora=24 kv_lora=16 nope=8 rope=4 v=8\",8", "MTP layer included"),
+        ] {
+            let shape = of_row(columns, values, &format!("{notes}; document length 64")).expect("a shape");
+            let calls = shape.text().matches(", doc = documents)").count();
+            assert!(calls > 0 && calls == shape.text().matches("@norm1(x)").count(), "{}", shape.text());
+            loaded(&shape);
+        }
     }
 }
