@@ -45,8 +45,14 @@ pub fn sharing_ranks(run: &Run, framework: &Framework) -> Result<Option<u32>, St
         let number = phrases.iter().find_map(|phrase| number_of(&text, phrase));
         number.filter(|n| n.fract() == 0.0 && *n >= 1.0).map(|n| n as u64)
     };
+    // Replicas by ranks that share, as PyTorch's meshes of both have them.
+    let in_mesh = || {
+        let found = HSDP_MESH.captures(&text)?;
+        let [replicas, shards] = [1, 2].map(|n| found[n].parse::<u64>().ok());
+        shards.filter(|shards| replicas.and_then(|n| n.checked_mul(*shards)) == Some(dp))
+    };
     // (A 1 switches them on.)
-    let sharing = number(&SHARDS).or_else(|| number(&SWITCHES).filter(|n| *n > 1));
+    let sharing = in_mesh().or_else(|| number(&SHARDS)).or_else(|| number(&SWITCHES).filter(|n| *n > 1));
     // Nobody says how many: as many as are in a node, in whole groups of experts or parts of one.
     let in_node = || {
         let row = run.degree("tp").saturating_mul(run.degree("cp"));
@@ -94,6 +100,10 @@ const SHARDS: [&str; 9] = [
 ];
 /// The same, or that it is so: InternEvo and others.
 const SWITCHES: [&str; 5] = ["zero1=", "zero1 =", "zero1.size", "zero1=dict(size=", "hsdp="];
+/// `HSDP 4x16`: four replicas, each of 16 ranks.
+static HSDP_MESH: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\bhsdp[ =:(]*(\d+) ?[x×] ?(\d+)\b").expect("the pattern is right"));
+
 /// And the number of replicas: torchtitan, Megatron-Core, MaxText.
 const REPLICAS: [&str; 6] = [
     "data_parallel_replicate_degree",
@@ -235,6 +245,7 @@ mod tests {
         assert_eq!(others.map(of), [0; 5]);
         let words = ["Megatron-DeepSpeed", "HSDP", "fully sharded", "NeMo", "ZeRO", "ZeRO-Offload", ""];
         assert_eq!(words.map(of), [0, 3, 3, 1, 1, 2, 0]);
+        assert_eq!(["ZeRO: no offload", "ZeRO: no; DeepSpeed", "ZeRO: no"].map(of), [1, 0, 0]);
         // Eager systems share what they say they do; a column goes before all of that.
         let column = "layers,hidden,heads,vocab,seq_len,device,n_devices,gbs,step_time_s,zero,notes_config\n";
         let table = format!("{column}1,1,1,1,1,H100,1,1,1,2,ZeRO-1\n");
@@ -280,6 +291,8 @@ mod tests {
         let others = ["DeepSpeed MiCS mics_shard_size=16", "FSDP dp_replicate_size=4", "FSDP2 dcn_data_parallelism=4"];
         assert_eq!(others.map(some), [Some(16); 3]);
         assert_eq!(["HYBRID_SHARD", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
+        let meshes = ["HSDP 4x16", "FSDP hsdp=4x16", "HSDP (4 × 16)", "HSDP 3x16"];
+        assert_eq!(meshes.map(some), [Some(16), Some(16), Some(16), Some(8)]);
         let slices = ["MaxText FSDP ici_fsdp_parallelism=8 ici_data_parallelism=2 dcn_data_parallelism=4"];
         assert_eq!(slices.map(some), [Some(8)]);
         let all = ["MaxText FSDP ici_fsdp_parallelism=8 dcn_fsdp_parallelism=8", "DeepSpeed ZeRO-3 mics_shard_size=-1"];
