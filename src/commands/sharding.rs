@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::{Table, counted, grouped, print, print_json, short};
 use forebay_compiler::overlap::exchange::decomposed;
 use forebay_compiler::pipeline::{CompileOptions, name_rings};
-use forebay_compiler::schedule::{Layout as Memory, Stage, Way, stages};
+use forebay_compiler::schedule::{Layout as Memory, Stage, Turn, Way, Work, orders, stages};
 use forebay_compiler::shard::{Layout, Note, ParamShard, ShardedModel, shard_model, unbalanced};
 use forebay_dsl::model::{CheckedModel, Source, Tensor};
 use forebay_ir::{Graph, InputRole, OutputRole, ValueId};
@@ -127,7 +127,8 @@ pub fn explain(
     match block {
         None => {
             let stages = stages(model, &options.strategy).map_err(refused)?;
-            all_stages.extend(stages.iter().map(|s| of.totals(s)));
+            let orders = orders(&options.strategy, options.micro_batches).map_err(refused)?;
+            all_stages.extend(stages.iter().zip(&orders).map(|(stage, turns)| of.totals(stage, turns)));
         }
         Some(block) => {
             let names: Vec<String> = segments.iter().map(|s| s.segment.clone()).collect();
@@ -257,7 +258,7 @@ impl Explainer<'_> {
         }
     }
 
-    fn totals(&self, stage: &Stage) -> StageTotals {
+    fn totals(&self, stage: &Stage, turns: &[Turn]) -> StageTotals {
         let (mesh, options) = (&self.sharded.mesh, self.options);
         let mut micro_batch = vec![];
         for layer in stage.chunks.iter().flat_map(|c| &self.whole.layers[c.layers.clone()]) {
@@ -282,10 +283,10 @@ impl Explainer<'_> {
             // Masters that ranks share come back as what programs read; else the sums do.
             let gathered = if group.shards > 1 { types.narrow } else { types.wide };
             for unit in &group.units {
-                // What goes layer by layer goes with each micro-batch: gradients once, parameters that are not kept forward and backward.
+                // What goes layer by layer goes with each micro-batch: gradients once, parameters that are not kept with each pass, of which there are three where backward passes are cut in halves.
                 let micro_batches = u64::from(options.micro_batches) / ways;
                 let sums = if unit.gradients.is_none() { micro_batches } else { 1 };
-                let gathers = if unit.copies.is_none() { 2 * micro_batches } else { 1 };
+                let gathers = if unit.copies.is_none() { passes(stage, turns, unit.layer) } else { 1 };
                 count(&mut step, "reduce_scatter", over.clone(), sums * others(unit.elements * group.gradient.bytes()));
                 count(&mut step, "all_gather", over.clone(), gathers * others(unit.elements * gathered.bytes()));
                 if !group.replicas.is_empty() {
@@ -333,6 +334,18 @@ impl Explainer<'_> {
         let mut carries = graph.outputs.iter().filter(|o| o.role == OutputRole::Carry);
         graph.bytes(carries.nth(source.output).expect("a carry of the layer").value)
     }
+}
+
+/// How often a step goes through a layer of a stage, or through its first: forward, backward, and in halves of that.
+fn passes(stage: &Stage, turns: &[Turn], layer: Option<usize>) -> u64 {
+    let has = |chunk: u32| match layer {
+        Some(layer) => stage.chunks[chunk as usize].layers.contains(&layer),
+        None => chunk == 0,
+    };
+    let chunk = |work: &Work| match work {
+        Work::Forward(_, chunk) | Work::Backward(_, chunk, _) => *chunk,
+    };
+    turns.iter().flat_map(|turn| turn.works()).filter(|work| has(chunk(work))).count() as u64
 }
 
 /// Both ways to join parts are the same message; they differ in their gradients, which the graph shows (`compile --emit sharded`).

@@ -71,6 +71,20 @@ fn sharding_counts_micro_batches() {
     assert!(bytes(&once, "dp.replicas").is_some(), "{once:?}");
 }
 
+/// Parameters that are not kept are gathered for each pass, and passes that are cut in halves are two.
+#[test]
+fn sharding_counts_passes() {
+    let gathered = |schedule: &str| {
+        let told = shared(&format!("pp=2,dp=2,micro=4,zero=3,schedule={schedule}"), &["--batch", "8"]);
+        let step = told["stages"][0]["step"].as_array().expect("a list").clone();
+        let of =
+            step.iter().filter(|of| of["collective"] == "all_gather").map(|of| of["bytes"].as_u64().expect("bytes"));
+        of.sum::<u64>() as f64
+    };
+    let (whole, halves) = (gathered("1f1b"), gathered("zb-h1"));
+    assert!(whole > 0.0 && (halves / whole - 1.5).abs() < 0.02, "{whole} {halves}");
+}
+
 /// `explain --sharding` of the tiny model, as JSON.
 fn shared(strategy: &str, arguments: &[&str]) -> Value {
     let args = [&["explain", "model.moe", "--sharding", "--strategy", strategy, "--json"], arguments].concat();
